@@ -30,14 +30,10 @@ def problems(base, spec=SPEC):
 
 
 def test_reads_documents_sections_and_revisions(tmp_path):
+    about = {"section_id": "book/2", "url": "https://example.org/b"}
     write(
         tmp_path,
-        {
-            "_id": "b",
-            "title": "B",
-            "text": "second",
-            "metadata": {"section_id": "book/2", "url": "https://example.org/b"},
-        },
+        {"_id": "b", "title": "B", "text": "second", "metadata": about},
         {"_id": "a", "text": "mail x@example.org"},
         b"",
         {"_id": "c", "title": "C", "text": "", "metadata": None},
@@ -47,28 +43,20 @@ def test_reads_documents_sections_and_revisions(tmp_path):
     assert documents["doc_id"].tolist() == ["a", "b", "c"]
     assert documents["title"].tolist() == ["", "B", "C"]
     assert documents["names"].tolist() == [["a"], ["b"], ["c"]]
-    assert documents["source_url"].tolist() == [
-        "corpus.jsonl#a",
-        "https://example.org/b",
-        "corpus.jsonl#c",
-    ]
+    addresses = ["corpus.jsonl#a", "https://example.org/b", "corpus.jsonl#c"]
+    assert documents["source_url"].tolist() == addresses
     assert documents["text"][0] == "mail [email███████"
-    assert (
-        documents["content_hash"].tolist()
-        == [text_hash(text) for text in documents["text"]]
-        == documents["rev"].tolist()
-    )
+    hashes = [text_hash(text) for text in documents["text"]]
+    assert documents["content_hash"].tolist() == documents["rev"].tolist() == hashes
     assert SECTIONS.check(corpus.sections)["section_id"].tolist() == ["a", "book/2", "c"]
     assert corpus.masked == {"card": 0, "email": 1, "iban": 0, "key": 0, "phone": 0}
     assert corpus.loader == "beir"
 
 
 def test_lone_surrogates_become_replacement_characters_of_the_same_length(tmp_path):
-    corpus = load_corpus(
-        SPEC,
-        write(tmp_path, b'{"_id": "a", "title": "\\ud800t", "text": "x\\udfffy \\ud83d\\ude00"}'),
-    )
-    assert (corpus.documents["title"][0], corpus.documents["text"][0]) == ("\ufffdt", "x\ufffdy 😀")
+    line = b'{"_id": "a", "title": "\\ud800t", "text": "x\\udfffy \\ud83d\\ude00"}'
+    documents = load_corpus(SPEC, write(tmp_path, line)).documents
+    assert (documents["title"][0], documents["text"][0]) == ("\ufffdt", "x\ufffdy 😀")
 
 
 def test_every_bad_line_is_named(tmp_path):
@@ -135,17 +123,14 @@ def test_missing_files_are_named(tmp_path):
 
 def test_identity_follows_content_and_not_the_chunker(tmp_path):
     first = identify(SPEC, write(tmp_path, {"_id": "a", "text": "x"}))
-    assert first == identify(
-        SPEC.model_copy(update={"chunker": SPEC.chunker.model_copy(update={"max_tokens": 9})}),
-        tmp_path,
-    )
+    chunker = SPEC.chunker.model_copy(update={"max_tokens": 9})
+    assert first == identify(SPEC.model_copy(update={"chunker": chunker}), tmp_path)
     assert first != identify(SPEC.model_copy(update={"mask_pii": False}), tmp_path)
     assert first != identify(SPEC, write(tmp_path, {"_id": "a", "text": "y"}))
 
 
 def test_public_data(shared_data):
-    corpus = load_corpus(
-        Beir(loader="beir", path=str(shared_data / "xquad"), extra=("distractors.jsonl",)), Path()
-    )
+    spec = Beir(loader="beir", path=str(shared_data / "xquad"), extra=("distractors.jsonl",))
+    corpus = load_corpus(spec, Path())
     assert len(corpus.documents) == 936
     assert "Super_Bowl_50/0" in set(corpus.sections["section_id"])

@@ -23,34 +23,20 @@ SECTIONERS = {
 
 
 def corpus(text, kind="text", title="t"):
-    row = {
-        "doc_id": "d",
-        "title": title,
-        "text": text,
-        "rev": "1",
-        "content_hash": text_hash(text),
-        "source_url": "u",
-        "kind": kind,
-        "names": ["d"],
-    }
-    found = pd.DataFrame(
-        SECTIONERS[kind](text), columns=["section_id", "title", "start", "end"]
-    ).assign(doc_id="d")
-    return pd.DataFrame([row]), found
+    names = ["doc_id", "title", "text", "content_hash", "kind"]
+    documents = pd.DataFrame([("d", title, text, text_hash(text), kind)], columns=names)
+    columns = ["section_id", "title", "start", "end"]
+    return documents, pd.DataFrame(SECTIONERS[kind](text), columns=columns).assign(doc_id="d")
 
 
 def cut(text, chunker="text", max_tokens=8, overlap=0, sectioner="text"):
-    return chunk_documents(
-        *corpus(text, sectioner), Chunker(kind=chunker, max_tokens=max_tokens, overlap=overlap)
-    ).sort_values(["start", "end"])
+    spec = Chunker(kind=chunker, max_tokens=max_tokens, overlap=overlap)
+    return chunk_documents(*corpus(text, sectioner), spec).sort_values(["start", "end"])
 
 
 PARTS = (
     "word |two words |a_b_c_d_e_f_g_h_i_j |. |! |\n|\r\n|\n\n|\r|# H\n|```\n|- item\n|    code\n"
-    "|é中。"
-)
-PARTS += (
-    "|\u2028|Parameters\n----------\n|axis : int\n    Which one.\n|>>> f(x)\n"
+    "|é中。|\u2028|Parameters\n----------\n|axis : int\n    Which one.\n|>>> f(x)\n"
     "|___|\x85|\u3000|1,2,3,4"
 )
 
@@ -68,9 +54,8 @@ def test_invariants(text, chunker_kind, kind, max_tokens, overlap):
     chunker = Chunker(kind=chunker_kind, max_tokens=max_tokens, overlap=overlap)
     chunks = chunk_documents(documents, found, chunker)
     CHUNKS.check(chunks)
-    assert list(zip(chunks["section_id"], chunks["chunk_id"], strict=True)) == sorted(
-        zip(chunks["section_id"], chunks["chunk_id"], strict=True)
-    )
+    places = list(zip(chunks["section_id"], chunks["chunk_id"], strict=True))
+    assert places == sorted(places)
     assert chunks["chunk_id"].is_unique
     ordered = chunks.sort_values(["start", "end"])
     covered = [False] * len(text)
@@ -119,91 +104,82 @@ def test_no_documents_give_an_empty_frame():
 
 def test_a_document_without_sections_is_one_section_under_its_own_id():
     documents, found = corpus("one two")
-    assert chunk_documents(documents, found[:0], Chunker(kind="text"))["section_id"].tolist() == [
-        "d"
-    ]
+    chunks = chunk_documents(documents, found[:0], Chunker(kind="text"))
+    assert chunks["section_id"].tolist() == ["d"]
 
 
-def test_text_packs_paragraphs_then_sentences():
-    text = "One two three. Four five.\n\nSix seven.\n\nA b c d e f. G h i j k l."
-    assert cut(text)["text"].tolist() == [
-        "One two three. Four five.\n\nSix seven.",
-        "A b c d e f.",
-        "G h i j k l.",
-    ]
+WORDS = " ".join(f"w{i}" for i in range(20))
+PARAMETER = "Parameters\n----------\naxis : int\n    Which one it is."
+ANOTHER = "how : str\n    The way it goes on.\n\n    Second paragraph."
+CUT = [
+    (
+        "text",
+        {},
+        "One two three. Four five.\n\nSix seven.\n\nA b c d e f. G h i j k l.",
+        ["One two three. Four five.\n\nSix seven.", "A b c d e f.", "G h i j k l."],
+    ),
+    (
+        "text",
+        {"overlap": 3},
+        WORDS,
+        [
+            "w0 w1 w2 w3 w4",
+            "w2 w3 w4 w5 w6 w7 w8 w9",
+            "w7 w8 w9 w10 w11 w12 w13 w14",
+            "w12 w13 w14 w15 w16 w17 w18 w19",
+        ],
+    ),
+    (
+        "markdown",
+        {"sectioner": "markdown"},
+        "# Head\n\none two three\n\n```\na b\n\nc d e\n```\n\n- f g\n- h i\n",
+        ["# Head\n\none two three", "```\na b\n\nc d e\n```", "- f g\n- h i"],
+    ),
+    (
+        "numpydoc",
+        {"max_tokens": 9, "sectioner": "numpydoc"},
+        f"Do it.\n\nMore.\n\n{PARAMETER}\n{ANOTHER}\n",
+        ["Do it.\n\nMore.", PARAMETER, ANOTHER],
+    ),
+    ("sentence", {}, "One. Two three.\n\nFour", ["One.", "Two three.", "Four"]),
+]
 
 
-def test_overlap_repeats_whole_words_of_the_chunk_before():
-    text = " ".join(f"w{i}" for i in range(20))
-    assert cut(text, overlap=3)["text"].tolist() == [
-        "w0 w1 w2 w3 w4",
-        "w2 w3 w4 w5 w6 w7 w8 w9",
-        "w7 w8 w9 w10 w11 w12 w13 w14",
-        "w12 w13 w14 w15 w16 w17 w18 w19",
-    ]
-
-
-def test_markdown_keeps_fences_whole_and_headings_with_what_follows():
-    text = "# Head\n\none two three\n\n```\na b\n\nc d e\n```\n\n- f g\n- h i\n"
-    assert cut(text, "markdown", sectioner="markdown")["text"].tolist() == [
-        "# Head\n\none two three",
-        "```\na b\n\nc d e\n```",
-        "- f g\n- h i",
-    ]
+@pytest.mark.parametrize(("kind", "options", "text", "pieces"), CUT)
+def test_each_kind_keeps_together_what_belongs_together(kind, options, text, pieces):
+    assert cut(text, kind, **options)["text"].tolist() == pieces
 
 
 def test_markdown_never_joins_sections():
-    chunks = chunk_documents(
-        *corpus("# A\nx\n## B\ny\n", "markdown"), Chunker(kind="markdown", max_tokens=100)
-    )
+    documents = corpus("# A\nx\n## B\ny\n", "markdown")
+    chunks = chunk_documents(*documents, Chunker(kind="markdown", max_tokens=100))
     assert chunks["section_id"].tolist() == ["d#a", "d#a/b"]
 
 
-def test_numpydoc_cuts_between_parameters_and_keeps_the_heading_with_the_first():
-    first = "Parameters\n----------\naxis : int\n    Which one it is."
-    second = "how : str\n    The way it goes on.\n\n    Second paragraph."
-    text = f"Do it.\n\nMore.\n\n{first}\n{second}\n"
-    chunks = cut(text, "numpydoc", max_tokens=9, sectioner="numpydoc")
-    assert chunks["text"].tolist() == ["Do it.\n\nMore.", first, second]
-
-
-def test_sentence_makes_one_chunk_a_sentence():
-    chunks = cut("One. Two three.\n\nFour", "sentence")
-    assert chunks["text"].tolist() == ["One.", "Two three.", "Four"]
-
-
 def test_chunk_ids_are_content_addressed():
-    chunker = Chunker(kind="text", max_tokens=8)
-    first = chunk_documents(*corpus("same text"), chunker)["chunk_id"][0]
-    assert first == chunk_documents(*corpus("same text"), chunker)["chunk_id"][0]
-    assert (
-        first != chunk_documents(*corpus("same text "), chunker)["chunk_id"][0]
-    )  # another content hash
-    assert (
-        first
-        != chunk_documents(*corpus("same text"), Chunker(kind="text", max_tokens=9))["chunk_id"][0]
-    )
+    def name(text, max_tokens=8):
+        chunker = Chunker(kind="text", max_tokens=max_tokens)
+        return chunk_documents(*corpus(text), chunker)["chunk_id"][0]
+
+    first = name("same text")
+    assert first == name("same text")
+    assert first != name("same text ")  # another content hash
+    assert first != name("same text", max_tokens=9)
 
 
 def test_chunks_hash_depends_on_content_title_and_chunker_but_not_on_row_order():
     chunker = Chunker(kind="sentence")
     chunks = chunk_documents(*corpus("One. Two. Three."), chunker)
-    assert chunks_hash(chunks, chunker) == chunks_hash(chunks.iloc[::-1], chunker)
+    first = chunks_hash(chunks, chunker)
+    assert chunks_hash(chunks.iloc[::-1], chunker) == first
     others = [
         chunks.iloc[1:],
         chunk_documents(*corpus("One. Two. Three.", title="u"), chunker),
         chunk_documents(*corpus("One. Two. Four."), chunker),
     ]
-    assert (
-        len(
-            {
-                chunks_hash(chunks, chunker),
-                chunks_hash(chunks, Chunker(kind="sentence", max_tokens=9)),
-                *(chunks_hash(o, chunker) for o in others),
-            }
-        )
-        == 5
-    )
+    hashes = {chunks_hash(other, chunker) for other in others}
+    hashes.add(chunks_hash(chunks, Chunker(kind="sentence", max_tokens=9)))
+    assert len({first, *hashes}) == 5
 
 
 @pytest.mark.parametrize("part", ["a_", "word ", "\n", ". ", "# a\n", "- a\n", ">", "中。"])
@@ -252,9 +228,8 @@ def test_sentences_are_ordered_and_cover_all_but_white_space(text, before, after
     found = sectioning.spans(text, low, high)
     assert all(low <= start < end <= high for start, end in found)
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(found))
-    assert "".join("".join(text[start:end].split()) for start, end in found) == "".join(
-        text[low:high].split()
-    )
+    pieces = "".join(text[start:end] for start, end in found)
+    assert "".join(pieces.split()) == "".join(text[low:high].split())
     assert all(text[start:end] == text[start:end].strip() for start, end in found)
 
 

@@ -1,8 +1,6 @@
 """The folder loader: titles, revisions from git, and refused files."""
 
 import re
-import shutil
-import subprocess
 
 import pytest
 
@@ -15,37 +13,19 @@ SPEC = Folder(loader="folder", path="corpus")
 
 
 @pytest.fixture
-def base(tmp_path):
-    write(
-        tmp_path,
-        "guide/a.md",
-        "---\ntitle: The A\nurl: https://example.org/a\n---\n# Head\n\ntext\n",
-    )
-    write(tmp_path, "b.md", "intro\r\n\r\n# B head\r\n\r\n## Part\r\nx\r\n")
-    write(tmp_path, "plain-notes.txt", "just text")
-    return tmp_path
+def base(checkout):
+    front = "---\ntitle: The A\nurl: https://example.org/a\n---\n"
+    checkout.write("guide/a.md", front + "# Head\n\ntext\n")
+    checkout.write("b.md", "intro\r\n\r\n# B head\r\n\r\n## Part\r\nx\r\n")
+    checkout.write("plain-notes.txt", "just text")
+    return checkout.base
 
 
-def write(base, name, content):
-    path = base / "corpus" / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-
-
-def git(base, *arguments):
-    if shutil.which("git") is None:
-        pytest.skip("git is not installed")
-    options = "user.name=T user.email=t@example.org commit.gpgsign=false init.defaultBranch=main"
-    identity = [part for option in options.split() for part in ("-c", option)]
-    return subprocess.run(
-        ["git", *identity, *arguments], cwd=base, check=True, capture_output=True, text=True
-    ).stdout.strip()
-
-
-def commit(base, message):
-    git(base, "add", "-A")
-    git(base, "commit", "-q", "-m", message)
-    return git(base, "rev-parse", "HEAD")
+@pytest.fixture
+def committed(base, checkout):
+    """The commit of the documents."""
+    checkout.git("init", "-q")
+    return checkout.commit()
 
 
 def revs(base):
@@ -65,109 +45,91 @@ def test_titles_ids_sections_and_addresses(base):
     assert documents.index.tolist() == ["b.md", "guide/a.md", "plain-notes.txt"]
     assert documents["title"].tolist() == ["B head", "The A", "plain-notes"]
     assert documents["kind"].tolist() == ["markdown", "markdown", "text"]
-    assert documents["source_url"].tolist() == [
-        "corpus/b.md",
-        "https://example.org/a",
-        "corpus/plain-notes.txt",
-    ]
-    assert corpus.sections["section_id"].tolist() == [
-        "b.md",
-        "b.md#b-head",
-        "b.md#b-head/part",
-        "guide/a.md#head",
-        "plain-notes.txt",
-    ]
+    addresses = ["corpus/b.md", "https://example.org/a", "corpus/plain-notes.txt"]
+    assert documents["source_url"].tolist() == addresses
+    sections = "b.md b.md#b-head b.md#b-head/part guide/a.md#head plain-notes.txt"
+    assert corpus.sections["section_id"].tolist() == sections.split()
     assert documents["text"]["b.md"].count("\r\n") == 6
     assert (documents["rev"] == documents["content_hash"]).all()  # no checkout
 
 
-def test_revisions_are_the_commits_that_last_changed_each_file(base):
-    git(base, "init", "-q")
-    first = commit(base, "one")
-    write(base, "b.md", "# new\n")
-    second = commit(base, "two")
+def test_revisions_are_the_commits_that_last_changed_each_file(base, checkout, committed):
+    checkout.write("b.md", "# new\n")
+    second = checkout.commit()
     (base / "elsewhere.txt").write_text("not in the corpus")
-    third = commit(base, "three")
-    assert revs(base) == {"b.md": second, "guide/a.md": first, "plain-notes.txt": first}
+    third = checkout.commit()
+    assert revs(base) == {"b.md": second, "guide/a.md": committed, "plain-notes.txt": committed}
     assert load_corpus(SPEC, base).corpus_rev == third
 
 
-def test_what_differs_from_the_commit_is_marked_dirty(base):
-    git(base, "init", "-q")
-    first = commit(base, "one")
-    write(base, "b.md", "# new\n")
-    write(base, "ü neu.md", "# untracked\n")
+def test_what_differs_from_the_commit_is_marked_dirty(base, checkout, committed):
+    checkout.write("b.md", "# new\n")
+    checkout.write("ü neu.md", "# untracked\n")
     corpus = load_corpus(SPEC, base)
     documents = corpus.documents.set_index("doc_id")
     hashes = documents["content_hash"]
-    assert documents["rev"]["b.md"] == f"{first}+dirty.{hashes['b.md'][:12]}"
-    assert documents["rev"]["guide/a.md"] == first
+    assert documents["rev"]["b.md"] == f"{committed}+dirty.{hashes['b.md'][:12]}"
+    assert documents["rev"]["guide/a.md"] == committed
     assert documents["rev"]["ü neu.md"] == hashes["ü neu.md"]  # no commit has it
-    assert corpus.corpus_rev.startswith(f"{first}+dirty.")
-    before = corpus.corpus_rev
-    write(base, "b.md", "# newer\n")
-    assert load_corpus(SPEC, base).corpus_rev != before
+    assert corpus.corpus_rev.startswith(f"{committed}+dirty.")
+    checkout.write("b.md", "# newer\n")
+    assert load_corpus(SPEC, base).corpus_rev != corpus.corpus_rev
 
 
 @pytest.mark.parametrize("staged", [False, True])
 @pytest.mark.parametrize("gone", ["b.md", "guide/a.md"])
-def test_a_corpus_that_lacks_a_file_of_the_commit_is_dirty(base, gone, staged):
-    git(base, "init", "-q")
-    head = commit(base, "one")
-    assert load_corpus(SPEC, base).corpus_rev == head
+def test_a_corpus_that_lacks_a_file_of_the_commit_is_dirty(base, checkout, committed, gone, staged):
+    assert load_corpus(SPEC, base).corpus_rev == committed
     (base / "corpus" / gone).unlink()
     if staged:
-        git(base, "add", "-A")
+        checkout.git("add", "-A")
     corpus = load_corpus(SPEC, base)
-    assert re.fullmatch(f"{head}\\+dirty\\.[0-9a-f]{{12}}", corpus.corpus_rev)
-    assert set(corpus.documents["rev"]) == {head}  # those that are left are as committed
+    assert re.fullmatch(f"{committed}\\+dirty\\.[0-9a-f]{{12}}", corpus.corpus_rev)
+    assert set(corpus.documents["rev"]) == {committed}  # the rest is as committed
 
 
-def test_git_variables_of_a_hook_do_not_lead_elsewhere(base, monkeypatch):
-    git(base, "init", "-q")
-    first = commit(base, "one")
+def test_git_variables_of_a_hook_do_not_lead_elsewhere(base, committed, monkeypatch):
     monkeypatch.setenv("GIT_DIR", "/nowhere")
     monkeypatch.setenv("GIT_INDEX_FILE", "/nowhere/index")
-    assert load_corpus(SPEC, base).corpus_rev == first
+    assert load_corpus(SPEC, base).corpus_rev == committed
 
 
-def test_a_repository_cannot_start_programs(base):
-    git(base, "init", "-q")
-    commit(base, "one")
-    git(base, "config", "core.fsmonitor", f"touch {base / 'started'}; false")
+@pytest.mark.usefixtures("committed")
+def test_a_repository_cannot_start_programs(base, checkout):
+    checkout.git("config", "core.fsmonitor", f"touch {base / 'started'}; false")
     load_corpus(SPEC, base)
     assert not (base / "started").exists()
 
 
-def test_identity_follows_content_names_and_commit(base):
+def test_identity_follows_content_names_and_commit(base, checkout):
     seen = [identify(SPEC, base)]
     assert identify(SPEC, base) == seen[0]
-    write(base, "b.md", "# other\n")
+    checkout.write("b.md", "# other\n")
     seen.append(identify(SPEC, base))
     (base / "corpus" / "b.md").rename(base / "corpus" / "c.md")
     seen.append(identify(SPEC, base))
-    git(base, "init", "-q")
-    commit(base, "one")
+    checkout.git("init", "-q")
+    checkout.commit()
     seen.append(identify(SPEC, base))
     assert len(set(seen)) == 4
 
 
-def test_hidden_files_are_left_out(base):
-    write(base, ".git-notes/x.md", "# x")
-    write(base, ".x.md", "# x")
+def test_hidden_files_are_left_out(base, checkout):
+    checkout.write(".git-notes/x.md", "# x")
+    checkout.write(".x.md", "# x")
     assert len(load_corpus(SPEC, base).documents) == 3
 
 
-def test_bad_files_are_all_named(base, monkeypatch):
+def test_bad_files_are_all_named(base, checkout, monkeypatch):
     monkeypatch.setattr(folder, "MAX_BYTES", 200)
-    write(base, "c.md", b"ok\n\xff\xfe")
-    write(base, "d.md", b"a\nb\nc\x00")
-    write(base, "e.md", b"x" * 201)
+    checkout.write("c.md", b"ok\n\xff\xfe")
+    checkout.write("d.md", b"a\nb\nc\x00")
+    checkout.write("e.md", b"x" * 201)
     (base / "secret.md").write_text("# outside")
     (base / "corpus" / "f.md").symlink_to(base / "secret.md")
     (base / "corpus" / "g.md").symlink_to(base / "corpus" / "gone.md")
     (base / "corpus" / "h.md").symlink_to(base / "corpus" / "b.md")
-    write(base, "i\n.md", "# x")
+    checkout.write("i\n.md", "# x")
     assert problems(base) == [
         ("bad_encoding", "c.md", 2),
         ("nul_byte", "d.md", 3),
@@ -181,9 +143,8 @@ def test_bad_files_are_all_named(base, monkeypatch):
 
 @pytest.mark.parametrize("pattern", ["../*.md", "/etc/*", "a/../../*.md", ""])
 def test_patterns_stay_in_the_folder(base, pattern):
-    assert problems(base, Folder(loader="folder", path="corpus", pattern=(pattern,))) == [
-        ("bad_pattern", None, None)
-    ]
+    spec = Folder(loader="folder", path="corpus", pattern=(pattern,))
+    assert problems(base, spec) == [("bad_pattern", None, None)]
 
 
 def test_an_empty_or_missing_folder_is_an_error(tmp_path):

@@ -48,13 +48,8 @@ def test_sections_follow_headings_outside_fences_with_exact_offsets(newline):
         "g.md#the-guide-to-x_y/installing-2",
         "g.md#other-link",
     ]
-    assert [section.title for section in found] == [
-        "G",
-        "The Guide to x_y",
-        "Installing",
-        "Installing",
-        "Other link",
-    ]
+    titles = ["G", "The Guide to x_y", "Installing", "Installing", "Other link"]
+    assert [section.title for section in found] == titles
     assert "".join(text[section.start : section.end] for section in found) == text
     assert text[found[2].start :].startswith("## Installing")
     assert text[found[3].start :].startswith("Installing" + newline + "---")
@@ -132,13 +127,8 @@ More.
 def test_numpydoc_sections(newline):
     text = DOCSTRING.replace("\n", newline)
     found = sections.numpydoc_sections("p.f", "p.f", text)
-    assert ids(found) == [
-        "p.f#summary",
-        "p.f#parameters",
-        "p.f#see-also",
-        "p.f#examples",
-        "p.f#examples-2",
-    ]
+    names = ("summary", "parameters", "see-also", "examples", "examples-2")
+    assert ids(found) == [f"p.f#{name}" for name in names]
     assert "".join(text[s.start : s.end] for s in found) == text
     assert found[0].title == "p.f"
     assert text[found[1].start : found[1].end].startswith("Parameters")

@@ -68,6 +68,10 @@ MISSES = [
 ]
 
 
+def line_ends(text):
+    return [(place, letter) for place, letter in enumerate(text) if letter in "\r\n"]
+
+
 @pytest.mark.parametrize(("name", "text", "hit"), HITS)
 def test_hit_is_covered_and_the_rest_stays(name, text, hit):
     masked = mask(text)
@@ -77,9 +81,7 @@ def test_hit_is_covered_and_the_rest_stays(name, text, hit):
     assert len(masked.text) == len(text)
     covered = masked.text[at : at + len(hit)]
     assert set(covered) <= set(f"[{name}{masking.FILL}\r\n")
-    assert [i for i, c in enumerate(covered) if c in "\r\n"] == [
-        i for i, c in enumerate(hit) if c in "\r\n"
-    ]
+    assert line_ends(covered) == line_ends(hit)
 
 
 @pytest.mark.parametrize("text", MISSES)
@@ -112,9 +114,7 @@ PARTS += [
 def test_length_and_line_ends(text):
     masked = mask(text)
     assert len(masked.text) == len(text)
-    assert [(i, c) for i, c in enumerate(masked.text) if c in "\r\n"] == [
-        (i, c) for i, c in enumerate(text) if c in "\r\n"
-    ]
+    assert line_ends(masked.text) == line_ends(text)
     assert sum(masked.counts.values()) == 0 or masked.text != text
 
 

@@ -158,15 +158,10 @@ def test_pandas():
     assert first.corpus_rev == f"pandas=={pd.__version__}"
     assert sum(first.masked.values()) == 0
     names = {name: row.doc_id for row in first.documents.itertuples() for name in row.names}
-    assert (
-        names["pandas.Series.str.lower"] == "pandas.CategoricalIndex.str.lower"
-    )  # no name ends with StringMethods.lower: the first by alphabet
+    # no name ends with StringMethods.lower: the first by alphabet
+    assert names["pandas.Series.str.lower"] == "pandas.CategoricalIndex.str.lower"
     assert names["pandas.DataFrame.ffill"] == "pandas.DataFrame.ffill"
     assert names["pandas.Series.isnull"] in {"pandas.Series.isnull", "pandas.Series.isna"}
-    assert {
-        "pandas.read_csv#summary",
-        "pandas.read_csv#parameters",
-        "pandas.read_csv#see-also",
-        "pandas.read_csv#examples",
-    } <= set(first.sections["section_id"])
+    parts = ("summary", "parameters", "see-also", "examples")
+    assert {f"pandas.read_csv#{part}" for part in parts} <= set(first.sections["section_id"])
     assert len(first.documents) > 1000

@@ -27,10 +27,7 @@ SPEC = Recorded(loader="recorded", path="outputs.jsonl")
 def write(tmp_path):
     def _write(*rows):
         path = tmp_path / "outputs.jsonl"
-        path.write_text(
-            "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows),
-            encoding="utf-8",
-        )
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         return path
 
     return _write
@@ -53,28 +50,12 @@ def test_a_full_row(write):
         {"id": "a.md", "text": "Of a.", "title": "A", "score": 2, "url": "https://a.example"},
         {"doc_id": "a.md", "id": "a-1", "text": "More of a."},
     ]
-    (output,) = read_outputs(
-        write(
-            row(
-                question="Is it?",
-                citations=[payload, "a.md:3-4", 2, "[1]"],
-                contexts=contexts,
-                tokens_in=10,
-                tokens_out=0,
-                seconds=0.5,
-                verdict="SUPPORTED",
-            )
-        )
-    )
-    assert (
-        output.query_id,
-        output.question,
-        output.answer,
-        output.tokens_in,
-        output.tokens_out,
-        output.seconds,
-        output.verdict,
-    ) == ("q1", "Is it?", "It is.", 10, 0, 0.5, "SUPPORTED")
+    facts = {"question": "Is it?", "tokens_in": 10, "tokens_out": 0, "seconds": 0.5}
+    facts["verdict"] = "SUPPORTED"
+    cited = [payload, "a.md:3-4", 2, "[1]"]
+    (output,) = read_outputs(write(row(citations=cited, contexts=contexts, **facts)))
+    assert (output.query_id, output.answer) == ("q1", "It is.")
+    assert {name: getattr(output, name) for name in facts} == facts
     assert output.citations == (
         Citation(payload=payload),
         Citation(token="a.md:3-4"),
@@ -96,13 +77,9 @@ def test_ragas_samples(write):
         "reference": "Yes.",
         "rubrics": {"a": "b"},
     }
-    plain, named, ids = read_outputs(
-        write(
-            sample,
-            {**sample, "query_id": "q2", "response": None},
-            {**sample, "query_id": "q3", "retrieved_context_ids": ["a", 7]},
-        )
-    )
+    other = {**sample, "query_id": "q2", "response": None}
+    third = {**sample, "query_id": "q3", "retrieved_context_ids": ["a", 7]}
+    plain, named, ids = read_outputs(write(sample, other, third))
     assert plain.query_id.startswith("q-")
     assert (plain.question, plain.answer, plain.reference) == ("Is it?", "It is.", "Yes.")
     assert [context.text for context in plain.contexts] == ["A text.", "B text."]
@@ -170,47 +147,31 @@ def test_rankings_are_the_contexts_in_order(write):
         "C",
     ]
     found = rankings(read_outputs(write(row(contexts=contexts), row(query_id="q2"))))
-    assert [(one.id, one.text) for one in found["q1"]] == [
-        ("b", "B"),
-        ("a", "A"),
-        (context_id("C"), "C"),
-    ]
+    places = [("b", "B"), ("a", "A"), (context_id("C"), "C")]
+    assert [(one.id, one.text) for one in found["q1"]] == places
     assert found["q1"][1].score == 0.5
     assert math.isnan(found["q1"][0].score)
     assert found["q2"] == []
 
 
 def test_each_context_is_a_document(write, tmp_path):
-    write(
-        row(
-            contexts=[
-                "A text.\n ",
-                {
-                    "id": "a.md",
-                    "text": "Mail me@example.org",
-                    "title": "T",
-                    "url": "https://a.example",
-                },
-            ]
-        ),
-        row(query_id="q2", contexts=["A text.\n "]),
-    )
+    text = "Mail me@example.org"
+    named = {"id": "a.md", "text": text, "title": "T", "url": "https://a.example"}
+    write(row(contexts=["A text.\n ", named]), row(query_id="q2", contexts=["A text.\n "]))
     loaded = load_corpus(SPEC, tmp_path)
     documents = loaded.documents.set_index("doc_id")
     assert sorted(documents.index) == sorted(["a.md", context_id("A text.\n ")])
-    assert documents.loc["a.md", "text"] == "Mail me@example.org"
+    assert documents.loc["a.md", "text"] == text
     assert documents.loc["a.md", "source_url"] == "https://a.example"
     assert set(documents["title"]) == {""}
-    assert documents.loc["a.md", "rev"] == text_hash("Mail me@example.org")
+    assert documents.loc["a.md", "rev"] == text_hash(text)
     chunks = chunk_documents(loaded.documents, loaded.sections, SPEC.chunker)
-    assert sorted(chunks["text"]) == ["A text.\n ", "Mail me@example.org"]
+    assert sorted(chunks["text"]) == ["A text.\n ", text]
 
 
 def test_several_texts_of_one_id_are_passages_of_one_document(write, tmp_path):
-    one, two = (
-        {"doc_id": "a.md", "id": "a-1", "text": "First passage. "},
-        {"doc_id": "a.md", "text": "Second\n\npassage."},
-    )
+    one = {"doc_id": "a.md", "id": "a-1", "text": "First passage. "}
+    two = {"doc_id": "a.md", "text": "Second\n\npassage."}
     write(row(contexts=[one, two]), row(query_id="q2", contexts=[two]))
     loaded = load_corpus(SPEC, tmp_path)
     chunks = chunk_documents(loaded.documents, loaded.sections, SPEC.chunker)
@@ -219,10 +180,7 @@ def test_several_texts_of_one_id_are_passages_of_one_document(write, tmp_path):
     assert set(chunks["doc_id"]) == {"a.md"}
     assert "a-1" in set(chunks["section_id"])
     text = loaded.documents["text"][0]
-    assert all(
-        text[start:end] == piece
-        for start, end, piece in zip(chunks["start"], chunks["end"], chunks["text"], strict=True)
-    )
+    assert all(text[chunk.start : chunk.end] == chunk.text for chunk in chunks.itertuples())
 
 
 def test_outputs_without_any_context_are_no_corpus(write, tmp_path):
@@ -243,15 +201,8 @@ def test_values_keep_their_type_so_that_a_wrong_one_stays_wrong():
         "page": None,
     }
     assert stated_payload(plain) == plain
-    odd = stated_payload(
-        {
-            "tokens": float("nan"),
-            "k_pos": 10**400,
-            "rev": "x" * 10**6,
-            "window": {"a": {"b": {"c": 1}}},
-            "section_id": [1, {2}],
-        }
-    )
+    wrong = {"tokens": float("nan"), "k_pos": 10**400, "rev": "x" * 10**6}
+    odd = stated_payload(wrong | {"window": {"a": {"b": {"c": 1}}}, "section_id": [1, {2}]})
     assert (odd["tokens"], odd["k_pos"]) == ("a number out of range",) * 2
     assert len(odd["rev"]) == MAX_SHORT_CHARS
     assert odd["window"] == {"a": {"b": "..."}}
