@@ -27,10 +27,6 @@ def _headings(text: str) -> list[tuple[int, str]]:
     return found
 
 
-def _slug(title: str) -> str:
-    return title.lower().replace(" ", "-")
-
-
 def build_frames(
     texts: dict[str, str], aliases: dict[str, list[str]] | None = None, size: int = 80
 ) -> CorpusFrames:
@@ -38,51 +34,25 @@ def build_frames(
     documents, sections, chunks = [], [], []
     for doc_id, text in texts.items():
         digest = hashlib.sha256(text.encode()).hexdigest()
-        documents.append(
-            (
-                doc_id,
-                doc_id,
-                text,
-                digest,
-                digest,
-                f"file:{doc_id}",
-                "markdown",
-                [doc_id, *(aliases or {}).get(doc_id, [])],
-            )
-        )
+        names = [doc_id, *(aliases or {}).get(doc_id, [])]
+        source = (digest, digest, f"file:{doc_id}", "markdown", names)
+        documents.append((doc_id, doc_id, text, *source))
         heads = _headings(text)
         if not heads:
             sections.append((doc_id, doc_id, doc_id, 0, len(text)))
-        for (start, title), end in zip(
-            heads, [*(start for start, _ in heads[1:]), len(text)], strict=False
-        ):
-            sections.append((f"{doc_id}#{_slug(title)}", doc_id, title, start, end))
+        ends = [*(start for start, _ in heads[1:]), len(text)]
+        for (start, title), end in zip(heads, ends, strict=False):
+            slug = title.lower().replace(" ", "-")
+            sections.append((f"{doc_id}#{slug}", doc_id, title, start, end))
         for start in range(0, len(text), size):
             body = text[start : start + size]
-            chunks.append(
-                (
-                    f"{doc_id}:{start}",
-                    doc_id,
-                    doc_id,
-                    start,
-                    start + len(body),
-                    len(body.split()),
-                    doc_id,
-                    body,
-                    digest,
-                )
-            )
-    frame = {
-        name: pd.DataFrame(rows, columns=list(schema.columns))
-        for name, schema, rows in (
-            ("d", DOCUMENTS, documents),
-            ("s", SECTIONS, sections),
-            ("c", CHUNKS, chunks),
-        )
-    }
-    frame["s"] = frame["s"].astype({"start": "int64", "end": "int64"})
+            place = (f"{doc_id}:{start}", doc_id, doc_id, start, start + len(body))
+            chunks.append((*place, len(body.split()), doc_id, body, digest))
+    tables = ((DOCUMENTS, documents), (SECTIONS, sections), (CHUNKS, chunks))
+    frames = [pd.DataFrame(rows, columns=list(schema.columns)) for schema, rows in tables]
+    frames[1] = frames[1].astype({"start": "int64", "end": "int64"})
     return CorpusFrames(
-        DOCUMENTS.check(frame["d"]), SECTIONS.check(frame["s"]), CHUNKS.check(frame["c"])
+        *(schema.check(frame) for (schema, _), frame in zip(tables, frames, strict=True))
     )
 
 
@@ -93,29 +63,22 @@ def corpus_frames():
 
 def write_rows(path: Path, rows: list[dict]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(
-        "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8"
-    )
+    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    path.write_text("".join(lines), encoding="utf-8")
 
 
 @pytest.fixture
 def make_gold(tmp_path):
     """Write a gold set of our own layout and give its folder."""
 
-    def make(
-        queries: list[dict],
-        qrels: str = "",
-        answers: list[dict] | None = None,
-        paraphrases: list[dict] | None = None,
-    ) -> Path:
+    def make(queries, qrels="", answers=None, paraphrases=None):
         folder = tmp_path / "mine"
-        write_rows(folder / "queries.jsonl", queries)
+        files = {"queries": queries, "answers": answers, "paraphrases": paraphrases}
+        for name, rows in files.items():
+            if rows is not None:
+                write_rows(folder / f"{name}.jsonl", rows)
         if qrels:
             (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + qrels)
-        if answers is not None:
-            write_rows(folder / "answers.jsonl", answers)
-        if paraphrases is not None:
-            write_rows(folder / "paraphrases.jsonl", paraphrases)
         return folder
 
     return make
@@ -128,6 +91,5 @@ def smoke(project_root) -> Path:
 
 @pytest.fixture
 def smoke_frames(smoke) -> CorpusFrames:
-    return build_frames(
-        {path.name: path.read_text() for path in sorted((smoke / "corpus").glob("*.md"))}, size=200
-    )
+    paths = sorted((smoke / "corpus").glob("*.md"))
+    return build_frames({path.name: path.read_text() for path in paths}, size=200)

@@ -8,41 +8,44 @@ GOOD = {"query_id": "q0", "text": "How far does it fly?", "answerable": True}
 GOOD_PARAPHRASE = {"query_id": "q0", "paraphrase_id": "p1", "text": "flight range"}
 
 
-def _lint(
-    make_gold, corpus_frames, query, *, qrels="q1\ta.md\t1\n", answers=None, paraphrases=None
-):
-    given = (
-        [{"query_id": "q1", "paraphrase_id": "p1", "text": "something of its own"}]
-        if paraphrases is None
-        else paraphrases
-    )
-    folder = make_gold([GOOD, query], "q0\ta.md\t1\n" + qrels, answers, [GOOD_PARAPHRASE, *given])
-    frames = corpus_frames(TEXTS)
-    return [
-        (problem.code, problem.severity, problem.file.rsplit("/", 1)[1], problem.line)
-        for problem in lint(read_gold(folder), frames.documents, frames.sections)
-    ]
+@pytest.fixture
+def lint_gold(make_gold, corpus_frames):
+    """Lint a set of a good question and of another one: (code, severity, file, line)."""
+
+    def run(query, *, qrels="q1\ta.md\t1\n", answers=None, paraphrases=None):
+        own = [{"query_id": "q1", "paraphrase_id": "p1", "text": "something of its own"}]
+        given = own if paraphrases is None else paraphrases
+        wordings = [GOOD_PARAPHRASE, *given]
+        folder = make_gold([GOOD, query], "q0\ta.md\t1\n" + qrels, answers, wordings)
+        frames = corpus_frames(TEXTS)
+        return [
+            (problem.code, problem.severity, problem.file.rsplit("/", 1)[1], problem.line)
+            for problem in lint(read_gold(folder), frames.documents, frames.sections)
+        ]
+
+    return run
 
 
-def test_a_good_set_has_no_objection(make_gold, corpus_frames):
-    assert (
-        _lint(
-            make_gold, corpus_frames, {"query_id": "q1", "text": "What is it?", "answerable": True}
-        )
-        == []
-    )
+def test_a_good_set_has_no_objection(lint_gold):
+    assert lint_gold({"query_id": "q1", "text": "What is it?", "answerable": True}) == []
+
+
+def paraphrases(**texts):
+    rows = [{"query_id": "q1", "paraphrase_id": name, "text": texts[name]} for name in texts]
+    return {"paraphrases": rows}
 
 
 ASKED = {"text": "a", "answerable": True}
 ANSWER = {"query_id": "q1", "doc_id": "a.md"}
+FLAG = {"answerable": True}
 CASES = [
     ({"text": "a"}, {}, "missing_answerable error queries.jsonl 2"),
-    ({"text": "  ", "answerable": True}, {}, "empty_text error queries.jsonl 2"),
-    ({"text": "a\x1b[C", "answerable": True}, {}, "control_character warning queries.jsonl 2"),
+    (FLAG | {"text": "  "}, {}, "empty_text error queries.jsonl 2"),
+    (FLAG | {"text": "a\x1b[C"}, {}, "control_character warning queries.jsonl 2"),
     (ASKED | {"tags": ["draft"]}, {}, "draft_question error queries.jsonl 2"),
     (ASKED, {"qrels": ""}, "answerable_without_target error queries.jsonl 2"),
     (ASKED, {"qrels": "q1\ta.md\t0\n"}, "answerable_without_target error queries.jsonl 2"),
-    ({"text": "a", "answerable": False}, {}, "unanswerable_with_target error queries.jsonl 2"),
+    (ASKED | {"answerable": False}, {}, "unanswerable_with_target error queries.jsonl 2"),
     (ASKED, {"qrels": "q1\tgone.md\t1\n"}, "dangling_target error qrels.tsv 3"),
     (
         ASKED,
@@ -69,42 +72,28 @@ CASES = [
     ),
     (ASKED, {"paraphrases": []}, "missing_paraphrases warning queries.jsonl 2"),
     (
-        {"text": "What IS it", "answerable": True},
-        {"paraphrases": [{"query_id": "q1", "paraphrase_id": "p", "text": "  what is: it?"}]},
+        FLAG | {"text": "What IS it"},
+        paraphrases(p="  what is: it?"),
         "paraphrase_equals_question error paraphrases.jsonl 2",
     ),
     (
         ASKED,
-        {
-            "paraphrases": [
-                {"query_id": "q1", "paraphrase_id": p, "text": t}
-                for p, t in (("p1", "b c"), ("p2", "B, c!"))
-            ]
-        },
+        paraphrases(p1="b c", p2="B, c!"),
         "paraphrases_equal error paraphrases.jsonl 3",
     ),
-    (
-        ASKED,
-        {"paraphrases": [{"query_id": "q1", "paraphrase_id": "p", "text": " "}]},
-        "empty_text error paraphrases.jsonl 2",
-    ),
+    (ASKED, paraphrases(p=" "), "empty_text error paraphrases.jsonl 2"),
 ]
 
 
 @pytest.mark.parametrize(("query", "more", "expected"), CASES)
-def test_each_objection_has_its_place(make_gold, corpus_frames, query, more, expected):
-    [found] = _lint(make_gold, corpus_frames, {"query_id": "q1", **query}, **more)
+def test_each_objection_has_its_place(lint_gold, query, more, expected):
+    [found] = lint_gold({"query_id": "q1", **query}, **more)
     assert " ".join(map(str, found)) == expected
 
 
-def test_duplicate_ids_are_listed_with_everything_else(make_gold, corpus_frames):
-    found = _lint(
-        make_gold,
-        corpus_frames,
-        {"query_id": "q0", "text": "again", "answerable": True},
-        qrels="q0\tgone\t1\n",
-        paraphrases=[],
-    )
+def test_duplicate_ids_are_listed_with_everything_else(lint_gold):
+    again = {"query_id": "q0", "text": "again", "answerable": True}
+    found = lint_gold(again, qrels="q0\tgone\t1\n", paraphrases=[])
     assert [code for code, *_ in found] == ["duplicate_id", "few_queries", "dangling_target"]
 
 

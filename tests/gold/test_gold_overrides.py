@@ -14,16 +14,10 @@ def folder(tmp_path):
     def _write(*rows):
         folder = tmp_path / "mine"
         folder.mkdir(exist_ok=True)
+        given = {"answerable": False}
         lines = [
-            json.dumps(
-                {
-                    "query_id": f"q{number}",
-                    "text": f"What is {number}?",
-                    "answerable": False,
-                    **values,
-                }
-            )
-            for number, values in enumerate(rows, start=1)
+            json.dumps({"query_id": f"q{n}", "text": f"What is {n}?", **given, **values})
+            for n, values in enumerate(rows, start=1)
         ]
         (folder / "queries.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
         return folder
@@ -65,6 +59,7 @@ def test_overrides_are_carried_by_query(folder):
     assert gold.queries["query_id"].tolist() == ["q1", "q2", "q3"]
 
 
+HITS, DEPTH = {"kind": "grep", "max_hits": 0}, {"kind": "grep", "depth": 3}
 FAULTS = [
     ({"answer_mode": "magic"}, "bad_value", "answer_mode", "magic", "deterministic"),
     ({"answer_mode": 3}, "bad_value", "answer_mode", "3", "deterministic"),
@@ -81,20 +76,8 @@ FAULTS = [
     ({"preflights": []}, "bad_value", "preflights", "empty list", "kind"),
     ({"preflights": [{"kind": "ask"}]}, "bad_value", "preflights[0].kind", "ask", "grep"),
     ({"preflights": [{"terms": ["a"]}]}, "missing_key", "preflights[0].kind", None, "grep"),
-    (
-        {"preflights": [{"kind": "grep", "max_hits": 0}]},
-        "bad_value",
-        "preflights[0].max_hits",
-        "0",
-        "1",
-    ),
-    (
-        {"preflights": [{"kind": "grep", "depth": 3}]},
-        "unknown_key",
-        "preflights[0].depth",
-        "depth",
-        "kind",
-    ),
+    ({"preflights": [HITS]}, "bad_value", "preflights[0].max_hits", "0", "1"),
+    ({"preflights": [DEPTH]}, "unknown_key", "preflights[0].depth", "depth", "kind"),
 ]
 
 
@@ -111,24 +94,18 @@ def test_a_fault_names_its_place(folder, case):
 
 
 def test_a_mode_needs_what_the_configuration_lacks(folder):
-    place = folder(
-        {"answer_mode": "llm"}, {"answer_mode": "recorded"}, {"answer_mode": "deterministic"}
-    )
+    modes = ("llm", "recorded", "deterministic")
+    place = folder(*({"answer_mode": mode} for mode in modes))
     with pytest.raises(InputError) as caught:
         load_gold(place, config(mode="deterministic"))
-    assert [(problem.code, problem.line, problem.field) for problem in caught.value.problems] == [
+    problems = caught.value.problems
+    assert [(problem.code, problem.line, problem.field) for problem in problems] == [
         ("unmet_override", 1, "answer_mode"),
         ("unmet_override", 2, "answer_mode"),
     ]
-    assert "endpoint" in caught.value.problems[0].accepted
-    assert (
-        len(
-            load_gold(
-                place, config(mode="llm", endpoint="mine", recorded="outputs.jsonl")
-            ).overrides
-        )
-        == 3
-    )
+    assert "endpoint" in problems[0].accepted
+    complete = config(mode="llm", endpoint="mine", recorded="outputs.jsonl")
+    assert len(load_gold(place, complete).overrides) == 3
 
 
 def test_overrides_without_answers_are_a_warning(folder):

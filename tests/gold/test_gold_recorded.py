@@ -18,16 +18,12 @@ CONFIG = GoldSetConfig.model_validate(
         "strategies": [{"name": "bm25", "kind": "bm25"}],
     }
 )
+CONTEXTS = [
+    {"id": "a.md", "text": "First of a."},
+    {"id": "a.md", "text": "First of a. Second of a."},
+]
 OUTPUTS = [
-    {
-        "query_id": "q1",
-        "question": "What?",
-        "answer": "x",
-        "contexts": [
-            {"id": "a.md", "text": "First of a."},
-            {"id": "a.md", "text": "First of a. Second of a."},
-        ],
-    },
+    {"query_id": "q1", "question": "What?", "answer": "x", "contexts": CONTEXTS},
     {"query_id": "q2", "answer": None, "contexts": ["Another text."]},
     {"user_input": "How?", "query_id": "q3", "response": "y", "reference": "z"},
 ]
@@ -35,18 +31,13 @@ OUTPUTS = [
 
 @pytest.fixture
 def folder(tmp_path):
-    def _write(outputs=OUTPUTS, **files):
-        for name, rows in {
-            "outputs.jsonl": outputs,
-            **{f"{name}.jsonl": rows for name, rows in files.items() if name != "qrels"},
-        }.items():
-            (tmp_path / name).write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
-        if "qrels" in files:
-            (tmp_path / "qrels.tsv").write_text(
-                "query-id\tcorpus-id\tscore\n"
-                + "".join(f"{query}\t{doc}\t1\n" for query, doc in files["qrels"]),
-                encoding="utf-8",
-            )
+    def _write(outputs=OUTPUTS, qrels=(), **files):
+        for name, rows in {"outputs": outputs, **files}.items():
+            lines = "\n".join(map(json.dumps, rows))
+            (tmp_path / f"{name}.jsonl").write_text(lines + "\n", encoding="utf-8")
+        if qrels:
+            rows = "".join(f"{query}\t{doc}\t1\n" for query, doc in qrels)
+            (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + rows)
         return tmp_path
 
     return _write
@@ -72,31 +63,22 @@ def test_questions_come_from_the_outputs(folder):
 
 
 def test_the_gold_is_the_questions_not_the_answers(folder):
+    def hash_gold(first, *others):
+        return load_gold(folder([OUTPUTS[0] | first, *others]), CONFIG).gold_hash
+
     before = load_gold(folder(), CONFIG).gold_hash
-    assert (
-        load_gold(
-            folder([{**row, "seconds": 1} if "answer" in row else row for row in OUTPUTS]), CONFIG
-        ).gold_hash
-        == before
-    )
-    assert (
-        load_gold(folder([{**OUTPUTS[0], "question": "Which?"}, *OUTPUTS[1:]]), CONFIG).gold_hash
-        != before
-    )
+    assert hash_gold({"seconds": 1}, *OUTPUTS[1:]) == before
+    assert hash_gold({"question": "Which?"}, *OUTPUTS[1:]) != before
 
 
 def test_what_was_not_retrieved_stays_in_the_denominator(folder):
+    said = ("First of a.", "Third of a", "Fifth of a")
     quotes = [
-        {
-            "query_id": "q1",
-            "doc_id": "a.md",
-            "anchors": [{"quote": "First of a."}, {"quote": "Third of a"}, {"quote": "Fifth of a"}],
-        },
+        {"query_id": "q1", "doc_id": "a.md", "anchors": [{"quote": quote} for quote in said]},
         {"query_id": "q2", "doc_id": "gone.md", "anchors": [{"quote": "Gone."}]},
     ]
-    problems, found, chunks = resolved(
-        folder(answers=quotes, qrels=[("q3", "gone.md"), ("q1", "a.md#fourth")])
-    )
+    judged = [("q3", "gone.md"), ("q1", "a.md#fourth")]
+    problems, found, chunks = resolved(folder(answers=quotes, qrels=judged))
     assert {problem.severity for problem in problems} == {"warning"}
     document = found.qrels["document"]
     assert sorted(zip(document["query_id"], document["item_id"], strict=True)) == [
@@ -107,17 +89,14 @@ def test_what_was_not_retrieved_stays_in_the_denominator(folder):
     assert len(found.spans) == 4
     carried = found.span_chunks
     assert set(found.spans["query_id"].iloc[carried["span"]]) == {"q1"}
-    assert (
-        carried["span"].nunique() == 1
-    )  # the quote that stands in a passage; those that were missed have no chunk
+    # the quote that stands in a passage; quotes that were missed have no chunk
+    assert carried["span"].nunique() == 1
     assert set(chunks["doc_id"].iloc[carried["chunk"]]) == {"a.md"}
 
 
 def test_outputs_and_questions_that_do_not_match_are_named(folder):
-    gold = read_gold(
-        folder(queries=[{"query_id": "q1", "text": "What?"}, {"query_id": "q9", "text": "Who?"}]),
-        CONFIG,
-    )
+    asked = [{"query_id": "q1", "text": "What?"}, {"query_id": "q9", "text": "Who?"}]
+    gold = read_gold(folder(queries=asked), CONFIG)
     assert gold.queries["query_id"].tolist() == ["q1", "q9"]
     assert [(problem.code, problem.severity, problem.line) for problem in gold.problems] == [
         ("unknown_query", "warning", 2),
