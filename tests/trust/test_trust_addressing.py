@@ -1,6 +1,4 @@
-import importlib.util
 import json
-import sys
 import tomllib
 from importlib.resources import files
 from pathlib import Path
@@ -125,14 +123,8 @@ def test_clean_corpora_are_left_alone(shared_data, name, most):
 
 @pytest.mark.slow
 def test_the_weights_are_what_the_fit_gives(project_root, shared_data, monkeypatch):
-    script = project_root / "benchmarks" / "fit_addressing.py"
-    if not script.is_file():
-        pytest.skip("the benchmarks are not beside the tests")
-    monkeypatch.syspath_prepend(str(script.parent))
-    spec = importlib.util.spec_from_file_location("fit_addressing", script)
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "fit_addressing", module)
-    spec.loader.exec_module(module)
+    monkeypatch.syspath_prepend(str(project_root / "benchmarks"))
+    module = pytest.importorskip("fit_addressing", reason="the benchmarks are not there")
     rows, _, seen = module.gathered(shared_data)
     document = json.loads((files("rag_eval.trust") / FILE).read_text(encoding="utf-8"))
     if seen != document["provenance"]["sentences_sha256"]:

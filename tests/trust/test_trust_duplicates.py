@@ -6,8 +6,7 @@ from growth import growth
 from poisoned_corpus import PLAIN, UNTRUSTED, attack
 
 from rag_eval.core.config import FINDINGS
-from rag_eval.trust.duplicates import floods, near_duplicates, shared_leads
-from rag_eval.trust.wording import Vocabulary
+from rag_eval.trust.duplicates import floods
 
 WORDS = [
     f"{first}{second}"
@@ -76,10 +75,15 @@ def test_near_duplicates_agree_with_all_pairs():
     for _ in texts:  # chains
         near = near | ((near.astype(int) @ near.astype(int)) > 0)
     clear = ~((like > 0.75) & (like < 0.8)).any(axis=1)
-    found = near_duplicates(Vocabulary().read(texts), np.zeros(len(texts), dtype=np.int64))
-    assert near.sum(axis=1).max() > 1
+    frame = floods(texts, ["s"] * len(texts))
+    copied = frame[frame["rule"] == "near_duplicate"]
+    found = dict(zip(copied["row"], copied["detail"], strict=True))
     assert clear.sum() > len(texts) // 2
-    assert found[clear].tolist() == near.sum(axis=1)[clear].tolist()
+    assert len(found) > 4
+    for row in np.flatnonzero(clear).tolist():
+        group = int(near[row].sum())
+        detail = f"one of {group} nearly equal documents of its source"
+        assert found.get(row) == (detail if group >= 4 else None)
 
 
 @pytest.mark.parametrize(
@@ -149,15 +153,12 @@ def test_plain_attacks_are_mostly_paraphrase_floods(shared_data):
 def test_cost_grows_with_the_number_of_documents(kind):
     def make(n):
         return {
-            "copies": [prose(1)] * n,
-            "leads": [f"{QUESTION}? {prose(seed, 20)}" for seed in range(n)],
-            "same words": ["mill " * 120] * n,
-        }[kind]
+            "copies": lambda: [prose(1)] * n,
+            "leads": lambda: [f"{QUESTION}? {prose(seed, 20)}" for seed in range(n)],
+            "same words": lambda: ["mill " * 120] * n,
+        }[kind]()
 
     def run(texts):
-        if kind == "leads":
-            shared_leads(texts, ["s"] * len(texts), 3)
-        else:
-            floods(texts, ["s"] * len(texts))
+        floods(texts, ["s"] * len(texts))
 
     assert growth(run, make, 500, 4_000) < 32

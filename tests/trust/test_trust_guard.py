@@ -127,6 +127,15 @@ def test_time_grows_with_the_text_and_no_faster(name):
     assert growth(screen_slowly, TEXTS[name], 8_000, 64_000) < 28
 
 
+def test_screening_a_document_of_four_megabytes_takes_four_times_as_long():
+    paragraph = f"{HARMLESS_TEXT} {ORDER}\n<!-- {HARMLESS_TEXT} --> <p hidden>{ORDER}</p>\n\n"
+
+    def make(size):
+        return paragraph * (size // len(paragraph))
+
+    assert growth(lambda text: screen([text]), make, 1_000_000, 4_000_000, repeats=1) < 8
+
+
 @pytest.mark.parametrize(
     "name", ["short_comments", "overrides", "flags", "markdown_comments", "base64_of_words"]
 )
@@ -134,24 +143,41 @@ def test_a_million_tricks_are_not_a_million_findings(name):
     assert len(screen_slowly(TEXTS[name](200_000))) < 1200
 
 
-# ---- Clean corpora through the whole guard
-
-
-def assert_hardly_anything_is_held_back(evaluation, n_chunks):
-    verdicts = evaluation.runner.get(EvidenceTrust).artifact.frame("trust")["verdict"]
-    assert len(verdicts) >= n_chunks
-    assert (verdicts == "blocked").mean() <= 0.005
-    assert (verdicts == "warning").mean() <= 0.02
-    return verdicts
+# ---- Clean texts through the whole guard
 
 
 @pytest.mark.parametrize(
     ("name", "n_chunks"), [pytest.param("scifact", 5183, marks=pytest.mark.slow), ("xquad", 240)]
 )
 def test_public_corpora_are_not_held_back(shared_data, tmp_path, name, n_chunks):
-    settings = Settings(home=tmp_path / "home")
-    evaluation = open_beir(shared_data / name, "test", settings)
-    assert_hardly_anything_is_held_back(evaluation, n_chunks)
+    evaluation = open_beir(shared_data / name, "test", Settings(home=tmp_path / "home"))
+    verdicts = evaluation.runner.get(EvidenceTrust).artifact.frame("trust")["verdict"]
+    assert len(verdicts) >= n_chunks
+    assert (verdicts == "blocked").mean() <= 0.005
+    assert (verdicts == "warning").mean() <= 0.02
+
+
+def read_restatements(data):
+    """Clean texts that say again what a public passage says: title and text."""
+    for name in ("paraphrases", "queries"):
+        for line in (data / "xquad" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines():
+            yield "", json.loads(line)["text"]
+    folder = data / "clapnq"
+    for path in sorted(folder.glob("clapnq_dev_*.jsonl")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            yield from ((row["input"], output["answer"]) for output in row["output"])
+
+
+def test_clean_restatements_are_not_called_poisoned(shared_data):
+    pairs = [(title, text) for title, text in read_restatements(shared_data) if text]
+    texts = [text for _, text in pairs]
+    assert len(texts) > 10_000
+    found = screen(texts)
+    assert "blocked" not in set(found["severity"])
+    warned = found.loc[found["severity"] == "warning", "row"].nunique()
+    assert warned <= 0.001 * len(texts)
+    assert "blocked" not in set(across_titles([title for title, _ in pairs], texts)["severity"])
 
 
 # ---- Decisions
@@ -162,10 +188,6 @@ AT = dt.datetime(2026, 3, 1, 12, 30, tzinfo=dt.UTC)
 def make_decision(chunk_id="c1", action="allow", who="Ann", **more):
     given = {"doc_id": "d.md", "why": "it quotes an attack", "at": AT} | more
     return Decision(chunk_id=chunk_id, action=action, who=who, **given)
-
-
-def who_allows(folder):
-    return {chunk_id: one.who for chunk_id, one in allowed_chunks(folder).items()}
 
 
 def line(**changes):
@@ -208,7 +230,8 @@ def test_lines_are_only_added_and_the_last_one_counts(tmp_path):
         assert now.count(b"\n") == before.count(b"\n") + 1
         before = now
     record_decision(tmp_path, make_decision("never allowed", "revoke"))
-    assert who_allows(tmp_path) == {"c1": "Cy"}
+    allowed = allowed_chunks(tmp_path)
+    assert {chunk_id: one.who for chunk_id, one in allowed.items()} == {"c1": "Cy"}
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_the_prefilter_names_every_rule_that_matches():
         matching = {
             place
             for place, rule in enumerate(shipped.rules)
-            if LinearPattern(rule.pattern).found_in(data)
+            if LinearPattern(rule.pattern).matches(data)
         }
         assert matching <= shipped.candidates(data), text
     assert len(matching) > len(shipped.rules) * 0.8
@@ -149,12 +149,9 @@ def plant(attacks, documents):
         document = documents[(37 * place) % len(documents)]
         half = len(document) // 2
         middle = max(document.find(". ", half) + 2, document.find("\n", half) + 1)
+        before, after = document[:middle], document[middle:]
         yield f"{attack}\n\n{document}"
-        yield (
-            f"{document[:middle]}{attack}\n{document[middle:]}"
-            if middle > 1
-            else f"{document} {attack}"
-        )
+        yield f"{before}{attack}\n{after}" if middle > 1 else f"{document} {attack}"
         yield f"{document}\n\n{attack}"
 
 

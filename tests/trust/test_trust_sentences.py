@@ -6,12 +6,7 @@ from growth import growth
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval.trust.sentences import (
-    asks,
-    form_of,
-    page_of_questions,
-    sentences_of,
-)
+from rag_eval.trust.sentences import asks, form_of, page_of_questions, sentences_of
 
 CASES = tomllib.loads((Path(__file__).parent / "sentences.toml").read_text(encoding="utf-8"))
 DOCSTRING = """Return the sum of the values.
@@ -105,21 +100,15 @@ def test_time_grows_with_the_text(unit):
     assert growth(sentences_of, lambda n: unit * (n // len(unit)), 10_000, 80_000) < 40
 
 
-@pytest.mark.parametrize("sentence", CASES["asks"])
-def test_questions_ask(sentence):
-    assert form_of(sentence).asks
+FORMS = {"asks": (True, False), "orders": (False, True), "states": (False, False)}
 
 
-@pytest.mark.parametrize("sentence", CASES["orders"])
-def test_orders_order(sentence):
+@pytest.mark.parametrize(
+    ("kind", "sentence"), [(kind, one) for kind in FORMS for one in CASES[kind]]
+)
+def test_questions_ask_orders_order_and_statements_do_neither(kind, sentence):
     form = form_of(sentence)
-    assert (form.orders, form.asks) == (True, False)
-
-
-@pytest.mark.parametrize("sentence", CASES["states"])
-def test_statements_neither_ask_nor_order(sentence):
-    form = form_of(sentence)
-    assert (form.orders, form.asks) == (False, False)
+    assert (form.asks, form.orders) == FORMS[kind]
 
 
 @pytest.mark.parametrize(

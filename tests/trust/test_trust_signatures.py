@@ -81,13 +81,8 @@ def test_a_changed_byte_of_document_or_signature_is_found(key, data, draw):
 def test_an_unreadable_private_key_is_not_quoted(key):
     private, _ = key
     secret = private.splitlines()[1]
-    for bad in (
-        private.replace("BEGIN PRIVATE", "BEGIN PUBLIC"),
-        private.replace(secret, secret[:-8]),
-        secret,
-        "",
-        "ü",
-    ):
+    public = private.replace("BEGIN PRIVATE", "BEGIN PUBLIC")
+    for bad in (public, private.replace(secret, secret[:-8]), secret, "", "ü"):
         with pytest.raises(InputError, match="cannot be read") as caught:
             sign_bytes(bad, b"")
         assert caught.value.problems[0].code == "bad_private_key"

@@ -19,39 +19,34 @@ ROW = {name: row for row, name in enumerate(DOCUMENTS)}
 
 
 def make_chunks():
-    frame = pd.DataFrame(PLACES, columns=["doc_id", "start", "end"])
-    text = pd.Series(["x" * (end - start) for _, start, end in PLACES], dtype="str")
+    frame = pd.DataFrame(PLACES, columns=["doc_id", "start", "end"]).astype({"doc_id": "str"})
     ids = [hashlib.sha256(repr(place).encode()).hexdigest() for place in PLACES]
-    names = frame["doc_id"].astype("str")
-    frame = frame.assign(chunk_id=pd.Series(ids, dtype="str"), doc_id=names, section_id=names)
-    frame = frame.assign(tokens=np.int64(1), title=text.str[:0], text=text, text_hash=text)
+    text = pd.Series(["x" * (end - start) for _, start, end in PLACES], dtype="str")
+    texts = {"section_id": frame["doc_id"], "title": text.str[:0], "text": text, "text_hash": text}
+    frame = frame.assign(chunk_id=pd.Series(ids, dtype="str"), tokens=np.int64(1), **texts)
     return CHUNKS.check(frame[list(CHUNKS.columns)])
 
 
 CHUNK_IDS = make_chunks()["chunk_id"].tolist()
+STATES = {
+    "domain_state": "allowed",
+    "signature_state": "missing",
+    "author_state": "unknown",
+    "freshness_state": "unknown",
+    "freshness": 0.7,
+    "date": "",
+}
+
+
+def make_facts():
+    frame = pd.DataFrame({"doc_id": list(DOCUMENTS), "trust": [0.1, 0.2, 0.3, 0.4]})
+    return frame.assign(domain=frame["doc_id"] + ".example", **STATES)
 
 
 def findings(*rows):
     """FINDINGS of (row, start, end, check.rule, severity)."""
     return make_findings(
         [(*place, *code.split(".", 1), severity, "detail") for *place, code, severity in rows]
-    )
-
-
-def facts():
-    n = len(DOCUMENTS)
-    return pd.DataFrame(
-        {
-            "doc_id": list(DOCUMENTS),
-            "trust": [0.1 * (row + 1) for row in range(n)],
-            "domain": [f"{name}.example" for name in DOCUMENTS],
-            "domain_state": ["allowed"] * n,
-            "signature_state": ["missing"] * n,
-            "author_state": ["unknown"] * n,
-            "freshness_state": ["unknown"] * n,
-            "freshness": [0.7] * n,
-            "date": [""] * n,
-        }
     )
 
 
@@ -85,24 +80,21 @@ def test_a_finding_stands_at_every_chunk_it_overlaps(document, start, end, expec
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 60)), max_size=8))
 def test_exactly_the_overlapping_chunks_are_hit(spans):
-    found = spread(
-        *(
-            (ROW["a"], start, start + length, f"pattern.r{at}", "warning")
-            for at, (start, length) in enumerate(spans)
-        )
-    )
+    rules = [(start, start + length, f"r{at}") for at, (start, length) in enumerate(spans)]
+    given = ((ROW["a"], low, high, f"pattern.{rule}", "warning") for low, high, rule in rules)
+    found = spread(*given)
     expected = {
-        (row, f"r{at}")
-        for at, (start, length) in enumerate(spans)
+        (row, rule)
+        for start, end, rule in rules
         for row, (name, low, high) in enumerate(PLACES)
-        if name == "a" and max(low, start) < min(high, start + length)
+        if name == "a" and max(low, start) < min(high, end)
     }
     assert set(zip(found["row"], found["rule"], strict=True)) == expected
     assert len(found) == len(expected)
 
 
 def judge(*rows, allowed=None):
-    frame = chunk_verdicts(make_chunks(), facts(), findings(*rows), allowed or {})
+    frame = chunk_verdicts(make_chunks(), make_facts(), findings(*rows), allowed or {})
     return EVIDENCE_TRUST.check(frame)
 
 
