@@ -1,7 +1,7 @@
-"""Sentences that speak to a language model, where a document should speak of its subject.
+"""Find sentences that speak to a language model instead of the document's subject.
 
-A guess from wording, so every finding is a warning. It sees orders to answer, to hide, to send
-and to forget in wordings that no rule foresees, in English.
+The model guesses from the wording, so every finding is a warning. It finds English orders to
+answer, hide, send or forget something in wordings that no rule foresees.
 """
 
 import functools
@@ -60,12 +60,11 @@ def _begins_order(verb: str, following: str) -> bool:
 
 
 def features_of(tokens: list[str], known: frozenset[str] | None = None) -> set[str]:
-    """Return the names of a sentence's features, or of those only that are `known`.
+    """Return the names of a sentence's features, all or only those that are `known`.
 
-    `w:` is a word that is not too common. `t:` are two or three words in a row, with one name for
-    words of one kind. `c:` is a class of words, `n:` the class of the word that the sentence
-    begins with, openings such as "please" left out. `i:` says that it begins with an order, and
-    names each class in it.
+    `w:` is a word that is not too common. `t:` are two or three words in a row; words of one kind
+    share a name. `c:` is a class of words. `n:` is the class of the first word after openings such
+    as "please". `i:` marks a sentence that begins with an order, and each class in that sentence.
     """
     found = {f"w:{token}" for token in tokens if token not in _LISTS["plain"]}
     alike = ["^", *(ALIKE.get(token, token) for token in tokens)]
@@ -84,10 +83,10 @@ def features_of(tokens: list[str], known: frozenset[str] | None = None) -> set[s
     return found if known is None else found & known
 
 
-# ---- Sentences that are looked at: those that speak of answers, of who answers, of who asks
+# ---- Candidates: sentences that mention answers, who gives them or who asks
 
 BACK, REACH = 200, 400
-"""Most characters of a sentence before, and after, the word that made it looked at."""
+"""Most characters of a sentence before, and after, its trigger word."""
 _LONG = 100
 _BESIDE = (
     r"\b(?:you|your|must|should|shall|ought|please|users?|reader|person|anyone|whoever|do not"
@@ -110,13 +109,13 @@ def _patterns() -> tuple[LinearPattern, LinearPattern]:
 
 
 def sentences_looked_at(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the characters of each sentence of a normalised text that has a trigger, in order."""
+    """Yield the characters of each sentence with a trigger in a normalised text, in order."""
     triggers, beside = _patterns()
     last = 0
     # One byte for each character keeps places equal; the patterns are ASCII.
     data = text.encode("ascii", "replace")
     for start, end in triggers.find(data):
-        # A long match was drawn out to the end of its window, for all matches in it.
+        # A long span stands for all matches up to the end of its window.
         for stop in (end - 1,) if end - start < _LONG else range(start, end, REACH // 2):
             if stop < last:
                 continue
@@ -126,7 +125,7 @@ def sentences_looked_at(text: str) -> Iterator[tuple[int, int]]:
             furthest = min(len(text), stop + REACH)
             ended = _END.search(text, stop, furthest)
             last = ended.end() if ended else furthest
-            if text[start:end] not in _LISTS["weak"] or beside.found_in(data, low, last):
+            if text[start:end] not in _LISTS["weak"] or beside.matches(data, low, last):
                 yield low, last
 
 
@@ -134,17 +133,17 @@ def sentences_looked_at(text: str) -> Iterator[tuple[int, int]]:
 
 FILE = "addressing.json"
 ALIKE_SHARE, UNLIKE_SHARE, UNLIKE_LIMIT = 0.25, 0.2, -3.0
-"""A sentence gets a share of a neighbour's score: of one above zero, and of one below.
+"""Share that a sentence gets of a neighbour's score above zero, and below zero.
 
-Instructions come in several sentences. A score below counts as UNLIKE_LIMIT at least, so that
-harmless sentences around an order lower its score by 1.2 at most."""
+Instructions come in several sentences. A score below UNLIKE_LIMIT counts as UNLIKE_LIMIT, so that
+harmless neighbours lower the score of an order by 1.2 at most."""
 MOST_FINDINGS = 200
-"""Findings in one reading of a text; the last one reaches to the end of all others."""
+"""Findings in one view of a text; the last finding covers all later ones."""
 _SHOWN = 4
 
 
 class AddressingWeights(NamedTuple):
-    """A logistic regression: the score is the sum of the features' weights and the bias."""
+    """Logistic regression whose score is the bias and the weights of a sentence's features."""
 
     weights: dict[str, float]
     known: frozenset[str]
@@ -152,7 +151,7 @@ class AddressingWeights(NamedTuple):
     threshold: float
 
     def score(self, sentence: str) -> float:
-        """Score a normalised sentence; rounded once, so that the order of a set has no effect."""
+        """Score a normalised sentence; `fsum` makes the order of the features irrelevant."""
         features = features_of(tokens_of(sentence), self.known)
         return math.fsum((self.bias, *(self.weights[name] for name in features)))
 
@@ -177,9 +176,9 @@ def load_weights() -> AddressingWeights:
 
 
 def with_neighbours(scores: Sequence[float], beside: Sequence[bool]) -> list[float]:
-    """Add a little of the neighbours' scores to each sentence of a text.
+    """Add shares of the neighbours' scores to the score of each sentence.
 
-    `beside` says which sentences follow right after the one before.
+    `beside` marks the sentences that directly follow the sentence before.
     """
 
     def lend(score: float) -> float:
@@ -194,9 +193,9 @@ def with_neighbours(scores: Sequence[float], beside: Sequence[bool]) -> list[flo
 
 
 def find_addressing(views: Sequence[View]) -> list[list[tuple[int, int, str]]]:
-    """Find the sentences of views that speak to whoever answers.
+    """Find the sentences of each view that speak to a model: (start, end, detail).
 
-    Returns for each view the characters of the original text, and a detail in our own words.
+    `start` and `end` are characters of the original text. The detail never quotes the text.
     """
     # All views first: automata that take turns drive each other out of the processor's cache.
     looked_at = [list(sentences_looked_at(view.text)) for view in views]
@@ -204,7 +203,7 @@ def find_addressing(views: Sequence[View]) -> list[list[tuple[int, int, str]]]:
 
 
 def _find_in(view: View, spans: list[tuple[int, int]]) -> list[tuple[int, int, str]]:
-    """Report the sentences of a view that score more than the limit, neighbours as one."""
+    """Report the sentences of a view above the limit; neighbours are one finding."""
     if not spans:
         return []
     fitted = load_weights()

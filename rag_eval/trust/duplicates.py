@@ -1,6 +1,6 @@
-"""Floods: many documents of one source that are nearly the same, begin alike, or say the same.
+"""Find floods: many documents of one source that are near copies, begin alike, or say the same.
 
-The check `flood`, at index time. Sources that nobody vouches for are blocked for it.
+The check `flood` runs when the index is made. It blocks sources that nobody vouches for.
 """
 
 import re
@@ -24,7 +24,7 @@ _BLOCK = 500
 # ---- Near duplicates
 
 SHINGLE, LEAST_SHINGLES = 3, 6
-"""Words in a row that count as one piece of a text, and pieces of the shortest text compared."""
+"""Words of a shingle, and shingles of the shortest text that is compared."""
 NEAR_DUPLICATE = 0.8
 BANDS, ROWS = 16, 4
 """Texts of resemblance 0.8 meet in one band with probability 1 - (1 - 0.8**4)**16 > 0.9999."""
@@ -35,12 +35,12 @@ def _draw_factors(seed: int, shape: tuple[int, ...]) -> _Hashes:
     return numbers | np.uint64(1)
 
 
-def near_duplicates(streams: Streams, sources: IntArray) -> IntArray:
-    """Count the documents [n] in each one's group, itself included.
+def _count_near_duplicates(streams: Streams, sources: IntArray) -> IntArray:
+    """Count the documents in the group of each document [n], itself included.
 
     A group is a chain of pairs of one source whose sets of shingles have a Jaccard resemblance of
     `NEAR_DUPLICATE` or more (Broder 1997, On the resemblance and containment of documents). Time
-    is linear: each member of a bucket meets its first one and the one before it.
+    is linear: each member of a bucket is compared with the first member and the one before.
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
@@ -65,7 +65,7 @@ def near_duplicates(streams: Streams, sources: IntArray) -> IntArray:
 def _find_meetings(
     pieces: _Hashes, lengths: IntArray, sources: IntArray
 ) -> tuple[IntArray, IntArray]:
-    """Return pairs of texts of one source whose least hashes agree in a band."""
+    """Return pairs of texts of one source whose minimum hashes agree in a band."""
     long = lengths >= LEAST_SHINGLES
     texts = np.flatnonzero(long)
     flat = pieces[np.repeat(long, lengths)]
@@ -116,8 +116,9 @@ _COMMON, _MANY = 0.1, 1_000
 
 
 def _say_the_same(streams: Streams, sources: IntArray, chosen: BoolArray, n_terms: int) -> IntArray:
-    """Count [n] the other passages of a document's source with a cosine of `SAME_MATTER` or more.
+    """Count the other passages of its source that each document [n] is similar to.
 
+    Similar means a cosine of `SAME_MATTER` or more.
     Terms weigh by their idf over all documents. Only `chosen` documents of 8 to `PASSAGE_WORDS`
     words are compared, the others count 0. Time is linear: a source is compared in slices of
     5,000 passages, and passages in different slices are not compared.
@@ -147,7 +148,7 @@ def _count_neighbours(held: Any) -> IntArray:
     n = held.shape[0]
     frequency = np.bincount(held.indices, minlength=held.shape[1])
     rare = held.copy()
-    # Terms of many passages tell nothing and cost most.
+    # Terms of many passages say little and cost most.
     rare.data[frequency[held.indices] > max(_COMMON * n, _MANY)] = 0
     rare.eliminate_zeros()
     other = rare.T.tocsr()
@@ -170,7 +171,7 @@ _END = re.compile(r"[.!?。？؟](?=\s|\Z)|\n|\Z")
 _LABEL = re.compile(r"\s{0,9}(?:q|question)\s?\d{0,3}\s?[:.)]", re.IGNORECASE)
 
 
-class Lead(NamedTuple):
+class _Lead(NamedTuple):
     """The first words of a document, and how many documents share them."""
 
     row: int
@@ -182,17 +183,17 @@ class Lead(NamedTuple):
     group: int
 
 
-def shared_leads(texts: Sequence[str], sources: Sequence[str], least: int) -> list[Lead]:
+def _find_shared_leads(texts: Sequence[str], sources: Sequence[str], least: int) -> list[_Lead]:
     """Find first sentences that `least` documents of a source share, and continue differently.
 
     Questions count with five words or more, statements with eight. A question without a mark may
     run into the next words ("who wrote it It was ..."): then its first seven words count.
     """
-    groups: dict[tuple[str, str], list[tuple[Lead, str]]] = {}
+    groups: dict[tuple[str, str], list[tuple[_Lead, str]]] = {}
     for row, (text, source) in enumerate(zip(texts, sources, strict=True)):
         for words, lead, continuation in _find_leads(row, text):
             groups.setdefault((source, words), []).append((lead, continuation))
-    found: dict[int, Lead] = {}
+    found: dict[int, _Lead] = {}
     for group, members in enumerate(groups.values()):
         documents = len({continuation for _, continuation in members})
         if documents >= least:
@@ -201,7 +202,7 @@ def shared_leads(texts: Sequence[str], sources: Sequence[str], least: int) -> li
     return [found[row] for row in sorted(found)]
 
 
-def _find_leads(row: int, text: str) -> Iterator[tuple[str, Lead, str]]:
+def _find_leads(row: int, text: str) -> Iterator[tuple[str, _Lead, str]]:
     """Yield the words of a lead, the lead, and the words after it."""
     begin = front_matter(text)[1] if text.startswith(("---", "+++")) else 0
     label = _LABEL.match(text, begin)
@@ -227,7 +228,7 @@ def _find_leads(row: int, text: str) -> Iterator[tuple[str, Lead, str]]:
             running = place(text, start, end).form == "running"
             kind = "shared_question" if running else "shared_heading"
         after = " ".join(words[size : size + _CONTINUATION])
-        yield " ".join(words[:size]), Lead(row, start, end, kind, 0, -1), after
+        yield " ".join(words[:size]), _Lead(row, start, end, kind, 0, -1), after
 
 
 # ---- Floods
@@ -242,7 +243,7 @@ _SEVERITY = {
     "shared_claim": ("", "hint", "blocked"),
     "paraphrase": ("", "hint", "blocked"),
 }
-"""Of sources that are trusted, unknown because there is no allowlist, and doubtful."""
+"""Severities for trusted sources, for unknown ones (without an allowlist) and for doubtful ones."""
 
 
 def floods(
@@ -250,8 +251,8 @@ def floods(
 ) -> pd.DataFrame:
     """Find floods among documents [n].
 
-    `sources` are the domains that they come from, empty where unknown. `vouched` says which ones
-    the allowlist or a signature vouches for, None where nothing says whom to trust. Returns
+    `sources` are their domains, empty where unknown. `vouched` marks the documents that the
+    allowlist or a signature vouches for; None means that nothing is configured to trust. Returns
     FINDINGS, at most one for a document and rule.
     """
     standing = np.full(len(texts), _UNKNOWN)
@@ -260,7 +261,7 @@ def floods(
     codes = np.asarray(pd.factorize(np.asarray(sources, dtype=object))[0], dtype=np.int64)
     vocabulary = Vocabulary()
     streams = vocabulary.read(texts)
-    copies = near_duplicates(streams, codes)
+    copies = _count_near_duplicates(streams, codes)
     chosen = (standing != _TRUSTED) & (copies < NEAR_DUPLICATES)
     alike = _say_the_same(streams, codes, chosen, vocabulary.n_terms)
     paraphrases = alike >= PARAPHRASES - 1
@@ -277,7 +278,7 @@ def floods(
     for row in np.flatnonzero(paraphrases).tolist():
         detail = f"about the same matter as {alike[row]} other passages of its source"
         add(row, "paraphrase", detail)
-    leads = shared_leads(texts, sources, SAME_LEADS)
+    leads = _find_shared_leads(texts, sources, SAME_LEADS)
     votes: dict[int, list[bool]] = {}
     for lead in leads:
         votes.setdefault(lead.group, []).append(bool(paraphrases[lead.row]))

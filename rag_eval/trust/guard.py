@@ -1,6 +1,6 @@
-"""The guard over single texts, and what people allowed although it blocks.
+"""Screen single texts for poison, and record the chunks that people allow all the same.
 
-Every rule runs on every reading of a text; hidden and encoded text are findings themselves.
+Every rule runs on every view of a text. Hidden and encoded text are findings too.
 """
 
 import datetime as dt
@@ -24,10 +24,10 @@ from rag_eval.trust.rules import RuleSet
 # ---- Screening
 
 SPEAKS = "speaks_to_model"
-"""Rule of the model over sentences."""
+"""Name of the rule that stands for the model over sentences."""
 _BATCH_CHARS = 1_000_000
 _BORDER = 200
-"""Characters on either side of the border between a title and its text, read together."""
+"""Characters of a title's end and of its text's beginning that are read together."""
 
 Finding = tuple[int, int, int, str, str, str, str]
 
@@ -42,14 +42,14 @@ def make_findings(rows: Sequence[tuple[int | str, ...]]) -> pd.DataFrame:
 
 
 def _grade(severity: str, view: View) -> str:
-    """Block in unseen text what is a warning elsewhere: hiding it has no excuse."""
+    """Raise a warning to a block in text that nobody sees: nothing honest is hidden."""
     return "blocked" if severity == "warning" and view.kind != "visible" else severity
 
 
 def _screen_batch(
     batch: Sequence[tuple[int, str, bool]], rules: RuleSet, *, sentences: bool
 ) -> Iterator[Finding]:
-    """Yield the findings of (row, text, whether it is Markdown): of each its tricks, then views."""
+    """Yield the findings of (row, text, is Markdown): of each text the tricks, then the views."""
     readings = [read(text, markdown=markdown) for _, text, markdown in batch]
     views = [view for reading in readings for view in reading.views]
     ruled = iter(rules.find([(view.text, view.kind) for view in views]))
@@ -74,9 +74,9 @@ def screen(
 ) -> pd.DataFrame:
     """Screen documents, chunks or passages one by one, in time linear in each length.
 
-    `sentences` adds the model over sentences, for what no rule knows. `markdown` says which texts
-    are known to be Markdown. Returns FINDINGS of the checks `pattern`, `hidden` and `encoded`;
-    `row` is the place in `texts`.
+    `sentences` adds the model over sentences, which finds orders that no rule knows. `markdown`
+    marks the texts known as Markdown. Returns FINDINGS of the checks `pattern`, `hidden` and
+    `encoded`; `row` is the place in `texts`.
     """
     rules = rules or RuleSet.load()
     found: list[Finding] = []
@@ -94,7 +94,7 @@ def screen(
 def across_titles(
     titles: Sequence[str], texts: Sequence[str], rules: RuleSet | None = None
 ) -> pd.DataFrame:
-    """Find what begins in a title and ends in the text behind it: the two are indexed together.
+    """Find poison that begins in a title and ends in the text, because both are indexed as one.
 
     Returns FINDINGS; `row` is the place in the lists, start and end are -1.
     """
@@ -123,7 +123,7 @@ class Decision(BaseModel):
     chunk_id: str = Field(min_length=1, max_length=200)
     doc_id: str = Field(max_length=1000)
     source_hash: str = Field(default="", pattern=r"^(?:[0-9a-f]{64})?$")
-    """SHA-256 of the document's bytes that the person saw; without it a decision is void."""
+    """SHA-256 of the document's bytes that the person saw; a decision without it is void."""
     action: Literal["allow", "revoke"]
     who: str = Field(min_length=1, max_length=200)
     why: str = Field(min_length=1, max_length=2000)
@@ -146,7 +146,7 @@ def read_decisions(folder: Path) -> list[Decision]:
 
 
 def allowed_chunks(folder: Path) -> dict[str, Decision]:
-    """Return chunk_id -> the decision that allows it and was not taken back."""
+    """Return chunk_id -> the decision that allows the chunk; revoked chunks are left out."""
     allowed: dict[str, Decision] = {}
     for decision in read_decisions(folder):
         if decision.action == "allow":
@@ -159,17 +159,18 @@ def allowed_chunks(folder: Path) -> dict[str, Decision]:
 def still_meant(
     allowed: Mapping[str, Decision], source_hashes: Mapping[str, str]
 ) -> tuple[dict[str, str], list[str]]:
-    """Tell the decisions about the documents as they are from those about other bytes.
+    """Separate decisions about the present bytes of documents from void ones.
 
     `source_hashes` is doc_id -> SHA-256 of the present bytes. Returns chunk_id -> who allows it,
-    and the sorted chunk_ids whose decision is void. A chunk's text can stay while the title or
-    author of its document changes: the person who allowed it did not see that.
+    and the sorted chunk_ids whose decision is void. A document's title or author can change while
+    the text of a chunk stays; the person who allowed the chunk did not see the change.
     """
-    counts: dict[str, str] = {}
-    for chunk_id, one in allowed.items():
-        if bool(one.source_hash) and source_hashes.get(one.doc_id) == one.source_hash:
-            counts[chunk_id] = one.who
-    return counts, sorted(allowed.keys() - counts.keys())
+    valid = {
+        chunk_id: one.who
+        for chunk_id, one in allowed.items()
+        if bool(one.source_hash) and source_hashes.get(one.doc_id) == one.source_hash
+    }
+    return valid, sorted(allowed.keys() - valid.keys())
 
 
 def record_decision(folder: Path, decision: Decision) -> Path:

@@ -1,8 +1,8 @@
-"""Text that a person does not read and a model may: invisible characters, and encoded text.
+"""Find text that a person does not read but a model may: invisible characters and encoded text.
 
-Zero-width, bidirectional, tags, selectors and terminal escapes; base64, hexadecimal, bits, codes,
-escapes, spaced letters, rot13 and reversed words. Also the records that every detector of hidden
-text fills: what it found, and what to cut.
+Invisible: zero-width, bidirectional and tag characters, selectors and terminal escapes. Encoded:
+base64, hexadecimal, bits, codes, escapes, spaced letters, rot13 and reversed words. Detectors of
+hidden text, here and in `markup`, return a `Discovery`.
 """
 
 import base64
@@ -25,7 +25,7 @@ from rag_eval.trust.spelling import COMMON_WORDS, decode_printable, is_text, loa
 
 
 class Cut(NamedTuple):
-    """Characters [start, end) of a text that are read as `instead`."""
+    """Replacement of characters [start, end) of a text by `instead`."""
 
     start: int
     end: int
@@ -33,7 +33,7 @@ class Cut(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Text that is not seen as such, the trick behind it, and the characters it came from."""
+    """Unseen text, the trick that hides it, and its characters [start, end) in the original."""
 
     kind: Literal["hidden", "decoded"]
     source: str
@@ -55,7 +55,7 @@ class Trick(NamedTuple):
 
 @dataclasses.dataclass
 class Discovery:
-    """Everything that one detector found in a text."""
+    """Result of one detector on a text."""
 
     cuts: list[Cut] = dataclasses.field(default_factory=list)
     parts: list[Part] = dataclasses.field(default_factory=list)
@@ -75,7 +75,7 @@ class Discovery:
 
 
 def merge_tricks(tricks: Iterable[Trick], near: int) -> list[Trick]:
-    """Join tricks of one name that are at most `near` characters apart; the gravest counts.
+    """Join tricks of one rule that are at most `near` characters apart, as the gravest of them.
 
     A text with a million tricks must not give a million findings.
     """
@@ -98,9 +98,9 @@ def merge_tricks(tricks: Iterable[Trick], near: int) -> list[Trick]:
 
 
 class Edited:
-    """A text after cuts, with the way back to the text before them.
+    """A text after cuts, which maps places back to the text before.
 
-    Cuts are sorted by start; a cut that begins inside another is left out.
+    Cuts must be sorted by start. A cut that begins inside another one is ignored.
     """
 
     def __init__(self, text: str, cuts: Iterable[Cut]) -> None:
@@ -193,7 +193,7 @@ def _find_tags(text: str, found: Discovery) -> None:
 
 
 def _decode_selectors(selectors: str) -> str:
-    """Decode variation selectors, which carry a byte each: 1 to 16 are 0 to 15, then the rest."""
+    """Decode variation selectors, of which each carries a byte: selector n is byte n - 1."""
     return bytes(
         ord(mark) - 0xFE00 if ord(mark) < 0xFE10 else ord(mark) - 0xE0100 + 16  # noqa: PLR2004
         for mark in selectors
@@ -268,7 +268,7 @@ def _find_inside_words(text: str, found: Discovery) -> None:
 
 
 def find_invisible(text: str) -> Discovery:
-    """Find what is invisible in a text; the cuts take it out.
+    """Find the invisible characters of a text; the cuts remove them.
 
     Examples
     --------
@@ -289,15 +289,15 @@ def find_invisible(text: str) -> Discovery:
     return found
 
 
-# ---- Encoded text, which a person does not read and a model may
+# ---- Encoded text
 
 MAX_DEPTH = 2
-"""How often text that was decoded is decoded again."""
+"""Layers of encoding that are decoded."""
 _LONGEST = 1 << 20
 _ENCODED_LETTERS, _DISTINCT_LETTERS = 6, 7
 _NEAR, _AROUND = 120, 160
 
-# The outer repeats are possessive: the engine keeps nothing to go back to in a long run.
+# Possessive outer repeats keep the engine from backtracking in a long run.
 _BASE64 = (
     r"[A-Za-z0-9+/_-]{16,}(?:\r?\n[ \t]{0,20}[A-Za-z0-9+/_-]{20,})*"
     r"(?:\r?\n[ \t]{0,20}[A-Za-z0-9+/_-]{2,19})?={0,2}"
@@ -319,7 +319,7 @@ _GLUED = re.compile("|".join(COMMON_WORDS))
 _ROT13 = "|".join(codecs.encode(word, "rot13") for word in load_words("decoding")["rot13"])
 _REVERSED = "|".join(word[::-1] for word in load_words("decoding")["reversed"])
 SIGNALS = {
-    # A long run of base64 has a capital after a small letter or digit; long words have none.
+    # A long run of base64 has a capital after a small letter or digit, unlike long words.
     "base64": r"[a-z0-9][A-Z][A-Za-z0-9+/_-]{8}|[A-Za-z0-9+/_-]{8}[a-z0-9][A-Z]",
     "hex": r"(?:[0-9A-Fa-f]{2}(?:[ ,:]{0,2}(?:0x|\\x)?)?){8}",
     "percent": r"%[0-9A-Fa-f]{2}",
@@ -331,7 +331,7 @@ SIGNALS = {
     "rot13": rf"(?i)\b(?:{_ROT13})\b",
     "reversed": rf"(?i)\b(?:{_REVERSED})\b",
 }
-"""RE2 patterns; a decoder runs only on texts in which its pattern is found."""
+"""RE2 patterns; a decoder runs only on texts that match its pattern."""
 
 
 class _Decoded(NamedTuple):
@@ -339,7 +339,7 @@ class _Decoded(NamedTuple):
     start: int
     end: int
     is_trick: bool
-    """Whether the encoding is a finding in itself."""
+    """Whether the encoding itself is a finding."""
 
 
 # ---- Runs of characters that decode to bytes
@@ -351,8 +351,17 @@ def _base64_pattern() -> LinearPattern:
     return LinearPattern(_BASE64)
 
 
+def _find_base64(text: str) -> Iterator[tuple[int, int]]:
+    return _base64_pattern().find_all(text)
+
+
+def _find_spans(pattern: str) -> Callable[[str], Iterator[tuple[int, int]]]:
+    compiled = re.compile(pattern)
+    return lambda text: (match.span() for match in compiled.finditer(text))
+
+
 def _decode_base64(run: str) -> Iterator[str | None]:
-    """Decode a run, or its first line alone where the lines below only look alike."""
+    """Decode a run; also its first line alone, because lines below may only look encoded."""
     if len(set(run[:200])) < _DISTINCT_LETTERS:  # a ruled line
         return
     joined = "".join(run.split()).rstrip("=")
@@ -388,18 +397,13 @@ def _decode_codes(run: str) -> Iterator[str | None]:
 
 
 def _find_runs(
-    pattern: str, decode: Callable[[str], Iterator[str | None]]
+    find_spans: Callable[[str], Iterator[tuple[int, int]]],
+    decode: Callable[[str], Iterator[str | None]],
 ) -> Callable[[str, int], Iterator[_Decoded]]:
     """Make a decoder of runs; runs that decode to another encoding are followed to MAX_DEPTH."""
-    compiled = None if pattern is _BASE64 else re.compile(pattern)
 
     def find(text: str, depth: int) -> Iterator[_Decoded]:
-        spans = (
-            _base64_pattern().find_all(text)
-            if compiled is None
-            else (match.span() for match in compiled.finditer(text))
-        )
-        for start, end in spans:
+        for start, end in find_spans(text):
             for decoded in decode(text[start : min(end, start + _LONGEST)]):
                 if decoded and not is_text(decoded):
                     if depth + 1 >= MAX_DEPTH:
@@ -425,7 +429,7 @@ def _unescape(found: re.Match[str]) -> str:
 def _find_escapes(
     pattern: str, escape: str, decode: Callable[[str], str]
 ) -> Callable[[str, int], Iterator[_Decoded]]:
-    """Make a decoder of runs of escapes; six letters that need no escape are a finding."""
+    """Make a decoder of runs of escapes; six escaped plain letters are a finding."""
     run, one = re.compile(pattern), re.compile(escape)
 
     def find(text: str, depth: int) -> Iterator[_Decoded]:  # noqa: ARG001 - a shared signature
@@ -443,7 +447,7 @@ def _find_spaced(text: str, depth: int) -> Iterator[_Decoded]:  # noqa: ARG001 -
         run = match[0]
         between = r" {2,}" if "  " in run else r" " if re.search(r"[._*|/-]", run) else r"(?!)"
         words = [re.sub(r"[^A-Za-z]", "", word).lower() for word in re.split(between, run)]
-        if len(words) == 1:  # no gap shows where words end: look for common words
+        if len(words) == 1:  # without gaps, only common words show where words end
             words = [_GLUED.sub(lambda found: f" {found[0]} ", words[0])]
         yield _Decoded(" ".join(words), *match.span(), is_trick=False)
 
@@ -451,7 +455,7 @@ def _find_spaced(text: str, depth: int) -> Iterator[_Decoded]:  # noqa: ARG001 -
 def _find_changed(
     words: str, decode: Callable[[str], str]
 ) -> Callable[[str, int], Iterator[_Decoded]]:
-    """Make a decoder for places where two different known words stand near each other."""
+    """Make a decoder of places where two different words of a list are near each other."""
     known = re.compile(rf"\b(?:{words})\b", re.IGNORECASE)
 
     def find(text: str, depth: int) -> Iterator[_Decoded]:  # noqa: ARG001 - a shared signature
@@ -470,10 +474,10 @@ def _find_changed(
 
 
 _DECODERS: dict[str, Callable[[str, int], Iterator[_Decoded]]] = {
-    "base64": _find_runs(_BASE64, _decode_base64),
-    "hex": _find_runs(_HEX, _decode_hex),
-    "binary": _find_runs(_BINARY, _decode_bits),
-    "codes": _find_runs(_CODES, _decode_codes),
+    "base64": _find_runs(_find_base64, _decode_base64),
+    "hex": _find_runs(_find_spans(_HEX), _decode_hex),
+    "binary": _find_runs(_find_spans(_BINARY), _decode_bits),
+    "codes": _find_runs(_find_spans(_CODES), _decode_codes),
     "percent": _find_escapes(
         _PERCENT,
         "%[0-9A-Fa-f]{2}",
@@ -490,8 +494,8 @@ _DECODERS: dict[str, Callable[[str, int], Iterator[_Decoded]]] = {
 def find_encoded(text: str, depth: int = 0, names: frozenset[str] | None = None) -> Discovery:
     """Find encoded text.
 
-    `depth` counts how often the text was decoded already. `names` are the keys of `SIGNALS` to
-    try, all by default.
+    `depth` is the number of layers that were decoded before. `names` are the keys of `SIGNALS` to
+    try, by default all.
 
     Examples
     --------

@@ -1,6 +1,6 @@
-"""What HTML and Markdown hide: comments, unseen elements, scripts, attributes, links with data.
+"""Find what HTML and Markdown hide: comments, elements, scripts, attributes, links with data.
 
-Tags are read in one pass that never looks at a character twice.
+One pass reads the tags, in time linear in the length of the text.
 """
 
 import dataclasses
@@ -30,10 +30,10 @@ _DECLARATION = re.compile(r"<[!?][^<>]{0,4000}>")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tag:
-    """A tag at text[start:end], its name in lower case.
+    """A tag at text[start:end] with its name in lower case.
 
-    Comments and declarations have the name `!` and their text in `inside`. `limit` is the end of
-    the raw HTML around the tag: an element that is not closed ends there.
+    Comments and declarations are named `!` and hold their text in `inside`. An element that is not
+    closed ends at `limit`, the end of the raw HTML around the tag.
     """
 
     name: str
@@ -47,14 +47,14 @@ class Tag:
 
 
 class _Reader:
-    """Reads tags in text[:end]; it looks for each end of a comment once."""
+    """Reads tags in text[:end]; every search for the end of a comment is done once."""
 
     def __init__(self, text: str, end: int) -> None:
         self.text, self.end = text, end
         self._closes = {"-->": -1, "--!>": -1}
 
     def read(self, at: int) -> tuple[Tag | None, int]:
-        """Read the tag at a `<`, None where it is text, and return where to read on."""
+        """Return the tag at a `<`, or None for plain text, and the place to read on from."""
         if self.text.startswith("<!--", at):
             comment = self._read_comment(at)
             return comment, comment.end
@@ -94,8 +94,8 @@ def read_tags(
 ) -> Iterator[Tag]:
     """Read the tags, comments and declarations of text[start:end] in order.
 
-    A tag without `>` is text, and `<T>` in a program is no tag. A comment without an end reaches
-    to `end`. Nothing begins a tag in the sorted ranges of `code`.
+    A tag without `>` and `<T>` in a program count as text. A comment without an end reaches to
+    `end`. No tag begins in the sorted ranges of `code`.
     """
     end = len(text) if end is None else end
     reader = _Reader(text, end)
@@ -130,7 +130,7 @@ _HTML_PAGE = re.compile(
 def _find_inline_code(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
     r"""Yield the code spans of a paragraph, and each `<` after a backslash.
 
-    Of code, tags and autolinks, whatever begins first wins, as in CommonMark.
+    Of code, tags and autolinks, the one that begins first wins, as in CommonMark.
     """
     reader = _Reader(text, end)
     ticks: dict[int, list[int]] = {}
@@ -157,7 +157,7 @@ def _find_inline_code(text: str, start: int, end: int) -> Iterator[tuple[int, in
 
 
 def _read_marked(text: str, *, markdown: bool) -> tuple[list[Tag], list[tuple[int, int]]]:
-    """Return all tags that are not code, and the ranges of code.
+    """Return all tags outside of code, and the ranges of code.
 
     In Markdown, raw HTML ends where CommonMark ends it and indented lines are code. In other
     texts a tag reaches over blank lines, and fences and code spans are code unless the text
@@ -213,9 +213,9 @@ def _name_colour(name: str) -> str:
 
 
 def hides(style: str) -> bool:
-    """Tell whether the declarations of a style attribute make a text impossible to see.
+    """Tell whether the declarations of a style attribute make a text invisible.
 
-    White text counts where the style sets no background: most pages are white.
+    White text without a background counts too, because most pages are white.
 
     Examples
     --------
@@ -276,7 +276,7 @@ _LONG_ATTRIBUTE, _LONGEST_ADDRESS, _LEAST_WORDS = 20, 4000, 3
 
 
 def _has_markdown(text: str) -> bool:
-    """Tell whether a text has a comment or a link of Markdown, be it in code."""
+    """Tell whether a text has a Markdown comment or link, in code or outside."""
     return ("]:" in text and _MARKDOWN_COMMENT.search(text) is not None) or (
         "](" in text and _MARKDOWN_LINK.search(text) is not None
     )
@@ -333,7 +333,7 @@ def _find_in_attributes(tag: Tag, found: Discovery) -> None:
 
 
 def _name_hiding(tag: Tag, names: frozenset[str]) -> str | None:
-    """Name the reason why nobody sees the text of an element; None where people see it."""
+    """Name the reason why an element is invisible; None for a visible one."""
     if tag.name in _WORDS["unseen"]:
         return tag.name if tag.name in {"script", "style"} else "unseen_element"
     given = {name: value for name, value, *_ in tag.attributes}
@@ -352,7 +352,7 @@ def _name_hiding(tag: Tag, names: frozenset[str]) -> str | None:
 def _find_hidden_elements(
     tags: list[Tag], names: frozenset[str]
 ) -> Iterator[tuple[str, Tag, int, bool]]:
-    """Yield (reason, tag, end, closed) of each hidden element, without those inside another."""
+    """Yield (reason, tag, end, is closed) of each hidden element that is not inside another."""
     opened: dict[str, list[int]] = {}
     closings: dict[int, int] = {}
     for place, tag in enumerate(tags):
@@ -368,7 +368,7 @@ def _find_hidden_elements(
             continue
         reason = _name_hiding(tag, names)
         close = closings.get(index - 1)
-        if reason is not None and close is None:  # it may hide all that follows, or nothing
+        if reason is not None and close is None:  # browsers differ in what this hides
             done = tag.limit
             yield reason, tag, tag.limit, False
         elif reason is not None and close is not None:
@@ -377,7 +377,7 @@ def _find_hidden_elements(
 
 
 def find_in_markup(text: str, *, markdown: bool = False) -> Discovery:
-    """Find what markup hides; the cuts take out comments, hidden elements and all tags.
+    """Find what markup hides; the cuts remove comments, hidden elements and all tags.
 
     `markdown` says that the text is known to be Markdown.
 

@@ -1,6 +1,6 @@
-"""A text as a person reads it and as a model may: visible, hidden and decoded views.
+"""Read a text as a person sees it and as a model may read it: visible, hidden, decoded views.
 
-Each view knows the way back to the characters that it came from.
+Each view maps its characters back to the original text.
 """
 
 import dataclasses
@@ -8,7 +8,7 @@ import functools
 import html
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import numpy as np
 
@@ -40,7 +40,7 @@ _WORD = re.compile(r"\w+")
 _STRONG = frozenset(("b", "strong"))
 _BLOCKS = frozenset(load_words("markup")["blocks"])
 _HEADING_WORDS = 4
-"""Fewer words between `<b>` and `</b>` restate nothing: the tags then only stand between words."""
+"""Fewer bold words than this cannot restate a question, so they are no heading."""
 
 
 def plain(text: str, gap: str = "") -> str:
@@ -86,7 +86,7 @@ def _drop_tags(text: str, gap: str) -> str:
 
 
 def readings(text: str) -> list[str]:
-    """Return the text as it stands, and plain with and without gaps where these differ."""
+    """Return the different readings of a text: unchanged, and plain without and with gaps."""
     return list(dict.fromkeys((text, plain(text), plain(text, " "))))
 
 
@@ -96,15 +96,15 @@ _TOKEN = re.compile(r"\S+")
 _SPACES = b"\t\n\v\f\r\x1c\x1d\x1e\x1f"
 _BLANK = bytes.maketrans(_SPACES, b" " * len(_SPACES))
 _NEAR = 500
-"""Hidden parts this close are read on from one to the next; others end a sentence."""
+"""Hidden parts at most this far apart are one text; elsewhere a sentence ends between them."""
 
 Way = Callable[[int, int], tuple[int, int]]
-"""Takes a range of a view's text to the range of the original text that it came from."""
+"""Maps a range of a view's text to its range in the original text."""
 
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """One reading of a text, normalised, with the place in the original that it came from."""
+    """A normalised reading of characters [start, end) of a text."""
 
     kind: ViewKind
     text: str
@@ -113,12 +113,12 @@ class View:
     start: int
     end: int
     back: Way = dataclasses.field(repr=False, compare=False)
-    """Exact in plain text; elsewhere the word or the hidden part."""
+    """Exact in plain text; elsewhere it gives the whole word or the whole hidden part."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """All readings of a text, the visible one first, and the tricks that made the others."""
+    """All views of a text, the visible one first, and the tricks behind the others."""
 
     views: tuple[View, ...]
     tricks: tuple[Trick, ...] = ()
@@ -126,7 +126,7 @@ class Reading:
 
 @functools.cache
 def load_signals() -> Signals:
-    """Compile the patterns without which no detector finds anything in a text."""
+    """Compile the patterns of which a text must match one before any detector finds something."""
     invisible = "".join(c if c == "-" else f"\\x{{{ord(c):x}}}" for c in INVISIBLE)
     return Signals(
         {
@@ -139,7 +139,7 @@ def load_signals() -> Signals:
 
 
 def _find_words(text: str) -> tuple[IntArray, IntArray]:
-    """Return starts and ends of the words of a text."""
+    """Return the starts and ends of the words of a text."""
     if not text.isascii():
         spans = [match.span() for match in _TOKEN.finditer(text)]
         starts, ends = np.array(spans, dtype=np.int64).reshape(-1, 2).T
@@ -151,9 +151,9 @@ def _find_words(text: str) -> tuple[IntArray, IntArray]:
 
 
 def _way_by_words(before: str, after: str) -> Way:
-    """Make the way back word by word: exact where a word kept its length, else in proportion."""
+    """Map places back word by word: exactly if a word kept its length, else in proportion."""
     (firsts, lasts), (starts, ends) = _find_words(before), _find_words(after)
-    if len(firsts) != len(starts) or not len(starts):  # normalising can part a word in two
+    if len(firsts) != len(starts) or not len(starts):  # normalising can split a word
         scale = len(before) / max(len(after), 1)
         return lambda start, end: (int(start * scale), min(len(before), int(end * scale) + 1))
 
@@ -170,7 +170,7 @@ def _way_by_words(before: str, after: str) -> Way:
 
 
 def _visible(text: str, edited: str, edits: list[Edited]) -> View:
-    """Make the visible view; its way back is worked out only when a match asks for it."""
+    """Make the visible view; the mapping back is computed for the first match only."""
     shown = normalise(edited)
     by_words = functools.cache(lambda: _way_by_words(edited, shown))
 
@@ -192,7 +192,7 @@ def _decode_entities(text: str) -> Edited:
 
 
 def _view_parts(kind: ViewKind, source: str, parts: list[Part]) -> View | None:
-    """Read all parts of one trick as one view; None where they hold no text."""
+    """Read all parts of one trick as one view; None if they hold no text."""
     pieces: list[str] = []
     starts: list[int] = []
     kept: list[Part] = []
@@ -217,18 +217,10 @@ def _view_parts(kind: ViewKind, source: str, parts: list[Part]) -> View | None:
     return View(kind, "".join(pieces), source, kept[0].start, end, back) if kept else None
 
 
-def _view_all(parts: Iterable[Part]) -> list[View]:
-    groups: dict[tuple[ViewKind, str], list[Part]] = {}
-    for part in parts:
-        groups.setdefault((part.kind, part.source), []).append(part)
-    views = (_view_parts(*key, group) for key, group in groups.items())
-    return [view for view in views if view is not None]
-
-
 def read(text: str, *, markdown: bool = False) -> Reading:
-    """Read a text as a person would see it, and everything that a person would not see.
+    """Read the visible text, and all text that a person would not see, in linear time.
 
-    `markdown` says that the text is known to be Markdown. Time is linear in the length.
+    `markdown` says that the text is known to be Markdown.
     """
     names = load_signals().find(text.encode("utf-8", "replace"))
     if not names:
@@ -265,5 +257,9 @@ def read(text: str, *, markdown: bool = False) -> Reading:
     if "entity" in names:
         edits.append(_decode_entities(now))
         now = edits[-1].text
-    views = (_visible(text, now, edits), *_view_all(parts))
+    groups: dict[tuple[ViewKind, str], list[Part]] = {}
+    for part in parts:
+        groups.setdefault((part.kind, part.source), []).append(part)
+    hidden = (_view_parts(*key, group) for key, group in groups.items())
+    views = (_visible(text, now, edits), *(view for view in hidden if view is not None))
     return Reading(views, tuple(merge_tricks(tricks, _NEAR)))

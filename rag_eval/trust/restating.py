@@ -1,10 +1,10 @@
-"""Passages that restate a query in order to be retrieved for it; the check `restates_query`.
+"""Find passages that restate a query in order to be retrieved; the check `restates_query`.
 
 A restatement is the query's words in their order (four words or more), or a window of terms that
 resembles the query's terms by a Jaccard coefficient of 0.8 or more (five terms or more), holds its
 question word, has four fifths of its terms in their order, and begins a sentence or ends with a
 question mark. So "the bridge is located" answers "where is the bridge located" and does not
-restate it. Sources that are vouched for are not looked at. For the others:
+restate it. Sources that are vouched for are not checked. The others are judged by this table:
 
 ===========================  =======================  ============================================
 how the query is restated    with an allowlist        without one (nobody can be vouched for)
@@ -22,10 +22,10 @@ any of these in 3 documents  blocked (`repeated`)     blocked; headings of unkno
 of one source
 ===========================  =======================  ============================================
 
-A line of its own counts as a heading also without a mark, and so does a question with its mark in
-a text that asks and answers three or more. Strictness would not help there: an attacker can write
-the heading's mark. `repeated` bounds the gain of a planted heading. For it, queries that ask
-nothing count with six words or more. Scripts without spaces between words are not checked.
+A separate line counts as a heading even without a heading's mark. So does a question with its
+mark in a text that asks and answers three questions or more. A stricter rule would not help,
+because an attacker can write the mark. `repeated` limits what a planted heading gains; for it,
+queries that ask nothing need six words or more. Scripts without spaces are not checked.
 """
 
 import itertools
@@ -54,8 +54,8 @@ from rag_eval.trust.wording import (
 
 _LONG_WORDS, _LEAD_WORDS = 6, 3
 _NOTHING, _NAME, _HEADING, _FIRST_WORDS, _RUNNING = range(5)
-"""Grades: a heading or title with the words of a query that asks nothing, or of one that asks;
-the first words of a text; running text."""
+"""Grades of a restatement: a heading or title with the words of a query that asks nothing, one with
+the words of a query that asks, the first words of a text, and running text."""
 
 
 class _Sighting(NamedTuple):
@@ -67,7 +67,7 @@ class _Sighting(NamedTuple):
     end: int
     grade: int
     typed: bool
-    """The text begins with the six or more very words of a question, without a mark."""
+    """The text begins with the exact words of a question, six or more, and has no mark."""
 
 
 class _Chunk(NamedTuple):
@@ -86,14 +86,14 @@ class _Text(NamedTuple):
 
 
 class _Queries:
-    """Distinct queries, ready to be looked for."""
+    """Distinct queries, prepared for the search."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.vocabulary = Vocabulary()
         self.streams = self.vocabulary.read(texts)
         words = [[text[low:high].lower() for low, high in word_spans(text)] for text in texts]
         self.how = [asks(each, text) for each, text in zip(words, texts, strict=True)]
-        """Form of each query."""
+        """Whether and how each query asks."""
         asked = ([word for word in each if word in WH_WORDS] for each in words)
         must = [self.vocabulary.term(found[0]) if found else -1 for found in asked]
         self.must: IntArray = np.array(must, dtype=np.int64)
@@ -104,7 +104,7 @@ class _Queries:
     def find(self, texts: Sequence[str]) -> Iterator[tuple[int, int, list[tuple[int, int, float]]]]:
         """Yield text, query and (start, end, likeness) of the windows of each pair, in order.
 
-        Of windows that overlap, only the likest counts, then the shortest.
+        Of windows that overlap, the most similar one counts, then the shortest.
         """
         streams = self.vocabulary.read(texts)
         windows = join_windows([find_exact(self.streams, streams), self._near.find(streams)])
@@ -124,9 +124,9 @@ class _Queries:
     def says_the_same(
         self, query: int, text: str, spans: list[tuple[int, int]], stands: Place
     ) -> bool:
-        """Tell whether a window that resembles a query asks the same.
+        """Tell whether a window that resembles a query asks the same question.
 
-        An answer does not, nor does the end of one paragraph with the beginning of the next.
+        An answer does not, nor does a window over the border of two paragraphs.
         """
         if "\n\n" in text[spans[0][0] : spans[-1][1]]:
             return False
@@ -156,13 +156,13 @@ def _judge(
     text: _Text,
     windows: list[tuple[int, int, float]],
 ) -> _Sighting | None:
-    """Judge the windows of one pair, one by one; the gravest counts."""
+    """Return the gravest restatement among the windows of one pair."""
     how = queries.how[query]
     best: _Sighting | None = None
     for first, last, likeness in windows:
         lead, long = first <= _LEAD_WORDS, last - first >= _LONG_WORDS
         if best is not None and best.grade == _RUNNING and not lead:
-            break  # nothing graver can follow
+            break  # no later window can be graver
         spans = text.spans[first:last]
         start, end = spans[0][0], spans[-1][1]
         stands = place(text.text, start, end)
@@ -184,7 +184,7 @@ def _judge(
 
 
 def _find_sightings(queries: _Queries, chunks: Sequence[_Chunk]) -> Iterator[_Sighting]:
-    """Look through the texts block by block, then through the titles."""
+    """Search the texts block by block, then the titles."""
     seen = set[tuple[int, int]]()
     for part in split_blocks([chunk.text for chunk in chunks]):
         texts = [chunk.text for chunk in chunks[part]]
@@ -202,7 +202,7 @@ def _find_sightings(queries: _Queries, chunks: Sequence[_Chunk]) -> Iterator[_Si
 def _find_titles(
     queries: _Queries, chunks: Sequence[_Chunk], seen: set[tuple[int, int]]
 ) -> Iterator[_Sighting]:
-    """Look through each different title once; pairs that were seen in a text are left out."""
+    """Search each distinct title once, without the pairs that were seen in a text."""
     by_title: dict[str, list[int]] = {}
     for row, chunk in enumerate(chunks):
         by_title.setdefault(chunk.title, []).append(row)
@@ -220,12 +220,12 @@ def _find_titles(
 # ---- Restatements
 
 DOCUMENTS = 3
-"""This many documents of one source that restate the same query were made for it."""
+"""Documents of one source that restate the same query on purpose, at least."""
 _COLUMNS = ("query", "chunk", "start", "end", "rule", "severity")
 
 
 def _apply_table(it: _Sighting, *, known: bool, allowlist: bool, repeated: bool) -> tuple[str, str]:
-    """Return rule and severity by the table above, empty where it says nothing.
+    """Return rule and severity by the table above, both empty for "nothing".
 
     `known` says that the source of the chunk is known.
     """
@@ -244,7 +244,7 @@ def _apply_table(it: _Sighting, *, known: bool, allowlist: bool, repeated: bool)
 def _find_restated(
     queries: Sequence[str], chunks: Sequence[_Chunk], *, allowlist: bool
 ) -> pd.DataFrame:
-    """Find the chunks that restate a query as they stand; a row for each pair."""
+    """Find the chunks whose unchanged texts restate a query; a row for each pair."""
     numbers = {query: row for row, query in enumerate(dict.fromkeys(queries))}
     found = list(_find_sightings(_Queries(list(numbers)), chunks))
     holders: dict[tuple[int, str], set[str]] = {}
@@ -267,10 +267,10 @@ def _find_restated(
     return pd.DataFrame(pairs, columns=list(_COLUMNS)).astype(kinds)
 
 
-# ---- Every reading of a passage: as it stands, without its dress, and together with its title
+# ---- All readings of a passage: unchanged, without markup, and together with its title
 
 _HEAD_CHARACTERS = 2_000
-"""Text that is read on from its title, or twice the longest query: a restatement ends there."""
+"""Characters of a text that are read together with its title; or twice the longest query."""
 _ENDED = re.compile(r"[.!?:…。？！؟][\s*_\"'”’»)\]]*\Z")
 
 
@@ -285,11 +285,11 @@ def restated_pairs(
 ) -> pd.DataFrame:
     """Find the chunks [n_chunks] that restate a query in any reading.
 
-    `titles` and `sources` (domains) are empty where unknown. `vouched` says whose source the
-    allowlist or a signature vouches for, None where nothing says whom to trust. Returns `query`,
-    `chunk`, `start`, `end`, `rule`, `severity`: a row for each pair, its gravest restatement.
-    `start` and `end` are characters of the text as it stands; the whole text for another reading,
-    -1 for a title and for title and text together.
+    `titles` and `sources` (domains) are empty if unknown. `vouched` marks the chunks whose source
+    the allowlist or a signature vouches for; None means that nothing is configured to trust.
+    Returns `query`, `chunk`, `start`, `end`, `rule`, `severity`: for each pair the gravest
+    restatement. `start` and `end` are characters of the unchanged text. They cover the whole text
+    for another reading, and are -1 for a title and for title and text together.
 
     Examples
     --------
@@ -327,10 +327,7 @@ def restated_pairs(
 def _find_across_titles(
     queries: Sequence[str], chunks: Sequence[_Chunk], *, allowlist: bool
 ) -> pd.DataFrame:
-    """Find restatements that begin in a title without an end mark and go on in the text.
-
-    A restatement wholly in either was found there.
-    """
+    """Find restatements that begin in a title without an end mark and continue in the text."""
     length = max([_HEAD_CHARACTERS, *(2 * len(query) for query in queries)])
     owners: list[int] = []
     borders: list[int] = []
@@ -340,7 +337,7 @@ def _find_across_titles(
         for title, text in dict.fromkeys(ways) if chunk.title else ():
             name = title.strip()
             if name and not _ENDED.search(name):
-                # Each stands for a source of its own: equal titles are counted as titles.
+                # Each pair gets its own source, because equal titles are counted elsewhere.
                 alone = str(len(joined))
                 joined.append(_Chunk(f"{name} {text}", "", alone, alone))
                 owners.append(owner)

@@ -24,8 +24,8 @@ _MAX_MEM = 32 << 20
 _WINDOW, _OVERLAP, _PER_WINDOW = 1 << 16, 1 << 12, 100
 """A rule reports at most _PER_WINDOW places in each _WINDOW bytes.
 
-The last of them reaches past the window's end, so that no place is lost. This bounds the cost of
-patterns whose every match looks far ahead."""
+The last place reaches past the window's end, so that no match is lost. This bounds the cost of
+patterns whose matches look far ahead."""
 
 # ---- Patterns
 
@@ -58,13 +58,13 @@ class LinearPattern:
     def __init__(self, pattern: str) -> None:
         self._compiled: Any = re2.compile(pattern, _options())
 
-    def found_in(self, data: bytes, start: int = 0, end: int | None = None) -> bool:
-        """Tell whether it matches between two places; what stands outside is context only."""
+    def matches(self, data: bytes, start: int = 0, end: int | None = None) -> bool:
+        """Tell whether the pattern matches in data[start:end]; other bytes are only context."""
         return self._compiled.search(data, start, end) is not None
 
     def find(self, data: bytes) -> list[tuple[int, int]]:
-        """Return the byte spans of its matches in order, bounded as `_PER_WINDOW` says."""
-        if len(data) <= _WINDOW and not self.found_in(data):  # the usual case
+        """Return the byte spans of the matches in order, at most `_PER_WINDOW` a window."""
+        if len(data) <= _WINDOW and not self.matches(data):  # the usual case
             return []
         found: list[tuple[int, int]] = []
         reached = 0
@@ -83,7 +83,7 @@ class LinearPattern:
         return found
 
     def find_all(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield the characters of each match, for patterns whose matches cost their length only."""
+        """Yield the characters of all matches, for patterns that never look far ahead."""
         data = text.encode("utf-8", "replace")
         spans = [match.span() for match in self._compiled.finditer(data)]
         places = _list_characters(data, itertools.chain.from_iterable(spans))
@@ -106,7 +106,7 @@ class Signals:
         found = self._set.Match(data) or []
         if len(self._single) in found:
             return {name for index, name in enumerate(self._single) if index in found}
-        return {name for name, pattern in self._single.items() if pattern.found_in(data)}
+        return {name for name, pattern in self._single.items() if pattern.matches(data)}
 
 
 # ---- The rules
@@ -120,7 +120,7 @@ class RuleTests(Part):
 
 
 class Rule(Part):
-    """One forbidden pattern, the views of a text it is looked for in, and why it is forbidden."""
+    """A forbidden pattern, the views of a text that it is searched in, and the reason."""
 
     id: str
     severity: Severity
@@ -129,14 +129,14 @@ class Rule(Part):
     """RE2 syntax for the normalised lower-case view."""
     rationale: str
     needs: tuple[str, ...] = ()
-    """Rules whose patterns must be found in the same view too, whatever views they name."""
+    """Rules that must match in the same view too; the views that they name do not count here."""
     max_gap: int | None = None
     """Most characters between this match and one of each needed rule; None means any number."""
     tests: RuleTests
 
 
 class RuleMatch(NamedTuple):
-    """A rule found in a view: characters [start, end) of the view's text."""
+    """A match of a rule in characters [start, end) of a view's text."""
 
     rule: Rule
     start: int
@@ -157,7 +157,7 @@ def _keep_near(spans: _Spans, others: _Spans, gap: int) -> _Spans:
 
 
 class RuleSet:
-    """Rules, ready to be looked for."""
+    """Compiled rules."""
 
     def __init__(self, rules: Iterable[Rule], version: str) -> None:
         self.rules, self.version = tuple(rules), version
@@ -176,14 +176,11 @@ class RuleSet:
         return cls([Rule(**rule) for rule in content["rules"]], content["version"])
 
     def candidates(self, data: bytes) -> set[int]:
-        """Return the places of the rules whose literal words the text holds.
-
-        Every rule that matches is among them.
-        """
+        """Return the places of rules that may match: the text holds their literal words."""
         return set(self._filter.Match(data, potential=True) or ())
 
     def find(self, views: Sequence[tuple[str, ViewKind]]) -> list[list[RuleMatch]]:
-        """Return the rules found in each view, in the order of the file and then of the text.
+        """Return the matches in each view, in the order of the rules and then of the text.
 
         Each view is a normalised text and its kind. Each rule goes over all views before the next
         rule does: automata that take turns drive each other out of the processor's cache.
@@ -222,7 +219,7 @@ class RuleSet:
     def _find_spans(
         self, rules: dict[int, Any], data: list[bytes]
     ) -> dict[tuple[int, int], _Spans]:
-        """Return (rule, text) -> spans of rules in texts, without those that do not match."""
+        """Return (rule, text) -> spans, for the texts in which a rule matches."""
         return {
             (place, at): found
             for place, texts in rules.items()

@@ -1,7 +1,7 @@
-"""Sentences of a document, and whether they ask, order, or speak to their reader.
+"""Find the sentences of a document, and tell whether they ask, order or address their reader.
 
-Closed word classes and word order decide, for English. In other languages only question marks
-and question words count.
+Closed word classes and word order decide for English. In other languages only question marks and
+question words count.
 """
 
 import dataclasses
@@ -16,11 +16,11 @@ from rag_eval.trust.spelling import load_words
 _LISTS = {name: frozenset(words) for name, words in load_words("sentences").items()}
 CLOSED_CLASS, TASK_VERBS = _LISTS["closed"], _LISTS["tasks"]
 
-# ---- Which parts of a document are sentences; others are code, tables, parameters, headings
+# ---- Sentences, told from code, tables, parameters and headings
 
 LEAST_WORDS = 3
 MOST_CHARACTERS = 2_000
-"""A run without a sentence's end is read up to here."""
+"""Characters that are read of a sentence without an end."""
 
 _LINE = re.compile(r"[^\r\n]*+(?:\r\n?|\n|\Z)")
 _PROSE_WORD = re.compile(r"[^\W\d_]{2,}")
@@ -43,7 +43,7 @@ _LINE_WORDS = 4
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sentence:
-    """Characters [start, end) of a document, and whether a fenced block of code follows them."""
+    """Characters [start, end) of a document; a fenced block of code may follow them."""
 
     start: int
     end: int
@@ -51,7 +51,7 @@ class Sentence:
 
 
 def _is_whole_sentence(line: str) -> bool:
-    """Tell whether a line is a sentence even where none is expected, as in a doctest's output."""
+    """Tell whether a line is a sentence even among lines of a doctest's output."""
     bullet = _BULLET.match(line)
     line = line[bullet.end() :] if bullet else line
     return (
@@ -63,7 +63,7 @@ def _is_whole_sentence(line: str) -> bool:
 
 
 def _is_no_prose(line: str, following: str) -> bool:
-    """Tell whether a stripped line is markup, a parameter, code, a heading or the rule below it."""
+    """Tell whether a stripped line is markup, a parameter, code, a heading or its underline."""
     if _BULLET.match(line):
         return False
     if _RULE.match(line) or _MARKUP.match(line):
@@ -78,10 +78,10 @@ def _is_no_prose(line: str, following: str) -> bool:
 
 
 def _find_paragraphs(text: str) -> Iterator[tuple[int, int, bool]]:
-    """Yield runs of prose lines as (start, end, whether a fenced block follows)."""
+    """Yield runs of prose lines as (start, end, is followed by a fenced block)."""
     fenced, output = False, False
-    literal = -1  # indentation of what introduced a literal block; -1 outside
-    start, end, level = 0, 0, -1  # the run so far; level -1: there is none
+    literal = -1  # indentation of the line that introduced a literal block; -1 outside of one
+    start, end, level = 0, 0, -1  # the present run; level -1 means no run
     for match, following in itertools.pairwise(itertools.chain(_LINE.finditer(text), [None])):
         if match is None:
             break
@@ -162,7 +162,7 @@ _BEGINNING, _SHORT, _END_CHARACTERS = 8, 14, 12
 
 
 class SentenceForm(NamedTuple):
-    """Marks of a sentence's form; several may hold."""
+    """Form of a sentence; several marks may be true."""
 
     asks: bool
     orders: bool
@@ -170,7 +170,7 @@ class SentenceForm(NamedTuple):
 
 
 def _begins_task(words: list[str], lowered: list[str]) -> bool:
-    """Tell whether a task's verb at the beginning is an order, not a noun or an adjective."""
+    """Tell whether the first word, a verb of tasks, is an order and no noun or adjective."""
     first, following = lowered[0], lowered[1] if len(lowered) > 1 else ""
     is_adjective = first in _LISTS["adjectives_too"]
     if following in _LISTS["objects"] or not (first in _LISTS["nouns_too"] or is_adjective):
@@ -179,7 +179,7 @@ def _begins_task(words: list[str], lowered: list[str]) -> bool:
         following in _LISTS["prepositions"] and first not in _LISTS["takes_preposition"]
     ):
         return False
-    # "Research groups have", "State Route 41 ends": a subject of several words, and its verb
+    # "Research groups have" and "State Route 41 ends" begin with a subject of several words
     is_name = len(words) > 1 and words[1][:1].isupper() and words[1] != "I"
     return not is_name and not any(
         word in _FINITE or word.endswith("ed") for word in lowered[1 : 1 + _SUBJECT]
@@ -187,20 +187,20 @@ def _begins_task(words: list[str], lowered: list[str]) -> bool:
 
 
 def _may_be_base_form(word: str) -> bool:
-    """Tell by its letters whether a word may be a verb in its base form."""
+    """Tell by the letters whether a word may be a verb in its base form."""
     plural = word.endswith("s") and not word.endswith("ss")
     other = plural or word.endswith(_OTHER_ENDINGS)
     return word not in CLOSED_CLASS and word.isalpha() and not other
 
 
 def _orders(words: list[str], lowered: list[str]) -> bool:
-    """Tell whether words, openings removed, begin like an order."""
+    """Tell whether the words of a sentence, without openings, begin like an order."""
     first, following, third = (*lowered[:3], "", "")[:3]
     if first in _NEGATED:
         return following in TASK_VERBS or (bool(third) and _may_be_base_form(following))
     if first in _LETS or (first == "do" and following == "not"):
         return following != "alone"
-    # an acronym or a letter is a name; "state is", "use of" speak of a thing
+    # an acronym or a letter is a name; "state is" and "use of" mention a thing
     if words[0].isupper() or len(first) == 1 or following in _AUXILIARY or following in _NO_OBJECT:
         return False
     if first in TASK_VERBS:
@@ -211,12 +211,12 @@ def _orders(words: list[str], lowered: list[str]) -> bool:
 
 
 def _asks(sentence: str, words: list[str], lowered: list[str]) -> bool:
-    """Tell whether words, openings removed, ask: by mark and word order, or by order alone."""
+    """Tell by mark and word order whether the words of a sentence, without openings, ask."""
     begins = lowered[:_BEGINNING]
     asking = _LISTS["asking"]
     if _ENDS_ASKING.search(sentence[-_END_CHARACTERS:]):
-        # A statement can end with another person's question. Without any English word, only the
-        # mark counts.
+        # A long statement can end with a quoted question. Without any English word, only the mark
+        # counts.
         return (
             len(words) <= _SHORT
             or not (asking | _INVERTED).isdisjoint(begins)
@@ -230,7 +230,7 @@ def _asks(sentence: str, words: list[str], lowered: list[str]) -> bool:
 
 
 def form_of(sentence: str) -> SentenceForm:
-    """Tell the form of one sentence by its first words, its last mark and its pronouns.
+    """Tell the form of a sentence by its first words, last mark and pronouns.
 
     Examples
     --------
@@ -246,7 +246,7 @@ def form_of(sentence: str) -> SentenceForm:
     at, limit = 0, min(len(words) - 1, _OPENINGS)
     while at < limit and (lowered[at] in openings or lowered[at] in {",", ":"}):
         at += 1
-    # "In your answer, name ...": a phrase that speaks to the reader, then the order
+    # "In your answer, name ...": a phrase that addresses the reader comes before the order
     phrase = lowered[at : at + _PHRASE]
     if phrase and phrase[0] in _LISTS["phrase_openings"] and "," in phrase:
         comma = lowered.index(",", at)
@@ -260,12 +260,12 @@ def form_of(sentence: str) -> SentenceForm:
     if not rest:
         return SentenceForm(asks=False, orders=False, addresses=addresses)
     asks = _asks(sentence, rest, small)
-    # a sentence that begins with a mark is the rest of another
+    # a sentence that begins with a mark is the rest of another sentence
     orders = not asks and sentence[:1] not in _BROKEN and _orders(rest, small)
     return SentenceForm(asks, orders, addresses)
 
 
-# ---- Questions: how a text asks, and whether words stand as a heading or in running text
+# ---- Questions: how a text asks, and whether words are a heading or running text
 
 Asking = Literal["wording", "mark", ""]
 Form = Literal["heading", "running"]
@@ -275,7 +275,7 @@ _WORDING = WH_WORDS | frozenset(load_words("questions")["other_languages"])
 _OPENERS = _WORDING | frozenset(load_words("questions")["auxiliaries"])
 _QUESTION_MARKS = ("?", "？", "؟")
 _LINE_CHARACTERS = 1_000
-"""Characters on each side that a line is looked for in; a longer line is running text."""
+"""Characters on each side in which line ends are searched; a longer line is running text."""
 _SPARE_WORDS = 3
 _PAGE_QUESTIONS = 3
 _ENDED = re.compile(r"[^.!?。？؟\n]++[.!?。？؟\n]?+")
@@ -303,19 +303,19 @@ _AFTER_QUESTION = " \t*_\"'”’»)]"
 
 
 class Place(NamedTuple):
-    """The way in which words stand in a text."""
+    """Surroundings of some words of a text."""
 
     form: Form
     marked: bool
     """A question mark follows."""
     followed: bool
-    """Other words follow in the line."""
+    """Other words follow in the same line."""
     begins: bool
-    """They begin a sentence."""
+    """The words begin a sentence."""
 
 
 def asks(words: Sequence[str], text: str) -> Asking:
-    """Tell whether a text asks by its wording, by a question mark only, or not at all.
+    """Tell whether a text asks by wording, only by a question mark, or not at all.
 
     Examples
     --------
@@ -330,11 +330,11 @@ def asks(words: Sequence[str], text: str) -> Asking:
 
 
 def place(text: str, start: int, end: int) -> Place:
-    r"""Tell how text[start:end] stands in a text.
+    r"""Describe the surroundings of text[start:end].
 
     A heading is one of these: a line with `#` or an underline and at most three other words; a
-    line of its own with no word behind; text alone between the tags or stars of a heading; text
-    behind a label (`Q:`, `Question 3.`).
+    separate line with no word after; text alone between the tags or stars of a heading; text after
+    a label (`Q:`, `Question 3.`).
 
     Examples
     --------
@@ -368,9 +368,9 @@ def place(text: str, start: int, end: int) -> Place:
 
 
 def page_of_questions(text: str) -> bool:
-    """Tell whether a text asks and answers three questions, as a FAQ page without line ends does.
+    """Tell whether a text asks and answers three different questions, like a FAQ page.
 
-    Each is a different sentence with a question's first word and mark, and a sentence follows.
+    A question has a first word and a mark of questions, and another sentence follows.
 
     Examples
     --------

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 class Signature(NamedTuple):
-    """A signature and the name of its key; an empty name stands for any of the keys."""
+    """A signature and the name of its key; an empty name stands for any key."""
 
     key: str
     data: bytes
 
 
 def _load_keys(keys: Mapping[str, str]) -> "dict[str, Ed25519PublicKey]":
-    """Load public keys by name, 32 bytes in base64 each; InputError names one that is none."""
+    """Load public keys by name, each 32 bytes in base64; InputError names a bad key."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     loaded = {}
@@ -55,9 +55,9 @@ def verify(
 ) -> dict[str, SignatureState]:
     """Return the state of the signature of every document, by doc_id.
 
-    The state is unknown_key where the configuration does not name the key, and not_configured for
-    all without keys. A signature that names no key is invalid when it holds under none. Raises
-    InputError for a bad key.
+    Without configured keys all states are not_configured. The state is unknown_key if the
+    configuration lacks the key of the signature. A signature without a key name is valid if any key
+    verifies it. Raises InputError for a bad key.
     """
     from cryptography.exceptions import InvalidSignature
 
@@ -87,7 +87,7 @@ def verify(
 
 
 def generate_key() -> tuple[str, str]:
-    """Make a key: the private one in PEM (PKCS 8), the public one as 32 bytes in base64."""
+    """Make a private key in PEM (PKCS 8) and the public key, 32 bytes in base64."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -115,7 +115,7 @@ def _load_private(pem: str) -> "Ed25519PrivateKey":
 
 
 def sign_bytes(private_pem: str, data: bytes) -> str:
-    """Return the signature in base64; InputError does not quote a key that cannot be read."""
+    """Return the signature in base64; the InputError for an unreadable key does not quote it."""
     return base64.b64encode(_load_private(private_pem).sign(data)).decode()
 
 
@@ -129,7 +129,7 @@ def sign_documents(private_pem: str, documents: Mapping[str, bytes], key: str) -
     return lines
 
 
-# ---- Signatures of documents, one a line
+# ---- Signatures of documents, one in each line
 
 _SIGNATURE_BYTES = 64
 _ACCEPTED_SIGNATURE = f"an Ed25519 signature, {_SIGNATURE_BYTES} bytes in base64"
@@ -154,10 +154,10 @@ class _Line(Part):
 def read_signatures(
     path: Path, doc_ids: Collection[str], keys: Collection[str]
 ) -> tuple[dict[str, Signature], int]:
-    """Read a signatures file, one `{"doc_id", "key", "signature"}` a line.
+    """Read a signatures file with one `{"doc_id", "key", "signature"}` in each line.
 
-    Returns the signatures by doc_id, and how many lines are about documents that are not in
-    `doc_ids`: corpora shrink. Raises InputError with every line that cannot be used.
+    Returns the signatures by doc_id, and the number of lines about documents that are not in
+    `doc_ids`, because corpora shrink. Raises InputError with every unusable line.
     """
     problems, file = ProblemList(), str(path)
     signatures: dict[str, Signature] = {}
@@ -193,16 +193,16 @@ class _ManifestFile(Part):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Manifest:
-    """A manifest: SHA-256 in hex by doc_id, and the status of its signature."""
+    """SHA-256 in hex by doc_id, and the status of the manifest's signature."""
 
     documents: Mapping[str, str]
     signature: Literal["signed", "not_configured"]
-    """A signature holds; or no key is configured that could check one."""
+    """`signed`: a configured key verifies it; `not_configured`: there is no key."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ManifestCheck:
-    """A state for each document of the corpus, and the documents that are gone, sorted."""
+    """The state of each document of the corpus, and the recorded documents that are gone."""
 
     states: tuple[DocumentState, ...]
     gone: tuple[str, ...]
@@ -222,14 +222,14 @@ def _read_file(path: Path, limit: int) -> str:
 
 
 def _check_signature(path: Path, data: bytes, keys: Mapping[str, str]) -> None:
-    """Raise InputError unless a signature beside the manifest holds for its bytes."""
+    """Raise InputError unless the signature beside the manifest holds for the bytes."""
     beside = path.with_name(f"{path.name}.sig")
 
     def refuse_signature(code: str, message: str, found: str, accepted: str) -> InputError:
         return InputError(Problem(code, message, str(beside), None, None, found, accepted))
 
     if not beside.exists():
-        # A writer of the manifest could also delete a signature that does not hold.
+        # An attacker who changes the manifest could also delete its signature.
         message = "keys are configured and the manifest is not signed"
         accepted = f"rag-eval trust manifest --key writes {beside.name} beside it"
         raise InputError(Problem("unsigned_manifest", message, str(path), accepted=accepted))
@@ -250,10 +250,10 @@ def _check_signature(path: Path, data: bytes, keys: Mapping[str, str]) -> None:
 
 
 def read_manifest(path: Path, keys: Mapping[str, str]) -> Manifest:
-    """Read a manifest and, where `keys` are configured, the signature beside it.
+    """Read a manifest and, with configured `keys`, check the signature beside it.
 
-    Raises InputError where the file is missing or no manifest, and where keys are configured and
-    the manifest has no signature that holds.
+    Raises InputError for a missing or malformed file, and for a signature that is missing or does
+    not hold.
     """
     text, problems = _read_file(path, _MAX_MANIFEST_BYTES), ProblemList()
     if keys:
@@ -271,7 +271,7 @@ def read_manifest(path: Path, keys: Mapping[str, str]) -> Manifest:
 
 
 def check_manifest(sources: pd.DataFrame, manifest: Manifest) -> ManifestCheck:
-    """Compare the documents of a SOURCES frame with a manifest, by the bytes of their source."""
+    """Compare the source bytes of the documents of a SOURCES frame with a manifest."""
     recorded = manifest.documents
     doc_ids, hashes = sources["doc_id"].tolist(), sources["source_hash"].tolist()
 

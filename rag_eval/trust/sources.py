@@ -48,9 +48,9 @@ _MAX_LABEL = 63
 
 
 class _HostName(NamedTuple):
-    """A host in three parts: `en.wikipedia.org` is below ("en",), name "wikipedia", suffix "org".
+    """A host in three parts: `en.wikipedia.org` has ("en",), "wikipedia" and "org".
 
-    The name is empty where the host is itself a suffix or has one label.
+    The name is empty if the host is itself a suffix or has one label.
     """
 
     below: tuple[str, ...]
@@ -59,18 +59,18 @@ class _HostName(NamedTuple):
 
     @property
     def registrable(self) -> str:
-        """Name and suffix joined by a dot, or the suffix alone without a name."""
+        """Name and suffix joined by a dot; only the suffix if there is no name."""
         return f"{self.name}.{self.suffix}" if self.name else self.suffix
 
     @property
     def controlled(self) -> bool:
-        """Whether names under the suffix are given out after a check."""
+        """Whether a registry checks who gets a name under the suffix."""
         first, _, rest = self.suffix.partition(".")
         return first in _HOSTS["controlled"] and (first != "ac" or bool(rest))
 
 
 def _split_host(host: str) -> _HostName:
-    """Take a host apart by a short list of suffixes of two labels; others are one label."""
+    """Split a host; a suffix has one label unless a short list names it with two."""
     labels = host.split(".")
     before, last = labels[-2:-1], labels[-1]
     shared = ".".join(labels[-2:]) in _HOSTS["shared"]
@@ -82,12 +82,12 @@ def _split_host(host: str) -> _HostName:
 
 
 def _is_address(host: str) -> bool:
-    """Tell whether this is an IP address, in which one more digit is another machine."""
+    """Tell whether a host is an IP address."""
     return host.rpartition(".")[2].isdecimal() or (":" in host and set(host) <= _ADDRESS)
 
 
 def _decode_host(host: str) -> str:
-    """Return the host with its xn-- labels as a person reads them (RFC 3492)."""
+    """Return the host with xn-- labels decoded to readable letters (RFC 3492)."""
     if "xn--" not in host:
         return host
     labels = host.split(".")
@@ -96,12 +96,12 @@ def _decode_host(host: str) -> str:
             try:
                 labels[at] = label[4:].encode("ascii").decode("punycode")
             except UnicodeError:
-                continue  # no international label: compare it as it stands
+                continue  # compare a malformed label unchanged
     return ".".join(labels)
 
 
 def _fold_letters(text: str) -> str:
-    """Return letters of other scripts as the Latin ones they look like, lower, without accents."""
+    """Replace letters by the lower-case Latin letters that they look like, without accents."""
     if text.isascii():
         return text.lower()
     letters = (
@@ -126,21 +126,21 @@ def _make_skeleton(text: str) -> str:
 # ---- Imitations
 
 _MIN_SAME, _MIN_NEAR, _MIN_FAR, _MAX_FAR = 4, 5, 10, 24
-"""Letters from which names are compared for being the same, one edit away, two edits away; and
-up to which two edits are looked for."""
+"""Least letters of names that are compared for equality, for one edit and for two edits; and most
+letters for two edits."""
 _MAX_PARTS = 8
 _SEPARATORS = re.compile(r"[.-]+")
 
 
 class _Imitation(NamedTuple):
-    """Registration that a host imitates, and the means of imitation."""
+    """The registration that a host imitates, and the means of imitation."""
 
     imitated: str
     by: str
 
 
 def _edit_distance(a: str, b: str) -> int:
-    """Count edits, swaps of neighbours once (optimal string alignment)."""
+    """Count edits; a swap of neighbours is one edit (optimal string alignment)."""
     before, row = [0] * (len(b) + 1), list(range(len(b) + 1))
     for i, letter in enumerate(a, start=1):
         last, before, row = before, row, [i, *[0] * len(b)]
@@ -152,7 +152,7 @@ def _edit_distance(a: str, b: str) -> int:
 
 
 def _shorten(name: str, depth: int) -> set[str]:
-    """Leave out up to `depth` letters; names within `depth` edits share one of the results."""
+    """Leave out up to `depth` letters; names within `depth` edits share one result."""
     found = step = {name}
     for _ in range(depth):
         step = {one[:i] + one[i + 1 :] for one in step for i in range(len(one))}
@@ -175,10 +175,10 @@ def _split_parts(text: str) -> list[str]:
 
 
 class _Lookalikes:
-    """An index of allowed hosts (without `*.`), asked for each host that is not allowed.
+    """Index of allowed hosts (without `*.`), which finds the host that another host imitates.
 
-    A host is compared by its registration (`wikipedia` of `en.wikipedia.org`), so hosts below an
-    allowed registration imitate nobody. The first of these rules that holds is named:
+    Registrations are compared (`wikipedia` of `en.wikipedia.org`), so hosts below an allowed
+    registration imitate nobody. The first of these rules that applies is reported:
 
     1. the same name after look-alike letters, hyphens and the suffix are set aside, from 4 letters:
        `wikipedla.org`, `wiki-pedia.org`, `wikipedia.com`; letters of other scripts at any length;
@@ -191,9 +191,9 @@ class _Lookalikes:
     6. the name as a label, or as hyphen parts of one, of another host, from 5 letters and not for
        everyday words: `wikipedia.evil.com`, `arxiv-vanity.com`.
 
-    Two of the rules also meet honest neighbours, which then have to be listed: sister sites under
-    another suffix, and projects that carry the name of what they serve. Suffixes that are given out
-    after a check (`gov`, `edu`, `ac.uk`) are only looked at by rule 3, below the registered name.
+    Some honest neighbours must be listed, because the rules apply to them too: sister sites under
+    another suffix, and projects named after what they serve. For suffixes with checked names
+    (`gov`, `edu`, `ac.uk`) only rule 3 is applied, below the registered name.
     """
 
     def __init__(self, hosts: Iterable[str]) -> None:
@@ -205,7 +205,7 @@ class _Lookalikes:
         self._near: dict[int, dict[str, list[tuple[str, str]]]] = {1: {}, 2: {}}
         self._lengths: dict[int, set[int]] = {1: set(), 2: set()}
         self._compared: dict[str, _Imitation | None] = {}
-        # Nobody imitates an address or a host of one label.
+        # Addresses and hosts of one label have no imitations.
         for host in sorted({host for host in hosts if "." in host and not _is_address(host)}):
             self._add(_split_host(_fold_letters(_decode_host(host))), _split_host(host).registrable)
 
@@ -277,7 +277,7 @@ class _Lookalikes:
     def _find_chain(self, host: _HostName, *, controlled: bool) -> _Imitation | None:
         parts = [part for label in host.below for part in _split_parts(label)]
         if not controlled:
-            # `t.co.uk` is not `t.co` with something behind it
+            # `t.co.uk` is not an extension of `t.co`
             parts += _split_parts(host.registrable if len(host.name) >= _MIN_SAME else host.name)
         for run in _join_runs(parts, "."):
             if run in self._chains:
@@ -321,7 +321,7 @@ _PACKAGE = "python:"
 
 
 class DomainJudgement(NamedTuple):
-    """State of a domain; the note of a look-alike names the imitated one and the way."""
+    """State of a domain; the note names the imitated host and the means of imitation."""
 
     state: DomainState
     note: str = ""
@@ -332,7 +332,7 @@ def _read_host(domain: str) -> str:
 
 
 def _below(host: str, parents: frozenset[str]) -> bool:
-    """Tell whether a host lies below one of the parents, which do not hold themselves."""
+    """Tell whether a host lies below one of the parents; a parent is not below itself."""
     labels = host.split(".")
     return any(".".join(labels[start:]) in parents for start in range(1, len(labels)))
 
@@ -369,10 +369,10 @@ def judge_domains(domains: Iterable[str], allowlist: Sequence[str]) -> dict[str,
     return {domain: judge(domain) for domain in distinct}
 
 
-# ---- Freshness, on a day that the caller names: equal inputs give equal trust
+# ---- Freshness; the caller names the day, so that equal inputs give equal trust
 
 _TOLERATED_DAYS = 1
-"""A date one day ahead is a matter of time zones; one further ahead cannot be true."""
+"""Time zones explain a date one day ahead; a later date cannot be true."""
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
@@ -387,8 +387,8 @@ def _age_days(text: str, as_of: dt.date) -> float:
 def freshness(dates: Sequence[str], as_of: dt.date) -> pd.DataFrame:
     """Return `state` (dated, future, unknown) and `factor` of each date (YYYY-MM-DD or empty).
 
-    The factor is max(0.7, 1 - 0.3 * age / 365). It is 0.7 for unknown dates and for those more
-    than a day after `as_of`: a date must not buy trust.
+    The factor is max(0.7, 1 - 0.3 * age / 365). It is 0.7 for unknown dates and for dates more
+    than a day after `as_of`, so that a false date gains nothing.
 
     Examples
     --------
@@ -412,9 +412,9 @@ def author_states(
 ) -> list[AuthorState]:
     """Return the state of each document's author.
 
-    `authors` (masked) and `hashes` (before masking) are columns of a SOURCES frame, `known` are
-    the names of the configuration. Of several authors, joined by commas, all must be known: one
-    stranger may have written all of it.
+    `authors` (masked) and `hashes` (of the unmasked names) are columns of a SOURCES frame, `known`
+    are the configured names. All of several authors, joined by commas, must be known, because one
+    stranger may have written the whole document.
     """
     if not known:
         return ["not_configured"] * len(authors)
@@ -425,7 +425,7 @@ def author_states(
             return "unknown"
         if whole in accepted:
             return "known"
-        # A list that was cut to be shown does not hold every name.
+        # A shortened list lacks names.
         names = author.split(",") if len(author) < MAX_SHOWN_CHARS else []
         several = len(names) > 1 and all(author_hash(name) in accepted for name in names)
         return "known" if several else "not_listed"
@@ -439,7 +439,7 @@ def author_states(
 
 _DECIMALS = 6
 _FALSE_CLAIMS = {"domain_state": "lookalike", "signature_state": "invalid"}
-"""A false claim voids everything else that the document says of itself."""
+"""A false claim voids all other claims of a document."""
 _POINTS = {
     "domain": ("domain_state", "allowed", DOMAIN_WEIGHT),
     "signature": ("signature_state", "valid", SIGNATURE_WEIGHT),
@@ -456,11 +456,11 @@ def source_trust(
 ) -> pd.DataFrame:
     """Return the trust of every document of a SOURCES frame, in its order, with its reasons.
 
-    `signature_states` is what `signatures.verify` gave, None where nobody looked for signatures.
+    `signature_states` comes from `signatures.verify`; None means that no signatures were read.
     Columns: doc_id, domain, domain_state, signature_state, author_state, freshness_state,
     freshness, date, trust. Trust is freshness times the sum of 0.4 for an allowed domain, 0.3 for
-    a valid signature and 0.3 for a known author; 0 for a look-alike domain and for an invalid
-    signature; NaN for all where the configuration names no domain, author or key.
+    a valid signature and 0.3 for a known author. It is 0 for a look-alike domain or an invalid
+    signature, and NaN if the configuration names no domain, author or key.
     """
     fresh = freshness(sources["date"].tolist(), as_of)
     domains = sources["domain"].tolist()
@@ -477,7 +477,7 @@ def source_trust(
             "author_state": author_states(authors, hashes, config.authors),
             "freshness_state": fresh["state"],
             "freshness": fresh["factor"],
-            # Text that is no date is not repeated as one.
+            # Do not repeat text that is no date.
             "date": sources["date"].where((fresh["state"] != "unknown").to_numpy(), "").to_numpy(),
         }
     )
@@ -502,7 +502,7 @@ class _Freshness(TypedDict):
 
 
 class TrustFactors(TypedDict):
-    """Parts of a document's trust, which is the sum of the points times the factor."""
+    """Parts of a document's trust: the sum of the points times the freshness factor."""
 
     domain: _Points
     signature: _Points
@@ -511,9 +511,9 @@ class TrustFactors(TypedDict):
 
 
 def explain_factors(row: Mapping[str, object], as_of: dt.date) -> TrustFactors:
-    """Explain the trust of a row of `source_trust`, or of EVIDENCE_TRUST, on the same day.
+    """Explain the trust of a row of `source_trust` or of EVIDENCE_TRUST on the same day.
 
-    `age_days` is None where there is no date and negative for a date after `as_of`.
+    `age_days` is None without a date, and negative for a date after `as_of`.
     """
     honest = all(row[column] != state for column, state in _FALSE_CLAIMS.items())
 
@@ -538,8 +538,8 @@ def explain_factors(row: Mapping[str, object], as_of: dt.date) -> TrustFactors:
 def vouched_for(domain_states: Sequence[str], signature_states: Sequence[str]) -> BoolArray | None:
     """Tell whether the allowlist or a valid signature vouches for each source.
 
-    None where neither domains nor keys are configured. A false claim undoes the other one, as for
-    trust.
+    Returns None if neither domains nor keys are configured. As for trust, one false claim voids the
+    other claim.
     """
     domains = np.asarray(domain_states, dtype=object)
     signatures = np.asarray(signature_states, dtype=object)
@@ -549,7 +549,7 @@ def vouched_for(domain_states: Sequence[str], signature_states: Sequence[str]) -
     return np.asarray(((domains == "allowed") | (signatures == "valid")) & honest, dtype=bool)
 
 
-# ---- Findings about sources, before anything reads their text
+# ---- Findings about sources
 
 _MAX_DETAIL_CHARS, _MAX_PART_CHARS = 200, 80
 _UNLISTED: Mapping[str, Severity | None] = {"allow": None, "warn": "warning", "block": "blocked"}
@@ -576,8 +576,8 @@ def source_findings(
 ) -> pd.DataFrame:
     """Return FINDINGS about the sources of documents, by row; start and end are -1.
 
-    `facts` is what `source_trust` made of the SOURCES frame, `manifest_states` what
-    `check_manifest` says of each document, None without a manifest.
+    `facts` is the result of `source_trust`, `manifest_states` that of `check_manifest`, None
+    without a manifest.
     """
     domains = sources["domain"].tolist()
     judged = judge_domains(domains, config.domains)
@@ -588,7 +588,7 @@ def source_findings(
     }
     found: list[tuple[int | str, ...]] = []
     for (check, state), template in _DETAILS.items():
-        # Without a finding for a missing address, leaving it out would get past the allowlist.
+        # Without a finding for a missing address, omitting it would evade the allowlist.
         unlisted = state in {"not_listed", "unknown"}
         warning = "warning" if state == "not_in_manifest" else "blocked"
         severity = _UNLISTED[config.unlisted] if unlisted else warning

@@ -1,4 +1,4 @@
-"""One spelling for text that looks the same, and the test whether decoded bytes are text."""
+"""Unify the spelling of text that looks the same, and tell whether decoded bytes are text."""
 
 import functools
 import re
@@ -49,7 +49,7 @@ _LOWER = bytes.maketrans(
 
 @functools.cache
 def _many_marks() -> re.Pattern[str]:
-    """Match more combining marks in a row than any writing has: NFKC sorts them slowly."""
+    """Match longer runs of combining marks than any script has, which NFKC sorts slowly."""
     marks = "".join(
         chr(code) for code in range(0x300, sys.maxunicode + 1) if unicodedata.combining(chr(code))
     )
@@ -57,7 +57,7 @@ def _many_marks() -> re.Pattern[str]:
 
 
 def _fold_look_alikes(text: str) -> str:
-    """Replace look-alikes in words that hold Latin letters, or letters that look Latin, only."""
+    """Replace look-alikes, but only in words with Latin letters or letters that look Latin."""
     if _ENCLOSED_LETTER.search(text):
         text = text.translate(_ENCLOSED)
     pieces: list[str] = []
@@ -75,7 +75,7 @@ def _fold_look_alikes(text: str) -> str:
 
 
 def _drop_marks(found: re.Match[str]) -> str:
-    """Drop all marks of a Latin word that has more of them than any letter of Unicode."""
+    """Drop all marks of a Latin word that keeps a mark after NFKC, as no usual word does."""
     word = found[0]
     if word.isascii() or not _LEFT_MARKS.search(word):
         return word
@@ -138,9 +138,10 @@ def decode_printable(data: bytes) -> str | None:
 
 
 def is_text(text: str) -> bool:
-    """Tell whether a text reads like sentences: mostly letters, with known words among its words.
+    """Tell whether a text reads like sentences: mostly letters, with known words.
 
-    Half of the letters beyond Latin are enough: random bytes hardly ever decode to that.
+    If half of the letters are beyond Latin, no known word is needed: random bytes hardly ever
+    decode to such text.
 
     Examples
     --------

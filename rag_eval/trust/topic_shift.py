@@ -1,7 +1,7 @@
-"""Sentences that do not belong to their document, and documents unlike others of their source.
+"""Find sentences unlike their document, and documents unlike the others of their source.
 
-A guess from words and form, so every finding is a warning. It sees a plain question or task in a
-document about something else. It does not see a planted statement in a text about related things.
+The check guesses from words and form, so every finding is a warning. It finds a plain question or
+task in a document about something else, but no planted statement in a text about related things.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from rag_eval.corpus.analyzer import Analyzer, count_matrix
 from rag_eval.trust.guard import make_findings
 from rag_eval.trust.sentences import CLOSED_CLASS, SentenceForm, form_of, sentences_of
 
-# ---- Terms of documents and sentences in one vocabulary, and a small latent space
+# ---- Terms of documents and sentences in one vocabulary, and a latent space
 
 _FITTED, _DIMENSIONS, _SEED, _ITERATIONS = 2_048, 100, 0, 3
 _TINY = 1e-9
@@ -28,7 +28,7 @@ _TINY = 1e-9
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """Documents [n], sentences [m] and their terms."""
+    """Terms of documents [n] and of their sentences [m]."""
 
     documents: Any
     """CSR matrix [n, terms] of counts, without closed-class words."""
@@ -72,7 +72,7 @@ def _project(documents: Any, idf: FloatArray) -> Float32Array:
 
 
 def space_of(texts: Sequence[str]) -> Space:
-    """Read the documents."""
+    """Count the terms of documents and of their sentences, and fit the latent space."""
     found = [sentences_of(text) for text in texts]
     spans = [one for sentences in found for one in sentences]
     document_of = np.repeat(np.arange(len(texts)), [len(sentences) for sentences in found])
@@ -123,7 +123,7 @@ FEATURES = (
 )
 BLOCK = 16_384
 _PRIOR_RATES, _PRIOR_SENTENCES = np.array([0.01, 0.01, 0.01, 0.002]), 100.0
-"""Prior share of a group's sentences with each form, as if seen in so many sentences."""
+"""Prior share of sentences with each form, and the number of sentences that the prior weighs."""
 
 
 def _look_up(keys: IntArray, values: FloatArray, wanted: IntArray) -> FloatArray:
@@ -150,12 +150,12 @@ def _count_elsewhere(space: Space, rows: IntArray) -> FloatArray:
 
 
 def _is_known(space: Space, rows: IntArray, group_of: IntArray) -> BoolArray:
-    """Tell whether each entry's term is in more documents of its group than its sentence is.
+    """Tell for each entry whether more documents of the group hold the term than the sentence.
 
     So a sentence that is planted into many documents does not make its own words known.
     """
     n, n_terms = space.documents.shape
-    # Sentences of equal terms have equal sums, others practically never.
+    # Equal sums practically always mean equal terms.
     marks = space.sentences @ np.random.default_rng(0).random(n_terms)
     kind = np.column_stack((group_of[space.document_of], marks))
     sentence = np.unique(kind, axis=0, return_inverse=True)[1].ravel().astype(np.int64)
@@ -169,7 +169,7 @@ def _is_known(space: Space, rows: IntArray, group_of: IntArray) -> BoolArray:
 
 
 def _beyond(values: FloatArray, document_of: IntArray, n: int) -> FloatArray:
-    """Return how much a value exceeds the mean of its document's other sentences, 0 for none."""
+    """Return each value less the mean of the document's other sentences; 0 without others."""
     total, count = np.bincount(document_of, values, n), np.bincount(document_of, minlength=n)
     others = count[document_of] - 1
     return np.where(others > 0, values - (total[document_of] - values) / np.maximum(others, 1), 0.0)
@@ -182,7 +182,7 @@ def _scale(vectors: Float32Array) -> Float32Array:
 
 
 def _compare(space: Space) -> tuple[FloatArray, FloatArray]:
-    """Return cosines to the rest of the document, and to the more similar neighbour."""
+    """Return cosines to the rest of the document and to the more similar neighbour."""
     m = len(space.document_of)
     to_rest, neighbours = np.zeros(m), np.zeros(m)
     for low in range(0, m, BLOCK):
@@ -203,10 +203,10 @@ def _compare(space: Space) -> tuple[FloatArray, FloatArray]:
 
 
 def _surprise(space: Space, group_of: IntArray) -> FloatArray:
-    """Return -ln of the share of each form at this place in the group's other documents [m, 4].
+    """Return -ln of the share of each form in the group's other documents [m, 4].
 
-    The place is the first sentence of a document, or a later one: docstrings begin with an order
-    and go on without.
+    First sentences are compared with first sentences, later ones with later ones, because
+    docstrings begin with an order.
     """
     first = np.diff(space.document_of, prepend=-1) != 0
     result = np.zeros_like(space.forms)
@@ -220,7 +220,7 @@ def _surprise(space: Space, group_of: IntArray) -> FloatArray:
             of_group, of_own = (np.bincount(of)[of] for of in (groups, documents))
             prior = _PRIOR_RATES[column] * _PRIOR_SENTENCES
             share = (in_group - in_own + prior) / (of_group - of_own + _PRIOR_SENTENCES)
-            others = in_own - flags  # a form that a document has elsewhere is its own habit
+            others = in_own - flags  # a form that a document has elsewhere is usual there
             result[rows, column] = flags * -np.log(share) / (1.0 + others)
     return result
 
@@ -232,7 +232,7 @@ def features_of(space: Space, group_of: IntArray) -> FloatArray:
         return np.zeros((0, len(FEATURES)))
     rows = _rows_of(space.sentences)
     weight = space.idf[space.sentences.indices]
-    # Two mean terms of "perhaps" in every share: a share of one term says little.
+    # Two mean terms are added to every share, because a share of one term says little.
     mean = float(weight.mean()) if len(weight) else 1.0
     total = np.maximum(np.bincount(rows, weight, m), _TINY) + 2 * mean
     alone = weight * (_count_elsewhere(space, rows) <= 0)
@@ -261,7 +261,7 @@ def features_of(space: Space, group_of: IntArray) -> FloatArray:
 # ---- Documents unlike their source
 
 _COMPARED = 512
-"""Documents of a group, evenly spaced, among which the nearest are looked for."""
+"""Documents of a group, evenly spaced, among which the nearest are searched."""
 _NEAREST = 3
 _LEAST_TERMS, _LEAST_GROUP = 15, 20
 _LEAST_SPREAD = 0.15
@@ -288,7 +288,7 @@ def _measure_rarity(counts: Any, rows: IntArray) -> FloatArray:
 
 
 def _measure_nearness(counts: Any, rows: IntArray, idf: FloatArray) -> FloatArray:
-    """Return the logarithm of the mean cosine to the nearest other documents compared with."""
+    """Return the logarithm of the mean cosine to the nearest of the compared documents."""
     from scipy.sparse import csr_array
 
     n = counts.shape[0]
@@ -312,9 +312,9 @@ def _measure_nearness(counts: Any, rows: IntArray, idf: FloatArray) -> FloatArra
 def _measure_unlikeness(space: Space, group_of: IntArray) -> FloatArray:
     """Return how unlike its group each document is, in robust standard deviations [n].
 
-    The mean of two deviations from the group's median: how much rarer its words are in the other
-    documents, and how much farther its nearest are. 0 in groups of fewer than 20 documents, and
-    for documents of fewer than 15 distinct terms.
+    This is the mean of two deviations from the group's median: of the rarity of a document's words
+    in other documents, and of the distance to its nearest documents. It is 0 in groups of fewer
+    than 20 documents and for documents of fewer than 15 distinct terms.
     """
     result = np.zeros(space.documents.shape[0])
     order = np.argsort(group_of, kind="stable")
@@ -335,7 +335,7 @@ def _measure_unlikeness(space: Space, group_of: IntArray) -> FloatArray:
 
 FILE = "shift_coefficients.json"
 _LEAST_SENTENCES = 3
-"""Least number of sentences of a document that has a topic to shift from."""
+"""Documents of fewer sentences have no topic."""
 _UNLIKE = 3.3
 """Robust standard deviations by which a document must be unlike its group."""
 _VERBS = ("asks", "gives an order", "speaks to its reader", "introduces code")
@@ -384,9 +384,9 @@ def _find_inside(space: Space, group_of: IntArray) -> list[tuple[int, int, int, 
 def topic_shift(texts: Sequence[str], groups: Sequence[str]) -> pd.DataFrame:
     """Find sentences unlike their document and documents unlike their source.
 
-    `groups` are the sources of the texts, their domains for instance. Texts of an unknown source
-    (empty) say together what is usual, but are not compared as a source. Returns FINDINGS, all
-    warnings, by document and place.
+    `groups` are the sources of the texts, for instance domains. Texts of an unknown source (empty)
+    form a group for the sentences, but are not compared as documents of one source. Returns
+    FINDINGS, all warnings, by document and place.
 
     Examples
     --------

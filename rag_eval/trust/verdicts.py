@@ -1,4 +1,4 @@
-"""Findings about documents -> one verdict a chunk: clean, warning or blocked, with its reasons."""
+"""Turn findings about documents into a verdict for each chunk: clean, warning or blocked."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from rag_eval.corpus.chunking import Ranges, find_overlaps
 ALLOWED = "allowed"
 """Reason code of a chunk that a person allowed."""
 BESIDE = "pattern.beside_blocked"
-"""Reason code of a chunk with a warning, beside one that is blocked for its text."""
+"""Reason code of a chunk with a warning in a document with a blocked text."""
 
 _OF_TEXT = ("pattern", "hidden", "encoded", "topic_shift")
 _VERDICTS = ("clean", "warning", "blocked")
@@ -34,8 +34,8 @@ def findings_of_chunks(
     """Spread FINDINGS about `documents` (doc_ids) over their chunks.
 
     In the result, `row` is a row of `chunks`; start and end stay places in the document. A finding
-    over several chunks stands at each of them. Of a chunk's findings of one rule and severity only
-    the first stays: a text made of nothing else must not fill the memory.
+    is repeated for each chunk that it overlaps. A chunk keeps only the first finding of a rule and
+    severity, so that no text can fill the memory with findings.
     """
     columns = ["start", "end"]
     start, end = findings[columns].to_numpy(dtype=np.int64).T
@@ -61,8 +61,8 @@ def chunk_verdicts(
     """Judge every chunk; return EVIDENCE_TRUST in the order of chunks.
 
     `documents` has doc_id and the facts of `sources.source_trust`; `findings` are by chunk.
-    `allowed` is chunk_id -> who allowed it: a chunk that would be blocked is then a warning. A
-    chunk may be allowed for what it is blocked for at retrieval only, so it always says so.
+    `allowed` is chunk_id -> who allowed the chunk: a warning then stands in place of a block.
+    The reason ALLOWED is always listed, because retrieval may block a chunk that is clean here.
     """
     severity = findings["severity"].map(_RANK).to_numpy(dtype=np.int64)
     rank = np.zeros(len(chunks), dtype=np.int64)
@@ -77,8 +77,8 @@ def chunk_verdicts(
     ids, doc_ids = chunks["chunk_id"].to_numpy(), chunks["doc_id"].to_numpy()
     allowed_by = [allowed.get(chunk_id, "") for chunk_id in ids.tolist()]
     let = np.array([bool(who) for who in allowed_by], dtype=bool)
-    # An attack seldom ends with its chunk: block what is warned about beside a blocked text. A
-    # chunk that a person allowed speaks against nothing beside it.
+    # An attack seldom ends with its chunk, so a warning in the same document blocks too. A chunk
+    # that a person allowed does not count against other chunks.
     of_text = shown[shown["check"].isin(_OF_TEXT)]
     stopped = of_text.loc[of_text["severity"] == "blocked", "row"].unique()
     blocked_in = set(doc_ids[stopped[~let[stopped]]].tolist())

@@ -1,4 +1,4 @@
-"""Texts as numbered words, and where the words of queries stand in them: exactly, or nearly."""
+"""Number the words of texts, and find the words of queries in them: exactly or nearly."""
 
 import dataclasses
 import itertools
@@ -17,13 +17,13 @@ _Hashes = npt.NDArray[np.uint64]
 # ---- Words and terms
 
 _BLOCK_CHARACTERS = 12_000_000
-"""Texts that are looked at together, some two million words; it bounds the memory."""
+"""Characters of texts that are searched together, about two million words, to bound the memory."""
 _WORD = re.compile(r"[^\W_]+")
 _STOPPED = -1
 
 
 class Streams(NamedTuple):
-    """The words and terms of some texts, one text after the other.
+    """The words and terms of several texts, one text after the other.
 
     Text i has words[bounds[i]:bounds[i + 1]] and terms[term_bounds[i]:term_bounds[i + 1]]. Terms
     are the stems of the words that are no stop words; `word_of` is the word of each term.
@@ -87,7 +87,7 @@ def word_spans(text: str) -> list[tuple[int, int]]:
 
 
 def split_blocks(texts: Sequence[str]) -> Iterator[slice]:
-    """Part texts into runs of bounded size; a text is never cut."""
+    """Yield runs of texts of bounded size; no text is cut."""
     start = size = 0
     for at, text in enumerate(texts):
         if size and size + len(text) > _BLOCK_CHARACTERS:
@@ -105,7 +105,7 @@ def expand_ranges(starts: IntArray, lengths: IntArray) -> tuple[IntArray, IntArr
     return row, starts[row] + offset
 
 
-# ---- Windows with the very words of a query
+# ---- Windows with the exact words of a query
 
 LEAST_WORDS = 4
 EXACT = 2.0
@@ -118,8 +118,8 @@ _SCRAMBLE = np.uint64(0xD6E8FEB86659FD93)
 class Windows:
     """Windows [n] of words [start, end) of a text that resemble a query.
 
-    Words are counted within the text. `likeness` is the Jaccard resemblance of the terms, `EXACT`
-    for the query's very words.
+    Words are counted within the text. `likeness` is the Jaccard resemblance of the terms, or
+    `EXACT` for the exact words of the query.
     """
 
     query: IntArray
@@ -130,7 +130,7 @@ class Windows:
 
 
 def join_windows(parts: Sequence[Windows]) -> Windows:
-    """Put windows after one another."""
+    """Concatenate windows."""
     none = np.zeros(0, dtype=np.int64)
     return Windows(
         np.concatenate([none, *(part.query for part in parts)]),
@@ -142,10 +142,10 @@ def join_windows(parts: Sequence[Windows]) -> Windows:
 
 
 def find_exact(queries: Streams, texts: Streams) -> Windows:
-    """Find the very words of queries of `LEAST_WORDS` words or more, in their order.
+    """Find the exact words, in order, of queries of `LEAST_WORDS` words or more.
 
-    The hash of a window is a difference of prefix sums modulo 2 ** 64. A hit is compared word by
-    word, so that nobody gains by a collision.
+    The hash of a window is a difference of prefix sums modulo 2 ** 64. Hits are compared word by
+    word, so that a collision does no harm.
     """
     sums = np.zeros(len(texts.words) + 1, dtype=np.uint64)
     powers = _list_powers(_BASE, len(texts.words))
@@ -192,11 +192,11 @@ LEAST_TERMS = 5
 RESEMBLANCE = 0.8
 _TOLERANCE = 1e-9
 _TOGETHER = 2_000_000
-"""Postings, or words of candidate texts, that are expanded together."""
+"""Postings or words that are expanded together, to bound the memory."""
 
 
 class _Candidates(NamedTuple):
-    """Every term of every candidate text: its pair and query, its place, and whether it matches."""
+    """All terms of the candidate texts: pair, place in the stream, query, is a query's term."""
 
     pair: IntArray
     at: IntArray
@@ -205,10 +205,10 @@ class _Candidates(NamedTuple):
 
 
 class NearWording:
-    """Looks for windows whose terms resemble those of a query.
+    """Finds windows whose terms resemble those of a query.
 
-    `must` [n_queries] is a term that a window must hold, -1 for none. `wanted` [n_queries] are the
-    queries to look for; those of fewer than `LEAST_TERMS` distinct terms are never found.
+    `must` [n_queries] is a term that a window must hold, -1 for none. `wanted` [n_queries] marks
+    the queries to find; queries of fewer than `LEAST_TERMS` distinct terms are never found.
     """
 
     def __init__(self, queries: Streams, n_terms: int, must: IntArray, wanted: BoolArray) -> None:
@@ -232,9 +232,9 @@ class NearWording:
         return join_windows(found)
 
     def _find_pairs(self, texts: Streams) -> Iterator[tuple[IntArray, IntArray]]:
-        """Yield pairs of query and text that share as many terms as a window needs, each once.
+        """Yield each pair of query and text that shares as many terms as a window needs.
 
-        By prefix filtering (Chaudhuri, Ganti & Kaushik, ICDE 2006): a text with `need` of a
+        This is prefix filtering (Chaudhuri, Ganti & Kaushik, ICDE 2006): a text with `need` of a
         query's `count` terms has at least one of its `count - need + 1` rarest.
         """
         n_texts = len(texts.term_bounds) - 1
@@ -293,10 +293,7 @@ class NearWording:
     def _compare(
         self, begin: IntArray, width: IntArray, words: _Candidates, texts: Streams
     ) -> FloatArray:
-        """Return the Jaccard resemblance of windows; 0 where one lacks the term that it must hold.
-
-        Each term counts once.
-        """
+        """Return the Jaccard resemblance of windows; 0 for a window without the required term."""
         columns = np.arange(int(width.max(initial=0)))
         likeness = np.zeros(len(begin))
         step = max(1, _TOGETHER // max(len(columns), 1))
@@ -320,13 +317,13 @@ class NearWording:
 
 
 def _is_among(values: IntArray, held: IntArray) -> BoolArray:
-    """Tell which values are in a sorted list that is not empty."""
+    """Tell which values are in a sorted list, which must not be empty."""
     found: BoolArray = held[np.minimum(np.searchsorted(held, values), len(held) - 1)] == values
     return found
 
 
 def _split(sizes: IntArray) -> list[slice]:
-    """Part a list into runs whose sizes add up to about `_TOGETHER` each."""
+    """Return slices of a list whose sizes add up to about `_TOGETHER` each."""
     if not len(sizes):
         return []
     edges = np.flatnonzero(np.diff(np.cumsum(sizes) // _TOGETHER)) + 1
