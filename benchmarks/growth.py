@@ -1,10 +1,10 @@
-"""Time indexing and retrieval of BM25 and of LSA vectors at several numbers of passages.
+"""Time indexing and retrieval of BM25 and of LSA vectors at two numbers of passages.
 
     growth.py 10000 100000
 
 The passages are those of `nightly.py`. Each size has a process of its own. Prints a JSON line for
-each size with the seconds of every stage, and one for each pair of neighbouring sizes with
-`exponent` = log(t2 / t1) / log(n2 / n1): 1 where the time grows as the number of passages does.
+each size with the seconds of every stage, and one with log(t2 / t1) / log(n2 / n1) of each stage:
+1 where the time grows as the number of passages does.
 """
 
 import argparse
@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +30,9 @@ from rag_eval.retrieval.lexical import Bm25s
 QUESTIONS, DEPTH, DIMENSIONS, K1, B = 1_000, 100, 256, 0.9, 0.4
 
 
-def measure(n_passages: int) -> dict[str, Any]:
-    """Time every stage on a synthetic set of this size."""
-    with tempfile.TemporaryDirectory() as scratch:
-        write_synthetic(Path(scratch), QUESTIONS, n_passages)
-        rows = json_lines(Path(scratch) / "corpus" / "corpus.jsonl")
-        queries = [row["text"] for row in json_lines(Path(scratch) / "queries.jsonl")]
-    texts, analyzer, seconds = [indexed_text(row) for row in rows], Analyzer(), {}
+def time_stages(texts: list[str], queries: list[str]) -> dict[str, float]:
+    """Return the seconds of every stage over these texts."""
+    seconds, analyzer = dict[str, float](), Analyzer()
 
     def run(stage: str, work: Callable[[], Any]) -> Any:
         started = time.perf_counter()
@@ -46,35 +41,39 @@ def measure(n_passages: int) -> dict[str, Any]:
         return result
 
     terms = run("analyse", lambda: analyzer.index(texts))
-    vocabulary = list(analyzer.vocabulary)
-    asked = analyzer.index(queries)
+    vocabulary, asked = list(analyzer.vocabulary), analyzer.index(queries)
     bm25 = run("bm25_index", lambda: Bm25s(terms, len(vocabulary), k1=K1, b=B))
     run("bm25_search", lambda: bm25.search(asked, DEPTH))
     fitted = run("lsa_fit", lambda: lsa.fit(terms, vocabulary, DIMENSIONS))
     embedder = lsa.LsaEmbedder(fitted, "benchmark", DIMENSIONS)
     vectors = run("vector_index", lambda: ExactSearch(embedder.embed_terms(terms)))
     run("vector_search", lambda: vectors.search(embedder.embed_terms(asked), DEPTH))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-    return {"passages": n_passages, "seconds": seconds, "peak_mib": peak}
+    return seconds
+
+
+def measure(n_passages: int) -> dict[str, Any]:
+    """Time a synthetic set of this size, after a warm-up that imports the libraries."""
+    with tempfile.TemporaryDirectory() as scratch:
+        write_synthetic(Path(scratch), QUESTIONS, n_passages)
+        texts = [indexed_text(row) for row in json_lines(Path(scratch, "corpus", "corpus.jsonl"))]
+        queries = [row["text"] for row in json_lines(Path(scratch, "queries.jsonl"))]
+    time_stages(texts[: QUESTIONS // 2], queries[:DEPTH])
+    seconds = time_stages(texts, queries)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"passages": n_passages, "seconds": seconds, "peak_mib": memory >> 10}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("passages", type=int, nargs="*", default=[10_000, 100_000])
-    sizes = sorted(parser.parse_args().passages)
-    if len(sizes) < 2 or sizes[0] < QUESTIONS:
-        parser.error(f"give two sizes or more, of {QUESTIONS} passages or more")
+    parser.add_argument("passages", type=int, nargs=2, help=f"two sizes from {QUESTIONS}, rising")
     lines = []
-    for size in sizes:
+    for size in parser.parse_args().passages:
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
             lines.append(process.submit(measure, size).result())
         print(json.dumps({"bench": "growth", **lines[-1]}), flush=True)
-    for small, large in pairwise(lines):
-        step = math.log(large["passages"] / small["passages"])
-        before, seconds = small["seconds"], large["seconds"]
-        found = {name: round(math.log(seconds[name] / before[name]) / step, 2) for name in seconds}
-        both = [small["passages"], large["passages"]]
-        print(json.dumps({"bench": "growth", "passages": both, "exponent": found}))
+    (few, many), step = (line["seconds"] for line in lines), math.log(size / lines[0]["passages"])
+    exponents = {name: round(math.log(many[name] / few[name]) / step, 2) for name in many}
+    print(json.dumps({"bench": "growth", "exponent": exponents}))
 
 
 if __name__ == "__main__":
