@@ -64,7 +64,7 @@ def test_near_duplicates_agree_with_all_pairs():
     texts = []
     for seed in range(12):
         words = prose(seed, 60).split()
-        for changed in random.integers(0, 12, size=5):
+        for changed in random.integers(0, 6, size=8):
             new = list(words)
             for at in random.choice(60, size=changed, replace=False):
                 new[at] = f"new{random.integers(1_000_000)}"
