@@ -11,7 +11,7 @@ what is found when whole types of attacks, look-alikes and packages are left out
 
 import hashlib
 import importlib.metadata
-import json
+import itertools
 import re
 from collections import Counter
 from pathlib import Path
@@ -22,7 +22,7 @@ import planting
 from scipy.sparse import csr_matrix
 from sklearn.feature_selection import chi2
 from sklearn.linear_model import LogisticRegression
-from timing import ROOT, data_folder, json_lines, skipped
+from timing import data_folder, emit, json_lines, skipped, write_coefficients
 
 from rag_eval.trust.addressing import (
     FILE,
@@ -107,11 +107,8 @@ def _readmes() -> list[tuple[str, str]]:
         if name.lower().startswith(LEFT_OUT) or name.lower().startswith("rag"):
             continue
         body = distribution.metadata.get_payload() or distribution.metadata.get("Description") or ""
-        found += [
-            (f"readme {name.lower()}", part)
-            for part in re.split(r"\n\s*\n", str(body))
-            if len(part) > 40
-        ]
+        parts = re.split(r"\n\s*\n", str(body))
+        found += [(f"readme {name.lower()}", part) for part in parts if len(part) > 40]
     return sorted(set(found))
 
 
@@ -120,11 +117,8 @@ def clean_documents(folder: Path) -> list[tuple[str, str]]:
     found = [(f"docs {package}", text) for package in PACKAGES for text in _installed(package)]
     found += _readmes()
     corpora = planting.corpora(folder)
-    found += [
-        (f"{name} {at % 7}", text)
-        for name in ("distractors", "clapnq")
-        for at, text in enumerate(corpora[name])
-    ]
+    for name in ("distractors", "clapnq"):
+        found += [(f"{name} {at % 7}", text) for at, text in enumerate(corpora[name])]
     quotes = json_lines(folder / "quotesum" / "dev.jsonl")
     quoted = {str(row[key]) for row in quotes for key in row if key.startswith("source")}
     found += [("quotesum", text) for text in sorted(quoted - {"", "None"})]
@@ -134,10 +128,8 @@ def clean_documents(folder: Path) -> list[tuple[str, str]]:
         for row in json_lines(folder / "expertqa" / f"{part}.jsonl")
     }
     for place, question in enumerate(sorted(experts)):
-        found += [
-            (f"expertqa {place % 7}", answer["answer_string"])
-            for answer in experts[question]["answers"].values()
-        ]
+        answers = experts[question]["answers"].values()
+        found += [(f"expertqa {place % 7}", answer["answer_string"]) for answer in answers]
     return found
 
 
@@ -145,9 +137,7 @@ def _installed(package: str) -> list[str]:
     try:
         return planting.docstrings(package)
     except Exception as error:  # noqa: BLE001 - packages raise anything
-        print(
-            json.dumps({"bench": "fit_addressing", "package": package, "skipped": str(error)[:200]})
-        )
+        emit("fit_addressing", package=package, skipped=str(error)[:200])
         return []
 
 
@@ -205,36 +195,24 @@ def matrix(features: list[set[str]], names: list[str]) -> csr_matrix:
     places = {name: at for at, name in enumerate(names)}
     found = [sorted(places[name] for name in its if name in places) for its in features]
     ends = np.cumsum([0, *map(len, found)])
-    return csr_matrix(
-        (
-            np.ones(ends[-1]),
-            np.concatenate([np.array(its, dtype=np.int64) for its in found]) if found else [],
-            ends,
-        ),
-        shape=(len(features), len(names)),
-    )
+    columns = np.fromiter(itertools.chain.from_iterable(found), np.int64, count=int(ends[-1]))
+    return csr_matrix((np.ones(ends[-1]), columns, ends), shape=(len(features), len(names)))
 
 
 def fitted(rows: Rows, mask: np.ndarray) -> tuple[dict[str, float], float]:
     names = chosen(rows, mask)
     kinds = np.array(rows.kind)[mask]
     use = np.flatnonzero(mask)
-    weight = np.select(
-        [kinds == "attack", kinds == "variant", kinds == "lookalike"],
-        [ATTACK, VARIANT, LOOKALIKE],
-        CLEAN,
-    )
+    named = [kinds == kind for kind in ("attack", "variant", "lookalike")]
+    weight = np.select(named, [ATTACK, VARIANT, LOOKALIKE], CLEAN)
     x = matrix([rows.features[at] for at in use], names)
     model = LogisticRegression(
         C=STRENGTH, solver="liblinear", l1_ratio=0.0, max_iter=2_000, tol=1e-6, random_state=0
     )
     model.fit(x, np.isin(kinds, ("attack", "variant")), sample_weight=weight)
-    weights = {
-        name: round(float(value), DIGITS) for name, value in zip(names, model.coef_[0], strict=True)
-    }
-    return {name: value for name, value in weights.items() if value}, round(
-        float(model.intercept_[0]), DIGITS
-    )
+    rounded = zip(names, np.round(model.coef_[0], DIGITS).tolist(), strict=True)
+    weights = {name: value for name, value in rounded if value}
+    return weights, round(float(model.intercept_[0]), DIGITS)
 
 
 def highest(
@@ -274,12 +252,9 @@ def gathered(folder: Path) -> tuple[Rows, list[tuple[str, str]], str]:
 def limit_of(documents: list[tuple[str, str]], scores: np.ndarray) -> float:
     """The score that so few clean documents and so few look-alikes exceed."""
     kinds = np.array([kind for kind, _ in documents])
-    return float(
-        max(
-            np.quantile(scores[kinds == "clean"], 1 - CLEAN_SHARE),
-            np.quantile(scores[kinds == "lookalike"], 1 - LOOKALIKE_SHARE),
-        )
-    )
+    shares = {"clean": CLEAN_SHARE, "lookalike": LOOKALIKE_SHARE}
+    limits = (np.quantile(scores[kinds == kind], 1 - share) for kind, share in shares.items())
+    return float(max(limits))
 
 
 def held_out(rows: Rows, documents: list[tuple[str, str]]) -> np.ndarray:
@@ -336,14 +311,8 @@ def main() -> None:
         "bias": bias,
         "weights": weights,
     }
-    (ROOT / "rag_eval" / "trust" / FILE).write_text(
-        json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
-    print(
-        json.dumps(
-            {"bench": "fit_addressing", "terms": len(weights), "threshold": limit, **figures}
-        )
-    )
+    write_coefficients("trust", FILE, document)
+    emit("fit_addressing", terms=len(weights), threshold=limit, **figures)
 
 
 if __name__ == "__main__":

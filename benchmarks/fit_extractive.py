@@ -10,13 +10,12 @@ project are never read. Each set has the same weight. Each model has two logisti
 The threshold refuses the share REFUSED of the answerable questions in the fitted half of CLAPnq.
 """
 
-import json
 from typing import Any
 
 import numpy as np
 from answer_sets_path import answer_sets
 from sklearn.linear_model import LogisticRegression
-from timing import ROOT, data_folder, skipped
+from timing import data_folder, emit, skipped, write_coefficients
 
 from rag_eval.answers import extractive
 from rag_eval.answers.extractive import FEATURES, FILE, Model, Pool
@@ -25,15 +24,7 @@ from rag_eval.corpus.analyzer import count_documents
 DIGITS = 4
 REFUSED = 0.11
 SENTENCE_SETS = ("clapnq", "scifact", "scifact_open", "xquad", "xquad_open")
-SIGNAL_SETS = (
-    "clapnq",
-    "scifact",
-    "scifact_open",
-    "xquad",
-    "xquad_wrong",
-    "xquad_open",
-    "xquad_open_wrong",
-)
+SIGNAL_SETS = (*SENTENCE_SETS[:4], "xquad_wrong", "xquad_open", "xquad_open_wrong")
 SENTENCE_C, SIGNAL_C = 1.0, 0.3
 
 
@@ -45,15 +36,8 @@ class Measured:
         self.pool = Pool(its.questions, its.passages)
         self.x = extractive.lexical(self.pool, count_documents(its.background))
         if model != "lexical":
-            self.x = np.hstack(
-                [
-                    self.x,
-                    extractive.dense(
-                        self.pool,
-                        embed if model == "sentence" else answer_sets.lsa_embed(its.background),
-                    ),
-                ]
-            )
+            embedding = embed if model == "sentence" else answer_sets.lsa_embed(its.background)
+            self.x = np.hstack([self.x, extractive.dense(self.pool, embedding)])
         self.right = answer_sets.candidate_labels(self.pool, its.gold)
 
     def order(self, log_odds: np.ndarray) -> np.ndarray:
@@ -111,11 +95,8 @@ def fit(model: Model, sets: dict[str, answer_sets.AnswerSet], embed: Any) -> dic
     signal = {
         name: 1 / (1 + np.exp(-(rows[name] @ signal_slope + signal_bias))) for name in SIGNAL_SETS
     }
-    clapnq, held_out, answerable = (
-        signal["clapnq"],
-        sets["clapnq"].held_out,
-        sets["clapnq"].answerable,
-    )
+    clapnq, given = signal["clapnq"], sets["clapnq"]
+    held_out, answerable = given.held_out, given.answerable
     threshold = float(np.round(np.quantile(clapnq[~held_out & answerable], REFUSED), 3))
     both = np.concatenate(
         [signal["xquad"][sets["xquad"].held_out], signal["xquad_wrong"][sets["xquad"].held_out]]
@@ -148,12 +129,10 @@ def fit(model: Model, sets: dict[str, answer_sets.AnswerSet], embed: Any) -> dic
 def main() -> None:
     folder, embed = data_folder(), answer_sets.minilm_embed()
     if folder is None or embed is None:
-        skipped(
-            "fit_extractive",
-            "the public data is not there; set RAG_EVAL_TEST_DATA"
-            if folder is None
-            else "the model file of MiniLM is not on this machine",
-        )
+        lacking = "the public data is not there; set RAG_EVAL_TEST_DATA"
+        if folder is not None:
+            lacking = "the model file of MiniLM is not on this machine"
+        skipped("fit_extractive", lacking)
         return
     sets = {
         "clapnq": answer_sets.clapnq(folder),
@@ -162,7 +141,7 @@ def main() -> None:
         **answer_sets.xquad(folder),
     }
     models: tuple[Model, ...] = ("lexical", "lsa", "sentence")
-    document = {
+    document: dict[str, Any] = {
         "schema_version": 1,
         "provenance": {
             "fitted_by": "benchmarks/fit_extractive.py",
@@ -179,20 +158,9 @@ def main() -> None:
         },
         "models": {model: fit(model, sets, embed) for model in models},
     }
-    (ROOT / "rag_eval" / "answers" / FILE).write_text(
-        json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="utf-8"
-    )
-    for model in models:
-        print(
-            json.dumps(
-                {
-                    "bench": "fit_extractive",
-                    "model": model,
-                    "threshold": document["models"][model]["threshold"],
-                    **document["models"][model]["held_out"],
-                }
-            )
-        )
+    write_coefficients("answers", FILE, document)
+    for model, fitted in document["models"].items():
+        emit("fit_extractive", model=model, threshold=fitted["threshold"], **fitted["held_out"])
 
 
 if __name__ == "__main__":

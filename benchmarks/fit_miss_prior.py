@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from miss_rate_data import COLLECTIONS, STRATEGIES, judged
-from timing import ROOT, data_folder, skipped
+from timing import ROOT, data_folder, emit, skipped
 
 from rag_eval.core.arrays import FloatArray
 from rag_eval.storage.hashing import digest
@@ -70,12 +70,11 @@ def fit_prior(given: Sets, kind: Kind = "any", *, without: str = "") -> Prior:
     sets = {name: given[name] for name in FITTED_ON if name != without}
     intercepts, shared, spread = _fitted(sets)
     if kind != "any":
-        _, shared, spread = _fitted(
-            {
-                name: {key: part for key, part in its.items() if kind == kind_of(key)}
-                for name, its in sets.items()
-            }
-        )
+        of_kind = {
+            name: {key: part for key, part in its.items() if kind == kind_of(key)}
+            for name, its in sets.items()
+        }
+        _, shared, spread = _fitted(of_kind)
     intercept = round(float(intercepts.mean()), DIGITS)
     widths = np.round([float(np.std(intercepts, ddof=1)), *spread], DIGITS).tolist()
     return Prior(
@@ -191,11 +190,7 @@ def main() -> None:
     )
     for name, figures in held.items():
         for strategy, its in figures.items():
-            print(
-                json.dumps(
-                    {"bench": "fit_miss_prior", "held_out": name, "strategy": strategy, **its}
-                )
-            )
+            emit("fit_miss_prior", held_out=name, strategy=strategy, **its)
 
 
 if __name__ == "__main__":

@@ -12,13 +12,12 @@ that were fitted without it.
 """
 
 import dataclasses
-import json
 from typing import Any
 
 import numpy as np
 import planting
 from sklearn.linear_model import LogisticRegression
-from timing import ROOT, data_folder, skipped
+from timing import data_folder, emit, skipped, write_coefficients
 
 from rag_eval.trust.topic_shift import FEATURES, FILE, features_of, space_of
 
@@ -98,12 +97,9 @@ def fitted(hosts: list[Host]) -> tuple[np.ndarray, float, float, float]:
     for share, formed in ((FORMED_SHARE, True), (PLAIN_SHARE, False)):
         highest = [_highest(host, slope, bias, formed=formed) for host in hosts]
         values = np.concatenate(highest)
+        shares = [np.full(len(part), 1 / len(part) / len(hosts)) for part in highest]
         order = np.argsort(values)[::-1]
-        reached = np.cumsum(
-            np.concatenate([np.full(len(part), 1 / len(part) / len(hosts)) for part in highest])[
-                order
-            ]
-        )
+        reached = np.cumsum(np.concatenate(shares)[order])
         limits.append(float(np.round(values[order][np.searchsorted(reached, share)], 2)))
     return slope, bias, limits[0], limits[1]
 
@@ -136,19 +132,13 @@ def main() -> None:
         return
     rng = np.random.default_rng(SEED)
     plants, corpora = planting.plants(folder, rng), planting.corpora(folder)
-    hosts = {
-        name: measured(
-            planting.docstrings(name) if name in planting.PACKAGES else corpora[name], plants, rng
-        )
-        for name in HOSTS
-    }
+    corpora |= {name: planting.docstrings(name) for name in planting.PACKAGES}
+    hosts = {name: measured(corpora[name], plants, rng) for name in HOSTS}
     slope, bias, formed, plain = fitted(list(hosts.values()))
-    held_out = {
-        name: found(
-            host, *fitted([other for other_name, other in hosts.items() if other_name != name])
-        )
-        for name, host in hosts.items()
-    }
+    held_out = {}
+    for name, host in hosts.items():
+        others = [other for other_name, other in hosts.items() if other_name != name]
+        held_out[name] = found(host, *fitted(others))
     document: dict[str, Any] = {
         "schema_version": 1,
         "provenance": {
@@ -167,12 +157,10 @@ def main() -> None:
         "thresholds": {"formed": formed, "plain": plain},
         "weights": {**dict(zip(FEATURES, slope.tolist(), strict=True)), "bias": bias},
     }
-    (ROOT / "rag_eval" / "trust" / FILE).write_text(
-        json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="utf-8"
-    )
-    print(json.dumps({"bench": "fit_topic_shift", "formed": formed, "plain": plain}))
+    write_coefficients("trust", FILE, document)
+    emit("fit_topic_shift", formed=formed, plain=plain)
     for name, figures in held_out.items():
-        print(json.dumps({"bench": "fit_topic_shift", "host": name, **figures}))
+        emit("fit_topic_shift", host=name, **figures)
 
 
 if __name__ == "__main__":

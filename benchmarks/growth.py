@@ -8,7 +8,6 @@ each size with the seconds of every stage, and one with log(t2 / t1) / log(n2 / 
 """
 
 import argparse
-import json
 import math
 import multiprocessing
 import resource
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from nightly import write_synthetic
-from timing import indexed_text, json_lines
+from timing import emit, indexed_text, json_lines
 
 from rag_eval.corpus.analyzer import Analyzer
 from rag_eval.retrieval.dense import ExactSearch
@@ -70,10 +69,10 @@ def main() -> None:
     for size in parser.parse_args().passages:
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
             lines.append(process.submit(measure, size).result())
-        print(json.dumps({"bench": "growth", **lines[-1]}), flush=True)
+        emit("growth", **lines[-1])
     (few, many), step = (line["seconds"] for line in lines), math.log(size / lines[0]["passages"])
     exponents = {name: round(math.log(many[name] / few[name]) / step, 2) for name in many}
-    print(json.dumps({"bench": "growth", "exponent": exponents}))
+    emit("growth", exponent=exponents)
 
 
 if __name__ == "__main__":

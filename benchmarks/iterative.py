@@ -14,15 +14,15 @@ part, with the expansion strategies nested.
 
 import csv
 import dataclasses
-import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from miss_rate_data import group_questions
-from timing import ROOT, data_folder, json_lines, skipped
+from timing import ROOT, data_folder, emit, json_lines, skipped
 
 from rag_eval.core.arrays import Float32Array
 from rag_eval.core.errors import Embedding, InputError
@@ -121,12 +121,8 @@ def scifact_cases(data: Path) -> Iterator[Case]:
     words = CorpusWords(table, TermSpace(table.terms, table.n_terms))
 
     def recall(rows: np.ndarray, places: np.ndarray) -> np.ndarray:
-        return np.array(
-            [
-                np.isin(gold[place], row[:K]).mean()
-                for row, place in zip(rows, places.tolist(), strict=True)
-            ]
-        )
+        pairs = zip(rows, places.tolist(), strict=True)
+        return np.array([np.isin(gold[place], row[:K]).mean() for row, place in pairs])
 
     lexical = Bm25s(table.terms, table.n_terms, k1=0.9, b=0.4)
     embed = Embedder(data / "embeddings" / "all-MiniLM-L6-v2.npz")
@@ -147,30 +143,14 @@ def scifact_cases(data: Path) -> Iterator[Case]:
         ("vector", by_vector, by_term),
         ("hybrid", both, by_term),
     ):
-        yield Case(
-            "scifact",
-            name,
-            words,
-            texts,
-            groups,
-            search,
-            other,
-            name == "vector",
-            recall,
-            embed(texts),
-            chunks,
-        )
+        found = ("scifact", name, words, texts, groups, search, other, name == "vector", recall)
+        yield Case(*found, embed(texts), chunks)
 
 
 def pandas_cases(home: Path) -> Iterator[Case]:
     evaluation = open_gold_set(
         ROOT / "gold_sets" / "pandas_api",
-        Settings(
-            home=home,
-            reports=home / "reports",
-            gold_sets=ROOT / "gold_sets",
-            tracking_uri="refused://",
-        ),
+        Settings(home=home, reports=home / "reports", tracking_uri="refused://"),
     )
     opened = open_index(evaluation, evaluation.runner.get(AdmittedChunks))
     gold = GoldArrays(
@@ -178,14 +158,8 @@ def pandas_cases(home: Path) -> Iterator[Case]:
         evaluation.runner.get(AdmittedChunks).chunks,
     )
     judged = gold.qrels_document
-    wanted = [
-        set(
-            judged.items[judged.indptr[q] : judged.indptr[q + 1]][
-                judged.gains[judged.indptr[q] : judged.indptr[q + 1]] > 0
-            ].tolist()
-        )
-        for q in gold.query_of.tolist()
-    ]
+    parts = [slice(*judged.indptr[q : q + 2].tolist()) for q in gold.query_of.tolist()]
+    wanted = [set(judged.items[part][judged.gains[part] > 0].tolist()) for part in parts]
     asked = np.array([place for place, its in enumerate(wanted) if its])
 
     def recall(rows: np.ndarray, places: np.ndarray) -> np.ndarray:
@@ -199,10 +173,8 @@ def pandas_cases(home: Path) -> Iterator[Case]:
     words = CorpusWords(table, TermSpace(table.terms, table.n_terms))
     texts = gold.variants["text"].to_numpy()[asked].tolist()
     lexical = ReadyStrategy(Bm25(name="plain", kind="bm25"), opened.index)
-    dense = ReadyStrategy(
-        Vector(name="plain-vector", kind="vector", embedding=Embedding(model="lsa-256")),
-        opened.index,
-    )
+    spec = Vector(name="plain-vector", kind="vector", embedding=Embedding(model="lsa-256"))
+    dense = ReadyStrategy(spec, opened.index)
     source = dense.source
     if source is None:
         raise TypeError("a vector strategy has an embedding")
@@ -286,31 +258,27 @@ def measure(case: Case) -> None:
                 case.groups,
             )
             line = {
-                "bench": "iterative",
                 "collection": case.bench,
                 "strategy": case.name,
                 "basis": basis,
                 "part": part,
                 "recall_at_10_base": round(float(before[mask].mean()), 4),
                 "triggered_share": round(accounts[0].triggered / accounts[0].questions, 3),
-                **{
-                    name: round(value, 4) if isinstance(value, float) else value
-                    for name, value in accounts[0].as_json().items()
-                    if name != "strategy"
-                },
             }
+            rounded = [_round(account.as_json()) for account in accounts]
+            line |= {name: value for name, value in rounded[0].items() if name != "strategy"}
             if part == "all":
-                line["by_expansion"] = [
-                    {
-                        name: round(value, 4) if isinstance(value, float) else value
-                        for name, value in its.as_json().items()
-                    }
-                    for its in accounts[1:]
-                ]
-                line["stopped"] = {
-                    why: done.stopped.count(why) for why in sorted(set(done.stopped))
-                }
-            print(json.dumps(line), flush=True)
+                reasons = sorted(set(done.stopped))
+                line["by_expansion"] = rounded[1:]
+                line["stopped"] = {reason: done.stopped.count(reason) for reason in reasons}
+            emit("iterative", **line)
+
+
+def _round(figures: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: round(value, 4) if isinstance(value, float) else value
+        for name, value in figures.items()
+    }
 
 
 def main(wanted: list[str]) -> None:

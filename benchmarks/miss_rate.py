@@ -55,14 +55,7 @@ def _judge(labelled: Labelled, predicted: np.ndarray) -> Validation:
 
 def _keep_signals(labelled: Labelled, names: Sequence[str]) -> Labelled:
     at = [labelled.names.index(name) for name in names]
-    return Labelled(
-        tuple(names),
-        labelled.signals[:, at],
-        labelled.missed,
-        labelled.group,
-        labelled.weight,
-        labelled.question,
-    )
+    return dataclasses.replace(labelled, names=tuple(names), signals=labelled.signals[:, at])
 
 
 def _skill(labelled: Labelled, predicted: np.ndarray) -> float:

@@ -8,7 +8,7 @@ quotations, so any discount improves it. So the answerer's own signal stands bes
 `miss_rate_less_base_rate_of_misses` compares with the same discount for every question.
 """
 
-import json
+from typing import Any
 
 import numpy as np
 from answer_sets_path import answer_sets
@@ -34,12 +34,7 @@ def _right(extracts: list[Extract], rows: np.ndarray) -> tuple[np.ndarray, np.nd
     )
     row = {document: i for i, document in enumerate(documents)}
     place = {query: i for i, query in enumerate(its.ids)}
-    lines = [
-        json.loads(line)
-        for line in (folder() / "scifact" / "evidence.jsonl")
-        .read_text(encoding="utf-8")
-        .splitlines()
-    ]
+    lines: list[Any] = [*json_lines(folder() / "scifact" / "evidence.jsonl")]
     gold = [
         (place[line["query_id"]], row[line["doc_id"]], span["start"], span["end"])
         for line in lines
@@ -141,14 +136,14 @@ def answers() -> None:
     frequencies = count_documents([comparable(document["text"]) for document in documents])
     for strategy in STRATEGIES:
         data = judged("scifact", strategy, "minilm")
-        rows, scores = data.batch.rows[:, :K], data.batch.norm[:, :K]
+        rows = data.batch.rows[:, :K]
         passages = [
             [
                 Passage(documents[row]["text"], documents[row]["title"], rank)
-                for rank, (row, score) in enumerate(zip(found, its_scores, strict=True), start=1)
+                for rank, row in enumerate(found, start=1)
                 if row >= 0
             ]
-            for found, its_scores in zip(rows.tolist(), scores.tolist(), strict=True)
+            for found in rows.tolist()
         ]
         extracts = answerer.answer(its.queries, passages)
         progress(f"answers {strategy}: answered")
@@ -171,19 +166,9 @@ def answers() -> None:
             ("with a rationale", said & has_rationale),
             ("all, those without a rationale are wrong", said),
         ):
-            bases = {
-                "groundedness": np.nan_to_num(grounded),
-                "signal of the answerer": signal,
-            }
+            bases = {"groundedness": np.nan_to_num(grounded), "signal of the answerer": signal}
             for basis, synthesis in bases.items():
                 about = {"strategy": strategy, "synthesis_confidence": basis, "claims": which}
-                _compared(
-                    about,
-                    data,
-                    kept,
-                    right,
-                    synthesis=synthesis,
-                    miss=miss,
-                    held=basis == "groundedness",
-                )
+                held = basis == "groundedness"
+                _compared(about, data, kept, right, synthesis=synthesis, miss=miss, held=held)
         progress(f"answers {strategy}: compared")

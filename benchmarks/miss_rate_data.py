@@ -11,7 +11,6 @@ and the whole paragraphs of the original XQuAD wordings only.
 
 import dataclasses
 import functools
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -37,13 +36,7 @@ from rag_eval.uncertainty.signals import SIGNALS, RankedBatch, TermSpace, signal
 COLLECTIONS = ("scifact", "xquad_sentences", "clapnq", "pandas_api")
 STRATEGIES = ("bm25", "vector", "hybrid")
 MODELS = ("minilm", "lsa-256")
-WORDINGS = (
-    "original",
-    "back-translation-es",
-    "back-translation-de",
-    "back-translation-ru",
-    "back-translation-zh",
-)
+WORDINGS = ("original", *(f"back-translation-{language}" for language in ("es", "de", "ru", "zh")))
 POOL = 100
 
 Ints = npt.NDArray[np.int64]
@@ -123,15 +116,9 @@ class Judged:
 
     def labelled(self, k: int = 10) -> Labelled:
         """Signals and outcomes of the target miss_any@k; every row was certain to be judged."""
-        n = len(self.first_gold)
-        return Labelled(
-            SIGNALS,
-            signals(self.batch, k),
-            self.missed(k),
-            self.collection.group,
-            np.ones(n),
-            self.collection.question,
-        )
+        weight, group = np.ones(len(self.first_gold)), self.collection.group
+        found = signals(self.batch, k)
+        return Labelled(SIGNALS, found, self.missed(k), group, weight, self.collection.question)
 
     def original(self) -> npt.NDArray[np.bool_]:
         """Which rows are original wordings."""
@@ -204,14 +191,9 @@ def _scifact() -> Collection:
             query, doc, gain = line.split("\t")
             if int(gain) > 0:
                 gold.setdefault(query, []).append(row[doc])
-    rows = [
-        (query["_id"], "original", query["text"])
-        for query in json_lines(base / "queries.jsonl")
-        if query["_id"] in gold
-    ]
-    return _collection(
-        "scifact", [indexed_text(document) for document in documents], ids, rows, gold
-    )
+    queries = json_lines(base / "queries.jsonl")
+    rows = [(row["_id"], "original", row["text"]) for row in queries if row["_id"] in gold]
+    return _collection("scifact", list(map(indexed_text, documents)), ids, rows, gold)
 
 
 def _xquad_sentences() -> Collection:
@@ -235,18 +217,10 @@ def _xquad_sentences() -> Collection:
             for start, end, chunk in places[row["doc_id"]]
             if start < first["end"] and first["start"] < end
         ]
-    by_wording = {
-        ("original", query["_id"]): query["text"] for query in json_lines(base / "queries.jsonl")
-    }
-    by_wording |= {
-        (row["paraphrase_id"], row["query_id"]): row["text"]
-        for row in json_lines(base / "paraphrases.jsonl")
-    }
-    rows = [
-        (question, wording, by_wording[wording, question])
-        for question in gold
-        for wording in WORDINGS
-    ]
+    queries, others = json_lines(base / "queries.jsonl"), json_lines(base / "paraphrases.jsonl")
+    text = {("original", row["_id"]): row["text"] for row in queries}
+    text |= {(row["paraphrase_id"], row["query_id"]): row["text"] for row in others}
+    rows = [(question, name, text[name, question]) for question in gold for name in WORDINGS]
     return _collection("xquad_sentences", texts, document, rows, gold)
 
 
@@ -261,12 +235,8 @@ def _clapnq() -> Collection:
     rows: list[tuple[str, str, str]] = []
     gold: dict[str, list[int]] = {}
     for name in ("answerable", "unanswerable"):
-        for line in (
-            (folder() / "clapnq" / f"clapnq_dev_{name}.jsonl")
-            .read_text(encoding="utf-8")
-            .splitlines()
-        ):
-            question = json.loads(line)
+        questions: list[Any] = [*json_lines(folder() / "clapnq" / f"clapnq_dev_{name}.jsonl")]
+        for question in questions:
             for passage in question["passages"]:
                 for sentence in passage["sentences"]:
                     if (passage["text"], sentence) not in chunk and sentence.strip():
@@ -297,13 +267,9 @@ def _pandas_api() -> Collection:
     from rag_eval.pipeline.evaluation import open_gold_set
 
     with tempfile.TemporaryDirectory() as place:
-        home = Path(place)
-        settings = Settings(
-            home=home,
-            reports=home / "reports",
-            gold_sets=ROOT / "gold_sets",
-            tracking_uri="refused://",
-        )
+        home, gold_sets = Path(place), ROOT / "gold_sets"
+        reports, nowhere = home / "reports", "refused://"
+        settings = Settings(home=home, reports=reports, gold_sets=gold_sets, tracking_uri=nowhere)
         evaluation = open_gold_set(ROOT / "gold_sets" / "pandas_api", settings)
         found = evaluation.runner.get(GoldVariants).artifact
         variants, qrels = found.frame("variants"), found.frame("qrels_document")
@@ -318,10 +284,7 @@ def _pandas_api() -> Collection:
         if gain > 0:
             gold.setdefault(query, []).extend(of_document.get(doc, []))
     rows = list(zip(variants["query_id"], variants["paraphrase_id"], variants["text"], strict=True))
-    texts = [
-        f"{title} {text}".strip()
-        for title, text in zip(chunks["title"], chunks["text"], strict=True)
-    ]
+    texts = (chunks["title"] + " " + chunks["text"]).str.strip().tolist()
     return _collection("pandas_api", texts, document, rows, gold)
 
 
@@ -336,30 +299,22 @@ def collection(name: str) -> Collection:
     }[name]()
 
 
-def _rankings(its: Collection, model: str, depth: int) -> dict[str, Ranking]:
+@functools.lru_cache(maxsize=8)
+def _search(name: str, model: str, depth: int) -> dict[str, Ranking]:
+    its = collection(name)
     queries, chunks = its.vectors(model)
     bm25 = its.bm25.search(its.query_terms, depth)
     vector = ExactSearch(chunks).search(queries, depth)
-    return {
-        "bm25": bm25,
-        "vector": vector,
-        "hybrid": weighted(bm25, vector, alpha=0.5, beta=0.5, depth=depth),
-    }
-
-
-@functools.lru_cache(maxsize=8)
-def _searched(name: str, model: str, depth: int) -> dict[str, Ranking]:
-    return _rankings(collection(name), model, depth)
+    hybrid = weighted(bm25, vector, alpha=0.5, beta=0.5, depth=depth)
+    return {"bm25": bm25, "vector": vector, "hybrid": hybrid}
 
 
 def judged(name: str, strategy: str, model: str = "lsa-256", depth: int = POOL) -> Judged:
     """Retrieve for a collection by one of STRATEGIES, at least POOL deep, and look up the gold."""
-    its, found = collection(name), _searched(name, model, max(depth, POOL))
+    its, found = collection(name), _search(name, model, max(depth, POOL))
     queries, chunks = its.vectors(model)
-    main, other = (
-        found[strategy].cut(depth),
-        found["vector" if strategy == "bm25" else "bm25"].cut(depth),
-    )
+    main = found[strategy].cut(depth)
+    other = found["vector" if strategy == "bm25" else "bm25"].cut(depth)
     question = its.question if len(np.unique(its.question)) < len(its.question) else None
     batch = RankedBatch(
         main.rows,
@@ -379,12 +334,5 @@ def judged(name: str, strategy: str, model: str = "lsa-256", depth: int = POOL) 
     codes = np.arange(len(its.queries), dtype=np.int64)[:, None] * n_chunks + main.rows
     relevant = np.isin(codes, its.gold[:, 0] * n_chunks + its.gold[:, 1]) & (main.rows >= 0)
     first = np.where(relevant.any(axis=1), relevant.argmax(axis=1) + 1.0, np.inf)
-    return Judged(
-        its,
-        strategy,
-        model,
-        batch,
-        relevant,
-        first,
-        np.bincount(its.gold[:, 0], minlength=len(its.queries)),
-    )
+    n_gold = np.bincount(its.gold[:, 0], minlength=len(its.queries))
+    return Judged(its, strategy, model, batch, relevant, first, n_gold)

@@ -21,7 +21,7 @@ import time
 from itertools import accumulate
 from pathlib import Path
 
-from timing import ROOT
+from timing import ROOT, emit
 
 GOALS_S = {"pandas_api": (20.0, 6.0)}
 STEP = re.compile(r"^  (.+): done in ([\d.]+) s", re.MULTILINE)
@@ -123,8 +123,8 @@ def main() -> None:
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     for process, night, goal in (("first", first, goals[0]), ("second", second, goals[1])):
         ratio = round(float(str(night["seconds"])) / float(str(first["seconds"])), 3)
-        line = {"bench": f"{name}, {process} process", **night, "goal_s": goal, "ratio": ratio}
-        print(json.dumps(line | {"peak_mib_of_both": round(peak)}))
+        about = {**night, "goal_s": goal, "ratio": ratio, "peak_mib_of_both": round(peak)}
+        emit(f"{name}, {process} process", **about)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,11 @@ whole guard.
 """
 
 import itertools
-import json
 import sys
 import tempfile
 from pathlib import Path
 
-from timing import ROOT, data_folder, skipped
+from timing import ROOT, data_folder, emit, skipped
 
 sys.path.insert(0, str(ROOT / "tests" / "reference"))
 from poisoned_corpus import FORMS, PLAIN, STRATEGIES, UNTRUSTED, attack, outcome
@@ -37,7 +36,6 @@ def main() -> None:
                 found = outcome(its, spec, Path(scratch), guard=guard, allowlist=allowlist)
                 has_bar = form != PLAIN and per_target > 1 and allowlist and guard == GUARDS[-1]
                 line = {
-                    "bench": "poisoning",
                     "form": form,
                     "per_target": per_target,
                     "strategy": spec.name,
@@ -50,7 +48,7 @@ def main() -> None:
                     "recall_at_5": round(found.recall, 4),
                     "bar": BAR if has_bar else None,
                 }
-                print(json.dumps(line), flush=True)
+                emit("poisoning", **line)
 
 
 if __name__ == "__main__":

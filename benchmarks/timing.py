@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -16,9 +17,20 @@ def data_folder() -> Path | None:
     return folder if (folder / "scifact" / "corpus.jsonl").is_file() else None
 
 
+def emit(bench: str, **figures: object) -> None:
+    """Print one JSON line."""
+    print(json.dumps({"bench": bench, **figures}), flush=True)
+
+
 def skipped(bench: str, reason: str) -> None:
     """Print the reason why nothing was measured."""
-    print(json.dumps({"bench": bench, "skipped": reason}))
+    emit(bench, skipped=reason)
+
+
+def write_coefficients(room: str, file: str, document: dict[str, Any]) -> None:
+    """Write fitted numbers to a room of the package."""
+    text = json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False)
+    (ROOT / "rag_eval" / room / file).write_text(text + "\n", encoding="utf-8")
 
 
 def json_lines(path: Path) -> list[dict[str, str]]:
@@ -48,15 +60,5 @@ def alternate(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, 
 
 def report(bench: str, ours: float, reference: float, bar: float, **more: object) -> None:
     """Print the one line; `ratio` is ours / reference."""
-    print(
-        json.dumps(
-            {
-                "bench": bench,
-                "ours_s": round(ours, 4),
-                "reference_s": round(reference, 4),
-                "ratio": round(ours / reference, 3),
-                "bar": bar,
-                **more,
-            }
-        )
-    )
+    seconds = {"ours_s": round(ours, 4), "reference_s": round(reference, 4)}
+    emit(bench, **seconds, ratio=round(ours / reference, 3), bar=bar, **more)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import planting
-from timing import data_folder, skipped
+from timing import data_folder, emit, skipped
 
 from rag_eval.trust.topic_shift import topic_shift
 
@@ -48,9 +48,8 @@ def measure_attacks(
             near = (inside["start"] < planted.end) & (inside["end"] > planted.start)
             hits[kind].append(bool((near & (inside["row"] == row)).any()))
     for kind, values in sorted(hits.items()):
-        about = {"bench": "topic_shift", "host": host, "poisoned_share": share, "attack": kind}
-        figures = {"planted": len(values), "found": round(float(np.mean(values)), 3)}
-        print(json.dumps(about | figures))
+        about = {"host": host, "poisoned_share": share, "attack": kind, "planted": len(values)}
+        emit("topic_shift", **about, found=round(float(np.mean(values)), 3))
 
 
 def main() -> None:
@@ -63,8 +62,7 @@ def main() -> None:
         findings = topic_shift(documents, [name] * len(documents))
         warned = findings.groupby("rule")["row"].nunique() / len(documents)
         shares = {rule: round(float(share), 4) for rule, share in warned.items()}
-        about = {"bench": "topic_shift", "clean": name, "documents": len(documents)}
-        print(json.dumps(about | shares))
+        emit("topic_shift", clean=name, documents=len(documents), **shares)
     attacks = read_attacks(folder)
     for host in ("xquad", "pandas"):
         for share in SHARES:

@@ -7,12 +7,12 @@ kind of adversarial text a line with `ratio`, the time of 10 MB over that of 1.2
 """
 
 import gc
-import json
 import sys
 import time
 from collections.abc import Callable
 
-from timing import ROOT, data_folder, indexed_text, json_lines, report, skipped
+import numpy as np
+from timing import ROOT, data_folder, emit, indexed_text, json_lines, report, skipped
 
 sys.path.insert(0, str(ROOT / "tests" / "reference"))
 
@@ -66,8 +66,7 @@ def _corpus(name: str, texts: list[str], rules: RuleSet) -> None:
     about = {"corpus": name, "texts": len(texts), "version": rules.version}
     report("trust_scan", seconds["scan"], seconds["tokenise"], BAR, **about)
     share = round(seconds["screen"] / seconds["tokenise"], 3)
-    line = {"bench": "trust_screen", "ours_s": round(seconds["screen"], 4), "ratio": share}
-    print(json.dumps(line | about), flush=True)
+    emit("trust_screen", ours_s=round(seconds["screen"], 4), ratio=share, **about)
 
 
 def _growth(name: str, rules: RuleSet) -> None:
@@ -80,8 +79,8 @@ def _growth(name: str, rules: RuleSet) -> None:
         screen([text], rules, sentences=False)
         taken.append(time.process_time() - started)
         gc.enable()
-    line = {"bench": "trust_growth", "text": name, "seconds": [round(each, 3) for each in taken]}
-    print(json.dumps(line | {"ratio": round(taken[-1] / max(taken[0], 1e-6), 2)}), flush=True)
+    seconds, ratio = np.round(taken, 3).tolist(), round(taken[-1] / max(taken[0], 1e-6), 2)
+    emit("trust_growth", text=name, seconds=seconds, ratio=ratio)
 
 
 if __name__ == "__main__":
