@@ -1,7 +1,7 @@
 """Apply deliberate faults to a copy of the checkout and print those that no test catches.
 
 `faults.toml` lists the faults. Each names the code to replace, never its file, so a fault survives
-a move and a reformatting: Python code is compared as a syntax tree, other text without white space.
+a move and a reformatting: code is compared as a syntax tree.
 
     python tests/faults.py                   all faults
     python tests/faults.py --check-anchors   only look up each fault's code and tests
@@ -27,27 +27,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 FAULTS = Path(__file__).with_suffix(".toml")
 PACKAGE = "rag_eval"
-TEXT_FILES = {".html", ".j2", ".js", ".css", ".svg", ".json", ".yaml", ".toml", ".txt"}
 TIMEOUT_S = 300
 PRELOADED = (
-    "numpy",
-    "pandas",
-    "pyarrow.parquet",
-    "scipy.stats",
-    "sklearn.linear_model",
-    "pydantic_settings",
-    "sqlalchemy",
-    "jinja2",
-    "dagster",
-    "httpx",
-    "starlette.testclient",
-    "typer.testing",
-)
+    "numpy pandas pyarrow.parquet scipy.stats sklearn.linear_model pydantic_settings sqlalchemy "
+    "jinja2 dagster httpx starlette.testclient typer.testing"
+).split()
 """Libraries that are imported once for all faults: importing them takes longer than most tests."""
 TESTS_FAILED = 1  # pytest's exit code; 2 and above mean that no test judged the fault
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -63,8 +52,8 @@ class FaultError(Exception):
 class Fault:
     """One deliberate fault.
 
-    `old` is an expression, statements that follow each other, or with `text` a part of a file that
-    is not Python. `function` narrows the search to a function, a class or `Class.method`.
+    `old` is an expression or statements that follow each other. `function` narrows the search to a
+    function, a class or `Class.method`.
     """
 
     name: str
@@ -73,12 +62,9 @@ class Fault:
     new: str
     tests: tuple[str, ...]
     function: str = ""
-    keyword: str = ""
-    text: bool = False
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where a fault goes: a file and the bytes to replace."""
 
     path: Path
@@ -87,8 +73,7 @@ class Place:
     new: str
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The verdict of the tests on a fault: caught, SURVIVED or error."""
 
     fault: Fault
@@ -109,24 +94,21 @@ class Module:
 
     @cached_property
     def nodes(self) -> list[tuple[ast.AST, str]]:
+        """Every node with its scope."""
         return list(_scoped_nodes(self.tree, ""))
 
     @cached_property
     def expressions(self) -> list[tuple[ast.expr, str, str]]:
         """Every expression with its scope and its dump."""
-        return [
-            (node, scope, ast.dump(node))
-            for node, scope in self.nodes
-            if isinstance(node, ast.expr)
-        ]
+        found = [(node, scope) for node, scope in self.nodes if isinstance(node, ast.expr)]
+        return [(node, scope, ast.dump(node)) for node, scope in found]
 
     def span(self, first: ast.AST, last: ast.AST) -> tuple[int, int]:
-        start: Any = first
-        end: Any = last
-        return (
-            self.line_starts[start.lineno - 1] + start.col_offset,
-            self.line_starts[end.end_lineno - 1] + end.end_col_offset,
-        )
+        """Return the place of nodes in the bytes of the file."""
+        a: Any = first
+        b: Any = last
+        lines = self.line_starts
+        return lines[a.lineno - 1] + a.col_offset, lines[b.end_lineno - 1] + b.end_col_offset
 
 
 def _scoped_nodes(node: ast.AST, scope: str) -> Iterator[tuple[ast.AST, str]]:
@@ -157,22 +139,14 @@ def find_place(fault: Fault, root: Path, modules: list[Module]) -> Place:
     FaultError
         The code is not there, or more than once.
     """
-    places = list(_text_places(fault, root) if fault.text else _code_places(fault, modules))
+    places = list(_places(fault, modules))
     if len(places) != 1:
         files = ", ".join(str(place.path.relative_to(root)) for place in places) or "no file"
         raise FaultError(f"found {len(places)} times, expected once ({files})")
     return places[0]
 
 
-def _text_places(fault: Fault, root: Path) -> Iterator[Place]:
-    pattern = re.compile(rb"\s+".join(re.escape(word.encode()) for word in fault.old.split()))
-    for path in sorted((root / PACKAGE).rglob("*")):
-        if path.suffix in TEXT_FILES:
-            for match in pattern.finditer(path.read_bytes()):
-                yield Place(path, match.start(), match.end(), fault.new)
-
-
-def _code_places(fault: Fault, modules: list[Module]) -> Iterator[Place]:
+def _places(fault: Fault, modules: list[Module]) -> Iterator[Place]:
     wanted = ast.parse(fault.old).body
     ast.parse(fault.new)
     if len(wanted) == 1 and isinstance(wanted[0], ast.Expr):
@@ -200,12 +174,8 @@ def _statement_places(
         for at in range(len(body) - len(dumps) + 1):
             part = body[at : at + len(dumps)]
             if [ast.dump(statement) for statement in part] == dumps:
-                indent = "\n" + " " * part[0].col_offset
-                yield Place(
-                    module.path,
-                    *module.span(part[0], part[-1]),
-                    indent.join(fault.new.splitlines()),
-                )
+                new = ("\n" + " " * part[0].col_offset).join(fault.new.splitlines())
+                yield Place(module.path, *module.span(part[0], part[-1]), new)
 
 
 def _is_within(scope: str, function: str) -> bool:
@@ -235,14 +205,9 @@ def check_anchors(faults: list[Fault]) -> list[str]:
 
 def copy_checkout(folder: Path) -> Path:
     """Copy every file that git knows or would add."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-coz", "--exclude-standard"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    for name in listed.stdout.split("\0"):
+    command = ["git", "ls-files", "-coz", "--exclude-standard"]
+    listed = subprocess.check_output(command, cwd=ROOT, text=True)
+    for name in listed.split("\0"):
         if name and (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
@@ -261,10 +226,8 @@ def _test_process(copy: str, arguments: list[str], output: str) -> None:
     data = os.environ.get("RAG_EVAL_TEST_DATA", str(ROOT.parent / "shared" / "data"))
     os.environ |= {"PYTHONPATH": copy, "RAG_EVAL_TEST_DATA": data}
     os.chdir(copy)
-    sys.path[:] = [
-        copy,
-        *(folder for folder in sys.path if folder not in {str(ROOT), str(Path(__file__).parent)}),
-    ]
+    here = {str(ROOT), str(Path(__file__).parent)}
+    sys.path[:] = [copy, *(folder for folder in sys.path if folder not in here)]
     with Path(output).open("w", encoding="utf-8") as stream:
         os.dup2(stream.fileno(), 1)
         os.dup2(stream.fileno(), 2)
@@ -275,22 +238,13 @@ def _test_process(copy: str, arguments: list[str], output: str) -> None:
     os._exit(code)
 
 
-def run_tests(copy: Path, tests: tuple[str, ...], keyword: str) -> tuple[int | None, str]:
+def run_tests(copy: Path, tests: tuple[str, ...]) -> tuple[int | None, str]:
     """Run tests over a copy until one fails.
 
     Returns pytest's exit code, None where the tests ran too long, and their output.
     """
-    arguments = [
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        "--tb=no",
-        "-W",
-        "ignore::pytest.PytestAssertRewriteWarning",
-        *tests,
-        *(["-k", keyword] if keyword else []),
-    ]
+    quiet = "-q -x -p no:cacheprovider --tb=no -W ignore::pytest.PytestAssertRewriteWarning"
+    arguments = [*quiet.split(), *tests]
     output = copy.parent / f"{copy.name}.log"
     process = multiprocessing.get_context("forkserver").Process(
         target=_test_process, args=(str(copy), arguments, str(output))
@@ -312,10 +266,10 @@ def judge(fault: Fault, copy: Path, modules: list[Module]) -> Verdict:
         whole = place.path.read_bytes()
         try:
             write(place.path, whole[: place.start] + place.new.encode() + whole[place.end :])
-            status, detail = read_outcome(*run_tests(copy, fault.tests, fault.keyword))
+            status, detail = read_outcome(*run_tests(copy, fault.tests))
         finally:
             write(place.path, whole)
-        if status == "caught" and run_tests(copy, (detail.partition("[")[0],), "")[0] != 0:
+        if status == "caught" and run_tests(copy, (detail.partition("[")[0],))[0] != 0:
             status, detail = "error", f"fails without the fault too: {detail}"
     except (FaultError, SyntaxError) as error:
         status, detail = "error", str(error)
@@ -359,21 +313,12 @@ def judge_all(faults: list[Fault], jobs: int) -> Iterator[Verdict]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--room", action="append", help="only faults of this room; may be given again"
-    )
-    parser.add_argument(
-        "--name", action="append", help="only the fault of this name; may be given again"
-    )
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
+    parser.add_argument("--room", action="append", help="only this room; may be given again")
+    parser.add_argument("--name", action="append", help="only this fault; may be given again")
     parser.add_argument("-n", "--jobs", type=int, default=1, help="faults judged at the same time")
-    parser.add_argument(
-        "--check-anchors",
-        action="store_true",
-        help="look up the code and the tests of each fault, run nothing",
-    )
+    parser.add_argument("--check-anchors", action="store_true", help="run no test")
     asked = parser.parse_args()
     faults = [
         fault
@@ -393,13 +338,8 @@ def main() -> int:
     counts: Counter[str] = Counter()
     for verdict in judge_all(faults, asked.jobs):
         counts[verdict.status] += 1
-        print(
-            f"{verdict.status:8} {verdict.seconds:5.1f} s",
-            f"{verdict.fault.room}/{verdict.fault.name}",
-            verdict.detail,
-            sep="  ",
-            flush=True,
-        )
+        name = f"{verdict.fault.room}/{verdict.fault.name}"
+        print(f"{verdict.status:8} {verdict.seconds:5.1f} s  {name}  {verdict.detail}", flush=True)
     shown = ", ".join(f"{counts[status]} {status}" for status in ("caught", "SURVIVED", "error"))
     print(f"{len(faults)} faults: {shown}")
     return 0 if counts["caught"] == len(faults) else 1
