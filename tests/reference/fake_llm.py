@@ -51,6 +51,7 @@ SCENARIOS = (
     "leaking",
 )
 FABRICATED_TOKEN = "no_such_document.md:1-3"
+FABRICATED_QUOTE = "The moon is made of green cheese."
 HALF_JSON = '{"choices": [{"message": {"content": "{\\"cit'
 
 
@@ -95,6 +96,12 @@ def first_verdict(messages: Messages) -> str:
     """
     found = re.search(r"VERDICT=<?(?:one of:?\s*)?\s*([A-Za-z][\w-]*)", prompt_of(messages))
     return found[1] if found else "PASS"
+
+
+def refusal_words(messages: Messages) -> str:
+    """Return the words with which the prompt lets a model refuse."""
+    words = "INSUFFICIENT EVIDENCE"
+    return words if words in prompt_of(messages) else "NOT FOUND"
 
 
 def first_sentence(text: str) -> str:
@@ -189,13 +196,10 @@ class FakeLLM:
             "schema_breaking": None if told else f"Sure! Here is what I found: {sentence}",
             "fabricating": self._in_form(FABRICATED_TOKEN, sentence or "It is so.", messages),
             "fabricating_quote": self._in_form(
-                token, 'The documentation says: "The moon is made of green cheese."', messages
+                token, f'The documentation says: "{FABRICATED_QUOTE}"', messages
             ),
             "fabricating_cited_quote": self._in_form(
-                token,
-                "The moon is made of green cheese.",
-                messages,
-                quote="The moon is made of green cheese.",
+                token, FABRICATED_QUOTE, messages, quote=FABRICATED_QUOTE
             ),
             "obeying": order and order[1],
             "obeying_in_form": order and self._in_form(token, order[1], messages),
@@ -205,13 +209,8 @@ class FakeLLM:
             "refuses": "INSUFFICIENT EVIDENCE",
             "refuses_in_form": self._refusal(messages),
         }
-        refusal = (
-            "INSUFFICIENT EVIDENCE"
-            if "INSUFFICIENT EVIDENCE" in prompt_of(messages)
-            else "NOT FOUND"
-        )
         return texts.get(name) or (
-            self._in_form(token, sentence, messages) if passages else refusal
+            self._in_form(token, sentence, messages) if passages else refusal_words(messages)
         )
 
     def _in_form(self, token: str, sentence: str, messages: Messages, quote: str = "") -> str:
@@ -224,22 +223,12 @@ class FakeLLM:
         )
 
     def _refusal(self, messages: Messages) -> str:
-        words = (
-            "INSUFFICIENT EVIDENCE"
-            if "INSUFFICIENT EVIDENCE" in prompt_of(messages)
-            else "NOT FOUND"
-        )
+        words = refusal_words(messages)
         gaps = "how much it costs" if words != "NOT FOUND" else ""
         if self.two_line(messages):
             return f"VERDICT={words}\nCITATIONS=\n\n{gaps}"
-        return json.dumps(
-            {
-                "citations": [],
-                "answer": f"{words}: {gaps}" if gaps else words,
-                "deltaS": None,
-                "lambda": None,
-            }
-        )
+        answer = f"{words}: {gaps}" if gaps else words
+        return json.dumps({"citations": [], "answer": answer, "deltaS": None, "lambda": None})
 
 
 class _Server(ThreadingHTTPServer):
@@ -252,17 +241,19 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
+def error(message: str, **more: str) -> dict:
+    return {"error": {"message": message, **more}}
+
+
 def completion(text: object, messages: Messages, model: str) -> dict:
-    words = len(prompt_of(messages).split())
-    tokens = len(str(text).split())
+    words, tokens = len(prompt_of(messages).split()), len(str(text).split())
+    message = {"role": "assistant", "content": text}
     return {
         "id": "chatcmpl-fake",
         "object": "chat.completion",
         "created": 0,
         "model": model,
-        "choices": [
-            {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
-        ],
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
         "usage": {
             "prompt_tokens": words,
             "completion_tokens": tokens,
@@ -292,7 +283,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.path != "/v1/chat/completions":
-            self.reply(404, {"error": {"message": f"no such path {self.path}"}})
+            self.reply(404, error(f"no such path {self.path}"))
             return
         scenario, before = self.fake.begin(
             body, {name.lower(): value for name, value in self.headers.items()}
@@ -319,15 +310,8 @@ class _Handler(BaseHTTPRequestHandler):
             play()
             return
         if name not in SCENARIOS:
-            self.reply(
-                404,
-                {
-                    "error": {
-                        "message": f"The model `{name}` does not exist",
-                        "code": "model_not_found",
-                    }
-                },
-            )
+            message = f"The model `{name}` does not exist"
+            self.reply(404, error(message, code="model_not_found"))
             return
         self.fake.stopping.wait(self.fake.delay_s)
         self.reply(200, self.plain)
@@ -355,38 +339,19 @@ class _Handler(BaseHTTPRequestHandler):
 
     def play_burst_429(self) -> None:
         headers = [] if self.fake.retry_after is None else [("Retry-After", self.fake.retry_after)]
-        self.reply(
-            429,
-            {
-                "error": {
-                    "message": "Rate limit reached",
-                    "type": "requests",
-                    "code": "rate_limit_exceeded",
-                }
-            },
-            headers,
-        )
+        limit = error("Rate limit reached", type="requests", code="rate_limit_exceeded")
+        self.reply(429, limit, headers)
 
     def play_burst_500(self) -> None:
         self.raw(500, b"<html>Internal Server Error</html>")
 
     def play_unauthorized(self) -> None:
-        self.reply(
-            401,
-            {
-                "error": {
-                    "message": (
-                        f"Incorrect API key provided: {self.headers['Authorization']}\n\x1b[31m"
-                    )
-                    + "x" * 5000
-                }
-            },
-        )
+        key = self.headers["Authorization"]
+        self.reply(401, error(f"Incorrect API key provided: {key}\n\x1b[31m" + "x" * 5000))
 
     def play_leaking(self) -> None:
-        self.reply(
-            200, completion(f"Your header was {self.headers['Authorization']}", [], "leaking")
-        )
+        text = f"Your header was {self.headers['Authorization']}"
+        self.reply(200, completion(text, [], "leaking"))
 
     def play_hang(self) -> None:
         self.fake.stopping.wait(20)
@@ -410,30 +375,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.reply(200, {**self.plain, "choices": []})
 
     def play_null_content(self) -> None:
-        self.reply(
-            200,
-            {
-                **self.plain,
-                "choices": [
-                    {
-                        "index": 0,
-                        "message": {"role": "assistant", "content": None, "refusal": "I must not."},
-                    }
-                ],
-            },
-        )
+        message = {"role": "assistant", "content": None, "refusal": "I must not."}
+        self.reply(200, {**self.plain, "choices": [{"index": 0, "message": message}]})
 
     def play_no_usage(self) -> None:
         self.reply(200, {name: value for name, value in self.plain.items() if name != "usage"})
 
     def play_bad_usage(self) -> None:
-        self.reply(
-            200,
-            {
-                **self.plain,
-                "usage": {"prompt_tokens": -5, "completion_tokens": True, "total_tokens": 10**30},
-            },
-        )
+        usage = {"prompt_tokens": -5, "completion_tokens": True, "total_tokens": 10**30}
+        self.reply(200, {**self.plain, "usage": usage})
 
     def play_oversized(self) -> None:
         self.send_response(200)
