@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from cli_project import Project
+from cli_project import PAGES, Project, set_apart
 from requirements import bound_skips, report_missing
 from shared_runs import SharedRuns
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = "RAG_EVAL_HTML_REPORT"
 os.environ.setdefault(PAGES, "false")
 """A page costs more time than the rest of a tiny run, so only tests with `pages` write it."""
 MEMORY, ENOUGH = Path("/dev/shm"), 8e9  # noqa: S108 - pytest makes its own private folder there
@@ -98,18 +97,6 @@ def pages():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(PAGES, "true")
         yield
-
-
-def set_apart(patch: pytest.MonkeyPatch, root: Path, tracking_store: str) -> Project:
-    """Make a project that reads no settings and no folder of the machine."""
-    kept = {"RAG_EVAL_TEST_DATA", PAGES}
-    for name in {name for name in os.environ if name.startswith("RAG_EVAL_")} - kept:
-        patch.delenv(name)
-    patch.setenv("RAG_EVAL_TRACKING_URI", tracking_store)
-    patch.setenv("RAG_EVAL_LATENCY_QUERIES", "2")
-    patch.setenv("RAG_EVAL_PRIMARY_GOLD_SET", "tiny")
-    patch.chdir(root)
-    return Project(root)
 
 
 @pytest.fixture

@@ -33,75 +33,51 @@ finally:
 
 @pytest.fixture
 def judged(project, monkeypatch):
-    def run(behaviour="good", rate=1.0, exit_code=0):
+    """Run with a judge; return the report, its part on faithfulness, and the judge's requests."""
+    project.write("gold_set.yaml", CONFIG.replace("top_k: 5}", "top_k: 5, ragas_sample_rate: 1}"))
+    monkeypatch.setenv("RAG_EVAL_RAGAS_ENDPOINT", "judge")
+    monkeypatch.setenv("FEATURE_RAGAS_EVAL", "1")
+
+    def run(behaviour="good"):
         with FakeJudge(behaviour) as judge:
-            endpoint = {
-                "base_url": judge.base_url,
-                "model": "judge-1",
-                "api_key": KEY,
-                "max_retries": 0,
-                "timeout_s": 20,
-            }
+            endpoint = {"base_url": judge.base_url, "model": "judge-1", "api_key": KEY}
+            endpoint |= {"max_retries": 0, "timeout_s": 20}
             monkeypatch.setenv("RAG_EVAL_ENDPOINTS", json.dumps({"judge": endpoint}))
-            monkeypatch.setenv("RAG_EVAL_RAGAS_ENDPOINT", "judge")
-            monkeypatch.setenv("FEATURE_RAGAS_EVAL", "1")
-            (project.gold / "gold_set.yaml").write_text(
-                CONFIG.replace("top_k: 5}", f"top_k: 5, ragas_sample_rate: {rate}}}"),
-                encoding="utf-8",
-            )
-            result = project.invoke("run", "tiny")
-            assert result.exit_code == exit_code, result.output
-            assert "Traceback" not in result.output
-            return result, len(judge.requests)
+            result = project.run()
+            report = project.report()
+            assert KEY not in result.output
+            assert first_fault(report) is None
+            return report, report["answers"]["faithfulness"], len(judge.requests)
 
     return run
 
 
-def answered(report):
-    return report["answers"]["outcomes"]["answered"]
-
-
-def test_the_judge_is_asked_and_its_verdict_is_in_the_report(project, judged):
-    result, asked = judged()
-    report = project.report()
-    assert first_fault(report) is None
-    found = report["answers"]["faithfulness"]
-    assert (
-        report["faithfulness"] == found["value"] == 1.0
-    )  # extracted sentences stand in their evidence
-    assert (found["n_attempted"], found["n_scored"], found["n_sampled"], found["failures"]) == (
-        4,
-        answered(report),
-        answered(report),
-        {},
-    )
-    assert (found["model"], found["sample_rate"], report["features"]["FEATURE_RAGAS_EVAL"]) == (
-        "judge-1",
-        1.0,
-        True,
-    )
-    assert asked == 2 * answered(report)
-    assert KEY not in result.output
-    first = report["content_hash"]
-    _, again = judged()
-    assert project.report()["content_hash"] == first
-    assert again in {0, 2 * answered(report)}  # another port is another judge
+def test_the_judge_is_asked_and_its_verdict_is_in_the_report(judged):
+    report, found, asked = judged()
+    answered = report["answers"]["outcomes"]["answered"]
+    # extracted sentences stand in their evidence
+    assert report["faithfulness"] == found["value"] == 1.0
+    counts = tuple(found[name] for name in ("n_attempted", "n_scored", "n_sampled", "failures"))
+    assert counts == (4, answered, answered, {})
+    assert (found["model"], found["sample_rate"]) == ("judge-1", 1.0)
+    assert report["features"]["FEATURE_RAGAS_EVAL"] is True
+    assert asked == 2 * answered
+    again, _, asked = judged()
+    assert again["content_hash"] == report["content_hash"]
+    assert asked in {0, 2 * answered}  # another port is another judge
 
 
 @pytest.mark.slow
-def test_a_judge_that_fails_is_counted_and_ends_nothing(project, judged):
-    judged("garbage")
-    report = project.report()
-    assert first_fault(report) is None
-    found = report["answers"]["faithfulness"]
+def test_a_judge_that_fails_is_counted_and_ends_nothing(judged):
+    report, found, _ = judged("garbage")
+    answered = report["answers"]["outcomes"]["answered"]
     assert report["faithfulness"] is None
     assert report["faithfulness_reason"] == found["value_reason"]
-    assert found["n_failed"] == answered(report) == sum(found["failures"].values()) > 0
+    assert found["n_failed"] == answered == sum(found["failures"].values()) > 0
     assert report["groundedness"] is not None
     # Failures are not cached, so the next run asks again.
-    _, asked = judged("good")
-    assert asked == 2 * answered(report)
-    assert project.report()["faithfulness"] == 1.0
+    report, _, asked = judged("good")
+    assert (asked, report["faithfulness"]) == (2 * answered, 1.0)
 
 
 @pytest.mark.slow
@@ -117,7 +93,5 @@ def test_without_the_flag_ragas_is_not_imported(project):
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "heavy: []"
     report = project.report()
-    assert (report["faithfulness"], report["faithfulness_reason"]) == (
-        None,
-        "FEATURE_RAGAS_EVAL is off",
-    )
+    assert report["faithfulness"] is None
+    assert report["faithfulness_reason"] == "FEATURE_RAGAS_EVAL is off"

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
@@ -73,6 +74,7 @@ gates: {required: [], advisory: [acceptance], min_queries: 50}
 nightly: false
 answers: {mode: deterministic, top_k: 5}
 """
+PAGES = "RAG_EVAL_HTML_REPORT"
 BEIR_CORPUS = [
     {"_id": name, "title": name.removesuffix(".md"), "text": text}
     for name, text in DOCUMENTS.items()
@@ -193,6 +195,18 @@ class Project:
         """List everything that runs left behind."""
         found = [*self.home.rglob("*"), *self.reports.rglob("*")]
         return [path for path in found if path.is_file()]
+
+
+def set_apart(patch: pytest.MonkeyPatch, root: Path, tracking_store: str) -> Project:
+    """Make a project that reads no settings and no folder of the machine."""
+    kept = {"RAG_EVAL_TEST_DATA", PAGES}
+    for name in {name for name in os.environ if name.startswith("RAG_EVAL_")} - kept:
+        patch.delenv(name)
+    patch.setenv("RAG_EVAL_TRACKING_URI", tracking_store)
+    patch.setenv("RAG_EVAL_LATENCY_QUERIES", "2")
+    patch.setenv("RAG_EVAL_PRIMARY_GOLD_SET", "tiny")
+    patch.chdir(root)
+    return Project(root)
 
 
 def measure(entry: dict[str, Any], label: str = "R@5", level: str = "document") -> dict[str, Any]:
