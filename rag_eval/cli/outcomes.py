@@ -148,6 +148,7 @@ def add_outcome(
     """Record one judgement, or correct one."""
     with report_errors():
         store = open_outcomes(home)
+        from rag_eval.core.errors import InputError, Problem
         from rag_eval.uncertainty.outcome_files import correct_outcome, read_outcome
 
         judgement = {"missed": missed, "missed_content": missed_content, "agent_success": success}
@@ -170,17 +171,18 @@ def add_outcome(
             about |= {"note": note, "target": target, "gold_source": gold_source}
             made = read_outcome(about, store.sql, now=now())
         elif about:
-            raise _refuse(
-                "bad_value",
-                "a correction is of the same claim; what it was judged from stays",
-                field="--correct",
-                accepted="with --correct only --missed or --hit, --missed-content, "
-                "--success or --no-success, --note",
+            raise InputError(
+                Problem(
+                    "bad_value",
+                    "a correction is of the same claim; what it was judged from stays",
+                    field="--correct",
+                    accepted="with --correct only --missed or --hit, --missed-content, "
+                    "--success or --no-success, --note",
+                )
             )
         else:
-            old = store.outcome(correct)
             made = correct_outcome(
-                old,
+                store.outcome(correct),
                 missed=missed,
                 missed_content=missed_content,
                 agent_success=success,
@@ -189,20 +191,16 @@ def add_outcome(
             )
         recorded = store.record([made])
         for standing in recorded.differing.values():
-            raise _refuse(
-                "differs",
-                "another judgement of this claim, target, K and gold source stands",
-                field="outcome_id",
-                found=standing,
-                accepted="rag-eval outcome add --correct with the outcome_id of what stands",
+            raise InputError(
+                Problem(
+                    "differs",
+                    "another judgement of this claim, target, K and gold source stands",
+                    field="outcome_id",
+                    found=standing,
+                    accepted="rag-eval outcome add --correct with the outcome_id of what stands",
+                )
             )
         typer.echo(f"{'recorded' if recorded.added else 'already there'}: {made.outcome_id}")
-
-
-def _refuse(code: str, message: str, **where: str) -> Exception:
-    from rag_eval.core.errors import InputError, Problem
-
-    return InputError(Problem(code, message, **where))  # type: ignore[arg-type]
 
 
 @outcome.command(

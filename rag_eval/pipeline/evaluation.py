@@ -210,9 +210,10 @@ def kept_watch(
         read = _Watch.model_validate_json(path.read_bytes())
         drift = Drift.from_json(read.drift)
     except ValidationError as error:
-        raise _watch_damaged(path, error.errors()[0]["msg"]) from None
-    except InputError as error:
-        raise _watch_damaged(path, error.problems[0].found or "") from None
+        message = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise _watch_damaged(path, message) from None
+    except ValueError as error:
+        raise _watch_damaged(path, str(error)) from None
     if not read.fed.issuperset(drift.groups):
         raise _watch_damaged(path, "groups that were never fed")
     return WatchState(read.fingerprint, drift, read.since, read.fed, read.demoted_at)

@@ -204,8 +204,10 @@ class AuditStore:
         """
         if path.exists():
             message = "the file is there already, and may hold an auditor's work"
-            problem = Problem("file_exists", message, file=str(path), field="--out")
-            raise InputError(dataclasses.replace(problem, accepted="a file that does not exist"))
+            accepted = "a file that does not exist"
+            raise InputError(
+                Problem("file_exists", message, file=str(path), field="--out", accepted=accepted)
+            )
         with self.sql.transaction(LOCK) as transaction:
             rows, frames = _find_population(transaction, sample)
             order = np.random.default_rng(sample.seed).permutation(len(rows))
@@ -306,9 +308,14 @@ def _find_population(
     if len(fingerprints) > 1:
         names = (f"{quoted(name, 60)} {quoted(identity, 60)}" for name, identity in found[:10])
         message = "claims of several fingerprints are there, and a draw is of one"
-        problem = Problem("several_strategies", message, field="--fingerprint")
         raise InputError(
-            dataclasses.replace(problem, found="; ".join(names), accepted="one of them")
+            Problem(
+                "several_strategies",
+                message,
+                field="--fingerprint",
+                found="; ".join(names),
+                accepted="one of them",
+            )
         )
     where = {"strategy_fingerprint": fingerprints, "target": sample.target}
     batches = transaction.columns(FRAMES, where, ["batch"])["batch"]
@@ -322,8 +329,12 @@ def _find_population(
     deepest = max(row["k"] for row in left)
     if sample.depth < deepest:
         message = f"the top {deepest} cannot be judged by looking at {sample.depth}"
-        problem = Problem("depth_too_small", message, field="--depth", found=str(sample.depth))
-        raise InputError(dataclasses.replace(problem, accepted=f"{deepest} or more"))
+        found_depth, accepted = str(sample.depth), f"{deepest} or more"
+        raise InputError(
+            Problem(
+                "depth_too_small", message, field="--depth", found=found_depth, accepted=accepted
+            )
+        )
     return left, batches
 
 

@@ -8,15 +8,14 @@ new and would break the martingale.
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, get_args
 
 import numpy as np
-from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
+from pydantic import Field, FiniteFloat
 
 from rag_eval.core.arrays import FloatArray
-from rag_eval.core.errors import InputError, Problem
 from rag_eval.storage.hashing import digest
-from rag_eval.uncertainty.stored import JsonObject
+from rag_eval.uncertainty.stored import JsonObject, Stored
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,7 +64,7 @@ Bets = Annotated[tuple[FiniteFloat, ...], Field(min_length=len(BETS), max_length
 
 
 @dataclasses.dataclass(frozen=True)
-class Drift:
+class Drift(Stored):
     """The state of the monitor.
 
     `wealth` [2][bets] are logarithms of the wealth, for more and for fewer misses. `n` outcomes of
@@ -80,6 +79,14 @@ class Drift:
     sum_predicted: FiniteFloat = 0.0
     first_alarm_at: int | None = None
     direction: Direction | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse groups that count twice, and an alarm at no group or in no direction."""
+        at, n_groups = self.first_alarm_at, len(self.groups)
+        if len(set(self.groups)) != n_groups:
+            raise ValueError("a group counts twice")
+        if (at is None) != (self.direction is None) or not 1 <= (at or 1) <= max(n_groups, 1):
+            raise ValueError(f"an alarm at {at} in the direction {self.direction}")
 
     @property
     def alarm(self) -> bool:
@@ -104,7 +111,7 @@ class Drift:
         """Write the state and its derived figures as JSON values."""
         n_groups = len(self.groups)
         return {
-            **_STATE.dump_python(self, mode="json"),
+            **super().to_json(),
             "level": LEVEL,
             "tolerance": TOLERANCE,
             "alarm": self.alarm,
@@ -117,33 +124,12 @@ class Drift:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "Drift":
-        """Read a stored state without its derived figures; raises InputError for another form."""
-        try:
-            stored = {field.name: value[field.name] for field in dataclasses.fields(cls)}
-            state = _STATE.validate_python(stored)
-        except (KeyError, TypeError, ValidationError) as error:
-            raise _unreadable(str(error).replace("\n", " ")) from error
-        at, n_groups = state.first_alarm_at, len(state.groups)
-        if len(set(state.groups)) != n_groups:
-            raise _unreadable("a group counts twice")
-        if (at is None) != (state.direction is None) or not 1 <= (at or 1) <= max(n_groups, 1):
-            raise _unreadable(f"an alarm at {at} in the direction {state.direction}")
-        return state
-
-
-_STATE: Final = TypeAdapter(Drift)
-
-
-def _unreadable(found: str) -> InputError:
-    return InputError(
-        Problem(
-            "bad_drift_state",
-            "The stored state of the drift monitor cannot be read; "
-            "start it anew from the outcomes.",
-            found=found,
-        )
-    )
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """Read a stored state without its derived figures; raises ValueError for another form."""
+        missing = {field.name for field in dataclasses.fields(cls)} - document.keys()
+        if missing:
+            raise ValueError(f"missing: {', '.join(sorted(missing))}")
+        return super().from_json(document)
 
 
 def watch(

@@ -45,12 +45,7 @@ class Gap:
 
     def as_json(self) -> JsonObject:
         """Write a JSON object."""
-        return {
-            "description": self.description,
-            "severity": self.severity,
-            "mitigation": self.mitigation,
-            "miss_likelihood": as_json(self.miss_likelihood),
-        }
+        return {**dataclasses.asdict(self), "miss_likelihood": as_json(self.miss_likelihood)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,14 +71,14 @@ def semantic_gaps(context: ExpansionContext, which: IntArray, k: int = 10) -> li
     for row, question in enumerate(which.tolist()):
         uncovered = [surface[term] for term in cover.uncovered[row]]
         gaps = []
-        for place, (name, levels) in enumerate(LEVELS.items()):
+        for name, levels in LEVELS.items():
             extent = float(extents[name][row])
             passed = sum(extent > level for level in levels)
             if passed:  # no gap below the lowest level, or where the extent is not defined
                 named = _name_words(name, context.questions[question], uncovered, context)
-                gap = Gap(_describe(name, extent, k, named), SEVERITIES[passed - 1], name)
-                gaps.append((-passed, place, gap))
-        found.append([gap for *_, gap in sorted(gaps, key=lambda item: item[:2])])
+                gaps.append(Gap(_describe(name, extent, k, named), SEVERITIES[passed - 1], name))
+        gaps.sort(key=lambda gap: SEVERITIES.index(gap.severity), reverse=True)
+        found.append(gaps)
     return found
 
 
@@ -131,14 +126,9 @@ def _coverage(context: ExpansionContext, which: IntArray, k: int) -> _Coverage:
     batch, space = context.batch, context.batch.space
     asked = batch.known[which]
     asked.data = space.idf[asked.indices]
-    n_unknown = np.array(
-        [
-            len({term for term in batch.query_terms[place] if term >= space.n_terms})
-            for place in which.tolist()
-        ],
-        dtype=np.float64,
-    )
-    missing = n_unknown * float(space.idf.max(initial=1.0))
+    asked_terms = (set(batch.query_terms[place]) for place in which.tolist())
+    n_unknown = [sum(term >= space.n_terms for term in terms) for terms in asked_terms]
+    missing = np.array(n_unknown, dtype=np.float64) * float(space.idf.max(initial=1.0))
     total = np.maximum(np.asarray(asked.sum(axis=1)).ravel() + missing, 1e-9)
     rows = batch.rows[which, :k]
     held = np.zeros((len(which), rows.shape[1]))

@@ -394,10 +394,15 @@ class OutcomeStore:
         names = [outcome_id] if outcome_id in names else names
         if len(names) != 1:
             several, none = "several outcomes have ids that begin so", "no outcome has this id"
-            accepted = "an outcome_id as rag-eval outcome list shows it, or its start"
-            problem = Problem("unknown_outcome", several if names else none, field="outcome_id")
-            found = quoted(outcome_id)
-            raise InputError(dataclasses.replace(problem, found=found, accepted=accepted))
+            raise InputError(
+                Problem(
+                    "unknown_outcome",
+                    several if names else none,
+                    field="outcome_id",
+                    found=quoted(outcome_id),
+                    accepted="an outcome_id as rag-eval outcome list shows it, or its start",
+                )
+            )
         return of_frame(self.history(outcome_id=names[0]))[0]
 
 

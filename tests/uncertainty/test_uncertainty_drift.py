@@ -154,10 +154,9 @@ def test_a_long_stream_does_not_overflow():
 )
 def test_a_faulty_state_is_refused(change):
     stored = {**watch(np.full(3, 0.5), np.ones(3), names(3)).to_json(), **change}
-    with pytest.raises(InputError, match="bad_drift_state"):
-        Drift.from_json(stored)
-    with pytest.raises(InputError):
-        Drift.from_json({})
+    for faulty in (stored, {}):
+        with pytest.raises(ValueError, match=r"validation error|missing"):
+            Drift.from_json(faulty)
 
 
 PLACE = ("tiny", "bm25", "miss_any", 10)
