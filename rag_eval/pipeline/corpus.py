@@ -529,24 +529,12 @@ def _blocked(qrels: pd.DataFrame, chunks: CorpusChunks, admitted: AdmittedChunks
 
 
 class GoldArrays:
-    """The stored gold as arrays for the measures. Codes are row numbers.
+    """The stored gold as arrays for the measures.
 
-    Attributes
-    ----------
-    query_of
-        [n_variants]: query row of each variant.
-    documents, sections
-        Names by code. Both have a code_of_chunk array [n_chunks].
-
-    Parameters
-    ----------
-    gold
-        The gold set.
-    chunks
-        Units of the rankings by row, with doc_id and section_id: chunks, or units of an external
-        retriever.
-    carried
-        SPAN_CHUNKS of these rows; default: those of the chunks.
+    `chunks` are the units of the rankings by row, with doc_id and section_id: chunks, or the units
+    of an external retriever. `carried` is SPAN_CHUNKS of these rows; default: those of the chunks.
+    `documents` and `sections` are names by code, and both have a code_of_chunk array [n_chunks].
+    `query_of`, [n_variants], is the query row of each variant.
     """
 
     def __init__(
@@ -728,25 +716,16 @@ MAX_KEY_BYTES = 10_000
 
 def _read_private_key(path: Path) -> str:
     if not path.is_file():
+        message = "the private key does not exist"
+        accepted = "an Ed25519 private key in PEM; rag-eval trust keygen makes one"
         raise InputError(
-            Problem(
-                "missing_file",
-                "the private key does not exist",
-                file=str(path),
-                field="--key",
-                accepted="an Ed25519 private key in PEM; rag-eval trust keygen makes one",
-            )
+            Problem("missing_file", message, str(path), field="--key", accepted=accepted)
         )
     data = path.read_bytes()[: MAX_KEY_BYTES + 1]
     if len(data) > MAX_KEY_BYTES:
+        message, accepted = "the file is too large for a key", f"at most {MAX_KEY_BYTES} bytes"
         raise InputError(
-            Problem(
-                "bad_private_key",
-                "the file is too large for a key",
-                file=str(path),
-                field="--key",
-                accepted=f"at most {MAX_KEY_BYTES} bytes",
-            )
+            Problem("bad_private_key", message, str(path), field="--key", accepted=accepted)
         )
     return data.decode("utf-8", "replace")
 
@@ -808,14 +787,8 @@ def write_key(out: Path) -> str:
     try:
         handle = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:
-        raise InputError(
-            Problem(
-                "file_exists",
-                "a key is never written over",
-                file=str(out),
-                accepted="a file that does not exist yet",
-            )
-        ) from error
+        message, accepted = "a key is never written over", "a file that does not exist yet"
+        raise InputError(Problem("file_exists", message, str(out), accepted=accepted)) from error
     with os.fdopen(handle, "w", encoding="ascii") as stream:
         stream.write(private)
         stream.flush()

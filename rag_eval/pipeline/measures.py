@@ -105,25 +105,13 @@ def cutoffs_of(ks: Sequence[int]) -> list[int]:
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """Scores of one strategy.
+    """Scores of one strategy; a run is one wording under one seed.
 
-    Parameters
-    ----------
-    labels
-        Columns by level.
-    values
-        Level -> float [n_runs, n_labels]; NaN when the query is ineligible at that level.
-    upper
-        Level -> float [n_runs, n_ks]: P@k if every unjudged item were relevant.
-    top
-        int [n_runs, ALWAYS_K]: the top documents, for the overlap of runs.
-    variant, seed
-        int [n_runs]: wording and seed of each run.
-    failed
-        bool [n_runs]: whether the retriever ended in an error. An empty result is no error.
-    ran
-        bool [n_runs]: whether the retriever was run on this wording; None means every wording.
-        The scores of all other wordings are NaN.
+    By level: `labels` are the columns of `values`, float [n_runs, n_labels], NaN for an ineligible
+    query. `upper`, float [n_runs, n_cutoffs], is P@k if every unjudged item were relevant. `top`,
+    int [n_runs, ALWAYS_K], are the first documents. `variant` and `seed`, int [n_runs], name the
+    run. `failed`, bool [n_runs], marks errors; an empty result is no error. `ran`, bool [n_runs],
+    marks the wordings that the retriever was run on; None means all, and other scores are NaN.
     """
 
     labels: dict[Level, tuple[str, ...]]
@@ -215,16 +203,8 @@ def score_strategy(
 ) -> Scores:
     """Score every run of a strategy at every level.
 
-    Parameters
-    ----------
-    rows_by_seed
-        Seed -> int [n_variants, depth] chunk rows, -1 padded.
-    gold
-        The gold arrays.
-    ks
-        Cutoffs of the sweep.
-    failed
-        variant and seed of each retrieval that ended in an error.
+    `rows_by_seed` has the rows of the units, int [n_variants, depth], -1 padded. `ks` are the
+    cutoffs of the sweep. `failed` has the variant and seed of each retrieval with an error.
     """
     seeds = sorted(rows_by_seed)
     rows = np.concatenate([rows_by_seed[seed] for seed in seeds])
@@ -288,14 +268,8 @@ def figure_of(record: MeasureRecord, reason: str | None = None) -> Figure:
 class ScoredRuns:
     """The runs of all strategies with the gold set, scored on demand.
 
-    Parameters
-    ----------
-    config
-        The gold set's configuration.
-    gold_variants, admitted_chunks
-        The gold set, and the chunks of the rankings by row.
-    runs
-        Strategy -> its run, in the order of the configuration.
+    `runs` maps each strategy to its run, in the order of the configuration. The rankings hold rows
+    of the admitted chunks.
     """
 
     def __init__(
@@ -613,15 +587,10 @@ def measure_rankings(
 class FirstLists:
     """First results of a strategy for the original wording of each question, under its first seed.
 
-    Parameters
-    ----------
-    items
-        int64 [n_queries, ALWAYS_K]: codes of documents or sections, best first, -1 padded.
-        All strategies share the codes.
-    ran
-        bool [n_queries]: whether the strategy was run on the wording and did not fail.
-    hit
-        float64 [n_queries]: Success@10 at the headline level; NaN when nothing can be judged.
+    `items`, int64 [n_queries, ALWAYS_K], are codes of documents or sections that all strategies
+    share, best first, -1 padded. `ran`, bool [n_queries], marks the wordings that the strategy was
+    run on without a failure. `hit`, float64 [n_queries], is Success@10 at the headline level; NaN
+    when nothing can be judged.
     """
 
     items: IntArray

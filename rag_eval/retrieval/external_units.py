@@ -1,7 +1,8 @@
-"""Places what an external retriever brought back in the corpus, as a table of units."""
+"""Units of an external retriever: the retrieved items with their places in the corpus."""
 
 import dataclasses
 import functools
+import re
 import urllib.parse
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -34,25 +35,20 @@ UNITS = FrameSchema(
 )
 _CACHED_TEXTS = 512
 MAX_SEARCHED_CHARS = 200_000
-"""A longer text is looked for only as it stands, not with its white space evened out."""
+"""A longer text is searched exactly, and not with its white space evened out."""
 MAX_RETURNED_CHARS = 200_000
-"""So much is kept of what a source gave for one place in one ranking."""
+"""Longest stored text of a source for one place in one ranking."""
 
 
 class Even:
-    """A text with every run of white space as one blank, and the way back to its characters."""
+    """A text with single blanks between words, and the places of its characters in the source."""
 
     def __init__(self, text: str) -> None:
-        words = text.split()
-        self.text = " ".join(words)
-        starts, place = np.empty(len(words), dtype=np.int64), 0
-        for at, word in enumerate(words):
-            place = text.index(word, place)
-            starts[at] = place
-            place += len(word)
-        lengths = np.array([len(word) for word in words], dtype=np.int64)
-        self._source = starts
-        self._even = np.cumsum(lengths + 1) - (lengths + 1)
+        words = list(re.finditer(r"\S+", text))
+        self.text = " ".join(word[0] for word in words)
+        self._source = np.array([word.start() for word in words], dtype=np.int64)
+        lengths = np.array([len(word[0]) + 1 for word in words], dtype=np.int64)
+        self._even = np.cumsum(lengths) - lengths
 
     def source(self, place: int) -> int:
         """Return the character of the source that stands at a place of the even text."""
@@ -61,23 +57,21 @@ class Even:
 
 
 def _other_words(given: str, stands: str) -> str:
-    """Return the text that a source gave for a place, masked, where it says something else.
+    """Return the masked text of a source when it differs from the text of its place, else "".
 
     Parts of the place's text, white space and masks are no difference.
     """
     if not given.strip() or given == stands:
         return ""
     masked = mask(given).text
-    there = " ".join(stands.split())
-    if any(" ".join(text.split()) in there for text in (given, masked)) or " ".join(
-        masked.split()
-    ) in " ".join(mask(stands).text.split()):
+    place, plain, hidden = (" ".join(text.split()) for text in (stands, given, masked))
+    if plain in place or hidden in place or hidden in " ".join(mask(stands).text.split()):
         return ""
     return masked
 
 
 _Key = tuple[object, ...]
-"""Equal keys are one unit; the first part says how the unit is known."""
+"""Equal keys are one unit. The first part names the kind of the key."""
 
 
 class _Row(NamedTuple):
@@ -94,10 +88,9 @@ class _Row(NamedTuple):
 
 
 class Placer:
-    """Places items in one corpus.
+    """Places items in one corpus (DOCUMENTS, SECTIONS and CHUNKS frames).
 
-    Equal items are one unit; units are numbered as they first appear. The arguments are the
-    DOCUMENTS, SECTIONS and CHUNKS frames.
+    Equal items are one unit. Units are numbered in the order of their first item.
     """
 
     def __init__(
@@ -133,11 +126,10 @@ class Placer:
         )
 
     def rows(self, items: Sequence[Item]) -> list[tuple[int, float]]:
-        """Return the unit rows and scores of one ranking, best place first; new units are added.
+        """Return the unit rows and scores of one ranking, best place first, and add new units.
 
-        Items of one place are one unit, whatever the source calls its text. The unit carries all
-        that the source gave as its text, so that the guard reads it. With other words for another
-        query the place is another unit.
+        Items of one place are one unit. The unit carries all texts that the source gave for the
+        place, so that the guard reads them. Other texts for another query make another unit.
         """
         best: dict[_Key, float] = {}
         rows: dict[_Key, _Row] = {}
@@ -151,15 +143,15 @@ class Placer:
             rows.setdefault(key, row)
             if key[0] not in {"unknown", "name"} and (text := _other_words(item.text, row.text)):
                 given.setdefault(key, {})[text] = None
-        found = []
+        ranked = []
         for key, score in best.items():
             returned = "\n\n".join(given.get(key, ()))[:MAX_RETURNED_CHARS]
             named = (*key, text_hash(returned)) if returned else key
             if named not in self._units:
                 self._units[named] = len(self._rows)
                 self._rows.append((*rows[key], returned))
-            found.append((self._units[named], score))
-        return found
+            ranked.append((self._units[named], score))
+        return ranked
 
     def frame(self) -> pd.DataFrame:
         """Return the units, UNITS schema."""
@@ -181,15 +173,15 @@ class Placer:
             return key, _Row(item.name, doc_id, "", -1, -1, -1, False, masked)  # noqa: FBT003 - a row
         doc_id = self._doc_ids[document]
         start, end = self._place(item, item.text, document, section)
-        if start < 0 and masked != item.text:  # the corpus may be masked; a source never is
+        if start < 0 and masked != item.text:  # The corpus may be masked, and a source is not.
             start, end = self._place(item, masked, document, section)
         if section < 0:
             section = self._section(document, start)
         section_id = self._section_ids[section] if section >= 0 else ""
         chunk = self._chunk_at.get((doc_id, start, end), -1)
-        if chunk >= 0:  # the very place of one of our chunks, whatever the source calls it
+        if chunk >= 0:  # The item has the exact place of one of our chunks.
             return self._own(item.name, chunk)
-        # without a place two texts of one document are two units: they may be parts of it
+        # Without a place, two texts of a document may be two of its parts, so they are two units.
         key, text = ("name", document, section, text_hash(item.text)), masked
         if start >= 0:
             key, text = ("place", document, start, end), self._texts[document][start:end]
@@ -203,7 +195,7 @@ class Placer:
                 document = self._corpus.document_row.get(
                     name, self._corpus.document_row.get(urllib.parse.unquote(name), -1)
                 )
-        # an id that is a document's and its lead section's means the document
+        # An id may name a document and its lead section. Then it means the document.
         for name in (item.section_id, "" if item.id in self._corpus.document_row else item.id):
             if section < 0 and name:
                 section = self._corpus.section_row.get(name, -1)
@@ -211,7 +203,7 @@ class Placer:
         if document < 0:
             document = owner
         elif owner != document:
-            section = -1  # a section of another document says nothing
+            section = -1  # The section belongs to another document, so it is ignored.
         return document, section
 
     def _place(self, item: Item, given: str, document: int, section: int) -> tuple[int, int]:
@@ -234,7 +226,7 @@ class Placer:
         return (even.source(at), even.source(at + len(plain) - 1) + 1) if at >= 0 else (-1, -1)
 
     def _section(self, document: int, start: int) -> int:
-        """Section that holds a place; the only one where a document has one; -1 for none."""
+        """Return the section of a place, or the only section of the document; -1 for none."""
         rows = self._sections_of.get(document, [])
         if len(rows) == 1:
             return rows[0]
@@ -249,7 +241,7 @@ class Placed:
     """Rankings over the units of one source."""
 
     ranking: Ranking
-    """Rows are rows of `units`; a unit stands once in a ranking, at its best place."""
+    """Rows are rows of `units`. A ranking holds each unit once, at its best place."""
     units: pd.DataFrame
     ran: npt.NDArray[np.bool_]
     """[n]: wordings that the source was run on."""

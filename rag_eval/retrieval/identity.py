@@ -14,8 +14,7 @@ from rag_eval.storage.hashing import digest, file_hash
 class ChunkTable:
     """The chunks of one corpus revision under one chunker, in the order (section_id, chunk_id).
 
-    Raises `ValueError` for another order, in which ties would be broken wrongly, and for an id that
-    stands twice.
+    Raises `ValueError` for another order, because row numbers break ties, and for a repeated id.
     """
 
     def __init__(self, chunks: pd.DataFrame, chunks_hash: str) -> None:

@@ -23,10 +23,6 @@ _LAST = np.iinfo(np.int64).max
 """Key of an empty place: it sorts behind every chunk."""
 
 
-_EMPTY = {"rows": -1, "raw": 0.0, "norm": 0.0, "k_pos": 0, "rerank": np.nan}
-"""Array of a ranking -> value of an empty place."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Ranking:
     """Ranked chunks of n queries, [n, depth] each, best first."""
@@ -55,10 +51,14 @@ class Ranking:
 
     def _map(self, change: Callable[[npt.NDArray[Any], float], npt.NDArray[Any]]) -> "Ranking":
         """Change every array; `change` gets it with the value of an empty place."""
-        parts: dict[str, Any] = {
-            name: change(getattr(self, name), fill) for name, fill in _EMPTY.items()
-        }
-        return dataclasses.replace(self, **parts)
+        return dataclasses.replace(
+            self,
+            rows=change(self.rows, -1),
+            raw=change(self.raw, 0.0),
+            norm=change(self.norm, 0.0),
+            k_pos=change(self.k_pos, 0),
+            rerank=change(self.rerank, np.nan),
+        )
 
     def cut(self, depth: int) -> "Ranking":
         """Keep the first `depth` ranks."""
@@ -76,9 +76,9 @@ class Ranking:
         )
 
     def without(self, pairs: npt.NDArray[np.int64], n_chunks: int) -> "Ranking":
-        """Take chunks out of the rankings of single queries; later ones move up.
+        """Remove chunks from the rankings of single queries; later chunks move up.
 
-        `pairs` are `query * n_chunks + row` of what goes, in any order. Scores and k_pos stay.
+        `pairs` are `query * n_chunks + row` of the removed chunks. Scores and k_pos stay.
         """
         codes = np.arange(len(self.rows), dtype=np.int64)[:, None] * n_chunks + self.rows
         gone = np.isin(codes, pairs) & self.has_chunk
@@ -95,13 +95,13 @@ class Ranking:
 def ranking(
     rows: Int32Array, raw: FloatArray, norm: FloatArray, candidates: npt.NDArray[np.int64]
 ) -> Ranking:
-    """Make the ranking of a first retrieval step: k_pos counts from 1, nothing was reranked."""
-    found = rows >= 0
-    k_pos = np.where(found, np.arange(1, rows.shape[1] + 1), 0).astype(np.int32)
+    """Make the ranking of a first retrieval step, without a rerank step."""
+    has_chunk = rows >= 0
+    k_pos = np.where(has_chunk, np.arange(1, rows.shape[1] + 1), 0).astype(np.int32)
     return Ranking(
         rows,
-        np.where(found, raw, 0.0),
-        np.where(found, norm, 0.0),
+        np.where(has_chunk, raw, 0.0),
+        np.where(has_chunk, norm, 0.0),
         k_pos,
         np.full(rows.shape, np.nan),
         candidates,
@@ -136,10 +136,9 @@ def order(
 
 
 def select(dense: npt.NDArray[np.float32], depth: int) -> tuple[Int32Array, FloatArray]:
-    """Top `depth` of dense scores [n, n_chunks] in the one order; -inf is never selected.
+    """Select the top `depth` of dense scores [n, n_chunks]; -inf is never selected.
 
-    A partition finds a few more candidates than asked for; the whole row is looked at only where a
-    tie reaches beyond them.
+    A partition finds `MARGIN` more candidates. Only a tie beyond them needs the whole row.
     """
     n_chunks = dense.shape[1]
     width = min(depth + MARGIN, n_chunks)
@@ -165,7 +164,7 @@ def select(dense: npt.NDArray[np.float32], depth: int) -> tuple[Int32Array, Floa
 
 
 def first_of_tied(dense: FloatArray, cut: float, depth: int) -> tuple[Int32Array, FloatArray]:
-    """Top `depth` of one query's scores [n_chunks] when many chunks share the last score `cut`."""
+    """Select the top `depth` of one query's scores when many chunks share the last score."""
     rounded = np.round(dense, ROUNDING)
     above = np.flatnonzero(rounded > cut)
     chosen = np.concatenate([above, np.flatnonzero(rounded == cut)[: depth - len(above)]]).astype(

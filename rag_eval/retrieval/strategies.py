@@ -46,10 +46,10 @@ class Reranker(Protocol):
 
 
 def _reorder(first: Ranking, scores: np.ndarray, picked: Int32Array) -> Ranking:
-    """Bring the first places into a new order and keep what stands behind them.
+    """Reorder the first m places and keep the order of the places behind them.
 
-    `scores` [n, m] are those of the first m places in the old order, NaN for empty ones; `picked`
-    [n, m] are the old places in the new order.
+    `scores` [n, m] follow the old order, NaN for an empty place. `picked` [n, m] gives the old
+    places in the new order.
     """
     n, width = first.rows.shape
     m = picked.shape[1]
@@ -57,19 +57,22 @@ def _reorder(first: Ranking, scores: np.ndarray, picked: Int32Array) -> Ranking:
     places = np.concatenate([picked, behind], axis=1)
     rerank = np.full((n, width), np.nan)
     rerank[:, :m] = scores
-    parts: dict[str, Any] = {
-        name: np.take_along_axis(getattr(first, name), places, axis=1)
-        for name in ("rows", "raw", "norm", "k_pos")
-    }
-    return dataclasses.replace(first, **parts, rerank=np.take_along_axis(rerank, places, axis=1))
+    return dataclasses.replace(
+        first,
+        rows=np.take_along_axis(first.rows, places, axis=1),
+        raw=np.take_along_axis(first.raw, places, axis=1),
+        norm=np.take_along_axis(first.norm, places, axis=1),
+        k_pos=np.take_along_axis(first.k_pos, places, axis=1),
+        rerank=np.take_along_axis(rerank, places, axis=1),
+    )
 
 
 def mmr(first: Ranking, vectors: Float32Array, *, lambda_: float, depth: int) -> Ranking:
     """Reorder the first `depth` places by maximal marginal relevance.
 
-    Next is the candidate with the highest lambda * score_norm - (1 - lambda) * max cosine to those
-    already chosen; ties go to the better k_pos. `vectors` are those of all chunks, unit norm.
-    Carbonell and Goldstein, SIGIR 1998.
+    Each step takes the candidate with the highest lambda * score_norm - (1 - lambda) * max cosine
+    to the chosen candidates; ties go to the better k_pos. `vectors` has the unit vectors of all
+    chunks. Carbonell and Goldstein, SIGIR 1998.
     """
     m = min(depth, first.rows.shape[1])
     scores = np.full((len(first.rows), m), np.nan)
@@ -97,7 +100,7 @@ def mmr(first: Ranking, vectors: Float32Array, *, lambda_: float, depth: int) ->
 def order_by_scores(first: Ranking, given: Sequence[Sequence[float]], *, depth: int) -> Ranking:
     """Order the first `depth` places by a reranker's scores; ties go to the better k_pos.
 
-    Raises `ValueError` where a query has not one finite score for each candidate.
+    Raises `ValueError` unless a query has one finite score for each candidate.
     """
     m = min(depth, first.rows.shape[1])
     scores = np.full((len(first.rows), m), np.nan)
@@ -121,9 +124,9 @@ def _ask_reranker(
     texts: Sequence[Sequence[str]],
     depth: int,
 ) -> Ranking:
-    """Order by a user's reranker, whose errors fail the query that they belong to and no other.
+    """Order by a user's reranker. An error fails its own query and no other query.
 
-    The whole batch is asked at once; where that fails each query is asked alone.
+    The whole batch is asked at once. When this fails, each query is asked alone.
     """
     try:
         return order_by_scores(first, reranker.scores(queries, texts), depth=depth)
@@ -145,7 +148,7 @@ def _ask_reranker(
     return dataclasses.replace(ranked.blank(failed), failed=failed, failure=failure)
 
 
-# ---- What strategies over one chunk table share, and a strategy made ready.
+# ---- Shared parts of strategies over one chunk table, and a strategy that is ready to search.
 
 
 class StrategyIndex:
@@ -175,8 +178,8 @@ class StrategyIndex:
         """Return the engine of a key, made when first asked for."""
         if key not in self._engines:
             self._engines[key] = make()
-        found: T = self._engines[key]
-        return found
+        engine: T = self._engines[key]
+        return engine
 
     def source(self, embedding: Embedding) -> EmbeddingSource:
         """Return the shared embedding source of a configuration."""
@@ -203,11 +206,11 @@ class StrategyIndex:
         return source.model if source else ""
 
     def family(self, model: str) -> str:
-        """Start of the collection names of one model, whatever it was fitted on."""
+        """Return the start of the collection names of one model, without its fit."""
         return f"{self.prefix}{re.sub(r'[^A-Za-z0-9-]+', '-', model.partition('@')[0])}."
 
     def collection_name(self, model: str) -> str:
-        """Name the collection that keeps a model's vectors, whatever the chunks."""
+        """Name the collection of a model's vectors. The chunks do not change the name."""
         return f"{self.family(model)}{digest(model)}"
 
     def graph_name(self, model: str, seed: int) -> str:
@@ -218,22 +221,18 @@ class StrategyIndex:
         """Import a reranker that the settings enable."""
         path = self.rerankers.get(name)
         if path is None:
+            message = "the settings enable no reranker of this name"
+            names = ", ".join(["mmr", *sorted(self.rerankers)])
+            accepted = f"{names} (enable one with RAG_EVAL_RERANKERS)"
             raise InputError(
-                Problem(
-                    "unknown_reranker",
-                    "the settings enable no reranker of this name",
-                    field="rerank.kind",
-                    found=name,
-                    accepted=", ".join(["mmr", *sorted(self.rerankers)])
-                    + " (enable one with RAG_EVAL_RERANKERS)",
-                )
+                Problem("unknown_reranker", message, None, None, "rerank.kind", name, accepted)
             )
 
         def load() -> Reranker:
             module, attribute = path.split(":")
             try:
-                found: Any = getattr(importlib.import_module(module), attribute)
-                loaded: Reranker = found() if isinstance(found, type) else found
+                named: Any = getattr(importlib.import_module(module), attribute)
+                loaded: Reranker = named() if isinstance(named, type) else named
             except Exception as error:
                 raise InputError(
                     Problem(
@@ -258,9 +257,9 @@ class Request:
     """At most this many chunks a text."""
     seed: int = 0
     allowed: BoolArray | None = None
-    """bool [n_chunks]: only these are ranked; None allows all."""
+    """bool [n_chunks]: the chunks that may be ranked; None allows all."""
     cached: bool = True
-    """Whether vectors may come from the cache; without it a live query's cost is measured."""
+    """Whether vectors may come from the cache. Latency is measured without the cache."""
 
 
 class LocalStrategy(Strategy):
@@ -331,7 +330,3 @@ class ReadyStrategy:
             scores = reranker.scores(queries, candidates)
             return order_by_scores(found, scores, depth=step.depth).cut(depth)
         return _ask_reranker(found, reranker, queries, candidates, step.depth).cut(depth)
-
-    def rounds(self) -> dict[str, Any]:
-        """Return what a search in rounds left behind, as parts of a run; here nothing."""
-        return {}
