@@ -78,14 +78,7 @@ from rag_eval.pipeline.retrieval import (
     unit_verdicts,
     units_for_gold,
 )
-from rag_eval.pipeline.runner import (
-    Result,
-    Table,
-    Work,
-    count_undefined,
-    frame_part,
-    json_part,
-)
+from rag_eval.pipeline.runner import Result, Table, Work, count_undefined, frame_part, json_part
 from rag_eval.reporting.terminal import interval as format_interval
 from rag_eval.retrieval.dense import ExactSearch, approximate_search
 from rag_eval.retrieval.embedding.source import EmbeddingSource
@@ -141,11 +134,7 @@ class Scores:
         return result
 
     def per_query(
-        self,
-        level: Level,
-        n_queries: int,
-        gold: GoldArrays,
-        variants: BoolArray | None = None,
+        self, level: Level, n_queries: int, gold: GoldArrays, variants: BoolArray | None = None
     ) -> FloatArray:
         """Average inside each query: float [n_queries, n_labels].
 

@@ -22,12 +22,7 @@ import pandas as pd
 from rag_eval.answers.chat import ChatCache, ChatClient
 from rag_eval.answers.evidence import Withheld
 from rag_eval.core.arrays import BoolArray, FloatArray, Int32Array, IntArray
-from rag_eval.core.config import (
-    DISCOUNTING,
-    GoldSetConfig,
-    Level,
-    Status,
-)
+from rag_eval.core.config import DISCOUNTING, GoldSetConfig, Level, Status
 from rag_eval.core.errors import Embedding, InputError, Problem, quoted
 from rag_eval.core.frames import RUN
 from rag_eval.core.report import Chunker, ExternalSource, Latency, Open
@@ -45,15 +40,7 @@ from rag_eval.pipeline.corpus import (
     GoldVariants,
 )
 from rag_eval.pipeline.evaluation import Evaluation, accepted_calibrator, read_calibrator
-from rag_eval.pipeline.runner import (
-    AGAIN,
-    Result,
-    Table,
-    Work,
-    array_part,
-    frame_part,
-    json_part,
-)
+from rag_eval.pipeline.runner import AGAIN, Result, Table, Work, array_part, frame_part, json_part
 from rag_eval.retrieval.dense import ChromaStore, ExactSearch
 from rag_eval.retrieval.embedding.source import EmbeddingSource
 from rag_eval.retrieval.external_units import Placed, Placer, place_all
@@ -998,10 +985,7 @@ def query_guard(config: GoldSetConfig, admitted: AdmittedChunks) -> QueryGuard |
 
 
 def withheld_chunks(
-    config: GoldSetConfig,
-    gold: GoldVariants,
-    admitted: AdmittedChunks,
-    restated: RestatedPassages,
+    config: GoldSetConfig, gold: GoldVariants, admitted: AdmittedChunks, restated: RestatedPassages
 ) -> Withheld:
     """Find the chunks that retrieval withholds from each question.
 
