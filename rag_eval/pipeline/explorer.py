@@ -654,7 +654,7 @@ VERDICTS: Final = ("clean", "warning", "blocked")
 def values_of(runs: ScoredRuns) -> FloatArray:
     """Average recall at 10 over wordings and seeds: float [n_strategies, n_questions]."""
     level, gold = runs.config.level, runs.gold
-    tables = [runs.scores(name).per_query(level, len(gold.queries), gold) for name in runs.names]
+    tables = [runs.scores(name).per_query(level, gold) for name in runs.names]
     at = runs.scores(runs.names[0]).labels[level].index(MEASURE)
     return np.stack([table[:, at] for table in tables])
 

@@ -134,7 +134,7 @@ class Scores:
         return result
 
     def per_query(
-        self, level: Level, n_queries: int, gold: GoldArrays, variants: BoolArray | None = None
+        self, level: Level, gold: GoldArrays, variants: BoolArray | None = None
     ) -> FloatArray:
         """Average inside each query: float [n_queries, n_labels].
 
@@ -144,34 +144,32 @@ class Scores:
         values = self.values[level]
         if variants is not None:
             values = np.where(variants[self.variant][:, None], values, np.nan)
-        return within_query(values, gold.query_of[self.variant], n_queries)
+        return within_query(values, gold.query_of[self.variant], len(gold.queries))
 
-    def ineligible(self, level: Level, n_queries: int, gold: GoldArrays) -> BoolArray:
+    def ineligible(self, level: Level, gold: GoldArrays) -> BoolArray:
         """Mark the queries that cannot be scored at a level, bool [n_queries].
 
         A failed retrieval does not make a query ineligible.
         """
-        return np.isnan(
-            within_query(self.values[level][:, :1], gold.query_of[self.variant], n_queries)[:, 0]
-        )
+        first = self.values[level][:, :1]
+        means = within_query(first, gold.query_of[self.variant], len(gold.queries))
+        return np.isnan(means[:, 0])
 
     def limited(self, ran: BoolArray, unmeasured: Iterable[Level]) -> "Scores":
         """Remove scores without meaning.
 
         These are the scores of wordings outside `ran`, bool [n_variants], and of unmeasured levels.
         """
-        there = ran[self.variant]
-        gone = set(unmeasured)
+        has_run, gone = ran[self.variant], set(unmeasured)
         values, upper = (
             {
-                level: np.where((there & (level not in gone))[:, None], part, np.nan)
+                level: np.where((has_run & (level not in gone))[:, None], part, np.nan)
                 for level, part in parts.items()
             }
             for parts in (self.values, self.upper)
         )
-        return dataclasses.replace(
-            self, values=values, upper=upper, failed=self.failed & there, ran=there
-        )
+        failed = self.failed & has_run
+        return dataclasses.replace(self, values=values, upper=upper, failed=failed, ran=has_run)
 
 
 def wording_of(gold: GoldArrays) -> tuple[IntArray, list[str]]:
@@ -358,11 +356,11 @@ def score_runs(
     runs: Mapping[str, StrategyRun],
 ) -> ScoredRuns:
     """Combine runs and gold. Stages of one process with equal inputs share the scores."""
-    found = _scored.get(gold_variants)
-    if found is None or (found.admitted_chunks, found.runs) != (admitted_chunks, dict(runs)):
-        found = ScoredRuns(config, gold_variants, admitted_chunks, dict(runs))
-        _scored[gold_variants] = found
-    return found
+    scored = _scored.get(gold_variants)
+    if scored is None or (scored.admitted_chunks, scored.runs) != (admitted_chunks, dict(runs)):
+        scored = ScoredRuns(config, gold_variants, admitted_chunks, dict(runs))
+        _scored[gold_variants] = scored
+    return scored
 
 
 # ---- Ranking measures stage: figures by level, paired comparisons, recall of an approximate index.
@@ -377,7 +375,7 @@ def _measures(runs: ScoredRuns, name: str, level: Level) -> list[Measure]:
         seed=BOOTSTRAP_SEED,
         query_of=gold.query_of[scores.variant],
         failed=scores.failed,
-        ineligible=scores.ineligible(level, len(gold.queries), gold),
+        ineligible=scores.ineligible(level, gold),
     )
     upper: dict[str, float] = {}
     if level in scores.upper:
@@ -437,7 +435,7 @@ def _compared_values(
     """Return the compared measures by query, float [n_queries, n_compared]."""
     level = runs.config.level
     columns = [scores.labels[level].index(label) for label in COMPARED]
-    return scores.per_query(level, len(runs.gold.queries), runs.gold, variants)[:, columns]
+    return scores.per_query(level, runs.gold, variants)[:, columns]
 
 
 def _comparisons(runs: ScoredRuns) -> list[ComparedPair]:

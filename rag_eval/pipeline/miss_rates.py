@@ -410,7 +410,7 @@ def _describe_strategy(
     gold, of, k = runs.gold, judge_runs(runs, name), runs.config.uncertainty.k
     by, stated = claims.speakers[name], claims.claims_of(name)
     # A question without gold cannot be missed, even by a failed retrieval.
-    ineligible = runs.scores(name).ineligible(runs.config.level, len(gold.queries), gold)
+    ineligible = runs.scores(name).ineligible(runs.config.level, gold)
     observed = {}
     for target in TARGETS:
         record = aggregate(

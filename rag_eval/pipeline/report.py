@@ -279,7 +279,7 @@ def _values(runs: ScoredRuns) -> FloatArray:
     for name in runs.names:
         scores, judgements = runs.scores(name), judge_runs(runs, name)
         recall = scores.labels[config.level].index(MEASURE)
-        columns.append(scores.per_query(config.level, n, gold)[:, recall])
+        columns.append(scores.per_query(config.level, gold)[:, recall])
         missed = judgements.missed(TARGET, config.uncertainty.k)
         columns.append(within_query(missed, gold.query_of[judgements.variant], n)[:, 0])
     return np.stack(columns, axis=1)

@@ -149,17 +149,6 @@ def chroma_store(settings: Settings) -> ChromaStore:
 SECOND_DEPTH = 100
 
 
-def second_of(
-    config: GoldSetConfig, opened: OpenIndex, spec: Strategy, texts: list[str]
-) -> Ranking:
-    """Rank with the second retriever: by vectors for a lexical strategy, else by BM25."""
-    if config.base_of(spec).second == "bm25":
-        return bm25s_engine(opened.index).search(opened.table.query_terms(texts), SECOND_DEPTH)
-    # A file of vectors only has the wordings of the gold set. No other wording is searched here.
-    source = opened.index.source(stability_embedding(config))
-    return ExactSearch(source.chunk_vectors()).search(source.query_vectors(texts), SECOND_DEPTH)
-
-
 def can_be_asked(config: GoldSetConfig, opened: OpenIndex, spec: Strategy, text: str) -> bool:
     """Check whether `batch_of` can rank a wording outside the gold set.
 
@@ -178,7 +167,15 @@ def batch_of(
     """
     base = config.base_of(spec)
     source = None if base.embeds_with is None else opened.index.source(base.embeds_with)
-    other = second_of(config, opened, spec, texts)
+    # The second retriever: by vectors for a lexical strategy, else BM25.
+    if base.second == "bm25":
+        terms = opened.table.query_terms(texts)
+        other = bm25s_engine(opened.index).search(terms, SECOND_DEPTH)
+    else:
+        # A file of vectors only has the wordings of the gold set. No other wording is ranked here.
+        second = opened.index.source(stability_embedding(config))
+        vectors = second.query_vectors(texts)
+        other = ExactSearch(second.chunk_vectors()).search(vectors, SECOND_DEPTH)
     return RankedBatch(
         rows=found.rows,
         raw=found.raw,
@@ -1021,10 +1018,10 @@ def guarded_search(
     depth, n_chunks = config.depth, len(strategy.index.table)
     pairs = restated.codes(n_chunks) if config.trust.quarantine else np.zeros(0, dtype=np.int64)
     spare = int(np.bincount(pairs // n_chunks).max()) if len(pairs) else 0
-    found = strategy.search(texts, depth + spare, seed, allowed=allowed, strict=False)
-    codes = np.arange(len(found.rows), dtype=np.int64)[:, None] * n_chunks + found.rows
-    dropped = int((np.isin(codes, pairs) & found.has_chunk)[:, :depth].sum())
-    return found.without(pairs, n_chunks).cut(depth), dropped
+    ranked = strategy.search(texts, depth + spare, seed, allowed=allowed, strict=False)
+    codes = np.arange(len(ranked.rows), dtype=np.int64)[:, None] * n_chunks + ranked.rows
+    dropped = int((np.isin(codes, pairs) & ranked.has_chunk)[:, :depth].sum())
+    return ranked.without(pairs, n_chunks).cut(depth), dropped
 
 
 # ---- The retrieval port over a gold set's corpus, for callers outside the evaluation.
