@@ -1,8 +1,8 @@
 """Dense retrieval: exact search, Chroma's store and its embedding functions.
 
-The last bits of a matrix product depend on its shape: one query alone and the same query in a batch
-differ by some 1e-7, and two equal chunks can differ by their place. So the product only chooses
-candidates, with a margin; their scores are dot products of the two vectors alone.
+The last bits of a matrix product depend on its shape. The same query differs by about 1e-7 alone
+and in a batch, and two equal chunks can differ by their place. The product therefore only selects
+candidates, with a margin. Their scores are dot products of two vectors.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from rag_eval.storage.secrets import shown_service
 BLOCK_BYTES = 32 * 2**20
 """Memory for one block of scores."""
 ERROR = 2 * float(np.finfo(np.float32).eps)
-"""Error of a cosine from the product, for each square root of a dimension: ten times the seen."""
+"""Error bound of a cosine from the product by the root of the dimension: ten times the observed."""
 
 
 class ExactSearch:
@@ -80,11 +80,11 @@ class ExactSearch:
     def _best(
         self, queries: Float32Array, near: Float32Array, depth: int
     ) -> tuple[Int32Array, FloatArray]:
-        """Score one by one what the product puts within reach of the best `depth`."""
+        """Score the candidates that the product puts within reach of the best `depth`."""
         width = min(depth + MARGIN, self.n_chunks)
         last = self.n_chunks - depth
         floor = np.partition(near, last, axis=1)[:, last] - self._slack
-        # never a hidden chunk, whose product is -inf
+        # The product of a hidden chunk is -inf, and no hidden chunk may be a candidate.
         within = near >= np.maximum(floor, np.finfo(np.float32).min)[:, None]
         candidates = np.full((len(queries), width), -1, dtype=np.int32)
         cosines = np.full((len(queries), width), -np.inf)
@@ -93,7 +93,7 @@ class ExactSearch:
         for query, vector in enumerate(queries):
             chosen = within[query].nonzero()[0]
             count = len(chosen)
-            if count > width:  # rare: more than MARGIN chunks as good as the last
+            if count > width:  # Rarely, more than MARGIN chunks are as good as the last one.
                 crowded[query] = chosen
                 continue
             candidates[query, :count] = chosen
@@ -102,8 +102,8 @@ class ExactSearch:
         rows, cosines = order(candidates, cosines, depth)
         for query, chosen in crowded.items():
             scored = np.vecdot(self.vectors[chosen], queries[query])[None, :].astype(np.float64)
-            found = order(chosen[None, :].astype(np.int32), scored, depth)
-            rows[query], cosines[query] = found[0][0], found[1][0]
+            best = order(chosen[None, :].astype(np.int32), scored, depth)
+            rows[query], cosines[query] = best[0][0], best[1][0]
         return rows, cosines
 
 
@@ -114,9 +114,9 @@ EMBED_BATCH = 64
 
 
 def model_folder() -> Path:
-    """Find the folder of the all-MiniLM-L6-v2 ONNX model, which Chroma downloads where it can.
+    """Find the folder of the all-MiniLM-L6-v2 ONNX model. Chroma downloads a missing model.
 
-    Raises `InputError` where the model is missing and cannot be downloaded.
+    Raises `InputError` when the download fails.
     """
     from chromadb.utils.embedding_functions.onnx_mini_lm_l6_v2 import ONNXMiniLM_L6_V2
 
@@ -139,9 +139,9 @@ def model_folder() -> Path:
 
 
 class ChromaFunctionEmbedder:
-    """Any embedding function that Chroma knows by name, built from its own configuration.
+    """An embedding function that Chroma knows by name, built from its own configuration.
 
-    Keys to services are named there as environment variables, never written down.
+    The configuration names environment variables with keys to services, and never the keys.
     """
 
     def __init__(self, name: str, config: Mapping[str, object]) -> None:
@@ -177,7 +177,7 @@ class ChromaFunctionEmbedder:
         return self._embed(self._function, texts, advance)
 
     def embed_queries(self, texts: Sequence[str], advance: Advance = no_advance) -> Float32Array:
-        """Embed as the model embeds questions, which for some is not how it embeds documents."""
+        """Embed questions, which some models embed differently from documents."""
         return self._embed(self._function.embed_query, texts, advance)
 
     def _embed(
@@ -253,7 +253,7 @@ class ChromaStore:
 
     @contextlib.contextmanager
     def _clearing(self) -> Iterator[None]:
-        """Leave nothing of this process's memory in the files that Chroma writes meanwhile."""
+        """Clear the memory of this process from the files that Chroma writes in the block."""
         try:
             yield
         finally:
@@ -292,8 +292,8 @@ class ChromaStore:
         advance
             Called with the number of chunks just written.
         text_hashes
-            Hash of each indexed text. A chunk id says nothing of the title that is indexed with it;
-            without the hashes a known id is kept.
+            Hash of each indexed text with its title, which the chunk id does not cover. Without
+            the hashes, a known id keeps its vector.
         """
         with self._clearing():
             collection = self._client.get_or_create_collection(
@@ -331,8 +331,8 @@ class ChromaStore:
     ) -> bool:
         """Build a graph in the insertion order of the seed; return whether it had to be built.
 
-        A finished graph is left alone, a half-built one is built anew. A zero vector (a chunk
-        without any known term) stays out: it is never retrieved, as in exact search.
+        A finished graph stays, and a half-built graph is built again. A zero vector (a chunk
+        without any known term) is left out, because exact search never retrieves it either.
         """
         known = np.flatnonzero(vectors.any(axis=1))
         if name in self.collections():
@@ -375,17 +375,17 @@ class ChromaStore:
             only = None
             if allowed is not None:
                 wanted = [chunk for chunk, row in row_of.items() if allowed[row]]
-                # an id that the graph lacks, as a zero vector's, would be an internal error there
+                # An id that the graph lacks, as of a zero vector, is an internal error of Chroma.
                 only = collection.get(ids=wanted, include=[])["ids"] if wanted else []
             for start in range(0, len(asked) if only is None or only else 0, BATCH):
                 batch = asked[start : start + BATCH]
-                found = collection.query(
+                near = collection.query(
                     query_embeddings=queries[batch],
                     n_results=depth,
                     ids=only,
                     include=["distances"],
                 )
-                for query, chunks, far in zip(batch, found["ids"], found["distances"], strict=True):
+                for query, chunks, far in zip(batch, near["ids"], near["distances"], strict=True):
                     rows[query, : len(chunks)] = [row_of[chunk] for chunk in chunks]
                     scores[query, : len(chunks)] = 1.0 - np.asarray(far, dtype=np.float64)
         rows, scores = order(rows, scores, depth)
@@ -393,7 +393,7 @@ class ChromaStore:
         return ranking(rows, scores, scale_min_max(scores), candidates)
 
 
-# ---- Chroma's graph files would keep memory of this process: their unused places are set to zero.
+# ---- Unused places of Chroma's graph files hold memory of this process, so they are set to zero.
 
 _HEADER = struct.Struct("<iQQQQ")
 """Layout, offset of level 0, places there are, places in use, bytes of a place."""
@@ -407,9 +407,8 @@ _PIECE = 1 << 20
 def clear_unused(folder: Path) -> int:
     """Zero the unused places of every graph below a folder of an embedded Chroma.
 
-    A graph whose header was never written has no place in use. No other process may be writing.
-    Returns the number of bytes that were not zero before. Raises `InputError` where a header has
-    another layout.
+    A graph without a written header has no place in use. No other process may be writing. Returns
+    the number of bytes that were not zero before. Raises `InputError` for an unknown header layout.
     """
     cleared = 0
     for level0 in sorted(folder.glob("*/data_level0.bin")):
@@ -455,7 +454,7 @@ def _clear(path: Path, start: int) -> int:
     return cleared
 
 
-# ---- What strategies with a dense part share: options, identity and search.
+# ---- Shared parts of strategies with vectors: options, identity and search.
 
 
 class DenseStrategy(LocalStrategy):
@@ -500,7 +499,7 @@ class DenseStrategy(LocalStrategy):
 def approximate_search(
     index: StrategyIndex, embedding: Embedding, queries: Float32Array, request: Request
 ) -> Ranking:
-    """Ask the graph of the request's seed, which is built first where the store lacks it."""
+    """Ask the graph of the request's seed. A missing graph is built first."""
     source, store, table = index.source(embedding), index.chroma, index.table
     if store is None:
         raise RuntimeError("approximate search needs a vector store")

@@ -129,14 +129,14 @@ class Bm25s:
 
 _EPSILON = 0.25
 _SMALLEST_K1 = 1e-9
-"""At k1 = 0 the library divides 0 by 0 and loses chunks; this k1 gives the same nine digits."""
+"""At k1 = 0 the library divides 0 by 0 and loses chunks. This k1 gives the same nine digits."""
 
 
 class RankBm25:
-    """A `rank_bm25.BM25Okapi` index over term ids, which takes a Python loop a query.
+    """A `rank_bm25.BM25Okapi` index over term ids, with a Python loop for each query.
 
-    Its idf ln((N - df + 0.5) / (df + 0.5)) is negative for terms in more than half of the chunks;
-    the library lifts those to 0.25 times the mean idf. Only positive scores are ranked.
+    The idf ln((N - df + 0.5) / (df + 0.5)) is negative for terms in more than half of the chunks.
+    The library lifts a negative idf to 0.25 times the mean idf. Only positive scores are ranked.
     """
 
     def __init__(self, documents: Terms, n_terms: int, *, k1: float, b: float) -> None:
@@ -160,20 +160,20 @@ class RankBm25:
         for i, query in enumerate(queries):
             if self._index is None or not query:
                 continue
-            # at b = 1 a chunk without terms gives 0 / 0, and is not ranked
+            # At b = 1 a chunk without terms gives 0 / 0, and is not ranked.
             with np.errstate(invalid="ignore"):
                 dense = np.asarray(self._index.get_scores(list(query)), dtype=np.float32)
             dense = np.where((dense > 0) & (True if allowed is None else allowed), dense, -np.inf)
-            found, score = select(dense[None, :], depth)
-            rows[i], scores[i] = found[0], score[0]
+            best, score = select(dense[None, :], depth)
+            rows[i], scores[i] = best[0], score[0]
         return ranking(rows, scores, scale_by_top(scores), (rows >= 0).sum(axis=1).astype(np.int64))
 
 
-# ---- What strategies with a lexical part share: options, identity and search.
+# ---- Shared parts of strategies with terms: options, identity and search.
 
 
 class LexicalStrategy(LocalStrategy):
-    """A kind that looks for terms."""
+    """A kind that searches by terms."""
 
     engine: Literal["bm25s", "rank-bm25"] = "bm25s"
     k1: float = Field(default=0.9, ge=0, le=10)
@@ -207,7 +207,7 @@ class LexicalStrategy(LocalStrategy):
         return f"{self.engine}:{digest([chunks_hash, ANALYZER, '', version, parameters])}"
 
     def rank_by_terms(self, index: StrategyIndex, request: Request) -> Ranking:
-        """Rank chunks by terms, widened by synonyms where the strategy asks for them."""
+        """Rank chunks by terms, and by synonyms when the strategy names a list."""
         terms = index.table.query_terms(request.texts)
         if self.engine == "rank-bm25":
             okapi = index.engine(

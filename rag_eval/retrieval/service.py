@@ -1,4 +1,4 @@
-"""RetrievalPort, version 1, over ready strategies: what callers use and latency is measured by."""
+"""RetrievalPort, version 1, over ready strategies. Latency is measured through this port."""
 
 import re
 import time
@@ -24,12 +24,12 @@ from rag_eval.retrieval.strategies import ReadyStrategy
 from rag_eval.trust.reading import readings
 from rag_eval.trust.restating import restated_pairs
 
-# ---- The poisoning guard at the port: chunks that restate the query are left out of its result.
+# ---- The poisoning guard at the port leaves out chunks that restate the query.
 
 SPARE = 20
-"""Chunks searched beyond what was asked for, to take the places of those that are left out."""
+"""Number of extra chunks in a search, which replace the chunks that are left out."""
 STEM = 4
-"""First letters that stand for a word's stem: endings differ, restatements do not."""
+"""Number of first letters that are taken as the stem of a word."""
 _WORD = re.compile(r"\w+")
 
 
@@ -38,7 +38,7 @@ def _stems(text: str) -> frozenset[str]:
 
 
 class QueryGuard:
-    """Looks at the candidates of each query only: a live query must not pay for the corpus.
+    """Judges the candidates of each query only, because a live query must be fast.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class QueryGuard:
     domains
         Domain of each chunk's source.
     vouched
-        bool [n_chunks]; None where the gold set names nobody to trust.
+        bool [n_chunks]; None when the gold set names nobody to trust.
     exempt
         bool [n_chunks]: chunks that a person allowed.
     """
@@ -73,17 +73,17 @@ class QueryGuard:
         return self._stems[row]
 
     def _near(self, queries: Sequence[str], rows: Int32Array) -> Int32Array:
-        """Keep the chunks that hold half of some query's words: no other can restate a query."""
-        asked = [_stems(query) for query in queries]
-        kept = [
-            any(2 * len(words & self._stems_of(row)) >= len(words) for words in asked)
+        """Select the chunks with half of some query's words. No other chunk restates a query."""
+        words_asked = [_stems(query) for query in queries]
+        is_near = [
+            any(2 * len(words & self._stems_of(row)) >= len(words) for words in words_asked)
             for row in rows.tolist()
         ]
-        near: Int32Array = rows[np.array(kept, dtype=bool)]
+        near: Int32Array = rows[np.array(is_near, dtype=bool)]
         return near
 
     def apply(self, queries: Sequence[str], found: Ranking) -> Ranking:
-        """Take the chunks that restate a query out of its ranking."""
+        """Remove the chunks that restate a query from its ranking."""
         rows = self._near(queries, np.unique(found.rows[found.has_chunk]))
         if not len(rows) or (self._vouched is not None and self._vouched[rows].all()):
             return found
@@ -166,13 +166,13 @@ class RetrievalService:
     corpus_rev
         Revision of the corpus.
     default
-        Kind used where the options name none.
+        Kind used when the options name none.
     trust
-        Trust of each chunk in [0, 1], [n_chunks]; None where sources were not screened.
+        Trust of each chunk in [0, 1], [n_chunks]; None when sources were not screened.
     guard
-        Leaves out what restates a query; None where quarantine is off.
+        Leaves out chunks that restate a query; None when quarantine is off.
     default_threshold
-        Trust threshold of calls that name none. A call that wants no filter names 0.
+        Trust threshold of calls that name none. A call without a filter names 0.
     seed
         Chooses the graph of an approximate strategy.
     """
@@ -268,11 +268,11 @@ class RetrievalService:
         top_k: int,
         allowed: BoolArray | None,
     ) -> list[tuple[Ranking, int]]:
-        """Search without chunks that restate a query; give each query's ranking and its row in it.
+        """Search without chunks that restate a query; return each query's ranking and its row.
 
-        A query of which too much was left out is searched again with twice the depth, until top_k
-        are left or its ranking has no more: planted pages take no place of others. The other
-        queries of a batch keep what they have, so that none depends on its neighbours.
+        A query with fewer than top_k remaining chunks is searched again with twice the depth, until
+        its ranking ends. The results of the other queries stay, so that no query of a batch depends
+        on the others.
         """
         places: dict[int, tuple[Ranking, int]] = {}
         due, depth = np.arange(len(queries)), top_k + SPARE

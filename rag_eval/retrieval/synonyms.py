@@ -1,4 +1,4 @@
-"""Lists of synonyms, and BM25 over what a question means: its own terms and their synonyms."""
+"""Lists of synonyms, and BM25 over the terms of a question and their synonyms."""
 
 import dataclasses
 import functools
@@ -18,7 +18,7 @@ NAMES = ("data-terms",)
 """Lists that come with the package."""
 
 SLACK = 2
-"""Other terms that may stand among those of a phrase: "pull the number out" is "pull out"."""
+"""Number of other terms inside a phrase: "pull the number out" is "pull out"."""
 
 Phrase = tuple[int, ...]
 """Term ids of a listed phrase, stop words aside, or of a single term."""
@@ -26,14 +26,14 @@ Phrase = tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Mean:
-    """Synonyms of a word: all `terms` together count as `weight` of the word itself."""
+    """A synonym of a word. All `terms` together count `weight` of the word."""
 
     terms: Phrase
     weight: float
 
 
 class Entry(BaseModel):
-    """Words or phrases of questions also mean those of documents, worth `weight` of themselves."""
+    """Terms of questions that also mean terms of documents, with the `weight` of the meaning."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -57,10 +57,10 @@ class Expansion:
     name: str
     version: int
     ignored: tuple[str, ...]
-    """Words that say nothing of the subject: alone they count nothing, but may be in a phrase."""
+    """Words without a subject. They count in a phrase and nothing alone."""
     entries: tuple[Entry, ...]
     identity: str
-    """Name, version and content hash: what an index_hash carries."""
+    """Name, version and content hash, which are part of an index_hash."""
 
     @staticmethod
     @functools.cache
@@ -114,11 +114,10 @@ class BoundExpansion:
         return self._means.get(phrase, ())
 
     def phrases(self, rows: Sequence[Sequence[int]]) -> list[list[Phrase]]:
-        """Cut questions, given as term ids, into listed phrases and the single terms left over.
+        """Cut questions, given as term ids, into listed phrases and the remaining single terms.
 
-        A phrase is found where all its terms stand close together, in any order. Longer ones come
-        first, then those closer together, then those in the order of the list's writing. Each term
-        of a question is in one phrase, as often as it stands there.
+        The terms of a phrase stand close together, in any order. Longer phrases win, then closer
+        terms, then the order of the list. Each occurrence of a term is in one phrase.
         """
         return [
             [
@@ -148,18 +147,18 @@ class BoundExpansion:
                         )
                         for span in _spans(phrase, places)
                     ]
-        free, found = set(range(len(row))), []
+        free, chosen = set(range(len(row))), []
         for *_, span, phrase in sorted(candidates):
             if free.issuperset(span):
                 free.difference_update(span)
-                found.append((span, phrase))
+                chosen.append((span, phrase))
         singles: list[tuple[tuple[int, ...], Phrase | None]] = [((place,), None) for place in free]
-        return sorted([*found, *singles], key=lambda pair: min(pair[0]))
+        return sorted([*chosen, *singles], key=lambda pair: min(pair[0]))
 
 
 def _spans(phrase: Phrase, places: dict[int, list[int]]) -> list[tuple[int, ...]]:
     """Places of a phrase in a question, for each occurrence of its first term that is close."""
-    found = []
+    spans = []
     for start in places[phrase[0]]:
         span = [start]
         for term in phrase[1:]:
@@ -168,14 +167,14 @@ def _spans(phrase: Phrase, places: dict[int, list[int]]) -> list[tuple[int, ...]
                 break
             span.append(min(left, key=lambda place: (abs(place - span[-1]), place)))
         if len(span) == len(phrase) and max(span) - min(span) < len(phrase) + SLACK:
-            found.append(tuple(span))
-    return found
+            spans.append(tuple(span))
+    return spans
 
 
-# ---- BM25 over what a question means: its own terms and their synonyms.
+# ---- BM25 over the terms of a question and their synonyms.
 
 SCORING = "norm-2"
-"""Name of the formula; part of an index_hash. Any change of behaviour changes it."""
+"""Name of the formula in an index_hash. A change of behaviour needs a new name."""
 
 
 class ExpandedScores:
@@ -217,7 +216,7 @@ class ExpandedScores:
         phrases = {
             phrase: len(tokens) + place
             for place, phrase in enumerate(
-                sorted({phrase for its in cut for phrase in its if len(phrase) > 1})
+                sorted({phrase for parts in cut for phrase in parts if len(phrase) > 1})
             )
         }
         singles, several = [(term,) for term in tokens], list(phrases)
@@ -225,17 +224,17 @@ class ExpandedScores:
         if several:
             from scipy.sparse import vstack
 
-            parts = [
+            members = [
                 (place, tokens[term], 1.0)
                 for place, phrase in enumerate(several)
                 for term in phrase
             ]
-            sums = _entries(parts, (len(several), len(tokens))) @ scores
+            sums = _entries(members, (len(several), len(tokens))) @ scores
             scores = vstack([scores, self._widened(sums, several, expansion)], format="csr")
         asked = [
             (query, tokens[phrase[0]] if len(phrase) == 1 else phrases[phrase], 1.0)
-            for query, its in enumerate(cut)
-            for phrase in its
+            for query, parts in enumerate(cut)
+            for phrase in parts
         ]
         return np.asarray((_entries(asked, (len(rows), scores.shape[0])) @ scores).toarray())
 

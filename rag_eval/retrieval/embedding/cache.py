@@ -1,7 +1,7 @@
-"""Vectors kept by (text hash, model): no text is embedded twice.
+"""Stored vectors by (text hash, model), so that no text is embedded twice.
 
-One folder a model holds immutable segments, each written atomically. Concurrent writers add
-segments and lose nothing. Many small segments are merged when the cache is opened.
+Each model has a folder of immutable segments, which are written atomically. Concurrent writers add
+segments and lose nothing. Opening the cache merges many small segments.
 """
 
 import dataclasses
@@ -58,7 +58,7 @@ class EmbeddingCache:
         if len(segments) > MAX_SEGMENTS:
             keys = list(self._rows)
             merged = self._write(keys, self.vectors(keys))
-            # a segment that held every key already has the name of the merged one
+            # A segment with every key already has the name of the merged segment.
             for segment in set(segments) - {merged}:
                 segment.unlink(missing_ok=True)
 
@@ -69,7 +69,7 @@ class EmbeddingCache:
             try:
                 for segment in segments:
                     self._remember(*_read_segment(segment))
-            except FileNotFoundError:  # another process has merged it meanwhile
+            except FileNotFoundError:  # Another process has merged the segment.
                 continue
             except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as bad:
                 set_aside(segment, f"{type(bad).__name__}: {bad}")  # its texts are embedded again
@@ -110,15 +110,15 @@ def embed_cached(
     hashes: Sequence[str] | None = None,
     advance: Advance = no_advance,
 ) -> tuple[Float32Array, CacheUse]:
-    """Give float32 [n, d] vectors of texts, embedding each distinct new text once.
+    """Return float32 [n, d] vectors of texts, and embed each distinct new text once.
 
-    `hashes` are their text hashes where the caller has them.
+    `hashes` are the text hashes, if the caller has them.
     """
     keys = list(hashes) if hashes is not None else [text_hash(text) for text in texts]
     distinct = dict(zip(keys, texts, strict=True))
     new = {key: text for key, text in distinct.items() if key not in cache}
     fresh = list(new)
-    for start in range(0, len(fresh), BLOCK):  # a killed run loses at most one block of work
+    for start in range(0, len(fresh), BLOCK):  # A killed run loses one block of work.
         block = fresh[start : start + BLOCK]
         cache.add(block, embed([new[key] for key in block], advance))
     advance(len(texts) - len(new))

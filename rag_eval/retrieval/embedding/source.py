@@ -18,7 +18,7 @@ from rag_eval.storage.artifacts import ArtifactStore
 
 @dataclasses.dataclass(frozen=True)
 class Places:
-    """Where an embedding reads and keeps things."""
+    """Folders of an embedding, and the store of fitted models."""
 
     base: Path
     """Folder that relative paths of the configuration start from."""
@@ -73,7 +73,7 @@ class EmbeddingSource:
 
     @functools.cached_property
     def _query_cache(self) -> EmbeddingCache:
-        """The cache of questions: a Chroma function may embed them otherwise than documents."""
+        """The cache of questions. A Chroma function may embed them differently from documents."""
         if not (self.spec.model or "").startswith("chroma:"):
             return self._cache
         return EmbeddingCache(self.places.embeddings, f"{self.model} questions")
@@ -102,12 +102,12 @@ class EmbeddingSource:
         return embed_cached(self._embed, self._cache, texts)[0]
 
     def can_embed(self, query: str) -> bool:
-        """Whether a question can be embedded: a file of vectors knows its own texts only."""
+        """Check whether a question can be embedded. A file of vectors only has its own texts."""
         embedder = self.embedder
         return not isinstance(embedder, FileEmbedder) or embedder.knows(query)
 
     def query_vectors(self, queries: list[str], *, cached: bool = True) -> Float32Array:
-        """Embed queries, float32 [n, d]; `cached=False` computes anew, as a live query would be."""
+        """Embed queries, float32 [n, d]. `cached=False` embeds again, as for a live query."""
         if not cached:
             return self._embed_queries(queries)
         vectors, use = embed_cached(self._embed_queries, self._query_cache, queries)
