@@ -245,7 +245,7 @@ def carried_by_units(gold: GoldVariants, units: pd.DataFrame) -> pd.DataFrame:
     overlap is at least half of the shorter text. Chunks have a second-best rule. Units have none,
     because the other units of the source are unknown.
     """
-    spans, place = gold.spans, units[["chunk", "start", "end"]].reset_index(names="unit")
+    spans, place = gold.spans, units[["chunk", "start", "end"]].assign(unit=np.arange(len(units)))
     of_chunks = gold.span_chunks.merge(place[place["chunk"] >= 0], on="chunk")
     documents = pd.Index(spans["doc_id"].unique())
     place["doc"] = documents.get_indexer(pd.Index(units["doc_id"]))
@@ -1328,13 +1328,14 @@ def _overlapping(units: pd.DataFrame, chunks: pd.DataFrame, evidence: pd.DataFra
     A unit matches the chunks that share characters with it. A unit without a place matches every
     chunk of a document when all chunks of the document are blocked.
     """
+    is_blocked = evidence["verdict"] == "blocked"
     marked = chunks[["doc_id", "start", "end"]].assign(
         verdict=evidence["verdict"].to_numpy(),
         reasons=evidence["reasons"].to_numpy(),
-        wholly=(evidence["verdict"] == "blocked").groupby(evidence["doc_id"]).transform("all"),
+        wholly=is_blocked.groupby(evidence["doc_id"]).transform("all").to_numpy(),
     )
     marked = marked[marked["verdict"] != "clean"]
-    places = units[["doc_id", "start", "end"]].reset_index(names="unit")
+    places = units[["doc_id", "start", "end"]].assign(unit=np.arange(len(units)))
     met = places.merge(marked, on="doc_id", suffixes=("", "_chunk"))
     is_placed = met["start"] >= 0
     shares = (met["start_chunk"] < met["end"]) & (met["start"] < met["end_chunk"])
