@@ -3,14 +3,13 @@
 import dataclasses
 import json
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import resources
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 import pandas as pd
+from pydantic_core import to_jsonable_python
 
 from rag_eval.answers.chat import ChatCache, ChatClient, Usage, async_client
 from rag_eval.answers.evidence import Library, PreflightRecord, Question, apply_override
@@ -110,51 +109,24 @@ EVIDENCE = schema(
     unit=("str", "offsets of the payload"),
 )
 _DTYPES = {"str": "str", "int": "int64", "float": "float64", "bool": "bool", "list": "object"}
-
-
-_DTYPES = {"str": "str", "int": "int64", "float": "float64", "bool": "bool", "list": "object"}
 _MAYBE = ("signal", "delta_s", "confidence")
 """Fields that an answer may leave empty."""
 
 
-def _frame(schema: FrameSchema, rows: list[dict[str, Any]]) -> pd.DataFrame:
-    frame = pd.DataFrame(rows, columns=list(schema.columns))
+def _frame(schema: FrameSchema, frame: pd.DataFrame) -> pd.DataFrame:
+    """Give a frame the columns of a schema. The last part of a dotted name is the column."""
     kinds = {name: _DTYPES[column.kind] for name, column in schema.columns.items()}
-    return schema.check(frame.astype(kinds))
-
-
-def _or_nan(value: float | None) -> float:
-    return math.nan if value is None else value
+    named = frame.rename(columns=lambda name: name.rpartition(".")[2])
+    return schema.check(named.reindex(columns=list(kinds)).astype(kinds))
 
 
 def to_frames(answers: Sequence[Answer]) -> dict[str, pd.DataFrame]:
     """Make the frames `answers`, `cited` and `evidence`, in the order of the answers."""
-    rows = [
-        {name: getattr(answer, name) for name in ANSWERS.columns}
-        | {name: _or_nan(getattr(answer, name)) for name in _MAYBE}
-        | {"codes": list(answer.codes)}
-        for answer in answers
-    ]
-    cited = [
-        {"query_id": answer.query_id, **dataclasses.asdict(span)}
-        for answer in answers
-        for span in answer.citations
-    ]
-    evidence = [
-        {
-            "query_id": answer.query_id,
-            **{name: getattr(item, name) for name in ("token", "kind", "first_line", "last_line")},
-            **{name: getattr(item.chunk, name) for name in _PAYLOAD},
-            "rerank_score": _or_nan(item.chunk.rerank_score),
-            **dataclasses.asdict(item.chunk.offsets),
-        }
-        for answer in answers
-        for item in answer.evidence
-    ]
+    rows = to_jsonable_python(answers)
     return {
-        "answers": _frame(ANSWERS, rows),
-        "cited": _frame(CITED, cited),
-        "evidence": _frame(EVIDENCE, evidence),
+        "answers": _frame(ANSWERS, pd.DataFrame(rows)),
+        "cited": _frame(CITED, pd.json_normalize(rows, "citations", ["query_id"])),
+        "evidence": _frame(EVIDENCE, pd.json_normalize(rows, "evidence", ["query_id"])),
     }
 
 
@@ -163,30 +135,25 @@ def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
-def _read_evidence(row: Mapping[str, Any]) -> Evidence:
-    rerank = row["rerank_score"]
-    chunk = ScoredChunk(
-        **{name: row[name] for name in _PAYLOAD},
-        offsets=Offsets(row["start"], row["end"], row["unit"]),
-        rerank_score=None if math.isnan(rerank) else rerank,
-    )
-    return Evidence(row["token"], chunk, row["kind"], row["first_line"], row["last_line"])
-
-
 def from_frames(answers: pd.DataFrame, cited: pd.DataFrame, evidence: pd.DataFrame) -> list[Answer]:
     """Read the answers back from their frames."""
-    spans: dict[str, list[CitedSpan]] = {}
+    spans, items = defaultdict[str, list[CitedSpan]](list), defaultdict[str, list[Evidence]](list)
     for row in _rows(cited):
-        spans.setdefault(row.pop("query_id"), []).append(CitedSpan(**row))
-    items: dict[str, list[Evidence]] = {}
+        spans[row.pop("query_id")].append(CitedSpan(**row))
     for row in _rows(evidence):
-        items.setdefault(row["query_id"], []).append(_read_evidence(row))
+        rerank = row["rerank_score"]
+        chunk = ScoredChunk(
+            **{name: row[name] for name in _PAYLOAD},
+            offsets=Offsets(row["start"], row["end"], row["unit"]),
+            rerank_score=None if math.isnan(rerank) else rerank,
+        )
+        places = row["kind"], row["first_line"], row["last_line"]
+        items[row["query_id"]].append(Evidence(row["token"], chunk, *places))
     found = []
     for row in _rows(answers):
-        query_id = row["query_id"]
-        own = {name: None if math.isnan(row[name]) else row[name] for name in _MAYBE}
-        own |= {"codes": tuple(row["codes"]), "citations": tuple(spans.get(query_id, ()))}
-        found.append(Answer(**{**row, **own}, evidence=tuple(items.get(query_id, ()))))
+        row |= {name: None for name in _MAYBE if math.isnan(row[name])}
+        row |= {"codes": tuple(row["codes"]), "citations": tuple(spans[row["query_id"]])}
+        found.append(Answer(**row, evidence=tuple(items[row["query_id"]])))
     return found
 
 
@@ -272,16 +239,6 @@ def _list_questions(config: GoldSetConfig, gold: GoldVariants) -> list[Question]
     ]
 
 
-def _answers_embedding(config: GoldSetConfig, strategy: str) -> Embedding:
-    """Choose the embedding that compares sentences.
-
-    It is the configured one, else the strategy's, else lsa-256.
-    """
-    spec = next(spec for spec in config.strategies if spec.name == strategy)
-    own = _answers_config(config).embedding or config.base_of(spec).embeds_with
-    return Embedding(model="lsa-256") if own is None or own.vectors is not None else own
-
-
 def _find_endpoint(work: Work, name: str | None, field: str, reason: str) -> Endpoint:
     endpoints = work.settings.endpoints
     if name is None or name not in endpoints:
@@ -308,14 +265,11 @@ class StoredRetrieval:
     ) -> None:
         self.about, seed = run.about, run.about.seeds[0]
         rows = run.run[run.run["seed"] == seed].sort_values(["variant", "k_final"], kind="stable")
-        failed = run.failed
-        names = ("chunk", "k_pos", "k_final", "score_raw", "score_norm", "rerank_score")
-        self._columns = {name: rows[name].to_numpy() for name in names}
-        self._bounds = np.searchsorted(rows["variant"].to_numpy(), np.arange(len(variants) + 1))
-        self._failed = set(failed.loc[failed["seed"] == seed, "variant"].tolist())
-        self._variant_of: dict[str, int] = {}
-        for row, text in enumerate(variants["text"].tolist()):
-            self._variant_of.setdefault(text, row)
+        self._rows = rows
+        self._bounds = np.searchsorted(rows["variant"], np.arange(len(variants) + 1))
+        self._failed = set(run.failed.loc[run.failed["seed"] == seed, "variant"])
+        first = variants.reset_index(drop=True).drop_duplicates("text")
+        self._variant_of = dict(zip(first["text"], first.index, strict=True))
         units = run.units
         if units is not None:  # a unit that equals a chunk becomes that chunk
             own, ids = units["chunk"].to_numpy(), chunks["chunk_id"].to_numpy(dtype=object)
@@ -333,34 +287,30 @@ class StoredRetrieval:
     def _result(self, variant: int, top_k: int) -> RetrievalResult | None:
         if variant in self._failed:
             return None
-        low, high = int(self._bounds[variant]), int(self._bounds[variant + 1])
-        chunks = tuple(self._chunk(place) for place in range(low, min(high, low + top_k)))
-        return RetrievalResult(chunks, RetrievalMetadata(self.about.name, 0.0, high - low))
-
-    def _chunk(self, place: int) -> ScoredChunk:
-        value = {name: column[place] for name, column in self._columns.items()}
-        rerank = float(value["rerank_score"])
-        rank = Rank(
-            float(value["score_raw"]),
-            float(value["score_norm"]),
-            int(value["k_pos"]),
-            int(value["k_final"]),
-            None if np.isnan(rerank) else rerank,
-        )
+        rows = self._rows.iloc[self._bounds[variant] : self._bounds[variant + 1]]
         index = Identity(self.about.index_hash, self.about.embed_model)
-        return self._payloads.scored(int(value["chunk"]), index, rank)
+        chunks = []
+        for row in _rows(rows.head(top_k)):
+            scores = row["score_raw"], row["score_norm"]
+            rerank = None if math.isnan(row["rerank_score"]) else row["rerank_score"]
+            rank = Rank(*scores, row["k_pos"], row["k_final"], rerank)
+            chunks.append(self._payloads.scored(row["chunk"], index, rank))
+        return RetrievalResult(tuple(chunks), RetrievalMetadata(self.about.name, 0.0, len(rows)))
 
 
 def _make_extractor(work: Work, admitted: AdmittedChunks, strategy: str) -> tuple[Extractive, str]:
-    """Make the extractive answerer of the corpus, and name its embedding."""
-    config, answers = work.config, _answers_config(work.config)
-    source = open_index(work.evaluation, admitted).index.source(
-        _answers_embedding(config, strategy)
-    )
-    chunks = admitted.chunks
-    columns = chunks["title"].tolist(), chunks["text"].tolist()
-    indexed = [f"{title} {text}".strip() for title, text in zip(*columns, strict=True)]
-    spec = config.base_of(next(spec for spec in config.strategies if spec.name == strategy))
+    """Make the extractive answerer of the corpus, and name its embedding.
+
+    The embedding compares sentences. It is the configured one, else the strategy's, else lsa-256.
+    """
+    answers = _answers_config(work.config)
+    spec = next(spec for spec in work.config.strategies if spec.name == strategy)
+    spec = work.config.base_of(spec)
+    embedding = answers.embedding or spec.embeds_with
+    if embedding is None or embedding.vectors is not None:
+        embedding = Embedding(model="lsa-256")
+    source = open_index(work.evaluation, admitted).index.source(embedding)
+    indexed = (admitted.chunks["title"] + " " + admitted.chunks["text"]).str.strip().tolist()
     extractor = Extractive(
         lambda sentences: source.text_vectors(list(sentences)),
         embedding="lsa" if (source.spec.model or "").startswith("lsa-") else "sentence",
@@ -372,11 +322,6 @@ def _make_extractor(work: Work, admitted: AdmittedChunks, strategy: str) -> tupl
     return extractor, source.model
 
 
-def _recorded_path(work: Work) -> Path | None:
-    recorded = _answers_config(work.config).recorded
-    return None if recorded is None else work.base / recorded
-
-
 def identify_answers(work: Work, gold_variants: GoldVariants, **_: object) -> object:
     """Identify the recorded outputs; AGAIN when a model or a validator decides.
 
@@ -386,15 +331,8 @@ def identify_answers(work: Work, gold_variants: GoldVariants, **_: object) -> ob
     modes = {one.settings.mode for one in _list_questions(work.config, gold_variants)}
     if "llm" in modes or _answers_config(work.config).validators:
         return AGAIN
-    path = _recorded_path(work)
-    return file_hash(path) if path is not None and path.is_file() else ""
-
-
-def answers_hash(frames: Mapping[str, pd.DataFrame]) -> str:
-    """Hash the answers and citations without token counts, which depend on the cache."""
-    answers = frames["answers"].drop(columns=["tokens_in", "tokens_out"])
-    parts = (answers, frames["cited"], frames["evidence"])
-    return digest([part.to_json(orient="split") for part in parts])
+    path = work.base / (_answers_config(work.config).recorded or "")
+    return file_hash(path) if path.is_file() else ""
 
 
 def answer_gold_set(
@@ -431,14 +369,13 @@ def answer_gold_set(
     extract, embedding = None, ""
     if "deterministic" in modes:
         extract, embedding = _make_extractor(work, admitted_chunks, strategy)
-    path = _recorded_path(work)
     recorded: dict[str, Answer] | None = None
     stated: dict[str, list[StatedPayload]] = {}
-    if "recorded" in modes and path is not None:
+    if "recorded" in modes and answers.recorded is not None:
         maker = RecordedAnswers(documents, chunks, **identity)
         asked = {one.query_id for one in questions if one.settings.mode == "recorded"}
         recorded = {}
-        for output in read_outputs(path):
+        for output in read_outputs(work.base / answers.recorded):
             if output.query_id in asked:
                 recorded[output.query_id], payloads = maker.answer(output)
                 if payloads:
@@ -458,6 +395,8 @@ def answer_gold_set(
     with work.progress.step(title, n, "questions") as advance:
         made = answer_questions(questions, answers, tools, lambda: advance(1))
     frames, usage = to_frames(made.answers), None
+    # Token counts depend on the cache.
+    hashed = frames | {"answers": frames["answers"].drop(columns=["tokens_in", "tokens_out"])}
     if chat is not None:
         paid = chat.usage()
         per_1k = 1000 * (paid.cost + paid.saved_cost) / max(n, 1)
@@ -475,7 +414,7 @@ def answer_gold_set(
             modes=sorted(modes),
             embedding=embedding,
             counts=made.counts,
-            hash=answers_hash(frames),
+            hash=digest([frame.to_json(orient="split") for frame in hashed.values()]),
             model=endpoint.model if endpoint else "",
         ),
         usage=usage,
@@ -966,13 +905,6 @@ def _answer_line(answer: Answer, outgoing: Outgoing) -> dict[str, Any]:
         "citations": cited,
         "evidence": [item.token for item in answer.evidence],
     }
-
-
-def answer_line_schema() -> dict[str, Any]:
-    """Return the published JSON Schema of a line of answers.jsonl."""
-    file = resources.files("rag_eval.pipeline") / "answer-line.schema.json"
-    loaded: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return loaded
 
 
 def answer_files(answered: Answered) -> dict[str, bytes]:

@@ -5,7 +5,6 @@ import datetime as dt
 import functools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -681,14 +680,6 @@ SCHEMA_VERSION = 1
 COVERAGE_SIGNAL = "cover_union"
 _shown = functools.lru_cache(maxsize=100_000)(mask_snippet)
 """Masked texts, cached because ids and words recur."""
-
-
-def uncertain_line_schema() -> Record:
-    """Return the published JSON Schema of a line."""
-    folder = resources.files("rag_eval.pipeline")
-    text = folder.joinpath("uncertain-line.schema.json").read_text(encoding="utf-8")
-    loaded: Record = json.loads(text)
-    return loaded
 
 
 def _write_lines(  # noqa: PLR0917 - the results behind a line

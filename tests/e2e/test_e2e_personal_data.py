@@ -18,11 +18,11 @@ from personal_data import (
     sentence,
     values,
 )
+from schemas import published
 from typer.testing import CliRunner
 
 from rag_eval.cli.app import app
 from rag_eval.corpus.masking import FILL, mask, mask_shown_address
-from rag_eval.pipeline.answers import answer_line_schema
 from rag_eval.pipeline.run import live_index, validate_file
 
 pytestmark = pytest.mark.usefixtures("pages")
@@ -174,7 +174,7 @@ def check_files(project, reports):
     import jsonschema
 
     answers = lines(reports / "answers.jsonl")
-    check = jsonschema.Draft202012Validator(answer_line_schema())
+    check = jsonschema.Draft202012Validator(published("answer-line"))
     assert [error.message for row in answers for error in check.iter_errors(row)] == []
     live, _ = live_index(project.home)
     result = validate_file(reports / "citations.jsonl", live)

@@ -2,14 +2,13 @@
 
 import json
 import math
-from pathlib import Path
 
 import jsonschema
 import numpy as np
 import pytest
 from cli_project import ANSWERS, CONFIG, DOCUMENTS, PARAPHRASES, QRELS, QUERIES, jsonl
+from schemas import published
 
-import rag_eval
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline.answers import Answered, AnswerMeasures, AnswerSet, CitationSet
 from rag_eval.pipeline.claims import MissRateClaims
@@ -55,18 +54,13 @@ def explore(evaluation):
     )
 
 
-def explorer_schema(kind):
-    file = Path(rag_eval.__file__).parent / "pipeline" / f"explorer-{kind}.schema.json"
-    return json.loads(file.read_text(encoding="utf-8"))
-
-
 class Read:
     """Parts of an explorer, each held against its schema."""
 
     def __init__(self, parts):
         self.parts = {name: unpacked(part) for name, part in sorted(parts.items())}
         for name, part in self.parts.items():
-            schema = explorer_schema(name.split("-")[0].removesuffix(".json.gz"))
+            schema = published(f"explorer-{name.split('-')[0].removesuffix('.json.gz')}")
             jsonschema.Draft202012Validator.check_schema(schema)
             assert [
                 error.message for error in jsonschema.Draft202012Validator(schema).iter_errors(part)
@@ -521,7 +515,7 @@ def test_schemas_are_closed(project):
     found = read(evaluation_of(project))
     for name, part in found.parts.items():
         check = jsonschema.Draft202012Validator(
-            explorer_schema(name.split("-")[0].removesuffix(".json.gz"))
+            published(f"explorer-{name.split('-')[0].removesuffix('.json.gz')}")
         )
         more = [{**part[0], "more": 1}] if isinstance(part, list) else {**part, "more": 1}
         assert list(check.iter_errors(more))

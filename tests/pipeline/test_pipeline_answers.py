@@ -10,9 +10,10 @@ import pytest
 from answer_corpus import evidence
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from schemas import published
 
 from rag_eval.core.types import OUTCOMES, Answer, CitedSpan, Evidence, Offsets, ScoredChunk
-from rag_eval.pipeline.answers import answer_gaps, answer_line_schema, from_frames, to_frames
+from rag_eval.pipeline.answers import answer_gaps, from_frames, to_frames
 from rag_eval.pipeline.miss_rates import leave_groups_out
 from rag_eval.storage.artifacts import ArtifactStore
 
@@ -89,12 +90,12 @@ def rows(folder, name):
 
 def test_lines_of_answers_and_citations_keep_to_their_schemas(folder):
     answers, citations = rows(folder, "answers.jsonl"), rows(folder, "citations.jsonl")
-    check = jsonschema.Draft202012Validator(answer_line_schema())
+    check = jsonschema.Draft202012Validator(published("answer-line"))
     assert len(answers) == 4
     assert [error.message for row in answers for error in check.iter_errors(row)] == []
     assert not check.is_valid({**answers[0], "more": 1})
-    published = resources.files("rag_eval.core") / "citation_payload.schema.json"
-    definitions = json.loads(published.read_text("utf-8"))["$defs"]
+    payload = resources.files("rag_eval.core") / "citation_payload.schema.json"
+    definitions = json.loads(payload.read_text("utf-8"))["$defs"]
     record = jsonschema.Draft202012Validator({"$ref": "#/$defs/record", "$defs": definitions})
     valid = [row for row in citations if row.get("in_evidence")]
     assert valid

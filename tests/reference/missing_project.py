@@ -12,6 +12,7 @@ import jsonschema
 import numpy as np
 from cli_project import Project, jsonl
 from click.testing import Result
+from schemas import published
 from typer.testing import CliRunner
 
 from rag_eval.cli.app import app
@@ -20,7 +21,7 @@ from rag_eval.core.settings import Settings
 from rag_eval.pipeline.claims import MissRateClaims, RetrievalSignals
 from rag_eval.pipeline.corpus import AdmittedChunks
 from rag_eval.pipeline.evaluation import Evaluation, open_gold_set
-from rag_eval.pipeline.miss_rates import calibrate_gold_set, uncertain_line_schema
+from rag_eval.pipeline.miss_rates import calibrate_gold_set
 from rag_eval.pipeline.retrieval import OpenIndex, open_index
 from rag_eval.storage.hashing import text_hash
 
@@ -139,7 +140,7 @@ def fits(project: Project, name: str = "tiny") -> None:
     bare = list(nulls_without_reason(parts))
     assert not bare, bare
     found = lines(project, name)
-    validator = jsonschema.Draft202012Validator(uncertain_line_schema())
+    validator = jsonschema.Draft202012Validator(published("uncertain-line"))
     assert [error.message for line in found for error in validator.iter_errors(line)] == []
     stated = report["uncertainty"]["strategies"]
     assert len(found) == sum(entry["n_claims"] for entry in stated.values())
