@@ -23,7 +23,7 @@ from rag_eval.core import config as settings_of
 from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import Embedding, InputError, Problem, quoted
 from rag_eval.core.frames import ANSWERS, FrameSchema, schema
-from rag_eval.core.report import Report
+from rag_eval.core.report import AnswerFigure, Faithfulness, GapFlag, Report, RetrievalGap
 from rag_eval.core.settings import Endpoint
 from rag_eval.core.strategy import Identity
 from rag_eval.core.types import (
@@ -624,8 +624,6 @@ def _per_question(query_ids: pd.Series, match: CitationMatch, covered: np.ndarra
 # ---- Faithfulness by a judging model through ragas, behind FEATURE_RAGAS_EVAL
 
 RAGAS_OFF = "FEATURE_RAGAS_EVAL is off"
-Figure = dict[str, Any]
-"""A figure in the form of the report."""
 
 
 def _find_judge(work: Work) -> tuple[str, Endpoint]:
@@ -645,10 +643,10 @@ def identify_judge(work: Work, **_: object) -> object:
 
 def _judge_faithfulness(
     work: Work, found: Sequence[Answer], gold: GoldVariants, groups: np.ndarray
-) -> tuple[Figure, bool]:
+) -> tuple[Faithfulness, bool]:
     """Judge a sample of the answers. Also return whether the judge answered for all of them."""
     if not work.settings.feature_ragas_eval:
-        return {"value": None, "value_reason": RAGAS_OFF}, True
+        return Faithfulness(value=None, why={"value": RAGAS_OFF}), True
     rate = _answers_config(work.config).ragas_sample_rate
     name, endpoint = _find_judge(work)
     texts = dict(zip(gold.queries["query_id"], gold.queries["text"], strict=True))
@@ -678,19 +676,24 @@ def _judge_faithfulness(
         )
         advance(n)
     record = ragas.faithfulness_record(judged, groups, BOOTSTRAP_SEED)
-    counts = ("n_attempted", "n_scored", "n_failed", "n_ineligible", "n_groups")
-    return {
-        "value": number(record.value),
-        **({"value_reason": record.reason} if record.reason else {}),
-        "ci_low": number(record.ci_low),
-        "ci_high": number(record.ci_high),
-        **{part: getattr(record, part) for part in counts},
+    body = _describe_figure(record) | {
         "sample_rate": rate,
         "n_sampled": int(judged.sampled.sum()),
         "failures": dict(sorted(Counter(filter(None, judged.failure)).items())),
         "endpoint": name,
         "model": endpoint.model,
-    }, not any(judged.failure)
+    }
+    return Faithfulness.model_validate(body), not any(judged.failure)
+
+
+def _describe_figure(record: AnswerRecord) -> dict[str, object]:
+    """Write the value, the reason of a missing value, the interval and the counts of a measure."""
+    counts = ("n_attempted", "n_scored", "n_failed", "n_ineligible", "n_groups")
+    return {
+        **{name: number(getattr(record, name)) for name in ("value", "ci_low", "ci_high")},
+        **({"value_reason": record.reason} if record.reason else {}),
+        **{name: getattr(record, name) for name in counts},
+    }
 
 
 # ---- Stage `answer_measures`
@@ -708,34 +711,14 @@ MAX_FLAGGED = 50
 
 
 @dataclasses.dataclass(frozen=True)
-class FlaggedAnswer:
-    """An answer that leaves retrieved content unused."""
-
-    query_id: str
-    reason: str
-    answer: str
-
-
-@dataclasses.dataclass(frozen=True)
-class GapFacts:
-    """Result of FK019 over the run, with at most fifty answers."""
-
-    n_checked: int
-    n_flagged: int
-    flagged: list[FlaggedAnswer]
-    code: str = CODE
-    severity: str = "warning"
-
-
-@dataclasses.dataclass(frozen=True)
 class AnswerMeasureFacts:
     """The answer measures in the form of the report."""
 
-    measures: list[Figure]
-    gap: GapFacts
+    measures: list[AnswerFigure]
+    gap: RetrievalGap
     outcomes: dict[str, int]
     codes: dict[str, int]
-    faithfulness: Figure
+    faithfulness: Faithfulness
 
 
 class AnswerMeasures(Result):
@@ -749,16 +732,6 @@ class AnswerMeasures(Result):
 
     per_question: pd.DataFrame = frame_part()
     about: AnswerMeasureFacts = json_part()
-
-
-def _format_record(record: AnswerRecord) -> Figure:
-    """Write an answer measure in the form of the report."""
-    values = {name: number(getattr(record, name)) for name in ("value", "ci_low", "ci_high")}
-    reason = {"value_reason": record.reason} if record.reason else {}
-    counts = ("n_attempted", "n_scored", "n_failed", "n_ineligible", "n_units", "n_groups")
-    target = {"target": TARGETS[record.label]} if record.label in TARGETS else {}
-    numbers = {name: getattr(record, name) for name in counts}
-    return {"name": record.label, **values, **reason, **numbers, **target}
 
 
 def measure_answers(
@@ -805,14 +778,28 @@ def measure_answers(
     )
     violations = [(found[at], gap.reason) for at, gap in gaps.items() if gap.violation]
     flagged = [  # `Outgoing` masks secrets that only the evidence labels
-        FlaggedAnswer(answer.query_id, reason, snippet(Outgoing(answer).text))
+        GapFlag(query_id=answer.query_id, reason=reason, answer=snippet(Outgoing(answer).text))
         for answer, reason in violations[:MAX_FLAGGED]
+    ]
+    figures = [
+        AnswerFigure.model_validate(
+            _describe_figure(record)
+            | {"name": record.label, "n_units": record.n_units}
+            | ({"target": TARGETS[record.label]} if record.label in TARGETS else {})
+        )
+        for record in records
     ]
     measured = AnswerMeasures(
         per_question=per_question,
         about=AnswerMeasureFacts(
-            measures=[_format_record(one) for one in records],
-            gap=GapFacts(len(gaps), len(violations), flagged),
+            measures=figures,
+            gap=RetrievalGap(
+                code=CODE,
+                severity="warning",
+                n_checked=len(gaps),
+                n_flagged=len(violations),
+                flagged=flagged,
+            ),
             outcomes=dict(Counter(answer.outcome for answer in found)),
             codes=dict(Counter(code for own in codes for code in own)),
             faithfulness=judged,
@@ -826,8 +813,8 @@ def describe_answer_measures(result: AnswerMeasures) -> dict[str, Any]:
     """Show the measures, and the answers that leave retrieved content unused."""
     figures = ("name", "value", "ci_low", "ci_high")
     counts = ("n_scored", "n_units", "n_failed", "n_ineligible", "n_groups", "target")
-    measures, gap = result.about.measures, result.about.gap
-    flagged = [dataclasses.asdict(one) for one in gap.flagged]
+    measures, gap = [one.dump() for one in result.about.measures], result.about.gap
+    flagged = [one.dump() for one in gap.flagged]
     return {
         "measures": Table((*figures, *counts), measures),
         "n_undefined": count_undefined(measures, "value"),

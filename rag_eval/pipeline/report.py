@@ -508,13 +508,13 @@ def _answer_parts(answered: Answered | None) -> dict[str, Any]:
             "attempts": {name: about.counts.get(name, 0) for name in attempts},
             "outcomes": found.outcomes,
             "codes": found.codes,
-            "measures": [one for one in found.measures if one["name"] not in CITATION_MEASURES],
-            "gap": dataclasses.asdict(found.gap),
+            "measures": [one for one in found.measures if one.name not in CITATION_MEASURES],
+            "gap": found.gap,
             "faithfulness": found.faithfulness,
             "usage": {} if usage is None else dataclasses.asdict(usage),
         }
     )
-    of_citations = [one for one in found.measures if one["name"] in CITATION_MEASURES]
+    of_citations = [one for one in found.measures if one.name in CITATION_MEASURES]
     return {
         "answers": part,
         "citations": CitationsPart.model_validate(
