@@ -16,7 +16,7 @@ from rag_eval.answers.evidence import Library, PreflightRecord, Question, apply_
 from rag_eval.answers.extractive import Extractive
 from rag_eval.answers.recorded import RecordedAnswers
 from rag_eval.answers.runner import Rejected, Tools, answer_questions
-from rag_eval.citations.matching import CitationMatch, Spans, Words, coverage, match_citations
+from rag_eval.citations.matching import Spans, Words, coverage, match_citations
 from rag_eval.citations.payload import LiveIndex, Verdicts, citation_records, validate
 from rag_eval.citations.traces import Trace, write_log, write_traces
 from rag_eval.core import config as settings_of
@@ -421,7 +421,7 @@ def answer_gold_set(
     )
 
 
-def describe_answers(result: AnswerSet) -> dict[str, Any]:
+def describe_answers(result: AnswerSet) -> dict[str, object]:
     """Show the modes and the counts."""
     about = result.about
     return {
@@ -540,7 +540,7 @@ def check_citations(
             verdicts = validate(placed, live, pairs).joined(validate(records, None, pairs))
         if verdicts.fail_fast:
             _refuse_analyzer(records, verdicts)
-        cited, per_question = _match(gold_variants, found, verdicts, live)
+        cited, per_question = _match(gold_variants, answers.cited, verdicts, live)
     codes = {code: n for code, n in verdicts.counts.items() if n} if records else {}
     return CitationSet(
         citations=cited,
@@ -550,7 +550,7 @@ def check_citations(
     )
 
 
-def describe_citations(result: CitationSet) -> dict[str, Any]:
+def describe_citations(result: CitationSet) -> dict[str, object]:
     """Show the citations by code."""
     codes = [{"code": code, "n": count} for code, count in result.about.codes.items()]
     return {"n_citations": result.about.n_citations, "codes": Table(("code", "n"), codes)}
@@ -578,20 +578,11 @@ def _refuse_analyzer(records: Records, verdicts: Verdicts) -> NoReturn:
 
 
 def _match(
-    gold: GoldVariants, found: list[Answer], verdicts: Verdicts, live: LiveIndex
+    gold: GoldVariants, cited: pd.DataFrame, verdicts: Verdicts, live: LiveIndex
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Make a row for each citation and one for each question."""
     queries, spans = gold.queries, gold.spans
-    flat = [(answer.query_id, span) for answer in found for span in answer.citations]
-    rows = pd.DataFrame(
-        {
-            "query_id": [query_id for query_id, _ in flat],
-            "segment": np.array([span.segment for _, span in flat], dtype=np.int64),
-            "doc_id": [span.doc_id for _, span in flat],
-            "start": np.array([span.start for _, span in flat], dtype=np.int64),
-            "end": np.array([span.end for _, span in flat], dtype=np.int64),
-        }
-    ).astype({"query_id": "str", "doc_id": "str"})
+    rows = cited[["query_id", "segment", "doc_id", "start", "end"]]
     # Only documents that are cited or gold, so that other texts are not analyzed.
     named = sorted({*rows["doc_id"], *spans["doc_id"]} & live.texts.keys())
     codes = pd.Index(queries["query_id"]), pd.Index(named, dtype="object")
@@ -602,23 +593,24 @@ def _match(
         places = (frame[name].to_numpy(dtype=np.int64) for name in ("start", "end"))
         return Spans(query.astype(np.int64), doc.astype(np.int64), *places)
 
-    cited, wanted, valid = encode(rows), encode(spans), verdicts.valid
+    quoted_spans, wanted, valid = encode(rows), encode(spans), verdicts.valid
     owed = queries["answerable"].to_numpy(dtype=bool)
-    match = match_citations(cited, valid, wanted, len(queries), owed)
+    match = match_citations(quoted_spans, valid, wanted, len(queries), owed)
     words = Words.of([live.texts[doc] for doc in named])
-    covered = coverage(cited, valid, wanted, words, len(queries))
-    verdict = {"code": list(verdicts.codes), "field": list(verdicts.fields)}
+    covered = coverage(quoted_spans, valid, wanted, words, len(queries))
+    verdict = {"code": verdicts.codes, "field": verdicts.fields}
     rows = rows.assign(**verdict).astype({"code": "str", "field": "str"})
-    return rows.assign(correct=match.correct), _per_question(queries["query_id"], match, covered)
-
-
-def _per_question(query_ids: pd.Series, match: CitationMatch, covered: np.ndarray) -> pd.DataFrame:
     names = ("n_cited", "n_valid", "n_correct", "n_due", "n_gold", "n_gold_matched")
     # A gold span that the corpus lacks has no words. It counts as missed.
-    missed = np.isnan(covered) & (match.n_gold > 0)
-    columns = {name: getattr(match, name) for name in names}
-    ids = query_ids.astype("str").to_numpy()
-    return pd.DataFrame({"query_id": ids, **columns, "coverage": np.where(missed, 0.0, covered)})
+    is_missed = np.isnan(covered) & (match.n_gold > 0)
+    per_question = pd.DataFrame(
+        {
+            "query_id": queries["query_id"].astype("str").to_numpy(),
+            **{name: getattr(match, name) for name in names},
+            "coverage": np.where(is_missed, 0.0, covered),
+        }
+    )
+    return rows.assign(correct=match.correct), per_question
 
 
 # ---- Faithfulness by a judging model through ragas, behind FEATURE_RAGAS_EVAL
@@ -809,7 +801,7 @@ def measure_answers(
     return measured
 
 
-def describe_answer_measures(result: AnswerMeasures) -> dict[str, Any]:
+def describe_answer_measures(result: AnswerMeasures) -> dict[str, object]:
     """Show the measures, and the answers that leave retrieved content unused."""
     figures = ("name", "value", "ci_low", "ci_high")
     counts = ("n_scored", "n_units", "n_failed", "n_ineligible", "n_groups", "target")
@@ -858,7 +850,7 @@ class Answered:
         return [self.answers.id, self.citations.id, self.measures.id]
 
 
-def _lines(rows: Iterable[dict[str, Any]]) -> bytes:
+def _lines(rows: Iterable[Mapping[str, object]]) -> bytes:
     versioned = ({**row, "schema_version": SCHEMA_VERSION} for row in rows)
     return "".join(
         f"{json.dumps(row, sort_keys=True, ensure_ascii=True, allow_nan=False)}\n"
@@ -866,7 +858,7 @@ def _lines(rows: Iterable[dict[str, Any]]) -> bytes:
     ).encode()
 
 
-def _answer_line(answer: Answer, outgoing: Outgoing) -> dict[str, Any]:
+def _answer_line(answer: Answer, outgoing: Outgoing) -> dict[str, object]:
     """Write one answer with citations by token. A citation without evidence keeps its own text."""
     cited = [
         {
@@ -929,59 +921,59 @@ def _make_traces(
     """Make a trace for each answer and each segment with citations."""
     name = made.about.strategy
     about, seed = runs.about(name), runs.first_seed(name)
-    per_run, states = stability.per_run, stability.per_query
-    per_run = per_run[
-        (per_run["strategy"] == name)
-        & (per_run["seed"] == seed)
-        & (per_run["paraphrase_id"] == ORIGINAL)
-    ]
-    states = states[states["strategy"] == name]
-    distance: dict[str, float] = dict(zip(per_run["query_id"], per_run["delta_s"], strict=True))
-    state: dict[str, str] = dict(zip(states["query_id"], states["lambda_state"], strict=True))
-    common: dict[str, Any] = {
-        "ts": report.timestamp,
-        "store": runs.config.base_of(runs.spec(name)).store_name,
-        "index_hash": about.index_hash,
-        "embed_model": about.embed_model,
-        "analyzer": ANALYZER,
-        "run_id": report.run_id,
-        "strategy": name,
-        "paraphrase_id": ORIGINAL,
-        "seed": seed,
-    }
-    found = []
+    per_run = stability.per_run.query(
+        "strategy == @name and seed == @seed and paraphrase_id == @ORIGINAL"
+    ).set_index("query_id")
+    distances = per_run["delta_s"].dropna()
+    states = stability.per_query.query("strategy == @name").set_index("query_id")["lambda_state"]
+    common = Trace(
+        ts=report.timestamp,
+        qid="",
+        seg=0,
+        store=runs.config.base_of(runs.spec(name)).store_name,
+        index_hash=about.index_hash,
+        embed_model=about.embed_model,
+        analyzer=ANALYZER,
+        run_id=report.run_id,
+        strategy=name,
+        paraphrase_id=ORIGINAL,
+        seed=seed,
+    )
+    traces = []
     for answer in made.read():
-        value = distance.get(answer.query_id)
-        own = common | {
-            "qid": answer.query_id,
-            "delta_s": None if value is None or pd.isna(value) else value,
-            "lambda_state": state.get(answer.query_id, ""),
-            "k": answer.top_k,
-        }
+        own = dataclasses.replace(
+            common,
+            qid=answer.query_id,
+            delta_s=distances.get(answer.query_id),
+            lambda_state=states.get(answer.query_id, ""),
+            k=answer.top_k,
+        )
         segments = sorted({span.segment for span in answer.citations}) or [0]
-        found += [Trace(**own, seg=segment, **_cite(answer, segment)) for segment in segments]
-    return found
+        traces += [_cite(own, answer, segment) for segment in segments]
+    return traces
 
 
-def _cite(answer: Answer, segment: int) -> dict[str, Any]:
-    """Return the trace fields with the citations of a segment."""
+def _cite(trace: Trace, answer: Answer, segment: int) -> Trace:
+    """Add the citations of a segment to a trace."""
     spans = [span for span in answer.citations if span.segment == segment]
     n = len(answer.evidence)
     chunks = [
         answer.evidence[span.evidence].chunk if 0 <= span.evidence < n else None for span in spans
     ]
     first = next((chunk for chunk in chunks if chunk is not None), None)
-    return {
-        "citations": tuple(  # without evidence, the text of a citation may be anything
+    return dataclasses.replace(
+        trace,
+        seg=segment,
+        citations=tuple(  # without evidence, the text of a citation may be anything
             chunk.snippet_id if chunk else mask_snippet(span.doc_id)
             for span, chunk in zip(spans, chunks, strict=True)
         ),
-        "scores": tuple(chunk and chunk.score_raw for chunk in chunks),
-        "kpos": tuple(chunk and chunk.k_pos for chunk in chunks),
-        "kfinal": tuple(chunk and chunk.k_final for chunk in chunks),
-        "section_id": first.section_id if first else "",
-        "rev": first.rev if first else "",
-    }
+        scores=tuple(chunk.score_raw if chunk else None for chunk in chunks),
+        kpos=tuple(chunk.k_pos if chunk else None for chunk in chunks),
+        kfinal=tuple(chunk.k_final if chunk else None for chunk in chunks),
+        section_id=first.section_id if first else "",
+        rev=first.rev if first else "",
+    )
 
 
 def write_run_traces(

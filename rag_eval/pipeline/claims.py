@@ -326,7 +326,7 @@ def _gap_rows(
     ]
 
 
-def describe_signals(result: RetrievalSignals) -> dict[str, Any]:
+def describe_signals(result: RetrievalSignals) -> dict[str, object]:
     """Show how many retrievals and claims of production traffic have signals."""
     signals = result.signals
     rows = [
@@ -610,7 +610,7 @@ def state_miss_rates(
     return MissRateClaims(claims=frame, speakers=speakers)
 
 
-def describe_claims(result: MissRateClaims) -> dict[str, Any]:
+def describe_claims(result: MissRateClaims) -> dict[str, object]:
     """Show the source and the mean of the claimed miss rates of every strategy."""
     rows = []
     for name, by in result.speakers.items():
