@@ -22,6 +22,9 @@ MAX_FILE_BYTES = 2 * 1024**3
 MAX_LINE_BYTES = 16 * 1024**2
 """A longer line is reported and never held in memory as a whole."""
 
+MAX_DIGITS = 308
+"""A whole number with more digits is refused, because no float holds it."""
+
 _BOM = b"\xef\xbb\xbf"
 _ONE_OBJECT = "one JSON object a line"
 
@@ -158,6 +161,12 @@ def _read_finite(text: str) -> float:
     return number
 
 
+def _read_whole(text: str) -> int:
+    if len(text.lstrip("-")) > MAX_DIGITS:
+        raise _RefusedError("bad_number", "the number is out of range", f"{len(text)} digits")
+    return int(text)
+
+
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     row = dict(pairs)
     if len(row) != len(pairs):
@@ -181,6 +190,7 @@ def parse_object(data: bytes | str | None, *, strict: bool = True) -> dict[str, 
                 text,
                 parse_constant=_refuse_constant,
                 parse_float=_read_finite,
+                parse_int=_read_whole,
                 object_pairs_hook=_refuse_duplicates,
             )
             if strict

@@ -1,53 +1,52 @@
-"""The gates `acceptance` and `stability`: floors held by the bound that could prove them wrong."""
+"""Gates that hold figures to floors: acceptance, stability, answer contract, trust, poisoning.
 
+A floor is held by the bound of the interval that could prove it wrong. Trust and poisoning look at
+all that a run retrieved, so they compare the figure itself.
+"""
+
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rag_eval.core.config import Floor, GoldSetConfig
-from rag_eval.gates.gate import (
-    NOT_MEASURED,
-    TOO_FEW,
-    Figure,
-    Gate,
-    GateInputs,
-    GateResult,
-    Severity,
-    Status,
-    known_figures,
-)
+from rag_eval.core.errors import quoted
+from rag_eval.gates.gate import Figure, Gate, GateInputs, Judgement, Severity, known_figures
 
 MIN_JUDGED = 0.5
 DELTA_S = Floor(measure="delta_s", direction="<=", bound=0.45)
-CONVERGENT_HIT = "convergent_hit_share"
-_FIGURES = ("value", "ci_low", "ci_high", "n_scored", "n_groups", "judged_at_k")
+_ESTIMATE = ("value", "ci_low", "ci_high", "n_scored", "n_groups")
+_UNKNOWN = "this run does not measure it"
 
 
-def judge_floor(
-    floor: Floor, figure: Figure | None, min_queries: int
-) -> tuple[tuple[Status, str], dict[str, Any]]:
-    """Compare one figure with its floor: (status, reason code) and the evidence."""
-    accepted = {"measure": floor.measure, "accepted": f"{floor.direction} {floor.bound:g}"}
+def judge_floor(floor: Floor, figure: Figure | None, min_queries: int, part: str = "") -> Judgement:
+    """Compare one figure with its floor."""
+    evidence: dict[str, Any] = {
+        "measure": floor.measure,
+        "accepted": f"{floor.direction} {floor.bound:g}",
+    }
     figure = figure or {}
     if figure.get("value") is None:
-        reason = figure.get("reason") or figure.get("value_reason")
-        return NOT_MEASURED, {**accepted, "reason": reason or "this run does not measure it"}
-    evidence = accepted | known_figures(figure, *_FIGURES)
+        reason = figure.get("reason") or figure.get("value_reason") or _UNKNOWN
+        missing = {**evidence, "reason": reason}
+        return Judgement("insufficient_evidence", "not_measured", missing, part)
+    evidence |= known_figures(figure, *_ESTIMATE, "judged_at_k")
     if figure.get("n_groups") is not None and figure["n_groups"] < min_queries:
-        return TOO_FEW, {**evidence, "min_queries": min_queries}
+        evidence["min_queries"] = min_queries
+        return Judgement("insufficient_evidence", "too_few_queries", evidence, part)
     at_least = floor.direction == ">="
     judged = figure.get("judged_at_k")
     needs_judgements = at_least and floor.measure.startswith(("precision", "ndcg"))
     if needs_judgements and judged is not None and judged < MIN_JUDGED:
-        verdict: tuple[Status, str] = ("insufficient_evidence", "too_few_judged")
-        return verdict, {**evidence, "min_judged": MIN_JUDGED}
+        evidence["min_judged"] = MIN_JUDGED
+        return Judgement("insufficient_evidence", "too_few_judged", evidence, part)
 
     def meets(value: float) -> bool:
         return value >= floor.bound if at_least else value <= floor.bound
 
     bound = figure.get("ci_low" if at_least else "ci_high")
     if meets(figure["value"] if bound is None else bound):
-        return ("pass", "met"), evidence
+        return Judgement("pass", "met", evidence, part)
     code = "bound_not_met" if meets(figure["value"]) else "value_not_met"
-    return ("fail", code), evidence
+    return Judgement("fail", code, evidence, part)
 
 
 class AcceptanceGate(Gate):
@@ -60,17 +59,11 @@ class AcceptanceGate(Gate):
         """Name one check for each floor."""
         return [f"{self.name}.{measure}" for measure in config.acceptance]
 
-    def judge(self, inputs: GateInputs) -> list[GateResult]:
+    def judge(self, inputs: GateInputs) -> Iterator[Judgement]:
         """Judge each floor by itself."""
-        config = inputs.config
-        return [
-            self.result(
-                config,
-                *judge_floor(floor, inputs.figures.get(floor.measure), config.gates.min_queries),
-                floor.measure,
-            )
-            for floor in config.floors
-        ]
+        needed = inputs.config.gates.min_queries
+        for floor in inputs.config.floors:
+            yield judge_floor(floor, inputs.figures.get(floor.measure), needed, floor.measure)
 
 
 class StabilityGate(Gate):
@@ -82,15 +75,116 @@ class StabilityGate(Gate):
     name = "stability"
     severity: Severity = "P2"
 
-    def judge(self, inputs: GateInputs) -> list[GateResult]:
+    def judge(self, inputs: GateInputs) -> Iterator[Judgement]:
         """Judge both floors."""
         gates = inputs.config.gates
-        together = Floor(measure=CONVERGENT_HIT, direction=">=", bound=gates.min_convergent_hit)
-        return [
-            self.result(
-                inputs.config,
-                *judge_floor(floor, inputs.figures.get(floor.measure), gates.min_queries),
-                part,
-            )
-            for part, floor in (("delta_s", DELTA_S), ("convergent_hit", together))
-        ]
+        together = Floor(
+            measure="convergent_hit_share", direction=">=", bound=gates.min_convergent_hit
+        )
+        for part, floor in (("delta_s", DELTA_S), ("convergent_hit", together)):
+            yield judge_floor(floor, inputs.figures.get(floor.measure), gates.min_queries, part)
+
+
+class ContractGate(Gate):
+    """With `answers.fail_closed` a single answer that breaks the contract fails the run."""
+
+    name = "answer_contract"
+    severity: Severity = "P1"
+
+    def is_required(self, config: GoldSetConfig) -> bool:
+        """Whether answers fail closed, or the gate is under `gates.required`."""
+        closed = config.answers is not None and config.answers.fail_closed
+        return closed or super().is_required(config)
+
+    def judge(self, inputs: GateInputs) -> Iterator[Judgement]:
+        """Count broken answers; NOT FOUND and INSUFFICIENT EVIDENCE keep the contract."""
+        answers = inputs.answers
+        if "outcomes" not in answers:
+            reason = {"reason": str(answers["reason"])}
+            yield Judgement("insufficient_evidence", "not_measured", reason)
+            return
+        outcomes = answers["outcomes"]
+        broken = outcomes.get("failed", 0) + outcomes.get("contract_error_reply", 0)
+        evidence = {
+            "measure": "answers that broke the contract",
+            "value": broken,
+            "n_scored": answers["n_questions"],
+            "accepted": "<= 0",
+            "codes": dict(answers["codes"]),
+        }
+        if broken:
+            yield Judgement("fail", "contract_broken", evidence)
+        else:
+            yield Judgement("pass", "met", evidence)
+
+
+class TrustGate(Gate):
+    """The mean trust of the primary strategy's chunks is at least `gates.min_trust`.
+
+    A floor on `avg_trust_score` under `acceptance` bounds the mean of questions like these.
+    """
+
+    name = "trust"
+    severity: Severity = "P1"
+
+    def judge(self, inputs: GateInputs) -> Iterator[Judgement]:
+        """Judge the mean; a gold set that trusts nobody gives insufficient evidence."""
+        gates = inputs.config.gates
+        figure = inputs.trust[inputs.config.primary_strategy]["avg_trust"]
+        without_bounds = {**figure, "ci_low": None, "ci_high": None}
+        floor = Floor(measure="avg_trust_score", direction=">=", bound=gates.min_trust)
+        judged = judge_floor(floor, without_bounds, gates.min_queries)
+        yield judged._replace(evidence=judged.evidence | known_figures(figure, *_ESTIMATE))
+
+
+MAX_EXAMPLES = 20
+"""Blocked chunks that the evidence names, over all strategies."""
+_MAX_TEXT = 200
+
+
+class PoisoningGate(Gate):
+    """No strategy may return a chunk that the guard blocks; a single one fails."""
+
+    name = "poisoning"
+    severity: Severity = "P0"
+
+    def judge(self, inputs: GateInputs) -> Iterator[Judgement]:
+        """Count blocked places in the rankings of every strategy, and name some of the chunks."""
+        strategies = {
+            quoted(name): {key: int(part[key]) for key in ("n_retrieved", "n_blocked")}
+            for name, part in inputs.trust.items()
+        }
+        blocked = sum(part["n_blocked"] for part in strategies.values())
+        total = sum(part["n_retrieved"] for part in strategies.values())
+        evidence: dict[str, Any] = {
+            "measure": "blocked chunks among what was retrieved",
+            "accepted": "<= 0",
+            "value": blocked,
+            "n_scored": total,
+            "strategies": strategies,
+        }
+        if blocked:
+            examples = [
+                {"strategy": quoted(name), **_bound_texts(example)}
+                for name, part in inputs.trust.items()
+                for example in part["blocked"]
+            ]
+            evidence["examples"] = examples[:MAX_EXAMPLES]
+            yield Judgement("fail", "blocked_retrieved", evidence)
+        elif total:
+            yield Judgement("pass", "met", evidence)
+        else:
+            evidence["reason"] = "no strategy retrieved anything"
+            yield Judgement("insufficient_evidence", "nothing_retrieved", evidence)
+
+
+def _bound_texts(example: Mapping[str, Any]) -> dict[str, Any]:
+    """Cut the texts that name a blocked chunk to a length that is safe to print."""
+    return {
+        quoted(key): [quoted(str(part), _MAX_TEXT) for part in value[:MAX_EXAMPLES]]
+        if isinstance(value, (list, tuple))
+        else value
+        if isinstance(value, (bool, int, float))
+        else quoted(str(value), _MAX_TEXT)
+        for key, value in example.items()
+    }

@@ -1,13 +1,14 @@
-"""Types of a gate, its inputs and its results. `rag_eval.gates.verdict` lists the gates."""
+"""Types of a gate, its inputs and its judgements. `rag_eval.gates.verdict` lists the gates."""
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
 from rag_eval.core.config import GoldSetConfig
+from rag_eval.core.report import GatePart
 
 Status = Literal["pass", "fail", "insufficient_evidence"]
 Severity = Literal["P0", "P1", "P2"]
@@ -17,23 +18,17 @@ Figure = Mapping[str, Any]
 A null value has a `reason`."""
 
 
-@dataclasses.dataclass(frozen=True)
-class GateResult:
-    """One verdict of a gate; insufficient evidence fails closed where the gate is required."""
+class Judgement(NamedTuple):
+    """What a gate says of a figure. Insufficient evidence fails closed where it is required.
 
-    id: str
-    gate: str
-    severity: Severity
-    required: bool
+    `reason_code` is a stable name. `evidence` holds the figures that the status rests on. `part`
+    names the figure where the gate judges several.
+    """
+
     status: Status
     reason_code: str
-    """Stable name of the reason."""
     evidence: dict[str, Any]
-    """Figures that the verdict rests on."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the form of the report."""
-        return dataclasses.asdict(self)
+    part: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,27 +85,28 @@ class Gate(ABC):
         return [self.name]
 
     @abstractmethod
-    def judge(self, inputs: GateInputs) -> list[GateResult]:
+    def judge(self, inputs: GateInputs) -> Iterator[Judgement]:
         """Judge a run that is configured for this gate."""
 
-    def result(
-        self,
-        config: GoldSetConfig,
-        verdict: tuple[Status, str],
-        evidence: dict[str, Any],
-        part: str = "",
-    ) -> GateResult:
-        """Make a result of this gate, or of one part of it."""
-        name = f"{self.name}.{part}" if part else self.name
-        return GateResult(
-            name, self.name, self.severity, self.is_required(config), *verdict, evidence
-        )
-
-
-NOT_MEASURED: tuple[Status, str] = ("insufficient_evidence", "not_measured")
-TOO_FEW: tuple[Status, str] = ("insufficient_evidence", "too_few_queries")
+    def results(self, inputs: GateInputs) -> Iterator[GatePart]:
+        """Judge a run in the form of the report."""
+        for status, reason_code, evidence, part in self.judge(inputs):
+            yield GatePart(
+                id=f"{self.name}.{part}" if part else self.name,
+                gate=self.name,
+                severity=self.severity,
+                required=self.is_required(inputs.config),
+                status=status,
+                reason_code=reason_code,
+                evidence=evidence,
+            )
 
 
 def known_figures(figure: Figure, *names: str) -> dict[str, Any]:
     """Return the named parts of a figure that have a value."""
     return {name: figure[name] for name in names if figure.get(name) is not None}
+
+
+def round_figure(value: float) -> float:
+    """Round to twelve significant digits: equal inputs give equal bytes, and 5 % stays 5 %."""
+    return float(f"{float(value):.12g}")

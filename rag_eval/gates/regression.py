@@ -7,7 +7,7 @@ The interval is two-sided although the alarm is one-sided. On 200 questions with
 Every measure is judged by itself, so the chance of some false alarm is at most their sum.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -16,16 +16,14 @@ from numpy.typing import ArrayLike
 
 from rag_eval.core.errors import quoted
 from rag_eval.gates.gate import (
-    NOT_MEASURED,
-    TOO_FEW,
     Gate,
     GateInputs,
-    GateResult,
+    Judgement,
     MeasuredRun,
     Severity,
-    Status,
+    round_figure,
 )
-from rag_eval.measures.paired import paired_comparison
+from rag_eval.measures.paired import PairedComparison, paired_comparison
 
 SEED: Final = 20_240_229
 LOWER_IS_BETTER: Final = (
@@ -39,8 +37,6 @@ LOWER_IS_BETTER: Final = (
 )
 """Beginnings of the names of measures that improve as they fall."""
 _ROUNDING = 1e-9  # of a relative drop: 0.80 to 0.76 is 5 % whatever the last bit says
-
-Verdict = tuple[tuple[Status, str], dict[str, Any]]
 
 
 def higher_is_better(measure: str) -> bool:
@@ -94,7 +90,7 @@ def judge_drops(
     max_relative_drop: float,
     min_queries: int,
     higher: Sequence[bool],
-) -> list[Verdict]:
+) -> list[Judgement]:
     """Compare values of the same questions in two runs, measure by measure.
 
     `before` and `now` are [n_queries, m] means inside each question, NaN where not scored.
@@ -105,7 +101,7 @@ def judge_drops(
     """
     left, right = (np.asarray(values, dtype=np.float64) for values in (before, now))
     difference = right - left
-    found = paired_comparison(
+    compared = paired_comparison(
         right,
         left,
         groups,
@@ -114,56 +110,61 @@ def judge_drops(
         higher_is_better=list(higher),
         unit_range=[not np.any(np.abs(column) > 1) for column in difference.T],
     )
-    verdicts: list[Verdict] = []
+    judgements = []
     for at, up in enumerate(higher):
         paired = ~np.isnan(difference[:, at])
         n_before, n_paired = int(np.sum(~np.isnan(left[:, at]))), int(paired.sum())
-        evidence: dict[str, Any] = {"n_scored": n_paired, "n_groups": int(found.n_groups[at])}
+        evidence: dict[str, Any] = {"n_scored": n_paired, "n_groups": int(compared.n_groups[at])}
         lost = n_before - n_paired
         if lost:
             evidence["n_unpaired"] = lost
+        code = "not_measured"
         if n_before and lost >= max_relative_drop * n_before:
-            reason = f"{lost} of {n_before} questions that the baseline scored were not scored now"
-            verdicts.append((NOT_MEASURED, {**evidence, "reason": reason}))
+            why = f"{lost} of {n_before} questions that the baseline scored were not scored now"
+            evidence["reason"] = why
+        elif not n_paired:
+            evidence["reason"] = "no question was scored in both runs"
+        elif compared.n_groups[at] < min_queries:
+            code, evidence["min_queries"] = "too_few_queries", min_queries
+        else:
+            means = float(left[paired, at].mean()), float(right[paired, at].mean())
+            judgements.append(_judge_drop(compared, at, means, evidence, max_relative_drop, up=up))
             continue
-        if not n_paired:
-            reason = "no question was scored in both runs"
-            verdicts.append((NOT_MEASURED, {**evidence, "reason": reason}))
-            continue
-        if found.n_groups[at] < min_queries:
-            verdicts.append((TOO_FEW, {**evidence, "min_queries": min_queries}))
-            continue
-        base, level = float(left[paired, at].mean()), float(right[paired, at].mean())
-        evidence |= {
-            "baseline": _rounded(base),
-            "now": _rounded(level),
-            "value": _rounded(found.delta[at]),
-            "ci_low": _rounded(found.ci_low[at]),
-            "ci_high": _rounded(found.ci_high[at]),
-        }
-        evidence |= {
-            "n_better": int(found.n_better[at]),
-            "n_worse": int(found.n_worse[at]),
-            "n_tied": int(found.n_tied[at]),
-        }
-        fallen = base - level if up else level - base
-        if base > 0:
-            evidence["relative_drop"] = _rounded(fallen / base)
-        if not np.isnan(found.minimum_detectable[at]):
-            evidence["minimum_detectable"] = _rounded(found.minimum_detectable[at])
-        enough = fallen > 0 if base <= 0 else fallen / base >= max_relative_drop - _ROUNDING
-        sure = bool(
-            found.ci_high[at] < 0 if up else found.ci_low[at] > 0
-        )  # NaN, of a single group, is not sure
-        verdicts.append(
-            (("fail", "regression") if enough and sure else ("pass", "no_regression"), evidence)
-        )
-    return verdicts
+        judgements.append(Judgement("insufficient_evidence", code, evidence))
+    return judgements
 
 
-def _rounded(value: float) -> float:
-    """Round to twelve significant digits, so that equal inputs give equal bytes."""
-    return float(f"{float(value):.12g}")
+def _judge_drop(
+    compared: PairedComparison,
+    at: int,
+    means: tuple[float, float],
+    evidence: dict[str, Any],
+    max_relative_drop: float,
+    *,
+    up: bool,
+) -> Judgement:
+    """Judge one measure whose questions can be paired."""
+    base, level = means
+    evidence |= {
+        "baseline": round_figure(base),
+        "now": round_figure(level),
+        "value": round_figure(compared.delta[at]),
+        "ci_low": round_figure(compared.ci_low[at]),
+        "ci_high": round_figure(compared.ci_high[at]),
+    }
+    for name in ("n_better", "n_worse", "n_tied"):
+        evidence[name] = int(getattr(compared, name)[at])
+    fallen = base - level if up else level - base
+    if base > 0:
+        evidence["relative_drop"] = round_figure(fallen / base)
+    if not np.isnan(compared.minimum_detectable[at]):
+        evidence["minimum_detectable"] = round_figure(compared.minimum_detectable[at])
+    enough = fallen > 0 if base <= 0 else fallen / base >= max_relative_drop - _ROUNDING
+    # The bound of a single group is NaN, which compares as false.
+    sure = compared.ci_high[at] < 0 if up else compared.ci_low[at] > 0
+    if enough and sure:
+        return Judgement("fail", "regression", evidence)
+    return Judgement("pass", "no_regression", evidence)
 
 
 class RegressionGate(Gate):
@@ -172,63 +173,68 @@ class RegressionGate(Gate):
     name = "regression"
     severity: Severity = "P2"
 
-    def judge(self, inputs: GateInputs) -> list[GateResult]:
+    def judge(self, inputs: GateInputs) -> Iterator[Judgement]:
         """Judge each measure, or say why the two runs cannot be paired."""
-        config, before, now = inputs.config, inputs.before, inputs.now
-        measures, strategy = list(dict.fromkeys(config.gates.regression)), config.primary_strategy
+        config = inputs.config
+        gates, strategy = config.gates, config.primary_strategy
+        measures = list(dict.fromkeys(gates.regression))
         about: dict[str, Any] = {
             "strategy": strategy,
             "level": config.level,
-            "accepted": f"relative drop < {config.gates.max_relative_drop:g}, "
-            "or not told from none",
+            "accepted": f"relative drop < {gates.max_relative_drop:g}, or not told from none",
         }
-
-        def results(verdicts: Sequence[Verdict]) -> list[GateResult]:
-            return [
-                self.result(config, verdict, {"measure": measure, **about, **evidence}, measure)
-                for measure, (verdict, evidence) in zip(measures, verdicts, strict=True)
-            ]
-
-        def without_evidence(code: str, reason: str) -> list[GateResult]:
-            verdict: Verdict = ("insufficient_evidence", code), {"reason": reason}
-            return results([verdict] * len(measures))
-
+        before, now = inputs.before, inputs.now
         if inputs.baseline_fault:
-            about.clear()
-            reason = f"the baseline cannot be used: {inputs.baseline_fault}"
-            return without_evidence("baseline_damaged", reason)
-        if before is None:
-            reason = "no run was accepted as the baseline yet: rag-eval baseline accept"
-            return without_evidence("no_baseline", reason)
-        about["baseline_run"] = quoted(before.run_id)
-        if before.gold_hash != now.gold_hash:
-            reason = (
-                f"the baseline was judged by other gold ({quoted(before.gold_hash[:12])}, now "
-                f"{quoted(now.gold_hash[:12])}), so its figures cannot be paired: "
-                "accept a run of this gold"
+            about = {}
+        elif before is not None:
+            about["baseline_run"] = quoted(before.run_id)
+        obstacle = _find_obstacle(inputs)
+        if obstacle is not None:
+            judgements = [obstacle] * len(measures)
+        else:
+            assert before is not None
+            if different := _different_parts(before, now, strategy):
+                about["different"] = different
+            left, right = (
+                _mean_by_query(run, strategy, config.level, measures) for run in (before, now)
             )
-            return without_evidence("gold_differs", reason)
-        if strategy not in set(before.per_query["strategy"]):
-            reason = f"the baseline has no strategy {quoted(strategy)}"
-            return without_evidence("strategy_missing", reason)
-        if different := _different_parts(before, now, strategy):
-            about["different"] = different
-        left, right = (
-            _mean_by_query(run, strategy, config.level, measures) for run in (before, now)
-        )
-        queries = left.index.union(right.index)
-        left, right = left.reindex(queries), right.reindex(queries)
-        group = right["group_id"].fillna(left["group_id"]).to_numpy(dtype=str)
-        return results(
-            judge_drops(
+            queries = left.index.union(right.index)
+            left, right = left.reindex(queries), right.reindex(queries)
+            group = right["group_id"].fillna(left["group_id"]).to_numpy(dtype=str)
+            judgements = judge_drops(
                 left[measures].to_numpy(dtype=np.float64),
                 right[measures].to_numpy(dtype=np.float64),
                 np.unique(group, return_inverse=True)[1],
-                max_relative_drop=config.gates.max_relative_drop,
-                min_queries=config.gates.min_queries,
+                max_relative_drop=gates.max_relative_drop,
+                min_queries=gates.min_queries,
                 higher=[higher_is_better(name) for name in measures],
             )
+        for measure, (status, code, evidence, _) in zip(measures, judgements, strict=True):
+            yield Judgement(status, code, {"measure": measure, **about, **evidence}, measure)
+
+
+def _find_obstacle(inputs: GateInputs) -> Judgement | None:
+    """Say why the run cannot be held against the baseline; None where it can."""
+    before, now, strategy = inputs.before, inputs.now, inputs.config.primary_strategy
+    if inputs.baseline_fault:
+        code = "baseline_damaged"
+        reason = f"the baseline cannot be used: {inputs.baseline_fault}"
+    elif before is None:
+        code = "no_baseline"
+        reason = "no run was accepted as the baseline yet: rag-eval baseline accept"
+    elif before.gold_hash != now.gold_hash:
+        code = "gold_differs"
+        reason = (
+            f"the baseline was judged by other gold ({quoted(before.gold_hash[:12])}, now "
+            f"{quoted(now.gold_hash[:12])}), so its figures cannot be paired: "
+            "accept a run of this gold"
         )
+    elif strategy not in set(before.per_query["strategy"]):
+        code = "strategy_missing"
+        reason = f"the baseline has no strategy {quoted(strategy)}"
+    else:
+        return None
+    return Judgement("insufficient_evidence", code, {"reason": reason})
 
 
 def _different_parts(

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rag_eval.core.arrays import FloatArray, IntArray
+from rag_eval.gates.gate import round_figure
 from rag_eval.measures.intervals import RESAMPLES, clustered_interval
 from rag_eval.measures.paired import FEW_DIFFERING, paired_comparison
 from rag_eval.measures.ranking import as_codes
@@ -137,12 +138,8 @@ def decide(
         "n_unpaired": n_unpaired,
     }
     if not len(left):
-        return Decision(
-            "hold",
-            (Reason("too_few_questions", "no question was scored with both strategies"),),
-            None,
-            figures,
-        )
+        reason = Reason("too_few_questions", "no question was scored with both strategies")
+        return Decision("hold", (reason,), None, figures)
     unit = not np.any(np.abs(right - left) > 1)
     found = paired_comparison(
         right,
@@ -158,16 +155,13 @@ def decide(
     worse, low, high = _degradation(
         (left, right), codes, ends, higher_is_better=higher_is_better, resamples=resamples
     )
-    degradation = _rounded(worse), _rounded(low), _rounded(high)
+    degradation = round_figure(worse), round_figure(low), round_figure(high)
     both = np.stack([left, right], axis=1)
     mean = clustered_interval(
         both, codes, SEED, resamples, unit_range=bool(((both >= 0) & (both <= 1)).all())
     )
-    figures |= {
-        "n_better": int(found.n_better[0]),
-        "n_worse": int(found.n_worse[0]),
-        "n_tied": int(found.n_tied[0]),
-    }
+    for name in ("n_better", "n_worse", "n_tied"):
+        figures[name] = int(getattr(found, name)[0])
     for name, triple in (
         ("base", (mean.value[0], mean.low[0], mean.high[0])),
         ("candidate", (mean.value[1], mean.low[1], mean.high[1])),
@@ -218,13 +212,8 @@ def _degradation(
     return worse, worse + float(spread.ci_low[0]), worse + float(spread.ci_high[0])
 
 
-def _rounded(value: float) -> float:
-    """Round to twelve significant digits, so that binary rounding does not turn 5 % into more."""
-    return float(f"{float(value):.12g}")
-
-
 def _number(value: float) -> float | None:
-    return _rounded(value) if math.isfinite(value) else None
+    return round_figure(value) if math.isfinite(value) else None
 
 
 def _percent(share: float) -> str:
@@ -244,53 +233,31 @@ def _judge(
     seen = f"on {questions} questions ({n} independent)"
     shown = f"{_percent(worse)} [{_percent(low)}, {_percent(high)}]"
     if n < MIN_GROUPS:
-        return "hold", (
-            Reason(
-                "too_few_questions",
-                f"{n} independent questions decide nothing; at least {MIN_GROUPS} are needed",
-            ),
-        )
+        sentence = f"{n} independent questions decide nothing; at least {MIN_GROUPS} are needed"
+        return "hold", (Reason("too_few_questions", sentence),)
     if surely_worse and not worse <= MAX_DEGRADATION:  # NaN: the base scores 0
-        by = (
-            f"the base scores {figures['base']:g}"
-            if math.isnan(worse)
-            else f"by {shown}, more than {_percent(MAX_DEGRADATION)}"
-        )
-        return "roll_back", (
-            Reason("degraded", f"the candidate is worse {seen}: {by}; the interval excludes zero"),
-        )
+        by = f"by {shown}, more than {_percent(MAX_DEGRADATION)}"
+        if math.isnan(worse):
+            by = f"the base scores {figures['base']:g}"
+        sentence = f"the candidate is worse {seen}: {by}; the interval excludes zero"
+        return "roll_back", (Reason("degraded", sentence),)
     reasons = []
     if math.isnan(worse):
-        reasons.append(
-            Reason(
-                "no_base",
-                f"the base scores {figures['base']:g} {seen}; a relative degradation is undefined",
-            )
+        sentence = (
+            f"the base scores {figures['base']:g} {seen}; a relative degradation is undefined"
         )
+        reasons.append(Reason("no_base", sentence))
     elif high >= MAX_DEGRADATION:
-        reasons.append(
-            Reason(
-                "not_excluded",
-                f"a degradation of {_percent(high)} is still possible {seen}: {shown}, "
-                "positive is worse",
-            )
-        )
+        sentence = f"a degradation of {_percent(high)} is still possible {seen}: {shown}"
+        reasons.append(Reason("not_excluded", f"{sentence}, positive is worse"))
     if unpaired and unpaired >= MAX_DEGRADATION * (unpaired + questions):
-        reasons.append(
-            Reason(
-                "not_paired",
-                f"{unpaired} of {unpaired + questions} questions were scored with the base only",
-            )
-        )
+        total = unpaired + questions
+        sentence = f"{unpaired} of {total} questions were scored with the base only"
+        reasons.append(Reason("not_paired", sentence))
     if reasons:
         return "hold", tuple(reasons)
-    return "promote", (
-        Reason(
-            "not_worse",
-            f"a degradation of {_percent(MAX_DEGRADATION)} or more is excluded {seen}: {shown}, "
-            "positive is worse",
-        ),
-    )
+    sentence = f"a degradation of {_percent(MAX_DEGRADATION)} or more is excluded {seen}: {shown}"
+    return "promote", (Reason("not_worse", f"{sentence}, positive is worse"),)
 
 
 def _questions_needed(degradation: tuple[float, float, float], n_groups: int) -> int | None:

@@ -4,11 +4,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from rag_eval.core.config import GoldSetConfig
-from rag_eval.gates.contract import ContractGate
-from rag_eval.gates.floors import AcceptanceGate, StabilityGate
-from rag_eval.gates.gate import Gate, GateInputs, GateResult
+from rag_eval.core.report import GatePart
+from rag_eval.gates.floors import (
+    AcceptanceGate,
+    ContractGate,
+    PoisoningGate,
+    StabilityGate,
+    TrustGate,
+)
+from rag_eval.gates.gate import Gate, GateInputs
 from rag_eval.gates.regression import RegressionGate
-from rag_eval.gates.trust import PoisoningGate, TrustGate
 
 GATES: Final[tuple[Gate, ...]] = (
     AcceptanceGate(),
@@ -20,10 +25,10 @@ GATES: Final[tuple[Gate, ...]] = (
 )
 
 
-def judge_gates(inputs: GateInputs) -> list[GateResult]:
+def judge_gates(inputs: GateInputs) -> list[GatePart]:
     """Judge every gate that the gold set asks for."""
     configured = (gate for gate in GATES if gate.is_configured(inputs.config))
-    return [result for gate in configured for result in gate.judge(inputs)]
+    return [result for gate in configured for result in gate.results(inputs)]
 
 
 def check_names(config: GoldSetConfig) -> list[str]:

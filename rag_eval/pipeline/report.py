@@ -650,7 +650,7 @@ def _report_parts(work: Work, made: Inputs, runs: ScoredRuns) -> dict[str, Any]:
             baseline_fault=fault,
         )
     )
-    return body | {"drift": drift, "gates": [result.as_json() for result in results]}
+    return body | {"drift": drift, "gates": [result.dump() for result in results]}
 
 
 class MetricsReport(Result):

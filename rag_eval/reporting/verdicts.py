@@ -4,16 +4,15 @@ Reports are untrusted, so this file escapes and shortens every text of a report 
 """
 
 import dataclasses
-import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal
 from xml.etree import ElementTree as ET
 
 from rag_eval.core.errors import InputError, Problem, quoted
 from rag_eval.core.report import SCHEMA_VERSION, GatePart, Report, first_fault
+from rag_eval.core.rows import Fault, parse_object
 from rag_eval.reporting.metrics_report import content_hash
 from rag_eval.reporting.terminal import SHOWN, STATUS_STYLE, estimate
 from rag_eval.storage.artifacts import write_bytes, write_text
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 MAX_TEXT, MAX_EVIDENCE = 200, 1000
 _MAX_COUNT = 10**15  # a larger whole number is not a count, and may be too large for a float
-_DEPTH = 2  # levels of nested evidence that are shown
+_DEPTH, _MAX_ITEMS = 2, 5  # levels of nested evidence, and items of a list, that are shown
 
 Outcome = Literal["pass", "failure", "warning", "note"]
 """A required gate that did not pass is a failure. An advisory one is a warning or a note."""
@@ -132,23 +131,24 @@ def _row(gate: GatePart) -> GateRow:
 
 
 def _figure(value: object, *, signed: bool = False) -> str:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float))
-        or (isinstance(value, int) and abs(value) > _MAX_COUNT)
-    ):
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or (isinstance(value, int) and abs(value) > _MAX_COUNT):
         return safe_text(value)
     return f"{value:+.3f}" if signed else str(value) if isinstance(value, int) else f"{value:.4g}"
 
 
 def _with_interval(evidence: Mapping[str, Any], *, signed: bool = False) -> str:
-    low, high = evidence.get("ci_low"), evidence.get("ci_high")
-    bounds = (
-        ""
-        if low is None or high is None
-        else f" [{_figure(low, signed=signed)}, {_figure(high, signed=signed)}]"
+    value, low, high = (
+        None if evidence.get(name) is None else _figure(evidence[name], signed=signed)
+        for name in ("value", "ci_low", "ci_high")
     )
-    return f"{_figure(evidence['value'], signed=signed)}{bounds}"
+    return f"{value}" if low is None or high is None else f"{value} [{low}, {high}]"
+
+
+_SHOWN_FIRST = frozenset(
+    "measure value ci_low ci_high accepted reason baseline now relative_drop n_better n_worse "
+    "n_tied n_scored n_groups strategies".split()
+)
 
 
 def evidence_text(evidence: Mapping[str, Any]) -> str:
@@ -163,78 +163,58 @@ def evidence_text(evidence: Mapping[str, Any]) -> str:
     >>> evidence_text({**floor, "accepted": ">= 0.6", "n_scored": 90, "n_groups": 80})
     'mrr 0.5 [0.4, 0.6], accepted >= 0.6; 90 scored in 80 groups'
     """
-    used = {"measure", "value", "ci_low", "ci_high", "accepted", "reason"}
-    measure = safe_text(evidence.get("measure", ""))
-    if "baseline" in evidence and "now" in evidence and "value" in evidence:
-        used |= {"baseline", "now", "relative_drop", "n_better", "n_worse", "n_tied"}
-        drop = (
-            f", relative drop {100 * evidence['relative_drop']:.1f} %"
-            if isinstance(evidence.get("relative_drop"), float)
-            else ""
-        )
+    first = safe_text(evidence.get("measure", ""))
+    if {"baseline", "now", "value"} <= evidence.keys():
+        drop = evidence.get("relative_drop")
+        words = f", relative drop {100 * drop:.1f} %" if isinstance(drop, float) else ""
         counts = ", ".join(
             f"{_figure(evidence[key])} {key[2:]}"
             for key in ("n_better", "n_worse", "n_tied")
             if key in evidence
         )
-        first = (
-            f"{measure} {_figure(evidence['now'])} against {_figure(evidence['baseline'])}: "
-            f"difference {_with_interval(evidence, signed=True)}{drop} ({counts})"
+        first += (
+            f" {_figure(evidence['now'])} against {_figure(evidence['baseline'])}: "
+            f"difference {_with_interval(evidence, signed=True)}{words} ({counts})"
         )
     elif evidence.get("value") is not None:
-        first = f"{measure} {_with_interval(evidence)}"
-    else:
-        first = measure
-    parts = [
-        f"{first}, accepted {safe_text(evidence['accepted'])}" if "accepted" in evidence else first
-    ]
-    if "reason" in evidence:
-        parts.append(safe_text(evidence["reason"]))
+        first += f" {_with_interval(evidence)}"
+    if "accepted" in evidence:
+        first += f", accepted {safe_text(evidence['accepted'])}"
+    parts = [first, safe_text(evidence.get("reason", ""))]
     if "n_scored" in evidence:
-        used |= {"n_scored", "n_groups"}
         groups = f" in {_figure(evidence['n_groups'])} groups" if "n_groups" in evidence else ""
         parts.append(f"{_figure(evidence['n_scored'])} scored{groups}")
-    if isinstance(evidence.get("strategies"), Mapping):
-        used.add("strategies")
+    strategies = evidence.get("strategies")
+    if isinstance(strategies, Mapping):
         parts.append(
             ", ".join(
                 f"{safe_text(name)} {_figure(counts.get('n_blocked'))} of "
                 f"{_figure(counts.get('n_retrieved'))}"
-                for name, counts in evidence["strategies"].items()
+                for name, counts in strategies.items()
                 if isinstance(counts, Mapping)
             )
         )
     parts += [
         f"{safe_text(key)} {_rest(value)}"
         for key, value in sorted(evidence.items())
-        if key not in used and value is not None and not key.endswith("_reason")
+        if key not in _SHOWN_FIRST and value is not None and not key.endswith("_reason")
     ]
     return safe_text("; ".join(part for part in parts if part.strip()), MAX_EVIDENCE)
 
 
 def _rest(value: object, depth: int = _DEPTH) -> str:
     """Write any other part of the evidence with a bounded length."""
+    if not isinstance(value, (Mapping, list)):
+        return _figure(value)
+    if not depth:
+        return f"({len(value)} entries)"
     if isinstance(value, Mapping):
-        if not depth:
-            return f"({len(value)} entries)"
-        return (
-            "("
-            + ", ".join(
-                f"{safe_text(key)} {_rest(part, depth - 1)}"
-                for key, part in list(value.items())[:10]
-            )
-            + ")"
-        )
-    if isinstance(value, list):
-        if not depth:
-            return f"({len(value)} entries)"
-        return (
-            "("
-            + ", ".join(_rest(part, depth - 1) for part in value[:5])
-            + (f", {len(value) - 5} more" if len(value) > 5 else "")  # noqa: PLR2004 - as many as are shown
-            + ")"
-        )
-    return _figure(value)
+        shown = list(value.items())[:10]
+        parts = [f"{safe_text(key)} {_rest(part, depth - 1)}" for key, part in shown]
+    else:
+        parts = [_rest(part, depth - 1) for part in value[:_MAX_ITEMS]]
+        parts += [f"{len(value) - _MAX_ITEMS} more"] if len(value) > _MAX_ITEMS else []
+    return f"({', '.join(parts)})"
 
 
 # ---- The accepted baseline on a terminal, with its figures and its history
@@ -252,18 +232,13 @@ def baseline_lines(
     """
     name = safe_text(gold_set)
     if report is None or not records:
-        return [
-            (
-                f"{name}: no run was accepted as the baseline yet; "
-                "accept one with rag-eval baseline accept"
-            )
-        ]
+        advice = "accept one with rag-eval baseline accept"
+        return [f"{name}: no run was accepted as the baseline yet; {advice}"]
     level = report.evaluation.level
     lines = [
         (
-            f"{name}: the baseline is run {report.run_id}; strategy {report.strategy}, {level} "
-            "level, "
-            f"gold {report.gold.hash[:12]}"
+            f"{name}: the baseline is run {report.run_id}; strategy {report.strategy}, "
+            f"{level} level, gold {report.gold.hash[:12]}"
         ),
         f"  index {report.primary.index_hash}",
     ]
@@ -292,17 +267,10 @@ JUNIT_FILE = "gate-verdict.xml"
 
 def junit_xml(verdict: VerdictRows) -> bytes:
     """Write the verdict as a JUnit file, UTF-8."""
-    failures, skipped = (
-        sum(row.outcome in outcomes for row in verdict.rows)
-        for outcomes in ({"failure"}, {"warning", "note"})
-    )
-    counts = {
-        "tests": str(len(verdict.rows)),
-        "failures": str(failures),
-        "errors": "0",
-        "skipped": str(skipped),
-        "time": "0",
-    }
+    outcomes = [row.outcome for row in verdict.rows]
+    failures, passed = outcomes.count("failure"), outcomes.count("pass")
+    counts = {"tests": str(len(outcomes)), "failures": str(failures), "errors": "0"}
+    counts |= {"skipped": str(len(outcomes) - failures - passed), "time": "0"}
     root = ET.Element("testsuites", {"name": "rag-eval gates", **counts})
     suite = ET.SubElement(
         root,
@@ -395,16 +363,11 @@ def markdown(verdict: VerdictRows) -> str:
 
 
 def _line(row: GateRow) -> str:
-    status = (
-        SIGNS[row.outcome] if row.outcome == "pass" else f"{SIGNS[row.outcome]}: {code(row.status)}"
-    )
+    status = SIGNS[row.outcome] + ("" if row.outcome == "pass" else f": {code(row.status)}")
+    required = "yes" if row.required else "no"
     cells = (
-        code(row.id),
-        code(row.severity),
-        "yes" if row.required else "no",
-        status,
-        code(row.reason_code),
-        code(row.evidence),
+        *(code(row.id), code(row.severity), required, status),
+        *(code(row.reason_code), code(row.evidence)),
     )
     return f"| {' | '.join(cells)} |"
 
@@ -426,25 +389,6 @@ def write_verdict(verdict: VerdictRows, folder: Path) -> tuple[Path, ...]:
 
 MAX_GATES = 1000
 MAX_BYTES = 200_000_000
-MAX_DIGITS = 308
-"""Longest whole number that is accepted, because float64 holds no number with more digits."""
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError("a number is too large")
-    return value
-
-
-def _whole(text: str) -> int:
-    if len(text.lstrip("-")) > MAX_DIGITS:
-        raise ValueError("a number is too large")
-    return int(text)
 
 
 def _unreadable(path: Path, field: str | None, found: str | None) -> InputError:
@@ -480,18 +424,10 @@ def read_object(path: Path) -> dict[str, Any]:
         )
     if path.stat().st_size > MAX_BYTES:
         raise _unreadable(path, None, f"{path.stat().st_size} bytes")
-    try:
-        loaded = json.loads(
-            path.read_text(encoding="utf-8"),
-            parse_constant=_no_constant,
-            parse_float=_finite,
-            parse_int=_whole,
-        )
-    except (ValueError, RecursionError) as error:
-        raise _unreadable(path, None, str(error)) from error
-    if not isinstance(loaded, dict):
-        raise _unreadable(path, None, type(loaded).__name__)
-    return loaded
+    value = parse_object(path.read_bytes())
+    if isinstance(value, Fault):
+        raise _unreadable(path, None, value.message)
+    return value
 
 
 def whole_report(report: Mapping[str, Any], path: Path) -> None:
@@ -553,19 +489,11 @@ def show_verdict(console: "Console", verdict: VerdictRows) -> None:
         for name in ("gate", "severity", "required", "status", "reason", "evidence"):
             table.add_column(name, overflow="fold", ratio=1 if name == "evidence" else None)
         for row in verdict.rows:
-            status = Text(
-                row.status.replace("_", " "),
-                style=STATUS_STYLE.get(row.status, "")
-                if row.required or row.status == "pass"
-                else "yellow",
-            )
-            table.add_row(
-                Text(row.id),
-                row.severity,
-                "yes" if row.required else "no",
-                status,
-                Text(row.reason_code),
-                Text(row.evidence),
-            )
+            decides = row.required or row.status == "pass"
+            style = STATUS_STYLE.get(row.status, "") if decides else "yellow"
+            status = Text(row.status.replace("_", " "), style=style)
+            required = "yes" if row.required else "no"
+            texts = (Text(row.reason_code), Text(row.evidence))
+            table.add_row(Text(row.id), row.severity, required, status, *texts)
         console.print(table)
     console.print(verdict.headline, markup=False)

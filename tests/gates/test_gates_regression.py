@@ -1,5 +1,7 @@
 """The regression gate finds regressions, ignores noise, and reports when it cannot tell."""
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -36,17 +38,15 @@ def changed(n, sets, shares, seed, *, fixed):
     return before, now
 
 
-def alarms(n, sets, shares, seed, *, fixed, min_queries=50):
-    before, now = changed(n, sets, shares, seed, fixed=fixed)
-    verdicts = judge_drops(
-        before,
-        now,
-        np.arange(n),
-        max_relative_drop=0.05,
-        min_queries=min_queries,
-        higher=[True] * sets,
-    )
-    return [code for (_, code), _ in verdicts]
+def drops(before, now, *, groups=None, higher=True):
+    """Judge arrays [n, m] under the default bounds: a drop of 5 %, 50 independent questions."""
+    groups = np.arange(len(before)) if groups is None else groups
+    higher = [higher] * before.shape[1]
+    return judge_drops(before, now, groups, max_relative_drop=0.05, min_queries=50, higher=higher)
+
+
+def alarms(n, sets, shares, seed, *, fixed):
+    return [found.reason_code for found in drops(*changed(n, sets, shares, seed, fixed=fixed))]
 
 
 @pytest.mark.parametrize("fixed", [True, False])
@@ -63,25 +63,16 @@ def test_no_drop_alarms_at_most_one_time_in_twenty(fixed):
 
 
 def test_twenty_questions_tell_nothing_however_bad():
-    before, now = np.ones((20, 1)), np.zeros((20, 1))
-    (((status, code), evidence),) = judge_drops(
-        before, now, np.arange(20), max_relative_drop=0.05, min_queries=50, higher=[True]
-    )
-    assert (status, code, evidence["n_groups"], evidence["min_queries"]) == (
-        "insufficient_evidence",
-        "too_few_queries",
-        20,
-        50,
-    )
+    (found,) = drops(np.ones((20, 1)), np.zeros((20, 1)))
+    assert (found.status, found.reason_code) == ("insufficient_evidence", "too_few_queries")
+    assert (found.evidence["n_groups"], found.evidence["min_queries"]) == (20, 50)
     assert set(alarms(20, 50, WON_AND_LOST, 7, fixed=True)) == {"too_few_queries"}
 
 
 def test_groups_count_and_not_questions():
-    before, now = np.ones((100, 1)), np.zeros((100, 1))
-    (((_, code), evidence),) = judge_drops(
-        before, now, np.arange(100) // 5, max_relative_drop=0.05, min_queries=50, higher=[True]
-    )
-    assert (code, evidence["n_scored"], evidence["n_groups"]) == ("too_few_queries", 100, 20)
+    (found,) = drops(np.ones((100, 1)), np.zeros((100, 1)), groups=np.arange(100) // 5)
+    assert found.reason_code == "too_few_queries"
+    assert (found.evidence["n_scored"], found.evidence["n_groups"]) == (100, 20)
 
 
 def test_a_small_or_an_unsure_drop_passes():
@@ -90,84 +81,51 @@ def test_a_small_or_an_unsure_drop_passes():
     now[:, 0] -= np.linspace(0.02, 0.03, 400)  # 3 % of 0.8, everywhere: sure and small
     now[:, 1] += np.random.default_rng(1).choice([-0.8, 0.2], 400, p=[0.24, 0.76])
     now[:, 1] += 0.75 - now[:, 1].mean()
-    (((_, small), told), _) = judge_drops(
-        before, now, np.arange(400), max_relative_drop=0.05, min_queries=50, higher=[True, True]
-    )
-    assert small == "no_regression"
-    assert told["ci_high"] < 0
-    (((_, unsure), wide),) = judge_drops(
-        before[:60, 1:],
-        now[:60, 1:] - now[:60, 1:].mean() + 0.75,
-        np.arange(60),
-        max_relative_drop=0.05,
-        min_queries=50,
-        higher=[True],
-    )
-    assert unsure == "no_regression"
-    assert wide["relative_drop"] >= 0.05
-    assert wide["ci_high"] > 0
+    small = drops(before, now)[0]
+    assert small.reason_code == "no_regression"
+    assert small.evidence["ci_high"] < 0
+    (unsure,) = drops(before[:60, 1:], now[:60, 1:] - now[:60, 1:].mean() + 0.75)
+    assert unsure.reason_code == "no_regression"
+    assert unsure.evidence["relative_drop"] >= 0.05
+    assert unsure.evidence["ci_high"] > 0
 
 
 def test_exactly_the_share_counts_whatever_the_last_bit_says():
     before = np.full((200, 1), 0.8)
-    (((_, code), evidence),) = judge_drops(
-        before, before * 0.95, np.arange(200), max_relative_drop=0.05, min_queries=50, higher=[True]
-    )
-    assert (code, evidence["n_worse"]) == ("regression", 200)
-    (((_, code), _),) = judge_drops(
-        before,
-        before * 0.951,
-        np.arange(200),
-        max_relative_drop=0.05,
-        min_queries=50,
-        higher=[True],
-    )
-    assert code == "no_regression"
+    (found,) = drops(before, before * 0.95)
+    assert (found.reason_code, found.evidence["n_worse"]) == ("regression", 200)
+    assert drops(before, before * 0.951)[0].reason_code == "no_regression"
 
 
 def test_a_measure_that_improves_as_it_falls():
     before, now = np.full((100, 1), 0.4), np.full((100, 1), 0.3)
     before[::2] += 0.01
-    (((_, fallen), evidence),) = judge_drops(
-        before, now, np.arange(100), max_relative_drop=0.05, min_queries=50, higher=[False]
-    )
-    assert (fallen, evidence["n_better"], evidence["relative_drop"] < 0) == (
-        "no_regression",
-        100,
-        True,
-    )
-    (((_, risen), evidence),) = judge_drops(
-        now, before, np.arange(100), max_relative_drop=0.05, min_queries=50, higher=[False]
-    )
-    assert (risen, evidence["n_worse"], evidence["ci_low"] > 0) == ("regression", 100, True)
+    (fallen,) = drops(before, now, higher=False)
+    assert (fallen.reason_code, fallen.evidence["n_better"]) == ("no_regression", 100)
+    assert fallen.evidence["relative_drop"] < 0
+    (risen,) = drops(now, before, higher=False)
+    assert (risen.reason_code, risen.evidence["n_worse"]) == ("regression", 100)
+    assert risen.evidence["ci_low"] > 0
 
 
 def test_a_baseline_of_zero():
     zeros, ones = np.zeros((60, 1)), np.ones((60, 1))
-    (((_, code), evidence),) = judge_drops(
-        zeros, zeros, np.arange(60), max_relative_drop=0.05, min_queries=50, higher=[True]
-    )
-    assert code == "no_regression"
-    assert "relative_drop" not in evidence
-    (((_, code), _),) = judge_drops(
-        zeros, ones, np.arange(60), max_relative_drop=0.05, min_queries=50, higher=[False]
-    )
-    assert code == "regression"
+    (found,) = drops(zeros, zeros)
+    assert found.reason_code == "no_regression"
+    assert "relative_drop" not in found.evidence
+    assert drops(zeros, ones, higher=False)[0].reason_code == "regression"
 
 
 def test_lost_questions_are_no_evidence():
     before, now = np.ones((100, 1)), np.ones((100, 1))
     now[:5] = np.nan
-    (((status, code), evidence),) = judge_drops(
-        before, now, np.arange(100), max_relative_drop=0.05, min_queries=50, higher=[True]
-    )
-    assert (status, code) == ("insufficient_evidence", "not_measured")
-    assert "5 of 100" in evidence["reason"]
+    (found,) = drops(before, now)
+    assert (found.status, found.reason_code) == ("insufficient_evidence", "not_measured")
+    assert "5 of 100" in found.evidence["reason"]
     now[4] = 1
-    (((_, code), evidence),) = judge_drops(
-        before, now, np.arange(100), max_relative_drop=0.05, min_queries=50, higher=[True]
-    )
-    assert (code, evidence["n_unpaired"], evidence["n_scored"]) == ("no_regression", 4, 96)
+    (found,) = drops(before, now)
+    assert found.reason_code == "no_regression"
+    assert (found.evidence["n_unpaired"], found.evidence["n_scored"]) == (4, 96)
 
 
 def config(**gates):
@@ -210,16 +168,10 @@ def measured(values, *, gold="a" * 32, index="bm25s:1", strategy="bm25", code="c
 def test_the_means_of_questions_are_compared_at_the_headline_level():
     before = measured(np.full(80, 0.9))
     (found,) = judge(config(), before, measured(np.full(80, 0.6)))
-    assert (found.id, found.status, found.reason_code, found.required) == (
-        "regression.recall_at_10",
-        "fail",
-        "regression",
-        False,
-    )
-    assert (found.evidence["baseline"], found.evidence["now"]) == (
-        pytest.approx(0.8),
-        pytest.approx(0.5),
-    )
+    assert (found.id, found.reason_code) == ("regression.recall_at_10", "regression")
+    assert (found.status, found.required) == ("fail", False)
+    assert found.evidence["baseline"] == pytest.approx(0.8)
+    assert found.evidence["now"] == pytest.approx(0.5)
     assert found.evidence["relative_drop"] == pytest.approx(0.375)
     assert (found.evidence["n_scored"], found.evidence["baseline_run"]) == (80, "run")
     (same,) = judge(config(required=["regression"], advisory=[]), before, before)
@@ -242,11 +194,7 @@ def test_questions_are_paired_by_name_whatever_their_order():
     rng = np.random.default_rng(3)
     before = measured(rng.random(90))
     shuffled = before.per_query.sample(frac=1, random_state=4).reset_index(drop=True)
-    (found,) = judge(
-        config(),
-        before,
-        MeasuredRun("", before.gold_hash, shuffled, before.index_hashes, before.identity),
-    )
+    (found,) = judge(config(), before, dataclasses.replace(before, per_query=shuffled))
     assert found.evidence["n_tied"] == 90
 
 
@@ -262,6 +210,7 @@ def test_questions_are_paired_by_name_whatever_their_order():
 )
 def test_without_evidence_it_never_passes(before, code):
     now = measured(np.ones(20 if code == "too_few_queries" else 80))
+    assert judge(config(advisory=[]), before, now) == []
     (found,) = judge(config(), before, now)
     assert (found.status, found.reason_code) == ("insufficient_evidence", code)
     assert found.evidence["measure"] == "recall_at_10"
@@ -275,10 +224,6 @@ def test_an_unknown_measure_is_not_measured():
         ("regression.recall_at_10", "no_regression"),
         ("regression.delta_s", "not_measured"),
     ]
-
-
-def test_nobody_asked():
-    assert judge(config(advisory=[]), None, measured(np.ones(80))) == []
 
 
 def test_delta_s_stands_beside_the_ranking_measures():
@@ -301,12 +246,8 @@ def test_delta_s_stands_beside_the_ranking_measures():
         }
     )
     found = with_delta_s(rows, per_run)
-    assert found["delta_s"].tolist()[:4] == [
-        0.2,
-        0.2,
-        0.5,
-        1.0,
-    ]  # one seed stands for all; a failed retrieval counts as 1
+    # One seed stands for all, and a failed retrieval counts as 1.
+    assert found["delta_s"].tolist()[:4] == [0.2, 0.2, 0.5, 1.0]
     assert found["delta_s"].isna().tolist()[4:] == [True, True]
     assert with_delta_s(rows, None) is rows
 
