@@ -29,9 +29,7 @@ def _record_lineage(evaluations: "list[Evaluation]", settings: "Settings") -> No
     from rag_eval.defs.lineage import record_lineage
 
     for evaluation in evaluations:
-        if (
-            not evaluation.known
-        ):  # a plain BEIR folder or recorded outputs are no partition of the asset graph
+        if not evaluation.known:  # a BEIR folder or recorded outputs are no partition of the graph
             continue
         try:
             record_lineage(settings.home / "dagster", evaluation)
@@ -92,14 +90,8 @@ def run(
             if value
         ]
         if len(given) > 1:
-            raise InputError(
-                Problem(
-                    "bad_arguments",
-                    f"give {' or '.join(given)}, not both",
-                    field=given[-1],
-                    found=" and ".join(given),
-                )
-            )
+            message, found = f"give {' or '.join(given)}, not both", " and ".join(given)
+            raise InputError(Problem("bad_arguments", message, field=given[-1], found=found))
         if recorded is not None:
             from rag_eval.pipeline.evaluation import open_recorded
 
@@ -131,10 +123,7 @@ def run(
                 page=settings.html_report,
             )
             if outcome.mlflow_error:
-                typer.echo(
-                    f"warning: {outcome.mlflow_error}",
-                    err=True,
-                )
+                typer.echo(f"warning: {outcome.mlflow_error}", err=True)
             if outcome.trace_error:
                 typer.echo(
                     f"warning: the traces were not written ({quoted(outcome.trace_error, 400)}); "

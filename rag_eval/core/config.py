@@ -4,7 +4,6 @@ Unknown keys and impossible values are refused. `rag_eval.gold.configuration` re
 """
 
 import base64
-import difflib
 import importlib
 import re
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ from pydantic_core import CoreSchema, core_schema
 from rag_eval.core.errors import Embedding, Name, Part, quoted
 from rag_eval.core.frames import FrameSchema, schema
 from rag_eval.core.loader import AnyLoader
-from rag_eval.core.rows import refuse
+from rag_eval.core.rows import refuse, suggest
 from rag_eval.core.strategy import AnyStrategy, Strategy
 
 # ---- Answers
@@ -399,15 +398,10 @@ _FLOOR = re.compile(r"^\s*(>=|<=)\s*(-?\d+(?:\.\d+)?)\s*$")
 Level = Literal["document", "section", "span"]
 
 
-def _did_you_mean(found: str, accepted: set[str]) -> str:
-    near = difflib.get_close_matches(found, sorted(accepted), 1)
-    return f"; did you mean {near[0]}?" if near else ""
-
-
 def _list_measures(names: Sequence[str], others: Sequence[str]) -> str:
     """List names for a message; those at a cutoff are named once, with `_at_`."""
     families = dict.fromkeys(re.sub(r"_at_\d+$", "_at_", name) for name in names)
-    swept = [name for name in families if sum(one.startswith(name) for one in names) > 1]
+    swept = [name for name in families if sum(other.startswith(name) for other in names) > 1]
     single = [name for name in names if not name.startswith(tuple(swept))]
     return f"{', '.join([*single, *others])}, and {', '.join(swept)} with one of k or 10"
 
@@ -568,13 +562,9 @@ class GoldSetConfig(Part):
         accepted = {*names, *OTHER_FIGURES}
         for measure in self.acceptance:
             if measure not in accepted:
-                near, listed = (
-                    _did_you_mean(measure, accepted),
-                    _list_measures(names, OTHER_FIGURES),
-                )
-                raise ValueError(
-                    f"acceptance.{measure}: no such measure{near}; accepted are {listed}"
-                )
+                wrong = f"acceptance.{measure}: no such measure{suggest(measure, sorted(accepted))}"
+                listed = _list_measures(names, OTHER_FIGURES)
+                raise ValueError(f"{wrong}; accepted are {listed}")
         gates = self.gates
         if self.acceptance and "acceptance" not in {*gates.required, *gates.advisory}:
             raise ValueError(
@@ -589,9 +579,12 @@ class GoldSetConfig(Part):
             if measure not in accepted:
                 is_other = measure in OTHER_FIGURES
                 known = "not measured question by question" if is_other else "no such measure"
-                near, listed = _did_you_mean(measure, accepted), _list_measures(names, ("delta_s",))
-                found = f"gates.regression: found {quoted(measure)}, {known}{near}"
-                raise ValueError(f"{found}; accepted are {listed}")
+                near, listed = (
+                    suggest(measure, sorted(accepted)),
+                    _list_measures(names, ("delta_s",)),
+                )
+                wrong = f"gates.regression: found {quoted(measure)}, {known}{near}"
+                raise ValueError(f"{wrong}; accepted are {listed}")
         return self
 
     def _measured_names(self, level: Level) -> tuple[str, ...]:

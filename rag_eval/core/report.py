@@ -43,7 +43,7 @@ NOTHING: Final = "nothing to compute it from"
 
 @dataclasses.dataclass(frozen=True)
 class Because:
-    """The reason why a field is null, where its maker gives none; an empty one is not written."""
+    """The default reason of a null field. An empty reason is not written."""
 
     reason: str
 
@@ -67,12 +67,12 @@ class Record(BaseModel):
         """Take the reasons from their places in JSON."""
         if not isinstance(value, Mapping):
             return value
-        found, why = dict(value), dict(value.get("why", {}))
+        fields, why = dict(value), dict(value.get("why", {}))
         for name in value:
             field = str(name).removesuffix("_reason")
             if field != name and field in cls.model_fields and name not in cls.model_fields:
-                why[field] = found.pop(name)
-        return found | {"why": why}
+                why[field] = fields.pop(name)
+        return fields | {"why": why}
 
     @model_validator(mode="after")
     def _give_reasons(self) -> "Record":
@@ -98,17 +98,17 @@ class Record(BaseModel):
     @model_serializer(mode="wrap")
     def _write_reasons(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         unset = type(self).model_fields.keys() - self.model_fields_set
-        found = {name: value for name, value in write(self).items() if name not in unset}
-        return found | {f"{name}_reason": why for name, why in self.why.items() if why}
+        values = {name: value for name, value in write(self).items() if name not in unset}
+        return values | {f"{name}_reason": why for name, why in self.why.items() if why}
 
     @classmethod
     def __get_pydantic_json_schema__(
         cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         schema = handler(core_schema)
-        found = handler.resolve_ref_schema(schema)
-        found["properties"].pop("why", None)
-        found["patternProperties"] = {"_reason$": {"type": "string", "minLength": 1}}
+        resolved = handler.resolve_ref_schema(schema)
+        resolved["properties"].pop("why", None)
+        resolved["patternProperties"] = {"_reason$": {"type": "string", "minLength": 1}}
         return schema
 
     def dump(self) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class Record(BaseModel):
 
 
 class Absent(BaseModel):
-    """Not measured, and why."""
+    """A part that was not measured, with the reason."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     value: None = None
@@ -143,7 +143,11 @@ RuleCode = Annotated[str, Field(pattern=r"^[a-z_]+(\.[A-Za-z0-9_]+)?$")]
 Text = Annotated[str, Field(min_length=1)]
 ShortText = Annotated[str, Field(max_length=1000)]
 Open = dict[str, JsonValue]
-"""A part without a type of its own."""
+"""A part that has no type."""
+OptionalNumber = Annotated[float | None, Because(NOTHING)]
+OptionalUnit = Annotated[Unit | None, Because(NOTHING)]
+OptionalCount = Annotated[Count | None, Because(NOTHING)]
+PValue = Annotated[Unit | None, Because(NOT_PAIRED)]
 
 # ---- Figures.
 
@@ -175,8 +179,8 @@ class Interval(Record):
     """A figure of a calibration with its 95 % interval."""
 
     value: Annotated[float | None, Because(NOT_SCORED)]
-    low: Annotated[float | None, Because(NOTHING)]
-    high: Annotated[float | None, Because(NOTHING)]
+    low: OptionalNumber
+    high: OptionalNumber
 
 
 class CountedInterval(Interval):
@@ -187,7 +191,7 @@ class CountedInterval(Interval):
 
 
 class Share(Record):
-    """Share of the runs or questions, and how many they are."""
+    """A share of runs or questions, with their number."""
 
     share: Annotated[Unit | None, Because("there is no run")]
     n: Count
@@ -252,7 +256,7 @@ class StrategyDelta(PairedDelta):
 
     measure: str
     level: Level
-    p_adjusted: Annotated[Unit | None, Because(NOT_PAIRED)]
+    p_adjusted: PValue
     minimum_detectable: Annotated[
         float | None, Because("fewer than two groups of questions, or the two never differ")
     ]
@@ -263,7 +267,7 @@ class ComparedPair(StrategyDelta):
 
     a: str
     b: str
-    p: Annotated[Unit | None, Because(NOT_PAIRED)]
+    p: PValue
     n_wordings: Count | None = Field(
         None, description="wordings compared, where one of the two was not run on all"
     )
@@ -319,7 +323,7 @@ class GoldPart(Record):
 
 
 class Chunker(Record):
-    """How documents were cut."""
+    """Settings of the chunker."""
 
     kind: Literal["numpydoc", "markdown", "text", "sentence", "whole"]
     max_tokens: Count
@@ -344,14 +348,14 @@ class IndexPart(Record):
 
 
 class Code(Record):
-    """What computed."""
+    """Versions of the code and of the libraries."""
 
     version: str = Field(description="hash of the sources that computed")
     libraries: dict[str, str]
 
 
 class Embeddings(Record):
-    """How many texts had to be embedded."""
+    """Numbers of texts that needed a vector and that were embedded."""
 
     models: list[str]
     needed: Count
@@ -359,14 +363,14 @@ class Embeddings(Record):
 
 
 class VectorStore(Record):
-    """What the vector store holds."""
+    """Collections of the vector store."""
 
     collections: dict[str, Open]
     dropped: list[str]
 
 
 class Reused(Record):
-    """What an earlier run had made already."""
+    """Results that were reused from an earlier run."""
 
     index: StrictBool
     runs: dict[Name, StrictBool]
@@ -386,14 +390,14 @@ class Latency(Record):
     """Times of single queries in milliseconds."""
 
     n: Count
-    p50: Annotated[float | None, Because(NOTHING)]
-    p95: Annotated[float | None, Because(NOTHING)]
-    p99: Annotated[float | None, Because(NOTHING)]
+    p50: OptionalNumber
+    p95: OptionalNumber
+    p99: OptionalNumber
     measured_at: Annotated[str | None, Because(NOTHING)]
 
 
 class ExternalSource(Record):
-    """Where the rankings of an external strategy come from, and what they are made of."""
+    """Source and contents of the rankings of an external strategy."""
 
     kind: Literal["http", "import", "run_file", "recorded"]
     version: Annotated[str | None, Because(NOTHING), Field(description="as the source states it")]
@@ -405,7 +409,7 @@ class ExternalSource(Record):
 
 
 class LevelState(Record):
-    """Whether what an external strategy brings can be judged at a level, and why not."""
+    """Whether results of an external strategy can be judged at a level, or the reason."""
 
     measured: StrictBool
     reason: Text | None = None
@@ -469,14 +473,14 @@ class DeltaS(Figure):
 
 
 class LambdaReason(Record):
-    """Why questions are in their state."""
+    """Number of questions in a lambda state, with the cause."""
 
     n: Count
     cause: str
 
 
 class VarianceShares(Record):
-    """Where the variance of the hit comes from."""
+    """Shares of the variance of the hit by source."""
 
     query: Annotated[Unit | None, Because("too few questions, or nothing varies")]
     paraphrase: Annotated[
@@ -486,7 +490,7 @@ class VarianceShares(Record):
 
 
 class FlipMatrix(Record):
-    """Share of the questions whose hit changes between two wordings."""
+    """Shares of questions whose hit changes between two wordings."""
 
     wordings: list[str]
     share: Annotated[list[list[Unit | None]], Because("no question has both wordings")]
@@ -494,7 +498,7 @@ class FlipMatrix(Record):
 
 
 class StrategyStability(Record):
-    """How much wording and seed change what one strategy finds."""
+    """Effects of wording and seed on the results of one strategy."""
 
     level: Level
     n_queries: Count
@@ -570,7 +574,7 @@ class OverlapPair(Record):
 
 
 class OverlapPart(Record):
-    """How far two strategies find the same."""
+    """Overlap of the results of each pair of strategies."""
 
     k: Literal[10]
     unit: Literal["document", "section"]
@@ -637,7 +641,7 @@ class CitationsPart(Record):
 
 
 class TrustConfigured(Record):
-    """What the gold set configures."""
+    """Trust settings of the gold set."""
 
     domains: Count
     authors: Count
@@ -686,7 +690,7 @@ class RetrievedTrust(Record):
 
 
 class FilterRow(StrategyDelta):
-    """A strategy with the trust filter minus without it."""
+    """Paired difference of a strategy with the trust filter minus without it."""
 
     strategy: Name
     with_filter: Figure
@@ -694,7 +698,7 @@ class FilterRow(StrategyDelta):
 
 
 class TrustFilter(Record):
-    """What the trust filter costs."""
+    """Cost of the trust filter."""
 
     threshold: Unit
     applied: StrictBool
@@ -727,7 +731,7 @@ class BlockedGold(Record):
 
 
 class Manifest(Record):
-    """Documents held against the manifest."""
+    """Documents compared with the manifest."""
 
     signature: Literal["signed", "unsigned", "not_configured"]
     n_same: Count
@@ -756,7 +760,7 @@ class AtRetrieval(Record):
 
 
 class Poisoning(Record):
-    """What the guard found; evidence-trust.jsonl lists all chunks."""
+    """Findings of the guard. evidence-trust.jsonl lists all chunks."""
 
     rules_version: str
     quarantine: StrictBool
@@ -810,7 +814,7 @@ class Measured(Record):
 
 
 class Bounded(Record):
-    """A confidence of which bounds are known."""
+    """A confidence with known bounds."""
 
     kind: Literal["bounded"]
     low: Unit
@@ -841,7 +845,7 @@ StatedConfidence = Annotated[
 
 
 class CoverageCount(Record):
-    """How many of how many."""
+    """A count out of a total, with its confidence."""
 
     n: Count
     of: Count
@@ -849,7 +853,7 @@ class CoverageCount(Record):
 
 
 class CorpusCoverage(Record):
-    """How much of the corpus can be found at all."""
+    """Parts of the corpus that retrieval can return."""
 
     documents_indexed: CoverageCount
     text_in_chunks: CoverageCount
@@ -863,9 +867,9 @@ class RiskyRetrieval(Record):
     query_id: str
     paraphrase_id: str
     seed: Count
-    miss_rate: Annotated[Unit | None, Because(NOTHING)]
-    ci_low: Annotated[Unit | None, Because(NOTHING)]
-    ci_high: Annotated[Unit | None, Because(NOTHING)]
+    miss_rate: OptionalUnit
+    ci_low: OptionalUnit
+    ci_high: OptionalUnit
 
 
 class AddedOutcomes(Record):
@@ -879,7 +883,7 @@ class AddedOutcomes(Record):
 
 
 class StrategyMissRates(Record):
-    """Miss rates of one strategy: observed, and as this run stated them."""
+    """Miss rates of one strategy, as observed and as stated by this run."""
 
     fingerprint: Text
     status: Status
@@ -904,15 +908,15 @@ class AnswerConfidences(Record):
 
 
 class IterativeAccount(Record):
-    """What the rounds of an iterative strategy recovered and lost."""
+    """Hits that the rounds of an iterative strategy recovered and lost."""
 
     base: Text
     basis: str = Field(pattern=r"^(calibrated|heuristic_v0(@[1-9][0-9]*)?)$")
-    min_recall: Annotated[Unit | None, Because(NOTHING)]
+    min_recall: OptionalUnit
     k: Count
     verdict: Text
-    recall_before: Annotated[Unit | None, Because(NOTHING)]
-    recall_after: Annotated[Unit | None, Because(NOTHING)]
+    recall_before: OptionalUnit
+    recall_after: OptionalUnit
     stops: Counts
     not_viable: Counts
     suggestions_failed: Counts
@@ -933,7 +937,7 @@ class UncertaintyPart(Record):
 
 
 class OutcomeCounts(Record):
-    """What a calibration rests on."""
+    """Numbers of outcomes and groups behind a calibration."""
 
     outcomes: Count
     groups: Count
@@ -945,18 +949,18 @@ CurveKey = Literal["predicted", "observed", "band_low", "band_high"]
 
 
 class CalibrationError(Record):
-    """Expected calibration error, beside what calibrated predictions show by chance."""
+    """Expected calibration error, beside its values under calibrated predictions."""
 
-    value: Annotated[float | None, Because(NOTHING)]
-    null_median: Annotated[float | None, Because(NOTHING)]
-    null_95: Annotated[float | None, Because(NOTHING)]
-    null_limit: Annotated[float | None, Because(NOTHING)]
+    value: OptionalNumber
+    null_median: OptionalNumber
+    null_95: OptionalNumber
+    null_limit: OptionalNumber
     p: Annotated[float | None, Because(NOT_PAIRED)]
     inside: StrictBool
 
 
 class Validation(Record):
-    """Predictions held against outcomes of groups that were not fitted."""
+    """Quality of predictions on groups that were not fitted."""
 
     n: Count
     groups: Count
@@ -976,16 +980,16 @@ class Validation(Record):
     observed_expected: Interval
     reliability: dict[CurveKey, list[Unit]]
     ece: CalibrationError
-    dependence: Annotated[float | None, Because(NOTHING)]
+    dependence: OptionalNumber
     histogram: list[Count]
 
 
 class LeakageGap(Record):
-    """Brier skill that folds would feign which split groups."""
+    """Brier skill with random folds, which split groups, and with grouped folds."""
 
-    random: Annotated[float | None, Because(NOTHING)]
-    grouped: Annotated[float | None, Because(NOTHING)]
-    gap: Annotated[float | None, Because(NOTHING)]
+    random: OptionalNumber
+    grouped: OptionalNumber
+    gap: OptionalNumber
 
 
 class LearningPoint(Record):
@@ -996,22 +1000,22 @@ class LearningPoint(Record):
     held_out: float
     draws: Count
     without_both: Count
-    skill: Annotated[float | None, Because(NOTHING)]
-    low: Annotated[float | None, Because(NOTHING)]
-    high: Annotated[float | None, Because(NOTHING)]
+    skill: OptionalNumber
+    low: OptionalNumber
+    high: OptionalNumber
 
 
 class RiskBin(Record):
     """Conformal K of one third of the predicted risk."""
 
-    k: Annotated[Count | None, Because(NOTHING)]
+    k: OptionalCount
     risk_low: float
     risk_high: float
     coverage: CountedInterval
 
 
 class ConformalK(Record):
-    """How many results to read so that gold is expected among them.
+    """Number of results to read so that gold is expected among them.
 
     Reports of earlier versions know the method `adaptive`, with factor, exponent, mean_k and curve.
     """
@@ -1019,22 +1023,22 @@ class ConformalK(Record):
     method: Literal["fixed", "recall", "adaptive", "mondrian"]
     level: Unit
     attainable: StrictBool
-    k: Annotated[Count | None, Because(NOTHING)]
+    k: OptionalCount
     depth: Count
     n: Count
     n_groups: Count
     splits: Count
-    mean_k: Annotated[float | None, Because(NOTHING)] = None
-    factor: Annotated[float | None, Because(NOTHING)] = None
-    exponent: Annotated[float | None, Because(NOTHING)] = None
+    mean_k: OptionalNumber = None
+    factor: OptionalNumber = None
+    exponent: OptionalNumber = None
     curve: list[Open] | None = None
-    mean_k_held_out: Annotated[float | None, Because(NOTHING)]
+    mean_k_held_out: OptionalNumber
     bins: list[RiskBin]
     coverage: CountedInterval
-    coverage_by_group: Annotated[float | None, Because(NOTHING)]
+    coverage_by_group: OptionalNumber
     riskiest: Annotated[CountedInterval | None, Because(NOTHING)]
-    share_unattainable: Annotated[float | None, Because(NOTHING)]
-    within_depth: Annotated[float | None, Because(NOTHING)]
+    share_unattainable: OptionalNumber
+    within_depth: OptionalNumber
     text: str
 
 
@@ -1059,7 +1063,7 @@ class Condition(Record):
 
 
 class Standing(Record):
-    """What the outcomes earn."""
+    """The status that the outcomes support, with its conditions."""
 
     status: Status
     discounts: StrictBool
@@ -1067,7 +1071,7 @@ class Standing(Record):
 
 
 class DriftWatch(Record):
-    """Whether outcomes still fit the miss rates that were stated before them."""
+    """Test of new outcomes against the miss rates that were stated before them."""
 
     alarm: StrictBool
     direction: Annotated[str | None, Because("there was no alarm")]
@@ -1081,8 +1085,8 @@ class DriftWatch(Record):
     n_groups: Count
     sum_missed: float
     sum_predicted: float
-    mean_missed: Annotated[float | None, Because(NOTHING)]
-    mean_predicted: Annotated[float | None, Because(NOTHING)]
+    mean_missed: OptionalNumber
+    mean_predicted: OptionalNumber
     since: Annotated[JsonValue, Because(NOTHING)]
 
 
@@ -1099,14 +1103,14 @@ class OtherWordings(Record):
 
     used: StrictBool
     status: Status
-    brier_without: Annotated[float | None, Because(NOTHING)]
-    gain: Annotated[float | None, Because(NOTHING)]
-    gain_se: Annotated[float | None, Because(NOTHING)]
+    brier_without: OptionalNumber
+    gain: OptionalNumber
+    gain_se: OptionalNumber
     validation: Validation
 
 
 class FeedbackCounts(Record):
-    """What users said of a strategy's retrievals."""
+    """Feedback of users on the retrievals of a strategy."""
 
     n_claims: Count
     something_missing: Count
@@ -1124,14 +1128,14 @@ class Contradictions(Record):
 
 
 class Feedback(FeedbackCounts):
-    """Feedback on this index and, apart, on earlier ones. It never fits a calibrator."""
+    """Feedback on this index, and separately on earlier ones. It never fits a calibrator."""
 
     contradicts_gold: Contradictions
     earlier: FeedbackCounts | None = None
 
 
 class StrategyCalibration(Record):
-    """What the outcomes so far make of one strategy's miss rates."""
+    """Calibration of the miss rates of one strategy."""
 
     fingerprint: Text
     status: Status
@@ -1167,14 +1171,14 @@ class StrategyCalibration(Record):
 
 
 class PoweredEstimate(Record):
-    """A prediction-powered estimate of production traffic, and that of its labels alone."""
+    """A prediction-powered estimate over production traffic, and the labels alone."""
 
     value: Annotated[float | None, Because(NOT_SCORED)]
-    low: Annotated[float | None, Because(NOTHING)]
-    high: Annotated[float | None, Because(NOTHING)]
-    labels_value: Annotated[float | None, Because(NOTHING)]
-    labels_low: Annotated[float | None, Because(NOTHING)]
-    labels_high: Annotated[float | None, Because(NOTHING)]
+    low: OptionalNumber
+    high: OptionalNumber
+    labels_value: OptionalNumber
+    labels_low: OptionalNumber
+    labels_high: OptionalNumber
     power: float
     extra_labels: float
     n_labelled: Count
@@ -1205,12 +1209,12 @@ class MissDifference(Record):
     b: Name
     measure: Literal["observed", "raw", "calibrated", "powered", "brier", "skill"]
     delta: CountedInterval
-    p: Annotated[Unit | None, Because(NOT_PAIRED)]
-    p_holm: Annotated[Unit | None, Because(NOTHING)]
-    n_better: Annotated[Count | None, Because(NOTHING)]
-    n_worse: Annotated[Count | None, Because(NOTHING)]
-    n_tied: Annotated[Count | None, Because(NOTHING)]
-    detectable: Annotated[float | None, Because(NOTHING)]
+    p: PValue
+    p_holm: OptionalUnit
+    n_better: OptionalCount
+    n_worse: OptionalCount
+    n_tied: OptionalCount
+    detectable: OptionalNumber
     powered: Annotated[PoweredEstimate | None, Because(_NO_TRAFFIC)]
 
 
@@ -1236,7 +1240,7 @@ class CalibrationPart(Record):
 
 
 class GatePart(Record):
-    """What a gate asked, found and says."""
+    """The judgement of one gate, with its evidence."""
 
     id: str
     gate: str
@@ -1248,7 +1252,7 @@ class GatePart(Record):
 
 
 class Change(Record):
-    """A value then and now."""
+    """A value in the baseline and in this run."""
 
     before: Annotated[str | None, Because(NOTHING)]
     after: Annotated[str | None, Because(NOTHING)]
@@ -1256,7 +1260,7 @@ class Change(Record):
 
 
 class CountChange(Record):
-    """A count then and now."""
+    """A count in the baseline and in this run."""
 
     before: Count
     after: Count
@@ -1264,7 +1268,7 @@ class CountChange(Record):
 
 
 class NamedPart(Record):
-    """How many documents or questions, and some of them by name."""
+    """A number of documents or questions, with some of their names."""
 
     n: Count
     names: list[ShortText] | None = None
@@ -1280,7 +1284,7 @@ class AcceptedRun(Record):
 
 
 class CorpusDrift(Record):
-    """What changed in the corpus."""
+    """Changes of the corpus since the baseline."""
 
     rev: Change
     chunks_hash: Change
@@ -1291,7 +1295,7 @@ class CorpusDrift(Record):
 
 
 class GoldDrift(Record):
-    """What changed in the gold set."""
+    """Changes of the gold set since the baseline."""
 
     hash: Change
     targets_changed: NamedPart
@@ -1301,7 +1305,7 @@ class GoldDrift(Record):
 
 
 class DriftPart(Record):
-    """What changed since the accepted baseline."""
+    """Changes since the accepted baseline."""
 
     baseline: AcceptedRun
     corpus: CorpusDrift
@@ -1336,7 +1340,7 @@ class PastStrategy(Record):
     miss_any: Annotated[PastFigure | None, Because(NOTHING)]
     skill: Annotated[Estimate | None, Because(NOTHING)]
     status: Annotated[Status | None, Because(NOTHING)]
-    latency_p95_ms: Annotated[float | None, Because(NOTHING)]
+    latency_p95_ms: OptionalNumber
     index_hash: IndexHash
 
 
@@ -1384,8 +1388,8 @@ class NightDelta(PairedDelta):
 
     strategy: Name
     measure: Literal["R@10", "RR", "nDCG@10"]
-    before: Annotated[Unit | None, Because(NOTHING)]
-    after: Annotated[Unit | None, Because(NOTHING)]
+    before: OptionalUnit
+    after: OptionalUnit
 
 
 class PreviousPart(Record):
@@ -1403,7 +1407,7 @@ class PreviousPart(Record):
 
 
 class Report(Record):
-    """What an evaluation found.
+    """The report of an evaluation.
 
     A figure that could not be computed is null and has its reason beside it, under <name>_reason.
     Reports of earlier versions may lack slices, overlap, history and previous.
@@ -1419,13 +1423,13 @@ class Report(Record):
     strategy: Name
     recallAt10: Annotated[Unit | None, Because(NOT_SCORED)]  # noqa: N815 - a name of the contract
     mrr: Annotated[Unit | None, Because(NOT_SCORED)]
-    groundedness: Annotated[Unit | None, Because(NOTHING)]
-    faithfulness: Annotated[Unit | None, Because(NOTHING)]
-    avgTrustScore: Annotated[Unit | None, Because(NOTHING)]  # noqa: N815 - a name of the contract
+    groundedness: OptionalUnit
+    faithfulness: OptionalUnit
+    avgTrustScore: OptionalUnit  # noqa: N815 - a name of the contract
     poisonedBlocked: Count = Field(  # noqa: N815 - a name of the contract
         description="Distinct chunks that the guard kept from callers; 0 where quarantine is off."
     )
-    cacheHitRate: Annotated[Unit | None, Because(NOTHING)]  # noqa: N815 - a name of the contract
+    cacheHitRate: OptionalUnit  # noqa: N815 - a name of the contract
     code: Code
     features: dict[Annotated[str, Field(pattern=r"^FEATURE_[A-Z_]+$")], StrictBool]
     evaluation: Evaluated
@@ -1474,24 +1478,20 @@ def first_fault(report: Mapping[str, Any]) -> tuple[str, str] | None:
 
 def make_schema() -> dict[str, Any]:
     """Generate the JSON Schema of the report."""
-    schema = Report.model_json_schema()
 
-    def strip(value: Any) -> Any:
+    def drop_titles(value: Any) -> Any:
         if isinstance(value, list):
-            return [strip(part) for part in value]
+            return [drop_titles(part) for part in value]
         if not isinstance(value, dict):
             return value
-        is_title = isinstance(value.get("title"), str)
-        return {
-            key: strip(part) for key, part in value.items() if not (key == "title" and is_title)
-        }
+        titles = {"title"} if isinstance(value.get("title"), str) else set()
+        return {key: drop_titles(part) for key, part in value.items() if key not in titles}
 
-    found: dict[str, Any] = {
+    return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "retrieval-metrics.json",
-        **strip(schema),
+        **drop_titles(Report.model_json_schema()),
     }
-    return found
 
 
 def schema_text() -> str:

@@ -8,15 +8,7 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import (
-    AliasChoices,
-    BaseModel,
-    ConfigDict,
-    Field,
-    SecretStr,
-    StringConstraints,
-    field_validator,
-)
+from pydantic import AliasChoices, Field, SecretStr, StringConstraints, field_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -24,7 +16,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from rag_eval.core.errors import BUILT_IN_MODEL, ConfigValue, Name
+from rag_eval.core.errors import BUILT_IN_MODEL, ConfigValue, Name, Part
 
 SETTINGS_FILE = "settings.toml"
 
@@ -36,10 +28,8 @@ Source = Annotated[
 HttpUrl = Annotated[str, StringConstraints(pattern=r"^https?://\S+$")]
 
 
-class Endpoint(BaseModel):
+class Endpoint(Part):
     """An OpenAI-compatible chat endpoint that gold sets may name; its key is never shown."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     base_url: HttpUrl
     model: str = Field(min_length=1, max_length=200)
@@ -63,10 +53,8 @@ class Endpoint(BaseModel):
     price_per_1k_tokens_out: float = Field(default=0, ge=0)
 
 
-class EmbeddingFunction(BaseModel):
+class EmbeddingFunction(Part):
     """A Chroma embedding function that gold sets may name."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     function: str = Field(
         pattern=r"^[A-Za-z0-9_]+$", description="name of the function in Chroma, such as openai"
@@ -77,10 +65,8 @@ class EmbeddingFunction(BaseModel):
     )
 
 
-class ExternalLimits(BaseModel):
-    """How external retrievers are called."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class ExternalLimits(Part):
+    """Limits of calls to external retrievers."""
 
     timeout_s: float = Field(default=30, gt=0, le=3600)
     max_retries: int = Field(default=3, ge=0, le=20)
@@ -184,8 +170,7 @@ class Settings(BaseSettings):
         default=60, ge=1, le=10_000, description="wordings timed one at a time for each strategy"
     )
     html_report: bool = Field(
-        default=True,
-        description="whether runs write the page, which takes seconds",
+        default=True, description="whether runs write the page, which takes seconds"
     )
     view_port: int = Field(
         default=7777,

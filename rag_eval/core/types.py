@@ -328,11 +328,11 @@ Text = Annotated[str, Field(min_length=1, max_length=1000)]
 AbsentReason = Literal["uncalibrated", "insufficient_data", "not_applicable"]
 
 
-class _Value(BaseModel):
+class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class Deterministic(_Value):
+class Deterministic(_Record):
     """Certain: 0 or 1, or a share that was counted and not estimated, with the reason."""
 
     kind: Literal["deterministic"] = "deterministic"
@@ -340,7 +340,7 @@ class Deterministic(_Value):
     reason: Text
 
 
-class Measured(_Value):
+class Measured(_Record):
     """Measured on outcomes: with the data set, its size, the 95 % interval and when."""
 
     kind: Literal["measured"] = "measured"
@@ -360,7 +360,7 @@ class Measured(_Value):
         return self
 
 
-class Bounded(_Value):
+class Bounded(_Record):
     """Known to lie between two bounds, on some basis."""
 
     kind: Literal["bounded"] = "bounded"
@@ -376,14 +376,14 @@ class Bounded(_Value):
         return self
 
 
-class Absent(_Value):
+class Absent(_Record):
     """Not known, and why. Worth nothing: `effective` is 0."""
 
     kind: Literal["absent"] = "absent"
     reason: AbsentReason
 
 
-class Derived(_Value):
+class Derived(_Record):
     """Computed from other confidence values by a named formula."""
 
     kind: Literal["derived"] = "derived"
@@ -393,7 +393,7 @@ class Derived(_Value):
 
     @field_validator("inputs")
     @classmethod
-    def _named(cls, value: Mapping[str, "Confidence"]) -> Mapping[str, "Confidence"]:
+    def _names_are_given(cls, value: Mapping[str, "Confidence"]) -> Mapping[str, "Confidence"]:
         if not all(value):
             raise ValueError("every input has a name")
         return value
@@ -581,10 +581,6 @@ Probability = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Moment = Annotated[dt.datetime, BeforeValidator(_moment), AfterValidator(_utc)]
 SignalName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.@/-]{1,64}$")]
 Names = Annotated[tuple[Id, ...], Field(max_length=MAX_NAMES), BeforeValidator(_frozen)]
-
-
-class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Shown(_Record):

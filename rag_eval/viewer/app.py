@@ -198,12 +198,7 @@ class FeedbackDesk:
         self._store = OutcomeStore(SqlStore(place))
 
     def take(self, request: FeedbackRequest) -> dict[str, str]:
-        """Record feedback. When this returns, it is kept.
-
-        Returns
-        -------
-        dict
-            outcome_id, and standing: recorded or already_there.
+        """Record feedback, and return outcome_id and standing: recorded or already_there.
 
         Raises
         ------
@@ -478,25 +473,15 @@ def create_app(
 ) -> Starlette:
     """Make the viewer of an installation.
 
-    Parameters
-    ----------
-    settings
-        Names the home and the database.
-    read_only
-        Whether no feedback is taken; the database is not opened then.
-    token
-        The access token; None where none is needed.
-    port
-        Names the cookie.
-    allow_hosts
-        Names in Host headers that are answered besides those of the loopback.
-    beyond_loopback
-        Whether other machines can reach it. Then a token is needed, and any host is answered.
+    A `read_only` viewer takes no feedback and opens no database. `token` is None where no access
+    token is needed. `port` names the cookie. `allow_hosts` are names in Host headers that are
+    answered besides those of the loopback. With `beyond_loopback`, other machines can reach the
+    viewer, so it needs a token and answers any host.
 
     Raises
     ------
     InputError
-        The database cannot be used, or the token or a host name cannot be used.
+        The database, the token or a host name cannot be used.
     ValueError
         Beyond the loopback without a token.
     """
@@ -554,12 +539,9 @@ def is_loopback(bound: socket.socket) -> bool:
 
 
 def choose_token(given: str | None, file: Path | None, *, needed: bool) -> tuple[str | None, bool]:
-    """Choose the access token: of a file, else of the settings, else a new one where one is needed.
+    """Return the access token and whether it is new, so that nobody knows it yet.
 
-    Returns
-    -------
-    token, is_new
-        The token, None where none is needed; whether it is new, so that nobody knows it yet.
+    The token is that of the file, else of the settings, else a new one where it is needed.
 
     Raises
     ------

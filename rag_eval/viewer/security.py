@@ -74,14 +74,8 @@ def is_same(left: str, right: str) -> bool:
 class Access:
     """The access token, exchanged once for a cookie that holds for this process.
 
-    Parameters
-    ----------
-    token
-        As `ACCEPTED` says.
-    port
-        Names the cookie: all ports of a machine share cookies.
-    clock
-        Seconds that only rise.
+    `token` matches `ACCEPTED`. `port` names the cookie, because all ports of a machine share
+    cookies. `clock` gives seconds that only rise.
 
     Raises
     ------
