@@ -14,11 +14,8 @@ from rag_eval.reporting.html.page import render_panel
 from rag_eval.reporting.html.panel import Page
 
 HOSTILE = (
-    "<script>alert(1)</script>",
-    "$x$ & \\frac{1}{2}",
-    "</svg><img src=x onerror=y>",
-    "=SUM(A1)",
-    "n" * 1000,
+    *("<script>alert(1)</script>", "$x$ & \\frac{1}{2}", "</svg><img src=x onerror=y>"),
+    *("=SUM(A1)", "n" * 1000),
 )
 HIDDEN = "a\u202eb\x00c"
 _FIGURE = re.compile(r'<data value="([^"]*)" data-at="([^"]*)">')
@@ -29,12 +26,12 @@ def rendered(name: str, report: dict[str, Any]):
     """Return a panel of a report and its HTML after the checks that hold for every panel."""
     panel, body = render_panel(name, Page(Cursor(report)))
     html = str(body)
-    figures = _FIGURE.findall(html)
-    for value, pointer in figures:
-        assert json.loads(value) == at(report, markup.unescape(pointer)), pointer
+    for value, pointer in figures(html):
+        assert value == at(report, pointer), pointer
     assert all(at(report, markup.unescape(pointer)) is not None for pointer in _TEXT.findall(html))
-    assert " style=" not in html
-    assert not re.search(r"<(?:script|img)\b", html)
+    tags = re.sub(r'"[^"]*"', '""', html)
+    assert not re.search(r"<(?:script|iframe|img|image|object|style)\b", html)
+    assert not re.search(r"<[^>]+\s(?:on[a-z]+|style)\s*=", tags)
     assert not re.search(r"\bNaN\b|\bNone\b", html)
     pictures = re.findall(r'<svg class="plot".*?</svg>', html, re.DOTALL)
     for picture in pictures:
@@ -43,13 +40,19 @@ def rendered(name: str, report: dict[str, Any]):
     names = [table.name for table in panel.exports]
     assert len(set(names)) == len(names)
     for table in panel.exports:
-        assert [column.key for column in table.columns] == [
-            column.key.lower() for column in table.columns
-        ]
+        assert all(column.key == column.key.lower() for column in table.columns)
         assert table.csv().startswith(table.columns[0].key)
         assert table.csv().count("\n") >= len(table.rows)
+        assert f'data-table="{table.name}"' in html
         assert r"\toprule" in table.tex()
+        assert table.tex().count(r"\\") >= 1 + len(table.rows)
     return panel, html
+
+
+def figures(html: str) -> list[tuple[Any, str]]:
+    """Value and place of every figure."""
+    pairs = _FIGURE.findall(markup.unescape(html))
+    return [(json.loads(value), place) for value, place in pairs]
 
 
 def rows(panel: Any, name: str) -> list[dict[str, str]]:

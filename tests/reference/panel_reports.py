@@ -1,35 +1,11 @@
-"""A small report, written by hand, and helpers that read the markup of panels.
+"""A small report, written by hand.
 
 It holds all that the panels of answers, trust, slices, history, cost and methods show.
 """
 
 import copy
-import html as entities
-import json
-import re
 from typing import Any
 
-import panel_pages
-from jsonschema import Draft202012Validator
-
-from rag_eval.core.report import make_schema
-from rag_eval.reporting.html.elements import Cursor
-from rag_eval.reporting.html.page import render_panel
-from rag_eval.reporting.html.panel import Page, Panel
-
-PARTS = (
-    "answers",
-    "citations",
-    "trust",
-    "slices",
-    "history",
-    "previous",
-    "embeddings",
-    "evaluation",
-    "index",
-    "code",
-    "features",
-)
 HOSTILE = (
     "<script>alert(1)</script>",
     "$x_1$ \\input{a}",
@@ -461,49 +437,3 @@ def full(names: tuple[str, ...] = ("bm25", "vector", "rrf"), nights: int = 4) ->
             "deltas": deltas,
         },
     }
-
-
-def schema_problems(report: dict[str, Any]) -> list[str]:
-    """List the problems that the published schema finds in the complete parts of this report."""
-    schema = make_schema()
-    part = {
-        **schema,
-        "required": [],
-        "properties": {name: schema["properties"][name] for name in PARTS},
-    }
-    return [
-        f"{error.json_path}: {error.message}"
-        for error in Draft202012Validator(part).iter_errors({name: report[name] for name in PARTS})
-    ]
-
-
-def figures(markup: str) -> list[tuple[Any, str]]:
-    """Value and place of every figure."""
-    return [
-        (json.loads(value), place)
-        for value, place in re.findall(
-            r'<data value="([^"]*)" data-at="([^"]*)">', entities.unescape(markup)
-        )
-    ]
-
-
-def check(name: str, report: dict[str, Any]) -> tuple[Panel, str]:
-    """Check the rules of every panel: it shows the report's figures, three table forms, no code."""
-    panel, body = render_panel(name, Page(Cursor(report)))
-    markup = str(body)
-    for value, place in figures(markup):
-        assert panel_pages.at(report, place) == value, place
-    assert not re.search(r"<(?:script|iframe|img|object|style)\b", markup)
-    assert not re.search(
-        r"<[^>]+\s(?:on[a-z]+|style)\s*=\s*[\"']", re.sub(r'"[^"]*"', '""', markup)
-    )
-    for picture in re.findall(r'<svg class="plot".*?</svg>', markup, re.DOTALL):
-        assert len(picture) < 40_000, picture[:300]
-        assert "<image" not in picture
-    assert markup.count("<svg") == markup.count("</svg>")
-    assert len({table.name for table in panel.exports}) == len(panel.exports)
-    for table in panel.exports:
-        assert f'data-table="{table.name}"' in markup
-        assert len(table.csv().splitlines()) > 0
-        assert table.tex().count(r"\\") >= 1 + len(table.rows)
-    return panel, markup

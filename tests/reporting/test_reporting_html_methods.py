@@ -4,6 +4,7 @@ import shlex
 
 import panel_reports
 import pytest
+from panel_pages import rendered
 
 from rag_eval.core import config as ladder
 from rag_eval.core import config as trust_records
@@ -179,11 +180,11 @@ def test_no_name_becomes_a_command(report, name):
     assert len(words) == (6 if name.startswith("-") else 5)
     if name.startswith("-"):
         assert words[4] == "--"
-    panel_reports.check("methods", report)
+    rendered("methods", report)
 
 
 def test_configuration_hashes_and_versions(report):
-    panel, markup = panel_reports.check("methods", report)
+    panel, markup = rendered("methods", report)
     configuration, hashes, versions = panel.exports
     assert "bm25,nested.deep[1],two" in configuration.csv()
     assert "bm25,k1,0.9" in configuration.csv()

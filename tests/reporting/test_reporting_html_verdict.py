@@ -1,16 +1,17 @@
 """The verdict strip shows passed and absent gates and figures with intervals and denominators."""
 
 import copy
-import csv
-import io
 import re
 
 import panel_reports
 import pytest
+from panel_pages import rows
 
+from rag_eval.core.report import GatePart
 from rag_eval.reporting.html.elements import Cursor
 from rag_eval.reporting.html.page import render_panel
 from rag_eval.reporting.html.panel import Page
+from rag_eval.reporting.terminal import describe_baseline, gates_table
 
 GATE = {
     "id": "recall",
@@ -122,81 +123,49 @@ DROP = {
     "n_scored": 132,
 }
 DIFFERENT = {"index": {"before": "bm25s:aaaa", "now": "bm25s:bbbb"}}
-
-
-def gates(report):
-    page = Page(Cursor(report))
-    return next(csv.DictReader(io.StringIO(render_panel("verdict", page)[0].exports[0].csv())))
+REGRESSION = {
+    "id": "regression.mrr",
+    "gate": "regression",
+    "required": False,
+    "severity": "P2",
+    "status": "pass",
+    "reason_code": "no_regression",
+    "evidence": DROP | {"different": DIFFERENT},
+}
 
 
 def test_a_drop_stands_beside_the_drop_that_is_accepted(report):
-    report["gates"] = [
-        {
-            "id": "regression.mrr",
-            "gate": "regression",
-            "required": False,
-            "severity": "P2",
-            "status": "pass",
-            "reason_code": "no_regression",
-            "evidence": DROP | {"different": DIFFERENT},
-        }
-    ]
-    markup, place = shown(report), "/gates/0/evidence"
-    found = re.search(r'<tr><th scope="row">.*?</tr>', markup)[0]
+    report["gates"] = [REGRESSION]
+    panel, html = render_panel("verdict", Page(Cursor(report)))
+    markup, place = str(html), "/gates/0/evidence"
+    cells = re.search(r'<tr><th scope="row">.*?</tr>', markup)[0]
     order = [
-        found.index(f'data-at="{place}/{key}"')
+        cells.index(f'data-at="{place}/{key}"')
         for key in ("relative_drop", "value", "ci_low", "ci_high", "accepted")
     ]
     assert order == sorted(order)
-    assert "drop <data" in found
-    assert "+0.004" in found
+    assert "drop <data" in cells
+    assert "+0.004" in cells
     assert f'data-at="{place}/baseline_run">20260101T000000000Z-00000000' in markup
     assert all(f'data-at="{place}/different/index/{when}"' in markup for when in ("before", "now"))
-    row = gates(report)
-    assert (
-        row["found"],
-        row["difference"],
-        row["difference_low"],
-        row["difference_high"],
-        row["baseline_run"],
-    ) == ("0.0442", "-0.019", "-0.045", "0.004", DROP["baseline_run"])
+    (row,) = rows(panel, "gates")
+    keys = ("found", "difference", "difference_low", "difference_high", "baseline_run")
+    figures = ["0.0442", "-0.019", "-0.045", "0.004", DROP["baseline_run"]]
+    assert [row[key] for key in keys] == figures
     assert "bm25s:aaaa" in row["different"]
 
 
 def test_a_baseline_of_nothing_has_a_difference_and_no_drop(report):
-    report["gates"] = [
-        {
-            "id": "regression.mrr",
-            "gate": "regression",
-            "required": False,
-            "severity": "P2",
-            "status": "pass",
-            "reason_code": "no_regression",
-            "evidence": {key: value for key, value in DROP.items() if key != "relative_drop"},
-        }
-    ]
+    evidence = {key: value for key, value in DROP.items() if key != "relative_drop"}
+    report["gates"] = [{**REGRESSION, "evidence": evidence}]
     markup = shown(report)
     assert "difference <span" in markup
     assert "drop <data" not in markup
     assert "nothing else differs" in markup
 
 
-def test_the_terminal_shows_what_a_drop_is_held_against(report):
-    from rag_eval.core.report import GatePart
-    from rag_eval.reporting.terminal import describe_baseline, gates_table
-
-    report["gates"] = [
-        {
-            "id": "regression.mrr",
-            "gate": "regression",
-            "required": False,
-            "severity": "P2",
-            "status": "pass",
-            "reason_code": "no_regression",
-            "evidence": DROP | {"different": DIFFERENT},
-        }
-    ]
-    gates = [GatePart.model_validate(gate) for gate in report["gates"]]
+def test_the_terminal_shows_what_a_drop_is_held_against():
+    gates = [GatePart.model_validate(REGRESSION)]
     assert [str(cell) for cell in gates_table(gates).columns[2].cells] == [
         "drop 0.044\ndiff. -0.019 [-0.04, +0.00]"
     ]

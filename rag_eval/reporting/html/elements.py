@@ -10,7 +10,7 @@ import functools
 import io
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from markupsafe import Markup, escape
@@ -225,14 +225,9 @@ def denominator(cursor: Cursor | None) -> Markup:
             parts[0] += Markup(" of {}").format(number(tried))
     if (groups := cursor.get("n_groups")) is not None:
         parts.append(Markup("{} groups").format(number(groups)))
-    return (
-        Markup('<span class="n">{}</span>').format(Markup(", ").join(parts)) if parts else Markup()
-    )
-
-
-def estimate(cursor: Cursor | None, digits: int = 3) -> Markup:
-    """Write an estimate with its interval and its denominator."""
-    return Markup("{} {}").format(interval(cursor, digits), denominator(cursor))
+    if not parts:
+        return Markup()
+    return Markup('<span class="n">{}</span>').format(Markup(", ").join(parts))
 
 
 def text(cursor: Cursor | str | None) -> Markup:
@@ -338,15 +333,12 @@ def estimate_cell(
     low, high = ends or (None, None)
     columns = {"": raw(middle), "_low": raw(low), "_high": raw(high)}
     if with_n and value is not None:
-        columns |= {
-            "_n": raw(value.get("n_scored") or value.get("n")),
-            "_groups": raw(value.get("n_groups")),
-        }
+        scored = raw(value.get("n_scored") or value.get("n"))
+        columns |= {"_n": scored, "_groups": raw(value.get("n_groups"))}
     plain_text = ABSENT_TEXT if middle is None else format_number(middle.value, digits)
     if middle is not None and low is not None and high is not None:
-        plain_text += (
-            " [" + ", ".join(format_number(end.value, digits) for end in (low, high)) + "]"
-        )
+        ends_text = ", ".join(format_number(end.value, digits) for end in (low, high))
+        plain_text += f" [{ends_text}]"
     return Cell(html, plain_text, columns)
 
 
@@ -477,14 +469,12 @@ class Table:
             for column in self.columns
             if column.means
         )
-        return (
-            Markup(
-                '<details class="means prose"><summary>What the columns say</summary>'
-                "<dl>{}</dl></details>"
-            ).format(terms)
-            if terms
-            else Markup()
-        )
+        if not terms:
+            return Markup()
+        return Markup(
+            '<details class="means prose"><summary>What the columns say</summary>'
+            "<dl>{}</dl></details>"
+        ).format(terms)
 
 
 def _explain_dashes(rows: Markup) -> tuple[Markup, Markup]:
@@ -544,16 +534,8 @@ def environment() -> "Environment":
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    written: tuple[Callable[..., Markup], ...] = (
-        number,
-        interval,
-        estimate,
-        denominator,
-        text,
-        texts,
-        absent,
-    )
-    made.globals.update({function.__name__: function for function in written})
+    writers = (number, interval, denominator, text, texts)
+    made.globals.update({writer.__name__: writer for writer in writers})
     return made
 
 

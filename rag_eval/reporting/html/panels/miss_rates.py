@@ -464,10 +464,9 @@ def _drift(page: Page, entries: Entries) -> Table:
 
 
 def _iterative(page: Page) -> Table | None:
-    accounts = page.report.get("uncertainty", "iterative")
     rows = [
         {"strategy": name, "about": about, "row": row}
-        for name, about in (() if accounts is None else accounts.items())
+        for name, about in page.report["uncertainty"]["iterative"].items()
         for row in about["accounts"]
     ]
     return page.optional_table("iterative", rows)
@@ -544,13 +543,7 @@ def _tables(page: Page, entries: Entries, comparison: Cursor | None) -> dict[str
 
 def panel(page: Page) -> Panel:
     """Make the panel of calibrated miss rates."""
-    title, template = "Calibrated miss rates", "miss_rates.html"
-    uncertainty, calibration = page.report.get("uncertainty"), page.report.get("calibration")
-    if uncertainty is None or calibration is None:
-        why: Cursor | str = "this report holds no miss rates"
-        if "calibration" in page.report:
-            why = page.report["calibration"].reason_beside
-        return Panel(title, template, {"there": False, "why": why})
+    uncertainty, calibration = page.report["uncertainty"], page.report["calibration"]
     entries = page.by_strategy("calibration", "strategies")
     comparison = calibration.get("comparison")
     diagrams = [
@@ -563,7 +556,6 @@ def panel(page: Page) -> Panel:
         pictures.append(_three_estimates(page, comparison))
     compared = [] if comparison is None else list(comparison["strategies"])
     unpowered = [entry["powered"] for entry in compared if entry["powered"].value is None]
-    accounts = uncertainty.get("iterative")
     seen = page.by_strategy("uncertainty", "strategies")
 
     def reasons_of(key: str) -> list[tuple[Markup, Cursor | str]]:
@@ -573,7 +565,6 @@ def panel(page: Page) -> Panel:
 
     refused = [(name, entry["refused"]) for name, entry in entries if entry["refused"].value]
     context = {
-        "there": True,
         "pictures": plots([*pictures, _learning(page, entries)]),
         "diagrams": plots(diagrams[:OPEN_DIAGRAMS]),
         "further": plots(diagrams[OPEN_DIAGRAMS:]),
@@ -592,8 +583,8 @@ def panel(page: Page) -> Panel:
         "rules": [(name, rule["text"]) for name, entry in entries for rule in entry["conformal"]],
         "without_k": _without_k(page, entries),
         "left_out": _left_out(page, entries),
-        "accounts": [] if accounts is None else accounts.items(),
+        "accounts": uncertainty["iterative"].items(),
         "unpowered": unpowered[0].reason_beside if unpowered else None,
-        "known_feedback": any("feedback" in entry for _, entry in entries),
     }
-    return Panel(title, template, context, _tables(page, entries, comparison))
+    tables = _tables(page, entries, comparison)
+    return Panel("Calibrated miss rates", "miss_rates.html", context, tables)

@@ -406,11 +406,6 @@ def _hit_change_table(page: Page, entries: Entries) -> Table:
 
 def stability(page: Page) -> Panel:
     """Make the panel of stability."""
-    title, part = "Stability", page.report.get("stability")
-    if part is None or part.get("strategies") is None:
-        held = "stability" in page.report
-        why = page.report["stability"].reason_beside if held else "this report holds none"
-        return Panel(title, "stability.html", {"there": False, "why": why})
     entries = page.by_strategy("stability", "strategies")
     rows = [{"strategy": name, "entry": entry} for name, entry in entries]
     flips = [
@@ -433,7 +428,6 @@ def stability(page: Page) -> Panel:
     }
     seeds = {name: entry["seeds_change_nothing"] for name, entry in entries}
     context = {
-        "there": True,
         "pictures": plots(
             [
                 _variance(entries),
@@ -445,13 +439,13 @@ def stability(page: Page) -> Panel:
         ),
         "matrices": plots(_flips(page, name, entry["flip_matrix"]) for name, entry in entries),
         "too_many": any(len(e["flip_matrix"]["wordings"]) > MAX_WORDINGS for _, e in entries),
-        "embedding": part["embedding"],
+        "embedding": page.report["stability"]["embedding"],
         "disjoint": [name for name, entry in entries if is_disjoint(entry["delta_s"])],
         "seedless": [name for name, found in seeds.items() if found.value is True],
         "seeded": [name for name, found in seeds.items() if found.value is False],
         "one_seed": [found.reason_beside for found in seeds.values() if found.value is None],
     }
-    return Panel(title, "stability.html", context, tables)
+    return Panel("Stability", "stability.html", context, tables)
 
 
 # ---- Recall by K at document, section and span level, and how far strategies find the same.

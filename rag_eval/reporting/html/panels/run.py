@@ -122,7 +122,6 @@ FIGURES: Final = (
     ("miss_any", "observed miss rate", (0.0, 1.0)),
     ("skill", "Brier skill of the miss rate", None),
 )
-HASHES: Final = (("gold_hash", "gold"), ("chunks_hash", "chunks"), ("index_hash", "index"))
 BREAKING: Final = frozenset({"gold", "chunks", "index", "configuration"})
 """A change of these breaks a line; newer code and other strategies do not."""
 GATES: Final = (("passed", GOOD), ("insufficient", WARN), ("failed", BAD))
@@ -132,13 +131,6 @@ MAX_POINTS: Final = 12
 """Up to so many runs each has its point; more are a line."""
 MAX_NAMED: Final = 16
 """Up to so many breaks are named in a picture; more would be written over each other."""
-
-
-def changes_between(before: Cursor, run: Cursor) -> list[str]:
-    """Name what changed between two runs: by the report's codes, or by hashes where it has none."""
-    if "reason_codes" in run:
-        return [code.removesuffix("_changed") for code in run.value["reason_codes"]]
-    return [name for key, name in HASHES if before[key].value != run[key].value]
 
 
 def drawn_strategies(page: Page) -> list[str]:
@@ -173,9 +165,9 @@ def _draw_breaks(chart: Chart, runs: Sequence[Cursor]) -> tuple[list[int], str]:
     Return where no line of a strategy may pass, and a caption that says what changed.
     """
     found = {
-        at: names
-        for at in range(1, len(runs))
-        if (names := changes_between(runs[at - 1], runs[at]))
+        at: [code.removesuffix("_changed") for code in run.value["reason_codes"]]
+        for at, run in enumerate(runs)
+        if at and run.value["reason_codes"]
     }
     for number, (at, names) in enumerate(found.items(), start=1):
         breaks = not BREAKING.isdisjoint(names)
@@ -420,8 +412,7 @@ def cost(page: Page) -> Panel:
     report, found = page.report, _approximate(page)
     rows = []
     for name in page.strategies:
-        reused = report.get("reused", "runs", name)
-        run = "" if reused is None else "reused" if reused.value else "new"
+        run = "reused" if report.get("reused", "runs", name) else "new"
         rows.append({"strategy": name, "entry": page.strategy(name), "run": run})
     first_seed = [
         Row(f"{row['strategy']} {row['measure']}", row["figure"], page.colour(row["strategy"]))
@@ -462,11 +453,10 @@ def command(page: Page) -> str:
     report = page.report
     name = visible(str(report["gold"]["name"].value))
     name = name.replace("\n", "[U+000A]").replace("\t", "[U+0009]")
-    features = report["features"].value if "features" in report else {}
+    features = report["features"].value
     words = [f"{feature}=true" for feature in FEATURES if features.get(feature) is True]
-    if (day := report.get("trust", "as_of")) is not None:
-        words.append(f"RAG_EVAL_TRUST_AS_OF={shlex.quote(visible(str(day.value)))}")
-    words.append("rag-eval run")
+    day = visible(str(report["trust"]["as_of"].value))
+    words += [f"RAG_EVAL_TRUST_AS_OF={shlex.quote(day)}", "rag-eval run"]
     evaluation = report["evaluation"].value
     if evaluation.get("partial"):
         words += [f"--strategy {shlex.quote(strategy)}" for strategy in page.strategies]
@@ -521,7 +511,7 @@ def methods(page: Page) -> Panel:
         "option": FOLDERS.get(str(report["index"]["loader"].value)),
         "chunker": list(leaves(report["index"]["chunker"])),
         "models": sorted(models),
-        "features": report["features"].items() if "features" in report else [],
+        "features": report["features"].items(),
     }
     tables = {
         "configuration": page.table("configuration", configuration),
