@@ -69,6 +69,11 @@ def at(report: Any, pointer: str) -> Any:
     return report
 
 
+def absent(reason: str) -> dict[str, Any]:
+    """Return the fields of an estimate that has no value."""
+    return {"value": None, "ci_low": None, "ci_high": None, "value_reason": reason}
+
+
 def titles(html: str) -> list[str]:
     """Titles of the pictures."""
     return re.findall(r'<title id="[^"]*">([^<]*)</title>', html)

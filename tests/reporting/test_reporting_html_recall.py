@@ -1,6 +1,6 @@
 """The recall panel: curves at three levels, missing measurements, and overlap of strategies."""
 
-from panel_pages import only, rendered, rows, titles
+from panel_pages import absent, only, rendered, rows, titles
 
 CURVES = {"Recall@K at document level", "Recall@K at section level", "Recall@K at span level"}
 
@@ -43,14 +43,9 @@ def test_a_level_that_could_not_be_measured_says_why(report):
         if entry["name"] == "vector":
             for record in entry["measures"]:
                 if record["level"] == "section":
-                    record |= {
-                        "value": None,
-                        "ci_low": None,
-                        "ci_high": None,
-                        "value_reason": (
-                            "the source names no section for 9 of 9 retrieved units <b>"
-                        ),
-                    }
+                    record.update(
+                        absent("the source names no section for 9 of 9 retrieved units <b>")
+                    )
             entry["measures"] = [
                 record for record in entry["measures"] if record["level"] != "span"
             ]
@@ -63,12 +58,7 @@ def test_a_level_that_could_not_be_measured_says_why(report):
 def test_no_recall_at_all_is_said(report):
     for entry in report["strategies"]:
         for record in entry["measures"]:
-            record |= {
-                "value": None,
-                "ci_low": None,
-                "ci_high": None,
-                "value_reason": "no question was scored",
-            }
+            record.update(absent("no question was scored"))
     _, html = rendered("recall", report)
     assert "No recall was measured at any level" in html
     assert not CURVES & set(titles(html))

@@ -37,21 +37,12 @@ def parsed(data):
     return ET.fromstring(data)  # noqa: S314 - what was just written here
 
 
-def gate(
-    name="acceptance.mrr",
-    status="pass",
-    *,
-    required=True,
-    code="met",
-    gate="acceptance",
-    severity="P2",
-    **evidence,
-):
+def gate(name="acceptance.mrr", status="pass", *, code="met", severity="P2", **evidence):
     return GatePart.model_construct(
         id=name,
-        gate=gate,
+        gate=name.partition(".")[0],
         severity=severity,
-        required=required,
+        required=evidence.pop("required", True),
         status=status,
         reason_code=code,
         evidence=evidence,
@@ -69,75 +60,27 @@ def rows(*gates, name="tiny"):
     return verdict_rows(report)
 
 
+ESTIMATE = {"value": 0.7, "ci_low": 0.61, "ci_high": 0.8, "n_scored": 90, "n_groups": 80}
+WORSE = {"measure": "delta_s", "value": 0.4, "ci_high": 0.5, "ci_low": 0.3, "accepted": "<= 0.45"}
+BLOCKED = {"measure": "blocked", "value": 2, "n_scored": 900, "accepted": "<= 0"}
+NOBODY = "nothing says whom to trust"
 MIXED = (
-    gate(
-        "trust",
-        gate="trust",
-        severity="P1",
-        required=False,
-        status="insufficient_evidence",
-        code="not_measured",
-        reason="nothing says whom to trust",
-    ),
-    gate(
-        "acceptance.mrr",
-        measure="mrr",
-        value=0.7,
-        ci_low=0.61,
-        ci_high=0.8,
-        accepted=">= 0.6",
-        n_scored=90,
-        n_groups=80,
-    ),
-    gate(
-        "stability.delta_s",
-        "fail",
-        gate="stability",
-        required=False,
-        code="bound_not_met",
-        measure="delta_s",
-        value=0.4,
-        ci_high=0.5,
-        ci_low=0.3,
-        accepted="<= 0.45",
-    ),
-    gate(
-        "poisoning",
-        "fail",
-        gate="poisoning",
-        severity="P0",
-        code="blocked_retrieved",
-        measure="blocked",
-        value=2,
-        n_scored=900,
-        accepted="<= 0",
-    ),
-    gate(
-        "regression.mrr",
-        "insufficient_evidence",
-        gate="regression",
-        code="no_baseline",
-        measure="mrr",
-        reason="no baseline",
-    ),
+    gate("trust", "insufficient_evidence", code="not_measured", required=False, reason=NOBODY),
+    gate("acceptance.mrr", measure="mrr", accepted=">= 0.6", **ESTIMATE),
+    gate("stability.delta_s", "fail", code="bound_not_met", required=False, **WORSE),
+    gate("poisoning", "fail", code="blocked_retrieved", severity="P0", **BLOCKED),
+    gate("regression.mrr", "insufficient_evidence", code="no_baseline", measure="mrr"),
 )
 
 
 def test_required_failures_come_first_and_fail_the_verdict():
     verdict = rows(*MIXED)
-    assert [row.id for row in verdict.rows] == [
-        "poisoning",
-        "regression.mrr",
-        "trust",
-        "acceptance.mrr",
-        "stability.delta_s",
-    ]
-    assert [row.outcome for row in verdict.rows] == [
-        "failure",
-        "failure",
-        "note",
-        "pass",
-        "warning",
+    assert [(row.id, row.outcome) for row in verdict.rows] == [
+        ("poisoning", "failure"),
+        ("regression.mrr", "failure"),
+        ("trust", "note"),
+        ("acceptance.mrr", "pass"),
+        ("stability.delta_s", "warning"),
     ]
     assert (verdict.failed, verdict.passed) == (("poisoning", "regression.mrr"), False)
     assert verdict.headline == "FAILED: 1 of 3 required and 0 of 2 advisory gates passed"
@@ -147,27 +90,24 @@ def test_required_failures_come_first_and_fail_the_verdict():
 
 
 def test_evidence_has_its_interval_and_what_it_is_counted_over():
-    assert (
-        rows(*MIXED).rows[3].evidence
-        == "mrr 0.7 [0.61, 0.8], accepted >= 0.6; 90 scored in 80 groups"
-    )
+    evidence = rows(*MIXED).rows[3].evidence
+    assert evidence == "mrr 0.7 [0.61, 0.8], accepted >= 0.6; 90 scored in 80 groups"
     drop = {
         "measure": "mrr",
         "baseline": 0.8,
         "now": 0.72,
+        "relative_drop": 0.1,
         "value": -0.08,
         "ci_low": -0.13,
         "ci_high": -0.03,
-        "relative_drop": 0.1,
+        "minimum_detectable": 0.067,
         "n_better": 4,
         "n_worse": 20,
         "n_tied": 176,
         "n_scored": 200,
         "n_groups": 200,
     }
-    told = evidence_text(
-        {**drop, "minimum_detectable": 0.067, "different": {"index": {"before": "a", "now": "b"}}}
-    )
+    told = evidence_text({**drop, "different": {"index": {"before": "a", "now": "b"}}})
     assert told == (
         "mrr 0.72 against 0.8: difference -0.080 [-0.130, -0.030], relative drop 10.0 % (4 "
         "better, 20 worse, 176 tied); 200 scored in 200 groups; different (index (before a, "
@@ -194,11 +134,9 @@ def test_junit_counts_what_it_shows():
         "stability.delta_s": ["skipped", "system-out"],
     }
     failure = suite.find("testcase[@name='poisoning']/failure")
-    assert (
-        failure.get("type"),
-        failure.get("message"),
-        "2, accepted <= 0; 900 scored" in failure.text,
-    ) == ("blocked_retrieved", "P0 fail: blocked_retrieved", True)
+    assert failure.get("type") == "blocked_retrieved"
+    assert failure.get("message") == "P0 fail: blocked_retrieved"
+    assert "2, accepted <= 0; 900 scored" in failure.text
 
 
 def cells(text):
@@ -247,17 +185,8 @@ def only_ours(text):
     data = junit_xml(verdict)
     root = parsed(data)
     assert [element.tag for element in root.iter()] == [
-        "testsuites",
-        "testsuite",
-        "properties",
-        "property",
-        "property",
-        "testcase",
-        "failure",
-        "system-out",
-        "testcase",
-        "skipped",
-        "system-out",
+        *("testsuites", "testsuite", "properties", "property", "property"),
+        *("testcase", "failure", "system-out", "testcase", "skipped", "system-out"),
     ]
     assert not NOT_XML.search(data.decode())
     for form in (table, data.decode()):
@@ -283,34 +212,18 @@ def test_no_mix_of_signs_means_anything(text):
     only_ours(text)
 
 
-def test_numbers_that_are_no_counts():
-    for value in (10**400, -(10**400), 1e308, True, [10**400], {"a": {"b": {"c": {"d": 1}}}}):
-        assert (
-            len(
-                evidence_text(
-                    {
-                        "measure": "m",
-                        "value": value,
-                        "n_scored": value,
-                        "relative_drop": value,
-                        "baseline": value,
-                        "now": value,
-                        "ci_low": value,
-                        "ci_high": value,
-                    }
-                )
-            )
-            < 1100
-        )
+@pytest.mark.parametrize(
+    "value", [10**400, -(10**400), 1e308, True, [10**400], {"a": {"b": {"c": {"d": 1}}}}]
+)
+def test_numbers_that_are_no_counts(value):
+    figures = "value n_scored relative_drop baseline now ci_low ci_high".split()
+    assert len(evidence_text({"measure": "m", **dict.fromkeys(figures, value)})) < 1100
 
 
 def test_a_long_verdict_is_cut_and_says_so():
-    verdict = rows(
-        *(
-            gate(f"g{at}", "fail" if at == 900 else "pass", measure="x" * 500)
-            for at in range(MAX_GATES)
-        )
-    )
+    statuses = ["fail" if at == 900 else "pass" for at in range(MAX_GATES)]
+    gates = [gate(f"g{at}", status, measure="x" * 500) for at, status in enumerate(statuses)]
+    verdict = rows(*gates)
     text = markdown(verdict)
     assert len(text.encode()) < 2**20
     assert f"{MAX_GATES - MAX_LINES} more gates are not shown" in text
