@@ -129,11 +129,8 @@ def test_any_beir_folder_runs_without_configuration(project):
     result = project.invoke("run", "--beir", str(folder), "--split", "test", "--strategy", "bm25")
     assert result.exit_code == 0, result.stderr
     report = project.report("collection-test")
-    assert (report["gold"]["name"], report["gold"]["version"], report["gold"]["n_queries"]) == (
-        "collection",
-        "test",
-        3,
-    )
+    gold = report["gold"]
+    assert (gold["name"], gold["version"], gold["n_queries"]) == ("collection", "test", 3)
     assert report["evaluation"]["k"] == [1, 5, 10, 20, 100]
 
 
@@ -147,15 +144,9 @@ def test_nothing_to_run_is_an_error_that_says_what_to_do(project):
 def test_lint_lists_everything_and_fails_on_errors_only(project):
     assert project.invoke("lint").exit_code == 0
     assert "tiny: 0 errors, 2 warnings" in project.invoke("lint", "tiny").stdout
-    (project.gold / "queries.jsonl").write_text(
-        jsonl(
-            [
-                {**QUERIES[0], "text": ""},
-                *QUERIES[1:],
-                {"query_id": "more", "text": "What else?", "answerable": True},
-            ]
-        )
-    )
+    more = {"query_id": "more", "text": "What else?", "answerable": True}
+    rows = [{**QUERIES[0], "text": ""}, *QUERIES[1:], more]
+    (project.gold / "queries.jsonl").write_text(jsonl(rows))
     result = project.invoke("lint", "tiny")
     assert result.exit_code == 1
     assert re.search(r"queries\.jsonl:1: error empty_text", result.stdout)
@@ -221,18 +212,11 @@ def test_show_gives_the_run_again_and_its_json_is_the_file(project, shared_runs)
     assert shown.exit_code == 0
     assert shown.stdout.strip() in ran.stdout
     report = project.report()
-    for name in (
-        "latest",
-        report["run_id"],
-        report["run_id"][:18],
-        str(project.reports / "tiny" / "retrieval-metrics.json"),
-        str(project.reports / "tiny"),
-    ):
+    path, run_id = project.reports / "tiny" / "retrieval-metrics.json", report["run_id"]
+    for name in ("latest", run_id, run_id[:18], str(path), str(path.parent)):
         result = project.invoke("show", name, "--json")
         assert result.exit_code == 0, result.stderr
-        assert result.stdout == (project.reports / "tiny" / "retrieval-metrics.json").read_text(
-            encoding="utf-8"
-        )
+        assert result.stdout == path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[" * 100_000, "\ud800"])
@@ -333,14 +317,8 @@ def test_a_setting_in_the_environment_that_cannot_be_used(project, monkeypatch):
 
 
 def test_hostile_texts_do_not_reach_the_terminal_raw(project):
-    (project.gold / "queries.jsonl").write_text(
-        jsonl(
-            [
-                {**QUERIES[0], "text": f"How long {HOSTILE} do results stay?", "tags": [HOSTILE]},
-                *QUERIES[1:],
-            ]
-        )
-    )
+    first = {**QUERIES[0], "text": f"How long {HOSTILE} do results stay?", "tags": [HOSTILE]}
+    (project.gold / "queries.jsonl").write_text(jsonl([first, *QUERIES[1:]]))
     (project.corpus / "bad.md").write_text(
         f"---\ntitle: '{HOSTILE[-1]}'\nsource_url: '{HOSTILE[-1]}'\n---\n"
         f"# {HOSTILE} [bold red]markup[/]\n\nResults {HOSTILE} stay.\n"
@@ -384,28 +362,15 @@ def test_a_hostile_report_of_somebody_else_is_shown_escaped(project, shared_runs
     (project.root / "per-query.parquet").write_bytes(
         (project.reports / "tiny" / "per-query.parquet").read_bytes()
     )
-    for command in (
-        ("show", str(path)),
-        ("show", str(path), "--json"),
-        ("compare", str(path), str(path)),
-    ):
+    place = str(path)
+    for command in (("show", place), ("show", place, "--json"), ("compare", place, place)):
         assert not ESCAPES.search(project.invoke(*command).output)
 
 
 def test_the_reports_say_nothing_of_the_machine(project, monkeypatch):
     monkeypatch.setenv("RAG_EVAL_HOME", str(Path("elsewhere")))
-    assert (
-        CliRunner()
-        .invoke(
-            app,
-            ["run", "tiny", "--gold-sets", "gold_sets", "--reports", "out"],
-            catch_exceptions=False,
-        )
-        .exit_code
-        == 0
-    )
+    words = ["run", "tiny", "--gold-sets", "gold_sets", "--reports", "out"]
+    assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
     assert (project.root / "elsewhere" / "artifacts").is_dir()
-    assert (
-        str(project.root)
-        not in (project.root / "out" / "tiny" / "retrieval-metrics.json").read_text()
-    )
+    report = (project.root / "out" / "tiny" / "retrieval-metrics.json").read_text()
+    assert str(project.root) not in report

@@ -146,19 +146,9 @@ def test_a_baseline_from_acceptance_to_what_is_shown(failed):
     assert "no run was accepted" in call("baseline", "show", *home).stdout
     refused = call("baseline", "accept", "--who", "Ada", "--why", "good", *home)
     assert (refused.exit_code, "gates_failed" in refused.stderr) == (1, True)
-    accepted = call(
-        "baseline",
-        "accept",
-        failed.report()["run_id"],
-        "--who",
-        "Ada",
-        "--why",
-        "known and [b]agreed[/b]",
-        "--force",
-        "--gold-set",
-        "tiny",
-        *home,
-    )
+    run, why = failed.report()["run_id"], "known and [b]agreed[/b]"
+    who = ("--who", "Ada", "--why", why, "--force", "--gold-set", "tiny")
+    accepted = call("baseline", "accept", run, *who, *home)
     assert accepted.exit_code == 0, accepted.stderr
     assert "baselines" in accepted.stdout
     shown = call("baseline", "show", "--gold-set", "tiny", *home).stdout

@@ -15,6 +15,7 @@ from rag_eval.cli.app import app
 ESCAPES = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 HOSTILE = "\x1b[2J\x1b]0;owned\x07[red]\u202e"
 NAMED = ("--strategy", "bm25", "--fingerprint", "f1")
+OF_USER = ("--query", "x", *NAMED, "--gold-source", "user_feedback", "--feedback")
 
 
 @pytest.fixture(autouse=True)
@@ -44,56 +45,33 @@ def listed(*arguments, **options):
 
 def traffic(tmp_path, n=20, **more):
     path = tmp_path / "traffic.jsonl"
-    path.write_text(
-        jsonl(
-            {
-                "query": f"question {number}",
-                "retrieved": [{"id": f"d{number}", "score": 1.0}],
-                **more,
-            }
-            for number in range(n)
-        ),
-        encoding="utf-8",
+    rows = (
+        {"query": f"question {at}", "retrieved": [{"id": f"d{at}", "score": 1.0}], **more}
+        for at in range(n)
     )
+    path.write_text(jsonl(rows), encoding="utf-8")
     return path
 
 
 def test_from_traffic_to_audited_outcomes(tmp_path):
     path = traffic(tmp_path)
-    assert (
-        "20 claims imported, 0 were there already; masked: nothing"
-        in fine("claim", "import", path, *NAMED).stdout
-    )
-    assert (
-        "0 claims imported, 20 were there already" in fine("claim", "import", path, *NAMED).stdout
-    )
+    imported = fine("claim", "import", path, *NAMED).stdout
+    assert "20 claims imported, 0 were there already; masked: nothing" in imported
+    again = fine("claim", "import", path, *NAMED).stdout
+    assert "0 claims imported, 20 were there already" in again
     assert "20 of 20 claims in 20 groups" in fine("claim", "list").stdout
     drawn = fine("audit", "draw", "--n", "5", "--seed", "3", "--depth", "20")
-    assert (
-        "5 of 20 claims of bm25, each drawn with probability 0.25, written to audit.jsonl"
-        in drawn.stdout
-    )
-    assert (
-        call("audit", "draw", "--n", "5", "--seed", "3", "--depth", "20").exit_code == 1
-    )  # an auditor's work is not overwritten
-    rows = [
-        json.loads(line)
-        for line in (tmp_path / "audit.jsonl").read_text(encoding="utf-8").splitlines()
-    ]
-    (tmp_path / "audit.jsonl").write_text(
-        jsonl(
-            [{**rows[0], "missed": True, "gold_source": "human", "missed_content": "it"}, *rows[1:]]
-        ),
-        encoding="utf-8",
-    )
-    assert (
-        "1 outcomes recorded, 0 were there already, 4 lines not judged yet"
-        in fine("outcome", "import", "audit.jsonl").stdout
-    )
-    assert (
-        "0 outcomes recorded, 1 were there already, 4 lines not judged yet"
-        in fine("outcome", "import", "audit.jsonl").stdout
-    )
+    written = "5 of 20 claims of bm25, each drawn with probability 0.25, written to audit.jsonl"
+    assert written in drawn.stdout
+    # An auditor's work is not overwritten.
+    assert call("audit", "draw", "--n", "5", "--seed", "3", "--depth", "20").exit_code == 1
+    audit = tmp_path / "audit.jsonl"
+    rows = [json.loads(line) for line in audit.read_text(encoding="utf-8").splitlines()]
+    rows[0] |= {"missed": True, "gold_source": "human", "missed_content": "it"}
+    audit.write_text(jsonl(rows), encoding="utf-8")
+    for recorded, there in ((1, 0), (0, 1)):
+        told = f"{recorded} outcomes recorded, {there} were there already, 4 lines not judged yet"
+        assert told in fine("outcome", "import", "audit.jsonl").stdout
     assert "1/5" in fine("audit", "list").stdout
     shown = fine("outcome", "list").stdout
     assert "human (0.25)" in shown
@@ -145,23 +123,8 @@ def test_one_judgement_is_added_corrected_and_taken_back():
         (("--query", "x", *NAMED), "missed is needed"),
         (("--query", "x", *NAMED, "--missed", "--gold-source", "deep_audit"), "[audit_depth]"),
         (("--query", "x", *NAMED, "--hit", "--missed-content", "y"), "belongs to a miss"),
-        (
-            (
-                "--query",
-                "x",
-                *NAMED,
-                "--missed",
-                "--gold-source",
-                "user_feedback",
-                "--feedback",
-                "evidence_not_relevant",
-            ),
-            "missed must be None",
-        ),
-        (
-            ("--query", "x", *NAMED, "--gold-source", "user_feedback", "--feedback", "bad"),
-            "[feedback]",
-        ),
+        ((*OF_USER, "evidence_not_relevant", "--missed"), "missed must be None"),
+        ((*OF_USER, "bad"), "[feedback]"),
         (("--claim", "a b", *NAMED, "--missed"), "[claim_id]"),
         (("--query", "x", *NAMED, "--missed", "--k", "0"), "[k]"),
     ],
@@ -175,16 +138,8 @@ def test_a_judgement_that_cannot_be_is_told_with_its_field(arguments, said):
 def test_feedback_calls_for_an_audit_of_its_claim(tmp_path):
     fine("claim", "import", traffic(tmp_path, n=2), *NAMED)
     claim_id = json.loads(fine("claim", "list", "--json").stdout.splitlines()[0])["claim_id"]
-    fine(
-        "outcome",
-        "add",
-        "--claim",
-        claim_id,
-        "--gold-source",
-        "user_feedback",
-        "--feedback",
-        "evidence_not_relevant",
-    )
+    said = ("--gold-source", "user_feedback", "--feedback", "evidence_not_relevant")
+    fine("outcome", "add", "--claim", claim_id, *said)
     assert [row["missed"] for row in listed()] == [None]
     waiting = fine("audit", "list", "--feedback").stdout
     assert claim_id in waiting
@@ -197,18 +152,9 @@ def test_feedback_calls_for_an_audit_of_its_claim(tmp_path):
 
 def test_an_export_is_restored_whole_and_tables_read_it(tmp_path):
     for number in range(3):
-        fine(
-            "outcome",
-            "add",
-            "--query",
-            f"=question {number}",
-            "--query-id",
-            f"=q{number}",
-            *NAMED,
-            "--missed",
-            "--gold-document",
-            f"d{number // 2}",
-        )
+        query = ("--query", f"=question {number}", "--query-id", f"=q{number}")
+        judged = ("--missed", "--gold-document", f"d{number // 2}")
+        fine("outcome", "add", *query, *NAMED, *judged)
     first = listed()[0]["outcome_id"]
     fine("outcome", "add", "--correct", first, "--hit")
     fine("outcome", "export", "all.jsonl", "--all")
@@ -254,32 +200,13 @@ def test_nothing_of_a_file_reaches_the_terminal_as_it_stands(tmp_path):
         assert f"{bad}:1: error" in result.stderr
         assert not ESCAPES.search(result.stderr)
     good = tmp_path / "good.jsonl"
-    good.write_text(
-        jsonl(
-            [
-                {
-                    "query": HOSTILE + "x" * 500,
-                    "retrieved": [{"id": HOSTILE, "score": 1}],
-                    "strategy": HOSTILE,
-                    "strategy_fingerprint": HOSTILE,
-                }
-            ]
-        ),
-        encoding="utf-8",
-    )
+    row = {"query": HOSTILE + "x" * 500, "retrieved": [{"id": HOSTILE, "score": 1}]}
+    row |= {"strategy": HOSTILE, "strategy_fingerprint": HOSTILE}
+    good.write_text(jsonl([row]), encoding="utf-8")
     fine("claim", "import", good)
     claim_id = json.loads(fine("claim", "list", "--json").stdout)["claim_id"]
-    fine(
-        "outcome",
-        "add",
-        "--claim",
-        claim_id,
-        "--missed",
-        "--missed-content",
-        HOSTILE + "y" * 500,
-        "--note",
-        HOSTILE,
-    )
+    texts = ("--missed-content", HOSTILE + "y" * 500, "--note", HOSTILE)
+    fine("outcome", "add", "--claim", claim_id, "--missed", *texts)
     drawn = fine("audit", "draw", "--n", "1", "--seed", "1", "--depth", "10")
     for result in (
         drawn,

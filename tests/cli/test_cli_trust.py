@@ -22,14 +22,9 @@ COMMANDS = ["allow", "keygen", "list", "manifest", "show", "sign"]
 
 
 def trust(project, *arguments):
-    places = (
-        ()
-        if arguments[0] == "keygen"
-        else ("--home", project.home, "--gold-sets", project.gold.parent)
-    )
-    result = CliRunner().invoke(
-        app, ["trust", *map(str, (*arguments, *places))], catch_exceptions=False
-    )
+    places = ("--home", project.home, "--gold-sets", project.gold.parent)
+    words = ["trust", *arguments, *(() if arguments[0] == "keygen" else places)]
+    result = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
     assert "Traceback" not in result.output
     return result
 
@@ -55,6 +50,10 @@ def problem(result, code):
     return result.stderr
 
 
+def allow(project, chunk_id, who, why, *more):
+    return trust(project, "allow", chunk_id, "--who", who, "--why", why, *more)
+
+
 # --- list and show
 
 
@@ -72,21 +71,9 @@ def test_a_list_says_how_many_of_how_many_and_why(project):
     assert "pattern.override_instructions" in re.sub(r"\s", "", result.stdout)
     assert ATTACK not in result.stdout
     (row,) = rows(project)
-    assert set(row) == {
-        "verdict",
-        "chunk_id",
-        "doc_id",
-        "source_url",
-        "trust",
-        "reasons",
-        "allowed_by",
-    }
-    assert (row["verdict"], row["doc_id"], row["trust"], row["allowed_by"]) == (
-        "blocked",
-        "planted.md",
-        None,
-        "",
-    )
+    assert set(row) == set("verdict chunk_id doc_id source_url trust reasons allowed_by".split())
+    assert (row["verdict"], row["doc_id"]) == ("blocked", "planted.md")
+    assert (row["trust"], row["allowed_by"]) == (None, "")
     assert row["chunk_id"][:12] in re.sub(r"\s", "", result.stdout)
 
 
@@ -199,59 +186,31 @@ def test_an_id_that_no_chunk_has_is_told(project, given):
 def test_allowing_is_told_recorded_and_taken_back(project):
     plant(project)
     (row,) = rows(project)
-    done = trust(
-        project,
-        "allow",
-        row["chunk_id"][:12],
-        "--who",
-        " Ann ",
-        "--why",
-        "quoted [b]here[/b]\x1b[31m\nand there",
-    )
+    done = allow(project, row["chunk_id"][:12], " Ann ", "quoted [b]here[/b]\x1b[31m\nand there")
     assert done.exit_code == 0, done.output
     assert f"allowed: {row['chunk_id']} of planted.md" in done.stdout
     assert FILE_NAME in done.stdout
     assert "the next run" in done.stdout
     (decision,) = read_decisions(project.gold)
-    assert (decision.chunk_id, decision.doc_id, decision.action, decision.who) == (
-        row["chunk_id"],
-        "planted.md",
-        "allow",
-        "Ann",
-    )
+    assert (decision.chunk_id, decision.doc_id) == (row["chunk_id"], "planted.md")
+    assert (decision.action, decision.who) == ("allow", "Ann")
     assert list(decision.reasons) == row["reasons"]
     (now,) = rows(project)
-    assert (now["verdict"], now["allowed_by"], now["reasons"]) == (
-        "warning",
-        "Ann",
-        ["allowed", *row["reasons"]],
-    )
+    assert (now["verdict"], now["allowed_by"]) == ("warning", "Ann")
+    assert now["reasons"] == ["allowed", *row["reasons"]]
     assert "(allowed by Ann)" in re.sub(r"\s+", " ", trust(project, "list").stdout)
     shown = trust(project, "show", row["chunk_id"]).stdout
     assert "warning, allowed by Ann" in shown
     assert "by Ann: quoted [b]here[/b]" in shown
     assert not set(shown) & HOSTILE
 
-    assert "allowed by Ann" in problem(
-        trust(project, "allow", row["chunk_id"], "--who", "Bob", "--why", "too"), "not_blocked"
-    )
-    back = trust(
-        project,
-        "allow",
-        row["chunk_id"],
-        "--who",
-        "Bob",
-        "--why",
-        "not quoted after all",
-        "--revoke",
-    )
+    refused = problem(allow(project, row["chunk_id"], "Bob", "too"), "not_blocked")
+    assert "allowed by Ann" in refused
+    back = allow(project, row["chunk_id"], "Bob", "not quoted after all", "--revoke")
     assert (back.exit_code, "no longer allowed" in back.stdout) == (0, True)
     assert [row["verdict"] for row in rows(project)] == ["blocked"]
     assert "revoke" in trust(project, "show", row["chunk_id"]).stdout
-    problem(
-        trust(project, "allow", row["chunk_id"], "--who", "Bob", "--why", "twice", "--revoke"),
-        "not_allowed",
-    )
+    problem(allow(project, row["chunk_id"], "Bob", "twice", "--revoke"), "not_allowed")
     assert [one.action for one in read_decisions(project.gold)] == ["allow", "revoke"]
 
 
@@ -267,23 +226,11 @@ def test_allowing_is_told_recorded_and_taken_back(project):
         ("Ann", "fi\udcffne"),
         ("A\ud800nn", "fine"),
     ],
-    ids=[
-        "no who",
-        "blank who",
-        "no why",
-        "blank why",
-        "long who",
-        "long why",
-        "no text",
-        "no name",
-    ],
+    ids="no_who blank_who no_why blank_why long_who long_why no_text no_name".split(),
 )
 def test_a_decision_needs_who_and_why(project, who, why):
     plant(project)
-    shown = problem(
-        trust(project, "allow", rows(project)[0]["chunk_id"], "--who", who, "--why", why),
-        "bad_decision",
-    )
+    shown = problem(allow(project, rows(project)[0]["chunk_id"], who, why), "bad_decision")
     assert "--who" in shown or "--why" in shown
     assert not (project.gold / FILE_NAME).exists()
 
@@ -295,9 +242,7 @@ def test_a_chunk_that_is_not_blocked_needs_no_permission(project):
         encoding="utf-8",
     )
     row = rows(project, "--warnings")[0]
-    assert "warning" in problem(
-        trust(project, "allow", row["chunk_id"], "--who", "Ann", "--why", "fine"), "not_blocked"
-    )
+    assert "warning" in problem(allow(project, row["chunk_id"], "Ann", "fine"), "not_blocked")
 
 
 # --- keys, signatures, manifests

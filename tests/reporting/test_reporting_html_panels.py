@@ -62,7 +62,13 @@ ABSENT = {
             "not measured: FEATURE_RAGAS_EVAL is off",
             "none: no question is answered by a model",
         ],
-        ["answer-measures", "answer-outcomes", "citation-codes", "answer-confidence"],
+        [
+            "answer-measures",
+            "answer-outcomes",
+            "citation-codes",
+            "retrieval-gap",
+            "answer-confidence",
+        ],
     ),
     "no answers": (
         "citations",
@@ -162,6 +168,8 @@ def test_an_absent_part_says_why(report, case):
     assert names(panel) == tables
     if name in {"trust", "cost"}:
         assert "<svg" not in markup
+    if NIGHT + "/recall" in changes:
+        assert rows(panel, "history")[3]["recall"] == ""
 
 
 # --- Citations and answers

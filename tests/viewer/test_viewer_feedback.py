@@ -5,6 +5,7 @@ import threading
 
 import pandas as pd
 import pytest
+from test_viewer_security import headers_of_ours
 from typer.testing import CliRunner
 from viewed_project import RETRIEVAL, give
 
@@ -33,29 +34,15 @@ def test_feedback_is_an_outcome_of_the_claim(viewed, feedback):
     (row,) = viewed.given()
     claim = claim_of(viewed)
     assert row["outcome_id"] == answer.json()["outcome_id"]
-    for name in (
-        "claim_id",
-        "query_id",
-        "group_id",
-        "strategy",
-        "strategy_fingerprint",
-        "target",
-        "k",
-    ):
+    for name in "claim_id query_id group_id strategy strategy_fingerprint target k".split():
         assert row[name] == claim[name]
     assert (None if pd.isna(row["missed"]) else row["missed"]) == MISSED[feedback]
-    assert (row["gold_source"], row["feedback"], row["note"]) == (
-        "user_feedback",
-        feedback,
-        "the pause between tries",
-    )
+    assert (row["gold_source"], row["feedback"]) == ("user_feedback", feedback)
+    assert row["note"] == "the pause between tries"
     assert pd.isna(row["inclusion_probability"])
     assert row["gold_strategies"] == ["bm25"]
-    assert (row["shown_value"], row["shown_status"], row["shown_calibrator"]) == (
-        claim["miss_rate"],
-        claim["status"],
-        claim["calibrator"],
-    )
+    stated = claim["miss_rate"], claim["status"], claim["calibrator"]
+    assert (row["shown_value"], row["shown_status"], row["shown_calibrator"]) == stated
     assert row["supersedes"] == ""
 
 
@@ -66,12 +53,9 @@ def test_the_command_line_lists_it_and_calls_for_an_audit(viewed):
         ["outcome", "list", "--json", "--gold-source", "user_feedback", "--home", str(viewed.home)],
         catch_exceptions=False,
     )
-    (found,) = map(json.loads, listed.stdout.splitlines())
-    assert (found["feedback"], found["missed"], found["query_id"]) == (
-        "something_missing",
-        True,
-        "again",
-    )
+    (row,) = map(json.loads, listed.stdout.splitlines())
+    told = row["feedback"], row["missed"], row["query_id"]
+    assert told == ("something_missing", True, "again")
     current = viewed.outcomes().current()
     assert feedback_without_audit(current)["claim_id"].tolist() == [claim_of(viewed)["claim_id"]]
     assert not (fit_rows(current)["gold_source"] == "user_feedback").any()
@@ -79,38 +63,25 @@ def test_the_command_line_lists_it_and_calls_for_an_audit(viewed):
 
 def test_what_was_said_again_adds_nothing_and_another_opinion_supersedes(viewed):
     client = viewed.client()
-    said = [
-        ("something_missing", "a"),
+    opinions = [
         ("something_missing", "a"),
         ("something_missing", "b"),
         ("nothing_missing", "b"),
         ("evidence_not_relevant", ""),
-        ("evidence_not_relevant", ""),
         ("something_missing", "a"),
     ]
-    answers = [give(client, viewed.said(*words)).json() for words in said]
-    assert [answer["standing"] for answer in answers] == [
-        "recorded",
-        "already_there",
-        "recorded",
-        "recorded",
-        "recorded",
-        "already_there",
-        "recorded",
-    ]
+    repeated = [opinions[0], *opinions[:4], *opinions[3:]]
+    answers = [give(client, viewed.said(*words)).json() for words in repeated]
+    standings = ["recorded"] * 7
+    standings[1] = standings[5] = "already_there"
+    assert [answer["standing"] for answer in answers] == standings
     assert answers[0]["outcome_id"] == answers[1]["outcome_id"]
     rows = {row["outcome_id"]: row for row in viewed.given()}
     assert len(rows) == 5
     chain = [rows[answers[-1]["outcome_id"]]]
     while chain[-1]["supersedes"]:
         chain.append(rows[chain[-1]["supersedes"]])
-    assert [(row["feedback"], row["note"]) for row in reversed(chain)] == [
-        ("something_missing", "a"),
-        ("something_missing", "b"),
-        ("nothing_missing", "b"),
-        ("evidence_not_relevant", ""),
-        ("something_missing", "a"),
-    ]
+    assert [(row["feedback"], row["note"]) for row in reversed(chain)] == opinions
     current = viewed.outcomes().current(gold_sources=["user_feedback"])
     assert current["outcome_id"].tolist() == [answers[-1]["outcome_id"]]
 
@@ -143,81 +114,40 @@ def test_a_note_is_masked_made_visible_and_cut(viewed):
     assert all(len(row["note"]) <= MAX_NOTE for row in viewed.given())
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"note": "x" * (MAX_NOTE + 1)},
-        {"note": "a\x00b"},
-        {"note": "\ud800"},
-        {"note": None},
-        {"note": 7},
-        {"feedback": "all_fine"},
-        {"feedback": None},
-        {"seed": "13"},
-        {"seed": 13.0},
-        {"seed": True},
-        {"seed": 2**63},
-        {"query_id": ""},
-        {"query_id": "x" * 501},
-        {"query_id": ["again"]},
-        {"strategy": {"$ne": ""}},
-        {"run_id": "../../etc/passwd"},
-        {"run_id": ""},
-        {"run_id": "20261122T130838752Z-488d41af\n"},
-        {"missed": False},
-        {"<script>": 1},
-        {"outcome_id": "0" * 32},
-    ],
-)
-def test_what_cannot_be_is_refused_without_an_echo(viewed, change):
-    answer = give(viewed.client(), json.loads(json.dumps(viewed.said(**change))))
-    assert answer.status_code == 400
-    sentence = answer.json()["error"]
-    assert sentence.startswith("Accepted is a JSON object of run_id, query_id")
-    assert "script" not in sentence
-    assert "passwd" not in sentence
-    assert len(sentence) < 1000
-    assert viewed.given() == []
+IMPOSSIBLE = [
+    *({"note": note} for note in ("x" * (MAX_NOTE + 1), "a\x00b", "\ud800", None, 7)),
+    *({"feedback": feedback} for feedback in ("all_fine", None)),
+    *({"seed": seed} for seed in ("13", 13.0, True, 2**63)),
+    *({"query_id": query} for query in ("", "x" * 501, ["again"])),
+    *({"run_id": run} for run in ("../../etc/passwd", "", "20261122T130838752Z-488d41af\n")),
+    *({"strategy": {"$ne": ""}}, {"missed": False}, {"<script>": 1}, {"outcome_id": "0" * 32}),
+]
+NO_OBJECTS = [
+    *(b"", b"{", b"[]", b"null", b"7", b'"x"', b"\xff\xfe", b"[" * 16000),
+    *(b'{"seed": NaN}', b"{" + b'"a":' * 3000),
+]
+UNKNOWN = [
+    *({"query_id": query} for query in ("none", "again' OR '1'='1")),
+    *({"paraphrase_id": "none"}, {"seed": 7}, {"strategy": "none"}),
+    {"run_id": "20000101T000000000Z-00000000"},
+]
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"{",
-        b"[]",
-        b"null",
-        b"7",
-        b'"x"',
-        b"\xff\xfe",
-        b"[" * 16000,
-        b'{"seed": NaN}',
-        b"{" + b'"a":' * 3000,
-    ],
-)
-def test_what_is_no_object_is_refused(viewed, body):
-    from test_viewer_security import headers_of_ours
-
+def test_what_cannot_be_is_refused_without_an_echo(viewed):
     client = viewed.client()
-    answer = client.post("/feedback", content=body, headers=headers_of_ours(client))
-    assert answer.status_code == 400
-    assert viewed.given() == []
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"query_id": "none"},
-        {"paraphrase_id": "none"},
-        {"seed": 7},
-        {"strategy": "none"},
-        {"run_id": "20000101T000000000Z-00000000"},
-        {"query_id": "again' OR '1'='1"},
-    ],
-)
-def test_an_unknown_retrieval_is_refused(viewed, change):
-    answer = give(viewed.client(), viewed.said(**change))
-    assert answer.status_code == 404
+    for change in IMPOSSIBLE:
+        answer = give(client, json.loads(json.dumps(viewed.said(**change))))
+        assert answer.status_code == 400, change
+        sentence = answer.json()["error"]
+        assert sentence.startswith("Accepted is a JSON object of run_id, query_id")
+        assert "script" not in sentence
+        assert "passwd" not in sentence
+        assert len(sentence) < 1000
+    for body in NO_OBJECTS:
+        answer = client.post("/feedback", content=body, headers=headers_of_ours(client))
+        assert answer.status_code == 400, body
+    for change in UNKNOWN:
+        assert give(client, viewed.said(**change)).status_code == 404, change
     assert viewed.given() == []
 
 
@@ -264,9 +194,8 @@ def test_two_viewers_at_once_lose_nothing(viewed):
     assert {row["note"] for row in rows} == {
         f"{number} {turn}" for number in range(2) for turn in range(10)
     }
-    assert (
-        len({row["supersedes"] for row in rows}) == 20
-    )  # a single chain: no two outcomes supersede the same outcome
+    # A single chain: no two outcomes supersede the same outcome.
+    assert len({row["supersedes"] for row in rows}) == 20
 
 
 def test_a_question_whose_id_holds_what_cannot_be_seen_is_found_as_the_page_names_it(viewed):
@@ -275,19 +204,13 @@ def test_a_question_whose_id_holds_what_cannot_be_seen_is_found_as_the_page_name
     frame["paraphrase_id"] = frame["paraphrase_id"].replace("terse", "te\u061crse")
     frame.to_parquet(viewed.claims)
     client = viewed.client()
+    named = {"query_id": "ag[U+00AD]ain[U+FE0F]"}
     for paraphrase in ("original", "te[U+061C]rse"):
-        assert (
-            give(
-                client, viewed.said(query_id="ag[U+00AD]ain[U+FE0F]", paraphrase_id=paraphrase)
-            ).status_code
-            == 201
-        )
+        said = viewed.said(**named, paraphrase_id=paraphrase)
+        assert give(client, said).status_code == 201
     assert [row["query_id"] for row in viewed.given()] == ["ag\u00adain\ufe0f"] * 2
     assert give(client, viewed.said(query_id="ag[U+00AD]ain")).status_code == 404
     twin = frame[frame["query_id"] == "ag\u00adain\ufe0f"].assign(query_id="ag[U+00AD]ain\ufe0f")
-    pd.concat([frame, twin]).to_parquet(
-        viewed.claims
-    )  # two questions that look the same: neither is guessed
-    assert (
-        give(client, viewed.said(query_id="ag[U+00AD]ain[U+FE0F]", note="new")).status_code == 404
-    )
+    # Two questions that look the same: neither is guessed.
+    pd.concat([frame, twin]).to_parquet(viewed.claims)
+    assert give(client, viewed.said(**named, note="new")).status_code == 404

@@ -217,64 +217,41 @@ def test_damaged_questions_are_said_and_stop_nothing_else(viewed, damage):
     assert client.get(f"/runs/{viewed.run_id}/explorer/questions-0000.json").status_code == 200
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        "chunks-0001",
-        "questions-0001",
-        "artifact",
-        "..%2fartifact",
-        "summary.json",
-        "questions-٠٠٠٠",
-        "summary%00",
-        "questions-000",
-        "SUMMARY",
-    ],
+NOWHERE = (
+    *(f"/runs/RUN/explorer/{part}.json" for part in "chunks-0001 questions-0001 artifact".split()),
+    *(f"/runs/RUN/explorer/{part}.json" for part in "..%2fartifact summary.json SUMMARY".split()),
+    *(f"/runs/RUN/explorer/{part}.json" for part in "questions-٠٠٠٠ summary%00".split()),
+    "/runs/RUN/explorer/questions-000.json",
+    *(
+        f"/runs/{run_id}{rest}"
+        for run_id in (
+            *("%2e%2e", "..%2f..%2fetc%2fpasswd", "..%5c..", "a%00b", "%0a", "x" * 5000),
+            *("20261122T130838752Z-488d41af", "٢٠261122T130838752Z-488d41af"),
+        )
+        for rest in ("/", "/report", "/explorer/summary.json", "")
+    ),
+    *(f"/assets/{name}" for name in "viewer.py ..%2fapp.py %2e%2e%2fapp.py".split()),
+    *(f"/assets/{name}" for name in "templates%2fbase.html viewer.css%00 VIEWER.CSS".split()),
 )
-def test_no_other_part_is_sent(viewed, part):
-    assert viewed.client().get(f"/runs/{viewed.run_id}/explorer/{part}.json").status_code == 404
 
 
-@pytest.mark.parametrize(
-    "run_id",
-    [
-        "%2e%2e",
-        "..%2f..%2fetc%2fpasswd",
-        "20261122T130838752Z-488d41af",
-        "٢٠261122T130838752Z-488d41af",
-        "x" * 5000,
-        "a%00b",
-        "..%5c..",
-        "%0a",
-    ],
-)
-@pytest.mark.parametrize("rest", ["/", "/report", "/explorer/summary.json", ""])
-def test_no_other_run_is_found(viewed, run_id, rest):
-    answer = viewed.client().get(f"/runs/{run_id}{rest}")
-    assert answer.status_code == 404
-    assert str(viewed.home) not in answer.text
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "viewer.py",
-        "..%2fapp.py",
-        "%2e%2e%2fapp.py",
-        "templates%2fbase.html",
-        "viewer.css%00",
-        "VIEWER.CSS",
-    ],
-)
-def test_no_other_asset_is_sent(viewed, name):
-    assert viewed.client().get(f"/assets/{name}").status_code == 404
+def test_no_other_part_run_or_asset_is_sent(viewed):
+    client = viewed.client()
+    for address in NOWHERE:
+        answer = client.get(address.replace("RUN", viewed.run_id))
+        assert answer.status_code == 404, address
+        assert str(viewed.home) not in answer.text, address
 
 
 def test_assets_have_their_types(viewed):
     client = viewed.client()
-    assert client.get("/assets/viewer.css").headers["content-type"].startswith("text/css")
-    assert client.get("/assets/explorer.css").headers["content-type"].startswith("text/css")
-    assert client.get("/assets/explorer.js").headers["content-type"].startswith("text/javascript")
+    for name, kind in (
+        ("viewer.css", "css"),
+        ("explorer.css", "css"),
+        ("explorer.js", "javascript"),
+    ):
+        answer = client.get(f"/assets/{name}")
+        assert answer.headers["content-type"].startswith(f"text/{kind}")
 
 
 def test_a_report_is_served_in_a_sandbox(viewed):
