@@ -16,20 +16,11 @@ from typing import Any
 import hostile_project
 
 ROOT = Path(__file__).resolve().parents[2]
-PANELS = (
-    "verdict",
-    "denominators",
-    "measures",
-    "miss-rates",
-    "stability",
-    "recall",
-    "citations",
-    "trust",
-    "slices",
-    "history",
-    "cost",
-    "methods",
-    "explorer",
+PANELS = tuple(
+    (
+        "verdict denominators measures miss-rates stability recall citations trust slices history "
+        "cost methods explorer"
+    ).split()
 )
 """In the order of the page."""
 

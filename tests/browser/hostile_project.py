@@ -105,17 +105,11 @@ ADDRESSES = (
 )
 """Source addresses; of these only http and https ones may be links."""
 
-NAMES = (
-    "__proto__",
-    "constructor",
-    "toString",
-    "hasOwnProperty",
-    "valueOf",
-    "prototype",
-    "__defineGetter__",
-    "length",
-    "then",
-    "NaN",
+NAMES = tuple(
+    (
+        "__proto__ constructor toString hasOwnProperty valueOf prototype __defineGetter__ length "
+        "then NaN"
+    ).split()
 )
 """Ids and tags that a lookup in a plain object would take for its own."""
 
@@ -144,23 +138,7 @@ QUERY_IDS = (
 Pages write the last ids differently, and two of them look alike there.
 """
 
-_SYLLABLES = (
-    "ba",
-    "de",
-    "fi",
-    "go",
-    "hu",
-    "ka",
-    "le",
-    "mi",
-    "no",
-    "pu",
-    "ra",
-    "se",
-    "ti",
-    "vo",
-    "zu",
-)
+_SYLLABLES = tuple("ba de fi go hu ka le mi no pu ra se ti vo zu".split())
 LOUD_EVERY, LOUD_ALWAYS, LOUD_LATER = 6, 3, 0
 """Of every so many topics, which is missed in all nights and which is lost in the second."""
 N_PLAIN = 6
@@ -189,11 +167,8 @@ answers: {mode: recorded, recorded: outputs.jsonl, strategy: mine}
 def subject(number: int) -> str:
     """Three made-up words that only this topic has."""
     n = len(_SYLLABLES)
-    first, second, third = (
-        _SYLLABLES[number % n],
-        _SYLLABLES[number // n % n],
-        _SYLLABLES[(7 * number + 3) % n],
-    )
+    places = (number % n, number // n % n, (7 * number + 3) % n)
+    first, second, third = (_SYLLABLES[place] for place in places)
     return f"{first}{second}rok {second}{third}lim {third}{first}dast"
 
 
@@ -217,6 +192,10 @@ def fact(number: int, payload: str) -> str:
     return f"The {subject(number)} {payload[:120]} is kept for {number + 2} days."
 
 
+def _is_plain(payload: str) -> bool:
+    return payload.isprintable() and "/" not in payload and "\\" not in payload
+
+
 def _document(number: int, payload: str) -> dict[str, object]:
     name = (
         NAMES[number]
@@ -229,11 +208,7 @@ def _document(number: int, payload: str) -> dict[str, object]:
         f"Nothing else of {subject(number)} is said here, lone \ud800 surrogate."
     )
     url = ADDRESSES[number % len(ADDRESSES)]
-    section = (
-        f"{name}#{payload[:40]}"
-        if payload.isprintable() and "/" not in payload and "\\" not in payload
-        else None
-    )
+    section = f"{name}#{payload[:40]}" if _is_plain(payload) else None
     return {
         "_id": name,
         "title": f"{payload[:300]} title",
@@ -270,20 +245,14 @@ def _decoys(number: int, payload: str, night: int) -> list[dict[str, object]]:
 
 
 def _documents(night: int) -> list[dict[str, object]]:
-    held = [
+    rows = [
         row
         for number, (_, payload) in enumerate(topics())
         for row in (_document(number, payload), *_decoys(number, payload, night))
     ]
-    return [
-        *held,
-        {
-            "_id": "endless",
-            "title": "A" * 1_000_000,
-            "text": f"{subject(0)} " + "W" * 1_000_000,
-            "metadata": {"url": "https://example.org/" + "a" * 100_000},
-        },
-    ]
+    text, url = f"{subject(0)} " + "W" * 1_000_000, "https://example.org/" + "a" * 100_000
+    endless = {"_id": "endless", "title": "A" * 1_000_000, "text": text, "metadata": {"url": url}}
+    return [*rows, endless]
 
 
 def _questions() -> list[dict[str, object]]:
@@ -335,9 +304,7 @@ def _outputs() -> list[dict[str, object]]:
             "title": payload[:200],
         }
         other = {
-            "doc_id": f"own-{payload[:20]}"
-            if payload.isprintable() and "/" not in payload and "\\" not in payload
-            else f"own-{number}",
+            "doc_id": f"own-{payload[:20] if _is_plain(payload) else number}",
             "text": f"{payload} of a system of one's own",
             "score": 9e15,
         }

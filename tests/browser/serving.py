@@ -44,18 +44,8 @@ class Viewer:
         clean = {
             name: value for name, value in os.environ.items() if not name.startswith("RAG_EVAL_")
         }
-        command = [
-            sys.executable,
-            "-u",
-            "-m",
-            "rag_eval.cli",
-            "view",
-            "--port",
-            "0",
-            "--home",
-            str(self.home),
-            *options,
-        ]
+        command = [sys.executable, "-u", "-m", "rag_eval.cli", "view", "--port", "0"]
+        command += ["--home", str(self.home), *options]
         self.process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,

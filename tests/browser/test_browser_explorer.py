@@ -1,6 +1,5 @@
 """The per-question explorer works with a pointer, a keyboard, a phone and damaged data."""
 
-import itertools
 import json
 import math
 import re
@@ -174,13 +173,8 @@ def test_filters_leave_what_they_say(evaluated, opened):
 
     word = questions["text"][7].split()[2].lower()
     page.fill("#ex-search", word)
-    check(
-        [
-            at
-            for at in everything
-            if word in f"{questions['id'][at]}\n{questions['text'][at]}".lower()
-        ]
-    )
+    texts = [f"{questions['id'][at]}\n{questions['text'][at]}".lower() for at in everything]
+    check([at for at in everything if word in texts[at]])
     for number in (0, len(summary["tags"]) - 1):
         page.select_option("#ex-tag", index=1 + number)
         check([at for at in everything if number in questions["tags"][at]])
@@ -397,15 +391,8 @@ def test_keyboard_alone_is_enough(pandas_api, opened):
         )
         if walked[-1] == "ex-open":
             break
-    assert {
-        "ex-strategy",
-        "ex-tag",
-        "ex-status",
-        "ex-missed",
-        "ex-reset",
-        "question",
-        "change",
-    } <= set(walked)
+    controls = {"ex-strategy", "ex-tag", "ex-status", "ex-missed", "ex-reset"}
+    assert controls | {"question", "change"} <= set(walked)
     assert walked[-1] == "ex-open"
     assert focus_shows(page)
     at = page.evaluate("Number(document.activeElement.closest('tr').dataset.index)")
@@ -427,10 +414,8 @@ def test_keyboard_alone_is_enough(pandas_api, opened):
     assert page.evaluate("Number(document.activeElement.closest('tr').dataset.index)") == at
     page.locator('#ex-table thead th[data-column="miss"] button').focus()
     page.keyboard.press("Enter")
-    assert (
-        page.locator('#ex-table thead th[data-column="miss"]').get_attribute("aria-sort")
-        == "descending"
-    )
+    head = page.locator('#ex-table thead th[data-column="miss"]')
+    assert head.get_attribute("aria-sort") == "descending"
     page.locator("#ex-missed").focus()
     page.keyboard.press("Space")
     assert page.locator("#ex-missed").is_checked()
@@ -543,24 +528,12 @@ def test_a_browser_without_unpacking_is_told(pandas_api, visit):
 def test_what_is_shown_of_a_source_is_bounded(evaluated):
     """No source text in the page exceeds 200 characters; an escaped character counts as one."""
     parts = evaluated.explorer
-    texts = [
-        text
-        for name, part in parts.items()
-        if name.startswith("chunks-")
-        for text in part["text"]
-        if text is not None
-    ]
-    texts += [
-        mark["text"] for question in evaluated.questions for mark in question["marks"].values()
-    ]
-    texts += [
-        item["quote"]
-        for question in evaluated.questions
-        for item in itertools.chain(
-            question["gold"], (question["answer"] or {}).get("citations", ())
-        )
-        if item["quote"]
-    ]
+    chunks = [part["text"] for name, part in parts.items() if name.startswith("chunks-")]
+    texts = [text for part in chunks for text in part if text is not None]
+    for question in evaluated.questions:
+        texts += [mark["text"] for mark in question["marks"].values()]
+        quotes = [*question["gold"], *(question["answer"] or {}).get("citations", ())]
+        texts += [item["quote"] for item in quotes if item["quote"]]
     assert len(texts) > 50
     assert max(len(re.sub(r"\[U\+[0-9A-F]{4,6}\]", "?", text)) for text in texts) <= 200
 

@@ -108,15 +108,16 @@ def test_feedback_is_an_outcome_when_the_page_says_so(pandas_api, serve, visit):
     assert len(held) == 1
     question, strategy = pandas_api.questions[3], pandas_api.report["strategy"]
     assert held[0]["outcome_id"] in told
-    assert (
-        held[0]["query_id"],
-        held[0]["strategy"],
-        held[0]["gold_source"],
-        held[0]["feedback"],
-    ) == (question["id"], strategy, "user_feedback", "something_missing")
-    assert held[0]["note"] == "the page about joins"
-    assert held[0]["missed"] is True
-    assert held[0]["inclusion_probability"] is None
+    expected = {
+        "query_id": question["id"],
+        "strategy": strategy,
+        "gold_source": "user_feedback",
+        "feedback": "something_missing",
+        "note": "the page about joins",
+        "missed": True,
+        "inclusion_probability": None,
+    }
+    assert {name: held[0][name] for name in expected} == expected
     # The outcome also holds the text that the reader saw.
     run = next(
         run
