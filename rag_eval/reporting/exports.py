@@ -156,36 +156,21 @@ _OBJECTS: Final = ("gold_strategies", "gold_documents", "signals")
 
 
 def _plain(frame: pd.DataFrame) -> pd.DataFrame:
-    """Lists and objects as JSON text, which any reader of tables takes."""
-    return frame.assign(
-        **{
-            name: [json.dumps(value, sort_keys=True, ensure_ascii=False) for value in frame[name]]
-            for name in _OBJECTS
-        }
-    )
+    """Write lists and objects as JSON text, which any reader of tables takes."""
+    texts = {
+        name: [json.dumps(value, sort_keys=True, ensure_ascii=False) for value in frame[name]]
+        for name in _OBJECTS
+    }
+    return frame.assign(**texts)
 
 
 def _jsonl(path: Path, frame: pd.DataFrame) -> None:
-    write_text(
-        path,
-        "".join(
-            f"{json.dumps(outcome.model_dump(mode='json'), sort_keys=True, ensure_ascii=True)}\n"
-            for outcome in of_frame(frame)
-        ),
-    )
+    rows = (outcome.model_dump(mode="json") for outcome in of_frame(frame))
+    write_text(path, "".join(f"{json.dumps(row, sort_keys=True)}\n" for row in rows))
 
 
 def _csv(path: Path, frame: pd.DataFrame) -> None:
-    plain = _plain(frame)
-    rows: list[dict[str, Any]] = [
-        {
-            # NaN is the value that differs from itself
-            str(name): None if value is None or value != value else value  # noqa: PLR0124
-            for name, value in row.items()
-        }
-        for row in plain.to_dict("records")
-    ]
-    write_csv(path, list(plain.columns), rows)
+    write_text(path, _plain(frame).map(cell).to_csv(index=False, lineterminator="\n"))
 
 
 def _parquet(path: Path, frame: pd.DataFrame) -> None:
@@ -210,13 +195,9 @@ def write_outcomes(path: Path, frame: pd.DataFrame) -> None:
     """
     writer = WRITERS.get(path.suffix.lower())
     if writer is None:
+        message, accepted = "the ending says which kind of file to write", ", ".join(WRITERS)
+        found = quoted(path.suffix)
         raise InputError(
-            Problem(
-                "bad_value",
-                "the ending says which kind of file to write",
-                file=str(path),
-                found=quoted(path.suffix),
-                accepted=", ".join(WRITERS),
-            )
+            Problem("bad_value", message, file=str(path), found=found, accepted=accepted)
         )
     writer(path, frame)

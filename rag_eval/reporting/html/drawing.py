@@ -468,7 +468,7 @@ class Row:
     target: float | None = None
 
 
-def describe_rows(rows: Sequence[Row]) -> str:
+def _describe_rows(rows: Sequence[Row]) -> str:
     """Describe a picture of estimates in words."""
     parts = []
     for row in rows:
@@ -516,7 +516,7 @@ def forest(
     if all(value_of(row.of, row.key) is None for row in rows):
         return Markup()
     chart = forest_chart(rows, head or title, axis, limits=limits, reference=reference)
-    return chart.figure(slug, title, describe_rows(rows))
+    return chart.figure(slug, title, _describe_rows(rows))
 
 
 def stacked(

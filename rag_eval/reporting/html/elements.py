@@ -537,8 +537,3 @@ def environment() -> "Environment":
     writers = (number, interval, denominator, text, texts)
     made.globals.update({writer.__name__: writer for writer in writers})
     return made
-
-
-def render(template: str, context: Mapping[str, Any]) -> Markup:
-    """Render a template of the report."""
-    return Markup(environment().get_template(template).render(**context))  # noqa: S704 - escaped by the environment

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from rag_eval.reporting.html.elements import Cursor, Table, environment, render
+from rag_eval.reporting.html.elements import Cursor, Table, environment
 from rag_eval.reporting.html.panel import Page, Panel
 from rag_eval.reporting.html.panels import answers, explorer, miss_rates, retrieval, run, trust
 
@@ -51,8 +51,8 @@ def asset(name: str) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def policy(script: str, style: str) -> str:
-    """Content-Security-Policy of the page: this script, this style, pictures of its own."""
+def _policy(script: str, style: str) -> str:
+    """Write the Content-Security-Policy: this script, this style, pictures of the page itself."""
     allowed = [
         "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
         for text in (script, style)
@@ -108,7 +108,7 @@ def build(
         "page": page,
         "report": page.report,
         "sections": sections,
-        "policy": policy(script, style),
+        "policy": _policy(script, style),
         "script": Markup(script),  # noqa: S704 - our own files
         "style": Markup(style),  # noqa: S704 - our own files
         "blocks": Markup("\n").join(blocks),
@@ -122,7 +122,8 @@ def render_panel(name: str, page: Page) -> tuple[Panel, Markup]:
     """Make one panel and its markup."""
     panel = PANELS[name](page)
     context = {"page": page, "report": page.report, "tables": panel.tables, **panel.context}
-    return panel, render(panel.template, context)
+    body = environment().get_template(panel.template).render(**context)
+    return panel, Markup(body)  # noqa: S704 - escaped by the environment
 
 
 def _section(name: str, page: Page) -> tuple[dict[str, str], list[Table]]:

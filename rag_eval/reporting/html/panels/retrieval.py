@@ -154,55 +154,52 @@ STATES: Final = {
 Entries = Sequence[tuple[str, Cursor]]
 
 
-def _variance(entries: Entries) -> Markup:
-    """Draw how the variance of recall@10 divides into question, wording and seed."""
+def _shares(
+    entries: Entries,
+    slug: str,
+    title: str,
+    parts: Sequence[tuple[tuple[str, ...], tuple[str, str, float]]],
+    description: str,
+) -> Markup:
+    """Draw shares of strategies as stacked bars; a part is its place, words, colour and opacity."""
     known = [
-        (name, shares)
+        (name, entry)
         for name, entry in entries
-        if (shares := entry.get("variance_shares")) is not None
-        and any(value_of(shares, key) is not None for key in SOURCES)
-    ]
-    parts = [
-        (words, fill, opacity, [value_of(shares, key) or 0.0 for _, shares in known])
-        for key, (words, fill, opacity) in SOURCES.items()
+        if any(value_of(entry, *place) is not None for place, _ in parts)
     ]
     if not known:
         return Markup()
-    chart = stacked(
-        "variance of R@10", [name for name, _ in known], [p for p in parts if any(p[3])]
-    )
-    return chart.figure(
+    drawn = [
+        (*look, shares)
+        for place, look in parts
+        if any(shares := [value_of(entry, *place) or 0.0 for _, entry in known])
+    ]
+    return stacked(title, [name for name, _ in known], drawn).figure(slug, title, description)
+
+
+def _variance(entries: Entries) -> Markup:
+    """Draw how the variance of recall@10 divides into question, wording and seed."""
+    return _shares(
+        entries,
         "stability-variance",
         "variance of R@10",
+        [(("variance_shares", key), look) for key, look in SOURCES.items()],
         "Shares of the variance of recall@10 between questions, between wordings of a question, "
-        "and "
-        "between seeds of a wording. Where the share of wordings is large, the choice of words "
+        "and between seeds of a wording. Where the share of wordings is large, the choice of words "
         "decides whether a question is answered.",
     )
 
 
 def _states(entries: Entries) -> Markup:
     """Draw the shares of questions by lambda state."""
-    known = [
-        (name, entry["lambda"])
-        for name, entry in entries
-        if value_of(entry, "lambda", "convergent", "share") is not None
-    ]
-    parts = [
-        (state, fill, opacity, [value_of(about, state, "share") or 0.0 for _, about in known])
-        for state, (fill, opacity) in STATES.items()
-    ]
-    if not known:
-        return Markup()
-    title = "lambda states of questions"
-    chart = stacked(title, [name for name, _ in known], [part for part in parts if any(part[3])])
-    return chart.figure(
+    return _shares(
+        entries,
         "stability-states",
-        title,
+        "lambda states of questions",
+        [(("lambda", state, "share"), (state, *look)) for state, look in STATES.items()],
         "Shares of questions by what their wordings and seeds bring: convergent, the same "
-        "evidence; "
-        "recursive, the seed decides the hit; divergent, the wording decides it or the order "
-        "drifts; chaotic, the lists have almost nothing in common.",
+        "evidence; recursive, the seed decides the hit; divergent, the wording decides it or the "
+        "order drifts; chaotic, the lists have almost nothing in common.",
     )
 
 
