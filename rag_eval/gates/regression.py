@@ -259,6 +259,6 @@ def _mean_by_query(
     by_query = frame[(frame["strategy"] == strategy) & (frame["level"] == level)].groupby(
         "query_id", sort=True
     )
-    there = [name for name in measures if name in frame.columns]
-    means = by_query[there].mean().reindex(columns=measures)
+    measured = [name for name in measures if name in frame.columns]
+    means = by_query[measured].mean().reindex(columns=measures)
     return means.assign(group_id=by_query["group_id"].first())

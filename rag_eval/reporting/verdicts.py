@@ -295,19 +295,19 @@ def _case(suite: ET.Element, row: GateRow, gold_set: str) -> None:
     case = ET.SubElement(
         suite, "testcase", {"classname": f"gates.{gold_set}", "name": row.id, "time": "0"}
     )
-    told = f"{row.status}: {row.reason_code}"
+    summary = f"{row.status}: {row.reason_code}"
     if row.outcome == "failure":
         failure = ET.SubElement(
-            case, "failure", {"message": f"{row.severity} {told}", "type": row.reason_code}
+            case, "failure", {"message": f"{row.severity} {summary}", "type": row.reason_code}
         )
         failure.text = row.evidence
     elif row.outcome != "pass":
         ET.SubElement(
-            case, "skipped", {"message": f"advisory, {row.severity} {told}: {row.evidence}"}
+            case, "skipped", {"message": f"advisory, {row.severity} {summary}: {row.evidence}"}
         )
     out = ET.SubElement(case, "system-out")
     out.text = (
-        f"severity {row.severity}, {'required' if row.required else 'advisory'}, {told}\n"
+        f"severity {row.severity}, {'required' if row.required else 'advisory'}, {summary}\n"
         f"{row.evidence}\n"
     )
 

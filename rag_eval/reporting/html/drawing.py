@@ -461,7 +461,7 @@ class Row:
     """One estimate of a forest; `target` is drawn as a short stroke."""
 
     name: str
-    of: Cursor | None
+    record: Cursor | None
     colour: str
     key: str = "value"
     strong: bool = False
@@ -472,8 +472,8 @@ def _describe_rows(rows: Sequence[Row]) -> str:
     """Describe a picture of estimates in words."""
     parts = []
     for row in rows:
-        value = value_of(row.of, row.key)
-        ends = None if row.of is None or value is None else bounds(row.of)
+        value = value_of(row.record, row.key)
+        ends = None if row.record is None or value is None else bounds(row.record)
         parts.append(
             f"{label(row.name)}: "
             + ("none" if value is None else f"{value:.3f}")
@@ -498,7 +498,7 @@ def forest_chart(
         if row.target is not None:
             chart.line([(row.target, at - 0.36), (row.target, at + 0.36)], MUTED)
         size = 4.6 if row.strong else 3.6
-        chart.estimate(row.of, at, row.colour, key=row.key, size=size)
+        chart.estimate(row.record, at, row.colour, key=row.key, size=size)
     return chart
 
 
@@ -513,7 +513,7 @@ def forest(
     head: str = "",
 ) -> Markup:
     """Write a forest as a figure of the page; nothing where no row has a value."""
-    if all(value_of(row.of, row.key) is None for row in rows):
+    if all(value_of(row.record, row.key) is None for row in rows):
         return Markup()
     chart = forest_chart(rows, head or title, axis, limits=limits, reference=reference)
     return chart.figure(slug, title, _describe_rows(rows))

@@ -101,11 +101,11 @@ class Page:
     def group_alike(
         self, reasons: Iterable[tuple[str, Cursor | str]]
     ) -> list[tuple[Markup, Cursor | str]]:
-        """Put strategies together of which the same is said: their names, and the sentence once."""
+        """Group strategies by their sentence: the names of each group, and the sentence once."""
         groups: dict[str, tuple[list[Markup], Cursor | str]] = {}
         for name, sentence in reasons:
-            said = str(sentence.value if isinstance(sentence, Cursor) else sentence)
-            groups.setdefault(said, ([], sentence))[0].append(self.swatch(name))
+            words = str(sentence.value if isinstance(sentence, Cursor) else sentence)
+            groups.setdefault(words, ([], sentence))[0].append(self.swatch(name))
         return [(Markup(", ").join(names), sentence) for names, sentence in groups.values()]
 
     def table(

@@ -178,12 +178,12 @@ def learning_chart(
         for name, points in curves.items()
     }
     known = {name: points for name, points in known.items() if points}
-    every = [point for points in known.values() for point in points]
-    if not every:
+    drawn = [point for points in known.values() for point in points]
+    if not drawn:
         return None
-    sizes = sorted({int(point["wanted"].value) for point in every})
-    seen = [float(point["outcomes"].value) for point in every]
-    ends = [end for point in every for end in ends_of(point, point["skill"].value)] + [0.0, 0.05]
+    sizes = sorted({int(point["wanted"].value) for point in drawn})
+    seen = [float(point["outcomes"].value) for point in drawn]
+    ends = [end for point in drawn for end in ends_of(point, point["skill"].value)] + [0.0, 0.05]
     chart = Chart(
         "what outcomes bring",
         x=(min([*seen, *sizes]) / 1.3, max([*seen, *sizes]) * 1.3),
@@ -275,17 +275,18 @@ def _unmet_cell(conditions: Sequence[Cursor]) -> Cell:
     names = panel_words()["conditions"]
     lines = Markup().join(
         Markup("<li>{} needs {}: {}, found {}</li>").format(
-            text(one["status"]),
-            visible(names.get(one["name"].value, one["name"].value)),
-            text(one["needed"]),
-            text(one["found"]),
+            text(condition["status"]),
+            visible(names.get(condition["name"].value, condition["name"].value)),
+            text(condition["needed"]),
+            text(condition["found"]),
         )
-        for one in conditions
+        for condition in conditions
     )
     words = "; ".join(
-        f"{one['status'].value} needs {one['name'].value}: {one['needed'].value}, "
-        f"found {one['found'].value}"
-        for one in conditions
+        "{} needs {}: {}, found {}".format(
+            *(condition[key].value for key in ("status", "name", "needed", "found"))
+        )
+        for condition in conditions
     )
     html = Markup('<ul class="unmet">{}</ul>').format(lines)
     return Cell(html, visible(words), {"": plain(words)})
@@ -294,10 +295,12 @@ def _unmet_cell(conditions: Sequence[Cursor]) -> Cell:
 def _status(page: Page, entries: Entries) -> Table:
     rows = []
     for name, entry in entries:
-        unmet = [one for one in entry["standing"]["conditions"] if not one["met"].value]
+        unmet = [
+            condition for condition in entry["standing"]["conditions"] if not condition["met"].value
+        ]
         if unmet:  # the next step of the ladder, and what makes a status stale
             wanted = {unmet[0]["status"].value, "stale"}
-            unmet = [one for one in unmet if one["status"].value in wanted]
+            unmet = [condition for condition in unmet if condition["status"].value in wanted]
         seen = page.report["uncertainty"]["strategies"][name]
         rows.append({"strategy": name, "seen": seen, "entry": entry, "missing": _unmet_cell(unmet)})
     return page.table("miss-rate-status", rows)
@@ -308,13 +311,13 @@ def _conditions(page: Page, entries: Entries) -> Table:
     rows = [
         {
             "strategy": name,
-            "row": one,
-            "status": str(one["status"].value),
-            "condition": names.get(one["name"].value) or one["name"],
-            "met": words_cell("met") if one["met"].value else words_cell("unmet", "chip"),
+            "row": condition,
+            "status": str(condition["status"].value),
+            "condition": names.get(condition["name"].value) or condition["name"],
+            "met": words_cell("met") if condition["met"].value else words_cell("unmet", "chip"),
         }
         for name, entry in entries
-        for one in entry["standing"]["conditions"]
+        for condition in entry["standing"]["conditions"]
     ]
     return page.table("miss-rate-conditions", rows)
 

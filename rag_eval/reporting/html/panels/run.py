@@ -186,15 +186,15 @@ def _figures_by_strategy(
     found: dict[str, dict[int, Cursor]] = {}
     for name in drawn_strategies(page):
         for at, run in enumerate(runs):
-            of = run.get("strategies", name, key)
-            if of is not None and value_of(of, "value") is not None:
-                found.setdefault(name, {})[at] = of
+            record = run.get("strategies", name, key)
+            if record is not None and value_of(record, "value") is not None:
+                found.setdefault(name, {})[at] = record
     return found
 
 
 def _draw_interval(chart: Chart, figures: dict[int, Cursor], fill: str) -> None:
     """Draw the intervals of neighbouring runs as a band, that of a single run as a stroke."""
-    ends = [(at, found) for at, of in figures.items() if (found := bounds(of)) is not None]
+    ends = [(at, found) for at, record in figures.items() if (found := bounds(record)) is not None]
     pairs = [(float(low.value), float(high.value)) for _, (low, high) in ends]
     if len(ends) > 1:
         chart.band([at for at, _ in ends], pairs, fill)
@@ -210,9 +210,11 @@ def line_picture(
     if not by_strategy:
         return Markup()
     if limits is None:
-        figures = [of for known in by_strategy.values() for of in known.values()]
+        figures = [record for known in by_strategy.values() for record in known.values()]
         ends = [
-            end for of in figures for end in (of["value"].value, *ends_of(of, of["value"].value))
+            end
+            for record in figures
+            for end in (record["value"].value, *ends_of(record, record["value"].value))
         ]
         low, high = math.floor(10 * min(ends)) / 10, math.ceil(10 * max(ends)) / 10
         limits = low, max(high, low + 0.1)
@@ -269,9 +271,9 @@ def delta_picture(page: Page, previous: Cursor) -> Markup:
         if row["measure"].value == "R@10" and (name := row["strategy"].value) in page.strategies
     ]
     ends = [
-        abs(row.of[key].value or 0)
+        abs(row.record[key].value or 0)
         for row in rows
-        if row.of is not None
+        if row.record is not None
         for key in ("delta", "ci_low", "ci_high")
     ]
     widest = max([1.1 * end for end in ends] + [0.05])
@@ -351,10 +353,10 @@ def _latency_picture(page: Page) -> Markup:
         }
         for name in page.strategies
     }
-    every = [value for found in measured.values() for value in found.values()]
-    if not every:
+    times = [value for found in measured.values() for value in found.values()]
+    if not times:
         return Markup()
-    low, high = math.floor(math.log10(min(every))), math.ceil(math.log10(max(every)))
+    low, high = math.floor(math.log10(min(times))), math.ceil(math.log10(max(times)))
     high = max(high, low + 1)
     places = [10.0**at for at in range(low, high + 1)]
     ticks = [(v, f"{v:g}" if v >= 0.1 else f"{1000 * v:g} µs") for v in places]  # noqa: PLR2004
@@ -376,8 +378,8 @@ def _latency_picture(page: Page) -> Markup:
         chart.line([(value, row) for value in found.values()], page.colour(name), 1.8)
         for key, value in found.items():
             chart.point(value, row, page.colour(name), PERCENTILES[key])
-        said = ", ".join(f"{key} {value:.3g} ms" for key, value in found.items())
-        words.append(f"{label(name)}: {said or 'not measured'}")
+        percentiles = ", ".join(f"{key} {value:.3g} ms" for key, value in found.items())
+        words.append(f"{label(name)}: {percentiles or 'not measured'}")
     title = "Latency of one query by strategy, log scale"
     return chart.figure(
         "latency", title, "; ".join(words), "Circle p50, diamond p95, triangle p99."

@@ -62,9 +62,9 @@ def _filter_picture(page: Page) -> Markup:
         if row.value["measure"] == measure and (name := row["strategy"].value) in page.strategies
     ]
     ends = [
-        abs(row.of[key].value or 0)
+        abs(row.record[key].value or 0)
         for row in rows
-        if row.of is not None
+        if row.record is not None
         for key in ("ci_low", "ci_high", "delta")
     ]
     widest = math.ceil(20 * max([*ends, 0.05])) / 20
