@@ -42,50 +42,38 @@ def kept(store, name):
     found = store._client.get_collection(name, embedding_function=None).get(
         include=["embeddings", "metadatas"]
     )
-    return {
-        chunk: (vector, meta["doc_id"])
-        for chunk, vector, meta in zip(
-            found["ids"], found["embeddings"], found["metadatas"], strict=True
-        )
-    }
+    documents = [meta["doc_id"] for meta in found["metadatas"]]
+    values = zip(found["embeddings"], documents, strict=True)
+    return dict(zip(found["ids"], values, strict=True))
+
+
+def sync(store, rows, name="model", **more):
+    return store.sync(name, IDS[rows], VECTORS[rows], DOCS[rows], **more)
 
 
 def test_sync_adds_keeps_and_removes(store):
     counts = []
-    assert store.sync("model", IDS[:10], VECTORS[:10], DOCS[:10], counts.append) == SyncReport(
-        added=10, removed=0, kept=0
-    )
+    assert sync(store, slice(10), advance=counts.append) == SyncReport(added=10, removed=0, kept=0)
     assert sum(counts) == 10
-    assert store.sync("model", IDS[:10], VECTORS[:10], DOCS[:10]) == SyncReport(
-        added=0, removed=0, kept=10
-    )
-    assert store.sync("model", IDS[4:13], VECTORS[4:13], DOCS[4:13]) == SyncReport(
-        added=3, removed=4, kept=6
-    )
+    assert sync(store, slice(10)) == SyncReport(added=0, removed=0, kept=10)
+    assert sync(store, slice(4, 13)) == SyncReport(added=3, removed=4, kept=6)
     assert store.ids("model") == set(IDS[4:13])
     there = kept(store, "model")
     for row in range(4, 13):
         assert np.abs(there[IDS[row]][0] - VECTORS[row]).max() < 1e-6
         assert there[IDS[row]][1] == DOCS[row]
-    assert store.sync("model", [], np.zeros((0, 16), dtype=np.float32), []) == SyncReport(
-        added=0, removed=9, kept=0
-    )
+    assert sync(store, slice(0)) == SyncReport(added=0, removed=9, kept=0)
     assert store.ids("model") == set()
-    assert store.sync("empty", [], np.zeros((0, 16), dtype=np.float32), []) == SyncReport(0, 0, 0)
+    assert sync(store, slice(0), "empty") == SyncReport(0, 0, 0)
 
 
 def test_a_chunk_that_is_indexed_under_another_text_gets_its_new_vector(store):
-    store.sync("model", IDS[:3], VECTORS[:3], DOCS[:3], text_hashes=["a", "b", "c"])
-    assert store.sync(
-        "model", IDS[:3], VECTORS[10:13], DOCS[:3], text_hashes=["a", "B", "c"]
-    ) == SyncReport(added=1, removed=0, kept=2)
+    sync(store, slice(3), text_hashes=["a", "b", "c"])
+    changed = store.sync("model", IDS[:3], VECTORS[10:13], DOCS[:3], text_hashes=["a", "B", "c"])
+    assert changed == SyncReport(added=1, removed=0, kept=2)
     there = kept(store, "model")
-    assert [np.abs(there[IDS[row]][0] - VECTORS[row]).max() < 1e-6 for row in range(3)] == [
-        True,
-        False,
-        True,
-    ]
-    assert np.abs(there[IDS[1]][0] - VECTORS[11]).max() < 1e-6
+    for row, vector in enumerate((VECTORS[0], VECTORS[11], VECTORS[2])):
+        assert np.abs(there[IDS[row]][0] - vector).max() < 1e-6
 
 
 def test_a_graph_over_a_small_corpus_is_exact(store):
@@ -102,19 +90,15 @@ def test_a_graph_over_a_small_corpus_is_exact(store):
         for query in range(len(queries)):
             left, right = listed(found, query), listed(exact, query)
             assert {row for row, _ in left} == {row for row, _ in right}
-            assert (
-                np.abs(
-                    np.array([score for _, score in left]) - np.array([score for _, score in right])
-                ).max(initial=0)
-                <= 2e-6
-            )
+            ours, theirs = ([score for _, score in part] for part in (left, right))
+            assert ours == pytest.approx(theirs, rel=0, abs=2e-6)
             assert [(-score, row) for row, score in left] == sorted(
                 (-score, row) for row, score in left
             )
-            norms = [norm for _, norm in listed(found, query, "norm")]
-            assert norms == pytest.approx(
-                [norm for _, norm in listed(exact, query, "norm")], abs=1e-4
+            ours, theirs = (
+                [norm for _, norm in listed(part, query, "norm")] for part in (found, exact)
             )
+            assert ours == pytest.approx(theirs, abs=1e-4)
         assert not found.has_chunk[20].any()
 
 
@@ -144,8 +128,7 @@ def test_search_in_a_graph_keeps_to_what_is_allowed(store):
 
 
 def test_the_seed_is_the_order_of_insertion(store, monkeypatch):
-    orders = {}
-    sync = ChromaStore.sync
+    orders, whole = {}, ChromaStore.sync
 
     def watched(self, name, ids, vectors, doc_ids, *rest):
         orders[name] = list(ids)
@@ -154,7 +137,7 @@ def test_the_seed_is_the_order_of_insertion(store, monkeypatch):
             for chunk, vector in zip(ids, vectors, strict=True)
         )
         assert [DOCS[ROW[chunk]] for chunk in ids] == list(doc_ids)
-        return sync(self, name, ids, vectors, doc_ids, *rest)
+        return whole(self, name, ids, vectors, doc_ids, *rest)
 
     monkeypatch.setattr(ChromaStore, "sync", watched)
     for name, seed in (("g-s13", 13), ("g-s29", 29), ("again-s13", 13)):
@@ -171,26 +154,19 @@ def test_the_seed_is_the_order_of_insertion(store, monkeypatch):
 
 
 def test_a_finished_graph_is_left_alone_and_a_half_built_one_is_built_anew(store):
-    store.sync(
-        "graph", IDS[:50], VECTORS[:50], DOCS[:50]
-    )  # a killed build leaves chunks without a mark of completion
+    sync(store, slice(50), "graph")  # A killed build leaves chunks without a mark of completion.
     assert store.build("graph", IDS, VECTORS, DOCS, seed=13)
     assert len(store.ids("graph")) == N - 2
     assert not store.build("graph", IDS, VECTORS, DOCS, seed=13)
-    store.sync(
-        "whole",
-        [chunk for chunk in IDS if VECTORS[ROW[chunk]].any()],
-        VECTORS[VECTORS.any(axis=1)],
-        DOCS[: N - 2],
-    )
-    assert store.build(
-        "whole", IDS, VECTORS, DOCS, seed=13
-    )  # every chunk there, but the mark never written
+    known = VECTORS.any(axis=1)
+    store.sync("whole", np.array(IDS)[known].tolist(), VECTORS[known], DOCS[: N - 2])
+    # Every chunk is stored, but the mark is missing.
+    assert store.build("whole", IDS, VECTORS, DOCS, seed=13)
 
 
 def test_drop_removes_what_starts_alike_and_is_not_kept(store):
     for name in ("one.a", "one.b", "one.c", "other.a", "one"):
-        store.sync(name, IDS[:1], VECTORS[:1], DOCS[:1])
+        sync(store, slice(1), name)
     assert store.drop("one.", {"one.b", "other.a"}) == ["one.a", "one.c"]
     assert store.collections() == ["one", "one.b", "other.a"]
     assert store.drop("nothing", set()) == []
@@ -254,16 +230,8 @@ def server(tmp_path):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [
-        str(program),
-        "run",
-        "--path",
-        str(tmp_path / "server"),
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-    ]
+    path = str(tmp_path / "server")
+    command = [program, "run", "--path", path, "--host", "127.0.0.1", "--port", str(port)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             for _ in range(600):

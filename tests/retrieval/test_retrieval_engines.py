@@ -100,10 +100,8 @@ def test_exact_search_agrees_with_double_precision():
     )
     exact = queries.astype(np.float64) @ vectors.astype(np.float64).T
     found = ExactSearch(vectors).search(queries, 50)
-    assert (
-        np.abs(np.take_along_axis(exact, found.rows.astype(np.int64), axis=1) - found.raw).max()
-        < 1e-6
-    )
+    scores = np.take_along_axis(exact, found.rows.astype(np.int64), axis=1)
+    assert np.abs(scores - found.raw).max() < 1e-6
     assert (np.sort(exact, axis=1)[:, -50] - found.raw[:, -1] < 2e-6).all()
 
 
@@ -135,32 +133,36 @@ def assert_like(found, query, wanted, documents, depth):
         assert not any(documents[row] == documents[other] and row < other for other in chosen)
 
 
-@given(CORPUS, QUERIES, PARAMETERS, st.integers(1, 60), st.data())
-def test_bm25s_is_lucene_bm25(documents, queries, parameters, depth, data):
-    k1, b = parameters
-    allowed = data.draw(
-        st.none() | st.lists(st.booleans(), min_size=len(documents), max_size=len(documents))
-    )
-    found = Bm25s(documents, N_TERMS, k1=k1, b=b).search(
-        queries, depth, None if allowed is None else np.array(allowed)
-    )
+@st.composite
+def searches(draw):
+    """Documents, queries, parameters, a depth and a mask."""
+    documents = draw(CORPUS)
+    n = len(documents)
+    allowed = draw(st.none() | st.lists(st.booleans(), min_size=n, max_size=n))
+    return documents, draw(QUERIES), draw(PARAMETERS), draw(st.integers(1, 60)), allowed
+
+
+def search(engine, drawn):
+    documents, queries, (k1, b), depth, allowed = drawn
+    mask = None if allowed is None else np.array(allowed)
+    return engine(documents, N_TERMS, k1=k1, b=b).search(queries, depth, mask)
+
+
+@given(searches())
+def test_bm25s_is_lucene_bm25(drawn):
+    documents, queries, (k1, b), depth, allowed = drawn
+    found = search(Bm25s, drawn)
     for query, terms in enumerate(queries):
         wanted = reference.lucene_bm25(terms, documents, k1, b, allowed)
         assert_like(found, query, wanted, documents, depth)
-        assert [norm for _, norm in listed(found, query, "norm")] == reference.by_top(
-            [score for _, score in listed(found, query)]
-        )
+        norms = [norm for _, norm in listed(found, query, "norm")]
+        assert norms == reference.by_top([score for _, score in listed(found, query)])
 
 
-@given(CORPUS, QUERIES, PARAMETERS, st.integers(1, 60), st.data())
-def test_rank_bm25_is_its_formula(documents, queries, parameters, depth, data):
-    k1, b = parameters
-    allowed = data.draw(
-        st.none() | st.lists(st.booleans(), min_size=len(documents), max_size=len(documents))
-    )
-    found = RankBm25(documents, N_TERMS, k1=k1, b=b).search(
-        queries, depth, None if allowed is None else np.array(allowed)
-    )
+@given(searches())
+def test_rank_bm25_is_its_formula(drawn):
+    documents, queries, (k1, b), depth, allowed = drawn
+    found = search(RankBm25, drawn)
     for query, terms in enumerate(queries):
         scores = reference.okapi_bm25(terms, documents, max(k1, 1e-9), b)
         sure = [
@@ -202,17 +204,11 @@ def test_the_two_engines_agree_where_the_formulas_do():
     )
     for query in range(400):
         left, right = listed(ours, query), listed(theirs, query)
-        assert (
-            {row for row, _ in left}
-            == {row for row, _ in right}
-            == {row for row, document in enumerate(documents) if query in document}
-        )
+        holders = {row for row, document in enumerate(documents) if query in document}
+        assert {row for row, _ in left} == {row for row, _ in right} == holders
         df = len(left)
-        factor = (
-            (1.2 + 1)
-            * math.log((300 - df + 0.5) / (df + 0.5))
-            / math.log(1 + (300 - df + 0.5) / (df + 0.5))
-        )
+        odds = (300 - df + 0.5) / (df + 0.5)
+        factor = (1.2 + 1) * math.log(odds) / math.log(1 + odds)
         scores = dict(right)
         for row, score in left:
             assert scores[row] == pytest.approx(score * factor, rel=2e-5)
@@ -243,52 +239,29 @@ def test_a_corpus_without_any_term_is_searched_and_gives_nothing(engine, texts):
 
 def test_more_equal_chunks_than_the_margin_come_by_row():
     chunks = table(["alpha"] * 200 + ["alpha alpha"] + ["beta"] * 30)
-    index = Bm25s(chunks.terms, chunks.n_terms, k1=0.9, b=0.0)
-    assert [row for row, _ in listed(index.search(chunks.query_terms(["alpha"]), 10), 0)] == [
-        200,
-        *range(9),
-    ]
+    index, query = Bm25s(chunks.terms, chunks.n_terms, k1=0.9, b=0.0), chunks.query_terms(["alpha"])
+    assert index.search(query, 10).rows.tolist() == [[200, *range(9)]]
     allowed = np.ones(231, dtype=bool)
     allowed[[0, 2, 200]] = False
-    assert [
-        row for row, _ in listed(index.search(chunks.query_terms(["alpha"]), 10, allowed), 0)
-    ] == [1, *range(3, 12)]
+    assert index.search(query, 10, allowed).rows.tolist() == [[1, *range(3, 12)]]
 
 
-@given(
-    st.permutations(
-        [
-            ("Z", "1"),
-            ("a", "10"),
-            ("a", "9"),
-            ("é", "0"),
-            ("a", "B"),
-            ("a", "b"),
-            ("a#x", "2"),
-            ("a-b", "3"),
-            ("ab", ""),
-            ("𝒳", "4"),
-            ("\uffee", "5"),
-        ]
-    )
-)
+TIED_IDS = (
+    "Z:1 a:10 a:9 é:0 a:B a:b a#x:2 a-b:3 ab: 𝒳:4 \uffee:5"  # sections and ids, in no order
+).split(" ")
+
+
+@given(st.permutations([tuple(name.split(":")) for name in TIED_IDS]))
 def test_ties_are_broken_by_the_ids_as_strings(ids):
     chunks = table(["alpha"] * len(ids), ids)
-    wanted = sorted(ids)
-    rows = listed(
-        Bm25s(chunks.terms, chunks.n_terms, k1=0.9, b=0.4).search(
-            chunks.query_terms(["alpha"]), 20
-        ),
-        0,
-    )
-    assert [(chunks.frame["section_id"][row], chunks.chunk_ids[row]) for row, _ in rows] == wanted
-    rows = listed(
-        ExactSearch(np.ones((len(ids), 1), dtype=np.float32)).search(
-            np.ones((1, 1), dtype=np.float32), 20
-        ),
-        0,
-    )
-    assert [(chunks.frame["section_id"][row], chunks.chunk_ids[row]) for row, _ in rows] == wanted
+    lexical = Bm25s(chunks.terms, chunks.n_terms, k1=0.9, b=0.4)
+    exact = ExactSearch(np.ones((len(ids), 1), dtype=np.float32))
+    for found in (
+        lexical.search(chunks.query_terms(["alpha"]), 20),
+        exact.search(np.ones((1, 1), dtype=np.float32), 20),
+    ):
+        ranked = chunks.frame.iloc[[row for row, _ in listed(found, 0)]]
+        assert list(zip(ranked["section_id"], ranked["chunk_id"], strict=True)) == sorted(ids)
 
 
 def test_chunks_out_of_order_or_twice_are_refused():

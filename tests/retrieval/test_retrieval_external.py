@@ -28,6 +28,7 @@ from rag_eval.retrieval.kinds.external import (
     FAILURES,
     Failure,
     HttpSource,
+    Item,
     PortSource,
     QueryError,
     Retrieved,
@@ -92,34 +93,10 @@ def test_faults_have_their_codes(value, expected):
 
 
 def test_what_is_read():
-    found = code(
-        {
-            "version": "v7",
-            "more": 1,
-            "chunks": [
-                {
-                    "id": 7,
-                    "doc_id": "a",
-                    "section_id": "a#b",
-                    "text": "x\ud800",
-                    "offsets": {"start": 2, "end": 9},
-                    "score": 2,
-                    "extra": {},
-                }
-            ],
-        }
-    )
-    item = found.items[0]
-    assert (item.id, item.doc_id, item.section_id, item.text, item.start, item.end, item.score) == (
-        "7",
-        "a",
-        "a#b",
-        "x?",
-        2,
-        9,
-        2.0,
-    )
-    assert found.version == "v7"
+    chunk = {"id": 7, "doc_id": "a", "section_id": "a#b", "text": "x\ud800", "score": 2}
+    chunk |= {"offsets": {"start": 2, "end": 9}, "extra": {}}
+    found = code({"version": "v7", "more": 1, "chunks": [chunk]})
+    assert found == Retrieved((Item("7", "a", "a#b", "x?", 2, 9, 2.0),), "v7")
     assert code(replied(text=None)).items[0].text == ""
     assert code(replied(offsets={"start": 1, "end": 3, "unit": "token"})).items[0].start == -1
     assert code({"chunks": []}).items == ()
@@ -131,14 +108,8 @@ def test_one_document_may_stand_several_times_with_other_texts_or_places():
 
 
 def test_more_than_asked_for_is_cut_before_it_is_judged():
-    assert (
-        len(
-            code(
-                {"chunks": [{**CHUNK, "doc_id": f"d{n}"} for n in range(9)] + [None]}, top_k=4
-            ).items
-        )
-        == 4
-    )
+    chunks = [{**CHUNK, "doc_id": f"d{n}"} for n in range(9)]
+    assert len(code({"chunks": [*chunks, None]}, top_k=4).items) == 4
 
 
 BROKEN_BYTES = [
@@ -169,18 +140,7 @@ JSON = st.recursive(
     max_leaves=12,
 )
 KEYS = st.sampled_from(
-    [
-        "id",
-        "chunk_id",
-        "snippet_id",
-        "doc_id",
-        "section_id",
-        "text",
-        "score",
-        "offsets",
-        "start",
-        "end",
-    ]
+    "id chunk_id snippet_id doc_id section_id text score offsets start end".split()
 )
 CHUNKS = st.lists(
     st.dictionaries(
@@ -242,11 +202,8 @@ def ask(url, queries=QUERIES, limits=QUICK, top_k=5):
 def test_every_query_gets_its_own_answer_in_order(service):
     found, _ = ask(service.url())
     assert all(isinstance(outcome, Retrieved) for outcome in found)
-    assert [outcome.items[0].doc_id for outcome in found] == [
-        "retries.md",
-        "alerts.md",
-        "storage.md",
-    ]
+    documents = [outcome.items[0].doc_id for outcome in found]
+    assert documents == ["retries.md", "alerts.md", "storage.md"]
     assert found[0].items[0].text.startswith("## Count")
     assert [len(outcome.items) for outcome in ask(service.url(), top_k=1)[0]] == [1, 1, 1]
 
@@ -272,19 +229,15 @@ TRIED_AGAIN = {"down", "half", "hang", "drip"}
 @pytest.mark.parametrize("fault", CODES)
 def test_a_fault_fails_its_query_alone(service, fault):
     url = service.url(fault=fault, on="night")
-    found, said = ask(
-        url,
-        limits=QUICK.model_copy(update={"timeout_s": 1}) if CODES[fault] == "timeout" else QUICK,
-    )
+    limits = QUICK.model_copy(update={"timeout_s": 1}) if CODES[fault] == "timeout" else QUICK
+    found, said = ask(url, limits=limits)
     assert [type(outcome) for outcome in found] == [Retrieved, Failure, Retrieved]
     assert found[1].code == CODES[fault]
     assert found[1].message.startswith(CODES[fault])
     assert "127.0.0.1" not in found[1].message
     assert said[-1][1] == "1 failed"
-    asked = service.stats()["queries"]
-    assert asked[f"/search?fault={fault}&on=night {QUERIES[1]}"] == (
-        1 + QUICK.max_retries if fault in TRIED_AGAIN else 1
-    )
+    asked = service.stats()["queries"][f"/search?fault={fault}&on=night {QUERIES[1]}"]
+    assert asked == (1 + QUICK.max_retries if fault in TRIED_AGAIN else 1)
 
 
 def test_an_oversized_reply_is_not_read_on(service):
@@ -292,9 +245,8 @@ def test_an_oversized_reply_is_not_read_on(service):
     found, _ = ask(service.url(fault="oversized", n=2), QUERIES[:1])
     assert found[0].code == "reply_too_large"
     time.sleep(0.2)
-    assert (
-        service.stats()["sent"] - before < 50_000_000
-    )  # the size of the socket buffers; the reply has no end
+    # The reply has no end. The bound is the size of the socket buffers.
+    assert service.stats()["sent"] - before < 50_000_000
 
 
 @pytest.mark.parametrize(
@@ -331,11 +283,8 @@ def test_redirects_are_refused(service):
 
 def test_no_more_requests_at_a_time_than_allowed(service):
     url = service.url(delay=0.05)
-    ask(
-        url,
-        [f"{query} {n}" for query in QUERIES for n in range(8)],
-        QUICK.model_copy(update={"concurrency": 3}),
-    )
+    queries = [f"{query} {n}" for query in QUERIES for n in range(8)]
+    ask(url, queries, QUICK.model_copy(update={"concurrency": 3}))
     assert 1 < service.stats()["most_active"]["/search?delay=0.05"] <= 3
 
 
@@ -384,23 +333,10 @@ def test_unusual_queries_arrive_whole(service):
 
 
 def chunk(name="a.md", score=1.0, **changes):
-    values = {
-        "doc_id": name,
-        "section_id": "",
-        "snippet_id": f"{name}-1",
-        "source_url": "",
-        "offsets": Offsets(0, 0),
-        "tokens": 1,
-        "index_hash": "",
-        "embed_model": "",
-        "analyzer": "",
-        "rev": "",
-        "text": "words",
-        "score_raw": score,
-        "score_norm": 1.0,
-        "k_pos": 1,
-        "k_final": 1,
-    }
+    values = dict.fromkeys(("section_id", "source_url", "index_hash", "embed_model"), "")
+    values |= {"doc_id": name, "snippet_id": f"{name}-1", "text": "words", "score_raw": score}
+    values |= {"offsets": Offsets(0, 0), "tokens": 1, "analyzer": "", "rev": ""}
+    values |= {"score_norm": 1.0, "k_pos": 1, "k_final": 1}
     return ScoredChunk(**{**values, **changes})
 
 
@@ -438,23 +374,12 @@ def codes(found):
 
 
 def test_results_become_items():
-    found = ask_port(
-        Port(
-            lambda _: result(
-                chunk("a.md", np.float32(2), offsets=Offsets(1, 4)), chunk("b.md", snippet_id="")
-            )
-        )
+    whole = chunk("a.md", np.float32(2), offsets=Offsets(1, 4))
+    found = ask_port(Port(lambda _: result(whole, chunk("b.md", snippet_id=""))))
+    assert found[0].items == (
+        Item("a.md-1", "a.md", "", "words", 1, 4, 2.0),
+        Item("", "b.md", "", "words", -1, -1, 1.0),
     )
-    first, second = found[0].items
-    assert (first.id, first.doc_id, first.text, first.start, first.end, first.score) == (
-        "a.md-1",
-        "a.md",
-        "words",
-        1,
-        4,
-        2.0,
-    )
-    assert (second.id, second.doc_id, second.start) == ("", "b.md", -1)
 
 
 def raises_on_two(query):
@@ -513,12 +438,9 @@ def test_a_property_that_raises_and_an_exit_fail_alone():
             raise SystemExit(3)
         return result(chunk())
 
-    assert codes(ask_port(Port(lambda query: Nasty() if query == "two" else result(chunk())))) == [
-        "ok",
-        "raised",
-        "ok",
-    ]
-    assert codes(ask_port(Port(leave))) == ["ok", "raised", "ok"]
+    nasty = Port(lambda query: Nasty() if query == "two" else result(chunk()))
+    for port in (nasty, Port(leave)):
+        assert codes(ask_port(port)) == ["ok", "raised", "ok"]
     with pytest.raises(QueryError):
         PortSource(Port(leave)).ask_one("two", 3)
 

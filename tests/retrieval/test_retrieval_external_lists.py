@@ -23,17 +23,8 @@ KEYS = [
 
 
 def variants(keys=KEYS):
-    return VARIANTS.check(
-        pd.DataFrame(
-            {
-                "query_id": [q for q, _ in keys],
-                "paraphrase_id": [p for _, p in keys],
-                "text": ["x"] * len(keys),
-                "group_id": ["g"] * len(keys),
-                "answerable": [True] * len(keys),
-            }
-        )
-    )
+    frame = pd.DataFrame(keys, columns=["query_id", "paraphrase_id"])
+    return VARIANTS.check(frame.assign(text="x", group_id="g", answerable=True))
 
 
 @pytest.fixture
@@ -62,25 +53,15 @@ def test_wordings_by_qid(read):
         "keep/terse Q0 d 1 1 t\na/b Q0 d 1 1 t\na Q0 d 1 1 t\nwith%20space Q0 d 1 1 t\n"
         "keep/original Q0 d 1 1 t\nother Q0 d 1 1 t\n"
     )
-    assert set(found) == {
-        ("keep", "terse"),
-        ("a/b", "original"),
-        ("a", "original"),
-        ("with space", "original"),
-        ("keep", "original"),
-        ("other", ""),
-    }
+    originals = {(qid, "original") for qid in ("a/b", "a", "with space", "keep")}
+    assert set(found) == {*originals, ("keep", "terse"), ("other", "")}
 
 
 def test_every_line_at_fault_is_named(read):
     with pytest.raises(InputError) as raised:
         read(
-            (
-                b"keep Q0 d 1 1\nkeep Q0 d x 1 t\nkeep Q0 d 1 nan t\nkeep Q0 ok 1 2 t\n"
-                b"keep Q0 ok 2 1 t\nkeep Q0 \xff 1 1 t\nkeep Q0 "
-            )
-            + b"d" * 2000
-            + b" 1 1 t\n"
+            b"keep Q0 d 1 1\nkeep Q0 d x 1 t\nkeep Q0 d 1 nan t\nkeep Q0 ok 1 2 t\n"
+            b"keep Q0 ok 2 1 t\nkeep Q0 \xff 1 1 t\nkeep Q0 %s 1 1 t\n" % (b"d" * 2000)
         )
     assert [(problem.code, problem.line) for problem in raised.value.problems] == [
         ("bad_columns", 1),
@@ -121,14 +102,8 @@ def test_wordings_without_rows_retrieved_nothing(read):
 def test_a_run_without_any_paraphrase_is_of_the_original_wordings(read):
     found = match_lists(read("keep Q0 d 1 1 t\n"), variants(), 5, missing="empty")
     assert found.wordings == "original"
-    assert [outcome is None for outcome in found.outcomes] == [
-        False,
-        True,
-        False,
-        False,
-        True,
-        False,
-    ]
+    ran = [outcome is not None for outcome in found.outcomes]
+    assert ran == [paraphrase == "original" for _, paraphrase in KEYS]
     assert "original wordings only" in found.notes[0]
     assert found.notes[1].startswith("3 of 4 ")
 
@@ -144,32 +119,10 @@ def test_recorded_lists_lack_questions_by_failing():
     assert found.outcomes[3] == failure
 
 
-@given(
-    st.lists(
-        st.lists(
-            st.sampled_from(
-                [
-                    "keep",
-                    "keep/terse",
-                    "Q0",
-                    "d1",
-                    "d2",
-                    "1",
-                    "2",
-                    "0.5",
-                    "nan",
-                    "1e999",
-                    "-3",
-                    "tag",
-                    "%",
-                    "é",
-                ]
-            ),
-            max_size=7,
-        ),
-        max_size=6,
-    )
-)
+WORDS = "keep keep/terse Q0 d1 d2 1 2 0.5 nan 1e999 -3 tag % é".split()
+
+
+@given(st.lists(st.lists(st.sampled_from(WORDS), max_size=7), max_size=6))
 def test_any_file_is_rankings_or_problems(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("run") / "any.trec"
     path.write_text("\n".join(" ".join(row) for row in rows), encoding="utf-8")

@@ -3,6 +3,8 @@
 Units without a place are reported.
 """
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -29,7 +31,7 @@ def frames():
             "doc_id": list(TEXTS),
             "title": ["Guide", ""],
             "text": list(TEXTS.values()),
-            "rev": ["r", "r"],
+            "rev": "r",
             "content_hash": ["h1", "h2"],
             "source_url": ["u1", "u2"],
             "kind": ["markdown", "text"],
@@ -43,30 +45,23 @@ def frames():
     rows.append(("notes.txt", "notes.txt", "", 0, len(NOTES)))
     sections = pd.DataFrame(rows, columns=["section_id", "doc_id", "title", "start", "end"])
     documents, sections = DOCUMENTS.check(documents), SECTIONS.check(sections)
-    return (
-        documents,
-        sections,
-        chunk_documents(documents, sections, Chunker(kind="markdown", max_tokens=64)),
-    )
+    chunks = chunk_documents(documents, sections, Chunker(kind="markdown", max_tokens=64))
+    return documents, sections, chunks
 
 
 CORPUS = frames()
 CHUNKS = CORPUS[2]
 
 
+EMPTY = Item(id="", doc_id="", section_id="", text="", start=-1, end=-1, score=1.0)
+
+
 def item(**given):
-    return Item(
-        **{
-            "id": "",
-            "doc_id": "",
-            "section_id": "",
-            "text": "",
-            "start": -1,
-            "end": -1,
-            "score": 1.0,
-            **given,
-        }
-    )
+    return dataclasses.replace(EMPTY, **given)
+
+
+def named(unit, *names):
+    return tuple(unit[name] for name in names)
 
 
 def placed(*items):
@@ -79,18 +74,12 @@ def placed(*items):
 def test_our_own_chunk_wins_over_everything_said_beside_it():
     chunk = CHUNKS.iloc[1]
     (unit,) = placed(item(id=chunk["chunk_id"], doc_id="elsewhere", text="other", start=0, end=3))
-    assert (
-        unit["chunk"],
-        unit["doc_id"],
-        unit["section_id"],
-        unit["start"],
-        unit["end"],
-        unit["text"],
-    ) == (1, chunk["doc_id"], chunk["section_id"], chunk["start"], chunk["end"], chunk["text"])
+    names = ("doc_id", "section_id", "start", "end", "text")
+    assert named(unit, "chunk", *names) == (1, *chunk[list(names)])
 
 
 @pytest.mark.parametrize(
-    "named",
+    "given_names",
     [
         {"doc_id": "guide.md"},
         {"id": "guide.md"},
@@ -99,19 +88,14 @@ def test_our_own_chunk_wins_over_everything_said_beside_it():
         {"id": "the%20guide"},
     ],
 )
-def test_documents_by_id_name_and_encoded_name(named):
-    (unit,) = placed(item(**named))
-    assert (unit["doc_id"], unit["known"], unit["section_id"], unit["start"], unit["chunk"]) == (
-        "guide.md",
-        True,
-        "",
-        -1,
-        -1,
-    )
+def test_documents_by_id_name_and_encoded_name(given_names):
+    (unit,) = placed(item(**given_names))
+    wanted = ("guide.md", True, "", -1, -1)
+    assert named(unit, "doc_id", "known", "section_id", "start", "chunk") == wanted
 
 
 @pytest.mark.parametrize(
-    "named",
+    "given_names",
     [
         {"section_id": "guide.md#guide/use"},
         {"id": "guide.md#guide/use"},
@@ -119,13 +103,10 @@ def test_documents_by_id_name_and_encoded_name(named):
         {"doc_id": "guide.md", "id": "guide.md#guide/use"},
     ],
 )
-def test_sections_by_id(named):
-    (unit,) = placed(item(**named))
-    assert (unit["doc_id"], unit["section_id"], unit["start"]) == (
-        "guide.md",
-        "guide.md#guide/use",
-        -1,
-    )
+def test_sections_by_id(given_names):
+    (unit,) = placed(item(**given_names))
+    wanted = ("guide.md", "guide.md#guide/use", -1)
+    assert named(unit, "doc_id", "section_id", "start") == wanted
 
 
 def test_a_section_of_another_document_says_nothing():
@@ -136,12 +117,8 @@ def test_a_section_of_another_document_says_nothing():
 def test_offsets_give_place_and_section():
     start = GUIDE.index("the  installer")
     (unit,) = placed(item(doc_id="guide.md", start=start, end=start + 14))
-    assert (unit["start"], unit["end"], unit["section_id"], unit["text"]) == (
-        start,
-        start + 14,
-        "guide.md#guide/install",
-        "the  installer",
-    )
+    wanted = (start, start + 14, "guide.md#guide/install", "the  installer")
+    assert named(unit, "start", "end", "section_id", "text") == wanted
 
 
 @pytest.mark.parametrize(
@@ -221,14 +198,13 @@ def test_even_text_leads_back_to_its_source(parts, data):
 NAMES = st.sampled_from(
     [
         "",
-        "guide.md",
+        *TEXTS,
         "the guide",
-        "notes.txt",
         "guide.md#guide/use",
         "nowhere",
-        CHUNKS["chunk_id"].iloc[0],
         "%E4%FF",
         "a%20b",
+        *CHUNKS.iloc[0, :1],
     ]
 )
 ITEMS = st.builds(

@@ -48,25 +48,18 @@ def test_what_goes_is_gone_and_the_rest_keeps_its_order_scores_and_first_ranks(d
     after = before.without(codes(pairs), N_CHUNKS)
     assert after.rows.shape == before.rows.shape
     for query, part in enumerate(lists):
-        kept = [
-            (place, row, score)
-            for place, (row, score) in enumerate(part)
-            if (query, row) not in pairs
-        ]
-        n = len(kept)
-        assert after.rows[query].tolist() == [row for _, row, _ in kept] + [-1] * (width - n)
-        assert (
-            after.raw[query].tolist()
-            == after.norm[query].tolist()
-            == [score for *_, score in kept] + [0.0] * (width - n)
-        )
-        assert after.k_pos[query].tolist() == [place + 1 for place, *_ in kept] + [0] * (width - n)
-        assert after.rerank[query, :n].tolist() == [score / 2 for *_, score in kept]
+        ranked = enumerate(part, start=1)
+        kept = [(place, *pair) for place, pair in ranked if (query, pair[0]) not in pairs]
+        n, empty = len(kept), width - len(kept)
+        places, rows, scores = ([row[at] for row in kept] for at in range(3))
+        assert after.rows[query].tolist() == rows + [-1] * empty
+        for values in (after.raw, after.norm):
+            assert values[query].tolist() == scores + [0.0] * empty
+        assert after.k_pos[query].tolist() == places + [0] * empty
+        assert after.rerank[query, :n].tolist() == [score / 2 for score in scores]
         assert np.isnan(after.rerank[query, n:]).all()
     assert after.candidates.tolist() == before.candidates.tolist()
-    assert {name: getattr(after, name).dtype for name in PARTS} == {
-        name: getattr(before, name).dtype for name in PARTS
-    }
+    assert all(getattr(after, name).dtype == getattr(before, name).dtype for name in PARTS)
 
 
 def test_an_empty_place_is_no_pair_of_the_query_before():
@@ -83,11 +76,8 @@ def test_failures_stay_and_nothing_to_take_out_changes_nothing():
     assert before.without(codes([]), N_CHUNKS) is before
     assert before.without(codes([(0, 7), (1, 1)]), N_CHUNKS) is before
     after = before.without(codes([(0, 1)]), N_CHUNKS)
-    assert (after.failed.tolist(), after.failure, after.rows.tolist()) == (
-        [False, True],
-        "down",
-        [[2, -1], [-1, -1]],
-    )
+    assert after.rows.tolist() == [[2, -1], [-1, -1]]
+    assert (after.failed.tolist(), after.failure) == ([False, True], "down")
 
 
 QUERY = "how many bells hang in the tower of Amberley"
@@ -102,16 +92,19 @@ PLANTED = {"c00", f"c{len(TEXTS) - 1:02d}"}
 KINDS = ("bm25", "vector", "hybrid")
 
 
-@pytest.fixture(scope="module")
-def ready(tmp_path_factory):
-    index = StrategyIndex(table(TEXTS, IDS), places(tmp_path_factory.mktemp("guarding")))
-    embedding = Embedding(model="lsa-4")
+def make_ready(chunks, folder):
+    index, embedding = StrategyIndex(chunks, places(folder)), Embedding(model="lsa-4")
     specs = (
         Bm25(name="bm25", kind="bm25"),
         Vector(name="vector", kind="vector", embedding=embedding),
         Hybrid(name="hybrid", kind="hybrid", embedding=embedding),
     )
     return {spec.kind: ReadyStrategy(spec, index) for spec in specs}
+
+
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory):
+    return make_ready(table(TEXTS, IDS), tmp_path_factory.mktemp("guarding"))
 
 
 def guard(*, vouched=(), exempt=(), allowlist=True):
@@ -185,14 +178,10 @@ def test_what_a_person_allowed_stays_and_so_does_what_is_vouched_for(ready):
 
 
 def test_without_an_allowlist_only_what_nobody_would_write_is_left_out(ready):
-    found = set(
-        ids(
-            service(ready, guard=guard(allowlist=False)).retrieve(QUERY, RetrievalOptions(top_k=10))
-        )
-    )
-    assert (
-        "c00" not in found
-    )  # the very words of the query, without the question mark of a sentence
+    port = service(ready, guard=guard(allowlist=False))
+    found = set(ids(port.retrieve(QUERY, RetrievalOptions(top_k=10))))
+    # c00 holds the exact words of the query, without the question mark of a sentence.
+    assert "c00" not in found
     assert f"c{len(TEXTS) - 1:02d}" in found
 
 
@@ -215,23 +204,9 @@ def flooded(tmp_path_factory):
     """Ninety planted pages stand before everything else: more than four times the spare chunks."""
     texts = [f"{QUERY}. Page {number}" for number in range(90)] + HONEST
     chunks = table(texts, [(f"d{number:03d}", f"c{number:03d}") for number in range(len(texts))])
-    index, embedding = (
-        StrategyIndex(chunks, places(tmp_path_factory.mktemp("flooded"))),
-        Embedding(model="lsa-4"),
-    )
-    specs = (
-        Bm25(name="bm25", kind="bm25"),
-        Vector(name="vector", kind="vector", embedding=embedding),
-        Hybrid(name="hybrid", kind="hybrid", embedding=embedding),
-    )
-    strategies = {spec.kind: ReadyStrategy(spec, index) for spec in specs}
-    judge = QueryGuard(
-        chunks.frame,
-        ["planter.example"] * len(texts),
-        np.zeros(len(texts), dtype=bool),
-        np.zeros(len(texts), dtype=bool),
-    )
-    return strategies, judge
+    nobody = np.zeros(len(texts), dtype=bool)
+    judge = QueryGuard(chunks.frame, ["planter.example"] * len(texts), nobody, nobody)
+    return make_ready(chunks, tmp_path_factory.mktemp("flooded")), judge
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -240,11 +215,8 @@ def test_however_many_pages_restate_the_query_top_k_is_filled_from_what_is_left(
     flooded, kind, top_k
 ):
     strategies, judge = flooded
-    found = ids(
-        service(strategies, guard=judge).retrieve(
-            QUERY, RetrievalOptions(top_k=top_k, strategy=kind)
-        )
-    )
+    options = RetrievalOptions(top_k=top_k, strategy=kind)
+    found = ids(service(strategies, guard=judge).retrieve(QUERY, options))
     assert not {f"c{number:03d}" for number in range(90)} & set(found)
     assert len(found) == len(set(found)) == min(top_k, len(HONEST))
 

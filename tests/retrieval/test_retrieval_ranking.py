@@ -61,15 +61,10 @@ def test_more_ties_at_the_cut_than_the_margin_holds(depth, extra, seed):
     tied[2, : tied.shape[1] // 2] = -np.inf
     rows, _ = select(tied, depth)
     assert rows[0].tolist() == list(range(depth))
-    assert rows[1].tolist() == [
-        row for row, _ in reference.best(tied[1].tolist(), ids_of(tied.shape[1]), depth)
-    ]
-    assert rows[2].tolist() == [
-        row
-        for row, _ in reference.best(
-            [None if np.isneginf(x) else x for x in tied[2].tolist()], ids_of(tied.shape[1]), depth
-        )
-    ] + [-1] * (depth - min(depth, int(np.isfinite(tied[2]).sum())))
+    for query in (1, 2):
+        scores = [None if np.isneginf(score) else score for score in tied[query].tolist()]
+        wanted = [row for row, _ in reference.best(scores, ids_of(tied.shape[1]), depth)]
+        assert rows[query].tolist() == wanted + [-1] * (depth - len(wanted))
 
 
 @given(
@@ -129,16 +124,9 @@ def two_rankings(draw):
 
     def one():
         rows = draw(st.permutations(range(count)))[: draw(st.integers(0, width))]
-        norms = sorted(
-            draw(
-                st.lists(
-                    st.sampled_from([0.0, 0.125, 0.5, 1.0 / 3, 1.0]),
-                    min_size=len(rows),
-                    max_size=len(rows),
-                )
-            ),
-            reverse=True,
-        )
+        values = st.sampled_from([0.0, 0.125, 0.5, 1.0 / 3, 1.0])
+        norms = draw(st.lists(values, min_size=len(rows), max_size=len(rows)))
+        norms.sort(reverse=True)
         return list(zip(rows, norms, strict=True))
 
     pairs = draw(st.integers(1, 3))
@@ -152,17 +140,10 @@ def two_rankings(draw):
 )
 def test_weighted_fusion(rankings, weights, depth):
     count, width, lexical, vector = rankings
-    fused = weighted(
-        made_ranking(lexical, width),
-        made_ranking(vector, width),
-        alpha=weights[0],
-        beta=weights[1],
-        depth=depth,
-    )
+    options = {"alpha": weights[0], "beta": weights[1], "depth": depth}
+    fused = weighted(made_ranking(lexical, width), made_ranking(vector, width), **options)
     for query, (left, right) in enumerate(zip(lexical, vector, strict=True)):
-        wanted = reference.weighted(
-            left, right, ids_of(count), alpha=weights[0], beta=weights[1], depth=depth
-        )
+        wanted = reference.weighted(left, right, ids_of(count), **options)
         assert listed(fused, query) == listed(fused, query, "norm") == wanted
         assert fused.candidates[query] == len({row for row, _ in left + right})
         assert fused.k_pos[query].tolist() == [
@@ -174,13 +155,11 @@ def test_weighted_fusion(rankings, weights, depth):
 @given(two_rankings(), st.integers(1, 100), st.integers(1, 70))
 def test_reciprocal_rank_fusion(rankings, k, depth):
     count, width, lexical, vector = rankings
-    fused = reciprocal_rank(
-        made_ranking(lexical, width), made_ranking(vector, width), k=k, depth=depth
-    )
+    both = made_ranking(lexical, width), made_ranking(vector, width)
+    fused = reciprocal_rank(*both, k=k, depth=depth)
     for query, (left, right) in enumerate(zip(lexical, vector, strict=True)):
-        assert listed(fused, query) == reference.reciprocal_rank(
-            left, right, ids_of(count), k, depth
-        )
+        wanted = reference.reciprocal_rank(left, right, ids_of(count), k, depth)
+        assert listed(fused, query) == wanted
 
 
 GRID = st.sampled_from([-0.5, 0.0, 0.25, 0.5])
@@ -220,14 +199,7 @@ def test_an_outside_reranker_orders_the_head_and_keeps_the_tail():
 
 @pytest.mark.parametrize(
     "given_scores",
-    [
-        [[1.0]],
-        [[1.0, float("nan")]],
-        [[1.0, float("inf")]],
-        [[1.0, 2.0, 3.0]],
-        [],
-        [[1.0, 2.0], []],
-    ],
+    [[[1.0]], [[1.0, np.nan]], [[1.0, np.inf]], [[1.0, 2.0, 3.0]], [], [[1.0, 2.0], []]],
 )
 def test_a_reranker_that_answers_wrongly_is_refused(given_scores):
     with pytest.raises(ValueError, match=r"reranker|zip"):

@@ -113,35 +113,25 @@ def test_a_query_alone_ranks_as_in_a_batch(strategy, cached):
 
 
 def test_the_first_ten_of_a_hundred_are_the_first_ten(strategy):
-    assert_same(
-        strategy.search(QUERIES, 10, SEED),
-        strategy.search(QUERIES, 100, SEED),
-        slice(None),
-        slice(None),
-        10,
-    )
+    few, many = (strategy.search(QUERIES, depth, SEED) for depth in (10, 100))
+    assert_same(few, many, slice(None), slice(None), 10)
 
 
 def test_scores_are_normalised_and_ordered(strategy):
     found = strategy.search(QUERIES, 100, SEED)
     assert found.rows.shape == (len(QUERIES), 100)
     for query in range(len(QUERIES)):
-        pairs = listed(found, query, "norm")
+        pairs, step = listed(found, query, "norm"), strategy.spec.rerank
         assert len({row for row, _ in pairs}) == len(pairs)
         assert all(0 <= norm <= 1 for _, norm in pairs)
-        if strategy.spec.rerank is None:
-            assert [(-norm, row) for row, norm in pairs] == sorted(
-                (-norm, row) for row, norm in pairs
-            )
+        if step is None:
+            order = [(-norm, row) for row, norm in pairs]
+            assert order == sorted(order)
             assert not pairs or pairs[0][1] == 1.0 or isinstance(strategy.spec, Hybrid)
         reranked = ~np.isnan(found.rerank[query, : len(pairs)])
-        assert reranked.sum() == (
-            min(len(pairs), strategy.spec.rerank.depth) if strategy.spec.rerank else 0
-        )
-        assert (
-            sorted(found.k_pos[query, : len(pairs)].tolist()) == list(range(1, len(pairs) + 1))
-            or len(pairs) == 100
-        )
+        assert reranked.sum() == (min(len(pairs), step.depth) if step else 0)
+        places = sorted(found.k_pos[query, : len(pairs)].tolist())
+        assert places == list(range(1, len(pairs) + 1)) or len(pairs) == 100
 
 
 def test_a_query_without_a_known_term_retrieves_nothing(strategy):
@@ -186,39 +176,34 @@ def test_a_reranker_that_the_settings_do_not_enable_is_refused(index):
 )
 def test_corpora_of_almost_nothing(tmp_path, written):
     index = StrategyIndex(table(written), places(tmp_path))
+    holders = [row for row, text in enumerate(written) if "graph" in text]
     for spec in STRATEGIES:
-        if getattr(spec, "search", "exact") == "exact" and not (
-            spec.rerank and spec.rerank.kind == "shortest_first"
-        ):
-            found = ReadyStrategy(spec, index).search(["graph", "", "unheard"], 10)
-            assert not found.has_chunk[1:].any(), spec.name
-            if not spec.name.startswith(("rank-bm25", "hybrid")) and any(
-                "graph" in text for text in written
-            ):
-                assert sorted(row for row, _ in listed(found, 0)) == [
-                    row for row, text in enumerate(written) if "graph" in text
-                ], spec.name
+        outside = spec.rerank is not None and spec.rerank.kind == "shortest_first"
+        if outside or getattr(spec, "search", "exact") != "exact":
+            continue
+        found = ReadyStrategy(spec, index).search(["graph", "", "unheard"], 10)
+        assert not found.has_chunk[1:].any(), spec.name
+        if holders and not spec.name.startswith(("rank-bm25", "hybrid")):
+            assert sorted(row for row, _ in listed(found, 0)) == holders, spec.name
+
+
+def summarize(ready):
+    """Index hash of a strategy, and a digest of its rankings."""
+    found = ready.search(QUERIES, 50)
+    arrays = (found.rows, found.raw, found.norm, np.nan_to_num(found.rerank, nan=-9))
+    return [ready.index_hash, digest([array.tolist() for array in arrays])]
 
 
 _OTHER_PROCESS = """
 import json, sys
 from pathlib import Path
-import numpy as np
 from corpora import places, table
-from test_retrieval_strategies import QUERIES, STRATEGIES, texts
-from rag_eval.retrieval.lexical import bm25s_engine
+from test_retrieval_strategies import STRATEGIES, summarize, texts
 from rag_eval.retrieval.strategies import ReadyStrategy, StrategyIndex
-from rag_eval.storage.hashing import digest
 rerankers = {"shortest_first": "rerankers:ShortestFirst"}
 index = StrategyIndex(table(texts()), places(Path(sys.argv[1])), None, rerankers)
-found = {}
-for spec in STRATEGIES:
-    if getattr(spec, "search", "exact") == "exact":
-        ready = ReadyStrategy(spec, index)
-        ranking = ready.search(QUERIES, 50)
-        rerank = np.nan_to_num(ranking.rerank, nan=-9)
-        arrays = [ranking.rows, ranking.raw, ranking.norm, rerank]
-        found[spec.name] = [ready.index_hash, digest([array.tolist() for array in arrays])]
+exact = [spec for spec in STRATEGIES if getattr(spec, "search", "exact") == "exact"]
+found = {spec.name: summarize(ReadyStrategy(spec, index)) for spec in exact}
 print(json.dumps(found))
 """
 
@@ -237,16 +222,5 @@ def test_another_process_with_another_hash_seed_ranks_alike(index, tmp_path, pro
     assert done.returncode == 0, done.stderr
     there = json.loads(done.stdout)
     assert len(there) == 9
-    for spec in STRATEGIES:
-        if spec.name in there:
-            ready = ReadyStrategy(spec, index)
-            found = ready.search(QUERIES, 50)
-            here = digest(
-                [
-                    found.rows.tolist(),
-                    found.raw.tolist(),
-                    found.norm.tolist(),
-                    np.nan_to_num(found.rerank, nan=-9).tolist(),
-                ]
-            )
-            assert there[spec.name] == [ready.index_hash, here]
+    specs = [spec for spec in STRATEGIES if spec.name in there]
+    assert there == {spec.name: summarize(ReadyStrategy(spec, index)) for spec in specs}
