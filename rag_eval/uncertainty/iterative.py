@@ -327,8 +327,11 @@ def _spread(part: Ranking, places: IntArray, n: int) -> Ranking:
 
 def _replace(whole: Ranking, part: Ranking, chosen: BoolArray) -> Ranking:
     """Replace the lists of the chosen questions [n]."""
-    arrays = (np.where(chosen, getattr(part, name).T, getattr(whole, name).T).T for name in _ARRAYS)
-    return dataclasses.replace(whole, **dict(zip(_ARRAYS, arrays, strict=True)))
+    arrays = {}
+    for name in _ARRAYS:
+        old, new = getattr(whole, name), getattr(part, name)
+        arrays[name] = np.where(chosen[:, None] if old.ndim > 1 else chosen, new, old)
+    return dataclasses.replace(whole, **arrays)
 
 
 # ---- The rounds

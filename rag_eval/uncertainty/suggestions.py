@@ -106,23 +106,20 @@ def _read_suggestion(kind: SuggestionKind, question: str, reply: str) -> str | N
     if not isinstance(value, dict):
         return None
     if kind == "reformulation":
-        text = value.get("question")
-        line = _line(text, MAX_TEXT_CHARS) if isinstance(text, str) else ""
-        return (
-            line
-            if any(map(str.isalnum, line)) and line != _line(question, MAX_TEXT_CHARS)
-            else None
-        )
+        line = _read_words(value.get("question"), MAX_TEXT_CHARS)
+        return line if line and line != _line(question, MAX_TEXT_CHARS) else None
     concepts = value.get("concepts")
     if not isinstance(concepts, list):
         return None
-    named = [
-        _line(item, MAX_CONCEPT_CHARS) for item in concepts[:MAX_CONCEPTS] if isinstance(item, str)
-    ]
-    added = " ".join(dict.fromkeys(item for item in named if any(map(str.isalnum, item))))[
-        :MAX_TEXT_CHARS
-    ]
+    named = [_read_words(item, MAX_CONCEPT_CHARS) for item in concepts[:MAX_CONCEPTS]]
+    added = " ".join(dict.fromkeys(filter(None, named)))[:MAX_TEXT_CHARS]
     return f"{question[:MAX_QUESTION_CHARS]} {added}" if added else None
+
+
+def _read_words(value: object, limit: int) -> str:
+    """Read one line of a reply; empty for another type, and for a line without words."""
+    line = _line(value, limit) if isinstance(value, str) else ""
+    return line if any(map(str.isalnum, line)) else ""
 
 
 def _line(text: str, limit: int) -> str:
