@@ -240,15 +240,10 @@ def test_one_segment_cites_one_section_unless_whitelisted():
 
 def test_long_quotes_may_be_cut_and_masked():
     text = f"{'Jobs are tried again. ' * 20}Write to jane.doe@" + "example.org for more."
-    long = LiveIndex(
-        pd.DataFrame({"doc_id": ["d"], "text": [text], "rev": ["r1"]}),
-        pd.DataFrame({"section_id": ["d"], "doc_id": ["d"], "start": [0], "end": [len(text)]}),
-        pd.DataFrame(
-            {"chunk_id": ["c"], "section_id": ["d"], "doc_id": ["d"], "start": [0], "end": [999]}
-        ),
-        {"bm25s:1"},
-        "english-porter-1",
-    )
+    documents = pd.DataFrame({"doc_id": ["d"], "text": [text], "rev": ["r1"]})
+    places = pd.DataFrame({"section_id": ["d"], "doc_id": ["d"], "start": [0], "end": [999]})
+    chunks = places.assign(chunk_id="c")
+    long = LiveIndex(documents, places, chunks, {"bm25s:1"}, "english-porter-1")
     own = {"doc_id": "d", "section_id": "d", "snippet_id": "c"}
     whole = text[:440]
     for quote, chars, right in (
@@ -303,9 +298,8 @@ def test_compositions_and_white_space_are_forgiven(quote):
     live = LiveIndex(documents, SECTIONS, CHUNKS, {"bm25s:1"}, "english-porter-1")
     for form in ("NFC", "NFD"):
         said = unicodedata.normalize(form, text).replace(" ", "\n\n")
-        record = changed(
-            quote=said, offsets=at(0, len(text)), snippet_id="s1", section_id="a.md#one"
-        )
+        own = {"snippet_id": "s1", "section_id": "a.md#one"}
+        record = changed(quote=said, offsets=at(0, len(text)), **own)
         assert codes(record, live=live) == ("ok",)
 
 
@@ -347,17 +341,8 @@ def test_joined_verdicts_hold_both():
 
 
 def test_first_code_is_the_first_of_the_contract():
-    record = changed(
-        doc_id=None,
-        rev=3,
-        offsets=[1],
-        score_raw="x",
-        k_pos=0,
-        index_hash="old",
-        quote=1,
-        order=0,
-        segment=[],
-    )
+    wrong = {"doc_id": None, "rev": 3, "offsets": [1], "score_raw": "x", "k_pos": 0}
+    record = changed(**wrong, index_hash="old", quote=1, order=0, segment=[])
     found = [code for code, _ in validate([record], LIVE).failures[0]]
     assert found == sorted(found, key=CODES.index)
     assert found[0] == "missing_doc_id"
@@ -368,19 +353,15 @@ def test_words_are_those_that_the_analyzer_counts():
     assert [TEXT[start:end].lower() for start, end in word_spans(TEXT)] == words(TEXT)
 
 
-BESIDE = (
-    "window page rerank_score query_id segment quote reranked order cited_before_answer".split()
-)
+BESIDE = "window page rerank_score query_id segment quote reranked order cited_before_answer"
 plain = st.sampled_from(["char", "token", "a.md", "s2", HUGE, True, None, NAN]) | st.integers()
+parts = st.sampled_from(["start", "end", "unit", "pre"])
 anything = st.recursive(
     plain | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["start", "end", "unit", "pre"]), inner, max_size=3)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(parts, inner, max_size=3),
     max_leaves=6,
 )
-keys = st.sampled_from([*GOOD, *BESIDE, "in_evidence"])
+keys = st.sampled_from([*GOOD, *BESIDE.split(), "in_evidence"])
 
 
 @settings(max_examples=150, deadline=None)
@@ -400,10 +381,8 @@ def test_nothing_in_a_record_raises_and_counts_add_up(edits):
 def smoke(project_root, tmp_path_factory):
     """Chunks that each strategy of the smoke gold set retrieves, and the live index."""
     home = tmp_path_factory.mktemp("citations")
-    evaluation = open_gold_set(
-        project_root / "gold_sets" / "smoke",
-        Settings.model_validate({"home": home / "home", "reports": home / "reports"}),
-    )
+    settings = Settings.model_validate({"home": home / "home", "reports": home / "reports"})
+    evaluation = open_gold_set(project_root / "gold_sets" / "smoke", settings)
     strategies = open_index(evaluation, evaluation.runner.get(AdmittedChunks)).strategies
     hashes = [
         entry.index_hash for entry in evaluation.runner.get(CorpusIndex).about.strategies.values()
@@ -416,12 +395,9 @@ def smoke(project_root, tmp_path_factory):
     found = {}
     for name, strategy in strategies.items():
         kind = strategy.spec.kind
+        seed = evaluation.config.seeds[0]
         service = RetrievalService(
-            {kind: strategy},
-            documents,
-            corpus_rev="r",
-            default=kind,
-            seed=evaluation.config.seeds[0],
+            {kind: strategy}, documents, corpus_rev="r", default=kind, seed=seed
         )
         result = service.retrieve("What happens to a job that fails?", RetrievalOptions(top_k=5))
         found[name] = list(result.chunks)

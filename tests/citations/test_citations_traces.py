@@ -99,12 +99,9 @@ def store(place) -> SqlStore:
 
 
 def some(run_id: str, count: int, strategy: str = "bm25", **more) -> list[Trace]:
-    return [
-        dataclasses.replace(
-            FULL, run_id=run_id, strategy=strategy, qid=f"q{n // 2:05}", seg=n % 2, k=None, **more
-        )
-        for n in range(count)
-    ]
+    own = {"run_id": run_id, "strategy": strategy, "k": None, **more}
+    places = [{"qid": f"q{n // 2:05}", "seg": n % 2} for n in range(count)]
+    return [dataclasses.replace(FULL, **own, **place) for place in places]
 
 
 def as_stored(trace: Trace) -> Trace:
@@ -115,9 +112,8 @@ def as_stored(trace: Trace) -> Trace:
             return tuple(map(clean, value))
         return re.sub("[\x00\ud800-\udfff]", "\ufffd", value) if isinstance(value, str) else value
 
-    return Trace(
-        **{name: clean(value) for name, value in dataclasses.asdict(trace).items()} | {"k": None}
-    )
+    values = {name: clean(value) for name, value in dataclasses.asdict(trace).items()}
+    return Trace(**values | {"k": None})
 
 
 def test_line_has_the_keys_of_the_contract_in_order():
@@ -171,15 +167,9 @@ def test_texts_and_lists_are_bounded_and_stay_different():
 
 
 def test_numbers_of_frames_become_plain_ones():
-    trace = Trace(
-        ts="t",
-        qid="q",
-        seg=np.int64(1),
-        k=np.int32(3),
-        delta_s=np.float32(0.5),
-        scores=tuple(np.array([0.25, np.nan])),
-        kpos=tuple(np.array([1, 2])),
-    )
+    numbers = {"seg": np.int64(1), "k": np.int32(3), "delta_s": np.float32(0.5)}
+    ranks = {"scores": tuple(np.array([0.25, np.nan])), "kpos": tuple(np.array([1, 2]))}
+    trace = Trace(ts="t", qid="q", **numbers, **ranks)
     assert "seg=1 deltaS=0.5 lambda=- k=3" in format_line(trace)
     assert "scores=[0.25,-] kpos=[1,2]" in format_line(trace)
     assert {type(value) for value in (trace.seg, trace.k, *trace.kpos)} == {int}
@@ -190,27 +180,20 @@ def test_columns_are_those_of_the_contract_then_ours(store):
     write_traces(store, [*some("run", 1), Trace(ts="", qid="", seg=0, scores=(None, 0.5))])
     with store.reading() as transaction:
         bare, full = sorted(transaction.select(RAG_TRACES, {}), key=lambda row: row["run_id"])
-    assert (full["deltaS"], full["citations"], full["kfinal"]) == (
-        0.25,
-        ["a.md:3-4", "b.md:7"],
-        [2, 1],
-    )
+    assert full["citations"] == ["a.md:3-4", "b.md:7"]
+    assert (full["deltaS"], full["kfinal"]) == (0.25, [2, 1])
     empty = {name for name, value in bare.items() if value is None}
     assert empty == {*TEXTS, "deltaS"} - {"qid"}  # null, but in the key
     assert bare["scores"] == [None, 0.5]
 
 
 def test_values_come_back_from_both_databases(store):
-    hostile = [*HOSTILE, "a\x00b\udc80"]
+    names = [*TEXTS, "run_id", "strategy", "paraphrase_id"]
     written = [
-        Trace(
-            **dict.fromkeys([*TEXTS, "run_id", "strategy", "paraphrase_id"], value),
-            seg=number,
-            citations=(value, "\\u0000"),
-        )
-        for number, value in enumerate(hostile)
+        Trace(**dict.fromkeys(names, value), seg=number, citations=(value, "\\u0000"))
+        for number, value in enumerate([*HOSTILE, "a\x00b\udc80"])
     ]
-    assert write_traces(store, written) == len(hostile)
+    assert write_traces(store, written) == len(written)
     found = {trace.seg: trace for trace in read_traces(store)}
     assert found == {trace.seg: as_stored(trace) for trace in written}
 

@@ -17,37 +17,36 @@ from rag_eval.pipeline.run import MAX_OFFENDERS, live_index, validate_file, verd
 def ran(project, shared_runs):
     """A home with one kept run, and citations that its own port hands out."""
     shared_runs.run(project)
-    port = open_port(
-        open_gold_set(
-            project.gold,
-            Settings.model_validate({"home": project.home, "reports": project.reports}),
-        )
+    settings = Settings.model_validate({"home": project.home, "reports": project.reports})
+    port, asked = (
+        open_port(open_gold_set(project.gold, settings)),
+        "How often is a job tried again?",
     )
-    records = []
-    for kind in ("bm25", "vector"):
-        result = port.retrieve(
-            "How often is a failed job tried again?", RetrievalOptions(top_k=2, strategy=kind)
-        )
-        records += [
-            {**payload(chunk), "query_id": "again", "segment": -1, "quote": chunk.text}
-            for chunk in result.chunks
-        ]
-    return project, records
+    own = {"query_id": "again", "segment": -1}
+    return project, [
+        {**payload(chunk), **own, "quote": chunk.text}
+        for kind in ("bm25", "vector")
+        for chunk in port.retrieve(asked, RetrievalOptions(top_k=2, strategy=kind)).chunks
+    ]
 
 
 def written(path, lines):
-    path.write_text(
-        "".join(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines),
-        encoding="utf-8",
-    )
+    text = (line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines)
+    path.write_text("".join(text), encoding="utf-8")
     return path
+
+
+def code_of(function, *args):
+    with pytest.raises(InputError) as caught:
+        function(*args)
+    (problem,) = caught.value.problems
+    return problem.code
 
 
 def test_citations_of_the_run_itself_are_ok(ran):
     project, records = ran
-    result = validate_file(
-        written(project.root / "citations.jsonl", records), live_index(project.home)[0]
-    )
+    file = written(project.root / "citations.jsonl", records)
+    result = validate_file(file, live_index(project.home)[0])
     assert result.passed
     assert result.verdicts.counts["ok"] == len(records) == 4
     assert validate_file(result.path, live_index(project.home, "tiny")[0]).passed
@@ -65,43 +64,33 @@ def test_offenders_are_named_with_their_lines(ran):
         {**good, "rev": "old", "index_hash": "\u001b[31m old"},
         {"query_id": "again"},
     ]
-    result = validate_file(
-        written(project.root / "citations.jsonl", lines), live_index(project.home)[0]
-    )
+    file = written(project.root / "citations.jsonl", lines)
+    result = validate_file(file, live_index(project.home)[0])
     assert not result.passed
     assert result.lines == (1, 3, 6, 7)
-    assert result.verdicts.codes == (
-        "ok",
-        "quote_mismatch",
-        "mismatch_index_hash",
-        "empty_citations",
-    )
-    assert [(problem.code, problem.line) for problem in result.problems] == [
-        ("bad_json", 4),
-        ("not_an_object", 5),
-    ]
+    codes = "ok quote_mismatch mismatch_index_hash empty_citations"
+    assert " ".join(result.verdicts.codes) == codes
+    problems = [(problem.code, problem.line) for problem in result.problems]
+    assert problems == [("bad_json", 4), ("not_an_object", 5)]
     text = "\n".join(verdict_lines(result))
-    assert "line 3: quote_mismatch [quote] found Never said." in text
-    assert (
-        "line 6: mismatch_index_hash [index_hash] found \\u001b[31m old; also rev_mismatch" in text
-    )
-    assert "line 7: empty_citations" in text
-    assert "citations.jsonl:4: error bad_json" in text
-    assert "1 of 3 tried   fix: index again, or answer again" in text
+    for shown in (
+        "line 3: quote_mismatch [quote] found Never said.",
+        "line 6: mismatch_index_hash [index_hash] found \\u001b[31m old; also rev_mismatch",
+        "line 7: empty_citations",
+        "citations.jsonl:4: error bad_json",
+        "1 of 3 tried   fix: index again, or answer again",
+    ):
+        assert shown in text
     assert "\u001b" not in text
 
 
 def test_without_a_home_it_says_what_was_not_tried(ran):
     project, records = ran
-    result = validate_file(
-        written(project.root / "citations.jsonl", [{**records[0], "rev": "old"}])
-    )
+    file = written(project.root / "citations.jsonl", [{**records[0], "rev": "old"}])
+    result = validate_file(file)
     assert result.passed
-    assert any(
-        "rev_mismatch" in line
-        for line in verdict_lines(result)
-        if line.startswith("not tried without a live index")
-    )
+    start = "not tried without a live index"
+    assert "rev_mismatch" in next(one for one in verdict_lines(result) if one.startswith(start))
 
 
 @pytest.mark.parametrize("content", ["", "\n\n"])
@@ -114,16 +103,12 @@ def test_a_file_without_citations_does_not_pass(tmp_path, content):
 
 def test_a_file_that_is_not_there_is_an_error_and_no_verdict(tmp_path):
     for path in (tmp_path, tmp_path / "none.jsonl"):
-        with pytest.raises(InputError) as caught:
-            validate_file(path)
-        assert [problem.code for problem in caught.value.problems] == ["not_a_file"]
+        assert code_of(validate_file, path) == "not_a_file"
 
 
 def test_what_is_shown_is_bounded(tmp_path):
-    result = validate_file(
-        written(tmp_path / "citations.jsonl", [{"doc_id": "\ud800" * 5000, "rev": 3}] * 500)
-    )
-    lines = verdict_lines(result)
+    records = [{"doc_id": "\ud800" * 5000, "rev": 3}] * 500
+    lines = verdict_lines(validate_file(written(tmp_path / "citations.jsonl", records)))
     assert sum(line.startswith("  line ") for line in lines) == MAX_OFFENDERS
     assert max(map(len, lines)) < 1000
     "\n".join(lines).encode("utf-8")
@@ -131,12 +116,8 @@ def test_what_is_shown_is_bounded(tmp_path):
 
 def test_homes_without_a_whole_run_are_refused(ran, tmp_path):
     project, _ = ran
-    with pytest.raises(InputError) as caught:
-        live_index(tmp_path / "nowhere")
-    assert caught.value.problems[0].code == "run_not_found"
-    with pytest.raises(InputError) as caught:
-        live_index(project.home, "other")
-    assert caught.value.problems[0].code == "run_not_found"
+    assert code_of(live_index, tmp_path / "nowhere") == "run_not_found"
+    assert code_of(live_index, project.home, "other") == "run_not_found"
     (kept,) = (project.home / "runs").glob("*.json")
     whole = json.loads(kept.read_text(encoding="utf-8"))
     for artifacts, code in (
@@ -145,12 +126,8 @@ def test_homes_without_a_whole_run_are_refused(ran, tmp_path):
         (None, "run_unreadable"),
     ):
         kept.write_text(json.dumps({**whole, "artifacts": artifacts}), encoding="utf-8")
-        with pytest.raises(InputError) as caught:
-            live_index(project.home)
-        assert caught.value.problems[0].code == code
+        assert code_of(live_index, project.home) == code
     for text in ("{", "[]", "3"):
         kept.write_text(text, encoding="utf-8")
         for gold_set in (None, "tiny"):
-            with pytest.raises(InputError) as caught:
-                live_index(project.home, gold_set)
-            assert caught.value.problems[0].code == "run_unreadable"
+            assert code_of(live_index, project.home, gold_set) == "run_unreadable"
