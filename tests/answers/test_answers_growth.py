@@ -10,16 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from rag_eval.answers import abstention as abstaining
-from rag_eval.answers import codes as events
 from rag_eval.answers import contract, paths, runner
-from rag_eval.answers import recorded as markers
+from rag_eval.answers.abstention import abstention
+from rag_eval.answers.codes import event_line
+from rag_eval.answers.recorded import read_markers
 from rag_eval.citations.matching import Source, uncopied
 from rag_eval.citations.payload import word_spans
 from rag_eval.core.config import Answers
-from rag_eval.measures import groundedness as content
-from rag_eval.measures import groundedness as phrases
-from rag_eval.measures import groundedness as retrieval_gap
+from rag_eval.measures import groundedness
 
 FLOOR = 0.2
 """Seconds of processor time below which a growth is noise."""
@@ -38,13 +36,13 @@ def _replies(text: str) -> None:
 
 
 READERS = {
-    "answer_sentences": content.answer_sentences,
-    "numbers": content.numbers,
-    "names": content.names,
-    "comparable": content.comparable,
-    "refers_to_sources": lambda text: phrases.refers_to_sources(text, 3),
-    "acknowledges_nothing_found": phrases.acknowledges_nothing_found,
-    "retrieval_gap": retrieval_gap._with_quotes,
+    "answer_sentences": groundedness.answer_sentences,
+    "numbers": groundedness.numbers,
+    "names": groundedness.names,
+    "comparable": groundedness.comparable,
+    "refers_to_sources": lambda text: groundedness.refers_to_sources(text, 3),
+    "acknowledges_nothing_found": groundedness.acknowledges_nothing_found,
+    "retrieval_gap": groundedness._with_quotes,
     "remove_marks": contract.remove_marks,
     "find_quote": lambda text: contract.find_quote(f"{text[:2000]}§", text, 0, len(text)),
     "find_paths": lambda text: paths.find_paths(text, {"content"}),
@@ -59,10 +57,10 @@ READERS = {
     ),
     "read_token": contract.read_token,
     "parse_reply, refusal": lambda text: _replies(f"NOT FOUND{text}"),
-    "read_markers": markers.read_markers,
-    "abstention": abstaining.abstention,
+    "read_markers": read_markers,
+    "abstention": abstention,
     "prompt": runner.make_plain,
-    "event_line": lambda text: events.event_line("a", {"b": text}),
+    "event_line": lambda text: event_line("a", {"b": text}),
     "word_spans": word_spans,
     "uncopied": lambda text: uncopied(text, [Source("a", text[::-1])]),
 }
@@ -91,22 +89,14 @@ def _grows(read, length: int, before: str, piece: str, after: str) -> bool:
     return True
 
 
-def _growing(name: str, length: int) -> list[tuple[str, str, str]]:
-    return [
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [24_000, 200_000])
+@pytest.mark.parametrize("name", READERS)
+def test_reading_takes_time_in_proportion_to_the_text(name, length):
+    growing = [
         (before, piece, after)
         for piece in PIECES
         for before, after in (("", ""), ("[", "x"))
         if _grows(READERS[name], length, before, piece, after)
     ]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", READERS)
-def test_reading_takes_time_in_proportion_to_the_text(name):
-    assert _growing(name, 24_000) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", READERS)
-def test_reading_long_texts_takes_time_in_proportion_to_the_text(name):
-    assert _growing(name, 200_000) == []
+    assert growing == []

@@ -68,7 +68,7 @@ def cited(row):
     return 1 if failed(row) else row["n_cited"]
 
 
-def every(_row):
+def any_row(_row):
     return True
 
 
@@ -102,7 +102,7 @@ DEFINITIONS = {
         lambda row: row["n_correct"] if answered(row) else 0,
         lambda row: max(cited(row), 1),
     ),
-    "citation_validity_rate": (every, lambda row: 0 if failed(row) else row["n_valid"], cited),
+    "citation_validity_rate": (any_row, lambda row: 0 if failed(row) else row["n_valid"], cited),
     "groundedness": (
         lambda row: failed(row) or (answered(row) and not math.isnan(row["groundedness"])),
         lambda row: 0 if failed(row) else row["groundedness"],
@@ -116,9 +116,9 @@ DEFINITIONS = {
     "abstention_rate": (unanswerable, abstained, one),
     "answered_anyway": (unanswerable, answered, one),
     "refused_answerable": (lambda row: row["known"] and row["answerable"], abstained, one),
-    "failure_rate": (every, failed, one),
-    "failure_rate_schema": (every, lambda row: "schema" in row["codes"], one),
-    "failure_rate_provenance": (every, lambda row: "provenance" in row["codes"], one),
+    "failure_rate": (any_row, failed, one),
+    "failure_rate_schema": (any_row, lambda row: "schema" in row["codes"], one),
+    "failure_rate_provenance": (any_row, lambda row: "provenance" in row["codes"], one),
 }
 
 
@@ -153,14 +153,8 @@ PLAIN = {
     "codes": [],
     "answerable": True,
     "known": True,
-    "n_cited": 2,
-    "n_valid": 2,
-    "n_correct": 2,
-    "n_gold": 2,
-    "n_matched": 2,
-    "coverage": 1.0,
-    "groundedness": 1.0,
-    "supported": 1.0,
+    **dict.fromkeys(("n_cited", "n_valid", "n_correct", "n_gold", "n_matched"), 2),
+    **dict.fromkeys(("coverage", "groundedness", "supported"), 1.0),
 }
 
 
@@ -223,9 +217,8 @@ def test_questions_of_unknown_answerability_are_not_judged():
 
 def test_many_citations_of_one_group_are_one_observation():
     one_group = ratio_interval(np.array([90, 5, 5, 5]), np.array([100, 5, 5, 5]), np.arange(4), 1)
-    spread = ratio_interval(
-        np.repeat([1, 0], [105, 10]), np.ones(115, dtype=np.int64), np.arange(115), 1
-    )
+    parts, wholes = np.repeat([1, 0], [105, 10]), np.ones(115, dtype=np.int64)
+    spread = ratio_interval(parts, wholes, np.arange(115), 1)
     assert one_group.value[0] == pytest.approx(spread.value[0])
     assert one_group.high[0] - one_group.low[0] > 2 * (spread.high[0] - spread.low[0])
 
