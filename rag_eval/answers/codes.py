@@ -133,8 +133,8 @@ class TimedPattern:
         try:
             for text in texts:
                 left = max(ends - time.monotonic(), 1e-9)
-                found = self._compiled.finditer(text, timeout=left)
-                counts.append(sum(1 for _ in itertools.islice(found, at_most)))
+                matches = self._compiled.finditer(text, timeout=left)
+                counts.append(sum(1 for _ in itertools.islice(matches, at_most)))
         except TimeoutError:
             message = f"pattern {self.pattern!r} took longer than {seconds:g} s"
             raise PatternTimeoutError(message) from None

@@ -231,10 +231,10 @@ def _read_citation(value: object) -> Citation:
         token, quote = value["token"], value.get("quote", "")
     if not isinstance(token, str) or not isinstance(quote, str):
         _fail("bad_citation", "a citation is a text, or an object of texts.")
-    found = read_token(token)
-    if found is None:
+    citation = read_token(token)
+    if citation is None:
         _fail("bad_citation", f"{_shorten(token)} is not <doc path>:<line>[-<line>].")
-    return dataclasses.replace(found, quote=quote.strip())
+    return dataclasses.replace(citation, quote=quote.strip())
 
 
 def _read_contract_error(value: Mapping[str, Any]) -> Parsed:
@@ -306,11 +306,11 @@ def _read_list(text: str) -> tuple[Citation, ...]:
     at = 0
     while at < len(value):
         match = _LISTED.match(value, at)
-        found = read_token(match[1].strip().strip("*")) if match else None
-        if match is None or found is None or len(citations) >= MAX_CITATIONS:
+        citation = read_token(match[1].strip().strip("*")) if match else None
+        if match is None or citation is None or len(citations) >= MAX_CITATIONS:
             message = f"{_shorten(value[at:])} is not a list of <doc path>:<line>[-<line>]."
             _fail("bad_citation", message)
-        citations[found] = None
+        citations[citation] = None
         at = match.end()
     return tuple(citations)
 
@@ -499,8 +499,8 @@ def _place(
         return whole, Fault("quote_mismatch", message)
     for number, item, (start, end) in filled:
         base, text = item.chunk.offsets.start, item.chunk.text
-        if found := find_quote(quote, text, start - base, end - base):
-            low, high = found
+        if place := find_quote(quote, text, start - base, end - base):
+            low, high = place
             return CitedSpan(segment, number, doc, base + low, base + high, text[low:high]), None
     return whole, Fault("quote_mismatch", f"{token} does not say what is quoted.")
 
@@ -779,7 +779,7 @@ def load_validators(uses: Sequence[ValidatorUse]) -> list[tuple[str, Check]]:
         `broken_validator`, `bad_validator_options`.
     """
     loaded = [(use.name, _load_validator(use)) for use in uses]
-    problems = [problem for _, found in loaded if isinstance(found, list) for problem in found]
+    problems = [problem for _, result in loaded if isinstance(result, list) for problem in result]
     if problems:
         raise InputError(problems)
     return [(name, check) for name, check in loaded if not isinstance(check, list)]
@@ -789,15 +789,15 @@ def validate(
     candidate: Candidate, validators: Sequence[tuple[str, Check]]
 ) -> list[tuple[str, Fault]]:
     """Return (validator, fault) pairs; a validator that raises rejects with `validator_error`."""
-    found: list[tuple[str, Fault]] = []
+    objections: list[tuple[str, Fault]] = []
     for name, check in validators:
         try:
             message = check(candidate)
         except Exception as error:  # noqa: BLE001 - a validator is anybody's code
             reason = quoted(repr(error), MAX_MESSAGE_CHARS)
-            found.append((name, Fault("validator_error", f"{name} raised {reason}")))
+            objections.append((name, Fault("validator_error", f"{name} raised {reason}")))
             continue
         if message is not None:
             reason = quoted(str(message), MAX_MESSAGE_CHARS)
-            found.append((name, Fault("validator_failed", f"{name}: {reason}")))
-    return found
+            objections.append((name, Fault("validator_failed", f"{name}: {reason}")))
+    return objections

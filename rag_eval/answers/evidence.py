@@ -246,13 +246,13 @@ def find_terms(terms: Iterable[str], texts: Sequence[str]) -> dict[str, list[int
     for place, text in enumerate(texts if needed else ()):
         for word in needed.intersection(_WORD.findall(text.lower())):
             having[word].add(place)
-    found = {}
+    rows_of = {}
     for term, parts in words.items():
         common = set.intersection(*(having[part] for part in parts)) if parts else None
         places = range(len(texts)) if common is None else sorted(common)
         search = _compile(term).search
-        found[term] = [place for place in places if search(texts[place])]
-    return found
+        rows_of[term] = [place for place in places if search(texts[place])]
+    return rows_of
 
 
 # ---- Questions with their settings, and chunks that may not be evidence
@@ -437,16 +437,16 @@ class Preflights:
             about: dict[str, str | int] = {"query_id": question.query_id, "step": place}
             about["kind"] = step.kind
             log.add("preflight.step.start", **about)
-            found = self._run(question, step, _depth(question, step, raised), ranked)
-            if isinstance(found, Fault):
-                return Gathered((), tuple(records), found)
-            items, record = self._record(question, place, step, found)
+            findings = self._run(question, step, _depth(question, step, raised), ranked)
+            if isinstance(findings, Fault):
+                return Gathered((), tuple(records), findings)
+            items, record = self._record(question, place, step, findings)
             for item in items:
                 key = (item.chunk.doc_id, item.chunk.offsets, item.chunk.text)
                 evidence.setdefault(key, item)
             records.append(record)
             if not items:
-                missing = len(found.missing)
+                missing = len(findings.missing)
                 log.add("preflight.step.filtered_to_zero", **about, missing=missing)
         return Gathered(tuple(evidence.values()), tuple(records))
 
@@ -472,13 +472,13 @@ class Preflights:
             for step in question.settings.preflights:
                 if depth := _depth(question, step, raised):
                     asked.setdefault(depth, {})[number] = None
-        found: list[dict[int, RetrievalResult]] = [{} for _ in questions]
+        rankings: list[dict[int, RetrievalResult]] = [{} for _ in questions]
         for depth, numbers in sorted(asked.items()):
             results = self._retrieve([questions[number].text for number in numbers], depth)
             for number, result in zip(numbers, results, strict=True):
                 if result is not None:
-                    found[number][depth] = result
-        return found
+                    rankings[number][depth] = result
+        return rankings
 
     def _search(self, questions: Sequence[Question]) -> None:
         """Find the new terms and patterns of all questions."""
@@ -562,11 +562,11 @@ class Preflights:
         )
 
     def _record(
-        self, question: Question, place: int, step: Preflight, found: _Findings
+        self, question: Question, place: int, step: Preflight, findings: _Findings
     ) -> tuple[list[Evidence], PreflightRecord]:
         """Make the evidence of a step, and its record."""
         evidence, hits = [], []
-        for number, scored in enumerate(found.chunks):
+        for number, scored in enumerate(findings.chunks):
             item = self._library.evidence(scored, step.kind)
             if item is None:
                 continue
@@ -583,7 +583,7 @@ class Preflights:
                     chunk.rev,
                     round(raw, 9) if math.isfinite(raw) else None,
                     chunk.k_final,
-                    tuple(found.matched[number]) if found.matched else (),
+                    tuple(findings.matched[number]) if findings.matched else (),
                 )
             )
         return evidence, PreflightRecord(
@@ -591,9 +591,9 @@ class Preflights:
             question.text,
             place,
             step.kind,
-            found.parameters,
+            findings.parameters,
             tuple(dict.fromkeys(item.token for item in evidence)),
             tuple(hits),
-            {"blank": len(found.chunks) - len(evidence), **found.filtered},
-            tuple(found.missing),
+            {"blank": len(findings.chunks) - len(evidence), **findings.filtered},
+            tuple(findings.missing),
         )

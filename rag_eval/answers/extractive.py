@@ -455,13 +455,13 @@ def _multiply_rows(
     right_rows: IntArray,
 ) -> FloatArray:
     """Multiply chosen rows in blocks, so that memory does not grow with the candidates."""
-    found = np.zeros(len(left_rows))
+    products = np.zeros(len(left_rows))
     for start in range(0, len(left_rows), _BLOCK):
         part = slice(start, start + _BLOCK)
-        found[part] = np.einsum(
+        products[part] = np.einsum(
             "ij,ij->i", left[left_rows[part]], right[right_rows[part]], dtype=np.float64
         )
-    return found
+    return products
 
 
 # ---- Signals of each question: whether the evidence carries it
@@ -498,14 +498,14 @@ def question_rows(
         Candidates by (question, best first).
     """
     counts = np.bincount(pool.question_of, minlength=len(pool.questions))
-    found = np.zeros((len(counts), len(signal_names(names))))
+    rows = np.zeros((len(counts), len(signal_names(names))))
     asked = np.flatnonzero(counts)
     first = (np.cumsum(counts) - counts)[asked]
     best, second = order[first], order[np.minimum(first + 1, len(order) - 1)]
     lead = np.where(counts[asked] > 1, log_odds[best] - log_odds[second], ALONE)
-    found[asked, :3] = np.column_stack([log_odds[best], lead, np.log1p(counts[asked])])
-    found[asked, 3:] = measured[best][:, [names.index(name) for name in OF_BEST if name in names]]
-    return found
+    rows[asked, :3] = np.column_stack([log_odds[best], lead, np.log1p(counts[asked])])
+    rows[asked, 3:] = measured[best][:, [names.index(name) for name in OF_BEST if name in names]]
+    return rows
 
 
 # ---- Fitted weights

@@ -203,14 +203,14 @@ def find_paths(text: str, folders: Collection[str] = ()) -> tuple[str, ...]:
     >>> find_paths("See docs/guide.md, `setup.py` and/or guide.md:3-7; on 2024/01/31, e.g. v1.2.3.")
     ('docs/guide.md', 'setup.py', 'guide.md:3-7')
     """
-    found: dict[str, None] = {}
+    paths: dict[str, None] = {}
     for word, is_url, call in _split_words(visible(text)):
         glued = None if is_url or split_lines(word) else _GLUED.match(word)
         if word and (is_url or _is_path(word, folders, call=call)):
-            found[word] = None
+            paths[word] = None
         elif glued and _is_path(glued[1], folders, call=False):
-            found[glued[1]] = None  # guide.md:first
-    return tuple(found)
+            paths[glued[1]] = None  # guide.md:first
+    return tuple(paths)
 
 
 def folders_of(paths: Iterable[str]) -> frozenset[str]:

@@ -70,7 +70,7 @@ def _find_markers(text: str) -> Iterator[tuple[int, int, list[int]]]:
 
 def _find_openings(text: str) -> set[int]:
     """Find the markers at the beginning of a line that has more than markers."""
-    found: set[int] = set()
+    openings: set[int] = set()
     at = 0
     for line in text.split("\n"):
         waiting: list[int] = []
@@ -81,9 +81,9 @@ def _find_openings(text: str) -> set[int]:
             waiting.append(at + match.start())
             reached = match.end()
         if waiting and _MARKER.sub("", line).strip():
-            found.update(waiting)
+            openings.update(waiting)
         at += len(line) + 1
-    return found
+    return openings
 
 
 def read_markers(text: str) -> Marked:

@@ -511,8 +511,8 @@ def _gather(cases: Sequence[_Case], rules: _Rules) -> None:
             f"no evidence for {len(empty)} questions: {named}{more}; mend the corpus or the "
             f"preflights, or switch {field} off"
         )
-        found = f"{len(empty)} questions"
-        raise InputError(Problem("empty_evidence", message, field=field, found=found))
+        number = f"{len(empty)} questions"
+        raise InputError(Problem("empty_evidence", message, field=field, found=number))
 
 
 def _list_due(cases: Sequence[_Case], mode: Mode) -> list[_Case]:

@@ -120,12 +120,12 @@ def _normalise(text: str) -> str:
 
 def _says(passage: str, quote: str, chars: Any) -> bool:
     """Tell whether a quote is a passage, or the passage's beginning if the record says so."""
-    found = _normalise(passage)
-    if passage == quote or found == _normalise(quote):
+    plain = _normalise(passage)
+    if passage == quote or plain == _normalise(quote):
         return True
     head = _normalise(quote.removesuffix(ELLIPSIS))
     cut = _is_whole(chars, 1) and chars > len(quote) and quote.endswith(ELLIPSIS)
-    return bool(cut and head) and found.startswith(head)
+    return bool(cut and head) and plain.startswith(head)
 
 
 # ---- Rules that need the record alone
@@ -218,14 +218,14 @@ def _cites_late(record: Record) -> str:
 
 def _find_structural(record: Record) -> list[Finding]:
     """Try the rules above on a record that is not empty; each code comes at most once."""
-    found = [(f"missing_{name}", name) for name in TEXTS if not _is_text(record.get(name))]
+    findings = [(f"missing_{name}", name) for name in TEXTS if not _is_text(record.get(name))]
     offsets = record.get("offsets")
     if offsets is None:
-        found.append(("missing_offsets", "offsets"))
+        findings.append(("missing_offsets", "offsets"))
     if not _is_whole(record.get("tokens"), 0):
-        found.append(("missing_tokens", "tokens"))
+        findings.append(("missing_tokens", "tokens"))
     if not isinstance(record.get("embed_model"), str):
-        found.append(("missing_embed_model", "embed_model"))
+        findings.append(("missing_embed_model", "embed_model"))
     place = (offsets is not None and _wrong_offsets(offsets)) or _wrong_surroundings(record)
     named = (
         ("bad_offsets", place),
@@ -233,7 +233,7 @@ def _find_structural(record: Record) -> list[Finding]:
         ("trace_incomplete", _wrong_rank(record)),
         ("explained_before_cited", _cites_late(record)),
     )
-    return [*found, *((code, field) for code, field in named if field)]
+    return [*findings, *((code, field) for code, field in named if field)]
 
 
 # ---- Rules that ask the live index; `tried` counts, by code, the records that a rule could judge
@@ -337,17 +337,17 @@ class Verdicts:
     @property
     def codes(self) -> tuple[str, ...]:
         """First failing code of each record, or `ok`."""
-        return tuple(found[0][0] if found else "ok" for found in self.failures)
+        return tuple(findings[0][0] if findings else "ok" for findings in self.failures)
 
     @property
     def fields(self) -> tuple[str, ...]:
         """Field of each record's first failing code; empty without a code or field."""
-        return tuple(found[0][1] if found else "" for found in self.failures)
+        return tuple(findings[0][1] if findings else "" for findings in self.failures)
 
     @property
     def valid(self) -> BoolArray:
         """Whether each record is ok, [n]."""
-        return np.array([not found for found in self.failures], dtype=bool)
+        return np.array([not findings for findings in self.failures], dtype=bool)
 
     @property
     def not_tried(self) -> tuple[str, ...]:
@@ -394,17 +394,17 @@ def validate(
     `section_pairs` holds section_ids that one segment may cite together, in either order.
     """
     tried: Counter[str] = Counter()
-    found = [_judge_alone(record, live, tried) for record in records]
+    failures = [_judge_alone(record, live, tried) for record in records]
     judged = [
         (record, findings)
-        for record, findings in zip(records, found, strict=True)
+        for record, findings in zip(records, failures, strict=True)
         if not _is_empty(record) and record.get("in_evidence") is not False
     ]
     _mark_units(judged, tried)
     _mark_sections(judged, tried, {frozenset(pair) for pair in section_pairs})
     tried["empty_citations"] += not records
     return Verdicts(
-        tuple(map(_in_order, found)),
+        tuple(map(_in_order, failures)),
         {code: tried[code] for code in CODES[:-1]},
         live is not None,
     )
@@ -423,20 +423,22 @@ def _judge_alone(record: Record, live: LiveIndex | None, tried: Counter[str]) ->
     def states(*names: str) -> bool:
         return any(record.get(name) is not None for name in names)
 
-    found = _find_structural(record)
+    findings = _find_structural(record)
     tried.update(_STRUCTURAL)
     tried["bad_offsets"] += states("offsets", "window", "page")
     tried["explained_before_cited"] += states("order", "cited_before_answer")
     if inside is not None and inside is not True:
-        found.append(("unknown_snippet", "in_evidence"))
+        findings.append(("unknown_snippet", "in_evidence"))
         tried["unknown_snippet"] += 1
     if states("quote") and not isinstance(record["quote"], str):
-        found.append(("quote_mismatch", "quote"))
+        findings.append(("quote_mismatch", "quote"))
         tried["quote_mismatch"] += 1
     if live is not None:
-        known = {code for code, _ in found}
-        found += [finding for finding in _find_live(record, live, tried) if finding[0] not in known]
-    return found
+        known = {code for code, _ in findings}
+        findings += [
+            finding for finding in _find_live(record, live, tried) if finding[0] not in known
+        ]
+    return findings
 
 
 def _mark_units(judged: Sequence[tuple[Record, list[Finding]]], tried: Counter[str]) -> None:

@@ -137,8 +137,8 @@ def answer_measures(
         label: str, parts: IntArray, wholes: IntArray, scored: BoolArray, reason: str
     ) -> AnswerRecord:
         units = np.where(scored, wholes, 0)
-        found = ratio_interval(np.where(scored, parts, 0), units, groups, seed, resamples)
-        return record(label, found, units, reason)
+        interval = ratio_interval(np.where(scored, parts, 0), units, groups, seed, resamples)
+        return record(label, interval, units, reason)
 
     no_gold = "no answerable question has a gold span"
     no_text = "no answer has a sentence to score"

@@ -113,11 +113,11 @@ def answer_sentences(text: str) -> list[str]:
     ['Two facts:', 'Snow is white.', 'Coal is black.']
     """
     plain = _CITATION.sub("", text) if "[" in text else text
-    found = []
+    parts = []
     for item in _ITEM.split(plain) if "\n" in plain or "\r" in plain else [plain]:
         body = item[marked.end() :] if (marked := _BULLET.match(item)) else item
-        found += [body[start:end] for start, end in sentences.spans(body)]
-    return [sentence for sentence in found if _WORD.search(sentence)]
+        parts += [body[start:end] for start, end in sentences.spans(body)]
+    return [sentence for sentence in parts if _WORD.search(sentence)]
 
 
 def numbers(text: str) -> list[str]:
@@ -130,7 +130,7 @@ def numbers(text: str) -> list[str]:
     >>> numbers("In 1889, 1,000 of 2.50 kg; 3,5 % of int64.")
     ['1889', '1000', '2.5', '3.5']
     """
-    return [_respell(found) for found in _NUMBER.findall(text)]
+    return [_respell(number) for number in _NUMBER.findall(text)]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -327,11 +327,11 @@ def _matches(
     starts = np.append(starts, len(order))
     offer, token = expand(texts.term_indptr[texts.sentence_indptr], text)
     token_keys = offer_answer[offer] * n_terms + texts.terms[token]
-    found = np.minimum(np.searchsorted(keys, token_keys), len(keys) - 1)
-    kept = np.flatnonzero(keys[found] == token_keys)
+    places = np.minimum(np.searchsorted(keys, token_keys), len(keys) - 1)
+    kept = np.flatnonzero(keys[places] == token_keys)
     sentence = np.searchsorted(texts.term_indptr, token[kept], side="right") - 1
     at = sentence - texts.sentence_indptr[text[offer[kept]]]
-    match, place = expand(starts, found[kept])
+    match, place = expand(starts, places[kept])
     depth, n_offers = int(at.max(initial=0)) + 1, len(text)
     unique = _distinct((order[place] * n_offers + offer[kept][match]) * depth + at[match])
     pair, at = np.divmod(unique, depth)
@@ -601,13 +601,13 @@ def refers_to_sources(text: str, n_sources: int) -> str:
     ''
     """
     plain = _CODE.sub(" ", text[:MOST])
-    for found in _MARKER.finditer(plain):
-        if any(int(number) <= n_sources for number in re.findall(r"\d+", found["numbers"])):
-            return found[0]
-    for found in _REFERENCE.finditer(plain):
-        before = plain[max(found.start() - _LOOK_BACK, 0) : found.start()]
+    for match in _MARKER.finditer(plain):
+        if any(int(number) <= n_sources for number in re.findall(r"\d+", match["numbers"])):
+            return match[0]
+    for match in _REFERENCE.finditer(plain):
+        before = plain[max(match.start() - _LOOK_BACK, 0) : match.start()]
         if not _NEGATOR.search(_CLAUSE.split(before)[-1]):
-            return found[0]
+            return match[0]
     return ""
 
 
@@ -621,8 +621,8 @@ def acknowledges_nothing_found(text: str) -> str:
     >>> acknowledges_nothing_found("There is no shortage of information.")
     ''
     """
-    found = _ACKNOWLEDGEMENT.search(_CODE.sub(" ", text[:MOST]))
-    return found[0] if found else ""
+    match = _ACKNOWLEDGEMENT.search(_CODE.sub(" ", text[:MOST]))
+    return match[0] if match else ""
 
 
 # ---- FK019, the retrieval-to-answer gap: the answer neither cites nor uses what was retrieved.
@@ -702,15 +702,15 @@ def retrieval_gaps(
         )
     ]
     open_cases = [at for at, verdict in enumerate(verdicts) if verdict is None]
-    found = groundedness(
+    scored = groundedness(
         [_with_quotes(answers[at]) for at in open_cases],
         [shown[at] for at in open_cases],
         frequencies,
     )
-    uses = np.where(found.n_words <= _FEW, found.score >= _WHOLE, found.score >= SUPPORTED)
+    uses = np.where(scored.n_words <= _FEW, scored.score >= _WHOLE, scored.score >= SUPPORTED)
     first: dict[int, str] = {}
     for sentence in np.flatnonzero(uses).tolist():
-        first.setdefault(open_cases[int(found.answer_of[sentence])], found.sentences[sentence])
+        first.setdefault(open_cases[int(scored.answer_of[sentence])], scored.sentences[sentence])
     used = {
         at: Gap(violation=False, reason="content_used", detail=text[:_SHOWN])
         for at, text in first.items()

@@ -127,16 +127,16 @@ def judge_faithfulness(
 
 
 def faithfulness_record(
-    found: Faithfulness, groups: IntArray, seed: int, resamples: int = RESAMPLES
+    faithfulness: Faithfulness, groups: IntArray, seed: int, resamples: int = RESAMPLES
 ) -> AnswerRecord:
     """Average over the questions with a value; count the judge's failures in `n_failed`.
 
     A failure of the judge says nothing about the answer, so `n_ineligible` counts it too.
     """
-    scored = ~np.isnan(found.value)
-    interval = clustered_interval(found.value, groups, seed, resamples)
+    scored = ~np.isnan(faithfulness.value)
+    interval = clustered_interval(faithfulness.value, groups, seed, resamples)
     n_scored = int(scored.sum())
-    failures = Counter(filter(None, found.failure))
+    failures = Counter(filter(None, faithfulness.failure))
     reason = ""
     if failures and not n_scored:
         listed = ", ".join(f"{name} {count}" for name, count in sorted(failures.items()))

@@ -70,11 +70,11 @@ def ranks(rankings: IntArray, rows: IntArray, items: IntArray) -> IntArray:
     # Keys rise from ranking to ranking, so neighbouring searches touch neighbouring memory:
     # faster than sorting the rankings.
     at = np.minimum(np.searchsorted(wanted, keys), len(wanted) - 1)
-    found = np.flatnonzero((wanted[at] == keys) & (rankings.ravel() >= 0))
+    hits = np.flatnonzero((wanted[at] == keys) & (rankings.ravel() >= 0))
     rank: IntArray = np.zeros(len(wanted), dtype=np.int64)
-    rank[at[found]] = found % depth + 1
-    if np.count_nonzero(rank) != len(found):
-        times = np.bincount(at[found], minlength=len(wanted))
+    rank[at[hits]] = hits % depth + 1
+    if np.count_nonzero(rank) != len(hits):
+        times = np.bincount(at[hits], minlength=len(wanted))
         row, item = divmod(int(wanted[int(np.argmax(times > 1))]), width)
         raise ValueError(
             f"ranking {row} holds item {item} more than once; accepted: each item once"
@@ -259,8 +259,8 @@ def relevant_ranks(
     owner, entry = expand(qrels.indptr, query)
     relevant = qrels.gains[entry] > 0
     owner = owner[relevant]
-    found = ranks(rankings, owner, qrels.items[entry[relevant]])
-    return owner, np.where(found > 0, found, np.inf)
+    rank = ranks(rankings, owner, qrels.items[entry[relevant]])
+    return owner, np.where(rank > 0, rank, np.inf)
 
 
 def precision_upper_bound(
@@ -306,24 +306,24 @@ def _judged_pairs(rankings: IntArray, qrels: Qrels, query: IntArray) -> _Judged:
 
 def _score(judged: _Judged, lengths: IntArray, depth: int, labels: list[str]) -> FloatArray:
     """Score rankings cut at `depth`, [n_rankings, n_labels]."""
-    found: BoolArray = (judged.rank > 0) & (judged.rank <= depth)
+    is_hit: BoolArray = (judged.rank > 0) & (judged.rank <= depth)
     pattern = np.full((len(lengths), depth + 2), -1, dtype=np.int32)
     pattern[:, 0], pattern[:, 1] = judged.profile, lengths
-    pattern[judged.row[found], judged.rank[found] + 1] = judged.gain[found]
+    pattern[judged.row[is_hit], judged.rank[is_hit] + 1] = judged.gain[is_hit]
     rows = pattern.view(f"V{pattern.itemsize * (depth + 2)}").ravel()
     _, first, same = np.unique(rows, return_index=True, return_inverse=True)
 
     number = np.full(len(lengths), -1)
     number[first] = np.arange(len(first))
     # unjudged and missed irrelevant items change nothing
-    kept = np.flatnonzero((number[judged.row] >= 0) & (found | (judged.gain > 0)))
+    kept = np.flatnonzero((number[judged.row] >= 0) & (is_hit | (judged.gain > 0)))
     order = kept[np.argsort(number[judged.row[kept]], kind="stable")]
     counts = np.bincount(number[judged.row[order]], minlength=len(first))
     ends = np.cumsum(counts)
     within = np.arange(len(order)) - np.repeat(ends - counts, counts)
     # documents are named by their position; missed documents get the next names
     names = [str(position) for position in range(depth + int(counts.max(initial=0)))]
-    places = np.where(found[order], judged.rank[order] - 1, depth + within)
+    places = np.where(is_hit[order], judged.rank[order] - 1, depth + within)
     item = np.array(names, dtype=object)[places].tolist()
     gain = judged.gain[order].tolist()
     shared = {
@@ -496,7 +496,7 @@ def span_ranks(chunks: ArrayLike, spans: Spans, query_of: ArrayLike) -> SpanRank
     rankings, query = as_codes(chunks, "chunks", ndim=2), as_codes(query_of, "query_of")
     owner, span = expand(spans.indptr, query)
     pair, entry = expand(spans.carrier_indptr, span)
-    found = ranks(rankings, owner[pair], spans.carriers[entry])
+    rank = ranks(rankings, owner[pair], spans.carriers[entry])
     best = np.full(len(owner), np.inf)
-    np.minimum.at(best, pair, np.where(found > 0, found, np.inf))
+    np.minimum.at(best, pair, np.where(rank > 0, rank, np.inf))
     return SpanRanks(owner, best, len(query))
