@@ -4,10 +4,9 @@ import json
 import urllib.parse
 
 import pytest
-from personal_data import jsonl, outputs
-from typer.testing import CliRunner
+from cli_project import jsonl
+from personal_data import outputs
 
-from rag_eval.cli.app import app
 from rag_eval.corpus.masking import FILL
 
 pytestmark = pytest.mark.usefixtures("pages")
@@ -54,14 +53,6 @@ def recorded(number):
     }
 
 
-def command(*arguments):
-    result = CliRunner().invoke(
-        app, [str(argument) for argument in arguments], catch_exceptions=False
-    )
-    assert "Traceback" not in result.output
-    return result
-
-
 def found_in(places):
     """(file, value) of each value that stands in an output, percent signs read or not."""
     seen = set()
@@ -94,47 +85,30 @@ def folder_project(project, *, mask_pii, answers):
         path.unlink()
     for n in range(N):
         front = f"---\ntitle: Lamp{n}\nauthor: Jane\nurl: {address(n)}\n---\n\n"
-        text = f"{front}# Lamp{n}\n\n{body(n)}\n"
-        (project.corpus / f"d{n}.md").write_text(text, encoding="utf-8")
-    asked = [
-        {"query_id": f"q{n}", "text": f"How is lamp{n} rotated?", "answerable": True}
-        for n in range(N)
-    ]
+        project.write(f"corpus/d{n}.md", f"{front}# Lamp{n}\n\n{body(n)}\n")
+    asked = {f"q{n}": f"How is lamp{n} rotated?" for n in range(N)}
+    project.ask(asked, {f"q{n}": f"d{n}.md" for n in range(N)})
     # A quote may begin behind the label of its value.
     quote = f"{PHONE} every day." if mask_pii == "false" else "every morning"
     anchors = [{"query_id": "q3", "doc_id": "d3.md", "anchors": [{"quote": quote}]}]
-    (project.gold / "paraphrases.jsonl").unlink()
-    for name, text in {
-        "queries.jsonl": jsonl(asked),
-        "qrels.tsv": "query-id\tcorpus-id\tscore\n"
-        + "".join(f"q{n}\td{n}.md\t1\n" for n in range(N)),
-        "answers.jsonl": jsonl(anchors),
-        "outputs.jsonl": jsonl([recorded(n) for n in range(N)]),
-        "gold_set.yaml": FOLDER.format(mask_pii=mask_pii, answers=answers),
-    }.items():
-        (project.gold / name).write_text(text, encoding="utf-8")
+    project.write("answers.jsonl", jsonl(anchors))
+    project.write("outputs.jsonl", jsonl([recorded(n) for n in range(N)]))
+    project.write("gold_set.yaml", FOLDER.format(mask_pii=mask_pii, answers=answers))
 
 
 def run_and_print(project, monkeypatch, *arguments):
     """Run, look at it in every way; the places of all outputs."""
     monkeypatch.delenv("RAG_EVAL_TRACKING_URI")
-    ran = project.invoke("run", *arguments)
-    assert ran.exit_code in {0, 2}, ran.output
-    printed = [
-        ran,
-        command("show", "--home", project.home),
-        command("show", "--json", "--home", project.home),
-    ]
-    printed += [command("explain", f"q{n}", "--home", project.home) for n in range(N)]
+    printed = [project.command("run", *arguments, exit_code=None)]
+    assert printed[0].exit_code in {0, 2}
+    printed += [project.command("show"), project.command("show", "--json")]
+    printed += [project.command("explain", f"q{n}") for n in range(N)]
     file = project.root / "printed.txt"
     file.write_text("\n".join(one.output for one in printed), encoding="utf-8")
-    stores = [
-        project.home / name
-        for name in ("mlflow.db", "mlartifacts", "dagster")
-        if (project.home / name).exists()
-    ]
-    assert len(stores) >= 2
-    return [project.reports, file, *stores]
+    stores = [project.home / name for name in ("mlflow.db", "mlartifacts", "dagster")]
+    found = [store for store in stores if store.exists()]
+    assert len(found) >= 2
+    return [project.reports, file, *found]
 
 
 def test_values_that_only_a_context_labels_are_masked(project, monkeypatch):
@@ -142,16 +116,13 @@ def test_values_that_only_a_context_labels_are_masked(project, monkeypatch):
     place.mkdir()
     (place / "outputs.jsonl").write_text(jsonl([recorded(n) for n in range(N)]), encoding="utf-8")
     places = run_and_print(project, monkeypatch, "--recorded", str(place))
-    report = json.loads(
-        (project.reports / "alone" / "retrieval-metrics.json").read_text(encoding="utf-8")
-    )
+    report = project.report("alone")
     flagged = report["answers"]["gap"]["flagged"]
     assert len(flagged) == N
     assert all("Bananas ripen" in row["answer"] and FILL in row["answer"] for row in flagged)
     held = report["trust"]["poisoning"]["quarantined"]
-    assert [row["source_url"].startswith("https://example.org/d2?to=[email") for row in held] == [
-        True
-    ]
+    (url,) = [row["source_url"] for row in held]
+    assert url.startswith("https://example.org/d2?to=[email")
     assert found_in(places) == set()
 
 
@@ -166,16 +137,15 @@ def test_values_that_only_a_context_labels_are_masked(project, monkeypatch):
 def test_what_the_guard_prints_is_masked(project, monkeypatch, mask_pii, answers):
     folder_project(project, mask_pii=mask_pii, answers=answers)
     places = run_and_print(project, monkeypatch, "tiny")
-    more = ("--gold-set", "tiny", "--home", project.home, "--gold-sets", project.root / "gold_sets")
-    listed = command("trust", "list", "--warnings", "--json", *more).output
+    more = ("--gold-set", "tiny")
+    listed = project.command("trust", "list", "--warnings", "--json", *more).output
     rows = [json.loads(line) for line in listed.splitlines() if line.startswith("{")]
     (held,) = [row for row in rows if row["verdict"] == "blocked"]
     assert held["source_url"].startswith("https://example.org/d2?to=[email")
-    shown = command("trust", "show", held["chunk_id"], *more).output
+    shown = project.command("trust", "show", held["chunk_id"], *more).output
+    table = project.command("trust", "list", "--warnings", *more).output
     assert "api_key = [" in shown
-    (project.root / "trust.txt").write_text(
-        listed + command("trust", "list", "--warnings", *more).output + shown, encoding="utf-8"
-    )
+    (project.root / "trust.txt").write_text(listed + table + shown, encoding="utf-8")
     assert found_in([*places, project.root / "trust.txt"]) == set()
 
 
@@ -183,12 +153,11 @@ def test_the_password_of_the_tracking_server_is_not_printed(project, monkeypatch
     password = "S3cret" + "Passw0rdXYZ"
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setenv("RAG_EVAL_TRACKING_URI", f"http://bob:{password}@127.0.0.1:1/")
-    ran = project.invoke("run", "tiny")
+    ran = project.run()
     assert "MLflow did not record this run" in ran.output
     assert "127.0.0.1" in ran.output
-    assert {
-        name for name, text in outputs(project.reports, project.home) if password in text
-    } == set()
+    texts = outputs(project.reports, project.home)
+    assert [name for name, text in texts if password in text] == []
     assert password not in ran.output
 
 
@@ -202,7 +171,6 @@ def test_the_password_of_the_tracking_server_is_not_printed(project, monkeypatch
 )
 def test_a_setting_that_is_refused_shows_no_password(project, monkeypatch, name, value):
     monkeypatch.setenv(f"RAG_EVAL_{name}", value)
-    refused = project.invoke("run", "tiny")
-    assert refused.exit_code == 1
+    refused = project.run(exit_code=1)
     assert "error " in refused.output
     assert "S3cretPw" not in refused.output

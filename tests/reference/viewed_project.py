@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from cli_project import Project
+import pytest
+from cli_project import CONFIG, PAGES, Project, set_apart
 from starlette.testclient import TestClient
 
 from rag_eval.core.settings import Settings
-from rag_eval.storage.artifacts import ArtifactStore
 from rag_eval.storage.sql import FILE_NAME, SqlStore
 from rag_eval.uncertainty.outcomes import OutcomeStore
 from rag_eval.viewer.app import create_app
@@ -27,29 +27,14 @@ _TOKEN = re.compile(r'<meta name="rag-eval-token" content="([^"]+)">')
 
 
 def evaluate(root: Path, tracking: str) -> Project:
-    """Evaluate the tiny gold set once."""
-    project = Project(root)
-    project.gold.joinpath("gold_set.yaml").write_text(
-        project.gold.joinpath("gold_set.yaml")
-        .read_text()
-        .replace("answers: {mode: deterministic, top_k: 5}\n", "")
-    )
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("RAG_EVAL_")}
-    more = {
-        "RAG_EVAL_TRACKING_URI": tracking,
-        "RAG_EVAL_LATENCY_QUERIES": "2",
-        "RAG_EVAL_PRIMARY_GOLD_SET": "tiny",
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "rag_eval.cli", *project.arguments("run", "tiny")],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        env={**clean, **more},
-        cwd=root,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    """Evaluate the tiny gold set once, without answers and with its page."""
+    with pytest.MonkeyPatch.context() as patch:
+        project = set_apart(patch, root, tracking)
+        patch.setenv(PAGES, "true")
+        project.write(
+            "gold_set.yaml", CONFIG.replace("answers: {mode: deterministic, top_k: 5}\n", "")
+        )
+        project.run()
     return project
 
 
@@ -79,13 +64,6 @@ class Viewed:
         """Write a kept run, so that nobody takes it for the one before."""
         path = self.file if run_id is None else self.home / "runs" / f"{run_id}.json"
         path.write_text(json.dumps(kept), encoding="utf-8")
-
-    def add_artifact(self, stage: str, parts: dict[str, bytes]) -> None:
-        key = f"{len(parts):032x}"
-        ArtifactStore(self.home / "artifacts").memo(stage, key, lambda: parts)
-        kept = self.kept()
-        kept["artifacts"][stage] = key
-        self.keep(kept)
 
     def client(self, **how: Any) -> TestClient:
         """Ask in this process; errors of the application are answers."""

@@ -5,21 +5,23 @@ from typing import Any
 
 import missing_project
 import pytest
-from cli_project import Project
+from cli_project import set_apart
 from shared_runs import MadeOnce
 
 
 @pytest.fixture(scope="session")
-def first_night(tmp_path_factory) -> MadeOnce:
+def first_night(tmp_path_factory, tracking_store) -> MadeOnce:
     """Report of two strategies that miss a third of their questions, and of an iterative one."""
 
     def make() -> dict[str, Any]:
-        project = Project(tmp_path_factory.mktemp("panels"))
-        missing_project.make(project)
-        strategies = (missing_project.BM25, missing_project.VECTOR, missing_project.ITERATIVE)
-        missing_project.configure(project, *strategies)
-        missing_project.night(project)
-        return project.report()
+        with pytest.MonkeyPatch.context() as patch:
+            project = set_apart(patch, tmp_path_factory.mktemp("panels"), tracking_store)
+            patch.delenv("RAG_EVAL_LATENCY_QUERIES")
+            missing_project.make(project)
+            strategies = (missing_project.BM25, missing_project.VECTOR, missing_project.ITERATIVE)
+            missing_project.configure(project, *strategies)
+            missing_project.night(project)
+            return project.report()
 
     return MadeOnce(make)
 

@@ -4,8 +4,8 @@ import json
 import re
 from html.parser import HTMLParser
 
+import missing_project
 import pytest
-from html_reports import evaluated_report
 
 from rag_eval.reporting.html import page as pages
 from rag_eval.reporting.html.elements import Cursor, absent, format_number, interval, number
@@ -84,8 +84,12 @@ def plain_number(text):
 
 
 @pytest.fixture(scope="module")
-def walked(tmp_path_factory):
-    report = evaluated_report(tmp_path_factory.mktemp("numbers"))
+def walked(scenario):
+    """A report with every part: the second night has a previous run and fitted calibrators."""
+    missing_project.make(scenario.project)
+    missing_project.night(scenario.project)
+    missing_project.night(scenario.project)
+    report = scenario.project.report()
     html = build(report).html
     walk = Walk()
     walk.feed(html)
