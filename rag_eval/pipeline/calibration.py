@@ -176,7 +176,7 @@ def record_outcomes(
     )
 
 
-def describe_outcomes(result: RetrievalOutcomes) -> dict[str, Any]:
+def describe_outcomes(result: RetrievalOutcomes) -> dict[str, object]:
     """Show the judged claims and the rows added to the table."""
     rows = [{"strategy": name, **vars(entry)} for name, entry in result.strategies.items()]
     columns = ("strategy", "n_claims", "n_judged", "n_missed", "added", "already_there")
@@ -325,7 +325,7 @@ def calibrate_miss_rates(
     )
 
 
-def describe_calibration(result: MissRateCalibration) -> dict[str, Any]:
+def describe_calibration(result: MissRateCalibration) -> dict[str, object]:
     """Show the status of each strategy, missing requirements, and changes of status."""
     rows, unmet, changes = [], [], []
     for name, entry in result.strategies.items():

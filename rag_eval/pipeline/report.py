@@ -729,7 +729,7 @@ def write_report(work: Work, **results: Any) -> MetricsReport:
     )
 
 
-def describe_report(result: MetricsReport) -> dict[str, Any]:
+def describe_report(result: MetricsReport) -> dict[str, object]:
     """Show the headline figures with their denominators, latency and gates."""
     report = result.report
     entries = [entry.dump() for entry in report.strategies]
@@ -890,7 +890,7 @@ def write_page(work: Work, retrieval_metrics_report: MetricsReport) -> HtmlRepor
     return HtmlReport(content_hash=report.content_hash, about=about)
 
 
-def describe_page(result: HtmlReport) -> dict[str, Any]:
+def describe_page(result: HtmlReport) -> dict[str, object]:
     """Show the places of the page."""
     if result.about is None:
         return {"page": "not written: html_report is off"}
@@ -938,7 +938,7 @@ def record_in_mlflow(work: Work, retrieval_metrics_report: MetricsReport) -> Mlf
     return MlflowRecord(mlflow_run=run, run_id=report.run_id, error=error)
 
 
-def describe_record(result: MlflowRecord) -> dict[str, Any]:
+def describe_record(result: MlflowRecord) -> dict[str, object]:
     """Show the ids of the run in MLflow and in the home."""
     return {} if result.error else {"mlflow_run": result.mlflow_run, "run_id": result.run_id}
 
@@ -982,7 +982,7 @@ def judge_report(_: Work, retrieval_metrics_report: MetricsReport) -> GateVerdic
     )
 
 
-def describe_verdict(result: GateVerdict) -> dict[str, Any]:
+def describe_verdict(result: GateVerdict) -> dict[str, object]:
     """Show the verdict and every gate."""
     gates = [gate.dump() for gate in result.gates]
     statuses = ("pass", "fail", "insufficient_evidence")

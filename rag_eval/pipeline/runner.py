@@ -324,7 +324,7 @@ class Stage:
     configured: Callable[[Any], bool] = _always
     chosen: Callable[..., Sequence[str]] = _nothing
     plugins: Callable[..., Sequence[str]] = _nothing
-    describe: Callable[..., dict[str, Any]] = lambda _: {}
+    describe: Callable[..., Mapping[str, object]] = lambda _: {}
     columns: FrameSchema | None = None
     kinds: tuple[str, ...] = ()
     failure: Callable[..., str] = lambda _: ""

@@ -6,9 +6,12 @@ import sys
 import dagster as dg
 import pytest
 
+from rag_eval.defs.assets import REPORT
+from rag_eval.defs.checks import gate_check
 from rag_eval.defs.instance import CONFIG, CONFIG_FILE, OURS, is_prepared, prepare_home
 from rag_eval.defs.lineage import record_lineage
 from rag_eval.pipeline.evaluation import open_gold_set
+from rag_eval.pipeline.report import MetricsReport
 from rag_eval.pipeline.run import evaluate
 from rag_eval.pipeline.stages import STAGES
 
@@ -68,7 +71,7 @@ def test_lineage_shows_runs_from_the_command_line_like_runs_of_the_job(project, 
     assert record_lineage(home, evaluation) == written  # a second run is no trouble
     project.run(instance)
     # The job is the second run of this home: results that name their run are its own.
-    own = {"explorer", *(stage.name for stage in STAGES if stage.live)}
+    own = {stage.name for stage in STAGES if stage.live}
     with dg.DagsterInstance.from_config(str(home)) as opened:
         for key in project.known().assets:
             told = opened.get_latest_materialization_event(key).asset_materialization
@@ -83,4 +86,12 @@ def test_lineage_shows_runs_from_the_command_line_like_runs_of_the_job(project, 
         assert opened.get_materialized_partitions(
             dg.AssetKey(["reporting", "retrieval_metrics_report"])
         ) == {"smoke"}
+        keys = [key for key in project.known().checks if key.asset_key.path[-1] == REPORT]
+        records = opened.event_log_storage.get_latest_asset_check_execution_by_key(keys)
+    gates = evaluation.runner.get(MetricsReport).report.gates
+    failed = {part for gate in gates if gate.status != "pass" for part in (gate.id, gate.gate)}
+    assert {
+        key.name: found.event.dagster_event.asset_check_evaluation_data.passed
+        for key, found in records.items()
+    } == {gate_check(name): name not in failed for name in project.known().gates}
     assert written == len(project.known().assets)

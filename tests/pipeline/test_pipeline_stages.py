@@ -27,17 +27,17 @@ STORES = {
 """Folder or file of the home -> the name of the store."""
 IN_DATABASE = dict.fromkeys(("outcomes", "traffic", "traces"), "database")
 NOT_HERE = {
-    ("answers", "chat"),
-    ("answer_measures", "chat"),
-    ("run", "corpus_snapshot"),
-    ("run", "sources"),
-    ("run", "calibrators"),
-    ("trust_measures", "corpus_chunks"),
-    ("retrieval_signals", "corpus_index"),
-    ("miss_rate_calibration", "kept_runs"),
-    ("miss_rate_calibration", "run"),
+    ("answers", "chat"): "smoke answers without a model",
+    ("answer_measures", "chat"): "smoke asks no model about faithfulness",
+    ("run", "corpus_snapshot"): "only units of external strategies are placed in documents",
+    ("run", "sources"): "smoke has no external strategy",
+    ("run", "calibrators"): "smoke has no iterative strategy",
+    ("trust_measures", "corpus_chunks"): "only units of external strategies are compared with them",
+    ("retrieval_signals", "corpus_index"): "identifies the vectors of the index, which is open",
+    ("miss_rate_calibration", "kept_runs"): "smoke has no feedback of users",
+    ("miss_rate_calibration", "run"): "the scores of the runs are in the memory of this process",
 }
-"""The reads that rows declare only for external and iterative strategies, traffic and history."""
+"""Declared reads that a run of smoke does not need, each with its reason."""
 
 
 class Trace:
