@@ -29,18 +29,8 @@ SCHEDULE: Final = "nightly_eval_schedule"
 class KnownGoldSet:
     """The parts of a gold set's configuration that the definitions need.
 
-    Parameters
-    ----------
-    name
-        Partition key.
-    strategies
-        Names of the strategies, in the order of the configuration.
-    gates
-        `acceptance.<measure>` for each floor, the bare name of every other gate.
-    nodes
-        Stages that the gold set configures.
-    nightly
-        Whether the nightly job runs it.
+    `name` is the partition key. `gates` holds `acceptance.<measure>` for each floor, and the bare
+    name of every other gate. `nodes` are the configured stages.
     """
 
     name: str

@@ -22,6 +22,7 @@ from rag_eval.core.config import Level
 from rag_eval.core.errors import InputError, Problem, quoted
 from rag_eval.core.report import (
     Estimate,
+    Evaluated,
     HistoryPart,
     NightDelta,
     PastFigure,
@@ -493,17 +494,17 @@ def configuration_part(spec: Strategy) -> dict[str, Any]:
     return shown | {key: "(file)" for key in ("run_file", "recorded") if key in shown}
 
 
-def evaluation_part(evaluation: Evaluation) -> dict[str, Any]:
+def evaluation_part(evaluation: Evaluation) -> Evaluated:
     """Describe the configuration of the evaluation."""
     config = evaluation.config
-    return {
-        "k": list(config.k),
-        "depth": config.depth,
-        "level": config.level,
-        "primary": config.primary_strategy,
-        "partial": evaluation.partial,
-        "known": evaluation.known,
-    }
+    return Evaluated(
+        k=list(config.k),
+        depth=config.depth,
+        level=config.level,
+        primary=config.primary_strategy,
+        partial=evaluation.partial,
+        known=evaluation.known,
+    )
 
 
 def run_basis(
@@ -517,7 +518,7 @@ def run_basis(
         gold_hash=gold_hash,
         chunks_hash=chunks_hash,
         settings=digest(
-            [evaluation_part(evaluation), list(config.seeds), miss.target, miss.k],
+            [evaluation_part(evaluation).dump(), list(config.seeds), miss.target, miss.k],
         ),
         code=code_version(),
         strategies={

@@ -2,7 +2,6 @@
 
 import dataclasses
 import datetime as dt
-import gzip
 import json
 import shutil
 from collections import Counter
@@ -67,7 +66,7 @@ from rag_eval.pipeline.corpus import (
     GoldVariants,
 )
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.explorer import Explored, slim, write_explorer
+from rag_eval.pipeline.explorer import SUMMARY_FILE, Explored, slim, unpacked, write_explorer
 from rag_eval.pipeline.history import (
     NO_PREVIOUS,
     configuration_part,
@@ -99,7 +98,7 @@ from rag_eval.reporting.html.page import Built, build
 from rag_eval.reporting.metrics_report import REPORT_FILE, dumps, finish
 from rag_eval.reporting.mlflow import record
 from rag_eval.reporting.verdicts import VERDICT_FILES, verdict_rows, write_verdict
-from rag_eval.storage.artifacts import Artifact, atomic_path, write_bytes, write_text
+from rag_eval.storage.artifacts import Artifact, Parts, atomic_path, write_bytes, write_text
 from rag_eval.storage.hashing import code_version, library_versions
 from rag_eval.storage.secrets import without_secrets
 from rag_eval.trust.sources import explain_factors
@@ -176,7 +175,7 @@ class Slice:
 def _slices(work: Work, runs: ScoredRuns, measures: AnswerMeasures | None) -> SlicesPart:
     config = work.config
 
-    def make() -> dict[str, Any]:
+    def make() -> Parts:
         with work.progress.step("Measuring slices"):
             n_tags, tags = tag_slices(runs.gold.queries["tags"].tolist())
             lengths = length_slices(count_words(runs.gold.queries["text"].tolist()))
@@ -808,9 +807,9 @@ def _exports(work: Work, made: Inputs, runs: ScoredRuns) -> Artifact:
     """Make the standard files once: per-query Parquet and CSV, TREC runs and qrels."""
     answered, gold = made.answered, made.gold_variants
 
-    def make() -> dict[str, Any]:
+    def make() -> Parts:
         frame = made.ranking_measures.per_query
-        parts: dict[str, Any] = {
+        parts: dict[str, pd.DataFrame | bytes] = {
             "per-query": frame,
             "per-query.csv": per_query_csv(frame),
             "qrels.trec": trec_qrels(gold.qrels_document).encode(),
@@ -828,7 +827,6 @@ def _exports(work: Work, made: Inputs, runs: ScoredRuns) -> Artifact:
 
 # ---- The page of a finished report, and the tables of its panels.
 
-SUMMARY = "summary.json.gz"
 MAX_QUESTIONS = 5000
 """Limit of the table for MLflow, because its page reads the whole table."""
 BYTES_PER_1000 = 3_000_000
@@ -950,7 +948,7 @@ def _questions_table(bundle: Artifact | None) -> dict[str, list[Any]]:
     """
     if bundle is None:
         return {}
-    summary = json.loads(gzip.decompress(bundle.path(SUMMARY).read_bytes()))
+    summary = unpacked(bundle.path(SUMMARY_FILE).read_bytes())
     questions, measure = summary["questions"], summary["measure"]
     found: dict[str, list[Any]] = {"query_id": questions["id"], "text": questions["text"]}
     for at, name in enumerate(summary["strategies"]):

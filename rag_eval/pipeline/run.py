@@ -12,9 +12,7 @@ from rag_eval.core.rows import read_objects
 from rag_eval.core.settings import Settings
 from rag_eval.core.types import CODES, FIXES
 from rag_eval.corpus.masking import mask_snippet
-from rag_eval.pipeline.answers import (
-    with_units,
-)
+from rag_eval.pipeline.answers import with_units
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.history import KeptRun, open_kept_run
 from rag_eval.pipeline.report import GateVerdict, MetricsReport, MlflowRecord
@@ -30,24 +28,9 @@ ANOTHER_HOME_S = 3600.0
 class Outcome:
     """The result of one evaluation.
 
-    Parameters
-    ----------
-    gold_set
-        Name of the gold set.
-    report
-        The finished report.
-    folder
-        Folder of its files.
-    failed
-        Ids of the required gates that did not pass.
-    seconds
-        Duration of the stages, without MLflow.
-    mlflow_run
-        Id of the MLflow parent run; None when recording failed.
-    mlflow_error
-        Reason why MLflow did not record the run, without user and password of the tracking address.
-    trace_error
-        Reason why the traces could not be written.
+    `folder` holds the report's files. `failed` are the ids of the required gates that did not pass.
+    `seconds` leaves MLflow out. `mlflow_run` is None after a failure, and `mlflow_error` gives the
+    reason without user and password of the address. `trace_error` says why there are no traces.
     """
 
     gold_set: str
@@ -105,20 +88,9 @@ MAX_OFFENDERS = 20
 
 @dataclasses.dataclass(frozen=True)
 class FileVerdicts:
-    """The result of validating a file.
+    """The result of validating a file: line number, record and verdict of each citation.
 
-    Parameters
-    ----------
-    path
-        The file.
-    lines
-        Line number of each record.
-    records
-        The parsed records.
-    verdicts
-        Verdicts on the records.
-    problems
-        Lines that are no JSON objects, and faults of the file.
+    `problems` are lines that are no JSON objects, and faults of the file.
     """
 
     path: Path

@@ -190,6 +190,8 @@ class Result:
 
 
 MadeFrom = list[tuple[str, str]]
+Input = Result | dict[str, Result] | None
+"""The result of a stage, the results by strategy, or None outside the configuration."""
 R = TypeVar("R", bound=Result)
 
 
@@ -197,16 +199,8 @@ R = TypeVar("R", bound=Result)
 class Work:
     """The surroundings of a stage function besides its inputs.
 
-    Parameters
-    ----------
-    evaluation
-        The evaluation: configuration, settings, folders, progress.
-    stage, version
-        The stage, and the version of its code.
-    strategy
-        The strategy of a stage with one result per strategy; else empty.
-    made_from
-        Artifacts behind the result, as (kind, key).
+    `strategy` is empty for a stage without a result per strategy. `made_from` lists the artifacts
+    behind the result, as (kind, key).
     """
 
     evaluation: Evaluation
@@ -362,19 +356,7 @@ class Node:
 
 @dataclasses.dataclass(frozen=True)
 class Made:
-    """The runner's record of one node.
-
-    Parameters
-    ----------
-    node, stage
-        The node and its stage.
-    result
-        Result of the node.
-    version
-        Version of the code behind the result.
-    seconds
-        Duration without the inputs.
-    """
+    """The runner's record of one node. `seconds` leaves the inputs out."""
 
     node: Node
     stage: Stage
@@ -446,7 +428,7 @@ class Runner:
             self.made[node] = self._make(node)
         return self.made[node]
 
-    def inputs(self, node: Node) -> dict[str, Any]:
+    def inputs(self, node: Node) -> dict[str, Input]:
         """Collect the results that a stage reads, by argument name."""
         return {name: self._input(node, name) for name in self.stages[node.name].inputs}
 
@@ -463,7 +445,7 @@ class Runner:
                 found.update(new)
         return found
 
-    def _input(self, node: Node, name: str) -> Any:
+    def _input(self, node: Node, name: str) -> Input:
         if name in self._each:
             return {one.strategy: self.result(one) for one in self._nodes_of(self._each[name])}
         stage = self.stages[name]
@@ -512,7 +494,13 @@ class Runner:
         kind, volatile = stage.name, stage.result.volatile()
         outside = AGAIN if stage.live else stage.outside(work, **inputs)
         key = digest(
-            [kind, version, self.read(stage, node.strategy), outside, _ids(inputs, node.strategy)]
+            [
+                kind,
+                version,
+                self._read_values(stage, node.strategy),
+                outside,
+                _ids(inputs, node.strategy),
+            ]
         )
         artifact = None if outside == AGAIN else store.whole(kind, key)
         if artifact is None:
@@ -525,7 +513,7 @@ class Runner:
             node, stage, stage.result.stored(artifact), version, time.perf_counter() - started
         )
 
-    def read(self, stage: Stage, strategy: str) -> dict[str, Any]:
+    def _read_values(self, stage: Stage, strategy: str) -> dict[str, object]:
         """Return the configuration values that a stage reads, as JSON."""
         return {path: to_jsonable_python(self._read(path, strategy)) for path in stage.reads}
 
@@ -557,33 +545,17 @@ class Runner:
         return None
 
 
-def _artifacts(inputs: Iterable[Any]) -> Iterator[tuple[str, str]]:
+def _artifacts(inputs: Iterable[Input]) -> Iterator[tuple[str, str]]:
     for value in inputs:
         for result in value.values() if isinstance(value, dict) else [value]:
             if result is not None:
                 yield result.artifact.stage, result.artifact.key
 
 
-def _ids(inputs: Mapping[str, Any], strategy: str) -> dict[str, Any]:
-    def identity(value: Any) -> Any:
+def _ids(inputs: Mapping[str, Input], strategy: str) -> dict[str, object]:
+    def identity(value: Input) -> object:
         if isinstance(value, dict):
             return [[name, one.id] for name, one in value.items()]
         return None if value is None else value.id_for(strategy)
 
     return {name: identity(value) for name, value in inputs.items()}
-
-
-def check_graph(stages: Sequence[Stage]) -> list[str]:
-    """List the errors in a list of stages: repeated names, and inputs that do not come before."""
-    found, seen = [], set[str]()
-    for stage in stages:
-        before = seen | {f"{one.name}s" for one in stages if one.each_strategy and one.name in seen}
-        found += [
-            f"{stage.name} reads {name}, which does not stand before it"
-            for name in (*stage.inputs, *stage.after)
-            if name not in before
-        ]
-        if stage.name in seen:
-            found.append(f"{stage.name} stands twice")
-        seen.add(stage.name)
-    return found
