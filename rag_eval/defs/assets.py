@@ -10,7 +10,7 @@ import dagster as dg
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
 from rag_eval.defs import checks
-from rag_eval.defs.metadata import clear_failures, column_schema, to_metadata
+from rag_eval.defs.metadata import Metadata, clear_failures, column_schema, to_metadata
 from rag_eval.defs.resources import Evaluations
 from rag_eval.pipeline.corpus import CorpusSnapshot, GoldVariants
 from rag_eval.pipeline.runner import Made, Node, Runner, Stage
@@ -60,6 +60,12 @@ def _kinds(stage: Stage) -> set[str]:
     return set(stage.kinds) or made_of & {"parquet"} or made_of
 
 
+def _describe_spec(stage: Stage) -> Metadata:
+    """Show the columns of a stage's frame, and the stores that it reads or writes."""
+    columns = {} if stage.columns is None else column_schema(stage.columns)
+    return columns | ({"stores": ", ".join(stage.stores)} if stage.stores else {})
+
+
 def freshness(settings: Settings) -> dg.FreshnessPolicy:
     """Expect a report between each tick of the schedule and the next."""
     ticks = dg.TimeWindowPartitionsDefinition(
@@ -102,7 +108,7 @@ def make_assets(
                 description=stage.title,
                 code_version=version,
                 partitions_def=partitions,
-                metadata={} if stage.columns is None else column_schema(stage.columns),
+                metadata=_describe_spec(stage),
                 skippable=True,
                 freshness_policy=policy if stage.name == REPORT else None,
             )

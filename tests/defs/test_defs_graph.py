@@ -87,6 +87,8 @@ def test_every_asset_says_what_it_is(project_root):
         isinstance(assets.get(key).metadata["dagster/column_schema"], dg.TableSchema)
         for key in frames
     )
+    report = assets.get(asset("reporting/retrieval_metrics_report"))
+    assert report.metadata["stores"] == "baselines, kept_runs, traces, reports"
 
 
 def tick(definitions: dg.Definitions, instance: dg.DagsterInstance):
