@@ -36,6 +36,8 @@ NOT_HERE = {
     ("retrieval_signals", "corpus_index"): "identifies the vectors of the index, which is open",
     ("miss_rate_calibration", "kept_runs"): "smoke has no feedback of users",
     ("miss_rate_calibration", "run"): "the scores of the runs are in the memory of this process",
+    ("retrieval_metrics_report", "corpus_chunks"): "only units of external strategies need them",
+    ("retrieval_metrics_report", "miss_rate_calibration"): "smoke is too small for its pictures",
 }
 """Declared reads that a run of smoke does not need, each with its reason."""
 
@@ -102,6 +104,7 @@ def trace(tmp_path, monkeypatch):
     found.is_on = False
 
 
+@pytest.mark.usefixtures("pages")
 @pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")
 def test_a_stage_reads_what_its_row_declares(tmp_path, project_root, trace):
     folder = tmp_path / "gold_sets" / "smoke"
