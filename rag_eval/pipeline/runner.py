@@ -559,3 +559,19 @@ def _ids(inputs: Mapping[str, Input], strategy: str) -> dict[str, object]:
         return None if value is None else value.id_for(strategy)
 
     return {name: identity(value) for name, value in inputs.items()}
+
+
+def check_graph(stages: Sequence[Stage]) -> list[str]:
+    """List the errors in a list of stages: repeated names, and inputs that do not come before."""
+    found, seen = [], set[str]()
+    for stage in stages:
+        before = seen | {f"{one.name}s" for one in stages if one.each_strategy and one.name in seen}
+        found += [
+            f"{stage.name} reads {name}, which does not stand before it"
+            for name in (*stage.inputs, *stage.after)
+            if name not in before
+        ]
+        if stage.name in seen:
+            found.append(f"{stage.name} stands twice")
+        seen.add(stage.name)
+    return found

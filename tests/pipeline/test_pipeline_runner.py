@@ -18,6 +18,7 @@ from rag_eval.pipeline.runner import (
     Stage,
     Work,
     array_part,
+    check_graph,
     file_part,
     frame_part,
     json_part,
@@ -245,3 +246,20 @@ def test_an_artifact_names_what_it_was_made_from(project):
     assert [
         kind for kind, _ in json.loads((folder / "artifact.json").read_text())["made_from"]
     ] == ["words", "inner"]
+
+
+def test_a_graph_is_checked(project):
+    assert check_graph(project.stages) == []
+    stages = project.stages
+    wrong = [
+        stages[1],
+        dataclasses.replace(stages[0], inputs=("words", "totals")),
+        *stages[2:],
+        stages[3],
+    ]
+    assert check_graph(wrong) == [
+        "run reads words, which does not stand before it",
+        "words reads words, which does not stand before it",
+        "words reads totals, which does not stand before it",
+        "total stands twice",
+    ]
