@@ -20,11 +20,11 @@ test: install  ## the test suite, under four minutes on two cores
 test-all: install test-integrations $(BROWSER)/.installed  ## the long suites too: statistics, servers, kills, browsers, the frameworks of the field
 	@$(TESTS) -m slow
 
-test-integrations: $(INTEGRATIONS)/.installed  ## citations from real LangChain, LlamaIndex and Semantic Kernel objects, in an environment of their own
-	@PYTHONPATH=. RAG_EVAL_REQUIRE_INTEGRATIONS=1 $(INTEGRATIONS)/bin/python -m pytest -c /dev/null --rootdir tests/citations --noconftest -p no:cacheprovider -q tests/citations/test_citations_projections.py
+test-integrations: $(INTEGRATIONS)/.installed  ## real LangChain, LlamaIndex and Semantic Kernel objects, and ppi-python, in an environment of their own
+	@PYTHONPATH=. RAG_EVAL_REQUIRE_INTEGRATIONS=1 $(INTEGRATIONS)/bin/python -m pytest -c /dev/null --rootdir tests --noconftest -p no:cacheprovider -q tests/citations/test_citations_projections.py tests/uncertainty/test_uncertainty_ppi_python.py
 
 $(INTEGRATIONS)/.installed: requirements-integrations.lock | $(STAMP)
-	@echo "Setting up $(INTEGRATIONS): the frameworks that rag_eval reads objects of; semantic-kernel and ragas exclude each other, so they have an environment of their own."
+	@echo "Setting up $(INTEGRATIONS): the frameworks that rag_eval reads objects of, and ppi-python; semantic-kernel and ragas exclude each other, so they have an environment of their own."
 	@$(PYTHON) -m venv $(INTEGRATIONS)
 	@$(BIN)/uv pip install --quiet --python $(INTEGRATIONS)/bin/python --require-hashes -r requirements-integrations.lock
 	@touch $@
