@@ -220,7 +220,7 @@ def _verdict_lines(result: FileVerdicts) -> Iterator[str]:
         also = f"; also {', '.join(more)}" if more else ""
         yield (
             f"  line {result.lines[place]}: {code}{f' [{field}]' if field else ''}"
-            f"{_found(result.records[place], field)}{also}"
+            f"{_quote_field(result.records[place], field)}{also}"
         )
     if not verdicts.live:
         yield (
@@ -237,7 +237,7 @@ def _verdict_lines(result: FileVerdicts) -> Iterator[str]:
             yield f"not tried, for no citation says what it needs: {', '.join(skipped)}"
 
 
-def _found(record: dict[str, Any], field: str) -> str:
+def _quote_field(record: dict[str, Any], field: str) -> str:
     value: Any = record
     for part in field.split(".") if field else ():
         value = value.get(part) if isinstance(value, dict) else None

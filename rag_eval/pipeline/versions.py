@@ -320,7 +320,7 @@ class Versions:
         about = self._statement(definition)
         if not about["files"]:
             return []
-        packages = [name for name in self._named(about) if self._is_package(name)]
+        packages = [name for name in self._find_modules(about) if self._is_package(name)]
         folders = [self._sources[name].parent for name in (definition[0], *packages)]
         return sorted(
             path
@@ -422,7 +422,7 @@ class Versions:
             return self._defined(inner, attribute) if attribute and name else self._all(inner)
         return self._defined(module, name) if module in self._sources else []
 
-    def _named(self, about: Mapping[str, Any]) -> Iterator[str]:
+    def _find_modules(self, about: Mapping[str, Any]) -> Iterator[str]:
         """Find the modules that strings name, after filling in patterns."""
         for pattern in about["modules"]:
             yield from fnmatch.filter(self._sources, pattern)
@@ -449,7 +449,7 @@ class Versions:
             elif name in about["imports"] or name in whole["imports"]:
                 place, inner = about["imports"].get(name) or whole["imports"][name]
                 found[use] = self._imported(place, inner, attribute)
-        for name in self._named(about):
+        for name in self._find_modules(about):
             if not self._is_package(name) and not name.startswith(CHOSEN):
                 found[f"={name.rpartition('.')[2]}"] = self._all(name)
         return found

@@ -13,8 +13,8 @@ import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.corpus.chunking import front_matter
-from rag_eval.trust.guard import make_findings
 from rag_eval.trust.sentences import asks, place
+from rag_eval.trust.verdicts import make_findings
 from rag_eval.trust.wording import Streams, Vocabulary, expand_ranges, word_spans
 
 _Hashes = npt.NDArray[np.uint64]

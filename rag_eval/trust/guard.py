@@ -20,6 +20,7 @@ from rag_eval.core.rows import read_rows
 from rag_eval.trust.addressing import find_addressing
 from rag_eval.trust.reading import View, read
 from rag_eval.trust.rules import RuleSet
+from rag_eval.trust.verdicts import make_findings
 
 # ---- Screening
 
@@ -30,15 +31,6 @@ _BORDER = 200
 """Characters of a title's end and of its text's beginning that are read together."""
 
 Finding = tuple[int, int, int, str, str, str, str]
-
-
-def make_findings(rows: Sequence[tuple[int | str, ...]]) -> pd.DataFrame:
-    """Make a FINDINGS frame of rows in the order of its columns."""
-    kinds = {
-        name: "int64" if column.kind == "int" else "str"
-        for name, column in FINDINGS.columns.items()
-    }
-    return FINDINGS.check(pd.DataFrame(rows, columns=list(kinds)).astype(kinds))
 
 
 def _grade(severity: str, view: View) -> str:

@@ -17,8 +17,8 @@ import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, IntArray
 from rag_eval.corpus.analyzer import Analyzer, count_matrix
-from rag_eval.trust.guard import make_findings
 from rag_eval.trust.sentences import CLOSED_CLASS, SentenceForm, form_of, sentences_of
+from rag_eval.trust.verdicts import make_findings
 
 # ---- Terms of documents and sentences in one vocabulary, and a latent space
 

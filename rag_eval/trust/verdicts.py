@@ -1,6 +1,6 @@
 """Turn findings about documents into a verdict for each chunk: clean, warning or blocked."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -26,6 +26,15 @@ _FACTS = (
     "freshness",
     "date",
 )
+
+
+def make_findings(rows: Sequence[tuple[int | str, ...]]) -> pd.DataFrame:
+    """Make a FINDINGS frame of rows in the order of its columns."""
+    kinds = {
+        name: "int64" if column.kind == "int" else "str"
+        for name, column in FINDINGS.columns.items()
+    }
+    return FINDINGS.check(pd.DataFrame(rows, columns=list(kinds)).astype(kinds))
 
 
 def findings_of_chunks(

@@ -8,8 +8,13 @@ from hypothesis import strategies as st
 
 from rag_eval.core.config import EVIDENCE_TRUST
 from rag_eval.core.frames import CHUNKS
-from rag_eval.trust.guard import make_findings
-from rag_eval.trust.verdicts import ALLOWED, BESIDE, chunk_verdicts, findings_of_chunks
+from rag_eval.trust.verdicts import (
+    ALLOWED,
+    BESIDE,
+    chunk_verdicts,
+    findings_of_chunks,
+    make_findings,
+)
 
 PLACES = [("a", 0, 10), ("a", 10, 20), ("a", 25, 40), ("b", 0, 5), ("c", 0, 9)]
 """Chunks; characters 20 to 25 of "a" are in none."""
