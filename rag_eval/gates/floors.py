@@ -134,7 +134,9 @@ class TrustGate(Gate):
         without_bounds = {**figure, "ci_low": None, "ci_high": None}
         floor = Floor(measure="avg_trust_score", direction=">=", bound=gates.min_trust)
         judged = judge_floor(floor, without_bounds, gates.min_queries)
-        yield judged._replace(evidence=judged.evidence | known_figures(figure, *_ESTIMATE))
+        if figure.get("value") is not None:
+            judged = judged._replace(evidence=judged.evidence | known_figures(figure, *_ESTIMATE))
+        yield judged
 
 
 MAX_EXAMPLES = 20
