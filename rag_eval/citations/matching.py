@@ -273,7 +273,7 @@ def _unite(spans: Spans, words: Words) -> Spans:
     query, doc, low, high = united.query, united.doc, united.start, united.end
     group = np.cumsum(np.concatenate([[0], (np.diff(query) != 0) | (np.diff(doc) != 0)]))
     width = int(high.max()) + 1
-    # the furthest end so far; every later group starts beyond it
+    # The furthest end so far. Every later group starts beyond it.
     reach = np.maximum.accumulate(group * width + high)
     opens = np.concatenate([[True], group[1:] * width + low[1:] > reach[:-1]])
     first = np.flatnonzero(opens)

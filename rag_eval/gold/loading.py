@@ -185,7 +185,7 @@ def _report_unmatched(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GoldSet:
-    """Everything a gold set says, before any corpus is looked at."""
+    """All files of a gold set, read but not yet resolved in a corpus."""
 
     name: str
     version: str

@@ -228,7 +228,7 @@ def _innermost_sections(document: np.ndarray, start: np.ndarray, corpus: Catalog
     keys = corpus.section_document[order] * size + starts[order]
     position = np.searchsorted(keys, document * size + start, side="right") - 1
     is_open = position >= 0
-    while is_open.any():  # each step leaves an inner section that ended for the one around it
+    while is_open.any():  # each step leaves an ended inner section for the section around it
         row = order[np.maximum(position, 0)]
         same = is_open & (corpus.section_document[row] == document)
         holds = same & (ends[row] > start)

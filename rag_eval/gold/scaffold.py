@@ -232,7 +232,7 @@ def list_corpus_root(settings_file: Path, root: Path) -> None:
 
     Raises InputError (`unwritable_settings`) where the file cannot be read or written.
     """
-    target = settings_file.resolve()  # a link to the file stays a link
+    target = settings_file.resolve()  # write through a symbolic link instead of replacing it
     try:
         document = tomlkit.parse(target.read_text(encoding="utf-8") if target.exists() else "")
         roots = document.setdefault("corpus_roots", tomlkit.array())

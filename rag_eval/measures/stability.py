@@ -1,4 +1,4 @@
-"""Whether a question finds the same evidence, close to itself, however it is put."""
+"""Measure how much evidence changes with the wording and how far it lies from the question."""
 
 import dataclasses
 from typing import Literal, NamedTuple
@@ -124,7 +124,7 @@ def _divide(part: IntArray, whole: IntArray) -> FloatArray:
     return share
 
 
-# ---- Whether a question finds the same evidence, close to itself, however it is put.
+# ---- Measure how much evidence changes with the wording and how far it lies from the question.
 
 STABLE_BELOW, TRANSITIONAL_BELOW, DELTA_S_TARGET = 0.40, 0.60, 0.45
 RBO_CONVERGENT, RBO_CHAOTIC = 0.5, 0.2

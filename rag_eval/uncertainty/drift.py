@@ -45,7 +45,7 @@ def _compute_wealth(before: FloatArray, gains: FloatArray, stakes: FloatArray) -
 
 
 def _log_capital(wealth: FloatArray, count: Any) -> Any:
-    """Compute the logarithm of the e-value over the last axis: what waits and all wealth."""
+    """Compute the logarithm of the e-value over the last axis, the parts of the wealth."""
     waits = np.log(_unstaked(count))[..., None]
     parts = np.concatenate([wealth, np.broadcast_to(waits, (*wealth.shape[:-1], 1))], axis=-1)
     return np.logaddexp.reduce(parts, axis=-1)

@@ -209,7 +209,7 @@ def fit_head(
     if len(train) > 1:  # of a single group nothing can be held out: the strongest penalty stands
         chosen, log_odds = _choose_penalty(regression, penalties[:considered], weight, train)
     found = regression.solve(weight[None], penalties[chosen][None])[0, 0]
-    # The right penalty is uncertain too. The next weaker one widens the interval by that.
+    # The best penalty is uncertain too. Fit with the next weaker penalty to widen the interval.
     weaker = penalties[min(chosen + 1, len(PENALTIES) - 1)]
     covariance = back @ regression.covariance(found, weight, weaker, labelled.group) @ back.T
     calibrator: Calibrator = Uncalibrated()

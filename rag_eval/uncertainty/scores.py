@@ -243,7 +243,7 @@ def group_intervals(
     defined = np.isnan(drawn).mean(axis=0) <= MAX_UNDEFINED
     if not defined.any():
         return ends
-    # "weibull" expects 95 % between the ends, not 95 % of resamples - 1 steps
+    # "weibull" quantiles have 95 % of the probability between the ends for any number of resamples
     ends[:, defined] = np.nanquantile(drawn[:, defined], LEVELS, axis=0, method="weibull")
     stretched: FloatArray = value + (ends - value) * _stretch(n_groups)
     return stretched

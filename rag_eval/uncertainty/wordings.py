@@ -157,7 +157,7 @@ class Branch(Stored):
         judged: FloatArray,
         group_ids: Sequence[str],
     ) -> FloatArray:
-        """Predict as `WordingsModel.predict`, by the fit that did not see the group."""
+        """Predict like `WordingsModel.predict`, with the fit that did not see the group."""
         fold = np.array([self.fold_of_group.get(group, -1) for group in group_ids], dtype=int)
         result = np.full(len(signals), np.nan)
         for number in np.unique(fold):

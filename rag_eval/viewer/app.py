@@ -285,7 +285,7 @@ def find_run(home: Path, run_id: str) -> KeptRun:
     HTTPException
         404: there is none of this id.
     InputError
-        It is not as it was kept.
+        The files of the run are damaged.
     """
     path = home / "runs" / f"{run_id}.json"
     if not re.fullmatch(RUN_ID, run_id) or not path.is_file():

@@ -99,7 +99,7 @@ class Context:
     document: str
     """`doc_id`, else `id`, else a name made of the text's hash."""
     text: str
-    """May be empty where an id names it."""
+    """The text may be empty if an id names the context."""
     snippet: str = ""
     """`id` where both stand there: the system's name of the passage."""
     named: bool = True

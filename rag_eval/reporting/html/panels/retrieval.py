@@ -136,7 +136,7 @@ WORST_PAIRS: Final = 20
 MAX_WORDINGS: Final = 12
 """A larger matrix cannot be read as a picture."""
 FULL_CELLS: Final = 6
-"""From so many wordings on the cells of a flip matrix hold no sample sizes: the table does."""
+"""From this number of wordings, the flip matrix leaves sample sizes to the table."""
 APART: Final = 1.04
 """Factor between strategies on a logarithmic axis, so that their bars do not hide each other."""
 SOURCES: Final = {

@@ -123,7 +123,7 @@ FIGURES: Final = (
     ("skill", "Brier skill of the miss rate", None),
 )
 BREAKING: Final = frozenset({"gold", "chunks", "index", "configuration"})
-"""A change of these breaks a line; newer code and other strategies do not."""
+"""Inputs whose change breaks a line. Newer code and other strategies do not break it."""
 GATES: Final = (("passed", GOOD), ("insufficient", WARN), ("failed", BAD))
 MAX_LINES: Final = 8
 MAX_DATES: Final = 6
