@@ -176,10 +176,13 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return row
 
 
-def parse_object(data: bytes | str | None, *, strict: bool = True) -> dict[str, Any] | Fault:
+def parse_object(
+    data: bytes | str | None, *, strict: bool = True, only_floats: bool = False
+) -> dict[str, Any] | Fault:
     """Parse one line to a JSON object.
 
-    With `strict`, NaN, infinity and keys that stand twice are refused.
+    With `strict`, NaN, infinity and keys that stand twice are refused. With `only_floats`, whole
+    numbers that no float holds are refused too.
     """
     text = data if isinstance(data, str) else decode_text(data)
     if isinstance(text, Fault):
@@ -190,7 +193,7 @@ def parse_object(data: bytes | str | None, *, strict: bool = True) -> dict[str, 
                 text,
                 parse_constant=_refuse_constant,
                 parse_float=_read_finite,
-                parse_int=_read_whole,
+                parse_int=_read_whole if only_floats else int,
                 object_pairs_hook=_refuse_duplicates,
             )
             if strict

@@ -424,7 +424,7 @@ def read_object(path: Path) -> dict[str, Any]:
         )
     if path.stat().st_size > MAX_BYTES:
         raise _unreadable(path, None, f"{path.stat().st_size} bytes")
-    value = parse_object(path.read_bytes())
+    value = parse_object(path.read_bytes(), only_floats=True)
     if isinstance(value, Fault):
         raise _unreadable(path, None, value.message)
     return value

@@ -118,6 +118,7 @@ def test_levels_need_places_of_nearly_all_that_was_retrieved(
 class Queries:
     """Two questions: the first with two wordings, the second with one."""
 
+    queries = ("q0", "q1")
     query_of = np.array([0, 0, 1])
 
 
@@ -141,19 +142,20 @@ def scores():
 
 def test_a_wording_that_was_not_run_is_neither_a_miss_nor_a_failure():
     found = scores().limited(np.array([True, False, True]), ["section"])
-    assert found.per_query("document", 2, Queries())[:, 0].tolist() == [1.0, 0.5]
+    assert found.per_query("document", Queries())[:, 0].tolist() == [1.0, 0.5]
     assert found.failed.tolist() == [False, False, False]
     assert np.isnan(found.column("section", "R@10")).all()
-    assert found.ineligible("section", 2, Queries()).all()
-    assert not found.ineligible("document", 2, Queries()).any()
+    assert found.ineligible("section", Queries()).all()
+    assert not found.ineligible("document", Queries()).any()
 
 
 def test_both_sides_of_a_comparison_are_cut_to_the_wordings_of_both():
     whole = scores()
-    assert whole.per_query("document", 2, Queries())[:, 0].tolist() == [0.5, 0.5]
-    assert whole.per_query("document", 2, Queries(), np.array([True, False, True]))[
-        :, 0
-    ].tolist() == [1.0, 0.5]
+    assert whole.per_query("document", Queries())[:, 0].tolist() == [0.5, 0.5]
+    assert whole.per_query("document", Queries(), np.array([True, False, True]))[:, 0].tolist() == [
+        1.0,
+        0.5,
+    ]
 
 
 def test_progress_says_how_many_failed_so_far():

@@ -73,15 +73,11 @@ def test_without_gold_every_ranking_measure_is_ineligible(outputs, settings):
         about["n_spans"],
     ) == (4, 0, 4, 0)
     (measured,) = evaluation.runner.get(RankingMeasures).about.strategies
-    assert {record["value"] for record in measured["measures"]} == {None}
+    assert {record.value for record in measured.measures} == {None}
     assert {
-        (record["n_attempted"], record["n_ineligible"], record["n_scored"])
-        for record in measured["measures"]
+        (record.n_attempted, record.n_ineligible, record.n_scored) for record in measured.measures
     } == {(4, 4, 0)}
-    assert (
-        evaluation.runner.get(StabilityMeasures).about.strategies["bm25"]["delta_s"]["n_scored"]
-        == 4
-    )
+    assert evaluation.runner.get(StabilityMeasures).about.strategies["bm25"].delta_s.n_scored == 4
 
 
 def test_recorded_outputs_open(outputs, settings):
