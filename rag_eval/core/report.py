@@ -30,7 +30,7 @@ from pydantic_core import CoreSchema
 
 from rag_eval.core.errors import Name
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 SCHEMA_FILE: Final = Path(__file__).parent / "retrieval-metrics.schema.json"
 
 # ---- Records, and why a field of one is null.
@@ -1413,7 +1413,7 @@ class Report(Record):
     Reports of earlier versions may lack slices, overlap, history and previous.
     """
 
-    schema_version: Literal[1]
+    schema_version: Literal[2]
     version: str
     run_id: RunId
     timestamp: Timestamp

@@ -109,6 +109,8 @@ class Baseline:
     report: dict[str, Any]
     per_query: pd.DataFrame
     snapshot: Snapshot
+    file: Path
+    """The file of the report."""
 
     @property
     def measured(self) -> MeasuredRun:
@@ -292,11 +294,12 @@ def load_baseline(home: Path, gold_set: str) -> Baseline | None:
         found = file_hash(path) if path.is_file() else "no such file"
         if found != expected:
             raise _damaged(path, found)
-    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    file = folder / "report.json"
+    report = json.loads(file.read_text(encoding="utf-8"))
     per_query, documents, targets = (
         pd.read_parquet(folder / f"{part}.parquet") for part in _PARTS[1:]
     )
-    return Baseline(record, report, per_query, Snapshot(documents, targets))
+    return Baseline(record, report, per_query, Snapshot(documents, targets), file)
 
 
 def try_baseline(home: Path, gold_set: str) -> tuple[Baseline | None, str]:

@@ -391,12 +391,17 @@ MAX_GATES = 1000
 MAX_BYTES = 200_000_000
 
 
-def _unreadable(path: Path, field: str | None, found: str | None) -> InputError:
+def _unreadable(
+    path: Path,
+    field: str | None,
+    found: str | None,
+    message: str = "not a whole report as rag-eval wrote it",
+) -> InputError:
     accepted = f"a retrieval-metrics.json of schema_version {SCHEMA_VERSION}, unchanged"
     return InputError(
         Problem(
             "run_unreadable",
-            "not a whole report as rag-eval wrote it",
+            message,
             file=str(path),
             field=field,
             found=found,
@@ -438,8 +443,12 @@ def whole_report(report: Mapping[str, Any], path: Path) -> None:
     InputError
         The report breaks its schema, was changed after it was written, or has too many gates.
     """
-    if report.get("schema_version") != SCHEMA_VERSION:
-        raise _unreadable(path, "schema_version", str(report.get("schema_version")))
+    version = report.get("schema_version")
+    if version != SCHEMA_VERSION:
+        if not isinstance(version, int):
+            raise _unreadable(path, "schema_version", str(version))
+        message = "the report is of another version of rag-eval"
+        raise _unreadable(path, "schema_version", str(version), message)
     fault = first_fault(report)
     if fault is not None:
         raise _unreadable(path, *fault)

@@ -277,12 +277,13 @@ def test_what_is_no_whole_report_is_refused(tmp_path):
     path = tmp_path / "r.json"
     for report in (
         {},
-        {"schema_version": 1},
         {"schema_version": 2},
-        {"schema_version": 1, "gates": [], "content_hash": content_hash({"gates": []})},
+        {"schema_version": 2, "gates": [], "content_hash": content_hash({"gates": []})},
     ):
         with pytest.raises(InputError, match="run_unreadable"):
             whole_report(report, path)
+    with pytest.raises(InputError, match="another version of rag-eval.*found: 1.*version 2"):
+        whole_report({"schema_version": 1}, path)
     with pytest.raises(InputError, match="run_not_found"):
         read_object(path)
 
