@@ -282,7 +282,7 @@ def test_what_is_no_whole_report_is_refused(tmp_path):
     ):
         with pytest.raises(InputError, match="run_unreadable"):
             whole_report(report, path)
-    with pytest.raises(InputError, match="another version of rag-eval.*found: 1.*version 2"):
+    with pytest.raises(InputError, match=r"another version of rag-eval.*found: 1.*version 2"):
         whole_report({"schema_version": 1}, path)
     with pytest.raises(InputError, match="run_not_found"):
         read_object(path)
