@@ -60,7 +60,7 @@ def lines_hash(lines: Iterable[str], length: int = SHORT) -> str:
     return state.hexdigest()[:length]
 
 
-# ---- The version of the code: part of every memo key, because a code change makes results stale
+# ---- The version of the code, which reports and Dagster name
 
 LIBRARIES = (
     "bm25s",
@@ -87,10 +87,14 @@ def library_versions() -> dict[str, str]:
 @functools.cache
 def code_version() -> str:
     """Hash this package's sources and the libraries' versions."""
-    root = Path(__file__).resolve().parents[1]
-    sources = {
+    sources = hash_sources(Path(__file__).resolve().parents[1])
+    return digest({"sources": sources, "libraries": library_versions()})
+
+
+def hash_sources(root: Path) -> dict[str, str]:
+    """Return the SHA-256 of each source and data file below a package, without caches of runs."""
+    return {
         path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(root.rglob("*"))
-        if path.suffix in {".py", ".json", ".yaml"}
+        if path.suffix in {".py", ".json", ".toml", ".yaml"} and path.parent.name != "__pycache__"
     }
-    return digest({"sources": sources, "libraries": library_versions()})
