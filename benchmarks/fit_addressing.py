@@ -1,12 +1,13 @@
 """Fit the weights of the addressing check and write rag_eval/trust/addressing.json.
 
-Fitted on attacks and harmless look-alikes that were written for this project
-(`addressing_attacks.jsonl`, `addressing_lookalikes.jsonl`), on variants of the attacks, and on the
-sentences of public documents and installed packages that the check would look at. Never read:
-BIPIA, the paragraphs of XQuAD, SciFact, the documentation of pandas and this project's gold sets.
+The data of the fit are attacks and harmless look-alikes that were written for this project
+(`addressing_attacks.jsonl`, `addressing_lookalikes.jsonl`), and variants of the attacks. Clean data
+are the sentences of public documents and installed packages that the check would look at. The fit
+never reads BIPIA, the paragraphs of XQuAD, SciFact, the documentation of pandas and this project's
+gold sets.
 
-Logistic regression on the words, pairs and classes that a chi-square test keeps. "held_out" says
-what is found when whole types of attacks, look-alikes and packages are left out of the fitting.
+The model is a logistic regression on the words, pairs and classes that a chi-square test keeps.
+"held_out" has the figures of fits without whole types of attacks, look-alikes and packages.
 """
 
 import hashlib
@@ -39,7 +40,7 @@ PACKAGES = (
     " mlflow hypothesis networkx"
 ).split()
 LEFT_OUT = ("ragas", "langchain", "openai", "instructor", "pandas")
-"""Packages whose texts are prompts to language models, and pandas, which is only measured."""
+"""Packages left out of the fit: their texts are prompts, and pandas is only measured."""
 MOST_TERMS, LEAST_ATTACKS, DIGITS, FOLDS = 6_000, 2, 3, 5
 STRENGTH = 1.0
 ATTACK, VARIANT, LOOKALIKE, CLEAN = 1.0, 0.25, 3.0, 1.0
@@ -82,7 +83,7 @@ def _swapped(text: str, number: int) -> str:
 
 
 def variants(text: str) -> list[str]:
-    """At most MOST_VARIANTS other wordings, the same for the same text."""
+    """Rewrite an attack in at most MOST_VARIANTS ways; equal texts give equal variants."""
     number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
     found = [_swapped(text, number % 7 + 1)]
     for step in (0, 5):
@@ -100,7 +101,7 @@ def fold_of(name: str) -> int:
 
 
 def _readmes() -> list[tuple[str, str]]:
-    """Paragraphs of what installed packages say of themselves."""
+    """Return (source, paragraph) of the descriptions of installed packages."""
     found = []
     for distribution in importlib.metadata.distributions():
         name = distribution.metadata["Name"]
@@ -113,7 +114,7 @@ def _readmes() -> list[tuple[str, str]]:
 
 
 def clean_documents(folder: Path) -> list[tuple[str, str]]:
-    """(source, text) of documents without attacks."""
+    """Return (source, text) of documents without attacks."""
     found = [(f"docs {package}", text) for package in PACKAGES for text in _installed(package)]
     found += _readmes()
     corpora = planting.corpora(folder)
@@ -142,7 +143,7 @@ def _installed(package: str) -> list[str]:
 
 
 def sentences(text: str) -> list[tuple[set[str], bool]]:
-    """Features of each sentence that is looked at, and whether it follows the one before."""
+    """Return, for each checked sentence, its features and whether it adjoins the previous one."""
     shown = normalise(text)
     spans = list(sentences_looked_at(shown))
     return [
@@ -152,7 +153,7 @@ def sentences(text: str) -> list[tuple[set[str], bool]]:
 
 
 class Rows:
-    """Sentences as sets of features, with what they are."""
+    """Features of sentences, with the document, kind and group of each sentence."""
 
     def __init__(self) -> None:
         self.features: list[set[str]] = []
@@ -163,7 +164,7 @@ class Rows:
         self.documents = 0
 
     def add(self, kind: str, group: str, text: str) -> list[set[str]]:
-        """Features of the sentences that it added."""
+        """Add the sentences of a text and return their features."""
         found = sentences(text)
         self.features += [its for its, _ in found]
         self.beside += [beside for _, beside in found]
@@ -175,7 +176,7 @@ class Rows:
 
 
 def chosen(rows: Rows, mask: np.ndarray) -> list[str]:
-    """Features in the vocabulary of the attacks that a chi-square test keeps."""
+    """Choose the at most MOST_TERMS features with the highest chi-square statistic."""
     kinds = np.array(rows.kind)
 
     def count(wanted: tuple[str, ...]) -> Counter[str]:
@@ -218,7 +219,7 @@ def fitted(rows: Rows, mask: np.ndarray) -> tuple[dict[str, float], float]:
 def highest(
     rows: Rows, weights: dict[str, float], bias: float, use: np.ndarray, documents: int
 ) -> np.ndarray:
-    """Return the highest score of a sentence in each document; very low where there is none."""
+    """Return the highest score of a sentence in each document; -99 without a sentence."""
     scores = np.full(len(rows.features), -99.0)
     for at in np.flatnonzero(use):
         scores[at] = bias + sum(weights.get(name, 0.0) for name in rows.features[at])
@@ -229,7 +230,7 @@ def highest(
 
 
 def gathered(folder: Path) -> tuple[Rows, list[tuple[str, str]], str]:
-    """All sentences, kind and group of each document, and a hash of the sentences."""
+    """Return all sentences, kind and group of each document, and a hash of the sentences."""
     rows, documents, seen = Rows(), [], hashlib.sha256()
 
     def add(kind: str, group: str, text: str) -> None:
@@ -250,7 +251,7 @@ def gathered(folder: Path) -> tuple[Rows, list[tuple[str, str]], str]:
 
 
 def limit_of(documents: list[tuple[str, str]], scores: np.ndarray) -> float:
-    """The score that so few clean documents and so few look-alikes exceed."""
+    """Return the threshold: at most CLEAN_SHARE and LOOKALIKE_SHARE of documents exceed it."""
     kinds = np.array([kind for kind, _ in documents])
     shares = {"clean": CLEAN_SHARE, "lookalike": LOOKALIKE_SHARE}
     limits = (np.quantile(scores[kinds == kind], 1 - share) for kind, share in shares.items())
@@ -258,7 +259,7 @@ def limit_of(documents: list[tuple[str, str]], scores: np.ndarray) -> float:
 
 
 def held_out(rows: Rows, documents: list[tuple[str, str]]) -> np.ndarray:
-    """Each document's score by weights that were fitted without its group."""
+    """Score each document with weights that were fitted without its group."""
     folds = np.array([fold_of(group) for group in rows.group])
     document_folds = np.array([fold_of(group) for _, group in documents])
     scores = np.full(len(documents), -99.0)

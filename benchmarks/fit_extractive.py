@@ -1,8 +1,9 @@
 """Fit the weights of the extractive answerer and write rag_eval/answers/coefficients.json.
 
 The fit sees SciFact's train claims, half of CLAPnq's questions, and the questions of half of
-XQuAD's paragraphs. The other parts are reported in the file and fit nothing. Gold sets of this
-project are never read. Each set has the same weight. Each model has two logistic regressions:
+XQuAD's paragraphs. The other parts are held out, and the file reports figures on them.
+The fit never reads gold sets of this project. Each set has the same weight. Each model has two
+logistic regressions:
 
 - sentence: whether a unit overlaps a span that people marked, over questions with such a span;
 - signal: whether the best unit is right, over questions with and without an answer in the evidence.
@@ -52,7 +53,10 @@ class Measured:
 def regression(
     parts: list[tuple[np.ndarray, np.ndarray]], sizes: list[int], c: float
 ) -> tuple[np.ndarray, float]:
-    """Fit on standardised columns, with equal weight for each part; return raw columns' weights."""
+    """Fit on standardised columns with equal weight for each part.
+
+    Returns weights for the raw columns, and the intercept.
+    """
     x, y = np.vstack([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
     weight = np.concatenate(
         [np.full(len(part[1]), 1000.0 / size) for part, size in zip(parts, sizes, strict=True)]

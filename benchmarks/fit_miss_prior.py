@@ -1,18 +1,19 @@
 """Fit the prior of miss rates and write rag_eval/uncertainty/prior.json.
 
-Fitted on judged retrievals (miss_any@10) of SciFact, of the sentences of XQuAD with five wordings
-of each question, and of CLAPnq, each retrieved by bm25, vector and hybrid search (LSA vectors;
-MiniLM too where they exist). The gold set pandas_api is never fitted on: the nightly run states
-figures of the shipped prior on it, which would be flattered.
+The data are judged retrievals (miss_any@10) of SciFact, of the sentences of XQuAD with five
+wordings of each question, and of CLAPnq. bm25, vector and hybrid search retrieve each collection
+(LSA vectors; MiniLM too where they exist). The fit leaves out the gold set pandas_api, because the
+nightly run measures the shipped prior on pandas_api.
 
-One ridge logistic regression over signals z-scored per collection and strategy, with an intercept
-for each; every collection has the same weight. The intercept of the prior is their mean, the
-spread says how intercepts and coefficients differ between the collections. Each kind of strategy
-has a prior from its own retrievals, `any` one from all; the intercept and its spread are those of
-all kinds.
+The model is one ridge logistic regression over signals z-scored per collection and strategy. Each
+collection and strategy has an intercept, and every collection has the same weight. The intercept
+of the prior is the mean of these intercepts. The spread says how intercepts and coefficients differ
+between the collections. Each kind of strategy has a prior from the retrievals of its kind. The
+prior `any` comes from all retrievals. All priors share the intercept of `any` and its spread.
 
-`held_out` in the file says what a prior that was fitted without a collection does on it
-(pandas_api: the shipped one): alone, and with 25 outcomes (30 draws, other groups judged).
+`held_out` in the file measures, on each collection, a prior that was fitted without the collection.
+For pandas_api that is the shipped prior. The figures are of the prior alone and of the prior with
+25 outcomes (30 draws, measured on groups without outcomes).
 """
 
 import json
@@ -38,14 +39,14 @@ from rag_eval.uncertainty.scores import Labelled
 
 FITTED_ON = ("scifact", "xquad_sentences", "clapnq")
 K, SEED, DRAWS, FEW, DIGITS = 10, 0, 30, 25, 4
-WEIGHT = 600.0  # outcomes that a collection counts as: its strategies judge the same questions
+WEIGHT = 600.0  # effective outcomes of a collection: its strategies judge the same questions
 PENALTY, OWN_PENALTY = 100.0, 30.0
 
 Sets = Mapping[str, Mapping[str, Labelled]]
 
 
 def datasets() -> dict[str, dict[str, Labelled]]:
-    """Collection -> model/strategy -> outcomes."""
+    """Read the outcomes by collection and by model/strategy."""
     models = {
         name: ("lsa-256", "minilm") if name == "scifact" else ("lsa-256",) for name in COLLECTIONS
     }
@@ -66,7 +67,7 @@ def _stacked(parts: Sequence[Labelled], weight: float) -> tuple[FloatArray, Floa
 
 
 def fit_prior(given: Sets, kind: Kind = "any", *, without: str = "") -> Prior:
-    """Fit the prior of one kind of strategy over FITTED_ON but `without`."""
+    """Fit the prior of one kind of strategy over FITTED_ON except `without`."""
     sets = {name: given[name] for name in FITTED_ON if name != without}
     intercepts, shared, spread = _fitted(sets)
     if kind != "any":
@@ -86,7 +87,7 @@ def fit_prior(given: Sets, kind: Kind = "any", *, without: str = "") -> Prior:
 
 
 def _fitted(sets: Sets) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Intercepts of the parts, coefficients, and how these differ between the collections."""
+    """Return the intercepts of the parts, the coefficients, and their spread over collections."""
     parts = [part for its in sets.values() for part in its.values()]
     stacked = [_stacked(list(its.values()), WEIGHT) for its in sets.values()]
     z, y, w = (np.concatenate([each[i] for each in stacked]) for i in range(3))
@@ -106,12 +107,12 @@ def _fitted(sets: Sets) -> tuple[FloatArray, FloatArray, FloatArray]:
 
 
 def kind_of(key: str) -> Kind:
-    """Kind of a model/strategy."""
+    """Return the kind of strategy in a key `model/strategy`."""
     return next(kind for kind in PRIOR_KINDS if kind == key.split("/")[1])
 
 
 def skill(predicted: FloatArray, missed: FloatArray) -> float:
-    """Brier skill against the base rate of the same outcomes."""
+    """Compute the Brier skill against the base rate of the same outcomes."""
     return float(1 - ((predicted - missed) ** 2).mean() / (missed.mean() * (1 - missed.mean())))
 
 
@@ -135,7 +136,7 @@ def draw_skill(part: Labelled, prior: Prior | None, n: int) -> FloatArray:
 
 
 def held_out(sets: Sets, name: str) -> dict[str, dict[str, float]]:
-    """What a prior fitted without a collection does on it."""
+    """Measure, on a collection, the prior that was fitted without the collection."""
     figures = {}
     for strategy, part in sets[name].items():
         prior = fit_prior(sets, kind_of(strategy), without=name)

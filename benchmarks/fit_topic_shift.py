@@ -1,14 +1,15 @@
 """Fit the weights of the topic-shift check and write rag_eval/trust/shift_coefficients.json.
 
-Fitted on sentences moved between public documents: questions that people asked, tasks made of
-titles, statements of other documents and orders with code, planted into a small share of a corpus
-at a time. Hosts: SQuAD paragraphs, SciFact abstracts, CLAPnq passages and the documentation of
-numpy, scipy and scikit-learn. Never read: BIPIA, the paragraphs of XQuAD (of which only the
-questions are planted elsewhere), the documentation of pandas, and this project's gold sets.
+The data are sentences moved between public documents: questions that people asked, tasks made of
+titles, statements of other documents and orders with code. They are planted into a small share of a
+corpus at a time. Such a corpus is a host: SQuAD paragraphs, SciFact abstracts, CLAPnq passages and
+the documentation of numpy, scipy and scikit-learn. The fit never reads BIPIA, the paragraphs of
+XQuAD, the documentation of pandas, and this project's gold sets. Only the questions of XQuAD are
+planted.
 
-One logistic regression, each host of equal weight. The thresholds are where the highest sentence of
-so many clean documents exceeds them. "held_out" says for each host what weights and thresholds find
-that were fitted without it.
+The model is one logistic regression with equal weight for each host. A fixed share of clean
+documents has a sentence above a threshold. "held_out" holds, for each host, the figures of weights
+and thresholds that were fitted without the host.
 """
 
 import dataclasses
@@ -30,7 +31,7 @@ PLANTED_WEIGHT = 0.3
 
 @dataclasses.dataclass
 class Host:
-    """A corpus: features of its clean sentences and of those planted into it."""
+    """A corpus: features of its own sentences and of the sentences planted into it."""
 
     clean: np.ndarray
     document_of: np.ndarray
@@ -76,7 +77,7 @@ def measured(documents: list[str], plants: dict[str, list[str]], rng: np.random.
 
 
 def fitted(hosts: list[Host]) -> tuple[np.ndarray, float, float, float]:
-    """Weights, bias and the thresholds of formed and plain sentences."""
+    """Fit the weights, the bias, and the thresholds of formed and of plain sentences."""
     x = np.vstack([part for host in hosts for part in (host.clean, host.planted)])
     y = np.concatenate(
         [part for host in hosts for part in (np.zeros(len(host.clean)), np.ones(len(host.planted)))]
@@ -105,7 +106,7 @@ def fitted(hosts: list[Host]) -> tuple[np.ndarray, float, float, float]:
 
 
 def _highest(host: Host, slope: np.ndarray, bias: float, *, formed: bool) -> np.ndarray:
-    """Return the highest score of a formed, or a plain, sentence in each clean document."""
+    """Return the highest score of the formed (or plain) sentences of each clean document."""
     result = np.full(int(host.document_of.max()) + 1, -99.0)
     rows = host.formed == formed
     np.maximum.at(result, host.document_of[rows], host.clean[rows] @ slope + bias)

@@ -58,7 +58,7 @@ REPLACED = (
     (re.compile(r"\d{8}T\d{9}Z-[0-9a-f]{8}"), "<run>"),
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)?"), "<time>"),
 )
-# Keys that identify the elements of a list, tried in this order; else the position does.
+# Keys that identify the elements of a list, tried in this order. Their fallback is the position.
 IDENTITIES = [
     keys.split()
     for keys in (
@@ -113,11 +113,11 @@ class Checkout:
         self.environment = {**kept, **FIXED, "PYTHONPATH": str(self.folder)}
 
     def python(self, cwd: Path, code: str, *arguments: str) -> str:
-        """Run Python code on this checkout; returns standard output."""
+        """Run Python code on this checkout and return its standard output."""
         command = [sys.executable, "-c", code, *arguments]
         options = {"cwd": cwd, "env": self.environment, "capture_output": True, "text": True}
         done = subprocess.run(command, check=False, **options)
-        if done.returncode not in {0, 2}:  # 2: a required gate did not pass
+        if done.returncode not in {0, 2}:  # exit code 2: a required gate did not pass
             sys.exit(f"{arguments} exited with {done.returncode}:\n{done.stderr[-3000:]}")
         return done.stdout
 
@@ -127,7 +127,7 @@ class Checkout:
         return self.python(cwd, f"{start}; {self.function}()", *arguments)
 
     def neutral(self, value: Any) -> Any:
-        """Take run ids, times and folders of this machine out of a value."""
+        """Replace the run ids, times and folders of this machine in a value."""
         if not isinstance(value, str):
             return value
         data = data_folder()
@@ -374,7 +374,7 @@ def shown(value: Any) -> str:
 def print_differences(
     old: dict[str, Any], new: dict[str, Any], names: list[str], allow_file: Path | None
 ) -> int:
-    """Print all differences of the named parts; returns the exit code."""
+    """Print all differences of the named parts and return the exit code."""
     parts = [found["parts"] for found in (old, new)]
     names = names or sorted(parts[0].keys() | parts[1].keys())
     lines = []

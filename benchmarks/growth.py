@@ -3,8 +3,8 @@
     growth.py 10000 100000
 
 The passages are those of `nightly.py`. Each size has a process of its own. Prints a JSON line for
-each size with the seconds of every stage, and one with log(t2 / t1) / log(n2 / n1) of each stage:
-1 where the time grows as the number of passages does.
+each size with the seconds of every stage. A last line has log(t2 / t1) / log(n2 / n1) of each
+stage. The value is 1 when the time is proportional to the number of passages.
 """
 
 import argparse

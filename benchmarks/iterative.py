@@ -54,7 +54,7 @@ Search = Callable[[list[str]], Ranking]
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Questions, a base, a second retriever, and recall@10 of any rows."""
+    """One benchmark: questions, a base retriever, a second retriever, and recall@10 of rows."""
 
     bench: str
     name: str
@@ -65,14 +65,14 @@ class Case:
     other: Search
     cosine: bool
     recall: Callable[[np.ndarray, np.ndarray], np.ndarray]
-    """(rows [n, depth], places of the questions [n]) -> [n]."""
+    """Recall@10 [n] of chunk rows [n, depth] for the questions at places [n]."""
     query_vectors: Float32Array
     chunk_vectors: Float32Array
     question: np.ndarray | None = None
 
 
 class Embedder:
-    """MiniLM vectors: those of the file, and the model's for texts that it does not have."""
+    """MiniLM vectors from the file, or from the model for a text that the file lacks."""
 
     def __init__(self, path: Path) -> None:
         names, self._vectors = read_vectors(path)
@@ -197,7 +197,7 @@ def pandas_cases(home: Path) -> Iterator[Case]:
 
 
 def calibrated(batch: RankedBatch, missed: np.ndarray, groups: np.ndarray) -> Risk:
-    """Out-of-fold miss rates: a question's is of the model that did not see its group."""
+    """Predict miss rates out of fold: no model saw the group of a question that it predicts."""
     from sklearn.impute import SimpleImputer
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
@@ -289,7 +289,7 @@ def main(wanted: list[str]) -> None:
                 skipped("iterative scifact", "the public data is not there; set RAG_EVAL_TEST_DATA")
             for case in scifact_cases(data) if data else ():
                 measure(case)
-        except InputError as error:  # the model is not on this machine
+        except InputError as error:  # the MiniLM model is not on this machine
             skipped("iterative scifact", str(error))
     if not wanted or "pandas_api" in wanted:
         with tempfile.TemporaryDirectory() as home:

@@ -1,4 +1,4 @@
-"""Measures beside the libraries underneath, in the same run.
+"""Time measures against the underlying libraries in one run.
 
 measures: 10,000 rankings of 100 documents under 8 labels, against ir-measures on ready frames.
 bootstrap: 10,000 clustered resamples of 20 measures x 300 queries, against one matrix product of
@@ -31,7 +31,7 @@ SHORTEST = 100
 
 def measure_rankings() -> None:
     rng = np.random.default_rng(13)
-    # 200 candidates a query, each once
+    # Each query has 200 distinct candidates.
     pool = rng.integers(0, 40_000, size=(N, 1)) + np.argsort(rng.random((N, 200)), axis=1)
     items = pool[:, :DEPTH].copy()
     places = np.argsort(rng.random((N, 200)), axis=1)[:, :JUDGED]
@@ -71,7 +71,7 @@ def measure_rankings() -> None:
 
 def measure_bootstrap() -> None:
     rng = np.random.default_rng(13)
-    # means of 0.67: no measure takes the closed form
+    # With these means of 0.67, no measure takes the closed form.
     values = rng.binomial(6, rng.beta(2, 1, size=(QUERIES, MEASURES))) / 6
     groups = np.concatenate([np.arange(240), np.arange(60)])
     seeds = itertools.count()  # equal seeds would give cached draws

@@ -1,6 +1,6 @@
 """Measure miss rates on public data against the bars of docs/uncertainty.md.
 
-Prints one JSON line a figure, with `bar` and `met` (null where no bar is set); progress goes to
+Prints one JSON line for each figure, with `bar` and `met` (null without a bar). Progress goes to
 stderr. `--only SECTION ...` runs some sections. Folds never split a group. Intervals resample
 groups. The public data is read from RAG_EVAL_TEST_DATA.
 """
@@ -44,7 +44,7 @@ BARS = {
 """Least AUROC and Brier skill."""
 SIZES, SMALL_SIZES = (25, 50, 100, 200, 400), (25, 100)
 DEPTH = 1000
-"""Ranks of the lists that conformal K looks at."""
+"""Number of ranks in the lists that conformal K looks at."""
 OUTCOMES, SECONDS = 1000, 60.0
 QUERIES, LISTED = 10_000, 100
 
@@ -109,7 +109,7 @@ def _emit_baselines(section: str, about: dict[str, Any], data: Judged, labelled:
 
 
 def xquad() -> None:
-    """Judge new questions, and questions of which other wordings were judged, on XQuAD."""
+    """Judge new questions, and new wordings of judged questions, on XQuAD."""
     for strategy in STRATEGIES:
         labelled = judged("xquad_sentences", strategy).labelled(K)
         about = {"strategy": strategy, "vectors": "lsa-256"}
@@ -130,7 +130,7 @@ def xquad() -> None:
 
 
 def prior() -> None:
-    """Judge priors that were fitted without the collection that they are applied to."""
+    """Judge priors on collections that the priors were not fitted on."""
     sets = priors.datasets()
     progress("prior: collections")
     gains: dict[int, list[float]] = {}
@@ -189,14 +189,14 @@ def conformal() -> None:
                 "within_depth_riskiest_third": float(np.isfinite(riskiest).mean()),
             }
             bars = {"coverage": Bar(result.level - 0.01)}
-            if result.method == "mondrian":  # at 95 % its riskiest third has no K
+            if result.method == "mondrian":  # At 95 % the riskiest third has no K.
                 bars = {"riskiest_third": Bar(0.9)} if result.level == 0.9 else {}
             emit("conformal", figures, bars)
         progress(f"conformal {strategy}")
 
 
 def _gold_ranks(data: Judged) -> tuple[np.ndarray, np.ndarray]:
-    """Give the rank of every gold item, inf beyond the depth, and its query."""
+    """Return the rank of every gold item (inf beyond the depth), and the row of its query."""
     query, place = np.nonzero(data.relevant)
     lacking = np.repeat(np.arange(len(data.n_gold)), data.n_gold - data.relevant.sum(axis=1))
     ranks = np.concatenate([place + 1.0, np.full(len(lacking), np.inf)])
@@ -207,7 +207,7 @@ def _gold_ranks(data: Judged) -> tuple[np.ndarray, np.ndarray]:
 
 
 def speed() -> None:
-    """Time signals against retrieving, and everything that is done with 1,000 outcomes."""
+    """Time signals against retrieving, and a whole calibration with 1,000 outcomes."""
     for strategy in ("bm25", "vector"):
         _time_signals(strategy)
     data = judged("scifact", "bm25", "minilm")

@@ -27,7 +27,7 @@ REPEATS, SEED, K = 20, 0, 10
 
 
 def _right(extracts: list[Extract], rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Whether each answer cites a rationale, and whether its claim has one, bool [n]."""
+    """Return whether each answer cites a rationale, and whether its claim has any: bool [n]."""
     its = collection("scifact")
     documents = sorted(
         document["_id"] for document in json_lines(folder() / "scifact" / "corpus.jsonl")
@@ -57,14 +57,14 @@ def _right(extracts: list[Extract], rows: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def _leave_group_out(values: np.ndarray, counted: np.ndarray, group: np.ndarray) -> np.ndarray:
-    """Mean of the other groups' values that count, for each question, [n]."""
+    """Compute for each question the mean of the counted values in other groups, [n]."""
     total, n = np.bincount(group, values * counted), np.bincount(group, counted)
     share: np.ndarray = (total.sum() - total) / np.maximum(n.sum() - n, 1)
     return share[group]
 
 
 def _difference(a: np.ndarray, b: np.ndarray, group: np.ndarray) -> dict[str, float]:
-    """Mean of a - b with its interval over groups."""
+    """Compute the mean of a - b with its interval over groups."""
     change = paired_comparison(a, b, group, SEED, higher_is_better=False)
     return {
         "value": float(change.delta[0]),

@@ -111,17 +111,17 @@ class Judged:
     n_gold: Ints
 
     def missed(self, k: int = 10) -> npt.NDArray[np.bool_]:
-        """miss_any@k."""
+        """Return miss_any@k of each question, bool [n]."""
         return self.first_gold > k
 
     def labelled(self, k: int = 10) -> Labelled:
-        """Signals and outcomes of the target miss_any@k; every row was certain to be judged."""
+        """Return signals and outcomes of miss_any@k. Weights are 1, because every row is judged."""
         weight, group = np.ones(len(self.first_gold)), self.collection.group
         found = signals(self.batch, k)
         return Labelled(SIGNALS, found, self.missed(k), group, weight, self.collection.question)
 
     def original(self) -> npt.NDArray[np.bool_]:
-        """Which rows are original wordings."""
+        """Mark the rows of original wordings, bool [n]."""
         return np.array([name == "original" for name in self.collection.wording])
 
 
@@ -133,7 +133,7 @@ def folder() -> Path:
 
 
 def group_questions(question: Ints, document: Ints, n: int) -> Ints:
-    """Group of each of n questions, [n]: those that share a relevant document belong together."""
+    """Return the group of each of n questions; questions with a common gold document share it."""
     pairs = question.astype(str).tolist(), document.astype(str).tolist()
     return pd.factorize(np.array(group_ids(list(map(str, range(n))), *pairs)))[0]
 

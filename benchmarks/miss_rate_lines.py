@@ -1,4 +1,4 @@
-"""JSON lines of `miss_rate.py`: figures, their bars, and whether these are met."""
+"""JSON lines of `miss_rate.py`: figures, their bars, and whether the figures meet the bars."""
 
 import dataclasses
 import json
@@ -14,13 +14,13 @@ FIGURES = ("auroc", "brier", "skill", "log_loss", "slope", "intercept", "observe
 
 
 class Bar(NamedTuple):
-    """What a figure must reach, the ends included; None: no limit on that side."""
+    """Inclusive limits of a figure; None means no limit on that side."""
 
     least: float | None = None
     most: float | None = None
 
     def is_met(self, value: float | None) -> bool:
-        """Say whether a figure lies inside; an undefined one does not."""
+        """Return whether a figure lies within the limits; an undefined figure does not."""
         if value is None or not math.isfinite(value):
             return False
         least = -math.inf if self.least is None else self.least
@@ -32,14 +32,15 @@ class Bar(NamedTuple):
 
 
 def progress(text: str) -> None:
-    """Say on stderr what was done."""
+    """Print a line on stderr with the seconds since the start."""
     print(f"{time.perf_counter() - STARTED:7.1f} s  {text}", file=sys.stderr, flush=True)
 
 
 def emit(section: str, figures: dict[str, Any], bars: dict[str, Bar] | None = None) -> bool | None:
     """Print one line; `met` is null without a bar.
 
-    Bars look at figures before they are rounded, at `value` where they have an interval.
+    A bar is compared with the figure before rounding. A figure with an interval is compared by its
+    `value`.
     """
     met = {name: bar.is_met(_value(figures[name])) for name, bar in (bars or {}).items()}
     line = {
@@ -68,7 +69,7 @@ def _round(value: Any) -> Any:
 
 
 def validation_figures(found: Validation) -> dict[str, Any]:
-    """Give denominators, and every figure with its interval or beside its null."""
+    """Return the denominators, the figures with intervals, and the ECE with its chance limit."""
     counted = {name: getattr(found, name) for name in ("n", "groups", "misses", "repeats")}
     figures = {name: getattr(found, name).to_json() for name in FIGURES}
     return {**counted, **figures, "ece": dataclasses.asdict(found.ece)}

@@ -3,7 +3,7 @@
     nightly.py                         the bundled pandas_api
     nightly.py --questions 10000       a synthetic set: three wordings a question, four strategies
 
-The second process of a home is the reference of the first: it reuses what did not change. Each
+The second process in a home reuses the unchanged results of the first process. Each
 process counts its imports, its MLflow run and its page. Goals for pandas_api on two quiet cores:
 20 s for the first process, 6 s for the second. Prints one JSON line for each process.
 """
@@ -45,7 +45,7 @@ nightly: false
 
 
 def write_synthetic(folder: Path, n_questions: int, n_passages: int) -> None:
-    """Write a gold set over passages of made-up words, whose frequencies fall off with rank."""
+    """Write a gold set over passages of made-up words with frequencies that fall with rank."""
     rng = random.Random(SEED)
     syllables = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
     words = sorted({"".join(rng.choices(syllables, k=rng.randint(2, 4))) for _ in range(WORDS)})
@@ -84,7 +84,7 @@ def _write_lines(path: Path, rows: list[dict[str, object]]) -> None:
 
 
 def run_night(gold_sets: Path, name: str, home: Path) -> dict[str, object]:
-    """Run one process and return its seconds, those of its steps, and its report's hash."""
+    """Run one process and return its seconds, the seconds of its steps, and the report's hash."""
     options = {"--gold-sets": gold_sets, "--home": home, "--reports": home / "reports"}
     command = [sys.executable, "-m", "rag_eval.cli", "run", name]
     command += [str(part) for pair in options.items() for part in pair]
@@ -92,7 +92,7 @@ def run_night(gold_sets: Path, name: str, home: Path) -> dict[str, object]:
     started = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=home, env=env)
     seconds = time.perf_counter() - started
-    if done.returncode not in {0, 2}:  # 2: a required gate failed
+    if done.returncode not in {0, 2}:  # exit code 2: a required gate failed
         raise SystemExit(f"rag-eval run ended with {done.returncode}: {done.stderr}")
     report = json.loads((home / "reports" / name / "retrieval-metrics.json").read_text("utf-8"))
     steps = {title: float(taken) for title, taken in STEP.findall(done.stdout + done.stderr)}

@@ -1,4 +1,4 @@
-"""What the benchmarks of the topic-shift check share: corpora, and sentences planted into them."""
+"""Corpora and planted sentences for the benchmarks of the topic-shift check."""
 
 import dataclasses
 import re
@@ -13,7 +13,7 @@ from rag_eval.corpus.loaders.package_docs import PackageDocs
 
 PLACES = ("start", "middle", "end")
 PACKAGES = ("numpy", "scipy", "sklearn")
-"""The documentation that is fitted on; pandas is only measured."""
+"""Packages with documentation for the fit; the documentation of pandas is only measured."""
 
 _TASKS = """
 Explain {} to a child of ten.
@@ -67,7 +67,7 @@ TASKS = [line for line in _TASKS.splitlines() if line]
 
 @dataclasses.dataclass(frozen=True)
 class Planted:
-    """A document with a sentence planted at [start, end)."""
+    """A document with a sentence planted at the characters [start, end)."""
 
     text: str
     start: int
@@ -87,7 +87,7 @@ def plant(text: str, what: str, place: str) -> Planted:
 
 
 def docstrings(package: str) -> list[str]:
-    """Documentation of an installed package."""
+    """Read the documentation of an installed package, one text for each document."""
     spec = PackageDocs(loader="package_docs", package=package, min_chars=150)
     return [document.text for document in spec.read(Path()).documents]
 
@@ -102,7 +102,7 @@ def _read_clapnq(folder: Path) -> list[dict]:
 
 
 def corpora(folder: Path) -> dict[str, list[str]]:
-    """Clean documents by corpus."""
+    """Read the clean documents of each corpus."""
     passages = (passage for row in _read_clapnq(folder) for passage in row["passages"])
     return {
         "xquad": _texts(folder / "xquad" / "corpus.jsonl"),
@@ -113,7 +113,7 @@ def corpora(folder: Path) -> dict[str, list[str]]:
 
 
 def plants(folder: Path, rng: np.random.Generator) -> dict[str, list[str]]:
-    """Sentences by kind: questions that people asked, tasks made of titles, other statements."""
+    """Make sentences by kind: asked questions, tasks made of titles, statements, and code."""
     clapnq, clean = _read_clapnq(folder), corpora(folder)
     asked = [row["input"] for row in clapnq]
     questions = [f"{text[:1].upper()}{text[1:].rstrip('?')}?" for text in asked]
@@ -135,9 +135,9 @@ def batches(
     share: float,
     rng: np.random.Generator,
 ) -> list[dict[int, tuple[str, str, Planted]]]:
-    """Plant (kind, sentence) into a share of the documents at a time, at the places in turn.
+    """Plant each (kind, sentence) into a document, a share of the documents in each batch.
 
-    Returns document -> (kind, place, what it holds) for each batch.
+    The places take turns. Returns document row -> (kind, place, planted document) for each batch.
     """
     size = max(1, int(len(documents) * share))
     long_enough = np.flatnonzero([len(sentences.borders(text)) > 1 for text in documents])

@@ -1,10 +1,10 @@
-"""Measure what is retrieved of PoisonedRAG's passages planted in XQuAD, with and without the guard.
+"""Measure how often PoisonedRAG's passages in XQuAD are retrieved, with and without the guard.
 
-A line for each form of attack, allowlist, strategy and guard. `poisoned_at_5` is the share of the
-100 target questions with a planted passage among the first five, `own_at_5` with one planted for
-the very question; `upper` and `own_upper` are their upper 95 % bounds, `recall_at_5` that of
-XQuAD's own 1,190 questions. The bar is 0.05 for forms with the question, with an allowlist and the
-whole guard.
+Prints a line for each form of attack, allowlist, strategy and guard. `poisoned_at_5` is the share
+of the 100 target questions with a planted passage among the first five. `own_at_5` counts only
+passages planted for the question itself. `upper` and `own_upper` are the upper 95 % bounds of these
+shares. `recall_at_5` is the recall of XQuAD's own 1,190 questions. The bar is 0.05 for forms with
+the question, with an allowlist and the whole guard.
 """
 
 import itertools
@@ -32,7 +32,7 @@ def main() -> None:
             its = attack(folder, form, UNTRUSTED, per_target)
             for allowlist, spec, guard in itertools.product((True, False), STRATEGIES, GUARDS):
                 if not guard and not allowlist:
-                    continue  # an allowlist changes nothing without the guard
+                    continue  # without the guard, an allowlist has no effect
                 found = outcome(its, spec, Path(scratch), guard=guard, allowlist=allowlist)
                 has_bar = form != PLAIN and per_target > 1 and allowlist and guard == GUARDS[-1]
                 line = {

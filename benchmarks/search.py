@@ -1,7 +1,8 @@
-"""Search and embedding on SciFact beside the libraries underneath, in the same run.
+"""Time search and embedding on SciFact against the underlying libraries in one run.
 
 exact: the 1,109 judged queries, top 100, against a bare numpy product with `argpartition`.
-lexical: the same by BM25, against `bm25s.tokenize` and `retrieve`; rank-bm25 scores a sample.
+lexical: the same queries by BM25, against `bm25s.tokenize` and `retrieve`. rank-bm25 scores only a
+sample.
 minilm: 100 texts against Chroma's own function, which pads every text to 256 tokens.
 """
 

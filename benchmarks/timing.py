@@ -28,7 +28,7 @@ def skipped(bench: str, reason: str) -> None:
 
 
 def write_coefficients(room: str, file: str, document: dict[str, Any]) -> None:
-    """Write fitted numbers to a room of the package."""
+    """Write fitted numbers as JSON to `rag_eval/<room>/<file>`."""
     text = json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False)
     (ROOT / "rag_eval" / room / file).write_text(text + "\n", encoding="utf-8")
 
@@ -59,6 +59,6 @@ def alternate(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, 
 
 
 def report(bench: str, ours: float, reference: float, bar: float, **more: object) -> None:
-    """Print the one line; `ratio` is ours / reference."""
+    """Print the JSON line of a benchmark; `ratio` is ours / reference."""
     seconds = {"ours_s": round(ours, 4), "reference_s": round(reference, 4)}
     emit(bench, **seconds, ratio=round(ours / reference, 3), bar=bar, **more)

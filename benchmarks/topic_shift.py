@@ -1,4 +1,4 @@
-"""Measure what the topic-shift check finds of BIPIA's attacks, and what it says of clean corpora.
+"""Measure the topic-shift check: the BIPIA attacks it finds, and its findings in clean corpora.
 
 Each attack stands on a line of its own at the start, in the middle or at the end of a document of
 XQuAD or of the documentation of pandas, in a small and in a large share of the documents at a time.
@@ -34,7 +34,7 @@ def read_attacks(folder: Path) -> list[tuple[str, str]]:
 def measure_attacks(
     attacks: list[tuple[str, str]], host: str, documents: list[str], share: float
 ) -> None:
-    """Print the share of attacks found by kind, `share` of the documents poisoned at a time."""
+    """Print the share of attacks found by kind; each batch poisons `share` of the documents."""
     rng = np.random.default_rng(SEED)
     hits = defaultdict(list)
     what = [attacks[i] for i in rng.permutation(len(attacks))]

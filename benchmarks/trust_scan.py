@@ -1,8 +1,9 @@
 """Time the scan for forbidden, hidden and encoded text against tokenising the same texts.
 
-For each corpus a line for the rules (`trust_scan`, at most 1.5 times tokenising) and one for rules
-and the model over sentences (`trust_screen`); processor time, the least of several turns. For each
-kind of adversarial text a line with `ratio`, the time of 10 MB over that of 1.25 MB: 8 if linear.
+Prints two lines for each corpus: `trust_scan` for the rules (at most 1.5 times tokenising), and
+`trust_screen` for the rules and the model over sentences. Times are the least processor time of
+several turns. Prints a line for each kind of adversarial text with `ratio`, the time of 10 MB over
+the time of 1.25 MB. A linear scan has a ratio of 8.
 `python benchmarks/trust_scan.py corpora` leaves the adversarial texts out.
 """
 
