@@ -1,4 +1,4 @@
-"""The one analyzer, text -> terms: lexical index, LSA, chunk sizes and comparisons all use it.
+"""The analyzer (text -> terms) of the lexical index, LSA, chunk sizes and comparisons.
 
 English as Lucene treats it: lower case, possessive 's removed, Lucene's 33 stop words removed,
 Porter stems. A term is a run of letters and digits of any script, so that `sort_values` and
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 ANALYZER = "english-porter-1"
-"""Name and version; part of every index_hash. Any change of behaviour changes it."""
+"""Name and version, part of every index_hash. Change the version with any change of behaviour."""
 
 STOP_WORDS = frozenset(
     "a an and are as at be but by for if in into is it no not of on or such that the their then"

@@ -112,7 +112,7 @@ def leaves(text: str, *, indented_code: bool = True) -> list[Leaf]:
 
 
 class Blocks(NamedTuple):
-    """Offsets of blocks: of the text itself, inside others, and behind a leading heading."""
+    """Offsets of top-level blocks, of nested blocks, and of the end of a leading heading."""
 
     top: list[int]
     nested: list[int]
@@ -171,9 +171,9 @@ def _mapping(block: str, fence: str) -> dict[str, object] | None:
 
 
 def front_matter(text: str) -> tuple[dict[str, object], int]:
-    """Read the YAML (`---`) or TOML (`+++`) at the head of a file; return it and where it ends.
+    """Return the YAML (`---`) or TOML (`+++`) front matter of a file, and the end offset.
 
-    A file that merely begins with a rule has none: ({}, 0).
+    A file without front matter gives ({}, 0), even if the file begins with a rule.
     """
     head = _FRONT.match(text)
     if head is None:
@@ -200,7 +200,7 @@ _UNDERLINED = re.compile(
 )
 _NOT_SLUG = re.compile(r"[^\w\s-]+")
 _RULE_SLACK = 2
-"""Headings and their rules differ by a character or two in real docstrings."""
+"""Allowed difference of length between a heading and the underline, seen in docstrings."""
 _TWO_LINE_ENDS = 4
 """Characters of two line ends, each at most CRLF."""
 
@@ -268,10 +268,11 @@ def _follows_blank(text: str, start: int) -> bool:
 
 
 def markdown_sections(doc_id: str, title: str, text: str, body_start: int = 0) -> list[Section]:
-    """Part a Markdown document: `<doc_id>#guide/installing`, a path through levels of headings.
+    """Split a Markdown document at the headings.
 
-    Text before the first heading is the section `<doc_id>`. Front matter lies in no section. Equal
-    paths get `-2`, `-3`.
+    The id of a section is a path of headings, such as `<doc_id>#guide/installing`. Equal paths get
+    `-2`, `-3`. Text before the first heading is the section `<doc_id>`. Front matter lies in no
+    section.
     """
     heads = headings(text, body_start)
     first = heads[0].start if heads else len(text)
@@ -281,7 +282,7 @@ def markdown_sections(doc_id: str, title: str, text: str, body_start: int = 0) -
         else []
     )
     taken: set[str] = set()
-    above: list[tuple[int, str]] = []  # level and path of the headings that this one stands under
+    above: list[tuple[int, str]] = []  # level and path of each heading above
     ends = [*(head.start for head in heads), len(text)][1:]
     for head, end in zip(heads, ends, strict=True):
         above = [(level, path) for level, path in above if level < head.level]
@@ -316,7 +317,7 @@ _ABBREVIATIONS: dict[str, str] = {
     **dict.fromkeys(_MAY_END.split(), "unless a capital follows"),
     **dict.fromkeys(_BEFORE_NUMBERS.split(), "only before a number"),
 }
-"""Words whose dot is part of them, and when."""
+"""Abbreviation -> condition under which the dot ends no sentence."""
 
 
 def _is_abbreviation(before: str, following: str) -> bool:
@@ -402,9 +403,9 @@ Level = Callable[[str, int, int], list[int]]
 
 
 class Levels(NamedTuple):
-    """Border finders from strong to weak; before `content` only the weakest two apply.
+    """Border finders from strong to weak, and the offset after a leading heading.
 
-    So a heading stays with what follows it.
+    Only the weakest two finders cut before `content`, so a heading stays with the text below.
     """
 
     finders: tuple[Level, ...]
@@ -427,7 +428,7 @@ def _at_offsets(offsets: list[int]) -> Level:
 
 _PARAGRAPHS, _LINES = _at(_PARAGRAPH), _at(_BORDER_LINE)
 _WEAKEST = (_at(_SPACE), _at(_TOKEN))
-"""Between words; and in a run without white space before each token, so every chunk gets small."""
+"""Borders at white space and before tokens, so that any text can be cut small enough."""
 
 
 def _numpydoc_levels(text: str, start: int, end: int, heading: str) -> Levels:
@@ -490,7 +491,7 @@ def _packed(pieces: Iterator[Piece], limit: int) -> Iterator[Span]:
 
 
 def _reach_back(text: str, previous: int, start: int, overlap: int) -> int:
-    """Return the start of a chunk that repeats at most `overlap` tokens of the one before it."""
+    """Return the start of a chunk that repeats at most `overlap` tokens of the chunk before."""
     tokens = [match.start() for match in _WORD_TOKEN.finditer(text, previous, start)]
     if not tokens:
         return start
@@ -523,9 +524,9 @@ def _section_spans(
 def _spans(
     text: str, sections: list[tuple[int, int, str, str]], chunker: Chunker, *, passages: bool
 ) -> Iterator[tuple[int, int, str]]:
-    """Yield start, end and section_id of each chunk of a document, in order; none is blank."""
+    """Yield start, end and section_id of each chunk of a document, without blank chunks."""
     if chunker.kind == "whole":
-        # White space stays: the hash must be that of the document as others have embedded it.
+        # Keep white space, because the hash must equal the hash of text embedded elsewhere.
         whole = sections if passages else [(0, len(text), "", sections[0][3])]
         yield from ((low, high, name) for low, high, _, name in whole if text[low:high].strip())
         return
@@ -538,7 +539,7 @@ def _spans(
 def _sections_of(
     documents: pd.DataFrame, sections: pd.DataFrame
 ) -> dict[str, list[tuple[int, int, str, str]]]:
-    """List the sections of each document; one without any is a section under its own id."""
+    """Return doc_id -> sections; a document without sections is one section, named doc_id."""
     found: dict[str, list[tuple[int, int, str, str]]] = {}
     columns = ("doc_id", "start", "end", "title", "section_id")
     for doc_id, *section in zip(*(sections[name].tolist() for name in columns), strict=True):
@@ -555,13 +556,13 @@ def chunk_documents(
 ) -> pd.DataFrame:
     """Cut documents (DOCUMENTS, SECTIONS) into CHUNKS, sorted by (section_id, chunk_id).
 
-    `numpydoc` and `markdown` cut inside sections only, and a section that fits is one chunk; `text`
-    packs paragraphs, then sentences, inside sections; `sentence` makes a chunk of each sentence;
-    `whole` keeps a document, or each passage of a document of which only passages are known.
+    `numpydoc`, `markdown` and `text` cut inside sections only. A section that fits is one chunk.
+    `text` packs paragraphs, then sentences. `sentence` makes a chunk of each sentence. `whole`
+    keeps a document, or each passage of a document of which only passages are known.
 
-    The order breaks ties everywhere. Chunks of a document cover all its characters but white space
-    and front matter, and (but for `whole`) have at most `max_tokens` tokens. A document with an
-    empty text has no chunk, because there would be nothing to cite.
+    The order of chunks breaks ties everywhere. The chunks cover all characters of a document except
+    white space and front matter. A chunk has at most `max_tokens` tokens, except with `whole`. A
+    document with an empty text has no chunk, because an answer could not cite an empty text.
     """
     parameters = chunker.model_dump(mode="json")
     by_document = _sections_of(documents, sections)
@@ -576,7 +577,7 @@ def chunk_documents(
             indexed = text_hash((title + " " + piece).strip())
             place = (section_id, chunk_id, doc_id, start, end)
             rows.append((*place, count_tokens(piece), title, piece, indexed))
-    # In Python, so that the order is that of code points whatever the frame's string type.
+    # Sort in Python, because the string type of the frame must not change the order.
     rows.sort(key=lambda row: row[:2])
     order = "section_id chunk_id doc_id start end tokens title text text_hash".split()
     types = {name: "int64" if CHUNKS.columns[name].kind == "int" else "str" for name in order}
@@ -593,7 +594,7 @@ def chunks_hash(chunks: pd.DataFrame, chunker: Chunker) -> str:
 
 
 class Ranges(NamedTuple):
-    """Ranges [n] of characters, and the number of the document of each, -1 for none."""
+    """Ranges [n] of characters with the numbers of their documents, -1 for no document."""
 
     document: IntArray
     start: IntArray
@@ -605,7 +606,7 @@ def find_overlaps(ranges: Ranges, chunks: Ranges) -> tuple[IntArray, IntArray]:
     order = np.lexsort((chunks.start, chunks.document))
     document, low, high = (column[order] for column in chunks)
     width = int(max(high.max(initial=0), ranges.end.max(initial=0))) + 2
-    # Chunks of a document may overlap: take the furthest end so far.
+    # Search the furthest end so far, because chunks of a document may overlap.
     reach = np.maximum.accumulate(document * width + high)
     first = np.searchsorted(reach, ranges.document * width + ranges.start, side="right")
     last = np.searchsorted(document * width + low, ranges.document * width + ranges.end)

@@ -96,10 +96,10 @@ def _refuse_shared_sections(found: list[tuple[Section, RawDocument]]) -> None:
 def load_corpus(spec: Loader, base: Path) -> LoadedCorpus:
     """Read a corpus; mask titles, texts, authors and addresses before anything else sees them.
 
-    Ids and names are not masked, because they are how a document is found. An address loses
-    `user:password@` whether masking is on or off; its domain and the author's hash are taken before
-    they are masked. A document with an empty text is kept and gives no chunk. Raises InputError
-    with every problem of the input, the first hundred listed.
+    Ids and names are not masked, because people find documents by ids and names. An address loses
+    `user:password@` whether masking is on or off. Domains and author hashes come from unmasked
+    values. A document with an empty text is kept and gives no chunk. Raises InputError with every
+    problem of the input, the first hundred listed.
     """
     raw = spec.read(base)
     masked: Counter[str] = Counter()
@@ -110,7 +110,7 @@ def load_corpus(spec: Loader, base: Path) -> LoadedCorpus:
         title, text = _make_storable(document.title), _make_storable(document.text)
         url = without_user(_make_storable(document.source_url))
         author = _make_storable(document.author)
-        # One line before masking: leaving characters out later could bring an address together.
+        # Join lines before masking, because removing characters later could complete an address.
         shown, domain = one_line(author), domain_of(url)
         hashed = author_hash(author) if shown else ""
         if spec.mask_pii:

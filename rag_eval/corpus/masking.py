@@ -56,7 +56,7 @@ _IBAN_COUNTRIES = {
 
 
 def _make_iban_regex() -> re.Pattern[str]:
-    """Make an alternative for each length, so that a word after the number is not swallowed."""
+    """Make an alternative for each length, because an open length would match the next word."""
     alternatives = []
     for length, countries in _IBAN_COUNTRIES.items():
         blocks, rest = divmod(length - 4, 4)
@@ -69,29 +69,30 @@ def _make_iban_regex() -> re.Pattern[str]:
 
 
 def _is_iban(match: re.Match[str]) -> bool:
-    """Tell whether the number, its head moved to its end, is 1 modulo 97 (ISO 13616)."""
+    """Tell whether the number is 1 modulo 97 after a move of its head to its end (ISO 13616)."""
     compact = match[0].replace(" ", "")
     moved = compact[4:] + compact[:4]
     return int("".join(str(int(character, 36)) for character in moved)) % 97 == 1
 
 
 _MIN_LOCAL, _MIN_PHONE, _MAX_PHONE = 6, 8, 15
-"""Digits; 15 is the most that ITU-T E.164 allows."""
+"""Numbers of digits: least after a label; least and most after a + (15 in ITU-T E.164)."""
 
 
 def _is_phone(match: re.Match[str]) -> bool:
-    """Tell whether there are as many digits as phone numbers have."""
+    """Tell whether a match has the number of digits of a phone number."""
     number = match[0]
     length = len(_digits_of(number))
     if match["labelled"]:
         return length >= _MIN_LOCAL
-    # One decimal point after a sign is a number (+1.2345678), not a grouping.
+    # A signed number with one point is a decimal number (+1.2345678), not a grouped one.
     in_range = _MIN_PHONE <= length <= _MAX_PHONE and number.count(".") != 1
     return in_range or not number.startswith("+")
 
 
 _HEX_BITS, _MIXED_BITS = 2.7, 3.4
-"""Random hex of 16 to 40 digits has 3.0 to 3.8 bits a character, random base64 3.7 to 5.0."""
+"""Least entropy in bits a character: random hex of 16 to 40 digits has 3.0 to 3.8 bits, random
+base64 has 3.7 to 5.0 bits."""
 
 
 def _is_random(match: re.Match[str]) -> bool:
@@ -112,7 +113,7 @@ def _has_digit(match: re.Match[str]) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pattern:
-    """One thing to mask: the group `value` where there is one, else the whole match.
+    """Pattern of one kind of text to mask: the group `value` if matched, else the whole match.
 
     Every repetition is bounded, possessive or behind a look-behind, so that the search is linear.
     """
@@ -121,11 +122,11 @@ class Pattern:
     """The name that counts and masks show."""
     regex: re.Pattern[str]
     anchors: tuple[str, ...] = ()
-    """Lower-case texts of which each match holds one; without, runs of digits are looked at."""
+    """Lower-case texts; each match holds one of them. Without anchors, search runs of digits."""
     before: int = 0
-    """Characters from the start of a match to its anchor; with 0 it begins at the anchor."""
+    """Most characters between the start of a match and its anchor; 0 if it begins there."""
     after: int = 0
-    """Characters from the anchor to the end of a match."""
+    """Most characters between the anchor and the end of a match."""
     check: Callable[[re.Match[str]], bool] = bool
 
 
@@ -236,20 +237,20 @@ PATTERNS: tuple[Pattern, ...] = (
 FILL = "█"
 NAMES: tuple[str, ...] = tuple(sorted({pattern.name for pattern in PATTERNS}))
 _DIGITS = re.compile(r"[0-9][0-9 .()/-]{6,}+")
-"""No phone, card or account number is shorter."""
+"""Runs of seven characters or more, because no phone, card or account number is shorter."""
 _KEPT = re.compile(r"[^\r\n]")
 _LINE_END = re.compile(r"[\r\n]")
 
 
 class MaskedText(NamedTuple):
-    """A text of the same length as before, and how many pieces were masked, by pattern name."""
+    """A masked text of unchanged length, and the numbers of masked pieces by pattern name."""
 
     text: str
     counts: dict[str, int]
 
 
 def _find_anchors(lowered: str, anchors: Iterable[str]) -> list[int]:
-    """Return every place where an anchor stands, rising."""
+    """Return the offsets of all anchors in a text, rising."""
     found = []
     for anchor in anchors:
         at = lowered.find(anchor)
@@ -262,7 +263,7 @@ def _find_anchors(lowered: str, anchors: Iterable[str]) -> list[int]:
 def _windows(
     spans: Iterable[tuple[int, int]], pattern: Pattern, length: int
 ) -> Iterator[tuple[int, int]]:
-    """Widen spans (in order) by the pattern's reach, and merge those that meet."""
+    """Widen sorted spans by `before` and `after` of the pattern, and merge spans that meet."""
     begin = end = -1
     for left, right in spans:
         low, high = max(0, left - pattern.before), min(length, right + pattern.after)
@@ -279,13 +280,13 @@ def _windows(
 def _matches(
     text: str, lowered: str, pattern: Pattern, digits: list[tuple[int, int]]
 ) -> Iterator[re.Match[str]]:
-    """Yield candidates in order, none overlapping another."""
+    """Yield candidates in order, without overlaps."""
     places = _find_anchors(lowered, pattern.anchors) if pattern.anchors else []
     if pattern.anchors and pattern.before == 0:
         done = 0
         for at in places:
             if at >= done and (match := pattern.regex.match(text, at)):
-                done = match.end()  # a long value is judged once, also where the check refuses it
+                done = match.end()  # judge a long value once, even if the check refuses it
                 yield match
         return
     spans = [(at, at + 1) for at in places] if pattern.anchors else digits
@@ -294,7 +295,7 @@ def _matches(
 
 
 def _cover(piece: str, name: str) -> str:
-    """Write as many characters that say what was here; line ends stay."""
+    """Return a cover of equal length that begins with `[name`; line ends stay."""
     label = f"[{name}"[: len(piece)]
     if _LINE_END.search(piece[: len(label)]):
         label = ""
@@ -325,8 +326,8 @@ def _lower(text: str) -> str:
 def mask(text: str) -> MaskedText:
     """Overwrite e-mail addresses, phone, card and account numbers, and keys.
 
-    The text keeps its length: each hit reads `[email████`. `counts` are the hits of each pattern
-    name that hit. Lone surrogates and any line ends are allowed and kept. Time is linear.
+    The text keeps its length: each hit reads `[email████`. `counts` maps each pattern name with a
+    hit to the number of hits. Lone surrogates and all line ends are kept. Time is linear.
 
     Examples
     --------
@@ -345,7 +346,7 @@ def mask(text: str) -> MaskedText:
     return MaskedText(text, counts)
 
 
-# ---- Addresses of documents: the domain that one names, and what of one may be shown
+# ---- Addresses of documents: their domains, and their parts that may be shown
 
 MAX_DOMAIN_CHARS = 253
 """Bound of the DNS (RFC 1035, section 2.3.4), without the root's dot."""
@@ -356,15 +357,15 @@ _USER_INFO = re.compile(r"(?P<before>(?:[A-Za-z][A-Za-z0-9+.-]*+:)?//)(?P<author
 _PORT = re.compile(r"(?::[0-9]{0,5})?")
 _ADDRESS_LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _AMBIGUOUS = re.compile(r"[\s\\\x00-\x1f\x7f]")
-"""Programs disagree where such an authority leads: a browser ends the host at a backslash."""
+"""Characters at which programs disagree about the host: a browser ends it at a backslash."""
 _DEVIATING = re.compile("[\u00df\u1e9e\u03c2\u200c\u200d]")
-"""IDNA 2003 (Python) and IDNA 2008 (browsers) make different names of these (RFC 5894)."""
+"""Letters that IDNA 2003 (Python) and IDNA 2008 (browsers) encode differently (RFC 5894)."""
 _ENCODED = re.compile(r"%(?:[2-6][0-9A-Fa-f]|7[0-9A-Ea-e])")
-"""Printable ASCII: no line end comes out of a decoded address."""
+"""Escapes of printable ASCII only, so that a decoded address gains no line end."""
 
 
 def _read_host(name: str) -> str:
-    """Return a host in lower case and xn-- form; empty if it is none, or not the same to all."""
+    """Return a host in lower case and xn-- form; empty for an invalid or ambiguous host."""
     name = name.removesuffix(".")
     if not name or len(name) > MAX_DOMAIN_CHARS or _DEVIATING.search(name):
         return ""
@@ -372,13 +373,13 @@ def _read_host(name: str) -> str:
         host = name.encode("idna").decode("ascii").lower()
     except UnicodeError:
         return ""
-    # What the encoding makes of look-alikes of / and : is no host name either.
+    # Check the encoded name, because look-alikes of / and : are encoded as / and :.
     is_host = all(_ADDRESS_LABEL.fullmatch(label) for label in host.split("."))
     return host if is_host and len(host) <= MAX_DOMAIN_CHARS else ""
 
 
 def _read_ipv6(literal: str) -> str:
-    """Return an IPv6 address in its shortest form; empty if it is none."""
+    """Return an IPv6 address in its shortest form; empty for any other text."""
     try:
         return ipaddress.IPv6Address(literal).compressed
     except ValueError:
@@ -386,12 +387,12 @@ def _read_ipv6(literal: str) -> str:
 
 
 def domain_of(source_url: str) -> str:
-    """Name the domain of an address: whom a reader of the document would ask.
+    """Return the domain of an address; empty for an address without a domain.
 
-    Of http, https and ftp addresses it is the host in lower case, other letters in xn-- form (RFC
-    3490), without user, port and final dot; of `python:<package>.<name>` the part
-    `python:<package>`; else it is empty. Hosts that one program reads otherwise than another have
-    none, because an allowlist must not be passed that way.
+    For http, https and ftp, the domain is the host in lower case, without user, port and final dot.
+    Letters beyond ASCII are in xn-- form (RFC 3490). For `python:<package>.<name>`, the domain is
+    `python:<package>`. A host that programs read differently gives an empty domain, because such a
+    host must not pass an allowlist.
 
     Examples
     --------
@@ -406,7 +407,7 @@ def domain_of(source_url: str) -> str:
     if web is None or _AMBIGUOUS.search(web[1]):
         return ""
     host = web[1].rpartition("@")[2]
-    if "%" in host:  # a browser would decode it
+    if "%" in host:  # a browser would decode the host
         return ""
     if host.startswith("["):
         literal, closed, port = host[1:].partition("]")
@@ -436,7 +437,7 @@ def _decode(text: str) -> str:
 def mask_address(source_url: str) -> MaskedText:
     """Mask an address, percent-encoded data too.
 
-    Where only the decoded address shows them, it is the decoded one that is masked and returned.
+    If only the decoded address shows personal data, return the decoded address, masked.
     """
     plain = mask(source_url)
     decoded = mask(_decode(plain.text))
@@ -449,20 +450,20 @@ def mask_address(source_url: str) -> MaskedText:
 # ---- Shown texts: always masked, even from an unmasked corpus, then cut to a snippet
 
 MAX_READ_CHARS = 40_000
-"""Characters that are masked where only the beginning is shown: more than the longest value."""
+"""Characters that are masked before a snippet is cut: more than the longest masked value."""
 _MIN_CARRIED_CHARS = 6
-"""A shorter masked value would be found in other words too; no pattern masks one."""
+"""Least length of a masked value that is searched in other texts; shorter values could be words."""
 IDS = frozenset(
     "query_id doc_id section_id snippet_id token tokens evidence index_hash rev sections".split()
 )
-"""Keys whose values are never masked: ids are how a thing is found."""
+"""Keys whose values are never masked, because people find things by ids."""
 
 _COVER = re.compile(rf"\[(?:{'|'.join(NAMES)}){FILL}*")
 _PARTS = re.compile(r"([/?&=#;,:]+)")
 
 
 def masked_text(text: str) -> str:
-    """Mask a text, also what only its percent-encoding hides; the length stays.
+    """Mask a text, percent-encoded data too; the length stays.
 
     Examples
     --------
@@ -480,7 +481,7 @@ def masked_text(text: str) -> str:
     pieces: list[str] = []
     done = 0
     for count, place in enumerate(places):
-        at = place - 2 * count  # each one before is two characters shorter there
+        at = place - 2 * count  # each decoded escape before is two characters shorter
         pieces += (
             covered[done:at],
             masked[place : place + 3] if covered[at] == plain[at] else covered[at] + 2 * FILL,
@@ -511,15 +512,15 @@ def mask_shown_address(address: str) -> str:
     masked = _mask_parts(address)
     plain = urllib.parse.unquote(masked)
     again = _mask_parts(plain)
-    # An encoded value has no place of its own, so the whole address is written out decoded.
+    # Return the decoded address, because an encoded value cannot be masked in place.
     return masked if again == plain else again
 
 
 def masked_values(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Map what masking covers in (text, masked text) to what stands in its place.
+    """Return masked value -> cover, from pairs of a text and the masked text.
 
-    So a value that one text labels is known in another that does not. Of a key over several lines
-    only the first line is known.
+    The values can then be masked in texts that lack the label of the value. A key over several
+    lines gives only its first line.
     """
     found: dict[str, str] = {}
     for text, covered in pairs:
@@ -531,18 +532,18 @@ def masked_values(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def labelled_values(texts: Iterable[str]) -> dict[str, str]:
-    """Return those of `masked_values` that masking does not find where they stand alone."""
+    """Return the `masked_values` of texts that `mask` finds only beside a label."""
     found = masked_values((text, mask(text).text) for text in texts)
     return {value: cover for value, cover in found.items() if mask(value).text == value}
 
 
 def masked_with(text: str, known: dict[str, str]) -> str:
-    """Mask a text, and in it every value that is known from elsewhere; the length stays."""
+    """Mask a text and every known value in the text; the length stays."""
     return covered_with(masked_text(text), known)
 
 
 def covered_with(text: str, known: dict[str, str]) -> str:
-    """Cover every value that is known from elsewhere and nothing else; the length stays."""
+    """Cover every known value in a text and nothing else; the length stays."""
     for value, cover in known.items():
         if value in text:
             text = text.replace(value, cover)
@@ -550,7 +551,7 @@ def covered_with(text: str, known: dict[str, str]) -> str:
 
 
 def masked_tree(value: Any, keep: Collection[str] = IDS) -> Any:
-    """Mask every text of a JSON value, but for keys and what stands under the keys of `keep`."""
+    """Mask every text of a JSON value, except keys and the values under the keys in `keep`."""
     if isinstance(value, str):
         return masked_text(value)
     if isinstance(value, dict):

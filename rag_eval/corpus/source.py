@@ -50,7 +50,7 @@ QueryId = Annotated[str, BeforeValidator(_check_query_id)]
 
 
 def id_fault(value: object) -> Fault | None:
-    """Say why this cannot be a document's id; None where it can."""
+    """Return the fault of a value as a document's id; None for a valid id."""
     found = None if value is None else quoted(value)
     if value is None or (isinstance(value, str) and not value.strip()):
         return Fault("missing_id", "the document has no id", found)
@@ -64,14 +64,14 @@ def id_fault(value: object) -> Fault | None:
 
 
 class RowFaults:
-    """Reports the faults of documents that stand in rows, and ids that stand twice."""
+    """Reports faulty ids and texts of documents in rows, and repeated ids."""
 
     def __init__(self, problems: ProblemList) -> None:
         self._problems = problems
         self._first: dict[str, str] = {}
 
     def check_id(self, value: object, file: str, line: int, field: str) -> bool:
-        """Return whether this can be an id and is new."""
+        """Return whether a value is a valid id that no earlier row has; report a fault."""
         fault = id_fault(value)
         accepted = ACCEPTED_ID
         if fault is None:
@@ -84,7 +84,7 @@ class RowFaults:
         return False
 
     def check_text(self, value: object, file: str, line: int, field: str) -> bool:
-        """Return whether this can be a title or a text."""
+        """Return whether a value can be a title or a text; report a fault."""
         fault = None
         if not isinstance(value, str):
             code = "missing_text" if value is None else "bad_type"
@@ -106,7 +106,7 @@ def resolve(path: str, base: Path) -> Path:
 
 
 def missing_input(found: str, accepted: str, field: str = "corpus.path") -> InputError:
-    """Make the error for an input that is not there; `found` is the path as configured."""
+    """Make the error for a missing input; `found` is the configured path."""
     message = "the corpus was not found"
     return InputError(Problem("missing_input", message, None, None, field, found, accepted))
 
@@ -125,9 +125,9 @@ MAX_SHOWN_CHARS = 200
 
 
 def read_author(value: object) -> str:
-    """Name the author of a metadata value; several are joined by `, `, of which 100 count.
+    """Return the author of a metadata value; at most 100 authors are joined by `, `.
 
-    A value is a text, an object with a `name`, or a list of these. Others name nobody.
+    A value is a text, an object with a `name`, or a list of these. Other values give an empty text.
     """
     names = []
     for item in value[:MAX_AUTHORS] if isinstance(value, list | tuple) else [value]:
@@ -137,7 +137,7 @@ def read_author(value: object) -> str:
 
 
 def find_author(values: Mapping[str, object], keys: Sequence[str] = ("author", "authors")) -> str:
-    """Name the author of the first of these keys that names one; empty where none does."""
+    """Return the author under the first key with an author; empty if no key has one."""
     return next((author for key in keys if (author := read_author(values.get(key)))), "")
 
 
@@ -173,7 +173,7 @@ _WRITTEN_DAYS = range(1900_01_01, 2100_01_01)
 
 
 class LatestDay(NamedTuple):
-    """The latest of several dates, empty where none could be read; and how many could not."""
+    """Latest of several dates (empty if no date is readable), and number of unreadable dates."""
 
     day: str
     unreadable: int
@@ -198,11 +198,11 @@ def _day_of_text(text: str) -> str:
 
 
 def day_of(value: object) -> str:
-    """Read a date or time, and write its day: `YYYY-MM-DD` in UTC; empty where it names none.
+    """Return the UTC day of a date or time as `YYYY-MM-DD`; empty for a value without a day.
 
     A value is an ISO 8601 date or time in text, a date or time as YAML, TOML and Arrow give them,
-    or seconds since 1970. A whole number is a day where its eight digits spell one, as YAML reads
-    `20240131`; up to 9999 it is a year, which names no day.
+    or seconds since 1970. A whole number is a day if its eight digits spell a day, because YAML
+    reads `20240131` as a number. A whole number up to 9999 is a year, which has no day.
 
     Examples
     --------
@@ -225,7 +225,7 @@ def day_of(value: object) -> str:
 
 
 def latest_day(values: Iterable[object]) -> LatestDay:
-    """Read the latest of the dates that are given; null, empty texts and NaN give none."""
+    """Return the latest of several dates; null, empty texts and NaN do not count."""
     days = [
         day_of(value)
         for value in values

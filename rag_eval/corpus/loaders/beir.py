@@ -38,20 +38,20 @@ class Beir(Loader):
     chunker: Chunker = Chunker(kind="whole")
 
     def files(self) -> dict[tuple[str | int, ...], str]:
-        """The folder and the extra files."""
+        """Return the paths of the folder and of the extra files, by field."""
         extra = {("extra", number): name for number, name in enumerate(self.extra)}
         return {("path",): self.path} | {
             field: str(Path(self.path) / name) for field, name in extra.items()
         }
 
     def links(self, base: Path) -> Iterator[Path]:
-        """Links in the folder and in its `qrels`."""
+        """Yield the symbolic links in the folder and in the folder `qrels`, sorted."""
         folder = resolve(self.path, base)
         found = (*folder.glob("*"), *folder.glob("qrels/*"))
         yield from sorted(path for path in found if path.is_symlink())
 
     def gold_folder(self, base: Path) -> Path | None:
-        """The folder itself."""
+        """Return the folder, because a BEIR folder also holds queries and judgements."""
         return base / self.path
 
     def _paths(self, base: Path) -> Iterator[tuple[str, Path]]:
@@ -64,7 +64,7 @@ class Beir(Loader):
             yield name, folder / name
 
     def identity(self, base: Path) -> list[str]:
-        """Content hashes of the files."""
+        """Return the name and the content hash of each file."""
         return [part for name, path in self._paths(base) for part in (name, file_hash(path))]
 
     def read(self, base: Path) -> RawCorpus:
@@ -78,7 +78,7 @@ class Beir(Loader):
                 for line, data in split_lines(stream):
                     if data is not None and not data.strip():
                         continue
-                    # a stranger's metadata may hold NaN and keys that stand twice
+                    # foreign metadata may hold NaN and repeated keys
                     row = parse_object(data, strict=False)
                     if isinstance(row, Fault):
                         row.report(problems, Path(file), line, _ACCEPTED_LINE)

@@ -61,15 +61,15 @@ class Revisions(NamedTuple):
     last_commit: dict[str, str]
     """Commit that last changed each committed file."""
     last_date: dict[str, str]
-    """Committer's day of that commit in UTC, empty where it is impossible.
+    """UTC day of the last commit of each file; empty for an impossible date.
 
-    Files that the oldest commit of a shallow clone would date are left out, because git shows
-    them all as made in it.
+    Files whose last commit is the oldest commit of a shallow clone are absent. Git reports every
+    file as created in that commit.
     """
     dirty: frozenset[str]
     """Files that differ from HEAD."""
     has_lost_files: bool
-    """Whether HEAD has files that the folder has no more: deleted or renamed."""
+    """Whether a file of HEAD was deleted from the folder or renamed."""
 
 
 class Git:
@@ -107,7 +107,7 @@ class Git:
         for entry in filter(None, entries):
             index, tree, path = entry[0], entry[1], entry[3:]
             changes[path] = index == "D" or (tree == "D" and index not in "ARC")
-            if index in "RC" or tree in "RC":  # a rename names two paths
+            if index in "RC" or tree in "RC":  # git lists two paths for a renamed file
                 changes[next(entries, "")] = "R" in entry[:2]
         return {
             path.removeprefix(self._prefix): gone
@@ -116,16 +116,16 @@ class Git:
         }
 
     def _oldest(self) -> frozenset[str]:
-        """Find the oldest commits of a shallow clone; none in a whole one."""
+        """Return the oldest commits of a shallow clone; empty for a full clone."""
         answer = self._ask("rev-parse", "--git-path", "shallow") or ""
         place = self._folder / answer.removesuffix("\n")
         text = place.read_text(encoding="ascii") if answer and place.is_file() else ""
         return frozenset(text.split())
 
     def state(self, wanted: Iterable[str]) -> list[str]:
-        """Name all that decides the revisions besides the files themselves.
+        """Return the facts from git that decide the revisions: commits and changed files.
 
-        A file can come to differ without a changed byte, for example by `git rm --cached`.
+        A file can differ from HEAD with unchanged bytes, for example after `git rm --cached`.
         """
         if not self.head:
             return []
@@ -145,7 +145,7 @@ class Git:
         dates: dict[str, str] = {}
         commit = seconds = ""
         entries = iter(log.split("\0"))
-        for entry in entries:  # newest first; a commit stands behind an empty entry
+        for entry in entries:  # newest first; an empty entry comes before each commit
             path = entry.removeprefix("\n")
             if not entry:
                 commit, _, seconds = next(entries, "").partition(" ")
@@ -173,7 +173,7 @@ class Folder(Loader):
     chunker: Chunker = Chunker(kind="markdown")
 
     def files(self) -> dict[tuple[str | int, ...], str]:
-        """The folder."""
+        """Return the path of the folder, by field."""
         return {("path",): self.path}
 
     def _root(self, base: Path) -> Path:
@@ -183,7 +183,7 @@ class Folder(Loader):
         return root
 
     def _paths(self, root: Path) -> list[tuple[str, Path]]:
-        """Find doc_id and path of every file that the patterns choose, sorted by doc_id."""
+        """Return doc_id and path of every file that matches a pattern, sorted by doc_id."""
         field, accepted = "corpus.pattern", "shell patterns below the folder, such as **/*.md"
         for pattern in self.pattern:
             leaves = pattern.startswith(("/", "\\")) or ".." in PurePosixPath(pattern).parts
@@ -210,7 +210,7 @@ class Folder(Loader):
         )
 
     def identity(self, base: Path) -> list[str]:
-        """Names and content hashes of the files, and their revisions from git."""
+        """Return names and content hashes of the files, and the state of git."""
         root = self._root(base)
         paths = self._paths(root)
         parts = [*Git(root).state(name for name, _ in paths), "files"]
@@ -244,7 +244,7 @@ class Folder(Loader):
                 documents.append(document)
                 unreadable += undated
         problems.raise_errors()
-        # in a checkout that holds none of the files, its commit says nothing about them
+        # if git tracks none of the files, the commit says nothing about the files
         if git is None or not git.last_commit:
             return RawCorpus(documents, unreadable_dates=unreadable)
         is_dirty = git.has_lost_files or any(
@@ -287,7 +287,7 @@ class Folder(Loader):
 
 
 def _path_fault(name: str, path: Path, root: Path) -> Problem | None:
-    """Say why a file is not opened; None where it is."""
+    """Return the reason for refusing a file; None for a readable file."""
     if (fault := id_fault(name)) is not None:
         message, accepted = "the file's name cannot be a doc_id", "names in UTF-8"
         return Problem(fault.code, message, ascii(name)[1:-1], accepted=accepted)

@@ -1,8 +1,8 @@
 """Loader `hf_datasets`: a Hugging Face `datasets` data set, from local files or the hub.
 
-The only import of `datasets` in the project. Offline mode and the hub's cache are the
-environment's business. A document's bytes, for manifests and signatures, are the canonical JSON of
-its id, title and text.
+No other module imports `datasets`. Environment variables set the offline mode and the hub's cache.
+Manifests and signatures use the canonical JSON of a document's id, title and text as the bytes of
+the document.
 """
 
 import itertools
@@ -69,16 +69,16 @@ class HuggingFace(Loader):
     chunker: Chunker = Chunker(kind="text")
 
     def files(self) -> dict[tuple[str | int, ...], str]:
-        """The path, also where it is a name on the hub."""
+        """Return the path or hub name of the data set, by field."""
         return {("path",): self.path}
 
     def links(self, base: Path) -> Iterator[Path]:
-        """Links in all folders below the path."""
+        """Yield the symbolic links in all folders below the path, sorted."""
         folder = resolve(self.path, base)
         yield from sorted(path for path in folder.rglob("*") if path.is_symlink())
 
     def identity(self, base: Path) -> list[str]:
-        """Content hashes of local files; name and revision of a hub data set.
+        """Return content hashes of local files, or name and revision of a hub data set.
 
         A pinned revision notices changes on the hub.
         """
@@ -98,7 +98,7 @@ class HuggingFace(Loader):
             if path.suffix not in _FORMATS:
                 message = "the file's format is not known"
                 raise _refusal("unknown_format", message, "path", path.name, _ACCEPTED_PATH)
-            # one file is one split, whatever its name: `train` is what datasets calls it
+            # `datasets` names the split of a single file `train`
             return datasets.load_dataset(
                 _FORMATS[path.suffix], data_files=str(path), split="train", cache_dir=cache
             )
@@ -119,7 +119,8 @@ class HuggingFace(Loader):
             return datasets.load_dataset(
                 str(path), name=self.config, split=self.split, cache_dir=cache
             )
-        if not _HUB_NAME.fullmatch(self.path):  # `text` would read files of the working folder
+        # for a name such as `text`, `datasets` would read files of the working folder
+        if not _HUB_NAME.fullmatch(self.path):
             message = "no such file, and not a name on the hub"
             raise _refusal("missing_input", message, "path", self.path, _ACCEPTED_PATH)
         return datasets.load_dataset(
@@ -127,7 +128,7 @@ class HuggingFace(Loader):
         )
 
     def _columns(self, path: Path) -> list[list[Any]]:
-        """Read the columns of `_COLUMNS`; the values of an absent one are None."""
+        """Read the columns of `_COLUMNS`; an absent column gives None for every row."""
         import datasets
 
         had_bars = not datasets.are_progress_bars_disabled()
@@ -161,7 +162,7 @@ class HuggingFace(Loader):
         unreadable = 0
         for row, values in enumerate(zip(*self._columns(path), strict=True), start=1):
             doc_id, text, title, url, author, date = values
-            # hub data sets often number their rows; a missing title is an empty one
+            # hub data sets often number their rows; a missing title becomes an empty title
             doc_id = str(doc_id) if type(doc_id) is int else doc_id
             title = "" if title is None else title
             title_field = self.title_column or "title"

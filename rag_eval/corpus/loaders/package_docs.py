@@ -1,7 +1,8 @@
 """Loader `package_docs`: the docstrings of an installed package's public names.
 
-Nothing is executed but imports and attribute access. Every docstring's author is the one that the
-distribution's metadata names; nobody says when a docstring was last changed.
+Of the package's code, the loader runs only imports and attribute access. The author of
+every docstring is the author in the distribution's metadata. Docstrings have no date, because no
+source states a date.
 """
 
 import email.utils
@@ -37,14 +38,14 @@ class Installed(NamedTuple):
     """An installed package."""
 
     version: str
-    """With a hash of the sources where the version alone does not tell the content."""
+    """Version, with a hash of the sources where the version does not identify the content."""
     content: str
     """Hash of the distribution's record, or of the sources."""
     author: str = ""
 
 
 def _find_record(distribution: importlib.metadata.Distribution, package: str) -> str | None:
-    """Read the RECORD where it lists files of this package."""
+    """Return the text of RECORD; None unless RECORD lists files of this package."""
     record = distribution.read_text("RECORD")
     pattern = rf"^{re.escape(package)}(?:/|\.[^/]+?,)"
     return record if record is not None and re.search(pattern, record, re.MULTILINE) else None
@@ -60,7 +61,7 @@ def _find_distribution(package: str) -> importlib.metadata.Distribution | None:
         is_editable = direct.get("dir_info", {}).get("editable", False)
         if is_editable or _find_record(same_name, package):
             return same_name
-    # slow (reads every record), so only for packages that are named unlike their distribution
+    # last resort, because this call reads every RECORD
     names = importlib.metadata.packages_distributions().get(package, [])
     return importlib.metadata.distribution(min(names)) if names else same_name
 
@@ -88,7 +89,7 @@ def _find_author(distribution: importlib.metadata.Distribution) -> str:
         names = [str(value) for value in distribution.metadata.get_all(field) or ()]
         if field.endswith("-email"):
             names = [name for name, _ in email.utils.getaddresses(names)]
-        # older build tools wrote UNKNOWN for nothing
+        # older build tools wrote UNKNOWN for a missing author
         known = [name.strip() for name in names if name.strip() not in {"", "UNKNOWN"}]
         if known:
             return ", ".join(known)
@@ -113,7 +114,7 @@ def find_package(package: str) -> Installed:
 # ---- The walk over public names
 
 _MAX_CLASS_DEPTH = 2
-"""A class, one nested in it, and one below: deeper ones repeat what stands above."""
+"""Levels of classes below a class; deeper classes repeat the classes above."""
 Documented = tuple[str, str, str]
 """Name, docstring and the object's own qualified name."""
 
@@ -177,7 +178,7 @@ def _walk_module(module: types.ModuleType, package: str) -> Iterator[Documented]
         if value is None or inspect.ismodule(value) or not _belongs(value, package):
             continue
         if inspect.isclass(value):
-            if value.__doc__:  # a class without a docstring would show its base class's
+            if value.__doc__:  # else getdoc returns the docstring of a base class
                 yield from _read_docstring(qualified, value)
             yield from _walk_class(value, qualified, package, ())
         elif callable(value):
@@ -210,9 +211,9 @@ def _import(name: str) -> types.ModuleType:
 
 
 def _choose_name(names: dict[str, str]) -> str:
-    """Choose the name that ends with its object's own qualified name.
+    """Choose a name that ends with the qualified name of the object.
 
-    Among several the least nested is chosen, then the first by alphabet.
+    Of several such names, choose the least nested name, then the first by alphabet.
     """
     own = [
         name
@@ -257,7 +258,7 @@ class PackageDocs(Loader):
         return list(_walk_modules(_import(self.package)))
 
     def read(self, base: Path) -> RawCorpus:
-        """Read the docstrings of public names; equal ones are one document with several names."""
+        """Read the docstrings of public names; equal docstrings become one document."""
         del base
         installed = find_package(self.package)
         patterns = "|".join(map(fnmatch.translate, self.exclude))

@@ -1,7 +1,7 @@
 """Recorded outputs of the user's own system (JSONL), and loader `recorded` of their contexts.
 
-Two layouts are told by their keys: this package's own, and the samples of ragas. Answers made of
-rows are `rag_eval.answers.recorded`.
+A row has the layout of this package or the layout of a ragas sample. The keys of the row tell the
+layout. `rag_eval.answers.recorded` makes answers of the rows.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ from rag_eval.storage.hashing import digest, file_hash
 # ---- Citation payloads as a user's system states them
 
 BESIDE = ("number", "quote", "segment", "reranked", "order", "cited_before_answer")
-"""Keys that are understood beside those of the payload; `number` is that of a context, from 1."""
+"""Further keys of a citation; `number` is the number of a context, from 1."""
 MAX_QUOTE_CHARS = 1_000_000
 MAX_SHORT_CHARS = 4000
 MAX_ITEMS = 16
@@ -52,7 +52,8 @@ _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 def stated_payload(values: Mapping[str, Any]) -> dict[str, Any]:
     """Take the values of a payload under the known keys.
 
-    NUL and lone surrogates become U+FFFD; what is too long, large or deep becomes a short text.
+    NUL and lone surrogates become U+FFFD. Long texts and lists are cut. Numbers beyond `MAX_NUMBER`
+    and deeply nested values become a short text.
 
     Examples
     --------
@@ -101,7 +102,7 @@ class Context:
     text: str
     """The text may be empty if an id names the context."""
     snippet: str = ""
-    """`id` where both stand there: the system's name of the passage."""
+    """The system's name of the passage: `id`, if the row also has `doc_id`."""
     named: bool = True
     """Whether the system gave any id."""
     title: str = ""
@@ -120,16 +121,16 @@ class Citation:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RecordedOutput:
-    """Record of the user's system for one question; None and empty where it recorded nothing."""
+    """Record of the user's system for one question; None or empty for missing values."""
 
     query_id: str
     question: str
     answer: str | None
     error: str = ""
     citations: tuple[Citation, ...] = ()
-    """Those beside the answer; markers inside it are not among them."""
+    """Citations listed beside the answer, without the markers inside the answer."""
     contexts: tuple[Context, ...] = ()
-    """In the system's order, best first."""
+    """Contexts in the system's order, best first."""
     tokens_in: int | None = None
     tokens_out: int | None = None
     seconds: float | None = None
@@ -141,7 +142,7 @@ class RecordedOutput:
 
 
 def context_id(text: str) -> str:
-    """Name a passage without an id by its text, so that it is the same document everywhere."""
+    """Name a passage by a hash of the text, so that equal texts are one document."""
     return f"context-{digest(text, _CONTEXT_HASH_DIGITS)}"
 
 
@@ -231,7 +232,7 @@ class _OutputRow(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _keys_are_spelt(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Refuse a key that is almost a known one: without `contexts` an answer has no evidence."""
+        """Refuse a misspelt key, because an answer without `contexts` has no evidence."""
         known = list(cls.model_fields)
         for key in values.keys() - known:
             near = difflib.get_close_matches(key[:100], known, n=1, cutoff=0.85)
@@ -295,7 +296,7 @@ class _RagasRow(_OutputRow):
         return self
 
     def output(self, line: int) -> RecordedOutput:
-        """Make the output; the question's hash is its id unless a `query_id` stands beside it."""
+        """Make the output; without a `query_id`, the id is a hash of the question."""
         contexts = tuple(row.context() for row in self.retrieved_contexts or ())
         ids = tuple(map(str, self.retrieved_context_ids or ()))
         if ids:
@@ -323,7 +324,7 @@ ACCEPTED_LINE = (
 
 
 class Ranked(NamedTuple):
-    """One place of a recorded ranking; the score is NaN where none was recorded."""
+    """One place of a recorded ranking; a missing score is NaN."""
 
     id: str
     score: float
@@ -333,7 +334,8 @@ class Ranked(NamedTuple):
 def read_outputs(path: Path) -> list[RecordedOutput]:
     """Read recorded outputs, one JSON object a line, in the order of the file.
 
-    Raises InputError with those of `read_objects` and `check_row`, `duplicate_id` and `empty_file`.
+    Raises InputError `duplicate_id` or `empty_file`, or with the problems of `read_objects` and
+    `check_row`.
     """
     problems, file = ProblemList(), str(path)
     outputs: dict[str, RecordedOutput] = {}
@@ -359,7 +361,7 @@ def read_outputs(path: Path) -> list[RecordedOutput]:
 def rankings(outputs: Sequence[RecordedOutput]) -> dict[str, list[Ranked]]:
     """Take the ranking of each question, best first as recorded, by query_id.
 
-    The order is the system's; scores are only shown. A passage that stands twice keeps its first
+    The order is the order of the system; scores are only shown. A repeated passage keeps the first
     place.
     """
     found: dict[str, list[Ranked]] = {}
@@ -380,7 +382,7 @@ _PASSAGE_DIGITS = 12
 
 
 class Recorded(Loader):
-    """No corpus of one's own: the contexts of recorded outputs are the documents."""
+    """Corpus made of the contexts of recorded outputs, for users without a corpus."""
 
     loader: Literal["recorded"]
     path: str = Field(description="recorded outputs (JSONL)")
@@ -390,7 +392,7 @@ class Recorded(Loader):
     has_whole_documents: ClassVar[bool] = False
 
     def files(self) -> dict[tuple[str | int, ...], str]:
-        """The file of outputs."""
+        """Return the path of the file of outputs, by field."""
         return {("path",): self.path}
 
     def _file(self, base: Path) -> Path:
@@ -400,13 +402,13 @@ class Recorded(Loader):
         return path
 
     def identity(self, base: Path) -> list[str]:
-        """Content hash of the file."""
+        """Return the path and the content hash of the file."""
         return [self.path, file_hash(self._file(base))]
 
     def read(self, base: Path) -> RawCorpus:
-        """Make a document of each distinct context: its id or content hash, its text, its url.
+        """Make a document of each distinct context, with the context's id or content hash.
 
-        Where one id came with several texts, these are passages of one document, each a section.
+        Several texts under one id become passages of one document, and each passage is a section.
         """
         grouped: dict[str, dict[str, tuple[Context, int]]] = {}
         for output in read_outputs(self._file(base)):
@@ -429,7 +431,7 @@ def _make_document(
     doc_id: str, passages: list[tuple[Context, int]], file: str, taken: set[str]
 ) -> RawDocument:
     """Join the passages, sorted so that no order of questions or ranks changes the document."""
-    # where a person can look: the system's own address of the document, else the file of outputs
+    # a person follows the address: it is the system's address, else the file of outputs
     fallback = f"{Path(file).name}#{urllib.parse.quote(doc_id, safe='')}"
     url = min((context.url for context, _ in passages if context.url), default=fallback)
     texts = sorted({context.text: context for context, _ in passages if context.text}.items())
@@ -441,7 +443,7 @@ def _make_document(
         text,
         url,
         "passages" if marks else "text",
-        f"\n{text}".encode("utf-8", "surrogatepass"),  # the title, which is empty, and the text
+        f"\n{text}".encode("utf-8", "surrogatepass"),  # an empty title, a line feed, and the text
         passages=marks,
         place=f"{file}:{min(line for _, line in passages)}",
     )
