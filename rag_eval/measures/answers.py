@@ -35,7 +35,7 @@ class AnswerResults:
     n_matched: IntArray
     """Gold spans that a correct citation matches."""
     coverage: FloatArray
-    """Share of the tokens of the gold spans that is cited; NaN without a gold span."""
+    """Cited share of the tokens of the gold spans; NaN without a gold span."""
     groundedness: FloatArray
     """Groundedness of the answer's text; NaN without text."""
     supported: FloatArray
@@ -47,11 +47,11 @@ class AnswerRecord:
     """One answer measure, as the report shows it."""
 
     label: str
-    """`coverage`, `citation_precision`, ..."""
+    """Name of the measure, such as `coverage` or `citation_precision`."""
     value: float
-    """NaN without a scored question."""
+    """Value of the measure; NaN without a scored question."""
     ci_low: float
-    """Bounds of the 95 % interval; NaN with a single group."""
+    """Lower bound of the 95 % interval; both bounds are NaN with a single group."""
     ci_high: float
     n_attempted: int
     n_scored: int
@@ -59,10 +59,10 @@ class AnswerRecord:
     """Failed questions among the scored ones."""
     n_ineligible: int
     n_units: int
-    """The figure's own denominator: citations or spans for ratios, else questions."""
+    """Denominator of the value: citations or spans for ratios, else questions."""
     n_groups: int
     reason: str = ""
-    """Reason why the value is missing; empty if it is there."""
+    """Reason why the value is missing; empty if there is a value."""
 
 
 def ratio_interval(
@@ -86,12 +86,12 @@ def answer_measures(
 
     Answerable questions with gold spans are the base of `coverage` (mean), `citation_recall`
     (matched / gold) and `citation_match_rate` (correct / due); an unanswered question counts 0
-    there. Due are the citations made, and one citation for an answer without any.
-    `citation_precision` (correct / cited) includes unanswerable questions, whose citations are
-    wrong. `citation_validity_rate` is valid / cited over all questions.
+    in these three measures. `due` counts the citations of an answer, and 1 for an answer without
+    citations. `citation_precision` (correct / cited) includes unanswerable questions, whose
+    citations are wrong. `citation_validity_rate` is valid / cited over all questions.
 
-    A failed answer is a miss in every rate: it counts as one citation that is neither valid nor
-    correct, whatever its rejected reply cited, and as groundedness 0.
+    A failed answer is a miss in every rate. It counts as one citation that is neither valid nor
+    correct, and as groundedness 0. The citations of its rejected reply are ignored.
     """
     n, groups = len(results.group), results.group
     answered = np.array([outcome == "answered" for outcome in results.outcome], dtype=bool)

@@ -37,19 +37,19 @@ without would yet you your yours yourself according regarding overall furthermor
 therefore hence
 """
 FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split()) - STOP_WORDS
-"""English words beside the analyzer's stop words that weigh nothing in a comparison."""
+"""English words without weight in a comparison, besides the analyzer's stop words."""
 
-# Scripts whose words are not set apart by spaces, one run a script: hiragana (mostly endings and
-# particles, so that only long runs count), katakana and bopomofo, Han, Hangul (particles are glued
-# to words), Thai and Lao, Burmese, Khmer.
+# Runs of characters of scripts without spaces between words. Short runs of hiragana are dropped,
+# because most are endings and particles. Hangul is included, because its particles join the word.
+# The alternatives are hiragana, katakana with bopomofo, Han, Hangul, Thai with Lao, Burmese, Khmer.
 _UNSPACED = re.compile(
     r"(?P<endings>[\u3041-\u309f]+)|[\u30a0-\u312f\u31a0-\u31bf\u31f0-\u31ff]+"
     r"|[\u3005-\u3007\u3400-\u9fff\uf900-\ufaff\U00020000-\U000323af]+"
     r"|[\u1100-\u11ff\uac00-\ud7af]+|[\u0e00-\u0eff]+|[\u1000-\u109f]+|[\u1780-\u17ff]+"
 )
 _LONG_ENDING = 4
-# A run of white space is tried once, from its beginning (look-behind, possessive): long runs are
-# read in linear time.
+# The look-behind and the possessive quantifiers try a run of white space only from its beginning.
+# So the time for long runs is linear.
 _CITATION = re.compile(
     r"(?<!\s)\s*+\[\^?(?:(?:source|doc|document|ref)\s*+)?\d{1,3}"
     r"(?:\s*+[,;–-]\s*+\^?\d{1,3})*\](?:\([^()\s]*+\))?",
@@ -61,16 +61,16 @@ _NUMBER = re.compile(r"(?<![^\W_])\d+(?:[.,]\d+)*")
 _GROUPED = re.compile(r"[1-9]\d{0,2}(?:[.,]\d{3})+")
 _WORD = re.compile(r"[^\W_]+")
 _TITLE_CASE = 0.6
-"""Share of capitalised words in a title, where capitals mark no names."""
+"""Share of capitalised words above which a sentence is a title; its capitals mark no names."""
 _FEW_WORDS = 4
 _SHORTEST_PART = 3
-"""Shorter parts of identifiers are common aliases: df, ax, np."""
+"""Least length of a part of an identifier: shorter parts are common aliases (df, ax, np)."""
 
 NUMBER_WORDS = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
     "sixteen seventeen eighteen nineteen twenty"
 ).split()
-"""The words of 0 to 20, which evidence may have for digits of the answer."""
+"""Words for 0 to 20. In evidence such a word matches the number in the answer."""
 
 
 @functools.lru_cache(maxsize=1)
@@ -89,7 +89,7 @@ def _pairs(match: re.Match[str]) -> str:
 
 
 def comparable(text: str) -> str:
-    """Return text whose words the analyzer finds: composed, without free-standing marks.
+    """Return composed text without free-standing marks, so that the analyzer finds its words.
 
     Scripts without spaces become overlapping character pairs.
 
@@ -121,9 +121,10 @@ def answer_sentences(text: str) -> list[str]:
 
 
 def numbers(text: str) -> list[str]:
-    """Find numbers in one spelling: no thousands separators, a decimal point, no idle zeros.
+    """Find numbers and spell them alike, with a decimal point and without idle zeros.
 
-    `3.125` is 3125, as in half of the world, in answers and evidence alike.
+    A point or comma before three digits separates thousands, so `3.125` is 3125. A number that
+    starts with 0 has no thousands. The rule holds for answers and for evidence.
 
     Examples
     --------
@@ -146,9 +147,10 @@ def _respell(number: str) -> str:
 
 
 def names(sentence: str) -> list[str]:
-    """Find names: capitalised words but the first, acronyms, words with digits, identifiers.
+    """Find names: capitalised words, acronyms, words with digits, and identifiers.
 
-    A title, of which most words are capitalised, has only identifiers.
+    A capitalised first word counts only as an acronym or an identifier. In a title, most words
+    are capitalised, so only identifiers count.
 
     Examples
     --------
@@ -190,25 +192,29 @@ def _names_something(word: str) -> bool:
 WINDOW = 3
 """Number of evidence sentences in a window."""
 _SCALE = 2**20
-"""Scale of the integer weights, whose sums do not depend on the order of operations."""
+"""Scale of the integer weights; sums of integers do not depend on the order of addition."""
 _CELLS = 4_000_000
 """Number of evidence terms, or (sentence, window) sums, in memory at a time."""
 
 
 class _Wanted(NamedTuple):
-    """Sentence s of the answers has the distinct terms from `indptr[s]` on, with their weights."""
+    """Distinct terms of every answer sentence, with weights.
+
+    Sentence s has the terms from `indptr[s]` to `indptr[s + 1]`.
+    """
 
     indptr: IntArray
     terms: IntArray
     weights: FloatArray
     answer_of: IntArray
-    """[n_sentences], rising."""
+    """Answer of each sentence, [n_sentences], rising."""
 
 
 class _Texts(NamedTuple):
-    """Evidence text t has the sentences from `sentence_indptr[t]` on.
+    """Sentences and terms of every evidence text.
 
-    Sentence e has the terms from `term_indptr[e]` on.
+    Text t has the sentences from `sentence_indptr[t]` to `sentence_indptr[t + 1]`. Sentence e has
+    the terms from `term_indptr[e]` to `term_indptr[e + 1]`.
     """
 
     sentence_indptr: IntArray
@@ -217,7 +223,7 @@ class _Texts(NamedTuple):
 
 
 class _Offered(NamedTuple):
-    """Answer a was given the texts `texts[indptr[a]:indptr[a + 1]]`."""
+    """Evidence of every answer: answer a has the texts `texts[indptr[a]:indptr[a + 1]]`."""
 
     indptr: IntArray
     texts: IntArray
@@ -230,7 +236,7 @@ def _distinct(keys: IntArray) -> IntArray:
 
 
 def _columns(texts: _Texts) -> IntArray:
-    """Count the windows of each text, and one more for the ends of the last intervals."""
+    """Return the number of windows of each text plus 1 column, where the last intervals end."""
     sizes = np.diff(texts.sentence_indptr)
     return np.where(sizes > 0, np.maximum(sizes - WINDOW + 1, 1) + 1, 0)
 
@@ -238,8 +244,8 @@ def _columns(texts: _Texts) -> IntArray:
 def _best_windows(wanted: _Wanted, texts: _Texts, offered: _Offered) -> tuple[BoolArray, BoolArray]:
     """Find the window of three evidence sentences with most of each sentence's weight.
 
-    Windows lie inside one text; the first of equal windows counts. Returns [n_terms] each: whether
-    the term stands in that window, and whether it stands in the text of that window.
+    A window lies inside one text. The first of equal windows counts. Returns two arrays [n_terms]:
+    whether the window holds the term, and whether the text of the window holds the term.
     """
     inside, beside = (np.zeros(len(wanted.terms), dtype=bool) for _ in range(2))
     n_answers = len(offered.indptr) - 1
@@ -282,7 +288,7 @@ def _search_block(wanted: _Wanted, texts: _Texts, offered: _Offered) -> tuple[Bo
 
     entry, offer, at = _matches((answer[row_of], wanted.terms), texts, text, owner)
     row = row_of[entry]
-    # the term's sentence before, in the same text: windows from there on already have the term
+    # Windows that hold the term's previous sentence in this text must not count the term again.
     before = np.full(len(entry), -1)
     same = (entry[1:] == entry[:-1]) & (offer[1:] == offer[:-1])
     before[1:][same] = at[:-1][same]
@@ -316,7 +322,7 @@ def _search_block(wanted: _Wanted, texts: _Texts, offered: _Offered) -> tuple[Bo
 def _matches(
     wanted: tuple[IntArray, IntArray], texts: _Texts, text: IntArray, offer_answer: IntArray
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """List where wanted terms stand: (entry, offer, sentence of the text), each once, ordered."""
+    """List each place of a wanted term once, ordered: (entry, offer, sentence of the text)."""
     answer, term = wanted
     n_terms = max(int(term.max(initial=-1)), int(texts.terms.max(initial=-1))) + 1
     order = np.argsort(answer * n_terms + term, kind="stable")
@@ -346,9 +352,9 @@ _BLOCK = 256
 SUPPORTED = 0.5
 """Score from which a sentence counts as supported."""
 _NUMBER_MISSING = 0.5
-"""Factor of the score if the window's text lacks a number."""
+"""Factor of the score if the text of the window lacks a number of the sentence."""
 _NO_NAME = 0.25
-"""Factor of the score if the text has none of the names."""
+"""Factor of the score if the text of the window has no name of the sentence."""
 
 
 class Groundedness(NamedTuple):
@@ -358,15 +364,15 @@ class Groundedness(NamedTuple):
     """Answer of each sentence, rising."""
     sentences: list[str]
     score: FloatArray
-    """In [0, 1]; NaN where the sentence has no content word."""
+    """Score of each sentence in [0, 1]; NaN for a sentence without a content word."""
     share: FloatArray
-    """Weighted share of the sentence's content words in the best window; NaN likewise."""
+    """Weighted share of content words in the best window; NaN without a content word."""
     n_words: IntArray
     """Number of distinct content words of each sentence."""
     value: FloatArray
     """Mean score of each answer's sentences; NaN if no sentence has a score."""
     supported: FloatArray
-    """Share of each answer's supported sentences; NaN likewise."""
+    """Share of each answer's supported sentences; NaN if no sentence has a score."""
 
 
 def groundedness(
@@ -383,8 +389,8 @@ def groundedness(
 
     ``score = share * max(names_share, 0.25)``, halved if one of the sentence's numbers is missing.
     Names and numbers count anywhere in the text of the best window, because texts name a thing once
-    and then say "it". Without names their factor is 1. An answer without evidence scores 0. The
-    comparison is of words: a translated answer scores near 0.
+    and then say "it". The factor is 1 for a sentence without names. An answer without evidence
+    scores 0. A translated answer scores near 0, because only words are compared.
 
     Parameters
     ----------
@@ -393,8 +399,8 @@ def groundedness(
     evidence
         The texts given to each answer; equal texts are read once.
     frequencies
-        Document frequencies of the `comparable` texts of the corpus. Default: those of the distinct
-        texts of `evidence`; then scores depend on the other answers of the call.
+        Document frequencies of the `comparable` texts of the corpus. The default counts the
+        distinct texts of `evidence`, so scores then depend on the other answers of the call.
 
     Examples
     --------
@@ -422,7 +428,7 @@ def groundedness(
     with_numbers[offered[np.isin(offers, answer_of[number_rows])]] = True
     texts = _read(list(place), analyzer, codes, with_numbers)
 
-    # numbers are terms after the vocabulary, without weight: they are found or not
+    # Numbers follow the vocabulary as terms of weight 0, because they only count as found or not.
     n_terms = len(analyzer.vocabulary)
     width = max(n_terms + len(codes), 1)
     weights = np.zeros(width)
@@ -460,7 +466,7 @@ def groundedness(
 
 
 def _flatten(rows: Sequence[Sequence[int]]) -> tuple[IntArray, IntArray]:
-    """Return row and value of every entry."""
+    """Return the row and the value of every entry of a ragged list."""
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
     values = np.fromiter(itertools.chain.from_iterable(rows), np.int64, int(lengths.sum()))
     return np.repeat(np.arange(len(rows)), lengths), values
@@ -471,7 +477,8 @@ def _read(
 ) -> _Texts:
     """Read the terms of every evidence sentence; numbers of `codes` are terms too.
 
-    `with_numbers` marks the documents of answers with numbers, the only ones to search for numbers.
+    `with_numbers` marks the evidence of answers with numbers. No other document is searched for
+    numbers.
     """
     spelled = np.array([ids[0] for ids in analyzer.index(NUMBER_WORDS)], dtype=np.int64)
     blocks = [
@@ -498,10 +505,10 @@ def _read(
 def _read_block(
     documents: list[str], analyzer: Analyzer, codes: Mapping[str, int], with_numbers: BoolArray
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """Return sentences of each document, terms of each sentence, and the terms.
+    """Return the number of sentences of each document, of terms of each sentence, and the terms.
 
-    Number c is the term -1 - c here. Blocks keep the lists few, because the garbage collector walks
-    through all of them.
+    Number c is the term -1 - c here. Blocks keep the number of lists small, because the garbage
+    collector visits every list.
     """
     spans = [sentences.spans(document) for document in documents]
     parts = [
@@ -520,7 +527,7 @@ def _read_block(
 def _weights(
     texts: _Texts, analyzer: Analyzer, frequencies: DocumentFrequencies | None
 ) -> FloatArray:
-    """Return the BM25 idf of every term; a term of no text weighs as a term of one text."""
+    """Return the BM25 idf of every term; a term without a text weighs like a term in one text."""
     n_terms = len(analyzer.vocabulary)
     if frequencies is None:
         n_texts = len(texts.sentence_indptr) - 1
@@ -539,7 +546,7 @@ def _weights(
 def _average(
     score: FloatArray, answer_of: IntArray, n_answers: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Return mean score and share of supported sentences of each answer."""
+    """Return the mean score and the share of supported sentences of each answer."""
     owner, known = answer_of[~np.isnan(score)], score[~np.isnan(score)]
     counts = np.bincount(owner, minlength=n_answers).astype(np.float64)
     counts[counts == 0] = np.nan
@@ -641,7 +648,7 @@ Reason = Literal[
 ]
 VIOLATIONS: frozenset[Reason] = frozenset({"content_unused", "empty_answer"})
 _FEW = 2
-"""A sentence of so few content words needs all of them: one word of two is not enough."""
+"""Sentences with at most this number of content words need all words in the evidence."""
 _WHOLE = 0.999
 _SHOWN = 120
 _QUOTE = re.compile(
@@ -649,7 +656,7 @@ _QUOTE = re.compile(
     r"|「[^」]{3,500}」|『[^』]{3,500}』"
 )
 _QUOTED_WORDS = 3
-"""Fewer words in quotation marks are a term and no quote."""
+"""Least number of words in a quote; fewer words in quotation marks are a term."""
 
 
 class Gap(NamedTuple):
@@ -668,18 +675,23 @@ def retrieval_gaps(
     purpose: Purpose = "answer",
     frequencies: DocumentFrequencies | None = None,
 ) -> list[Gap]:
-    """Judge every answer.
+    """Judge whether every answer uses its retrieved texts.
 
-    An answer complies, in this order: if nothing was retrieved; under `purpose: context`; with a
-    citation; with a reference to the sources that is not negated (true or false); with a statement
-    that nothing relevant was found; or with one sentence whose groundedness is 0.5 or more. A quote
-    of three words or more is also a sentence of its own, because the words around it may be in
-    another language. A sentence of one or two content words needs all of them: "Python is great"
-    does not use a text on Python.
+    The first condition that holds makes an answer comply:
 
-    An answer without letter or digit after a retrieval is the violation `empty_answer`: a system
-    that says nothing must not look best. The comparison is of words, so an answer that translates
-    its sources without naming them is a violation.
+    - Nothing was retrieved, or the purpose is `context`.
+    - The answer has a citation.
+    - The answer refers to the sources, rightly or wrongly, without a negation.
+    - The answer states that nothing relevant was found.
+    - The groundedness of one sentence is 0.5 or more.
+
+    A quote of three words or more is also a sentence of its own, because the words around it may
+    be in another language. A sentence of one or two content words must have all words in the
+    evidence: "Python is great" does not use a text on Python.
+
+    An answer without letter or digit after a retrieval is the violation `empty_answer`, because an
+    empty answer must not look best. Only words are compared. So an answer that translates its
+    sources without naming them is a violation.
 
     Parameters
     ----------
@@ -688,9 +700,9 @@ def retrieval_gaps(
     retrieved
         The retrieved texts of each answer; texts without content count as not retrieved.
     cites
-        Whether each answer cites a retrieved text by means other than its text.
+        Whether each answer cites a retrieved text outside the text of the answer.
     purpose
-        `context` exempts retrieval that only sets the tone.
+        `context` exempts every answer, for retrieval that only sets the tone.
     frequencies
         As for `groundedness`.
     """
@@ -722,7 +734,7 @@ def retrieval_gaps(
 def _judge_without_overlap(
     answer: str, n_texts: int, *, is_cited: bool, purpose: Purpose
 ) -> Gap | None:
-    """Return a verdict without a comparison with the texts; None if it needs a comparison."""
+    """Return a verdict without comparing texts; None if only a comparison can decide."""
     if not n_texts or purpose == "context":
         return Gap(violation=False, reason="context_only" if n_texts else "no_retrieval")
     if not _has_content(answer):

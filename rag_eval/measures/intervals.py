@@ -13,9 +13,9 @@ from rag_eval.measures.ranking import as_codes, as_values, judged_label
 
 RESAMPLES = 10_000
 NEAR_BOUNDARY = 0.1
-"""A rate under 0.1 or over 0.9: the percentile bootstrap covers too little there."""
+"""Distance of a rate from 0 or 1 within which the percentile bootstrap covers too little."""
 FEW_GROUPS = 100
-"""With fewer groups, the percentile bootstrap covers too little as well."""
+"""Number of groups below which the percentile bootstrap covers too little."""
 _PSEUDO_GROUPS = 0.5
 """Weight, in groups, of the prior that all runs of a query hit or all miss."""
 _CELLS = 4_000_000
@@ -48,7 +48,7 @@ def _cached_weights(n_groups: int, seed: int, resamples: int) -> tuple[FloatArra
 
 
 def _weights(n_groups: int, seed: int, resamples: int) -> Iterable[FloatArray]:
-    """Return `resample_weights`, cached if they fit one block, because runs ask many times."""
+    """Return `resample_weights`; weights of one block are cached, because runs reuse them."""
     if n_groups * resamples <= _CELLS:
         return _cached_weights(n_groups, seed, resamples)
     return resample_weights(n_groups, seed, resamples)
@@ -89,15 +89,15 @@ class GroupTotals(NamedTuple):
     """Values of measures that were scored on the same queries, added up by group."""
 
     sums: FloatArray
-    """[n_groups, m]"""
+    """Sum of the values of each group, [n_groups, m]."""
     counts: FloatArray
-    """[n_groups], 1 or more."""
+    """Number of queries of each group, [n_groups], 1 or more."""
     value: FloatArray
-    """[m]: the mean over queries."""
+    """Mean over queries, [m]."""
     variance: FloatArray
-    """[m]: the variance of that mean."""
+    """Variance of the mean over queries, [m]; NaN with a single group."""
     n_effective: float
-    """Number of equally large groups that would weigh the same (Kish)."""
+    """Kish's effective number of groups, counted as equally large groups."""
 
 
 def group_totals(values: FloatArray, groups: IntArray) -> GroupTotals:
@@ -145,7 +145,7 @@ def clustered_interval(
     Parameters
     ----------
     values
-        [n_queries, m] or [n_queries], averaged inside each query before; NaN = ineligible.
+        [n_queries, m] or [n_queries] means of each query; NaN = ineligible.
     groups
         [n_queries] group code of each query.
     seed, resamples
@@ -156,7 +156,7 @@ def clustered_interval(
     Raises
     ------
     ValueError
-        Shapes that do not fit, or a value outside [0, 1] under `unit_range`.
+        If shapes do not fit, or a value lies outside [0, 1] under `unit_range`.
 
     References
     ----------
@@ -181,7 +181,7 @@ def clustered_interval(
 
 
 def scored_together(values: FloatArray) -> Iterator[tuple[BoolArray, IntArray]]:
-    """Yield rows, and the columns of [n, m] whose values stand in exactly these rows."""
+    """Yield row masks [n], each with the columns [n, m] that have values in exactly these rows."""
     patterns, pattern_of = np.unique(~np.isnan(values), axis=1, return_inverse=True)
     for at, rows in enumerate(patterns.T):
         if rows.any():
@@ -226,11 +226,11 @@ def effective_groups(value: FloatArray, variance: FloatArray, n_effective: float
 
 
 def wilson(value: FloatArray, n: FloatArray, z: float) -> tuple[FloatArray, FloatArray]:
-    """Return the Wilson score interval, z deviations, of a rate of `n` observations."""
+    """Return the Wilson score interval of a rate of `n` observations at normal quantile `z`."""
     scale = 1 + z**2 / n
     middle = (value + z**2 / (2 * n)) / scale
     half = z / scale * np.sqrt(np.clip(value * (1 - value), 0, None) / n + z**2 / (4 * n**2))
-    # At 0 and 1 one end is the value itself; rounding must not leave the value outside.
+    # At a rate of 0 or 1 one bound equals the value, so rounding could leave the value outside.
     return np.minimum(middle - half, value), np.maximum(middle + half, value)
 
 
@@ -242,23 +242,23 @@ class MeasureRecord:
     """One measure of one strategy, as the report shows it."""
 
     label: str
-    """`R@10`, `delta_s`, ..."""
+    """Name of the measure, such as `R@10` or `delta_s`."""
     value: float
     """Mean over the scored queries; NaN without a scored query."""
     ci_low: float
     ci_high: float
     n_attempted: int
-    """n_scored + n_ineligible."""
+    """Number of attempted queries: n_scored + n_ineligible."""
     n_scored: int
-    """Queries in the mean, those that failed included."""
+    """Number of queries in the mean, including failed queries."""
     n_failed: int
     """Number of scored queries with at least one failed retrieval."""
     n_ineligible: int
-    """Queries that could not be scored: empty gold, or no value."""
+    """Number of queries without a score, because the gold is empty or no value exists."""
     n_groups: int
     """Number of independent groups of the scored queries, used by the interval and the gates."""
     judged_at_k: float
-    """Mean judgement rate at the same cutoff, where it is among the labels; else NaN."""
+    """Mean `Judged@k` at the cutoff of the measure; NaN unless the labels include `Judged@k`."""
 
 
 def aggregate(
@@ -273,7 +273,7 @@ def aggregate(
     failed_value: ArrayLike = 0.0,
     resamples: int = RESAMPLES,
 ) -> list[MeasureRecord]:
-    """Aggregate values in [0, 1] into one record a label.
+    """Aggregate values in [0, 1] into one record for each label.
 
     Parameters
     ----------
@@ -290,8 +290,8 @@ def aggregate(
     failed
         [n_runs] whether the retrieval failed. Such a run scores `failed_value`.
     ineligible
-        [n_queries] or [n_queries, m] whether the query cannot be scored, failed or not. A query
-        without values that did not fail is ineligible too.
+        [n_queries] or [n_queries, m] whether the query cannot be scored, even if a run failed. A
+        query without values and without a failed run is ineligible too.
     failed_value
         The worst score, for all labels or for each label.
     """
@@ -338,7 +338,7 @@ def aggregate(
 
 
 def within_query(values: ArrayLike, query_of: ArrayLike, n_queries: int) -> FloatArray:
-    """Average the runs of each query, [n_queries, m], over those with a value; NaN without any."""
+    """Average the runs with a value of each query, [n_queries, m]; NaN without such a run."""
     runs, query = as_values(values), as_codes(query_of, "query_of")
     has_value = ~np.isnan(runs)
     totals, counts = np.zeros((2, n_queries, runs.shape[1]))

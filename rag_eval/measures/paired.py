@@ -16,9 +16,9 @@ from rag_eval.measures.ranking import as_codes, as_values
 
 FLIPS = 10_000
 FEW_DIFFERING = 10
-"""Fewer differing groups are too few to resample."""
+"""Least number of differing groups for a bootstrap."""
 _TIE = 1e-12
-"""Smaller differences are rounding."""
+"""Largest difference that counts as a tie, because rounding can cause it."""
 _CELLS = 4_000_000
 
 
@@ -31,9 +31,9 @@ class PairedComparison:
     ci_low: FloatArray
     ci_high: FloatArray
     p: FloatArray
-    """Two-sided p of the sign-flip permutation test; not adjusted (`holm`)."""
+    """Two-sided p of the sign-flip permutation test, before an adjustment by `holm`."""
     n_better: IntArray
-    """Queries on which a is better, in the direction in which the measure improves."""
+    """Number of queries on which a is better, by the direction of the measure."""
     n_worse: IntArray
     n_tied: IntArray
     n_groups: IntArray
@@ -59,14 +59,14 @@ def paired_comparison(
     """Compare two strategies on their per-query means.
 
     Test: under the null hypothesis the strategies are exchangeable within a group, so the sign of
-    the group's summed difference is flipped at random; ``p = (1 + flips at least as extreme) / (1 +
-    flips)``, which is never 0 and keeps its level.
+    the group's summed difference is flipped at random. ``p = (1 + flips at least as extreme) / (1 +
+    flips)`` is never 0, and the test keeps its level.
 
     Interval: clustered bootstrap of the differences. Where fewer than 10 groups differ, the
     bootstrap has too little to resample (on simulated strategies that differ on 1-10 % of 50-300
-    queries it covered 86-94 %, and equal strategies got no width at all). Then two pseudo-groups
-    are added, one won and one lost by the mean size of a difference, and the t interval is taken
-    (94 % or more).
+    queries it covered 86-94 %, and equal strategies got no width at all). Then the interval is a t
+    interval with two pseudo-groups, which covers 94 % or more. Strategy a wins one pseudo-group and
+    loses the other, each by the mean size of a difference.
 
     Minimum detectable difference: ``(t[0.975] + t[0.8]) * standard error`` with the standard error
     from the group-level differences.
@@ -74,8 +74,8 @@ def paired_comparison(
     Parameters
     ----------
     a, b
-        [n_queries, m] or [n_queries] values, averaged inside the query before; NaN = ineligible. A
-        query counts where both are scored.
+        [n_queries, m] or [n_queries] means of each query; NaN = ineligible. A query counts if both
+        strategies have a value.
     groups
         [n_queries] group code of each query.
     seed, flips, resamples
@@ -121,7 +121,7 @@ def _sign_flip_p(sums: FloatArray, seed: int, flips: int) -> FloatArray:
     """Return the two-sided p of group sums [n_groups, m]; all measures have the same flips."""
     rng = np.random.default_rng(seed)
     observed = np.abs(sums.sum(axis=0))
-    # a flip that gives the same sum must count whatever the order of addition
+    # The order of addition changes the last bits, so an equal sum needs a margin to count.
     bar = observed - 1e-9 * np.abs(sums).sum(axis=0)
     extreme = np.zeros(sums.shape[1], dtype=np.int64)
     block = max(1, _CELLS // max(sums.shape))
@@ -138,9 +138,11 @@ def _sparse_interval(
 ) -> tuple[FloatArray, FloatArray]:
     """Return the 95 % interval of differences in [-1, 1], most of them 0, by two pseudo-groups.
 
-    One pseudo-group is won and one lost, by the mean absolute difference of the differing groups
-    and a group that differs by 1. Bonett & Price (2012), Journal of Educational and Behavioral
-    Statistics 37:479-488, add one pair to each of the two discordant cells in the same way.
+    Strategy a wins one pseudo-group and loses the other, both by the same difference. The size is
+    the mean absolute difference of the differing groups and of a group that differs by 1.
+
+    Bonett & Price (2012), Journal of Educational and Behavioral Statistics 37:479-488, add one pair
+    to each of the two discordant cells in the same way.
     """
     from scipy.stats import t
 

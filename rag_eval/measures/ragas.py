@@ -16,10 +16,10 @@ from rag_eval.measures.answers import AnswerRecord
 from rag_eval.measures.intervals import RESAMPLES, clustered_interval
 
 _REQUESTS = 2
-"""ragas sends two requests for a sample: for the statements, and for their verdicts."""
+"""Requests that ragas sends for a sample: one for the statements, one for their verdicts."""
 
 MakeMetric = Callable[[Any], Any]
-"""Client of the endpoint -> ragas' metric."""
+"""Function that makes the metric of ragas from the client of the endpoint."""
 
 
 class Sample(NamedTuple):
@@ -35,24 +35,24 @@ class Limits(NamedTuple):
     """Options of the calls to the judge."""
 
     concurrency: int = 4
-    """Samples judged at a time."""
+    """Largest number of samples judged at a time."""
     requests_per_minute: int = 0
-    """0 is no limit."""
+    """Largest number of requests per minute; 0 sets no limit."""
     attempts: int = 2
-    """Times that a sample is tried; the client itself tries a request again after 429 and 5xx."""
+    """Attempts at a sample; in each attempt, the client repeats requests after 429 and 5xx."""
     backoff_s: float = 0.5
-    """Wait before the second attempt; doubles each time."""
+    """Seconds to wait before the second attempt; the wait doubles with each attempt."""
     timeout_s: float = 120.0
-    """For one attempt at one sample."""
+    """Seconds that one attempt at one sample may take."""
 
 
 class Faithfulness(NamedTuple):
     """Scores of ragas for every question, [n]."""
 
     value: FloatArray
-    """In [0, 1]; NaN for a question outside the sample, or a failure of the judge."""
+    """Faithfulness in [0, 1]; NaN outside the sample, or after a failure of the judge."""
     eligible: BoolArray
-    """Whether there are question, answer and retrieved contexts."""
+    """Whether the question has a text, an answer and retrieved contexts."""
     sampled: BoolArray
     """Whether the question is eligible and in the sample."""
     failure: list[str]
@@ -118,7 +118,7 @@ def judge_faithfulness(
         asked = _ask_all(
             [samples[at] for at in chosen], make_client, make_metric, limits or Limits()
         )
-        # use a new thread: the caller may run an event loop, and a client belongs to one loop
+        # The caller may run an event loop, and a client belongs to one loop. So use a new thread.
         with ThreadPoolExecutor(1) as pool:
             results = pool.submit(asyncio.run, asked).result()
         for at, (score, reason) in zip(chosen, results, strict=True):
@@ -160,12 +160,12 @@ def faithfulness_record(
 
 
 def _import_ragas(model: str, options: Mapping[str, float | int]) -> MakeMetric:
-    """Import ragas in the caller's thread."""
+    """Import ragas in the caller's thread; return the function that makes the metric."""
     from rag_eval.core.settings import telemetry_off
 
     telemetry_off()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # its dependencies deprecate each other
+        warnings.simplefilter("ignore")  # dependencies of ragas deprecate each other
         from ragas.llms import llm_factory
         from ragas.metrics.collections import Faithfulness as Metric
     return lambda client: Metric(llm=llm_factory(model, client=client, **options))
@@ -189,7 +189,7 @@ async def _ask_all(
 
 
 async def _ask(metric: Any, sample: Sample, limits: Limits, pace: "_Pace") -> tuple[float, str]:
-    """Return value and failure of one sample."""
+    """Return the value of one sample (NaN after a failure) and the name of the failure."""
     failure = ""
     for attempt in range(limits.attempts):
         if attempt:
@@ -223,7 +223,7 @@ _FAILURES = {
     "JSONDecodeError": "invalid_reply",
     "IncompleteOutputException": "invalid_reply",
 }
-"""Class of an error or of its cause -> name of the failure; the first fitting class counts."""
+"""Failure name by class of an error or of its cause; the first fitting class counts."""
 
 
 def _failure_name(error: BaseException) -> str:
@@ -235,7 +235,7 @@ def _failure_name(error: BaseException) -> str:
 
 
 class _Pace:
-    """Starts samples within the endpoint's limit of requests."""
+    """Delays the start of samples to respect the endpoint's limit of requests per minute."""
 
     def __init__(self, requests_per_minute: int) -> None:
         self._gap = 60 * _REQUESTS / requests_per_minute if requests_per_minute else 0.0

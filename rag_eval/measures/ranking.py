@@ -59,7 +59,7 @@ def expand(indptr: IntArray, rows: IntArray) -> tuple[IntArray, IntArray]:
 def ranks(rankings: IntArray, rows: IntArray, items: IntArray) -> IntArray:
     """Find the rank, from 1, of item `items[i]` in ranking `rows[i]`; 0 for an absent item.
 
-    Raises `ValueError` for an item that stands twice: every measure would count it twice.
+    Raises `ValueError` for a repeated item, because every measure would count the item twice.
     """
     n, depth = rankings.shape
     if not len(items) or not rankings.size:
@@ -67,7 +67,7 @@ def ranks(rankings: IntArray, rows: IntArray, items: IntArray) -> IntArray:
     width = max(int(rankings.max()), int(items.max())) + 1
     wanted, inverse = np.unique(rows * width + items, return_inverse=True)
     keys = (rankings + np.arange(n)[:, None] * width).ravel()
-    # Keys rise from ranking to ranking, so neighbouring searches touch neighbouring memory:
+    # Keys rise from ranking to ranking, so neighbouring searches touch neighbouring memory. That is
     # faster than sorting the rankings.
     at = np.minimum(np.searchsorted(wanted, keys), len(wanted) - 1)
     hits = np.flatnonzero((wanted[at] == keys) & (rankings.ravel() >= 0))
@@ -96,21 +96,21 @@ def csr(rows: ArrayLike, n_rows: int, *columns: ArrayLike) -> tuple[IntArray, ..
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
-    """A ranking measure of ir-measures. Adding one is a line in MEASURES."""
+    """A ranking measure of ir-measures. To add a measure, add a line to MEASURES."""
 
     label: str
-    """Name in ir-measures and on screen: `R`."""
+    """Name in ir-measures and on screen, such as `R`."""
     name: str
-    """Name in JSON, MLflow and `acceptance`: `recall`."""
+    """Name in JSON, MLflow and `acceptance`, such as `recall`."""
     is_swept: bool = False
     """Whether every run measures it at each k of the gold set."""
     always: str = ""
-    """Label that every run measures besides: `RR`, `nDCG@10`."""
+    """Label that every run measures whatever its k, such as `nDCG@10`; empty for none."""
     needs_cutoff: bool = False
     of_spans: Callable[["SpanRanks", int | None], FloatArray] | None = None
-    """Value over gold spans, if it differs from the value over the chunks that carry a span."""
+    """Function of the value over gold spans; None if the value over carrier chunks is equal."""
     has_spans: bool = True
-    """Whether the measure has a meaning for spans: unquoted text was not judged."""
+    """Whether spans can be scored; `Judged` cannot, because unquoted text was not judged."""
 
 
 MEASURES = (
@@ -128,7 +128,10 @@ MEASURES = (
     Measure("AP", "map"),
     Measure("Judged", "judged", is_swept=True, has_spans=False),
 )
-"""Success@k is also called "hit rate" and, wrongly, "recall@k". The mean of RR is MRR."""
+"""All ranking measures.
+
+Success@k is also called "hit rate" and, wrongly, "recall@k". The mean of RR is MRR.
+"""
 _BY_LABEL = {measure.label: measure for measure in MEASURES}
 _LABEL = re.compile(r"([A-Za-z]+)(?:@([1-9]\d{0,5}))?")
 
@@ -136,7 +139,7 @@ _LABEL = re.compile(r"([A-Za-z]+)(?:@([1-9]\d{0,5}))?")
 def parse_label(label: str) -> tuple[str, int | None]:
     """Split a label into measure and cutoff: `R@10` is ("R", 10), `RR` is ("RR", None).
 
-    Raises `InputError` for a label that is not computed here.
+    Raises `InputError` for a label that MEASURES does not have.
     """
     match = _LABEL.fullmatch(label)
     measure = _BY_LABEL.get(match[1]) if match else None
@@ -185,7 +188,7 @@ class Qrels(NamedTuple):
     def from_rows(
         cls, query_codes: ArrayLike, item_codes: ArrayLike, gains: ArrayLike, n_queries: int
     ) -> "Qrels":
-        """Build from long form: one (query, item, gain) a row, in any order, no pair twice."""
+        """Build judgements from rows (query, item, gain) in any order, without repeated pairs."""
         indptr, items, grades = csr(query_codes, n_queries, item_codes, gains)
         return cls(indptr, items, grades)
 
@@ -233,7 +236,7 @@ def score_rankings(
     judged = _judged_pairs(rankings[eligible], qrels, query[eligible])
     swept = [name for name in cutoffs if cutoffs[name] is not None]
     whole = [name for name in cutoffs if cutoffs[name] is None]
-    # only measures without a cutoff need the whole ranking, which costs more
+    # Only measures without a cutoff get the whole ranking, because a deep ranking costs more.
     for chosen, deepest in (
         (swept, max((cutoffs[name] or 0 for name in swept), default=0)),
         (whole, rankings.shape[1]),
@@ -288,7 +291,7 @@ class _Judged(NamedTuple):
     rank: IntArray
     gain: IntArray
     profile: IntArray
-    """[n_rankings]: rankings of equal profile have the same gains to find."""
+    """Code of the relevant gains that each ranking can find, [n_rankings]."""
 
 
 def _judged_pairs(rankings: IntArray, qrels: Qrels, query: IntArray) -> _Judged:
@@ -315,13 +318,13 @@ def _score(judged: _Judged, lengths: IntArray, depth: int, labels: list[str]) ->
 
     number = np.full(len(lengths), -1)
     number[first] = np.arange(len(first))
-    # unjudged and missed irrelevant items change nothing
+    # Unjudged items and missed irrelevant items do not change a measure.
     kept = np.flatnonzero((number[judged.row] >= 0) & (is_hit | (judged.gain > 0)))
     order = kept[np.argsort(number[judged.row[kept]], kind="stable")]
     counts = np.bincount(number[judged.row[order]], minlength=len(first))
     ends = np.cumsum(counts)
     within = np.arange(len(order)) - np.repeat(ends - counts, counts)
-    # documents are named by their position; missed documents get the next names
+    # Names are positions, so that rankings of one length share a run. Missed documents follow.
     names = [str(position) for position in range(depth + int(counts.max(initial=0)))]
     places = np.where(is_hit[order], judged.rank[order] - 1, depth + within)
     item = np.array(names, dtype=object)[places].tolist()
@@ -334,7 +337,7 @@ def _score(judged: _Judged, lengths: IntArray, depth: int, labels: list[str]) ->
         str(i): dict(zip(item[end - n : end], gain[end - n : end], strict=True))
         for i, (end, n) in enumerate(zip(ends.tolist(), counts.tolist(), strict=True))
     }
-    # an empty ranking is left out: ir-measures gives it 0
+    # Empty rankings are left out, because ir-measures scores them 0.
     run = {str(i): shared[n] for i, n in enumerate(lengths[first].tolist()) if n}
     return _call_ir_measures(qrels, run, labels)[same]
 
@@ -406,7 +409,7 @@ def collapse(chunks: ArrayLike, group_of_chunk: ArrayLike, depth_out: int) -> In
     if not rankings.size or not len(group_of):
         return out
     groups = np.where(rankings >= 0, group_of[rankings], PADDING)
-    # a stable sort keeps the best rank first inside a group
+    # The sort must be stable, so that the best rank comes first inside a group.
     order = np.argsort(groups, axis=1, kind="stable")
     ordered = np.take_along_axis(groups, order, axis=1)
     leads = ordered >= 0
@@ -422,7 +425,7 @@ def collapse(chunks: ArrayLike, group_of_chunk: ArrayLike, depth_out: int) -> In
 def span_carriers(spans: Ranges, chunks: Ranges) -> tuple[IntArray, IntArray]:
     """Return the rows of spans and of the chunks that carry them.
 
-    A chunk carries a span when they overlap by at least half of the shorter of the two.
+    A chunk carries a span when the overlap is at least half of the shorter of both.
     """
     span, chunk = find_overlaps(spans, chunks)
     (_, start, end), (_, low, high) = (
@@ -439,9 +442,9 @@ class SpanRanks:
     """Ranks of the gold spans of n rankings."""
 
     owner: IntArray
-    """[n_pairs] ranking of each span."""
+    """Ranking of each (ranking, span) pair, [n_pairs]."""
     rank: FloatArray
-    """[n_pairs] rank, from 1, of the first chunk that carries the span; inf without a carrier."""
+    """Rank, from 1, of the first chunk that carries the span, [n_pairs]; inf without a carrier."""
     n: int
 
     @property
@@ -475,8 +478,8 @@ def score_spans(
 ) -> FloatArray:
     """Score rankings of chunks by gold spans, [n, n_labels]; NaN without a gold span.
 
-    `qrels` judges chunks: the carriers of a span are relevant. Measures without a rule of their own
-    for spans rate the chunks.
+    `qrels` judges chunks. The carriers of a span are relevant. A measure without `of_spans` scores
+    the chunks.
     """
     ranked = span_ranks(rows, spans, query_of)
     rules = [(_BY_LABEL[name].of_spans, k) for name, k in map(parse_label, labels)]

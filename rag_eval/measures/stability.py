@@ -12,7 +12,7 @@ from rag_eval.measures.ranking import as_codes, as_rankings, ranks
 # ---- How alike two rankings are.
 
 _BLOCK = 100_000
-"""Pairs of rankings at a time, to bound the memory."""
+"""Number of pairs of rankings in memory at a time."""
 _RBO_P = 0.9
 """Persistence of the reader: 0.9 puts 86 % of the weight on the top 10."""
 
@@ -51,7 +51,7 @@ def _pairs(query: IntArray, n_queries: int) -> tuple[IntArray, IntArray]:
     """Return both members of every unordered pair of runs of the same query."""
     order = np.argsort(query, kind="stable")
     counts = np.bincount(query, minlength=n_queries)
-    later = np.repeat(counts, counts) - count_within(counts) - 1  # runs of the query after this run
+    later = np.repeat(counts, counts) - count_within(counts) - 1  # later runs of the query
     first = np.repeat(np.arange(len(query)), later)
     return order[first], order[first + 1 + count_within(later)]
 
@@ -129,7 +129,7 @@ def _divide(part: IntArray, whole: IntArray) -> FloatArray:
 STABLE_BELOW, TRANSITIONAL_BELOW, DELTA_S_TARGET = 0.40, 0.60, 0.45
 RBO_CONVERGENT, RBO_CHAOTIC = 0.5, 0.2
 SAME_DISTANCE = 0.02
-"""Two delta_s closer than this cannot tell the anchor from the decoy."""
+"""Largest difference of two delta_s that cannot tell the anchor from the decoy."""
 
 LambdaState = Literal["convergent", "recursive", "divergent", "chaotic", "undefined"]
 
@@ -193,7 +193,7 @@ def delta_s(query_vectors: ArrayLike, chunk_vectors: ArrayLike, top: ArrayLike) 
     Parameters
     ----------
     query_vectors
-        [n, d] vector of each question, or of its anchor or decoy for the distance to those.
+        [n, d] vector of each question. Pass vectors of anchors or decoys for the distance to them.
     chunk_vectors
         [n_chunks, d] of the same embedding.
     top
@@ -211,7 +211,7 @@ def delta_s(query_vectors: ArrayLike, chunk_vectors: ArrayLike, top: ArrayLike) 
     indptr = np.concatenate([[0], np.cumsum(np.count_nonzero(codes >= 0, axis=1))])
     chosen = codes[codes >= 0]
     shape = len(codes), len(chunks)
-    # the sum of the vectors points where their mean does
+    # The cosine needs no mean, because sum and mean of the vectors have one direction.
     total = csr_array((np.ones(len(chosen)), chosen, indptr), shape=shape) @ chunks
     scale = np.linalg.norm(query, axis=1) * np.linalg.norm(total, axis=1)
     cosine = np.divide(
@@ -243,15 +243,19 @@ class LambdaStates:
     reason: NDArray[np.str_]
     """Keys of `LAMBDA_REASONS`."""
     convergent_and_hit: BoolArray
-    """Whether a query is convergent with the evidence in every run, which gates count."""
+    """Whether a query is convergent and every run found the evidence; gates count this."""
 
 
 def lambda_states(hits: ArrayLike, mean_rbo: ArrayLike) -> LambdaStates:
     """Classify each query over its wordings and seeds.
 
-    In this order: chaotic when both seeds and wordings change the hit or the overlap is under 0.2;
-    recursive when seeds change it under the same wording; divergent when wordings change it under
-    the same seed, or the overlap is under 0.5; else convergent. Fewer than two runs are undefined.
+    The first rule that holds gives the state:
+
+    - `undefined`: the query has fewer than two runs.
+    - `chaotic`: both seeds and wordings change the hit, or the overlap is under 0.2.
+    - `recursive`: seeds change the hit under the same wording.
+    - `divergent`: wordings change the hit under the same seed, or the overlap is under 0.5.
+    - `convergent`: none of these rules holds.
 
     Parameters
     ----------
@@ -264,7 +268,7 @@ def lambda_states(hits: ArrayLike, mean_rbo: ArrayLike) -> LambdaStates:
     runs = np.count_nonzero(~np.isnan(pattern), axis=(1, 2))
     seeds = _varies(pattern, (2,)).any(axis=1)
     wordings = _varies(pattern, (1,)).any(axis=1)
-    # Two runs that share neither wording nor seed: the wording is the likelier cause.
+    # Of two runs with different wordings and seeds, the wording is the likelier cause.
     wordings |= _varies(pattern, (1, 2)) & ~seeds
     rules = {
         "one_run": runs <= 1,
@@ -281,7 +285,7 @@ def lambda_states(hits: ArrayLike, mean_rbo: ArrayLike) -> LambdaStates:
 
 
 def _varies(values: FloatArray, axis: tuple[int, ...]) -> BoolArray:
-    """Tell whether the values present differ along the axes."""
+    """Tell whether the values without NaN differ along the axes."""
     missing = np.isnan(values)
     highest = np.where(missing, -np.inf, values).max(axis=axis, initial=-np.inf)
     lowest = np.where(missing, np.inf, values).min(axis=axis, initial=np.inf)
@@ -296,19 +300,19 @@ def _varies(values: FloatArray, axis: tuple[int, ...]) -> BoolArray:
 class VarianceShares:
     """Shares of the variance of one run; the estimated shares sum to 1.
 
-    A share is NaN if the design cannot tell: with one wording a question there is no `paraphrase`,
-    with one seed no `seed`, and the level above holds their variance. All are NaN where nothing
-    varies.
+    A share is NaN if the design cannot estimate the share. With one wording for each question
+    `paraphrase` is NaN, with one seed `seed` is NaN. The level above then holds their variance. All
+    shares are NaN if all values are equal.
     """
 
     query: float
     paraphrase: float
-    """Between wordings of a question."""
+    """Share between wordings of a question."""
     seed: float
-    """Between seeds of a wording, with the interaction of both."""
+    """Share between seeds of a wording, with the interaction of wordings and seeds."""
     n_queries: int
     n_wordings: int
-    """(question, wording) pairs."""
+    """Number of (question, wording) pairs."""
     n_runs: int
 
 
@@ -317,8 +321,8 @@ def variance_shares(values: ArrayLike) -> VarianceShares:
 
     The model is nested and random: question / wording in question / seed in wording. Components are
     the analysis-of-variance (method of moments) estimates for unbalanced data; a negative estimate
-    counts as 0. Plain sums of squares are not used: between few wordings they ascribe the noise of
-    the seeds to the wording, and both to the question.
+    counts as 0. Plain sums of squares are not used. With few wordings they ascribe the noise of the
+    seeds to the wording, and both to the question.
 
     References
     ----------
@@ -352,7 +356,7 @@ def variance_shares(values: ArrayLike) -> VarianceShares:
     parts = np.array([query, wording, seed])
     total = float(np.nansum(parts))
     scale = float(np.nanmax(np.abs(cube))) if n else 0.0
-    # rounding is not variation
+    # A total this small is rounding, not variation.
     shares = parts / total if total > (1e-12 * scale) ** 2 else np.full(3, np.nan)
     return VarianceShares(float(shares[0]), float(shares[1]), float(shares[2]), a, cells, n)
 
@@ -361,13 +365,13 @@ class FlipMatrix(NamedTuple):
     """Flips between wordings i and j under the same seed, [n_wordings, n_wordings] each."""
 
     share: FloatArray
-    """Share of questions whose hit differs; a question counts by the share of its seeds."""
+    """Share of questions whose hit differs; a question counts by the share of differing seeds."""
     n: IntArray
     """Number of questions that have both wordings."""
 
 
 def flip_matrix(hits: ArrayLike) -> FlipMatrix:
-    """Compare the hits (0/1, NaN where missing, [n_queries, n_wordings, n_seeds]) of wordings."""
+    """Compare hits of wordings, [n_queries, n_wordings, n_seeds], 0 or 1, NaN where missing."""
     cube = _cube(hits)
     wordings = cube.shape[1]
     share, n = np.full((wordings, wordings), np.nan), np.zeros((wordings, wordings), dtype=np.int64)
@@ -384,7 +388,7 @@ def flip_matrix(hits: ArrayLike) -> FlipMatrix:
 class WordingRange(NamedTuple):
     """Value of each question under its worst, average and best wording, [n_queries] each.
 
-    Seeds are averaged inside the wording first. NaN for a question without runs.
+    Seeds are averaged inside the wording first. A question without runs has NaN.
     """
 
     worst: FloatArray
