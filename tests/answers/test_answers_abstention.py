@@ -37,5 +37,5 @@ PIECES = ("I cannot find the ", "the provided context ", "No relevant ", "any ",
 
 @pytest.mark.parametrize("piece", [*PIECES, "based on the context the ", "sorry, but "])
 def test_long_repetitions_come_to_an_end(piece):
-    # a pattern that backtracks without end would meet the suite's time limit
+    # A pattern with endless backtracking would exceed the suite's time limit.
     assert abstention(piece * (2000 // len(piece))) is None

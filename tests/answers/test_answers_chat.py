@@ -213,14 +213,14 @@ def test_starts_and_retries_are_spaced_by_the_rate(llm):
     ask_at_once(chat, [*texts, f"[[scenario=burst_500:1]]{EVIDENCE}"], threads=7)
     times = sorted(received.at for received in llm.received)
     assert len(times) == 8
-    # a late arrival may come close to the next one, but none comes before its turn
+    # A delayed request may arrive close to the next request, but no request arrives too early.
     assert all(at - start >= 0.1 * number - 0.001 for number, at in enumerate(times))
 
 
 def test_kept_reply_costs_nothing_and_names_what_it_saved(llm, cache):
     prices = {"price_per_1k_tokens_in": 1.0, "price_per_1k_tokens_out": 1.0}
     paid = client(llm, cache=cache, **prices).ask(asking())
-    later = client(llm, cache=cache, **prices)  # another run
+    later = client(llm, cache=cache, **prices)  # the client of a second run
     again = later.ask(asking())
     assert len(llm.received) == 1
     assert (again.text, again.finish_reason, again.cached) == (paid.text, "stop", True)
@@ -326,7 +326,8 @@ def test_no_socket_is_left_open(llm):
     chat = client(llm, "half_reply", max_retries=0)
     error_of(chat)
     del chat
-    gc.collect()  # a socket left to the collector is a ResourceWarning, and warnings are errors
+    # An open socket causes a ResourceWarning at collection, and the suite makes warnings errors.
+    gc.collect()
 
 
 # ---- Reading a reply
@@ -383,7 +384,7 @@ def test_reply_without_text_says_why(changes, reason):
     assert (reply.text, reply.tokens_in) == ("", 3)
     assert problem.startswith("the first choice carries no text")
     assert reason in problem
-    assert read_reply(body_of(content=""))[1] == ""  # an empty text is a reply
+    assert read_reply(body_of(content=""))[1] == ""  # an empty text is a valid reply
 
 
 def test_secret_is_taken_out_before_the_line_is_cut():

@@ -1,4 +1,4 @@
-"""Replies: a valid reply is read, a broken one gets its code."""
+"""The parser reads valid replies and gives a code to each broken reply."""
 
 import itertools
 import json
@@ -16,7 +16,7 @@ from rag_eval.core.config import Answers
 
 
 def terms(form, analyze_only, *verdicts, max_reply_chars=20_000):
-    """The settings of a question with such replies, and whether the prompt is analyze-only."""
+    """Return answer settings for these replies, and whether the prompt is analyze-only."""
     fields = {"response_schema": form, "verdicts": verdicts or ("SUPPORTED",)}
     return Answers(max_reply_chars=max_reply_chars, **fields), analyze_only
 
@@ -49,7 +49,7 @@ def parse(text, terms):
 
 
 def outcome(text, terms) -> str:
-    """Return `ok:<outcome>`, or the codes of the parser's and then the gates' problems."""
+    """Return `ok:<outcome>`, or the codes of the problems: first the parser's, then the gates'."""
     parsed = parse(text, terms)
     if isinstance(parsed, Fault):
         return parsed.code
@@ -129,7 +129,7 @@ _SPOILT = {  # code -> change of a valid object
 
 
 def test_every_way_of_breaking_a_valid_object_gets_its_code():
-    """The 768 replies are valid replies with a known defect each."""
+    """Each of the 768 replies is a valid reply with one known defect."""
     goods = itertools.product(_CITED, _ANSWERS, _REST)
     for (cited, answer, rest), (code, spoil), write in itertools.product(
         goods, _SPOILT.items(), _WRITTEN

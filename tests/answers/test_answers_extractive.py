@@ -34,7 +34,7 @@ def texts(passages, extract):
 
 
 def best(question, passages, embed=None):
-    """The text of the first sentence of an answer."""
+    """Return the text of the first sentence of an answer."""
     (found,) = Extractive(embed, max_sentences=1).answer([question], [passages])
     return texts(passages, found)[0]
 
@@ -66,7 +66,7 @@ SCRIPTS = [
     ("question", "passages", "sentence"),
     [
         ("capital of Germany?", [FRANCE, GERMANY], "Berlin is the capital of Germany."),
-        ("last rows of a frame", [SORTED], "Last rows of a frame."),  # no code, no pointer
+        ("last rows of a frame", [SORTED], "Last rows of a frame."),  # not the code or See Also
         ("Назовите: столица России", SCRIPTS, "Столица России — Москва."),
     ],
 )
@@ -271,7 +271,7 @@ def test_function_words_of_a_question_count_for_nothing():
 
 def test_a_synonym_counts_its_weight():
     found, plain = measured(["blank"], SMALL), measured(["blank"], None)
-    # a meaning of two words needs both
+    # The synonym "empty value" counts only where both of its words stand.
     assert found["unit_coverage"].tolist() == pytest.approx([0, 1, 0.8, 0, 0.8])
     assert plain["unit_coverage"].tolist() == [0, 1, 0, 0, 0]
     assert found["frequency"][1] == plain["frequency"][1]
@@ -279,7 +279,7 @@ def test_a_synonym_counts_its_weight():
 
 
 def test_each_word_of_a_phrase_counts():
-    # "away" is a function word: it makes the phrase, and counts for nothing
+    # "away" is a function word: it belongs to the phrase "throw away" but has no weight.
     found = measured(["throw away a column"], SMALL)
     for name in ("unit_coverage", "passage_coverage", "evidence_coverage"):
         assert found[name][0] == pytest.approx((0.5 + 1) / 2)

@@ -68,9 +68,10 @@ def check_sentences(its, extracts, least_precision, least_recall):
 
 
 def check_abstention(answerer, positive, signal, parts, *, least, lower):
-    """Return the AUROC of the sample with its lower bound, both halves, and the refusals.
+    """Check how well the signal tells positive questions from the others.
 
-    The refusals count answerable questions.
+    The lower bound of the AUROC over the whole sample is at least `lower`. The AUROC of each part
+    is at least `least`. The answerer refuses fewer than 15 % of the positive questions of a part.
     """
     assert auroc_interval(positive, signal, resamples=500)[0] >= lower
     for part, rows in parts.items():
@@ -169,6 +170,6 @@ def test_what_is_answered_of_pandas_api_is_better_than_what_is_not(evidence, pan
 
 def test_half_of_the_citations_of_pandas_api_are_right(evidence, pandas_answers):
     found = figures(evidence, pandas_answers)
-    # of 150 questions, most are refused, because their evidence lacks the gold
+    # Most of the 150 questions are refused, because their evidence lacks the gold.
     assert found["cited"] >= 10
     assert found["citation_precision"] >= 0.50

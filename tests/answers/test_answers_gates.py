@@ -15,8 +15,8 @@ from rag_eval.answers.paths import find_paths
 WEST, SOUTH, SETUP = "docs/capitals.md#west", "docs/capitals.md#south", "docs/setup.md#setup"
 
 DATA = json.loads(Path(__file__).with_name("gate_cases.json").read_text(encoding="utf-8"))
-PATHS = DATA["paths"]  # text, paths found in it
-CASES = DATA["answers"]  # body, cited tokens, codes
+PATHS = DATA["paths"]  # (text, paths in the text)
+CASES = DATA["answers"]  # (body, cited tokens, codes)
 
 
 @pytest.mark.parametrize(("text", "expected"), PATHS, ids=[text[:40] for text, _ in PATHS])
@@ -25,7 +25,7 @@ def test_paths_are_told_from_ordinary_words(text, expected):
 
 
 def test_verbatim_text_of_a_cited_item_passes_both_gates():
-    """In real documentation with addresses and file names, every part of a cited item is known."""
+    """Text copied from a cited item passes, also with the addresses and file names of real docs."""
     names = "read_csv DataFrame read_parquet read_sql to_datetime merge concat read_excel HDFStore"
     for name in names.split():
         item = library().evidence(scored("api.rst", "s", getattr(pd, name).__doc__), "retrieve")

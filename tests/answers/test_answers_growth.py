@@ -68,7 +68,8 @@ PIECES = json.loads(Path(__file__).with_name("growth_pieces.json").read_text(enc
 
 
 def _taken(read, text: str) -> float:
-    gc.disable()  # a collection also walks the objects of other tests and would distort the time
+    # A garbage collection also walks the objects of other tests and would distort the time.
+    gc.disable()
     try:
         start = time.process_time()
         read(text)

@@ -1,4 +1,4 @@
-"""Prompts: their texts and their bound on length; evidence stays data."""
+"""Prompts have fixed texts and a bounded length, and evidence stays data in them."""
 
 import re
 
@@ -81,7 +81,7 @@ def test_text_of_the_evidence_can_neither_close_the_block_nor_forge_an_item(text
     content = prompt.messages[1].content
     content.encode("utf-8")
     lines = content.split("\n")
-    assert len(content.splitlines()) == len(lines)  # no other line end is left
+    assert len(content.splitlines()) == len(lines)  # \n is the only line end
     marks = [line.split("] ")[0] for line in lines if line.startswith("[")]
     assert marks == [f"[{prompt.evidence[0].token}", "[docs/y.md:1"]
     nonce = re.fullmatch(r"<<<EVIDENCE ([0-9a-f]{16})>>>", lines[0])
@@ -121,7 +121,7 @@ def test_whole_pieces_are_left_out_from_the_end_until_the_prompt_fits(limit):
     assert 0 < len(prompt.evidence) < 10 or limit == 8000
     assert list(prompt.evidence) == pieces[: len(prompt.evidence)]
     assert prompt.left_out == 10 - len(prompt.evidence)
-    # the next piece would not have fitted
+    # The next piece of evidence would not have fitted into the prompt.
     assert limit - prompt.chars <= 530 or not prompt.left_out
 
 

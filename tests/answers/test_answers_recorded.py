@@ -24,7 +24,7 @@ def write(tmp_path, rows):
 
 
 def maker(tmp_path, spec=None):
-    """Return the maker of answers over a corpus, by default over the contexts alone."""
+    """Return (RecordedAnswers, documents, chunks) of a corpus, by default of the contexts alone."""
     spec = spec or Recorded(loader="recorded", path="outputs.jsonl")
     loaded = load_corpus(spec, tmp_path)
     chunks = chunk_documents(loaded.documents, loaded.sections, spec.chunker)
@@ -33,7 +33,7 @@ def maker(tmp_path, spec=None):
 
 @pytest.fixture
 def answer(tmp_path):
-    """One output -> its answer, over the contexts alone."""
+    """Return a function that turns the fields of one output into its answer."""
 
     def make(**values):
         filler = {"query_id": "other", "answer": "x", "contexts": ["some text"]}
@@ -140,7 +140,7 @@ def test_stated_citations(answer, citation, expected):
     ("text", "citations", "expected"),
     [
         ("x [1].", [1, 2, "a.md"], [(0, 0, "a.md"), (-1, 1, "b")]),
-        ("x [1].", ["a.md:2"], [(0, 0, "a.md"), (-1, 0, "a.md")]),  # finer than the marker
+        ("x [1].", ["a.md:2"], [(0, 0, "a.md"), (-1, 0, "a.md")]),  # names one line of a.md
         ("x [7].", [7], [(0, -1, "[7]")]),
     ],
 )
@@ -168,7 +168,7 @@ def test_ids_of_the_corpus_get_its_payload(tmp_path):
     assert place == ("birds.md", gulls["chunk_id"], gulls["start"], rev, "birds.md:6-8")
     assert (by_text.chunk.text, by_text.token) == ("They eat fish.", "birds.md:4")
     assert by_text.chunk.snippet_id in set(chunks["chunk_id"])
-    # the corpus does not say this: a document of its own
+    # The corpus lacks this text, so the text becomes a document of its own.
     assert invented.chunk.snippet_id not in set(chunks["chunk_id"])
     assert invented.chunk.rev != rev
     assert by_id_alone.chunk.text == gulls["text"]

@@ -1,4 +1,4 @@
-"""The runner: overrides, modes, retries, reruns, failures and counts, against a scripted chat."""
+"""The runner with a scripted chat: overrides, modes, retries, reruns, failures and counts."""
 
 import json
 import re
@@ -32,7 +32,10 @@ BROKEN = "It is Paris."
 
 
 class FirstLines:
-    """Chooses the second line of the first two passages; abstains on a question about the moon."""
+    """Answerer that chooses the second line of the first two passages.
+
+    It abstains on a question about the moon.
+    """
 
     def __init__(self) -> None:
         self.calls = 0
@@ -193,7 +196,7 @@ WEST_ALONE = [{"kind": "section", "sections": ["docs/capitals.md#west"]}]
     [
         ({"top_k": 1, "adaptive_top_k": [2, 3]}, 3, 3),
         ({"adaptive_top_k": []}, 1, 10),
-        ({"preflights": WEST_ALONE, "adaptive_top_k": [20]}, 1, 10),  # top_k changes nothing
+        ({"preflights": WEST_ALONE, "adaptive_top_k": [20]}, 1, 10),  # a section ignores top_k
     ],
 )
 def test_fabrication_fails_when_the_ladder_ends(options, attempts, top_k):
@@ -250,7 +253,7 @@ def test_one_questions_failures_never_stop_another():
 
 
 class _Hurried:
-    """Answers the last question first."""
+    """Chat that replies to the last question first."""
 
     def __init__(self, count: int) -> None:
         self.count, self.most, self._now, self._lock = count, 0, 0, threading.Lock()

@@ -153,7 +153,7 @@ print(json.dumps(found))
 
 
 def test_a_validator_of_a_package_of_its_own_is_found_by_its_entry_point(tmp_path, project_root):
-    """The package is built and unpacked without a network, apart from this environment."""
+    """Build the package offline and unpack it outside this environment."""
     source, wheels, site = tmp_path / "source", tmp_path / "wheels", tmp_path / "site"
     shutil.copytree(project_root / "tests" / "validator_package", source)
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)]

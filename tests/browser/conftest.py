@@ -1,4 +1,4 @@
-"""Start a real Chromium, record all that its pages do, and evaluate the two projects to open."""
+"""Start a real Chromium, and evaluate the two projects whose pages the tests open."""
 
 import fcntl
 import os
@@ -21,7 +21,7 @@ AXE = Path(__file__).parent / "node_modules" / "axe-core" / "axe.min.js"
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    """Path of the browser: RAG_EVAL_CHROMIUM, else the first of BROWSERS on the path."""
+    """Return the browser's path: RAG_EVAL_CHROMIUM, else the first of BROWSERS on the path."""
     found = NAMED or next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if found is None or not Path(found).is_file():
         report_missing(
@@ -41,7 +41,7 @@ def browser(chromium: str) -> Iterator[object]:
     """
     from playwright.sync_api import sync_playwright
 
-    # Chromium refuses its sandbox to root. The resolver finds no host, so no page gets far data.
+    # Chromium refuses its sandbox to root. The resolver finds no host, so no page reaches a host.
     arguments = [
         "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
         *(["--no-sandbox"] if os.geteuid() == 0 else []),
@@ -71,24 +71,27 @@ LOOKS = {
     "1440-light": {"narrow": False, "dark": False},
     "390-dark": {"narrow": True, "dark": True},
 }
-"""Each width and each theme once: width and theme have separate rules in the style sheet."""
+"""Options of a visit: each width and each theme once.
+
+Width and theme have separate rules in the style sheet, so two of the four pairs suffice.
+"""
 
 
 @pytest.fixture(params=LOOKS)
 def look(request) -> dict[str, bool]:
-    """Options of a visit: on a desk and on a phone, light and dark."""
+    """Return the options of one of LOOKS: a light desktop or a dark phone."""
     return LOOKS[request.param]
 
 
 @pytest.fixture(scope="session")
 def looks() -> list[dict[str, bool]]:
-    """All looks in one test, where the page takes long to make."""
+    """Return all LOOKS for a single test over a page that takes long to make."""
     return list(LOOKS.values())
 
 
 @pytest.fixture
 def picture() -> Callable[[Visit, str], None]:
-    """Save a picture of the whole page in RAG_EVAL_SCREENSHOTS, where that is set."""
+    """Save a picture of the whole page in the folder RAG_EVAL_SCREENSHOTS, if that is set."""
 
     def take(seen: Visit, name: str) -> None:
         if SCREENSHOTS:
@@ -101,7 +104,7 @@ def picture() -> Callable[[Visit, str], None]:
 
 @pytest.fixture(scope="session")
 def axe() -> str:
-    """Source of axe-core, which `make test-all` brings from npm."""
+    """Return the source of axe-core, which `make test-all` installs from npm."""
     if not AXE.is_file():
         report_missing(
             "browser",
@@ -136,19 +139,19 @@ def _evaluated(factory: pytest.TempPathFactory, name: str) -> Evaluated:
 
 @pytest.fixture(scope="session")
 def hostile(tmp_path_factory) -> Evaluated:
-    """The hostile project after two nights."""
+    """Return the hostile project after two nights."""
     return _evaluated(tmp_path_factory, "hostile")
 
 
 @pytest.fixture(scope="session")
 def pandas_api(tmp_path_factory) -> Evaluated:
-    """The shipped gold set after two nights, of which the first had worse parameters."""
+    """Return the shipped gold set after two nights; the first night had worse parameters."""
     return _evaluated(tmp_path_factory, "pandas_api")
 
 
 @pytest.fixture(scope="session", params=["pandas_api", "hostile"])
 def evaluated(request) -> Evaluated:
-    """Each of the two."""
+    """Return each of the two evaluated projects in turn."""
     return request.getfixturevalue(request.param)
 
 

@@ -1,6 +1,6 @@
-"""Projects that were evaluated, and how each of their nights is written.
+"""Describe evaluated projects, and write the gold set of each night.
 
-Belongs here: files. Running them once for all workers is the business of conftest.
+This file handles files only. `conftest` runs each project once for all workers.
 """
 
 import base64
@@ -22,7 +22,7 @@ PANELS = tuple(
         "cost methods explorer"
     ).split()
 )
-"""In the order of the page."""
+"""Names of the report's panels, in the order of the page."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Evaluated:
 
     @property
     def explorer(self) -> dict[str, Any]:
-        """Parts of the explorer's data as the page holds them: name -> JSON."""
+        """Return the parts of the explorer's data that the page holds (name -> JSON)."""
         found = re.findall(
             r'<script type="application/octet-stream\+base64" '
             r'id="bundle-([\w-]+)">([^<]*)</script>',

@@ -71,7 +71,7 @@ SCAN = r"""
   return found;
 }
 """.replace("HIDDEN", HIDDEN)
-"""Finds elements and attributes that our templates never write.
+"""Script that finds elements and attributes that our templates never write.
 
 It also finds links that lead elsewhere than to http(s) or into the page, and characters that a
 reader would not see.
@@ -79,7 +79,7 @@ reader would not see.
 
 
 def harm(page: Any) -> list[str]:
-    """List the parts of an open page that only text from outside could have brought."""
+    """List the parts of an open page that only outside text could have added."""
     return page.evaluate(SCAN)
 
 
@@ -102,7 +102,7 @@ def overflow(page: Any) -> list[str]:
 
 
 def accessibility(seen: Any, axe: str, within: str = "html") -> list[str]:
-    """List the serious and critical findings of axe-core, a line a rule with the first places.
+    """List the serious and critical findings of axe-core: one line per rule, with the first places.
 
     The test evaluates the engine in the page, where the page's policy does not reach it. The page
     is opened `unguarded` because the engine loads further parts itself.

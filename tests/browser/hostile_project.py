@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 FAR = "https://evil.invalid"
-"""Where payloads want to send or fetch something; the name resolves nowhere."""
+"""Address that payloads try to reach. Its host name does not resolve."""
 
 PAYLOADS = {
     "script": "<script>window.__pwned=1;alert(1)</script>",
@@ -84,7 +84,10 @@ PAYLOADS = {
     ),
     "long_word": "W" * 5_000,
 }
-"""Name -> text. A text that runs sets `window.__pwned` or opens a dialog; a fetch asks FAR."""
+"""Payloads (name -> text).
+
+A payload that runs sets `window.__pwned`, opens a dialog or fetches from FAR.
+"""
 
 ADDRESSES = (
     "javascript:window.__pwned=20",
@@ -103,7 +106,7 @@ ADDRESSES = (
     "http://example.org/second",
     "",
 )
-"""Source addresses; of these only http and https ones may be links."""
+"""Source addresses. Only the http and https addresses may become links."""
 
 NAMES = tuple(
     (
@@ -111,7 +114,10 @@ NAMES = tuple(
         "then NaN"
     ).split()
 )
-"""Ids and tags that a lookup in a plain object would take for its own."""
+"""Ids and tags with names of JavaScript's built-in properties.
+
+A lookup in a plain object would find the built-in property.
+"""
 
 QUERY_IDS = (
     "<script>window.__pwned=30",
@@ -135,14 +141,17 @@ QUERY_IDS = (
 )
 """Query ids that the files allow: no white space, no slashes, no control characters.
 
-Pages write the last ids differently, and two of them look alike there.
+Pages show the last ids in another form, and two of these ids look alike.
 """
 
 _SYLLABLES = tuple("ba de fi go hu ka le mi no pu ra se ti vo zu".split())
 LOUD_EVERY, LOUD_ALWAYS, LOUD_LATER = 6, 3, 0
-"""Of every so many topics, which is missed in all nights and which is lost in the second."""
+"""Topics whose gold is missed, by their number modulo LOUD_EVERY.
+
+The remainder LOUD_ALWAYS is missed in all nights, LOUD_LATER from the second night on.
+"""
 N_PLAIN = 6
-"""Questions that nothing in the gold answers."""
+"""Number of questions without an answer in the gold."""
 
 CONFIG = """\
 name: hostile
@@ -220,8 +229,8 @@ def _document(number: int, payload: str) -> dict[str, object]:
 def _decoys(number: int, payload: str, night: int) -> list[dict[str, object]]:
     """List documents that no gold names.
 
-    For some topics a dozen of them match better than the gold, which is then missed. For some
-    other topics this begins with the second night.
+    For some topics, twelve of these documents match better than the gold, so the gold is missed.
+    For some other topics the twelve documents exist only from the second night on.
     """
     loud = number % LOUD_EVERY == LOUD_ALWAYS or (night > 0 and number % LOUD_EVERY == LOUD_LATER)
     texts = (

@@ -1,6 +1,6 @@
 """Start `rag-eval view` as a process over a copy of an evaluated project, and read its store.
 
-Belongs here: the process and the store. What pages show is the tests' business.
+This file handles the process and the store. The tests check the pages.
 """
 
 import json
@@ -40,7 +40,7 @@ class Viewer:
         self.start(*options)
 
     def start(self, *options: str) -> None:
-        """Start it, and wait until it says where it is."""
+        """Start the viewer, and wait until the viewer prints its address."""
         clean = {
             name: value for name, value in os.environ.items() if not name.startswith("RAG_EVAL_")
         }
@@ -85,16 +85,16 @@ class Viewer:
         return [json.loads(outcome.model_dump_json()) for outcome in of_frame(frame)]
 
     def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        """Run another command over the same copy."""
+        """Run another command over the viewer's copy of the project."""
         return hostile_project.command(self.root, *arguments)
 
     def kill(self) -> None:
-        """End it as a machine that loses its power would end it."""
+        """End the viewer with SIGKILL, as a power failure would."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait(30)
 
     def end(self) -> None:
-        """End it as Ctrl-C does."""
+        """End the viewer with SIGINT, as Ctrl-C does."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
             try:

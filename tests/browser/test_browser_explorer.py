@@ -48,7 +48,7 @@ def cells(page, column):
 
 
 def figures(page, column):
-    """Numbers of a column; NaN where the cell says why there is none."""
+    """Return the numbers of a column; NaN for a cell that gives a reason instead of a number."""
     found = [
         re.match(r"[+−-]?\d+(?:\.\d+)?", text.replace(",", "")) for text in cells(page, column)
     ]
@@ -56,7 +56,7 @@ def figures(page, column):
 
 
 def all_ids(page):
-    """Question numbers of every page, in order."""
+    """Return the question numbers of all pages of the table, in order."""
     page.select_option("#ex-size", "200")
     found = ids(page)
     while page.locator("#ex-next").get_attribute("aria-disabled") == "false":
@@ -66,7 +66,7 @@ def all_ids(page):
 
 
 def unfold(page, at):
-    """Open the question with this number, wherever it is."""
+    """Open the question with this number, and return its details."""
     page.locator(f'tr.ex-row[data-index="{at}"] .ex-open').click()
     page.locator("#ex-detail[data-state=ready]").wait_for()
     return page.locator("#ex-detail")
@@ -91,7 +91,7 @@ def test_largest_regressions_come_first(evaluated, opened):
 
 
 def test_what_fell_and_rose_is_what_the_report_compares(evaluated, opened):
-    """Another part of the program compares the two runs; both must count the same questions."""
+    """The explorer counts the same fallen and risen questions as the report's comparison."""
     page, report = opened(evaluated), evaluated.report
     delta = next(
         delta
@@ -113,7 +113,7 @@ def test_every_column_sorts_both_ways(evaluated, opened, column):
     page = opened(evaluated)
     page.select_option("#ex-size", "200")
     head = page.locator(f'#ex-table thead th[data-column="{column}"]')
-    # Rows without a number stand last in both directions, and citations sort by their share.
+    # Rows without a number are last in both directions, and citations are sorted by their share.
     seen = set()
     for _ in range(2):
         head.get_by_role("button").click()
@@ -354,7 +354,7 @@ def test_every_hostile_question_opens_as_text(hostile, opened, visit):
 
 
 def test_hostile_questions_open_without_the_policy(hostile, opened):
-    """Escaping alone holds where nothing else would: the policy is out of force."""
+    """Escaping alone stops hostile text while the Content-Security-Policy is out of force."""
     page = opened(hostile, unguarded=True)
     page.select_option("#ex-size", "200")
     for at in range(len(hostile_project.topics())):
@@ -374,7 +374,7 @@ def test_keyboard_alone_is_enough(pandas_api, opened):
         "[...document.querySelectorAll('a[href], button, input, select, textarea, summary, "
         "[tabindex]')].filter((e) => e.tabIndex > 0).length"
     )
-    assert reached == 0  # the order of the page is the order of the keys
+    assert reached == 0  # the Tab key follows the page's order
     page.locator("#ex-search").focus()
     page.keyboard.type("column")
     assert 0 < len(ids(page)) < pandas_api.explorer["summary"]["n_questions"]
@@ -427,7 +427,7 @@ def test_keyboard_alone_is_enough(pandas_api, opened):
 
 
 def focus_shows(page):
-    """Whether what has the focus looks otherwise than without it."""
+    """Return whether the focused element has a visible outline or shadow."""
     return page.evaluate(
         "(() => { const s = getComputedStyle(document.activeElement); return (s.outlineStyle "
         "!== 'none' && parseFloat(s.outlineWidth) >= 1) || s.boxShadow !== 'none'; })()"

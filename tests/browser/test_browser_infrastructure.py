@@ -1,4 +1,4 @@
-"""The instruments of these tests notice every forbidden act of a page."""
+"""The helpers of the browser tests notice every forbidden act of a page."""
 
 import pytest
 from hostile_project import ADDRESSES, FAR, NAMES, PAYLOADS, topics

@@ -15,13 +15,13 @@ from rag_eval.reporting.html.elements import visible
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 LIMIT = 3_000_000
-"""Bytes of a page of up to 1,000 questions."""
+"""Largest size of a page of up to 1,000 questions, in bytes."""
 WITH_PICTURES = ("measures", "miss-rates", "recall", "history")
 PRINTED_PX = 956
-"""Width in which a browser lays out an A4 page.
+"""Width in pixels in which a browser lays out an A4 page.
 
-A4 is 8.27 inches wide. Take off two margins of 0.4 at 96 dots an inch. A browser makes the page a
-third smaller where it is too wide.
+A4 is 8.27 inches wide. Without two margins of 0.4 inches, 717 pixels remain at 96 pixels an inch.
+A browser may lay out a wide page at 4/3 of this width and shrink the print.
 """
 
 
@@ -32,7 +32,7 @@ def ready(seen):
 
 
 def open_all(page):
-    """Unfold everything that is folded."""
+    """Unfold all folded parts of the page."""
     page.evaluate(
         "document.querySelectorAll('section[data-panel] details').forEach((e) => "
         "{ e.open = true; })"
@@ -112,7 +112,7 @@ def test_themes_differ_and_follow_the_system(evaluated, visit):
         seen = visit(evaluated.page, dark=dark)
         style = "getComputedStyle(document.body)"
         colours.add(seen.page.evaluate(f"{style}.backgroundColor + {style}.color"))
-        # pictures are of the page's theme: text in them stands out from the page
+        # Pictures follow the page's theme, so their text contrasts with the background.
         assert seen.page.evaluate(CONTRAST) == []
     assert len(colours) == 2
 
@@ -153,7 +153,7 @@ CONTRAST = r"""
   return weak;
 }
 """
-"""Lists texts of pictures whose contrast with their background is below 3 to 1."""
+"""Script that lists the texts of pictures whose contrast with their background is below 3 to 1."""
 
 
 def test_page_scrolls_down_only(evaluated, visit, look, picture):
@@ -231,7 +231,7 @@ def test_prints_every_panel(evaluated, visit, tmp_path):
 
 
 def _pdf_text(raw):
-    """Text of a PDF string, literal or in hexadecimal digits."""
+    """Return the text of a PDF string, literal or in hexadecimal digits."""
     data = re.sub(rb"\\(.)", rb"\1", raw[1:-1])
     if raw.startswith(b"<"):
         data = bytes.fromhex(raw[1:-1].decode())
@@ -252,12 +252,13 @@ def test_reads_without_scripts(evaluated, visit):
 
 
 def test_every_figure_names_its_place(evaluated, visit):
-    """The figures of the page equal those that the JSON holds at the place that each names.
+    """Every panel of figures has at least one figure that names its place in the JSON report.
 
-    Another test walks over all figures without a browser.
+    Another test compares all figures with their places without a browser.
     """
     seen = visit(evaluated.page)
-    for name in PANELS[:-2]:  # definitions and the explorer hold texts and data of their own
+    # The panels methods and explorer hold definitions and the explorer's own data.
+    for name in PANELS[:-2]:
         assert seen.page.locator(f"#panel-{name} data[data-at]").count() >= 1, name
 
 

@@ -77,7 +77,7 @@ def test_pages_fit(hostile, serve, visit, picture, looks):
 
 @pytest.mark.parametrize("cut", [0, 30])
 def test_damaged_questions_are_said_in_a_sentence(evaluated, serve, visit, cut):
-    """This visit is not quiet: the browser itself reports data that it cannot unpack."""
+    """The test skips `check_quiet`, because the browser itself logs data that it cannot unpack."""
     viewer = serve(evaluated)
     for part in (viewer.home / "artifacts" / "explorer").glob("*/questions-0000.json.gz"):
         kept = part.read_bytes()[:cut]
@@ -126,7 +126,7 @@ def test_feedback_is_an_outcome_when_the_page_says_so(pandas_api, serve, visit):
     )
     assert held[0]["shown"]["value"] == pytest.approx(
         run["miss"][0], abs=5e-4
-    )  # the page holds fewer digits
+    )  # the page rounds the value
     # A repeated opinion adds nothing, and another opinion replaces it.
     assert "before" in say(form, "Something is missing", "the page about joins")
     assert len(viewer.outcomes(everything=True)) == 1
@@ -295,7 +295,7 @@ def test_another_origin_can_neither_write_nor_read(hostile, serve, visit, tmp_pa
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            # The viewer is open in the same browser, so the browser would send any cookie of it.
+            # The viewer is open in the same browser, so the browser would send its cookies.
             seen = go(visit, viewer)
             statuses = []
             other = seen.context.new_page()
@@ -317,7 +317,7 @@ def test_another_origin_can_neither_write_nor_read(hostile, serve, visit, tmp_pa
     posts = [status for method, status in statuses if method == "POST"]
     assert len(posts) >= 2
     assert all(400 <= status < 500 for status in posts)
-    # and our own page still can
+    # Our own page can still send feedback.
     assert "Recorded" in say(unfold(seen.page, 0), "Something is missing")
 
 
@@ -327,7 +327,7 @@ def quote_attribute(text):
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *args):
-        """Say nothing."""
+        """Drop the server's log lines, which would clutter the test output."""
 
 
 def test_the_stored_report_is_shown_and_can_change_nothing(evaluated, serve, visit):
@@ -386,7 +386,7 @@ def test_the_next_calibration_names_the_feedback(pandas_api, serve, visit):
 
 
 def _fits(text):
-    """Statuses and figures of a calibration's table, line by line, without feedback."""
+    """Return the lines of a calibration's table that show a status, without feedback lines."""
     return [
         line
         for line in text.splitlines()

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 WIDE, NARROW = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 HARMLESS = ("blob:", "data:")
-"""Schemes of data that a page has made itself, so no host is asked."""
+"""URL schemes of data that a page made itself; such data needs no host."""
 WATCH = """
 window.__written = [];
 document.addEventListener("securitypolicyviolation", (event) =>
@@ -29,7 +29,7 @@ class Visit:
     unguarded
         Leave the Content-Security-Policy out of force, so that escaping alone has to hold.
     before
-        Script that runs before any of the page's.
+        Script that runs before the scripts of the page.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Visit:
         self.response = self.page.goto(self.address)
 
     def _watch(self, page: Any) -> None:
-        """Record all that a page of this context does, also a page that another page opened."""
+        """Record all acts of a page of this context, also of a page that another page opened."""
         page.on("request", lambda request: self.requests.append(request.url))
         page.on(
             "console",
@@ -85,7 +85,10 @@ class Visit:
         dialog.dismiss()
 
     def elsewhere(self) -> list[str]:
-        """List the requests besides the page itself; for a served page, those to other hosts."""
+        """List the requests that a page may not make.
+
+        A file may request only itself. A served page may request only its own host.
+        """
         own = urlsplit(self.address)
         asked = [(url, urlsplit(url)) for url in self.requests if not url.startswith(HARMLESS)]
         if own.scheme == "file":
@@ -99,7 +102,7 @@ class Visit:
         ]
 
     def check_quiet(self) -> None:
-        """Check that the page logged nothing, asked nobody and ran only its own code."""
+        """Check that the page logged nothing, asked no other host and ran only its own code."""
         assert self.messages == []
         assert self.elsewhere() == []
         assert self.dialogs == []

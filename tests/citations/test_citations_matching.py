@@ -1,4 +1,4 @@
-"""Matching against sets of characters and words, one question at a time; cuts of copies."""
+"""Matching agrees with plain sets of characters and words, and long copies are cut."""
 
 import numpy as np
 import pytest
@@ -51,7 +51,7 @@ def characters(start, end):
 
 
 def reference(cited, valid, gold, owed):
-    """The definitions, one question at a time."""
+    """Compute the citation measures from their definitions, one question at a time."""
     rows = []
     for query in range(N_QUERIES):
         mine = [(row, ok) for row, ok in zip(cited, valid, strict=True) if row[0] == query]

@@ -139,7 +139,7 @@ BROKEN = [  # change, code, field
         ({"order": bad}, "explained_before_cited", "order")
         for bad in (["answer", "citations"], ["answer"], "citations answer", 3)
     ),
-    *(  # a segment that cannot be read does not switch the rule off
+    *(  # The rule also applies to a record whose segment is unreadable.
         ({"query_id": "q", "segment": bad}, "cross_section_reuse", "segment")
         for bad in ([], {}, True, 1.0, NAN, "", -2, HUGE)
     ),
@@ -250,8 +250,8 @@ def test_long_quotes_may_be_cut_and_masked():
         (whole[:150] + "…", len(whole), True),
         (whole[:152].replace(" ", "\n") + "…", len(whole), True),
         (whole, None, True),
-        (whole[:150] + "…", None, False),  # no field marks the cut
-        (whole[:150] + "…", 100, False),  # it is longer than its source
+        (whole[:150] + "…", None, False),  # no field says that the quote is cut
+        (whole[:150] + "…", 100, False),  # the quote is longer than its source
         (whole[:150], len(whole), False),
         ("Jobs never fail…", len(whole), False),
         ("…", len(whole), False),
@@ -379,7 +379,7 @@ def test_nothing_in_a_record_raises_and_counts_add_up(edits):
 
 @pytest.fixture(scope="module")
 def smoke(project_root, tmp_path_factory):
-    """Chunks that each strategy of the smoke gold set retrieves, and the live index."""
+    """Return the chunks that each strategy of the smoke gold set retrieves, and the live index."""
     home = tmp_path_factory.mktemp("citations")
     settings = Settings.model_validate({"home": home / "home", "reports": home / "reports"})
     evaluation = open_gold_set(project_root / "gold_sets" / "smoke", settings)

@@ -79,7 +79,7 @@ def without(fields, *names):
 
 
 def codes(project, *args):
-    """The codes of the error that a projection raises."""
+    """Return the codes of the error that a projection raises."""
     with pytest.raises(InputError) as caught:
         project(*args)
     return [problem.code for problem in caught.value.problems]

@@ -183,7 +183,7 @@ def test_columns_are_those_of_the_contract_then_ours(store):
     assert full["citations"] == ["a.md:3-4", "b.md:7"]
     assert (full["deltaS"], full["kfinal"]) == (0.25, [2, 1])
     empty = {name for name, value in bare.items() if value is None}
-    assert empty == {*TEXTS, "deltaS"} - {"qid"}  # null, but in the key
+    assert empty == {*TEXTS, "deltaS"} - {"qid"}  # empty texts are null except in the key
     assert bare["scores"] == [None, 0.5]
 
 
@@ -202,7 +202,7 @@ def test_run_written_again_replaces_itself_and_nothing_else(store):
     write_traces(store, some("run-1", 10))
     write_traces(store, some("run-1", 6, "hybrid"))
     write_traces(store, some("run-2", 4))
-    again = some("run-1", 8, rev="again")  # fewer: the rest of the first try goes
+    again = some("run-1", 8, rev="again")  # 8 rows replace the first 10
     write_traces(store, again)
     assert read_traces(store, run_id="run-1", strategy="bm25") == again
     assert read_traces(store, run_id="run-1", strategy="hybrid") == some("run-1", 6, "hybrid")

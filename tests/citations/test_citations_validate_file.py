@@ -15,7 +15,7 @@ from rag_eval.pipeline.run import MAX_OFFENDERS, live_index, validate_file, verd
 
 @pytest.fixture
 def ran(project, shared_runs):
-    """A home with one kept run, and citations that its own port hands out."""
+    """Return an evaluated project and citations from its own port."""
     shared_runs.run(project)
     settings = Settings.model_validate({"home": project.home, "reports": project.reports})
     port, asked = (

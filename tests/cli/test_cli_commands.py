@@ -27,7 +27,7 @@ HOSTILE = "\x1b[2J\x1b]0;owned\x07\r\x9b31m\u202e"
 
 
 def commands(group, name=""):
-    """Every command by its whole name."""
+    """Yield (full name, command) of every command of a group."""
     for word, command in group.commands.items():
         yield f"{name} {word}".strip(), command
         yield from commands(command, f"{name} {word}") if hasattr(command, "commands") else ()
@@ -59,7 +59,7 @@ def test_run_prints_the_report_and_where_it_is(project):
     assert report["content_hash"][:16] in result.stdout
     assert report["run_id"] in result.stdout
     assert str(project.reports / "tiny" / "retrieval-metrics.json") in result.stdout
-    assert "3/4" in result.stdout  # scored of attempted
+    assert "3/4" in result.stdout  # scored/attempted questions
     assert (project.reports / "retrieval-metrics.json").read_bytes() == (
         project.reports / "tiny" / "retrieval-metrics.json"
     ).read_bytes()
@@ -135,7 +135,7 @@ def test_any_beir_folder_runs_without_configuration(project):
 
 
 def test_nothing_to_run_is_an_error_that_says_what_to_do(project):
-    result = project.invoke("run")  # tiny is no gold set of the nightly job
+    result = project.invoke("run")  # tiny is not in the nightly job
     assert result.exit_code == 1
     assert "rag-eval init" in result.stderr
     assert "tiny" in project.invoke("run", "none-such").stderr
@@ -165,7 +165,7 @@ def test_from_a_folder_of_documents_to_a_report(project):
     assert "draft_question" in linted.stdout
     assert project.invoke("run", "mine").exit_code == 1
     queries = project.root / "gold_sets" / "mine" / "queries.jsonl"
-    queries.write_text(queries.read_text().replace('"draft"', ""))  # an edit of each row
+    queries.write_text(queries.read_text().replace('"draft"', ""))  # remove the draft tags
     linted = project.invoke("lint", "mine")
     assert linted.exit_code == 0, linted.stdout
     result = project.invoke("run", "mine")
@@ -338,7 +338,7 @@ def test_hostile_texts_do_not_reach_the_terminal_raw(project):
     )
     for result in (linted, ran, shown, as_json):
         assert not ESCAPES.search(result.output)
-    assert "[red]" in shown.stdout  # shown as it stands, not as markup
+    assert "[red]" in shown.stdout  # the text is shown unchanged, not as markup
 
 
 def test_a_hostile_report_of_somebody_else_is_shown_escaped(project, shared_runs):

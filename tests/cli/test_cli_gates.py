@@ -84,7 +84,7 @@ def test_a_required_gate_without_evidence_fails_closed(project, shared_runs):
 def test_a_kept_run_is_shown_and_written_only_where_it_is_told(failed):
     folder = failed.reports / "tiny"
     run_id = failed.report()["run_id"]
-    written = {name: (folder / name).stat().st_mtime_ns for name in FILES}  # by the run itself
+    written = {name: (folder / name).stat().st_mtime_ns for name in FILES}  # the run wrote them
     for name in ("latest", run_id, run_id[:15]):
         result = gate(failed, "--run", name)
         assert result.exit_code == 2

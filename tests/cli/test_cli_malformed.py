@@ -1,8 +1,8 @@
-"""Broken or extreme inputs through the command line: a clear error or a result, never a traceback.
+"""Broken or extreme inputs give a clear error or a result on the command line, never a traceback.
 
 An error ends with exit status 1, names its place, and leaves neither a report nor a half-written
-artifact. Which faults each file can have is tested beside its reader (tests/gold, tests/corpus,
-tests/retrieval); here stands one input of each way to fail.
+artifact. The tests of each reader (tests/gold, tests/corpus, tests/retrieval) cover the faults of
+its file. This file has one input for each way to fail.
 """
 
 import json
@@ -27,12 +27,12 @@ class Case(NamedTuple):
     name: str
     spoil: Spoil
     says: tuple[str, ...] = ()
-    """Empty for an input that is evaluated."""
+    """Words of the expected error; empty for an input that the run accepts."""
     arguments: tuple[str, ...] = ("tiny",)
 
 
 def put(path: str, data: bytes | str) -> Spoil:
-    """Write a file of the gold set; below `collection/`, of the BEIR folder."""
+    """Write a file of the gold set, or of the BEIR folder if the path begins with `collection/`."""
 
     def spoil(project: Project) -> None:
         target = project.root / path if path.startswith("collection/") else project.gold / path
@@ -66,7 +66,7 @@ def ask_unanswerable(project: Project) -> None:
 
 
 def keep_only(documents: dict[str, str | bytes]) -> Spoil:
-    """Leave exactly these documents, and nothing that the corpus answers."""
+    """Replace the corpus by these documents, and make all questions unanswerable."""
 
     def spoil(project: Project) -> None:
         for path in project.corpus.iterdir():
@@ -202,7 +202,7 @@ PROCESSES = ("a name without UTF-8",)
 
 
 def is_whole(folder: Path) -> bool:
-    """Return whether nothing half-written lies below a folder."""
+    """Return whether all artifacts below a folder are complete."""
     artifacts = (folder / "artifacts").glob("*/*")
     return not list(folder.rglob(".partial-*")) and all(
         (artifact / "artifact.json").is_file() for artifact in artifacts

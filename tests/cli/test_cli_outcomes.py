@@ -20,7 +20,7 @@ OF_USER = ("--query", "x", *NAMED, "--gold-source", "user_feedback", "--feedback
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch, tmp_path):
-    """As wide a screen as a log has, and no settings of the machine."""
+    """Set a screen of 160 columns, and ignore the machine's settings."""
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.delenv("RAG_EVAL_DATABASE_URL", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -178,7 +178,7 @@ def test_an_export_is_restored_whole_and_tables_read_it(tmp_path):
         rows = list(csv.DictReader(stream))
     assert [row["query_id"] for row in rows] == [
         f"'{name}" for name in table["query_id"]
-    ]  # no spreadsheet runs it
+    ]  # the leading quote stops a spreadsheet formula
     refused = call("outcome", "export", "now.xlsx")
     assert (refused.exit_code, ".csv, .jsonl, .parquet" in refused.stderr) == (1, True)
     assert not (tmp_path / "now.xlsx").exists()

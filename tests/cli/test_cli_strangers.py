@@ -14,7 +14,10 @@ FUNCTION = {"model_name": "text-embedding-3-small", "api_key_env_var": "OWNERS_S
 
 @pytest.fixture
 def listener():
-    """An OpenAI-like embedding service; `received` lists the headers and texts of each request."""
+    """Start an OpenAI-like embedding service.
+
+    `received` lists the headers and texts of each request.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):

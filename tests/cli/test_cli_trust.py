@@ -161,7 +161,7 @@ def test_documents_cannot_speak_to_the_terminal(project, hostile):
         assert shown.exit_code == 0, shown.output
         assert not set(shown.output) & HOSTILE
         assert len(shown.stdout) < 8000
-        assert "[red]" in shown.stdout  # shown as it is, not as a colour
+        assert "[red]" in shown.stdout  # the text is shown unchanged, not as a colour
     if "[bold red]" in hostile:
         assert "[bold red]loud[/bold red]" in trust(project, "show", found[0]["chunk_id"]).stdout
 
@@ -264,7 +264,7 @@ def test_a_key_is_for_its_owner_only_and_never_written_over(project):
     assert private.splitlines()[1] not in made.output
     again = trust(project, "keygen", path)
     assert "never written over" in problem(again, "file_exists")
-    assert again.stdout == ""  # no word of a key that was not made
+    assert again.stdout == ""  # no key was made, so none is printed
     assert path.read_text(encoding="ascii") == private
     (project.root / "link.pem").symlink_to(project.root / "elsewhere.pem")
     problem(trust(project, "keygen", project.root / "link.pem"), "file_exists")
