@@ -41,7 +41,7 @@ PRELOADED = (
 TESTS_FAILED = 1  # pytest's exit code; 2 and above mean that no test judged the fault
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _CLOCK = itertools.count(1_000_000_000)
-"""Python reuses a compiled file of equal size and time, so each write gets its own second."""
+"""Modification times. Python recompiles a source only when its time or its size changes."""
 
 
 class FaultError(Exception):
@@ -65,7 +65,7 @@ class Fault:
 
 
 class Place(NamedTuple):
-    """Where a fault goes: a file and the bytes to replace."""
+    """File and byte range that a fault replaces, and the new text."""
 
     path: Path
     start: int
@@ -94,17 +94,17 @@ class Module:
 
     @cached_property
     def nodes(self) -> list[tuple[ast.AST, str]]:
-        """Every node with its scope."""
+        """Every node of the file with the name of its scope."""
         return list(_scoped_nodes(self.tree, ""))
 
     @cached_property
     def expressions(self) -> list[tuple[ast.expr, str, str]]:
-        """Every expression with its scope and its dump."""
+        """Every expression of the file with the name of its scope and its dump."""
         found = [(node, scope) for node, scope in self.nodes if isinstance(node, ast.expr)]
         return [(node, scope, ast.dump(node)) for node, scope in found]
 
     def span(self, first: ast.AST, last: ast.AST) -> tuple[int, int]:
-        """Return the place of nodes in the bytes of the file."""
+        """Return the byte range (start, end) from node `first` to node `last`."""
         a: Any = first
         b: Any = last
         lines = self.line_starts
@@ -137,7 +137,7 @@ def find_place(fault: Fault, root: Path, modules: list[Module]) -> Place:
     Raises
     ------
     FaultError
-        The code is not there, or more than once.
+        If the code does not occur, or occurs more than once.
     """
     places = list(_places(fault, modules))
     if len(places) != 1:
@@ -241,7 +241,7 @@ def _test_process(copy: str, arguments: list[str], output: str) -> None:
 def run_tests(copy: Path, tests: tuple[str, ...]) -> tuple[int | None, str]:
     """Run tests over a copy until one fails.
 
-    Returns pytest's exit code, None where the tests ran too long, and their output.
+    Returns pytest's exit code and output. The exit code is None when the tests ran too long.
     """
     quiet = "-q -x -p no:cacheprovider --tb=no -W ignore::pytest.PytestAssertRewriteWarning"
     arguments = [*quiet.split(), *tests]

@@ -84,7 +84,8 @@ def unanswerable(row):
     return row["known"] and not row["answerable"]
 
 
-# the questions that count, their numerators and their denominators, one question at a time
+# Measure -> three functions of the row of a question. The first tells whether the question counts.
+# The others give its numerator and its denominator.
 DEFINITIONS = {
     "coverage": (with_gold, lambda row: row["coverage"] if answered(row) else 0, one),
     "citation_precision": (
@@ -171,8 +172,8 @@ def test_an_unanswered_question_is_a_miss_and_never_dropped(outcome):
     found = by_label({}, {"outcome": outcome, **nothing})
     for label in ("coverage", "citation_recall"):
         assert (found[label].value, found[label].n_scored) == (0.5, 2)
-    assert found["citation_match_rate"].value == pytest.approx(2 / 3)  # two made, one missing
-    # a broken contract is a miss in every rate, a refusal is no citation
+    assert found["citation_match_rate"].value == pytest.approx(2 / 3)  # two citations, one missing
+    # A broken contract counts as a miss in every rate. A refusal makes no citation.
     broken = outcome in {"failed", "contract_error_reply"}
     precision = found["citation_precision"]
     expected = (pytest.approx(2 / 3), 2, 0) if broken else (1.0, 1, 1)
@@ -238,5 +239,5 @@ def test_intervals_of_ratios_cover_the_truth(p, n_groups, correlation):
         parts = rng.binomial(wholes[:, None], rates)
         found = ratio_interval(parts, wholes, np.arange(n_groups), draw, resamples=1000)
         covered += int(((found.low <= p) & (p <= found.high)).sum())
-    # 0.971 at p = 0.9, 50 groups, little correlation: on the safe side
+    # Coverage reaches 0.971 at p = 0.9 with 50 groups and little correlation.
     assert 0.93 <= covered / (columns * draws) <= (0.975 if p <= 0.9 else 0.99)

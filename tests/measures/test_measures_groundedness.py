@@ -157,7 +157,7 @@ def interval(
 
 @pytest.fixture(scope="module")
 def clapnq(shared_data):
-    """Human answers, and the passage of each answer."""
+    """Return the human answers and the passage of each answer."""
     lines = (shared_data / "clapnq" / "clapnq_dev_answerable.jsonl").read_text("utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
     return [row["output"][0]["answer"] for row in rows], [row["passages"][0] for row in rows]
@@ -181,7 +181,7 @@ def test_clapnq_answers_are_told_apart_on_their_own_and_the_nearest_other_passag
     assert low >= 0.96, (auroc, low, high)
 
 
-# FK019
+# retrieval gaps (FK019)
 
 FRANCE = ("The capital of France is Paris.",)
 CASES = read_cases("gap_cases.jsonl")
@@ -198,7 +198,7 @@ def test_the_batch_is_judged_as_its_members_are():
     found = retrieval_gaps(answers, retrieved)
     pairs = zip(CASES, found, strict=True)
     differing = [gap.reason for case, gap in pairs if case["reason"] != gap.reason]
-    # the batch's own document frequencies weigh words otherwise; phrases stay
+    # Document frequencies of the batch change the weights of words, but not the phrases.
     assert all(reason.startswith("content_") for reason in differing)
     assert len(differing) <= 0.05 * len(CASES)
 
@@ -208,7 +208,7 @@ def test_human_answers_use_their_own_passage_and_no_other(clapnq):
     own, other = (retrieval_gaps(answers, texts) for texts in (shown, shown[1:] + shown[:1]))
     assert sum(found.violation for found in own) <= 0.02 * len(answers)
     assert sum(found.violation for found in other) >= 0.98 * len(answers)
-    # a text without a phrase shows no phrase
+    # These answers hold no phrase about sources, so only the content decides.
     assert {found.reason for found in own + other} <= {"content_used", "content_unused"}
 
 

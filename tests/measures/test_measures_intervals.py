@@ -51,7 +51,7 @@ def test_bootstrap_equals_resampling_one_group_at_a_time(monkeypatch):
     totals = group_totals(values, groups)
     found = bootstrap_quantiles(totals.sums, totals.counts, 5, 500, (0.025, 0.975))
     np.testing.assert_allclose(found, expected)
-    monkeypatch.setattr("rag_eval.measures.intervals._CELLS", 900)  # blocks hold every resample
+    monkeypatch.setattr("rag_eval.measures.intervals._CELLS", 900)  # blocks of few resamples
     assert sum(len(block) for block in resample_weights(20, 5, 500)) == 500
     assert bootstrap_quantiles(totals.sums, totals.counts, 5, 500, (0.1, 0.9)).shape == (2, 3)
 
@@ -77,7 +77,7 @@ def test_an_interval_is_wide_enough_where_nothing_varies(n, low):
 
 
 def test_wilson_equals_its_definition():
-    """The bounds are the rates at which the observed one is z standard deviations away."""
+    """Each bound lies z of its own standard deviations away from the observed rate."""
     z, value, n = float(norm.ppf(0.975)), np.array([0.1, 0.5, 0.97]), np.array([20.0, 50.5, 300.0])
     for bound in wilson(value, n, z):
         deviations = np.abs(value - bound) / np.sqrt(bound * (1 - bound) / n)
@@ -170,14 +170,18 @@ def test_shapes_are_checked():
         aggregate(["a"], [1.0, 2.0], [0], seed=1)
 
 
-# Coverage on simulated gold sets: a query's hit rate is drawn from a beta distribution, its 3
-# wordings x 2 seeds from that rate. `icc` is the correlation of two runs of a query.
+# Coverage on simulated gold sets. The hit rate of a query follows a beta distribution.
+# The query has six runs (3 wordings x 2 seeds), which hit with that rate.
+# `icc` is the correlation of two runs of a query.
 
 RUNS = 6
 
 
 def gold_sets(n, icc, p, sets):
-    """Make `sets` gold sets of n queries, one a column, so that one set of resamples serves all."""
+    """Make hit rates of n queries (rows) in `sets` gold sets (columns).
+
+    One set of resamples serves all columns.
+    """
     rng = np.random.default_rng([7, n, int(icc * 10), int(p * 100)])
     strength = (1 - icc) / icc
     return rng.binomial(RUNS, rng.beta(p * strength, (1 - p) * strength, size=(n, sets))) / RUNS
@@ -213,7 +217,7 @@ def test_few_groups_are_never_far_too_narrow(n, p):
 
 
 def test_six_groups_cover_the_truth():
-    """Unstretched, the percentile interval of six groups covers it in 84 % of these draws."""
+    """The unstretched percentile interval covers the true mean in 84 % of these draws."""
     values = np.random.default_rng(7).normal(size=(6, 600))
     found = clustered_interval(values, np.arange(6), seed=3, resamples=2000, unit_range=False)
     assert np.mean((found.low < 0) & (found.high > 0)) > 0.92
@@ -222,7 +226,7 @@ def test_six_groups_cover_the_truth():
 @pytest.mark.slow
 @pytest.mark.parametrize("p", [0.5, 0.9, 0.95])
 def test_groups_of_several_queries_keep_the_coverage(p):
-    """108 groups of 1 to 4 queries that share most of their luck."""
+    """Each of the 108 groups has 1 to 4 queries with a common hit rate."""
     rng = np.random.default_rng(9)
     groups = np.repeat(np.arange(108), np.tile([1, 1, 2, 4], 27))
     rates = rng.beta(p * 0.5, (1 - p) * 0.5, size=(108, 3000))[groups]

@@ -33,7 +33,7 @@ def test_sign_flips_approach_the_exact_test():
 def test_p_is_never_zero_and_one_without_a_difference():
     assert p_of(np.ones(60), flips=999) == pytest.approx(1 / 1000)
     assert p_of(np.zeros(60)) == 1
-    # 0.1 + 0.2 - 0.3 is not 0 in floating point; the flips must still all count
+    # 0.1 + 0.2 - 0.3 is not exactly 0 in floating point, but all flips must count towards p.
     assert p_of([0.1, 0.2, -0.3]) == 1
 
 
@@ -110,7 +110,7 @@ RUNS = 6
 
 @pytest.mark.parametrize("n", [50, 300])
 def test_interval_and_test_keep_their_level(n):
-    """Two strategies of equal quality on the same questions, 2,000 times."""
+    """Two equally good strategies are compared on 2,000 simulated gold sets."""
     rng = np.random.default_rng(21)
     rate = rng.beta(1.6, 0.4, size=(n, 2000))
     a, b = (
@@ -127,7 +127,7 @@ def test_interval_and_test_keep_their_level(n):
 @pytest.mark.parametrize("rate", [0.01, 0.02, 0.05, 0.1, 0.3])
 @pytest.mark.parametrize("won", [0.5, 0.75, 1.0])
 def test_strategies_that_differ_on_few_queries(n, rate, won):
-    """The bootstrap alone covers 86 % here."""
+    """The bootstrap interval alone covers the truth in 86 % of such draws."""
     rng = np.random.default_rng(31)
     size = (n, 3000)
     signs = (rng.random(size) < rate) * np.where(rng.random(size) < won, 1.0, -1.0)

@@ -106,7 +106,7 @@ def test_samples_start_at_the_allowed_pace():
         ]
     assert found.value.tolist() == [1.0, 0.5, 0.0]
     assert len(first) == 3
-    assert first[-1] - first[0] > 0.5  # two gaps of 0.4 s, less what the way to the server takes
+    assert first[-1] - first[0] > 0.5  # two gaps of 0.4 s, less the time of transport
 
 
 def test_what_cannot_be_judged_is_not_asked():

@@ -38,7 +38,7 @@ OF_IR_MEASURES = [
 
 
 def slow(label, ranking, gold):  # noqa: PLR0911 - one return a measure
-    """The definition, written out; `gold` maps item to gain."""
+    """Compute a measure by its definition; `gold` maps an item to its gain."""
     name, k = parse_label(label)
     relevant = {item for item, gain in gold.items() if gain > 0}
     if not relevant:
@@ -73,7 +73,7 @@ def padded(rankings, depth):
 
 @st.composite
 def cases(draw):
-    """Gains of the items of each query, rankings with their queries, and a depth."""
+    """Draw the gains of the items of each query, rankings with their queries, and a depth."""
     gold = st.dictionaries(st.integers(0, 14), st.integers(-1, 3), max_size=8)
     golds = draw(st.lists(gold, min_size=1, max_size=4))
     depth, queries = draw(st.integers(0, 12)), st.integers(0, len(golds) - 1)
@@ -272,7 +272,7 @@ def test_collapse_keeps_the_best_rank_of_each_group(rankings, group_of, depth):
 
 @st.composite
 def span_cases(draw):
-    """Spans of each query, as lists of their carriers, and rankings with their queries."""
+    """Draw rankings of queries, and the spans of each query as lists of chunks."""
     gold = st.lists(st.lists(chunk_codes, max_size=3, unique=True), max_size=4)
     golds = draw(st.lists(gold, min_size=1, max_size=3))
     ranking = st.lists(chunk_codes, unique=True, max_size=6)

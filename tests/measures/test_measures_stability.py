@@ -51,7 +51,7 @@ def rows(rankings, depth=8):
 
 
 def rbo(one, other):
-    """The overlap of two runs of one query."""
+    """Compute the rank-biased overlap of two runs of one query."""
     return mean_pairwise_rbo(rows([one, other]), [0, 0], 1)[0]
 
 
@@ -192,7 +192,7 @@ def test_all_patterns_of_two_by_two_are_decided():
 
 
 def nested(rng, shape, sd):
-    """Values with known standard deviations of question, wording and seed."""
+    """Draw values with known standard deviations of question, wording and seed."""
     q, w, s = shape
     sizes = (q, 1, 1), (q, w, 1), (q, w, s)
     return sum(rng.normal(0, spread, size) for spread, size in zip(sd, sizes, strict=True))

@@ -1,4 +1,4 @@
-"""Answer stages: answers in the store, their files under their schemas, FK019, c0."""
+"""Answer stages: stored answers, files and their schemas, retrieval gaps (FK019), and c0."""
 
 import json
 from importlib import resources

@@ -44,20 +44,20 @@ def accept(project, name="latest", who="Ada", why="one", **options):
 
 @pytest.fixture
 def ran(project, shared_runs):
-    """The project after one run."""
+    """Return the project after one run."""
     shared_runs.run(project)
     return project
 
 
 @pytest.fixture
 def accepted(ran):
-    """The project after one run that was accepted, with the baseline's folder."""
+    """Return the project after one accepted run; `baseline` is the folder of the baseline."""
     ran.baseline = accept(ran)
     return ran
 
 
 def read_newest(project):
-    """Snapshot, report and per-query figures of the newest run."""
+    """Return the snapshot, report and per-query figures of the newest run."""
     run = open_kept_run(project.home, "latest")
     gold = run.artifact("gold_variants")
     documents = run.artifact("corpus_snapshot").frame("documents")
@@ -105,7 +105,7 @@ def test_nothing_accepted_is_no_baseline(project):
 
 def test_a_half_written_baseline_is_never_read(accepted):
     before, folder = load_baseline(accepted.home, "tiny").record, accepted.baseline
-    # killed while the folder was written, and killed before the history was
+    # One process was killed while it wrote the folder, another before it wrote the history.
     (folder.parent / ".partial-abc").mkdir()
     shutil.copytree(folder, folder.parent / "20991231T235959999999Z-00000000")
     assert load_baseline(accepted.home, "tiny").record == before
@@ -275,7 +275,7 @@ def test_drift_names_documents_targets_and_indexes(accepted):
         {"n": 0, "names": []},
     )
     assert found["corpus"]["n_documents"] == {"before": 3, "after": 4, "same": False}
-    # The document of `night` changed, and no quoted evidence did.
+    # The document of `night` changed, but no quoted evidence changed.
     assert found["gold"]["targets_changed"] == {"n": 1, "query_ids": ["night"]}
     assert found["gold"]["evidence_changed"]["n"] == 0
     assert (found["comparable"], found["index"]["bm25"]["same"]) == (True, False)

@@ -58,7 +58,7 @@ def test_strategies_are_paired_on_the_wordings_that_both_ran():
     frame = frame[frame["level"] == "document"]
     found = _pair_strategies(frame, "now", "new", "mrr").set_index("query_id")
     assert found.loc["a", ["base", "candidate"]].tolist() == [1.0, 0.5]
-    assert found.loc["b", "base"] == 0.5  # only the base ran it: unpaired
+    assert found.loc["b", "base"] == 0.5  # only the base ran "b", so "b" has no pair
     assert np.isnan(found.loc["b", "candidate"])
     assert found.loc["c", ["base", "candidate"]].isna().all()
     assert found["group"].tolist() == ["ga", "gb", "gc"]
@@ -93,7 +93,7 @@ def test_a_run_without_artifacts_is_named(project):
 
 @pytest.mark.slow
 def test_a_large_gold_set_decides_by_its_own_run(project):
-    """200 documents with a question each; the strategy `worse` does not find every third."""
+    """Of 200 documents with a question each, the strategy `worse` misses every third."""
     folder = project.root / "gold_sets" / "many"
     (folder / "corpus").mkdir(parents=True)
     ids = [f"q{at}" for at in range(MANY)]

@@ -1,4 +1,4 @@
-"""Kept runs are read once, checked by type and never fatal, also beside the previous run."""
+"""Kept runs are read once and checked by type, and a damaged kept run stops no other run."""
 
 import copy
 import json
@@ -60,7 +60,7 @@ def list_unexplained(value, path="", key="", owner=None):
 
 @pytest.fixture
 def ran(project, shared_runs):
-    """The project after two runs on the same input, with what each printed and reported."""
+    """Return the project after two runs on equal input, with the output and report of each."""
     first, second = shared_runs.run(project, times=2)
     project.printed_first, project.first = first.stdout, first.report
     project.printed, project.second = second.stdout, second.report
@@ -293,7 +293,7 @@ def test_whatever_is_changed_the_history_keeps_its_schema(kept, data):
     set_place(report, (part, *place), data.draw(JSON))
     try:
         run = make_record("tiny", {}, report)
-    except (ValueError, KeyError, TypeError, AttributeError):  # all that read_run names
+    except (ValueError, KeyError, TypeError, AttributeError):  # all errors that read_run handles
         return
     whole = make_schema()
     validator = jsonschema.Draft202012Validator(

@@ -51,7 +51,7 @@ class Spec:
 
 
 class FakeVersions:
-    """Versions that a test sets by module."""
+    """Versions of stages; a test sets the version text of each module."""
 
     def __init__(self):
         self.texts = {}
@@ -61,7 +61,7 @@ class FakeVersions:
 
 
 class Project:
-    """Three stages over a tiny configuration, which count their calls."""
+    """Three stages over a tiny configuration. `calls` lists the stages that ran."""
 
     def __init__(self, home):
         self.home, self.calls, self.versions = home, [], FakeVersions()
@@ -139,7 +139,7 @@ class Project:
         return Runner(evaluation, self.stages, self.versions, use_record=self.use_record)
 
     def night(self) -> list[str]:
-        """Run all stages; returns those that were computed."""
+        """Run all stages and return the names of the computed stages."""
         self.calls.clear()
         self.made = {str(made.node): made for made in self.runner().run()}
         return list(self.calls)
@@ -222,7 +222,7 @@ def test_a_step_of_its_own_reads_its_inputs_as_they_were_recorded(project):
     place = project.home / "record" / "tiny" / "words.json"
     kept = json.loads(place.read_text())
     (project.home / "artifacts" / "words" / kept["key"] / "about.json").write_text("")
-    with pytest.raises(InputError, match="materialize words first"):  # it is damaged
+    with pytest.raises(InputError, match="materialize words first"):  # `words` is damaged
         project.runner().one(Node("run", "one"))
     assert project.calls == ["total"]
 

@@ -24,7 +24,7 @@ STORES = {
     "mlflow.db": "mlflow",
     "mlartifacts": "mlflow",
 }
-"""Folder or file of the home -> the name of the store."""
+"""Folder or file of the home -> name of its store."""
 IN_DATABASE = dict.fromkeys(("outcomes", "traffic", "traces"), "database")
 NOT_HERE = {
     ("answers", "chat"): "smoke answers without a model",
@@ -43,7 +43,7 @@ NOT_HERE = {
 
 
 class Trace:
-    """Kinds of artifacts and stores that are read while it is on."""
+    """Records the kinds of artifacts and the stores that are read while `is_on` is true."""
 
     def __init__(self, home: Path, reports: Path) -> None:
         self.reports = str(reports)
@@ -64,12 +64,15 @@ class Trace:
 
 @pytest.fixture
 def trace(tmp_path, monkeypatch):
-    """Trace reads of the home; Chroma and pathlib's tests of files raise no event."""
+    """Trace reads of the home.
+
+    Chroma and `Path.stat` raise no audit event, so the fixture replaces their functions.
+    """
     found = Trace(tmp_path / "home", tmp_path / "reports")
     read, stat, chroma = Artifact._readable, Path.stat, retrieval.chroma_store
     part_of, keep = Part.__get__, Work.keep
 
-    # parts are read from files, or from the result that holds them by then
+    # A part is read from its file, or from a result that already holds the part in memory.
     def readable(self, name):
         if found.is_on:
             found.kinds.add(self.stage)
@@ -89,7 +92,7 @@ def trace(tmp_path, monkeypatch):
         found.note_path(settings.home / "chroma")
         return chroma(settings)
 
-    # a part that is stored already must not hide what its maker reads
+    # Make every part again, because a stored part would hide the reads of its maker.
     def kept(self, kind, identity, make):
         if found.is_on:
             return self.evaluation.store.put(kind, make())
@@ -119,7 +122,7 @@ def test_a_stage_reads_what_its_row_declares(tmp_path, project_root, trace):
     for stage in STAGES:
         trace.kinds, trace.stores = set(), set()
         for node in evaluation.runner._nodes_of(stage):
-            # A separate step: values in the memory of this process must not replace a read.
+            # Run each node as a separate step, because a value in memory would replace a read.
             runner = dataclasses.replace(evaluation, use_record=True).runner
             runner.stages[stage.name] = dataclasses.replace(
                 stage, make=on(trace, stage.make), live=True

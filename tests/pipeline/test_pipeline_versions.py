@@ -247,7 +247,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(root, tmp_path):
 
 @pytest.fixture(scope="module")
 def package():
-    """Every definition of the real package, and its versions."""
+    """Return the versions of the real package and all of its definitions."""
     found = Versions(package_cache())
     return found, [one for module in found._sources for one in found._all(module)]
 
@@ -271,7 +271,7 @@ LASTING = [stage for stage in STAGES if not stage.live]
 
 
 def stage_versions(root):
-    """Version of every stage of a copy of the package for the bundled gold set `smoke`."""
+    """Return the version of every stage for the gold set `smoke`, with the package at `root`."""
     evaluation = open_gold_set(GOLD_SETS / "smoke", Settings(gold_sets=GOLD_SETS))
     found = Versions(root=root)
     return {
@@ -284,7 +284,7 @@ def stage_versions(root):
 
 @pytest.fixture(scope="module")
 def real(project_root, tmp_path_factory):
-    """A copy of the real package that a test may change, and the versions of its stages."""
+    """Return a copy of the real package that a test may change, and the versions of its stages."""
     root = tmp_path_factory.mktemp("package") / "rag_eval"
     shutil.copytree(
         project_root / "rag_eval", root, ignore=shutil.ignore_patterns("__pycache__", "static")
@@ -341,7 +341,7 @@ def test_a_coefficient_file_changes_the_stages_that_use_it(real):
 
 
 SEARCHING = {"corpus_index", "run", "trust_measures", "retrieval_signals"}
-"""Stages of `smoke` that search again after another version of bm25s."""
+"""Stages of `smoke` that run again when the version of bm25s changes."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Texts of any size that are slow to scan: name -> repeated piece, or function that builds it."""
+"""Texts of any size that are slow to scan: repeated pieces, and functions that build texts."""
 
 import base64
 import itertools
@@ -83,19 +83,19 @@ REPEATED = {
 
 
 def adversarial(name, size):
-    """The piece again and again, `size` bytes in UTF-8."""
+    """Return the piece `name` repeated to at least `size` bytes of UTF-8."""
     piece = REPEATED[name]
     return piece * (size // len(piece.encode()) + 1)
 
 
 def nested(size):
-    """Elements inside elements, all of them hidden, closed in order."""
+    """Return nested hidden elements that are closed in order."""
     depth = size // 27
     return "<div hidden>x" * depth + "</div>" * depth
 
 
 def mixed(size):
-    """Words of attacks without any order, so that rules nearly match everywhere."""
+    """Return words of attacks in random order, so that rules nearly match everywhere."""
     words = _WORDS.split()
     state, pieces, length = 1, [], 0
     while length < size:
@@ -106,7 +106,7 @@ def mixed(size):
 
 
 def turns(size):
-    """All pieces in turn, so that every detector runs on one text."""
+    """Return all pieces in turn, so that every detector runs on one text."""
     pieces = itertools.cycle(REPEATED.values())
     found, length = [], 0
     while length < size:

@@ -50,7 +50,7 @@ def library(
     docs: dict[str, str] | None = None,
     sections: dict[str, list[tuple[str, int, int]]] | None = None,
 ) -> Library:
-    """One chunk for each section."""
+    """Return a library with one chunk for each section."""
     docs = DOCS if docs is None else docs
     sections = SECTION_LINES if sections is None else sections
     documents = DOCUMENTS.check(
@@ -89,12 +89,12 @@ def library(
 
 @functools.cache
 def small_library() -> Library:
-    """The library of DOCS, made once; nothing changes it."""
+    """Return the library of DOCS, which is made once and never changed."""
     return library()
 
 
 def scored(doc_id: str, section: str, text: str, start: int = 0, rank: int = 1) -> ScoredChunk:
-    """A chunk as a ranking gives it."""
+    """Return a chunk as a ranking gives it."""
     return ScoredChunk(
         doc_id,
         f"{doc_id}#{section}",
@@ -158,7 +158,7 @@ def evidence(*tokens: str) -> tuple[Evidence, ...]:
 
 
 def question(query_id: str, text: str, override: dict | None = None, **options) -> Question:
-    """A question of a gold set whose `answers` has these options."""
+    """Return a question of a gold set with these options of `answers`."""
     config = Answers.model_validate({"mode": "llm", "endpoint": "local", **options})
     own = None if override is None else AnswerOverride.model_validate(override)
     return Question(query_id, text, apply_override(config, own))

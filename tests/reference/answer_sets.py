@@ -17,17 +17,17 @@ from rag_eval.retrieval.embedding import lsa
 from rag_eval.retrieval.lexical import Bm25s
 
 POOL = 10
-"""Paragraphs of an XQuAD question with open retrieval."""
+"""Number of paragraphs that open retrieval gives an XQuAD question."""
 
 
 @dataclasses.dataclass(frozen=True)
 class AnswerSet:
-    """Questions with evidence and the spans of it that answer.
+    """Questions, their evidence, and the spans of the evidence that answer.
 
     `gold` holds (passage, start, end) in the question's passages. It is empty where the evidence
     does not answer. `held_out` marks the questions that no fit has used. `background` is the corpus
-    of the passages. `carried` marks the questions that the publisher calls answerable. It can
-    differ from having gold: one of the 300 questions of CLAPnq has no selected sentence.
+    of the passages. `carried` marks the questions that the publisher calls answerable. Such a
+    question can lack gold: one of the 300 questions of CLAPnq has no selected sentence.
     """
 
     name: str
@@ -44,7 +44,7 @@ class AnswerSet:
 
 
 def second_half(key: str) -> bool:
-    """Splits by hash: half of all keys."""
+    """Return whether a key is in the second half of a split by hash."""
     return hashlib.sha256(key.encode()).digest()[-1] % 2 == 1
 
 
@@ -91,7 +91,7 @@ def clapnq(data: Path) -> AnswerSet:
 
 
 def scifact_evidence(data: Path) -> AnswerSet:
-    """Claims with one gold abstract each; the validation split is held out."""
+    """Return the SciFact claims with one gold abstract each; the validation split is held out."""
     corpus = {row["_id"]: row for row in _lines(data / "scifact" / "corpus.jsonl")}
     claims = {row["_id"]: row["text"] for row in _lines(data / "scifact" / "queries.jsonl")}
     spans: dict[tuple[str, str, str], list[tuple[int, int, int]]] = {}
@@ -110,7 +110,7 @@ def scifact_evidence(data: Path) -> AnswerSet:
 
 
 def scifact_open(data: Path) -> AnswerSet:
-    """Return the same claims, each once, with the ten abstracts that BM25 ranks first.
+    """Return each claim of `scifact_evidence` once, with the ten abstracts that BM25 ranks first.
 
     Evidence in an abstract without a judgement counts as none.
     """
@@ -151,10 +151,10 @@ def _bm25(background: list[str], questions: list[str]):
 
 
 def xquad(data: Path) -> dict[str, AnswerSet]:
-    """Return four readings of the English questions.
+    """Return four sets of the English questions, which differ in their evidence.
 
-    They hold the right paragraph, the nearest wrong paragraph, ten retrieved paragraphs, and ten
-    without the right paragraph.
+    The evidence is the right paragraph, the nearest wrong paragraph, ten retrieved paragraphs, or
+    the retrieved paragraphs without the right paragraph.
     """
     corpus = [
         row
@@ -210,7 +210,7 @@ def xquad(data: Path) -> dict[str, AnswerSet]:
 
 
 def is_right(start: int, end: int, spans: list[tuple[int, int]]) -> bool:
-    """Whether a cited span overlaps a gold span by half of the shorter one."""
+    """Return whether a cited span overlaps a gold span by at least half of the shorter span."""
     return any(
         2 * (min(end, high) - max(start, low)) >= min(end - start, high - low)
         for low, high in spans
@@ -218,7 +218,7 @@ def is_right(start: int, end: int, spans: list[tuple[int, int]]) -> bool:
 
 
 def candidate_labels(pool: Pool, gold: list[list[tuple[int, int, int]]]) -> np.ndarray:
-    """Whether each candidate of a pool is right."""
+    """Return whether each candidate of a pool is right."""
     passage = pool.passage_of_pair[pool.pair_of]
     rows = zip(
         pool.question_of.tolist(),
@@ -264,7 +264,7 @@ def precision_recall(
 
 
 def lsa_embed(background: list[str], dimensions: int = 256):
-    """The embedded default, fitted on a corpus."""
+    """Return the default embedding, which is LSA fitted on the corpus `background`."""
     analyzer = Analyzer()
     rows = analyzer.index(background)
     return lsa.LsaEmbedder(
@@ -273,7 +273,7 @@ def lsa_embed(background: list[str], dimensions: int = 256):
 
 
 def minilm_embed():
-    """MiniLM that embeds each text once; None where the model is not on this machine."""
+    """Return MiniLM that embeds each text once, or None when the machine lacks the model."""
     from chromadb.utils.embedding_functions.onnx_mini_lm_l6_v2 import ONNXMiniLM_L6_V2
 
     from rag_eval.retrieval.embedding.minilm import MiniLmEmbedder
@@ -293,7 +293,7 @@ def minilm_embed():
 
 
 def auroc(positive: np.ndarray, score: np.ndarray) -> float:
-    """Area under the ROC curve by ranks, ties shared."""
+    """Compute the area under the ROC curve by ranks; tied scores get their mean rank."""
     from scipy.stats import rankdata
 
     ranks = rankdata(score)
@@ -304,7 +304,10 @@ def auroc(positive: np.ndarray, score: np.ndarray) -> float:
 def auroc_interval(
     positive: np.ndarray, score: np.ndarray, resamples: int = 2000
 ) -> tuple[float, float]:
-    """95 % interval: percentile bootstrap over questions, positives and negatives apart."""
+    """Return the 95 % interval of the AUROC by a percentile bootstrap over questions.
+
+    Positive and negative questions are drawn separately.
+    """
     rng = np.random.default_rng(13)
     high, low = score[positive], score[~positive]
     labels = np.repeat([True, False], [len(high), len(low)])

@@ -144,11 +144,11 @@ class Project:
         return [command, *map(str, more), *(str(part) for pair in given for part in pair)]
 
     def invoke(self, command: str, *more: str | Path) -> Result:
-        """Run in this process; let every exception except an exit through."""
+        """Run a command in this process; let every exception except an exit through."""
         return CliRunner().invoke(app, self.arguments(command, *more), catch_exceptions=False)
 
     def command(self, *words: str | Path, exit_code: int | None = 0) -> Result:
-        """Run in this process and expect an exit code; None accepts each."""
+        """Run a command in this process and check its exit code; None accepts every code."""
         result = self.invoke(str(words[0]), *words[1:])
         assert exit_code in {None, result.exit_code}, result.output
         assert "Traceback" not in result.output + result.stderr
@@ -161,7 +161,7 @@ class Project:
     def process(
         self, command: str, *more: str | Path, env: dict[str, str] | None = None
     ) -> "subprocess.CompletedProcess[str]":
-        """Run in its own process, as a user would."""
+        """Run a command in its own process, as a user would."""
         return subprocess.run(
             [sys.executable, "-m", "rag_eval.cli", *self.arguments(command, *more)],
             capture_output=True,
@@ -182,7 +182,7 @@ class Project:
         return (self.reports / gold_set / name).read_text(encoding="utf-8")
 
     def lines(self, name: str, gold_set: str = "tiny") -> list[dict[str, Any]]:
-        """Read a file of JSON lines of the report; other separators may stand inside a line."""
+        """Read a file of JSON lines of the report; only a line feed ends a line."""
         return [json.loads(line) for line in self.text(name, gold_set).split("\n")[:-1]]
 
     def strategies(self, name: str = "tiny") -> dict[str, dict[str, Any]]:

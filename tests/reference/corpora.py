@@ -22,7 +22,7 @@ def chunks_frame(
     ids: Sequence[tuple[str, str]] | None = None,
     titles: Sequence[str] | None = None,
 ) -> pd.DataFrame:
-    """CHUNKS frame of (section_id, chunk_id) and texts, in the one order."""
+    """Return the CHUNKS frame of texts with (section_id, chunk_id), sorted by these ids."""
     ids = [(f"doc{i:05d}", f"chunk{i:05d}") for i in range(len(texts))] if ids is None else ids
     titles = [""] * len(texts) if titles is None else titles
     frame = pd.DataFrame(
@@ -48,7 +48,7 @@ def chunks_frame(
 
 
 def documents_frame(chunks: pd.DataFrame) -> pd.DataFrame:
-    """DOCUMENTS frame that the chunks could have come from."""
+    """Return a DOCUMENTS frame with the documents of the chunks."""
     ids = chunks["doc_id"].drop_duplicates().tolist()
     return DOCUMENTS.check(
         pd.DataFrame(
@@ -67,13 +67,13 @@ def documents_frame(chunks: pd.DataFrame) -> pd.DataFrame:
 
 
 def table(texts: Sequence[str], ids: Sequence[tuple[str, str]] | None = None) -> ChunkTable:
-    """Chunk table of some texts."""
+    """Return the chunk table of texts."""
     frame = chunks_frame(texts, ids)
     return ChunkTable(frame, digest([frame["chunk_id"].tolist(), frame["text_hash"].tolist()]))
 
 
 def places(folder: Path) -> Places:
-    """Where an embedding may keep things in a test's folder."""
+    """Return the folders below `folder` in which an embedding keeps files."""
     return Places(folder, folder / "embeddings", ArtifactStore(folder / "artifacts"))
 
 
@@ -87,7 +87,7 @@ def listed(ranking: Ranking, query: int, value: str = "raw") -> list[tuple[int, 
 
 
 def made_ranking(lists: Sequence[Sequence[tuple[int, float]]], width: int) -> Ranking:
-    """Ranking of (row, normalised score) lists; raw scores are the normalised ones."""
+    """Return a ranking of (row, normalised score) lists; its raw scores are the same numbers."""
     rows = np.full((len(lists), width), -1, dtype=np.int32)
     norm = np.zeros((len(lists), width))
     for query, part in enumerate(lists):

@@ -29,7 +29,7 @@ BOMB = gzip.compress(b" " * 10_000_000)
 
 
 class Index:
-    """Sections of the Markdown files of a folder."""
+    """Return the sections of the Markdown files of a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.sections = []
@@ -69,9 +69,8 @@ class Service(ThreadingHTTPServer):
 class Handler(BaseHTTPRequestHandler):
     server: Service
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = (
-        True  # headers and body are sent apart; waiting to join them would cost 40 ms
-    )
+    # The service sends headers and body apart. Nagle's algorithm would delay the body by 40 ms.
+    disable_nagle_algorithm = True
 
     def log_message(self, *_) -> None:
         pass
@@ -152,7 +151,7 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def fault_drip(self) -> None:
-        """A byte now and then: each wait is short, the whole is endless."""
+        """Send a byte every 50 ms, so that each wait is short; the reply takes HANG_S seconds."""
         self.send_response(200)
         self.send_header("Content-Length", "100000")
         self.end_headers()
@@ -161,14 +160,14 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(0.05)
 
     def fault_burst(self) -> None:
-        """429 with Retry-After for the first requests, then all is well."""
+        """Reply 429 with Retry-After to the first requests, and a good reply to later requests."""
         if self.nth <= int(self.options.get("burst", 3)):
             self.reply(b"slow down", 429, Retry_After=self.options.get("after", "0"))
         else:
             self.reply(self.good)
 
     def fault_once(self) -> None:
-        """500 for the first request of every query."""
+        """Reply 500 to the first request of every query."""
         self.reply(b"oops", 500) if self.nth_of_query == 1 else self.reply(self.good)
 
     def fault_down(self) -> None:
@@ -182,7 +181,7 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def fault_oversized(self) -> None:
-        """Endless, until the reader has had enough."""
+        """Send an endless reply until the client closes the connection."""
         self.send_response(200)
         self.send_header("Content-Length", str(10**12))
         self.end_headers()
@@ -213,11 +212,11 @@ class Handler(BaseHTTPRequestHandler):
         self.reply(b"[" * 200_000)
 
     def fault_unknown(self) -> None:
-        """Documents that nobody knows."""
+        """Reply with a document that is not in the corpus."""
         self.reply(b'{"chunks": [{"doc_id": "elsewhere.md", "text": "x", "score": 1}]}')
 
     def fault_ids(self) -> None:
-        """Documents by name alone: no text, no place."""
+        """Reply with names of documents, without text and place."""
         chunks = json.loads(self.good)["chunks"]
         self.reply(
             json.dumps(

@@ -29,7 +29,7 @@ ANIMALS = [
 def make_context(
     texts: Sequence[str], questions: Sequence[str], depth: int = 20, **more: Any
 ) -> ExpansionContext:
-    """Context of questions with their BM25 lists over the texts."""
+    """Return the context of questions with their BM25 lists over the texts."""
     chunks = table(texts)
     words = CorpusWords(chunks, TermSpace(chunks.terms, chunks.n_terms))
     asked = chunks.query_terms(list(questions))

@@ -27,9 +27,9 @@ SCENARIOS = (
     "always_breaking",
     "fabricating",  # cites a token that is not in the evidence
     "fabricating_quote",  # cites a real token for words that do not stand there
-    "fabricating_cited_quote",  # the same, with the words as the citation's own quote
+    "fabricating_cited_quote",  # like fabricating_quote, with the words as the citation's quote
     "obeying",  # obeys the evidence and forgets the contract
-    "obeying_in_form",  # the same within the contract
+    "obeying_in_form",  # obeys the evidence and keeps the contract
     "refuses",
     "refuses_in_form",
     "error_reply",
@@ -57,7 +57,7 @@ HALF_JSON = '{"choices": [{"message": {"content": "{\\"cit'
 
 @dataclasses.dataclass
 class Received:
-    """One request as it came in; times are of `time.monotonic`."""
+    """One received request; its time is a value of `time.monotonic`."""
 
     at: float
     scenario: str
@@ -75,7 +75,10 @@ def prompt_of(messages: Messages) -> str:
 
 
 def passages_of(messages: Messages) -> Passages:
-    """List lines of user messages that start with `[token] `, with the text up to the next."""
+    """List (token, text) of the passages in user messages.
+
+    A passage begins with `[token] `. It ends at the next passage or at an empty line.
+    """
     text = "\n".join(message["content"] for message in messages if message["role"] == "user")
     return [
         (found[1], found[2].strip())
@@ -111,8 +114,8 @@ def first_sentence(text: str) -> str:
 class FakeLLM:
     """The server, in threads of this process.
 
-    `passages`, `two_line` and `verdict` read the prompt and match its author. `delay_s` slows good
-    replies down so that requests overlap.
+    `passages`, `two_line` and `verdict` read the prompt, so they must fit the prompt's template.
+    `delay_s` slows good replies down so that requests overlap.
     """
 
     def __init__(
@@ -156,11 +159,15 @@ class FakeLLM:
         self._thread.join()
 
     def serve(self) -> None:
-        """In this thread, until it is killed."""
+        """Serve in this thread until the process is killed."""
         self._server.serve_forever()
 
     def begin(self, body: dict, headers: dict[str, str]) -> tuple[str, int]:
-        """Note a request; return its behaviour and the earlier count of its first message."""
+        """Record a request.
+
+        Returns its behaviour and the number of earlier equal requests, which share the behaviour
+        and the first user message.
+        """
         named = re.search(r"\[\[scenario=([\w:]+)\]\]", prompt_of(body["messages"]))
         scenario = named[1] if named else body["model"]
         first = next(
@@ -181,7 +188,7 @@ class FakeLLM:
             self._in_flight -= 1
 
     def answer(self, name: str, messages: Messages, before: int) -> str:
-        """The text that the model writes."""
+        """Return the text that the model writes."""
         passages = self.passages(messages)
         token, text = passages[0] if passages else ("", "")
         sentence = first_sentence(text)
@@ -297,7 +304,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.finished()
 
     def finished(self) -> None:
-        """End the request before its client learns that, so that the next does not overlap."""
+        """End the request before its client sees the end.
+
+        Otherwise the next request of the client could overlap.
+        """
         if self.open:
             self.open = False
             self.fake.end()
@@ -412,7 +422,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def play_slow_trickle(self) -> None:
         self.send_response(200)
-        self.send_header("Connection", "close")  # no length: a cut looks like an end
+        self.send_header("Connection", "close")  # without a length, a cut reply looks complete
         self.end_headers()
         self.trickle(json.dumps(self.plain).encode() + b" " * 2000)
 

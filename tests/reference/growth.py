@@ -29,7 +29,9 @@ def growth(
     large: int,
     repeats: int = 2,
 ) -> float:
-    """Return seconds for make(large) over seconds for make(small); 0 where both are short.
+    """Return seconds for make(large) over seconds for make(small).
+
+    Returns 0 when make(large) takes less than TOO_SHORT seconds.
 
     A busy machine can only add time, so the least of several runs counts.
     """

@@ -35,7 +35,7 @@ def element(opening, closing):
 
 
 def shift(first):
-    """Write the sentence with other letters; `first` is the code of `a`."""
+    """Write the sentence with other letters; `first` is the code point of their `a`."""
     return "".join(chr(first + ord(c) - 97) if c.isalpha() else c for c in SAID)
 
 
@@ -68,7 +68,7 @@ VISIBLE = {
     "terminal_colours": SAID.replace(" ", "\x1b[31m \x1b[0m"),
     "controls": SAID.replace("o", "o\x08\x07"),
 }
-"""Still seen, in another dress."""
+"""Tricks that change the characters and leave the sentence visible."""
 
 HIDDEN = {
     "zero_width_for_spaces": (SAID.replace(" ", "\u200b"), True),
@@ -130,7 +130,7 @@ HIDDEN = {
     "markdown_image_text": (f"![{SAID}](x.png)", False),
     "markdown_title": (f'[more](x.html "{SAID}")', False),
 }
-"""Not seen at all."""
+"""Tricks that hide the sentence from the reader."""
 
 DECODED = {
     "base64": (b64(SAID), True),
@@ -164,7 +164,7 @@ DECODED = {
     "letters_hyphened": (" ".join("-".join(word) for word in SAID.split()), False),
     "letters_without_words": (" ".join(SAID.replace(" ", "")), False),
 }
-"""Seen, and not read by a person."""
+"""Tricks that show the sentence in a code that a person does not read."""
 
 HARMLESS = {
     "arabic_with_marks": "قال البنك\u200f (ABC) \u200eإن المعدل ارتفع",
