@@ -30,7 +30,7 @@ ORDER: Final = (
 
 
 class OrderedCommands(TyperGroup):
-    """Group that lists the commands in the order of ORDER, in any order of imports."""
+    """Command group that lists its commands in the order of ORDER, not of the imports."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """List the names of the commands."""

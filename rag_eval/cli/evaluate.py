@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 def _record_lineage(evaluations: "list[Evaluation]", settings: "Settings") -> None:
-    """Show these runs in Dagster's lineage too; a failure is reported and changes nothing."""
+    """Record the runs in Dagster's lineage; a failure only prints a warning."""
     from rag_eval.core.errors import quoted
     from rag_eval.defs.lineage import record_lineage
 
     for evaluation in evaluations:
-        if not evaluation.known:  # a BEIR folder or recorded outputs are no partition of the graph
+        if not evaluation.known:  # the graph has no partition for a BEIR folder
             continue
         try:
             record_lineage(settings.home / "dagster", evaluation)

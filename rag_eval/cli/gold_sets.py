@@ -71,7 +71,7 @@ def init(
 
         if not re.fullmatch(
             NAME, name
-        ):  # a name is one folder of the gold sets, never a path out of them
+        ):  # a path as name could write outside the folder of gold sets
             raise InputError(
                 Problem(
                     "bad_name",

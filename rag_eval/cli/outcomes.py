@@ -61,7 +61,7 @@ def open_sql(home: Path | None) -> "SqlStore":
 
 
 def open_outcomes(home: Path | None) -> "OutcomeStore":
-    """Open the outcomes."""
+    """Open the store of outcomes."""
     sql = open_sql(home)
     from rag_eval.uncertainty.outcomes import OutcomeStore
 
@@ -69,7 +69,7 @@ def open_outcomes(home: Path | None) -> "OutcomeStore":
 
 
 def now() -> dt.datetime:
-    """Read the clock, once for each use."""
+    """Return the current time in UTC."""
     return dt.datetime.now(dt.UTC)
 
 

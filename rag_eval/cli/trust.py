@@ -194,6 +194,6 @@ def keygen(
         open_settings()
         from rag_eval.pipeline.corpus import write_key
 
-        public = write_key(out)  # nothing is said of a key before there is one
+        public = write_key(out)  # print no path before the key is written
         typer.echo(f"private key in {out}; keep it out of the repository")
         typer.echo(f"public key, for trust.keys of gold_set.yaml: {public}")

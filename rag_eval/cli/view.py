@@ -112,7 +112,7 @@ def _introduce(
     loopback: bool,
     read_only: bool,
 ) -> None:
-    """Say where it is and what is not allowed."""
+    """Print the address of the viewer, the sign-in and the limits of this start."""
     from rag_eval.storage.sql import SqlStore
 
     place = (

@@ -11,5 +11,5 @@ Int32Array = npt.NDArray[np.int32]
 
 
 def count_within(sizes: IntArray) -> IntArray:
-    """Return 0, 1, 2 ... within each of consecutive groups of these sizes."""
+    """Number the members of consecutive groups from 0; `sizes` is [n_groups]."""
     return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)

@@ -51,7 +51,7 @@ class Grep(Part):
 
 
 class Section(Part):
-    """Evidence by section: those named, else the whole sections of what retrieval put first."""
+    """Evidence by section: the sections of `sections`, else those of the first retrieved chunks."""
 
     kind: Literal["section"]
     sections: tuple[Annotated[str, Field(min_length=1, max_length=1000)], ...] = ()
@@ -72,7 +72,7 @@ class ValidatorUse(BaseModel):
 
     @property
     def options(self) -> dict[str, object]:
-        """What the validator is given."""
+        """Options that the validator receives: every key but `name`."""
         return dict(self.model_extra or {})
 
 
@@ -86,7 +86,7 @@ VerdictWord = Annotated[
 
 
 class Answers(Part):
-    """How questions are answered, and what an answer must keep to."""
+    """How questions are answered, and the rules that an answer must follow."""
 
     mode: AnswerMode = "deterministic"
     strategy: str | None = Field(
@@ -151,7 +151,7 @@ class Answers(Part):
 
 
 class AnswerOverride(Part):
-    """What one question of queries.jsonl may say otherwise than `answers`."""
+    """Answer settings that one question of queries.jsonl may change."""
 
     answer_mode: AnswerMode | None = None
     preflights: tuple[Preflight, ...] | None = Field(default=None, min_length=1)
@@ -165,7 +165,7 @@ class AnswerOverride(Part):
 
 DOMAIN_WEIGHT, SIGNATURE_WEIGHT, AUTHOR_WEIGHT = 0.4, 0.3, 0.3
 FRESH, STALE, YEAR_DAYS = 1.0, 0.7, 365
-"""The freshness factor falls from FRESH at age 0 to STALE at a year, and stays there."""
+"""The freshness factor falls from FRESH at age 0 to STALE at one year and later."""
 
 _KEY_BYTES = 32
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
@@ -173,11 +173,11 @@ _DOMAIN = re.compile(rf"(?:\*\.)?{_LABEL}(?:\.{_LABEL})*|python:[A-Za-z_][A-Za-z
 
 Verdict = Literal["clean", "warning", "blocked"]
 Severity = Literal["hint", "warning", "blocked"]
-"""A hint alone changes nothing."""
+"""Severity of a finding. A hint alone does not change the verdict."""
 CHECKS = tuple(
     "domain pattern hidden encoded manifest signature topic_shift flood restates_query".split()
 )
-"""Checks of the poisoning guard; the first part of every reason code."""
+"""Checks of the poisoning guard. A reason code begins with the name of its check."""
 FreshnessState = Literal["dated", "future", "unknown"]
 DomainState = Literal["allowed", "not_listed", "lookalike", "unknown", "not_configured"]
 SignatureState = Literal["valid", "invalid", "unknown_key", "missing", "not_configured"]
@@ -186,7 +186,7 @@ AuthorName = Annotated[str, StringConstraints(min_length=1, max_length=200, stri
 
 
 class Trust(Part):
-    """Whom this gold set's corpus trusts, and what the poisoning guard does with what it finds."""
+    """Trusted domains, authors and keys of the corpus, and settings of the poisoning guard."""
 
     domains: tuple[str, ...] = Field(
         default=(),
@@ -269,7 +269,7 @@ class Trust(Part):
 
     @property
     def configured(self) -> bool:
-        """Whether anything says whom to trust; without, trust has no value."""
+        """Whether domains, authors or keys are given. Without them, trust has no value."""
         return bool(self.domains or self.authors or self.keys)
 
 
@@ -315,9 +315,11 @@ EVIDENCE_TRUST: FrameSchema = schema(
 # ---- Uncertainty, its names of targets and statuses, and the frames of its stage
 
 Target = Literal["miss_any", "miss_some", "miss_frac"]
-"""At K: no gold in the top; some gold below it; 1 - recall. They are never mixed."""
+"""Kind of miss at cutoff K; kinds are never mixed.
+
+`miss_any`: no gold in the first K. `miss_some`: some gold below K. `miss_frac`: 1 - recall."""
 BinaryTarget = Literal["miss_any", "miss_some"]
-"""Targets that an outcome can have; a share is reported and never an outcome."""
+"""Targets that an outcome can have. The share `miss_frac` is only reported."""
 Status = Literal["absent", "uncalibrated", "prior", "provisional", "measured", "stale"]
 GoldSource = Literal["qrels", "human", "llm_judge", "deep_audit", "user_feedback"]
 CalibratorName = Literal["none", "platt", "isotonic"]
@@ -339,13 +341,13 @@ DISCOUNTING: Final[frozenset[Status]] = frozenset({"provisional", "measured"})
 """Statuses under which an answer's confidence may be discounted by the miss rate."""
 
 PRIOR_QUERIES = 50
-"""Unlabelled queries that the prior's z-scores need."""
+"""Fewest unlabelled queries for the z-scores of the prior."""
 PROVISIONAL_OUTCOMES, PROVISIONAL_EACH = 25, 5
-"""Outcomes, and misses and hits each in distinct groups, of a provisional miss rate."""
+"""Fewest groups with outcomes, and with misses or hits each, of a provisional miss rate."""
 MEASURED_OUTCOMES, MEASURED_EACH = 200, 30
-"""Outcomes, and misses and hits each in distinct groups, of a measured miss rate."""
+"""Fewest groups with outcomes, and with misses or hits each, of a measured miss rate."""
 SLOPE: Final = (0.8, 1.25)
-"""Calibration slopes that are near 1."""
+"""Lowest and highest calibration slope that count as near 1."""
 
 
 class Uncertainty(Part):
@@ -391,7 +393,7 @@ OTHER_FIGURES = tuple(
 )
 """Figures besides the ranking measures that a floor may ask for.
 
-A floor on a figure that the run does not measure is insufficient evidence."""
+A floor on a figure that the run does not measure gives insufficient evidence."""
 
 _FLOOR = re.compile(r"^\s*(>=|<=)\s*(-?\d+(?:\.\d+)?)\s*$")
 
@@ -399,7 +401,7 @@ Level = Literal["document", "section", "span"]
 
 
 def _list_measures(names: Sequence[str], others: Sequence[str]) -> str:
-    """List names for a message; those at a cutoff are named once, with `_at_`."""
+    """List names for a message; a measure with several cutoffs appears once, with `_at_`."""
     families = dict.fromkeys(re.sub(r"_at_\d+$", "_at_", name) for name in names)
     swept = [name for name in families if sum(other.startswith(name) for other in names) > 1]
     single = [name for name in names if not name.startswith(tuple(swept))]
@@ -415,7 +417,7 @@ class Floor(Part):
 
     @classmethod
     def parse(cls, measure: str, text: object) -> "Floor":
-        """Read `">= 0.60"`. Raises ValueError with what is accepted."""
+        """Parse a floor such as `">= 0.60"`. Raises ValueError with the accepted forms."""
         match = _FLOOR.match(text) if isinstance(text, str) else None
         if match is None:
             raise ValueError(f"acceptance.{measure}: accepted are '>= number' and '<= number'")
@@ -436,7 +438,7 @@ FloorText = Annotated[
 
 
 class _GateNames:
-    """Tells pydantic the names of the gates, which a room below this one lists."""
+    """Tells pydantic the names of the gates, which `rag_eval.gates.verdict` lists."""
 
     def __get_pydantic_core_schema__(
         self, source: object, handler: GetCoreSchemaHandler
@@ -451,7 +453,7 @@ GateName = Annotated[str, _GateNames()]
 class Gates(Part):
     """Which gates end the run (`required`) and which only report (`advisory`)."""
 
-    model_config = ConfigDict(defer_build=True)  # the list of gates imports this module
+    model_config = ConfigDict(defer_build=True)  # rag_eval.gates imports this module
 
     required: tuple[GateName, ...] = ("poisoning",)
     advisory: tuple[GateName, ...] = ("acceptance", "regression", "trust", "stability")
@@ -588,13 +590,16 @@ class GoldSetConfig(Part):
         return self
 
     def _measured_names(self, level: Level) -> tuple[str, ...]:
-        """Names of the ranking measures, which a room below this one lists."""
+        """Return the names of the ranking measures at a level, from `rag_eval.measures.ranking`."""
         ranking = importlib.import_module("rag_eval.measures.ranking")
         labels: tuple[str, ...] = ranking.labels_at(level, sorted({*self.k, 10}))
         return tuple(ranking.machine_name(label) for label in labels)
 
     def vectors_of_rounds(self, strategy: Strategy) -> str:
-        """Say why rounds cannot ask the base: its file has no vectors of new questions."""
+        """Say why the rounds of a strategy cannot query its base; empty where they can.
+
+        A base with a file of vectors has no vectors for the questions of the rounds.
+        """
         embedding = self.base_of(strategy).embeds_with
         if strategy.base_name is None or embedding is None or embedding.vectors is None:
             return ""

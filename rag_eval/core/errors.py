@@ -1,6 +1,6 @@
 """Faults of inputs: the record of a fault, the error that carries faults, and their list.
 
-Also what the parts of `gold_set.yaml` share, because the settings and the configuration need it.
+The types `Part` and `Embedding` are here because the settings and the configuration need both.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ class Problem:
     severity: Severity = "error"
 
     def __str__(self) -> str:
-        """One line: `file:line: error code [field]: message (found: ...; accepted: ...)`."""
+        """Return `file:line: error code [field]: message (found: ...; accepted: ...)`, one line."""
         file = None if self.file is None else quoted(self.file, 400)
         place = "".join(f"{part}:" for part in (file, self.line) if part is not None)
         field = f" [{quoted(self.field)}]" if self.field is not None else ""
@@ -57,7 +57,7 @@ class Problem:
 
 
 class InputError(Exception):
-    """Input cannot be used; carries every problem found, not only the first."""
+    """The input cannot be used. The error carries every problem, not only the first."""
 
     def __init__(self, problems: Problem | Sequence[Problem]) -> None:
         self.problems: tuple[Problem, ...] = (
@@ -67,7 +67,7 @@ class InputError(Exception):
 
 
 MAX_LISTED = 100
-"""Problems of one severity that are listed one by one; the rest is counted."""
+"""Largest number of listed problems of one severity. Further problems are only counted."""
 
 
 def _escape_surrogates(text: str | None) -> str | None:
@@ -76,7 +76,7 @@ def _escape_surrogates(text: str | None) -> str | None:
 
 
 class ProblemList:
-    """Problems in the order found; at most `MAX_LISTED` of each severity are kept."""
+    """Problems in the order of `add`; at most `MAX_LISTED` of each severity are kept."""
 
     def __init__(self) -> None:
         self._kept: list[Problem] = []
@@ -125,7 +125,7 @@ class ProblemList:
         return (*self._kept, *more)
 
     def raise_errors(self) -> None:
-        """Raise `InputError` with all that was found where at least one problem is an error."""
+        """Raise `InputError` with all kept problems if at least one of them is an error."""
         if self.n_errors:
             raise InputError(self.listed())
 
@@ -148,7 +148,7 @@ NAME_AN_ENTRY = "name an entry of `embeddings` in settings.toml"
 
 
 class Part(BaseModel):
-    """A part of the file: unknown keys are refused, values do not change."""
+    """A part of `gold_set.yaml`; unknown keys are refused, and the fields cannot be set."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
 

@@ -197,4 +197,4 @@ PER_QUERY = schema(
     mrr=("float", "1 / rank of the first gold; NaN where ineligible, as all measures"),
     ndcg_at_10=("float", "normalised discounted cumulative gain"),
 )
-"""Columns of every gold set; recall, success, precision and judged share at each k come beside."""
+"""Columns of every gold set. Each k adds recall, success, precision and judged share."""

@@ -1,7 +1,7 @@
 """Loaders of a corpus, as `gold_set.yaml` configures them, and the only list of them.
 
-A loader is a subclass of `Loader` in a file of its own. Other code asks it what it reads and never
-which loader it is, so that another package can add one by an entry point.
+A loader is a subclass of `Loader` in a file of its own. Other code calls its methods and never
+tests its class, so that another package can add a loader by an entry point.
 """
 
 import dataclasses
@@ -25,11 +25,11 @@ LOADERS: Final[Mapping[str, str]] = {
 }
 """Loaders of this package: name -> class, loaded when a configuration is read."""
 GROUP: Final = "rag_eval.loaders"
-"""Entry points by which other packages add loaders; the name of the entry point is the loader's."""
+"""Entry points by which other packages add loaders. The name of the entry point is the loader."""
 
 
 class Chunker(Part):
-    """How documents are cut.
+    """How documents are cut into chunks.
 
     `whole` keeps a document as one chunk; `sentence` makes one chunk of each sentence.
     """
@@ -57,26 +57,26 @@ class RawDocument(NamedTuple):
     text: str
     source_url: str
     kind: str
-    """numpydoc, markdown, text or passages."""
+    """Format of the text: numpydoc, markdown, text or passages."""
     source: bytes
-    """The document's bytes as its source gives them, which manifests and signatures are about."""
+    """Unchanged bytes of the source, which manifests hash and signatures sign."""
     rev: str = ""
-    """Empty stands for the content hash."""
+    """Revision of the document; empty stands for the content hash."""
     is_dirty: bool = False
     """Whether the content differs from the revision `rev`."""
     names: tuple[str, ...] = ()
-    """Other names, without the doc_id."""
+    """Other names of the document, without its doc_id."""
     body_start: int = 0
-    """The character after the front matter."""
+    """Position of the first character after the front matter, from 0."""
     section_id: str | None = None
-    """The only section, where the source names one."""
+    """Id of the only section; None where the source names no section."""
     passages: tuple[tuple[str, int, int], ...] = ()
-    """(section_id, start, end) where all that is known of the document are passages."""
+    """(section_id, start, end) of each passage, if only passages of the document are known."""
     place: str = ""
     """`file` or `file:line` where the document stands, for messages."""
     author: str = ""
     date: str = ""
-    """YYYY-MM-DD; empty where the source does not say."""
+    """Date as YYYY-MM-DD; empty where the source gives no date."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,14 +85,14 @@ class RawCorpus:
 
     documents: Sequence[RawDocument]
     rev: str = ""
-    """Revision of the whole; empty stands for the hash of the contents."""
+    """Revision of the corpus; empty stands for the hash of the contents."""
     is_dirty: bool = False
-    """Whether the revision needs that hash beside it."""
+    """Whether the content differs from the revision `rev`, so that the hash is shown too."""
     unreadable_dates: int = 0
 
 
 class Loader(Part):
-    """One corpus of a gold set. A loader is a subclass with its own fields."""
+    """Configuration of a corpus. Each loader is a subclass with its own fields."""
 
     loader: str
     chunker: Chunker
@@ -116,16 +116,16 @@ class Loader(Part):
         """
 
     def files(self) -> dict[tuple[str | int, ...], str]:
-        """Paths that the configuration names, by field."""
+        """Return the paths that the configuration names, by field."""
         return {}
 
     def links(self, base: Path) -> Iterator[Path]:
-        """Symbolic links that reading would follow."""
+        """Yield the symbolic links that `read` would follow."""
         del base
         yield from ()
 
     def gold_folder(self, base: Path) -> Path | None:
-        """Folder that holds questions and judgements beside the documents; None for none."""
+        """Return the folder of questions and judgements beside the documents; None without one."""
         del base
         return None
 

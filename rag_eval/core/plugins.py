@@ -1,4 +1,4 @@
-"""Classes that a configuration chooses by name, of this package or by entry point."""
+"""Load the classes that a configuration chooses by name: built in, or added by entry points."""
 
 import dataclasses
 import importlib
@@ -24,9 +24,9 @@ def load_classes(
 ) -> dict[str, type[Kind]]:
     """Load the classes of this package, then those that the entry points of `group` add.
 
-    `own` is name -> `module:class`. Each class is a subclass of `base` whose field `tag` is the
-    literal of its name. Raises `InputError` (`kind_unusable`) where a class cannot be imported or
-    is none, or two have one name.
+    `own` is name -> `module:class`. Each class must be a subclass of `base`. The type of its field
+    `tag` must be `Literal[name]`. Raises `InputError` (`kind_unusable`) if a class cannot be
+    imported, does not fit, or has the name of another class.
     """
     classes: dict[str, type[Kind]] = {}
     added = ((point.name, point.value) for point in metadata.entry_points(group=group))
@@ -49,7 +49,7 @@ def load_classes(
 
 @dataclasses.dataclass(frozen=True)
 class AnyClass:
-    """Tells pydantic to choose the class by a tag, among those there are at the first use.
+    """Tells pydantic to choose a class by its tag. `load` lists the classes at the first use.
 
     The model of such a field needs `defer_build`.
     """

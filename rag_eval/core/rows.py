@@ -18,35 +18,35 @@ from pydantic_core import PydanticCustomError
 from rag_eval.core.errors import ProblemList, quoted
 
 MAX_FILE_BYTES = 2 * 1024**3
-"""A larger file is refused unread."""
+"""Largest file in bytes. A larger file is refused before it is read."""
 MAX_LINE_BYTES = 16 * 1024**2
-"""A longer line is reported and never held in memory as a whole."""
+"""Longest line in bytes. A longer line is reported and never held in memory as a whole."""
 
 MAX_DIGITS = 308
-"""A whole number with more digits is refused, because no float holds it."""
+"""Most digits of a whole number. No float holds a number with more digits."""
 
 _BOM = b"\xef\xbb\xbf"
 _ONE_OBJECT = "one JSON object a line"
 
 Location = tuple[int | str, ...]
-"""Keys and places of a list that lead to a value."""
+"""Keys and list indices that lead to a value."""
 
 
 class Fault(NamedTuple):
-    """Problem code, sentence, and what was found."""
+    """Fault of a line: problem code, sentence and found text."""
 
     code: str
     message: str
     found: str | None = None
 
     def report(self, problems: ProblemList, path: Path, line: int, accepted: str) -> None:
-        """Add it to the problems of a file."""
+        """Add the fault to the problems of a file."""
         code, message, found = self
         problems.add(code, message, file=str(path), line=line, found=found, accepted=accepted)
 
 
 class _RefusedError(ValueError):
-    """A JSON value that the standard library takes and this package does not."""
+    """A JSON value that the standard library accepts and this package refuses."""
 
     def __init__(self, *fault: str) -> None:
         super().__init__(*fault)
@@ -95,7 +95,7 @@ def split_lines(
 
 
 def decode_text(data: bytes | None) -> str | Fault:
-    """Decode UTF-8 without NUL; None stands for data that was too long."""
+    """Decode UTF-8 without NUL, or return the fault; `data` None means a line over the limit."""
     if data is None:
         return Fault("line_too_long", "the line is too long", f"over {MAX_LINE_BYTES} bytes")
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -142,7 +142,7 @@ def read_lines(path: Path, problems: ProblemList) -> Iterator[tuple[int, str]]:
                 if isinstance(text, Fault):
                     text.report(problems, path, number, "text in UTF-8")
                     if data is not None and data[:1] in (b"\xff", b"\xfe"):
-                        return  # UTF-16 has other line ends, so each further line is a fault too
+                        return  # Stop: in UTF-16 each further line would be a fault too.
                 elif text.strip():
                     yield number, text.rstrip("\r\n")
     except OSError as error:
@@ -256,9 +256,9 @@ _BOUNDS = {
 
 
 def refuse(code: str, message: str, accepted: str, field: str = "") -> PydanticCustomError:
-    """Make the error that a validator raises: its code, its sentence and what is accepted.
+    """Make the error that a validator raises: code, sentence and accepted values.
 
-    `field` names the key at fault where the validator looks at several.
+    `field` names the faulty key if the validator checks several keys.
     """
     context = {"accepted": accepted, "field": field, "sentence": message}
     return PydanticCustomError(code, "{sentence}", context)
@@ -266,7 +266,7 @@ def refuse(code: str, message: str, accepted: str, field: str = "") -> PydanticC
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FieldFault:
-    """One error of a model: its code and sentence, where it is, what was found and is accepted."""
+    """One error of a model: code, sentence, location, found value and accepted values."""
 
     code: str
     message: str
@@ -274,7 +274,7 @@ class FieldFault:
     found: str | None
     accepted: str
     is_rule: bool
-    """Whether a rule over several keys was broken, so that the location is that of their owner."""
+    """Whether a rule over several keys was broken; `location` is then their mapping."""
 
 
 def format_location(location: Sequence[int | str]) -> str:
@@ -290,7 +290,7 @@ def format_location(location: Sequence[int | str]) -> str:
 
 
 def suggest(found: str, accepted: Sequence[str]) -> str:
-    """Write `; did you mean bm25?` where an accepted word is near, else nothing."""
+    """Return `; did you mean bm25?` if an accepted word is similar, else an empty text."""
     near = difflib.get_close_matches(found[:100], accepted, n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
@@ -315,7 +315,7 @@ class _Schema:
         return [member for option in options for member in self._members(option)]
 
     def find(self, location: Location) -> tuple[Location, list[Mapping[str, Any]]]:
-        """Leave the names of union members out of a location; return it with its schemas."""
+        """Return a location without the names of union members, and its schemas."""
         here, place = self._members(self._root), []
         for part in location:
             below: list[Mapping[str, Any]] = []
@@ -367,7 +367,7 @@ def _show(value: object) -> str | None:
 
 
 def field_faults(error: ValidationError, model: type[BaseModel]) -> Iterator[FieldFault]:
-    """Yield the refusals of a model, with the location as a person writes it.
+    """Yield the faults that a model found; locations hold no names of union members.
 
     Codes: `missing_key`, `unknown_key`, `wrong_type`, `bad_value`, and those of `refuse`.
     """
@@ -422,7 +422,7 @@ Model = TypeVar("Model", bound=BaseModel)
 def report_faults(
     error: ValidationError, model: type[BaseModel], problems: ProblemList, file: str, line: int
 ) -> None:
-    """Add the refusals of a model for one line to the problems."""
+    """Add the faults that a model found in one line to the problems."""
     for fault in field_faults(error, model):
         problems.add(
             fault.code,
@@ -438,7 +438,7 @@ def report_faults(
 def check_row(
     values: Mapping[str, Any], model: type[Model], problems: ProblemList, file: str, line: int
 ) -> Model | None:
-    """Make a record of the values of one line, or report each of its faults and return None."""
+    """Make a record of the values of one line, or report each fault and return None."""
     try:
         return model.model_validate(values)
     except ValidationError as error:

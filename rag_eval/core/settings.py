@@ -1,4 +1,4 @@
-"""Typed settings, read once at the edge and passed in; and the switch that turns telemetry off.
+"""Typed settings, which the entry point reads once and passes on; and the telemetry switches.
 
 The environment (`RAG_EVAL_*`) comes before `settings.toml`.
 """
@@ -82,11 +82,11 @@ class ExternalLimits(Part):
 
 
 TELEMETRY_OFF = {
-    "ANONYMIZED_TELEMETRY": "False",  # chromadb
+    "ANONYMIZED_TELEMETRY": "False",  # read by chromadb
     "CHROMA_ANONYMIZED_TELEMETRY": "False",
     "DAGSTER_DISABLE_TELEMETRY": "yes",
     "DISABLE_MLFLOW_TELEMETRY": "true",
-    "DO_NOT_TRACK": "true",  # mlflow, datasets and others
+    "DO_NOT_TRACK": "true",  # read by mlflow, datasets and others
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "RAGAS_DO_NOT_TRACK": "true",
@@ -94,12 +94,12 @@ TELEMETRY_OFF = {
 
 
 def telemetry_off() -> None:
-    """Set every library's switch against telemetry; call it before any of them is imported."""
+    """Turn off telemetry of every library. Call this before the libraries are imported."""
     os.environ.update(TELEMETRY_OFF)
 
 
 class Settings(BaseSettings):
-    """What belongs to an installation: places, addresses, names for gold sets, feature flags."""
+    """Settings of an installation: folders, addresses, names for gold sets, feature flags."""
 
     model_config = SettingsConfigDict(
         env_prefix="RAG_EVAL_",
@@ -213,7 +213,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic-settings' own
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - signature
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Explicit arguments, then the environment, then settings.toml."""
+        """Return the sources in order: arguments, then the environment, then settings.toml."""
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
 
     @property

@@ -1,7 +1,7 @@
 """A retrieval strategy as `gold_set.yaml` configures it, and the one list of its kinds.
 
-A kind is a subclass of `Strategy` in a file of its own. Other code asks a strategy what it does
-and never which kind it is, so that a package of a user's own can add one by an entry point.
+A kind is a subclass of `Strategy` in a file of its own. Other code calls its methods and never
+tests its class, so that another package can add a kind by an entry point.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ class Rerank(Part):
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
-    """Origin of a strategy's rankings: its index, and the model of its vectors or empty."""
+    """Origin of a strategy's rankings: index and embedding model; no vectors, empty model."""
 
     index_hash: str
     embed_model: str
@@ -61,17 +61,17 @@ class IdentityInputs:
     settings: Settings
     chunks_hash: str
     text_hashes: Callable[[], list[str]]
-    """Hashes of the indexed texts; a fitted model is fitted on them."""
+    """Return the hashes of the indexed texts, which identify a model that was fitted on them."""
     base: Identity | None
     """Identity of the base strategy; None where the strategy has none."""
     calibrator_id: Callable[[str], str]
-    """Index hash of the base -> calibrator that steers the rounds; empty where there is none."""
+    """Return the id of the calibrator for an index hash of the base; empty without a calibrator."""
     stated: Callable[[], Mapping[str, object]]
     """Description that the user's retriever gives of its index."""
 
 
 class Strategy(Part):
-    """One strategy of a gold set. A kind is a subclass with its own fields."""
+    """Configuration of a strategy. Each kind is a subclass with its own fields."""
 
     name: Name
     rerank: Rerank | None = None
@@ -82,7 +82,7 @@ class Strategy(Part):
     vectors_alone: ClassVar[bool] = False
     """Whether the raw scores are cosines of vectors and nothing else."""
     second: ClassVar[Retriever] = "bm25"
-    """The second retriever whose rankings an estimate of a miss compares with."""
+    """Second retriever; the estimate of a miss compares the rankings of both."""
     prior: ClassVar[PriorKind] = "any"
     """Kind of retrieval that the shipped prior of miss rates was fitted on."""
 
@@ -95,7 +95,7 @@ class Strategy(Part):
 
     @property
     def base_name(self) -> str | None:
-        """Name of the strategy that each round of this one asks; None where it asks none."""
+        """Name of the base strategy that each round queries; None without a base."""
         return None
 
     @property
@@ -109,13 +109,13 @@ class Strategy(Part):
         return None
 
     def with_embedding(self, embedding: Embedding) -> Self:
-        """Copy with another embedding; the strategy itself where it compares no vectors."""
+        """Return a copy with another embedding; a strategy without vectors returns itself."""
         return (
             self if self.embeds_with is None else self.model_copy(update={"embedding": embedding})
         )
 
     def embeddings(self) -> dict[tuple[str, ...], Embedding]:
-        """Every embedding that the configuration names, by its place."""
+        """Return every embedding of the configuration, by its keys there."""
         found: dict[tuple[str, ...], Embedding] = {}
         if self.embeds_with is not None:
             found["embedding",] = self.embeds_with
@@ -124,12 +124,12 @@ class Strategy(Part):
         return found
 
     def files(self) -> dict[str, str]:
-        """Paths that the configuration names, by field, except those of embeddings."""
+        """Return the paths that the configuration names, by field, without those of embeddings."""
         return {}
 
     @property
     def synonyms(self) -> str | None:
-        """Name of the list of synonyms that questions are widened by."""
+        """Name of the synonym list that extends questions; None without one."""
         return None
 
     @property
@@ -143,11 +143,11 @@ class Strategy(Part):
         return self.kind
 
     def question_price(self, per_1k_tokens: float) -> float:
-        """Price of 1,000 tokens of questions, given the price of embedding them."""
+        """Return the price of 1,000 tokens of questions, given the price of embedding them."""
         return per_1k_tokens
 
     def ranking_options(self) -> dict[str, Any]:
-        """Configuration that decides the rankings; names decide nothing."""
+        """Return the configuration that decides the rankings; the name is left out."""
         return self.model_dump(mode="json", exclude={"name"})
 
 

@@ -57,7 +57,7 @@ CODES = (
     "explained_before_cited",
     "ok",
 )
-"""Every code, in the order in which the rules are tried; the first that fails counts."""
+"""Every code in the order of its rule. The first rule that fails gives the code."""
 
 FIXES = {
     "empty_citations": "enforce cite-first in the prompt contract",
@@ -83,9 +83,10 @@ Unit = Literal["char", "token"]
 class CitedSpan:
     """One citation, as the answer gave it.
 
-    `segment` is the answer sentence that it supports, from 0; -1 stands for the whole answer.
-    `evidence` is the place in the question's evidence, from 0; -1 where it is not there
-    (fabricated). `start` and `end` are characters of the document's text, -1 where unknown.
+    `segment` is the supported answer sentence, from 0; -1 stands for the whole answer.
+    `evidence` is the position in the evidence of the question, from 0; -1 stands for a fabricated
+    citation, which the evidence does not hold. `start` and `end` are character positions in the
+    document's text, -1 where unknown.
     """
 
     segment: int
@@ -103,7 +104,7 @@ StrategyKind = Literal["bm25", "vector", "hybrid"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RetrievalOptions:
-    """How to retrieve: at most `top_k` chunks that pass the filters and the trust threshold.
+    """Request to retrieve at most `top_k` chunks that pass the filters and the trust threshold.
 
     `filters` maps `doc_id` or `section_id` to accepted values, and applies before ranks are given.
     `strategy` None means the port's default.
@@ -160,10 +161,10 @@ class ScoredChunk:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RetrievalMetadata:
-    """How a result came about.
+    """Record of how a result was made.
 
-    `duration` is in seconds; a batch's is shared out evenly. `trust_scores` is empty where none
-    are known.
+    `duration` is in seconds; each query of a batch gets an equal share. `trust_scores` is empty
+    if no trust is known.
     """
 
     strategy: str
@@ -174,7 +175,7 @@ class RetrievalMetadata:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RetrievalResult:
-    """Chunks, best first, and how they came about."""
+    """Chunks, best first, with the record of their retrieval."""
 
     chunks: tuple[ScoredChunk, ...]
     metadata: RetrievalMetadata
@@ -182,7 +183,7 @@ class RetrievalResult:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RetrievalStats:
-    """What the port serves: sizes and identities; `index_hashes` has one entry a strategy."""
+    """Sizes and identities of a port; `index_hashes` has one entry for each strategy."""
 
     n_documents: int
     n_chunks: int
@@ -209,7 +210,7 @@ class RetrievalPort(Protocol):
         ...
 
     def stats(self) -> RetrievalStats:
-        """Describe what is served."""
+        """Return sizes and identities of the corpus and the indexes."""
         ...
 
 
@@ -253,7 +254,7 @@ class Message:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reply:
-    """What a chat endpoint answered, with what it cost.
+    """Reply of a chat endpoint, with its tokens and its time.
 
     `seconds` is the duration of the request that succeeded, without waiting for the rate limit. A
     cached reply costs no tokens and no time.
@@ -285,7 +286,7 @@ class Chat(Protocol):
     """A chat endpoint. Safe to call from several threads."""
 
     def ask(self, messages: Sequence[Message]) -> Reply:
-        """Send the messages and return the reply; raise `ChatError` where no usable one came."""
+        """Send the messages and return the reply; raise `ChatError` without a usable reply."""
         ...
 
 
@@ -293,13 +294,17 @@ class Chat(Protocol):
 class Answer:
     """One question's answer and how it ended.
 
-    Every outcome but `answered` counts as a miss of an answerable question. `codes` say why it
-    failed, in the order found. `text` has no citations; for `contract_error_reply` it is the
-    reply's error and fix. `verdict` is that of the two-line form. `evidence` is what it could cite.
-    `signal` says how well the evidence carries the question, in [0, 1], None where the mode
-    measures none. `delta_s` and `lambda_state` are as the answer stated them. `attempts` include
-    the first; `top_k` is that of the last retrieval; tokens are those of all attempts. `confidence`
-    is what the answering system reported of itself, in [0, 1].
+    Every outcome but `answered` counts as a miss of an answerable question.
+
+    `codes`: Reasons of a failure, in the order found.
+    `text`: The answer without citations; error and fix of the reply for `contract_error_reply`.
+    `verdict`: Verdict of the two-line form.
+    `evidence`: Passages that the answer could cite.
+    `signal`: How well the evidence supports the question, in [0, 1]; None without a signal.
+    `delta_s`, `lambda_state`: Values that the answer stated.
+    `attempts`: Number of attempts, the first included; the tokens are summed over all attempts.
+    `top_k`: Depth of the last retrieval.
+    `confidence`: Confidence that the answering system reported, in [0, 1].
     """
 
     query_id: str
@@ -333,7 +338,7 @@ class _Record(BaseModel):
 
 
 class Deterministic(_Record):
-    """Certain: 0 or 1, or a share that was counted and not estimated, with the reason."""
+    """A certain confidence: 0, 1 or a counted share, with the reason."""
 
     kind: Literal["deterministic"] = "deterministic"
     value: UnitInterval
@@ -341,7 +346,7 @@ class Deterministic(_Record):
 
 
 class Measured(_Record):
-    """Measured on outcomes: with the data set, its size, the 95 % interval and when."""
+    """A confidence measured on outcomes, with data set, size, 95 % interval and time."""
 
     kind: Literal["measured"] = "measured"
     value: UnitInterval
@@ -361,7 +366,7 @@ class Measured(_Record):
 
 
 class Bounded(_Record):
-    """Known to lie between two bounds, on some basis."""
+    """A confidence between two known bounds, with their basis."""
 
     kind: Literal["bounded"] = "bounded"
     low: UnitInterval
@@ -377,14 +382,14 @@ class Bounded(_Record):
 
 
 class Absent(_Record):
-    """Not known, and why. Worth nothing: `effective` is 0."""
+    """An unknown confidence, with the reason; its `effective` value is 0."""
 
     kind: Literal["absent"] = "absent"
     reason: AbsentReason
 
 
 class Derived(_Record):
-    """Computed from other confidence values by a named formula."""
+    """A confidence computed from other confidence values by a named formula."""
 
     kind: Literal["derived"] = "derived"
     value: UnitInterval
@@ -408,7 +413,7 @@ _ADAPTER: TypeAdapter[Confidence] = TypeAdapter(Confidence)
 
 
 def parse(value: object) -> Confidence:
-    """Read a confidence value from its JSON form; raise ValidationError where it is none."""
+    """Read a confidence value from its JSON form; raise ValidationError for any other JSON."""
     return _ADAPTER.validate_python(value, strict=False)
 
 
@@ -425,9 +430,9 @@ def _checked(value: Confidence) -> Confidence:
 
 
 def effective(value: Confidence) -> float:
-    """Return what a value is worth at least: a bounded one its low end, an absent one 0.
+    """Return the lowest confidence that a value allows: the low end of bounds, 0 for `Absent`.
 
-    Raises TypeError for a bare number, and for anything else that is no confidence value.
+    Raises TypeError for anything but a confidence value, also for a bare number.
     """
     _checked(value)
     if isinstance(value, Bounded):
@@ -436,7 +441,7 @@ def effective(value: Confidence) -> float:
 
 
 def sequence(**steps: Confidence) -> Derived:
-    """Compose steps that build on each other: no better than the weakest, min."""
+    """Compose steps that build on each other: the minimum, as the weakest step limits all."""
     return Derived(
         value=min(map(effective, _some(steps).values())),
         formula=f"min({', '.join(steps)})",
@@ -454,7 +459,7 @@ def all_of(**parts: Confidence) -> Derived:
 
 
 def any_of(**parts: Confidence) -> Derived:
-    """Compose independent parts of which one suffices: 1 - product(1 - x)."""
+    """Compose independent parts, if one of them suffices: 1 - product(1 - x)."""
     value = 1 - math.prod(1 - effective(part) for part in _some(parts).values())
     return Derived(
         value=value, formula=f"1 - {' * '.join(f'(1 - {name})' for name in parts)}", inputs=parts
@@ -473,16 +478,16 @@ SNIPPET_CHARS = 200
 ELLIPSIS = "…"
 
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Control and format characters (bidirectional ones too), and lone surrogates."""
+"""Unicode categories that are escaped: control, format, separators, surrogates, unassigned."""
 _BLANKS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0") | {
     chr(code) for code in (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))
 }
-"""Letters and marks that show nothing: joiners, fillers, variation selectors."""
+"""Invisible letters and marks: joiners, fillers, variation selectors."""
 _BASIC_PLANE = 0xFFFF
 
 
 def is_joined(character: str) -> bool:
-    """Tell whether a character is a mark on the one before it: nothing is cut between them."""
+    """Tell whether a character is a mark on the character before it, such as an accent."""
     return unicodedata.category(character) in {"Mn", "Mc", "Me"}
 
 
@@ -511,7 +516,7 @@ def snippet(text: str, limit: int = SNIPPET_CHARS) -> str:
     """
     pieces: list[str] = []
     length = 0
-    for word in text.split():  # a piece is never empty, so limit + 1 of them decide
+    for word in text.split():  # no piece is empty, so limit + 1 pieces are too long
         for character in (" " + word if pieces else word)[: limit + 1]:
             pieces.append(_escape(character))
             length += len(pieces[-1])
@@ -537,7 +542,7 @@ HASH = r"^[A-Za-z0-9_.:-]{1,128}$"
 
 Feedback = Literal["something_missing", "evidence_not_relevant", "nothing_missing"]
 AUDITS: Final[frozenset[GoldSource]] = frozenset({"human", "deep_audit"})
-"""Gold sources for which a person looked at this very claim."""
+"""Gold sources of which a person judged the claim itself."""
 
 
 def _storable(text: str) -> str:
@@ -549,7 +554,7 @@ def _storable(text: str) -> str:
 
 
 def _moment(value: Any) -> Any:
-    if isinstance(value, str):  # strict records take no text for a time, JSON has nothing else
+    if isinstance(value, str):  # JSON has times only as text, which strict records refuse
         try:
             value = dt.datetime.fromisoformat(value)
         except ValueError:
@@ -565,7 +570,7 @@ def _frozen(value: Any) -> Any:
 def _utc(value: dt.datetime) -> dt.datetime:
     if value.tzinfo is None:
         raise ValueError("a time without its zone; write 2026-01-31T12:00:00Z")
-    if not 1 < value.year < dt.MAXYEAR:  # so that no zone takes it beyond what a year can be
+    if not 1 < value.year < dt.MAXYEAR:  # so that UTC stays within the years of datetime
         raise ValueError("a year that no clock shows")
     return value.astimezone(dt.UTC)
 
@@ -597,8 +602,8 @@ class OutcomeOutcomes(_Record):
     """One judgement of one claim under one target, K and gold source; never changed.
 
     A correction is another outcome that `supersedes` this one. `outcome_id` follows from claim,
-    target, k, gold source and what is superseded, so recording twice adds nothing. `missed` is
-    null where nobody can tell (feedback), or where a correction takes the judgement back.
+    target, k, gold source and `supersedes`, so recording twice adds nothing. `missed` is null if
+    the feedback does not tell, or if a correction takes the judgement back.
     `missed_content` is masked, at most a snippet. `gold_strategies` are the strategies whose
     retrieval the gold was judged from. `inclusion_probability` is the chance with which this
     claim was chosen to be judged; an outcome with null there never fits a calibrator. Questions
