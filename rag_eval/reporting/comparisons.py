@@ -1,4 +1,4 @@
-"""Strategies compared by their misses: on a terminal, as CSV, and as LaTeX (booktabs)."""
+"""Write comparisons of the misses of strategies: for a terminal, as CSV, and as LaTeX."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
@@ -37,7 +37,7 @@ COLUMNS: Final = (
     *("a", "b", "measure", "value", "low", "high", *_TESTED, "n", "n_groups"),
     *(*_POWERED_FIELDS, "reason"),
 )
-"""Columns of the CSV."""
+"""Columns of the CSV of figures and differences, in order."""
 NOTE: Final = (
     "Misses are rates with 95 % intervals over independent groups of queries: judged from outcomes;"
     " uncalibrated and calibrated as predicted; all of these on the gold questions that every"
@@ -53,7 +53,7 @@ _SMALLEST_P: Final = 0.001
 def _figures_of(
     entry: StrategyFigures,
 ) -> Iterator[tuple[Measure, Figure, PredictionPowered | None]]:
-    """Yield the figures of a strategy in the order in which they are shown."""
+    """Yield the figures of a strategy in the order of the tables."""
     yield "observed", entry.observed, None
     if entry.raw is not None:
         yield "raw", entry.raw, None
@@ -64,7 +64,7 @@ def _figures_of(
 
 
 def _absences(comparison: Comparison) -> list[str]:
-    """Say why prediction-powered estimates are absent, each reason once."""
+    """List the distinct reasons why prediction-powered estimates are absent."""
     reasons = [entry.powered_reason for entry in comparison.strategies]
     reasons += [row.powered_reason for row in comparison.differences]
     return list(dict.fromkeys(filter(None, reasons)))
@@ -103,7 +103,7 @@ def _difference_rows(comparison: Comparison) -> Iterator[list[str]]:
 
 
 def _in_sections(rows: Iterable[list[str]]) -> Iterator[list[str] | None]:
-    """Write the name of neighbouring rows once, and begin a section with another name."""
+    """Blank a name that repeats the row above; None before a new name begins a section."""
     before = None
     for name, *rest in rows:
         if before not in {None, name}:
@@ -113,7 +113,7 @@ def _in_sections(rows: Iterable[list[str]]) -> Iterator[list[str] | None]:
 
 
 def strategies_table(comparison: Comparison) -> "Table":
-    """Show the figures of every strategy, one a row."""
+    """Make the table of figures, one row for each strategy and figure."""
     absent = _absences(comparison)
     return make_table(
         f"Misses by strategy: {comparison.n:,} judged queries in {comparison.n_groups:,} "
@@ -125,7 +125,7 @@ def strategies_table(comparison: Comparison) -> "Table":
 
 
 def differences_table(comparison: Comparison) -> "Table":
-    """Show the differences of every pair, one a row."""
+    """Make the table of differences, one row for each pair and figure."""
     rows = ([f"{a} - {b}", *rest] for a, b, *rest in _difference_rows(comparison))
     columns = ["a - b", "figure", ">difference [95 % interval]", ">p (Holm)"]
     columns += [">better/worse/tied", ">detectable"]
@@ -138,7 +138,7 @@ def _powered_fields(powered: PredictionPowered | None) -> dict[str, object]:
 
 
 def write_comparison_csv(path: Path, comparison: Comparison) -> None:
-    """Write every figure and difference, one a row; `b` is empty for figures of one strategy."""
+    """Write one row for each figure and difference; a figure of one strategy has an empty `b`."""
     rows: list[dict[str, object]] = [
         {
             "a": entry.name,
@@ -160,7 +160,7 @@ def write_comparison_csv(path: Path, comparison: Comparison) -> None:
 
 
 def write_latex(comparison: Comparison) -> str:
-    """Write two tables of the package booktabs, for a document to read in."""
+    """Write two LaTeX tables (package booktabs) from a comparison."""
     figures = [[*row[:3], ", ".join(filter(None, row[3:]))] for row in _figure_rows(comparison)]
     differences = list(_difference_rows(comparison))
     headings = ("a", "b", "Figure", "Difference a - b [95 % interval]", "p (Holm)")

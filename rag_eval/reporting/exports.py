@@ -1,4 +1,4 @@
-"""Files of the field: per-query tables, TREC runs and qrels, measures as CSV, LaTeX tables."""
+"""Write per-query tables and measures as CSV, TREC runs and qrels, LaTeX tables, and outcomes."""
 
 import csv
 import io
@@ -63,14 +63,14 @@ def latex_table(
 ) -> str:
     """Write rows of texts as a LaTeX tabular of the package booktabs; every text is escaped.
 
-    `headings`, `rows`: texts; every row has one for each heading.
+    `headings`, `rows`: texts; every row has a text for each heading.
     `figures`: whether a column holds figures, which are aligned at the right.
     """
     lines = [
         " & ".join(" ".join(text.split()).translate(_LATEX) for text in row) + r" \\"
         for row in (headings, *rows)
     ]
-    # LaTeX reads [ or * behind a line break as an argument of it.
+    # LaTeX reads [ or * after a line break as an argument of the line break.
     heading, *body = ("{}" + line if line.startswith(("[", "*")) else line for line in lines)
     columns = "".join("r" if right else "l" for right in figures)
     table = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", heading, r"\midrule", *body]
@@ -78,7 +78,7 @@ def latex_table(
 
 
 def write_measures(path: Path, strategies: Sequence[StrategyPart]) -> None:
-    """Write every measure of every strategy, one a row."""
+    """Write a row for every measure of every strategy."""
     rows = [
         {"strategy": strategy.name, **record.dump()}
         for strategy in strategies
@@ -88,7 +88,7 @@ def write_measures(path: Path, strategies: Sequence[StrategyPart]) -> None:
 
 
 def per_query_csv(frame: pd.DataFrame) -> bytes:
-    """Write the per-query frame as CSV; texts that a spreadsheet would run are quoted."""
+    """Write the per-query frame as CSV; ids and names cannot act as formulas."""
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
@@ -118,8 +118,8 @@ def trec_run(
 ) -> str:
     """Write the ranking of documents of the original wordings as a TREC run.
 
-    A line is `query Q0 document rank score tag`. A document stands once, at its best rank. The
-    score is 1 / rank, so that every reader orders the run as we do.
+    A line is `query Q0 document rank score tag`. A document has one line, at its best rank. The
+    score is 1 / rank, so that every reader keeps the order of the run.
     """
     original = np.flatnonzero((variants["paraphrase_id"] == "original").to_numpy())
     part = run[(run["seed"] == seed) & np.isin(run["variant"], original)].sort_values(
@@ -151,12 +151,12 @@ def trec_qrels(qrels: pd.DataFrame) -> str:
 # ---- Outcomes as a file of the field: CSV, JSON lines or Parquet, by the ending of its name.
 
 RESTORED: Final = ".jsonl"
-"""The ending of files that are taken back."""
+"""Ending of the files from which outcomes can be read back."""
 _OBJECTS: Final = ("gold_strategies", "gold_documents", "signals")
 
 
 def _plain(frame: pd.DataFrame) -> pd.DataFrame:
-    """Write lists and objects as JSON text, which any reader of tables takes."""
+    """Write lists and objects as JSON text, because not every table reader supports them."""
     texts = {
         name: [json.dumps(value, sort_keys=True, ensure_ascii=False) for value in frame[name]]
         for name in _OBJECTS
@@ -191,7 +191,7 @@ def write_outcomes(path: Path, frame: pd.DataFrame) -> None:
     Raises
     ------
     InputError
-        `bad_value`: an ending that is not accepted.
+        `bad_value`: the ending of the file is not in WRITERS.
     """
     writer = WRITERS.get(path.suffix.lower())
     if writer is None:

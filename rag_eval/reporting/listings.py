@@ -72,7 +72,7 @@ _MAX_EVIDENCE, _MAX_ANSWER_CHARS = 10, 2000
 
 
 def _link(address: str | None) -> str:
-    """Write the address of a source for the end of the line that names the source."""
+    """Write the masked address of a source as the end of a line; empty without an address."""
     return f"  {quoted(mask_shown_address(address), _MAX_ANSWER_CHARS)}" if address else ""
 
 
@@ -147,7 +147,7 @@ def _evidence(explanation: Explanation, outgoing: Outgoing) -> Iterator[str]:
 
 
 def explain_question(explanation: Explanation) -> Iterator[str]:
-    """Yield everything known of one question as lines of plain text."""
+    """Yield the explanation of one question as lines of plain text."""
     answer, outgoing = explanation.answer, Outgoing(explanation.answer)
     signal = "" if answer.signal is None else f", signal {answer.signal:.2f}"
     text = outgoing.text
@@ -196,14 +196,14 @@ def _moment(at: str | None) -> str:
 
 
 def _missed_content(row: Mapping[Any, Any]) -> str:
-    """Write what was missed and what somebody noted."""
+    """Write the missed content and the note of an outcome."""
     return "; ".join(
         mask_snippet(row[name], _MAX_CELL) for name in ("missed_content", "note") if row[name]
     )
 
 
 def show_outcomes(console: "Console", frame: pd.DataFrame, limit: int) -> None:
-    """Print the newest outcomes, one a row, and the totals of all outcomes."""
+    """Print the newest `limit` outcomes, and the totals of all outcomes."""
     rows = []
     for row in frame.tail(limit).iloc[::-1].to_dict("records"):
         stated = "-"
@@ -325,7 +325,7 @@ def show_listing(console: "Console", held_back: Any) -> None:
         rows.append(
             [
                 row["verdict"],
-                quoted(row["chunk_id"][:_SHORT_ID]),  # the commands take the start of an id
+                quoted(row["chunk_id"][:_SHORT_ID]),  # The commands accept the start of an id.
                 quoted(row["doc_id"][:_MAX_ID]),
                 "-" if math.isnan(row["trust"]) else f"{row['trust']:.2f}",
                 quoted(by + ", ".join(row["reasons"]), _MAX_REASONS),
@@ -342,7 +342,7 @@ def show_listing(console: "Console", held_back: Any) -> None:
 
 
 def show_chunk(console: "Console", facts: Mapping[str, Any]) -> None:
-    """Print everything known of one chunk."""
+    """Print the verdict, the source and the findings of one chunk."""
     allowed = f", allowed by {quoted(facts['allowed_by'], _MAX_ID)}" if facts["allowed_by"] else ""
     trust = "not configured" if math.isnan(facts["trust"]) else f"{facts['trust']:.3f}"
     lines = [

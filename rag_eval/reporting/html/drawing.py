@@ -1,8 +1,8 @@
 """Small pictures as SVG: one pair of axes with lines, points and bars in the colours of the page.
 
-An own writer of 300 lines in place of a plotting library: a page of 27 pictures took 4 to 10
-seconds with matplotlib and takes hundredths of a second here, and `var(--...)` colours follow the
-reader's light, dark or printed page.
+The package has a writer of its own because a plotting library is slow. matplotlib needs 4 to 10
+seconds for a page of 27 pictures, and this writer hundredths of a second. The `var(--...)` colours
+follow the reader's light, dark or printed page.
 """
 
 import dataclasses
@@ -20,14 +20,14 @@ FOREGROUND, MUTED, LINE, PANEL, GOOD, BAD, WARN = (
     f"var(--{name})" for name in ("fg", "muted", "line", "panel", "good", "bad", "warn")
 )
 WIDTH: Final = 360.0
-"""Pixels of a picture: three stand side by side on a wide screen."""
+"""Width of a picture in pixels; three pictures fit side by side on a wide screen."""
 ROW: Final = 26.0
 TEXT, TITLE, SMALL = 12.5, 14.0, 11.0
-"""Font sizes in pixels."""
+"""Font sizes in pixels of texts, titles and small texts."""
 MAX_LABEL: Final = 26
 DASHED, DOTTED = "4 3", "2 2"
 MARKERS: Final = "osD^vx"
-"""Circle, square, diamond, triangles and cross."""
+"""Markers of the series: circle, square, diamond, two triangles and cross."""
 Marker = Literal["o", "s", "D", "^", "v", ">", "x"]
 _CORNERS: Final = {
     "s": ((-1, -1), (1, -1), (1, 1), (-1, 1)),
@@ -42,16 +42,16 @@ _COLOURS: Final = (
     "--bad:#b3232a;--warn:#8a5a00;--s1:#1f5a8c;--s2:#b84e1a;--s3:#3f7a33;--s4:#8a4f9e;"
     "--s5:#8f6d0c;--s6:#1f7f80;--s7:#a83a4a;--s8:#5f6b7a"
 )
-"""Colours of a picture in a separate file."""
+"""Style-sheet variables with the colours of a picture in a separate file."""
 
 
 def colour(at: int) -> str:
-    """Colour of the series at a place; a strategy has the same one in every picture of a page."""
+    """Return the colour of the series at a place; the places 0 to 7 have distinct colours."""
     return SERIES[at % len(SERIES)]
 
 
 def label(name: str, length: int = MAX_LABEL) -> str:
-    """Write a name as a label: one line, cut where it is long, invisible characters written out.
+    """Write a name as a one-line label, cut to a length, with invisible characters written out.
 
     Examples
     --------
@@ -63,7 +63,7 @@ def label(name: str, length: int = MAX_LABEL) -> str:
 
 
 def text_width(text: str, size: float = TEXT) -> float:
-    """Estimate the width of a text in pixels: the browser's font is not known here."""
+    """Estimate the width of a text in pixels: the font of the browser is unknown."""
     wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
     return size * (0.56 * (len(text) - wide) + wide)
 
@@ -92,10 +92,10 @@ def _join(parts: Iterable[Markup]) -> Markup:
 
 
 class Chart:
-    """One picture: axes first, then marks in data coordinates, then `svg` or `figure`.
+    """One picture. Make the axes, draw marks in data coordinates, then call `svg` or `figure`.
 
-    `x` and `y` are the limits of the axes (y from bottom to top), `ticks` pairs of value and label;
-    without them round values are chosen. With `log`, the x axis is logarithmic.
+    `x` and `y` are the limits of the axes (y from bottom to top). `x_ticks` and `y_ticks` are pairs
+    of value and label; None chooses round values. With `log`, the x axis is logarithmic.
     """
 
     def __init__(
@@ -247,7 +247,7 @@ class Chart:
     def band(
         self, places: Sequence[float], ends: Sequence[tuple[float, float]], colour: str
     ) -> None:
-        """Tint the area between two lines; `ends` holds the lower and the upper line by place."""
+        """Tint the area between two lines; `ends` holds (lower, upper) for each place."""
         lower = [(self.x(x), self.y(low)) for x, (low, _) in zip(places, ends, strict=True)]
         upper = [(self.x(x), self.y(high)) for x, (_, high) in zip(places, ends, strict=True)]
         self._draw(
@@ -287,14 +287,14 @@ class Chart:
         self._parts.append(_shape((self.x(x), self.y(y)), colour, marker, hollow=hollow, size=size))
 
     def words(self, x: float, y: float, text: str, colour: str, size: float = SMALL) -> None:
-        """Write a text around a place; a line break begins a new line."""
+        """Write a text centred on a point; a line break in the text begins a new line."""
         lines = text.split("\n")
         for at, line in enumerate(lines):
             shift = (at - (len(lines) - 1) / 2) * (size + 2) + size / 3
             self._write((self.x(x), self.y(y) + shift), line, size=size, fill=colour)
 
     def head(self, x: float, text: str) -> None:
-        """Write a short text above the axes, where no mark is drawn."""
+        """Write a short text above the axes."""
         self._write((self.x(x), _TOP - 3), text, size=10.0)
 
     def estimate(
@@ -308,7 +308,7 @@ class Chart:
         key: str = "value",
         size: float = 3.6,
     ) -> None:
-        """Draw an estimate of the report in a row: interval and point; nothing where it is null."""
+        """Draw the interval and the point of an estimate in a row; draw nothing for a null."""
         value = value_of(cursor, key)
         if cursor is None or value is None:
             return
@@ -337,8 +337,8 @@ class Chart:
     ) -> Markup:
         """Write the picture.
 
-        `slug` (letters, digits, hyphens) distinguishes its ids from those of the page's other
-        pictures; title and description are what a screen reader says. `at` places it in a sheet.
+        `slug` (letters, digits, hyphens) makes the ids of the picture unique on a page. A screen
+        reader says the title and the description. `at` is the place of the picture in a sheet.
         """
         parts = list(self._parts)
         for (left, top), (mark, words) in zip(self._key_places(), self._key, strict=True):
@@ -380,7 +380,7 @@ class Chart:
 
     @property
     def height(self) -> float:
-        """Height of the whole picture in pixels, its key included."""
+        """Height of the picture with its key, in pixels."""
         places = self._key_places()
         return places[-1][1] + 10 if places else self._bottom_of_axes
 
@@ -418,13 +418,13 @@ def value_of(cursor: Cursor | None, *keys: str | int) -> float | None:
 
 
 def ends_of(cursor: Cursor, value: float) -> tuple[float, float]:
-    """Read the interval of an estimate for a picture; the value twice where it states none."""
+    """Read the interval of an estimate; return the value twice if the estimate has no interval."""
     ends = bounds(cursor)
     return (value, value) if ends is None else (float(ends[0].value), float(ends[1].value))
 
 
 def plots(pictures: Iterable[Markup | None]) -> Markup:
-    """Set pictures side by side if there is room; no pictures give no text."""
+    """Set pictures side by side if there is room; return empty markup without pictures."""
     found = [picture for picture in pictures if picture]
     return Markup('<div class="plots">{}</div>').format(_join(found)) if found else Markup()
 
@@ -490,7 +490,7 @@ def forest_chart(
     limits: tuple[float, float] = (0.0, 1.0),
     reference: float | None = None,
 ) -> Chart:
-    """Draw estimates as points with their 95 % intervals, a row each; `reference` is dotted."""
+    """Draw each estimate in a row with its 95 % interval; `reference` is a dotted line."""
     chart = Chart.of_rows(head, [label(row.name) for row in rows], x=limits, x_label=axis)
     if reference is not None:
         chart.vertical(reference, MUTED, DOTTED)
@@ -512,7 +512,7 @@ def forest(
     reference: float | None = None,
     head: str = "",
 ) -> Markup:
-    """Write a forest as a figure of the page; nothing where no row has a value."""
+    """Write a forest as a figure of the page; return empty markup if no row has a value."""
     if all(value_of(row.record, row.key) is None for row in rows):
         return Markup()
     chart = forest_chart(rows, head or title, axis, limits=limits, reference=reference)
@@ -526,7 +526,7 @@ def stacked(
 ) -> Chart:
     """Draw shares that add up to one as a bar for each row.
 
-    A part is words, colour, opacity and shares.
+    `parts` holds (words of the key, colour, opacity, share of each row).
     """
     chart = Chart.of_rows(title, [label(name) for name in names], grid=False)
     left = [0.0] * len(names)

@@ -1,7 +1,7 @@
-"""Elements of the page: places in the report, how figures and texts are written, cells and tables.
+"""Elements of the page: places in the report, written figures and texts, cells and tables.
 
-A `Cursor` remembers where in the report it stands: every figure on the page carries that place as a
-JSON pointer, and a figure that is null carries its reason.
+A `Cursor` knows its place in the report. Every figure on the page carries its place as a JSON
+pointer, and a null carries its reason.
 """
 
 import csv
@@ -27,12 +27,12 @@ _HIDDEN: Final = re.compile(
     "\u200b-\u200f\u2028-\u202f\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0"
     "\ufff0-\ufffb\U000e0000-\U000e0fff]"
 )
-"""Controls but tab and line end, zero-width and bidirectional characters, fillers, tags."""
+"""Controls except tab and line feed, zero-width and bidirectional characters, fillers, tags."""
 _WEB: Final = re.compile(r"https?://[^\s\x00-\x20\\\"'<>`{}|^]{1,2000}", re.IGNORECASE)
 
 
 def visible(text: str) -> str:
-    r"""Write out every character that a reader would not see, or that changes the order of others.
+    r"""Write out every character that is invisible or that changes the order of other characters.
 
     Examples
     --------
@@ -59,7 +59,7 @@ LOWS, HIGHS = ("ci_low", "low"), ("ci_high", "high")
 DENOMINATORS = ("n_scored", "n")
 NOT_COMPUTED = "not computed"
 _ABSENT: Final = re.compile(r'<span class="absent" title="([^"]*)">–')
-"""Text that `absent` writes. No text of a report can look like it, because texts are escaped."""
+"""Markup that `absent` writes. Escaped texts of a report cannot match this pattern."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -90,7 +90,7 @@ class Cursor:
         return bool(self.value)
 
     def down(self, *keys: str | int) -> "Cursor | None":
-        """Walk down to a value, or to the null on the way; None where the report has no place."""
+        """Walk down to a value, or to a null on the way; None if a key is absent."""
         found = self
         for key in keys:
             if found.value is None:
@@ -101,28 +101,28 @@ class Cursor:
         return found
 
     def get(self, *keys: str | int) -> "Cursor | None":
-        """Walk down; None where the way ends early or at a null."""
+        """Walk down to a value; None if a key is absent or a value on the way is null."""
         found = self.down(*keys)
         return None if found is None or found.value is None else found
 
     def items(self) -> list[tuple[str, "Cursor"]]:
-        """Names and places below an object, in the file's order."""
+        """Return the names and places below an object, in the order of the file."""
         return [(name, self[name]) for name in self.value]
 
     def where(self, **equal: Any) -> "Cursor | None":
-        """Return the first entry of a list of objects whose keys have these values."""
+        """Return the first object of a list with these values under these keys, or None."""
         wanted = equal.items()
         found = (entry for entry in self if all(entry.value.get(k) == v for k, v in wanted))
         return next(found, None)
 
     @property
     def pointer(self) -> str:
-        """Where this is, as a JSON pointer (RFC 6901)."""
+        """The place as a JSON pointer (RFC 6901)."""
         return "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in self.path)
 
     @property
     def reason(self) -> str:
-        """Why this is null: the sentence beside it, or above it."""
+        """Reason of the null: the nearest reason in the objects around the null."""
         place: Cursor | None = self
         while place is not None:
             above, key = place.parent, str(place.path[-1]) if place.path else ""
@@ -135,13 +135,13 @@ class Cursor:
 
     @property
     def reason_beside(self) -> "Cursor | str":
-        """Place of the reason where it stands beside this null, else the reason as a text."""
+        """Place of the field `<name>_reason` beside the null, else the reason as a text."""
         beside = None if self.parent is None else self.parent.get(f"{self.path[-1]}_reason")
         return self.reason if beside is None else beside
 
 
 def format_number(value: float, digits: int, *, percent: bool = False) -> str:
-    """Write a number with separated thousands, a real minus sign, and decimals unless whole."""
+    """Write a number with separated thousands, a real minus sign, and decimals for floats."""
     if isinstance(value, int) and not percent:
         return f"{value:,}".replace("-", "−")
     text = f"{value * 100:,.{max(digits - 2, 0)}f} %" if percent else f"{value:,.{digits}f}"
@@ -151,7 +151,7 @@ def format_number(value: float, digits: int, *, percent: bool = False) -> str:
 
 
 def absent(reason: str) -> Markup:
-    """Write a dash for a figure that is not there, with its reason."""
+    """Write a dash for an absent figure, with its reason."""
     return Markup(
         '<span class="absent" title="{0}">–<span class="sr"> not available: {0}</span></span>'
     ).format(visible(reason))
@@ -172,7 +172,7 @@ def letters(at: int) -> str:
 def number(
     cursor: Cursor | None, digits: int = 3, *, percent: bool = False, signed: bool = False
 ) -> Markup:
-    """Write one figure with its place in the report; a dash with its reason where it is null."""
+    """Write one figure with its place in the report; a dash with the reason for a null."""
     if cursor is None or cursor.value is None:
         return absent(NOT_COMPUTED if cursor is None else cursor.reason)
     if isinstance(cursor.value, bool) or not isinstance(cursor.value, (int, float)):
@@ -184,7 +184,7 @@ def number(
 
 
 def bounds(cursor: Cursor) -> tuple[Cursor, Cursor] | None:
-    """Find the two ends of an estimate's interval; None where it states none."""
+    """Find the two ends of the interval of an estimate; None if the estimate has no interval."""
     for low, high in zip(LOWS, HIGHS, strict=True):
         ends = cursor.get(low), cursor.get(high)
         if ends[0] is not None and ends[1] is not None:
@@ -247,15 +247,15 @@ def texts(cursors: Sequence[Cursor]) -> Markup:
 # ---- Cells: one value as HTML, as columns of CSV, and as plain text for LaTeX.
 
 SHORT: Final = 34
-"""Texts of up to so many characters stand on one line."""
+"""Largest number of characters of a text that is kept on one line."""
 _CLASS: Final = re.compile(r"[a-z_]{1,30}")
 _FORMULA: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""Spreadsheets read the full-width signs as these, and skip white space before them."""
+"""First characters of a formula. Spreadsheets also accept full-width signs and leading space."""
 ABSENT_TEXT: Final = "--"
 
 
 def plain(value: str) -> str:
-    """Write a text for a spreadsheet: one that would be a formula stands behind an apostrophe."""
+    """Write a text for a spreadsheet; an apostrophe before a formula makes the formula a text."""
     shown = visible(value).replace("\n", " ")
     return f"'{shown}" if shown.lstrip().startswith(_FORMULA) or shown.startswith("\t") else shown
 
@@ -270,8 +270,8 @@ def raw(cursor: Cursor | None) -> str:
 class Cell:
     """A cell of a table: markup, plain text, and CSV.
 
-    `csv` maps endings of the column's key ("", "_low", ...) to texts; a name without a leading
-    underscore is a column of its own.
+    `csv` maps names to texts. An empty name, or a name with a leading underscore ("_low"), is
+    appended to the key of the column. Any other name is the whole key of a CSV column.
     """
 
     html: Markup
@@ -282,7 +282,7 @@ class Cell:
 def words_cell(
     value: Cursor | str | None, kind: Literal["plain", "chip", "code"] = "plain"
 ) -> Cell:
-    """Make a cell of a text, of the report or of the page itself."""
+    """Make a cell of a text; `value` is a place in the report or a text of the page."""
     words = value if isinstance(value, str) else ""
     if isinstance(value, Cursor) and value.value is not None:
         words = str(value.value)
@@ -343,7 +343,7 @@ def estimate_cell(
 
 
 def limited_cell(value: Cursor | None) -> Cell:
-    """Make a cell of a figure beside the limit that chance gives."""
+    """Make a cell of a calibration error and its limit under chance."""
     figure = None if value is None else value.down("value")
     if value is None or figure is None or figure.value is None:
         return Cell(number(figure), ABSENT_TEXT, {"": "", "_limit": ""})
@@ -359,12 +359,12 @@ def limited_cell(value: Cursor | None) -> Cell:
 # ---- Tables: the same cells as HTML, CSV and LaTeX.
 
 FEW_REASONS: Final = 4
-"""Up to so many reasons of dashes stand open below a table; more are folded."""
+"""Largest number of reasons that a table shows unfolded below its rows."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """One column: its key in CSV, heading, meaning, and whether it is aligned as figures are."""
+    """One column: key in CSV, heading, meaning, and whether the column holds figures."""
 
     key: str
     heading: str
@@ -374,12 +374,12 @@ class Column:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A table with its name (of files and downloads), caption, columns and rows of cells.
+    """A table: name (of files and downloads), caption, columns and rows of cells.
 
     Raises
     ------
     ValueError
-        A row has another number of cells than there are columns.
+        The number of cells of a row is not the number of columns.
     """
 
     name: str
@@ -393,11 +393,11 @@ class Table:
 
     @property
     def count(self) -> str:
-        """Number of rows in words."""
+        """Number of rows with its unit ("1 row")."""
         return "1 row" if len(self.rows) == 1 else f"{len(self.rows):,} rows"
 
     def csv(self) -> str:
-        """Write as CSV with a heading line; figures as the report has them."""
+        """Write the table as CSV with a heading line; figures are not rounded."""
         rows = [
             {
                 f"{column.key}{name}" if not name or name.startswith("_") else name: value
@@ -415,7 +415,7 @@ class Table:
         return out.getvalue()
 
     def tex(self) -> str:
-        """Write as a LaTeX tabular of the package booktabs."""
+        """Write the table as a LaTeX tabular of the package booktabs."""
         return latex_table(
             [column.heading for column in self.columns],
             [[cell.text for cell in row] for row in self.rows],
@@ -423,7 +423,7 @@ class Table:
         )
 
     def html(self) -> Markup:
-        """Write for the page, with the reasons of dashes, the meanings of columns, and downloads.
+        """Write the table as HTML with reasons of dashes, meanings of columns, and downloads.
 
         A script shows the buttons of the downloads. A wide table scrolls in its own region.
         """
@@ -478,7 +478,7 @@ class Table:
 
 
 def _explain_dashes(rows: Markup) -> tuple[Markup, Markup]:
-    """Mark the dashes of a table by the letter of their reason, and list the reasons below it."""
+    """Mark each dash of a table with the letter of its reason; also return the list of reasons."""
     reasons = list(dict.fromkeys(_ABSENT.findall(str(rows))))
     if not reasons:
         return rows, Markup()
@@ -507,12 +507,12 @@ def _explain_dashes(rows: Markup) -> tuple[Markup, Markup]:
 
 
 def check_output(value: object) -> object:
-    """Let a template write markup and texts only; a figure comes from `number` and its kin.
+    """Return markup and texts for a template; figures must be written by `number` first.
 
     Raises
     ------
     TypeError
-        A number, a null or anything else stands where a text belongs.
+        The value is a number, a null, or any other value that is not a text.
     """
     if isinstance(value, Markup):
         return value
@@ -523,7 +523,7 @@ def check_output(value: object) -> object:
 
 @functools.cache
 def environment() -> "Environment":
-    """Templates of the report."""
+    """Return the Jinja2 environment of the report templates."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(

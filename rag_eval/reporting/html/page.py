@@ -1,4 +1,4 @@
-"""The page: its panels in order, its policy, and everything it holds in one file."""
+"""Build the page: one HTML file with its panels, scripts, styles, data and security policy."""
 
 import base64
 import dataclasses
@@ -30,9 +30,9 @@ PANELS: Final[Mapping[str, Callable[[Page], Panel]]] = {
     "methods": run.methods,
     "explorer": explorer.panel,
 }
-"""The panels in the order of the page, by the ids of their sections."""
+"""Functions that make the panels, by section id, in the order of the page."""
 FRAME_BYTES: Final = 20_000
-"""Bytes of the page around its panels, scripts and data."""
+"""Bytes reserved for the page around its panels, scripts and data."""
 SCRIPTS: Final = ("explorer.js", "downloads.js")
 STYLES: Final = ("page.css", "explorer.css")
 
@@ -52,7 +52,7 @@ def asset(name: str) -> str:
 
 
 def _policy(script: str, style: str) -> str:
-    """Write the Content-Security-Policy: this script, this style, pictures of the page itself."""
+    """Write the Content-Security-Policy: only this script, this style, and inline pictures."""
     allowed = [
         "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
         for text in (script, style)
@@ -64,7 +64,7 @@ def _policy(script: str, style: str) -> str:
 
 
 def _block(name: str, content: bytes) -> Markup:
-    """Hold gzip bytes in the page, as data that no browser runs."""
+    """Write gzip bytes as base64 data in a script element that browsers do not run."""
     return Markup('<script type="application/octet-stream+base64" id="{}">{}</script>').format(
         name, base64.b64encode(content).decode("ascii")
     )
@@ -77,9 +77,9 @@ def build(
 ) -> Built:
     """Build the page of a report, as `retrieval-metrics.json` holds it: one HTML document.
 
-    `bundle` makes the explorer's parts by file name (`summary.json.gz`, ...) so that they take at
-    most so many bytes of a page; None leaves the explorer out, which the page says. `limit` is what
-    the page may take in bytes: the panels take what they need, the explorer the rest.
+    `bundle` gets a number of bytes and makes the explorer's parts by file name (`summary.json.gz`,
+    ...) within this size. With None the page says that the explorer is left out. `limit` is the
+    largest size of the page in bytes. The explorer gets the bytes that the panels leave.
     """
     page = Page(Cursor(dict(report)))
     script = "\n".join(asset(name) for name in SCRIPTS)
@@ -119,7 +119,7 @@ def build(
 
 
 def render_panel(name: str, page: Page) -> tuple[Panel, Markup]:
-    """Make one panel and its markup."""
+    """Make the section of one panel, and its tables."""
     panel = PANELS[name](page)
     context = {"page": page, "report": page.report, "tables": panel.tables, **panel.context}
     body = environment().get_template(panel.template).render(**context)

@@ -1,4 +1,4 @@
-"""Inputs of panels: the report with its strategies, their colours, and tables by name."""
+"""Input and output of panels: the report, colours of strategies, and tables by name."""
 
 import dataclasses
 import functools
@@ -24,9 +24,9 @@ from rag_eval.reporting.html.elements import (
 )
 
 Row: TypeAlias = Mapping[str, Any]
-"""A row of a table before it is written: a place, a finished cell, a text or None, by name."""
+"""Values of a table row by name: each is a place, a finished cell, a text or None."""
 ColumnSpec: TypeAlias = Mapping[str, Any]
-"""A column as `tables.toml` holds it."""
+"""Specification of a column in `tables.toml`."""
 
 
 @functools.cache
@@ -66,11 +66,11 @@ class Page:
 
     @property
     def level(self) -> str:
-        """Level of the headline figures."""
+        """Level (document, section or span) of the headline figures."""
         return str(self.report["evaluation"]["level"].value)
 
     def strategy(self, name: str) -> Cursor:
-        """Return the entry of one strategy."""
+        """Return the place of one strategy in the report."""
         return self._entries[name]
 
     def measure(self, name: str, label: str, level: str | None = None) -> Cursor | None:
@@ -78,14 +78,14 @@ class Page:
         return self.strategy(name)["measures"].where(label=label, level=level or self.level)
 
     def by_strategy(self, *path: str) -> list[tuple[str, Cursor]]:
-        """Names and entries of an object by strategy, in the page's order; absent ones left out."""
+        """Return (strategy, entry) of an object by strategy; absent strategies are left out."""
         place = self.report.down(*path)
         if place is None:
             return []
         return [(name, place[name]) for name in self.strategies if name in place]
 
     def colour(self, name: str) -> str:
-        """Colour of a strategy in every picture."""
+        """Return the colour of a strategy; every picture of the page uses this colour."""
         return colour(self.strategies.index(name))
 
     def swatch(self, name: str) -> Markup:
@@ -101,7 +101,7 @@ class Page:
     def group_alike(
         self, reasons: Iterable[tuple[str, Cursor | str]]
     ) -> list[tuple[Markup, Cursor | str]]:
-        """Group strategies by their sentence: the names of each group, and the sentence once."""
+        """Join the names of strategies with equal sentences; return (names, sentence) of each."""
         groups: dict[str, tuple[list[Markup], Cursor | str]] = {}
         for name, sentence in reasons:
             words = str(sentence.value if isinstance(sentence, Cursor) else sentence)
@@ -120,7 +120,7 @@ class Page:
         """Make a table of `tables.toml`.
 
         `inserts` holds the columns that depend on the report; `words` fills the braces of caption,
-        headings and meanings; `name` is the table's name where the specification serves several.
+        headings and meanings; `name` names the table when several tables share a specification.
         """
         columns: list[ColumnSpec] = []
         for column in table_specs()[spec]["columns"]:
@@ -130,7 +130,7 @@ class Page:
         return Table(name or spec, caption, [_column(column, words) for column in columns], cells)
 
     def optional_table(self, spec: str, rows: Iterable[Row], **more: Any) -> Table | None:
-        """Make a table, or None where it has no rows."""
+        """Make a table; None if there are no rows."""
         found = list(rows)
         return self.table(spec, found, **more) if found else None
 
@@ -155,7 +155,7 @@ class Page:
         return number_cell(value, digits, percent=column.get("percent", False), signed=signed)
 
     def _series(self, value: Cursor | str | None) -> Cell:
-        """Make a cell of a strategy's name; a name that is no strategy of this run is a text."""
+        """Make a cell of a name, with a colour if the name is a strategy of this run."""
         cursor = self.strategy(value)["name"] if isinstance(value, str) else value
         words = words_cell(cursor)
         if cursor is None or cursor.value not in self._entries:
@@ -171,7 +171,7 @@ def _column(spec: ColumnSpec, words: Mapping[str, str]) -> Column:
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """One part of the page: heading, template, what the template gets, and the tables by name."""
+    """One part of the page: heading, template, variables of the template, and tables by name."""
 
     title: str
     template: str
@@ -180,5 +180,5 @@ class Panel:
 
     @property
     def exports(self) -> tuple[Table, ...]:
-        """The tables that it has, in order: each is shown, and can be downloaded."""
+        """Tables of the panel that are shown and can be downloaded, in order."""
         return tuple(table for table in self.tables.values() if table is not None)

@@ -1,4 +1,4 @@
-"""Citations and groundedness: how answers ended, whether their citations are right, their worth."""
+"""Panel of citations and groundedness: outcomes of answers, and measures of citations."""
 
 import re
 from typing import Any, Final
@@ -18,7 +18,7 @@ _COLOURS: Final = {"pass": GOOD, "fail": BAD}
 
 
 def gate_of(page: Page, measure: str) -> Cursor | None:
-    """Find the acceptance gate of a measure; None where the gold set asks for nothing."""
+    """Find the acceptance gate of a measure; None if the gold set has no such gate."""
     for gate in page.report["gates"]:
         if gate.value["gate"] == "acceptance" and gate.value["evidence"].get("measure") == measure:
             return gate
@@ -26,7 +26,7 @@ def gate_of(page: Page, measure: str) -> Cursor | None:
 
 
 def _records(page: Page, *parts: str) -> dict[str, Cursor]:
-    """Measures by name but the failure rates of single codes, which the table of codes counts."""
+    """Return the measures by name, without failure rates, which the table of codes shows."""
     return {
         record.value["name"]: record
         for part in parts
@@ -36,7 +36,7 @@ def _records(page: Page, *parts: str) -> dict[str, Cursor]:
 
 
 def _words(name: str) -> list[str]:
-    """Short name and description of a measure."""
+    """Return the short name and the description of a measure."""
     found: list[str] = panel_words()["answer_measures"].get(name, [name, ""])
     return found
 

@@ -1,4 +1,4 @@
-"""The explorer of questions: its data come from the run, a script draws it."""
+"""Panel of the explorer of questions; a script draws the explorer from data in the page."""
 
 from rag_eval.reporting.html.panel import Page, Panel
 

@@ -39,10 +39,10 @@ from rag_eval.reporting.html.panel import Page, Panel, panel_words
 
 STRONGEST: Final = 10
 OPEN_DIAGRAMS: Final = 6
-"""Further reliability diagrams stand behind a summary."""
+"""Number of reliability diagrams that are shown unfolded."""
 NOT_ATTAINABLE: Final = "not attainable"
 APART: Final = 1.045
-"""Factor between strategies on a logarithmic axis, so that their bars do not hide each other."""
+"""Factor between strategies on a logarithmic axis, so that their intervals do not overlap."""
 Entries = Sequence[tuple[str, Cursor]]
 
 # ---- Pictures: they draw figures of the report and compute nothing
@@ -51,7 +51,7 @@ Entries = Sequence[tuple[str, Cursor]]
 def reliability_chart(name: str, about: Cursor, fill: str, crude: Cursor | None = None) -> Chart:
     """Draw the reliability diagram of one strategy, with a histogram of its predictions below.
 
-    `about` is a validation of the report; `crude` that of the uncalibrated heuristic.
+    `about` is the validation of the strategy in the report; `crude` validates the heuristic.
     """
     curve, counts = about["reliability"].value, about["histogram"].value
     ticks = [(at / 5, f"{at / 5:.1f}") for at in range(6)]
@@ -231,7 +231,7 @@ def learning_sheet(curves: Mapping[str, Sequence[Mapping[str, Any]]], target: st
 
 
 def _coverage(page: Page, entries: Entries) -> Markup:
-    """Draw, a picture a level, what attainable conformal rules cover on held-out groups."""
+    """Draw for each level the held-out coverage of the attainable conformal rules."""
     found = [
         (name, rule)
         for name, entry in entries
@@ -269,7 +269,7 @@ def _coverage(page: Page, entries: Entries) -> Markup:
 
 
 def _unmet_cell(conditions: Sequence[Cursor]) -> Cell:
-    """Make a cell of the conditions that keep a status from being higher, one a line."""
+    """Make a cell of the unmet conditions of a higher status, one in each line."""
     if not conditions:
         return Cell(Markup('<span class="muted">nothing</span>'), "", {"": ""})
     names = panel_words()["conditions"]
@@ -298,7 +298,7 @@ def _status(page: Page, entries: Entries) -> Table:
         unmet = [
             condition for condition in entry["standing"]["conditions"] if not condition["met"].value
         ]
-        if unmet:  # the next step of the ladder, and what makes a status stale
+        if unmet:  # Show the conditions of the next higher status, and those of stale.
             wanted = {unmet[0]["status"].value, "stale"}
             unmet = [condition for condition in unmet if condition["status"].value in wanted]
         seen = page.report["uncertainty"]["strategies"][name]
@@ -349,7 +349,7 @@ def _quality(page: Page, entries: Entries) -> Table | None:
 
 
 def _k_cell(rule: Cursor) -> Cell:
-    """Make a cell of K: one, or one for each third of predicted risk."""
+    """Make a cell of one K, or of three K by third of predicted risk."""
     ks = [part["k"] for part in rule["bins"]] or [rule["k"]]
     html = Markup('<span class="muted">{}</span>').format(NOT_ATTAINABLE)
     if any(k.value is not None for k in ks):
@@ -394,12 +394,12 @@ def _conformal_coverage(page: Page, entries: Entries) -> Table:
 
 
 def _methods(entries: Entries) -> list[tuple[str, Cursor]]:
-    """Strategies whose report says which conformal methods have a K; older reports do not."""
+    """Return the strategies with `conformal_methods`, which older reports lack."""
     return [(n, entry["conformal_methods"]) for n, entry in entries if "conformal_methods" in entry]
 
 
 def _without_k(page: Page, entries: Entries) -> list[tuple[Markup, Cursor | str]]:
-    """Strategies that have no K by a method, and why."""
+    """Return (strategies without K by a method, reason) for each method and reason."""
     return [
         (Markup("{} of {}").format(words, names), reason)
         for method, words in panel_words()["conformal_methods"].items()
@@ -412,7 +412,7 @@ def _without_k(page: Page, entries: Entries) -> list[tuple[Markup, Cursor | str]
 
 
 def _left_out(page: Page, entries: Entries) -> list[tuple[Markup, Cursor]]:
-    """Strategies with questions that K by risk leaves out, and how many."""
+    """Return (strategy, number of questions that K by risk leaves out)."""
     return [
         (page.swatch(name), about["without_risk"])
         for name, about in _methods(entries)
@@ -437,7 +437,7 @@ def _compared(page: Page, comparison: Cursor) -> Table:
 def _differences(
     page: Page, comparison: Cursor, wanted: Sequence[str], name: str, figures: str
 ) -> Table | None:
-    """Make the table of paired differences, those with the primary strategy first."""
+    """Make the table of paired differences; differences with the primary strategy come first."""
     words = panel_words()["miss_measures"]
     found = [
         row
@@ -562,7 +562,7 @@ def panel(page: Page) -> Panel:
     seen = page.by_strategy("uncertainty", "strategies")
 
     def reasons_of(key: str) -> list[tuple[Markup, Cursor | str]]:
-        """Group the strategies whose entry of this key is null by their reason."""
+        """Group the strategies with a null under this key by the reason of the null."""
         nulls = [(name, entry[key]) for name, entry in entries if entry[key].value is None]
         return page.group_alike((name, null.reason_beside) for name, null in nulls)
 

@@ -57,7 +57,7 @@ DRAWN: Final = HEADLINES[:4]
 
 
 def headline_labels(page: Page) -> list[str]:
-    """Measures of the headline level in the order shown; R@k of other k where there is no R@10."""
+    """Return the labels of the headline measures; without these, the first four labels."""
     known = {
         str(record["label"].value)
         for entry in page.report["strategies"]
@@ -132,13 +132,13 @@ def recall_sheet(about: Cursor, level: str) -> str:
 # ---- Stability: whether a question finds the same evidence however it is put.
 
 WORST_PAIRS: Final = 20
-"""Pairs of wordings a strategy in the table of flips, the worst ones."""
+"""Largest number of wording pairs that the flip table shows for a strategy."""
 MAX_WORDINGS: Final = 12
-"""A larger matrix cannot be read as a picture."""
+"""Largest number of wordings of a flip matrix that is drawn."""
 FULL_CELLS: Final = 6
 """From this number of wordings, the flip matrix leaves sample sizes to the table."""
 APART: Final = 1.04
-"""Factor between strategies on a logarithmic axis, so that their bars do not hide each other."""
+"""Factor between strategies on a logarithmic axis, so that their intervals do not overlap."""
 SOURCES: Final = {
     "query": ("question", MUTED, 0.35),
     "paraphrase": ("wording", WARN, 0.5),
@@ -161,7 +161,10 @@ def _shares(
     parts: Sequence[tuple[tuple[str, ...], tuple[str, str, float]]],
     description: str,
 ) -> Markup:
-    """Draw shares of strategies as stacked bars; a part is its place, words, colour and opacity."""
+    """Draw shares of strategies as stacked bars.
+
+    A part is (place of the share in an entry, (words of the key, colour, opacity)).
+    """
     known = [
         (name, entry)
         for name, entry in entries
@@ -204,7 +207,7 @@ def _states(entries: Entries) -> Markup:
 
 
 def is_disjoint(about: Cursor) -> bool:
-    """Whether the distances to gold and to the decoy are both known, but of no question both."""
+    """Return whether both distances have values, but no question has both distances."""
     return (
         value_of(about, "to_anchor", "value") is not None
         and value_of(about, "to_decoy", "value") is not None
@@ -316,7 +319,7 @@ def _hit_changes(page: Page, entries: Entries) -> Markup:
 
 
 def flip_chart(name: str, matrix: Cursor, fill: str) -> Chart | None:
-    """Draw the flip matrix of one strategy; None with one wording, or more than can be read."""
+    """Draw the flip matrix of one strategy; None for one wording or more than MAX_WORDINGS."""
     wordings = [label(wording, 14) for wording in matrix["wordings"].value]
     if not 1 < len(wordings) <= MAX_WORDINGS:
         return None
@@ -345,7 +348,7 @@ def flip_chart(name: str, matrix: Cursor, fill: str) -> Chart | None:
 
 
 def flip_sheet(about: Cursor) -> str | None:
-    """Draw the flip matrices of all strategies as one SVG file; None where none can be shown.
+    """Draw the flip matrices of all strategies as one SVG file; None if no matrix can be drawn.
 
     `about` is what the stage of stability measures stores.
     """
@@ -370,7 +373,7 @@ def _flips(page: Page, name: str, matrix: Cursor) -> Markup:
 
 
 def _worst_flips(matrix: Cursor) -> list[dict[str, Cursor]]:
-    """Rows of the pairs of wordings between which most questions flip, the worst first."""
+    """Return a row for each of the wording pairs with the largest share of flips."""
     shares, size = matrix["share"].value, len(matrix["wordings"])
     pairs = [(one, other) for one in range(size) for other in range(one + 1, size)]
     pairs.sort(key=lambda pair: 0.0 if (s := shares[pair[0]][pair[1]]) is None else -1.0 - s)
@@ -449,13 +452,13 @@ def stability(page: Page) -> Panel:
 
 LEVELS: Final = ("document", "section", "span")
 BANDS: Final = 6
-"""With more strategies only the primary one's band is drawn."""
+"""Largest number of strategies with bands; beyond it only the primary strategy has a band."""
 PAIRS: Final = 12
-"""With more pairs those of the primary strategy are drawn; the table holds all."""
+"""Largest number of pairs to draw; beyond it only pairs with the primary strategy are drawn."""
 
 
 def cutoffs(page: Page) -> list[int]:
-    """Every k that recall is measured at, rising."""
+    """Return every k of R@k in the report, in rising order."""
     found = {
         str(record["label"].value)
         for entry in page.report["strategies"]
@@ -471,7 +474,7 @@ def _curves(page: Page, level: str, ks: Sequence[int]) -> Markup:
     title = f"recall@K, {level}"
     chart = Chart(title, x=limits, log=True, x_ticks=ticks, x_label="K", height=220)
     drawn = False
-    for name in sorted(page.strategies, key=lambda name: name == page.primary):  # the last on top
+    for name in sorted(page.strategies, key=lambda name: name == page.primary):  # last: on top
         found = {k: page.measure(name, f"R@{k}", level) for k in ks}
         known = [
             (k, record, value)
@@ -501,7 +504,7 @@ def _curves(page: Page, level: str, ks: Sequence[int]) -> Markup:
 
 
 def _unmeasured(page: Page, ks: Sequence[int]) -> list[tuple[Markup, str, Cursor | str]]:
-    """Strategy, level and reason wherever no recall could be measured."""
+    """Return (strategy, level, reason) for each strategy and level without any recall."""
     found: list[tuple[Markup, str, Cursor | str]] = []
     for name in page.strategies:
         for level in LEVELS:
@@ -517,7 +520,7 @@ def _unmeasured(page: Page, ks: Sequence[int]) -> list[tuple[Markup, str, Cursor
 
 
 def _found_by(page: Page, overlap: Cursor) -> Markup:
-    """Draw, a bar a pair, how many questions both find, only one, and neither."""
+    """Draw for each pair the questions that both strategies, one, or neither finds."""
     pairs = [pair for pair in overlap["pairs"] if pair["n"].value]
     if len(pairs) > PAIRS:
         pairs = [pair for pair in pairs if page.primary in {pair["a"].value, pair["b"].value}]
@@ -583,7 +586,7 @@ def recall(page: Page) -> Panel:
 # ---- Slices: recall and misses by tag, length and answerability.
 
 MAX_ROWS: Final = 80
-"""Rows of the table of all strategies; the primary strategy's tables have every slice."""
+"""Largest number of rows of the table of all strategies."""
 LONG: Final = 12
 KINDS: Final = {"answerability": "answerability", "length": "length of the question", "tag": "tag"}
 _ABSTAINED: Final = {

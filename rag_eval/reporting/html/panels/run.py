@@ -42,9 +42,9 @@ STATUSES = {"pass": "pass", "fail": "fail", "insufficient_evidence": "not enough
 
 
 def _regression_cell(evidence: Cursor) -> Cell:
-    """Make a cell of a regression gate: the relative drop, which is judged, and the difference.
+    """Make a cell of a regression gate: the judged relative drop, and the difference.
 
-    In CSV the difference, the baseline's run and what else differs have columns of their own.
+    In CSV the difference, the run of the baseline and other changes have columns of their own.
     """
     difference = estimate_cell(evidence, signed=True)
     html, words = Markup("difference {}").format(difference.html), f"difference {difference.text}"
@@ -128,19 +128,19 @@ GATES: Final = (("passed", GOOD), ("insufficient", WARN), ("failed", BAD))
 MAX_LINES: Final = 8
 MAX_DATES: Final = 6
 MAX_POINTS: Final = 12
-"""Up to so many runs each has its point; more are a line."""
+"""Largest number of runs with a point for each run; more runs are only a line."""
 MAX_NAMED: Final = 16
-"""Up to so many breaks are named in a picture; more would be written over each other."""
+"""Largest number of numbered breaks in a picture; the numbers of more breaks would overlap."""
 
 
 def drawn_strategies(page: Page) -> list[str]:
-    """Name the strategies that are drawn: at most one for each colour, the primary among them."""
+    """Return the drawn strategies: at most one for each colour, with the primary strategy."""
     names = page.strategies[:MAX_LINES]
     return names if page.primary in names else [*names[:-1], page.primary]
 
 
 def split(places: Sequence[int], cut: Sequence[int]) -> list[list[int]]:
-    """Split places where a line must not go through; a run without a figure splits too."""
+    """Split run numbers into pieces of unbroken lines, at `cut` and at runs without a figure."""
     pieces: list[list[int]] = []
     for at in places:
         if pieces and at == pieces[-1][-1] + 1 and at not in cut:
@@ -151,7 +151,7 @@ def split(places: Sequence[int], cut: Sequence[int]) -> list[list[int]]:
 
 
 def _dates(runs: Sequence[Cursor]) -> list[tuple[float, str]]:
-    """Choose the runs that are labelled with their day."""
+    """Choose at most MAX_DATES runs, and return (run number, "MM-DD") of each."""
     last = len(runs) - 1
     places = list(range(len(runs)))
     if last >= MAX_DATES:
@@ -160,9 +160,9 @@ def _dates(runs: Sequence[Cursor]) -> list[tuple[float, str]]:
 
 
 def _draw_breaks(chart: Chart, runs: Sequence[Cursor]) -> tuple[list[int], str]:
-    """Draw a numbered line before every run that rests on something else.
+    """Draw a numbered line before every run with changed inputs.
 
-    Return where no line of a strategy may pass, and a caption that says what changed.
+    Returns the numbers of runs that break the lines, and a caption with the changed inputs.
     """
     found = {
         at: [code.removesuffix("_changed") for code in run.value["reason_codes"]]
@@ -182,7 +182,7 @@ def _draw_breaks(chart: Chart, runs: Sequence[Cursor]) -> tuple[list[int], str]:
 def _figures_by_strategy(
     page: Page, runs: Sequence[Cursor], key: str
 ) -> dict[str, dict[int, Cursor]]:
-    """Find one figure of every drawn strategy by the place of its run."""
+    """Find one figure of every drawn strategy, by run number."""
     found: dict[str, dict[int, Cursor]] = {}
     for name in drawn_strategies(page):
         for at, run in enumerate(runs):
@@ -193,7 +193,7 @@ def _figures_by_strategy(
 
 
 def _draw_interval(chart: Chart, figures: dict[int, Cursor], fill: str) -> None:
-    """Draw the intervals of neighbouring runs as a band, that of a single run as a stroke."""
+    """Draw the intervals of several runs as a band, or the interval of one run as a stroke."""
     ends = [(at, found) for at, record in figures.items() if (found := bounds(record)) is not None]
     pairs = [(float(low.value), float(high.value)) for _, (low, high) in ends]
     if len(ends) > 1:
@@ -205,7 +205,7 @@ def _draw_interval(chart: Chart, figures: dict[int, Cursor], fill: str) -> None:
 def line_picture(
     page: Page, runs: Sequence[Cursor], key: str, title: str, limits: tuple[float, float] | None
 ) -> Markup:
-    """Draw one figure over the runs, a line a strategy, the primary one's interval as a band."""
+    """Draw a figure over the runs: a line for each strategy, a band for the primary strategy."""
     by_strategy = _figures_by_strategy(page, runs, key)
     if not by_strategy:
         return Markup()
@@ -314,7 +314,7 @@ def history(page: Page) -> Panel:
         return Panel("History", "history.html", {"history": None, "previous": None})
     runs = list(about["runs"])
     pictures = list[Markup]()
-    if len(runs) > 1:  # a line has two ends
+    if len(runs) > 1:  # A line needs two runs.
         pictures = [line_picture(page, runs, *figure) for figure in FIGURES]
         pictures.append(gates_picture(runs))
     deltas = None
@@ -387,7 +387,7 @@ def _latency_picture(page: Page) -> Markup:
 
 
 def _approximate(page: Page) -> list[dict[str, Any]]:
-    """Rows of strategy, seed, measure and figure for every recall of an approximate index."""
+    """Return (strategy, seed, measure, figure) of every recall of an approximate index."""
     return [
         {"strategy": name, "seed": seed, "measure": measure, "figure": figure}
         for name in page.strategies
@@ -444,13 +444,13 @@ def cost(page: Page) -> Panel:
 FEATURES: Final = ("FEATURE_HYBRID_RETRIEVAL", "FEATURE_RAGAS_EVAL")
 MAX_DEPTH: Final = 6
 FOLDERS: Final = {"beir": "--beir", "recorded": "--recorded"}
-"""Loaders of plain folders that are run without being a gold set, and the option for the folder."""
+"""Option of `rag-eval run` for the folder of each loader that needs no gold set."""
 
 
 def command(page: Page) -> str:
-    """Write the command that repeats the run, fit to be pasted into a shell.
+    """Write the shell command that repeats the run.
 
-    Hidden characters of a name are written out, so that nothing hidden is pasted.
+    Hidden characters of a name are written out, so that a reader sees all of the pasted text.
     """
     report = page.report
     name = visible(str(report["gold"]["name"].value))
@@ -470,7 +470,7 @@ def command(page: Page) -> str:
 
 
 def leaves(cursor: Cursor, name: str = "", depth: int = MAX_DEPTH) -> Iterator[tuple[str, Cursor]]:
-    """Walk a part of the report down to its values, with dotted names."""
+    """Yield (dotted name, place) of each value in a part of the report."""
     if isinstance(cursor.value, dict) and depth:
         for key, inside in cursor.items():
             yield from leaves(inside, f"{name}.{key}" if name else key, depth - 1)
