@@ -114,7 +114,7 @@ _MAYBE = ("signal", "delta_s", "confidence")
 
 
 def _frame(schema: FrameSchema, frame: pd.DataFrame) -> pd.DataFrame:
-    """Give a frame the columns of a schema. The last part of a dotted name is the column."""
+    """Shorten dotted column names to their last part, then give the columns the schema's types."""
     kinds = {name: _DTYPES[column.kind] for name, column in schema.columns.items()}
     named = frame.rename(columns=lambda name: name.rpartition(".")[2])
     return schema.check(named.reindex(columns=list(kinds)).astype(kinds))
@@ -182,7 +182,7 @@ class AnswerUsage(Usage):
 
 @dataclasses.dataclass(frozen=True)
 class StatedPayload:
-    """A payload in a recorded output for the citation at `place`."""
+    """A payload that a recorded output states for citation number `place` of an answer, from 0."""
 
     place: int
     payload: dict[str, Any]
@@ -253,7 +253,7 @@ def _find_endpoint(work: Work, name: str | None, field: str, reason: str) -> End
 class StoredRetrieval:
     """Rankings of one strategy under its first seed, by wording.
 
-    Nothing is searched again. The chunks come with the payloads that an answer can cite.
+    The rankings come from the stored run. Each chunk has the payload that an answer can cite.
     """
 
     def __init__(
@@ -323,10 +323,10 @@ def _make_extractor(work: Work, admitted: AdmittedChunks, strategy: str) -> tupl
 
 
 def identify_answers(work: Work, gold_variants: GoldVariants, **_: object) -> object:
-    """Identify the recorded outputs; AGAIN when a model or a validator decides.
+    """Hash the file of recorded outputs; empty without a file.
 
-    Known replies come from the cache, and failed requests are repeated. The code of a validator may
-    have changed.
+    Returns AGAIN when a model answers or a validator is configured. A repeated stage takes known
+    replies from the cache and repeats failed requests. The code of a validator may have changed.
     """
     modes = {one.settings.mode for one in _list_questions(work.config, gold_variants)}
     if "llm" in modes or _answers_config(work.config).validators:
@@ -395,7 +395,7 @@ def answer_gold_set(
     with work.progress.step(title, n, "questions") as advance:
         made = answer_questions(questions, answers, tools, lambda: advance(1))
     frames, usage = to_frames(made.answers), None
-    # Token counts depend on the cache.
+    # Leave token counts out of the hash, because they depend on the cached replies.
     hashed = frames | {"answers": frames["answers"].drop(columns=["tokens_in", "tokens_out"])}
     if chat is not None:
         paid = chat.usage()
@@ -438,7 +438,7 @@ def describe_answers(result: AnswerSet) -> dict[str, object]:
 
 @dataclasses.dataclass(frozen=True)
 class CitationFacts:
-    """Citations by code, and their number."""
+    """Number of citations by code, and number of all citations."""
 
     codes: dict[str, int]
     n_citations: int
@@ -483,7 +483,7 @@ def stated_records(
             if one.place < len(answer.citations):
                 span = answer.citations[one.place]
                 record = {"segment": span.segment, **one.payload, "query_id": answer.query_id}
-                if span.segment >= 0:  # the marker names the sentence that it supports
+                if span.segment >= 0:  # the marker in the text overrides the payload
                     record["segment"] = span.segment
                 record.pop("number", None)
                 if span.evidence < 0 and not validate([record]).failures[0]:
@@ -557,9 +557,9 @@ def describe_citations(result: CitationSet) -> dict[str, object]:
 
 
 def _refuse_analyzer(records: Records, verdicts: Verdicts) -> NoReturn:
-    """Raise the error that ends the run.
+    """Raise `analyzer_mismatch`, which ends the run.
 
-    With another analyzer on the read path, no citation can be trusted.
+    No citation can be trusted when the citing system uses another analyzer than the index.
     """
     n = verdicts.counts["analyzer_mismatch"]
     record = next(
@@ -583,7 +583,7 @@ def _match(
     """Make a row for each citation and one for each question."""
     queries, spans = gold.queries, gold.spans
     rows = cited[["query_id", "segment", "doc_id", "start", "end"]]
-    # Only documents that are cited or gold, so that other texts are not analyzed.
+    # Name only cited documents and documents with gold spans, so that no other text is analyzed.
     named = sorted({*rows["doc_id"], *spans["doc_id"]} & live.texts.keys())
     codes = pd.Index(queries["query_id"]), pd.Index(named, dtype="object")
 
@@ -619,14 +619,14 @@ RAGAS_OFF = "FEATURE_RAGAS_EVAL is off"
 
 
 def _find_judge(work: Work) -> tuple[str, Endpoint]:
-    """Choose the judging endpoint: the one in the settings, else the endpoint of the answers."""
+    """Return name and endpoint of the judge; default: the endpoint of the answers."""
     name = work.settings.ragas_endpoint or _answers_config(work.config).endpoint
     reason = "FEATURE_RAGAS_EVAL is on and needs a chat endpoint that judges"
     return name or "", _find_endpoint(work, name, "ragas_endpoint", reason)
 
 
 def identify_judge(work: Work, **_: object) -> object:
-    """Name the judge when faithfulness is on."""
+    """Return name, address and model of the judge; empty when FEATURE_RAGAS_EVAL is off."""
     if not work.settings.feature_ragas_eval:
         return ""
     name, endpoint = _find_judge(work)
@@ -696,9 +696,9 @@ TARGETS = {
     "citation_recall": ">= 0.75",
     "citation_match_rate": ">= 0.95",
 }
-"""Usual targets of the field. Gates use the targets of the gold set."""
+"""Usual targets of the field, shown in the report. Gates use the targets of the gold set."""
 UNCHECKED = ("failed", "contract_error_reply")
-"""Outcomes without an answer, which therefore cannot leave evidence unused."""
+"""Outcomes of questions without an answer, which FK019 therefore skips."""
 MAX_FLAGGED = 50
 
 
@@ -819,7 +819,10 @@ def describe_answer_measures(result: AnswerMeasures) -> dict[str, object]:
 def answer_gaps(
     found: Sequence[Answer], purpose: Purpose, frequencies: DocumentFrequencies | None = None
 ) -> dict[int, Gap]:
-    """Check FK019 on every answer, by position. UNCHECKED outcomes are left out."""
+    """Check FK019 on every answer, and return the results by the position of the answer.
+
+    Answers with an outcome in UNCHECKED are left out.
+    """
     checked = [at for at, answer in enumerate(found) if answer.outcome not in UNCHECKED]
     verdicts = retrieval_gaps(
         [found[at].text for at in checked],
@@ -964,7 +967,7 @@ def _cite(trace: Trace, answer: Answer, segment: int) -> Trace:
     return dataclasses.replace(
         trace,
         seg=segment,
-        citations=tuple(  # without evidence, the text of a citation may be anything
+        citations=tuple(  # a citation without evidence may hold any text
             chunk.snippet_id if chunk else mask_snippet(span.doc_id)
             for span, chunk in zip(spans, chunks, strict=True)
         ),
@@ -983,7 +986,7 @@ def write_run_traces(
     stability: StabilityMeasures,
     report: Report,
 ) -> str:
-    """Write the run's traces. Return the reason when the SQL store cannot be used, else nothing."""
+    """Write the run's traces. Return the reason when the SQL store cannot be used, else ""."""
     found = [] if made is None else _make_traces(made, runs, stability, report)
     log = work.evaluation.reports / LOG
     if found and work.settings.trace_log:

@@ -82,7 +82,7 @@ def take_snapshot(
 HISTORY: Final = "accepted.jsonl"
 MAX_WHO, MAX_WHY = 200, 2000
 MENDED_BY_ACCEPTING: Final = frozenset({"no_baseline", "gold_differs", "strategy_missing"})
-"""Reasons of the regression gate that end with the acceptance of a run."""
+"""Reasons of the regression gate that disappear when a person accepts a run."""
 _PARTS: Final = ("report", "per-query", "documents", "targets")
 _FILES: Final = frozenset({"report.json", *(f"{part}.parquet" for part in _PARTS[1:])})
 
@@ -303,7 +303,10 @@ def load_baseline(home: Path, gold_set: str) -> Baseline | None:
 
 
 def try_baseline(home: Path, gold_set: str) -> tuple[Baseline | None, str]:
-    """Read the baseline, or the reason why it cannot be used, because a report must not fail."""
+    """Read the baseline; None and the reason when it cannot be used.
+
+    A damaged baseline raises no error here, because the report must not fail.
+    """
     try:
         return load_baseline(home, gold_set), ""
     except InputError as error:

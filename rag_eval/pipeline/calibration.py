@@ -95,7 +95,7 @@ from rag_eval.uncertainty.status import (
 
 QRELS: Final[GoldSource] = "qrels"
 OF_GOLD: Final = r"gold [0-9a-f]{16}(: instead of [0-9a-f]+)?"
-"""Notes of the outcomes from this stage. A correction by a person has another note."""
+"""Pattern of the notes that this stage writes. A correction by a person has another note."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,7 +189,10 @@ def describe_outcomes(result: RetrievalOutcomes) -> dict[str, object]:
 
 
 def _stand_already(store: OutcomeStore, claims: pd.DataFrame) -> BoolArray:
-    """Mark the judgements that are already in the table, [n]. Most are, after the first night."""
+    """Mark the claims whose judgement is already in the table, bool [n].
+
+    After the first night, the table already has most judgements.
+    """
     if claims.empty:
         return np.zeros(0, dtype=bool)
     standing = store.current(**_subject(claims))
@@ -199,7 +202,7 @@ def _stand_already(store: OutcomeStore, claims: pd.DataFrame) -> BoolArray:
 
 
 def _subject(claims: pd.DataFrame) -> dict[str, Any]:
-    """Common data of the gold's outcomes for some claims of one strategy."""
+    """Return the filter for the gold's outcomes of one strategy. `claims` has at least one row."""
     first = claims.iloc[0]
     return {
         "strategy_fingerprint": first["strategy_fingerprint"],
@@ -210,10 +213,10 @@ def _subject(claims: pd.DataFrame) -> dict[str, Any]:
 
 
 def _notes_of_returns(store: OutcomeStore, claims: pd.DataFrame, because: str) -> dict[str, str]:
-    """Give notes for claims that this gold judged before and another gold judged last.
+    """Return notes by claim id for claims that this gold judged before, but another gold last.
 
-    The return of this gold is the reason in the note. Corrections by a person get no note, so the
-    store keeps them.
+    The store replaces an outcome once for each reason. The note makes the return of this gold a new
+    reason. Corrections by a person get no note, so the store keeps the corrections.
     """
     if claims.empty:
         return {}
@@ -234,8 +237,8 @@ def _outcomes(
     claims: pd.DataFrame, signals: pd.DataFrame, notes: dict[str, str], now: dt.datetime
 ) -> list[OutcomeOutcomes]:
     names = ["claim_id", "query_id", "group_id", "strategy", "strategy_fingerprint", "target", "k"]
-    # Scores of a retriever may be as large as the exact range of numbers in JSON.
-    # Their ratios may exceed the range of an outcome.
+    # Outcomes limit signals to MAX_NUMBER. A retriever may return scores so large that ratios of
+    # scores exceed the limit.
     rows = np.clip(signals[list(SIGNALS)].to_numpy(), -MAX_NUMBER, MAX_NUMBER).tolist()
     found = []
     for claim, row in zip(claims.to_dict("records"), rows, strict=True):
@@ -264,7 +267,7 @@ PARTIAL: Final = (
 )
 COMPLAINT: Final = "something_missing"
 NAMED: Final = 10
-"""Largest number of named questions whose complaints contradict the gold."""
+"""Largest number of questions in the list of complaints that contradict the gold."""
 PICTURES: Final = ("reliability.svg", "learning-curve.svg")
 NOT_SHOWN: Final = ("model", "validation", "heuristic_v0", "leakage_gap", "wordings")
 
@@ -394,9 +397,9 @@ class _Night:
 
     @functools.cached_property
     def gold_ties(self) -> list[tuple[str, str]]:
-        """Collect the words of every wording and the gold documents, by query id.
+        """List (query id, tie) for the words of every wording and for every gold document.
 
-        Words are masked like those of stored traffic.
+        The words are masked like the words of stored traffic.
         """
         gold = self.runs.gold_variants
         wordings, judged = gold.variants, gold.qrels_document
@@ -413,10 +416,10 @@ class _Night:
 class _Fitting:
     """The outcomes of one strategy for the fit of a calibrator.
 
-    `rows` and `labelled` hold them by claim id, with current groups. `refused` says why they cannot
-    calibrate this strategy; it is empty when they can. `n_without_signals` counts the outcomes
-    that were left out. `age_days` is the median age. An outcome that this run's gold judges again
-    is new.
+    `rows` and `labelled` hold the outcomes in the order of claim ids, with current groups.
+    `refused` says why the outcomes cannot calibrate this strategy, else it is empty.
+    `n_without_signals` counts the outcomes that were left out. `age_days` is the median age. An
+    outcome that this run's gold judges again has age 0.
     """
 
     rows: pd.DataFrame
@@ -427,7 +430,7 @@ class _Fitting:
 
     @property
     def identity(self) -> str:
-        """Identity of the judgements and their rules."""
+        """Hash of the outcomes with their groups and inclusion probabilities, and of `refused`."""
         columns = ("outcome_id", "missed", "group_id", "inclusion_probability")
         return digest([*(self.rows[name].tolist() for name in columns), self.refused], 32)
 
@@ -481,7 +484,8 @@ class _Strategy:
         """Join the outcomes and the traffic with the gold's groups."""
         queries, every = self.night.runs.gold.queries, self.standing
         gold = dict(zip(queries["query_id"], queries["group_id"], strict=True))
-        # Nights record outcomes of the current gold, or of questions that it no longer has.
+        # Leave out the outcomes of this stage. Their questions are in the gold, or the gold dropped
+        # the questions.
         by_hand = every[~((every["gold_source"] == QRELS) & every["note"].str.fullmatch(OF_GOLD))]
         columns = ["claim_id", "query_id", "group_id"]
         claims = self.night.signals.traffic_of(self.name)[columns]
@@ -506,13 +510,14 @@ class _Strategy:
         """Read the outcomes for the fit of a calibrator."""
         rows = fit_rows(self.standing).sort_values("claim_id", kind="stable")
         tonight = set(self.night.judged.judged_of(self.name)["claim_id"])
-        # Nobody judges a question that the gold no longer has.
+        # An outcome of this stage counts only while the gold still judges the claim.
         is_current = ~rows["note"].str.fullmatch(OF_GOLD) | rows["claim_id"].isin(tonight)
         rows = rows[is_current].reset_index(drop=True)
         pairs = zip(rows["query_id"], rows["group_id"], strict=True)
         rows["group_id"] = [self.groups.group(*pair) for pair in pairs]
         values = self._signals_of_outcomes(rows)
-        # Without signals, z-scores would describe an average retrieval.
+        # Leave out outcomes without signals, because their z-scores would describe an average
+        # retrieval.
         known = np.asarray(np.isfinite(values).any(axis=1))
         rows, refused = rows[known].reset_index(drop=True), self.night.outcomes.fault
         try:
@@ -524,7 +529,8 @@ class _Strategy:
         is_tonight = rows["claim_id"].isin(tonight).to_numpy(dtype=bool)
         # Use the median age, because one recent outcome must not hide many old ones.
         age = float(np.median(np.where(is_tonight, 0.0, days))) if len(rows) else None
-        # A repeated question in traffic is not another wording of itself.
+        # Give every claim of traffic an owner of its own. A question that is asked twice is not
+        # another wording of itself.
         owner = rows["query_id"].where(is_tonight, "\x00" + rows["claim_id"])
         labelled = Labelled(
             SIGNALS,
@@ -537,9 +543,10 @@ class _Strategy:
         return _Fitting(rows, labelled, refused, age, int((~known).sum()))
 
     def _signals_of_outcomes(self, rows: pd.DataFrame) -> FloatArray:
-        """Collect the signals of outcomes [n, p], from the claims or else from the record.
+        """Collect the signals of outcomes [n, p] from this run, or else from the stored outcomes.
 
-        Audits of traffic have no signals, and earlier versions may have recorded fewer.
+        Missing signals are NaN. Stored audits of traffic have no signals, and outcomes of earlier
+        versions may have fewer.
         """
         names = list(SIGNALS)
         own = self.signals[names].set_index(self.claims["claim_id"])
@@ -569,11 +576,11 @@ class _Strategy:
         return feed(state, predicted, [*self.groups.of_gold.items(), *known])
 
     def _predicted_before(self, rows: pd.DataFrame, first: pd.DataFrame) -> pd.DataFrame:
-        """Select the outcomes (WATCHED) with an earlier miss rate.
+        """Select the outcomes (WATCHED) whose miss rate was stated before the first judgement.
 
-        A claim of the gold set has a miss rate since its creation. The calibrator in force predicts
-        audits of production traffic that came after its fit. A claim that was judged before may
-        have been part of the fit, so its first judgement counts.
+        The first outcome of a gold claim holds the miss rate. The calibrator in force predicts
+        audits of production traffic that were first judged after the fit. Claims with an earlier
+        judgement may have been part of the fit.
         """
         shown = first[["claim_id", "at", "shown_value", "shown_status"]]
         rows = rows.merge(
@@ -607,11 +614,11 @@ class _Strategy:
         return found
 
     def keep_watch(self, state: WatchState) -> None:
-        """Store a state for the next night, unless this run decides nothing for later runs."""
+        """Store a state for the next night, unless the run is partial or cannot read outcomes."""
         home = self.work.settings.home
         if self.work.evaluation.partial or self.night.outcomes.fault:
             return
-        # A watch without outcomes is not stored.
+        # An unchanged state is not stored, for example a new watch without outcomes.
         before = kept_watch(home, *self.place) or WatchState(state.fingerprint)
         if state != before:
             keep_watch(home, *self.place, state=state)
@@ -638,8 +645,8 @@ class _Strategy:
     def _earlier(self) -> pd.DataFrame:
         """Find feedback and audits of the strategy under another fingerprint, target or K.
 
-        Kept runs and changes of status list the fingerprints of this strategy, because strategies
-        of other gold sets may have the same name.
+        Strategies of other gold sets may have the same name. Only fingerprints in the kept runs and
+        in the changes of status belong to this strategy.
         """
         spec, sources = self.work.config.uncertainty, ["user_feedback", *sorted(AUDITS)]
         frame = self.night.outcomes.current(strategy=self.name, gold_sources=sources)
@@ -658,9 +665,9 @@ class _Strategy:
     # -- Fitting, status and acceptance.
 
     def fit(self, of: _Fitting) -> Artifact:
-        """Fit and judge, or read the fit to the same outcomes.
+        """Fit and validate a calibrator, or read the stored fit to equal outcomes.
 
-        Parts: about (`Calibration.to_json`), predictions (means out of fold).
+        The parts are `about` (`Calibration.to_json`) and `predictions` (means out of fold).
         """
         night, spec, names = self.night, self.work.config.uncertainty, list(SIGNALS)
         prior, together = prior_of(self.work.config, self.name), len(night.runs.names)
@@ -699,7 +706,10 @@ class _Strategy:
         return self.work.keep("calibration", identity, make)
 
     def _questions(self, outcomes: pd.DataFrame) -> tuple[Questions | None, IntArray | None]:
-        """Compute the gold ranks of each original wording, and the row of its outcome."""
+        """Compute the gold ranks of the original wordings, and their rows in `outcomes`.
+
+        Both are None when no original wording is judged.
+        """
         runs, name = self.night.runs, self.name
         gold, of, seed = runs.gold, judge_runs(runs, name), runs.first_seed(name)
         original = (gold.variants["paraphrase_id"].to_numpy() == ORIGINAL)[of.variant]
@@ -722,7 +732,7 @@ class _Strategy:
         return questions, rows
 
     def calibrate(self) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame]:
-        """Calibrate. Return the part of the report, the predictions and the traffic."""
+        """Calibrate the strategy. Return its part of the report, predictions and traffic."""
         of = self.fitting()
         watch, kept = self.watch(of.rows), self.fit(of)
         about = kept.json("about")
@@ -731,7 +741,7 @@ class _Strategy:
         counts = Counts(0, 0, 0, 0) if of.refused else Counts(**about["counts"])
         earned = self._judge(of, watch, counts, about["validation"])
         wordings = about["wordings"]
-        if wordings is not None:  # the branch has a status of its own
+        if wordings is not None:  # the branch for other wordings has its own status
             found = wordings["validation"]
             names = ("n", "groups", "groups_with_misses", "groups_with_hits")
             own = self._judge(of, watch, Counts(*(found[name] for name in names)), found)
@@ -794,7 +804,8 @@ class _Strategy:
             sources = of.rows["gold_source"].value_counts().sort_index()
             queries = self.night.runs.gold.queries
             own = dict(zip(queries["query_id"], queries["group_id"], strict=True))
-            # A fit to the group of a question without an outcome must not predict the question.
+            # Store changed groups too, so that no fit to the group of a question without an outcome
+            # predicts the question.
             regrouped = {
                 query: group for query, group in self.groups.of_gold.items() if group != own[query]
             }
@@ -864,9 +875,10 @@ class _Strategy:
         )
 
     def _predict_traffic(self, fitted: dict[str, Any] | None) -> pd.DataFrame:
-        """Predict claims of traffic. For a fitted group, use the fold that left it out.
+        """Predict the miss rates of claims of traffic.
 
-        All other claims use the mean of all folds, so that all predictions are comparable.
+        The fold that left the group out predicts the claims of a fitted group. The mean of all
+        folds predicts all other claims, so that all predictions are comparable.
         """
         frame = self.traffic[["strategy", "claim_id", "query_id", "group_id"]]
         if fitted is None or frame.empty:

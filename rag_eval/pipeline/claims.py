@@ -1,7 +1,8 @@
 """Claims: the signals of every retrieval, and the claimed miss rate.
 
-The calibrator that was accepted before the run gives the claims, else the shipped prior, else the
-uncalibrated heuristic. `calibration` learns from the outcomes of the claims.
+The miss rates come from the calibrator that was accepted before the run. Without a calibrator they
+come from the shipped prior, and without a usable prior from the uncalibrated heuristic. The module
+`calibration` learns from the outcomes of the claims.
 """
 
 import dataclasses
@@ -105,8 +106,8 @@ def _stored_batches(runs: ScoredRuns, opened: OpenIndex, name: str) -> dict[int,
     """Make the batches of a stored run by seed, with variants as rows.
 
     When all units of an external retriever are chunks of the corpus, the batches hold chunks.
-    Otherwise the texts of the units are the term space. A second retriever would name other units,
-    so there is no comparison with it.
+    Otherwise the batches hold units, and the texts of the units are the term space. These batches
+    have no second retriever, because a second retriever would return other units.
     """
     spec, texts = runs.spec(name), runs.gold_variants.texts
     question = np.asarray(runs.gold.query_of, dtype=np.int64)
@@ -180,8 +181,9 @@ MAX_GAPS = 5
 class TrafficFacts:
     """Numbers of counted and uncounted claims of production traffic.
 
-    Nothing is known of the `n_unknown` claims. The `n_differing` claims retrieved documents of this
-    corpus, but none that the strategy retrieves now.
+    The `n_unknown` claims could not be checked, for example because their retrieval failed. The
+    `n_differing` claims retrieved documents of this corpus, but none that the strategy retrieves
+    now.
     """
 
     counted: int = 0
@@ -196,7 +198,7 @@ class SignalFacts:
 
     fingerprint: str
     has_gaps: bool
-    """Whether the words of the corpus tell something about the retrieved units."""
+    """Whether semantic gaps were computed. They need retrieved units that are chunks."""
     traffic: TrafficFacts
 
 
@@ -463,7 +465,7 @@ class _Traffic:
 
 HEURISTIC, PRIOR = "heuristic_v0", "prior:"
 PRIOR_TARGET: Final[tuple[Target, int]] = ("miss_any", 10)
-"""Training data of the shipped prior."""
+"""Target and K that the shipped prior was fitted to."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -471,7 +473,8 @@ class Speaker:
     """Source of the claimed miss rates of a strategy.
 
     `calibrator` is the id of a calibrator, `prior:<id>` or `heuristic_v0`. `status` is its earned
-    status. `reason` says why there is no better source. `gold_sources` judged its outcomes.
+    status. `reason` says why there is no better source. `gold_sources` names the judges of the
+    outcomes that the calibrator was fitted to.
     """
 
     fingerprint: str
@@ -484,7 +487,7 @@ class Speaker:
 
 
 class MissRateClaims(Result):
-    """The claimed miss rate of every retrieval: CLAIMS, and their source, by strategy."""
+    """The claimed miss rates of every retrieval (CLAIMS), and their source by strategy."""
 
     claims: pd.DataFrame = frame_part()
     speakers: dict[str, Speaker] = json_part()
@@ -499,8 +502,8 @@ class _Spoken:
     """A source of claims with its estimator.
 
     `branch` predicts questions with judged other wordings, under a status of its own.
-    `group_of_query` holds the groups at the time of the fit. They choose the fit without the
-    question, whatever groups the gold has now.
+    `group_of_query` holds the groups at the time of the fit. These groups select the fit without
+    the question, even when the groups of the gold have changed since.
     """
 
     by: Speaker
@@ -523,7 +526,7 @@ def no_prior(target: Target, k: int) -> str:
 
 
 def _wordings_of(found: Accepted) -> dict[str, Any] | None:
-    """Return the usable branch of an accepted calibrator; None without one."""
+    """Return the branch for other wordings of an accepted calibrator; None if it is not usable."""
     if found.body is None or found.status not in DISCOUNTING:
         return None
     wordings: dict[str, Any] | None = found.body["wordings"]
@@ -634,7 +637,10 @@ def _claims(
     *,
     first_seed: int,
 ) -> pd.DataFrame:
-    """Claim the miss rates of one strategy for its signals and their rows of variants."""
+    """Make the claims (CLAIMS) of one strategy.
+
+    `frame` has the signals, `variants` the wording of each row, and `history` the earlier outcomes.
+    """
     by, n = spoken.by, len(frame)
     value, low, high = frame["heuristic_v0"].to_numpy(), np.full(n, np.nan), np.full(n, np.nan)
     status = np.full(n, by.status, dtype=object)
@@ -694,7 +700,10 @@ def _history(config: GoldSetConfig, outcomes: Outcomes, fingerprint: str) -> pd.
 def count_others(
     history: pd.DataFrame, query_ids: list[str], claim_ids: list[str]
 ) -> tuple[FloatArray, FloatArray]:
-    """Sum the weights of misses and judged wordings of each question without the claim itself."""
+    """Sum the outcomes of each question without the outcome of the claim itself.
+
+    Returns the weights of the misses and of all judged wordings, both float [n_claims].
+    """
     weighted = history.assign(misses=history["weight"] * history["missed"])
     columns = ["misses", "weight"]
     sums = weighted.groupby("query_id")[columns].sum().reindex(query_ids, fill_value=0.0)
@@ -725,7 +734,10 @@ class RunJudgements:
     failed: BoolArray
 
     def missed(self, target: Target, k: int) -> FloatArray:
-        """Compute the target [n_runs]: 1 a miss and 0 a hit, or the missed share; NaN unjudged."""
+        """Return the target [n_runs]: 1 for a miss, 0 for a hit, or the missed share.
+
+        Runs without a judgement are NaN.
+        """
         if target == "miss_frac":
             return 1 - self.recall
         value = self.first if target == "miss_any" else self.recall
@@ -734,7 +746,7 @@ class RunJudgements:
 
 
 def judge_runs(runs: ScoredRuns, name: str) -> RunJudgements:
-    """Judge the runs of one strategy. A failed retrieval found nothing."""
+    """Judge the runs of one strategy. A failed retrieval counts as an empty result."""
     level, scores = runs.config.level, runs.scores(name)
     reciprocal = scores.column(level, "RR")
     recall = scores.column(level, f"R@{runs.config.uncertainty.k}")

@@ -25,7 +25,7 @@ _PARTIAL: Final = ".partial-"
 
 @dataclasses.dataclass(frozen=True)
 class Freed:
-    """Number and size of removed files of one kind."""
+    """Number of removed files and folders of one kind, and their size in bytes."""
 
     what: str
     count: int
@@ -83,7 +83,7 @@ def _old_runs(
         try:
             by_gold_set[json.loads(path.read_text(encoding="utf-8"))["gold_set"]].append(path)
         except (ValueError, KeyError, TypeError):
-            continue  # the owner is unknown
+            continue  # the run stays, because its gold set is unknown
     for paths in by_gold_set.values():
         for place, path in enumerate(paths[1:], 1):
             made = dt.datetime.strptime(path.name[:15], _RUN_TIME).replace(tzinfo=dt.UTC)
@@ -100,7 +100,7 @@ def _root_texts(home: Path) -> list[str]:
 
 
 def _reach(artifacts: Path, texts: list[str]) -> set[Path]:
-    """Find the folders of artifacts in the texts, and of all artifacts behind these."""
+    """Find the folders of the artifacts that texts name, and of all artifacts behind them."""
     by_key = defaultdict(list)
     for folder in artifacts.glob("*/*"):
         by_key[folder.name].append(folder)
@@ -123,7 +123,7 @@ def _made_from(folder: Path) -> list[tuple[str, str]]:
 
 
 def _unreached(artifacts: Path, reached: set[Path]) -> list[Path]:
-    """List the artifacts to remove: of stages, and of parts of their work, which stages name.
+    """List the unreached artifacts of stages, and of the parts of work that artifacts name.
 
     Fitted models and other judgements stay, because they are not results of stages.
     """
@@ -141,11 +141,14 @@ def _unused_embeddings(embeddings: Path, texts: list[str]) -> Iterator[Path]:
 
 
 def _remove(what: str, paths: Iterable[Path]) -> Freed:
-    """Remove files and folders. A partly removed folder counts as partly written."""
+    """Remove files and folders.
+
+    Each path is renamed first. After a crash, `_leftovers` finds the partly removed folder.
+    """
     count = size = 0
     for path in list(paths):
         files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
-        # Another artifact may share the file on disk.
+        # Removing a link to a file of another artifact frees no space.
         size += sum(one.stat().st_size for one in files if one.stat().st_nlink == 1)
         count += 1
         aside = path.with_name(f"{_PARTIAL}{path.name}")

@@ -26,8 +26,7 @@ def compare_runs(a: KeptRun, b: KeptRun) -> tuple[list[str], list[Row]]:
     Raises
     ------
     InputError
-        The gold differs, so the same question may have other targets. Or the runs share no
-        strategy. Or their figures by question are gone.
+        The runs have different gold, they share no strategy, or their figures by question are gone.
     """
     if a.gold_hash != b.gold_hash:
         raise InputError(

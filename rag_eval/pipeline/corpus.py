@@ -155,8 +155,8 @@ MAX_MISSING = 20
 class _TrustInputs:
     """Signatures by doc_id, manifest and decisions of a gold set.
 
-    `states` are those of the documents in the manifest; None without a manifest. `identity` covers
-    all files. `allowed` maps the chunks that a person allowed to the person.
+    `states` compares each document with the manifest; None without a manifest. `identity` covers
+    all files. `allowed` maps a chunk to the person who allowed the chunk.
     """
 
     signatures: dict[str, Signature]
@@ -263,7 +263,7 @@ class AdmittedChunks(Result):
         return self.artifact.frame("facts", ["passes"])["passes"].to_numpy(dtype=bool)
 
     def trust_of(self, trust: EvidenceTrust) -> pd.DataFrame:
-        """EVIDENCE_TRUST of the admitted chunks, in their order."""
+        """Return the rows of EVIDENCE_TRUST for the admitted chunks, in the order of the chunks."""
         return trust.trust.iloc[self.rows].reset_index(drop=True)
 
 
@@ -322,13 +322,19 @@ def judge_evidence(
 
 
 def _join_findings(parts: list[pd.DataFrame]) -> pd.DataFrame:
-    """Concatenate FINDINGS frames without the empty ones, which would change column types."""
+    """Concatenate FINDINGS frames. Empty frames are left out: they would change column types."""
     kept = [part for part in parts if len(part)] or parts[:1]
     return FINDINGS.check(pd.concat(kept, ignore_index=True))
 
 
 def _unchanged_bytes(work: Work, sources: pd.DataFrame) -> dict[str, bytes]:
-    """Read the documents again for their signatures. They must equal those of the snapshot."""
+    """Read the bytes of the documents again, to verify signatures.
+
+    Raises
+    ------
+    InputError
+        `corpus_changed`: the bytes of a document differ from the snapshot.
+    """
     read = source_bytes(work.config.corpus, work.base)
     hashes = zip(sources["doc_id"].tolist(), sources["source_hash"].tolist(), strict=True)
     for doc_id, expected in hashes:
@@ -424,8 +430,8 @@ class GoldVariants(Result):
     The frames are QUERIES, VARIANTS, QRELS, SPANS of quoted evidence, SPAN_CHUNKS (rows of the
     admitted chunks that carry the spans) and DECOYS. `answerable_known`, bool [n_queries], marks
     whether the gold set says if the corpus answers the question. `overrides` maps a query id to the
-    settings of its row that override `answers`. `layout` is that of the files. `blocked` has the
-    relevant documents with chunks that the poisoning guard removed.
+    settings of its row that override `answers`. `layout` is the layout of the gold files. `blocked`
+    has the relevant documents with chunks that the poisoning guard removed.
     """
 
     queries: pd.DataFrame = frame_part()
@@ -489,7 +495,7 @@ def resolve_gold_set(
     blocked = _blocked(resolved.qrels["document"], corpus_chunks, admitted_chunks)
     problems += blocked_problems(blocked)
     queries, known = resolved.gold.queries, gold.layout != "recorded"
-    # A question that only recorded outputs name may or may not have an answer.
+    # Recorded outputs do not say whether the corpus answers a question. Only a flag says so.
     flags = gold.places["has_flag"].to_numpy(dtype=bool) | known
     judged = {*gold.judgements["query_id"], *gold.anchors["query_id"]}
     about = GoldFacts(
@@ -532,7 +538,8 @@ class GoldArrays:
     """The stored gold as arrays for the measures.
 
     `chunks` are the units of the rankings by row, with doc_id and section_id: chunks, or the units
-    of an external retriever. `carried` is SPAN_CHUNKS of these rows; default: those of the chunks.
+    of an external retriever. `carried` (SPAN_CHUNKS) says which units carry which gold span;
+    default: the chunks that carry the spans.
     `documents` and `sections` are names by code, and both have a code_of_chunk array [n_chunks].
     `query_of`, [n_variants], is the query row of each variant.
     """
@@ -745,7 +752,7 @@ def write_manifest(
     path = out or resolve(evaluation.config.trust.manifest or "manifest.json", evaluation.base)
     signature = path.with_name(f"{path.name}.sig")
     signed = None if private is None else sign_bytes(private, data)
-    # Delete it first, so that a new manifest never stands beside an old signature.
+    # Delete the old signature first, so that it never stands beside the new manifest.
     signature.unlink(missing_ok=True)
     write_bytes(path, data)
     if signed is not None:
