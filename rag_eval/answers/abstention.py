@@ -13,9 +13,9 @@ from rag_eval.core.types import INSUFFICIENT_EVIDENCE, NOT_FOUND
 Abstention = Literal["not_found", "insufficient_evidence"]
 
 MAX_CHARS = 2000
-"""A longer text says more than a refusal."""
+"""Longest text that can abstain, because a longer text says more than a refusal."""
 MAX_GAPS_CHARS = 500
-"""A refusal may name its gaps in this many characters."""
+"""Most characters in which a refusal may name the gaps in the evidence."""
 
 _TOKEN = re.compile(
     rf"\W*(?:VERDICT\s*[=:]\W*)?(?P<token>{NOT_FOUND}|{INSUFFICIENT_EVIDENCE})\W*"
@@ -90,7 +90,7 @@ def abstention(text: str) -> Abstention | None:
 
 
 def _acknowledgement(text: str) -> Abstention | None:
-    """Tell how a text without a token abstains: by its first acknowledging sentence."""
+    """Return how a text without a token abstains, as the first acknowledging sentence says."""
     if len(text) > MAX_CHARS:
         return None
     plain = " ".join(

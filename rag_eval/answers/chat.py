@@ -28,11 +28,11 @@ from rag_eval.storage.sql import ColumnSpec, SqlStore, TableSpec
 VERSION = 2
 MAX_REPLY_BYTES = 2_000_000
 MAX_TOKENS = 100_000_000
-"""A larger count of tokens of one reply counts as missing."""
+"""Largest believable number of tokens of a reply; a larger number counts as missing."""
 MAX_MESSAGE_CHARS = 300
 NO_KEY = "none"
-"""Sent to servers without keys, because the header must not be empty."""
-_MIN_SECRET = 8  # a shorter key may be a word of an answer
+"""Key for endpoints without a key, because the header must not be empty."""
+_MIN_SECRET = 8  # a shorter key could be an ordinary word
 
 # ---- Replies in the SQL store
 
@@ -81,7 +81,7 @@ class ChatCache:
 
 
 def _is_loopback(base_url: str) -> bool:
-    """Tell whether an address is of this machine, which needs no proxy."""
+    """Tell whether an address is on this machine, so that requests need no proxy."""
     host = urllib.parse.urlsplit(base_url).hostname or ""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
@@ -98,7 +98,7 @@ def _read_address(base_url: str) -> str:
         parts, port = urllib.parse.urlsplit(""), 0
     plain = base_url.isascii() and base_url.isprintable()
     if not parts.hostname or "@" in parts.netloc or parts.query or parts.fragment or not plain:
-        raise InputError(  # the address is not quoted, because it may carry a password
+        raise InputError(  # do not quote the address, because the address may contain a password
             Problem(
                 "bad_base_url",
                 "not the address of a chat endpoint; a key belongs in api_key or api_key_env",
@@ -138,7 +138,7 @@ def _replace_surrogates(text: str) -> str:
 
 
 def one_line(text: str, secret: str) -> str:
-    """Shorten untrusted text to one line; remove the key first, so that no half of it is left."""
+    """Shorten untrusted text to one line, after removing the key, so that no part of it is left."""
     shown = text.replace(secret, "[key]") if secret else text
     return quoted(" ".join(shown.split()), MAX_MESSAGE_CHARS)
 
@@ -201,11 +201,11 @@ class _RateLimit:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Usage:
-    """Sums over a client's life.
+    """Counts of a client since its creation.
 
-    `requests` includes `retries`. `cached` counts replies from the cache, and `saved_*` their first
-    cost. Tokens of unusable replies count. With any `usage_missing`, tokens and cost are lower
-    bounds. Costs are in the currency of the endpoint's prices.
+    `requests` includes `retries`. `cached` counts replies from the cache. `saved_*` are the tokens
+    and costs that cached replies saved. Tokens of unusable replies count. With any `usage_missing`,
+    tokens and cost are lower bounds. Costs are in the currency of the endpoint's prices.
     """
 
     requests: int
@@ -285,7 +285,7 @@ class ChatClient:
             "max_tokens": endpoint.max_tokens,
             **({} if endpoint.seed is None else {"seed": endpoint.seed}),
         }
-        # without the key; with the address, because another server may answer otherwise
+        # include the address, because another server may answer differently; leave out the key
         sent = {"version": VERSION, "address": self._address, "request": payload}
         key = digest(sent, length=64)
         if self._cache and (known := self._cache.read(key)):
@@ -293,7 +293,7 @@ class ChatClient:
             return Reply(known.text, 0, 0, known.finish_reason, cached=True)
         result = self._send(payload)
         if isinstance(result, ChatError):
-            # raised outside the handler: its context would hold the request's headers
+            # raise outside the `except` block, because the context would hold the headers
             raise result
         reply, seconds, retries = result
         if self._cache:
@@ -394,7 +394,7 @@ def _narrow_http(endpoint: Endpoint, key: str, max_reply_bytes: int) -> Any:
         "Accept": "application/json",
         "Accept-Encoding": "identity",
         "Authorization": f"Bearer {key}",
-        "Connection": "close",  # no idle socket outlives its request
+        "Connection": "close",  # close the socket after each request
         "Content-Type": "application/json",
         "User-Agent": "rag-eval",
     }
@@ -417,15 +417,15 @@ def _narrow_http(endpoint: Endpoint, key: str, max_reply_bytes: int) -> Any:
                 for part in (b"",) if size > max_reply_bytes else response.iter_raw():
                     body += part
                     if max(size, len(body)) > max_reply_bytes:
-                        # the package retries every other kind of error
+                        # APIError, because the package retries other errors
                         message = f"a reply of more than {max_reply_bytes} bytes"
                         raise openai.APIError(message, request, body=None)
                     if time.monotonic() - started > endpoint.timeout_s:
-                        # a server that sends single bytes never meets the time-out of a read
+                        # single bytes never exceed the time limit of one read
                         raise TimeoutError
             finally:
                 response.close()
-            # of the headers, only Retry-After is passed on
+            # pass on no header but Retry-After, because the reply is untrusted
             wait = {k: v for k, v in response.headers.items() if k.lower() == "retry-after"}
             return type(response)(
                 response.status_code,

@@ -1,4 +1,4 @@
-"""Codes with which an answer breaks its contract, event lines of a run, and timed patterns."""
+"""Codes of broken contract rules, event lines of a run, and patterns with a time limit."""
 
 import itertools
 import json
@@ -33,10 +33,10 @@ CODES: Final[dict[str, CodeInfo]] = {
 """Every code, in the order of the rules."""
 
 PROVENANCE: Final[frozenset[str]] = frozenset({"unknown_snippet", "path_not_in_evidence"})
-"""Codes that more evidence can mend, so that they start the adaptive rerun."""
+"""Codes that start an adaptive rerun, because more evidence can mend the answer."""
 
 NOT_RETRIED: Final[frozenset[str]] = frozenset({"validator_error"})
-"""Codes that another reply cannot mend."""
+"""Codes for which asking the model again is useless."""
 
 
 class Fault(NamedTuple):

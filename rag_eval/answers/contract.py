@@ -43,7 +43,7 @@ ParsedOutcome = Literal["answered", "not_found", "insufficient_evidence", "contr
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff]")
 _TOKEN = re.compile(r"(?P<doc>\S(?:.{0,1998}\S)?):(?P<first>[0-9]{1,9})(?:-(?P<last>[0-9]{1,9}))?")
-_SEVERAL = re.compile(r":[0-9]+(?:-[0-9]+)?\]?[,;]\s")  # several tokens in one text
+_SEVERAL = re.compile(r":[0-9]+(?:-[0-9]+)?\]?[,;]\s")  # several cite tokens in one text
 _REFUSALS: dict[str, ParsedOutcome] = {
     NOT_FOUND: "not_found",
     INSUFFICIENT_EVIDENCE: "insufficient_evidence",
@@ -148,7 +148,7 @@ class _Refusal(NamedTuple):
 
 
 def _read_refusal(text: str) -> _Refusal | None:
-    """Read a text that is nothing but a refusal; None for any other text."""
+    """Read a text that consists of a refusal; None for any other text."""
     if text.strip(" \t\r\n*_`\"'.!") == NOT_FOUND:
         return _Refusal("not_found", names_gaps=True)
     match = _GAPS.fullmatch(text.strip(" \t\r\n*_`\"'"))
@@ -420,11 +420,11 @@ def parse_reply(reply: str, settings: Answers, *, analyze_only: bool) -> Parsed 
 
 MAX_PATHS = 500
 MIN_QUOTE = 2
-"""Letters and digits of a quote, because fewer stand in any text."""
+"""Least number of letters and digits of a quote, because any text has a shorter quote."""
 MAX_NAMED = 5
-"""Paths or sections that one message names; the others are counted."""
+"""Most paths or sections that one message names; the message counts the others."""
 
-# a run of blanks is tried once, from its beginning: long runs are read in linear time
+# match a run of blanks only from its beginning, so that long runs take linear time
 _MARK = re.compile(r"(?<![ \t])[ \t]*+\[([^\[\]\n]{1,2000}:[0-9]{1,9}(?:-[0-9]{1,9})?)\]")
 _WORD = re.compile(r"\S+")
 _LIST_ITEM = re.compile(r"[\r\n][^\S\r\n]*+(?:[-*•‣–]|\d{1,3}[.)])\s")
@@ -462,7 +462,7 @@ def find_quote(quote: str, text: str, start: int, end: int) -> tuple[int, int] |
     at = " ".join(text[low:high] for low, high in words).find(wanted) if wanted else -1
     if at < 0:
         return None
-    # where each word begins among single blanks
+    # offset of each word in the text with single blanks
     joined = list(itertools.accumulate((high - low + 1 for low, high in words), initial=0))
 
     def locate(place: int) -> int:
@@ -521,7 +521,7 @@ def remove_marks(body: str) -> tuple[str, list[tuple[int, Citation]]]:
             at = match.end()
     text = "".join([*pieces, body[at:]])
     starts = [start for start, _ in spans(text)]
-    # a mark belongs to the last sentence that begins before it
+    # a citation mark belongs to the last sentence that begins before the mark
     return text.strip(), [
         (max(0, bisect.bisect_left(starts, place) - 1), citation) for place, citation in marks
     ]
@@ -537,7 +537,7 @@ def _find_crossing(
     """Find a sentence that cites two sections which are not whitelisted together.
 
     A citation without an inline mark supports the sentence of a one-sentence answer. In a longer
-    answer it supports the whole answer and crosses nothing.
+    answer, such a citation supports the whole answer and is not checked.
     """
     pairs = {frozenset(pair) for pair in allowed}
     sections: dict[int, dict[str, None]] = {}
@@ -560,7 +560,7 @@ def _is_part_of(path: str, whole: str) -> bool:
 
 
 class _Known:
-    """The names, lines and texts that some pieces of evidence know."""
+    """Names, cited lines and texts of some pieces of evidence."""
 
     def __init__(self, items: Sequence[Evidence], lines: Collection[tuple[str, int, int]]) -> None:
         chunks = [item.chunk for item in items]
@@ -580,7 +580,7 @@ class _Known:
             return True
         if any(_is_part_of(name, known) for known in self._names):
             return True
-        # in the text, and not only as a piece of a longer name
+        # the text must have the whole name, not a part of a longer name
         whole = r"(?<![\w.~-])" + re.escape(name) + r"(?![\w~-]|\.\w)"
         return name in self._text and re.search(whole, self._text) is not None
 
@@ -636,11 +636,11 @@ def judge(
     """
     text, marks = remove_marks(body)
     faults: dict[Fault, None] = {}
-    if refusal_to is None and not has_content(text):  # nothing but marks, or nothing that shows
+    if refusal_to is None and not has_content(text):  # only marks or invisible characters
         faults[Fault("empty_answer", "the answer has no letter or digit.")] = None
     placed: list[CitedSpan] = []
     for citation in citations:
-        # the sentences of its inline marks, or -1 for the answer as a whole
+        # sentences of the inline marks of the citation, or -1 for the whole answer
         marked = dict.fromkeys(place for place, mark in marks if mark.lines == citation.lines)
         for segment in marked or (-1,):
             span, fault = _place(citation, segment, evidence)
@@ -672,7 +672,7 @@ PatternText = Annotated[str, Field(min_length=1, max_length=500)]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Candidate:
-    """An answer, and no refusal, that passed the contract and awaits the domain validators.
+    """An answer (no refusal) that passed the contract, for the domain validators.
 
     `body` has the inline `[token]` marks, `text` does not. `verdict` is empty outside the two-line
     form.
@@ -689,9 +689,9 @@ class Candidate:
 
 
 Check = Callable[[Candidate], str | None]
-"""Returns why an answer is rejected, or None."""
+"""Candidate -> reason for rejecting the answer, or None."""
 Factory = Callable[[Mapping[str, Any]], Check]
-"""Makes the check from a validator's options; raises ValueError for unfit options."""
+"""Options of a validator -> check; raises ValueError for unfit options."""
 
 
 class _BanRegexOptions(BaseModel, extra="forbid"):

@@ -29,7 +29,7 @@ from rag_eval.corpus.analyzer import ANALYZER, count_tokens
 # ---- Chunks with their lines, and a view of the corpus that finds lines, sections and chunks
 
 MAX_EVIDENCE_CHARS = 12_000
-"""Longer chunks are cut, so that no single document fills a prompt."""
+"""Longest evidence; longer chunks are cut, so that no document fills a prompt."""
 
 
 def line_starts(text: str) -> IntArray:
@@ -53,7 +53,7 @@ def cite_token(doc_id: str, first: int, last: int) -> str:
 
 
 class Library:
-    """The corpus as evidence needs it.
+    """Documents, sections and chunks of a corpus, with lookups by id and line.
 
     Parameters
     ----------
@@ -136,8 +136,8 @@ class Library:
     def evidence(self, chunk: ScoredChunk, kind: EvidenceKind) -> Evidence | None:
         """Give a chunk its lines in the corpus document and its cite token; None for blank text.
 
-        The chunk of an outside retriever may not stand at its offsets, and is then searched in the
-        document. If the search fails, the chunk counts as a document of its own.
+        If the document does not have the text of the chunk at the chunk's offsets, the document is
+        searched for the text. If the search fails, the chunk counts as a document of its own.
         """
         text = chunk.text
         if len(text) > MAX_EVIDENCE_CHARS:
@@ -268,7 +268,7 @@ class Question:
 
 
 def apply_override(config: Answers, own: AnswerOverride | None) -> Answers:
-    """Return the settings of a question: those of the gold set, overridden by its own."""
+    """Return the settings of the gold set with the changes `own` of one question."""
     changes = {} if own is None else own.model_dump(exclude_none=True)
     if own is not None and own.preflights:
         changes["preflights"] = own.preflights
@@ -327,7 +327,7 @@ class Hit:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PreflightRecord:
-    """One preflight of one question, as `preflight.schema.json` says."""
+    """One preflight of one question; `preflight.schema.json` describes the fields."""
 
     query_id: str
     question: str
@@ -405,13 +405,13 @@ def _count_withheld(n: int) -> dict[str, int]:
 class Preflights:
     """Runs preflights over one corpus with the ranking of one strategy.
 
-    Grep and section leave out the withheld chunks, as the ranking does by itself.
+    Grep and section leave out the withheld chunks. The ranking already lacks these chunks.
     """
 
     def __init__(self, library: Library, retrieve: Retriever, withheld: Withheld) -> None:
         self._library, self._retrieve, self._withheld = library, retrieve, withheld
         self._term_rows: dict[str, list[int]] = {}
-        self._pattern_rows: dict[str, list[int] | None] = {}  # None: it ran out of time
+        self._pattern_rows: dict[str, list[int] | None] = {}  # None: the pattern ran out of time
         self._lock = threading.Lock()
 
     def gather(
@@ -419,10 +419,10 @@ class Preflights:
     ) -> list[Gathered]:
         """Run the steps of all questions, whose patterns must compile (`check_patterns`).
 
-        `logs` takes the events of each question. `raised` is the top_k of an adaptive rerun, which
-        a step's larger top_k overrides.
+        `logs` takes the events of each question. `raised` is the top_k of an adaptive rerun. A
+        larger top_k of a step overrides `raised`.
         """
-        with self._lock:  # reruns come from several threads
+        with self._lock:  # because reruns come from several threads
             ranked = self._rank(questions, raised)
             self._search(questions)
         return [self._gather(*each, raised) for each in zip(questions, logs, ranked, strict=True)]
@@ -430,7 +430,7 @@ class Preflights:
     def _gather(
         self, question: Question, log: Events, ranked: Mapping[int, RetrievalResult], raised: int
     ) -> Gathered:
-        """Run the steps of one question; the first of equal pieces of evidence counts."""
+        """Run the steps of one question; keep the first of equal pieces of evidence."""
         evidence: dict[tuple[str, Offsets, str], Evidence] = {}
         records: list[PreflightRecord] = []
         for place, step in enumerate(question.settings.preflights):
@@ -514,7 +514,7 @@ class Preflights:
                 scores[row] = scores.get(row, 0.0) + weight
                 matched.setdefault(row, []).append(name)
         ranked = sorted(scores, key=lambda row: (-scores[row], row))
-        # before the cut, so that a withheld chunk takes no place of another chunk
+        # remove withheld chunks before the cut, so that they displace no other chunk
         rows = self._withheld.keep(question.query_id, ranked)
         taken = rows[: step.max_hits]
         chunks = [
@@ -543,7 +543,7 @@ class Preflights:
         n_withheld = 0
         for section in taken:
             rows = self._library.section_rows(section)
-            if rows is None:  # a section of an outside retriever, or a deleted section
+            if rows is None:  # the section is from an outside retriever or was deleted
                 alike = [chunk for chunk in ranking.values() if chunk.section_id == section]
                 chunks += alike
                 missing += [] if alike else [section]

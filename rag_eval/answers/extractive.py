@@ -29,7 +29,7 @@ from rag_eval.retrieval.synonyms import Expansion, Mean, Phrase
 class Passage:
     """A passage that an answer may cite.
 
-    The title is read as part of every sentence and never cited. `rank` counts from 1 and breaks
+    The title counts as part of every sentence and is never cited. `rank` counts from 1 and breaks
     ties.
     """
 
@@ -57,8 +57,8 @@ class Pool:
     pair_of, unit_of, question_of, place, starts, ends
         [n_candidates], by pair and place in its text; `place` counts units from 0.
     words_of
-        [n_candidates]: equal where one question has the same words twice, whatever their case and
-        white space.
+        [n_candidates]: equal numbers for candidates of one question with equal words. Case and
+        white space do not count.
     tie_breaks
         Sort keys of candidates of equal score, the last one first, as `np.lexsort` takes them.
     """
@@ -112,7 +112,7 @@ class Pool:
 SATURATION, LENGTH_SHARE = 0.9, 0.4
 """BM25's k1 and b, as for retrieval."""
 AVERAGE_TERMS = 12.0
-"""Terms of a sentence, stop words aside: the mean over CLAPnq, SciFact and XQuAD is 12.6."""
+"""Average number of terms of a sentence without stop words (12.6 on CLAPnq, SciFact, XQuAD)."""
 
 
 def weigh_terms(frequencies: DocumentFrequencies, vocabulary: Mapping[str, int]) -> FloatArray:
@@ -149,7 +149,7 @@ class _Widening:
     Attributes
     ----------
     asked
-        The questions in columns: a widened column stands for a term that has synonyms. A term
+        Column ids of each question. A widened column stands for a term that has synonyms. A term
         counts once in a question.
     terms
         Term of each widened column. The ids of these columns start at `n_terms`, the size of the
@@ -189,8 +189,9 @@ class _Widening:
     def widen(self, values: Any) -> Any:
         """Append the widened columns to a CSR matrix [n, n_terms], 0 where a text lacks the term.
 
-        A widened column has the largest of the term's own value and, for each meaning of which the
-        text has all terms, the mean of their values times the meaning's weight.
+        A widened column has the largest of several values: the value of the term, and a value of
+        each meaning whose terms are all in the text. The value of a meaning is the mean value of
+        its terms times its weight.
         """
         from scipy.sparse import csr_array, hstack
 
@@ -210,7 +211,7 @@ class _Widening:
         meant = (values @ member).multiply(complete).tocsr()
         terms = np.array(self.terms, dtype=np.int64)
         widened = values @ _ones(terms, np.arange(len(terms)), (self.n_terms, len(terms)))
-        # the n-th meanings of all columns at once, because a maximum is wanted and not a sum
+        # take the n-th meanings of all columns, because one product would sum the meanings
         for place in range(max(map(len, self._options))):
             nth = [
                 (options[place].weight, self._means[options[place].terms], column)
@@ -236,9 +237,9 @@ class _Terms:
     Attributes
     ----------
     questions, units, titles, passages
-        1 where a text has a term, less where it has a synonym, else 0. `titles` are those of pairs,
-        `passages` are distinct texts. Function words are left out of questions. Columns of widened
-        terms follow those of the vocabulary.
+        1 for a term of a text, less for a synonym, else 0. `titles` has a row for each pair,
+        `passages` for each distinct text. Questions have no function words. The columns of widened
+        terms follow the columns of the vocabulary.
     saturated
         Counts in units, as BM25 saturates them.
     unit_lengths, weights
@@ -274,8 +275,8 @@ class _Terms:
         )
         self.passages = _present((pool.membership @ units).tocsr())
         self.unit_lengths = units.sum(axis=1)
-        # compare a unit's length with an average sentence and not with the batch: an answer must
-        # not depend on what else is asked
+        # compare the length with an average sentence, because an answer must not depend on the
+        # other questions of the batch
         longer = 1.0 - LENGTH_SHARE + LENGTH_SHARE * self.unit_lengths / AVERAGE_TERMS
         self.saturated = units
         rows = np.repeat(np.arange(units.shape[0]), np.diff(units.indptr))
@@ -327,7 +328,7 @@ LEXICAL = (
 DENSE = ("similarity", "window_similarity", "passage_similarity")
 
 LONGEST_EMBEDDED = 2000
-"""Characters of a text that are embedded; sentence models read fewer."""
+"""Longest beginning of a text that is embedded; sentence models read fewer characters."""
 
 _BLOCK = 65_536
 _WANTS_NUMBER = re.compile(
@@ -467,24 +468,24 @@ def _multiply_rows(
 # ---- Signals of each question: whether the evidence carries it
 
 OF_BEST = (*LEXICAL[:11], *DENSE)
-"""Features of the best unit that the signal reads again: how well the best unit fits says more
-about the evidence than its rank."""
+"""Features of the best unit that the signal also uses. The fit of the best unit says more about the
+evidence than the rank."""
 OF_QUESTION = ("score", "lead", "candidates")
-"""Log-odds of the best unit; its lead over the second unit; ln(1 + number of candidates), because
-the best of many fits by chance."""
+"""Log-odds of the best unit, lead of the best over the second unit, ln(1 + number of candidates).
+The number counts because the best of many candidates can fit by chance."""
 ALONE = 2.0
-"""The lead of a unit without a rival."""
+"""Lead of the best unit if the question has a single candidate."""
 
 
 def signal_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Name the columns of `question_rows` where units are measured by `names`."""
+    """Return the names of the columns of `question_rows` for the features `names` of units."""
     return (*OF_QUESTION, *(name for name in OF_BEST if name in names))
 
 
 def question_rows(
     names: tuple[str, ...], measured: FloatArray, log_odds: FloatArray, order: IntArray, pool: Pool
 ) -> FloatArray:
-    """Measure each question, [n_questions, len(signal_names(names))].
+    """Compute the signal's features of each question, [n_questions, len(signal_names(names))].
 
     Rows of questions without a candidate are 0.
 
@@ -493,7 +494,7 @@ def question_rows(
     names
         Columns of `measured` [n_candidates, len(names)].
     log_odds
-        [n_candidates].
+        Log-odds that each candidate answers, [n_candidates].
     order
         Candidates by (question, best first).
     """
@@ -553,16 +554,16 @@ def load(model: Model) -> Weights:
 
 CITED_FROM = 0.12
 """Probability from which a second sentence of a single passage is cited. Chosen by hand between 0.1
-and 0.25 on CLAPnq, SciFact and XQuAD, their held-out parts included: above it, human-selected
-sentences are lost faster than others are spared."""
+and 0.25 on CLAPnq, SciFact and XQuAD, with their held-out parts. A higher value
+removes sentences that people selected faster than other sentences."""
 CITED_FROM_AMONG_MANY = 0.5
-"""The same for several passages: there, a second sentence is wrong where the best sentence's
-passage is wrong."""
+"""Probability from which a second sentence of several passages is cited. If the passage of the best
+sentence is wrong, the second sentence is wrong too."""
 HANDICAP = {"code": 1.0, "pointer": 2.0}
-"""Log-odds taken off units of these kinds. No set has such units, so this rule is not fitted: code
-illustrates what a sentence says, and a "See Also" entry describes another document."""
+"""Log-odds subtracted from units of these kinds. Code illustrates a sentence, and a "See Also"
+entry describes another document. The values are not fitted, because no data set has such units."""
 ROUNDING = 6
-"""Decimals of a probability. The last bits of a sum depend on the rest of the batch."""
+"""Decimals of a probability, because the last bits of a sum depend on the rest of the batch."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -579,8 +580,8 @@ class Chosen:
 class Extract:
     """Sentences of the evidence for one question.
 
-    `sentences` stand best first, also where `answered` is false, so that a person can look at a
-    near miss. `signal` in [0, 1] is the probability that the best sentence is right, fitted on
+    `sentences` stand best first, even if `answered` is false, so that a person can look at a near
+    miss. `signal` in [0, 1] is the probability that the best sentence is right, fitted on
     public sets. `answered` is false where the signal is under the threshold.
     """
 
@@ -667,7 +668,7 @@ class Extractive:
         signals = np.where(is_askable, signals, 0.0)
         cited = self._choose(pool, scores, order)
         cited = cited[is_askable[pool.question_of[cited]]]
-        # of copies of a text, cite the copy that the retrieval ranked best
+        # cite the copy of a text that the retrieval ranked best
         by_rank = np.lexsort((*pool.tie_breaks, pool.words_of))
         copies = by_rank[np.searchsorted(pool.words_of[by_rank], pool.words_of[cited])]
         columns = (
@@ -686,7 +687,7 @@ class Extractive:
         ]
 
     def _measure(self, pool: Pool) -> tuple[FloatArray, BoolArray]:
-        """Measure all candidates, and tell which questions can be answered at all."""
+        """Return the features of all candidates, and whether each question can be answered."""
         words = lexical(pool, self._frequencies, self._expansion)
         has_words = np.array([any(map(str.isalnum, question)) for question in pool.questions])
         is_reached = np.zeros(len(pool.questions), dtype=bool)

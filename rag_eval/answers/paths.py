@@ -13,7 +13,7 @@ _WORDS = {
     ).items()
 }
 _CLEAR_FOLDERS = _WORDS["clear_folders"]
-"""Folders that make a path of two parts; `public/private` is two words."""
+"""Folder names that make two parts a path, unlike `public/private`, which is two words."""
 _FOLDERS = _WORDS["folders"] | _CLEAR_FOLDERS
 _MANY_PARTS = 4
 
@@ -48,7 +48,7 @@ _ADDRESS = re.compile(
 _CLASS = re.compile(r"(?:.*\.)?[A-Z]\w*[a-z]\w*")
 _TAIL = ".:,-_~&#"
 _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
-"""Invisible letters and marks beside format characters and variation selectors."""
+"""Further invisible characters, besides format characters and variation selectors."""
 
 
 def _is_shown(character: str) -> bool:
@@ -122,7 +122,7 @@ def _is_file_name(name: str, *, call: bool) -> bool:
     is_known = ext.lower() in _WORDS["extensions"] and not ext.isdigit()
     if not is_known or not re.search(r"[^\W\d]|\d{2}", base):
         return False
-    if len(ext) == 1 and not re.fullmatch(r"[\w-]{2,}", base):  # D.C, U.S.C
+    if len(ext) == 1 and not re.fullmatch(r"[\w-]{2,}", base):  # D.C and U.S.C are abbreviations
         return False
     # classes with an attribute `log` are listed, because Server.log is a file
     is_class = base in _WORDS["logarithms"] if ext == "log" else _CLASS.fullmatch(base)
@@ -135,7 +135,7 @@ def _is_address(parts: list[str]) -> bool:
     if match is None or not any(map(_LETTER.search, parts[1:])):
         return False
     second = _ADDRESS.fullmatch(parts[1])
-    # Booking.com/Expedia.com are two names
+    # Booking.com/Expedia.com is two names, not a path
     two_names = not parts[2:] and second and second["domain"]
     is_host = match["domain"] in _WORDS["domains"] and match["name"] not in _WORDS["objects"]
     return match["domain"] is None or bool(is_host and not two_names)
@@ -152,7 +152,7 @@ def _is_slashed_path(path: str, folders: Collection[str], *, call: bool) -> bool
         or _is_address(parts)
     ):
         return True
-    # home/office begins like a path of two parts
+    # home/office looks like a path but is two alternatives
     through = [] if path in _WORDS["alternatives"] else parts[:-1]
     through = parts if path.endswith("/") else through
     customary = _FOLDERS if parts[2:] else _CLEAR_FOLDERS

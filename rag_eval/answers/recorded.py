@@ -1,4 +1,6 @@
-"""Turn recorded outputs into answers: contexts become evidence, markers and citations cited spans.
+"""Turn recorded outputs into answers.
+
+Contexts become evidence. Markers and listed citations become cited spans.
 
 Every citation is kept; `evidence` is -1 for a citation outside the contexts.
 """
@@ -33,7 +35,7 @@ from rag_eval.storage.hashing import digest, text_hash
 # ---- Citation markers inside an answer: `[1]`, `[1, 3]`, `[1][3]`
 
 MAX_DIGITS = 3
-"""`[2019]` is a year."""
+"""Most digits of a number in a marker, because `[2019]` is a year."""
 
 _MARKER = re.compile(rf"\[\s*(\d{{1,{MAX_DIGITS}}}(?:\s*[,;]\s*\d{{1,{MAX_DIGITS}}})*)\s*\]")
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]+`", re.DOTALL)
@@ -69,7 +71,7 @@ def _find_markers(text: str) -> Iterator[tuple[int, int, list[int]]]:
 
 
 def _find_openings(text: str) -> set[int]:
-    """Find the markers at the beginning of a line that has more than markers."""
+    """Return the offsets of markers at the beginning of a line with further text."""
     openings: set[int] = set()
     at = 0
     for line in text.split("\n"):
@@ -89,8 +91,8 @@ def _find_openings(text: str) -> set[int]:
 def read_markers(text: str) -> Marked:
     """Take the markers out of an answer.
 
-    A marker supports the sentence around or before it, and at the beginning of a line the sentence
-    after it. Code between backticks has no markers.
+    A marker at the beginning of a line supports the sentence after the marker. Any other marker
+    supports the sentence around or before the marker. Code between backticks has no markers.
 
     Examples
     --------
@@ -152,7 +154,7 @@ class _Chunk:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Document:
-    """A document of the corpus with its chunks, or a context alone."""
+    """A document of the corpus with its chunks, or a context without a corpus document."""
 
     text: str
     source_url: str
@@ -168,7 +170,7 @@ class _Shown:
     evidence: Sequence[Evidence]
 
     def find(self, name: object) -> list[int]:
-        """Return the places of the evidence with a name, an id of the system or of the corpus."""
+        """Return the places of the evidence with this id, given by the system or the corpus."""
         return [
             place
             for place, (context, item) in enumerate(zip(self.contexts, self.evidence, strict=True))
@@ -178,7 +180,7 @@ class _Shown:
         ]
 
     def cite_number(self, number: int, segment: int = -1) -> CitedSpan:
-        """Cite the whole of the context of a number, from 1."""
+        """Cite a whole context by its number, from 1."""
         if not 1 <= number <= len(self.evidence):
             return CitedSpan(segment, -1, f"[{number}]", -1, -1)
         chunk = self.evidence[number - 1].chunk
@@ -275,7 +277,7 @@ class RecordedAnswers:
             document.rev,
             text,
             score_raw=1 / rank if context.score is None else context.score,
-            score_norm=1 / rank,  # of the system's scores, only the order is sure to mean anything
+            score_norm=1 / rank,  # the scale of the system's scores is unknown
             k_pos=rank,
             k_final=rank,
         )
@@ -305,7 +307,7 @@ class RecordedAnswers:
         return doc_id, best, start, end
 
     def _place_masked(self, context: Context) -> tuple[str, _Chunk, int, int] | None:
-        """Return the place of a passage that the corpus has only with personal data masked."""
+        """Return the place of a passage that only matches the corpus after masking."""
         masked = mask(context.text).text
         if masked == context.text or self._place(context):
             return None
@@ -320,8 +322,8 @@ class RecordedAnswers:
         contexts = output.contexts
         shown = _Shown(contexts, self.evidence(contexts))
         marked = read_markers(output.answer or "")
-        # the corpus masks values that a label gives away; the answer may repeat such a value
-        # without the label
+        # mask labelled values of the contexts, because the answer may repeat a value without the
+        # label
         masked = [context.text for context in contexts if self._place_masked(context)]
         known = labelled_values(masked)
         outcome, codes = _judge_outcome(output, marked)
@@ -347,7 +349,7 @@ class RecordedAnswers:
         return answer, stated
 
     def _cover(self, value: Any, known: dict[str, str]) -> Any:
-        """Cover known values in every text of a stated payload; names of the corpus stay."""
+        """Cover known values in every text of a stated payload, except ids of the corpus."""
         if isinstance(value, str):
             named = value in self._named or value in self._chunks
             return value if named else covered_with(value, known)
@@ -370,7 +372,7 @@ class RecordedAnswers:
         behind: dict[tuple[int, str], Mapping[str, Any]] = {}
         for citation in output.citations:
             span, payload = self._read_citation(citation, shown), citation.payload
-            # an object without a payload field is only a marker
+            # an object without a payload field counts as a marker
             if payload is not None and payload.keys().isdisjoint(PAYLOAD_FIELDS):
                 payload = None
             name = (span.evidence, span.doc_id)
@@ -396,7 +398,7 @@ class RecordedAnswers:
         return self._read_lines(token["doc"], first, int(token["last"] or first), shown)
 
     def _read_lines(self, doc: str, first: int, last: int, shown: _Shown) -> CitedSpan:
-        """Read a citation of lines in the evidence that has all of them, or else some of them."""
+        """Read a citation of lines, in evidence with all the lines or else some of the lines."""
         lines = {
             place: (shown.evidence[place].first_line, shown.evidence[place].last_line)
             for place in shown.find(doc)
@@ -433,8 +435,8 @@ class RecordedAnswers:
                 for place, own in zip(places, offsets, strict=True)
                 if own.start < end and start < own.end
             ]
-            # offsets count in the system's own document, and a context may be any part of that
-            # document: a named passage is meant
+            # ignore offsets outside a named passage, because they count in the system's document,
+            # and the passage may be any part of that document
             if not touched and places and by_snippet:
                 start = end = -1
             else:

@@ -166,7 +166,7 @@ def build_prompt(
 # ---- Inputs of answering
 
 MAX_KEPT_CHARS = 2000
-"""Characters of each rejected reply that are kept for a person to read."""
+"""Most characters of a rejected reply that are kept for a person to read."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ class Tools:
     retrieve
         The ranking of the strategy whose evidence is used.
     withheld
-        Chunks that preflights leave out of what they find without the ranking.
+        Chunks that grep and section must not return.
     extract, chat, recorded
         Inputs of the modes deterministic, llm and recorded; None if no question uses the mode.
     concurrency
@@ -208,7 +208,7 @@ class Rejected:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Rules:
-    """What all questions of a run share."""
+    """Settings, preflights and validators that all questions of a run share."""
 
     config: Answers
     preflights: Preflights
@@ -286,7 +286,7 @@ class _Case:
             self._fail(gathered.fault)
 
     def end_with(self, answer: Answer) -> None:
-        """End with an answer that no model can be asked for again, if the validators pass it."""
+        """End with an answer if the validators accept the answer; else end as failed."""
         self.answer, self.has_ended = answer, True
         if answer.outcome == "answered" and (faults := self._ask_validators(answer.text, answer)):
             self._reject(answer.text, faults)
@@ -369,7 +369,7 @@ class _Case:
                 self._add_event("question.chat.schema_retry", attempt=attempt + 1, left=left)
 
     def _list_larger_top_k(self) -> list[int]:
-        """Return the rising values of adaptive_top_k; empty where top_k changes no evidence."""
+        """Return the rising values of adaptive_top_k; empty if top_k cannot change the evidence."""
         ladder: list[int] = []
         if any(map(asks_for_ranking, self.question.settings.preflights)):
             for top_k in self.rules.config.adaptive_top_k:
@@ -448,12 +448,12 @@ MAX_NAMED = 20
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AnswerRun:
-    """Answers in the order of the questions, and how they came about.
+    """Answers in the order of the questions, with preflights, events and counts.
 
     Parameters
     ----------
     preflights
-        In the order of the questions and steps; those of reruns stand last.
+        In the order of the questions and steps; preflights of reruns come last.
     events
         Event lines.
     counts
@@ -604,7 +604,7 @@ def answer_questions(
     modes = Counter(question.settings.mode for question in questions)
     events.add("run.start", questions=len(questions), **dict(sorted(modes.items())))
     _gather(cases, rules)
-    for case in cases:  # the events of all preflights stand before those of the answers
+    for case in cases:  # write the events of all preflights before the events of the answers
         events.lines += case.log.lines
         case.log.lines.clear()
     if tools.recorded is not None:

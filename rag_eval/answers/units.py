@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from rag_eval.corpus.chunking import borders, spans, trim
 
 MAX_SENTENCE = 2000
-"""Longer sentences (a table, a word without end) are cut here, in characters."""
+"""Longest sentence in characters; longer sentences, such as tables, are cut."""
 MAX_ENTRY = 600
-"""Longer entries, list items and blocks of code are cut where their sentences end."""
+"""Longest entry, list item or code block in characters; longer units are cut into sentences."""
 
 _RULE = re.compile(r"[-=~^]{3,80}+\s*$")
 _ITEM = re.compile(r"[*•-] ")
 _ENTRY = re.compile(r"\*{0,2}\w[\w*, .]{0,100}? : ")
 _BARE_NAME = re.compile(r"\*{0,2}\w[\w.]{0,100}+\s*$")
 _CODE = (">>>", "... ")
-_POINTERS = frozenset({"see also", "references"})  # sections that send the reader elsewhere
+_POINTERS = frozenset({"see also", "references"})  # sections that point to other documents
 
 
 @dataclasses.dataclass(slots=True)
@@ -34,7 +34,7 @@ def _indent(line: str) -> int:
 
 
 def _kind(line: str, following: str) -> str:
-    """Name the kind of block that a line opens by its form."""
+    """Return the kind of the block that a line opens, by the form of the line."""
     bare = line.lstrip()
     if bare.startswith(_CODE):
         return "code"
@@ -47,7 +47,7 @@ def _kind(line: str, following: str) -> str:
 def _goes_on(block: Unit, kind: str, *, deeper: bool) -> bool:
     """Tell whether a line of a kind belongs to the block before it."""
     if block.kind == "code":
-        return True  # output follows its statement until a blank line
+        return True  # output follows a statement until a blank line
     return kind == "prose" if block.kind == "prose" or kind == "code" else deeper
 
 
@@ -63,7 +63,7 @@ def _blocks(text: str) -> Iterator[Unit]:
             is_rule = False
             continue
         if not line.strip():
-            # an entry goes on over blank lines while lines stand deeper than its name
+            # an entry continues over blank lines while lines are indented deeper than its name
             if block and block.kind not in {"entry", "pointer"}:
                 yield block
                 block = None

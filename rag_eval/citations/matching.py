@@ -15,10 +15,10 @@ from rag_eval.corpus.chunking import Ranges, find_overlaps
 # ---- Text that is copied word for word from sources
 
 SHORTEST = 24
-"""Characters, white space aside, from which equal words are a copy: four or five words."""
+"""Least length of a copy in characters without white space: four or five words."""
 _SHORTEST_QUOTE = 8
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
-"""Odd, so that every character changes the hash. A chance collision only cuts a text short."""
+"""Factor of the hash, odd so that every character counts. A collision only shortens a text."""
 _SPACES = "\u0085\u00a0\u1680\u2028\u2029\u202f\u205f\u3000"
 _WHITE = np.array(
     [*range(0x09, 0x0E), *range(0x1C, 0x21), *range(0x2000, 0x200B), *map(ord, _SPACES)],
@@ -28,7 +28,7 @@ _WHITE = np.array(
 
 
 class Source(NamedTuple):
-    """A piece of a source; pieces of one name make one source."""
+    """A piece of a source; pieces with equal names belong to one source."""
 
     name: str
     text: str
@@ -156,13 +156,15 @@ class CitationMatch:
     Parameters
     ----------
     correct
-        `[n cited]`: valid, and overlapping a gold span of its question by half of the shorter span.
+        `[n cited]`: whether the citation is valid and overlaps a gold span of its question by half
+        of the shorter span.
     n_cited, n_valid, n_correct
         `[n_queries]`: citations made, valid citations, correct citations.
     n_due
         `[n_queries]`: citations made, or 1 where an owed citation is missing.
     n_gold, n_gold_matched
-        `[n_queries]`: gold spans, and gold spans that a valid citation overlaps in that way.
+        `[n_queries]`: gold spans, and gold spans that a valid citation overlaps by half of the
+        shorter span.
     """
 
     correct: BoolArray
@@ -219,7 +221,7 @@ def match_citations(
 
 @dataclasses.dataclass(frozen=True)
 class Words:
-    """Places of words in flat arrays; those of document d stand at `first[d]:first[d + 1]`."""
+    """Places of words in flat arrays; document d has the words `first[d]:first[d + 1]`."""
 
     start: IntArray
     end: IntArray
@@ -227,7 +229,7 @@ class Words:
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> "Words":
-        """Find the words that the analyzer counts in texts in the order of the document codes."""
+        """Find the words that the analyzer counts; texts are in the order of document codes."""
         spans = [np.asarray(word_spans(text), dtype=np.int64).reshape(-1, 2) for text in texts]
         flat = np.concatenate([np.empty((0, 2), dtype=np.int64), *spans])
         first = np.cumsum([0, *(len(part) for part in spans)], dtype=np.int64)
@@ -273,7 +275,7 @@ def _unite(spans: Spans, words: Words) -> Spans:
     query, doc, low, high = united.query, united.doc, united.start, united.end
     group = np.cumsum(np.concatenate([[0], (np.diff(query) != 0) | (np.diff(doc) != 0)]))
     width = int(high.max()) + 1
-    # The furthest end so far. Every later group starts beyond it.
+    # Furthest end so far; the width keeps the ranges of different groups apart.
     reach = np.maximum.accumulate(group * width + high)
     opens = np.concatenate([[True], group[1:] * width + low[1:] > reach[:-1]])
     first = np.flatnonzero(opens)

@@ -30,7 +30,7 @@ from rag_eval.corpus.masking import FILL, masked_text
 
 # ---- The live index that citations are checked against
 
-_WORD = re.compile(r"[^\W_]+")  # the analyzer's word, which a test checks
+_WORD = re.compile(r"[^\W_]+")  # a word of the analyzer; a test compares both definitions
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
@@ -39,7 +39,7 @@ def word_spans(text: str) -> list[tuple[int, int]]:
 
 
 class Place(NamedTuple):
-    """A range of a document's characters, and the section that a snippet is filed under."""
+    """A range of a document's characters, with the section_id of a snippet."""
 
     doc_id: str
     start: int
@@ -91,7 +91,7 @@ class LiveIndex:
         return (words[start][0], words[end - 1][1]) if end <= len(words) else None
 
     def passages(self, doc_id: str, start: int, end: int, *, masked: bool) -> Iterator[str]:
-        """Yield the text of a place, and under `masked` also its two masked forms."""
+        """Yield the text of a range; with `masked`, also the text masked in and out of context."""
         part = self.texts[doc_id][start:end]
         yield part
         if masked:
@@ -99,7 +99,7 @@ class LiveIndex:
             yield masked_text(part)
 
     def has_in_section(self, section_id: str, snippet: Place) -> bool:
-        """Tell whether a snippet is filed under a section or reaches into it."""
+        """Tell whether a snippet has this section_id or overlaps the section."""
         if section_id == snippet.section_id:
             return True
         section = self.sections.get(section_id)
@@ -119,7 +119,7 @@ def _normalise(text: str) -> str:
 
 
 def _says(passage: str, quote: str, chars: Any) -> bool:
-    """Tell whether a quote is a passage, or the passage's beginning if the record says so."""
+    """Tell whether a quote equals a passage, or the beginning if the record states a cut."""
     plain = _normalise(passage)
     if passage == quote or plain == _normalise(quote):
         return True
@@ -132,16 +132,16 @@ def _says(passage: str, quote: str, chars: Any) -> bool:
 
 Record = Mapping[str, Any]
 Finding = tuple[str, str]
-"""(code, field)."""
+"""Code of a broken rule, and the field that breaks the rule."""
 
 TEXTS = ("doc_id", "section_id", "snippet_id", "source_url", "index_hash", "analyzer", "rev")
 """Required fields that are text and not blank."""
 UNITS = ("char", "token")
 MAX_INTEGER = 2**53 - 1
-"""Whole numbers beyond this are not the same number in every JSON reader."""
+"""Largest whole number that every JSON reader reads exactly."""
 MAX_FLOAT = 1.7976931348623157e308
 ROUNDING = 1e-9
-"""How far a normalised score may leave [0, 1]: a sum of two products rounds."""
+"""Tolerance of normalised scores outside [0, 1], because a sum of two products rounds."""
 
 
 def _is_text(value: object) -> bool:
@@ -157,12 +157,12 @@ def _is_number(value: object, low: float = -MAX_FLOAT, high: float = MAX_FLOAT) 
 
 
 def _is_empty(record: object) -> bool:
-    """Tell whether there is no citation block: no object, or one without any payload field."""
+    """Tell whether a record is no object, or an object without any payload field."""
     return not isinstance(record, Mapping) or record.keys().isdisjoint(PAYLOAD_FIELDS)
 
 
 def _wrong_offsets(offsets: object) -> str:
-    """Name the first wrong part of the offsets; empty if no part is wrong."""
+    """Return the field of the first wrong part of the offsets; empty for correct offsets."""
     if not isinstance(offsets, Mapping):
         return "offsets"
     start, end, unit = (offsets.get(name) for name in ("start", "end", "unit"))
@@ -202,7 +202,7 @@ def _wrong_rank(record: Record) -> str:
 
 
 def _cites_late(record: Record) -> str:
-    """Name the field that puts the citations after the answer, or that cannot be read.
+    """Return the field that is unreadable or puts the citations after the answer, else "".
 
     `order` lists the blocks of the reply, `citations` and `answer` among them.
     """
@@ -217,7 +217,7 @@ def _cites_late(record: Record) -> str:
 
 
 def _find_structural(record: Record) -> list[Finding]:
-    """Try the rules above on a record that is not empty; each code comes at most once."""
+    """Return the findings of the rules that need no index, each code at most once."""
     findings = [(f"missing_{name}", name) for name in TEXTS if not _is_text(record.get(name))]
     offsets = record.get("offsets")
     if offsets is None:
@@ -245,7 +245,7 @@ def _get_text(record: Record, name: str) -> str | None:
 
 
 def _find_live(record: Record, live: LiveIndex, tried: Counter[str]) -> Iterator[Finding]:
-    """Try the rules of the live index on a record; each code comes at most once."""
+    """Yield the findings of the rules that need the live index, each code at most once."""
     doc_id, section_id = _get_text(record, "doc_id"), _get_text(record, "section_id")
     known: list[tuple[str, str, Collection[str]]] = [
         ("mismatch_index_hash", "index_hash", live.index_hashes),
@@ -325,9 +325,10 @@ class Verdicts:
 
     @functools.cached_property
     def counts(self) -> dict[str, int]:
-        """Records by code, in the order of CODES: under each code that fails, or `ok`.
+        """Number of records by code, in the order of CODES.
 
-        A run without any record counts once as `empty_citations`.
+        A record counts under each failing code, or under `ok`. A run without any record counts
+        once as `empty_citations`.
         """
         counts = Counter(code for findings in self.failures for code, _ in findings)
         counts["ok"] = sum(not findings for findings in self.failures)
@@ -356,7 +357,7 @@ class Verdicts:
 
     @property
     def passed(self) -> bool:
-        """Whether there is at least one record and every one is ok."""
+        """Whether the run has a record and every record is ok."""
         return bool(self.failures) and not any(self.failures)
 
     @property
@@ -365,7 +366,7 @@ class Verdicts:
         return self.counts["analyzer_mismatch"] > 0
 
     def joined(self, other: "Verdicts") -> "Verdicts":
-        """Join two verdicts on the same records; the other's field of a common code wins."""
+        """Join two verdicts on the same records; for a common code, keep the field of `other`."""
         failures = tuple(
             _in_order({code: (code, field) for code, field in (*ours, *theirs)}.values())
             for ours, theirs in zip(self.failures, other.failures, strict=True)
@@ -387,9 +388,10 @@ def validate(
 
     Without a live index, the rules of LIVE_CODES are not tried. `mixed_units` marks the records
     with the rarer unit (on a tie: `token`). `cross_section_reuse` marks a record whose section may
-    not stand beside the sections that the same (query_id, segment) cited before; a record without a
-    segment, or with -1, is left out. `unknown_snippet` also marks a snippet of another document or
-    section than the record says, `bad_offsets` offsets that do not touch the named snippet.
+    not stand beside the sections that the same (query_id, segment) cited before. This rule skips
+    records without a segment or with segment -1. `unknown_snippet` also marks a snippet of another
+    document or section than the record says. `bad_offsets` also marks offsets that do not overlap
+    the named snippet.
 
     `section_pairs` holds section_ids that one segment may cite together, in either order.
     """
@@ -504,8 +506,8 @@ def citation_records(
 ) -> list[dict[str, Any]]:
     """Make records of an answer's citations, for `validate` and citations.jsonl.
 
-    A record has the citation's own doc_id and offsets, whatever the evidence says. A citation
-    outside the evidence has no payload and says `in_evidence: false`.
+    A record has the doc_id and offsets of the citation, not of the evidence. A citation outside the
+    evidence has no payload and says `in_evidence: false`.
     """
     records = []
     for span in citations:

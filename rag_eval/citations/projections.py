@@ -32,7 +32,7 @@ def _refuse(value: object, accepted: str) -> TypeError:
 
 
 def _join(*sources: Mapping[str, Any] | None) -> Payload:
-    """Join the sources of a payload, of which the first with a field counts; check the payload."""
+    """Join mappings to a checked payload; the first mapping with a field counts."""
     payload: Payload = {}
     for source in reversed(sources):
         given = source or {}

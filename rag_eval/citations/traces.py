@@ -18,20 +18,20 @@ from rag_eval.storage.artifacts import atomic_path
 from rag_eval.storage.sql import ColumnSpec, Kind, SqlStore, TableSpec
 
 MAX_TEXT = 600
-"""Characters of a text; a longer one keeps its head and gets its hash as tail."""
+"""Most characters of a text; a longer text keeps its head and ends with a hash."""
 MAX_ITEMS = 1_000
-"""Items of a list; the rest is left out."""
+"""Most items of a list; further items are left out."""
 MISSING = "-"
 
 
 def _bound(value: Any) -> Any:
-    """Bound a text or a list, and make a plain number, or None of a number that is not finite."""
+    """Shorten a text or a list; return a plain number, or None for a number that is not finite."""
     if value is None:
         return None
     if isinstance(value, tuple):
         return tuple(map(_bound, value[:MAX_ITEMS]))
     if not isinstance(value, str):
-        plain = value.item() if hasattr(value, "item") else value  # a number of a frame
+        plain = value.item() if hasattr(value, "item") else value  # a NumPy number
         return plain + 0 if math.isfinite(plain) else None  # + 0 turns -0.0 into 0.0
     if len(value) <= MAX_TEXT:
         return value
@@ -41,7 +41,7 @@ def _bound(value: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Trace:
-    """The grounds of one segment of one answer; making a trace bounds its values.
+    """Citations, index and ranks behind one segment of an answer; the constructor bounds values.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class Trace:
     lambda_state
         convergent, divergent, recursive, chaotic or undefined; empty if unknown.
     k
-        Chunks asked for; in the line only.
+        Number of requested chunks; in the line only.
     store
         The kind of storage of the vectors or postings.
     analyzer, run_id, strategy, paraphrase_id, seed
@@ -85,7 +85,7 @@ class Trace:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Bound every value."""
+        """Shorten long texts and lists."""
         for field in dataclasses.fields(self):
             object.__setattr__(self, field.name, _bound(getattr(self, field.name)))
 
@@ -101,7 +101,7 @@ _LINE = (
 )
 """Fields of a line, in the contract's order."""
 _LINE_KEYS = {"delta_s": "deltaS", "lambda_state": "lambda", "embed_model": "embed"}
-"""Field of a line -> its key, if another word."""
+"""Field of a line -> key of the line, where the names differ."""
 
 _KEY = ("run_id", "strategy", "qid", "paraphrase_id", "seed", "seg")
 _KINDS: dict[str, Kind] = {
@@ -138,7 +138,7 @@ def _format(value: object) -> str:
         return repr(value)
     if _PLAIN.fullmatch(value) and value != MISSING:
         return value
-    # JSON leaves separators, bidi controls and other characters that do not print as they are
+    # escape separators and bidi controls, because JSON leaves them unescaped
     return "".join(
         letter if letter.isprintable() else json.dumps(letter)[1:-1]
         for letter in json.dumps(value, ensure_ascii=False)
@@ -167,7 +167,7 @@ def make_row(trace: Trace) -> tuple[Any, ...]:
 def write_traces(store: SqlStore, traces: Sequence[Trace]) -> int:
     """Write all traces in one transaction and return how many.
 
-    They replace every row of their (run_id, strategy), which an earlier try of the run left. Raises
+    The traces replace the rows of an earlier try with the same (run_id, strategy). Raises
     ValueError if two traces share a key.
     """
     if len({trace.key for trace in traces}) != len(traces):
