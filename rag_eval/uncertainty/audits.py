@@ -40,7 +40,7 @@ CLAIMS_TABLE: Final = TableSpec(
     indexes=(("strategy_fingerprint",),),
     unique=(("claim_id",),),
 )
-"""`batch` counts imports, so that a draw knows which claims were there when it was made."""
+"""Imported claims. `batch` counts imports, and a draw covers imports up to its own batch."""
 DRAWS: Final = TableSpec(
     "audit_draws",
     (
@@ -75,14 +75,14 @@ FRAMES: Final = TableSpec(
 )
 """Population of each draw: the claims of a fingerprint up to import `batch`.
 
-Earlier versions drew strata, hence the columns `strata` and `stratum`.
+The columns `strata` and `stratum` remain from earlier versions that drew strata.
 """
 LOCK: Final = "production_claims"
 
 
 @dataclasses.dataclass(frozen=True)
 class Imported:
-    """Numbers of claims that were added, and that were there already or stood twice in the file."""
+    """Numbers of added claims, and of claims that were stored before or repeated in the file."""
 
     added: int
     already_there: int
@@ -124,13 +124,13 @@ class ClaimStore:
     def claims(
         self, *, strategy: str | None = None, fingerprint: str | None = None
     ) -> list[dict[str, Any]]:
-        """Return the rows of claims in the order of import; None keeps all."""
+        """Return the rows of claims in the order of import; a filter of None keeps all claims."""
         with self.sql.reading() as transaction:
             rows = transaction.select(CLAIMS_TABLE, _of_strategy(strategy, fingerprint))
         return sorted(rows, key=lambda row: (row["batch"], row["at"] or "", row["claim_id"]))
 
     def by_id(self, claim_ids: Iterable[str]) -> dict[str, KnownClaim]:
-        """Return the claims that are known among some ids."""
+        """Return the known claims of some ids, by id; unknown ids are left out."""
         lookup = Lookup(CLAIMS_TABLE, "claim_id", ("claim_id", *KnownClaim._fields))
         with self.sql.reading() as transaction:
             columns = lookup.find(transaction, claim_ids)
@@ -144,10 +144,10 @@ def _of_strategy(strategy: str | None, fingerprint: str | None) -> dict[str, str
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sample:
-    """What to draw: `n` claims, or all where there are fewer, to be judged down to `depth`.
+    """Settings of a draw of `n` claims, or of all claims if there are fewer.
 
-    Equal seeds draw equal samples from equal stores. Strategy or fingerprint are needed where the
-    store has claims of several fingerprints.
+    The auditor judges the top `depth` of each claim. Equal seeds draw equal samples from equal
+    stores. If the store has claims of several fingerprints, give the strategy or the fingerprint.
     """
 
     n: int
@@ -160,7 +160,7 @@ class Sample:
 
 @dataclasses.dataclass(frozen=True)
 class Draw:
-    """A draw that was made."""
+    """A finished draw of `n` claims out of `population`, written to `path`."""
 
     draw_id: str
     strategy: str
@@ -171,12 +171,12 @@ class Draw:
 
     @property
     def probability(self) -> float:
-        """The inclusion probability of each claim."""
+        """Inclusion probability of each claim: n / population."""
         return self.n / self.population
 
 
 class Drawn(NamedTuple):
-    """A claim as it was drawn."""
+    """Draw, K and inclusion probability of a drawn claim."""
 
     draw_id: str
     k: int
@@ -239,7 +239,7 @@ class AuditStore:
                     for row in taken
                 ),
             )
-            # Written inside the transaction: no draw is kept without its file.
+            # The file is written inside the transaction, so that no draw is kept without a file.
             lines = (_audit_line(row, draw_id, sample) for row in taken)
             write_text(path, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
         return done
@@ -247,9 +247,10 @@ class AuditStore:
     def count_unaudited(
         self, fingerprint: str, target: str, judged: Collection[str], claim_ids: Collection[str]
     ) -> int:
-        """Count the claims that belong to no draw of which a claim was judged.
+        """Count the claims whose draw has no judged claim; claims without a draw count too.
 
-        `judged` are the ids of claims that an audit has judged, `claim_ids` the claims to count.
+        A claim belongs to the first draw after its import. `judged` are the ids of claims that an
+        audit has judged. `claim_ids` are the claims to count.
         """
         with self.sql.reading() as transaction:
             frames = sorted(
@@ -274,7 +275,7 @@ class AuditStore:
         return sum(draw not in done for draw in draws)
 
     def find_drawn(self, claim_ids: Iterable[str]) -> dict[tuple[str, str], Drawn]:
-        """Return the draw of each (claim, target) that was drawn, among some claims."""
+        """Return the draw of each drawn (claim, target) of some claims."""
         lookup = Lookup(DRAWS, "claim_id", ("claim_id", "target", *Drawn._fields))
         with self.sql.reading() as transaction:
             columns = lookup.find(transaction, claim_ids)
@@ -287,7 +288,7 @@ class AuditStore:
             return sorted(transaction.select(FRAMES), key=lambda row: (row["at"], row["number"]))
 
     def count_judged(self, outcomes: pd.DataFrame) -> dict[str, int]:
-        """Count the judged claims of each draw; outcomes are those that stand now."""
+        """Count the judged claims of each draw by its id; `outcomes` are the current outcomes."""
         audited = outcomes[outcomes["gold_source"].isin(AUDITS) & outcomes["missed"].notna()]
         judged = set(zip(audited["claim_id"], audited["target"], strict=True))
         with self.sql.reading() as transaction:

@@ -1,4 +1,4 @@
-"""From judged retrievals to a calibrator, with everything that must be known before it is used."""
+"""Fit the miss rate of a strategy to judged retrievals, and validate the fit."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -30,11 +30,11 @@ from rag_eval.uncertainty.validation import (
 from rag_eval.uncertainty.wordings import JudgedBranch, fit_branch
 
 REPEATS: Final = 5
-"""Dealings of the folds, over which losses are averaged."""
+"""Number of repeats with new folds; losses are averaged over the repeats."""
 PREDICTIONS: Final = 10_000
-"""Out-of-fold predictions after which no further dealing is worth its time."""
+"""Number of out-of-fold predictions above which further repeats are skipped to save time."""
 LEAKY_REPEATS: Final = 2
-"""Number of dealings of folds that split groups; they only show the bias of such folds."""
+"""Number of repeats with folds that split groups, which only show the bias of such folds."""
 CURVE_SIZES: Final = (25, 50, 100, 200, 400, 800)
 CURVE_DRAWS: Final = 4
 NO_RANKS: Final = "no question has gold that its ranking was judged by"
@@ -51,8 +51,8 @@ class Judged:
     """Facts about the n judged retrievals of a strategy and about its questions.
 
     `heuristic` [n] is heuristic_v0 of the same retrievals, NaN where unknown. `unlabelled` [m, p]
-    are signals of further queries, for the z-scores. `question_rows` gives the row that is the
-    outcome of each question, -1 for none. Its out-of-fold prediction is the question's risk.
+    are signals of further queries, for the z-scores. `question_rows` gives the row of the outcome
+    of each question, -1 for none. The out-of-fold prediction of that row is the question's risk.
     """
 
     labelled: Labelled
@@ -65,7 +65,7 @@ class Judged:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
-    """How to calibrate.
+    """Settings of a calibration.
 
     `checked_together` counts the strategies and targets whose calibration is checked together.
     """
@@ -81,9 +81,9 @@ class Calibration:
     """The calibration of a strategy's miss rate by its outcomes.
 
     Too few outcomes leave only counts and conformal K. `predictions` [repeats, n] are out of fold.
-    `heuristic` is the validation of heuristic_v0 on the same outcomes. `gap` is what folds that
-    split groups would have feigned. `conformal_absent` says why a method gave no K.
-    `without_risk` counts questions without a known risk, which methods by risk leave out.
+    `heuristic` is the validation of heuristic_v0 on the same outcomes. `gap` is the false gain of
+    skill from folds that split groups. `conformal_absent` says why a method gave no K.
+    `without_risk` counts questions without a known risk. Methods by risk leave these questions out.
     """
 
     counts: Counts
@@ -122,10 +122,10 @@ class Calibration:
 
 
 def calibrate(judged: Judged, task: Task) -> Calibration:
-    """Fit a strategy's outcomes, cross-validate and judge."""
+    """Fit the miss rate to a strategy's outcomes, cross-validate the fit and judge it."""
     from threadpoolctl import threadpool_limits
 
-    # Thousands of products of small matrices: threads of a BLAS would wait for one another.
+    # In thousands of products of small matrices, BLAS threads would only wait for one another.
     with threadpool_limits(limits=1):
         return _calibrate(judged, task)
 
@@ -193,7 +193,7 @@ def _calibrate(judged: Judged, task: Task) -> Calibration:
 def _conformal(
     questions: Questions | None, seed: int, without_risks: str
 ) -> tuple[tuple[ConformalK, ...], dict[Method, str], int]:
-    """Give K by every method, why there is none of the others, and the questions without risk."""
+    """Return every K, the reason of each method without K, and the number of unknown risks."""
     if questions is None or not len(questions):
         return (), dict.fromkeys(get_args(Method), NO_RANKS), 0
     absent: dict[Method, str] = {} if "recall" in questions.methods else {"recall": NO_ITEMS}

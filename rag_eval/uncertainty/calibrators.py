@@ -1,6 +1,6 @@
 """Calibrators: monotone maps from an estimator's log-odds to the probability of a miss.
 
-One is switched on only where it clearly lowers the out-of-fold log loss. The default is none.
+A calibrator is used only if it clearly lowers the out-of-fold log loss. The default is `none`.
 """
 
 import abc
@@ -17,16 +17,16 @@ from rag_eval.uncertainty.regression import Regression, log_loss, sigmoid
 from rag_eval.uncertainty.stored import Floats, Stored
 
 SLOPE_SD, INTERCEPT_SD = 0.25, 1.0
-"""Gaussian priors around slope 1 and intercept 0: few outcomes fit a free slope badly."""
+"""SD of the priors of slope (mean 1) and intercept (0), as few outcomes fit a free slope badly."""
 FEWEST: Final[Mapping[CalibratorName, int]] = {"platt": 25, "isotonic": 400}
-"""Outcomes that a calibrator needs; isotonic regression costs skill under 400."""
+"""Least number of outcomes of each calibrator; with under 400, isotonic regression costs skill."""
 NOISE = 2.0
-"""Standard errors (over groups) by which a calibrator must lower the log loss."""
+"""Number of standard errors over groups by which a calibrator must lower the log loss."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Steps:
-    """A step function: values `at` the sorted knots [m], and `between` and outside them [m + 1]."""
+    """A step function: `at` [m] holds values at sorted `knots`, `between` [m + 1] all others."""
 
     knots: Floats
     at: Floats
@@ -42,7 +42,8 @@ class Steps:
 def fit_steps(score: FloatArray, missed: FloatArray | BoolArray, weight: FloatArray) -> Steps:
     """Fit miss rates that rise with the score, by weighted least squares; [n] each, weights > 0.
 
-    Between two knots the value is the mean of both; outside them it is that of the nearest.
+    Between two knots the value is the mean of both values. Outside the knots the nearest value
+    holds.
     """
     from scipy.optimize import isotonic_regression
 
@@ -55,29 +56,29 @@ def fit_steps(score: FloatArray, missed: FloatArray | BoolArray, weight: FloatAr
 
 
 class Calibrator(Stored, abc.ABC):
-    """A fitted calibrator."""
+    """A fitted monotone map from log-odds to the probability of a miss."""
 
     name: ClassVar[CalibratorName]
 
     @classmethod
     @abc.abstractmethod
     def fit(cls, log_odds: FloatArray, missed: FloatArray, weight: FloatArray) -> list[Self]:
-        """Fit one calibrator for each row of weights [m, n]; rows of weight 0 are not seen."""
+        """Fit one calibrator for each row of weights [m, n]; outcomes of weight 0 do not count."""
 
     @abc.abstractmethod
     def apply(self, log_odds: FloatArray) -> FloatArray:
-        """Compute probabilities in (0, 1) that never fall where the log-odds rise."""
+        """Compute probabilities in (0, 1) that never decrease with the log-odds."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Uncalibrated(Calibrator):
-    """The estimator's own probabilities."""
+    """The calibrator `none`, which keeps the estimator's own probabilities."""
 
     name: ClassVar[CalibratorName] = "none"
 
     @classmethod
     def fit(cls, log_odds: FloatArray, missed: FloatArray, weight: FloatArray) -> list[Self]:  # noqa: ARG003 - fits nothing
-        """Fit nothing."""
+        """Return one calibrator for each row of weights, without a fit."""
         return [cls()] * len(weight)
 
     def apply(self, log_odds: FloatArray) -> FloatArray:
@@ -97,7 +98,7 @@ class Platt(Calibrator):
     def fit(cls, log_odds: FloatArray, missed: FloatArray, weight: FloatArray) -> list[Self]:
         """Fit by maximum a posteriori.
 
-        The problem is convex. So a solution with a negative slope gives way to that of slope 0.
+        The problem is convex. So a negative slope is replaced by the best solution with slope 0.
         """
         penalty = np.array([[INTERCEPT_SD**-2, SLOPE_SD**-2]])
         design = np.column_stack([np.ones(len(log_odds)), log_odds])
@@ -118,7 +119,7 @@ class Platt(Calibrator):
 class Isotonic(Calibrator):
     """Isotonic regression, kept `edge` = 1 / (total weight + 2) away from 0 and 1.
 
-    No misses among few outcomes are no certainty.
+    The edge exists because few outcomes without a miss do not prove a miss rate of 0.
     """
 
     name: ClassVar[CalibratorName] = "isotonic"
@@ -155,11 +156,11 @@ StoredCalibrator = Annotated[
     PlainValidator(_read_calibrator),
     PlainSerializer(lambda fitted: {"name": fitted.name, "parameters": fitted.to_json()}),
 ]
-"""A calibrator of any kind, which is stored with its name."""
+"""A calibrator of any kind, stored as its name and its parameters."""
 
 
 def unknown_kinds(document: Any) -> list[str]:
-    """List the names of calibrators in a stored document that cannot be read, sorted."""
+    """List the calibrator names in a stored document that KINDS does not have, sorted."""
     if isinstance(document, list):
         return sorted({name for part in document for name in unknown_kinds(part)})
     if not isinstance(document, dict):
@@ -175,10 +176,10 @@ def choose_calibrator(
 ) -> Calibrator:
     """Choose a calibrator by its out-of-fold log loss, and fit it to everything.
 
-    Takes out-of-fold log-odds, outcomes 0/1, weights, and codes of groups and folds, [n] each;
-    folds do not split groups. Each kind is fitted on the other folds and judged on the one left
-    out, by the gain in log loss summed by group. The kind with the largest gain wins, if it
-    exceeds `NOISE` standard errors; else none.
+    Takes out-of-fold log-odds, outcomes 0/1, weights, and codes of groups and folds, [n] each. No
+    fold may split a group. Each kind is judged on each fold after a fit to the other folds. Gains
+    in log loss are summed by group. The kind with the largest gain wins if the gain exceeds
+    `NOISE` standard errors. Otherwise the choice is `none`.
     """
     best: type[Calibrator] = Uncalibrated
     held = fold == np.unique(fold)[:, None]

@@ -30,17 +30,17 @@ from rag_eval.uncertainty.stored import JsonObject, finite
 # ---- Prediction-powered means: few labelled outcomes, and predictions for many unlabelled queries
 
 FEW_GROUPS = 3
-"""With fewer labelled groups no power is fitted and no interval is given."""
+"""Least number of labelled groups for a fitted power and an interval."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PredictionPowered:
     """A mean estimated from labels and predictions, with 95 % interval.
 
-    Intervals are None where labelled groups are too few. The `labels` figures come from the labels
+    Intervals are None if labelled groups are too few. The `labels` figures come from the labels
     alone, by the same formula. `power` is the weight of the predictions, 0 to 1. `extra_labels` is
-    the share of further labelled groups that would have narrowed the interval as much. A group
-    with at least one label counts as labelled.
+    the share of further labelled groups that would narrow the interval as much as the predictions
+    do. A group with at least one label counts as labelled.
     """
 
     value: float | None
@@ -73,7 +73,7 @@ class Audited:
     `claim`, `query` and `group` name the n claims, their questions, and the groups of the
     questions. `missed` [n] are results of the audits, NaN = not audited. `predicted` [n] are
     calibrated miss rates, from models that did not see the claim's group. `reason` says why no
-    estimate is possible; empty where it is.
+    estimate is possible, and is empty otherwise.
     """
 
     claim: tuple[str, ...]
@@ -89,16 +89,16 @@ class Audited:
         return cls((), (), (), np.zeros(0), np.zeros(0), reason)
 
     def first(self) -> dict[str, int]:
-        """Return the row of each question's claim with the smallest name.
+        """Return, by question, the row of the claim with the smallest name.
 
-        Names do not depend on the audits, so the sample stays random among these claims.
+        Names do not depend on the audits, so the sample stays random among the chosen claims.
         """
         rows = sorted(range(len(self.claim)), key=lambda row: self.claim[row], reverse=True)
         return {self.query[row]: row for row in rows}
 
 
 Powered = tuple[PredictionPowered | None, str]
-"""An estimate, or None with the reason."""
+"""An estimate with an empty reason, or None with the reason why no estimate is possible."""
 
 
 def _estimate_mean(traffic: Audited) -> Powered:
@@ -176,7 +176,7 @@ def prediction_powered(
     variance, alone = (
         _variance(by_label + part * by_prediction, with_label) for part in (power, 0.0)
     )
-    # at a power of 0 both variances are the same sum, so rounding could push the ratio below 1
+    # At a power of 0 both variances are equal, so rounding could push the ratio below 1.
     worth = max(alone / variance, 1.0) if variance > 0 else 1.0
     kish = float(size.sum() ** 2 / (size**2).sum())
     low, high = _interval(value, variance, kish * worth, n_groups, unit_range=unit_range)
@@ -209,7 +209,7 @@ def _interval(
 # ---- The comparison of strategies
 
 Measure = Literal["observed", "raw", "calibrated", "powered", "brier", "skill"]
-"""The figures that are compared.
+"""Names of the compared figures.
 
 `observed` is the miss rate in outcomes. `raw` and `calibrated` are mean estimated miss rates.
 `powered` is the prediction-powered miss rate of production traffic. `brier` and `skill` are the
@@ -240,7 +240,7 @@ class Misses:
         return np.asarray((self.calibrated - self.missed) ** 2)
 
     def check(self, shape: tuple[int, ...]) -> None:
-        """Refuse values outside [0, 1], and another number of values than queries."""
+        """Raise ValueError for values outside [0, 1] and for a wrong number of values."""
         for part in (self.missed, self.calibrated, self.raw):
             if part is not None and (part.shape != shape or ((part < 0) | (part > 1)).any()):
                 raise ValueError(
@@ -304,7 +304,7 @@ class Comparison:
     n_groups: int
 
     def to_json(self) -> JsonObject:
-        """Write JSON values; a reason stands only where there is one."""
+        """Write JSON values; an empty reason is left out."""
         document = dataclasses.asdict(self)
         for entry in (*document["strategies"], *document["differences"]):
             if not entry["powered_reason"]:
@@ -321,11 +321,11 @@ def compare(
 ) -> Comparison:
     """Compare every pair of two or more strategies on the same queries, in the order given.
 
-    `group` [n] is the unit of inference of the queries. `seed` is that of the resampling and of the
-    sign flips. `audited` holds the production traffic of every strategy, by name, for the
-    prediction-powered estimates; None leaves these estimates out.
+    `group` [n] is the unit of inference of the queries. `seed` serves the resampling and the sign
+    flips. `audited` holds the production traffic of every strategy, by name, for the
+    prediction-powered estimates. None leaves these estimates out.
 
-    Raises InputError for fewer than two strategies, or a strategy that stands twice. Raises
+    Raises InputError for fewer than two strategies, or a repeated strategy. Raises
     ValueError for an array that does not fit the queries, or a value outside [0, 1].
     """
     names = [entry.name for entry in strategies]
@@ -427,7 +427,7 @@ def _compare_skill(a: Misses, b: Misses, group: IntArray, seed: int) -> Differen
     n_groups = len(sums)
     value = float(_subtract_skills(sums.sum(axis=0)))
     differing = int((np.abs(sums[:, :2] - sums[:, 2:4]) > _ROUNDING).any(axis=1).sum())
-    # too few differing groups would give an interval without width, which would be false
+    # Too few differing groups would give a false interval without width.
     if not np.isfinite(value) or differing < FEW_DIFFERING:
         return Difference(a.name, b.name, "skill", Figure(finite(value), None, None, n, n_groups))
     drawn = _subtract_skills(resample_sums(sums, seed))

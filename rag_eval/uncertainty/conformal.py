@@ -1,16 +1,17 @@
-"""Split conformal K: how deep a list must be so that a stated share of questions has gold in it.
+"""Split conformal K: the list depth at which a stated share of questions has gold in the list.
 
 The unit of exchangeability is the group of questions that share gold. Take G calibration groups
-and one more, all in random order, and a question drawn at random from the G + 1 groups. Its rank
-is at most the level's quantile of all their ranks with probability `level` or more. The ranks of
-its own group are not known, so that group is put at infinity, which only raises the quantile. Its
-size is not known either. Coverage falls linearly with it to first order, so the mean size of the
-group of a random question stands for it (exact where groups are equally large). This uses every
-question and draws none, so the same data give the same K.
+and one new group in random order, and draw a question at random from the G + 1 groups. With
+probability `level` or more, the rank of this question is at most the level's quantile of all
+ranks. The ranks of the new group are unknown. They count as infinite, which only raises the
+quantile. The size of the new group is unknown too. Coverage falls linearly with this size to first
+order. So the mean size of the group of a random question replaces the size, which is exact for
+equally large groups. The method uses every question and draws none, so the same data give the
+same K.
 
-The mean over questions of 1 - recall@K is such a share too: of gold items, each weighing 1 / the
-number of gold items of its question. So recall is controlled by the same threshold on the ranks of
-all gold items.
+The mean of recall@K over questions is a share of gold items. In this share, an item weighs
+1 / the number of gold items of its question. So the same threshold on the ranks of all gold items
+controls recall.
 
 References: Papadopoulos et al. (2002), ECML: 345-356. Dunn, Wasserman, Ramdas (2023), JASA
 118:2491-2502 (groups). Angelopoulos et al. (2024), ICLR, Conformal risk control.
@@ -26,15 +27,18 @@ from rag_eval.uncertainty.scores import Figure, mean_figure
 from rag_eval.uncertainty.stored import JsonObject, finite
 
 Method = Literal["fixed", "recall", "mondrian"]
-"""One K for the share of questions with gold, one K for expected recall, one K for each third of
-predicted risk."""
+"""How K is chosen.
+
+`fixed` has one K for the share of questions with gold, `recall` one K for expected recall.
+`mondrian` has one K for each third of predicted risk.
+"""
 LEVELS: Final = (0.8, 0.9, 0.95)
 SPLITS: Final = 200
 TEST_SHARE: Final = 1 / 3
 """Share of the groups that a split holds out."""
 BINS: Final = 3
 _ROUNDING = 1e-9
-"""Share of the total weight that is rounding: 9 of 10 equal weights reach 90 %."""
+"""Tolerance as a share of the total weight, so that 9 of 10 equal weights reach 90 %."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -43,7 +47,8 @@ class Questions:
 
     `rank` [n] is the rank of the first gold from 1, inf where the list of `depth` has none.
     `group` [n] is the unit of inference, codes from 0. `risk` [n] is the miss probability that
-    fits predicted without seeing the question's group, NaN where unknown; None where all are.
+    fits predicted without seeing the question's group. It is NaN where unknown, and `risk` is None
+    if all are unknown.
     `gold_rank` and `gold_question` [m] are the rank of every gold item and the index of its
     question, if known.
     """
@@ -60,21 +65,21 @@ class Questions:
 
     @property
     def known_risk(self) -> BoolArray:
-        """Say whose risk is known, [n]."""
+        """Tell which questions have a known risk, [n]."""
         return np.zeros(len(self), dtype=bool) if self.risk is None else ~np.isnan(self.risk)
 
     @property
     def methods(self) -> tuple[Method, ...]:
-        """Name the methods that there is data for."""
+        """List the methods that have the data they need."""
         recall: tuple[Method, ...] = () if self.gold_rank is None else ("recall",)
         by_risk: tuple[Method, ...] = ("mondrian",) if self.known_risk.any() else ()
         return ("fixed", *recall, *by_risk)
 
     def share_covered(self, method: Method, k: FloatArray) -> FloatArray:
-        """Say whether the top K of each question has gold (for `recall`: recall@K), [n].
+        """Return whether the top K of each question has gold, or recall@K for `recall`, [n].
 
-        `k` is [n], inf where K is not attainable, which covers nothing. A question without gold
-        items has no recall, NaN.
+        `k` is [n], inf where K is not attainable. A K of inf covers nothing. The recall of a
+        question without gold items is NaN.
         """
         deep = np.where(np.isfinite(k), k, 0.0)
         if method != "recall" or self.gold_rank is None or self.gold_question is None:
@@ -88,7 +93,7 @@ class Questions:
 
 
 def _new_group_mass(group: IntArray) -> float:
-    """Give the mean number of questions in the group of a random question; 1 without any."""
+    """Return the mean number of questions in the group of a random question; 1 if none exist."""
     sizes = np.bincount(group).astype(np.float64)
     return float((sizes**2).sum() / sizes.sum()) if len(group) else 1.0
 
@@ -106,10 +111,10 @@ class Cell:
         self._inside[question] = True
 
     def thresholds(self, use: BoolArray, levels: tuple[float, ...]) -> FloatArray:
-        """Give the smallest rank that holds each level of all weight, [levels].
+        """Return the smallest rank up to which the weight reaches each level, [levels].
 
-        `use` [n] says which questions calibrate. One new group lies at infinity. The threshold is
-        inf where too little weight is finite.
+        `use` [n] says which questions calibrate. The ranks of one new group count as infinite. The
+        threshold is inf if the finite ranks have too little weight.
         """
         held = np.cumsum(self._weight * use[self._question])
         mass = _new_group_mass(self._group[self._inside & use])
@@ -119,9 +124,9 @@ class Cell:
 
 
 def _cut_thirds(questions: Questions) -> tuple[tuple[float, ...], IntArray]:
-    """Give the risks where the next third begins, and the third of each question [n], -1 for none.
+    """Return the two risks that part the thirds, and the third of each question [n], 0 to 2.
 
-    A question without a known risk is in no third.
+    A question without a known risk has -1.
     """
     if questions.risk is None or not questions.known_risk.any():
         return (), np.full(len(questions), -1)
@@ -151,11 +156,11 @@ class _Calibration:
             self._cells = [Cell(questions.rank, places, ones, group)]
 
     def fit(self, use: BoolArray, levels: tuple[float, ...]) -> FloatArray:
-        """Give the K of each level and cell, [levels, cells], inf where it is not attainable."""
+        """Return the K of each level and cell, [levels, cells], inf where K is not attainable."""
         return np.stack([cell.thresholds(use, levels) for cell in self._cells], axis=1)
 
     def depths(self, k: FloatArray) -> FloatArray:
-        """Give the K of each question from the K of each cell, [n]."""
+        """Return the K of each question [n] from the K of each cell."""
         return np.asarray(k[self._cell_of])
 
     def judge(self, levels: tuple[float, ...], splits: int, seed: int) -> list["_SplitFigures"]:
@@ -187,8 +192,8 @@ class _Calibration:
 class _SplitFigures:
     """Results of one method at one level over all splits.
 
-    `covered` [n] is the mean over the splits that held the question out, NaN where none did.
-    `mean_k` is over held-out questions and splits with an attainable K, NaN where never.
+    `covered` [n] is the mean over the splits that held the question out, NaN without such a split.
+    `mean_k` is the mean over held-out questions and splits with an attainable K, NaN without any.
     `unattainable` is the share of held-out questions whose K lay beyond the depth.
     """
 
@@ -211,12 +216,13 @@ class RiskBin:
 class ConformalK:
     """One conformal rule at one level.
 
-    `k` is None for `mondrian`, which has `bins`, and where it is not attainable within `depth`,
-    the length of the lists. `coverage` is the share of held-out questions covered (expected recall
-    for `recall`) over `splits` splits, `coverage_by_group` the same where every group counts once,
-    `riskiest` that of the riskiest third of the questions whose risk is known. Questions whose K
-    lay beyond the depth, `share_unattainable`, count as not covered. `within_depth` is the share
-    of questions with any gold in the list (mean recall of lists): no K covers more.
+    `depth` is the length of the lists. `k` is None if no K within `depth` is attainable, and for
+    `mondrian`, whose K are in `bins`. `coverage` is the covered share of held-out questions over
+    `splits` splits (expected recall for `recall`). In `coverage_by_group` every group counts once.
+    `riskiest` is the coverage of the riskiest third of the questions with a known risk.
+    `share_unattainable` is the share of questions whose K lay beyond the depth. They count as not
+    covered. `within_depth` is the share of questions with gold anywhere in the list (mean recall
+    of lists for `recall`). No K covers more.
     """
 
     method: Method
@@ -243,7 +249,7 @@ class ConformalK:
 
     @property
     def text(self) -> str:
-        """Describe the promise of the number and the population that it averages over."""
+        """Describe what K promises and the population that the promise averages over."""
         basis = (
             f"an average over questions like these {self.n:,} ({self.n_groups:,} independent"
             " groups), for this strategy fingerprint and this gold; it promises nothing for a"
@@ -283,10 +289,10 @@ class ConformalK:
 def conformal_k(
     questions: Questions, levels: tuple[float, ...] = LEVELS, *, splits: int = SPLITS, seed: int = 0
 ) -> tuple[ConformalK, ...]:
-    """Calibrate every method that there is data for, at every level in (0, 1).
+    """Calibrate every method that has its data, at every level in (0, 1).
 
-    Results are by method, then level. `recall` needs gold ranks. `mondrian` looks at the questions
-    with a predicted risk. The seed draws the splits that estimate the coverage.
+    Results are ordered by method, then level. `recall` needs gold ranks. `mondrian` uses only the
+    questions with a predicted risk. The seed draws the splits that estimate the coverage.
     """
     found = []
     for method in questions.methods:

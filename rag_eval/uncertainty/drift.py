@@ -1,8 +1,8 @@
 """The drift monitor tells whether outcomes still fit the miss rates that were predicted for them.
 
-Two one-sided betting e-processes are watched after every outcome: one may stop or go on at will.
-Outcomes of one group are averaged, and a group counts once. Later outcomes of a group say little
-new and would break the martingale.
+The monitor has two one-sided betting e-processes. They stay valid if somebody looks after every
+outcome and stops at will. Outcomes of one group are averaged, and a group counts once. Later
+outcomes of a group say little new and would break the martingale.
 """
 
 import dataclasses
@@ -21,14 +21,17 @@ if TYPE_CHECKING:
     import pandas as pd
 
 BETS: Final = (0.05, 0.1, 0.2, 0.35, 0.55, 0.8)
-"""Shares of the wealth; a loss is at most 1 + tolerance, so a bet is under 1 / (1 + tolerance)."""
+"""Shares of the wealth that are bet.
+
+A loss is at most 1 + tolerance, so each share must be under 1 / (1 + tolerance).
+"""
 UNSTAKED, PACE = 0.8, 50.0
-"""Share of the capital that is not staked before the first group, and how fast it gets staked."""
+"""Share of the capital not staked before the first group, and scale in groups of its decline."""
 FIRST_STAKES: Final = (math.log((1 - UNSTAKED) / len(BETS)),) * len(BETS)
 
 
 def _unstaked(count: Any) -> Any:
-    """Give the share of the capital that waits after `count` groups."""
+    """Return the share of the initial capital that is not staked after `count` groups."""
     return UNSTAKED * (1 + np.asarray(count) / PACE) ** -0.5
 
 
@@ -45,18 +48,18 @@ def _compute_wealth(before: FloatArray, gains: FloatArray, stakes: FloatArray) -
 
 
 def _log_capital(wealth: FloatArray, count: Any) -> Any:
-    """Compute the logarithm of the e-value over the last axis, the parts of the wealth."""
+    """Compute the logarithm of the e-value; the last axis of `wealth` holds its parts."""
     waits = np.log(_unstaked(count))[..., None]
     parts = np.concatenate([wealth, np.broadcast_to(waits, (*wealth.shape[:-1], 1))], axis=-1)
     return np.logaddexp.reduce(parts, axis=-1)
 
 
 LEVEL: Final = 0.02
-"""Probability of any alarm, ever, while both hypotheses hold."""
+"""Largest probability that an alarm is ever raised while both hypotheses hold."""
 TOLERANCE: Final = 0.05
 BAR: Final = 2 / LEVEL
-"""The e-value that is an alarm."""
-_LARGEST = 700.0  # exp of more is no float
+"""Least e-value that raises an alarm."""
+_LARGEST = 700.0  # exp of a larger number overflows a float
 
 Direction = Literal["more misses than predicted", "fewer misses than predicted"]
 DIRECTIONS: Final[tuple[Direction, ...]] = get_args(Direction)
@@ -67,9 +70,10 @@ Bets = Annotated[tuple[FiniteFloat, ...], Field(min_length=len(BETS), max_length
 class Drift(Stored):
     """The state of the monitor.
 
-    `wealth` [2][bets] are logarithms of the wealth, for more and for fewer misses. `n` outcomes of
-    `groups` counted; the sums are over groups, of their means. `first_alarm_at` is the number of
-    groups at the first alarm, which stays.
+    `wealth` [2][bets] are logarithms of the wealth, for more and for fewer misses. `n` is the
+    number of counted outcomes, and `groups` are their groups. The sums add up the means of the
+    groups. `first_alarm_at` is the number of groups at the first alarm. Later outcomes do not
+    change it.
     """
 
     wealth: tuple[Bets, Bets] = (FIRST_STAKES, FIRST_STAKES)
@@ -81,7 +85,7 @@ class Drift(Stored):
     direction: Direction | None = None
 
     def __post_init__(self) -> None:
-        """Refuse groups that count twice, and an alarm at no group or in no direction."""
+        """Raise ValueError for a repeated group, and for an alarm without group or direction."""
         at, n_groups = self.first_alarm_at, len(self.groups)
         if len(set(self.groups)) != n_groups:
             raise ValueError("a group counts twice")
@@ -95,12 +99,12 @@ class Drift(Stored):
 
     @property
     def e_high(self) -> float:
-        """Evidence for more misses than predicted plus the tolerance."""
+        """E-value of the evidence for more misses than predicted plus the tolerance."""
         return self._compute_e_value(0)
 
     @property
     def e_low(self) -> float:
-        """Evidence for fewer misses than predicted minus the tolerance."""
+        """E-value of the evidence for fewer misses than predicted minus the tolerance."""
         return self._compute_e_value(1)
 
     def _compute_e_value(self, side: int) -> float:
@@ -125,7 +129,7 @@ class Drift(Stored):
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Read a stored state without its derived figures; raises ValueError for another form."""
+        """Read a stored state and ignore derived figures; raises ValueError for missing fields."""
         missing = {field.name for field in dataclasses.fields(cls)} - document.keys()
         if missing:
             raise ValueError(f"missing: {', '.join(sorted(missing))}")
@@ -138,9 +142,9 @@ def watch(
     """Add outcomes, in the order in which they came; return the new state.
 
     `predicted` [n] are miss probabilities that were fixed before the outcome was known. `missed`
-    [n] are outcomes 0 or 1 of a random sample, which complaints are not. A group counts when its
-    first outcome comes, with the mean of its outcomes in this call. Groups in `state` are left
-    out. None starts a monitor.
+    [n] are outcomes 0 or 1 of a random sample. Complaints are no random sample. A group counts when
+    its first outcome comes, with the mean of its outcomes in this call. Groups in `state` are left
+    out. A state of None starts a monitor. Raises ValueError for values outside [0, 1].
     """
     before = Drift() if state is None else state
     if not (((missed >= 0) & (missed <= 1)).all() and ((predicted >= 0) & (predicted <= 1)).all()):
@@ -184,7 +188,7 @@ def watch(
 
 NAME_DIGITS: Final = 16
 WATCHED: Final = ("claim_id", "query_id", "group_id", "at", "predicted", "missed")
-"""Columns of outcomes: `at` is when the claim was first judged, `predicted` was stated before."""
+"""Columns of outcomes: `at` is the first judgement of the claim, `predicted` came before `at`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,26 +204,26 @@ class WatchState:
     """Hashes of the questions whose outcomes were added.
 
     Groups are renamed when gold joins them, and outcomes may be recorded with an earlier time. So
-    neither could say what was added.
+    neither the group nor the time tells which outcomes were added.
     """
     demoted_at: str = ""
     """Time of the alarm that ended the status, or empty. A new monitor follows an alarm."""
 
     def demoted(self, at: str) -> "WatchState":
-        """Remember that the alarm ended the status."""
+        """Return the state with the time at which the alarm ended the status."""
         return dataclasses.replace(self, demoted_at=at)
 
 
 def question_mark(query_id: str) -> str:
-    """Hash a question's id, 16 hex digits."""
+    """Hash a question's id to 16 hex digits."""
     return digest(["watched question", query_id], NAME_DIGITS)
 
 
 def resume(kept: WatchState | None, fingerprint: str, now: str) -> WatchState:
     """Continue a kept state, or start a new state for another fingerprint or after an alarm.
 
-    Without a state every outcome that had a prediction counts. A monitor of another fingerprint
-    starts `now` (UTC text), so that outcomes of one that comes back do not count twice.
+    Without a state every outcome with a prediction counts. For another fingerprint a monitor starts
+    at `now` (UTC text). So outcomes do not count twice if an earlier fingerprint comes back.
     """
     if kept is None:
         return WatchState(fingerprint)
@@ -234,8 +238,8 @@ def feed(
     """Add outcomes that the state has not seen, in order; adding them again changes nothing.
 
     `outcomes` have the columns WATCHED without NaN. No calibrator was fitted to an outcome that it
-    predicted. `known` are (query_id, group_id) of all outcomes, groups as they are now: a group
-    with one question that was added counts as added.
+    predicted. `known` are (query_id, group_id) of all outcomes with the current groups. A group
+    counts as added if one of its questions was added.
     """
     rows = outcomes[outcomes["at"] > state.since].sort_values(["at", "claim_id"], kind="stable")
     if state.fed and len(rows):

@@ -1,7 +1,7 @@
 """The estimator of miss rates: fitted to outcomes so that no query is judged by a fit of its group.
 
-`Prior` is what public collections said of each signal. `fit_head` makes a single fit,
-`MissRateModel` is what is stored, `heuristic_v0` guesses where there are no outcomes.
+`Prior` holds the coefficients that were fitted on public collections. `fit_head` makes a single
+fit. `MissRateModel` is the stored estimator. `heuristic_v0` guesses without outcomes.
 """
 
 import dataclasses
@@ -29,18 +29,18 @@ from rag_eval.uncertainty.stored import Floats, JsonObject, NullableFloat, Store
 
 PRIOR_FILE: Final = "prior.json"
 Kind = Literal["any", "bm25", "vector", "hybrid"]
-"""Kinds of strategies: a signal does not say the same of a lexical list as of a dense one."""
+"""Kinds of strategies with a prior, because a signal differs for lexical and dense lists."""
 PRIOR_KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 PENALTIES: Final = np.array([1e4, 1e3, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0])
 """Candidate precisions of a coefficient around 0 or the prior, strongest first."""
 N_FOLDS: Final = 10
 INNER_FOLDS: Final = 5
 FLOOR: Final = {True: 250.0, False: 100.0}
-"""With a prior, and without: the least penalty is FLOOR / (the fewer of misses and hits)."""
+"""FLOOR / min(misses, hits) is the least penalty, with a prior (True) or without (False)."""
 LEAST_INTERCEPT_SD, PRIOR_SLOPE_SD = 1.5, 0.25
-"""Least spread of the intercept; spread around 1 of the factor on all of the prior's values."""
+"""Least SD of the intercept, and SD (around 1) of the factor on all prior coefficients."""
 CLIP: Final = 4.0
-"""z-scores are clipped here: one strange query must not decide a coefficient or its own rate."""
+"""Bound of the z-scores: one strange query must not decide a coefficient or its own rate."""
 Z95: Final = 1.959963984540054
 
 
@@ -59,7 +59,7 @@ class Prior:
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse parts of different lengths and values that are not finite."""
+        """Raise ValueError for parts of different lengths and for values that are not finite."""
         if not len(self.names) == len(self.coefficients) == len(self.spread) - 1:
             raise ValueError(
                 f"{len(self.names)} names, {len(self.coefficients)} coefficients,"
@@ -71,17 +71,17 @@ class Prior:
 
     @property
     def id(self) -> str:
-        """Return the identity of its numbers."""
+        """Return a hash of the names and numbers of the prior, 16 hex digits."""
         names = ("coefficients", "intercept", "names", "spread")
         return digest({name: getattr(self, name) for name in names}, 16)
 
     def over(self, names: Sequence[str]) -> FloatArray:
-        """Give the coefficients in the order of other names; 0 for an unknown signal."""
+        """Return the coefficients of `names` in their order; 0 for an unknown signal."""
         known = dict(zip(self.names, self.coefficients, strict=True))
         return np.array([known.get(name, 0.0) for name in names])
 
     def spread_over(self, names: Sequence[str]) -> FloatArray:
-        """Give the spread of these coefficients; the mean spread for an unknown signal."""
+        """Return the spread of each coefficient of `names`; the mean for an unknown signal."""
         known = dict(zip(self.names, self.spread[1:], strict=True))
         usual = float(np.mean(self.spread[1:])) if self.names else 0.0
         return np.array([known.get(name, usual) for name in names])
@@ -99,7 +99,7 @@ class Prior:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Read what `to_json` wrote."""
+        """Read a prior from JSON values that `to_json` wrote."""
         rows, intercept = document["coefficients"], document["intercept"]
         return cls(
             tuple(row["signal"] for row in rows),
@@ -120,7 +120,7 @@ def load_prior(kind: Kind = "any") -> Prior:
 
 
 class Scaling(NamedTuple):
-    """Mean and standard deviation of each signal, [p]; 1 where a signal does not vary."""
+    """Mean and standard deviation of each signal, [p]; the scale of a constant signal is 1."""
 
     mean: FloatArray
     scale: FloatArray
@@ -194,7 +194,8 @@ def fit_head(
 
     Coefficients are drawn towards the prior, or towards 0. `unlabelled` holds signals [m, p] of
     further retrievals of the strategy, for the z-scores. `rng` deals the inner folds. Weights are
-    scaled to add up to Kish's effective sample size, so that they weigh what they tell.
+    scaled to add up to Kish's effective sample size, because unequal weights carry less
+    information.
     """
     outcome = labelled.missed.astype(np.float64)
     weight = labelled.weight * (labelled.weight.sum() / (labelled.weight**2).sum())
@@ -206,7 +207,7 @@ def fit_head(
     considered = int((FLOOR[prior is not None] / events <= PENALTIES).sum())
     train = (fold != np.arange(fold.max() + 1)[:, None]) * weight
     chosen, log_odds = 0, regression.design @ regression.centre
-    if len(train) > 1:  # of a single group nothing can be held out: the strongest penalty stands
+    if len(train) > 1:  # a single group cannot be held out, so keep the strongest penalty
         chosen, log_odds = _choose_penalty(regression, penalties[:considered], weight, train)
     found = regression.solve(weight[None], penalties[chosen][None])[0, 0]
     # The best penalty is uncertain too. Fit with the next weaker penalty to widen the interval.
@@ -215,7 +216,7 @@ def fit_head(
     calibrator: Calibrator = Uncalibrated()
     if calibrate:
         calibrator = choose_calibrator(log_odds, outcome, weight, labelled.group, fold)
-    if calibrator.name != "none":  # coarse log-odds suffice to choose it, and not to fit it
+    if calibrator.name != "none":  # coarse log-odds can choose a calibrator but not fit it
         exact = regression.solve(train, penalties[chosen][None])[fold, 0]
         log_odds = (exact * regression.design).sum(axis=1)
         calibrator = choose_calibrator(log_odds, outcome, weight, labelled.group, fold)
@@ -228,9 +229,9 @@ def fit_head(
 def _pose(
     z: FloatArray, outcome: FloatArray, names: Sequence[str], prior: Prior | None
 ) -> tuple[Regression, FloatArray, FloatArray]:
-    """Give the regression, its penalties [len(PENALTIES), q] and how to get back from its solution.
+    """Return the regression, its penalties [len(PENALTIES), q] and the matrix `back` [1 + p, q].
 
-    The last part [1 + p, q] turns a solution into intercept and coefficients.
+    `back` turns a solution into the intercept and the coefficients.
     """
     n, p = z.shape
     ones, fixed = np.ones((n, 1)), np.ones((len(PENALTIES), 1))
@@ -238,7 +239,8 @@ def _pose(
     if prior is None:
         penalties = np.hstack([fixed / LEAST_INTERCEPT_SD**2, strength])
         return Regression(np.hstack([ones, z]), outcome, np.zeros(1 + p)), penalties, np.eye(1 + p)
-    # The prior's sum is a separate column: few outcomes fit its factor, more fit the differences.
+    # The prior's log-odds are a separate column, because few outcomes suffice to fit one factor.
+    # More outcomes also fit the differences from the prior.
     known = prior.over(names)
     back = np.zeros((1 + p, 2 + p))
     back[0, 0] = 1
@@ -253,10 +255,11 @@ def _pose(
 def _choose_penalty(
     regression: Regression, penalties: FloatArray, weight: FloatArray, train: FloatArray
 ) -> tuple[int, FloatArray]:
-    """Give the penalty with the lowest out-of-fold log loss, and its out-of-fold log-odds [n].
+    """Return the index of the penalty with the lowest out-of-fold log loss, and log-odds [n].
 
-    `train` [folds, n] are the weights of each fold's fit. Of equal penalties the strongest wins.
-    Coarse solutions decide, which begin at a solution for all rows.
+    The log-odds are out of fold under this penalty. `train` [folds, n] are the weights of each
+    fold's fit. Of equally good penalties the strongest wins. The solutions are coarse and start
+    from a solution for all rows.
     """
     middle = penalties[len(penalties) // 2][None]
     start = regression.solve(weight[None], middle, coarse=True)[0, 0]
@@ -283,11 +286,11 @@ ANY_AT_10: Final = Miss()
 class MissRateModel(Stored):
     """The stored estimator of one strategy's miss rate.
 
-    `head` is fitted to all outcomes, for queries of groups without any. `covariance` is that of
-    its intercept and coefficients, cluster-robust by group. Each of `folds` leaves a tenth of the
-    groups out; `fold_of_group` names the fit that did not see a group. Both are empty where
-    nothing was fitted. `prior` is the id of the prior, empty where there was none. `n`, `groups`
-    and `misses` count the outcomes of the fit.
+    `head` is fitted to all outcomes and serves queries of groups without outcomes. `covariance` is
+    the covariance of its intercept and coefficients, cluster-robust by group. Each fit in `folds`
+    leaves a tenth of the groups out. `fold_of_group` names the fit that did not see a group. Both
+    are empty if nothing was fitted. `prior` is the id of the prior, or empty. `n`, `groups` and
+    `misses` count the outcomes of the fit.
     """
 
     target: BinaryTarget
@@ -307,9 +310,9 @@ class MissRateModel(Stored):
     ) -> FloatArray:
         """Predict the probability of a miss, [n] in (0, 1).
 
-        Takes signals [n, p] with their names, as they are, NaN where not defined. A query whose
-        group was fitted is predicted by the fit that did not see it. Without group ids all groups
-        are new. Raises ValueError where a signal of the model is missing.
+        `signals` [n, p] are not z-scored, NaN where not defined. `names` [p] are their names. A
+        query of a fitted group is predicted by the fit that did not see the group. Without group
+        ids all groups are new. Raises ValueError if a signal of the model is missing.
         """
         value: FloatArray = self._predict_with_bounds(signals, names, group_ids)[0]
         return value
@@ -317,9 +320,10 @@ class MissRateModel(Stored):
     def interval(
         self, signals: FloatArray, names: Sequence[str], group_ids: Sequence[str] | None = None
     ) -> tuple[FloatArray, FloatArray]:
-        """Give the 95 % interval of the probability, [n] each: how well the model knows it.
+        """Return low and high of the 95 % interval of the probability of a miss, [n] each.
 
-        The covariance of the coefficients gives an interval of the log-odds, which is calibrated.
+        The covariance of the coefficients gives an interval of the log-odds. The calibrator turns
+        its bounds into probabilities.
         """
         value, low, high = self._predict_with_bounds(signals, names, group_ids)
         return np.minimum(low, value), np.maximum(high, value)
@@ -386,10 +390,10 @@ def model_from_prior(
 ) -> MissRateModel:
     """Build the estimator of a strategy without outcomes: the prior over its own z-scores.
 
-    Takes names [p] and signals [m, p] of the strategy's own queries. The log-odds are drawn
-    towards 0 by ``1 / sqrt(1 + pi v / 8)``, v their mean variance between collections. That is
-    near the mean probability over collections, where the bare coefficients would give that of an
-    average collection (MacKay 1992, Neural Computation 4:720-736).
+    Takes names [p] and signals [m, p] of the strategy's own queries. The log-odds are multiplied
+    by ``1 / sqrt(1 + pi v / 8)``, where v is their mean variance between collections. The result is
+    near the mean probability over collections. The coefficients without the factor would give the
+    probability of an average collection (MacKay 1992, Neural Computation 4:720-736).
     """
     scaled = fit_scaling(unlabelled)
     spread = np.concatenate([prior.spread[:1], prior.spread_over(names)]) ** 2
@@ -416,9 +420,9 @@ def cross_validate(
 ) -> FloatArray:
     """Predict out of fold, [repeats, n], with z-scores, penalty and calibrator inside the fold.
 
-    Each repeat deals ten folds anew. `random` folds split groups, inner folds too: only to show
-    how much that flatters. For an honest figure the prior was not fitted on these outcomes. Raises
-    ValueError for fewer than two groups: nothing can be held out.
+    Each repeat deals ten new folds. `random` folds, outer and inner, split groups. They only show
+    how much split groups flatter the figures. The prior must not be fitted on these outcomes.
+    Raises ValueError for fewer than two groups, because no group could be held out.
     """
     if len(np.unique(labelled.group)) < 2:  # noqa: PLR2004 - one to fit, one to hold out
         raise ValueError("cross-validation needs outcomes of at least two groups")
@@ -439,20 +443,21 @@ def cross_validate(
 
 
 TAIL, NEAR = (0.3, 0.5), (0.25, 0.35)
-"""Scores of the tail, from and below; scores near the 0.3 under which a chunk leaves the tail."""
+"""Ranges [from, to) of scores in the tail, and of scores near the tail's lower bound 0.3."""
 HISTORY, CEILING = 0.3, 0.9
 """Constant in place of the missing history of similar queries, and the highest guess."""
 
 
 def heuristic_v0(batch: RankedBatch, k: int = 10) -> FloatArray:
-    """Guess miss rates [n] in [0.09, 0.64] without outcomes: the baseline of every comparison.
+    """Guess miss rates [n] in [0.09, 0.64] without outcomes, as the baseline of comparisons.
 
     min(0.9, 0.3 tail_density + min(near_threshold / 10, 0.3) + 0.3 history + 0.1 complexity).
     Similarities are the cosines of the first k chunks, clipped to [0, 1], or their scores divided
     by the query's top score. tail_density is the share of them in [0.3, 0.5), at most 0.5.
-    near_threshold counts those in [0.25, 0.35). history is 0.3, as there is no data. complexity is
-    min(1, distinct terms / 10). A shorter list is its own denominator. The formula does not know
-    an empty list, and as the baseline it is not mended. The guess is never a confidence.
+    near_threshold counts similarities in [0.25, 0.35). history is 0.3, because there are no data.
+    complexity is min(1, distinct terms / 10). The share in a list shorter than k is over the list.
+    An empty list gets a low guess. The formula stays unchanged, because it is the baseline. The
+    guess is never a confidence.
     """
     held = batch.rows[:, :k] >= 0
     raw = np.where(held, batch.raw[:, :k], 0.0)
