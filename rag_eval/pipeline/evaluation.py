@@ -130,7 +130,7 @@ def _path(  # noqa: PLR0917 - the parts of a path, in their order
 def accept_calibrator(
     home: Path, gold_set: str, strategy: str, target: BinaryTarget, k: int, *, accepted: Accepted
 ) -> None:
-    """Set the calibrator for later runs. The caller must hold the home."""
+    """Set the calibrator for later runs. The caller must hold the lock of the home."""
     write_text(
         _path(home, "accepted", gold_set, strategy, target, k),
         f"{canonical_json(accepted.model_dump(mode='json'))}\n",
@@ -179,7 +179,7 @@ class _Watch(BaseModel):
 def keep_watch(
     home: Path, gold_set: str, strategy: str, target: BinaryTarget, k: int, *, state: WatchState
 ) -> None:
-    """Store the state of a drift watch atomically. The caller must hold the home."""
+    """Store the state of a drift watch atomically. The caller must hold the lock of the home."""
     body = {
         "schema_version": 1,
         "fingerprint": state.fingerprint,
@@ -249,7 +249,7 @@ class Progress(Protocol):
     def step(
         self, title: str, total: int | None = None, unit: str = ""
     ) -> contextlib.AbstractContextManager[Advance]:
-        """Open a step. Its value is a callback for the number of new units."""
+        """Open a step. The context manager gives a callback that takes the number of new units."""
         ...
 
 
@@ -434,7 +434,7 @@ class Evaluation:
 
     @property
     def places(self) -> Places:
-        """The cache of embeddings."""
+        """The folders of embeddings, and the store of fitted models."""
         return Places(self.base, self.settings.home / "embeddings", self.store)
 
     @property
@@ -451,8 +451,8 @@ def adjust(
     Raises
     ------
     InputError
-        A strategy or the file does not exist, or an iterative strategy would have to embed with
-        the file.
+        A strategy or the file does not exist, or an iterative strategy needs vectors of texts that
+        the file lacks.
     """
     names = [strategy.name for strategy in config.strategies]
     unknown = [name for name in strategies if name not in names]
@@ -470,7 +470,7 @@ def adjust(
         raise InputError(
             Problem("vectors_missing", "no such file", file=str(vectors), field="--vectors")
         )
-    # An iterative strategy needs its base.
+    # An iterative strategy searches with its base strategy, so the base stays too.
     bases = {strategy.base_name for strategy in config.strategies if strategy.name in strategies}
     kept = [
         strategy
@@ -506,7 +506,9 @@ def adjust(
 
 
 def select_gold_sets(gold_sets: Path, names: list[str], *, every: bool = False) -> list[Path]:
-    """Choose folders of gold sets by name, else of the nightly job, or all with `every`.
+    """Return the folders of the named gold sets; default: the gold sets of the nightly job.
+
+    `every` selects all gold sets when no name is given.
 
     Raises
     ------
@@ -634,15 +636,15 @@ STRATEGY = "recorded"
 GOLD_FILES = frozenset(
     {"queries.jsonl", "answers.jsonl", "evidence.jsonl", "paraphrases.jsonl", "corpus.jsonl"}
 )
-"""File names of gold, never of outputs."""
+"""File names of gold. In a folder, these files are never taken for outputs."""
 K = (1, 5, 10, 20)
 
 
 def outputs_file(place: Path) -> Path:
     """Find the file of outputs.
 
-    It is the given file, else `outputs.jsonl` of the folder, else its only other .jsonl file.
-    Files of gold do not count.
+    `place` is the file itself or a folder. A folder has the file `outputs.jsonl`, or a single
+    .jsonl file besides the files of gold.
 
     Raises
     ------

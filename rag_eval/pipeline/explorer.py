@@ -66,7 +66,7 @@ DIGITS, FEW_DIGITS = 6, 4
 Scores and miss rates make up most bytes of the parts, so they have fewer digits.
 """
 _WHOLE: Final = 2.0**53
-"""Float64 holds every smaller whole number."""
+"""Limit of whole numbers. Float64 holds every smaller whole number exactly."""
 
 
 def nullable(values: npt.ArrayLike, digits: int = DIGITS) -> list[Any]:
@@ -85,7 +85,7 @@ def nullable(values: npt.ArrayLike, digits: int = DIGITS) -> list[Any]:
 
 
 def packed(value: object) -> bytes:
-    """Write compact, gzipped JSON. Equal values give equal bytes because the time is absent."""
+    """Write compact, gzipped JSON. The bytes hold no time, so equal values give equal bytes."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return gzip.compress(text.encode(), compresslevel=6, mtime=0)
 
@@ -117,7 +117,7 @@ _MASKABLE: Final = re.compile(
     + "|".join(re.escape(anchor) for pattern in PATTERNS for anchor in pattern.anchors),
     re.IGNORECASE,
 )
-"""Match a sign of personal data. Masking an address takes long, and few addresses have a sign."""
+"""Signs of personal data. Addresses without a sign are not masked, because masking takes long."""
 
 
 def line(text: str, limit: int = SNIPPET_CHARS) -> str:
@@ -130,7 +130,7 @@ def line(text: str, limit: int = SNIPPET_CHARS) -> str:
 
 @functools.lru_cache(maxsize=20_000)
 def name(text: str) -> str:
-    """Write an id, a title or a tag. The cache helps because the same names recur."""
+    """Write an id, a title or a tag as one line. Results are cached, because names recur."""
     return line(text, MAX_NAME)
 
 
@@ -151,7 +151,10 @@ def _piece(character: str) -> str:
 
 
 def _cut(text: str, start: int, end: int) -> str:
-    """Mask a part of a text. Masking also reads the surrounding text."""
+    """Return text[start:end] with personal data masked.
+
+    Masking also reads up to REACH characters on both sides.
+    """
     low = max(0, start - REACH)
     return masked_text(text[low : end + REACH])[start - low : end - low]
 
@@ -411,7 +414,10 @@ class Mark(TypedDict):
 
 
 def find_sections(spans: pd.DataFrame, sections: pd.DataFrame) -> list[str]:
-    """Find the smallest section that holds the first character of each span; empty without one."""
+    """Find the smallest section that holds the first character of each span.
+
+    The section id is empty when no section holds the character.
+    """
     rows = spans[["doc_id", "start"]].reset_index(names="span")
     rows = rows.merge(sections, on="doc_id", suffixes=("", "_of_section"))
     rows = rows[(rows["start_of_section"] <= rows["start"]) & (rows["start"] < rows["end"])]
@@ -433,7 +439,7 @@ def collect_gold(corpus: CorpusSnapshot, gold: GoldVariants) -> dict[str, list[G
     judged = judged.rename(columns={"item_id": "section_id"})
     judged = judged.merge(sections[["section_id", "doc_id"]], on="section_id", how="left")
     judged = judged.fillna({"doc_id": ""})
-    # A document without headings is judged as a document.
+    # A document without headings is a section of the same id. The document judgement covers it.
     judged = judged[judged["section_id"] != judged["doc_id"]]
     rows = pd.concat([spans, _drop_known(judged, spans, ["query_id", "section_id"])])
     whole = gold.qrels_document[gold.qrels_document["gain"] > 0]
@@ -783,7 +789,7 @@ def _find_previous(evaluation: Evaluation, runs: ScoredRuns) -> Previous:
 
 
 def _identify(previous: Previous) -> list[Any]:
-    """Name the previous run in a key. The key also says whether the ranking measures are gone."""
+    """List the key parts for the previous run: id, changes, and whether its measures are gone."""
     run = previous.run
     if run is None:
         return []
@@ -839,7 +845,7 @@ def write_explorer(work: Work, made: Explored) -> Artifact:
     previous, lasting = _find_previous(work.evaluation, made.runs), _without_previous(work, made)
 
     def make() -> dict[str, Any]:
-        # The parts are linked, not copied, because the previous run changes every night.
+        # Give paths, so that the store links the files instead of copying them every night.
         shared = [*sorted(lasting.folder.glob("*.json.gz")), lasting.path(f"{PRIORITY}.npy")]
         return {
             SUMMARY_FILE: packed(_with_previous(lasting.json("base"), previous, made.runs)),
@@ -898,9 +904,9 @@ def _parts(made: Explored) -> dict[str, Any]:
 # ---- Parts embedded in the HTML report: within a limit of bytes, with as many snippets as fit.
 
 RANKINGS_SHARE: Final = 0.7
-"""Largest share of the limit for rankings, gold, marks and answers while rankings can shrink."""
+"""Rankings shrink while rankings, gold, marks and answers exceed this share of the limit."""
 LISTS: Final = ((10, 10), (10, 5), (10, 3), (5, 3), (5, 1), (3, 0))
-"""Smaller and smaller lists: number of ranks of original wordings and of other wordings."""
+"""Numbers of ranks of original wordings and of other wordings, from long lists to short lists."""
 _TRIES: Final = 6
 _CLOSE: Final = 0.98
 """Share of the limit at which the search for the number of snippets stops."""

@@ -111,7 +111,7 @@ class KeptRun(RunBasis):
     `primary`: Name of the primary strategy.
     `gates`: Number of gates by status.
     `artifacts`: Keys of the artifacts by stage.
-    `file`: The kept run, or a single report; None during the run.
+    `file`: File of the kept run, or of a single report; None during the run.
     """
 
     gold_set: Name
@@ -156,7 +156,7 @@ class KeptRun(RunBasis):
         return report
 
     def artifact(self, stage: str, strategy: str = "") -> Artifact | None:
-        """Find the result of a stage; None when the run does not name one, or it is gone."""
+        """Find the result of a stage; None when the run names no result or the result is gone."""
         label, folder = EARLIER.get(stage, (stage, stage))
         labels = (f"{stage}.{strategy}", f"{stage} {strategy}") if strategy else (stage, label)
         key = next((self.artifacts[name] for name in labels if name in self.artifacts), None)
@@ -456,7 +456,10 @@ def past_runs(home: Path, gold_set: str, *, before: str = "~", limit: int | None
 
 
 def earlier_runs(evaluation: Evaluation) -> Past:
-    """Read the earlier kept runs of this gold set. A wrong clock may date some after now."""
+    """Read the kept runs of this gold set that are dated before now.
+
+    Runs with a later date come from a wrong clock and are left out.
+    """
     now = f"{dt.datetime.now(dt.UTC):%Y%m%dT%H%M%S%f}"[:-3]
     home, name = evaluation.settings.home, evaluation.config.name
     return past_runs(home, name, before=f"{now}Z", limit=MAX_RUNS - 1)
@@ -665,7 +668,10 @@ def _entry(run: KeptRun, before: KeptRun | None, *, is_this: bool) -> PastRun:
 def _deltas(
     before: KeptRun, now: KeptRun, gold: GoldArrays, per_query: pd.DataFrame
 ) -> list[NightDelta] | str:
-    """Pair this run with the previous run at the headline level, or give the reason why not."""
+    """Compare this run with the previous run at the headline level.
+
+    Returns the reason when the runs cannot be compared.
+    """
     names = [name for name in now.strategies if name in before.strategies]
     queries = gold.queries["query_id"].tolist()
     past = previous_means(before, now.gold_hash, names, queries, now.level)
@@ -678,7 +684,10 @@ def _deltas(
 def previous_means(
     before: KeptRun, gold_hash: str, names: Sequence[str], queries: Sequence[str], level: Level
 ) -> FloatArray | str:
-    """Read the figures of the previous run like `means_by_query`, or give the reason why not."""
+    """Read the figures of the previous run in the form of `means_by_query`.
+
+    Returns the reason when the figures cannot be used.
+    """
     if before.gold_hash != gold_hash:
         return GOLD_DIFFERS
     if not names:
@@ -720,12 +729,12 @@ def means_by_query(
 def delta_rows(
     names: Sequence[str], now: FloatArray, before: FloatArray, groups: IntArray
 ) -> list[NightDelta]:
-    """Pair now - before, one row for each strategy and measure.
+    """Compute paired differences now - before, one row for each strategy and measure.
 
     `now` and `before` are [n_queries, 3 x n_strategies], NaN without a score; `groups` is
     [n_queries], the unit of inference.
     """
-    # One flip is enough, because no p is shown.
+    # One sign flip is enough, because the report shows no p-value of these differences.
     found = paired_comparison(now, before, groups, BOOTSTRAP_SEED, flips=1)
     both = ~np.isnan(now) & ~np.isnan(before)
     rows = []

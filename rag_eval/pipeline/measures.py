@@ -88,7 +88,7 @@ from rag_eval.retrieval.strategies import Request
 
 LEVELS: tuple[Level, ...] = ("document", "section", "span")
 ALWAYS_K = 10
-"""Cutoff of the headline figures in the report, whatever k a gold set sweeps."""
+"""Cutoff of the headline figures in the report. Every sweep includes this cutoff."""
 
 
 def cutoffs_of(ks: Sequence[int]) -> list[int]:
@@ -104,7 +104,8 @@ class Scores:
     query. `upper`, float [n_runs, n_cutoffs], is P@k if every unjudged item were relevant. `top`,
     int [n_runs, ALWAYS_K], are the first documents. `variant` and `seed`, int [n_runs], name the
     run. `failed`, bool [n_runs], marks errors; an empty result is no error. `ran`, bool [n_runs],
-    marks the wordings that the retriever was run on; None means all, and other scores are NaN.
+    marks the wordings that the retriever was run on; None means all. Scores of wordings outside the
+    run are NaN.
     """
 
     labels: dict[Level, tuple[str, ...]]
@@ -945,13 +946,13 @@ def _judge_units(guarded: _Guarded, name: str) -> tuple[UnitVerdicts, pd.DataFra
 
 
 def _retrieved(guarded: _Guarded, name: str) -> RetrievedTrust:
-    """Measure mean trust of the first ten, and list every blocked chunk in the results."""
+    """Measure mean trust of the first ten results, and list every blocked chunk in the results."""
     runs, gold = guarded.runs, guarded.runs.gold
     units, names = _judge_units(guarded, name)
     by_seed = runs.rows(name)
     rows = np.concatenate(list(by_seed.values()))
     variant = np.tile(np.arange(len(gold.query_of)), len(by_seed))
-    # An empty place has row -1. It reads the last entry, which belongs to no unit.
+    # An empty place has row -1, which reads the appended last entry.
     verdict = np.append(units.verdict, "")[rows]
     restates = np.isin(variant[:, None] * max(1, len(names)) + rows, units.pairs) & (rows >= 0)
     blocked = (verdict == "blocked") | restates
@@ -1043,7 +1044,8 @@ def _filter_cost(work: Work, guarded: _Guarded) -> TrustFilter | Absent:
         return Absent(reason="no trust.threshold is configured")
     pairs, figures = [], []
     for name in runs.names:
-        # The source ranks without this filter. Filtered figures would describe another system.
+        # An external source ranks without the trust filter. Filtered figures would describe another
+        # system.
         is_unfiltered = runs.runs[name].has_own_units and spec.filter
         if is_unfiltered or level in runs.unmeasured(name):
             continue

@@ -76,7 +76,7 @@ UNCERTAIN_FILE: Final = "uncertain-retrievals.jsonl"
 NO_ANSWERS = "the gold set configures no answers"
 NO_INTERVAL = "what stated it knows no interval"
 MIN_MISSED = 30
-"""Least number of groups with answers over missed retrievals for a share of right answers."""
+"""A share of right answers needs answers over missed retrievals from at least this many groups."""
 FIGURES: Final = ("synthesis_confidence", "final_confidence", "calibrated_confidence")
 
 
@@ -200,7 +200,10 @@ class AnswerWorth:
 
     @functools.cached_property
     def _over_misses(self) -> pd.DataFrame | None:
-        """Collect right (0 or 1) and group of answers over missed retrievals; None if too few."""
+        """Collect `right` (0 or 1) and `group` of the answers whose retrieval missed the gold.
+
+        None when the answers belong to fewer than MIN_MISSED groups.
+        """
         if self._answers is None:
             return None
         judged = self._outcomes.judged_of(self.strategy)
@@ -216,13 +219,13 @@ class AnswerWorth:
 
     @functools.cached_property
     def right_when_missed(self) -> Measured | None:
-        """Compute the share of answers that cite gold despite a miss; None if too few."""
+        """Compute the share of answers that cite gold despite a miss; None for too few answers."""
         return None if self._over_misses is None else self._share(self._over_misses)
 
     def _right_of_others(self) -> dict[str, Measured]:
-        """Compute that share for each question without the answers of its own group.
+        """Compute `right_when_missed` for each query id without the answers of the query's group.
 
-        Otherwise the outcome of an answer would decide its own confidence.
+        With these answers, the outcome of an answer would decide the confidence of the answer.
         """
         if self._over_misses is None or self.right_when_missed is None:
             return {}
@@ -546,7 +549,7 @@ def _account_for_rounds(runs: ScoredRuns, name: str) -> Record:
 # ---- Calibration outside the nightly run, and strategies compared for researchers.
 
 SAME = 1e-9
-"""Tolerance for two inclusion probabilities that differ only by their computation."""
+"""Tolerance for equal inclusion probabilities, which may differ by rounding."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -679,7 +682,7 @@ def _read_audits(evaluation: Evaluation, store: OutcomeStore, name: str) -> Audi
 SCHEMA_VERSION = 1
 COVERAGE_SIGNAL = "cover_union"
 _shown = functools.lru_cache(maxsize=100_000)(mask_snippet)
-"""Masked texts, cached because ids and words recur."""
+"""Mask a text. Results are cached, because ids and words recur."""
 
 
 def _write_lines(  # noqa: PLR0917 - the results behind a line

@@ -157,7 +157,7 @@ ANSWERABILITY: Final = {
         "nobody judged what answers these questions",
     ),
 }
-"""Description of a slice, and the reason when none of it is scored."""
+"""Slice -> its description, and the reason when no question of the slice is scored."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,7 +245,7 @@ def _answerability(runs: ScoredRuns) -> list[Slice]:
     """Slice by whether the gold set says that the corpus has the answer."""
     gold = runs.gold
     answerable = gold.queries["answerable"].to_numpy(dtype=bool)
-    # Nobody may have judged the questions of recorded outputs.
+    # Without a flag or a judgement, nobody knows whether the corpus answers a recorded question.
     known = runs.gold_variants.answerable_known | (gold.qrels_document.n_relevant > 0)
     unknown = answerable & ~known
     members = {"answerable": answerable & ~unknown, "unanswerable": ~answerable, "unknown": unknown}
@@ -525,13 +525,13 @@ def _answer_parts(answered: Answered | None) -> dict[str, Any]:
 
 
 def _headline(name: str, figure: Estimate) -> dict[str, Any]:
-    """Repeat a figure at the top of the report."""
+    """Return a figure for the top of the report, with the reason when the value is missing."""
     reason = {} if figure.value is not None else {f"{name}_reason": figure.why["value"]}
     return {name: figure.value, **reason}
 
 
 def figures_for_gates(report: Mapping[str, Any], level: Level) -> dict[str, dict[str, Any]]:
-    """Name every figure for floors, from the JSON values of the report's parts.
+    """Collect all figures that gates compare with floors, as name -> JSON values.
 
     `report` has the fields that are known before the gates, by name.
     """
@@ -653,7 +653,7 @@ def _report_parts(work: Work, made: Inputs, runs: ScoredRuns) -> dict[str, Any]:
 
 
 class MetricsReport(Result):
-    """The report of a run. Only what equal inputs repeat is part of the identity.
+    """The report of a run. Only `content_hash` is part of the identity: equal inputs repeat it.
 
     Attributes
     ----------
@@ -714,7 +714,8 @@ def write_report(work: Work, **results: Any) -> MetricsReport:
     write_bytes(folder / EVIDENCE_FILE, lines)
     write_measures(folder / "measures.csv", report.strategies)
     keep_run(work.settings.home, kept, plain)
-    # This run may end before it writes a verdict and a page of its own.
+    # Remove the verdict and page of the earlier run, because this run may end before it writes its
+    # own.
     _remove(folder, *VERDICT_FILES, PAGE, f"{TABLES}/*.csv", f"{TABLES}/*.tex")
     write_text(folder / REPORT_FILE, dumps(plain))
     write_verdict(verdict_rows(report, work.config.name), folder)
@@ -828,15 +829,15 @@ def _exports(work: Work, made: Inputs, runs: ScoredRuns) -> Artifact:
 # ---- The page of a finished report, and the tables of its panels.
 
 MAX_QUESTIONS = 5000
-"""Limit of the table for MLflow, because its page reads the whole table."""
+"""Largest number of rows in the table for MLflow, because MLflow's page reads the whole table."""
 BYTES_PER_1000 = 3_000_000
-"""Byte limit of a page per 1,000 questions, and the limit for smaller gold sets."""
+"""Largest size of a page in bytes per 1,000 questions. Smaller gold sets have the same limit."""
 
 
 def built_page(report: Mapping[str, Any], bundle: Artifact | None) -> Built:
     """Build the page of a report with the questions of a stored bundle."""
     limit = BYTES_PER_1000 * max(1000, report["gold"]["n_queries"]) // 1000
-    # The report file is sorted. Sorting makes the page independent of the source of the report.
+    # `dumps` sorts the keys, so a report from memory gives the same page as a report from a file.
     report = json.loads(dumps(report))
     return build(report, None if bundle is None else lambda left: slim(bundle, left), limit)
 

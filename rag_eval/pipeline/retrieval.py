@@ -2,7 +2,7 @@
 
 External strategies are asked or read, and their units are placed in the corpus. A run is reused
 only when equal inputs are known to give equal answers. Files are identified by their hash, services
-and ports by the version that they state. Every run repeats a run with a failed query.
+and ports by the version that they state. A run with a failed query is never reused.
 """
 
 import contextlib
@@ -90,7 +90,7 @@ def stability_embedding(config: GoldSetConfig) -> Embedding:
 class OpenIndex:
     """The admitted chunks and one ready strategy per name, without external strategies.
 
-    Opening costs nothing until a stage searches.
+    Vectors and terms are loaded when a stage first needs them.
     """
 
     def __init__(self, evaluation: Evaluation, admitted: AdmittedChunks) -> None:
@@ -167,12 +167,13 @@ def batch_of(
     """
     base = config.base_of(spec)
     source = None if base.embeds_with is None else opened.index.source(base.embeds_with)
-    # The second retriever: by vectors for a lexical strategy, else BM25.
+    # The second retriever uses vectors for a lexical strategy, and BM25 for all others.
     if base.second == "bm25":
         terms = opened.table.query_terms(texts)
         other = bm25s_engine(opened.index).search(terms, SECOND_DEPTH)
     else:
-        # A file of vectors only has the wordings of the gold set. No other wording is ranked here.
+        # A file of vectors only has the wordings of the gold set. `can_be_asked` excludes other
+        # texts.
         second = opened.index.source(stability_embedding(config))
         vectors = second.query_vectors(texts)
         other = ExactSearch(second.chunk_vectors()).search(vectors, SECOND_DEPTH)
@@ -194,9 +195,10 @@ def batch_of(
 # ---- Units of external retrievers: levels at which they can be judged, and their gold spans.
 
 PLACED_SHARE = 0.95
-"""Share of the retrieved units that need a place (or section) before that level is measured.
+"""Least share of the retrieved units with a section, or with a place for the span level.
 
-A unit without a place counts as a miss at that level.
+A level with a smaller share is not measured. At a measured level, a unit without a section or place
+counts as a miss.
 """
 UNPLACED = "nothing was retrieved that the corpus knows, so nothing has a {what}"
 TOO_FEW_PLACED = (
@@ -363,7 +365,8 @@ def _time_strategy(
         seed=config.seeds[0],
     )
     options, times = RetrievalOptions(top_k=LATENCY_TOP_K), []
-    # The batch counted the errors of an outside reranker. Callers wait for failed calls too.
+    # Ignore errors of an outside reranker, because the batch counted them. Failed calls are timed,
+    # because callers wait for them too.
     foreign: tuple[type[Exception], ...] = (Exception,) if strategy.reranks_outside else ()
     # The first call pays for lazy loading.
     for text in [texts[0], *_spread(texts, work.settings.latency_queries)]:
@@ -383,7 +386,10 @@ def _mean_tokens(texts: Sequence[str]) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class _Replies:
-    """Replies of an external source to all wordings. Equal inputs repeat lasting replies."""
+    """Replies of an external source to all wordings.
+
+    `is_lasting` says whether equal inputs are known to give equal replies.
+    """
 
     outcomes: Sequence[Outcome]
     version: str | None
@@ -565,8 +571,8 @@ class IterativeStrategy(ReadyStrategy):
     """A ready strategy that searches in rounds of expansion.
 
     `spec` is the configuration of the base, so the port serves this strategy as that kind. The
-    calibrator `steered_by` steers the rounds; the heuristic does without one. The gold set, if any,
-    gives the known groups of its wordings.
+    calibrator `steered_by` steers the rounds. Without a calibrator, the heuristic steers them. The
+    gold set, if any, gives the known groups of its wordings.
     """
 
     def __init__(
@@ -614,7 +620,7 @@ class IterativeStrategy(ReadyStrategy):
     ) -> Ranking:
         """Rank chunks for each query as `ReadyStrategy.search` does.
 
-        Questions with an untrusted retrieval are expanded.
+        Questions with a retrieval confidence below `min_recall` are expanded.
         """
         config = self._evaluation.config
         k = config.uncertainty.k
@@ -692,7 +698,7 @@ class IterativeStrategy(ReadyStrategy):
 def _groups_of_wordings(gold: GoldVariants | None, known: Mapping[str, str]) -> dict[str, str]:
     """Map each wording of the gold set to its group.
 
-    With the group, no wording is judged by a fit that saw its outcome.
+    The group selects a fit that saw no outcome of the wording.
     """
     if gold is None:
         return {}
@@ -755,7 +761,7 @@ class CorpusIndex(Result):
 def identity_of(
     evaluation: Evaluation, admitted: AdmittedChunks, spec: Strategy, steered_by: str | None = None
 ) -> Identity:
-    """Derive the name of a strategy's index and model from the inputs, before indexing.
+    """Derive a strategy's index hash and embedding model from the inputs, before indexing.
 
     `steered_by` is the calibrator of an iterative strategy; None looks up the accepted one.
     """
@@ -786,7 +792,7 @@ def identity_of(
 
 
 def _stated_index(evaluation: Evaluation, spec: External) -> Mapping[str, object]:
-    """Return what an opened source states about its index. Only a port in this process does so."""
+    """Return what a port in this process states about its index; empty for all other sources."""
     if spec.files():
         return {}
     source = evaluation.sources.open(spec)
@@ -892,7 +898,7 @@ def _keep_vectors(
 
 
 def _drop_unused(opened: OpenIndex, models: Iterable[str], seeds: Sequence[int]) -> list[str]:
-    """Remove collections of earlier fits and chunks of the models in use.
+    """Remove collections of the models in use that belong to earlier fits or earlier chunks.
 
     Collections of other models may belong to another choice of strategies, so they stay.
     """
@@ -928,7 +934,7 @@ class RestatedPassages(Result):
         return pairs[pairs["severity"] == "blocked"]
 
     def codes(self, n_chunks: int) -> IntArray:
-        """`variant * n_chunks + chunk` of every blocked pair."""
+        """Return `variant * n_chunks + chunk` for every blocked pair."""
         pairs = self.blocked
         query, chunk = (pairs[name].to_numpy(dtype=np.int64) for name in ("query", "chunk"))
         return np.asarray(query * n_chunks + chunk, dtype=np.int64)
@@ -973,7 +979,7 @@ def _vouched(facts: pd.DataFrame) -> BoolArray | None:
 
 
 def query_guard(config: GoldSetConfig, admitted: AdmittedChunks) -> QueryGuard | None:
-    """Make the guard of a `RetrievalService` over the admitted chunks; None when it is off."""
+    """Make the guard of a `RetrievalService` over the admitted chunks; None without quarantine."""
     if not config.trust.quarantine:
         return None
     facts = admitted.facts
@@ -986,8 +992,8 @@ def withheld_chunks(
 ) -> Withheld:
     """Find the chunks that retrieval withholds from each question.
 
-    Evidence search uses this to leave out the same chunks. Quarantine withholds chunks that restate
-    any wording of the question. The trust filter withholds chunks under the threshold.
+    Evidence search leaves out these chunks, too. Quarantine withholds chunks that restate any
+    wording of the question. The trust filter withholds chunks under the threshold.
     """
     of_question: dict[str, frozenset[int]] = {}
     if config.trust.quarantine:
@@ -1201,10 +1207,10 @@ def own_strategy(work: Work) -> Strategy:
 def identify_run(
     work: Work, admitted_chunks: AdmittedChunks, gold_variants: GoldVariants, **_: Result
 ) -> object:
-    """Identify what decides a run besides its inputs.
+    """Identify the causes of a run besides its inputs.
 
-    This is the calibrator that steers the rounds, or the statement of an outside source. Every run
-    asks a source without a version again.
+    Returns the index hash, which covers the calibrator that steers rounds, and the embedding model
+    or the version of a service. AGAIN for a source that states no version.
     """
     spec = own_strategy(work)
     identity = identity_of(work.evaluation, admitted_chunks, spec)
@@ -1361,7 +1367,7 @@ def unit_verdicts(
     met = _overlapping(units, corpus_chunks.chunks, evidence)
     for unit, verdict, codes in zip(met["unit"], met["verdict"], met["reasons"], strict=True):
         mark(unit, verdict, codes)
-    # A person allowed this text. The loop above judged the other chunks that it overlaps.
+    # Do not screen text that a person allowed. The loop above covers the other overlapping chunks.
     is_allowed = np.array([ALLOWED in codes for codes in reasons], dtype=bool)
     texts, returned = (units[name].to_numpy(dtype=object) for name in ("text", "returned"))
     foreign = np.flatnonzero((units["chunk"] < 0).to_numpy() & (texts != "") & ~is_allowed)

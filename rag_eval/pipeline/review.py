@@ -174,9 +174,10 @@ def held_back(evaluation: Evaluation, *, warnings: bool = False) -> HeldBack:
 
 
 def _with_restated(evaluation: Evaluation) -> tuple[pd.DataFrame, str]:
-    """Return the trust of all chunks with marks for chunks withheld at retrieval, and a note.
+    """Return the trust of all chunks, and a note.
 
-    The note gives a reason when chunks that restate a question are not marked.
+    Chunks that restate a question have the verdict `at retrieval`. The note gives a reason when
+    these chunks are not marked, else it is empty.
     """
     frame = evaluation.runner.get(EvidenceTrust).trust
     try:

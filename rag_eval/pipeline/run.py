@@ -21,7 +21,7 @@ from rag_eval.storage.artifacts import Artifact, home_lock, sweep
 # ---- Whole evaluations in one process without Dagster: the same stages in the same order.
 
 ANOTHER_HOME_S = 3600.0
-"""Age after which a half-written report no longer belongs to a run under another home."""
+"""Age in seconds at which a half-written report is removed. A run may still write a younger one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,8 +29,9 @@ class Outcome:
     """The result of one evaluation.
 
     `folder` holds the report's files. `failed` are the ids of the required gates that did not pass.
-    `seconds` leaves MLflow out. `mlflow_run` is None after a failure, and `mlflow_error` gives the
-    reason without user and password of the address. `trace_error` says why there are no traces.
+    `seconds` is the duration without MLflow. `mlflow_run` is None after a failure. `mlflow_error`
+    gives the reason without user and password of the address. `trace_error` says why there are no
+    traces.
     """
 
     gold_set: str
@@ -67,7 +68,7 @@ def evaluate(evaluation: Evaluation) -> Outcome:
 
 
 def evaluate_all(evaluations: Sequence[Evaluation], settings: Settings) -> list[Outcome]:
-    """Evaluate several gold sets in sequence while holding the home.
+    """Evaluate several gold sets in sequence under one lock of the home.
 
     The primary gold set runs last, so that its report is the newest. The top of the folder of
     reports shows only the complete primary gold set.
@@ -117,7 +118,7 @@ def validate_file(path: Path, live: LiveIndex | None = None) -> FileVerdicts:
 
     Notes
     -----
-    Content of the file never raises. Broken lines and an unreadable file are `problems`.
+    No content of the file raises an error. Broken lines and an unreadable file are `problems`.
 
     Raises
     ------

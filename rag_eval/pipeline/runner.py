@@ -29,9 +29,9 @@ from rag_eval.storage.hashing import canonical_json, digest
 AGAIN: Final = "again"
 """Value of `Stage.outside` when equal inputs may give different results."""
 SETTINGS: Final = "settings."
-"""Prefix of the settings that a stage reads."""
+"""Prefix of the settings in `Stage.reads`."""
 STRATEGY: Final = "strategy"
-"""Read by a stage of one strategy: the configuration entry of that strategy."""
+"""Name in `Stage.reads` for the configuration entry of the stage's own strategy."""
 
 
 class Part:
@@ -42,7 +42,7 @@ class Part:
     ending
         `.parquet`, `.npy` or `.json`; empty for a part with a file name of its own.
     file
-        Name of that file.
+        File name of a part with an empty `ending`.
     volatile
         Whether the part is left out of the identity of the result, such as a duration.
     optional
@@ -350,13 +350,13 @@ class Node:
     strategy: str = ""
 
     def __str__(self) -> str:
-        """Name it in a message, a key or a file."""
+        """Return the name of the node in messages, keys and files."""
         return f"{self.name}.{self.strategy}" if self.strategy else self.name
 
 
 @dataclasses.dataclass(frozen=True)
 class Made:
-    """The runner's record of one node. `seconds` leaves the inputs out."""
+    """The runner's record of one node. `seconds` is the duration without making the inputs."""
 
     node: Node
     stage: Stage
@@ -462,7 +462,7 @@ class Runner:
         return found
 
     def result(self, node: Node) -> Result:
-        """Return the result of a node, made here, recorded before, or made now.
+        """Return the result of a node. It was made here, is made now, or comes from the record.
 
         Raises
         ------

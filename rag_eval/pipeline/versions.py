@@ -36,7 +36,7 @@ DISTRIBUTIONS: Final = {
 }
 """Distributions whose name differs from the module."""
 BENEATH: Final = {"ir_measures": ("pytrec-eval-terrier",)}
-"""Distributions that compute for a library."""
+"""Library -> other distributions that compute the results of the library."""
 NOT_COMPUTING: Final = frozenset(
     "cryptography dagster httpx jinja2 markupsafe mlflow openai psycopg pydantic"
     " pydantic_settings rich sqlalchemy starlette threadpoolctl tomlkit typer uvicorn yaml".split()
@@ -46,7 +46,7 @@ PASSIVE: Final = frozenset(
     "cache cached_property contextmanager dataclass dataclass_transform final lru_cache"
     " overload runtime_checkable".split()
 )
-"""Decorators without registration. Other decorated definitions count with their module."""
+"""Decorators that register nothing. A definition with another decorator counts with its module."""
 IN_THE_KEY: Final = frozenset(
     {
         (f"{PACKAGE}.core.config", "GoldSetConfig"),
@@ -55,7 +55,7 @@ IN_THE_KEY: Final = frozenset(
         (f"{PACKAGE}.pipeline.runner", "Work"),
     }
 )
-"""Classes that are not followed, because the key of a stage has the values that it reads."""
+"""Classes that a version leaves out, because the key of a stage has the values read from them."""
 MAX_NAME: Final = 200
 _FINDS_DATA: Final = re.compile(r"\b(__file__|resources|PackageLoader|package_data)\b")
 _IMPORT_PATH: Final = re.compile(rf"{PACKAGE}(\.[a-z_][a-z0-9_]*|\.\*)+")
@@ -139,7 +139,7 @@ class _Statement(ast.NodeTransformer):
         return self._scope(node)
 
     def _scope(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> ast.AST:
-        """Visit a function. Names that it binds itself do not refer to the module."""
+        """Visit a function. Names that the function binds do not refer to the module."""
         outside, self.uses = self.uses, set()
         bound = {part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)}
         bound |= {
@@ -392,7 +392,10 @@ class Versions:
         return [(module, at) for at in range(len(self._module(module)["statements"]))]
 
     def _own(self, module: str) -> dict[str, list[Definition]]:
-        """Map names to definitions of a module. The empty name has those that count with it."""
+        """Map names to definitions of a module.
+
+        The empty name has the definitions that count whenever the module is reached.
+        """
         if module not in self._defines:
             names: dict[str, list[Definition]] = {"": []}
             for at, part in enumerate(self._module(module)["statements"]):
@@ -423,7 +426,7 @@ class Versions:
         return self._defined(module, name) if module in self._sources else []
 
     def _find_modules(self, about: Mapping[str, Any]) -> Iterator[str]:
-        """Find the modules that strings name, after filling in patterns."""
+        """Find the modules whose names match the strings of a definition as patterns."""
         for pattern in about["modules"]:
             yield from fnmatch.filter(self._sources, pattern)
 
@@ -497,7 +500,7 @@ def shared_versions(home: Path) -> Versions:
 
 @functools.cache
 def library_version(name: str) -> str:
-    """Return installed versions of a library and its `BENEATH`; empty without one."""
+    """Return installed versions of a library and its `BENEATH`; empty when none is installed."""
     found = []
     for distribution in (DISTRIBUTIONS.get(name, name), *BENEATH.get(name, ())):
         with contextlib.suppress(metadata.PackageNotFoundError):
