@@ -33,10 +33,10 @@ VOLATILE: Final = frozenset(
     "cacheHitRate cacheHitRate_reason calibration code content_hash drift embeddings history "
     "previous previous_reason reused run_id timestamp uncertainty vector_store".split()
 )
-"""Top-level keys that say when, with which calibrators, by which code and how fast."""
+"""Top-level keys that may differ between two runs on equal inputs."""
 
 IDS = frozenset({"query_id", "hash", "index_hash", "chunks_hash", "version", "file"})
-"""Keys whose values name something and are left as they are."""
+"""Keys whose values are names, which are never masked."""
 MAX_PROBLEM_CHARS = {
     "found": SNIPPET_CHARS,
     "message": 2 * SNIPPET_CHARS,
@@ -54,7 +54,7 @@ def _leave_out(part: Mapping[str, Any], names: Container[str]) -> Open:
 def stable_part(report: Mapping[str, Any]) -> Open:
     """Leave out everything that may differ between two runs on equal inputs.
 
-    Of a gate on a figure that may differ, only what was asked stays.
+    A gate on a figure that may differ keeps only `id`, `required` and `accepted`.
     """
     part = _leave_out(report, VOLATILE)
     part["strategies"] = [
@@ -76,12 +76,12 @@ def _stable_gate(gate: Mapping[str, Any]) -> Open:
 
 
 def content_hash(report: Mapping[str, Any]) -> str:
-    """Hash of what was found; equal for equal inputs, whatever the time and the caches."""
+    """Hash the results of a report; equal for equal inputs, at any time and with any cache."""
     return digest(stable_part(report), 64)
 
 
 def outgoing_body(body: Mapping[str, Any]) -> Open:
-    """Mask every text of a report, and cut what a warning about the gold set quotes."""
+    """Mask every text of a report, and shorten the quotes in warnings about the gold set."""
     masked: Open = masked_tree(dict(body), IDS)
     gold: Any = masked.get("gold", {})
     for warning in gold.get("warnings", ()):
@@ -92,7 +92,7 @@ def outgoing_body(body: Mapping[str, Any]) -> Open:
 
 
 def finish(body: Mapping[str, Any], now: dt.datetime) -> Report:
-    """Make the report of everything that was found, with its hash, id and time.
+    """Make the report of a run from its results, with hash, run id and time.
 
     `now`: time of the run, with a time zone.
     """
@@ -112,9 +112,9 @@ def finish(body: Mapping[str, Any], now: dt.datetime) -> Report:
 
 
 def dumps(report: Mapping[str, Any]) -> str:
-    """JSON as files hold it: sorted keys, two spaces, LF, no NaN.
+    """Write JSON for a file: sorted keys, indent of two spaces, LF, no NaN.
 
-    Characters that a terminal would act on are escaped, so that the file may be printed.
+    Characters that a terminal would act on are escaped, so that printing the file is safe.
     """
     text = json.dumps(report, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False)
     return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match.group()):04x}", text) + "\n"
@@ -127,11 +127,11 @@ def dumps(report: Mapping[str, Any]) -> str:
 class OutgoingQuote:
     """The reported part of a citation.
 
-    `text`: the quote, or its beginning and an ellipsis; empty where it quotes nothing, or nothing
-    more of its source may stand here.
-    `chars`: characters of the whole quote where `text` is not the whole; else None.
-    `source_url`: address of what is cited; None where it is no evidence.
-    `doc_id`: as cited; what is no evidence may be any text and is a snippet of it.
+    `text`: the quote, or its beginning and an ellipsis; empty for a citation without a quote,
+    or when the report may show no more of the source.
+    `chars`: number of characters of the whole quote if `text` is shorter; else None.
+    `source_url`: address of the cited evidence; None if the citation names no evidence.
+    `doc_id`: as cited; a masked snippet if the citation names no evidence.
     """
 
     text: str
@@ -141,14 +141,14 @@ class OutgoingQuote:
 
     @property
     def fields(self) -> Open:
-        """`quote`, and `quote_chars` where it is cut."""
+        """Fields of a report: `quote`, and `quote_chars` if the quote is cut."""
         return {"quote": self.text, **({} if self.chars is None else {"quote_chars": self.chars})}
 
 
 class Outgoing:
-    """One answer as others may see it.
+    """One answer as a report may show it: masked, with short quotes.
 
-    `answer`: as the home has it.
+    `answer`: the answer in the home, unmasked.
     """
 
     def __init__(self, answer: Answer) -> None:
@@ -167,10 +167,10 @@ class Outgoing:
         ]
         left = uncopied(masked_with(answer.text, self._known), self._sources)
         self.text = left.text
-        """The answer's text."""
+        """Masked text of the answer without long copies of the evidence."""
         self._used = dict(left.used)
         self.quotes = tuple(self._quote(place) for place in range(len(answer.citations)))
-        """One for each citation, in order."""
+        """Reported part of each citation, in the order of the answer."""
 
     def cut_copies(self, text: str) -> str:
         """Mask any other text about the question, and cut its copies of the evidence."""
@@ -181,7 +181,7 @@ class Outgoing:
         return snippet(masked_with(text[:MAX_READ_CHARS], self._known), limit)
 
     def names(self, place: int) -> tuple[str, ...]:
-        """Ids and revision of the cited evidence, which are shown as they are."""
+        """Return the ids and the revision of the cited evidence, which are never masked."""
         span = self._answer.citations[place]
         if not 0 <= span.evidence < len(self._answer.evidence):
             return ()
@@ -213,9 +213,10 @@ class Outgoing:
         return max(0, SNIPPET_CHARS - 1 - self._used.get(doc_id, 0))
 
     def _stands(self, quote: str) -> int:
-        """Count the characters at the start of a quote that the text shows already.
+        """Count the first characters of a quote that the answer's text already shows.
 
-        They count once, and at most a snippet of them. A few letters are no copy.
+        These characters do not use up the room of the source again. The count is at most
+        SNIPPET_CHARS. It is 0 below SHORTEST characters, unless the text shows the whole quote.
         """
         low, high = 0, min(len(quote), SNIPPET_CHARS)
         while low < high:
@@ -225,7 +226,7 @@ class Outgoing:
 
 
 def outgoing_record(record: Mapping[str, Any], outgoing: Outgoing, place: int) -> Open:
-    """Make a line of citations.jsonl of the citation at `place` of an answer: masked, quote cut.
+    """Make the line of citations.jsonl for the citation at `place`: masked, with a short quote.
 
     A user's system may state any text under any key, so copies of evidence are cut in all of them.
     """
@@ -251,7 +252,7 @@ def _outgoing_value(value: Any, outgoing: Outgoing) -> Any:
 def outgoing_row(
     row: Mapping[str, Any], outgoing: Outgoing | None, texts: Sequence[str] = ("messages", "reply")
 ) -> Open:
-    """A row about a question, masked; the texts that may copy its evidence are cut."""
+    """Mask a row about a question, and cut copies of its evidence in the fields `texts`."""
     found: Open = masked_tree(dict(row))
     for name in texts:
         value = row.get(name)

@@ -1,7 +1,8 @@
 """The MLflow record of an evaluation: one parent run, and one child run for each strategy.
 
-The corpus and the gold set are its inputs, the files of the report its artifacts. The report is on
-disk before this starts, so that no failure here loses it. The only file that imports mlflow.
+The inputs of the parent run are the corpus and the gold set. Its artifacts are the files of the
+report. The report is on disk before the record starts, so that no failure here loses the report. No
+other file imports mlflow.
 """
 
 import contextlib
@@ -24,7 +25,7 @@ EXPERIMENT = "rag_eval"
 MAX_PARAM = 500
 PER_QUESTION = "per-question.json"
 KIND = {"mlflow.experimentKind": "custom_model_development"}
-"""Makes the MLflow UI open on runs and their metrics, not on traces, of which there are none."""
+"""Tag that opens the MLflow UI on runs and metrics, because the experiment has no traces."""
 _SQLITE = "sqlite:///"
 
 
@@ -37,7 +38,7 @@ def _known(figures: Mapping[str, float | None]) -> dict[str, float]:
 
 
 def strategy_metrics(entry: StrategyPart, level: Level) -> dict[str, float]:
-    """Collect the metrics of one strategy under names that MLflow accepts; nulls left out."""
+    """Collect the metrics of one strategy under names that MLflow accepts; leave nulls out."""
     found: dict[str, float | None] = {
         f"latency_{name}_ms": getattr(entry.latency_ms, name) for name in ("p50", "p95", "p99")
     }
@@ -122,9 +123,9 @@ def _tags(report: Report, extra: Mapping[str, str]) -> dict[str, str]:
 
 
 def _make_store(uri: str) -> None:
-    """Make a SQLite store that is not there yet, beside its place, then rename it.
+    """Make a missing SQLite store in a temporary folder, then move the store to its place.
 
-    MLflow needs seconds for its tables, and never mends a store whose making was killed.
+    MLflow needs seconds to make its tables, and cannot repair a store that is only half made.
     """
     from mlflow import MlflowClient
 
@@ -139,7 +140,7 @@ def _make_store(uri: str) -> None:
 
 
 def _log_table(client: "MlflowClient", run_id: str, columns: Mapping[str, Sequence[Any]]) -> None:
-    """Log the artifact and tag of MLflow's log_table, which warns under pandas 3."""
+    """Log the artifact and the tag that MLflow's log_table makes, which warns under pandas 3."""
     rows = [list(row) for row in zip(*columns.values(), strict=True)]
     client.log_text(run_id, json.dumps({"columns": list(columns), "data": rows}), PER_QUESTION)
     client.set_tag(
@@ -159,7 +160,7 @@ def record(
 ) -> str:
     """Write the record and return the parent's run id.
 
-    `gold_set`: one MLflow experiment each.
+    `gold_set`: name of the gold set; each gold set has an MLflow experiment.
     `uri`: tracking address.
     `files`: files that become artifacts of the parent run.
     `artifacts`: folder of artifacts for a local tracking store; a server has its own.
@@ -168,7 +169,7 @@ def record(
     """
     os.environ.setdefault("MLFLOW_ENABLE_ASYNC_LOGGING", "false")
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    # It logs a traceback of what it raises anyway.
+    # This logger prints a traceback for errors that are raised as well.
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     from mlflow import MlflowClient
 
@@ -216,7 +217,7 @@ def record(
 def _started_run(
     client: "MlflowClient", experiment_id: str, name: str, parent: str = ""
 ) -> Iterator[str]:
-    """Start a run, give its id, and end it with the status that it earned."""
+    """Start a run, yield its id, and end the run as FINISHED, or as FAILED after an error."""
     tags = {"mlflow.parentRunId": parent} if parent else None
     run_id: str = client.create_run(experiment_id, run_name=name, tags=tags).info.run_id
     status = "FAILED"

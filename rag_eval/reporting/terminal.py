@@ -38,9 +38,9 @@ STATUS_STYLE: Final = {"pass": "green", "fail": "red", "insufficient_evidence": 
 def interval(
     value: float | None, low: float | None, high: float | None, sign: str = "", digits: int = 2
 ) -> str:
-    """Write a figure with its interval; a dash where nothing was scored.
+    """Write a figure with its interval; a dash for None.
 
-    `sign` is "+" for differences. `digits` are those of the bounds.
+    `sign` is "+" for differences. `digits` is the number of decimals of the bounds.
     """
     if value is None:
         return "-"
@@ -99,7 +99,7 @@ def make_table(
 
 
 def print_parts(console: "Console", parts: Iterable["str | Table"]) -> None:
-    """Print tables, and lines as they are: no markup is read, and no line is broken."""
+    """Print tables and lines; lines are neither wrapped nor read as markup."""
     for part in parts:
         if isinstance(part, str):
             console.print(part, markup=False, highlight=False, soft_wrap=True)
@@ -231,7 +231,7 @@ _ANSWER_ROWS: Final = {
     **dict.fromkeys(("coverage", "groundedness", "abstention_rate"), "questions"),
     **dict.fromkeys(("refused_answerable", "failure_rate"), "questions"),
 }
-"""Measures of answers that are shown, and the unit of their denominators."""
+"""Shown measures of answers, and the unit of the denominator of each measure."""
 
 
 def _answers(report: Report) -> Parts:
@@ -350,7 +350,7 @@ def _changes(report: Report) -> Parts:
 
 
 def describe_baseline(gates: Sequence[GatePart]) -> Iterator[str]:
-    """Say which run the regression gates hold this one against, and what else differs."""
+    """Say which run the regression gates compare with this run, and which inputs differ."""
     held = [gate.evidence for gate in gates if "baseline_run" in gate.evidence]
     if not held:
         return
@@ -377,7 +377,7 @@ def gates_table(gates: Sequence[GatePart]) -> "Table":
         figure = interval(value, low, high)
         if "baseline_run" in evidence and "value" in evidence:
             figure = f"diff. {interval(value, low, high, '+')}"
-            if "relative_drop" in evidence:  # two lines fit a narrow terminal
+            if "relative_drop" in evidence:  # Two lines fit a narrow terminal.
                 figure = f"drop {evidence['relative_drop']:.3f}\n{figure}"
         rows.append(
             [
@@ -494,7 +494,7 @@ def _describe_rounds(name: str, rounds: IterativeAccount) -> str:
 
 
 def describe_feedback(name: str, feedback: Feedback) -> Iterator[str]:
-    """Say what users said of a strategy's retrievals, and what is to be audited."""
+    """Describe the feedback of users on a strategy, and the claims to audit."""
     name, earlier, against = quoted(name), feedback.earlier, feedback.contradicts_gold
     if feedback.n_claims:
         yield f"{name}: {_feedback_counts(feedback)}"
@@ -543,9 +543,9 @@ def show_outcome(
     *,
     page: bool = True,
 ) -> None:
-    """Print a fresh report, where its files are, and what to type next.
+    """Print a new report, the places of its files, and the next commands.
 
-    `command` starts the command line for this person; `page` says whether the run wrote a page.
+    `command` is how this user starts the command line. `page`: whether the run wrote a page.
     """
     console.print()
     show_report(console, report)
@@ -627,7 +627,7 @@ def show_calibration(console: "Console", calibrated: Any) -> None:
 def _describe_calibration(
     name: str, entry: StrategyCalibration, claims: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Say of one strategy what the tables of a calibration do not."""
+    """Yield the facts about one strategy that the tables of a calibration leave out."""
     label = quoted(name)
     if unmet := entry.unmet_conditions:
         why = "; ".join(
@@ -661,7 +661,7 @@ def _describe_calibration(
 
 
 def _describe_traffic(claims: Mapping[str, Any]) -> Iterator[str]:
-    """Say how many claims were counted in, and how many were left out and why."""
+    """Say how many claims of production traffic counted, and how many were left out and why."""
     words = "claims of production traffic"
     if claims["counted"]:
         yield f"{claims['counted']} {words} counted in"

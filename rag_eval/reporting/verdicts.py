@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 MAX_TEXT, MAX_EVIDENCE = 200, 1000
-_MAX_COUNT = 10**15  # a larger whole number is not a count, and may be too large for a float
-_DEPTH, _MAX_ITEMS = 2, 5  # levels of nested evidence, and items of a list, that are shown
+_MAX_COUNT = 10**15  # A larger integer is no count, and may overflow a float.
+_DEPTH, _MAX_ITEMS = 2, 5  # shown levels of nested evidence, and shown items of a list
 
 Outcome = Literal["pass", "failure", "warning", "note"]
-"""A required gate that did not pass is a failure. An advisory one is a warning or a note."""
+"""A required gate that did not pass is a failure. An advisory gate is a warning or a note."""
 
 _NOT_TEXT = re.compile(
     r"[\u061c\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ud800-\udfff\ufe00-\ufe0f\uffa0\ufff0-\uffff\U000e0000-\U000e0fff]"
@@ -103,7 +103,7 @@ class VerdictRows:
 
 
 def verdict_rows(report: Report, gold_set: str | None = None) -> VerdictRows:
-    """Make the rows of a verdict; `gold_set` is the name that it is shown under."""
+    """Make the rows of a verdict; `gold_set` replaces the name in the report unless empty."""
     rows = sorted(map(_row, report.gates), key=lambda row: row.outcome != "failure")
     return VerdictRows(
         safe_text(gold_set or report.gold.name),

@@ -1,8 +1,9 @@
 """Dense retrieval: exact search, Chroma's store and its embedding functions.
 
-The last bits of a matrix product depend on its shape. The same query differs by about 1e-7 alone
-and in a batch, and two equal chunks can differ by their place. The product therefore only selects
-candidates, with a margin. Their scores are dot products of two vectors.
+The last bits of a matrix product depend on the shape of its matrices. Scores of one query differ by
+about 1e-7 between a query alone and a batch. Scores of two equal chunks can differ by their place.
+The product therefore only selects candidates, with a margin. The score of a candidate is a dot
+product of two vectors.
 """
 
 import contextlib
@@ -27,16 +28,16 @@ from rag_eval.storage.secrets import shown_service
 # ---- Exact vector search: a matrix product in blocks.
 
 BLOCK_BYTES = 32 * 2**20
-"""Memory for one block of scores."""
+"""Bytes of memory for one block of scores."""
 ERROR = 2 * float(np.finfo(np.float32).eps)
-"""Error bound of a cosine from the product by the root of the dimension: ten times the observed."""
+"""Error bound of a cosine from the product, per square root of d; ten times observed errors."""
 
 
 class ExactSearch:
     """Cosine similarity with every chunk.
 
-    `vectors` is float32 [n_chunks, d] with rows of unit norm, or zero for a chunk without any known
-    term, which is never retrieved.
+    `vectors` is float32 [n_chunks, d] with rows of unit norm. A chunk without any known term has
+    a zero row and is never retrieved.
     """
 
     def __init__(self, vectors: Float32Array) -> None:
@@ -80,7 +81,7 @@ class ExactSearch:
     def _best(
         self, queries: Float32Array, near: Float32Array, depth: int
     ) -> tuple[Int32Array, FloatArray]:
-        """Score the candidates that the product puts within reach of the best `depth`."""
+        """Score the chunks that may be among the best `depth`, given the error of the product."""
         width = min(depth + MARGIN, self.n_chunks)
         last = self.n_chunks - depth
         floor = np.partition(near, last, axis=1)[:, last] - self._slack
@@ -93,7 +94,7 @@ class ExactSearch:
         for query, vector in enumerate(queries):
             chosen = within[query].nonzero()[0]
             count = len(chosen)
-            if count > width:  # Rarely, more than MARGIN chunks are as good as the last one.
+            if count > width:  # Rarely, more than MARGIN further chunks tie with the last.
                 crowded[query] = chosen
                 continue
             candidates[query, :count] = chosen
@@ -225,7 +226,7 @@ class ChromaStore:
         self._folder = folder if url is None else None
         if url is None:
             folder.mkdir(parents=True, exist_ok=True)
-            clear_unused(folder)  # of a killed run
+            clear_unused(folder)  # a killed run may have left memory there
             self._client: Any = chromadb.PersistentClient(path=str(folder), settings=settings)
             return
         parts = urlsplit(url)
@@ -253,7 +254,7 @@ class ChromaStore:
 
     @contextlib.contextmanager
     def _clearing(self) -> Iterator[None]:
-        """Clear the memory of this process from the files that Chroma writes in the block."""
+        """Zero the unused places of the graph files that Chroma writes within the block."""
         try:
             yield
         finally:
@@ -286,7 +287,7 @@ class ChromaStore:
         Parameters
         ----------
         name
-            Collection; one embedding model each.
+            Name of the collection. A collection holds vectors of one embedding model.
         ids, vectors, doc_ids
             Unique chunk ids, float32 [n, d] and documents, in insertion order.
         advance
@@ -375,7 +376,7 @@ class ChromaStore:
             only = None
             if allowed is not None:
                 wanted = [chunk for chunk, row in row_of.items() if allowed[row]]
-                # An id that the graph lacks, as of a zero vector, is an internal error of Chroma.
+                # Chroma fails on an id that the graph lacks, such as the id of a zero vector.
                 only = collection.get(ids=wanted, include=[])["ids"] if wanted else []
             for start in range(0, len(asked) if only is None or only else 0, BATCH):
                 batch = asked[start : start + BATCH]
@@ -396,11 +397,11 @@ class ChromaStore:
 # ---- Unused places of Chroma's graph files hold memory of this process, so they are set to zero.
 
 _HEADER = struct.Struct("<iQQQQ")
-"""Layout, offset of level 0, places there are, places in use, bytes of a place."""
+"""Fields: layout, offset of level 0, number of places, places in use, bytes of a place."""
 _HEADER_BYTES = 100
 _LAYOUT = 1
 _NORM_BYTES = 4
-"""A place of length.bin is one float32."""
+"""Bytes of a place of length.bin, which is one float32."""
 _PIECE = 1 << 20
 
 
@@ -458,7 +459,7 @@ def _clear(path: Path, start: int) -> int:
 
 
 class DenseStrategy(LocalStrategy):
-    """A kind that compares vectors."""
+    """Base class of the kinds that compare vectors."""
 
     embedding: Embedding = Embedding(model="lsa-256")
     search: Literal["exact", "approximate"] = "exact"
@@ -470,16 +471,16 @@ class DenseStrategy(LocalStrategy):
 
     @property
     def seed_matters(self) -> bool:
-        """Whether a graph is searched: its edges depend on the order of insertion."""
+        """Whether the strategy searches a graph, whose edges depend on the order of insertion."""
         return self.search == "approximate"
 
     @property
     def store_name(self) -> str:
-        """Name what holds the vectors."""
+        """Name of the store of the vectors: `chroma` or `exact`."""
         return "chroma" if self.search == "approximate" else "exact"
 
     def dense_hash(self, chunks_hash: str, model: str) -> str:
-        """Name the index of vectors."""
+        """Name the index of vectors by search, chunks, analyzer, model and library version."""
         name, library = {"exact": ("exact", "numpy"), "approximate": ("chroma-hnsw", "chromadb")}[
             self.search
         ]

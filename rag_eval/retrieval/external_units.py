@@ -35,9 +35,9 @@ UNITS = FrameSchema(
 )
 _CACHED_TEXTS = 512
 MAX_SEARCHED_CHARS = 200_000
-"""A longer text is searched exactly, and not with its white space evened out."""
+"""Longest text that is searched with single blanks for white space, in characters."""
 MAX_RETURNED_CHARS = 200_000
-"""Longest stored text of a source for one place in one ranking."""
+"""Longest stored text of a source for one place in one ranking, in characters."""
 
 
 class Even:
@@ -51,7 +51,7 @@ class Even:
         self._even = np.cumsum(lengths) - lengths
 
     def source(self, place: int) -> int:
-        """Return the character of the source that stands at a place of the even text."""
+        """Convert an offset in the even text to an offset in the source."""
         word = int(np.searchsorted(self._even, place, side="right")) - 1
         return int(self._source[word] + place - self._even[word])
 
@@ -59,7 +59,7 @@ class Even:
 def _other_words(given: str, stands: str) -> str:
     """Return the masked text of a source when it differs from the text of its place, else "".
 
-    Parts of the place's text, white space and masks are no difference.
+    A part of the place's text, other white space, and masks count as no difference.
     """
     if not given.strip() or given == stands:
         return ""
@@ -71,7 +71,7 @@ def _other_words(given: str, stands: str) -> str:
 
 
 _Key = tuple[object, ...]
-"""Equal keys are one unit. The first part names the kind of the key."""
+"""Key of a unit: items with equal keys are one unit. The first part names the kind of key."""
 
 
 class _Row(NamedTuple):
@@ -188,7 +188,7 @@ class Placer:
         return key, _Row(item.name, doc_id, section_id, start, end, -1, True, text)  # noqa: FBT003 - a row
 
     def _names(self, item: Item) -> tuple[int, int]:
-        """Rows of the document and the section that an item names; -1 for none."""
+        """Return the rows of the document and the section that an item names; -1 for none."""
         document, section = -1, -1
         for name in (item.doc_id, item.id):
             if document < 0 and name:
@@ -241,10 +241,10 @@ class Placed:
     """Rankings over the units of one source."""
 
     ranking: Ranking
-    """Rows are rows of `units`. A ranking holds each unit once, at its best place."""
+    """Ranking of rows of `units`; each unit occurs once, at its best place."""
     units: pd.DataFrame
     ran: npt.NDArray[np.bool_]
-    """[n]: wordings that the source was run on."""
+    """[n]: whether the source was run on the wording."""
 
 
 def place_all(outcomes: Sequence[Outcome], placer: Placer, depth: int) -> Placed:

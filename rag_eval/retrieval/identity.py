@@ -45,12 +45,12 @@ class ChunkTable:
 
     @functools.cached_property
     def terms(self) -> list[list[int]]:
-        """Term ids of each chunk; the corpus adds no further terms to the vocabulary."""
+        """Term ids of each chunk. The first use builds the vocabulary of the corpus."""
         return self.analyzer.index(self.texts)
 
     @functools.cached_property
     def n_terms(self) -> int:
-        """Size of the corpus vocabulary."""
+        """Number of terms in the corpus vocabulary."""
         return 1 + max((max(row) for row in self.terms if row), default=-1)
 
     @functools.cached_property
@@ -59,13 +59,13 @@ class ChunkTable:
         return list(self.analyzer.vocabulary)[: self.n_terms]
 
     def query_terms(self, queries: list[str]) -> list[list[int]]:
-        """Term ids of queries; ids at or above `n_terms` are unknown to the corpus."""
-        _ = self.n_terms  # the corpus learns its terms first
+        """Return the term ids of queries; the corpus lacks terms with ids at or above `n_terms`."""
+        _ = self.n_terms  # gives the terms of the corpus the lowest ids
         return self.analyzer.index(queries)
 
     @functools.cached_property
     def row_of(self) -> dict[str, int]:
-        """Chunk id -> row."""
+        """Row of each chunk id."""
         return {chunk: row for row, chunk in enumerate(self.chunk_ids)}
 
 

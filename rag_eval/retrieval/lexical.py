@@ -29,7 +29,7 @@ from rag_eval.storage.hashing import digest, library_versions
 Terms = Sequence[Sequence[int]]
 
 BLOCK_BYTES = 64_000_000
-"""Memory for the scores of the widened queries that are ranked together."""
+"""Bytes of memory for the scores of the widened queries that are ranked together."""
 
 
 class Bm25s:
@@ -49,7 +49,7 @@ class Bm25s:
         self._widened: ExpandedScores | None = None
 
     def search(self, queries: Terms, depth: int, allowed: BoolArray | None = None) -> Ranking:
-        """Rank chunks that share at least one term with the query; repeated terms count again.
+        """Rank chunks that share a term with the query; a repeated query term counts each time.
 
         At most `depth` chunks are ranked, and only those of the mask `allowed`.
         """
@@ -98,8 +98,8 @@ class Bm25s:
     ) -> Ranking:
         """Rank chunks that share at least one term, or the synonym of one, with the query.
 
-        `expansion` is in the ids of the analyzer that the chunks' ids come from. `ExpandedScores`
-        has the score.
+        `expansion` uses the term ids of the analyzer of the chunks. `ExpandedScores` computes the
+        scores.
         """
         width = min(depth, self.n_chunks)
         rows = np.full((len(queries), width), -1, dtype=np.int32)
@@ -129,7 +129,7 @@ class Bm25s:
 
 _EPSILON = 0.25
 _SMALLEST_K1 = 1e-9
-"""At k1 = 0 the library divides 0 by 0 and loses chunks. This k1 gives the same nine digits."""
+"""Replacement for k1 = 0, where the library divides 0 by 0; equal scores to nine digits."""
 
 
 class RankBm25:
@@ -173,7 +173,7 @@ class RankBm25:
 
 
 class LexicalStrategy(LocalStrategy):
-    """A kind that searches by terms."""
+    """Base class of the kinds that search by terms."""
 
     engine: Literal["bm25s", "rank-bm25"] = "bm25s"
     k1: float = Field(default=0.9, ge=0, le=10)
@@ -195,11 +195,11 @@ class LexicalStrategy(LocalStrategy):
 
     @property
     def synonyms(self) -> str | None:
-        """Name of the list of synonyms that questions are widened by."""
+        """Name of the list of synonyms that are added to questions."""
         return self.expand
 
     def lexical_hash(self, chunks_hash: str) -> str:
-        """Name the index of terms."""
+        """Name the index of terms by engine, chunks, analyzer, parameters and synonyms."""
         parameters: dict[str, float | str] = {"k1": self.k1, "b": self.b}
         if self.expand is not None:
             parameters["expand"] = f"{Expansion.load(self.expand).identity} {SCORING}"

@@ -1,6 +1,6 @@
-"""Rankings as arrays, and the one order: `(score desc, section_id asc, snippet_id asc)`.
+"""Rankings as arrays, and their order: `(score desc, section_id asc, snippet_id asc)`.
 
-Chunks stand sorted by (section_id, chunk_id), so the row number of a chunk is its tie-break. Scores
+Chunks are sorted by (section_id, chunk_id), so the row number of a chunk is its tie-break. Scores
 are rounded before they are compared, because the last bits of a sum depend on its batch.
 """
 
@@ -20,7 +20,7 @@ MARGIN = 16
 """Extra candidates fetched beyond the depth, so that ties at the cut are rarely cut apart."""
 
 _LAST = np.iinfo(np.int64).max
-"""Key of an empty place: it sorts behind every chunk."""
+"""Key of an empty place, which sorts behind every chunk."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Ranking:
     """Ranked chunks of n queries, [n, depth] each, best first."""
 
     rows: Int32Array
-    """Chunk rows; -1 where nothing more was retrieved."""
+    """Chunk rows; -1 in an empty place."""
     raw: FloatArray
     """The engine's own scores; 0 in an empty place."""
     norm: FloatArray
@@ -36,13 +36,13 @@ class Ranking:
     k_pos: Int32Array
     """Rank, from 1, before reranking and before the guard; 0 in an empty place."""
     rerank: FloatArray
-    """Score of the rerank step, NaN where none judged the chunk."""
+    """Score of the rerank step; NaN for a chunk that the step did not score."""
     candidates: npt.NDArray[np.int64]
-    """[n]: how many chunks the engine scored and could have ranked."""
+    """[n]: number of chunks that the engine scored and could have ranked."""
     failed: npt.NDArray[np.bool_] | None = None
-    """[n]: queries whose retrieval ended in an error; None stands for no failure."""
+    """[n]: whether the retrieval of the query failed; None if no query failed."""
     failure: str | None = None
-    """The first error."""
+    """Message of the first error; None if no query failed."""
 
     @property
     def has_chunk(self) -> npt.NDArray[np.bool_]:
@@ -50,7 +50,7 @@ class Ranking:
         return np.asarray(self.rows >= 0)
 
     def _map(self, change: Callable[[npt.NDArray[Any], float], npt.NDArray[Any]]) -> "Ranking":
-        """Change every array; `change` gets it with the value of an empty place."""
+        """Apply `change` to every array; its second argument is the value of an empty place."""
         return dataclasses.replace(
             self,
             rows=change(self.rows, -1),
@@ -111,9 +111,9 @@ def ranking(
 def order(
     rows: Int32Array, scores: FloatArray, depth: int, decimals: int = ROUNDING
 ) -> tuple[Int32Array, FloatArray]:
-    """Round scores, sort candidates [n, m] into the one order and keep the first `depth`.
+    """Round scores, sort candidates [n, m] into the order of rankings, and keep the first `depth`.
 
-    Score and row are packed into one integer, so that one sort settles both. Row -1 or score -inf
+    Score and row are packed into one integer, so that one sort orders by both. Row -1 or score -inf
     marks an empty place; such places come last.
     """
     scale = 10.0**decimals
@@ -175,13 +175,13 @@ def first_of_tied(dense: FloatArray, cut: float, depth: int) -> tuple[Int32Array
 
 
 def scale_by_top(scores: FloatArray) -> FloatArray:
-    """Divide non-negative scores by the query's best; 0 is the score of no match."""
+    """Divide non-negative scores by the best score of the query; an empty place gets 0."""
     top = np.where(np.isfinite(scores), scores, 0.0).max(axis=1, keepdims=True, initial=0.0)
     return np.where(np.isfinite(scores) & (top > 0), scores / np.where(top > 0, top, 1.0), 0.0)
 
 
 def scale_min_max(scores: FloatArray) -> FloatArray:
-    """Map a query's scores linearly: its best is 1 and its last candidate 0; all equal gives 1."""
+    """Scale the scores of a query linearly: the best to 1 and the last to 0; equal scores to 1."""
     finite = np.isfinite(scores)
     low = np.where(finite, scores, np.inf).min(axis=1, keepdims=True, initial=np.inf)
     high = np.where(finite, scores, -np.inf).max(axis=1, keepdims=True, initial=-np.inf)
@@ -195,13 +195,13 @@ def scale_min_max(scores: FloatArray) -> FloatArray:
 # ---- Hybrid fusion of two rankings: a weighted sum of normalised scores, or reciprocal ranks.
 
 FUSED_ROUNDING = 9
-"""Decimals of a fused score that count: the order of its two summands must not matter."""
+"""Decimals of a fused score that count, so that the order of the two summands has no effect."""
 
 
 def _merge(
     first: Ranking, second: Ranking, left: FloatArray, right: FloatArray, depth: int
 ) -> Ranking:
-    """Add the scores that both lists give a chunk, then sort."""
+    """Add the two scores of each chunk, then sort; a list without the chunk adds 0."""
     rows = np.concatenate([first.rows, second.rows], axis=1)
     parts = np.concatenate(
         [np.where(first.has_chunk, left, 0.0), np.where(second.has_chunk, right, 0.0)], axis=1
@@ -222,7 +222,7 @@ def _merge(
 def weighted(
     lexical: Ranking, vector: Ranking, *, alpha: float, beta: float, depth: int
 ) -> Ranking:
-    """Fuse rankings of the same queries by normalised scores, which stay in [0, 1]."""
+    """Fuse rankings of the same queries by weighted normalised scores; the result is in [0, 1]."""
     total = alpha + beta
     return _merge(
         lexical, vector, lexical.norm * (alpha / total), vector.norm * (beta / total), depth
@@ -230,7 +230,7 @@ def weighted(
 
 
 def reciprocal_rank(lexical: Ranking, vector: Ranking, *, k: int, depth: int) -> Ranking:
-    """Fuse rankings of the same queries by ranks."""
+    """Fuse rankings of the same queries by 1 / (k + rank), scaled to at most 1."""
     top = 2.0 / (k + 1)
     left, right = (1.0 / (k + np.maximum(part.k_pos, 1)) / top for part in (lexical, vector))
     return _merge(lexical, vector, left, right, depth)

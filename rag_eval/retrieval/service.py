@@ -45,9 +45,9 @@ class QueryGuard:
     chunks
         CHUNKS frame of the index.
     domains
-        Domain of each chunk's source.
+        Domain of the source of each chunk.
     vouched
-        bool [n_chunks]; None when the gold set names nobody to trust.
+        bool [n_chunks]: chunks of trusted sources; None when the gold set names no such sources.
     exempt
         bool [n_chunks]: chunks that a person allowed.
     """
@@ -108,7 +108,7 @@ _COLUMNS = ("chunk_id", "doc_id", "section_id", "start", "end", "tokens", "text"
 
 
 class Rank(NamedTuple):
-    """Scores and ranks (from 1) that a chunk was retrieved with."""
+    """Scores and ranks (from 1) of a retrieved chunk."""
 
     score_raw: float
     score_norm: float

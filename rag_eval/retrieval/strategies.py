@@ -25,7 +25,7 @@ T = TypeVar("T")
 POOL = 100
 """Fewest candidates that normalisation and fusion look at.
 
-The first ten are then the same whether ten or a hundred were asked for."""
+The first ten ranks are then equal for a depth of ten and of a hundred."""
 
 
 # ---- The rerank step: maximal marginal relevance over the vectors, or a reranker of a user.
@@ -34,7 +34,7 @@ BLOCK_BYTES = 64 * 2**20
 
 
 class Reranker(Protocol):
-    """Scores candidates anew. The settings map a name to an import path of such an object."""
+    """Scores candidates anew. The settings map the name of a reranker to its import path."""
 
     name: str
 
@@ -168,9 +168,9 @@ class StrategyIndex:
         self.chroma = chroma
         """The vector store; None until an approximate strategy or a sync needs it."""
         self.rerankers = dict(rerankers or {})
-        """Name -> import path of rerankers that gold sets may name."""
+        """Import path of each reranker that gold sets may name, by name."""
         self.prefix = prefix
-        """Start of the names of this corpus's collections."""
+        """Prefix of the names of all collections of this corpus."""
         self._engines: dict[str, Any] = {}
         self._sources: dict[str, EmbeddingSource] = {}
 
@@ -194,14 +194,14 @@ class StrategyIndex:
         return sum(source.use.embedded for source in self._sources.values())
 
     def rerank_source(self, spec: Strategy) -> EmbeddingSource | None:
-        """Return the embedding source of an MMR step: its own, else the strategy's, else LSA."""
+        """Return the embedding of an MMR step: of the step, else of the strategy, else LSA."""
         if spec.rerank is None or spec.rerank.kind != "mmr":
             return None
         own = spec.rerank.embedding or spec.embeds_with
         return self.source(own or Embedding(model="lsa-256"))
 
     def rerank_model(self, spec: Strategy) -> str:
-        """Name the embedding of a strategy's MMR step; empty where there is none."""
+        """Name the embedding of the MMR step of a strategy; empty without an MMR step."""
         source = self.rerank_source(spec)
         return source.model if source else ""
 
@@ -254,7 +254,7 @@ class Request:
 
     texts: list[str]
     depth: int
-    """At most this many chunks a text."""
+    """Largest number of chunks for each text."""
     seed: int = 0
     allowed: BoolArray | None = None
     """bool [n_chunks]: the chunks that may be ranked; None allows all."""
@@ -263,11 +263,11 @@ class Request:
 
 
 class LocalStrategy(Strategy):
-    """A kind that ranks chunks of this corpus."""
+    """Base class of the kinds that rank chunks of this corpus."""
 
     @abstractmethod
     def index_hash(self, chunks_hash: str, model: str) -> str:
-        """Name what the index is made from: the engine, a colon, and `digest` of the rest.
+        """Name the index by its inputs: the engine, a colon, and a `digest` of all other inputs.
 
         Equal hashes of exact engines give equal rankings.
         """
@@ -309,7 +309,7 @@ class ReadyStrategy:
     ) -> Ranking:
         """Rank chunks for each query and rerank them; options as in `Request`.
 
-        `strict` raises an outside reranker's error; without it that query counts as failed.
+        With `strict`, an error of a user's reranker is raised; else its query counts as failed.
         """
         step = self.spec.rerank
         pool = max(depth, POOL, step.depth if step else 0)

@@ -15,25 +15,25 @@ from rag_eval.corpus.analyzer import Analyzer
 from rag_eval.storage.hashing import digest
 
 NAMES = ("data-terms",)
-"""Lists that come with the package."""
+"""Names of the lists that come with the package."""
 
 SLACK = 2
-"""Number of other terms inside a phrase: "pull the number out" is "pull out"."""
+"""Number of other terms allowed inside a phrase: "pull the number out" is "pull out"."""
 
 Phrase = tuple[int, ...]
-"""Term ids of a listed phrase, stop words aside, or of a single term."""
+"""Term ids of a listed phrase without stop words, or of a single term."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Mean:
-    """A synonym of a word. All `terms` together count `weight` of the word."""
+    """A synonym of a phrase. All `terms` together count as `weight` times the phrase."""
 
     terms: Phrase
     weight: float
 
 
 class Entry(BaseModel):
-    """Terms of questions that also mean terms of documents, with the `weight` of the meaning."""
+    """An entry of a list: `terms` in a question also mean `means` in documents, with `weight`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -57,7 +57,7 @@ class Expansion:
     name: str
     version: int
     ignored: tuple[str, ...]
-    """Words without a subject. They count in a phrase and nothing alone."""
+    """Words without a subject. They count within a phrase, and are ignored alone."""
     entries: tuple[Entry, ...]
     identity: str
     """Name, version and content hash, which are part of an index_hash."""
@@ -110,7 +110,7 @@ class BoundExpansion:
                 self._having.setdefault(phrase[-1], []).append(phrase)
 
     def means(self, phrase: Phrase) -> tuple[Mean, ...]:
-        """List what exactly this phrase also means."""
+        """Return the synonyms of exactly this phrase; empty without any."""
         return self._means.get(phrase, ())
 
     def phrases(self, rows: Sequence[Sequence[int]]) -> list[list[Phrase]]:
@@ -128,7 +128,7 @@ class BoundExpansion:
         ]
 
     def _cut(self, row: Sequence[int]) -> list[tuple[tuple[int, ...], Phrase | None]]:
-        """Places in the question of each phrase, and the phrase; by first place."""
+        """Return (places in the question, phrase) by first place; None for a single term."""
         places: dict[int, list[int]] = {}
         for place, term in enumerate(row):
             places.setdefault(term, []).append(place)
@@ -157,7 +157,7 @@ class BoundExpansion:
 
 
 def _spans(phrase: Phrase, places: dict[int, list[int]]) -> list[tuple[int, ...]]:
-    """Places of a phrase in a question, for each occurrence of its first term that is close."""
+    """Find places of a phrase in a question, at most one for each occurrence of its first term."""
     spans = []
     for start in places[phrase[0]]:
         span = [start]
@@ -281,7 +281,7 @@ class ExpandedScores:
         return (scores.power(2) + weights.power(2) @ meant.power(2)).sqrt()
 
     def _together(self, means: Sequence[Phrase]) -> tuple[Any, npt.NDArray[np.float64]]:
-        """Scores of meanings, 0 where a chunk lacks one of its terms, and their mean idf."""
+        """Return scores of meanings (0 for a chunk without all terms) and their mean idf."""
         distinct = [tuple(dict.fromkeys(terms)) for terms in means]
         member = _entries(
             [(place, term, 1.0) for place, terms in enumerate(distinct) for term in terms],
@@ -305,7 +305,7 @@ def _csr(parts: Any, shape: tuple[int, int]) -> Any:
 
 
 def _entries(entries: Sequence[tuple[int, int, float]], shape: tuple[int, int]) -> Any:
-    """CSR of (row, column, value); equal places add up."""
+    """Make a CSR array of (row, column, value); values at equal places are added."""
     rows, columns, values = (
         np.array([entry[i] for entry in entries], dtype=kind)
         for i, kind in enumerate((np.int64, np.int64, np.float64))

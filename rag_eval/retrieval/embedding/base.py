@@ -9,27 +9,27 @@ import numpy.typing as npt
 from rag_eval.core.arrays import Float32Array
 
 Advance = Callable[[int], None]
-"""Called with the number of texts just embedded, for progress."""
+"""Callback for progress; its argument is the number of texts just embedded."""
 
 
 def no_advance(count: int) -> None:
-    """Report progress to nobody."""
+    """Ignore the progress."""
 
 
 class Embedder(Protocol):
-    """Embeds texts. One that embeds questions otherwise than documents has `embed_queries` too."""
+    """Embeds texts. `embed_queries` is optional, for models that embed questions differently."""
 
     model: str
-    """Names the model and everything that changes its vectors, such as the hash of a fit."""
+    """Name of the model with everything that changes its vectors, such as the hash of a fit."""
     dimensions: int
 
     def embed(self, texts: Sequence[str], advance: Advance = no_advance) -> Float32Array:
-        """Return float32 [n, dimensions], rows of unit norm; zero where no word is known."""
+        """Return float32 [n, dimensions], rows of unit norm; zero without a known word."""
         ...
 
 
 def lengths(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-    """Norms of rows, [n]; in float64, where squares of float32 neither overflow nor vanish."""
+    """Compute the norms of rows, [n], in float64; squares in float32 could overflow or vanish."""
     return np.asarray(np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64)))
 
 

@@ -19,12 +19,12 @@ from rag_eval.storage.hashing import canonical_json, digest, lines_hash, text_ha
 
 MAX_SEGMENTS = 32
 BLOCK = 8192
-"""Texts embedded between two writes."""
+"""Number of texts that are embedded between two writes."""
 
 
 @dataclasses.dataclass
 class CacheUse:
-    """Numbers of distinct texts that were needed, and of texts that had to be embedded."""
+    """Number of distinct texts that were needed, and how many of them were not in the cache."""
 
     needed: int = 0
     embedded: int = 0
@@ -72,7 +72,7 @@ class EmbeddingCache:
             except FileNotFoundError:  # Another process has merged the segment.
                 continue
             except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as bad:
-                set_aside(segment, f"{type(bad).__name__}: {bad}")  # its texts are embedded again
+                set_aside(segment, f"{type(bad).__name__}: {bad}")  # embeds its texts again
                 continue
             return segments
 
@@ -91,7 +91,7 @@ class EmbeddingCache:
         return key in self._rows
 
     def vectors(self, keys: Sequence[str]) -> Float32Array:
-        """Vectors of known text hashes, in their order."""
+        """Return the vectors of known text hashes, float32 [n, d], in the order of `keys`."""
         if len(self._vectors) > 1:
             self._vectors = [np.concatenate(self._vectors)]
         rows = np.fromiter((self._rows[key] for key in keys), dtype=np.int64, count=len(keys))

@@ -1,7 +1,7 @@
 """Latent semantic analysis: TF-IDF and a truncated SVD fitted on the corpus. Needs no download.
 
-Deerwester et al., JASIS 1990; tf is 1 + ln(tf), idf is smoothed as in scikit-learn, vectors are
-projections onto the right singular vectors.
+Source: Deerwester et al., JASIS 1990. tf is 1 + ln(tf), and idf is smoothed as in scikit-learn.
+Vectors are projections onto the right singular vectors.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ BLOCK = 8192
 
 
 def fit_hash(text_hashes: Sequence[str], dimensions: int) -> str:
-    """Identity of a fit: the texts in order, the analyzer, the size and the library."""
+    """Hash the inputs of a fit: texts in order, analyzer, dimensions, seed and library version."""
     return digest(
         [list(text_hashes), ANALYZER, dimensions, library_versions()["scikit-learn"], SVD_SEED], 16
     )
@@ -34,23 +34,23 @@ class LsaFit:
     terms: tuple[str, ...]
     idf: npt.NDArray[np.float64]
     components: Float32Array
-    """[d, n_terms]; d is at most the size asked for, the number of texts and that of terms."""
+    """[d, n_terms]; d is the least of wanted size, number of texts and number of terms."""
 
 
 def fit(documents: Sequence[Sequence[int]], terms: Sequence[str], dimensions: int) -> LsaFit:
-    """Fit on the term ids of the corpus."""
+    """Fit on the term ids of each text; `terms` are the terms by id."""
     from scipy.sparse import csr_array, csr_matrix
     from sklearn.feature_extraction.text import TfidfTransformer
     from sklearn.utils.extmath import randomized_svd, svd_flip
 
     counts = csr_array(count_matrix(documents, len(terms)), shape=(len(documents), len(terms)))
-    if counts.nnz == 0:  # stop words only: every vector is zero and nothing is ever retrieved
+    if counts.nnz == 0:  # only stop words: all vectors are zero and retrieve nothing
         blank = np.zeros((1, len(terms)), dtype=np.float32)
         return LsaFit(tuple(terms), np.ones(len(terms)), blank)
     transformer = TfidfTransformer(sublinear_tf=True)
     weights = csr_matrix(transformer.fit_transform(csr_matrix(counts)), dtype=np.float32)
     size = min(dimensions, *weights.shape)
-    # as TruncatedSVD, which refuses a single term and divides 0 by 0 on a single text
+    # Repeats TruncatedSVD, which refuses a single term and divides 0 by 0 on a single text.
     left, _, right = randomized_svd(
         weights, size, n_iter=SVD_ITERATIONS, random_state=SVD_SEED, flip_sign=False
     )
@@ -63,19 +63,19 @@ def fit(documents: Sequence[Sequence[int]], terms: Sequence[str], dimensions: in
 
 
 class LsaEmbedder:
-    """Embeds texts with a fit, named by its `fit_hash` and the dimensions asked for."""
+    """Embeds texts with a fit. Its model name holds the `fit_hash` and the wanted dimensions."""
 
     def __init__(self, fitted: LsaFit, fit_id: str, dimensions: int) -> None:
         self.model = f"lsa-{dimensions}@{fit_id}"
         self.dimensions = len(fitted.components)
         self._fit = fitted
-        # a product with the transposed view would copy it for every query
+        # A product with a transposed view would copy the view for every query.
         self._projection = np.ascontiguousarray(fitted.components.T)
         self._analyzer = Analyzer()
         self._analyzer.vocabulary.update({term: i for i, term in enumerate(fitted.terms)})
 
     def embed(self, texts: Sequence[str], advance: Advance = no_advance) -> Float32Array:
-        """Project texts; words that the corpus does not have count for nothing."""
+        """Project texts; words outside the corpus are ignored."""
         return self.embed_terms(self._analyzer.index(texts), advance)
 
     def embed_terms(

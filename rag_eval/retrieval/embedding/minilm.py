@@ -1,8 +1,8 @@
 """all-MiniLM-L6-v2 through onnxruntime, from the model file that Chroma uses.
 
-The same vectors as Chroma's own function (mean pooling over the attention mask, unit norm, at most
-256 tokens), several times faster: texts are sorted by length, a batch is padded only to its own
-longest text, and each core works on a batch of its own.
+The vectors equal those of Chroma's own function: mean pooling over the attention mask, unit norm,
+at most 256 tokens. This module is several times faster, because it sorts texts by length, pads a
+batch only to its longest text, and gives each core a batch of its own.
 """
 
 import os
@@ -20,7 +20,7 @@ MODEL = "all-MiniLM-L6-v2"
 DIMENSIONS = 384
 MAX_TOKENS = 256
 BATCH_TOKENS = 512
-"""Tokens of one batch, padding included, which fit the caches; 4096 take a quarter longer."""
+"""Tokens of one batch with padding. 512 fit the processor caches; 4096 take a quarter longer."""
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 """Cores that this process may use."""
@@ -38,7 +38,7 @@ class MiniLmEmbedder:
 
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
-        # cores that share one batch wait for each other at every layer; each takes its own instead
+        # Cores that share a batch wait for each other at every layer, so each core has a batch.
         options.intra_op_num_threads = 1
         self._session = onnxruntime.InferenceSession(
             str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"]
@@ -48,7 +48,7 @@ class MiniLmEmbedder:
         self._tokenizer.no_padding()
 
     def embed(self, texts: Sequence[str], advance: Advance = no_advance) -> Float32Array:
-        """Embed texts in batches of like length, returned in the order given."""
+        """Embed texts in batches of similar length; rows follow the order of `texts`."""
         encoded = self._tokenizer.encode_batch_fast(list(texts))
         ids = [np.asarray(item.ids, dtype=np.int64) for item in encoded]
         lengths = np.array([len(row) for row in ids], dtype=np.int64)
@@ -64,7 +64,7 @@ class MiniLmEmbedder:
 
     @staticmethod
     def _batches(lengths: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
-        """Group texts of like length, at most BATCH_TOKENS with padding, or one text."""
+        """Batch texts of similar length: one text, or at most BATCH_TOKENS tokens with padding."""
         place = np.argsort(lengths, kind="stable")
         batches, start = [], 0
         for stop in range(1, len(place) + 1):

@@ -1,4 +1,4 @@
-"""One embedding of one corpus: opens its embedder when a text is new, and caches vectors."""
+"""One embedding of one corpus, with cached vectors; a new text opens the embedder."""
 
 import dataclasses
 import functools
@@ -18,14 +18,14 @@ from rag_eval.storage.artifacts import ArtifactStore
 
 @dataclasses.dataclass(frozen=True)
 class Places:
-    """Folders of an embedding, and the store of fitted models."""
+    """Places on disk that an embedding uses."""
 
     base: Path
     """Folder that relative paths of the configuration start from."""
     embeddings: Path
     """Root of the embedding cache."""
     store: ArtifactStore
-    """For fitted models."""
+    """Store of fitted models."""
 
 
 class EmbeddingSource:
@@ -88,7 +88,7 @@ class EmbeddingSource:
         return embed(texts, advance)
 
     def chunk_vectors(self, advance: Advance = no_advance) -> Float32Array:
-        """float32 [n_chunks, d] in chunk order, unit norm."""
+        """Embed all chunks, float32 [n_chunks, d] in chunk order, rows of unit norm or zero."""
         if self._chunks is None:
             table = self.table
             self._chunks, use = embed_cached(

@@ -1,4 +1,4 @@
-"""Vectors of a user's own: an .npz file with `sha256` (of the UTF-8 text) and `vectors`."""
+"""Vectors that a user made: an .npz file with `sha256` (of the UTF-8 text) and `vectors`."""
 
 import re
 import zipfile
@@ -47,7 +47,7 @@ def read_vectors(path: Path) -> tuple[list[str], Float32Array]:
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             keys, vectors = archive["sha256"], archive["vectors"]
-    except (*_DAMAGED, TypeError, AttributeError, IndexError) as error:  # a single array, as well
+    except (*_DAMAGED, TypeError, AttributeError, IndexError) as error:  # also a single .npy array
         found = f"{type(error).__name__}: {error}"
         raise refuse("vectors_unreadable", "no .npz with these parts", found) from error
     if keys.ndim != 1 or keys.dtype.kind not in "US":
@@ -59,7 +59,7 @@ def read_vectors(path: Path) -> tuple[list[str], Float32Array]:
             "vectors must be one row of numbers for each hash",
             f"{vectors.dtype} {vectors.shape}, {len(keys)} hashes",
         )
-    with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite and is refused
+    with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, refused below
         vectors = vectors.astype(np.float32, copy=False)
     bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
     if len(bad):
@@ -82,7 +82,7 @@ def read_vectors(path: Path) -> tuple[list[str], Float32Array]:
 
 
 class FileEmbedder:
-    """Looks vectors up by text; a text without a vector is an error, never a guess."""
+    """Looks vectors up by text; a text without a vector is an error."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -94,7 +94,7 @@ class FileEmbedder:
         self._row = {name: i for i, name in enumerate(names)}
 
     def knows(self, text: str) -> bool:
-        """Whether a text has a vector."""
+        """Return whether a text has a vector."""
         return text_hash(text) in self._row
 
     def embed(self, texts: Sequence[str], advance: Advance = no_advance) -> Float32Array:

@@ -48,7 +48,10 @@ SourceKind = Literal["http", "import", "run_file", "recorded"]
 
 
 class External(Strategy):
-    """A name that the settings map to an import path or URL, a TREC run, or recorded outputs."""
+    """A strategy whose rankings come from a named source, a TREC run, or recorded outputs.
+
+    The settings map the name of a source to an import path or URL.
+    """
 
     kind: Literal["external"]
     source: Name | None = Field(default=None, description="a name under `sources` of the settings")
@@ -151,7 +154,7 @@ FAILURES: Final[Mapping[str, str]] = {
     "not_recorded": "the recorded outputs lack this question",
     "recorded_error": "the recorded output is an error without any context",
 }
-"""Code -> cause. A failed query counts, scores 0, and is asked again by the next run."""
+"""Cause of each failure code. A failed query counts with score 0; the next run asks it again."""
 
 
 class QueryError(Exception):
@@ -163,7 +166,7 @@ class QueryError(Exception):
 
     @property
     def failure(self) -> "Failure":
-        """The failure to count. Its message is masked, because it may repeat a source."""
+        """Failure with a masked message, because the message may repeat text of a source."""
         return Failure(self.code, mask_snippet(f"{self.code}: {self}"))
 
 
@@ -177,7 +180,7 @@ class Failure:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Item:
-    """One retrieved thing in the words of the source. Empty texts and -1 mean not given.
+    """One retrieved item as the source states it. Empty texts and -1 mean not given.
 
     `id` names a chunk of this corpus, a document, a section, or an entry of the source. `start` and
     `end` count the characters of the document's text.
@@ -193,13 +196,13 @@ class Item:
 
     @property
     def name(self) -> str:
-        """The most exact id that the source gives."""
+        """Most exact id that the source gives: `id`, else `doc_id`, else `section_id`."""
         return self.id or self.doc_id or self.section_id
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Retrieved:
-    """Result of one query, best first, and the version that the source states, else empty."""
+    """Items of one query, best first, and the version that the source states, else empty."""
 
     items: tuple[Item, ...]
     version: str = ""
@@ -231,7 +234,7 @@ _LARGEST = 2**53
 
 def _as_id(value: object) -> object:
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _LARGEST:
-        return str(value)  # stores that number their rows
+        return str(value)  # some stores number their rows
     return value
 
 
@@ -242,7 +245,7 @@ def _printable(value: str) -> str:
 
 
 def _as_float(value: object) -> object:
-    if not isinstance(value, bool) and isinstance(value, numbers.Real):  # also NumPy's numbers
+    if not isinstance(value, bool) and isinstance(value, numbers.Real):  # Real includes NumPy
         with contextlib.suppress(OverflowError):
             return float(value)
     return value
@@ -566,7 +569,7 @@ class PortSource:
     def __init__(self, port: Any) -> None:
         self.port = port
         self.stated = self._read_stats()
-        """Index identity that the port states, as texts; empty without one."""
+        """Texts that identify the index, from the stats of the port; empty without them."""
         self.version = digest(self.stated) if self.stated else ""
 
     def _read_stats(self) -> dict[str, str | dict[str, str]]:
@@ -654,7 +657,7 @@ _ATTRIBUTES = {
     "text": "text",
     "score": "score_raw",
 }
-"""Key of a reply -> attribute of a ScoredChunk."""
+"""Attribute of a ScoredChunk for each key of a reply."""
 
 
 def _read_result(result: Any, top_k: int) -> Retrieved:
@@ -698,7 +701,7 @@ class Sources:
 # ---- Lists that were made beforehand: matched to the wordings, read from recorded outputs.
 
 Key = tuple[str, str]
-"""(query_id, paraphrase_id)."""
+"""Key of a wording: (query_id, paraphrase_id)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -706,7 +709,7 @@ class Listed:
     """Outcomes of all wordings, and notes for the report."""
 
     outcomes: list[Outcome]
-    """One per wording; None for a paraphrase when the list only holds original wordings."""
+    """Outcome of each wording; None for paraphrases when the lists hold only original wordings."""
     wordings: Literal["all", "original"]
     notes: list[str]
 
@@ -720,9 +723,9 @@ def match_lists(
 ) -> Listed:
     """Give every wording (VARIANTS) its list, best first and cut at `top_k`.
 
-    `missing` is the meaning of a wording without a list. A run file leaves empty rankings out. A
-    question that recorded outputs lack has failed. Without a list for any paraphrase, the
-    paraphrases were not run.
+    `missing` is the outcome of a wording without a list: `empty` for a run file, because run files
+    leave empty rankings out, and `failed` for recorded outputs. If no paraphrase has a list, the
+    source was not run on paraphrases.
     """
     keys = list(zip(variants["query_id"].tolist(), variants["paraphrase_id"].tolist(), strict=True))
     paraphrases = {key for key in keys if key[1] != ORIGINAL}
