@@ -13,7 +13,10 @@ from shared_runs import SharedRuns
 
 ROOT = Path(__file__).resolve().parents[1]
 os.environ.setdefault(PAGES, "false")
-"""A page costs more time than the rest of a tiny run, so only tests with `pages` write it."""
+"""Tests write no report page unless they use the fixture `pages`.
+
+A page costs more time than the rest of a tiny run.
+"""
 MEMORY, ENOUGH = Path("/dev/shm"), 8e9  # noqa: S108 - pytest makes its own private folder there
 if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ENOUGH:
     # A run flushes some 500 files and transactions to disk, which costs seconds on a busy disk.
@@ -31,7 +34,7 @@ def project_root() -> Path:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Public data sets, kept outside the project; RAG_EVAL_TEST_DATA names another place."""
+    """Return the folder of the public data sets: RAG_EVAL_TEST_DATA, else ../shared/data."""
     folder = Path(os.environ.get("RAG_EVAL_TEST_DATA", ROOT.parent / "shared" / "data"))
     if not (folder / "scifact" / "corpus.jsonl").is_file():
         report_missing("data", f"public test data not found at {folder}; set RAG_EVAL_TEST_DATA")
@@ -40,12 +43,15 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="session")
 def tracking_store(tmp_path_factory) -> str:
-    """One MLflow store for all in-process runs: creating one costs seconds."""
+    """Return the address of one MLflow store for all in-process runs.
+
+    A new store for every run would cost seconds.
+    """
     return f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'mlflow.db'}"
 
 
 class Scenario(NamedTuple):
-    """A project of a whole module, and the module's environment."""
+    """Project that all tests of a module share, and the patches of the module's environment."""
 
     project: Project
     patch: pytest.MonkeyPatch
@@ -62,7 +68,7 @@ class Flushes:
         self.calls.append((os.fstat(handle).st_ino, set(self.root.rglob("*"))))
 
     def before(self, path: Path) -> set[int]:
-        """Inodes that were flushed while there was no such path."""
+        """Return the inodes that were flushed while the path did not exist."""
         return {inode for inode, paths in self.calls if path not in paths}
 
     def all(self) -> set[int]:
@@ -84,7 +90,7 @@ def flushed(tmp_path, monkeypatch) -> Flushes:
 
 @pytest.fixture(scope="session")
 def shared_runs(tmp_path_factory) -> SharedRuns:
-    """Evaluations that all tests share, those of other workers too."""
+    """Return the evaluations that the tests of all workers share."""
     base = tmp_path_factory.getbasetemp()
     return SharedRuns(
         (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared-runs"
@@ -93,7 +99,7 @@ def shared_runs(tmp_path_factory) -> SharedRuns:
 
 @pytest.fixture(scope="module")
 def pages():
-    """Runs write their page, as they do for a person."""
+    """Let runs write the report page, as runs of a person do."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(PAGES, "true")
         yield
@@ -101,13 +107,13 @@ def pages():
 
 @pytest.fixture
 def project(tmp_path, monkeypatch, tracking_store) -> Project:
-    """A project of one tiny gold set."""
+    """Return a project with one tiny gold set."""
     return set_apart(monkeypatch, tmp_path, tracking_store)
 
 
 @pytest.fixture(scope="module")
 def scenario(tmp_path_factory, tracking_store) -> Iterator[Scenario]:
-    """A project that a module's fixtures evaluate and its tests only read."""
+    """Yield a project that the module's fixtures evaluate and the module's tests only read."""
     with pytest.MonkeyPatch.context() as patch:
         root = tmp_path_factory.mktemp("scenario")
         yield Scenario(set_apart(patch, root, tracking_store), patch)

@@ -1,4 +1,4 @@
-"""A folder of documents, and git over it."""
+"""Fixture of a folder of documents in a git repository."""
 
 import os
 import shutil

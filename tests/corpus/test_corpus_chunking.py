@@ -66,7 +66,7 @@ def test_invariants(text, chunker_kind, kind, max_tokens, overlap):
         assert row.tokens <= max_tokens or chunker_kind == "whole"
         assert row.text_hash == text_hash(("t " + row.text).strip())
         section = next(s for s in found.itertuples() if s.section_id == row.section_id)
-        # `whole` keeps blank lines before the first heading, which lie in no section
+        # `whole` keeps blank lines before the first heading. These lines lie in no section.
         first = row.start + len(row.text) - len(row.text.lstrip())
         assert section.start <= first < section.end
         covered[row.start : row.end] = [True] * (row.end - row.start)
@@ -163,7 +163,7 @@ def test_chunk_ids_are_content_addressed():
 
     first = name("same text")
     assert first == name("same text")
-    assert first != name("same text ")  # another content hash
+    assert first != name("same text ")  # the content hash differs
     assert first != name("same text", max_tokens=9)
 
 

@@ -30,7 +30,7 @@ EAST = dt.timezone(dt.timedelta(hours=14))
         (0, "1970-01-01"),
         (-1, "1969-12-31"),
         (20240131, "2024-01-31"),
-        (20241399, "1970-08-23"),  # no day is spelt so: seconds
+        (20241399, "1970-08-23"),  # not a date, so read as seconds
         (dt.date(2024, 1, 31), "2024-01-31"),
         (dt.datetime(2024, 1, 31, 23), "2024-01-31"),  # noqa: DTZ001 - without a zone
         (dt.datetime(2024, 2, 1, 1, tzinfo=EAST), "2024-01-31"),

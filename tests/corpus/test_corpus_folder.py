@@ -23,7 +23,7 @@ def base(checkout):
 
 @pytest.fixture
 def committed(base, checkout):
-    """The commit of the documents."""
+    """Commit the documents, and return the commit."""
     checkout.git("init", "-q")
     return checkout.commit()
 
@@ -70,7 +70,7 @@ def test_what_differs_from_the_commit_is_marked_dirty(base, checkout, committed)
     hashes = documents["content_hash"]
     assert documents["rev"]["b.md"] == f"{committed}+dirty.{hashes['b.md'][:12]}"
     assert documents["rev"]["guide/a.md"] == committed
-    assert documents["rev"]["ü neu.md"] == hashes["ü neu.md"]  # no commit has it
+    assert documents["rev"]["ü neu.md"] == hashes["ü neu.md"]  # in no commit
     assert corpus.corpus_rev.startswith(f"{committed}+dirty.")
     checkout.write("b.md", "# newer\n")
     assert load_corpus(SPEC, base).corpus_rev != corpus.corpus_rev
@@ -85,7 +85,7 @@ def test_a_corpus_that_lacks_a_file_of_the_commit_is_dirty(base, checkout, commi
         checkout.git("add", "-A")
     corpus = load_corpus(SPEC, base)
     assert re.fullmatch(f"{committed}\\+dirty\\.[0-9a-f]{{12}}", corpus.corpus_rev)
-    assert set(corpus.documents["rev"]) == {committed}  # the rest is as committed
+    assert set(corpus.documents["rev"]) == {committed}  # the other files are unchanged
 
 
 def test_git_variables_of_a_hook_do_not_lead_elsewhere(base, committed, monkeypatch):

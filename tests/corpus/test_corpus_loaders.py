@@ -14,7 +14,7 @@ from rag_eval.core.plugins import load_classes
 
 
 class Wiki(Loader):
-    """One page."""
+    """Loader that reads no documents."""
 
     loader: Literal["wiki"]
     chunker: Chunker = Chunker(kind="whole")

@@ -11,7 +11,7 @@ from rag_eval.corpus import masking
 from rag_eval.corpus.masking import mask
 
 HEX = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b"
-# put together here so that no scanner takes the tests for a leak
+# The secrets are joined from parts, because a scanner would report a whole secret as a leak.
 GITHUB = "gh" + "p_" + "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8"
 AWS = "AK" + "IAIOSFODNN7EXAMPLE"
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U"

@@ -1,4 +1,4 @@
-"""Snippets, and texts on their way out: how long, how safe to print, and without personal data."""
+"""Snippets and outgoing texts are short, safe to print and free of personal data."""
 
 import unicodedata
 
@@ -39,11 +39,11 @@ def test_a_cut_text_ends_in_an_ellipsis_within_the_limit():
 
 
 def test_no_escape_and_no_letter_is_parted():
-    assert snippet("abc\u202edef", 8) == "abc…"  # the escape of six would not fit
+    assert snippet("abc\u202edef", 8) == "abc…"  # the escape of 6 characters would not fit
     assert snippet("abce\u0301\u0302xyz", 5) == "abc…"
     assert (
         snippet("e" + "\u0301" * 50, 5) == "e" + "\u0301" * 3 + ELLIPSIS
-    )  # marks alone fill the line
+    )  # combining marks fill the line
 
 
 @pytest.mark.parametrize("character", "\x1b \u202e \u200b \U000e0041 \ufe0f \ud83d \u00ad".split())

@@ -1,4 +1,4 @@
-"""The package loader: which names are documents, and how they are named."""
+"""The package loader chooses which names become documents, and gives them ids."""
 
 import importlib
 import sys
@@ -158,7 +158,7 @@ def test_pandas():
     assert first.corpus_rev == f"pandas=={pd.__version__}"
     assert sum(first.masked.values()) == 0
     names = {name: row.doc_id for row in first.documents.itertuples() for name in row.names}
-    # no name ends with StringMethods.lower: the first by alphabet
+    # No name ends with StringMethods.lower, so the id is the first name in the alphabet.
     assert names["pandas.Series.str.lower"] == "pandas.CategoricalIndex.str.lower"
     assert names["pandas.DataFrame.ffill"] == "pandas.DataFrame.ffill"
     assert names["pandas.Series.isnull"] in {"pandas.Series.isnull", "pandas.Series.isna"}

@@ -91,7 +91,7 @@ def test_files_that_say_no_date_have_that_of_their_commit(checkout):
     checkout.write("b.txt", "b")
     checkout.write("c.md", "---\ndate: 2001-02-03\n---\n# C\n")
     checkout.git("init", "-q")
-    checkout.commit("2024-03-01T23:30:00-02:00")  # the committer's day in UTC is the next one
+    checkout.commit("2024-03-01T23:30:00-02:00")  # the next day in UTC
     expected = {"a.md": "2024-03-02", "b.txt": "2024-03-02", "c.md": "2001-02-03"}
     assert dates(checkout.base) == expected
     checkout.write("b.txt", "bb")
@@ -156,7 +156,7 @@ def test_authors_and_addresses_are_masked_and_compared_unmasked(load_line, tmp_p
     assert source["domain"] == "mail.example.org"
     masked = "https://mail.example.org/[email██████████?card=[card███████████"
     assert document["source_url"] == masked
-    assert (corpus.masked["email"], corpus.masked["card"]) == (1, 1)  # those of the documents frame
+    assert (corpus.masked["email"], corpus.masked["card"]) == (1, 1)  # documents frame only
     plain = load_corpus(BEIR.model_copy(update={"mask_pii": False}), tmp_path)
     assert only(plain) == source | {"author": author}
     assert plain.documents["source_url"][0] == f"https://{place}"

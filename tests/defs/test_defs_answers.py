@@ -30,7 +30,7 @@ def materialized(result) -> dict[str, dict]:
 def record_outputs(project) -> list[str]:
     """Write answers of another system.
 
-    Each takes a sentence of the corpus, except the first, which uses none of its evidence.
+    Each answer copies a sentence of the corpus, but the first answer uses none of its evidence.
     """
     queries = [
         json.loads(line)

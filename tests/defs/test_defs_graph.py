@@ -192,7 +192,7 @@ def test_broken_gold_set_keeps_its_partition_and_does_not_hide_others(project, i
     assert known["smoke"].strategies == ("bm25", "vector", "hybrid", "hybrid-rrf-mmr")
     (request,) = tick(
         build_definitions(project.settings), instance
-    ).run_requests  # its run shows the error
+    ).run_requests  # the run of the broken set shows the error
     assert request.partition_key == "broken"
 
 

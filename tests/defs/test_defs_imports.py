@@ -28,10 +28,13 @@ HEAVY = (
     "tokenizers",
 )
 FRAMES = ("numpy", "pandas", "pyarrow")
-"""Building the assets imports the stage functions, which need frames; the import alone does not."""
+"""Libraries for data frames, which the stage functions need.
+
+Building the assets imports these libraries. The import of the definitions alone does not.
+"""
 
 
-# mlflow takes these for a test run and is silent by itself
+# MLflow sends no telemetry under these variables, because it takes the process for a test.
 CI_SIGNS = (
     "PYTEST_CURRENT_TEST",
     "CI",
@@ -46,7 +49,7 @@ CI_SIGNS = (
 
 
 def fresh(code: str, root: Path, **environment: str) -> str:
-    """Run code in a new process without any switch of ours set; its last line of output."""
+    """Run code in a new process without our telemetry switches; return its last line of output."""
     kept = {
         name: value
         for name, value in os.environ.items()

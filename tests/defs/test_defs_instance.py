@@ -68,16 +68,16 @@ def test_lineage_shows_runs_from_the_command_line_like_runs_of_the_job(project, 
     evaluation = open_gold_set(project.folder, project.settings)
     evaluate(evaluation)
     written = record_lineage(home, evaluation)
-    assert record_lineage(home, evaluation) == written  # a second run is no trouble
+    assert record_lineage(home, evaluation) == written  # a second call adds nothing
     project.run(instance)
-    # The job is the second run of this home: results that name their run are its own.
+    # The job is the second run of this home, so its results that name their run differ.
     own = {stage.name for stage in STAGES if stage.live}
     with dg.DagsterInstance.from_config(str(home)) as opened:
         for key in project.known().assets:
             told = opened.get_latest_materialization_event(key).asset_materialization
             by_job = instance.get_latest_materialization_event(key).asset_materialization
             assert told.partition == by_job.partition == "smoke"
-            # the first of the two is who sees a status change
+            # Only the first of the two runs sees a status change.
             first = {"started_from", "promotions"}
             assert set(told.metadata) - first == set(by_job.metadata) - first
             if key.path[-1] not in own:

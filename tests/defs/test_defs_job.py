@@ -48,7 +48,7 @@ def failure(result, step: str):
 
 
 def test_job_gives_the_report_of_the_command_line(project, instance, tmp_path):
-    """One home: verdict without a report, first run, second run, verdict alone, a failed gate."""
+    """Use one home for a verdict without a report, two runs, a verdict alone and a failed gate."""
     selection = [asset("reporting/mlflow_record"), asset("reporting/gate_verdict")]
     alone = failure(project.run(instance, selection), "reporting__mlflow_record")
     assert "materialize retrieval_metrics_report first" in alone.description
@@ -79,7 +79,7 @@ def test_job_gives_the_report_of_the_command_line(project, instance, tmp_path):
     assert project.report()["content_hash"] == by_job
     seen = checks(result)
     assert all(seen[name] for name in ("index_not_empty", "index_identity_as_planned", "gold_lint"))
-    assert seen["acceptance_recall_at_5"] is False  # twelve questions are too few to say
+    assert seen["acceptance_recall_at_5"] is False  # twelve questions are too few
     (check,) = [
         check
         for check in result.get_asset_check_evaluations()

@@ -20,7 +20,7 @@ pytestmark = [
 
 @pytest.fixture
 def kept(tmp_path):
-    """An instance on disk, and a search for a text in everything that it kept."""
+    """Yield an instance on disk, and a function that lists the instance's files with a text."""
     folder = tmp_path / "dagster"
     folder.mkdir()
     with dg.DagsterInstance.local_temp(str(folder)) as instance:

@@ -1,4 +1,4 @@
-"""docs/contributing.md: its stage runs and its panel renders as they stand."""
+"""The stage and the panel that docs/contributing.md prints work unchanged."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""Recorded answers of another system pass the command line, alone, over a corpus, and hostile."""
+"""The command line evaluates another system's recorded answers: alone, over a corpus, hostile."""
 
 import json
 import unicodedata
@@ -54,7 +54,7 @@ def printable(text):
 
 
 def write_outputs(project, rows, **files):
-    """Write a system's outputs, and gold beside them."""
+    """Write a system's outputs and the given files; return their folder."""
     folder = project.root / "my-system"
     folder.mkdir(exist_ok=True)
     for name, text in {"outputs.jsonl": jsonl(rows), **files}.items():
@@ -75,7 +75,7 @@ def by_id(project, folder="my-system"):
 
 @pytest.fixture(scope="module")
 def alone(scenario):
-    """A folder of outputs, evaluated twice, and its explanations."""
+    """Evaluate a folder of outputs twice; return the results and the explanations."""
     project = scenario.project
     folder = write_outputs(project, OUTPUTS)
     result = run_recorded(project, folder)
@@ -105,7 +105,7 @@ def test_a_folder_of_outputs_is_enough(alone):
     assert again["text"] == f"{FACT} {PAUSE}"
     cited = [(one["segment"], one["doc_id"]) for one in again["citations"]]
     assert cited == [(0, "retries.md"), (1, "pause.md")]
-    # [3] of one context
+    # [3] has no context
     assert alone.report["citations"]["codes"] == {"ok": 2, "unknown_snippet": 1}
     assert "my-system" in alone.out
     assert alone.again["content_hash"] == alone.report["content_hash"]
@@ -199,7 +199,7 @@ def test_hostile_text_is_data_everywhere(project):
         },
         {"query_id": "n", "question": "null?", "answer": None, "error": HOSTILE, "contexts": []},
     ]
-    # the guard blocks it, and the system returned it
+    # The gate `poisoning` fails, because the system returned text that the guard blocks.
     result = run_recorded(project, write_outputs(project, rows), exit_code=2)
     assert printable(result.stdout + result.stderr)
     report = project.report("my-system")
@@ -238,7 +238,10 @@ def test_hostile_text_is_data_everywhere(project):
 
 @pytest.fixture(scope="module")
 def own(scenario):
-    """A run of our own answers: a system that reads our port cites such payloads."""
+    """Run with our own answers; return their citation payloads and explanations.
+
+    A system that reads our port cites the same kind of payload.
+    """
     project = scenario.project
     project.run()
     payloads = {}
@@ -363,7 +366,7 @@ def test_payloads_of_a_run_come_back_valid(own, project):
     citations = project.reports / "tiny" / "citations.jsonl"
     project.command("validate", citations, "--index", project.home)
     (row,) = [row for row in rows if row["query_id"] == "again"]
-    # of two units the rarer one is at fault; two sections for one sentence are
+    # The citations mix two units of offsets, and the rarer unit is at fault.
     tokens = {"start": 1, "end": 3, "unit": "token"}
     row["citations"] = [{**row["citations"][0], "segment": 0, "offsets": tokens, "quote": None}]
     over_corpus(project, rows)

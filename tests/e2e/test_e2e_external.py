@@ -1,6 +1,6 @@
 """Foreign retrievers run beside our own; every failure is counted and none ends the run.
 
-They answer over real HTTP, through an imported port and from run files.
+The retrievers answer over real HTTP, through an imported port and from run files.
 """
 
 import json
@@ -78,7 +78,7 @@ class Broken(Own):
 
 
 def configure(project, strategies, more=""):
-    """Put external strategies beside bm25."""
+    """Configure external strategies beside bm25."""
     rows = [f"  - {{name: {name}, kind: external, {at}}}\n" for name, at in strategies.items()]
     vector = "  - {name: vector, kind: vector, embedding: {model: lsa-8}}\n"
     project.write("gold_set.yaml", CONFIG.replace(vector, "".join(rows)) + more)
@@ -92,7 +92,7 @@ def service(scenario):
 
 @pytest.fixture
 def outside(project, monkeypatch):
-    """Configure external strategies beside bm25 and run them."""
+    """Return a function that configures external strategies beside bm25 and runs them."""
 
     def run(strategies, sources=None, more="", limits=QUICK, exit_code=0):
         configure(project, strategies, more)
@@ -117,7 +117,7 @@ def ran(project):
 
 @pytest.fixture(scope="module")
 def nights(scenario, service):
-    """A run over sources without a fault, then a run over failing sources of settings.toml."""
+    """Run over sources without a fault, then over failing sources of settings.toml."""
     project, patch = scenario
     shutil.copytree(project.gold, project.root / "inner" / "tiny")
     (project.root / "own_port.py").write_text(PORT.format(root=str(project.root)), encoding="utf-8")
@@ -175,7 +175,7 @@ def test_every_source_is_measured_without_a_failure(nights):
 def test_our_own_port_gives_the_figures_of_bm25(nights):
     found, stability = nights.good.found, nights.good.report["stability"]["strategies"]
     assert found["ported"]["measures"] == found["bm25"]["measures"]
-    assert stability["ported"] == stability["bm25"]  # delta_s too
+    assert stability["ported"] == stability["bm25"]  # delta_s is equal too
 
 
 def test_texts_over_http_are_measured_at_every_level(nights):
@@ -201,7 +201,7 @@ def test_a_run_file_judges_documents_of_original_wordings(nights):
     assert stability["delta_s"]["value"] is None
     assert "no chunks of this corpus" in stability["delta_s"]["value_reason"]
     assert stability["rbo"]["n_scored"] == 0
-    # against a run of the original wordings only those are compared
+    # A comparison with a run of the original wordings covers only these wordings.
     rows = {(row["a"], row["b"]): row.get("n_wordings") for row in report["comparisons"]}
     assert rows["bm25", "http"] is None
     assert rows["bm25", "trec"] == N_ORIGINALS
@@ -264,8 +264,8 @@ def test_our_own_export_comes_back_as_the_same_figures(nights, project, outside)
 def test_the_next_run_asks_a_killed_service_again(project, outside):
     service = ServiceProcess(project.corpus)
     try:
-        # one query finds out whether a version is stated, three wordings are answered,
-        # then the process kills itself
+        # The service answers one query for its version and three wordings. Then its process kills
+        # itself.
         limits = {**QUICK, "concurrency": 1}
         outside({"mine": "source: mine"}, {"mine": service.url(die_after=4)}, limits=limits)
         service.process.wait(timeout=10)
@@ -291,7 +291,7 @@ def test_a_service_with_an_equal_version_is_not_asked_again(project, service, ou
         asked.append((service.asked(plain), service.asked(stated)))
     assert hashes[0] == hashes[1]
     assert asked[1][0] == 2 * asked[0][0]
-    assert asked[1][1] == asked[0][1] + 1  # the query that asks for the version
+    assert asked[1][1] == asked[0][1] + 1  # one more query for the version
     assert project.report()["reused"]["runs"] == {"bm25": True, "plain": False, "stated": True}
     assert project.strategies()["stated"]["source"]["version"] == "v7"
     outside(strategies, {"plain": plain, "stated": service.url(version="v8")})

@@ -14,7 +14,7 @@ SCORES = "class Mine:\n    name = 'mine'\n    def scores(self, queries, texts):\
 
 @pytest.fixture
 def reranked(project, monkeypatch):
-    """Run with a reranker of this code."""
+    """Return a function that runs with a reranker of the given code."""
     project.write("gold_set.yaml", RERANKED)
     monkeypatch.syspath_prepend(str(project.root))
     monkeypatch.setenv("RAG_EVAL_RERANKERS", json.dumps({"mine": "mine:Mine"}))

@@ -55,7 +55,7 @@ def judged(project, monkeypatch):
 def test_the_judge_is_asked_and_its_verdict_is_in_the_report(judged):
     report, found, asked = judged()
     answered = report["answers"]["outcomes"]["answered"]
-    # extracted sentences stand in their evidence
+    # Every extracted sentence is part of its evidence.
     assert report["faithfulness"] == found["value"] == 1.0
     counts = tuple(found[name] for name in ("n_attempted", "n_scored", "n_sampled", "failures"))
     assert counts == (4, answered, answered, {})
@@ -64,7 +64,7 @@ def test_the_judge_is_asked_and_its_verdict_is_in_the_report(judged):
     assert asked == 2 * answered
     again, _, asked = judged()
     assert again["content_hash"] == report["content_hash"]
-    assert asked in {0, 2 * answered}  # another port is another judge
+    assert asked in {0, 2 * answered}  # a judge on another port is a new judge
 
 
 @pytest.mark.slow

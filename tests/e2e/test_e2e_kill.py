@@ -24,13 +24,16 @@ import pytest
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 KILLS, KILLS_IN_ONE_HOME, ATTEMPTS = 6, 3, 24
-"""Six fresh homes: one moment in each sixth of a run. Then three kills in one home."""
+"""Kills in fresh homes, kills in one home, and the most runs to try.
+
+Each sixth of a run has one of the kills in fresh homes.
+"""
 
 
 class Undisturbed(NamedTuple):
-    """Return the project folder, the content_hash and the seconds of a process.
+    """Project folder, content_hash and seconds of an undisturbed process.
 
-    The seconds count from its start to its exit while two processes run side by side.
+    The seconds count from the start to the exit of a process while two processes run.
     """
 
     root: Path
@@ -62,7 +65,7 @@ def start(root: Path, home: str) -> "subprocess.Popen[bytes]":
 def killed(root: Path, home: str, after: float) -> bool:
     """Kill a run some seconds after its start; return whether it was still running then.
 
-    A run that had ended before must have ended well.
+    A run that ended earlier must have exit status 0.
     """
     process = start(root, home)
     try:
@@ -101,7 +104,7 @@ def undisturbed(tmp_path_factory, project_root) -> Undisturbed:
     began = time.monotonic()
     side_by_side = [
         start(root, home) for home in ("first", "second")
-    ]  # as the runs that are killed are, which is slower than alone
+    ]  # The killed runs also run in parallel, which slows each run.
     assert [process.wait(timeout=900) for process in side_by_side] == [0, 0], (
         root / "first.log"
     ).read_text()
@@ -113,7 +116,10 @@ def undisturbed(tmp_path_factory, project_root) -> Undisturbed:
 
 
 def moments(rng: random.Random) -> Iterator[float]:
-    """Shares of the undisturbed duration: one in each sixth of it, in any order, then anywhere."""
+    """Yield shares of the undisturbed duration.
+
+    The first six shares lie in different sixths, in random order. Later shares lie anywhere.
+    """
     sixths = [(i + rng.random()) / KILLS for i in range(KILLS)]
     rng.shuffle(sixths)
     yield from sixths
@@ -141,7 +147,7 @@ def test_killed_in_fresh_homes(undisturbed):
             struck += [result for result in pool.map(once, batch) if result is not None]
     assert len(struck) == KILLS, f"only {len(struck)} of {ATTEMPTS} runs were struck"
     assert {content_hash for _, content_hash in struck} == {undisturbed.content_hash}
-    assert len({reached for reached, _ in struck}) >= 3  # they struck different stages
+    assert len({reached for reached, _ in struck}) >= 3  # the kills struck different stages
 
 
 def test_killed_again_and_again_in_one_home(undisturbed):

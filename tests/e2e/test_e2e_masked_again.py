@@ -1,4 +1,4 @@
-"""Whole runs: masked values come out nowhere, also without their label or percent-encoded."""
+"""Whole runs output no masked value, neither without its label nor percent-encoded."""
 
 import json
 import urllib.parse
@@ -54,7 +54,7 @@ def recorded(number):
 
 
 def found_in(places):
-    """(file, value) of each value that stands in an output, percent signs read or not."""
+    """Return (file, value) of each value in an output, plain or percent-encoded."""
     seen = set()
     for name, text in outputs(*places):
         plain = " ".join((text + urllib.parse.unquote(text)).split())
@@ -97,7 +97,7 @@ def folder_project(project, *, mask_pii, answers):
 
 
 def run_and_print(project, monkeypatch, *arguments):
-    """Run, look at it in every way; the places of all outputs."""
+    """Run, show the run with every command, and return the places of all outputs."""
     monkeypatch.delenv("RAG_EVAL_TRACKING_URI")
     printed = [project.command("run", *arguments, exit_code=None)]
     assert printed[0].exit_code in {0, 2}

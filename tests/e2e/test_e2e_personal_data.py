@@ -46,7 +46,7 @@ answers:
   preflights: [{{kind: retrieve}}, {{kind: grep}}]
 """
 OUTSIDE = ("mlflow.db", "mlartifacts", "dagster")
-"""Stores of other tools, which lie in the home only where nobody has named another place."""
+"""Stores of other tools, which lie in the home unless a setting names another place."""
 
 PORT = """
 import types
@@ -123,13 +123,13 @@ def personal(project, monkeypatch):
         monkeypatch.delitem(__import__("sys").modules, "leaky_port", raising=False)
         monkeypatch.delenv("RAG_EVAL_TRACKING_URI")
         monkeypatch.setenv("RAG_EVAL_SOURCES", json.dumps({"leaky": "leaky_port:Leaky"}))
-        # recorded outputs alone are the corpus, and it is not masked in the home
+        # Recorded outputs alone are their own corpus, which the home holds unmasked.
         ran = (
             project.invoke("run", "--recorded", str(place))
             if recorded
             else project.invoke("run", "tiny")
         )
-        # a gate that is not measured may be required there
+        # Recorded outputs may lack the measures of a required gate, which gives exit status 2.
         assert ran.exit_code in ({0, 2} if recorded else {0}), ran.output
         reports = project.reports / ("alone" if recorded else "tiny")
         printed = [
@@ -146,7 +146,7 @@ def personal(project, monkeypatch):
         printed_file = project.root / "printed.txt"
         printed_file.write_text(text, encoding="utf-8")
         assert len([path for path in reports.iterdir() if path.stat().st_size]) >= 8
-        # a folder that is no gold set of the project has no lineage
+        # A folder outside the project's gold sets has no lineage.
         names = OUTSIDE[:2] if recorded else OUTSIDE
         stores = [project.home / name for name in names]
         assert all(store.exists() for store in stores)

@@ -36,7 +36,7 @@ from rag_eval.storage.hashing import text_hash
 
 
 class Night(NamedTuple):
-    """A run: its outcome, its report, and a copy of its folder."""
+    """Outcome and report of a run, and a copy of the run's folder."""
 
     outcome: Outcome
     report: dict[str, Any]
@@ -186,7 +186,7 @@ def test_the_report_keeps_its_schema_and_explains_every_null(nights, name):
 
 def test_paths_and_time_are_not_hashed(nights):
     report = nights.by_name["no paraphrases"].report
-    assert report["gold"]["warnings"]  # they name files
+    assert report["gold"]["warnings"]  # the warnings name files
     text = json.dumps(stable_part(report))
     assert str(nights.project.root) not in text
     assert not re.search(r'"/(?:tmp|dev|home|root|work|private|var)/', text)
@@ -201,7 +201,7 @@ def test_paths_and_time_are_not_hashed(nights):
 
 
 def test_files_of_the_field_give_the_reports_figures(nights):
-    """Runs hold the questions' own wordings, so the report's means are over these alone."""
+    """Run files hold original wordings only, so the compared report has no paraphrases."""
     night = nights.by_name["no paraphrases"]
     qrels = list(ir_measures.read_trec_qrels(str(night.folder / "qrels.trec")))
     per_query = pd.read_parquet(night.folder / "per-query.parquet").query("level == 'document'")
@@ -287,13 +287,13 @@ def test_only_new_texts_are_embedded_and_gone_chunks_leave_the_store(project):
     more = [*BEIR_CORPUS, {"_id": "more.md", "title": "More", "text": "A page comes and goes."}]
     texts = [f"{row['title']} {row['text']}".strip() for row in more]
     keys = [text_hash(text) for text in [*texts, *(row["text"] for row in BEIR_QUERIES)]]
-    # vectors depend on the text alone, as those of a model that is not fitted
+    # Each vector depends on its text alone, as with a model that is not fitted to the corpus.
     made = [np.random.default_rng(int(key[:8], 16)).normal(size=8) for key in keys]
     vectors = project.root / "vectors.npz"
     np.savez(vectors, sha256=np.array(keys), vectors=np.stack(made).astype(np.float32))
 
     def beir():
-        """Run; the number of embedded texts, the change of the collection, and its ids."""
+        """Run; return the number of embedded texts, the collection's changes and its ids."""
         options = {"strategies": ("vector",), "vectors": vectors}
         evaluation = open_beir(folder, "test", settings(project.root), **options)
         report = run_of(evaluation).report.dump()

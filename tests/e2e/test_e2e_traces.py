@@ -27,7 +27,7 @@ def server():
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database(request, project, monkeypatch):
-    """Where the rows are: the SQLite file of the home, or a fresh database of a real server."""
+    """Return the place of the rows: the home's SQLite file, or a new database of a server."""
     if request.param == "sqlite":
         return project.home / "rag_eval.db"
     url = postgres_server.new_database(request.getfixturevalue("server"))
@@ -40,7 +40,7 @@ def log_of(project):
 
 
 def agree(project, found):
-    """Hold rows against the lines, the report and the answers."""
+    """Compare rows with the log lines, the report and the answers."""
     report = project.report()
     answers = {row["query_id"]: row for row in project.lines("answers.jsonl")}
     rows = {(trace.qid, trace.seg): trace for trace in found}
@@ -53,7 +53,7 @@ def agree(project, found):
             if key == "deltaS" and value is not None:
                 assert value == pytest.approx(held, rel=1e-5)
             elif key == "k":
-                assert held in {None, value}  # stands in the line only
+                assert held in {None, value}  # only the log line holds k
             elif key == "scores":
                 assert value == pytest.approx(list(held), rel=1e-5)
             else:

@@ -70,7 +70,7 @@ def configured(project, *, gates=GATES, strategies=BM25, trust="", more=""):
 
 
 def ran(project, exit_code=0, *, schema=True):
-    """Run, and hold the report and evidence-trust.jsonl against their contracts."""
+    """Run, and check the report and evidence-trust.jsonl against their contracts."""
     result = project.run(exit_code=exit_code)
     report, lines = project.report(), evidence(project)
     assert not schema or first_fault(report) is None
@@ -116,7 +116,7 @@ def held_by_trust_list(project):
 
 
 def decide(project, chunk_id, *more):
-    """A person allows a chunk, or revokes that."""
+    """Allow a chunk as a person, or revoke the permission."""
     why = ("--gold-set", "tiny", "--who", "Ann", "--why", "it quotes an attack")
     project.command("trust", "allow", chunk_id, *why, *more)
 
@@ -127,7 +127,10 @@ def planted(project, text=f"{ATTACK}\n"):
 
 @pytest.fixture
 def leaky(project, monkeypatch):
-    """Add an external retriever to bm25 in this process; its argument is the result."""
+    """Return a function that adds an external retriever to bm25.
+
+    The arguments of the function are the units that the retriever returns.
+    """
     port = project.root / "leaky_port.py"
     port.write_text(PORT.format(root=str(project.root)), encoding="utf-8")
     monkeypatch.syspath_prepend(str(project.root))
@@ -159,7 +162,7 @@ def ranking(project, name="bm25"):
 
 @pytest.fixture(scope="module")
 def nights(scenario):
-    """Plant an attack in a new document and in a gold document; what each night leaves behind."""
+    """Plant an attack in a new document and in a gold document; return each night's results."""
     project = scenario.project
     assert "gold_blocked" not in project.command("lint", "tiny").stdout
     planted(project)
@@ -269,7 +272,7 @@ def test_a_leaked_attack_fails_the_run_and_the_nightly_job(project, leaky):
     assert "required gates failed: poisoning" in result.stderr
     found = gate(project)
     assert (found["status"], found["evidence"]["strategies"]["bm25"]["n_blocked"]) == ("fail", 0)
-    assert found["evidence"]["strategies"]["leak"]["n_blocked"] == 6  # once a wording
+    assert found["evidence"]["strategies"]["leak"]["n_blocked"] == 6  # once per wording
     (example,) = found["evidence"]["examples"]
     assert (example["strategy"], example["doc_id"], example["rank"]) == ("leak", "planted.md", 2)
     assert "pattern.override_instructions" in example["reasons"]
@@ -313,7 +316,7 @@ def test_a_leaked_attack_fails_the_run_and_the_nightly_job(project, leaky):
 
 @pytest.mark.slow
 def test_the_guard_reads_the_text_that_an_outside_retriever_returned(project, leaky):
-    """An attack or a restated question counts, no matter which text the corpus holds there."""
+    """An attack or a restated question in the returned text counts, whatever the corpus holds."""
     question = " ".join(f"<i>{word}</i>" for word in "How long do results stay on the disk".split())
     span = {"start": 0, "end": 40}
     leaky(
@@ -360,7 +363,7 @@ def trust_of(project):
 
 
 def keys(project):
-    """Make keys; the file of the private key and the public key."""
+    """Make keys; return the file of the private key, and the public key."""
     private = project.root / "private.pem"
     made = project.command("trust", "keygen", private)
     return private, re.search(r": ([A-Za-z0-9+/]{43}=)\n", made.stdout)[1]
@@ -407,7 +410,10 @@ def test_a_changed_byte_is_blocked_and_a_forged_manifest_ends_the_run(project):
 
 @pytest.mark.slow
 def test_trust_scores_follow_from_the_files(project, monkeypatch):
-    """Trust on 2026-03-01, by hand: points of domain, signature and author, times freshness."""
+    """Compare trust on 2026-03-01 with values computed by hand.
+
+    Trust is the sum of the points of domain, signature and author, times freshness.
+    """
     monkeypatch.setenv("RAG_EVAL_TRUST_AS_OF", "2026-03-01")
     sourced(project)
     private, public = keys(project)
@@ -468,7 +474,7 @@ def test_the_report_says_what_the_trust_threshold_costs(project, monkeypatch):
 
 @pytest.mark.slow
 def test_a_permission_ends_with_other_bytes_of_the_document(project):
-    """The title is outside the chunk, and yet nobody allowed the document with another one."""
+    """A new title ends the permission, although the title is outside the allowed chunk."""
     text = f"---\ntitle: {{}}\n---\n\n{ATTACK}\n"
     planted(project, text.format("Manual"))
     configured(project)

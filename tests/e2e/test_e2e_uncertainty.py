@@ -33,7 +33,7 @@ def missing(project):
 
 @pytest.fixture
 def learned(missing, shared_runs):
-    """A project after its first night, which tests share."""
+    """Return a project after its first night. Tests share the evaluation of that night."""
     shared_runs.run(missing)
     made.fits(missing)
     return missing
@@ -95,7 +95,7 @@ def test_the_first_run_learns_the_rates_that_the_second_states(missing, tracking
     assert f"provisional, from {known['calibrator'][:24]}" in re.sub(r"\s+", " ", second.stdout)
     assert (entry["status"], entry["calibrator"]) == ("provisional", known["calibrator"])
     assert (outcomes["added"], outcomes["already_there"]) == (0, 120)
-    assert missing.report()["content_hash"] == before  # which calibrator spoke is no finding
+    assert missing.report()["content_hash"] == before  # the hash ignores the calibrator
     assert calibrated(missing)["promotion"] is None
     assert calibrated(missing)["calibrator"] == known["calibrator"]
     assert climbed(missing) == [("absent", "provisional")]
@@ -224,7 +224,7 @@ def test_an_iterative_strategy_alone_brings_its_base(project):
     report = project.report()
     assert [entry["name"] for entry in report["strategies"]] == ["bm25", "rounds"]
     found = report["uncertainty"]["iterative"]["rounds"]
-    # The loop's heuristic reads the whole list, here of 9 chunks.
+    # The loop's heuristic reads the whole list, which has 9 chunks here.
     assert (found["base"], found["basis"]) == ("bm25", "heuristic_v0@9")
     bases = {step["basis"] for line in lines(project) for step in line["iterations"]}
     assert bases == {"heuristic_v0@9"}
@@ -295,7 +295,7 @@ def test_another_index_makes_a_rate_stale_for_one_run(learned):
 def test_changed_gold_supersedes_outcomes(learned):
     store = outcomes_of(learned)
     was = store.current().set_index("claim_id")["missed"]
-    made.gold(learned, only_gold={1: 0})  # what question 1 finds is no longer what is asked for
+    made.gold(learned, only_gold={1: 0})  # question 1 gets another gold document
     for again in (False, True):
         night(learned)
         now = store.current().set_index("claim_id")["missed"]
@@ -327,14 +327,14 @@ def test_the_calibrated_base_steers_iterative_rounds(missing):
     night(missing)
     assert missing.report()["uncertainty"]["iterative"]["rounds"]["basis"] == "heuristic_v0@20"
     entry = calibrated(missing, "rounds")
-    # Its base learned in this night, so the next night has other rankings.
+    # The base of `rounds` was calibrated this night, so the next night has other rankings.
     assert (entry["status"], entry["promotion"]["new_status"]) == ("stale", "stale")
     assert unmet_of(entry, "stale") == ["same_base_calibrator"]
     night(missing)
     assert unmet_of(calibrated(missing, "rounds"), "stale") == []
     found = missing.report()["uncertainty"]["iterative"]["rounds"]
     assert found["basis"] == "calibrated"
-    assert stated(missing, "rounds")["status"] == "stale"  # another calibrator steers it now
+    assert stated(missing, "rounds")["status"] == "stale"  # another calibrator now steers it
     history = [line for line in lines(missing) if line["strategy"] == "rounds"]
     assert all(len(line["iterations"]) <= 3 for line in history)
     widened = [line for line in history if line["iterations"]]
@@ -348,7 +348,7 @@ def test_the_calibrated_base_steers_iterative_rounds(missing):
     whole = found["accounts"][0]
     assert (whole["questions"], whole["triggered"]) == (120, len(widened))
     assert whole["extra_queries"] == sum(len(line["iterations"]) for line in widened)
-    # The company words of each bay lead to the lost documents.
+    # Each bay's word of COMPANY leads to the lost documents.
     assert whole["recovered"] > whole["lost"]
     assert sum(found["stops"].values()) == 120
     night(missing)
@@ -433,7 +433,7 @@ def test_outside_retrievers_have_miss_rates_too(missing, monkeypatch):
     assert (entry["status"], entry["outcomes"]["added"]) == ("provisional", 0)
     own = [line for line in lines(missing) if line["strategy"] == "outside"]
     assert own
-    for line in own:  # units of other chunks have no vectors of ours
+    for line in own:  # units of foreign chunks have no vectors
         assert line["uncertainty"]["semantic_gaps"] is None
         assert line["uncertainty"]["semantic_gaps_reason"]
 
@@ -510,7 +510,11 @@ def test_failed_retrievals_have_no_miss_rate_and_no_outcome(missing, monkeypatch
 
 @pytest.mark.slow
 def test_a_partial_run_accepts_no_calibrator(missing):
-    """Fewer strategies together meet a lower bar; other vectors make another strategy of a name."""
+    """A partial run decides nothing for later runs.
+
+    Fewer strategies together meet a lower bar. Other vectors make another strategy with the same
+    name.
+    """
     configure(missing, made.BM25, made.VECTOR)
     vectors_file(missing, missing.root / "other.npz")
     night(missing)
@@ -523,7 +527,7 @@ def test_a_partial_run_accepts_no_calibrator(missing):
     assert len(accepted) == 2
     for part in (("--strategy", "bm25"), ("--vectors", str(missing.root / "other.npz"))):
         result = night(missing, *part)
-        # The calibrator that the nights before earned still gives the rates.
+        # The calibrator of the earlier nights still gives the miss rates.
         assert stated(missing)["status"] == "provisional"
         assert "decides nothing for later runs" in calibrated(missing)["calibrator_reason"]
         assert "decides nothing for later runs" in result.stdout
@@ -624,7 +628,7 @@ def test_the_job_states_the_rates_of_the_command_line(missing, tmp_path):
 
 
 def without(part, keys=("age_days", "at", "found", "measured_at", "fitted_at")):
-    """Everything but the moments of the two runs."""
+    """Return a part of a report without the keys that hold times."""
     if isinstance(part, dict):
         return {key: without(value, keys) for key, value in part.items() if key not in keys}
     return [without(value, keys) for value in part] if isinstance(part, list) else part
@@ -712,7 +716,7 @@ def test_words_of_a_megabyte_are_cut(project):
     assert (project.reports / "tiny" / "uncertain-retrievals.jsonl").stat().st_size < 200_000
     assert len(result.output) < 50_000
     write_gold(project, [{**queries[0], "text": word}], {})
-    told = project.invoke("run", "tiny")  # a question of this length is no question
+    told = project.invoke("run", "tiny")  # too long for a question
     assert told.exit_code == 1
     assert "text_too_long" in told.stderr
     assert len(told.stderr) < 2_000
