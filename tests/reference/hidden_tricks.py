@@ -68,7 +68,7 @@ VISIBLE = {
     "terminal_colours": SAID.replace(" ", "\x1b[31m \x1b[0m"),
     "controls": SAID.replace("o", "o\x08\x07"),
 }
-"""Tricks that change the characters and leave the sentence visible."""
+"""Tricks that change the characters or the markup and leave the sentence visible."""
 
 HIDDEN = {
     "zero_width_for_spaces": (SAID.replace(" ", "\u200b"), True),

@@ -26,10 +26,10 @@ from rag_eval.pipeline.retrieval import OpenIndex, open_index
 from rag_eval.storage.hashing import text_hash
 
 N, MISSED_OF = 60, 3
-"""Documents, and questions; every third question uses words of other documents only."""
+"""Number of questions; every third question uses words of other documents only."""
 BAYS = ("heron", "otter", "badger", "marten", "curlew", "plover", "weasel", "linnet")
 COMPANY = ("crimson", "indigo", "ochre", "umber", "sable", "russet", "azure", "violet")
-"""A word for each bay. It also stands in the lost documents, so a query with it finds them."""
+"""A word for each bay. Lost documents hold such a word too, so a query with the word finds them."""
 GATES = "gates: {required: [], advisory: [acceptance], min_queries: 50}\n"
 ANSWERS = "answers: {mode: deterministic, top_k: 5}\n"
 BM25 = "{name: bm25, kind: bm25}"
@@ -38,7 +38,7 @@ ITERATIVE = "{name: rounds, kind: iterative, base: bm25}"
 
 
 def word(number: int) -> str:
-    """A word that stands in one document only."""
+    """Return a word that occurs in one document only."""
     return f"quon{chr(97 + number // 26)}{chr(97 + number % 26)}zu"
 
 
@@ -47,7 +47,7 @@ def is_lost(number: int) -> bool:
 
 
 def document(number: int) -> str:
-    if is_lost(number):  # does not answer its question
+    if is_lost(number):  # a lost document does not answer its question
         return (
             f"# Notes {word(number)}\n\n"
             f"The entry {word(number)} was written by the keeper in "
@@ -126,7 +126,7 @@ def lines(project: Project, name: str = "tiny") -> list[dict[str, Any]]:
 
 
 def night(project: Project, *more: str, exit_code: int = 0) -> Result:
-    """Run, and hold everything that it left behind against its contracts."""
+    """Evaluate the gold set and check all resulting files against their contracts."""
     result = project.invoke("run", "tiny", *more)
     assert result.exit_code == exit_code, result.output
     fits(project)
@@ -166,7 +166,7 @@ def nulls_without_reason(value: Any, path: str = "") -> Iterator[str]:
 
 
 def call(project: Project, *words: str | Path, exit_code: int | None = 0) -> Result:
-    """Another command of the tool, over the same home."""
+    """Run another command of the tool over the home of the project."""
     result = CliRunner().invoke(
         app, [*map(str, words), "--home", str(project.home)], catch_exceptions=False
     )
@@ -201,14 +201,14 @@ def signals_of(project: Project) -> RetrievalSignals:
 
 
 def first_claims(project: Project, name: str = "bm25") -> dict[str, dict[str, Any]]:
-    """Claims of the questions as they were first put, by query id."""
+    """Return the claims of the original questions, without paraphrases, by query id."""
     frame = opened(project).runner.get(MissRateClaims).claims_of(name)
     first = frame[frame["paraphrase_id"] == "original"]
     return {row["query_id"]: row for row in first.to_dict("records")}
 
 
 def bring(project: Project, name: str, claims: list[tuple[str, list[str], dict[str, Any]]]) -> None:
-    """Import claims (query, ids, and more fields of a line) of a strategy as it stands."""
+    """Import claims of the current strategy; a claim is (query, ids, more fields of its line)."""
     at, path = "2026-01-31T12:00:00Z", project.root / "traffic.jsonl"
     rows = [
         {"query": query, "retrieved": [{"id": one, "score": 1.0} for one in ids], "at": at, **more}
@@ -246,7 +246,7 @@ def audit(
 
 
 def vectors_file(project: Project, path: Path) -> None:
-    """Write vectors of all that a run asks for, and of nothing else."""
+    """Write a file that holds a vector for each text that a run embeds, and no other vector."""
     chunks = opened(project).runner.get(AdmittedChunks).chunks
     asked = [
         json.loads(line)["text"]

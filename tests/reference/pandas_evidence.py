@@ -36,7 +36,7 @@ class Evidence:
     expansion: Expansion | None
 
     def answerer(self, **options) -> Extractive:
-        """The embedded default: words, the strategy's synonyms and the corpus's own LSA."""
+        """Return the default answerer, with the strategy's synonyms and LSA of the corpus."""
         return Extractive(
             self.embed,
             embedding="lsa",
@@ -46,7 +46,7 @@ class Evidence:
         )
 
     def spans(self, question: int, extract: Extract) -> list[tuple[str, int, int]]:
-        """Cited spans in their documents."""
+        """Return the cited spans as (doc_id, start, end)."""
         found = []
         for its in extract.sentences:
             row = self.rows[question][its.passage]
@@ -63,7 +63,7 @@ def pandas_evidence(
     top_k: int | None = None,
     original: bool = True,
 ) -> Evidence:
-    """Retrieve for the questions of pandas_api with its own configuration as default."""
+    """Retrieve for the questions of pandas_api; the gold set's configuration gives the defaults."""
     settings = Settings(
         home=home, reports=home / "reports", gold_sets=root / "gold_sets", tracking_uri="refused://"
     )

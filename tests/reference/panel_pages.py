@@ -32,7 +32,7 @@ def rendered(name: str, report: dict[str, Any]):
     tags = re.sub(r'"[^"]*"', '""', html)
     assert not re.search(r"<(?:script|iframe|img|image|object|style)\b", html)
     assert not re.search(r"<[^>]+\s(?:on[a-z]+|style)\s*=", tags)
-    assert not re.search(r"\bNaN\b|\bNone\b(?! where)", html)  # "None where" is a sentence
+    assert not re.search(r"\bNaN\b|\bNone\b(?! where)", html)  # prose may say "None where"
     pictures = re.findall(r'<svg class="plot".*?</svg>', html, re.DOTALL)
     for picture in pictures:
         ET.fromstring(picture)  # noqa: S314 - our own output
@@ -50,13 +50,13 @@ def rendered(name: str, report: dict[str, Any]):
 
 
 def figures(html: str) -> list[tuple[Any, str]]:
-    """Value and place of every figure."""
+    """Return (value, place) of every figure."""
     pairs = _FIGURE.findall(markup.unescape(html))
     return [(json.loads(value), place) for value, place in pairs]
 
 
 def rows(panel: Any, name: str) -> list[dict[str, str]]:
-    """Rows of a table's CSV."""
+    """Return the rows of a table's CSV."""
     table = next(table for table in panel.exports if table.name == name)
     return list(csv.DictReader(io.StringIO(table.csv())))
 
@@ -75,12 +75,12 @@ def absent(reason: str) -> dict[str, Any]:
 
 
 def titles(html: str) -> list[str]:
-    """Titles of the pictures."""
+    """Return the titles of the pictures."""
     return re.findall(r'<title id="[^"]*">([^<]*)</title>', html)
 
 
 def renamed(value: Any, old: str, new: str) -> Any:
-    """The same report with another name of a strategy, wherever it stands."""
+    """Return a copy of the report in which the strategy `old` has the name `new` everywhere."""
     if isinstance(value, dict):
         return {new if key == old else key: renamed(part, old, new) for key, part in value.items()}
     if isinstance(value, list):
@@ -89,7 +89,7 @@ def renamed(value: Any, old: str, new: str) -> Any:
 
 
 def only(report: dict[str, Any], name: str) -> dict[str, Any]:
-    """The same report as if one strategy had run."""
+    """Return a copy of the report as if only the strategy `name` had run."""
     found = copy.deepcopy(report)
     found["strategy"] = name
     found["strategies"] = [entry for entry in found["strategies"] if entry["name"] == name]
@@ -107,7 +107,7 @@ def only(report: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def many(report: dict[str, Any], name: str, count: int) -> dict[str, Any]:
-    """The same report as if so many strategies like one had run."""
+    """Return a copy of the report as if `count` strategies like `name` had run."""
     found = only(report, name)
     names = [f"{name}_{at}" for at in range(count)]
     entry = found["strategies"][0]

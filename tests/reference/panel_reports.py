@@ -302,7 +302,7 @@ def _night(at: int, names: tuple[str, ...], codes: tuple[str, ...] = ()) -> dict
 
 
 def full(names: tuple[str, ...] = ("bm25", "vector", "rrf"), nights: int = 4) -> dict[str, Any]:
-    """Everything there; the first name is the primary strategy's."""
+    """Return a report with all parts; the first name belongs to the primary strategy."""
     changes: dict[int, tuple[str, ...]] = {
         1: ("code_changed",),
         2: ("index_changed", "gold_changed"),

@@ -14,7 +14,7 @@ import pandas as pd
 N_EACH = 40
 KINDS = ("email", "phone", "card", "iban", "key")
 RUN = 200
-"""More characters of a source in a row than this must not leave the home."""
+"""Largest number of consecutive characters of a source that may leave the home."""
 
 
 def _luhn(head: str) -> str:
@@ -46,7 +46,7 @@ def _key(number: int) -> str:
 
 
 def values(number: int) -> dict[str, str]:
-    """Five values of one document, each of another kind."""
+    """Return the five values of one document, each of another kind."""
     return {
         "email": f"vorname.name{number}@" + f"abteilung{number}.example.org",
         "phone": (
@@ -66,12 +66,12 @@ WORDS = "meadow copper lantern harvest violin granite orchard compass feather ha
 
 
 def subject(number: int) -> str:
-    """Words that only one document has."""
+    """Return words that only one document has."""
     return f"{WORDS[number % 10]} {WORDS[(number // 10 + 3 + number) % 10]}{number}"
 
 
 def sentence(number: int) -> str:
-    """One long sentence of the document, far over what may leave, with two values in it."""
+    """Return a sentence of the document that holds two values and is much longer than RUN."""
     held, name = values(number), subject(number)
     return (
         f"The {name} service is looked after by the team that reads {held['email']} every morning "
@@ -92,7 +92,7 @@ def body(number: int) -> str:
 
 
 def address(number: int) -> str:
-    """Address of a document, with a value in it in one of several ways."""
+    """Return the address of a document, which holds a value in one of several ways."""
     held = values(number)
     return (
         f"https://example.org/people/{held['email']}",
@@ -103,7 +103,7 @@ def address(number: int) -> str:
 
 
 def markdown(number: int) -> str:
-    """Document with front matter, of which every part holds a value."""
+    """Return a document with front matter; title, author, address and body hold values."""
     email = values(number)["email"]
     front = (
         f"title: Service {subject(number)} of {email}\nauthor: Vorname Name <{email}>\n"
@@ -131,7 +131,7 @@ def question(number: int) -> str:
 
 
 def output(number: int, document: str) -> dict[str, object]:
-    """Return a system's answer, which copies and quotes the source with its place in the text."""
+    """Return a system's answer that copies and quotes the source, with the place of the quote."""
     name, held, care = f"d{number}.md", values(number), sentence(number)
     start = document.index(care)
     payload = {
@@ -165,7 +165,7 @@ def _texts(path: Path) -> Iterator[str]:
 
 
 def outputs(*places: Path) -> Iterator[tuple[str, str]]:
-    """(file, text) of every file below the places."""
+    """Yield (file, text) of every file below the places."""
     for place in places:
         for path in sorted(place.rglob("*") if place.is_dir() else [place]):
             if path.is_file():
@@ -192,9 +192,10 @@ def _windows(text: str, width: int, step: int = 1) -> Iterator[tuple[int, str]]:
 
 
 def copied(found: Iterator[tuple[str, str]], sources: list[str]) -> set[tuple[str, str]]:
-    """(file, run) of every run of more than RUN characters of a source, white space evened out.
+    """List (file, run) of every run of more than RUN characters of a source.
 
-    Such a run holds one whole block of half its length: only around these is looked closer.
+    White space is normalised. Such a run holds a whole block of RUN // 2 characters, so the search
+    looks closer only around such blocks.
     """
     plain_sources = [" ".join(source.split()) for source in sources]
     halves = {piece for source in plain_sources for _, piece in _windows(source, RUN // 2)}

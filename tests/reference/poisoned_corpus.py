@@ -39,7 +39,7 @@ FORMS: dict[str, Callable[[str, str], str]] = {
     "## question": lambda question, passage: f"## {question}\n\n{passage}",
     "passage": lambda _, passage: passage,
 }
-"""How the question is put in front of the passage; the last one goes without it."""
+"""Ways to put the question in front of the passage; the last form leaves the question out."""
 
 PLAIN = "passage"
 
@@ -52,7 +52,7 @@ class Attack(NamedTuple):
     sources: list[str]
     vouched: np.ndarray
     targets: list[str]
-    target_of: np.ndarray  # of each text: the target question it was planted for, -1 = clean
+    target_of: np.ndarray  # row of the target question of each text, -1 = clean text
     clean: list[str]
     relevant: list[str]  # document of each clean question
 
@@ -60,7 +60,8 @@ class Attack(NamedTuple):
 class Outcome(NamedTuple):
     """Shares of target questions with a planted text in the top 5, and recall@5 of clean questions.
 
-    `poisoned`: any planted text; `own`: one planted for this question; with upper 95 % bounds.
+    `poisoned` counts any planted text. `own` counts only texts that were planted for the question.
+    `upper` and `own_upper` are upper 95 % bounds.
     """
 
     poisoned: float

@@ -26,7 +26,7 @@ SECONDS_TO_START = 60
 
 
 def binary(name: str) -> str | None:
-    """Path of a server program: on the PATH, or the newest where Debian keeps them."""
+    """Find a server program on the PATH, or else the newest in Debian's folders; None if absent."""
     debian = sorted(
         Path("/usr/lib/postgresql").glob(f"*/bin/{name}"),
         key=lambda path: (len(path.parts[4]), path.parts[4]),
@@ -36,7 +36,7 @@ def binary(name: str) -> str | None:
 
 
 def account() -> dict[str, object]:
-    """Arguments of subprocess to leave root, whom PostgreSQL refuses; nothing for anybody else."""
+    """Return subprocess arguments that drop root, because PostgreSQL refuses root; else empty."""
     if os.geteuid() != 0:
         return {}
     for name in ("postgres", "nobody"):
@@ -59,7 +59,7 @@ def address(port: int, database: str = "postgres", password: str = PASSWORD) -> 
 
 
 def execute(url: str, statement: str) -> list[tuple[object, ...]]:
-    """Run a statement past the code under test."""
+    """Run a statement directly, without the code under test."""
     import psycopg
 
     with psycopg.connect(url, autocommit=True) as connection:
@@ -68,7 +68,7 @@ def execute(url: str, statement: str) -> list[tuple[object, ...]]:
 
 
 def new_database(url: str) -> str:
-    """Address of a new, empty database of the same server."""
+    """Create an empty database on the server of `url`, and return its address."""
     name = f"test_{secrets.token_hex(6)}"
     execute(url, f"CREATE DATABASE {name}")
     return f"{url.rpartition('/')[0]}/{name}"
@@ -134,9 +134,8 @@ def running() -> Iterator[str]:
             "postgresql", "initdb and postgres are missing; Debian: apt-get install postgresql"
         )
     how = account()
-    folder = Path(
-        tempfile.mkdtemp(prefix="rag-eval-postgres-")
-    )  # not a pytest folder: those are closed to other users
+    # The user of the server could not read a pytest folder, which is closed to other users.
+    folder = Path(tempfile.mkdtemp(prefix="rag-eval-postgres-"))
     try:
         secret = folder / "password"
         secret.write_text(PASSWORD)

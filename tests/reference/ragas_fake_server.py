@@ -16,7 +16,7 @@ from typing import Self
 
 
 def last_input(prompt: str) -> dict:
-    """The JSON object that ragas puts last into its prompt, after the examples."""
+    """Return the JSON object that ragas puts last into its prompt, after the examples."""
     start = prompt.rindex("\ninput: ") + len("\ninput: ")
     return json.JSONDecoder().raw_decode(prompt[start:].lstrip())[0]
 

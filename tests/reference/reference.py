@@ -1,4 +1,4 @@
-"""Retrieval a second time, in plain Python from the definitions, without code of rag_eval."""
+"""Slow reference of retrieval: plain Python from the definitions, without code of rag_eval."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ Ranked = list[tuple[int, float]]
 
 
 def best(scores: Sequence[float | None], ids: Ids, depth: int, decimals: int = 6) -> Ranked:
-    """Chunks by (score desc, section_id asc, snippet_id asc); a score of None is no candidate."""
+    """Rank chunks by (score desc, section_id asc, snippet_id asc); drop chunks with score None."""
     rounded = [
         (row, round(score, decimals)) for row, score in enumerate(scores) if score is not None
     ]
@@ -16,13 +16,13 @@ def best(scores: Sequence[float | None], ids: Ids, depth: int, decimals: int = 6
 
 
 def by_top(scores: Sequence[float]) -> list[float]:
-    """Score over the best score."""
+    """Divide the scores by the best score; return zeros when no score is positive."""
     top = max(scores, default=0.0)
     return [score / top if top > 0 else 0.0 for score in scores]
 
 
 def min_max(scores: Sequence[float]) -> list[float]:
-    """Scores mapped linearly to [0, 1]; all equal gives 1."""
+    """Map scores linearly to [0, 1]; equal scores become 1."""
     if not scores:
         return []
     low, high = min(scores), max(scores)
@@ -126,7 +126,7 @@ def weighted(
 
 
 def reciprocal_rank(lexical: Ranked, vector: Ranked, ids: Ids, k: int, depth: int) -> Ranked:
-    """Sum of 1 / (k + rank) over two lists, divided by its maximum 2 / (k + 1)."""
+    """Compute the sum of 1 / (k + rank) over two lists, divided by its maximum 2 / (k + 1)."""
     ranks = [
         {row: place for place, (row, _) in enumerate(part, start=1)} for part in (lexical, vector)
     ]

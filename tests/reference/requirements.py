@@ -30,7 +30,7 @@ def report_missing(name: str, reason: str) -> NoReturn:
 def bound_skips(session: pytest.Session) -> None:
     """Print how many tests skipped, and fail a run in which too many did."""
     terminal = session.config.pluginmanager.get_plugin("terminalreporter")
-    if terminal is None:  # a worker: the first process counts
+    if terminal is None:  # a worker process: only the main process counts
         return
     skipped = [
         report

@@ -1,6 +1,6 @@
-"""Whole evaluations that tests share: equal gold sets are evaluated once, each test gets a copy.
+"""Evaluations that tests share. Equal gold sets are evaluated once, and each test gets a copy.
 
-A run that fails is one failure: the test that asked first shows it, the others skip and name it.
+A failed run is one failure. The first test that asked shows the failure, and later tests skip.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ class SharedRuns:
         folder.mkdir(exist_ok=True)
 
     def run(self, project: Project, *, times: int = 1, exit_code: int = 0) -> list[Ran]:
-        """Leave in a project without a home what `times` runs over its gold set leave behind."""
+        """Give a project without a home the files that `times` runs over its gold set write."""
         assert not project.home.exists(), "only the first runs of a project can be shared"
         stored = self.folder / fingerprint(project, times)
         with self._making(stored) as make:
@@ -51,7 +51,7 @@ class SharedRuns:
 
     @contextlib.contextmanager
     def _making(self, stored: Path) -> Iterator[bool]:
-        """Hold the lock of an evaluation; True where it has to be made."""
+        """Hold the lock of an evaluation; yield True when the evaluation must be made."""
         failed = stored.with_suffix(".failed")
         with stored.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -66,7 +66,7 @@ class SharedRuns:
 
 
 class MadeOnce:
-    """A value that the first test to ask makes; where that fails, later tests skip and name it."""
+    """A value that the first test makes. If that fails, later tests skip and name that test."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make, self._values, self._failed = make, [], ""

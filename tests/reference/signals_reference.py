@@ -27,7 +27,7 @@ class Corpus:
         )
 
     def bm25(self, query, chunk):
-        """By the query's summed idf; NaN for a query without terms."""
+        """Compute BM25 over the summed idf of the query; NaN for a query without terms."""
         terms, found = set(query), 0.0
         if not terms:
             return NAN
@@ -69,7 +69,7 @@ def best(values, nth=1):
 
 
 def difference(a, b):
-    return a - b  # NaN where either is
+    return a - b  # NaN where a or b is NaN
 
 
 def score_shape(raw, depth, k):
@@ -120,7 +120,7 @@ def agreement(rows, other, depth, other_depth, k):
 def standardised(values):
     some = numbers(values)
     spread = statistics.pstdev(some) if len(some) > 1 else 0.0
-    # equal numbers differ in their last bits once they were averaged
+    # Averages of equal numbers can differ in their last bits, so a tiny spread counts as 0.
     return [
         value
         if math.isnan(value)
@@ -212,7 +212,10 @@ def coherence(corpus, rows, vectors):
 
 
 def wordings(lists, norms, own, k):
-    """`lists` and `norms` of all wordings of the question, `own` the place of this one."""
+    """Compute the signals from other wordings of the question.
+
+    `lists` and `norms` hold one entry for each wording; `own` is the index of this wording.
+    """
     names = ("wordings_overlap", "consensus_best", "consensus_crowd", "consensus_missed")
     if len(lists) < 2 or not lists[own]:
         return dict.fromkeys(names, NAN)
@@ -246,7 +249,7 @@ def clustering(rows, document, k):
 
 
 def signals_of(batch, chunks, n_terms, k):
-    """All signals of every query of a RankedBatch, as a list of dictionaries."""
+    """Return all signals of every query of a RankedBatch, as a list of dictionaries."""
     corpus, result = Corpus(chunks, n_terms), []
     vectors = None if batch.chunk_vectors is None else batch.chunk_vectors.tolist()
     for i, query in enumerate(batch.query_terms):
@@ -284,7 +287,7 @@ def signals_of(batch, chunks, n_terms, k):
 
 
 def heuristic(raw, rows, query, k, *, cosine_scores):
-    """heuristic_v0 of one query."""
+    """Compute heuristic_v0 of one query."""
     scores = [score for score, row in zip(raw, rows, strict=True) if row >= 0][:k]
     if not cosine_scores:
         top = max(scores, default=0.0)

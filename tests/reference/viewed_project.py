@@ -61,12 +61,12 @@ class Viewed:
         return json.loads(self.file.read_text(encoding="utf-8"))
 
     def keep(self, kept: dict[str, Any], run_id: str | None = None) -> None:
-        """Write a kept run, so that nobody takes it for the one before."""
+        """Write a kept run over the only kept run, or under the id `run_id`."""
         path = self.file if run_id is None else self.home / "runs" / f"{run_id}.json"
         path.write_text(json.dumps(kept), encoding="utf-8")
 
     def client(self, **how: Any) -> TestClient:
-        """Ask in this process; errors of the application are answers."""
+        """Return a client in this process; an error of the application becomes a response."""
         return TestClient(
             create_app(self.settings, **how),
             base_url=OURS,
@@ -83,7 +83,7 @@ class Viewed:
         return OutcomeStore(SqlStore(self.home / FILE_NAME))
 
     def given(self) -> list[dict[str, Any]]:
-        """All rows of feedback, the oldest first."""
+        """Return all rows of feedback, the oldest first."""
         return self.outcomes().history(gold_sources=["user_feedback"]).to_dict("records")
 
 
@@ -94,7 +94,7 @@ def page_token(client: "httpx.Client") -> str:
 
 
 def give(client: "httpx.Client", body: Any, **headers: str) -> httpx.Response:
-    """Send feedback as our own page does."""
+    """Send feedback as the viewer's page does."""
     return client.post(
         "/feedback",
         content=json.dumps(body),
@@ -146,7 +146,7 @@ class Server:
         self.address = self.link.partition("?")[0].rstrip("/")
 
     def wait(self) -> None:
-        """Wait until it answers."""
+        """Wait up to 60 s until the server answers."""
         until = time.monotonic() + 60
         while True:
             try:
@@ -165,7 +165,7 @@ class Server:
         self.end()
 
     def end(self) -> str:
-        """End the server, and return its output since it was ready."""
+        """End the server, and return the output that it wrote after it was ready."""
         if self.process.poll() is None:
             self.process.terminate()
         assert self.process.stdout is not None

@@ -28,7 +28,10 @@ def first_night(tmp_path_factory, tracking_store) -> MadeOnce:
 
 @pytest.fixture
 def report(first_night) -> dict[str, Any]:
-    """Return a copy as of the second night, which states the miss rates of the first night."""
+    """Return a copy of the report that looks like the report of a second night.
+
+    Its stated miss rates are the observed rates of the first night.
+    """
     found = copy.deepcopy(first_night.get())
     for entry in found["uncertainty"]["strategies"].values():
         entry |= {"status": "provisional", "stated": copy.deepcopy(entry["observed"]["miss_any"])}

@@ -1,4 +1,4 @@
-"""The text of the page's scripts and styles never makes markup, runs data or uses a network."""
+"""Scripts and styles of the page never make markup, run data as code or use a network."""
 
 import re
 import shutil

@@ -268,7 +268,7 @@ def test_no_k_says_why_and_questions_left_out_are_counted(report):
     )
     assert (
         'data-at="/calibration/strategies/vector/conformal_methods/without_risk"' not in html
-    )  # it has no K by risk that could leave any out
+    )  # `vector` has no K by risk, which could leave out questions
 
 
 def test_two_observed_rates_say_what_each_counts(report):

@@ -33,19 +33,19 @@ FREE = {
     "option",
     "label",
 }
-"""Elements of words: names of measures, hashes, definitions.
+"""Elements that hold words, such as names of measures, hashes and definitions.
 
 Every other element holds digits only in a figure or a text of the report.
 """
 VOID = {"meta", "br", "link", "input", "hr", "img", "col"}
 WORDS = {"prose", "label", "absent"}
 NAME = re.compile(r"\b[A-Za-z]\w*(?:@\d+)?|\b95 %")
-"""Names of things (heuristic_v0, R@10, p95) and the one level of every interval."""
+"""Names that hold digits (heuristic_v0, R@10, p95), and the level of every interval."""
 FIGURE = re.compile(r"[+−-]?\d[\d,]*(?:\.\d+)?")
 
 
 class Walk(HTMLParser):
-    """Figures with their places, texts of the report with theirs, and digits that are neither."""
+    """Collects figures and texts of the report with their places, and all other digits."""
 
     def __init__(self):
         super().__init__(convert_charrefs=True)

@@ -200,7 +200,7 @@ def test_codes_come_in_the_order_of_the_rules_with_what_mends_them(report):
     assert codes[0]["fix"] == FIXES["unknown_snippet"]
     contract = rows(panel, "contract-codes")[0]
     assert pick(contract, "code", "n", "meaning") == ("not_json", "2", "the reply is not JSON")
-    assert "<code>missing_score</code>" in markup  # among those that no citation has
+    assert "<code>missing_score</code>" in markup  # listed among the codes that no citation has
 
 
 def test_every_code_outcome_state_and_check_has_its_words():
@@ -259,7 +259,7 @@ def test_trust_tables_and_pictures(report):
     assert [row["code"] for row in rows(panel, "trust-reasons")] == [
         "topic_shift.inside_document",
         "pattern.reply_instruction",
-    ]  # the most first
+    ]  # the most frequent reason first
     assert {place for _, place in figures(markup)} >= {
         "/trust/poisoning/manifest/n_changed",
         "/trust/poisoning/at_retrieval/n_blocked_pairs",
@@ -361,7 +361,7 @@ def test_one_run_begins_the_history():
 def test_the_index_beside_a_figure_is_the_one_that_it_was_measured_on(report):
     own = f"bm25s:{'a' * 32}"
     for number, night in enumerate(report["history"]["runs"]):
-        night["index_hash"] = f"hybrid:{number:032x}"  # of the primary strategy of that night
+        night["index_hash"] = f"hybrid:{number:032x}"  # index of the primary strategy
         night["strategies"]["bm25"]["index_hash"] = own
     del report["history"]["runs"][0]["strategies"]["bm25"]
     panel, markup = rendered("history", report)

@@ -99,7 +99,7 @@ def test_what_could_not_be_compared_says_why(report):
 
 
 def apart(report, shared):
-    """150 questions of which 18 have no gold and a decoy, and `shared` have both."""
+    """Set counts of 150 questions: 18 have a decoy but no gold, and `shared` have both."""
     for entry in report["stability"]["strategies"].values():
         about = entry["delta_s"]
         decoys = 18 + shared

@@ -1,4 +1,4 @@
-"""Tables as files: no text of theirs is read as an order by the program that opens them."""
+"""Tables as files: a program that opens a table never runs a cell as a formula or a command."""
 
 import csv
 import io
@@ -50,7 +50,7 @@ def test_latex_holds_every_cell_escaped():
 
 
 def dashes(*reasons, means=""):
-    """A table with a row a reason, all of it a dash."""
+    """Return a table with one row for each reason; every figure is a dash."""
     report = Cursor({str(at): {"x": None, "x_reason": reason} for at, reason in enumerate(reasons)})
     return Table(
         "t",
@@ -61,7 +61,7 @@ def dashes(*reasons, means=""):
 
 
 def visible_text(markup):
-    """Return the text that a reader sees without pointing, without attributes and hidden text."""
+    """Return the text that a reader sees without a pointer, so no attributes and no hidden text."""
     return unescape(re.sub(r"<[^>]*>", " ", re.sub(r'<span class="sr">[^<]*</span>', "", markup)))
 
 

@@ -1,4 +1,4 @@
-"""Figures keep their meaning on the way out: terminal, MLflow, content hash, links."""
+"""Figures keep their meaning on the terminal, in MLflow, in the content hash and in links."""
 
 import copy
 import io

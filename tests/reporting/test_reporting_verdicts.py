@@ -140,7 +140,7 @@ def test_junit_counts_what_it_shows():
 
 
 def cells(text):
-    """The rendered table, and every kind of token there is besides it."""
+    """Return the numbers of table rows and cells, all other token types, and the texts."""
     tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
     inline = [token for token in tokens if token.type == "inline"]
     kinds = {child.type for token in inline for child in token.children} | {

@@ -1,4 +1,4 @@
-"""The embedding cache: nothing embedded twice, nothing lost by a kill, a merge or a neighbour."""
+"""The cache embeds no text twice and loses no vector to a kill, a merge or another process."""
 
 import os
 import signal

@@ -223,7 +223,7 @@ def test_a_killed_build_or_sync_is_mended_by_the_next(tmp_path, project_root, wh
 
 @pytest.fixture
 def server(tmp_path):
-    """`chroma run` on a free port of loopback."""
+    """Run `chroma run` on a free loopback port."""
     program = Path(sys.executable).with_name("chroma")
     if not program.is_file():
         pytest.skip(f"no program {program}")
@@ -247,7 +247,7 @@ def server(tmp_path):
 
 
 def exercise(one):
-    """Use a store in every way; return the answer of a graph then."""
+    """Use every method of a store, and return the answers of its graph."""
     assert one.sync("model", IDS[:20], VECTORS[:20], DOCS[:20]) == SyncReport(20, 0, 0)
     assert one.sync("model", IDS[5:30], VECTORS[5:30], DOCS[5:30]) == SyncReport(10, 5, 15)
     assert one.build("g-s13", IDS, VECTORS, DOCS, seed=13)

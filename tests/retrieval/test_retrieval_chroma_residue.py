@@ -54,7 +54,7 @@ os._exit(0)
 
 
 def filled(code, *arguments):
-    """Run with every piece of memory that is handed out filled with garbage."""
+    """Run code in a process whose C library fills allocated memory with garbage."""
     env = os.environ | {"GLIBC_TUNABLES": "glibc.malloc.perturb=65"}
     subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)], check=True, env=env, timeout=120
@@ -71,7 +71,7 @@ def with_garbage(folder):
 
 @needs_glibc
 def test_chroma_alone_stores_what_the_memory_held_and_opening_clears_it(tmp_path):
-    """When this fails, Chroma has mended it, and the clearing can go."""
+    """A failure means that Chroma clears its memory, so `clear_unused` is no longer needed."""
     filled(BARE, tmp_path)
     assert "data_level0.bin" in with_garbage(tmp_path)
     ChromaStore(tmp_path).close()

@@ -111,7 +111,7 @@ def test_a_stored_fit_is_used_again_with_the_same_vectors(tmp_path):
     )
     asked = ["graph", "vector tree"]
     vectors, queries = first.chunk_vectors(), first.query_vectors(asked)
-    assert (first.use.needed, first.use.embedded) == (6 + 2, 6 + 2)  # one text stands twice
+    assert (first.use.needed, first.use.embedded) == (6 + 2, 6 + 2)  # one text occurs twice
     assert np.array_equal(second.chunk_vectors(), vectors)
     assert np.array_equal(second.query_vectors(asked), queries)
     assert second.use.embedded == 0
@@ -253,7 +253,7 @@ def test_a_truncated_and_a_damaged_npz_are_refused(tmp_path):
     path = write(tmp_path / "v.npz", sha256=KEYS, vectors=VECTORS)
     whole = path.read_bytes()
     place = whole.index(VECTORS.tobytes())
-    changed_byte = whole[:place] + b"\x01" + whole[place + 1 :]  # against the zip's own checksum
+    changed_byte = whole[:place] + b"\x01" + whole[place + 1 :]  # the zip's checksum no longer fits
     for content in (whole[:-40], changed_byte):
         path.write_bytes(content)
         with pytest.raises(InputError, match="vectors_unreadable"):

@@ -116,9 +116,9 @@ def test_exact_search_with_blocks_smaller_than_the_batch(monkeypatch):
 
 
 def assert_like(found, query, wanted, documents, depth):
-    """Check for the same chunks in the same order, except where scores are too close for float32.
+    """Check that both rankings agree, except where scores are too close for float32.
 
-    Equal chunks always stand by row.
+    Equal chunks are always in the order of their rows.
     """
     pairs = listed(found, query)
     candidates = {row for row, score in enumerate(wanted) if score is not None}
@@ -135,7 +135,7 @@ def assert_like(found, query, wanted, documents, depth):
 
 @st.composite
 def searches(draw):
-    """Documents, queries, parameters, a depth and a mask."""
+    """Draw documents, queries, parameters, a depth and a mask."""
     documents = draw(CORPUS)
     n = len(documents)
     allowed = draw(st.none() | st.lists(st.booleans(), min_size=n, max_size=n))
@@ -247,7 +247,7 @@ def test_more_equal_chunks_than_the_margin_come_by_row():
 
 
 TIED_IDS = (
-    "Z:1 a:10 a:9 é:0 a:B a:b a#x:2 a-b:3 ab: 𝒳:4 \uffee:5"  # sections and ids, in no order
+    "Z:1 a:10 a:9 é:0 a:B a:b a#x:2 a-b:3 ab: 𝒳:4 \uffee:5"  # section:id, unsorted
 ).split(" ")
 
 

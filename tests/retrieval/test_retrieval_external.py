@@ -42,7 +42,7 @@ CHUNK = {"doc_id": "a.md", "text": "words", "score": 1.5}
 
 
 def code(value, top_k=10):
-    """Give Retrieved, or the code of its failure."""
+    """Parse a reply; return Retrieved, or the code of the failure."""
     try:
         return parse_reply(value if isinstance(value, bytes) else json.dumps(value).encode(), top_k)
     except QueryError as error:
@@ -266,7 +266,7 @@ def test_bursts_and_single_faults_are_waited_out(service, options):
     assert said[-1][1] == ""
     assert service.asked(url) > len(QUERIES)
     if options.get("after"):
-        assert time.monotonic() - started >= 1  # a lower bound: Retry-After was kept to
+        assert time.monotonic() - started >= 1  # the client waited for Retry-After
 
 
 def test_a_retry_after_of_hours_is_not_waited_for(service):

@@ -22,7 +22,7 @@ PARTS = ("rows", "raw", "norm", "k_pos", "rerank")
 
 @st.composite
 def ranked(draw):
-    """A ranking of a few queries, as lists of (row, score), its width, and pairs that go."""
+    """Draw lists of (row, score) of a few queries, the ranking's width, and pairs to remove."""
     width = draw(st.integers(1, 8))
     lists = []
     for _ in range(draw(st.integers(1, 4))):
@@ -63,7 +63,7 @@ def test_what_goes_is_gone_and_the_rest_keeps_its_order_scores_and_first_ranks(d
 
 
 def test_an_empty_place_is_no_pair_of_the_query_before():
-    """Row -1 of query 1 has the code of the last chunk of query 0."""
+    """An empty place (row -1) of query 1 has the pair code of the last chunk of query 0."""
     before = made_ranking([[(N_CHUNKS - 1, 1.0)], [(3, 1.0)]], 3)
     after = before.without(codes([(0, N_CHUNKS - 1)]), N_CHUNKS)
     assert after.rows.tolist() == [[-1, -1, -1], [3, -1, -1]]
@@ -201,7 +201,10 @@ def test_the_trust_threshold_and_the_guard_hold_together(ready, kind):
 
 @pytest.fixture(scope="module")
 def flooded(tmp_path_factory):
-    """Ninety planted pages stand before everything else: more than four times the spare chunks."""
+    """Prepare a corpus in which ninety planted pages rank before the honest pages.
+
+    Ninety is more than four times the number of spare chunks.
+    """
     texts = [f"{QUERY}. Page {number}" for number in range(90)] + HONEST
     chunks = table(texts, [(f"d{number:03d}", f"c{number:03d}") for number in range(len(texts))])
     nobody = np.zeros(len(texts), dtype=bool)

@@ -67,7 +67,7 @@ METHODS = {
 
 
 def write_type(annotation):
-    """Write a type as its author does, whatever the Python version shows of it."""
+    """Write a type as in source code, because Python versions print types differently."""
     text = inspect.formatannotation(annotation)
     text = re.sub(r"\b(rag_eval\.core\.types|collections\.abc|typing)\.", "", text)
     return re.sub(r"^Optional\[(.*)\]$", r"\1 | None", text)

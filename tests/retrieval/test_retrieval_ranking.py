@@ -20,7 +20,7 @@ from rag_eval.retrieval.ranking import (
 from rag_eval.retrieval.strategies import mmr, order_by_scores
 
 TIED = st.sampled_from([None, -0.5, 0.0, 0.25, 0.25, 0.5, 1.0])
-"""Few values, so that most scores are shared; None is no candidate."""
+"""Few distinct scores, so that most scores are tied. None marks a chunk that is no candidate."""
 
 
 def ids_of(count):
@@ -163,7 +163,7 @@ def test_reciprocal_rank_fusion(rankings, k, depth):
 
 
 GRID = st.sampled_from([-0.5, 0.0, 0.25, 0.5])
-"""Vectors whose products are exact, so that the reference must agree to the last bit."""
+"""Components of vectors with exact products, so that the reference must agree to the last bit."""
 
 
 @given(two_rankings(), st.sampled_from([0.0, 0.25, 0.7, 1.0]), st.integers(1, 40), st.data())

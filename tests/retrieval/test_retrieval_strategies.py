@@ -188,7 +188,7 @@ def test_corpora_of_almost_nothing(tmp_path, written):
 
 
 def summarize(ready):
-    """Index hash of a strategy, and a digest of its rankings."""
+    """Return the index hash of a strategy and a digest of its rankings."""
     found = ready.search(QUERIES, 50)
     arrays = (found.rows, found.raw, found.norm, np.nan_to_num(found.rerank, nan=-9))
     return [ready.index_hash, digest([array.tolist() for array in arrays])]

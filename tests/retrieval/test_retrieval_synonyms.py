@@ -113,7 +113,7 @@ def test_a_malformed_list_is_refused(entry):
 
 
 def widen(expansion, question):
-    """Terms that a question also means, each with its largest weight; heaviest first."""
+    """Return the terms that synonyms add to a question, by falling largest weight."""
     analyzer = Analyzer()
     bound = expansion.bind(analyzer)
     (row,) = analyzer.index([question])
@@ -203,7 +203,7 @@ def test_a_synonym_counts_its_weight_and_never_as_rarer_than_its_word():
     drop = scores("drop", widened=False)
     assert scores("discard") == pytest.approx(
         {row: 0.5 * score for row, score in drop.items()}, abs=2e-6
-    )  # unknown to the corpus: no limit
+    )  # the corpus lacks "discard", so no idf limits the score
     twice, duplicate = scores("twice", widened=False), scores("duplicate", widened=False)
     both = [row for row in duplicate if row in scores("drop", widened=False)]
     found = scores("twice")

@@ -17,7 +17,7 @@ def server():
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def place(request, tmp_path) -> str:
-    """Address of a new database."""
+    """Return the address of a new database."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/store.db"
     return postgres_server.new_database(request.getfixturevalue("server"))

@@ -260,7 +260,7 @@ def test_a_part_may_be_the_file_of_another_artifact(store, monkeypatch, has_link
     files = {name: large.path(name) for name in ("large.bin", "array.npy")}
     night = store.memo("bundle", "k", lambda: {"summary": {"night": 1}, **files})
     assert night.path("large.bin").samefile(large.path("large.bin")) == has_links
-    shutil.rmtree(large.folder)  # the other artifact may go
+    shutil.rmtree(large.folder)  # the part outlives the other artifact
     assert night.path("large.bin").read_bytes() == b"x" * 1000
     assert night.array("array").tolist() == [0, 1, 2]
 
@@ -286,7 +286,7 @@ def test_a_damaged_part_is_named_set_aside_and_made_again(store, caplog, name, h
     made = write_one(store)
     harm(made.folder / name)
     if name == "artifact.json" and harm is flip_bit:
-        (made.folder / name).write_text("[")  # a flip_bit bit there may still be JSON
+        (made.folder / name).write_text("[")  # the file can stay valid JSON after flip_bit
     again = write_one(store)
     assert (again.reused, again.id) == (False, made.id)
     assert again.array("array").tolist() == [0, 1, 2]

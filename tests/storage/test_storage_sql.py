@@ -222,7 +222,7 @@ def test_processes_that_start_at_once_all_write(place, start_python):
         writer.stdin.flush()
     results = [(*writer.communicate(), writer.returncode) for writer in writers]
     assert [result[2] for result in results] == [0] * 8, results
-    # each process saw all that the others had written
+    # every process saw all rows of the other processes
     assert [row["id"] for row in notes(SqlStore(place))] == list(range(8 * 5 * 50))
 
 
@@ -384,7 +384,7 @@ def test_an_emptied_database_of_a_home_with_runs_is_refused(tmp_path):
     path.touch()
     SqlStore(path).create(
         NOTES
-    )  # no run was kept here: a killed process may have left the empty file
+    )  # Without a kept run, the empty file may come from a killed process, so it is accepted.
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "20260101T000000000Z-00000000.json").write_text("{}")
     SqlStore(path).create(NOTES)

@@ -33,7 +33,7 @@ PROSE = (
 
 
 def find(text):
-    """(start, end, detail) in any view, in order and each once."""
+    """Return the sorted distinct (start, end, detail) of the findings in all views."""
     return sorted({one for found in find_addressing(read(text).views) for one in found})
 
 

@@ -27,13 +27,13 @@ def prose(seed, n=80):
 
 
 def copies(n=4):
-    """One text with another tenth word in each copy."""
+    """Return n copies of a text that differ in one word."""
     words = prose(1).split()
     return [" ".join([*words[:10], f"word{i}", *words[11:]]) for i in range(n)]
 
 
 def find(texts, sources=None, vouched=None):
-    """(row, rule) -> severity; `vouched` may be one mark for all."""
+    """Map (row, rule) to severity; `vouched` may be one mark for all texts."""
     marks = None if vouched is None else np.full(len(texts), vouched)
     frame = FINDINGS.check(floods(texts, sources or ["pages.example"] * len(texts), vouched=marks))
     assert set(frame["check"]) <= {"flood"}
@@ -91,7 +91,7 @@ def test_near_duplicates_agree_with_all_pairs():
 )
 def test_a_shared_question(form):
     texts = [form.format(q=QUESTION, p=passage) for passage in PASSAGES[:3]]
-    weaker = "hint" if form.startswith("Q:") else "warning"  # the label of a FAQ makes it a heading
+    weaker = "hint" if form.startswith("Q:") else "warning"  # the FAQ label makes a heading
     assert find(texts, vouched=False) == all_rows(range(3), "shared_lead", "blocked")
     assert find(texts) == all_rows(range(3), "shared_lead", weaker)
     assert find(texts, vouched=True) == {}

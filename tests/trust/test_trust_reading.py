@@ -41,7 +41,7 @@ SEEN_BY_SOME = {
     "markdown_image_text",
     "markdown_title",
 }
-"""A reader without a browser sees these as they stand; both views hold the sentence."""
+"""Tricks that a reader without a browser sees, so both views hold the sentence."""
 
 
 @pytest.mark.parametrize("name", sorted(HIDDEN.keys() - SEEN_BY_SOME))

@@ -39,7 +39,7 @@ def find_pairs(queries, texts, *, titles=None, doc_ids=None, sources=None, vouch
 
 
 def find(texts, query=QUERY, *, allowlist=True, **owners):
-    """Rule and severity of each text."""
+    """Return (rule, severity) of each text."""
     pairs = find_pairs([query], texts, vouched=() if allowlist else None, **owners)
     found = dict(
         zip(pairs["chunk"], zip(pairs["rule"], pairs["severity"], strict=True), strict=True)
@@ -225,7 +225,7 @@ def test_a_clean_corpus_loses_nothing(shared_data, tmp_path, allowlist):
 
 
 def read_pages(cut):
-    """FAQ pages, whole or section by section: texts, titles, names and domains."""
+    """Return texts, titles, names and domains of the FAQ pages, whole or section by section."""
     rows = []
     for path in sorted((HERE / "faq").glob("*.md")):
         text = path.read_text(encoding="utf-8")
@@ -250,6 +250,7 @@ def test_faq_pages_are_not_blocked_for_their_questions(cut, standing, domain):
     owners = {"titles": titles, "doc_ids": names, "sources": sources}
     pairs = find_pairs(questions, texts, vouched=vouched, **owners)
     assert "blocked" not in set(pairs["severity"])
-    assert (len(pairs) >= 100) == (standing == "not listed")  # they are seen, and only warned of
+    # The check finds unlisted pages, but it only warns of them.
+    assert (len(pairs) >= 100) == (standing == "not listed")
     if not cut:
         assert floods(texts, sources, vouched=vouched).empty

@@ -81,7 +81,7 @@ PLAIN_TASKS = {
     "Language Translation",
     "Programming Help",
 }
-"""Attacks that ask a question or set a task, and whose wording a document could have."""
+"""Types of attacks that ask a question or set a task in words that a document could use."""
 
 
 @pytest.fixture(scope="session")
@@ -90,7 +90,7 @@ def shipped():
 
 
 def grade(texts, rules):
-    """The worst severity that the rules give each text above a hint, else empty."""
+    """Return the worst severity above a hint that the rules give each text, or an empty string."""
     worst = [""] * len(texts)
     found = screen(texts, rules, sentences=False)
     for row, check, severity in zip(found["row"], found["check"], found["severity"], strict=True):
@@ -156,7 +156,7 @@ def plant(attacks, documents):
 
 
 def rates(path, documents, rules):
-    """Type of attack -> share that is blocked or warned about, over all places."""
+    """Return the share of planted attacks of each type that is blocked or warned about."""
     result = {}
     for kind, attacks in json.loads(path.read_text(encoding="utf-8")).items():
         worst = grade(list(plant(attacks, documents)), rules)

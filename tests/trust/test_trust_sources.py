@@ -32,7 +32,7 @@ ANN, NOW = "Ann Lee", "2026-07-01"
 
 
 def make_sources(*documents):
-    """SOURCES of (domain, author, date)."""
+    """Make a SOURCES frame of (domain, author, date) rows."""
     frame = pd.DataFrame(documents, columns=["domain", "author", "date"], dtype="str").assign(
         doc_id=[f"d{n}" for n in range(len(documents))],
         source_hash="0" * 64,
@@ -46,7 +46,7 @@ def make_sources(*documents):
     [
         ("2026-07-01", "dated", 1.0),
         ("2026-06-30", "dated", 1 - 0.3 / 365),
-        ("2026-07-02", "dated", 1.0),  # a day ahead is another time zone
+        ("2026-07-02", "dated", 1.0),  # one day ahead can be a time zone
         ("2026-07-03", "future", 0.7),
         ("9999-12-31", "future", 0.7),
         ("2026-01-01", "dated", 1 - 0.3 * 181 / 365),
@@ -286,4 +286,4 @@ def test_time_grows_with_the_sum_of_domains_and_entries():
         allowlist = [f"{i:06d}name{i * 7919 % 9973:05d}.org" for i in range(n)]
         return [f"x{i:06d}other{i * 104729 % 9967:05d}.net" for i in range(n)], allowlist
 
-    assert growth(lambda both: judge_domains(*both), make, 250, 2000) < 24  # quadratic is 64
+    assert growth(lambda both: judge_domains(*both), make, 250, 2000) < 24  # quadratic: 64

@@ -173,7 +173,10 @@ def read_attacks(shared_data, part):
 
 
 def share_found(documents, attacks):
-    """Share of attacks touched by a finding, each in another document, 4 % of them at a time."""
+    """Return the share of attacks that a finding touches.
+
+    Each attack is planted in another document, in 4 % of the documents at a time.
+    """
     rng = np.random.default_rng(3)
     jobs = [(attack, place) for attack in attacks for place in ("start", "middle", "end")]
     size = len(documents) // 25

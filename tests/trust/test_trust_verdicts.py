@@ -17,7 +17,7 @@ from rag_eval.trust.verdicts import (
 )
 
 PLACES = [("a", 0, 10), ("a", 10, 20), ("a", 25, 40), ("b", 0, 5), ("c", 0, 9)]
-"""Chunks; characters 20 to 25 of "a" are in none."""
+"""Chunks as (doc_id, start, end); no chunk holds characters 20 to 25 of "a"."""
 DOCUMENTS = pd.Index(["c", "a", "b", "empty"])
 """Documents need not stand in the order of chunks, and one may have none."""
 ROW = {name: row for row, name in enumerate(DOCUMENTS)}
@@ -49,7 +49,7 @@ def make_facts():
 
 
 def findings(*rows):
-    """FINDINGS of (row, start, end, check.rule, severity)."""
+    """Make a FINDINGS frame of (row, start, end, check.rule, severity) rows."""
     return make_findings(
         [(*place, *code.split(".", 1), severity, "detail") for *place, code, severity in rows]
     )

@@ -17,7 +17,7 @@ NOW = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
 
 
 class Traffic:
-    """A store with claims of months, whose questions begin with `m` and the month."""
+    """A store with claims of several months; each question begins with `m` and its month."""
 
     def __init__(self, folder, sql=None):
         folder.mkdir(exist_ok=True)

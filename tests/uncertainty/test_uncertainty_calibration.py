@@ -1,4 +1,4 @@
-"""Conformal K in a calibration: the out-of-fold prediction of its outcome is a question's risk."""
+"""Conformal K in a calibration, where the risk of a question is its out-of-fold prediction."""
 
 import dataclasses
 import json
@@ -63,7 +63,7 @@ def test_k_by_risk_leaves_out_questions_without_an_outcome(judged):
     assert counts == {("fixed", N), ("mondrian", N - 1)}
     for one, other in zip(without.conformal[:3], whole.conformal[:3], strict=True):
         assert dataclasses.replace(one, riskiest=other.riskiest) == other
-        assert one.riskiest.n == 53  # a third of those whose risk is known
+        assert one.riskiest.n == 53  # a third of the questions with a known risk
     counts = {"fixed": N, "recall": None, "mondrian": N - 1, "without_risk": 1}
     assert without.to_json()["conformal_methods"] == {**counts, "recall_reason": NO_ITEMS}
 

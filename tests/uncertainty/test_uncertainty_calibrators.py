@@ -67,7 +67,7 @@ def test_isotonic_is_that_of_scikit_learn(given_rows):
 
 def test_slopes_are_never_negative_and_few_outcomes_move_little():
     score = np.linspace(-3, 3, 400)
-    missed = (score < 0).astype(float)  # upside down
+    missed = (score < 0).astype(float)  # outcomes contradict the scores
     fitted = KINDS["platt"].fit(score, missed, np.ones((1, 400)))[0]
     assert np.ptp(fitted.apply(score)) < 0.3
     assert (np.diff(fitted.apply(score)) >= 0).all()

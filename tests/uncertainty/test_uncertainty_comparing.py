@@ -69,7 +69,7 @@ def test_differences_are_paired_and_adjusted_over_pairs():
     assert found == pytest.approx([getattr(direct, name)[0] for name in names])
     versus = direct.n_better[0], direct.n_worse[0], direct.n_tied[0]
     assert (row.n_better, row.n_worse, row.n_tied) == versus
-    assert row.n_better > row.n_worse  # one misses less
+    assert row.n_better > row.n_worse  # strategy "one" misses less
     for measure in ("observed", "raw", "calibrated", "brier", "skill"):
         mine = [other for other in comparison.differences if other.measure == measure]
         assert np.allclose([other.p_holm for other in mine], holm([other.p for other in mine]))
@@ -110,7 +110,7 @@ def test_the_swap_test_of_skill_keeps_its_level_and_its_interval_covers():
         made, group = strategies(120, np.random.default_rng(seed))
         row = by(compare([made[0], made[2]], group, seed=seed), "one", "three", "skill")
         rejected += row.p <= 0.05
-        held += row.delta.low <= 0 <= row.delta.high  # the truth: both forecasters know the same
+        held += row.delta.low <= 0 <= row.delta.high  # the true difference is 0
     assert rejected / sims <= 0.05 + 3 * (0.05 * 0.95 / sims) ** 0.5
     assert 0.92 <= held / sims <= 0.99
 

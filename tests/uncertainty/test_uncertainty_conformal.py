@@ -15,7 +15,7 @@ DEPTH = 200
 
 
 def questions(n_groups, rng, *, depth=DEPTH, size=None, hardest=3.0):
-    """Draw ranks that grow with the risk, in groups of 1 to 4 questions with common luck."""
+    """Draw ranks that grow with the risk, in groups of 1 to 4 questions with similar risks."""
     sizes = np.full(n_groups, size)
     if size is None:
         sizes = rng.choice([1, 2, 3, 4], n_groups, p=[0.45, 0.35, 0.15, 0.05])
@@ -77,8 +77,8 @@ def test_groups_of_one_give_the_textbook_quantile(ranks, level):
 def test_a_level_beyond_the_lists_is_not_attainable():
     rank = np.array([1.0] * 80 + [math.inf] * 20)
     assert fixed_k(rank, np.arange(100), DEPTH, 0.7) == 1
-    assert fixed_k(rank, np.arange(100), DEPTH, 0.8) is None  # 80 of 100 and one to come: 79 %
-    assert fixed_k(rank[:5], np.arange(5), DEPTH, 0.9) is None  # too few to say
+    assert fixed_k(rank, np.arange(100), DEPTH, 0.8) is None  # 80 of 101 is 79 %
+    assert fixed_k(rank[:5], np.arange(5), DEPTH, 0.9) is None  # five are too few
     assert fixed_k(np.zeros(0), np.zeros(0, dtype=np.int64), DEPTH, 0.9) is None
 
 

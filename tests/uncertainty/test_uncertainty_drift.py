@@ -31,7 +31,7 @@ def names(n, start=0):
 
 
 def slow_e_values(excess, tolerance):
-    """Capital after each group, bet by bet and stake by stake."""
+    """Compute the capital after each group, one bet and one stake at a time."""
     found = []
     for sign in (1, -1):
         capital, waits = [(1 - UNSTAKED) / len(BETS)] * len(BETS), UNSTAKED
@@ -89,12 +89,12 @@ def test_a_group_counts_once_with_the_mean_of_its_outcomes():
 
 
 def alarms(n, rate, sims, seed, *, size=1):
-    """Alarms of streams whose questions are missed `rate` more often than predicted."""
+    """Watch `sims` streams whose miss rate exceeds the predicted rate by `rate`."""
     rng, found = np.random.default_rng(seed), []
     for _ in range(sims):
         group = np.repeat(np.arange(n), size)
         p = np.clip(rng.beta(0.5, 2, n) * 0.8 + 0.1, 0, 1)[group]
-        y = rng.random(n)[group] < p + rate  # questions of a group share their fate
+        y = rng.random(n)[group] < p + rate  # one draw decides all of a group
         found.append(watch(p, y.astype(float), [str(code) for code in group]))
     return found
 
@@ -185,13 +185,13 @@ def known(*frames):
 
 
 def watched(frame):
-    """The state of a monitor of these outcomes alone."""
+    """Return the state of a monitor that saw these outcomes only."""
     columns = (frame[name].to_numpy() for name in ("predicted", "missed"))
     return watch(*columns, frame["group_id"].tolist())
 
 
 def kept(home, state):
-    """The state as the next night finds it."""
+    """Save a state, and return the state that the next night reads."""
     keep_watch(home, *PLACE, state=state)
     return kept_watch(home, *PLACE)
 
@@ -229,7 +229,8 @@ def test_a_renamed_group_counts_once():
     first = outcomes(1, 0.3, [1, 0], groups=["g1", "g2"])
     state = feed(WatchState("f"), first, known(first))
     more = outcomes(2, 0.3, [1, 1, 0], groups=["a", "b", "c"])
-    renamed = [("q1-0", "a"), ("q1-1", "a")]  # gold has joined both, and a new question with them
+    # Gold has joined the groups g1 and g2 and a new question into the group a.
+    renamed = [("q1-0", "a"), ("q1-1", "a")]
     again = feed(state, more, [*renamed, *known(more)])
     assert len(again.drift.groups) == 4
     assert again.fed == {question_mark(name) for name in ("q1-0", "q1-1", "q2-1", "q2-2")}

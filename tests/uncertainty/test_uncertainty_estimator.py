@@ -256,7 +256,7 @@ def test_intervals_cover_the_known_probability(n, p, spread, group_size):
 def test_a_calibrator_mends_what_the_model_cannot_fit():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2000, 2))
-    true = np.where(x[:, 0] + x[:, 1] > 0, 0.45, 0.02)  # no logistic model of the signals
+    true = np.where(x[:, 0] + x[:, 1] > 0, 0.45, 0.02)  # a step: no logistic model fits
     labelled = Labelled(
         ("a", "b"), x, rng.random(2000) < true, np.arange(2000), np.ones(2000), np.arange(2000)
     )

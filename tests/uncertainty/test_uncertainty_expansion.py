@@ -131,7 +131,7 @@ def synset(names, hypernyms=(), hyponyms=()):
 
 
 class Reader:
-    """Answers as nltk's corpus reader does."""
+    """Imitates the WordNet corpus reader of nltk."""
 
     def synsets(self, word, pos):
         assert pos == "n"
@@ -204,7 +204,7 @@ def test_identifiers_are_cut_in_linear_time():
 def test_surfaces_are_the_most_frequent_writings():
     words = make_context(["values valued values", "valued", "the zebra"], ["value"]).words
     written = dict(zip(words.table.vocabulary, words.surface, strict=True))
-    assert written == {"valu": "valued", "zebra": "zebra"}  # two each: the first in the alphabet
+    assert written == {"valu": "valued", "zebra": "zebra"}  # on a tie, the first in the alphabet
 
 
 def test_best_breaks_ties_by_column_and_leaves_out_what_is_not_positive():

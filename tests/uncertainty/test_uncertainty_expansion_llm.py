@@ -22,7 +22,7 @@ TEXTS = ANIMALS + FILLER
 
 
 class Wording(FakeLLM):
-    """Plays a language model, from the question in the prompt."""
+    """Plays a language model that replies by the question in the prompt."""
 
     def answer(self, name, messages, before):
         if name != "good":

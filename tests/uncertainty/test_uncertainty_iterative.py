@@ -33,7 +33,7 @@ SPEC = Iterative(name="i", kind="iterative", base="b")
 
 
 class Setting:
-    """A lexical base that notes its queries."""
+    """A lexical base strategy that records its queries."""
 
     def __init__(self):
         self.context = make_context(TEXTS, QUESTIONS)
@@ -245,7 +245,7 @@ def test_gaps_name_what_is_missing_and_who_may_mend_it(shared):
     assert unknown.severity == "high"
     assert "“unheardof”" in unknown.description
     assert unknown.as_json()["miss_likelihood"] == {"kind": "absent", "reason": "uncalibrated"}
-    assert "synonym" not in {gap.mitigation for gap in gaps[1]}  # its one word is found
+    assert "synonym" not in {gap.mitigation for gap in gaps[1]}  # the question's only word is found
 
 
 def test_descriptions_quote_hostile_words_and_are_bounded():

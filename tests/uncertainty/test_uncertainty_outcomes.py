@@ -101,14 +101,14 @@ def test_only_the_last_correction_stands(store):
     third = correct_outcome(second, missed=None, now=AT + 2 * hour)
     assert (second.missed_content, second.inclusion_probability) == (None, 1.0)
     store.record([first])
-    store.record([third, second])  # in any order, as long as all are there
+    store.record([third, second])  # a complete chain may come in any order
     chain = [outcome.outcome_id for outcome in (first, second, third)]
     assert store.history()["outcome_id"].tolist() == chain
     current = store.current()
     assert current["outcome_id"].tolist() == chain[2:]
     assert np.isnan(current["missed"].iloc[0])
     assert len(fit_rows(current)) == 0
-    # told, not undone
+    # The store reports the difference and keeps the correction.
     assert store.record([first]).differing == {first.outcome_id: third.outcome_id}
     assert store.current()["outcome_id"].tolist() == chain[2:]
 

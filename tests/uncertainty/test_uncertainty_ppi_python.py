@@ -63,8 +63,8 @@ def test_estimate_and_interval_are_those_of_ppi_python(n_labelled, n_unlabelled,
     stretched = (error**2 + residual * (n / (n - 2) - 1)) ** 0.5
     assert (ours.high - ours.low) / 2 == pytest.approx(t.ppf(0.975, n - 1) * stretched)
 
-    # Both choose the weight that makes the interval short. They estimate it by other sums, so
-    # the weights differ slightly and the widths hardly do.
+    # Both packages choose the weight that makes the interval short. They estimate the weight by
+    # different sums, so the weights differ slightly and the widths are almost equal.
     best = min(half_width(power) for power in np.linspace(0, 1, 201))
     assert half_width(ours.power) <= best * 1.001
     low, high = ppi_py.ppi_mean_ci(*data, alpha=0.05)

@@ -137,7 +137,7 @@ def test_a_group_with_both_kinds_is_one_group():
     assert found.n_labelled + found.n_unlabelled == len(group)
     assert found.n_groups_unlabelled + found.n_groups_labelled == 200
     apart = prediction_powered(y, f, np.arange(len(group)))
-    # questions that share their luck say less
+    # Dependent questions of a group carry less information.
     assert found.high - found.low > apart.high - apart.low
 
 

@@ -112,7 +112,7 @@ def test_any_cutoff(k, shape):
 def test_scores_that_are_cosines():
     chunks, n_terms, batch = batch_of(11, cosine=True)
     found, expected = signals(batch, 4), signals_of(batch, chunks, n_terms, 4)
-    # a query without a vector retrieves nothing by vector, so the first is left out
+    # Query 0 has no vector and retrieves nothing by vector, so the comparison leaves it out.
     for name in ("beyond_fused", "tail_ratio", "nqc", "generic"):
         values, wanted = found[1:, SIGNALS.index(name)], [row[name] for row in expected[1:]]
         np.testing.assert_allclose(values, wanted, rtol=1e-4, atol=1e-4, err_msg=name)

@@ -30,7 +30,7 @@ NONE, FEW, ENOUGH = Counts(0, 0, 0, 0), Counts(40, 25, 5, 5), Counts(260, 200, 3
 
 @pytest.fixture(scope="module")
 def good():
-    """A validation that meets every condition, from predictions that are true."""
+    """Return a validation that meets every condition, from the true probabilities."""
     rng = np.random.default_rng(2)
     x = rng.normal(size=600)
     true = 1 / (1 + np.exp(-(-1 + 1.5 * x)))
@@ -114,7 +114,7 @@ def test_a_status_without_a_shipped_prior(good):
     assert status(FEW, good, no_prior=why) == "provisional"
     assert status(ENOUGH, good, no_prior=why) == "measured"
     assert judge(ENOUGH, good, no_prior=why).unmet == ()
-    # no calibrator is fitted to gold of the strategy itself
+    # No calibrator is fitted to gold that comes from the strategy itself.
     assert status(ENOUGH, good, no_prior=why, own_gold_only=True) == "uncalibrated"
 
 
@@ -127,7 +127,7 @@ def test_a_changing_base_calibrator_makes_stale(good):
     conditions = {one.name: one for one in judge(FEW, base_changes=True).conditions}
     found = conditions["same_base_calibrator"]
     assert (found.met, changes in found.found, found.status) == (False, True, "stale")
-    # a strategy without a base waits for none
+    # A strategy without a base has no such condition.
     assert "same_base_calibrator" not in {one.name for one in judge(FEW).conditions}
 
 

@@ -42,7 +42,7 @@ def draw(*given):
 
 
 def labelled(n=400, groups=250, *, level=-1.0, spread=1.4, seed=1):
-    """Outcomes from a logistic model of the first signal; the others say nothing."""
+    """Draw outcomes from a logistic model of the first signal; the other signals are noise."""
     rng = np.random.default_rng(seed)
     group = rng.integers(0, groups, n)
     values = rng.normal(size=(n, 6))
@@ -133,7 +133,7 @@ def test_a_weighted_sample_speaks_for_its_population():
     everything = validate(data, true[None, :], checked_together=1, seed=1, resamples=200)
     assert found.miss_rate.low < everything.miss_rate.value < found.miss_rate.high
     assert found.skill.low < everything.skill.value < found.skill.high
-    assert data.missed[kept].mean() > found.miss_rate.high  # the sample's own rate is another
+    assert data.missed[kept].mean() > found.miss_rate.high  # unweighted, the rate is biased
 
 
 def test_skill_grows_with_outcomes():
@@ -333,7 +333,7 @@ def test_miscalibrated_predictions_exceed_the_null():
 
 
 def test_the_null_needs_the_dependence_of_groups():
-    """Groups are of ten: the error by bins, unlike a smooth one, hardly notices groups of four."""
+    """Groups have ten members, because the error by bins hardly notices groups of four."""
     group = np.arange(400) // 10
     errors, null = (
         ece(RATES, draw(RATES, group, *given), np.ones(400))

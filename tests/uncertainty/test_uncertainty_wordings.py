@@ -18,7 +18,7 @@ from rag_eval.uncertainty.wordings import (
 
 
 def _wordings(n_questions=150, each=4, seed=0, depth=2.0):
-    """Wordings whose questions have a difficulty of their own that no signal shows."""
+    """Draw wordings of questions whose difficulty no signal shows."""
     rng = np.random.default_rng(seed)
     question = np.repeat(np.arange(n_questions), each)
     x = rng.normal(size=(len(question), 3))

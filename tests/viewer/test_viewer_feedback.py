@@ -211,6 +211,6 @@ def test_a_question_whose_id_holds_what_cannot_be_seen_is_found_as_the_page_name
     assert [row["query_id"] for row in viewed.given()] == ["ag\u00adain\ufe0f"] * 2
     assert give(client, viewed.said(query_id="ag[U+00AD]ain")).status_code == 404
     twin = frame[frame["query_id"] == "ag\u00adain\ufe0f"].assign(query_id="ag[U+00AD]ain\ufe0f")
-    # Two questions that look the same: neither is guessed.
+    # Two questions look alike, so the viewer guesses neither.
     pd.concat([frame, twin]).to_parquet(viewed.claims)
     assert give(client, viewed.said(**named, note="new")).status_code == 404

@@ -202,7 +202,7 @@ def test_parts_are_sent_as_they_are_stored_or_unpacked(viewed):
 def test_damaged_questions_are_said_and_stop_nothing_else(viewed, damage):
     path = viewed.explorer / "summary.json.gz"
     whole = path.read_bytes()
-    path.unlink()  # it may be another night's file too
+    path.unlink()  # another night may link to the file
     path.write_bytes(damage(whole))
     client = viewed.client()
     plain = client.get(
@@ -264,7 +264,7 @@ def test_a_report_is_served_in_a_sandbox(viewed):
     policy = answer.headers["content-security-policy"]
     assert "sandbox allow-scripts" in policy
     assert "allow-same-origin" not in policy
-    assert "connect-src" not in policy  # so it is what default-src says: none
+    assert "connect-src" not in policy  # so default-src 'none' applies
     assert "default-src 'none'" in policy
     assert "cross-origin-opener-policy" not in answer.headers
     assert f'href="/runs/{viewed.run_id}/report"' in client.get(f"/runs/{viewed.run_id}/").text

@@ -260,7 +260,7 @@ def test_the_token_is_exchanged_for_a_cookie(viewed):
     assert client.get("/").status_code == 200
     assert give(client, viewed.said()).status_code == 201
     other = viewed.client(token=TOKEN)
-    assert other.get("/", headers={"Cookie": cookie}).status_code == 401  # of another process
+    assert other.get("/", headers={"Cookie": cookie}).status_code == 401  # another process's
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_after_wrong_tries_an_address_has_to_wait(viewed):
     assert codes == [401] * WRONG_TRIES + [429] * 2
     answer = client.get("/", params={"token": TOKEN})
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "60")
-    assert client.get("/").status_code == 200  # the user who is signed in stays
+    assert client.get("/").status_code == 200  # the signed-in user keeps access
 
 
 def test_waiting_ends_and_counts_for_each_address():

@@ -52,7 +52,7 @@ def test_an_outcome_is_there_when_it_was_answered_and_the_server_killed(viewed, 
     with sqlite3.connect(viewed.home / "rag_eval.db") as database:
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-        # FULL: in the log before the answer, also when the machine stops.
+        # 2 is FULL: the log is on disk before the answer, even if the machine stops.
         assert database.execute("PRAGMA synchronous").fetchone() == (2,)
     database.close()
     again = started(viewed.home)
@@ -62,7 +62,7 @@ def test_an_outcome_is_there_when_it_was_answered_and_the_server_killed(viewed, 
 
 
 def all_at_once(server, bodies):
-    """Send each from its own thread and connection."""
+    """Send each body from its own thread and connection."""
     with server.client() as client:
         token = page_token(client)
 
