@@ -37,11 +37,11 @@ from rag_eval.uncertainty.outcomes import question_id
 
 PLACE = ("tiny", "bm25", "miss_any", 10)
 FOUND = [number for number in range(made.N) if not made.is_lost(number)]
-"""Questions that find their documents, each in words that no other has."""
+"""Numbers of the questions that find their documents. Each question has a word of its own."""
 
 
 def typed(entry):
-    """The entry of a calibration as the report has it."""
+    """Return a calibration's entry in the type of the report."""
     part = {key: value for key, value in entry.items() if key != "artifact"}
     return StrategyCalibration.model_validate(part)
 
@@ -61,7 +61,10 @@ def calibration(project):
 
 
 def audit_questions(project, questions, judge=None):
-    """Import questions (words -> gold documents) with what bm25 retrieves, and judge them hits."""
+    """Import a bm25 claim for each question (words -> gold documents), and judge claims as hits.
+
+    `judge` lists the questions to judge, by default all.
+    """
     index = opened_index(project)
     rows = index.strategies["bm25"].search(list(questions), 10, 13).rows
     documents = index.table.doc_ids
@@ -132,7 +135,7 @@ def test_traffic_that_nobody_judged_is_in_the_group_of_its_words(missing):
 
 
 def ask(project, numbers):
-    """Put questions that find their documents while the gold says that others were meant."""
+    """Add questions that find their documents although the gold names other documents."""
     texts = {
         name: (project.gold / name).read_text(encoding="utf-8")
         for name in ("queries.jsonl", "paraphrases.jsonl", "qrels.tsv")
@@ -153,7 +156,7 @@ def state_of(project):
 
 
 def alarms_alone(project):
-    """Whether the outcomes under any single calibrator would have raised the alarm."""
+    """Return for each calibrator whether its outcomes alone would raise the alarm."""
     frame = Outcomes(opened(project)).current()
     parts = frame[frame["shown_status"] == "provisional"].groupby("shown_calibrator")
     columns = ("shown_value", "missed")
@@ -182,7 +185,8 @@ def test_a_shift_is_noticed_over_nights_with_a_refit_in_each(missing):
     assert entry["drift"]["direction"] == "more misses than predicted"
     assert accepted_calibrator(missing.home, *PLACE).status == "stale"
     assert state_of(missing).demoted_at
-    after = calibrated(missing)  # earned back by all outcomes, and watched anew
+    # All outcomes earn the status back, and the drift watch starts anew.
+    after = calibrated(missing)
     assert (after["status"], after["promotion"]["new_status"]) == ("provisional", "provisional")
     assert (after["drift"]["alarm"], after["drift"]["n_groups"]) == (False, 0)
     assert after["drift"]["since"] == state_of(missing).since != ""
@@ -283,7 +287,7 @@ def test_audits_are_watched_by_the_calibrator_that_had_not_seen_them(missing):
 def test_audits_that_fitted_the_calibrator_are_never_watched(missing):
     bring(missing, "bm25", found_where())
     audit(missing, 10, lambda _: False)
-    assert calibrated(missing)["counts"]["outcomes"] == 130  # fits the first calibrator
+    assert calibrated(missing)["counts"]["outcomes"] == 130  # the first calibrator's fit
     assert calibrated(missing)["drift"]["n"] == 0
     bring(missing, "bm25", found_where("again: "))
     audit(missing, 7, lambda _: False)
@@ -316,14 +320,14 @@ KEPT = (
 
 
 def standing(project, name):
-    """Outcomes of a strategy as they stand, by claim id."""
+    """Return the current outcomes of a strategy, by claim id."""
     words = ["outcome", "list", "--json", "--strategy", name, "--limit", "1000"]
     rows = map(json.loads, call(project, *words).stdout.splitlines())
     return {row["claim_id"]: row for row in rows}
 
 
 def correct(project, name, n, back=0):
-    """Turn n misses of the original wordings into hits, and take back `back` further misses."""
+    """Turn n misses of the original wordings into hits, and retract `back` further misses."""
     rows = standing(project, name)
     first = [claim["claim_id"] for claim in first_claims(project, name).values()]
     missed = [claim for claim in first if rows[claim]["missed"]]
@@ -365,7 +369,7 @@ def test_a_comparison_counts_corrected_outcomes(missing):
     assert ns == dict.fromkeys(METHODS[:2], (60, 60)) | dict.fromkeys(METHODS[2:], (59, 59))
     assert entry["conformal_methods"]["without_risk"] == 1
     for mine, other in zip(entry["conformal"][:6], first["conformal"][:6], strict=True):
-        for part in (mine, other):  # the gold decides the rest
+        for part in (mine, other):  # gold decides all other fields
             del part["riskiest"], part["text"]
         assert mine == other
 
@@ -445,7 +449,10 @@ COUNTS = (
 
 
 def say(project, claims, **more):
-    """Import feedback (claim -> kind), or judgements of people where `more` says so."""
+    """Import (claim, kind) pairs as user feedback.
+
+    `more` replaces the fields of feedback, for example by those of a person's judgement.
+    """
     names = ("claim_id", "query_id", "strategy", "strategy_fingerprint", "k")
     rows = [
         {
@@ -500,7 +507,7 @@ def test_feedback_stays_known_when_the_configuration_changes(missing):
     night(missing)
     claims = first_claims(missing)
     say(missing, [(claims["q01"], "something_missing"), (claims["q02"], "nothing_missing")])
-    foreign = {"claim_id": "0" * 32, "strategy_fingerprint": "f" * 32}  # another gold set's
+    foreign = {"claim_id": "0" * 32, "strategy_fingerprint": "f" * 32}  # of another gold set
     say(missing, [({**claims["q04"], **foreign}, "something_missing")])
     made.configure(
         missing, "{name: bm25, kind: bm25, k1: 0.8}", more="", extra="uncertainty: {k: 5}\n"

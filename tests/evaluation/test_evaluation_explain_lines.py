@@ -1,4 +1,4 @@
-"""One question on a terminal: verdicts a person can read, hostile text that does nothing."""
+"""`explain` prints readable verdicts of one question, and hostile text has no effect."""
 
 from rag_eval.core.types import Answer, CitedSpan, Evidence, Offsets, ScoredChunk
 from rag_eval.reporting.listings import CitationVerdict, Explanation, GoldSpan, explain_question

@@ -55,7 +55,7 @@ def explore(evaluation):
 
 
 class Read:
-    """Parts of an explorer, each held against its schema."""
+    """Parts of an explorer, each checked against its schema."""
 
     def __init__(self, parts):
         self.parts = {name: unpacked(part) for name, part in sorted(parts.items())}
@@ -102,7 +102,7 @@ def close(found, value, rel=1e-5):
 
 
 def relevant_places(runs, name, row, seed):
-    """Places of relevant chunks among the first ten, from the frames of the stages."""
+    """Return the places of relevant chunks among the first ten, from the frames of the stages."""
     gold, level, variants = runs.gold_variants, runs.config.level, runs.gold.variants
     is_asked = (variants["query_id"] == row["id"]) & (variants["paraphrase_id"] == row["wording"])
     units = runs.rows(name)[seed][variants.index[is_asked][0]][:10]
@@ -226,7 +226,7 @@ def test_units_of_a_run_file_stand_behind_the_chunks(project):
     assert min(own) > max(chunks)
     documents = {found.chunks["doc"][unit] for unit in own}
     assert documents == {"storage.md", "nowhere.md", "alerts.md", "retries.md"}
-    # The file has the original wordings only.
+    # The run file has the original wordings only.
     assert [(run["w"], run["h"]) for run in found.runs("again", 1)] == [(0, [1])]
     assert found.table["runs"][1][:2] == [1, 1]
 
@@ -335,7 +335,7 @@ def test_changes_are_against_the_newest_kept_run(project):
     reported = new.runner.get(MetricsReport).report.previous
     assert summary["previous_changes"] == reported.reasons
     assert reported.reason_codes == ["index_changed", "configuration_changed"]
-    # Another previous run with other figures is another explorer of the same parts.
+    # A previous run with other figures changes the explorer's comparison.
     keep(new, NIGHTS[2])
     again = read(evaluation_of(project))
     assert again.summary["previous"] == NIGHTS[2]
@@ -345,7 +345,10 @@ def test_changes_are_against_the_newest_kept_run(project):
 
 
 def replace_text(old, new):
-    """Change the kept run; `place` is its file and the folder of its ranking."""
+    """Return a function that replaces text in the file of a kept run.
+
+    `place` is (file of the kept run, folder of its ranking).
+    """
     return lambda place: place[0].write_text(
         place[0].read_text(encoding="utf-8").replace(old, new), encoding="utf-8"
     )

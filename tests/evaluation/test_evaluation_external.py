@@ -29,7 +29,7 @@ def units(*rows):
 
 
 class Gold:
-    """The two frames of a gold set that are read here."""
+    """Gold set with the only two frames that these tests read: spans and their chunks."""
 
     def __init__(self, spans, span_chunks):
         self.spans = pd.DataFrame(spans, columns=["doc_id", "start", "end"])
@@ -116,7 +116,7 @@ def test_levels_need_places_of_nearly_all_that_was_retrieved(
 
 
 class Queries:
-    """Two questions: the first with two wordings, the second with one."""
+    """Queries of two questions: the first has two wordings, the second has one."""
 
     queries = ("q0", "q1")
     query_of = np.array([0, 0, 1])

@@ -22,7 +22,10 @@ CONFIGURED = CONFIG.replace("advisory: [acceptance]", "advisory: [acceptance, st
 
 @pytest.fixture
 def report(project, shared_runs):
-    """One wording a question; two of the three documents come from the listed domain."""
+    """Return the report of a project with one wording per question.
+
+    Two of the three documents come from the listed domain.
+    """
     (project.gold / "paraphrases.jsonl").unlink()
     (project.gold / "gold_set.yaml").write_text(CONFIGURED, encoding="utf-8")
     for name, host in (

@@ -22,7 +22,7 @@ pytestmark = [
 
 
 def reopened(project) -> Evaluation:
-    """Open the gold set as a step of a job does, which reads the records of other steps."""
+    """Open the gold set as a step of a job does: the step reads the records of other steps."""
     settings = Settings(
         home=project.home, reports=project.reports, gold_sets=project.root / "gold_sets"
     )

@@ -1,6 +1,6 @@
 """An answer leaves the home with at most two hundred characters of a source.
 
-Quotes and text share them. Ids stay, and text that is no evidence is a snippet.
+Quotes and text share the two hundred characters. Ids stay, and other text becomes a snippet.
 """
 
 from rag_eval.core.types import Answer, CitedSpan, Evidence, Offsets, ScoredChunk
@@ -144,4 +144,4 @@ def test_the_report_masks_what_it_says_and_keeps_its_hashes():
     assert len(left["gold"]["warnings"][0]["found"]) <= 200
     assert VALUE not in str(left)
     assert left["n"] == 1
-    assert VALUE in str(body)  # the stage's own result is not touched
+    assert VALUE in str(body)  # the stage's own result is unchanged

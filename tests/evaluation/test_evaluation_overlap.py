@@ -1,4 +1,4 @@
-"""Overlap between strategies: shares of lists as sets, and questions that one of two finds."""
+"""Overlap of two strategies: shared results of lists, and questions that only one finds."""
 
 import numpy as np
 import pandas as pd
@@ -43,7 +43,7 @@ def test_lists_of_different_questions_are_refused():
     ("level", "unit"), [("document", "document"), ("section", "section"), ("span", "section")]
 )
 def test_pairs_are_those_of_the_stored_runs(scenario, level, unit):
-    project = scenario.project  # one home, so that indexes are made once
+    project = scenario.project  # one home builds the indexes once
     (project.gold / "gold_set.yaml").write_text(
         CONFIG.replace("depth: 20", f"depth: 20\nlevel: {level}")
         .replace("  - {name: vector", "  - {name: again, kind: bm25, k1: 0.1}\n  - {name: vector")

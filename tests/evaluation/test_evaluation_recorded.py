@@ -63,7 +63,7 @@ def test_the_file_of_outputs_is_found(outputs):
 def test_without_gold_every_ranking_measure_is_ineligible(outputs, settings):
     config = recorded_configuration(outputs) | {
         "strategies": ({"name": "bm25", "kind": "bm25"},)
-    }  # any strategy: the question is the gold's
+    }  # any strategy works: the test reads the gold
     evaluation = Evaluation(GoldSetConfig.model_validate(config), outputs.parent, settings)
     about = evaluation.runner.get(GoldVariants).artifact.json("about")
     assert (

@@ -1,4 +1,4 @@
-"""Slices: which questions are in which, and figures that are those of the per-query table."""
+"""Slices hold the right questions, and their figures equal those of the per-query table."""
 
 import json
 
@@ -69,7 +69,7 @@ def by_name(report):
 
 @pytest.fixture
 def sliced(project, shared_runs):
-    """A run of questions in few groups, with two tags and one that is left alone."""
+    """Run over questions in few groups, with two tags. One question has no tag."""
     rows = [
         {**row, "tags": tags}
         for row, tags in zip(

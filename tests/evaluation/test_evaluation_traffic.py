@@ -60,7 +60,7 @@ def test_a_list_that_production_cut_short_has_the_signals_of_the_whole_list(miss
     bring(missing, name, claims)
     signals = signals_of(missing)
     assert signals.about[name].traffic == TrafficFacts(counted=len(asked))
-    # no claim is known to be another's wording
+    # No claim is known as a wording of another claim, so signals over wordings are missing.
     alone = [one for one in SIGNALS if not one.startswith(("wordings", "consensus"))]
     traffic, whole = signals.traffic_of(name), signals.signals_of(name).set_index("variant")
     assert traffic[[one for one in SIGNALS if one not in alone]].isna().all(axis=None)
@@ -76,10 +76,10 @@ def test_claims_of_something_else_are_counted_and_left_out(missing):
     claims = [
         (f"where is {first} found", ["d01.md"], {}),
         (f"where is {first} found", ["d01.md", "other.md"], {"query_id": "again"}),
-        (f"where stands {last}", ["d07.md", "d08.md"], {}),  # known here, and not what comes back
-        (f"where stands {first}", ["a:1", "b:2"], {}),  # known nowhere
-        (f"where lies {first}", ["a:1", "d01.md"], {"k": 1}),  # known under K only
-        ("xyzzy", [], {}),  # there was no retrieval, and there is none
+        (f"where stands {last}", ["d07.md", "d08.md"], {}),  # known, but not retrieved now
+        (f"where stands {first}", ["a:1", "b:2"], {}),  # unknown ids
+        (f"where lies {first}", ["a:1", "d01.md"], {"k": 1}),  # known beyond K only
+        ("xyzzy", [], {}),  # retrieves nothing, then and now
         (f"the {first}", [], {}),
     ]
     bring(missing, "bm25", claims)
@@ -107,7 +107,7 @@ def test_questions_without_a_vector_in_the_file_are_left_out(project):
         ("was it deleted at midnight", ["storage.md"], {}),
         ("number of retries", ["retries.md"], {}),
     ]
-    for name in ("bm25", "vector"):  # the second retriever of bm25 is by the same vectors
+    for name in ("bm25", "vector"):  # bm25's second retriever uses the vectors
         bring(project, name, asked)
     why = "1 with questions that the file of vectors has none for"
     signals = signals_of(project)
@@ -140,7 +140,7 @@ LOST = set(ASKED[::3])
 
 @pytest.fixture
 def asked(missing):
-    """Two strategies with forty claims each, of the same questions."""
+    """Import forty claims about the same questions for each of two strategies."""
     made.configure(missing, made.BM25, made.VECTOR, more="")
     for name in NAMES:
         index = opened_index(missing)
@@ -170,7 +170,7 @@ def test_powered_estimates_need_a_simple_random_sample_of_the_traffic(asked):
     for name in NAMES:
         audit(asked, 25, LOST.__contains__, name=name)
     found = compare_strategies(opened(asked), NAMES)
-    assert found.n == 60  # the gold questions, with any traffic
+    assert found.n == 60  # n counts gold questions only
     for entry in found.strategies:
         figures = (entry.observed, entry.calibrated, entry.raw, entry.brier)
         assert [figure.n for figure in figures] == [60] * 4
@@ -180,10 +180,10 @@ def test_powered_estimates_need_a_simple_random_sample_of_the_traffic(asked):
     pair = next(row for row in found.differences if row.measure == "powered")
     assert pair.delta.n == 40
     assert 10 <= pair.powered.n_labelled <= 25
-    assert pair.powered.labels_value == pytest.approx(0)  # both audits say the same of a question
+    assert pair.powered.labels_value == pytest.approx(0)  # both audits agree on every question
 
     later = [f"in which place is {made.word(number)} kept" for number in range(4)]
-    bring(asked, "bm25", [(text, [], {}) for text in later])  # no part of it comes back
+    bring(asked, "bm25", [(text, [], {}) for text in later])  # retrieval now differs
     again = compare_strategies(opened(asked), NAMES).strategies[0]
     assert again.powered == found.strategies[0].powered
     bring(asked, "bm25", [(text, [f"d{number:02d}.md"], {}) for number, text in enumerate(later)])

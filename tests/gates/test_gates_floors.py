@@ -61,7 +61,7 @@ def test_a_required_gate_must_pass():
 
 
 def judge(gate, *, required=(), answers=NO_ANSWERS, config=(), **parts):
-    """Judge a run by one gate, which is advisory unless it is required."""
+    """Judge a run by one gate, which is advisory unless `required` names the gate."""
     gates = {"required": required, "advisory": [gate], **dict(config)}
     made = configured(gates=gates)
     return judge_gates(gate_inputs(made, answers=answers, **parts))

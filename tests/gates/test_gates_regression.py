@@ -20,7 +20,8 @@ BASE_RATE = 0.80
 def changed(n, sets, shares, seed, *, fixed):
     """Return hits before and now, [n, sets].
 
-    `shares` of the questions are newly won and newly lost, as counts or as multinomial draws.
+    `shares` are the shares of questions that are newly won and newly lost. `fixed` takes them as
+    exact counts, otherwise they are probabilities of multinomial draws.
     """
     rng = np.random.default_rng(seed)
     hits = round(n * BASE_RATE)
@@ -78,7 +79,7 @@ def test_groups_count_and_not_questions():
 def test_a_small_or_an_unsure_drop_passes():
     before = np.full((400, 2), 0.8)
     now = before.copy()
-    now[:, 0] -= np.linspace(0.02, 0.03, 400)  # 3 % of 0.8, everywhere: sure and small
+    now[:, 0] -= np.linspace(0.02, 0.03, 400)  # a certain drop of about 3 %
     now[:, 1] += np.random.default_rng(1).choice([-0.8, 0.2], 400, p=[0.24, 0.76])
     now[:, 1] += 0.75 - now[:, 1].mean()
     small = drops(before, now)[0]
@@ -138,7 +139,7 @@ def judge(config, before, now):
 
 
 def frame(values, strategy="bm25", **more):
-    """Two wordings a question, of which the second is 0.2 lower."""
+    """Return a frame with two wordings per question; the second wording scores 0.2 lower."""
     n = len(values)
     rows = pd.DataFrame(
         {
@@ -246,7 +247,7 @@ def test_delta_s_stands_beside_the_ranking_measures():
         }
     )
     found = with_delta_s(rows, per_run)
-    # One seed stands for all, and a failed retrieval counts as 1.
+    # The delta_s of one seed holds for all seeds, and a failed retrieval has delta_s 1.
     assert found["delta_s"].tolist()[:4] == [0.2, 0.2, 0.5, 1.0]
     assert found["delta_s"].isna().tolist()[4:] == [True, True]
     assert with_delta_s(rows, None) is rows

@@ -13,7 +13,11 @@ QUESTIONS = [f"question {at}" for at in range(20_000)]
 
 
 def outcomes(n, *, won=0, lost=0, hits=0.8):
-    """Make `n` questions of which the base finds the first `hits`; lose `lost` and win `won`."""
+    """Return hits of the base, hits of the candidate, and groups, each of shape (n,).
+
+    The base finds the first share `hits` of the questions. The candidate loses the first `lost`
+    and wins the last `won` questions.
+    """
     base = np.zeros(n)
     base[: round(n * hits)] = 1
     candidate = base.copy()
@@ -107,7 +111,7 @@ def test_groups_count_and_not_questions():
 def test_strategies_that_never_differed_need_enough_questions():
     assert (
         decide(*outcomes(50)).action == "hold"
-    )  # no difference in 50 does not exclude one in twenty
+    )  # 50 questions without a difference cannot exclude a loss of one in twenty
     assert decide(*outcomes(120)).action == "promote"
 
 
@@ -118,7 +122,7 @@ def test_questions_without_the_candidate_could_all_be_lost():
     assert (found.action, codes(found), found.figures["n_unpaired"]) == ("hold", ["not_paired"], 30)
     candidate[10:30] = 1
     assert decide(base, candidate, groups).action == "promote"
-    base[:10] = np.nan  # neither strategy was scored: not eligible
+    base[:10] = np.nan  # neither strategy was scored
     assert decide(base, candidate, groups).figures["n_unpaired"] == 0
 
 
@@ -235,7 +239,7 @@ def simulated(n, won, lost, seed, *, sets=400):
 
 
 def limit(share, sets):
-    """Bound an observed share of errors with the true share `share` by 3 standard errors."""
+    """Return the true share of errors plus 3 standard errors of the share over `sets` draws."""
     return share + 3 * math.sqrt(share * (1 - share) / sets)
 
 

@@ -30,7 +30,7 @@ def _headings(text: str) -> list[tuple[int, str]]:
 def build_frames(
     texts: dict[str, str], aliases: dict[str, list[str]] | None = None, size: int = 80
 ) -> CorpusFrames:
-    """DOCUMENTS, SECTIONS (one a heading, `doc#slug`) and CHUNKS of `size` characters."""
+    """Return DOCUMENTS, SECTIONS (one per heading, `doc#slug`) and CHUNKS of `size` characters."""
     documents, sections, chunks = [], [], []
     for doc_id, text in texts.items():
         digest = hashlib.sha256(text.encode()).hexdigest()
@@ -69,7 +69,7 @@ def write_rows(path: Path, rows: list[dict]) -> None:
 
 @pytest.fixture
 def make_gold(tmp_path):
-    """Write a gold set of our own layout and give its folder."""
+    """Return a function that writes a gold set in our own layout and returns its folder."""
 
     def make(queries, qrels="", answers=None, paraphrases=None):
         folder = tmp_path / "mine"

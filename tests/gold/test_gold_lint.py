@@ -10,7 +10,10 @@ GOOD_PARAPHRASE = {"query_id": "q0", "paraphrase_id": "p1", "text": "flight rang
 
 @pytest.fixture
 def lint_gold(make_gold, corpus_frames):
-    """Lint a set of a good question and of another one: (code, severity, file, line)."""
+    """Return a function that lints a gold set of a good question and a given question.
+
+    The function returns (code, severity, file, line) of each problem.
+    """
 
     def run(query, *, qrels="q1\ta.md\t1\n", answers=None, paraphrases=None):
         own = [{"query_id": "q1", "paraphrase_id": "p1", "text": "something of its own"}]

@@ -1,4 +1,4 @@
-"""Questions that say for themselves how they are answered."""
+"""Questions can override the answer settings of the gold set."""
 
 import json
 

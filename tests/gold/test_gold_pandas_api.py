@@ -35,7 +35,7 @@ def wordings(gold):
 
 
 def targets(gold, corpus):
-    """Query -> rows of the documents that answer it."""
+    """Return the targets and document rows of each query."""
     row_of = {name: row for row, names in enumerate(corpus.documents["names"]) for name in names}
     return (
         gold.judgements.assign(row=gold.judgements["target"].map(row_of))

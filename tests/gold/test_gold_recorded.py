@@ -1,4 +1,4 @@
-"""Recorded outputs as a gold set."""
+"""Recorded outputs are read as a gold set."""
 
 import json
 
@@ -89,7 +89,7 @@ def test_what_was_not_retrieved_stays_in_the_denominator(folder):
     assert len(found.spans) == 4
     carried = found.span_chunks
     assert set(found.spans["query_id"].iloc[carried["span"]]) == {"q1"}
-    # the quote that stands in a passage; quotes that were missed have no chunk
+    # Only the quote within a passage has a chunk. Missed quotes have no chunk.
     assert carried["span"].nunique() == 1
     assert set(chunks["doc_id"].iloc[carried["chunk"]]) == {"a.md"}
 

@@ -55,7 +55,7 @@ def test_beir_gold_beside_its_corpus(tmp_path):
     assert (gold.name, gold.version, gold.layout) == ("mine", "7", "beir")
     assert gold.queries["query_id"].tolist() == ["2"]
     assert gold.queries["answerable"].tolist() == [True]
-    # a folder with one split needs no configuration
+    # A BEIR folder with one split needs no configuration.
     assert load_gold(data).judgements["target"].tolist() == ["d"]
     (data / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n1\td\t1\n")
     with pytest.raises(InputError) as caught:
