@@ -87,7 +87,7 @@ def fit_prior(given: Sets, kind: Kind = "any", *, without: str = "") -> Prior:
 
 
 def _fitted(sets: Sets) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return the intercepts of the parts, the coefficients, and their spread over collections."""
+    """Return intercepts of the parts, shared coefficients, and spread of coefficients."""
     parts = [part for its in sets.values() for part in its.values()]
     stacked = [_stacked(list(its.values()), WEIGHT) for its in sets.values()]
     z, y, w = (np.concatenate([each[i] for each in stacked]) for i in range(3))

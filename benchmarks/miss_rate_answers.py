@@ -4,8 +4,8 @@ SciFact, deterministic answers over the first ten abstracts of bm25, vector (Min
 answer is right when a span that it cites matches a rationale.
 
 The project's synthesis confidence of a deterministic answer is its groundedness. It is 1 for
-quotations, so any discount improves it. So the answerer's own signal stands beside it, and
-`miss_rate_less_base_rate_of_misses` compares with the same discount for every question.
+quotations, so any discount improves it. The figures therefore also cover the answerer's own signal.
+`miss_rate_less_base_rate_of_misses` compares with a discount by the base rate of misses.
 """
 
 from typing import Any

@@ -103,7 +103,7 @@ def _difference_rows(comparison: Comparison) -> Iterator[list[str]]:
 
 
 def _in_sections(rows: Iterable[list[str]]) -> Iterator[list[str] | None]:
-    """Blank a name that repeats the row above; None before a new name begins a section."""
+    """Blank repeated names, and yield None before a new name to begin a section."""
     before = None
     for name, *rest in rows:
         if before not in {None, name}:

@@ -93,7 +93,7 @@ def _miss_rate_metrics(report: Report, name: str) -> dict[str, float]:
 
 
 def note(report: Report) -> str:
-    """Describe a run in Markdown, as MLflow shows it above everything else."""
+    """Describe a run in Markdown for the top of its MLflow page."""
     failed = [f"`{gate.id}`" for gate in report.gates if gate.status != "pass"]
     lines = [
         (

@@ -272,7 +272,7 @@ def _answers(report: Report) -> Parts:
 
 
 def _guard(report: Report) -> Parts:
-    """Say what the poisoning guard held back, and what got through."""
+    """Say how many chunks the guard blocked and why, and how many of them were retrieved."""
     guard = report.trust.poisoning
     indexed = "" if guard.quarantine else " but indexed, as quarantine is off"
     yield (

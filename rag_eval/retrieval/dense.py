@@ -56,9 +56,9 @@ class ExactSearch:
         queries
             float32 [n, d], rows of unit norm or zero.
         depth
-            At most so many chunks a query.
+            Largest number of chunks for each query.
         allowed
-            bool [n_chunks]: only these are ranked.
+            bool [n_chunks]: chunks that may be ranked.
         """
         depth = min(depth, self.n_chunks)
         queries = np.ascontiguousarray(queries, dtype=np.float32)
@@ -94,7 +94,7 @@ class ExactSearch:
         for query, vector in enumerate(queries):
             chosen = within[query].nonzero()[0]
             count = len(chosen)
-            if count > width:  # Rarely, more than MARGIN further chunks tie with the last.
+            if count > width:  # Rarely, more than MARGIN chunks are within the error of the last.
                 crowded[query] = chosen
                 continue
             candidates[query, :count] = chosen

@@ -195,7 +195,7 @@ class Placer:
                 document = self._corpus.document_row.get(
                     name, self._corpus.document_row.get(urllib.parse.unquote(name), -1)
                 )
-        # An id may name a document and its lead section. Then it means the document.
+        # An id may name a document and its lead section. Then the id means the document.
         for name in (item.section_id, "" if item.id in self._corpus.document_row else item.id):
             if section < 0 and name:
                 section = self._corpus.section_row.get(name, -1)

@@ -96,7 +96,7 @@ class Bm25s:
         depth: int,
         allowed: BoolArray | None = None,
     ) -> Ranking:
-        """Rank chunks that share at least one term, or the synonym of one, with the query.
+        """Rank chunks that share a term, or a synonym of a term, with the query.
 
         `expansion` uses the term ids of the analyzer of the chunks. `ExpandedScores` computes the
         scores.

@@ -29,5 +29,5 @@ class Bm25(LexicalStrategy):
         return self.engine
 
     def question_price(self, per_1k_tokens: float) -> float:  # noqa: ARG002 - none is embedded
-        """Return 0: no question is embedded."""
+        """Return 0, because this kind embeds no question."""
         return 0.0
