@@ -27,7 +27,7 @@ for _name, _words in load_words("addressing_classes").items():
     for _word in _words:
         CLASSES.setdefault(_word, []).append(_name)
 ALIKE = {word: name for name, words in load_words("addressing_alike").items() for word in words}
-"""Word -> the one name under which it stands in runs of words."""
+"""Word -> name that replaces words of one kind in runs of words."""
 
 MOST_TOKENS = 100
 _TOKEN = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?|\d+|!\[|[\"“”:?]|<(?:url|mail)>")
@@ -62,9 +62,10 @@ def _begins_order(verb: str, following: str) -> bool:
 def features_of(tokens: list[str], known: frozenset[str] | None = None) -> set[str]:
     """Return the names of a sentence's features, all or only those that are `known`.
 
-    `w:` is a word that is not too common. `t:` are two or three words in a row; words of one kind
-    share a name. `c:` is a class of words. `n:` is the class of the first word after openings such
-    as "please". `i:` marks a sentence that begins with an order, and each class in that sentence.
+    `w:` is a word that is not too common. `t:` are two or three words in a row, where words of one
+    kind share a name. `c:` is a class of words. `n:` is the class of the first word after openings
+    such as "please". `i:` marks a sentence that begins with an order, and each class in that
+    sentence.
     """
     found = {f"w:{token}" for token in tokens if token not in _LISTS["plain"]}
     alike = ["^", *(ALIKE.get(token, token) for token in tokens)]
@@ -83,7 +84,7 @@ def features_of(tokens: list[str], known: frozenset[str] | None = None) -> set[s
     return found if known is None else found & known
 
 
-# ---- Candidates: sentences that mention answers, who gives them or who asks
+# ---- Candidates: sentences that mention answers, a model or a user
 
 BACK, REACH = 200, 400
 """Most characters of a sentence before, and after, its trigger word."""
@@ -96,7 +97,7 @@ _BESIDE = (
     r"|if a|when the|when asked|this page|this text|this line|been lifted|been replaced|nothing"
     r"|every)\b"
 )
-"""A weak trigger counts only beside one of these."""
+"""Pattern that a sentence with a weak trigger must also match."""
 _END = re.compile(r"[.!?。！？][\"'”’»)\]*]{0,5}(?: |$)")
 
 
@@ -115,7 +116,7 @@ def sentences_looked_at(text: str) -> Iterator[tuple[int, int]]:
     # One byte for each character keeps places equal; the patterns are ASCII.
     data = text.encode("ascii", "replace")
     for start, end in triggers.find(data):
-        # A long span stands for all matches up to the end of its window.
+        # A long span covers all matches up to the end of the window of the pattern.
         for stop in (end - 1,) if end - start < _LONG else range(start, end, REACH // 2):
             if stop < last:
                 continue
@@ -133,12 +134,12 @@ def sentences_looked_at(text: str) -> Iterator[tuple[int, int]]:
 
 FILE = "addressing.json"
 ALIKE_SHARE, UNLIKE_SHARE, UNLIKE_LIMIT = 0.25, 0.2, -3.0
-"""Share that a sentence gets of a neighbour's score above zero, and below zero.
+"""Shares of a neighbour's score (above zero, below zero) that a sentence gets; lowest score.
 
 Instructions come in several sentences. A score below UNLIKE_LIMIT counts as UNLIKE_LIMIT, so that
 harmless neighbours lower the score of an order by 1.2 at most."""
 MOST_FINDINGS = 200
-"""Findings in one view of a text; the last finding covers all later ones."""
+"""Most findings in one view of a text; the last finding covers all later places."""
 _SHOWN = 4
 
 
@@ -197,13 +198,13 @@ def find_addressing(views: Sequence[View]) -> list[list[tuple[int, int, str]]]:
 
     `start` and `end` are characters of the original text. The detail never quotes the text.
     """
-    # All views first: automata that take turns drive each other out of the processor's cache.
+    # Search all views first, because alternating automata drive each other out of the cache.
     looked_at = [list(sentences_looked_at(view.text)) for view in views]
     return [_find_in(view, spans) for view, spans in zip(views, looked_at, strict=True)]
 
 
 def _find_in(view: View, spans: list[tuple[int, int]]) -> list[tuple[int, int, str]]:
-    """Report the sentences of a view above the limit; neighbours are one finding."""
+    """Return the sentences of a view above the threshold; neighbours are one finding."""
     if not spans:
         return []
     fitted = load_weights()

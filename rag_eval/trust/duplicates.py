@@ -1,6 +1,7 @@
 """Find floods: many documents of one source that are near copies, begin alike, or say the same.
 
-The check `flood` runs when the index is made. It blocks sources that nobody vouches for.
+The check `flood` runs when the index is made. It blocks sources that neither the allowlist nor a
+signature vouches for.
 """
 
 import re
@@ -24,10 +25,11 @@ _BLOCK = 500
 # ---- Near duplicates
 
 SHINGLE, LEAST_SHINGLES = 3, 6
-"""Words of a shingle, and shingles of the shortest text that is compared."""
+"""Number of words of a shingle, and least number of shingles of a compared text."""
 NEAR_DUPLICATE = 0.8
 BANDS, ROWS = 16, 4
-"""Texts of resemblance 0.8 meet in one band with probability 1 - (1 - 0.8**4)**16 > 0.9999."""
+"""Bands of minimum hashes, and hashes of a band. Two texts of resemblance 0.8 agree in a band with
+probability 1 - (1 - 0.8**4)**16 > 0.999."""
 
 
 def _draw_factors(seed: int, shape: tuple[int, ...]) -> _Hashes:
@@ -40,7 +42,7 @@ def _count_near_duplicates(streams: Streams, sources: IntArray) -> IntArray:
 
     A group is a chain of pairs of one source whose sets of shingles have a Jaccard resemblance of
     `NEAR_DUPLICATE` or more (Broder 1997, On the resemblance and containment of documents). Time
-    is linear: each member of a bucket is compared with the first member and the one before.
+    is linear: each member of a bucket is compared with the first and the previous member.
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
@@ -84,7 +86,7 @@ def _find_meetings(
         partners = (head[again], again - 1)
         found += [texts[order[one]] * len(sources) + texts[order[again]] for one in partners]
     one, other = np.divmod(np.unique(np.concatenate(found)), len(sources))
-    same = sources[one] == sources[other]  # keys can collide
+    same = sources[one] == sources[other]  # compare the hashes, because keys can collide
     return one[same], other[same]
 
 
@@ -107,21 +109,20 @@ def _compare(pieces: _Hashes, text: IntArray, one: IntArray, other: IntArray, n:
 # ---- Passages about the same matter
 
 SAME_MATTER = 0.3
-"""Cosine: 0.3 % of clean paragraphs at most have three others of their corpus above it."""
+"""Least cosine of similar passages. At most 0.3 % of clean paragraphs have three of them."""
 PASSAGE_WORDS = 100
-"""Longer texts share the words of their field whatever they say."""
+"""Most words of a compared passage, because longer texts share the words of their field."""
 _LEAST_WORDS = 8
 _SLICE = 5_000
 _COMMON, _MANY = 0.1, 1_000
 
 
 def _say_the_same(streams: Streams, sources: IntArray, chosen: BoolArray, n_terms: int) -> IntArray:
-    """Count the other passages of its source that each document [n] is similar to.
+    """Count the similar passages of the same source for each document [n].
 
-    Similar means a cosine of `SAME_MATTER` or more.
-    Terms weigh by their idf over all documents. Only `chosen` documents of 8 to `PASSAGE_WORDS`
-    words are compared, the others count 0. Time is linear: a source is compared in slices of
-    5,000 passages, and passages in different slices are not compared.
+    Similar means a cosine of `SAME_MATTER` or more. Terms weigh by their idf over all documents.
+    Only `chosen` documents of 8 to `PASSAGE_WORDS` words are compared; other documents count 0.
+    Time is linear, because only passages in one slice of 5,000 passages are compared.
     """
     from scipy.sparse import csr_array
 
@@ -148,7 +149,7 @@ def _count_neighbours(held: Any) -> IntArray:
     n = held.shape[0]
     frequency = np.bincount(held.indices, minlength=held.shape[1])
     rare = held.copy()
-    # Terms of many passages say little and cost most.
+    # Ignore common terms, because they distinguish little and take most of the time.
     rare.data[frequency[held.indices] > max(_COMMON * n, _MANY)] = 0
     rare.eliminate_zeros()
     other = rare.T.tocsr()
@@ -161,10 +162,10 @@ def _count_neighbours(held: Any) -> IntArray:
     return counts
 
 
-# ---- Shared leads: the same first words, and different ones after them
+# ---- Shared leads: equal first words with different continuations
 
 _HEAD = 1_000
-"""Characters in which a document's first sentence is looked for."""
+"""Characters at the beginning of a document in which the first sentence is searched."""
 _QUESTION_WORDS, _TYPED_WORDS, _STATEMENT_WORDS, _MOST_WORDS = 5, 7, 8, 40
 _CONTINUATION = 8
 _END = re.compile(r"[.!?。？؟](?=\s|\Z)|\n|\Z")
@@ -172,22 +173,23 @@ _LABEL = re.compile(r"\s{0,9}(?:q|question)\s?\d{0,3}\s?[:.)]", re.IGNORECASE)
 
 
 class _Lead(NamedTuple):
-    """The first words of a document, and how many documents share them."""
+    """The first words of a document, and the number of documents with these words."""
 
     row: int
     start: int
     end: int
     kind: str
-    """shared_question, shared_heading (a question too) or shared_statement."""
+    """shared_question, shared_heading (a question as a heading) or shared_statement."""
     documents: int
     group: int
 
 
 def _find_shared_leads(texts: Sequence[str], sources: Sequence[str], least: int) -> list[_Lead]:
-    """Find first sentences that `least` documents of a source share, and continue differently.
+    """Find first sentences that `least` documents of a source share with different continuations.
 
     Questions count with five words or more, statements with eight. A question without a mark may
-    run into the next words ("who wrote it It was ..."): then its first seven words count.
+    run into the next words ("who wrote it It was ..."). The first seven words of such a question
+    also count.
     """
     groups: dict[tuple[str, str], list[tuple[_Lead, str]]] = {}
     for row, (text, source) in enumerate(zip(texts, sources, strict=True)):
@@ -243,7 +245,7 @@ _SEVERITY = {
     "shared_claim": ("", "hint", "blocked"),
     "paraphrase": ("", "hint", "blocked"),
 }
-"""Severities for trusted sources, for unknown ones (without an allowlist) and for doubtful ones."""
+"""Rule -> severities for trusted, unknown (nothing is configured to trust) and doubtful sources."""
 
 
 def floods(

@@ -1,4 +1,4 @@
-"""Screen single texts for poison, and record the chunks that people allow all the same.
+"""Screen single texts for poison, and record the suspicious chunks that people allow.
 
 Every rule runs on every view of a text. Hidden and encoded text are findings too.
 """
@@ -25,16 +25,16 @@ from rag_eval.trust.verdicts import make_findings
 # ---- Screening
 
 SPEAKS = "speaks_to_model"
-"""Name of the rule that stands for the model over sentences."""
+"""Rule name in findings of the model over sentences (`addressing`)."""
 _BATCH_CHARS = 1_000_000
 _BORDER = 200
-"""Characters of a title's end and of its text's beginning that are read together."""
+"""Characters at the end of a title and at the beginning of the text that are read together."""
 
 Finding = tuple[int, int, int, str, str, str, str]
 
 
 def _grade(severity: str, view: View) -> str:
-    """Raise a warning to a block in text that nobody sees: nothing honest is hidden."""
+    """Raise a warning to a block in hidden or decoded text, because honest text is visible."""
     return "blocked" if severity == "warning" and view.kind != "visible" else severity
 
 
@@ -107,7 +107,7 @@ FILE_NAME = "trust-allowed.jsonl"
 
 
 class Decision(BaseModel):
-    """One line: who allowed (or no longer allows) which chunk, when and why."""
+    """One line: a person allowed or revoked a chunk, with the time and the reason."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -127,7 +127,8 @@ class Decision(BaseModel):
 def read_decisions(folder: Path) -> list[Decision]:
     """Read every decision of a gold set, in the order in which they were made.
 
-    Raises InputError where a line cannot be read: nobody may guess what is allowed.
+    Raises InputError for an unreadable line, because the guard must not guess which
+    chunks are allowed.
     """
     path, problems = folder / FILE_NAME, ProblemList()
     if not path.exists():
@@ -154,8 +155,8 @@ def still_meant(
     """Separate decisions about the present bytes of documents from void ones.
 
     `source_hashes` is doc_id -> SHA-256 of the present bytes. Returns chunk_id -> who allows it,
-    and the sorted chunk_ids whose decision is void. A document's title or author can change while
-    the text of a chunk stays; the person who allowed the chunk did not see the change.
+    and the sorted chunk_ids whose decision is void. A decision is void after any change of the
+    document, because the person who allowed the chunk did not see the change.
     """
     valid = {
         chunk_id: one.who

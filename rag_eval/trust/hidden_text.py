@@ -70,12 +70,12 @@ class Discovery:
         self.parts.append(Part("hidden", source, text, *span))
 
     def sort_cuts(self) -> None:
-        """Put cuts in the order of the text; of those with one start the longest first."""
+        """Sort the cuts by start, and cuts of equal start by falling length."""
         self.cuts.sort(key=lambda cut: (cut.start, -cut.end))
 
 
 def merge_tricks(tricks: Iterable[Trick], near: int) -> list[Trick]:
-    """Join tricks of one rule that are at most `near` characters apart, as the gravest of them.
+    """Join tricks of one rule that are at most `near` characters apart; keep the gravest.
 
     A text with a million tricks must not give a million findings.
     """
@@ -100,7 +100,7 @@ def merge_tricks(tricks: Iterable[Trick], near: int) -> list[Trick]:
 class Edited:
     """A text after cuts, which maps places back to the text before.
 
-    Cuts must be sorted by start. A cut that begins inside another one is ignored.
+    Cuts must be sorted by start. A cut that begins inside another cut is ignored.
     """
 
     def __init__(self, text: str, cuts: Iterable[Cut]) -> None:
@@ -127,7 +127,7 @@ class Edited:
     def _place(self, place: int) -> tuple[int, int]:
         index = bisect_right(self._new, place) - 1
         first, last = self._old[index]
-        if index % 2:  # the text of a cut comes from all of it
+        if index % 2:  # a replacement comes from the whole cut
             return first, last
         found = min(first + place - self._new[index], max(last - 1, first))
         return found, min(found + 1, last)
@@ -193,7 +193,7 @@ def _find_tags(text: str, found: Discovery) -> None:
 
 
 def _decode_selectors(selectors: str) -> str:
-    """Decode variation selectors, of which each carries a byte: selector n is byte n - 1."""
+    """Decode variation selectors; each selector n carries the byte n - 1."""
     return bytes(
         ord(mark) - 0xFE00 if ord(mark) < 0xFE10 else ord(mark) - 0xE0100 + 16  # noqa: PLR2004
         for mark in selectors
@@ -331,7 +331,7 @@ SIGNALS = {
     "rot13": rf"(?i)\b(?:{_ROT13})\b",
     "reversed": rf"(?i)\b(?:{_REVERSED})\b",
 }
-"""RE2 patterns; a decoder runs only on texts that match its pattern."""
+"""Decoder -> RE2 pattern; a decoder runs only on texts that match the pattern."""
 
 
 class _Decoded(NamedTuple):
@@ -361,8 +361,8 @@ def _find_spans(pattern: str) -> Callable[[str], Iterator[tuple[int, int]]]:
 
 
 def _decode_base64(run: str) -> Iterator[str | None]:
-    """Decode a run; also its first line alone, because lines below may only look encoded."""
-    if len(set(run[:200])) < _DISTINCT_LETTERS:  # a ruled line
+    """Decode a run and then the first line alone, because later lines may only look encoded."""
+    if len(set(run[:200])) < _DISTINCT_LETTERS:  # a line of few different letters, such as a rule
         return
     joined = "".join(run.split()).rstrip("=")
     for letters in dict.fromkeys((joined, run.split(None, 1)[0].rstrip("="))):
@@ -400,7 +400,7 @@ def _find_runs(
     find_spans: Callable[[str], Iterator[tuple[int, int]]],
     decode: Callable[[str], Iterator[str | None]],
 ) -> Callable[[str, int], Iterator[_Decoded]]:
-    """Make a decoder of runs; runs that decode to another encoding are followed to MAX_DEPTH."""
+    """Make a decoder of runs, which decodes nested encodings up to MAX_DEPTH layers."""
 
     def find(text: str, depth: int) -> Iterator[_Decoded]:
         for start, end in find_spans(text):
@@ -447,7 +447,7 @@ def _find_spaced(text: str, depth: int) -> Iterator[_Decoded]:  # noqa: ARG001 -
         run = match[0]
         between = r" {2,}" if "  " in run else r" " if re.search(r"[._*|/-]", run) else r"(?!)"
         words = [re.sub(r"[^A-Za-z]", "", word).lower() for word in re.split(between, run)]
-        if len(words) == 1:  # without gaps, only common words show where words end
+        if len(words) == 1:  # without gaps, split the letters at common words
             words = [_GLUED.sub(lambda found: f" {found[0]} ", words[0])]
         yield _Decoded(" ".join(words), *match.span(), is_trick=False)
 

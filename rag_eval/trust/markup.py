@@ -47,7 +47,7 @@ class Tag:
 
 
 class _Reader:
-    """Reads tags in text[:end]; every search for the end of a comment is done once."""
+    """Reads tags in text[:end], and searches the end of comments once to stay linear."""
 
     def __init__(self, text: str, end: int) -> None:
         self.text, self.end = text, end
@@ -167,7 +167,7 @@ def _read_marked(text: str, *, markdown: bool) -> tuple[list[Tag], list[tuple[in
     looks_for_code = markdown or (_CODE_MARK.search(text) and not _HTML_PAGE.match(text))
     if not looks_for_code:
         return list(read_tags(text)), []
-    # Most texts have neither tags nor marks, and reading blocks is slow.
+    # Return early for the many texts without tags and marks, because reading blocks is slow.
     if not (has_tags or _has_markdown(text)):
         return [], []
     blocks = leaves(text, indented_code=markdown)
@@ -333,7 +333,7 @@ def _find_in_attributes(tag: Tag, found: Discovery) -> None:
 
 
 def _name_hiding(tag: Tag, names: frozenset[str]) -> str | None:
-    """Name the reason why an element is invisible; None for a visible one."""
+    """Return the reason why an element is invisible; None for a visible element."""
     if tag.name in _WORDS["unseen"]:
         return tag.name if tag.name in {"script", "style"} else "unseen_element"
     given = {name: value for name, value, *_ in tag.attributes}
@@ -352,7 +352,7 @@ def _name_hiding(tag: Tag, names: frozenset[str]) -> str | None:
 def _find_hidden_elements(
     tags: list[Tag], names: frozenset[str]
 ) -> Iterator[tuple[str, Tag, int, bool]]:
-    """Yield (reason, tag, end, is closed) of each hidden element that is not inside another."""
+    """Yield (reason, tag, end, is closed) of each outermost hidden element."""
     opened: dict[str, list[int]] = {}
     closings: dict[int, int] = {}
     for place, tag in enumerate(tags):
@@ -368,7 +368,7 @@ def _find_hidden_elements(
             continue
         reason = _name_hiding(tag, names)
         close = closings.get(index - 1)
-        if reason is not None and close is None:  # browsers differ in what this hides
+        if reason is not None and close is None:  # browsers differ in the hidden text
             done = tag.limit
             yield reason, tag, tag.limit, False
         elif reason is not None and close is not None:

@@ -40,15 +40,15 @@ _WORD = re.compile(r"\w+")
 _STRONG = frozenset(("b", "strong"))
 _BLOCKS = frozenset(load_words("markup")["blocks"])
 _HEADING_WORDS = 4
-"""Fewer bold words than this cannot restate a question, so they are no heading."""
+"""Least number of bold words in a heading, because fewer words cannot restate a question."""
 
 
 def plain(text: str, gap: str = "") -> str:
-    r"""Return a text as it is read, in NFKC, with its case and line breaks.
+    r"""Return the readable text without markup, in NFKC, with unchanged case and line breaks.
 
     Tags of blocks become line breaks, and `<b>` around four words or more becomes `**`, which
-    marks a heading. `gap` replaces other tags and invisible characters: nothing for a person,
-    a blank for an index that ends words there.
+    marks a heading. `gap` replaces other tags and invisible characters. Use "" to read like a
+    person, and " " to read like an index that ends words at tags.
 
     Examples
     --------
@@ -67,10 +67,10 @@ def plain(text: str, gap: str = "") -> str:
 def _drop_tags(text: str, gap: str) -> str:
     pieces: list[str] = []
     at = begun = 0
-    opened = -1  # the piece that stands for the last `<b>`
+    opened = -1  # index of the piece that replaces the last `<b>`
     for tag in read_tags(text):
         pieces.append(text[at : tag.start])
-        at = tag.end if tag.complete else tag.start + len("<!--")  # an index reads what follows
+        at = tag.end if tag.complete else tag.start + len("<!--")  # an index reads open comments
         if tag.name not in _STRONG:
             pieces.append("\n" if tag.name in _BLOCKS else gap)
         elif not tag.closing:
@@ -96,7 +96,7 @@ _TOKEN = re.compile(r"\S+")
 _SPACES = b"\t\n\v\f\r\x1c\x1d\x1e\x1f"
 _BLANK = bytes.maketrans(_SPACES, b" " * len(_SPACES))
 _NEAR = 500
-"""Hidden parts at most this far apart are one text; elsewhere a sentence ends between them."""
+"""Most characters between hidden parts of one sentence; a wider gap ends the sentence."""
 
 Way = Callable[[int, int], tuple[int, int]]
 """Maps a range of a view's text to its range in the original text."""
@@ -109,11 +109,11 @@ class View:
     kind: ViewKind
     text: str
     source: str
-    """`text`, `html_comment`, `tag_characters`, `base64`, ..."""
+    """Trick that hides the text, such as `html_comment` or `base64`; `text` for visible text."""
     start: int
     end: int
     back: Way = dataclasses.field(repr=False, compare=False)
-    """Exact in plain text; elsewhere it gives the whole word or the whole hidden part."""
+    """Maps places to the original text: exact in plain text, else the whole word or hidden part."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Reading:
 
 @functools.cache
 def load_signals() -> Signals:
-    """Compile the patterns of which a text must match one before any detector finds something."""
+    """Compile one pattern for each detector; only texts that match it need the detector."""
     invisible = "".join(c if c == "-" else f"\\x{{{ord(c):x}}}" for c in INVISIBLE)
     return Signals(
         {
@@ -153,7 +153,7 @@ def _find_words(text: str) -> tuple[IntArray, IntArray]:
 def _way_by_words(before: str, after: str) -> Way:
     """Map places back word by word: exactly if a word kept its length, else in proportion."""
     (firsts, lasts), (starts, ends) = _find_words(before), _find_words(after)
-    if len(firsts) != len(starts) or not len(starts):  # normalising can split a word
+    if len(firsts) != len(starts) or not len(starts):  # normalising split a word
         scale = len(before) / max(len(after), 1)
         return lambda start, end: (int(start * scale), min(len(before), int(end * scale) + 1))
 
@@ -233,7 +233,7 @@ def read(text: str, *, markdown: bool = False) -> Reading:
         invisible = find_invisible(text)
         tricks += invisible.tricks
         parts += invisible.parts
-        for part in invisible.parts:  # the text that tags spell may be encoded on top
+        for part in invisible.parts:  # invisible characters may spell encoded text
             deeper = find_encoded(part.text, 1).parts
             parts += [found._replace(start=part.start, end=part.end) for found in deeper]
         edits.append(Edited(text, invisible.cuts))

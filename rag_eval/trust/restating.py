@@ -1,31 +1,36 @@
 """Find passages that restate a query in order to be retrieved; the check `restates_query`.
 
-A restatement is the query's words in their order (four words or more), or a window of terms that
-resembles the query's terms by a Jaccard coefficient of 0.8 or more (five terms or more), holds its
-question word, has four fifths of its terms in their order, and begins a sentence or ends with a
-question mark. So "the bridge is located" answers "where is the bridge located" and does not
-restate it. Sources that are vouched for are not checked. The others are judged by this table:
+A restatement has the exact words of the query in order (four words or more), or is a window of
+terms like the query (five terms or more). Such a window meets four conditions:
+
+- Its terms have a Jaccard resemblance of 0.8 or more with the terms of the query.
+- It has the question word of the query.
+- It has four fifths of the query's terms in order.
+- It begins a sentence or ends with a question mark.
+
+So "the bridge is located" answers "where is the bridge located" and does not restate the query.
+Sources that the allowlist or a signature vouches for are not checked. This table judges the others:
 
 ===========================  =======================  ============================================
-how the query is restated    with an allowlist        without one (nobody can be vouched for)
+place of the restatement     with an allowlist        if nothing is configured to trust
 ===========================  =======================  ============================================
-in running text, the query   blocked                  warning; blocked (`typed_query`) where the
-asks something               (`running_text`)         text begins with its six or more very words
-                                                      and lacks a person's question mark
-as a heading, FAQ label or   warning (`heading`)      nothing
-title
-its very words first, the    warning                  warning
-query asks nothing           (`first_words`)
-otherwise, where the query   nothing: a text may      nothing
-asks nothing                 say so
+running text, if the query   blocked                  warning; blocked (`typed_query`) if the text
+asks something               (`running_text`)         begins with six or more exact words without
+                                                      a question mark
+heading, FAQ label or title  warning (`heading`)      nothing
+first words, if the query    warning                  warning
+asks nothing                 (`first_words`)
+other places, if the query   nothing: honest texts    nothing
+asks nothing                 have such words too
 any of these in 3 documents  blocked (`repeated`)     blocked; headings of unknown sources: warning
 of one source
 ===========================  =======================  ============================================
 
-A separate line counts as a heading even without a heading's mark. So does a question with its
-mark in a text that asks and answers three questions or more. A stricter rule would not help,
-because an attacker can write the mark. `repeated` limits what a planted heading gains; for it,
-queries that ask nothing need six words or more. Scripts without spaces are not checked.
+A separate line counts as a heading even without the mark of a heading. A question with a question
+mark counts as a heading in a text that asks and answers three questions or more. A stricter rule
+would not help, because an attacker can write the mark. `repeated` limits the gain of planted
+headings. For `repeated`, a heading of a query that asks nothing needs six words or more. Scripts
+without spaces are not checked.
 """
 
 import itertools
@@ -54,8 +59,8 @@ from rag_eval.trust.wording import (
 
 _LONG_WORDS, _LEAD_WORDS = 6, 3
 _NOTHING, _NAME, _HEADING, _FIRST_WORDS, _RUNNING = range(5)
-"""Grades of a restatement: a heading or title with the words of a query that asks nothing, one with
-the words of a query that asks, the first words of a text, and running text."""
+"""Grades of a restatement, rising: none, a heading or title of a query that asks nothing, a heading
+or title of a query that asks, the first words of a text, running text."""
 
 
 class _Sighting(NamedTuple):
@@ -78,7 +83,7 @@ class _Chunk(NamedTuple):
 
 
 class _Text(NamedTuple):
-    """A text with its word spans, and whether it is a page of questions."""
+    """A text with the spans of its words, and whether the text is a page of questions."""
 
     text: str
     spans: list[tuple[int, int]]
@@ -104,7 +109,7 @@ class _Queries:
     def find(self, texts: Sequence[str]) -> Iterator[tuple[int, int, list[tuple[int, int, float]]]]:
         """Yield text, query and (start, end, likeness) of the windows of each pair, in order.
 
-        Of windows that overlap, the most similar one counts, then the shortest.
+        Of windows that overlap, the most similar window counts, then the shortest.
         """
         streams = self.vocabulary.read(texts)
         windows = join_windows([find_exact(self.streams, streams), self._near.find(streams)])
@@ -126,7 +131,7 @@ class _Queries:
     ) -> bool:
         """Tell whether a window that resembles a query asks the same question.
 
-        An answer does not, nor does a window over the border of two paragraphs.
+        An answer does not ask the question. A window over two paragraphs does not count.
         """
         if "\n\n" in text[spans[0][0] : spans[-1][1]]:
             return False
@@ -202,7 +207,7 @@ def _find_sightings(queries: _Queries, chunks: Sequence[_Chunk]) -> Iterator[_Si
 def _find_titles(
     queries: _Queries, chunks: Sequence[_Chunk], seen: set[tuple[int, int]]
 ) -> Iterator[_Sighting]:
-    """Search each distinct title once, without the pairs that were seen in a text."""
+    """Search each distinct title once; skip the pairs of query and chunk in `seen`."""
     by_title: dict[str, list[int]] = {}
     for row, chunk in enumerate(chunks):
         by_title.setdefault(chunk.title, []).append(row)
@@ -220,7 +225,7 @@ def _find_titles(
 # ---- Restatements
 
 DOCUMENTS = 3
-"""Documents of one source that restate the same query on purpose, at least."""
+"""Least number of documents of one source that make the restatement of a query `repeated`."""
 _COLUMNS = ("query", "chunk", "start", "end", "rule", "severity")
 
 
@@ -270,7 +275,7 @@ def _find_restated(
 # ---- All readings of a passage: unchanged, without markup, and together with its title
 
 _HEAD_CHARACTERS = 2_000
-"""Characters of a text that are read together with its title; or twice the longest query."""
+"""Characters of a text that are read together with the title, or twice the longest query."""
 _ENDED = re.compile(r"[.!?:…。？！؟][\s*_\"'”’»)\]]*\Z")
 
 
@@ -337,7 +342,7 @@ def _find_across_titles(
         for title, text in dict.fromkeys(ways) if chunk.title else ():
             name = title.strip()
             if name and not _ENDED.search(name):
-                # Each pair gets its own source, because equal titles are counted elsewhere.
+                # Give each pair its own source, because `_find_titles` counts equal titles.
                 alone = str(len(joined))
                 joined.append(_Chunk(f"{name} {text}", "", alone, alone))
                 owners.append(owner)

@@ -20,7 +20,7 @@ from rag_eval.core.errors import Part
 ViewKind = Literal["visible", "hidden", "decoded"]
 
 _MAX_MEM = 32 << 20
-"""Bytes for the automaton of one pattern; beyond them RE2 goes on with a slower linear engine."""
+"""Most bytes for the automaton of a pattern; beyond them, RE2 uses a slower linear engine."""
 _WINDOW, _OVERLAP, _PER_WINDOW = 1 << 16, 1 << 12, 100
 """A rule reports at most _PER_WINDOW places in each _WINDOW bytes.
 
@@ -91,7 +91,7 @@ class LinearPattern:
 
 
 class Signals:
-    """Many cheap patterns over one text in one pass; `patterns` is name -> RE2 syntax."""
+    """Tries many cheap patterns in one pass over a text; `patterns` is name -> RE2 syntax."""
 
     def __init__(self, patterns: dict[str, str]) -> None:
         self._single = {name: LinearPattern(pattern) for name, pattern in patterns.items()}
@@ -129,9 +129,9 @@ class Rule(Part):
     """RE2 syntax for the normalised lower-case view."""
     rationale: str
     needs: tuple[str, ...] = ()
-    """Rules that must match in the same view too; the views that they name do not count here."""
+    """Ids of rules that must also match in this view; their own `views` are ignored."""
     max_gap: int | None = None
-    """Most characters between this match and one of each needed rule; None means any number."""
+    """Most characters between a match and a match of each needed rule; None for no limit."""
     tests: RuleTests
 
 
@@ -147,7 +147,7 @@ _Spans = list[tuple[int, int]]
 
 
 def _keep_near(spans: _Spans, others: _Spans, gap: int) -> _Spans:
-    """Keep spans with one of `others` at most `gap` away; both are sorted and free of overlap."""
+    """Return the spans at most `gap` away from one of `others`; both are sorted and disjoint."""
     starts, ends = [start for start, _ in others], [end for _, end in others]
     return [
         (start, end)
@@ -157,7 +157,7 @@ def _keep_near(spans: _Spans, others: _Spans, gap: int) -> _Spans:
 
 
 class RuleSet:
-    """Compiled rules."""
+    """Compiled rules, which search normalised views of texts."""
 
     def __init__(self, rules: Iterable[Rule], version: str) -> None:
         self.rules, self.version = tuple(rules), version
@@ -176,14 +176,14 @@ class RuleSet:
         return cls([Rule(**rule) for rule in content["rules"]], content["version"])
 
     def candidates(self, data: bytes) -> set[int]:
-        """Return the places of rules that may match: the text holds their literal words."""
+        """Return the places in `rules` of rules whose literal words are in a text."""
         return set(self._filter.Match(data, potential=True) or ())
 
     def find(self, views: Sequence[tuple[str, ViewKind]]) -> list[list[RuleMatch]]:
         """Return the matches in each view, in the order of the rules and then of the text.
 
-        Each view is a normalised text and its kind. Each rule goes over all views before the next
-        rule does: automata that take turns drive each other out of the processor's cache.
+        Each view is a normalised text and its kind. Each rule searches all views before the next
+        rule, because alternating automata drive each other out of the processor's cache.
         """
         data = [text.encode("utf-8", "replace") for text, _ in views]
         wanted: dict[int, list[int]] = {}

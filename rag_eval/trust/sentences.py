@@ -20,7 +20,7 @@ CLOSED_CLASS, TASK_VERBS = _LISTS["closed"], _LISTS["tasks"]
 
 LEAST_WORDS = 3
 MOST_CHARACTERS = 2_000
-"""Characters that are read of a sentence without an end."""
+"""Most characters of a sentence; a sentence without an end is cut."""
 
 _LINE = re.compile(r"[^\r\n]*+(?:\r\n?|\n|\Z)")
 _PROSE_WORD = re.compile(r"[^\W\d_]{2,}")
@@ -51,7 +51,7 @@ class Sentence:
 
 
 def _is_whole_sentence(line: str) -> bool:
-    """Tell whether a line is a sentence even among lines of a doctest's output."""
+    """Tell whether a line is a whole sentence, even after a doctest."""
     bullet = _BULLET.match(line)
     line = line[bullet.end() :] if bullet else line
     return (
@@ -78,7 +78,7 @@ def _is_no_prose(line: str, following: str) -> bool:
 
 
 def _find_paragraphs(text: str) -> Iterator[tuple[int, int, bool]]:
-    """Yield runs of prose lines as (start, end, is followed by a fenced block)."""
+    """Yield (start, end, whether a fenced block follows) of runs of prose lines."""
     fenced, output = False, False
     literal = -1  # indentation of the line that introduced a literal block; -1 outside of one
     start, end, level = 0, 0, -1  # the present run; level -1 means no run
@@ -106,7 +106,7 @@ def _find_paragraphs(text: str) -> Iterator[tuple[int, int, bool]]:
         if literal < 0 and (_LITERAL.match(line) or (line.endswith("::") and not directive)):
             literal = indent
         if skip:
-            # a blank line may stand before a fence
+            # a blank line before a fence does not end the run
             if level >= 0 and (line or not below.startswith(_FENCE)):
                 yield start, end, opens and not fenced
                 level = -1
@@ -162,7 +162,7 @@ _BEGINNING, _SHORT, _END_CHARACTERS = 8, 14, 12
 
 
 class SentenceForm(NamedTuple):
-    """Form of a sentence; several marks may be true."""
+    """Whether a sentence asks, orders, and addresses its reader; several may be true."""
 
     asks: bool
     orders: bool
@@ -170,7 +170,7 @@ class SentenceForm(NamedTuple):
 
 
 def _begins_task(words: list[str], lowered: list[str]) -> bool:
-    """Tell whether the first word, a verb of tasks, is an order and no noun or adjective."""
+    """Tell whether the first word, a verb of tasks, is an order, not a noun or adjective."""
     first, following = lowered[0], lowered[1] if len(lowered) > 1 else ""
     is_adjective = first in _LISTS["adjectives_too"]
     if following in _LISTS["objects"] or not (first in _LISTS["nouns_too"] or is_adjective):
@@ -205,18 +205,18 @@ def _orders(words: list[str], lowered: list[str]) -> bool:
         return False
     if first in TASK_VERBS:
         return _begins_task(words, lowered)
-    # as in "break down the" and "look up what"
+    # skip a particle, as in "break down the" and "look up what"
     target = third if following in _LISTS["particles"] and third else following
     return target in _LISTS["objects"] and _may_be_base_form(first)
 
 
 def _asks(sentence: str, words: list[str], lowered: list[str]) -> bool:
-    """Tell by mark and word order whether the words of a sentence, without openings, ask."""
+    """Tell whether a sentence asks, by question mark and word order; `words` lack openings."""
     begins = lowered[:_BEGINNING]
     asking = _LISTS["asking"]
     if _ENDS_ASKING.search(sentence[-_END_CHARACTERS:]):
-        # A long statement can end with a quoted question. Without any English word, only the mark
-        # counts.
+        # A long statement can end with a quoted question, so check the first words too. Only the
+        # mark counts in a sentence without an English word.
         return (
             len(words) <= _SHORT
             or not (asking | _INVERTED).isdisjoint(begins)
@@ -275,7 +275,7 @@ _WORDING = WH_WORDS | frozenset(load_words("questions")["other_languages"])
 _OPENERS = _WORDING | frozenset(load_words("questions")["auxiliaries"])
 _QUESTION_MARKS = ("?", "？", "؟")
 _LINE_CHARACTERS = 1_000
-"""Characters on each side in which line ends are searched; a longer line is running text."""
+"""Characters on each side that are searched for line ends; a longer line is running text."""
 _SPARE_WORDS = 3
 _PAGE_QUESTIONS = 3
 _ENDED = re.compile(r"[^.!?。？؟\n]++[.!?。？؟\n]?+")
@@ -370,7 +370,8 @@ def place(text: str, start: int, end: int) -> Place:
 def page_of_questions(text: str) -> bool:
     """Tell whether a text asks and answers three different questions, like a FAQ page.
 
-    A question has a first word and a mark of questions, and another sentence follows.
+    A question begins with a word that opens questions, ends with a question mark, and another
+    sentence follows.
 
     Examples
     --------

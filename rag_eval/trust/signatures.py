@@ -1,7 +1,6 @@
 """Detached Ed25519 signatures (RFC 8032) over the bytes of documents, and manifests of hashes.
 
-The only file that imports `cryptography`. Private keys pass through: they are never stored,
-logged or quoted in a message.
+No other file imports `cryptography`. Private keys are never stored, logged or quoted in a message.
 """
 
 import base64
@@ -157,7 +156,7 @@ def read_signatures(
     """Read a signatures file with one `{"doc_id", "key", "signature"}` in each line.
 
     Returns the signatures by doc_id, and the number of lines about documents that are not in
-    `doc_ids`, because corpora shrink. Raises InputError with every unusable line.
+    `doc_ids`, because a corpus can shrink. Raises InputError with every unusable line.
     """
     problems, file = ProblemList(), str(path)
     signatures: dict[str, Signature] = {}
@@ -197,12 +196,12 @@ class Manifest:
 
     documents: Mapping[str, str]
     signature: Literal["signed", "not_configured"]
-    """`signed`: a configured key verifies it; `not_configured`: there is no key."""
+    """`signed` if a configured key verifies the manifest, `not_configured` without keys."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ManifestCheck:
-    """The state of each document of the corpus, and the recorded documents that are gone."""
+    """State of each document of the corpus, and recorded doc_ids that the corpus lacks."""
 
     states: tuple[DocumentState, ...]
     gone: tuple[str, ...]

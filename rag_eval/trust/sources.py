@@ -44,7 +44,7 @@ _PAIRS = (("rn", "m"), ("vv", "w"), ("cl", "d"))
 _ADDRESS = frozenset("0123456789abcdef:.[]")
 _COUNTRY_LETTERS = 2
 _MAX_LABEL = 63
-"""Bound of the DNS (RFC 1035, section 2.3.4)."""
+"""Most characters of a label in the DNS (RFC 1035, section 2.3.4)."""
 
 
 class _HostName(NamedTuple):
@@ -64,13 +64,13 @@ class _HostName(NamedTuple):
 
     @property
     def controlled(self) -> bool:
-        """Whether a registry checks who gets a name under the suffix."""
+        """Whether a registry checks the owners of names under the suffix."""
         first, _, rest = self.suffix.partition(".")
         return first in _HOSTS["controlled"] and (first != "ac" or bool(rest))
 
 
 def _split_host(host: str) -> _HostName:
-    """Split a host; a suffix has one label unless a short list names it with two."""
+    """Split a host; a suffix has one label, or two labels if a short list has the suffix."""
     labels = host.split(".")
     before, last = labels[-2:-1], labels[-1]
     shared = ".".join(labels[-2:]) in _HOSTS["shared"]
@@ -126,8 +126,8 @@ def _make_skeleton(text: str) -> str:
 # ---- Imitations
 
 _MIN_SAME, _MIN_NEAR, _MIN_FAR, _MAX_FAR = 4, 5, 10, 24
-"""Least letters of names that are compared for equality, for one edit and for two edits; and most
-letters for two edits."""
+"""Least number of letters of names that are compared for equality, for one edit and for two edits,
+and most letters for two edits."""
 _MAX_PARTS = 8
 _SEPARATORS = re.compile(r"[.-]+")
 
@@ -152,7 +152,7 @@ def _edit_distance(a: str, b: str) -> int:
 
 
 def _shorten(name: str, depth: int) -> set[str]:
-    """Leave out up to `depth` letters; names within `depth` edits share one result."""
+    """Return the name without up to `depth` letters; names within `depth` edits share a result."""
     found = step = {name}
     for _ in range(depth):
         step = {one[:i] + one[i + 1 :] for one in step for i in range(len(one))}
@@ -285,7 +285,8 @@ class _Lookalikes:
         return None
 
     def _find_near(self, name: str) -> _Imitation | None:
-        if name not in self._compared:  # many hosts lie below one registration
+        # compare a name once, because many hosts lie below one registration
+        if name not in self._compared:
             self._compared[name] = self._compare(name)
         return self._compared[name]
 
@@ -372,7 +373,7 @@ def judge_domains(domains: Iterable[str], allowlist: Sequence[str]) -> dict[str,
 # ---- Freshness; the caller names the day, so that equal inputs give equal trust
 
 _TOLERATED_DAYS = 1
-"""Time zones explain a date one day ahead; a later date cannot be true."""
+"""Days that a date may lie ahead of `as_of`, because time zones differ."""
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
@@ -380,15 +381,15 @@ def _age_days(text: str, as_of: dt.date) -> float:
     """Return the days from a date to `as_of`; NaN without a date."""
     try:
         return float((as_of - dt.date.fromisoformat(text)).days) if _DAY.fullmatch(text) else np.nan
-    except ValueError:  # the 31st of February
+    except ValueError:  # no such day, for example the 31st of February
         return np.nan
 
 
 def freshness(dates: Sequence[str], as_of: dt.date) -> pd.DataFrame:
     """Return `state` (dated, future, unknown) and `factor` of each date (YYYY-MM-DD or empty).
 
-    The factor is max(0.7, 1 - 0.3 * age / 365). It is 0.7 for unknown dates and for dates more
-    than a day after `as_of`, so that a false date gains nothing.
+    The factor is max(0.7, 1 - 0.3 * age / 365). The factor is 0.7 for unknown dates and for dates
+    more than a day after `as_of`, so that a false date gains nothing.
 
     Examples
     --------
@@ -413,8 +414,8 @@ def author_states(
     """Return the state of each document's author.
 
     `authors` (masked) and `hashes` (of the unmasked names) are columns of a SOURCES frame, `known`
-    are the configured names. All of several authors, joined by commas, must be known, because one
-    stranger may have written the whole document.
+    are the configured names. If commas join several authors, all of them must be known, because an
+    unknown author may have written the whole document.
     """
     if not known:
         return ["not_configured"] * len(authors)
@@ -425,7 +426,7 @@ def author_states(
             return "unknown"
         if whole in accepted:
             return "known"
-        # A shortened list lacks names.
+        # Do not split a shortened list, because it lacks names.
         names = author.split(",") if len(author) < MAX_SHOWN_CHARS else []
         several = len(names) > 1 and all(author_hash(name) in accepted for name in names)
         return "known" if several else "not_listed"
@@ -439,13 +440,13 @@ def author_states(
 
 _DECIMALS = 6
 _FALSE_CLAIMS = {"domain_state": "lookalike", "signature_state": "invalid"}
-"""A false claim voids all other claims of a document."""
+"""Column -> state of a false claim, which voids all other claims of a document."""
 _POINTS = {
     "domain": ("domain_state", "allowed", DOMAIN_WEIGHT),
     "signature": ("signature_state", "valid", SIGNATURE_WEIGHT),
     "author": ("author_state", "known", AUTHOR_WEIGHT),
 }
-"""Factor -> its column, the state that earns points, and the points."""
+"""Factor -> column, state that earns points, and points."""
 
 
 def source_trust(
@@ -561,7 +562,7 @@ _DETAILS = {
     ("domain", "not_listed"): "the domain {domain} is not on the allowlist",
     ("domain", "unknown"): "the document has no address to look for on the allowlist",
 }
-"""(check, state) -> detail."""
+"""(check, state) -> detail of the finding, with placeholders for the domain and the note."""
 
 
 def _quote_ascii(text: str) -> str:
@@ -576,8 +577,8 @@ def source_findings(
 ) -> pd.DataFrame:
     """Return FINDINGS about the sources of documents, by row; start and end are -1.
 
-    `facts` is the result of `source_trust`, `manifest_states` that of `check_manifest`, None
-    without a manifest.
+    `facts` is the result of `source_trust`. `manifest_states` is the result of `check_manifest`, or
+    None without a manifest.
     """
     domains = sources["domain"].tolist()
     judged = judge_domains(domains, config.domains)
@@ -588,7 +589,7 @@ def source_findings(
     }
     found: list[tuple[int | str, ...]] = []
     for (check, state), template in _DETAILS.items():
-        # Without a finding for a missing address, omitting it would evade the allowlist.
+        # Report missing addresses, because a source could omit the address to evade the allowlist.
         unlisted = state in {"not_listed", "unknown"}
         warning = "warning" if state == "not_in_manifest" else "blocked"
         severity = _UNLISTED[config.unlisted] if unlisted else warning

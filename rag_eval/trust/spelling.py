@@ -49,7 +49,7 @@ _LOWER = bytes.maketrans(
 
 @functools.cache
 def _many_marks() -> re.Pattern[str]:
-    """Match longer runs of combining marks than any script has, which NFKC sorts slowly."""
+    """Compile a pattern for overlong runs of combining marks, which NFKC sorts slowly."""
     marks = "".join(
         chr(code) for code in range(0x300, sys.maxunicode + 1) if unicodedata.combining(chr(code))
     )
@@ -75,7 +75,7 @@ def _fold_look_alikes(text: str) -> str:
 
 
 def _drop_marks(found: re.Match[str]) -> str:
-    """Drop all marks of a Latin word that keeps a mark after NFKC, as no usual word does."""
+    """Drop all marks of a Latin word with a mark after NFKC, because no usual word has one."""
     word = found[0]
     if word.isascii() or not _LEFT_MARKS.search(word):
         return word

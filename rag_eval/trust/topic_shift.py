@@ -33,17 +33,17 @@ class Space:
     documents: Any
     """CSR matrix [n, terms] of counts, without closed-class words."""
     sentences: Any
-    """CSR matrix [m, terms]."""
+    """CSR matrix [m, terms] of counts, without closed-class words."""
     document_of: IntArray
-    """[m] the document of each sentence, rising."""
+    """Document of each sentence [m], rising."""
     starts: IntArray
     ends: IntArray
     forms: FloatArray
-    """[m, 4] 0 or 1: asks, orders, addresses, introduces code."""
+    """Whether each sentence asks, orders, addresses its reader, introduces code [m, 4], 0 or 1."""
     idf: FloatArray
-    """[terms] ln((1 + n) / (1 + document frequency)) + 1."""
+    """ln((1 + n) / (1 + document frequency)) + 1 of each term [terms]."""
     projection: Float32Array
-    """[terms, dimensions] the latent space, times idf."""
+    """Axes of the latent space times idf [terms, dimensions]."""
 
 
 def _count(rows: Sequence[Sequence[int]], closed: BoolArray) -> Any:
@@ -152,10 +152,10 @@ def _count_elsewhere(space: Space, rows: IntArray) -> FloatArray:
 def _is_known(space: Space, rows: IntArray, group_of: IntArray) -> BoolArray:
     """Tell for each entry whether more documents of the group hold the term than the sentence.
 
-    So a sentence that is planted into many documents does not make its own words known.
+    A sentence that is planted into many documents must not make its own words known.
     """
     n, n_terms = space.documents.shape
-    # Equal sums practically always mean equal terms.
+    # Compare random sums, because equal sums practically always mean equal terms.
     marks = space.sentences @ np.random.default_rng(0).random(n_terms)
     kind = np.column_stack((group_of[space.document_of], marks))
     sentence = np.unique(kind, axis=0, return_inverse=True)[1].ravel().astype(np.int64)
@@ -187,7 +187,7 @@ def _compare(space: Space) -> tuple[FloatArray, FloatArray]:
     to_rest, neighbours = np.zeros(m), np.zeros(m)
     for low in range(0, m, BLOCK):
         high = min(low + BLOCK, m)
-        part = slice(max(low - 1, 0), min(high + 1, m))  # with a neighbour on each side
+        part = slice(max(low - 1, 0), min(high + 1, m))  # include a neighbour on each side
         document_of = space.document_of[part]
         vectors = space.sentences[part].astype(np.float32) @ space.projection
         first, last = int(document_of[0]), int(document_of[-1])
@@ -205,8 +205,7 @@ def _compare(space: Space) -> tuple[FloatArray, FloatArray]:
 def _surprise(space: Space, group_of: IntArray) -> FloatArray:
     """Return -ln of the share of each form in the group's other documents [m, 4].
 
-    First sentences are compared with first sentences, later ones with later ones, because
-    docstrings begin with an order.
+    First and later sentences are compared separately, because docstrings begin with an order.
     """
     first = np.diff(space.document_of, prepend=-1) != 0
     result = np.zeros_like(space.forms)
@@ -261,14 +260,15 @@ def features_of(space: Space, group_of: IntArray) -> FloatArray:
 # ---- Documents unlike their source
 
 _COMPARED = 512
-"""Documents of a group, evenly spaced, among which the nearest are searched."""
+"""Most documents of a group, evenly spaced, among which the nearest documents are searched."""
 _NEAREST = 3
 _LEAST_TERMS, _LEAST_GROUP = 15, 20
 _LEAST_SPREAD = 0.15
-"""Groups that people wrote spread by 0.29 to 0.49, pages of one template by almost nothing."""
+"""Least spread of a group, because pages of one template hardly differ. Groups of pages that people
+wrote have spreads of 0.29 to 0.49."""
 _SIMILAR_BLOCK = 4_096
 _MAD = 1.4826
-"""Times the median absolute deviation, it estimates the standard deviation of a normal."""
+"""Standard deviation of a normal distribution in median absolute deviations."""
 
 
 def _deviate(values: FloatArray) -> FloatArray:
@@ -312,9 +312,9 @@ def _measure_nearness(counts: Any, rows: IntArray, idf: FloatArray) -> FloatArra
 def _measure_unlikeness(space: Space, group_of: IntArray) -> FloatArray:
     """Return how unlike its group each document is, in robust standard deviations [n].
 
-    This is the mean of two deviations from the group's median: of the rarity of a document's words
-    in other documents, and of the distance to its nearest documents. It is 0 in groups of fewer
-    than 20 documents and for documents of fewer than 15 distinct terms.
+    The result is the mean of two deviations from the median of the group: the rarity of the
+    document's words in other documents, and the distance to the nearest documents. The result is 0
+    in groups of fewer than 20 documents and for documents of fewer than 15 distinct terms.
     """
     result = np.zeros(space.documents.shape[0])
     order = np.argsort(group_of, kind="stable")
@@ -335,7 +335,7 @@ def _measure_unlikeness(space: Space, group_of: IntArray) -> FloatArray:
 
 FILE = "shift_coefficients.json"
 _LEAST_SENTENCES = 3
-"""Documents of fewer sentences have no topic."""
+"""Least number of sentences of a document with a topic."""
 _UNLIKE = 3.3
 """Robust standard deviations by which a document must be unlike its group."""
 _VERBS = ("asks", "gives an order", "speaks to its reader", "introduces code")

@@ -29,7 +29,7 @@ _FACTS = (
 
 
 def make_findings(rows: Sequence[tuple[int | str, ...]]) -> pd.DataFrame:
-    """Make a FINDINGS frame of rows in the order of its columns."""
+    """Make a FINDINGS frame of rows whose values are in the order of the columns."""
     kinds = {
         name: "int64" if column.kind == "int" else "str"
         for name, column in FINDINGS.columns.items()
@@ -43,7 +43,7 @@ def findings_of_chunks(
     """Spread FINDINGS about `documents` (doc_ids) over their chunks.
 
     In the result, `row` is a row of `chunks`; start and end stay places in the document. A finding
-    is repeated for each chunk that it overlaps. A chunk keeps only the first finding of a rule and
+    is repeated for each overlapping chunk. A chunk keeps only the first finding of a rule and
     severity, so that no text can fill the memory with findings.
     """
     columns = ["start", "end"]
@@ -70,7 +70,7 @@ def chunk_verdicts(
     """Judge every chunk; return EVIDENCE_TRUST in the order of chunks.
 
     `documents` has doc_id and the facts of `sources.source_trust`; `findings` are by chunk.
-    `allowed` is chunk_id -> who allowed the chunk: a warning then stands in place of a block.
+    `allowed` is chunk_id -> person who allowed the chunk; a block of the chunk becomes a warning.
     The reason ALLOWED is always listed, because retrieval may block a chunk that is clean here.
     """
     severity = findings["severity"].map(_RANK).to_numpy(dtype=np.int64)

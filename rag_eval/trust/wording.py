@@ -17,7 +17,7 @@ _Hashes = npt.NDArray[np.uint64]
 # ---- Words and terms
 
 _BLOCK_CHARACTERS = 12_000_000
-"""Characters of texts that are searched together, about two million words, to bound the memory."""
+"""Most characters of texts that are searched together (two million words), to bound memory."""
 _WORD = re.compile(r"[^\W_]+")
 _STOPPED = -1
 
@@ -26,7 +26,7 @@ class Streams(NamedTuple):
     """The words and terms of several texts, one text after the other.
 
     Text i has words[bounds[i]:bounds[i + 1]] and terms[term_bounds[i]:term_bounds[i + 1]]. Terms
-    are the stems of the words that are no stop words; `word_of` is the word of each term.
+    are the stems of all words except stop words; `word_of` is the word of each term.
     """
 
     words: IntArray
@@ -37,7 +37,7 @@ class Streams(NamedTuple):
 
 
 class Vocabulary:
-    """Numbers for words and terms, without regard to case, in the order of first reading."""
+    """Numbers words and terms in the order of first reading; case does not count."""
 
     def __init__(self) -> None:
         self._analyzer = Analyzer()
@@ -192,11 +192,11 @@ LEAST_TERMS = 5
 RESEMBLANCE = 0.8
 _TOLERANCE = 1e-9
 _TOGETHER = 2_000_000
-"""Postings or words that are expanded together, to bound the memory."""
+"""Most postings or words that are expanded together, to bound the memory."""
 
 
 class _Candidates(NamedTuple):
-    """All terms of the candidate texts: pair, place in the stream, query, is a query's term."""
+    """All terms of candidate texts: pair, place in the stream, query, whether the query has it."""
 
     pair: IntArray
     at: IntArray
@@ -214,7 +214,7 @@ class NearWording:
     def __init__(self, queries: Streams, n_terms: int, must: IntArray, wanted: BoolArray) -> None:
         n_queries = len(queries.term_bounds) - 1
         row = np.repeat(np.arange(n_queries), np.diff(queries.term_bounds))
-        self._n_terms = n_terms + 1  # one more: all terms that no query has
+        self._n_terms = n_terms + 1  # one further number for all terms that no query has
         self._keys = np.unique(row * self._n_terms + queries.terms)  # distinct terms, by query
         self._query, self._term = np.divmod(self._keys, self._n_terms)
         self._count = np.bincount(self._query, minlength=n_queries)
@@ -234,8 +234,8 @@ class NearWording:
     def _find_pairs(self, texts: Streams) -> Iterator[tuple[IntArray, IntArray]]:
         """Yield each pair of query and text that shares as many terms as a window needs.
 
-        This is prefix filtering (Chaudhuri, Ganti & Kaushik, ICDE 2006): a text with `need` of a
-        query's `count` terms has at least one of its `count - need + 1` rarest.
+        This is prefix filtering (Chaudhuri, Ganti & Kaushik, ICDE 2006). A text with `need` of the
+        `count` terms of a query has at least one of the `count - need + 1` rarest terms.
         """
         n_texts = len(texts.term_bounds) - 1
         text_of = np.repeat(np.arange(n_texts), np.diff(texts.term_bounds))
@@ -250,7 +250,8 @@ class NearWording:
         kept = (rank <= (self._count - self._need)[self._query]) & self._wanted[self._query]
         query, term = self._query[kept], self._term[order][kept]
         work = np.bincount(query, weights=frequency[term], minlength=len(self._count))
-        for part in _split(work.astype(np.int64)):  # whole queries: no pair is found twice
+        # split between queries, so that no pair is found twice
+        for part in _split(work.astype(np.int64)):
             low, high = np.searchsorted(query, [part.start, part.stop])
             entry, place = expand_ranges(postings[:-1][term[low:high]], frequency[term[low:high]])
             keys = np.unique(query[low:high][entry] * n_texts + held[place] % n_texts)
@@ -262,7 +263,7 @@ class NearWording:
             yield asked[enough], text[enough]
 
     def _slide(self, query: IntArray, text: IntArray, texts: Streams) -> Windows:
-        """Slide windows of every width that can be like enough over the texts of pairs."""
+        """Slide windows of every width that can reach `RESEMBLANCE` over the texts of pairs."""
         first, last = texts.term_bounds[:-1][text], texts.term_bounds[1:][text]
         pair, at = expand_ranges(first, last - first)
         asked = query[pair]
@@ -277,7 +278,7 @@ class NearWording:
             width = need + extra
             # A window begins with a term of the query.
             begin = np.flatnonzero((width <= widest) & (width <= room) & matched)
-            # Repeated terms count repeatedly here: this is an upper bound.
+            # An upper bound, because repeated terms count repeatedly.
             shared = sums[begin + width[begin]] - sums[begin]
             least = RESEMBLANCE * (count + width)[begin] - _TOLERANCE
             begin = begin[shared * (1 + RESEMBLANCE) >= least]
