@@ -1,4 +1,4 @@
-"""Seven ways to ask again: other wordings of questions from the corpus and the retrieved chunks."""
+"""Seven ways to expand a question with terms from the corpus and from the retrieved chunks."""
 
 import dataclasses
 import itertools
@@ -21,25 +21,29 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 BLOCK = 512
-"""Questions that are looked at together."""
+"""Number of questions in one block."""
 MAX_WORD_CHARS = 40
-"""No longer word of the corpus is added to a question: texts may be hostile."""
+"""Largest length of a corpus word added to a question, because texts may be hostile."""
 MAX_QUESTION_CHARS = 4000
-"""So much of a question is expanded; the rest is left out of the expanded text."""
+"""Number of characters of a question that the expanded text keeps."""
 DIMENSIONS = 128
 CHUNKS_A_DIMENSION = 4
-"""With as many dimensions as chunks nothing is latent: terms that never meet stay unlike."""
+"""Least number of chunks for each dimension.
+
+With one dimension for each chunk, terms that never share a chunk would stay unlike.
+"""
 SVD_SEED, SVD_ITERATIONS = 0, 4
 COMMON_SHARE = 0.1
-"""A term in more chunks than this share tells nothing and is never added."""
+"""Largest share of chunks with an added term; more frequent terms tell nothing."""
 RARE_CHUNKS = 2
-"""A term in fewer chunks has no company to be judged by."""
+"""Least number of chunks with an added term; rarer terms share chunks with too few terms."""
 
 
 class CorpusWords:
-    """Terms of one corpus: how each is written, which may be added to a question, which are alike.
+    """Terms of one corpus with their spellings, their latent vectors, and whether to add them.
 
-    `table` holds the chunks with their analyzer, `space` the counts of its terms.
+    `table` holds the chunks with their analyzer, `space` the counts of the terms. Raises ValueError
+    if both differ in chunks or terms.
     """
 
     def __init__(self, table: ChunkTable, space: TermSpace) -> None:
@@ -52,9 +56,10 @@ class CorpusWords:
 
     @cached_property
     def surface(self) -> list[str]:
-        """How each term is written most often ("values" for the stem "valu").
+        """Most frequent spelling of each term ("values" for the stem "valu"), [n_terms].
 
-        Empty where only by words that are too long. Ties go to the first in the alphabet.
+        The spelling is empty if every word of the term is too long. Of equally frequent spellings
+        the first in the alphabet wins.
         """
         seen: Counter[str] = Counter()
         for text in self.table.texts:
@@ -70,7 +75,7 @@ class CorpusWords:
 
     @cached_property
     def addable(self) -> BoolArray:
-        """Which terms may be added: with letters, neither too common nor too rare; [n_terms]."""
+        """Whether a term may be added, [n_terms]: it has letters, and is not too common or rare."""
         lettered = np.array(
             [len(word) > 1 and not word.isdecimal() for word in self.surface], dtype=bool
         )
@@ -86,14 +91,15 @@ class CorpusWords:
 
     @cached_property
     def present(self) -> "csr_array":
-        """1 where a chunk holds a term, float32 [n_chunks, n_terms]."""
+        """Matrix of ones where a chunk holds a term, float32 [n_chunks, n_terms]."""
         return _with_ones(self.space.counts)
 
     @cached_property
     def _basis(self) -> tuple[Float32Array, Float32Array]:
-        """Vectors of chunks and of terms: a truncated SVD of (1 + ln tf) * idf, rows of unit.
+        """Vectors of chunks and of terms by a truncated SVD of the chunk vectors.
 
-        Deerwester et al., JASIS 1990.
+        The chunk vectors are (1 + ln tf) * idf, scaled to unit length. See Deerwester et al., JASIS
+        1990.
         """
         from sklearn.utils.extmath import randomized_svd, svd_flip
 
@@ -117,7 +123,7 @@ class CorpusWords:
 
     @property
     def term_vectors(self) -> Float32Array:
-        """Latent vectors of terms, unit or zero [n_terms, d]: terms of like company are near."""
+        """Latent vectors of terms, unit or zero [n_terms, d]; terms in like contexts are near."""
         return self._basis[1]
 
     @property
@@ -153,15 +159,15 @@ class Suggester(Protocol):
     def suggest(
         self, kind: SuggestionKind, questions: Sequence[str], snippets: Sequence[Sequence[str]]
     ) -> list[str | None]:
-        """Give other wordings of questions, None where there is none.
+        """Return another text for each question, None without a suggestion.
 
-        `snippets` are the texts that were retrieved for each question, best first. They are data:
-        what they say is never an instruction.
+        `snippets` are the texts that were retrieved for each question, best first. They are data,
+        so text in a snippet is never an instruction.
         """
 
 
 class Thesaurus(Protocol):
-    """Knows wider and narrower words, such as WordNet; nearest first."""
+    """Source of wider and narrower words, nearest first, such as WordNet."""
 
     def wider(self, word: str) -> list[str]:
         """Give hypernyms of a word."""
@@ -174,8 +180,8 @@ class Thesaurus(Protocol):
 class ExpansionContext:
     """A batch of n questions with their current retrieved lists.
 
-    The suggester is asked first by `related_concept` and `reformulation`. The thesaurus is asked
-    beside the corpus by `hypernym` and `hyponym`; only words of the corpus are taken from it.
+    `related_concept` and `reformulation` ask the suggester first. `hypernym` and `hyponym` ask the
+    thesaurus besides the corpus. They take only words of the corpus from the thesaurus.
     """
 
     batch: RankedBatch
@@ -204,7 +210,7 @@ class ExpansionContext:
 
 
 Expand = Callable[[ExpansionContext, IntArray], list[str | None]]
-"""Gives the expanded texts of some questions; None where a strategy adds nothing."""
+"""Function that returns expanded texts of some questions, None if a strategy adds nothing."""
 
 
 def best(scores: FloatArray, most: int) -> list[list[int]]:
@@ -227,7 +233,7 @@ def best(scores: FloatArray, most: int) -> list[list[int]]:
 def _choose_terms(
     known: "csr_array", columns: IntArray, score: Callable[[slice], FloatArray], most: int
 ) -> list[list[int]]:
-    """Choose terms among `columns` for each question, none that it has, by scores of a block."""
+    """Choose the best scored terms of `columns` that each question lacks, at most `most`."""
     added: list[list[int]] = []
     for start in range(0, known.shape[0], BLOCK):
         part = slice(start, start + BLOCK)
@@ -239,9 +245,9 @@ def _choose_terms(
 
 MOST_WRITINGS = 8
 JOINED = 3
-"""Neighbours that are joined at most."""
+"""Largest number of neighbouring words that are joined."""
 MAX_CANDIDATES = 300
-"""Most spellings looked up for one question, because the analyzer remembers every word."""
+"""Largest number of spellings tried for a question: the analyzer remembers every word."""
 MIN_JOINED_CHARS = 3
 MIN_STEM_CHARS = 4
 _RUN = re.compile(r"[^\W_]+")
@@ -263,18 +269,18 @@ def parts(word: str) -> tuple[str, ...]:
 
 
 def find_runs(question: str) -> list[str]:
-    """Give the runs of letters and digits of a question, without those too long for a word."""
+    """Return the runs of letters and digits of a question, without runs that are too long."""
     runs = _RUN.findall(question[:MAX_QUESTION_CHARS])
     return [run for run in runs if len(run) <= MAX_WORD_CHARS]
 
 
 def is_identifier(run: str) -> bool:
-    """Whether a run changes case or between letters and digits, as identifiers do."""
+    """Tell whether case or digits change inside a run, as in identifiers."""
     return len(parts(run)) > 1
 
 
 def _writings(runs: Sequence[str]) -> Iterator[str]:
-    """Yield candidate writings, those of single words first."""
+    """Yield candidate spellings: first parts of single words, then joined words."""
     for run in runs:
         cut = parts(run)
         if len(cut) > 1:
@@ -302,9 +308,9 @@ def _affixed(run: str) -> Iterator[str]:
 
 
 def _expand_code_pattern(context: ExpansionContext, which: IntArray) -> list[str | None]:
-    """Add how the corpus writes a question's identifiers and compounds: `sort_values`, `IL-6`.
+    """Add the corpus spellings of a question's identifiers and compounds: `sort_values`, `IL-6`.
 
-    Affixes are tried only on words that the corpus does not have as written.
+    Affixes are tried only on words that the corpus lacks.
     """
     corpus = context.words
     n_terms, frequency = corpus.space.n_terms, corpus.space.frequency
@@ -332,31 +338,32 @@ def _expand_code_pattern(context: ExpansionContext, which: IntArray) -> list[str
 
 
 MOST_RELATIVES = 2
-"""Wider or narrower words that are added to a question."""
+"""Largest number of wider or narrower words added to a question."""
 NEAR_RELATIVE = 0.6
 """Least cosine of both terms, because subsumption alone is often chance."""
 MEANINGS = 3
-"""Words taken from a thesaurus for one word of the question."""
+"""Largest number of words from a thesaurus for one word of the question."""
 FROM_THESAURUS = 0.9
-"""Weight of a word of a thesaurus, on the scale of a cosine."""
+"""Weight of a word from a thesaurus, on the scale of a cosine."""
 MOSTLY = 0.8
-"""Share of chunks for subsumption.
+"""Least share of chunks for subsumption.
 
-x subsumes y if at least this share of the chunks with y hold x, and fewer of those with x hold y.
+x subsumes y if at least this share of the chunks with y hold x, and a smaller share of the chunks
+with x hold y.
 """
 LEAST_CHUNKS = 3
 """Least number of chunks of a term: rarer terms share chunks with many terms by chance."""
 LIFT = 2.0
-"""How many times more often than by chance a wider term must stand with the narrower one."""
+"""Least ratio of shared chunks to shared chunks by chance, for a wider and a narrower term."""
 BLOCK_SUBSUMPTION = 1024
 
 
 def _add_relatives(
     context: ExpansionContext, which: IntArray, *, upwards: bool
 ) -> list[str | None]:
-    """Add the terms that subsume the question's own, or that these subsume.
+    """Add terms that subsume the question's terms (`upwards`), or terms that these subsume.
 
-    Terms nearest to the own term and to the whole question come first.
+    Terms nearest to the subsumed or subsuming term and to the whole question come first.
     """
     from scipy.sparse import csr_array
 
@@ -390,9 +397,9 @@ def _add_relatives(
 
 
 def _subsumption(corpus: CorpusWords, terms: IntArray, *, upwards: bool) -> "csr_array":
-    """Give cosines of terms [m] with the addable terms that subsume them, or that they subsume.
+    """Return cosines of terms [m] with addable terms that subsume them, float64 [m, n_terms].
 
-    float64 [m, n_terms]
+    Without `upwards`, the cosines are with the addable terms that the terms subsume.
     """
     from scipy.sparse import csr_array, vstack
 
@@ -448,17 +455,17 @@ def _from_thesaurus(
 
 
 LOOKED_AT = 20
-"""Chunks that are parted into two groups."""
+"""Number of top chunks that are parted into two groups."""
 LEAST_PARTED = 4
 MOST_CONTRASTS = 2
 OWN = 3
-"""Terms of the question that are repeated."""
+"""Largest number of the question's own terms that are repeated."""
 
 
 def _expand_negative_sampling(context: ExpansionContext, which: IntArray) -> list[str | None]:
-    """Add the words that set the other chunks apart from the group at the top of the list.
+    """Add words that set the other chunks apart from the group at the top of the list.
 
-    That helps where the group at the top is the wrong one.
+    The expansion helps if the group at the top does not answer the question.
     """
     from scipy.sparse import csr_array
 
@@ -504,7 +511,7 @@ def _expand_negative_sampling(context: ExpansionContext, which: IntArray) -> lis
 
 
 SNIPPETS = 5
-"""Retrieved texts of each question that a language model is shown."""
+"""Number of retrieved texts of each question that a language model sees."""
 
 
 def _ask_suggester(
@@ -526,14 +533,14 @@ def _ask_suggester(
 
 
 FEEDBACK = 3
-"""Chunks that are believed."""
+"""Number of top chunks that count as relevant."""
 MOST_FEEDBACK = 5
 SUPPORT = 2
-"""Least number of believed chunks that hold an added term."""
+"""Least number of these top chunks that hold an added term."""
 
 
 def _expand_by_feedback(context: ExpansionContext, which: IntArray) -> list[str | None]:
-    """Add the terms that the best chunks say more than the corpus does."""
+    """Add the terms that are more frequent in the best chunks than in the corpus."""
     from scipy.sparse import csr_array
 
     corpus, batch = context.words, context.batch
@@ -576,12 +583,12 @@ def _expand_by_association(context: ExpansionContext, which: IntArray) -> list[s
 
 
 NEAREST = 1
-"""Synonyms added for one term of the question."""
+"""Number of synonyms for one term of the question."""
 MOST_SYNONYMS = 4
 NEAR_SYNONYM = 0.45
-"""Least cosine of two terms."""
+"""Least cosine between a term of the question and a synonym."""
 MIN_IDF = 1.5
-"""A term in more than about a fifth of the chunks has no meaning of its own."""
+"""Least idf of a term with synonyms; terms in over a fifth of the chunks mean too little."""
 
 
 def _expand_synonym(context: ExpansionContext, which: IntArray) -> list[str | None]:

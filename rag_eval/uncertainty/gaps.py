@@ -13,7 +13,7 @@ from rag_eval.uncertainty.expansion import ExpansionContext, find_runs, is_ident
 from rag_eval.uncertainty.stored import JsonObject
 
 NAMED = 5
-"""Words of the question that a description names."""
+"""Largest number of the question's words that a description names."""
 WORD_CHARS = 40
 Severity = Literal["low", "medium", "high"]
 SEVERITIES: Final[tuple[Severity, ...]] = ("low", "medium", "high")
@@ -26,9 +26,10 @@ LEVELS: Final[dict[ExpansionName, tuple[float, float, float]]] = {
     "negative_sampling": (0.5, 0.7, 0.85),
     "hyponym": (0.3, 0.5, 0.8),
 }
-"""Extents above which a gap is low, medium, high.
+"""Extents above which a gap is low, medium and high, by the expansion that mends the gap.
 
-Of equally severe gaps the first comes first: it recovered more on one half of SciFact.
+Equally severe gaps keep this order, because earlier expansions recovered more misses on one half
+of SciFact.
 """
 
 
@@ -44,14 +45,15 @@ class Gap:
     )
 
     def as_json(self) -> JsonObject:
-        """Write a JSON object."""
+        """Write all fields as a JSON object."""
         return {**dataclasses.asdict(self), "miss_likelihood": as_json(self.miss_likelihood)}
 
 
 @dataclasses.dataclass(frozen=True)
 class _Coverage:
-    """Shares [n] of each question's idf that the top K hold: together, the best one, the first.
+    """Shares of each question's idf that the top K hold, [n] each.
 
+    `union` is held by all chunks together, `best` by the best chunk, `first` by the first chunk.
     `unknown` is the share of words that the corpus lacks, counted with the largest idf.
     `uncovered` are the known terms that no chunk of the top K holds, rarest first.
     """
@@ -74,7 +76,7 @@ def semantic_gaps(context: ExpansionContext, which: IntArray, k: int = 10) -> li
         for name, levels in LEVELS.items():
             extent = float(extents[name][row])
             passed = sum(extent > level for level in levels)
-            if passed:  # no gap below the lowest level, or where the extent is not defined
+            if passed:  # an undefined extent (NaN) passes no level, so it is no gap
                 named = _name_words(name, context.questions[question], uncovered, context)
                 gaps.append(Gap(_describe(name, extent, k, named), SEVERITIES[passed - 1], name))
         gaps.sort(key=lambda gap: SEVERITIES.index(gap.severity), reverse=True)
@@ -85,7 +87,7 @@ def semantic_gaps(context: ExpansionContext, which: IntArray, k: int = 10) -> li
 def _name_words(
     name: ExpansionName, question: str, uncovered: list[str], context: ExpansionContext
 ) -> str:
-    """Quote some words of the question that a gap is about; empty where it is about none."""
+    """Quote the question's words that a gap concerns; empty if the gap concerns no words."""
     words: list[str] = []
     if name in {"synonym", "hypernym", "negative_sampling"}:
         words = uncovered
@@ -101,7 +103,7 @@ def _name_words(
 
 
 def _describe(name: ExpansionName, extent: float, k: int, named: str) -> str:
-    """Say what a gap of some extent in [0, 1] is; `named` are quoted words or empty."""
+    """Describe a gap of an extent in [0, 1]; `named` are quoted words or empty."""
     share = f"{100 * extent:.0f} %"
     words = f": {named}" if named else ""
     return {
@@ -190,7 +192,7 @@ def _extents(
 
 
 def _overlap(rows: Int32Array, others: Int32Array) -> FloatArray:
-    """Compute the share of the shorter list that stands in the other."""
+    """Compute the share of the shorter list that the other list holds; NaN if one is empty."""
     same = (rows[:, :, None] == others[:, None, :]) & (rows >= 0)[:, :, None]
     both = same.any(axis=2).sum(axis=1)
     size = np.minimum((rows >= 0).sum(axis=1), (others >= 0).sum(axis=1))

@@ -5,8 +5,8 @@ the expansion strategy that mitigates the severest gap. It retrieves all expande
 batch, merges the lists and estimates the confidence again.
 
 The estimator was made for lists of a single query, and it also judges merged lists. The confidence
-therefore only steers the rounds. It measures merged lists once outcomes of this strategy calibrate
-it.
+therefore only steers the rounds. After a calibration by outcomes of this strategy, the confidence
+also measures merged lists.
 """
 
 import dataclasses
@@ -228,7 +228,7 @@ def harm(
     groups: IntArray,
     seed: int = SEED,
 ) -> list[Harm]:
-    """Account for all rounds (first) and for each strategy that was used.
+    """Return the effect of all rounds first, then the effect of each used strategy.
 
     `rounds` are those of `Iterated`, `steps` an EXPANSIONS_FRAME. `recall` computes recall@K [n]
     from the rows of a ranking [n, depth]. NaN marks a question without gold, which is not counted.
@@ -278,10 +278,10 @@ _ARRAYS: Final = ("rows", "raw", "norm", "k_pos", "rerank", "candidates")
 def merge(lists: Sequence[Ranking], weights: FloatArray, depth: int) -> Ranking:
     """Fuse lists of the same n questions and keep `depth` ranks.
 
-    `lists` are those of the original questions, then those of the expansions. A question without
-    an expansion has an empty row. `weights` [n, len(lists)] are at least 0, that of the original is
-    positive. In the result `raw` is the best score that any list gave a chunk, and `norm` is the
-    weighted mean over all lists, in [0, 1].
+    `lists` holds the lists of the original questions, then the lists of the expansions. A question
+    without an expansion has an empty row. `weights` [n, len(lists)] are at least 0, and positive
+    for the original list. In the result `raw` is the best score that any list gave a chunk. `norm`
+    is the weighted mean over all lists, in [0, 1].
     """
     n = len(weights)
     rows = np.concatenate([part.rows for part in lists], axis=1)
@@ -311,7 +311,7 @@ def merge(lists: Sequence[Ranking], weights: FloatArray, depth: int) -> Ranking:
 
 
 def _score_ranks(part: Ranking) -> FloatArray:
-    """Return scores in [0, 1] that follow the list's order."""
+    """Return scores in [0, 1] that decrease along each list."""
     by_rank = (RANK_CONSTANT + 1) / (RANK_CONSTANT + np.arange(1, part.rows.shape[1] + 1))
     reranked = ~np.isnan(part.rerank).all(axis=1, keepdims=True)
     return np.where(part.has_chunk, np.where(reranked, by_rank, part.norm), 0.0)
@@ -354,7 +354,7 @@ WEIGHTS: Final[Mapping[ExpansionName, float]] = MappingProxyType(
 
 The weight is multiplied by the estimated miss rate of the first retrieval, because a merge can
 only lose chunks that the first retrieval found. The weights were chosen on one half of SciFact's
-groups. The factor was chosen with pandas_api in view too.
+groups. The choice of the factor used pandas_api too.
 """
 
 
@@ -492,13 +492,13 @@ def iterate(
 ) -> Iterated:
     """Run the rounds over a batch of n questions.
 
-    `first` is their ranking by the base; `context.batch` holds the same lists. `spec` has the
+    `first` is their ranking by the base, and `context.batch` holds the same lists. `spec` has the
     thresholds, the budget and the permitted expansions. `search` retrieves with the base for any
-    texts, as deep as `first`. `risk` estimates the probability of a miss [n] and names its source:
-    `calibrated`, or `heuristic_v0@` and the places of the list that it read. Gaps are looked for in
-    the first `k` ranks.
+    texts, as deep as `first`. `risk` estimates the probability of a miss [n] and names its source.
+    The source is `calibrated`, or `heuristic_v0@` with the ranks that the estimate read. Gaps are
+    searched in the first `k` ranks.
 
-    Raises ValueError for arguments of different batches, and for a risk that is no probability.
+    Raises ValueError for arguments of different batches, and for a risk outside [0, 1].
     """
     if not np.array_equal(first.rows, context.batch.rows):
         raise ValueError("the first ranking and the batch of the context hold different lists")

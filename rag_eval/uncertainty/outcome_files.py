@@ -1,6 +1,7 @@
-"""Files of claims and of outcomes: JSON lines, read whole or refused with every fault.
+"""Read claims and outcomes from files of JSON lines.
 
-A line of a person leaves out what follows from the claim, the question or the draw.
+A file is read completely, or refused with a list of all faults. A person may leave out fields that
+follow from the claim, the question or the draw.
 """
 
 import datetime as dt
@@ -49,10 +50,10 @@ MAX_LINE_BYTES: Final = 1_000_000
 MAX_FILE_BYTES: Final = 256_000_000
 MAX_LINES: Final = 100_000
 MAX_TEXT: Final = 20_000
-"""Characters of a text that a line may hold before it is masked and cut."""
+"""Largest number of characters of a text in a line, before the text is masked and cut."""
 DEFAULT_K: Final = 10
 AHEAD: Final = dt.timedelta(days=1)
-"""How far the clock of another machine may be ahead of ours."""
+"""Largest accepted lead of another machine's clock over the local clock."""
 CLAIM_LINE: Final = (
     '{"query": "...", "retrieved": [{"id": "...", "score": number or null}, ...]}, optionally'
     " query_id, group_id, k, at, strategy, strategy_fingerprint, miss_rate"
@@ -70,9 +71,9 @@ Model = TypeVar("Model", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Source:
-    """Where lines come from, when they are read, and where their faults go.
+    """Source of lines, with the time of reading and the list that collects faults.
 
-    `file` is None for what a person typed. `defaults` are values for lines that do not say.
+    `file` is None for typed values. `defaults` are values for fields that a line leaves out.
     """
 
     now: dt.datetime
@@ -81,7 +82,7 @@ class Source:
     defaults: Line = field(default_factory=dict)
 
     def objects(self, path: Path, *, accepted: str) -> Iterator[tuple[int, Line]]:
-        """Yield number and object of each line; blank lines are passed over."""
+        """Yield the number and the object of each line; blank lines are skipped."""
         if not path.is_file():
             raise InputError(
                 Problem("file_missing", "no such file", file=str(path), accepted=accepted)
@@ -119,7 +120,7 @@ class Source:
         )
 
     def read(self, kind: type[Model], row: Line, number: int | None) -> Model | None:
-        """Make a record of a line's object; None, with every fault told, where it is none."""
+        """Make a record of a line's object; None if the line has faults, which are collected."""
         try:
             return kind.model_validate(row, context=self.now)
         except ValidationError as error:
@@ -194,7 +195,7 @@ def _refuse_repeated(value: tuple[_Retrieved, ...]) -> tuple[_Retrieved, ...]:
 
 
 class ClaimLine(_Line):
-    """A retrieval of production traffic as a file has it."""
+    """A line of a file with one retrieval of production traffic."""
 
     query: Annotated[record.Query, AfterValidator(_refuse_blank)] = Field(
         description="the question as it was asked, 1 to 10,000 characters"
@@ -229,8 +230,8 @@ def read_claims(
 ) -> tuple[list[Claim], Counter[str]]:
     """Read and check a file of production traffic; personal data in the questions is masked.
 
-    Strategy, fingerprint and k serve the lines that do not say. Returns the claims and the number
-    of masked values by kind. Raises InputError with every fault of the file.
+    Strategy, fingerprint and k are defaults for lines without these fields. Returns the claims and
+    the number of masked values by kind. Raises InputError with every fault of the file.
     """
     given = {"strategy": strategy, "strategy_fingerprint": fingerprint, "k": k}
     source = Source(now, ProblemList(), str(path))
@@ -276,7 +277,7 @@ LongText = Annotated[str, Field(max_length=MAX_TEXT)]
 
 
 class OutcomeLine(_Line):
-    """An outcome as a person writes it."""
+    """A line of a file with one outcome, as a person writes it."""
 
     claim_id: record.Hash | None = Field(
         default=None, description="what was judged; default: follows from the question"
@@ -322,7 +323,7 @@ class OutcomeLine(_Line):
 
 @dataclass(frozen=True)
 class Read:
-    """The outcomes of a file, and the number of audit lines that nobody has filled in yet."""
+    """The outcomes of a file, and the number of audit lines that are not filled in yet."""
 
     outcomes: list[OutcomeOutcomes]
     not_judged: int
@@ -339,9 +340,10 @@ def read_outcomes(
 ) -> Read:
     """Read and check a file of outcomes.
 
-    Claims and draws are looked up in `sql`. Strategy and fingerprint serve the lines that do not
-    say and whose claim is unknown. With `restore` the file is an export of this tool and is taken
-    as it stands, inclusion probabilities too. Raises InputError with every fault of the file.
+    Claims and draws are looked up in `sql`. Strategy and fingerprint are defaults for lines without
+    these fields and with an unknown claim. With `restore` the file is an export of this tool. Then
+    every field is kept unchanged, inclusion probabilities too. Raises InputError with every fault
+    of the file.
     """
     given = {"strategy": strategy, "strategy_fingerprint": fingerprint}
     source = Source(now, ProblemList(), str(path), _drop_nulls(given))
@@ -413,11 +415,11 @@ def correct_outcome(
     agent_success: bool | None = None,
     note: str = "",
 ) -> OutcomeOutcomes:
-    """Make the outcome that supersedes another one: the same claim with another judgement.
+    """Make an outcome that supersedes `old`, with another judgement of the same claim.
 
-    `missed` None takes the judgement back. What is not given stays, except that only a miss has
-    content. Personal data is masked. Raises InputError for a judgement that cannot be, such as a
-    miss that the feedback contradicts.
+    `missed` None takes the judgement back. Fields that are not given keep their old value, except
+    that only a miss has content. Personal data is masked. Raises InputError for an impossible
+    judgement, such as a miss that the feedback contradicts.
     """
     changes = {
         "missed": missed,
@@ -487,7 +489,7 @@ def _make_outcome(
 
 
 def _check_audit(source: Source, row: Line, number: int | None, drawn: Drawn | None) -> None:
-    """Refuse an audit of no draw of this store, an altered audit, and an unfinished audit."""
+    """Refuse an audit without a draw in this store, an altered audit and an unfinished audit."""
     refuse = partial(source.refuse, number)
     if drawn is None or drawn.draw_id != row["draw_id"]:
         accepted = "a line of a file that rag-eval audit draw wrote for this store"

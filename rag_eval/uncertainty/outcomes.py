@@ -31,14 +31,14 @@ from rag_eval.storage.sql import ColumnSpec, Kind, Row, SqlStore, TableSpec, Tra
 def claim_id_of(
     strategy_fingerprint: str, query_id: str, paraphrase_id: str, seed: int, text: str
 ) -> str:
-    """Identify the retrieval of a gold question, equal on every night, 32 hex digits."""
+    """Identify the retrieval of a question by 32 hex digits that are equal in every run."""
     return digest(["claim", strategy_fingerprint, query_id, paraphrase_id, seed, text])
 
 
 def outcome_id_of(
     claim_id: str, target: str, k: int, gold_source: str, supersedes: str | None = None
 ) -> str:
-    """Identify an outcome, 32 hex digits.
+    """Identify an outcome by 32 hex digits.
 
     Two corrections of one outcome have the same id. So only one of them is recorded, and a chain
     of corrections never forks.
@@ -47,7 +47,7 @@ def outcome_id_of(
 
 
 def question_id(text: str) -> str:
-    """Identify a question by its words, whatever their case, width and spacing.
+    """Identify a question by its words, without regard to case, width and spacing.
 
     Returns `q-` and 32 hex digits.
 
@@ -65,7 +65,7 @@ def new_outcome(**fields: Any) -> OutcomeOutcomes:
 
 
 def has_own_id(outcome: OutcomeOutcomes) -> bool:
-    """Say whether the id of an outcome follows from its other fields."""
+    """Tell whether the id of an outcome follows from its other fields."""
     return outcome.outcome_id == outcome_id_of(*_key(outcome), outcome.supersedes)
 
 
@@ -81,7 +81,7 @@ _NULLABLE_KINDS: Final[dict[str, Kind]] = {
     "agent_success": "boolean",
     "audit_depth": "integer",
 }
-"""Kinds of columns that are floats in the frame, where NaN stands for null."""
+"""Kinds in the table of columns that are floats in the frame, where NaN stands for null."""
 _REQUIRED: Final = frozenset(
     "outcome_id claim_id query_id group_id strategy strategy_fingerprint target k gold_source "
     "shown_status supersedes at".split()
@@ -96,13 +96,13 @@ OUTCOMES_TABLE: Final = TableSpec(
     unique=(("outcome_id",), ("claim_id", "target", "k", "gold_source", "supersedes")),
 )
 BATCH: Final = 10_000
-"""Names that one query looks up: databases bound the parameters of a statement."""
+"""Largest number of names in one query, because databases limit statement parameters."""
 
 Columns = dict[str, list[Any]]
 
 
 def utc_text(at: dt.datetime) -> str:
-    """Write a time so that texts sort as times do."""
+    """Write a time as UTC text with microseconds, so that texts sort like times."""
     return f"{at.astimezone(dt.UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
 
 
@@ -116,7 +116,7 @@ def _row_of(outcome: OutcomeOutcomes) -> Row:
 
 
 def _read_frame(columns: Columns) -> pd.DataFrame:
-    """Make the frame of outcomes, oldest first."""
+    """Make a frame of outcomes, oldest first, from the columns of the table."""
     made: dict[str, pd.Series] = {}
     for name, column in RETRIEVAL_OUTCOMES.columns.items():
         values = columns[name]
@@ -126,7 +126,7 @@ def _read_frame(columns: Columns) -> pd.DataFrame:
         empty: object = {} if name == "signals" else [] if column.kind == "list" else ""
         filled = pd.Series([empty if value is None else value for value in values], dtype=object)
         made[name] = filled if column.kind == "list" else filled.astype(str)
-    # Sorted here, because databases collate text in their own ways.
+    # The frame is sorted here, because databases differ in how they sort text.
     return RETRIEVAL_OUTCOMES.check(
         pd.DataFrame(made).sort_values(["at", "outcome_id"], kind="stable", ignore_index=True)
     )
@@ -140,7 +140,7 @@ def frame_of(outcomes: Iterable[OutcomeOutcomes]) -> pd.DataFrame:
 
 
 def of_frame(frame: pd.DataFrame) -> list[OutcomeOutcomes]:
-    """Read outcomes from the frame, in its order."""
+    """Read outcomes from a frame, in the order of the frame."""
     outcomes = []
     for row in frame.to_dict("records"):
         fields: dict[str, Any] = {
@@ -157,7 +157,7 @@ def of_frame(frame: pd.DataFrame) -> list[OutcomeOutcomes]:
 
 
 def join_groups(names: Iterable[str], ties: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Join names that share a tie; every name gets the smallest one of its component."""
+    """Join names that share a tie; each name is mapped to the smallest name of its component."""
     ordered = sorted(set(names))
     found = group_ids(ordered, [name for name, _ in ties], [tie for _, tie in ties])
     return dict(zip(ordered, found, strict=True))
@@ -185,7 +185,7 @@ _THOROUGH: Final = {"deep_audit": 0, "human": 1, "qrels": 2, "llm_judge": 3}
 
 
 def _keep_fitting(frame: pd.DataFrame) -> pd.DataFrame:
-    """Keep outcomes that are judged, were chosen with a known probability, and no feedback."""
+    """Keep judged outcomes with a known inclusion probability, without user feedback."""
     known = frame["missed"].notna() & frame["inclusion_probability"].notna()
     return frame[known & (frame["gold_source"] != "user_feedback")]
 
@@ -193,8 +193,8 @@ def _keep_fitting(frame: pd.DataFrame) -> pd.DataFrame:
 def fit_rows(frame: pd.DataFrame) -> pd.DataFrame:
     """Keep the outcomes that may fit a calibrator, one for each claim, target and K.
 
-    Of several gold sources the most thorough one judges. The largest of their inclusion
-    probabilities counts, because any of them would have led to a judgement. Adds `weight`,
+    Of several gold sources the most thorough source judges. The largest of their inclusion
+    probabilities counts, because each source would have led to a judgement. Adds `weight`,
     1 / inclusion probability, and makes `missed` bool.
     """
     kept = _keep_fitting(frame)
@@ -210,7 +210,8 @@ def fit_rows(frame: pd.DataFrame) -> pd.DataFrame:
 def first_judgements(history: pd.DataFrame) -> pd.DataFrame:
     """Keep the first judgement of each claim that could fit a calibrator, superseded or not.
 
-    Until then the outcome of the claim was unknown. `history` is of one target and K.
+    Before this judgement the outcome of the claim was unknown. `history` holds outcomes of one
+    target and K.
     """
     ordered = _keep_fitting(history).sort_values(["at", "outcome_id"], kind="stable")
     return ordered.drop_duplicates("claim_id").reset_index(drop=True)
@@ -219,8 +220,9 @@ def first_judgements(history: pd.DataFrame) -> pd.DataFrame:
 def refuse_own_gold(frame: pd.DataFrame, strategy: str) -> None:
     """Refuse to calibrate a strategy on gold that only its own retrieval found.
 
-    What it never retrieves could not become gold. `strategy` is a name or a fingerprint, `frame`
-    is as `OutcomeStore.current` gives it. Raises InputError `own_gold`.
+    Chunks that the strategy never retrieves could not become gold, so its misses cannot show.
+    `strategy` is a name or a fingerprint. `frame` comes from `OutcomeStore.current`. Raises
+    InputError `own_gold`.
     """
     own_rows = frame[(frame["strategy"] == strategy) | (frame["strategy_fingerprint"] == strategy)]
     own = {strategy, *own_rows["strategy"], *own_rows["strategy_fingerprint"]}
@@ -268,8 +270,8 @@ def feedback_without_audit(frame: pd.DataFrame) -> pd.DataFrame:
 class Recorded:
     """Results of recording outcomes, by id; a recorded outcome is on disk.
 
-    `added` are new rows, corrections among them. `differing` maps those of `already_there` of
-    which another judgement stands to the id of that judgement.
+    `added` are new rows, corrections among them. `differing` holds the ids in `already_there` whose
+    current judgement is another one, mapped to the id of the current judgement.
     """
 
     added: tuple[str, ...] = ()
@@ -292,13 +294,13 @@ class OutcomeStore:
     ) -> Recorded:
         """Add the outcomes that are new, in one transaction.
 
-        `because` says what the judgements rest on, such as the version of the gold, and begins
-        their note. With it, an outcome that differs from what stands supersedes it, once for each
-        reason: a later correction by a person is left alone. Without it a difference is only
-        reported.
+        `because` is the reason of the judgements, such as the version of the gold. Their notes
+        start with the reason. With a reason, an outcome that differs from the current judgement
+        supersedes the current judgement. That happens once for each reason, so that a later
+        correction by a person stays. Without a reason a difference is only reported.
 
-        Raises InputError `unknown_outcome` where a correction supersedes no outcome of its claim,
-        and ValueError for an id that does not follow from the other fields.
+        Raises InputError `unknown_outcome` if a correction supersedes no outcome of its claim.
+        Raises ValueError for an id that does not follow from the other fields.
         """
         offered = {
             outcome.outcome_id: outcome if because is None else _give_reason(outcome, because)
@@ -343,8 +345,8 @@ class OutcomeStore:
         """Return the current outcomes: the last row of each chain, oldest first.
 
         The columns are those of `RETRIEVAL_OUTCOMES`. Groups that share a question or a known gold
-        document are joined under their smallest name. `equal` are values of columns; None keeps
-        all.
+        document are joined under their smallest name. `equal` filters by values of columns, and a
+        filter of None keeps all rows.
         """
         frame = self.history(claim_ids=claim_ids, gold_sources=gold_sources, **equal)
         last = frame[~frame["outcome_id"].isin(frame["supersedes"])].reset_index(drop=True)
@@ -357,7 +359,7 @@ class OutcomeStore:
         gold_sources: Sequence[str] | None = None,
         **equal: str | int | None,
     ) -> pd.DataFrame:
-        """Return every row, oldest first, with the groups that were recorded; see `current`."""
+        """Return every row, oldest first, with the recorded groups; filters as in `current`."""
         where: dict[str, Any] = {name: value for name, value in equal.items() if value is not None}
         if gold_sources is not None:
             where["gold_source"] = list(gold_sources)
@@ -371,7 +373,7 @@ class OutcomeStore:
     def as_recorded(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return the rows of a frame as they were recorded, with the rows that they supersede.
 
-        Oldest first, so that they can be recorded anew.
+        Rows are oldest first, so that another store can record them in this order.
         """
         rows = self.history(claim_ids=sorted(set(frame["claim_id"])))
         superseded = dict(zip(rows["outcome_id"], rows["supersedes"], strict=True))
@@ -384,9 +386,9 @@ class OutcomeStore:
         return rows[rows["outcome_id"].isin(wanted)].reset_index(drop=True)
 
     def outcome(self, outcome_id: str) -> OutcomeOutcomes:
-        """Return one outcome by its id or the start of it.
+        """Return one outcome by its id or by the start of its id.
 
-        Raises InputError `unknown_outcome` where no outcome or several begin so.
+        Raises InputError `unknown_outcome` if no outcome or several outcomes match.
         """
         with self.sql.reading() as transaction:
             every = transaction.columns(OUTCOMES_TABLE, None, ["outcome_id"])["outcome_id"]
@@ -408,7 +410,7 @@ class OutcomeStore:
 
 @dataclasses.dataclass(frozen=True)
 class Lookup:
-    """Finds the rows of a table whose `column` is one of many names."""
+    """Look-up of the rows of a table whose `column` is one of many names."""
 
     table: TableSpec
     column: str
@@ -417,7 +419,7 @@ class Lookup:
     def find(
         self, transaction: Transaction, names: Iterable[str], where: Mapping[str, Any] | None = None
     ) -> Columns:
-        """Return the wanted columns of the rows."""
+        """Return the wanted columns of the found rows; `where` filters by further columns."""
         ordered = sorted(set(names))
         found: Columns = {name: [] for name in self.wanted}
         for start in range(0, len(ordered), BATCH):
@@ -429,7 +431,7 @@ class Lookup:
 
 
 class _Judgement(NamedTuple):
-    """The parts of a recorded outcome that say what it judges, and how."""
+    """Fields of a recorded outcome that identify the claim and the judgement."""
 
     outcome_id: str
     claim_id: str
@@ -444,7 +446,7 @@ class _Judgement(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str, int, str]:
-        """What was judged, and from which source."""
+        """Claim, target, K and gold source of the judgement."""
         return self.claim_id, self.target, self.k, self.gold_source
 
 
@@ -483,7 +485,7 @@ def _check_superseded(transaction: Transaction, offered: Mapping[str, OutcomeOut
 
 
 class _Chains:
-    """The recorded judgements of some outcomes' claims, by claim, target, k and gold source."""
+    """Recorded judgements of some claims, by claim, target, K and gold source."""
 
     def __init__(self, transaction: Transaction, outcomes: Sequence[OutcomeOutcomes]) -> None:
         claims = {outcome.claim_id for outcome in outcomes}
@@ -493,18 +495,18 @@ class _Chains:
         self._notes = {(row.key, row.note) for row in rows}
 
     def differs(self, offered: OutcomeOutcomes) -> bool:
-        """Say whether another judgement stands, or one of unknown inclusion probability."""
+        """Tell whether the current judgement differs, or lacks a known inclusion probability."""
         last = self._last[_key(offered)]
         return last.missed is not offered.missed or (
             last.inclusion_probability is None and offered.inclusion_probability is not None
         )
 
     def has_reason(self, offered: OutcomeOutcomes) -> bool:
-        """Say whether a judgement with this reason was recorded before."""
+        """Tell whether a judgement with this reason was recorded before."""
         return (_key(offered), offered.note) in self._notes
 
     def last(self, offered: OutcomeOutcomes) -> str:
-        """Return the id of the current outcome."""
+        """Return the id of the current outcome of the same claim, target, K and gold source."""
         return self._last[_key(offered)].outcome_id
 
 
@@ -514,7 +516,7 @@ def _give_reason(outcome: OutcomeOutcomes, because: str) -> OutcomeOutcomes:
 
 
 def _add(transaction: Transaction, outcomes: Iterable[OutcomeOutcomes]) -> set[str]:
-    # All writers keep one order, so that no two wait for each other.
+    # All writers insert in one order, so that two writers never block each other.
     ordered = sorted(outcomes, key=lambda outcome: (*_key(outcome), outcome.outcome_id))
     return transaction.insert_new(OUTCOMES_TABLE, map(_row_of, ordered), "outcome_id")
 
@@ -524,10 +526,10 @@ def _add(transaction: Transaction, outcomes: Iterable[OutcomeOutcomes]) -> set[s
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """A question of production traffic, or one that was judged by hand, as it was recorded.
+    """A recorded question of production traffic or of a judgement by hand.
 
-    `ties` connect it beyond its names: `words_tie` of its text, and `document_tie` of each
-    document that is known to be gold for it.
+    `ties` connect the question to other questions: `words_tie` of its text, and `document_tie` of
+    each document that is known to be gold for the question.
     """
 
     query_id: str
@@ -537,9 +539,10 @@ class Asked:
 
 @dataclasses.dataclass(frozen=True)
 class QuestionGroups:
-    """Joined groups, each under its smallest gold group, else under its smallest name.
+    """Joined groups, each named by its smallest gold group, else by its smallest name.
 
-    `of_gold` maps query ids of the gold set, `of_asked` the recorded group ids of others.
+    `of_gold` maps query ids of the gold set to joined groups. `of_asked` maps recorded group ids of
+    other questions to joined groups.
     """
 
     of_gold: Mapping[str, str]
@@ -551,12 +554,12 @@ class QuestionGroups:
 
 
 def words_tie(question: str) -> str:
-    """Tie all questions with the words of this `question_id`."""
+    """Return the tie of all questions with the words of this `question_id`."""
     return f"question {question}"
 
 
 def document_tie(document: str) -> str:
-    """Tie all questions that have this gold document."""
+    """Return the tie of all questions that have this gold document."""
     return f"document {document}"
 
 
@@ -565,9 +568,9 @@ def question_groups(
 ) -> QuestionGroups:
     """Join the gold's groups with those of other questions, as connected components.
 
-    Two groups of the gold become one only where an asked question has ties to both. `gold` maps
+    Two groups of the gold become one group only if an asked question has ties to both. `gold` maps
     query ids to groups, `gold_ties` are (query id, tie). An asked question with the id of a gold
-    question is that question, and the group that was recorded with it ties nothing.
+    question counts as the gold question, and its recorded group is ignored.
 
     >>> ties = [("q1", document_tie("x"))]
     >>> asked = [Asked("other", "other", (document_tie("x"),))]
@@ -575,7 +578,7 @@ def question_groups(
     >>> groups.group("other", "other"), groups.group("q2", "q2")
     ('q1', 'q2')
     """
-    # "0" sorts before "1", so that the gold names a component.
+    # Gold groups start with "0" and others with "1", so that a gold group names the component.
     pairs = []
     for question in asked:
         if question.query_id in gold:

@@ -9,11 +9,11 @@ from rag_eval.core.arrays import Float32Array, FloatArray, IntArray
 
 MAX_STEPS, MAX_HALVINGS = 100, 40
 TOLERANCE = 1e-12
-"""Twice the distance to the minimum, in units of log likelihood, at which a problem is solved."""
+"""Twice the largest distance to the minimum of a solved problem, in units of log likelihood."""
 COARSE = 1e-6
-"""The same distance before the last step of a coarse solution, which that step about squares."""
+"""Largest such distance before the last step of a coarse solution, which about squares it."""
 LIMIT = 30.0
-"""Log-odds are clipped here before they become probabilities, which are never 0 or 1."""
+"""Bound of the log-odds, so that probabilities are never 0 or 1."""
 
 
 def sigmoid(log_odds: FloatArray) -> FloatArray:
@@ -23,7 +23,7 @@ def sigmoid(log_odds: FloatArray) -> FloatArray:
 
 
 def log_loss(log_odds: FloatArray, outcome: FloatArray) -> FloatArray:
-    """Compute minus log likelihood of 0/1 outcomes, elementwise, without forming probabilities."""
+    """Compute minus the log likelihood of each 0/1 outcome, without forming probabilities."""
     loss: FloatArray = (
         np.maximum(log_odds, 0) + np.log1p(np.exp(-np.abs(log_odds))) - outcome * log_odds
     )
@@ -34,7 +34,7 @@ def log_loss(log_odds: FloatArray, outcome: FloatArray) -> FloatArray:
 class Regression:
     """A design [n, q], outcomes 0/1 [n], and the centre [q] towards which penalties draw.
 
-    An intercept is a column of ones.
+    For an intercept, add a column of ones to the design.
     """
 
     design: FloatArray
@@ -100,7 +100,7 @@ class Regression:
             gradient = (w * (mean - self.outcome)) @ self.design + lam * (at - self.centre)
             if step_number:
                 hessian = self._information(w * mean * (1 - mean), coarse=coarse)
-            else:  # all penalties begin at one point, so they share the data's part
+            else:  # all penalties start at one point and so share the data's part of the Hessian
                 first = self._information(weight * (mean[0] * (1 - mean[0])), coarse=coarse)
                 hessian = np.repeat(first, n_penalties, axis=0)
             hessian[:, diagonal, diagonal] += lam + TOLERANCE
@@ -152,9 +152,9 @@ class Regression:
 
         ``H^-1 (M + P) H^-1``: H is the penalised Hessian, P the penalty, M the sum of squared
         group scores times G / (G - 1). Residuals are divided by 1 - leverage, because a fit draws
-        near to its own rows. Were rows independent and the model true, M would estimate H - P and
-        the whole would be the posterior covariance H^-1. Its intervals cover on average over the
-        points, because they count the bias as variance.
+        near to its own rows. With independent rows and a true model, M estimates H - P. Then the
+        result is the posterior covariance H^-1. Intervals from this covariance cover on average
+        over the points, because they count the bias as variance.
 
         References: Liang & Zeger (1986), Biometrika 73:13-22. MacKinnon & White (1985),
         J. Econometrics 29:305-325. Nychka (1988), JASA 83:1134-1143. Marra & Wood (2012), Scand.

@@ -1,4 +1,4 @@
-"""How good predicted miss probabilities are, with intervals that resample whole groups.
+"""Score predicted miss probabilities, with intervals that resample whole groups.
 
 Scores take weights `[..., n]`, so that all resamples are scored at once.
 """
@@ -25,9 +25,9 @@ from rag_eval.uncertainty.stored import NullableFloat, Stored, finite
 LEVELS = (0.025, 0.975)
 FIGURE_RESAMPLES = 2000
 MAX_UNDEFINED = 0.05
-"""Share of resamples in which a figure with an interval may be undefined (no miss was drawn)."""
+"""Largest share of resamples without a value (no miss was drawn) for an interval."""
 CLIP = 1e-6
-"""Predictions are clipped to [CLIP, 1 - CLIP]: a sure and wrong one costs at most 13.8 nats."""
+"""Clip of predictions to [CLIP, 1 - CLIP]; a sure, wrong prediction costs at most 13.8 nats."""
 _ROUNDING = 1e-12
 _CELLS = 300_000
 """Number of weights in one block, which fits into a processor's cache."""
@@ -52,7 +52,7 @@ class Labelled:
     question: IntArray
 
     def __post_init__(self) -> None:
-        """Refuse parts of different lengths, and weights that are no inverse probabilities."""
+        """Raise ValueError for parts of different lengths and for weights that are under 1."""
         parts = ("signals", "missed", "group", "weight", "question")
         lengths = {name: len(getattr(self, name)) for name in parts}
         shape = len(self.missed), len(self.names)
@@ -84,8 +84,8 @@ class Labelled:
 def grouped_folds(group: npt.ArrayLike, n_folds: int, rng: np.random.Generator) -> IntArray:
     """Deal whole groups into folds of nearly equal size; return fold codes from 0, [n].
 
-    The largest group comes first (equal ones in random order), each into the smallest fold so far.
-    With fewer groups than folds only as many folds as groups are used.
+    Groups are dealt from the largest to the smallest, equal sizes in random order. Each group goes
+    into the smallest fold so far. With fewer groups than folds, each group is a fold.
 
     >>> grouped_folds([5, 5, 5, 8, 8, 9], 2, np.random.default_rng(0)).tolist()
     [0, 0, 0, 1, 1, 1]
@@ -123,7 +123,7 @@ NO_FIGURE = Figure(None, None, None, 0, 0)
 
 
 def mean_figure(values: FloatArray, group: IntArray, seed: int = 0) -> Figure:
-    """Compute the mean of values in [0, 1], [n], over queries; NaN was not looked at."""
+    """Compute the mean of values [n] in [0, 1] over queries; NaN is left out."""
     known = ~np.isnan(values)
     if not known.any():
         return NO_FIGURE
@@ -137,7 +137,8 @@ def mean_figure(values: FloatArray, group: IntArray, seed: int = 0) -> Figure:
 def compute_skill(brier_sum: FloatArray, misses: FloatArray, n: FloatArray) -> FloatArray:
     """Compute 1 - Brier / (m (1 - m)) from sums over n queries; NaN where all or none missed.
 
-    m is the miss rate of the same queries. To know it beforehand is the harder reference to beat.
+    m is the miss rate of the same queries. A forecaster who knows m beforehand is the hardest
+    constant reference to beat.
     """
     rate = misses / n
     base = rate * (1 - rate)
@@ -164,9 +165,9 @@ def resample_sums(sums: FloatArray, seed: int, resamples: int = RESAMPLES) -> Fl
 def bootstrap_bounds(
     value: float, drawn: FloatArray, n_groups: int
 ) -> tuple[float | None, float | None]:
-    """Give percentile bounds, stretched for few groups as those of `clustered_interval`.
+    """Return percentile bounds, stretched for few groups as in `clustered_interval`.
 
-    None with a single group, or where most resamples have no value.
+    Both are None with a single group, or if most resamples have no value.
     """
     known = drawn[np.isfinite(drawn)]
     if n_groups <= 1 or len(known) < len(drawn) / 2 or not np.isfinite(value):
@@ -177,7 +178,7 @@ def bootstrap_bounds(
 
 
 def _stretch(n_groups: int) -> float:
-    """Give the factor by which intervals of resampled groups are too narrow, for 2 or more."""
+    """Return the factor by which intervals of resampled groups, 2 or more, are too narrow."""
     from scipy.stats import norm, t
 
     narrow = float(t.ppf(0.975, n_groups - 1) / norm.ppf(0.975))
@@ -191,7 +192,7 @@ def skill_figure(
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> Figure:
-    """Compute the Brier skill over the queries that have both, [n] each, NaN = none."""
+    """Compute the Brier skill over the queries with prediction and outcome, [n], NaN = none."""
     both = ~(np.isnan(predicted) | np.isnan(missed))
     if not both.any():
         return NO_FIGURE
@@ -221,10 +222,10 @@ def group_intervals(
 ) -> FloatArray:
     """Give 95 % intervals [2, m] of figures by resampling whole groups with replacement.
 
-    `figures` maps weights [r, n] to [r, m], NaN where undefined. NaN comes back with a single
-    group, or where more than `MAX_UNDEFINED` of the resamples are undefined. Distances from the
+    `figures` maps weights [r, n] to [r, m], NaN where undefined. Bounds are NaN with a single
+    group, or if more than `MAX_UNDEFINED` of the resamples are undefined. Distances from the
     figure are stretched by ``t / z * sqrt(G / (G - 1))`` as in `measures.intervals`, because the
-    bootstrap's spread is that of a population of G groups.
+    bootstrap has the spread of a population of G groups.
     """
     _, code = np.unique(group, return_inverse=True)
     n_groups = int(code.max(initial=-1)) + 1
@@ -308,11 +309,11 @@ def base_rate_brier(missed: BoolArray, group: IntArray, weight: FloatArray) -> F
     total = np.add.reduceat(weight[..., order], starts, axis=-1)
     misses = np.add.reduceat((weight * missed)[..., order], starts, axis=-1)
     others = total.sum(axis=-1, keepdims=True) - total
-    # a rest of rounding is no group
+    # A rest this small is rounding, not the weight of another group.
     rate = _ratio(
         misses.sum(axis=-1, keepdims=True) - misses, np.where(others > 1e-9 * total, others, 0)
     )
-    # the sum of w (rate - y)^2, as y^2 = y
+    # This is the sum of w (rate - y)^2, because y^2 = y.
     lost = np.where(total > 0, rate**2 * total - 2 * rate * misses + misses, 0)
     return _ratio(lost.sum(axis=-1), total.sum(axis=-1))
 
@@ -320,7 +321,10 @@ def base_rate_brier(missed: BoolArray, group: IntArray, weight: FloatArray) -> F
 def brier_skill(
     predicted: FloatArray, missed: BoolArray, group: IntArray, weight: FloatArray
 ) -> FloatArray:
-    """Compute 1 - Brier / Brier of the other groups' miss rate, `[...]`; NaN for one class."""
+    """Compute 1 - Brier / Brier of the other groups' miss rate, `[...]`.
+
+    NaN if all outcomes are equal, or with a single group.
+    """
     return 1 - _ratio(brier(predicted, missed, weight), base_rate_brier(missed, group, weight))
 
 
@@ -352,14 +356,16 @@ def logit(predicted: FloatArray) -> FloatArray:
 
 
 class Recalibration(NamedTuple):
-    """logit P(missed) = intercept + slope * logit(predicted), `[...]`; NaN if not identified."""
+    """Fit of logit P(missed) = intercept + slope * logit(predicted), `[...]`; NaN without a fit."""
 
     intercept: FloatArray
     slope: FloatArray
 
 
 def recalibration(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> Recalibration:
-    """Fit Cox's logistic recalibration (1958, Biometrika 45:562-565); 0 and 1 when calibrated.
+    """Fit Cox's logistic recalibration (1958, Biometrika 45:562-565).
+
+    Calibrated predictions have intercept 0 and slope 1.
 
     NaN where misses and hits are separated, one of them is absent, or all predictions are equal.
     """
@@ -386,7 +392,7 @@ def recalibration(predicted: FloatArray, missed: BoolArray, weight: FloatArray) 
         determinant = own * other - cross**2
         solvable = ~converged & (determinant > _ROUNDING * total**2)
         safe = np.where(solvable, determinant, 1)
-        # Bounded steps let a separated sample stay unconverged, where else it would overflow.
+        # Bounded steps keep a separated sample unconverged, because it would overflow otherwise.
         up = np.clip((other * of_level - cross * of_slope) / safe, -5, 5)
         steeper = np.clip((own * of_slope - cross * of_level) / safe, -5, 5)
         level, slope = level + np.where(solvable, up, 0), slope + np.where(solvable, steeper, 0)
