@@ -1,7 +1,7 @@
-"""The report of an evaluation as a type; `retrieval-metrics.json` is its dump.
+"""Types of the report of an evaluation, which is written as `retrieval-metrics.json`.
 
-A null figure has its reason beside it in JSON, under `<name>_reason`. The reason is set where the
-figure is made. Where the maker knows nothing better, the type of the field gives it (`Because`).
+In JSON, a null figure has its reason in `<name>_reason`. The code that makes the figure gives the
+reason. Without such a reason, the type of the field gives a default (`Because`).
 The JSON Schema is generated from these types: `python -m rag_eval.core.report` writes it.
 """
 
@@ -89,7 +89,7 @@ class Record(BaseModel):
         return self
 
     def explain_null(self, name: str) -> str:
-        """Say why a field is null where its maker did not."""
+        """Return the default reason why a field is null; raise ValueError without a default."""
         for hint in type(self).model_fields[name].metadata:
             if isinstance(hint, Because):
                 return hint.reason
@@ -213,7 +213,7 @@ class Measure(Figure):
     ] = None
 
     def explain_null(self, name: str) -> str:
-        """Say why no share of judged results is known."""
+        """Return the reason why no share of judged results is known."""
         if name != "judged_at_k":
             return super().explain_null(name)
         if self.level == "span":
@@ -292,7 +292,7 @@ class Evaluated(Record):
 
 
 class LintWarning(Record):
-    """A warning of lint; file is named within the gold set."""
+    """A warning of lint; file is relative to the gold set."""
 
     code: str
     message: str
@@ -522,7 +522,7 @@ class StabilityPart(Record):
 
 
 class SliceFigure(Figure):
-    """Recall over the questions of a slice, and beside it the observed miss rate."""
+    """Recall and observed miss rate over the questions of a slice."""
 
     miss: Figure
 
@@ -561,7 +561,7 @@ class SlicesPart(Record):
 
 
 class OverlapPair(Record):
-    """Two strategies on every question as it was first put, under the first seed."""
+    """Two strategies compared on the original wording of every question, under the first seed."""
 
     a: Name
     b: Name
@@ -604,7 +604,7 @@ class RetrievalGap(Record):
 
 
 class Faithfulness(Estimate):
-    """Faithfulness by RAGAS on a sample; value alone where it was not measured."""
+    """Faithfulness by RAGAS on a sample. Without a measurement, only value is set."""
 
     model_config = ConfigDict(extra="allow")
     ci_low: float | None = None
@@ -669,7 +669,7 @@ class TrustScores(Record):
 
 
 class BlockedRow(Record):
-    """A blocked chunk that was retrieved: where first, and how often."""
+    """A retrieved blocked chunk: its first question and rank, and how often it was retrieved."""
 
     chunk_id: ShortText
     doc_id: ShortText
@@ -680,7 +680,10 @@ class BlockedRow(Record):
 
 
 class RetrievedTrust(Record):
-    """Over every wording and seed, to the configured depth; avg_trust over the first ten."""
+    """Trust of the retrieved chunks, over every wording and seed, to the configured depth.
+
+    avg_trust is over the first ten chunks.
+    """
 
     avg_trust: Figure
     n_retrieved: Count
@@ -845,7 +848,7 @@ StatedConfidence = Annotated[
 
 
 class CoverageCount(Record):
-    """A count out of a total, with its confidence."""
+    """A count of a total, with its confidence."""
 
     n: Count
     of: Count
@@ -960,7 +963,7 @@ class CalibrationError(Record):
 
 
 class Validation(Record):
-    """Quality of predictions on groups that were not fitted."""
+    """Quality of predictions on groups outside the fit."""
 
     n: Count
     groups: Count
@@ -993,7 +996,7 @@ class LeakageGap(Record):
 
 
 class LearningPoint(Record):
-    """Brier skill by number of outcomes trained on."""
+    """Brier skill by number of training outcomes."""
 
     wanted: Count
     outcomes: float
@@ -1043,7 +1046,7 @@ class ConformalK(Record):
 
 
 class ConformalMethods(Record):
-    """Questions that each method of conformal K was calibrated on."""
+    """Numbers of questions in the calibration of each method of conformal K."""
 
     fixed: Annotated[PositiveInt | None, Because(NOTHING)]
     recall: Annotated[PositiveInt | None, Because(NOTHING)]
@@ -1071,7 +1074,7 @@ class Standing(Record):
 
 
 class DriftWatch(Record):
-    """Test of new outcomes against the miss rates that were stated before them."""
+    """Test of new outcomes against the miss rates that were stated earlier."""
 
     alarm: StrictBool
     direction: Annotated[str | None, Because("there was no alarm")]
@@ -1120,7 +1123,7 @@ class FeedbackCounts(Record):
 
 
 class Contradictions(Record):
-    """Questions where users miss something although the gold says hit."""
+    """Questions with feedback of a miss although the gold says hit."""
 
     n_claims: Count
     n_questions: Count
@@ -1128,7 +1131,7 @@ class Contradictions(Record):
 
 
 class Feedback(FeedbackCounts):
-    """Feedback on this index, and separately on earlier ones. It never fits a calibrator."""
+    """Feedback on this index, and separately on earlier indexes. It never fits a calibrator."""
 
     contradicts_gold: Contradictions
     earlier: FeedbackCounts | None = None
@@ -1158,7 +1161,7 @@ class StrategyCalibration(Record):
 
     @property
     def unmet_conditions(self) -> list[Condition]:
-        """Conditions that keep the status from being higher; those of a stale status come first."""
+        """Unmet conditions of a higher status. Conditions of a stale status come first."""
         unmet = [condition for condition in self.standing.conditions if not condition.met]
         if self.status == "stale":
             unmet.sort(key=lambda condition: condition.status != "stale")
@@ -1171,7 +1174,7 @@ class StrategyCalibration(Record):
 
 
 class PoweredEstimate(Record):
-    """A prediction-powered estimate over production traffic, and the labels alone."""
+    """Prediction-powered estimate over production traffic, and the estimate by labels alone."""
 
     value: Annotated[float | None, Because(NOT_SCORED)]
     low: OptionalNumber
@@ -1191,7 +1194,7 @@ _NO_TRAFFIC: Final = "there is no production traffic in this comparison"
 
 
 class ComparedStrategy(Record):
-    """Figures of one strategy on the questions that all strategies were judged on."""
+    """Figures of one strategy on the questions that have outcomes of all strategies."""
 
     name: Name
     observed: CountedInterval
@@ -1375,7 +1378,7 @@ class UnreadableRun(Record):
 
 
 class HistoryPart(Record):
-    """Kept runs of the gold set, oldest first, this one last."""
+    """Kept runs of the gold set, oldest first; this run is the last."""
 
     runs: list[PastRun] = Field(min_length=1, max_length=60)
     n_left_out: Count
@@ -1455,7 +1458,7 @@ class Report(Record):
 
     @property
     def primary(self) -> StrategyPart:
-        """The strategy that the headline figures are of."""
+        """Strategy of the headline figures."""
         return next(entry for entry in self.strategies if entry.name == self.strategy)
 
 
@@ -1467,7 +1470,7 @@ def first_fault(report: Mapping[str, Any]) -> tuple[str, str] | None:
         first = error.errors()[0]
         place: str = "$"
         at: Any = report
-        for step in first["loc"]:  # types of a union stand in the path too
+        for step in first["loc"]:  # the path also holds names of union members, which are left out
             if isinstance(at, list) and isinstance(step, int):
                 place, at = f"{place}[{step}]", at[step]
             elif isinstance(at, dict) and step in at:

@@ -20,16 +20,16 @@ from rag_eval.storage.hashing import code_version
 OWNER: Final = "team:retrieval"
 REPORT: Final = "retrieval_metrics_report"
 UNCONFIGURED: Final = {"configured": False}
-"""Metadata of an asset that the gold set does not configure."""
+"""Metadata of an asset that is not part of the gold set's configuration."""
 FORMATS: Final = {".parquet": "parquet", ".npy": "numpy", ".json": "json"}
 N_TICKS: Final = 60
-"""Ticks of the schedule that are looked at for the shortest time between two of them."""
+"""Number of schedule ticks that are searched for the shortest time between two ticks."""
 
 
 def asset_key(node: Node) -> dg.AssetKey:
-    """Key of the asset of a stage, or of a stage of one strategy.
+    """Return the asset key of a stage, or of a stage of one strategy.
 
-    A run is found under `retrieval` and the name of its strategy.
+    The key of a stage `run` is `retrieval` and the name of the strategy.
     """
     stage = next(stage for stage in STAGES if stage.name == node.name)
     name = [node.name] if node.name != "run" else []
@@ -67,7 +67,7 @@ def _describe_spec(stage: Stage) -> Metadata:
 
 
 def freshness(settings: Settings) -> dg.FreshnessPolicy:
-    """Expect a report between each tick of the schedule and the next."""
+    """Return the policy that expects a report between each schedule tick and the next tick."""
     ticks = dg.TimeWindowPartitionsDefinition(
         start=dt.datetime(2024, 1, 1, tzinfo=dt.UTC),
         fmt="%Y-%m-%dT%H:%M",
@@ -86,14 +86,14 @@ def freshness(settings: Settings) -> dg.FreshnessPolicy:
 
 
 def op_name(key: dg.AssetKey) -> str:
-    """Name of an asset's step: letters, digits, underscores."""
+    """Return the name of an asset's step: letters, digits and underscores."""
     return re.sub(r"[^A-Za-z0-9_]", "_", "__".join(key.path))
 
 
 def make_assets(
     strategies: Sequence[str], partitions: dg.PartitionsDefinition[str], settings: Settings
 ) -> list[dg.AssetsDefinition]:
-    """Make one asset a row of the graph, and one a strategy for rows that are made for each."""
+    """Make an asset for each stage of the graph, or for each strategy if the stage needs one."""
     policy, version, names = freshness(settings), code_version(), set[str]()
     assets = []
     for place, stage in enumerate(STAGES):
@@ -113,7 +113,7 @@ def make_assets(
                 freshness_policy=policy if stage.name == REPORT else None,
             )
             name = op_name(key)
-            while name in names:  # `a-b` and `a_b` are two strategies
+            while name in names:  # strategies `a-b` and `a_b` would give equal step names
                 name += "_"
             names.add(name)
             assets.append(_make_asset(node, spec, name, -place))
@@ -123,7 +123,7 @@ def make_assets(
 def _make_asset(node: Node, spec: dg.AssetSpec, name: str, priority: int) -> dg.AssetsDefinition:
     guard = checks.OF_STAGES.get(node.name)
 
-    # the order of the graph: a gold set with errors is found before anything is embedded
+    # The priority follows the graph, so that lint finds errors before the costly embedding.
     @dg.multi_asset(
         name=name,
         specs=[spec],
@@ -162,7 +162,7 @@ def _make_asset(node: Node, spec: dg.AssetSpec, name: str, priority: int) -> dg.
 
 
 def describe(runner: Runner, made: Made) -> Mapping[str, Any]:
-    """Describe a made result for people, with the corpus and gold set that it rests on."""
+    """Describe a stored result for people, with its corpus and gold set."""
     shown = {
         "reused": made.reused,
         **made.stage.describe(made.result),

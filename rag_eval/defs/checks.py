@@ -1,6 +1,6 @@
 """Checks: those of single assets, and one for each gate of the report.
 
-Gates are judged by `rag_eval.gates` when the report is made; here they are shown.
+`rag_eval.gates` judges the gates when the report is made. This module shows the verdicts.
 """
 
 import dataclasses
@@ -109,7 +109,7 @@ def _empty_index(_: Runner, error: InputError) -> list[Problem] | None:
 
 
 def _lint_errors(runner: Runner, _: InputError) -> list[Problem]:
-    """List every problem: the error lists what its stage could see, and lint reads on."""
+    """List every problem by lint, because the error holds only the problems of its stage."""
     from rag_eval.pipeline.corpus import lint_gold_set
 
     return lint_gold_set(runner.evaluation)
@@ -167,7 +167,7 @@ def gate_check(gate: str) -> str:
 def gate_results(
     report: Report, gates: Iterator[str] | list[str], asset: dg.AssetKey
 ) -> Iterator[dg.AssetCheckResult]:
-    """Give a result for each of these gates that the report has."""
+    """Yield a result for each of `gates` that the report holds."""
     for gate in gates:
         entries = [entry.dump() for entry in report.gates if gate in (entry.id, entry.gate)]
         if entries:
@@ -177,7 +177,7 @@ def gate_results(
 def _gate_result(
     gate: str, entries: list[dict[str, Any]], asset: dg.AssetKey
 ) -> dg.AssetCheckResult:
-    """Show one gate; whether a required one ends the run is said by gate_verdict."""
+    """Show one gate as a warning; only `gate_verdict` ends the run if a required gate fails."""
     poor = [entry for entry in entries if entry["status"] != "pass"]
     shown: Metadata = {}
     if len(entries) == 1:
@@ -204,7 +204,7 @@ def _gate_result(
 
 
 def make_gate_checks(gates: list[str], asset: dg.AssetKey) -> list[dg.AssetChecksDefinition]:
-    """Make the checks of the report: the union over all gold sets, of which each has its own."""
+    """Make a check of the report for each of `gates`, the gates of all gold sets together."""
     if not gates:
         return []
     by_key = {dg.AssetCheckKey(asset, gate_check(gate)): gate for gate in gates}

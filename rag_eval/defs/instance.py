@@ -36,7 +36,7 @@ def _mark() -> str:
 
 
 def is_prepared(dagster_home: Path) -> bool:
-    """Tell whether the home is ready; reads two small files."""
+    """Tell whether the home is ready. The test reads two small files."""
     config, mark = dagster_home / CONFIG_FILE, dagster_home / _MARK
     if not (config.is_file() and mark.is_file() and mark.read_text(encoding="utf-8") == _mark()):
         return False
@@ -68,7 +68,7 @@ def prepare_home(dagster_home: Path) -> None:
         import dagster as dg
 
         with dg.DagsterInstance.from_config(str(dagster_home)) as instance:
-            instance.get_runs(limit=1)  # each of these calls opens a store and so makes it
+            instance.get_runs(limit=1)  # each call opens a store, and opening makes its SQLite file
             instance.all_asset_keys()
             instance.all_instigator_state()
         write_text(dagster_home / _MARK, _mark())

@@ -26,7 +26,7 @@ def record_lineage(dagster_home: Path, evaluation: Evaluation) -> int:
     Parameters
     ----------
     dagster_home
-        The Dagster home; prepared when it is not.
+        The Dagster home; it is prepared if it is not ready.
     evaluation
         The evaluation, finished in this process.
 
@@ -40,7 +40,7 @@ def record_lineage(dagster_home: Path, evaluation: Evaluation) -> int:
     with dg.DagsterInstance.from_config(str(dagster_home)) as instance:
         for made in runner.made.values():
             if made.stage.failure(made.result):
-                continue  # the job does not materialize it either
+                continue  # the job does not materialize a failed stage either
             shown = {**describe(runner, made), "started_from": "command line"}
             instance.report_runless_asset_event(
                 dg.AssetMaterialization(

@@ -16,7 +16,7 @@ from rag_eval.corpus.masking import mask_snippet, masked_text
 from rag_eval.pipeline.runner import Table
 
 MAX_ROWS: Final = 50
-"""Most rows of a table, because large metadata slows the whole instance down."""
+"""Largest number of rows in a table, because large metadata slows the whole instance."""
 COLUMN_TYPES: Final = {
     "str": "string",
     "int": "int",

@@ -24,12 +24,12 @@ class Evaluations:
         self._held = contextlib.ExitStack()
 
     def open(self, gold_set: str) -> "Evaluation":
-        """Open a gold set, or return it as it was opened before.
+        """Open a gold set, or return the evaluation that an earlier call opened.
 
         Raises
         ------
         InputError
-            Its configuration cannot be used, or another process writes in this home.
+            The configuration cannot be used, or another process writes in this home.
         """
         if gold_set not in self._opened:
             from rag_eval.pipeline.evaluation import Lines, open_gold_set
@@ -57,8 +57,8 @@ class Evaluations:
 def make_evaluations(settings: Settings) -> "dg.ConfigurableResource[Evaluations]":
     """Make the resource.
 
-    Its places can be seen and changed in the launchpad; all other settings stay in the process, as
-    some are secrets.
+    The launchpad shows the folders and can change them. All other settings stay in the process,
+    because some are secrets.
     """
 
     class EvaluationsResource(dg.ConfigurableResource[Evaluations]):
@@ -71,7 +71,7 @@ def make_evaluations(settings: Settings) -> "dg.ConfigurableResource[Evaluations
         gold_sets: str = Field(default=str(settings.gold_sets), description="folder of gold sets")
 
         def create_resource(self, context: dg.InitResourceContext) -> Evaluations:
-            """Return the plain object that assets work with."""
+            """Return the `Evaluations` that assets use."""
             places = {
                 "home": Path(self.home),
                 "reports": Path(self.reports),

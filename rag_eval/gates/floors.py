@@ -1,7 +1,7 @@
-"""Gates that hold figures to floors: acceptance, stability, answer contract, trust, poisoning.
+"""Gates that compare figures with floors: acceptance, stability, contract, trust, poisoning.
 
-A floor is held by the bound of the interval that could prove it wrong. Trust and poisoning look at
-all that a run retrieved, so they compare the figure itself.
+The worse bound of the 95 % interval must meet the floor. Trust and poisoning see every retrieved
+chunk of a run, so they compare the figure itself.
 """
 
 from collections.abc import Iterator, Mapping
@@ -86,7 +86,7 @@ class StabilityGate(Gate):
 
 
 class ContractGate(Gate):
-    """With `answers.fail_closed` a single answer that breaks the contract fails the run."""
+    """No answer may break the answer contract; required under `answers.fail_closed`."""
 
     name = "answer_contract"
     severity: Severity = "P1"
@@ -121,14 +121,14 @@ class ContractGate(Gate):
 class TrustGate(Gate):
     """The mean trust of the primary strategy's chunks is at least `gates.min_trust`.
 
-    A floor on `avg_trust_score` under `acceptance` bounds the mean of questions like these.
+    A floor on `avg_trust_score` under `acceptance` compares the bound of the interval instead.
     """
 
     name = "trust"
     severity: Severity = "P1"
 
     def judge(self, inputs: GateInputs) -> Iterator[Judgement]:
-        """Judge the mean; a gold set that trusts nobody gives insufficient evidence."""
+        """Judge the mean; a gold set without trust settings gives insufficient evidence."""
         gates = inputs.config.gates
         figure = inputs.trust[inputs.config.primary_strategy]["avg_trust"]
         without_bounds = {**figure, "ci_low": None, "ci_high": None}
@@ -140,18 +140,18 @@ class TrustGate(Gate):
 
 
 MAX_EXAMPLES = 20
-"""Blocked chunks that the evidence names, over all strategies."""
+"""Largest number of blocked chunks that the evidence names, over all strategies."""
 _MAX_TEXT = 200
 
 
 class PoisoningGate(Gate):
-    """No strategy may return a chunk that the guard blocks; a single one fails."""
+    """No strategy may return a blocked chunk; a single blocked chunk fails the gate."""
 
     name = "poisoning"
     severity: Severity = "P0"
 
     def judge(self, inputs: GateInputs) -> Iterator[Judgement]:
-        """Count blocked places in the rankings of every strategy, and name some of the chunks."""
+        """Count blocked chunks in the rankings of every strategy, and name some of them."""
         strategies = {
             quoted(name): {key: int(part[key]) for key in ("n_retrieved", "n_blocked")}
             for name, part in inputs.trust.items()
@@ -181,7 +181,7 @@ class PoisoningGate(Gate):
 
 
 def _bound_texts(example: Mapping[str, Any]) -> dict[str, Any]:
-    """Cut the texts that name a blocked chunk to a length that is safe to print."""
+    """Escape and shorten the texts of a blocked chunk, so that they are safe to print."""
     return {
         quoted(key): [quoted(str(part), _MAX_TEXT) for part in value[:MAX_EXAMPLES]]
         if isinstance(value, (list, tuple))

@@ -13,16 +13,16 @@ from rag_eval.core.report import GatePart
 Status = Literal["pass", "fail", "insufficient_evidence"]
 Severity = Literal["P0", "P1", "P2"]
 Figure = Mapping[str, Any]
-"""value, and where they apply ci_low, ci_high, n_scored, n_groups, judged_at_k.
+"""A figure: `value`, and if known ci_low, ci_high, n_scored, n_groups and judged_at_k.
 
 A null value has a `reason`."""
 
 
 class Judgement(NamedTuple):
-    """What a gate says of a figure. Insufficient evidence fails closed where it is required.
+    """Judgement of a gate on a figure. Insufficient evidence fails a required gate.
 
-    `reason_code` is a stable name. `evidence` holds the figures that the status rests on. `part`
-    names the figure where the gate judges several.
+    `reason_code` is a stable name. `evidence` holds the figures behind the status. `part` names
+    the figure if the gate judges several figures.
     """
 
     status: Status
@@ -36,7 +36,7 @@ class MeasuredRun:
     """Parts of a run that the regression gate reads."""
 
     run_id: str
-    """Empty while the run is judged."""
+    """Id of a kept run; empty for the run that is being judged."""
     gold_hash: str
     per_query: pd.DataFrame
     """One row for each (strategy, level, query, wording, seed), one column for each measure.
@@ -49,20 +49,20 @@ class MeasuredRun:
 
 @dataclasses.dataclass(frozen=True)
 class GateInputs:
-    """All that gates judge: parts of the report, and the accepted baseline."""
+    """Inputs of all gates: parts of the report, and the accepted baseline."""
 
     config: GoldSetConfig
     figures: Mapping[str, Figure]
     """Figures of the primary strategy by the names of floors."""
     answers: Mapping[str, Any]
-    """Part `answers` of the report; without `outcomes` where no answers were made."""
+    """Part `answers` of the report. It has no `outcomes` if no answers were made."""
     trust: Mapping[str, Mapping[str, Any]]
     """Strategy -> part `trust.retrieved` of the report."""
     now: MeasuredRun
     before: MeasuredRun | None
     """The accepted baseline; None without a baseline."""
     baseline_fault: str = ""
-    """Why the baseline cannot be used; empty where it can."""
+    """Reason why the baseline cannot be used; empty if it can be used."""
 
 
 class Gate(ABC):
@@ -76,7 +76,7 @@ class Gate(ABC):
         return self.name in config.gates.required
 
     def is_configured(self, config: GoldSetConfig) -> bool:
-        """Whether the gold set asks for this gate at all."""
+        """Whether the gold set lists this gate, as required or as advisory."""
         return self.is_required(config) or self.name in config.gates.advisory
 
     def check_names(self, config: GoldSetConfig) -> list[str]:
@@ -89,7 +89,7 @@ class Gate(ABC):
         """Judge a run that is configured for this gate."""
 
     def results(self, inputs: GateInputs) -> Iterator[GatePart]:
-        """Judge a run in the form of the report."""
+        """Judge a run and yield the judgements as parts of the report."""
         for status, reason_code, evidence, part in self.judge(inputs):
             yield GatePart(
                 id=f"{self.name}.{part}" if part else self.name,
@@ -108,5 +108,5 @@ def known_figures(figure: Figure, *names: str) -> dict[str, Any]:
 
 
 def round_figure(value: float) -> float:
-    """Round to twelve significant digits: equal inputs give equal bytes, and 5 % stays 5 %."""
+    """Round to twelve significant digits, so that rounding errors change no bound and no byte."""
     return float(f"{float(value):.12g}")

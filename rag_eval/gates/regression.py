@@ -36,11 +36,11 @@ LOWER_IS_BETTER: Final = (
     "failed",
 )
 """Beginnings of the names of measures that improve as they fall."""
-_ROUNDING = 1e-9  # of a relative drop: 0.80 to 0.76 is 5 % whatever the last bit says
+_ROUNDING = 1e-9  # tolerance of a relative drop, so that 0.80 to 0.76 counts as 5 %
 
 
 def higher_is_better(measure: str) -> bool:
-    """Tell the direction in which a measure improves."""
+    """Tell whether a measure improves as it rises."""
     return not measure.startswith(LOWER_IS_BETTER)
 
 
@@ -174,7 +174,7 @@ class RegressionGate(Gate):
     severity: Severity = "P2"
 
     def judge(self, inputs: GateInputs) -> Iterator[Judgement]:
-        """Judge each measure, or say why the two runs cannot be paired."""
+        """Judge each measure, or give the reason why the two runs cannot be paired."""
         config = inputs.config
         gates, strategy = config.gates, config.primary_strategy
         measures = list(dict.fromkeys(gates.regression))
@@ -214,7 +214,7 @@ class RegressionGate(Gate):
 
 
 def _find_obstacle(inputs: GateInputs) -> Judgement | None:
-    """Say why the run cannot be held against the baseline; None where it can."""
+    """Return why the run and the baseline cannot be compared; None if they can."""
     before, now, strategy = inputs.before, inputs.now, inputs.config.primary_strategy
     if inputs.baseline_fault:
         code = "baseline_damaged"

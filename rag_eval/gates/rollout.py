@@ -21,15 +21,15 @@ from rag_eval.storage.hashing import text_hash
 
 Action = Literal["promote", "hold", "roll_back"]
 STAGES: Final = (10, 50, 100)
-"""Per cent of the questions that the candidate answers, one stage after the other."""
+"""Per cent of the questions that the candidate answers in each stage of a rollout."""
 MIN_GROUPS: Final = 30
 """Fewest independent questions for a decision."""
 MAX_DEGRADATION: Final = 0.05
 POWER: Final = 0.8
 SEED: Final = 20_240_229
 
-_HEX_DIGITS = 13  # 52 bits: a float holds every value exactly
-_TIE = 1e-12  # smaller differences are rounding
+_HEX_DIGITS = 13  # 52 bits, because a float holds each such value exactly
+_TIE = 1e-12  # smaller differences are rounding errors
 
 
 def assign(question_id: str, share: float, salt: str) -> bool:
@@ -53,7 +53,7 @@ def assign(question_id: str, share: float, salt: str) -> bool:
 
 
 class Reason(NamedTuple):
-    """A stable machine name, and one sentence with the figures."""
+    """Reason of a decision: a stable machine name, and a sentence with the figures."""
 
     code: str
     sentence: str
@@ -65,8 +65,8 @@ class Decision:
 
     `action`: promote, hold or roll_back.
     `reasons`: At least one.
-    `questions_needed`: Independent questions that would decide with 80 % power if the difference
-      stays the same; None if the action decides already, or if the number is unknown.
+    `questions_needed`: Independent questions for a decision with 80 % power, if the difference
+      stays the same. None if the action is a decision, or if the number is unknown.
     `figures`: n_questions, n_groups, n_unpaired, n_better, n_worse, n_tied; base, candidate (means)
       with _low and _high; difference (candidate - base), degradation (relative, positive is worse),
       each with _low and _high. None where a figure cannot be computed.
@@ -197,7 +197,7 @@ def _degradation(
         np.unique(groups, return_inverse=True)[1], weights=np.where(np.abs(loss) <= _TIE, 0.0, loss)
     )
     if np.count_nonzero(np.abs(sums) > _TIE) < FEW_DIFFERING:
-        # Use the interval of the difference: too few groups differ for a bootstrap.
+        # Too few groups differ for a bootstrap, so use the interval of the difference.
         low, high = (-ends[1], -ends[0]) if higher_is_better else ends
         return worse, low / mean, high / mean
     spread = paired_comparison(
@@ -235,7 +235,7 @@ def _judge(
     if n < MIN_GROUPS:
         sentence = f"{n} independent questions decide nothing; at least {MIN_GROUPS} are needed"
         return "hold", (Reason("too_few_questions", sentence),)
-    if surely_worse and not worse <= MAX_DEGRADATION:  # NaN: the base scores 0
+    if surely_worse and not worse <= MAX_DEGRADATION:  # NaN if the base scores 0
         by = f"by {shown}, more than {_percent(MAX_DEGRADATION)}"
         if math.isnan(worse):
             by = f"the base scores {figures['base']:g}"

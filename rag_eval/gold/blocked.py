@@ -1,4 +1,4 @@
-"""Gold that the poisoning guard keeps out of the index: counted, named, and told as warnings."""
+"""Count, name and report relevant documents that the poisoning guard keeps out of the index."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from rag_eval.core.errors import Problem, quoted
 
 CODE = "gold_blocked"
 MAX_LISTED = 20
-"""Warnings that name a document; one more counts the rest."""
+"""Largest number of warnings that name a document. One more warning counts the rest."""
 
 
 class BlockedDocument(NamedTuple):
@@ -22,10 +22,10 @@ class BlockedDocument(NamedTuple):
 
 
 class BlockedGold(NamedTuple):
-    """Relevant documents and their questions, and how many of both the guard touches.
+    """Numbers of relevant documents and their questions, and of those with blocked chunks.
 
-    A document counts as blocked with one blocked chunk, and as wholly blocked without any chunk
-    left. `documents` are the blocked ones, those of most questions first.
+    A document counts as blocked with one blocked chunk, and as wholly blocked if all chunks are
+    blocked. `documents` lists the blocked documents; documents of most questions come first.
     """
 
     n_documents: int
@@ -37,9 +37,10 @@ class BlockedGold(NamedTuple):
 
 
 def blocked_gold(qrels: pd.DataFrame, doc_ids: pd.Series, admitted: pd.Series) -> BlockedGold:
-    """Find the relevant documents (QRELS) of which chunks are not admitted to the index.
+    """Find the relevant documents (QRELS) with chunks that are not admitted to the index.
 
-    `doc_ids` is the document of each chunk of the corpus, `admitted` that of each indexed chunk.
+    `doc_ids` [n_chunks] holds the document of each chunk. `admitted` [n_indexed] holds the document
+    of each indexed chunk.
     """
     relevant = qrels[qrels["gain"] > 0]
     n_chunks = doc_ids.value_counts()
@@ -60,13 +61,13 @@ def blocked_gold(qrels: pd.DataFrame, doc_ids: pd.Series, admitted: pd.Series) -
 
 
 def describe(documents: Sequence[BlockedDocument]) -> Iterator[str]:
-    """Say of each document how much of it is blocked."""
+    """Yield each document with its number of blocked chunks as text."""
     for document in documents:
         yield f"{quoted(document.doc_id)} ({document.n_blocked} of {document.n_chunks} chunks)"
 
 
 def blocked_problems(found: BlockedGold) -> list[Problem]:
-    """Warn of each document, those of most questions first, and count the rest."""
+    """Warn of each blocked document, in the order of `found.documents`, and count the rest."""
     accepted = "gold without blocked chunks: rag-eval trust list shows why, trust allow lets one in"
     problems = [
         Problem(

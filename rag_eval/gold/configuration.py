@@ -1,8 +1,8 @@
 """Read `gold_set.yaml`, name every mistake with its place, and refuse forbidden places.
 
-The shape of the configuration is `rag_eval.core.config`. PyYAML's nodes give the lines. A gold set
-is data from a stranger: it reads files below its own folder and below the roots that the settings
-list, and it uses the embedding functions that the settings name.
+The models are in `rag_eval.core.config`. PyYAML's nodes give the lines. A gold set comes from a
+stranger. It may read files below its own folder and below the roots of the settings. It may use
+only the embedding functions of the settings.
 """
 
 import json
@@ -46,7 +46,7 @@ def _line_of(node: yaml.Node) -> int:
 class Document:
     """A YAML mapping as plain values, with the line of each key and list item.
 
-    YAML that can hurt is refused: aliases, tags and keys that stand twice. Dates stay texts.
+    Dangerous YAML is refused: aliases, tags and duplicate keys. Dates stay texts.
     """
 
     def __init__(self, path: Path, problems: ProblemList) -> None:
@@ -63,13 +63,13 @@ class Document:
             self.values = values if isinstance(values, dict) and not self._has_alias else None
 
     def line(self, location: Location) -> int:
-        """Line of the deepest part of a location that the file has, from 1."""
+        """Return the line (from 1) of the deepest part of a location that the file holds."""
         while location not in self._lines:
             location = location[:-1]
         return self._lines[location]
 
     def __contains__(self, location: Location) -> bool:
-        """Whether the file has a value there."""
+        """Tell whether the file has a value at a location."""
         return location in self._lines
 
     def report(  # noqa: PLR0917 - the parts of a problem
@@ -81,7 +81,7 @@ class Document:
         accepted: str,
         line: int | None = None,
     ) -> None:
-        """Report a fault at a location, or at a line that has none."""
+        """Report a fault at a location, or at a line without a location."""
         field = None if isinstance(place, int) else format_location(place) or None
         line = line or (place if isinstance(place, int) else self.line(place))
         self._problems.extend([Problem(code, message, self.file, line, field, found, accepted)])
@@ -115,7 +115,7 @@ class Document:
         return None
 
     def _read(self, node: yaml.Node, place: Location) -> Any:
-        if id(node) in self._seen:  # an alias: a chain of them would multiply without bound
+        if id(node) in self._seen:  # an alias: aliases of aliases can grow without bound
             if not self._has_alias:
                 message = "anchors and aliases are not taken here"
                 self.report("alias_refused", message, _line_of(node), None, "the value itself")
@@ -159,7 +159,7 @@ class Document:
             return node.value
         try:
             value = yaml.constructor.SafeConstructor().construct_object(node)
-        except ValueError as error:  # a number of more digits than Python converts
+        except ValueError as error:  # a number with more digits than Python converts
             message, found = f"the value cannot be read: {quoted(str(error))}", quoted(node.value)
             self.report("bad_value", message, place, found, "a number of usual size")
             return None
@@ -171,7 +171,7 @@ class Document:
 
 
 def _refine(document: Document, fault: FieldFault) -> Location:
-    """Return the location of a rule over several keys: the first key that its message names."""
+    """Return the location of a fault; for a rule over several keys, the first named key."""
     if fault.is_rule:
         for word in _WORD.findall(fault.message):
             for key in (word, word.removesuffix("s")):
@@ -184,8 +184,8 @@ def load_config(folder: Path) -> GoldSetConfig:
     """Read `gold_set.yaml` of a folder.
 
     Numbers, texts and truth values are not converted into each other: `"5"` is no number. Raises
-    InputError with every mistake found: those of `field_faults`, `Document` and `read_text`, and
-    `name_mismatch` where the name is not that of the folder.
+    InputError with every mistake: the faults of `field_faults`, `Document` and `read_text`, and
+    `name_mismatch` if the name differs from the name of the folder.
     """
     problems = ProblemList()
     document = Document(folder / CONFIG_FILE, problems)
@@ -193,7 +193,7 @@ def load_config(folder: Path) -> GoldSetConfig:
         raise InputError(problems.listed())
     reported = {(problem.line, problem.field) for problem in problems.listed()}
     try:
-        # strict validation takes lists as tuples only from JSON
+        # strict validation accepts a list for a tuple only from JSON
         config = GoldSetConfig.model_validate_json(json.dumps(document.values), strict=True)
     except ValidationError as error:
         config = None
@@ -210,7 +210,7 @@ def load_config(folder: Path) -> GoldSetConfig:
         message = "the name must be that of the folder"
         document.report("name_mismatch", message, ("name",), quoted(name), quoted(expected))
     problems.raise_errors()
-    if config is None:  # unreachable unless a fault of the model was taken for a reported one
+    if config is None:  # unreachable, unless `reported` hides a new fault of the model
         raise InputError(Problem("bad_value", "the configuration cannot be used", document.file, 1))
     return config
 
@@ -218,8 +218,8 @@ def load_config(folder: Path) -> GoldSetConfig:
 def discover(gold_sets: Path) -> dict[str, Path]:
     """Find gold sets below a folder: name -> folder, sorted by name.
 
-    A folder counts when it holds `gold_set.yaml`; hidden ones do not. The files are not read, so
-    that one broken gold set does not hide the others. Raises InputError: `missing_folder`, and
+    A folder counts if it holds `gold_set.yaml` and is not hidden. The files are not read, so that
+    one broken gold set does not hide the others. Raises InputError: `missing_folder`, and
     `bad_name` where a folder's name cannot be that of a gold set.
     """
     if not gold_sets.is_dir():
@@ -238,7 +238,7 @@ def discover(gold_sets: Path) -> dict[str, Path]:
 
 
 def gold_set_name(name: str) -> str:
-    """Return the name of a gold set, which is never a path; raise InputError where it is none."""
+    """Return a valid name of a gold set, which is never a path; else raise InputError."""
     if not re.fullmatch(NAME, name):
         accepted = "a letter or digit, then up to 63 letters, digits, - and _"
         message = "this cannot be the name of a gold set"
@@ -255,11 +255,11 @@ _ACCEPTED_PATH = (
 
 
 def is_below(path: Path, roots: Iterable[Path]) -> bool:
-    """Whether a path, with its symbolic links followed, lies in one of the folders."""
+    """Tell whether a path, after following symbolic links, lies in one of the folders."""
     try:
         resolved = path.resolve()
         return any(resolved.is_relative_to(root.resolve()) for root in roots)
-    except (OSError, RuntimeError, ValueError):  # a loop of links, a name with a NUL byte
+    except (OSError, RuntimeError, ValueError):  # a loop of links, or a name with a NUL byte
         return False
 
 
@@ -272,7 +272,7 @@ def _embeddings(config: GoldSetConfig) -> Iterator[tuple[Location, Embedding]]:
 
 
 def _named_files(config: GoldSetConfig) -> Iterator[tuple[Location, str]]:
-    """Location and text of every path that the configuration holds."""
+    """Yield location and text of every path in the configuration."""
     corpus, answers = config.corpus, config.answers
     paths: list[tuple[Location, str | None]] = [
         (("trust", "manifest"), config.trust.manifest),
@@ -289,7 +289,7 @@ def _named_files(config: GoldSetConfig) -> Iterator[tuple[Location, str]]:
 def _outside(
     config: GoldSetConfig, folder: Path, roots: Iterable[Path]
 ) -> Iterator[tuple[Location, Path]]:
-    """Location and path of everything that leads out of the folder and of the roots."""
+    """Yield location and path of each path or link that leads out of the folder and the roots."""
     allowed = [folder, *roots]
     reported: set[Path] = set()
     for place, text in _named_files(config):
@@ -298,7 +298,7 @@ def _outside(
             yield place, folder / text
     own = (*folder.glob("*"), *folder.glob("qrels/*"))
     links: list[tuple[Location, Path]] = [((), link) for link in sorted(own) if link.is_symlink()]
-    if not reported:  # only a corpus that may be read is searched for links
+    if not reported:  # search the corpus for links only if its own path is allowed
         links += [(("corpus", "path"), link) for link in config.corpus.links(folder)]
     for place, link in links:
         if link not in reported and not is_below(link, allowed):
@@ -320,11 +320,11 @@ def _replace_named(strategy: Strategy, known: Mapping[str, Embedding]) -> Strate
 def permitted(
     config: GoldSetConfig, folder: Path, roots: Iterable[Path], known: Mapping[str, Embedding]
 ) -> GoldSetConfig:
-    """Check what a gold set reaches for, and put in the embeddings that the settings name.
+    """Check the paths of a gold set, and replace embedding names by embeddings of the settings.
 
-    `roots` are the folders outside its own that the settings list under `corpus_roots`; `known` is
-    name -> embedding. Raises InputError: `outside_gold_set` where a path or a symbolic link leads
-    elsewhere, `unknown_embedding` where the settings have no embedding of this name.
+    `roots` are further allowed folders, from `corpus_roots` of the settings; `known` is name ->
+    embedding. Raises InputError: `outside_gold_set` if a path or a symbolic link leads elsewhere,
+    `unknown_embedding` if the settings have no embedding of a name.
     """
     path = folder / CONFIG_FILE
     document = Document(path, ProblemList()) if path.is_file() else None

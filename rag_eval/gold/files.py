@@ -106,7 +106,7 @@ _DTYPES = {"str": "str", "int": "int64", "float": "float64", "bool": "bool", "li
 
 
 def make_frame(frame_schema: FrameSchema, rows: Sequence[tuple[Any, ...]]) -> pd.DataFrame:
-    """Make a frame from rows in the order of the schema's columns; no rows keep the dtypes too."""
+    """Make a frame from rows in the order of the schema's columns; `rows` may be empty."""
     frame = pd.DataFrame(list(rows), columns=list(frame_schema.columns))
     dtypes = {name: _DTYPES[column.kind] for name, column in frame_schema.columns.items()}
     return frame_schema.check(frame.astype(dtypes))
@@ -128,7 +128,7 @@ _WHOLE = re.compile(r"[+-]?\d{1,12}")
 
 
 def is_name(text: str) -> bool:
-    """Return whether a text may name a document or section: slashes are fine, `..` is not."""
+    """Tell whether a text may name a document or section; `/` is allowed, `..` is refused."""
     return 0 < len(text) <= MAX_NAME_CHARS and not _NAME_FAULT.search(text)
 
 
@@ -178,7 +178,7 @@ class _Row(BaseModel):
 
 
 class QueryRow(_Row):
-    """A question; other keys are left out, but for those of `AnswerOverride`."""
+    """A question. Keys of `AnswerOverride` are read separately; other keys are ignored."""
 
     query_id: QueryId = Field(validation_alias=AliasChoices("query_id", "_id"))
     text: GoldText
@@ -211,7 +211,7 @@ class JudgementRow(_Row):
 
 
 class Anchor(_Row):
-    """A quote that stands in the document."""
+    """A quote from the document."""
 
     quote: Quote
 
@@ -232,13 +232,13 @@ class Span(_Row):
 
 
 class SpanWithText(Span):
-    """A range of characters with the text that stands there, as XQuAD has it."""
+    """A range of characters of the document with its text, in the form of XQuAD."""
 
     text: Quote
 
 
 class Decoy(_Row):
-    """A document or section that looks right and is not."""
+    """A document or section that looks relevant and is not."""
 
     doc_id: TargetName | None = None
     section_id: TargetName | None = None
@@ -252,7 +252,7 @@ class Decoy(_Row):
 
 
 class AnswerRow(_Row):
-    """Where an answer stands: `anchors` as here, `answers` as XQuAD, `spans` as SciFact."""
+    """Places of an answer: `anchors` in our form, `answers` of XQuAD, `spans` of SciFact."""
 
     query_id: QueryId
     doc_id: TargetName | None = None
@@ -272,7 +272,7 @@ class AnswerRow(_Row):
         return self
 
     def places(self) -> Iterator[tuple[str, int, int]]:
-        """Yield (quote, start, end); an empty quote or -1 where the row gives none."""
+        """Yield (quote, start, end) of each place; an empty quote or -1 for a missing value."""
         yield from ((anchor.quote, -1, -1) for anchor in self.anchors)
         yield from ((answer.text, answer.start, answer.end) for answer in self.answers)
         yield from (("", span.start, span.end) for span in self.spans)
@@ -283,28 +283,28 @@ class AnswerRow(_Row):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Questions:
-    """Questions of a file: `queries` (QUERIES) and `places` (QUERY_PLACES), row by row the same.
+    """Questions of a file: `queries` (QUERIES) and `places` (QUERY_PLACES), with equal row order.
 
-    `group_id` is still the query's own id. `overrides` names what a question says otherwise than
-    `answers` of the configuration.
+    `group_id` is still the query's own id. `overrides` holds the answer settings that a question
+    changes, by query_id.
     """
 
     queries: pd.DataFrame
     places: pd.DataFrame
     overrides: Mapping[str, AnswerOverride] = dataclasses.field(default_factory=dict)
     refused: frozenset[str] = frozenset()
-    """Ids of faulty rows, so that other files that name them get no second fault."""
+    """Ids of faulty rows. Rows of other files with these ids are not reported again."""
 
 
 def _read_override(
     values: Mapping[str, Any], file: str, line: int, problems: ProblemList
 ) -> AnswerOverride | None:
-    """Take what a row says otherwise than the configuration; a key that is null says nothing."""
+    """Read the answer settings that a row changes; a null key changes nothing."""
     given = {key: values[key] for key in AnswerOverride.model_fields if values.get(key) is not None}
     if not given:
         return None
     try:
-        # strict validation takes lists as tuples only from JSON
+        # strict validation accepts a list for a tuple only from JSON
         return AnswerOverride.model_validate_json(json.dumps(given), strict=True)
     except ValidationError as error:
         report_faults(error, AnswerOverride, problems, file, line)
@@ -312,7 +312,7 @@ def _read_override(
 
 
 class _FirstUses:
-    """Ids of a file with the line of their first use; a second use is a problem."""
+    """Ids of a file with the line of their first use. A second use is reported as a problem."""
 
     def __init__(self, path: Path, problems: ProblemList) -> None:
         self._file, self._problems = str(path), problems
@@ -345,8 +345,8 @@ def _report_empty(path: Path, problems: ProblemList, what: str, accepted: str) -
 def read_queries(path: Path, problems: ProblemList) -> Questions:
     """Read the questions of a .jsonl file: rows of `QueryRow` with the keys of `AnswerOverride`.
 
-    A question without `answerable` counts as answerable, and its place says that the flag is
-    missing. Faults: those of `read_rows`, `duplicate_id` and `empty_file`.
+    A question without `answerable` counts as answerable; its row of `places` marks the missing
+    flag. Faults: those of `read_rows`, `duplicate_id` and `empty_file`.
     """
     queries: list[tuple[Any, ...]] = []
     places: list[tuple[Any, ...]] = []
@@ -395,7 +395,7 @@ def read_topics(path: Path, problems: ProblemList) -> Questions:
 
 
 def read_paraphrases(path: Path, problems: ProblemList) -> pd.DataFrame:
-    """Read other wordings (PARAPHRASES), with the faults of `read_rows` and of their ids."""
+    """Read paraphrases (PARAPHRASES). Faults: those of `read_rows` and `duplicate_id`."""
     seen = _FirstUses(path, problems)
     return make_frame(
         PARAPHRASES,
@@ -414,7 +414,7 @@ _BEIR, _TREC = 3, 4
 
 
 def _count_columns(text: str) -> tuple[int, str, str]:
-    """Return the columns that a table has by its first line, or 0 with a code and a sentence."""
+    """Return the number of columns by the first line, or 0 with a problem code and a sentence."""
     parts = [part.strip().lower() for part in text.split("\t")]
     if len(parts) == _BEIR:
         if all(name in names for name, names in zip(parts, _HEADERS, strict=True)):
@@ -470,7 +470,7 @@ def read_qrels(path: Path, problems: ProblemList) -> pd.DataFrame:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GoldEvidence:
-    """Content of answer files; `judgements` are grade 1 and not explicit."""
+    """Content of answer files. All `judgements` have grade 1 and are not explicit."""
 
     anchors: pd.DataFrame
     decoys: pd.DataFrame
@@ -508,7 +508,7 @@ def read_answers(paths: Sequence[Path], problems: ProblemList) -> GoldEvidence:
 
 
 def drop_unknown(frame: pd.DataFrame, known: set[str], problems: ProblemList) -> pd.DataFrame:
-    """Keep the rows whose query exists; report each other one as `unknown_query`."""
+    """Keep the rows of known queries; report each other row as `unknown_query`."""
     exists = np.array([query_id in known for query_id in frame["query_id"]], dtype=bool)
     for row in rows_of(frame[~exists]):
         problems.add(

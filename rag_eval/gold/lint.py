@@ -15,7 +15,7 @@ from rag_eval.gold.loading import GoldSet
 from rag_eval.gold.resolving import Placed, place
 
 DRAFT = "draft"
-"""Tag of a question that no person has edited yet."""
+"""Tag of a draft question that no person has edited."""
 MIN_QUERIES = 2
 
 _NOT_WORD = re.compile(r"[\W_]+")
@@ -23,7 +23,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
 def _fold(text: str) -> str:
-    """Drop case, punctuation and white space: two wordings that fold alike ask nothing new."""
+    """Return a text without case, punctuation and white space, to find equal wordings."""
     folded = _NOT_WORD.sub(" ", unicodedata.normalize("NFKC", text).casefold())
     return folded.strip() or text.strip()
 
@@ -55,7 +55,7 @@ def _check_questions(gold: GoldSet, problems: ProblemList) -> None:
 
 
 def _check_targets(gold: GoldSet, placed: Placed, problems: ProblemList) -> None:
-    """Report flags and targets that disagree. A target that is gone counts as given."""
+    """Report flags and targets that disagree. A target that the corpus lacks still counts."""
     relevant = {
         *gold.judgements.loc[gold.judgements["gain"] > 0, "query_id"],
         *gold.anchors["query_id"],
@@ -88,7 +88,7 @@ def _check_targets(gold: GoldSet, placed: Placed, problems: ProblemList) -> None
 
 
 def _check_contradictions(gold: GoldSet, placed: Placed, problems: ProblemList) -> None:
-    """Report anchors that lie in a document which the same question judges not relevant."""
+    """Report anchors in a document that the same question judges as not relevant."""
     judged = placed.judgements
     zero = judged[(judged["gain"] == 0) & (judged["section"] < 0)]
     zero = zero[["query_id", "document", "line"]].rename(columns={"line": "judged_line"})
@@ -106,7 +106,7 @@ def _check_contradictions(gold: GoldSet, placed: Placed, problems: ProblemList) 
 def _check_wordings(gold: GoldSet, problems: ProblemList) -> None:
     """Report paraphrases that are empty or say nothing new.
 
-    In a BEIR or TREC set, whose wordings are not ours to mend, they are one warning.
+    Paraphrases of a BEIR or TREC set are not ours to correct, so repeated texts give one warning.
     """
     original = gold.queries[["query_id", "text"]].assign(
         paraphrase_id="", file=gold.places["file"], line=gold.places["line"]
@@ -140,7 +140,7 @@ def _check_wordings(gold: GoldSet, problems: ProblemList) -> None:
 
 
 def _check_paraphrases(gold: GoldSet, problems: ProblemList) -> None:
-    """Warn of questions without a paraphrase; once for a set whose wordings are not ours."""
+    """Warn of questions without a paraphrase; give a BEIR or TREC set one warning."""
     without = ~gold.queries["query_id"].isin(gold.paraphrases["query_id"]).to_numpy()
     lacking, code = gold.places[without], "missing_paraphrases"
     if gold.layout != "own":
@@ -159,7 +159,7 @@ def _check_paraphrases(gold: GoldSet, problems: ProblemList) -> None:
 
 
 def lint(gold: GoldSet, documents: pd.DataFrame, sections: pd.DataFrame) -> list[Problem]:
-    """List every objection to a gold set on this revision of its corpus, check by check.
+    """List every problem of a gold set on one revision of its corpus, in the order of the checks.
 
     At most 100 errors and 100 warnings are listed; `more_problems` counts the rest.
     """

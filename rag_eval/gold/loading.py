@@ -1,6 +1,6 @@
-"""Put the files of a folder together to one `GoldSet`: choose, check and hash them.
+"""Choose, check and hash the files of a folder, and combine them to a `GoldSet`.
 
-Reading single files is `rag_eval.gold.files`; `resolving` finds the targets in a corpus.
+`rag_eval.gold.files` reads single files. `rag_eval.gold.resolving` finds the targets in a corpus.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ _TREC_QRELS = ("qrels.tsv", "qrels.txt", "qrels")
 class _Plan:
     """The files of a set: questions, judgements, and optional evidence and paraphrases.
 
-    `outputs` are recorded outputs, which give the questions where no file of questions lies there.
+    `outputs` is the file of recorded outputs. Without a file of questions, it holds the questions.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class _Plan:
         answers = (folder / "answers.jsonl", folder / "evidence.jsonl")
         self.answers = tuple(path for path in answers if path.exists())
         paraphrases = folder / "paraphrases.jsonl"
-        # a system whose outputs are recorded was asked in one wording
+        # ignore paraphrases: recorded outputs answer only one wording of each question
         has_paraphrases = layout != "recorded" and paraphrases.exists()
         self.paraphrases = paraphrases if has_paraphrases else None
         self.outputs: Path | None = None
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files in reading order."""
+        """Existing files of the plan, in reading order."""
         files = (self.questions, self.paraphrases, self.qrels, *self.answers)
         return tuple(path for path in files if path is not None)
 
@@ -73,8 +73,8 @@ class _Plan:
 def _beir_plan(folder: Path, split: str, name: str, version: str) -> _Plan:
     """Plan a BEIR folder: `queries.jsonl` and `qrels/<split>.tsv`.
 
-    Raises InputError: `bad_value` where the split is no file name, `missing_file` where it has no
-    judgements.
+    Raises InputError: `bad_value` if the split is not a file name, `missing_file` if the split has
+    no judgements.
     """
     if not is_query_id(split):
         message, accepted = "a split is the name of a file in qrels/", "a name without slashes"
@@ -136,9 +136,9 @@ def _read_outputs(path: Path, problems: ProblemList) -> list[RecordedOutput]:
 
 
 def _make_questions(outputs: Sequence[RecordedOutput], file: str) -> Questions:
-    """Take the questions of outputs; one without a wording is asked by its id.
+    """Take the questions from recorded outputs; a question without text gets its id as text.
 
-    Nobody knows whether the corpus answers it: it counts as answerable, and has no flag.
+    The outputs do not say whether a question is answerable. It counts as answerable, without flag.
     """
     queries: list[tuple[Any, ...]] = []
     places: list[tuple[Any, ...]] = []
@@ -153,7 +153,7 @@ def _make_questions(outputs: Sequence[RecordedOutput], file: str) -> Questions:
 def _report_unmatched(
     questions: Questions, outputs: Sequence[RecordedOutput], path: Path, problems: ProblemList
 ) -> None:
-    """Warn of outputs without a question (`unknown_query`), and the reverse (`missing_output`)."""
+    """Warn of outputs without a question (`unknown_query`), and of questions without an output."""
     known = set(questions.queries["query_id"])
     for output in outputs:
         if output.query_id not in known:
@@ -185,12 +185,12 @@ def _report_unmatched(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GoldSet:
-    """All files of a gold set, read but not yet resolved in a corpus."""
+    """Content of all files of a gold set, before the targets are looked up in a corpus."""
 
     name: str
     version: str
     layout: Layout
-    """Layout of the files; of `recorded` outputs only the retrieved parts are known."""
+    """Layout of the files. With `recorded`, only the retrieved parts of documents are known."""
     queries: pd.DataFrame
     """QUERIES, in the order of the file."""
     paraphrases: pd.DataFrame
@@ -199,9 +199,9 @@ class GoldSet:
     decoys: pd.DataFrame
     references: pd.DataFrame
     places: pd.DataFrame
-    """File and line of each query, row by row as `queries`."""
+    """File and line of each query, in the row order of `queries`."""
     gold_hash: str
-    """Hash of the bytes of the gold files, of name and version; not of the strategies."""
+    """Hash of the gold files, the name and the version, without the strategies."""
     files: tuple[Path, ...]
     problems: tuple[Problem, ...]
     overrides: Mapping[str, AnswerOverride] = dataclasses.field(default_factory=dict)
@@ -209,7 +209,7 @@ class GoldSet:
 
 
 def document_part(target: str) -> str:
-    """Name the document of a target, as far as it can be told without the corpus."""
+    """Return the document name of a target: the text before the first `#`."""
     return target.partition("#")[0] or target
 
 
@@ -275,7 +275,7 @@ def _read(plan: _Plan) -> GoldSet:
             REFERENCE_ANSWERS,
             [(output.query_id, output.reference) for output in outputs if output.reference],
         )
-        # answers and contexts do not count, so that two systems' outputs are one gold set
+        # leave out answers and contexts, so that the outputs of two systems give one gold hash
         asked = ([output.query_id, output.question, output.reference] for output in outputs)
         identity["questions"] = digest(sorted(asked))
     else:
@@ -305,7 +305,7 @@ def _read(plan: _Plan) -> GoldSet:
             accepted = "query-id<TAB>corpus-id<TAB>score for at least one question"
             message, file = "the split judges no question", str(plan.qrels)
             problems.add("nothing_judged", message, file=file, line=1, accepted=accepted)
-    # the judgements of a BEIR or TREC set are its qrels: evidence adds spans, never documents
+    # the judgements of a BEIR or TREC set are its qrels, so evidence adds spans but no documents
     judgements = qrels
     if plan.layout in {"own", "recorded"}:
         judgements = pd.concat([qrels, implied], ignore_index=True)
@@ -334,11 +334,11 @@ def _read(plan: _Plan) -> GoldSet:
 
 
 _NEEDS = {"llm": "endpoint", "recorded": "recorded"}
-"""Parts of the configuration that each mode of answering needs."""
+"""Key of `answers` that each mode of answering needs."""
 
 
 def _report_unmet(gold: GoldSet, answers: Answers | None, problems: ProblemList) -> None:
-    """Report needs of questions that the configuration does not meet (`unmet_override`)."""
+    """Report overrides that need a missing part of the configuration (`unmet_override`)."""
     for place in rows_of(gold.places[gold.places["query_id"].isin(list(gold.overrides))]):
         override = gold.overrides[place.query_id]
         given = override.model_dump(mode="json", exclude_none=True)
@@ -366,7 +366,7 @@ def _report_unmet(gold: GoldSet, answers: Answers | None, problems: ProblemList)
 def read_gold(folder: Path, config: GoldSetConfig | None = None) -> GoldSet:
     """Read a gold set; keep faults of its files in `problems`, and leave out rows with a fault.
 
-    Raises InputError where the configuration cannot be used, or the files cannot be told.
+    Raises InputError if the configuration cannot be used, or if the layout is unclear.
     """
     if config is None and (folder / CONFIG_FILE).exists():
         config = load_config(folder)
@@ -387,10 +387,10 @@ def _require_no_errors(gold: GoldSet) -> GoldSet:
 def load_gold(folder: Path, config: GoldSetConfig | None = None) -> GoldSet:
     """Read a gold set for use.
 
-    The layout is told from what lies in the folder: `queries.jsonl` with optional
+    The files of the folder decide the layout: `queries.jsonl` with optional
     `paraphrases.jsonl`, `qrels.tsv` and `answers.jsonl` (our own); the same with
-    `qrels/<split>.tsv` (BEIR); `topics.tsv` with `qrels.tsv` or `qrels.txt` (TREC). The
-    configuration is read from the folder where it is left out; plain data folders need none.
+    `qrels/<split>.tsv` (BEIR); `topics.tsv` with `qrels.tsv` or `qrels.txt` (TREC). Without
+    `config`, the configuration is read from the folder; plain data folders need none.
 
     Raises InputError with every fault of every file, at most 100 listed and the rest counted.
     """
@@ -408,9 +408,9 @@ def load_beir_gold(folder: Path, split: str) -> GoldSet:
 
 
 def variants(gold: GoldSet) -> pd.DataFrame:
-    """List wordings (VARIANTS): of each query the `original`, then paraphrases by paraphrase_id.
+    """List wordings (VARIANTS): the `original` of each query, then paraphrases by paraphrase_id.
 
-    The row number is what RUN.variant names, so the order is part of the contract.
+    RUN.variant holds row numbers of this frame, so the order is part of the contract.
     """
     queries = gold.queries
     others = gold.paraphrases[["query_id", "paraphrase_id", "text"]]

@@ -1,6 +1,6 @@
 """Resolve a gold set on one revision of a corpus: relevant places, and chunks that hold them.
 
-Relevance is by document, section and span. Names are looked up first, then quotes, then chunks.
+Relevance is by document, section and span. The steps look up names, then quotes, then chunks.
 """
 
 import collections
@@ -24,16 +24,16 @@ from rag_eval.storage.hashing import digest
 # ---- Names in gold files -> rows of the corpus frames.
 
 _MAX_SUGGESTIONS = 10
-"""Lookups that get a did-you-mean, because comparing with every name of a large corpus is slow."""
+"""Most lookups with a suggestion, because comparing every name of a large corpus is slow."""
 _MAX_COMPARED = 20_000
 _TARGET = "a document name or section id of this revision of the corpus"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
-    """Where targets are: `document` and `section` rows, -1 for none.
+    """Rows of the targets: `document` and `section`, int64 [n_targets], -1 for none.
 
-    A named section has its document's row too.
+    A target that is a section has the row of its document too.
     """
 
     document: np.ndarray
@@ -66,14 +66,14 @@ class Catalogue:
 
     @functools.cached_property
     def _section_by_heading(self) -> Mapping[tuple[int, str], int]:
-        """Row of each section by its document and the slug of a heading that stands there once."""
+        """Section rows by document row and slug of the heading; repeated headings are left out."""
         slugs = map(slug, self.sections["title"])
         keys = list(zip(self.section_document.tolist(), slugs, strict=True))
         uses = collections.Counter(keys)
         return {key: row for row, key in enumerate(keys) if uses[key] == 1}
 
     def _find_section(self, target: str) -> int:
-        """Find the row of a section whose document is named by its id or an alias; -1 for none."""
+        """Find a section row by id, or by any document name with id or heading; -1 for none."""
         row = self.section_row.get(target, -1)
         place = target.find("#")
         while row < 0 and place >= 0:
@@ -87,10 +87,10 @@ class Catalogue:
         return row
 
     def find(self, targets: Iterable[str]) -> Found:
-        """Look every target up: a document by any of its names, else a section of it.
+        """Look up every target: a document by any of its names, else a section.
 
-        A section is named by its id, its document by any name (`isna#notes` for
-        `pandas.isna#notes`), or by its heading where the document has that heading once
+        The target of a section is its id, also with another name of the document (`isna#notes` for
+        `pandas.isna#notes`), or its heading if the document has that heading once
         (`guide.md#Retry limits`, `guide.md#retry-limits`).
         """
         codes, unique = pd.factorize(np.asarray(list(targets), dtype=object))
@@ -107,7 +107,7 @@ class Catalogue:
         return Found(document[codes], section[codes])
 
     def accepted(self, target: str) -> str:
-        """Name the accepted values: the nearest section ids of the document, or document names."""
+        """Suggest accepted values: similar section ids of the document, else document names."""
         owner = self.document_row.get(document_part(target), -1)
         if owner >= 0:
             choices = self.section_ids[self.section_document == owner].tolist()
@@ -129,7 +129,7 @@ def _report_dangling(
     field: str,
     severity: Severity = "error",
 ) -> None:
-    """Report every row whose target is not in the corpus (`dangling_target`)."""
+    """Report every row with a target that the corpus lacks (`dangling_target`)."""
     accepted: dict[str, str] = {}
     for row in rows_of(rows[found.document < 0]):
         target = row.target
@@ -153,9 +153,9 @@ def _report_dangling(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Located:
-    """Anchors that were found: rows of the anchors frame, of the documents and of the sections.
+    """Found anchors: rows of the anchors frame, of the documents and of the sections.
 
-    `section` holds the first character; it is -1 for none.
+    `section` is the section of the first character, or -1. All arrays are [n_found].
     """
 
     anchor: np.ndarray
@@ -189,7 +189,7 @@ class _MisplacedError(Exception):
 
 
 def _find_quote(text: str, quote: str, low: int, high: int, *, passages: bool) -> int:
-    """Find the only place of a quote in text[low:high], of passages that overlap the first."""
+    """Find the only place of a quote in text[low:high]; in passages, which overlap, the first."""
     first = text.find(quote, low, high)
     if first < 0:
         folded = " ".join(quote.split()) in " ".join(text[low:high].split())
@@ -204,7 +204,7 @@ def _find_quote(text: str, quote: str, low: int, high: int, *, passages: bool) -
 
 
 def _find_offsets(text: str, quote: str, start: int, end: int) -> int:
-    """Check offsets. A text beside them may stand elsewhere once, because masking moves it."""
+    """Check offsets. A quote may be at another place, if only one, because masking moves text."""
     if end > len(text):
         found = f"start {start}, end {end} in a document of {len(text)} characters"
         raise _MisplacedError("bad_offsets", found)
@@ -218,7 +218,7 @@ def _find_offsets(text: str, quote: str, start: int, end: int) -> int:
 
 
 def _innermost_sections(document: np.ndarray, start: np.ndarray, corpus: Catalogue) -> np.ndarray:
-    """Find the row of the innermost section that holds each place; -1 for none."""
+    """Find the row of the innermost section around each position; -1 for none."""
     result = np.full(len(document), -1, dtype=np.int64)
     if not len(corpus.sections) or not len(document):
         return result
@@ -228,7 +228,7 @@ def _innermost_sections(document: np.ndarray, start: np.ndarray, corpus: Catalog
     keys = corpus.section_document[order] * size + starts[order]
     position = np.searchsorted(keys, document * size + start, side="right") - 1
     is_open = position >= 0
-    while is_open.any():  # each step leaves an ended inner section for the section around it
+    while is_open.any():  # each step goes from a section that has ended to the section before
         row = order[np.maximum(position, 0)]
         same = is_open & (corpus.section_document[row] == document)
         holds = same & (ends[row] > start)
@@ -251,10 +251,10 @@ def _find_anchor(row: Any, text: str, bounds: tuple[int, int], *, passages: bool
 def _locate(
     anchors: pd.DataFrame, corpus: Catalogue, problems: ProblemList, *, passages: bool
 ) -> Located:
-    """Find every anchor (ANCHORS) in its document, or in the section named beside it.
+    """Find every anchor (ANCHORS) in its section, or in its document if the row names no section.
 
     Problems: `dangling_target` and those of `_MISPLACED`; such anchors are left out. With
-    `passages`, only passages of the documents are known, so offsets without a quote say nothing.
+    `passages`, only passages of the documents are known, so offsets need a quote.
     """
     named, narrowed = corpus.find(anchors["doc"]), corpus.find(anchors["section"])
     given = (anchors["section"] != "").to_numpy()
@@ -300,15 +300,15 @@ def _locate(
 # ---- Which chunks carry a gold span.
 
 SHARE = 0.5
-"""A chunk carries a span when they overlap by at least this share of the shorter one."""
+"""Least overlap of a chunk that carries a span, as a share of the shorter of both."""
 
 
 def carrying_chunks(spans: pd.DataFrame, chunks: pd.DataFrame) -> pd.DataFrame:
     """Find the chunks (rows of CHUNKS) that carry each span (rows of SPANS), sorted by both.
 
-    A chunk carries a span when they share at least half of the shorter one; where none does, the
-    chunk that shares most of it does (the first of equals). A span that no chunk touches has no
-    row. Columns: `span` and `chunk`, both rows.
+    A chunk carries a span if the overlap is at least half of the shorter of both. If no chunk does,
+    the chunk with the largest overlap carries the span (the first of equals). A span without any
+    overlap has no row. Columns: `span` and `chunk`, both row numbers.
     """
     if not len(spans) or not len(chunks):
         return pd.DataFrame({"span": [], "chunk": []}, dtype=np.int64)
@@ -347,20 +347,20 @@ class ResolvedGold:
     """Relevant places in one revision and chunking of a corpus."""
 
     gold: GoldSet
-    """Its `group_id` is computed on resolved documents: two names of one join their queries."""
+    """The gold set. Its `group_id` follows from resolved documents, so aliases join groups."""
     qrels: Mapping[Level, pd.DataFrame]
-    """QRELS of each level, in the order of the queries and by item_id; each pair once."""
+    """QRELS of each level, sorted by query order and item_id; each pair occurs once."""
     spans: pd.DataFrame
     span_chunks: pd.DataFrame
-    """As `carrying_chunks` gives them."""
+    """Rows of `spans` and of the chunks that carry them, as `carrying_chunks` returns."""
     decoys: pd.DataFrame
-    """query_id, doc_id and section_id; the last is empty where the whole document is the decoy."""
+    """query_id, doc_id and section_id; section_id is empty if the whole document is the decoy."""
     problems: tuple[Problem, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Placed:
-    """Gold on a corpus, before any chunking; `gone` are judgements whose target is not there."""
+    """Gold on a corpus, before chunking; `gone` are judgements with targets the corpus lacks."""
 
     corpus: Catalogue
     judgements: pd.DataFrame
@@ -371,22 +371,22 @@ class Placed:
 
 
 _MISSED = frozenset({"dangling_target", "anchor_not_found"})
-"""If only retrieved parts are known, these are misses and not faults of the gold."""
+"""Problem codes that are misses, not faults of the gold, if only retrieved parts are known."""
 
 
 def place(
     gold: GoldSet, documents: pd.DataFrame, sections: pd.DataFrame, problems: ProblemList
 ) -> Placed:
-    """Look up every judgement, anchor and decoy, and report the missing ones.
+    """Look up every judgement, anchor and decoy, and report the missing targets.
 
-    In a gold set of one's own a target that is gone is an error. In BEIR or TREC layout it is a
-    warning, and the judgement stays in the denominators, as it does in the published figures;
-    unless all are gone, which is another corpus. With recorded outputs as the corpus it is always
-    a warning, and judgements and quotes stay in the denominators.
+    In our own layout a missing target is an error. In BEIR or TREC layout it is a warning, and the
+    judgement stays in the denominators, as in the published figures. If all targets are missing,
+    the corpus is another corpus, so each is an error. With recorded outputs as the corpus a missing
+    target is always a warning, and judgements and quotes stay in the denominators.
     """
     corpus, found_problems = Catalogue(documents, sections), ProblemList()
     found = corpus.find(gold.judgements["target"])
-    # an answer row's own document is reported once, with its anchors
+    # the anchors report the document of an answer row, so it is not reported twice
     anchored = pd.MultiIndex.from_frame(gold.anchors[["file", "line"]])
     lines = pd.MultiIndex.from_frame(gold.judgements[["file", "line"]])
     shown = gold.judgements["explicit"].to_numpy() | ~lines.isin(anchored)
@@ -424,14 +424,14 @@ def place(
 
 
 def _piece(query_id: Any, item_id: np.ndarray, gain: Any, rank: Any) -> pd.DataFrame:
-    """Make rows of judgements; rank 0 is the most explicit."""
+    """Make rows of judgements. A lower `rank` is more explicit, from 0."""
     columns = {"query_id": np.asarray(query_id), "item_id": item_id, "gain": gain, "rank": rank}
     dtypes = {"query_id": "str", "item_id": "str", "gain": "int64", "rank": "int64"}
     return pd.DataFrame(columns).astype(dtypes)
 
 
 def _collapse(pieces: list[pd.DataFrame], queries: pd.Index) -> pd.DataFrame:
-    """Keep one grade for each pair: the highest of the most explicit ones."""
+    """Keep one grade for each pair: the highest grade among the most explicit rows."""
     rows = pd.concat(pieces, ignore_index=True)
     rows["order"] = queries.get_indexer(pd.Index(rows["query_id"]))
     keys, ascending = ["order", "item_id", "rank", "gain"], [True, True, True, False]
@@ -441,9 +441,9 @@ def _collapse(pieces: list[pd.DataFrame], queries: pd.Index) -> pd.DataFrame:
 
 
 def _gone_names(gold: GoldSet, placed: Placed) -> np.ndarray:
-    """Name the documents of judgements that are gone.
+    """Return the document names of judgements whose targets are missing.
 
-    A section of a document of which passages were recorded still names that document.
+    With recorded passages, a missing section still counts for its document.
     """
     if gold.layout != "recorded":
         return placed.gone["target"].to_numpy(dtype=object)
@@ -460,8 +460,8 @@ def _judge_levels(gold: GoldSet, placed: Placed, spans: pd.DataFrame) -> dict[Le
     corpus, judged, located = placed.corpus, placed.judgements, placed.located
     queries = pd.Index(gold.queries["query_id"])
     anchor_query = gold.anchors["query_id"].iloc[located.anchor]
-    # a judged document stands for itself (rank 0); one that only a section or an anchor names
-    # follows from them (rank 1)
+    # an explicit judgement of a document (rank 0) wins over a grade that follows from one of its
+    # sections or anchors (rank 1)
     follows = judged[(judged["section"] < 0) | (judged["gain"] > 0)]
     implied = ((follows["section"] >= 0) | ~follows["explicit"]).astype(np.int64)
     names = corpus.doc_ids[follows["document"]]
@@ -471,7 +471,7 @@ def _judge_levels(gold: GoldSet, placed: Placed, spans: pd.DataFrame) -> dict[Le
     if gold.layout != "own":
         gone = placed.gone
         document.append(_piece(gone["query_id"], _gone_names(gold, placed), gone["gain"].array, 0))
-    # a document of one section is that section: a judgement of the one is one of the other
+    # if a document has only one section, a judgement of the document is one of the section
     owned = corpus.section_document >= 0
     n_sections = np.bincount(corpus.section_document[owned], minlength=len(corpus.doc_ids))
     only = np.full(len(corpus.doc_ids), -1, dtype=np.int64)
@@ -493,9 +493,9 @@ def _judge_levels(gold: GoldSet, placed: Placed, spans: pd.DataFrame) -> dict[Le
 
 
 def _missed_spans(gold: GoldSet, placed: Placed) -> pd.DataFrame:
-    """Put quotes that no recorded passage holds behind the end of their document.
+    """Place quotes that no recorded passage holds after the end of their document.
 
-    No chunk reaches there, so they count as missed.
+    No chunk overlaps such a place, so the quotes count as missed.
     """
     corpus = placed.corpus
     is_missed = ~np.isin(np.arange(len(gold.anchors)), placed.located.anchor)
@@ -504,7 +504,7 @@ def _missed_spans(gold: GoldSet, placed: Placed) -> pd.DataFrame:
     lengths = corpus.documents["text"].str.len().to_numpy()
     sizes = missed["quote"].str.len().to_numpy(dtype=np.int64)
     starts = np.array([lengths[row] + 1 if row >= 0 else 0 for row in rows], dtype=np.int64)
-    starts = starts + np.cumsum(sizes) - sizes  # one behind the other: two quotes are two spans
+    starts = starts + np.cumsum(sizes) - sizes  # without overlap, so that two quotes stay two spans
     names = [
         corpus.doc_ids[row] if row >= 0 else doc
         for row, doc in zip(rows, missed["doc"], strict=True)
@@ -550,7 +550,7 @@ def resolve(
     sections that are named, that are the whole of a judged document, or that hold the first
     character of an anchor; `span`, the anchors. An explicit grade wins over an implied one.
 
-    Nothing is raised: what is gone or not found stands in `problems` (lint blocks on errors).
+    Missing targets raise nothing; they are listed in `problems`, and lint blocks on errors.
     """
     problems = ProblemList()
     placed = place(gold, documents, sections, problems)

@@ -104,13 +104,13 @@ def _find_documents(docs: Path) -> list[Path]:
 
 
 def _make_printable(heading: str) -> str:
-    """Replace control characters and the like, which lint would object to, by spaces."""
+    """Replace unprintable characters by spaces, because lint reports them."""
     shown = (character if character.isprintable() else " " for character in heading)
     return " ".join("".join(shown).split())
 
 
 def _read_headings(path: Path, doc: str) -> list[tuple[int, str, str]]:
-    """Return level, heading and section id, masked and named as the corpus stage does it."""
+    """Return level, masked heading and section id of each heading, as in the corpus stage."""
     text = path.read_bytes().decode("utf-8-sig", errors="replace")
     _, body_start = front_matter(text)
     text, _ = mask(text)
@@ -123,9 +123,9 @@ def _read_headings(path: Path, doc: str) -> list[tuple[int, str, str]]:
 
 
 def _list_topics(path: Path, doc: str) -> list[tuple[str, str]]:
-    """Return heading and target of each heading that the document has once; else its file name.
+    """Return heading and target of each unrepeated heading; without one, the file name.
 
-    Headings below the title come first; only a document without any has its title as a topic.
+    The title is a topic only if the document has no heading below the title.
     """
     heads = _read_headings(path, doc) if path.suffix.lower() in _MARKDOWN else []
     uses = collections.Counter(slug(heading) for _, heading, _ in heads)
@@ -149,7 +149,7 @@ def _make_drafts(docs: Path) -> list[tuple[str, str, str]]:
     if not topics:
         message, accepted = "the folder holds no document to ask about", ", ".join(PATTERN)
         raise _refuse("no_documents", message, docs, field="--docs", accepted=accepted)
-    # The first of every document, then the second: no document fills the drafts alone.
+    # Take the first topic of every document, then the second, so that no document fills the drafts.
     turns = itertools.zip_longest(*topics)
     chosen = [topic for turn in turns for topic in turn if topic is not None][:MAX_DRAFTS]
     return [
@@ -161,7 +161,7 @@ def _make_drafts(docs: Path) -> list[tuple[str, str, str]]:
 def _relative(docs: Path, target: Path) -> str:
     try:
         return Path(os.path.relpath(docs.resolve(), target.resolve())).as_posix()
-    except ValueError:  # another drive on Windows
+    except ValueError:  # no relative path leads to another drive on Windows
         return docs.resolve().as_posix()
 
 
@@ -196,9 +196,9 @@ def _refuse(code: str, message: str, file: Path, **more: str) -> InputError:
 def init_gold_set(target: Path, docs: Path) -> tuple[Path, ...]:
     """Write a new gold set: configuration, draft questions from headings, and their targets.
 
-    The name of the folder `target` is the gold set's. It appears whole or not at all, and nothing
-    that exists is written over. Of `docs`, 500 files of at most 2 MB are looked at. Returns the
-    files written, sorted. Raises InputError: `bad_name`, `target_exists`, `missing_folder`,
+    The gold set has the name of the folder `target`. The folder appears whole or not at all, and no
+    existing file is overwritten. Of `docs`, 500 files of at most 2 MB are read. Returns the
+    written files, sorted. Raises InputError: `bad_name`, `target_exists`, `missing_folder`,
     `no_documents`, `unwritable_folder`.
     """
     name = target.resolve().name

@@ -32,7 +32,8 @@ Parts = Mapping[str, Any]
 """Parts by name. The type of a part decides its file.
 
 A DataFrame becomes Parquet, a numpy array `.npy`, and any JSON value `.json`. Bytes and an iterator
-of bytes become a file of that name. A Path is a file of another artifact, which both share.
+of bytes become a file with the name of the part. A Path is a file that another artifact holds; both
+artifacts then share the file.
 """
 
 _META = "artifact.json"
@@ -40,7 +41,7 @@ DAMAGED = ".damaged-"
 """Prefix of the names of damaged files and folders that were set aside."""
 _log = logging.getLogger(__name__)
 _verified: dict[Path, tuple[int, int, int]] = {}
-"""Files with a SHA-256 that this process has compared, with their inode, size and time."""
+"""Inode, size and time of each file whose SHA-256 this process has compared."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,9 +55,9 @@ class Artifact:
     key: str
     folder: Path
     reused: bool
-    """Whether the artifact existed before it was asked for."""
+    """Whether the artifact existed before this request."""
     id: str
-    """Identity of the content: equal parts give equal ids. The key if no record can be read."""
+    """Hash of the content: equal parts give equal ids. If the record is unreadable, the key."""
     files: Mapping[str, Mapping[str, Any]]
     """Size and SHA-256 of each file; empty if no record can be read."""
 
@@ -95,7 +96,7 @@ class Artifact:
 
     @contextlib.contextmanager
     def _readable(self, name: str) -> Iterator[Path]:
-        """Give the path of an undamaged file; a reading error becomes one that names the file."""
+        """Give the path of an undamaged file; raise InputError, also for an error of reading."""
         path, written = self.folder / name, self.files.get(name)
         fault = "" if written is None else damage(path, written["size"], written["sha256"])
         if fault:
@@ -135,7 +136,7 @@ def _share(source: Path, target: Path) -> None:
     """
     try:
         target.hardlink_to(source)
-    except OSError:  # the file system has no hard links, or too many of this file
+    except OSError:  # the file system has no hard links, or the file has too many
         shutil.copyfile(source, target)
 
 
@@ -149,7 +150,7 @@ def _fsync_tree(folder: Path) -> None:
 
 
 def _open(stage: str, key: str, folder: Path) -> Artifact:
-    """Open an artifact by its `artifact.json`; raise one of `_UNREADABLE` if that is damaged."""
+    """Open an artifact by its `artifact.json`; raise an error of `_UNREADABLE` if it is damaged."""
     about = json.loads((folder / _META).read_text(encoding="utf-8"))
     files, identity = dict(about["parts"]), str(about["id"])
     return Artifact(stage, key, folder, reused=True, id=identity, files=files)
@@ -164,7 +165,7 @@ def _state(path: Path) -> tuple[int, int, int]:
 
 
 def damage(path: Path, size: int, sha256: str) -> str:
-    """Describe how a file differs from the written file; empty if it does not.
+    """Describe how a file differs from the written file; empty if both are equal.
 
     A process hashes a file once, and again only if its inode, size or time has changed.
     """
@@ -192,9 +193,9 @@ def set_aside(path: Path, found: str) -> None:
         place = path.with_name(f"{DAMAGED}{path.name}-{number}")
     try:
         path.rename(place)
-    except FileNotFoundError:  # another process has set it aside
+    except FileNotFoundError:  # another process has renamed the file already
         return
-    except OSError as error:  # this user may only read the store
+    except OSError as error:  # for example, this user may only read the store
         _log.warning("%s is damaged (%s) and cannot be set aside: %s", path, found, error.strerror)
         return
     _log.warning(
@@ -206,7 +207,7 @@ def set_aside(path: Path, found: str) -> None:
 
 
 class ArtifactStore:
-    """Content-addressed folders below `root`."""
+    """Store of artifacts in content-addressed folders below `root`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -218,7 +219,7 @@ class ArtifactStore:
             return None
         try:
             return _open(stage, key, folder)
-        except _UNREADABLE:  # the parts may be whole although their record is not
+        except _UNREADABLE:  # the parts may be undamaged although the record is damaged
             return Artifact(stage, key, folder, reused=True, id=key, files={})
 
     def whole(self, stage: str, key: str) -> Artifact | None:
@@ -244,7 +245,7 @@ class ArtifactStore:
         volatile: Collection[str] = (),
         made_from: Sequence[tuple[str, str]] = (),
     ) -> Artifact:
-        """Return the stored artifact, or store what `make` makes; parameters as of `put`.
+        """Return the stored artifact, or store the parts that `make` returns; else as `put`.
 
         If `make` raises, the exception passes on and nothing is stored.
         """
@@ -262,7 +263,7 @@ class ArtifactStore:
         """Store parts under a key, or under the hash of their content.
 
         `volatile` names parts that do not count for the artifact's id, such as durations.
-        `made_from` lists the artifacts that this one is made from, as (stage, key).
+        `made_from` lists the input artifacts as (stage, key).
         """
         if _META.removesuffix(".json") in parts:
             raise ValueError(f"part {_META.removesuffix('.json')!r}: the store's own name")
@@ -287,7 +288,7 @@ class ArtifactStore:
                 partial.rename(final)
             except OSError:
                 neighbour = self.whole(stage, key)
-                if neighbour is not None:  # another writer was faster
+                if neighbour is not None:  # another writer has stored the key
                     return dataclasses.replace(neighbour, reused=False)
                 partial.rename(final)  # `whole` has set a damaged folder aside
         finally:
@@ -322,8 +323,8 @@ def atomic_path(path: Path, mode: int = 0o644) -> Iterator[Path]:
 def sweep(folder: Path, *patterns: str, older_than_s: float = 0.0) -> int:
     """Remove half-written files and folders of killed processes and return their number.
 
-    `patterns` are those of the folders to look into, `""` for `folder` itself. Files younger than
-    `older_than_s` seconds stay: other processes may still be writing them.
+    `patterns` are glob patterns of the searched folders, `""` for `folder` itself. Files younger
+    than `older_than_s` seconds stay, because other processes may still be writing them.
     """
     before = time.time() - older_than_s
     left = [

@@ -92,7 +92,7 @@ def code_version() -> str:
 
 
 def hash_sources(root: Path) -> dict[str, str]:
-    """Return the SHA-256 of each source and data file below a package, without caches of runs."""
+    """Return path -> SHA-256 of each source and data file below a package, without caches."""
     return {
         path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(root.rglob("*"))

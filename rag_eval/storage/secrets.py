@@ -12,7 +12,7 @@ _SECRET = re.compile(r"pass|pwd|token|secret|key|sig|auth", re.IGNORECASE)
 _FILES = ("sqlite:", "file:")
 """Schemes of addresses without a user, where an @ belongs to the path."""
 _MIN_CHARS = 3
-"""A shorter secret occurs inside many words, so it is not replaced."""
+"""Least length of a hidden secret, because many words hold a shorter text."""
 
 
 def shown_service(address: str) -> str:
@@ -43,12 +43,12 @@ def without_secrets(text: str, address: str) -> str:
 
 
 def _secrets(address: str) -> set[str]:
-    """Collect password, user with password, and secret query values, as written and decoded.
+    """Collect password, user with password, and secret query values, raw and decoded.
 
     If the host part holds no @, all text before the last @ of the address counts as the user.
     """
     scheme, found, rest = address.partition("//")
-    rest = rest if found else address  # the scheme may have been forgotten
+    rest = rest if found else address  # an address may lack its scheme
     first = re.split("[/?#]", rest, maxsplit=1)[0]
     user = "" if scheme.startswith(_FILES) else (first if "@" in first else rest).rpartition("@")[0]
     values, query = {user, user.partition(":")[2]}, rest.partition("?")[2]

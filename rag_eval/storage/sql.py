@@ -61,7 +61,7 @@ class TableSpec:
     indexes: tuple[tuple[str, ...], ...] = ()
     """Columns of each index. PostgreSQL refuses indexed text of more than about 2,700 bytes."""
     unique: tuple[tuple[str, ...], ...] = ()
-    """Columns of each unique index. They must be required, because null equals nothing."""
+    """Columns of each unique index. They must be required, because null equals no value in SQL."""
 
     def __post_init__(self) -> None:
         """Refuse names that need escaping, duplicate columns, and indexes over unfit columns."""

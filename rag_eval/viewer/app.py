@@ -81,7 +81,7 @@ _GATES: Final = {
 
 
 def format_moment(text: str) -> str:
-    """Write a time as a person reads it, in UTC; the text itself where it is no time.
+    """Format an ISO 8601 time for people, in UTC; another text is returned, made visible.
 
     Examples
     --------
@@ -90,12 +90,12 @@ def format_moment(text: str) -> str:
     """
     try:
         return dt.datetime.fromisoformat(text).astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    except (ValueError, OverflowError):  # a year that UTC takes beyond what a year can be
+    except (ValueError, OverflowError):  # OverflowError: in UTC the year is out of range
         return visible(text)
 
 
 def format_figure(figure: PastFigure | None) -> str:
-    """Write a figure with its interval, three digits.
+    """Format a figure and its interval with three decimals.
 
     Examples
     --------
@@ -110,7 +110,7 @@ def format_figure(figure: PastFigure | None) -> str:
 
 
 def format_gates(gates: Mapping[str, int]) -> str:
-    """Write how many gates passed, failed, or could not be judged."""
+    """Format how many gates passed, failed, or could not be judged."""
     return ", ".join(f"{n} {_GATES[status]}" for status, n in gates.items() if n) or LEFT_OUT
 
 
@@ -134,7 +134,7 @@ def _environment() -> Environment:
 
 
 def render(template: str, **context: Any) -> HTMLResponse:
-    """Render a page. `token` of the context is what the page sends along with feedback."""
+    """Render a page. The page sends `token` of the context with its feedback."""
     return HTMLResponse(_environment().get_template(template).render(**context))
 
 
@@ -142,7 +142,7 @@ def render(template: str, **context: Any) -> HTMLResponse:
 
 SOURCE: Final[GoldSource] = "user_feedback"
 TRY_SECONDS: Final = 60.0
-"""Time for retries while other writers correct the same claim; each round ends one of them."""
+"""Seconds for retries while other writers correct the same claim."""
 _CLAIM_FIELDS: Final = (
     "claim_id",
     "query_id",
@@ -169,12 +169,12 @@ class FeedbackRequest(BaseModel):
 
 
 def parse_feedback(body: bytes) -> FeedbackRequest:
-    """Read the body of a request.
+    """Parse the body of a feedback request.
 
     Raises
     ------
     HTTPException
-        400, naming the fields that are wrong and nothing of what was sent.
+        400 with the names of the wrong fields, without any text of the request.
     """
     try:
         return FeedbackRequest.model_validate_json(body)
@@ -189,7 +189,7 @@ def parse_feedback(body: bytes) -> FeedbackRequest:
 
 
 class FeedbackDesk:
-    """Takes feedback on claims of the kept runs of a home."""
+    """Records feedback on claims of the kept runs of a home."""
 
     def __init__(self, settings: Settings) -> None:
         self._home = settings.home
@@ -203,7 +203,7 @@ class FeedbackDesk:
         Raises
         ------
         HTTPException
-            No such claim (404), a run without claims (409), others were faster all the time (503).
+            No such claim (404), a run without claims (409), or other writers won every retry (503).
         InputError
             The database, or the kept run, cannot be used.
         """
@@ -220,7 +220,7 @@ class FeedbackDesk:
                 made = new_outcome(**{**dict(made), "supersedes": last.outcome_id})
             if made.outcome_id in self._store.record([made]).added:
                 return {"outcome_id": made.outcome_id, "standing": "recorded"}
-            # The id exists already: somebody else superseded the same outcome first.
+            # The id exists, because another writer superseded the same outcome first.
         raise HTTPException(
             503,
             "Too many others say something of this retrieval; nothing was recorded, try again.",
@@ -245,7 +245,7 @@ class FeedbackDesk:
             artifact.path("claims.parquet"),
             filters=[(name, "==", getattr(request, name)) for name in ("seed", "strategy")],
         )
-        # Pages write out what cannot be seen in an id, and send it back so.
+        # Pages escape invisible characters of an id, and send the escaped id back.
         for name in ("query_id", "paraphrase_id"):
             frame = frame[frame[name].map(visible) == getattr(request, name)]
         rows: list[dict[str, Any]] = frame.to_dict("records")  # type: ignore[assignment]
@@ -283,7 +283,7 @@ def find_run(home: Path, run_id: str) -> KeptRun:
     Raises
     ------
     HTTPException
-        404: there is none of this id.
+        404: no run has this id.
     InputError
         The files of the run are damaged.
     """
@@ -297,7 +297,7 @@ def find_run(home: Path, run_id: str) -> KeptRun:
 
 
 _DAMAGE: Final = (EOFError, gzip.BadGzipFile, zlib.error)
-"""Errors of gzip for a file that was cut off, is no gzip file, or was changed."""
+"""Errors of gzip for a file that was cut off, is not gzip, or was changed."""
 
 
 def _unreadable(run: KeptRun, error: Exception) -> InputError:
@@ -313,7 +313,7 @@ def _build_report(home: Path, run_id: str, _state: tuple[int, int]) -> bytes:
     try:
         return built_page(run.report(), run.artifact("explorer")).html.encode()
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, *_DAMAGE) as error:
-        # A report of our schema that says what no run says, or damaged questions.
+        # A report can fit the schema with impossible values, or the question files are damaged.
         raise _unreadable(run, error) from error
 
 
@@ -327,24 +327,24 @@ ASSETS: Final = {
     "explorer.css": (_REPORT, "text/css"),
     "explorer.js": (_REPORT, "text/javascript"),
 }
-"""All files that are served by name. No name that is asked for becomes a path."""
+"""Served files by name. A requested name never becomes a path."""
 
 
 class Viewer:
-    """Answers of the viewer.
+    """Handlers of the viewer's requests.
 
-    `desk`: Takes feedback; None in a read-only viewer.
+    `desk`: Records feedback; None in a read-only viewer.
     """
 
     def __init__(self, settings: Settings, desk: FeedbackDesk | None) -> None:
         self._home, self._desk = settings.home, desk
         self._page_token = "" if desk is None else secrets.token_urlsafe(32)
-        # One thread: writers of this process wait for each other, and readers for none of them.
+        # One thread for writing: writers wait for one another, and readers never wait for writers.
         self._writer = ThreadPoolExecutor(1, "feedback")
 
     @property
     def routes(self) -> list[Route]:
-        """Addresses and who answers them; plain functions run in threads."""
+        """Addresses with their handlers. Starlette runs handlers that are not async in threads."""
         return [
             Route("/", self.list_runs),
             Route("/runs/{run_id}", self.add_slash),
@@ -357,7 +357,7 @@ class Viewer:
         ]
 
     def list_runs(self, request: Request) -> Response:
-        """GET /, with ?before=RUN_ID for older runs."""
+        """Answer GET /, with ?before=RUN_ID for older runs."""
         before = request.query_params.get("before", "~")
         if before != "~" and not re.fullmatch(RUN_ID, before):
             raise HTTPException(400, "before: accepted is the id of a run.")
@@ -374,11 +374,11 @@ class Viewer:
         )
 
     def add_slash(self, request: Request) -> Response:
-        """GET /runs/ID: addresses on the page are relative to the one that ends with a slash."""
+        """Redirect GET /runs/ID to /runs/ID/, because the page has relative addresses."""
         return RedirectResponse(f"/runs/{self._run(request).run_id}/", 308)
 
     def show_run(self, request: Request) -> Response:
-        """GET /runs/ID/."""
+        """Answer GET /runs/ID/ with the page of a run."""
         run = self._run(request)
         why = ""
         if self._desk is None:
@@ -395,14 +395,14 @@ class Viewer:
         )
 
     def show_report(self, request: Request) -> Response:
-        """GET /runs/ID/report: the report made of kept parts, in a sandbox."""
+        """Answer GET /runs/ID/report with the report of the kept parts, in a sandbox."""
         run = self._run(request)
         state = (self._home / "runs" / f"{run.run_id}.json").stat()
         page = _build_report(self._home, run.run_id, (state.st_mtime_ns, state.st_size))
         return HTMLResponse(page, headers={"Content-Security-Policy": REPORT_POLICY})
 
     def explorer_part(self, request: Request) -> Response:
-        """GET /runs/ID/explorer/PART.json, packed as it is stored where the client takes gzip."""
+        """Answer GET /runs/ID/explorer/PART.json, as gzip if the client accepts gzip."""
         run, part = self._run(request), request.path_params["part"]
         explorer = run.artifact("explorer") if PART.fullmatch(part) else None
         path = None if explorer is None else explorer.path(f"{part}.json.gz")
@@ -419,7 +419,7 @@ class Viewer:
         return Response(body, headers=headers, media_type="application/json")
 
     def asset(self, request: Request) -> Response:
-        """GET /assets/NAME."""
+        """Answer GET /assets/NAME with a file of `ASSETS`."""
         name = request.path_params["name"]
         if name not in ASSETS:
             raise HTTPException(404, "There is no such file.")
@@ -427,7 +427,7 @@ class Viewer:
         return Response((folder / name).read_bytes(), media_type=kind)
 
     async def feedback(self, request: Request) -> Response:
-        """POST /feedback: answers when it is recorded."""
+        """Answer POST /feedback after the feedback is recorded."""
         if self._desk is None:
             raise HTTPException(403, "This viewer is read-only.")
         sent = parse_feedback(await read_change(request, self._page_token))
@@ -445,7 +445,7 @@ def _answer_http_error(request: Request, error: Exception) -> Response:
 
 
 def _answer_unusable(request: Request, error: Exception) -> Response:
-    """Answer for a kept run or a database that cannot be used; the log says where and why."""
+    """Answer that a kept run or the database cannot be used; the log holds place and cause."""
     LOG.error("%s", quoted(str(error), 1000))
     if request.method == "POST":
         return refuse(
@@ -474,8 +474,8 @@ def create_app(
     """Make the viewer of an installation.
 
     A `read_only` viewer takes no feedback and opens no database. `token` is None where no access
-    token is needed. `port` names the cookie. `allow_hosts` are names in Host headers that are
-    answered besides those of the loopback. With `beyond_loopback`, other machines can reach the
+    token is needed. `port` names the cookie. `allow_hosts` are further accepted names in Host
+    headers, besides the loopback names. With `beyond_loopback`, other machines can reach the
     viewer, so it needs a token and answers any host.
 
     Raises
@@ -483,7 +483,7 @@ def create_app(
     InputError
         The database, the token or a host name cannot be used.
     ValueError
-        Beyond the loopback without a token.
+        `beyond_loopback` without a token.
     """
     if beyond_loopback and token is None:
         raise ValueError("a viewer that other machines can reach needs an access token")
@@ -510,12 +510,12 @@ KEEP_ALIVE_S, STOP_S = 5, 5
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Listen on an address; port 0 takes any that is free.
+    """Listen on an address; port 0 takes any free port.
 
     Raises
     ------
     InputError
-        `cannot_listen`: no such address of this machine, or the port is taken.
+        `cannot_listen`: this machine lacks the address, or the port is taken.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -539,9 +539,10 @@ def is_loopback(bound: socket.socket) -> bool:
 
 
 def choose_token(given: str | None, file: Path | None, *, needed: bool) -> tuple[str | None, bool]:
-    """Return the access token and whether it is new, so that nobody knows it yet.
+    """Return the access token, and whether it is new and must be shown to the user.
 
-    The token is that of the file, else of the settings, else a new one where it is needed.
+    The token comes from the file, else from the settings. If both are missing and a token is
+    needed, the function makes a token.
 
     Raises
     ------
@@ -573,19 +574,19 @@ def address_of(bound: socket.socket) -> str:
 
 
 def serve(bound: socket.socket, app: Starlette, ready: Callable[[], object]) -> None:
-    """Serve until the process is asked to end; `ready` is called right before."""
+    """Serve until the process receives a signal to end; call `ready` just before serving."""
     import uvicorn
 
     config = uvicorn.Config(
         app,
-        http="h11",  # bounds a head that does not end
+        http="h11",  # h11 bounds the size of a request head
         ws="none",
         lifespan="off",
         interface="asgi3",
         log_level="warning",
         access_log=False,  # requested addresses are untrusted text
         server_header=False,
-        proxy_headers=False,  # who asks is who is connected
+        proxy_headers=False,  # a client could forge the headers of a proxy
         h11_max_incomplete_event_size=MAX_HEAD,
         limit_concurrency=CONNECTIONS,
         timeout_keep_alive=KEEP_ALIVE_S,

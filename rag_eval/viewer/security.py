@@ -1,7 +1,7 @@
 """Access control of the viewer: access token and cookie, page token, and requests of other sites.
 
-`Guard` stands before the application. It also sets the headers of answers and hides the details of
-errors.
+`Guard` handles each request before the application. It also sets the headers of answers and hides
+the details of errors.
 """
 
 import asyncio
@@ -31,21 +31,22 @@ LOG = logging.getLogger("rag_eval.viewer")
 
 LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "[::1]")
 ACCEPTED: Final = r"[A-Za-z0-9_.~-]{20,200}"
-"""An access token stands in an address, and must not be guessed in a year of tries."""
+"""Pattern of an access token: safe in an address, and too long to guess within a year."""
 WRONG_TRIES, WINDOW_S, ADDRESSES = 10, 60.0, 1024
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}|\[[0-9A-Fa-f:.]{2,45}\]")
 
 
 def list_hosts(allowed: Iterable[str], *, beyond_loopback: bool) -> list[str]:
-    """List the names in Host headers that are answered; `*` stands for all.
+    """List the accepted names in Host headers; `*` stands for all names.
 
-    A page of another site may turn its own name to this machine (DNS rebinding). Where other
-    machines reach the viewer, the access token stops such a page: its cookie is bound to our host.
+    A page of another site may point its own host name to this machine (DNS rebinding). If other
+    machines can reach the viewer, the access token stops such a page. The cookie of the token is
+    bound to our host name.
 
     Raises
     ------
     InputError
-        `bad_host`: an allowed name is no host name.
+        `bad_host`: an allowed name is not a host name.
     """
     names = list(allowed)
     wrong = [
@@ -72,10 +73,10 @@ def is_same(left: str, right: str) -> bool:
 
 
 class Access:
-    """The access token, exchanged once for a cookie that holds for this process.
+    """Sign-in: exchanges the access token for a cookie that is valid until this process ends.
 
     `token` matches `ACCEPTED`. `port` names the cookie, because all ports of a machine share
-    cookies. `clock` gives seconds that only rise.
+    cookies. `clock` returns seconds and never goes back.
 
     Raises
     ------
@@ -95,7 +96,7 @@ class Access:
                 )
             )
         self._token, self._clock = token, clock
-        # The cookie does not hold the token: after the next start it opens nothing.
+        # The cookie holds a random value, not the token, so it is invalid after the next start.
         self._session = secrets.token_urlsafe(32)
         self._wrong: OrderedDict[str, tuple[int, float]] = OrderedDict()
         self._lock = threading.Lock()
@@ -106,7 +107,7 @@ class Access:
         return is_same(request.cookies.get(self._cookie_name, ""), self._session)
 
     def judge(self, given: str, address: str) -> Literal["right", "wrong", "wait"]:
-        """Compare a token. After too many wrong ones an address has to wait."""
+        """Compare a token. After ten wrong tokens in a minute, `address` has to wait."""
         with self._lock:
             count, since = self._wrong.get(address, (0, self._clock()))
             if self._clock() - since > WINDOW_S:
@@ -122,7 +123,7 @@ class Access:
         return "wrong"
 
     def sign_in(self, request: Request) -> Response | None:
-        """Answer a request that is not signed in; None where it is."""
+        """Answer a request without sign-in; return None if the request is signed in."""
         token = request.query_params.get("token")
         if request.method != "GET" or request.url.path != "/" or token is None:
             if self.is_signed_in(request):
@@ -142,10 +143,10 @@ class Access:
         )
 
     def _welcome(self) -> Response:
-        """Set the cookie and lead away from the address that holds the token.
+        """Set the cookie and leave the address that holds the token.
 
-        A page of ours leads on. After a link in a chat or a mail, browsers would not send a strict
-        cookie along with a redirect.
+        A page instead of a redirect goes on to `/`. After a link in a chat or a mail, browsers
+        would not send a strict cookie with a redirect.
         """
         response = HTMLResponse(
             '<!DOCTYPE html><html lang="en"><meta charset="utf-8">'
@@ -157,7 +158,7 @@ class Access:
 
 
 def network_of(address: str) -> str:
-    """Name whose tries count together: an IPv4 address, or the /64 of an IPv6 address."""
+    """Return the network whose wrong tries are counted: an IPv4 address, or the /64 of IPv6."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:
@@ -182,9 +183,9 @@ REPORT_POLICY: Final = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "sandbox allow-scripts allow-downloads allow-popups allow-popups-to-escape-sandbox"
 )
-"""For a report, which names its scripts by hash in a policy of its own. Both policies hold.
+"""Content security policy of a report page, besides the policy with script hashes in the page.
 
-In the sandbox its origin is nobody's, so it reads no page and gives no feedback."""
+The sandbox gives the report an opaque origin, so it can read no page and send no feedback."""
 _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -198,14 +199,14 @@ _FOREIGN: Final = "Requests of other sites are not answered."
 def refuse(
     request: Request, status: int, message: str, headers: dict[str, str] | None = None
 ) -> Response:
-    """Answer in a sentence without any text of the request; a POST gets JSON."""
+    """Answer with `message`, which holds no text of the request; a POST gets JSON."""
     if request.method == "POST":
         return JSONResponse({"error": message}, status, headers)
     return PlainTextResponse(f"{message}\n", status, headers)
 
 
 def is_foreign(headers: Headers, method: str) -> bool:
-    """Tell whether a page of another site asks, other than by a link that leads here."""
+    """Tell whether a page of another site sent a request, except by a link to this viewer."""
     if headers.get("sec-fetch-site") in {None, "none", "same-origin"}:
         return False
     is_link = headers.get("sec-fetch-mode") == "navigate"
@@ -213,16 +214,16 @@ def is_foreign(headers: Headers, method: str) -> bool:
 
 
 class Guard:
-    """ASGI middleware around everything: who may ask, the headers of answers, and errors.
+    """ASGI middleware around the application: access control, headers of answers, and errors.
 
-    `access`: The access token; None where none is needed.
+    `access`: The sign-in; None if no access token is needed.
     """
 
     def __init__(self, app: ASGIApp, access: Access | None) -> None:
         self._app, self._access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or hand it on."""
+        """Refuse a request, or pass it to the application."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -270,7 +271,7 @@ def _add_headers(message: Message) -> None:
     headers.setdefault("Content-Security-Policy", CONTENT_SECURITY_POLICY)
     headers.setdefault("Cache-Control", "no-store")
     if headers["Content-Security-Policy"] != REPORT_POLICY:
-        # Browsers refuse to open a page that has this header and a sandbox.
+        # The report is left out, because browsers refuse a page with this header and a sandbox.
         headers["Cross-Origin-Opener-Policy"] = "same-origin"
 
 
@@ -283,7 +284,8 @@ async def read_change(request: Request, page_token: str) -> bytes:
     Raises
     ------
     HTTPException
-        Another site asks, the page is of an earlier start, or the body is too large or too slow.
+        The request is from another site or from a page of an earlier start, or its body is not
+        JSON, too large or too slow.
     """
     headers, host = request.headers, request.headers.get("host", "").lower()
     origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
@@ -297,7 +299,7 @@ async def read_change(request: Request, page_token: str) -> bytes:
         raise HTTPException(415, "The content type must be application/json.")
     too_large = HTTPException(413, f"At most {MAX_BODY} bytes are accepted.")
     declared = headers.get("content-length", "0")
-    if not declared.isdecimal() or int(declared) > MAX_BODY:  # nothing more of it is waited for
+    if not declared.isdecimal() or int(declared) > MAX_BODY:  # refuse before reading the body
         raise too_large
     body = bytearray()
     try:
