@@ -892,8 +892,9 @@ def _answer_line(answer: Answer, outgoing: Outgoing) -> dict[str, object]:
 def answer_files(answered: Answered) -> dict[str, bytes]:
     """Return the files about answers, as name -> content.
 
-    They are answers.jsonl, citations.jsonl (the input of `rag-eval validate`), preflights.jsonl,
-    rejected.jsonl (replies that broke the contract, with the reasons) and events.log.
+    The files are answers.jsonl, citations.jsonl, preflights.jsonl, rejected.jsonl and events.log.
+    `rag-eval validate` reads citations.jsonl. rejected.jsonl has the replies that broke the
+    contract, with the reasons.
     """
     made, answers = answered.answers, answered.answers.read()
     outgoing = {answer.query_id: Outgoing(answer) for answer in answers}

@@ -838,8 +838,8 @@ class _Strategy:
     def _record(self, earned: Standing, about: dict[str, Any], calibrator: str) -> Promotion | None:
         """Record a change of status.
 
-        When another fingerprint had an earned status, first record that it became stale, because
-        the claims of this run did not use it.
+        When the last earned status belongs to another fingerprint, first record the status `stale`.
+        The claims of this run did not use the calibrator of the other fingerprint.
         """
         store = self.night.outcomes.store
         if store is None or self.work.evaluation.partial:

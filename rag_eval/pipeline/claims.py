@@ -232,7 +232,7 @@ class RetrievalSignals(Result):
         return of_strategy(self.traffic, name).reset_index(drop=True)
 
     def unlabelled(self, name: str) -> FloatArray:
-        """Signals of all known queries of a strategy, float64 [n, p], as the base of z-scores."""
+        """Return the signals of all known queries, float64 [n, p], as the base of z-scores."""
         own, traffic = self.signals_of(name).query("not failed"), self.traffic_of(name)
         return np.vstack([part[list(SIGNALS)].to_numpy() for part in (own, traffic)])
 

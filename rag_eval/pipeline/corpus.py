@@ -427,11 +427,11 @@ class GoldFacts:
 class GoldVariants(Result):
     """The gold set over this corpus revision.
 
-    The frames are QUERIES, VARIANTS, QRELS, SPANS of quoted evidence, SPAN_CHUNKS (rows of the
-    admitted chunks that carry the spans) and DECOYS. `answerable_known`, bool [n_queries], marks
-    whether the gold set says if the corpus answers the question. `overrides` maps a query id to the
-    settings of its row that override `answers`. `layout` is the layout of the gold files. `blocked`
-    has the relevant documents with chunks that the poisoning guard removed.
+    The frames are QUERIES, VARIANTS, QRELS, SPANS of quoted evidence, SPAN_CHUNKS and DECOYS.
+    SPAN_CHUNKS has the rows of the admitted chunks that carry the spans. `answerable_known`, bool
+    [n_queries], marks whether the gold set says if the corpus answers the question. `overrides`
+    maps a query id to the settings of its row that override `answers`. `layout` is the layout of
+    the gold files. `blocked` has the relevant documents with chunks that the guard removed.
     """
 
     queries: pd.DataFrame = frame_part()

@@ -162,9 +162,9 @@ def _cut(text: str, start: int, end: int) -> str:
 def _window(edges: IntArray, begin: int, end: int, budget: int) -> tuple[int, int]:
     """Choose the bounds of the window within the budget.
 
-    The window holds as much of begin..end as fits. The rest of the budget goes to the text before
-    and after it, half to each side when both sides are long enough. `edges` are the lengths of all
-    texts from the start to each character.
+    The window holds as much of begin..end as fits. The text before and the text after each get half
+    of the remaining budget. A side that is too short leaves its share to the other side. `edges`
+    are the lengths of the shown text up to each character.
     """
     right = min(end, int(np.searchsorted(edges, edges[begin] + budget, "right")) - 1)
     spare = budget - (edges[right] - edges[begin])
@@ -256,8 +256,9 @@ class Rows:
     units
         Units of `ranks` by number: doc_id, section_id, start, end, title, text, shown, trust,
         verdict, reasons, and priority. The chunks of the corpus come first. `shown` is the text
-        that the source returned when it differs from `text`. `priority` is the best rank from 0
-        under an original wording and the lowest seed; other ranks count 10 more.
+        that the source returned when that text differs from `text`. `priority` is the best rank
+        from 0 under an original wording and the lowest seed. Ranks of other retrievals count 10
+        more.
     """
 
     wordings: pd.DataFrame
@@ -567,9 +568,9 @@ class Retrieval(TypedDict):
     """A retrieval of a question.
 
     `s` and `w` are the places of strategy and wording. `c` holds the numbers of the units, best
-    first, `x` their scores, and `h` the places of relevant units in `c`. `first` is the rank of the
-    first relevant item, and `value` the recall at 10. `miss` holds the miss rate, its interval, the
-    place of its status, and the calibrator.
+    first. `x` holds the scores of the units, and `h` the places of relevant units in `c`. `first`
+    is the rank of the first relevant item, and `value` the recall at 10. `miss` holds the miss
+    rate, its interval, the place of its status, and the calibrator.
     """
 
     s: int

@@ -157,7 +157,7 @@ class Scores:
         return np.isnan(means[:, 0])
 
     def limited(self, ran: BoolArray, unmeasured: Iterable[Level]) -> "Scores":
-        """Remove scores without meaning.
+        """Set scores without meaning to NaN.
 
         These are the scores of wordings outside `ran`, bool [n_variants], and of unmeasured levels.
         """
@@ -227,7 +227,7 @@ COMPARED = ("R@10", "RR", "nDCG@10")
 
 
 def number(value: float) -> float | None:
-    """Make a figure fit for JSON.
+    """Convert a figure to a number for JSON.
 
     NaN and infinity become null. Other figures keep twelve significant digits, so that equal inputs
     give equal bytes.
@@ -291,7 +291,7 @@ class ScoredRuns:
 
     @functools.cached_property
     def gold(self) -> GoldArrays:
-        """The gold over the chunks. Queries, variants and groups apply to every strategy."""
+        """Gold arrays over the chunks. Queries, variants and groups apply to every strategy."""
         return GoldArrays(self.gold_variants, self.chunks)
 
     @functools.cached_property

@@ -474,8 +474,8 @@ def _misses(
 ) -> tuple[list[Misses], npt.NDArray[np.bool_]]:
     """Collect misses and predictions of the questions that were judged for every strategy.
 
-    They belong to the original wording under the first seed. The outcomes are those that the
-    calibrator was fitted to, with corrections, because predictions must match their training data.
+    The questions have their original wording and the first seed. The outcomes are those of the
+    calibrator's fit, with corrections, because predictions must match their training data.
 
     Returns
     -------
@@ -763,7 +763,7 @@ class _Lines:
             yield line
 
     def _gaps(self) -> dict[tuple[int, int], list[Record]] | None:
-        """Semantic gaps of every (variant, seed); None without useful words in the corpus."""
+        """Collect the semantic gaps of every (variant, seed); None when gaps were not computed."""
         if not self.signals.about[self.name].has_gaps:
             return None
         found: dict[tuple[int, int], list[Record]] = {}
@@ -773,7 +773,7 @@ class _Lines:
         return found
 
     def _documents(self) -> dict[tuple[int, int], list[Record]]:
-        """Top K of every (variant, seed), best first."""
+        """Collect the first K results of every (variant, seed), best first."""
         frame, units = self.runs.runs[self.name].run, self.runs.units(self.name)
         own = self.runs.spec(self.name).own_units
         ids = units["unit_id" if own else "chunk_id"]
@@ -793,7 +793,7 @@ class _Lines:
         return found
 
     def _expansions(self) -> dict[int, list[Record]]:
-        """Steps of an iterative strategy by variant."""
+        """Collect the expansions of an iterative strategy by variant; empty for other kinds."""
         frame, found = self.runs.runs[self.name].expansions, dict[int, list[Record]]()
         for row in [] if frame is None else frame.to_dict("records"):
             line = {
@@ -811,7 +811,7 @@ EXPANSION: Final = ("original", "expanded", "strategy", "result_count", "found_u
 
 
 def _describe_claim(row: Mapping[Any, Any], miss: MissRate) -> Record:
-    """Write a claim. Null values have a reason."""
+    """Describe a claim in JSON values, with a reason for each null."""
     columns = {"value": "miss_rate", **{n: n for n in ("ci_low", "ci_high", "heuristic_v0")}}
     found: Record = {name: number(row[column]) for name, column in columns.items()}
     why = "the retrieval failed" if found["value"] is None else NO_INTERVAL

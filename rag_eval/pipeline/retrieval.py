@@ -1104,13 +1104,13 @@ class IterativeFacts:
 class RunFacts:
     """Facts for the report on a strategy's run.
 
-    Without randomness the run has one seed. The counts are of retrievals: all, without a result,
-    failed; `n_dropped` counts the chunks that the guard removed. `rerank_model` is the embedding of
-    an MMR step. `query_tokens` is the mean length of a wording.
+    Without randomness the run has one seed. The counts are of all retrievals, of retrievals without
+    a result, and of failed retrievals. `n_dropped` counts the chunks that the guard removed.
+    `rerank_model` is the embedding of an MMR step. `query_tokens` is the mean length of a wording.
 
     Only an iterative strategy has `steered_by` (a calibrator's id) and `iterative`. Only an
-    external strategy has failures by code, levels that cannot be judged with their reason, notes
-    and the statements of its source.
+    external strategy has failures by code, notes and statements of its source. Only an external
+    strategy may have levels that cannot be judged, with the reason.
     """
 
     index_hash: str
@@ -1149,8 +1149,8 @@ class StrategyRun(Result):
     `run` is a RUN frame; `chunk` is a row of the admitted chunks, or of `units`. `failed` has the
     variant and seed of the retrievals that ended in an error. Only an external strategy has `units`
     (UNITS) and `not_run`, the variants outside its run. Only an iterative strategy has `expansions`
-    (EXPANSIONS_FRAME) and `rounds`, the rows of the merged rankings, int [n_rounds, n_variants,
-    depth], -1 padded.
+    (EXPANSIONS_FRAME) and `rounds`. `rounds`, int [n_rounds, n_variants, depth], has the rows of
+    the merged rankings, -1 padded.
     """
 
     run: pd.DataFrame = frame_part()
@@ -1168,7 +1168,7 @@ class StrategyRun(Result):
         return self.about.source is not None
 
     def rows(self, n_variants: int, depth: int) -> dict[int, IntArray]:
-        """Rows of chunks or units by seed, int64 [n_variants, depth], -1 padded."""
+        """Return rows of chunks or units by seed, int64 [n_variants, depth], -1 padded."""
         frame, result = self.run, {}
         for seed in sorted(self.about.seeds):
             part = frame[frame["seed"] == seed]
@@ -1209,8 +1209,8 @@ def identify_run(
 ) -> object:
     """Identify the causes of a run besides its inputs.
 
-    Returns the index hash, which covers the calibrator that steers rounds, and the embedding model
-    or the version of a service. AGAIN for a source that states no version.
+    Returns the index hash with the embedding model, or with the version of an outside service. The
+    index hash covers the calibrator that steers rounds. A service without a version gives AGAIN.
     """
     spec = own_strategy(work)
     identity = identity_of(work.evaluation, admitted_chunks, spec)

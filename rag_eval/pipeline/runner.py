@@ -197,7 +197,7 @@ R = TypeVar("R", bound=Result)
 
 @dataclasses.dataclass
 class Work:
-    """The surroundings of a stage function besides its inputs.
+    """The evaluation around a stage function, which the function gets besides its inputs.
 
     `strategy` is empty for a stage without a result per strategy. `made_from` lists the artifacts
     behind the result, as (kind, key).
@@ -230,7 +230,7 @@ class Work:
         return self.evaluation.progress
 
     def keep(self, kind: str, identity: object, make: Callable[[], Parts]) -> Artifact:
-        """Return a separately stored part of the work, or make and store it.
+        """Return a stored part of the work under a key of its own, or make and store the part.
 
         Parameters
         ----------
@@ -271,25 +271,26 @@ class Stage:
     result
         Type of the result.
     inputs
-        Stages that it reads, by the names of the arguments. The plural of a stage with one result
-        per strategy gives a mapping from strategies to results. A stage outside the
-        configuration gives None.
+        Names of the stages whose results the stage reads, equal to the names of the arguments. The
+        plural of a stage with one result per strategy gives a mapping from strategies to results.
+        A stage outside the configuration gives None.
     stores
-        Other stores that it reads or writes. They are shown, and `outside` identifies them.
+        Other stores that the stage reads or writes. The graph shows the stores, and `outside`
+        identifies the contents that change the result.
     reads
-        Configuration that it reads: dotted names, `settings.` and a name, or `strategy` for the
-        entry of its strategy.
+        Configuration that the stage reads. An entry is a dotted name of the gold set's
+        configuration, `settings.` and a name, or `strategy` for the entry of its strategy.
     outside
         `outside(work, **inputs)` identifies all other causes of the result, such as files or
         stores, as JSON. AGAIN makes every run repeat the stage.
     after
-        Stages that must finish before, although it does not read their results.
+        Stages that must finish before this stage, although the stage does not read their results.
     each_strategy
         Whether each configured strategy has a result of its own.
     live
-        Whether every run repeats it, because it writes to a store or a folder.
+        Whether every run repeats the stage, because it writes to a store or a folder.
     configured
-        Whether a configuration needs it.
+        `configured(config)` says whether a configuration needs the stage.
     chosen, plugins
         Modules inside and outside the package that the configuration chooses. Both are part of
         the version.

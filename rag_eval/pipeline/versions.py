@@ -1,9 +1,9 @@
 """Versions of stages: a digest of everything that decides what a stage computes.
 
 After a change of code, no old result is reused. A version covers the definitions that a stage
-function reaches by name inside the package, and the data files and libraries that these name.
-It also covers plug-ins. Comments, docstrings and positions do not count. Modules that only a
-configuration chooses (strategy kinds, corpus loaders) count when the stage names them.
+function reaches by name inside the package. It also covers plug-ins, and the data files and
+libraries that these definitions name. Comments, docstrings and positions do not count. Modules that
+only a configuration chooses (strategy kinds, corpus loaders) count when the stage names them.
 """
 
 import ast
