@@ -1,7 +1,8 @@
 """Fit the weights of the addressing check and write rag_eval/trust/addressing.json.
 
-The data of the fit are attacks and harmless look-alikes that were written for this project
-(`addressing_attacks.jsonl`, `addressing_lookalikes.jsonl`), and variants of the attacks. Clean data
+The data of the fit are attacks, variants of the attacks, and harmless look-alikes. Attacks and
+look-alikes were written for this project (`addressing_attacks.jsonl`,
+`addressing_lookalikes.jsonl`). Clean data
 are the sentences of public documents and installed packages that the check would look at. The fit
 never reads BIPIA, the paragraphs of XQuAD, SciFact, the documentation of pandas and this project's
 gold sets.

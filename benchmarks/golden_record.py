@@ -11,8 +11,8 @@ if they differ by at most 1e-9 (absolute, or relative to the larger number).
 `against` records a commit and this checkout with one interpreter, then compares the records.
 
 Only the command line, the files it writes and `rag_eval.definitions` are used, so modules inside
-the package can move. An allow file has lines `allow PATTERN  # reason` (see fnmatch) and
-`rename OLD NEW  # reason` (`re.sub` on each path of the old record).
+the package can move. An allow file has lines `allow PATTERN  # reason` (see fnmatch). It
+also has lines `rename OLD NEW  # reason` (`re.sub` on each path of the old record).
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Compare iterative retrieval with its base: recovered misses and lost hits of each strategy.
 
-The data are SciFact (all judged questions, documents, recall@10) with bm25, MiniLM vectors and
-their hybrid, and pandas_api with the strategies of its gold set (all wordings of answerable
-questions). Each case runs with three miss rates: `heuristic_v0` on all retrieved scores,
+SciFact (all judged questions, documents, recall@10) is retrieved by bm25, MiniLM vectors and their
+hybrid. pandas_api (all wordings of answerable questions) is retrieved by the strategies of its gold
+set. Each case runs with three miss rates: `heuristic_v0` on all retrieved scores,
 `heuristic_v0` on the first ten, and a calibrated miss rate. The calibrated miss rate is a ridge
 logistic regression on the signals, out of fold, with folds by group.
 

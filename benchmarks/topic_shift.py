@@ -1,7 +1,8 @@
 """Measure the topic-shift check: the BIPIA attacks it finds, and its findings in clean corpora.
 
-Each attack stands on a line of its own at the start, in the middle or at the end of a document of
-XQuAD or of the documentation of pandas, in a small and in a large share of the documents at a time.
+Each attack is a line of its own at the start, in the middle or at the end of a document. The
+documents are those of XQuAD and the documentation of pandas. A batch poisons a small or a large
+share of the documents.
 Nothing was fitted on BIPIA, on pandas or on the paragraphs of XQuAD. An attack is found when a
 finding inside_document touches it.
 """

@@ -468,7 +468,7 @@ def whole_report(report: Mapping[str, Any], path: Path) -> None:
 
 
 def read_report(path: Path) -> dict[str, Any]:
-    """Read a report and make sure that it is whole.
+    """Read a report, and check that the report is complete and unchanged.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """all-MiniLM-L6-v2 through onnxruntime, from the model file that Chroma uses.
 
 The vectors equal those of Chroma's own function: mean pooling over the attention mask, unit norm,
-at most 256 tokens. This module is several times faster, because it sorts texts by length, pads a
-batch only to its longest text, and gives each core a batch of its own.
+at most 256 tokens. This module is several times faster for three reasons. Texts are sorted by
+length. A batch is padded only to its longest text. Each core works on a batch of its own.
 """
 
 import os

@@ -228,7 +228,7 @@ def failed_note(failed: int) -> str:
 # ---- A reply -> items, or the code of a failure.
 
 _UNSAFE = frozenset({"Cc", "Cs", "Zl", "Zp"})
-"""Categories of characters that could forge a line of a log."""
+"""Unicode categories of characters that could forge a line of a log."""
 _LARGEST = 2**53
 
 

@@ -114,7 +114,7 @@ def measures(page: Page) -> Panel:
 def recall_sheet(about: Cursor, level: str) -> str:
     """Draw R@k with its 95 % interval, a row for each strategy and k, as one SVG file.
 
-    `about` is what the stage of ranking measures stores.
+    `about` is the stored result of the stage of ranking measures.
     """
     rows = [
         Row(f"{entry['name'].value} {record['label'].value}", record, series_colour(at))
@@ -350,7 +350,7 @@ def flip_chart(name: str, matrix: Cursor, fill: str) -> Chart | None:
 def flip_sheet(about: Cursor) -> str | None:
     """Draw the flip matrices of all strategies as one SVG file; None if no matrix can be drawn.
 
-    `about` is what the stage of stability measures stores.
+    `about` is the stored result of the stage of stability measures.
     """
     drawn = [
         (chart, name)
