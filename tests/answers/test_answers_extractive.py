@@ -47,7 +47,7 @@ def test_answer_comes_first_and_the_signal_tells_passages_apart():
     right, wrong = Extractive().answer([CAPITAL] * 2, [[FRANCE], dogs])
     assert texts([FRANCE], right)[0] == "Paris is the capital of France."
     assert right.answered
-    # no word of the question is in the evidence
+    # The evidence has no word of the question.
     assert (wrong.answered, wrong.signal, wrong.sentences) == (False, 0, ())
 
 
@@ -160,7 +160,7 @@ batches = st.lists(st.tuples(question, ranked), min_size=1, max_size=4)
 
 
 def letters(batch):
-    """A deterministic embedder whose vectors do not depend on the batch."""
+    """Return unit vectors of shape (n, 6); a text's vector does not depend on its batch."""
     counts = np.array([[text.count(letter) + 0.5 for letter in "aeionr"] for text in batch])
     counts = counts.reshape(len(batch), 6)
     return (counts / np.linalg.norm(counts, axis=1, keepdims=True)).astype(np.float32)

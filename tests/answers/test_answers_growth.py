@@ -1,4 +1,4 @@
-"""Reading an answer or a reply takes time in proportion to its length, also for hostile text.
+"""The time to read an answer or a reply is proportional to the length, also for hostile text.
 
 The tests compare growth, not speed: four times the text must take less than sixteen times as long.
 """
@@ -20,7 +20,7 @@ from rag_eval.core.config import Answers
 from rag_eval.measures import groundedness
 
 FLOOR = 0.2
-"""Seconds of processor time below which a growth is noise."""
+"""Seconds of processor time; growth below them is noise."""
 MOST_GROWTH = 10
 
 SETTINGS = [
@@ -79,7 +79,7 @@ def _taken(read, text: str) -> float:
 
 
 def _grows(read, length: int, before: str, piece: str, after: str) -> bool:
-    """Return whether the time grows faster than the text; measure a bad result again."""
+    """Return whether three measurements in a row show a time that grows faster than the text."""
     whole, quarter = (
         before + piece * (size // len(piece)) + after for size in (length, length // 4)
     )

@@ -1,4 +1,4 @@
-"""Evidence preflights: their findings, their records and their failures."""
+"""Evidence preflights have findings and records, and their failures are handled."""
 
 import itertools
 import json

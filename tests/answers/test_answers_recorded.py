@@ -1,4 +1,4 @@
-"""Recorded outputs become answers with evidence, citations and outcomes, also from [n] markers."""
+"""Recorded outputs become answers with evidence, outcomes and citations, also from [n] markers."""
 
 import json
 import re
@@ -180,7 +180,8 @@ def test_ids_of_the_corpus_get_its_payload(tmp_path):
 def test_citations_of_real_systems(shared_data, tmp_path):
     """The recorded answers of six systems in ExpertQA carry [n] citations.
 
-    Every bracketed number is read. A number is out of range only where its attribution is missing.
+    Every number in brackets is read. A number is out of range only if the answer lacks its
+    attribution.
     """
     samples = {}
     for name in ("rand_test.jsonl", "rand_val.jsonl"):

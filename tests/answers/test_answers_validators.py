@@ -1,4 +1,4 @@
-"""Domain validators: our own, their entry points, options and failures, and a foreign package."""
+"""Domain validators of ours and of a foreign package: entry points, options and failures."""
 
 import json
 import os

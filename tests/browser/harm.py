@@ -104,8 +104,8 @@ def overflow(page: Any) -> list[str]:
 def accessibility(seen: Any, axe: str, within: str = "html") -> list[str]:
     """List the serious and critical findings of axe-core: one line per rule, with the first places.
 
-    The test evaluates the engine in the page, where the page's policy does not reach it. The page
-    is opened `unguarded` because the engine loads further parts itself.
+    The test evaluates the engine, and the page's policy does not apply there. Open the page
+    `unguarded`, because the engine loads further parts itself.
     """
     seen.page.evaluate(axe)
     found = seen.page.evaluate(
@@ -122,7 +122,7 @@ def accessibility(seen: Any, axe: str, within: str = "html") -> list[str]:
 
 
 def plain(text: str) -> str:
-    """Even out white space and write a question mark for every escaped invisible character."""
+    """Return text with single blanks and a question mark for each escaped invisible character."""
     return " ".join(
         re.sub(
             r"\[U\+[0-9A-F]{4,6}\]|\\u[0-9a-f]{4}|\\U[0-9a-f]{8}|\\x[0-9a-f]{2}", "?", text

@@ -174,7 +174,7 @@ answers: {mode: recorded, recorded: outputs.jsonl, strategy: mine}
 
 
 def subject(number: int) -> str:
-    """Three made-up words that only this topic has."""
+    """Return three made-up words that only this topic has."""
     n = len(_SYLLABLES)
     places = (number % n, number // n % n, (7 * number + 3) % n)
     first, second, third = (_SYLLABLES[place] for place in places)

@@ -72,7 +72,7 @@ class Viewer:
         self.address = found[0]
 
     def run(self) -> str:
-        """Address of the newest run."""
+        """Return the address of the newest run."""
         return f"{self.address}runs/{self.evaluated.report['run_id']}/"
 
     def outcomes(self, *, everything: bool = False) -> list[dict[str, Any]]:

@@ -526,7 +526,7 @@ def test_a_browser_without_unpacking_is_told(pandas_api, visit):
 
 
 def test_what_is_shown_of_a_source_is_bounded(evaluated):
-    """No source text in the page exceeds 200 characters; an escaped character counts as one."""
+    """No source text in the page exceeds 200 characters. An escaped character counts as 1."""
     parts = evaluated.explorer
     chunks = [part["text"] for name, part in parts.items() if name.startswith("chunks-")]
     texts = [text for part in chunks for text in part if text is not None]
@@ -547,9 +547,9 @@ def test_what_makes_the_previous_run_another_thing_is_said_beside_the_counts(eva
 
 
 def test_a_rank_that_counts_otherwise_than_the_list_says_so(pandas_api, opened):
-    """The rank of the first gold counts documents, while the list below holds passages.
+    """The first gold's rank counts documents, but the places of the list count passages.
 
-    Several passages of one document take several places.
+    Several passages of one document take several places of the list.
     """
     questions, strategies = pandas_api.questions, pandas_api.explorer["summary"]["strategies"]
 

@@ -35,7 +35,7 @@ def configure(project, gates):
 
 @pytest.fixture
 def failed(project, shared_runs):
-    """The project after one run whose required gate failed."""
+    """Return a project after one run whose required gate failed."""
     asked = "{required: [acceptance], advisory: [trust, stability], min_queries: 2}"
     floors = "{mrr: '>= 0.99', recall_at_5: '>= 0.01'}"
     configure(project, f"gates: {asked}\nacceptance: {floors}")

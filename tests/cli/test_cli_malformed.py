@@ -210,7 +210,7 @@ def is_whole(folder: Path) -> bool:
 
 
 def find_raw(text: str) -> set[str]:
-    """Find the characters of an output that a terminal would act on."""
+    """Find the characters of an output that would control a terminal."""
     bidi = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
     return {
         char

@@ -1,4 +1,4 @@
-"""The bundled small gold set, copied so that a test may change it, and the job over it."""
+"""Copy of the bundled smoke gold set, which a test may change, and the job over the copy."""
 
 import json
 import shutil

@@ -1,4 +1,7 @@
-"""The Dagster job equals `rag-eval run`: checks stop it, and gates fail it only at its end."""
+"""The Dagster job equals `rag-eval run`.
+
+A failed check stops the job. A failed gate fails the job only at the end.
+"""
 
 import json
 from pathlib import Path

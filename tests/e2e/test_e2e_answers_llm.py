@@ -115,7 +115,7 @@ def sound(project):
     n_citations = sum(len(row["citations"]) for row in found)
     assert report["citations"]["n_citations"] == n_citations
     assert len(project.lines("citations.jsonl")) == n_citations
-    for row in found:  # an answer keeps the contract: it has text and valid citations
+    for row in found:  # The contract gives every answer text and valid citations.
         if row["outcome"] == "answered":
             assert row["text"]
             assert row["codes"] == []

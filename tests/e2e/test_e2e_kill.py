@@ -1,4 +1,4 @@
-"""Killed at any moment, the next run ends with the report of an undisturbed one.
+"""After a kill at any moment, the next run ends with the report of an undisturbed run.
 
 The moments cover a whole process from its start to its exit. The process imports, takes the home,
 reads, indexes, retrieves, measures, and writes reports, MLflow and lineage. A process that ended

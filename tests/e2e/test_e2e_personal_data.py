@@ -170,7 +170,7 @@ def check_nothing_leaves(places):
 
 
 def check_files(project, reports):
-    """A shortened text is marked, keeps its schema and offsets, and still validates."""
+    """Check that shortened texts are marked, keep schema and offsets, and still validate."""
     import jsonschema
 
     answers = lines(reports / "answers.jsonl")
@@ -215,7 +215,7 @@ def test_a_retriever_that_masks_nothing_leaks_nothing(project, personal):
     assert {cited["source_url"] for row in answers for cited in row["citations"]} & {
         mask_shown_address(address(n)) for n in range(N_EACH)
     }
-    assert "https://example.org/" in printed  # the link stands beside the shown text
+    assert "https://example.org/" in printed  # the output shows the link
     units = [text for name, text in outputs(*project.home.glob("artifacts/run/*/units.parquet"))]
     assert units
     assert leaked(("units", text) for text in units) == set()

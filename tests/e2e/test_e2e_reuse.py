@@ -58,7 +58,10 @@ def run(project: Project) -> Outcome:
 
 
 def stamps(home: Path) -> dict[str, tuple[int, int]]:
-    """Return the inode and time of every stored file, which change with a new write."""
+    """Return path -> (inode, modification time in ns) of every stored file.
+
+    A new write changes both numbers.
+    """
     return {
         str(path.relative_to(home)): (path.stat().st_ino, path.stat().st_mtime_ns)
         for part in ("artifacts", "embeddings")

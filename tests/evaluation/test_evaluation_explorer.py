@@ -118,7 +118,7 @@ def relevant_places(runs, name, row, seed):
 
 
 def check_against_measures(evaluation, found):
-    """Recompute values, first ranks, hits and counts of each run from its per-query frame."""
+    """Check each run's values, first ranks, hits and counts against the per-query frame."""
     runs, get = open_runs(evaluation), evaluation.runner.get
     keys = ["strategy", "query_id", "paraphrase_id", "seed"]
     frame = get(RankingMeasures).per_query

@@ -1,4 +1,4 @@
-"""The page is a step of its own: a second write gives the same page.
+"""A separate step writes the page, and a second write gives the same page.
 
 No page of an earlier run stays beside a report without a page.
 """
