@@ -111,8 +111,8 @@ class PatternTimeoutError(Exception):
 class TimedPattern:
     """A pattern in the syntax of the `regex` package, with a time limit for its searches.
 
-    Raises ValueError for a pattern that does not compile, or whose repeats multiply to over
-    100,000, because compiling it would take seconds.
+    Raises ValueError for a pattern that does not compile. Also raises ValueError if the repeats of
+    the pattern multiply to over 100,000, because compiling the pattern would take seconds.
     """
 
     def __init__(self, pattern: str) -> None:

@@ -205,7 +205,7 @@ _DECODER = json.JSONDecoder(
 
 
 def _decode(text: str) -> Any:
-    """Return the one JSON value of a reply that begins with it, or with a fence around it."""
+    """Return the JSON value at the beginning of a reply, with or without a code fence."""
     fence = _FENCE.match(text)
     try:
         value, end = _DECODER.raw_decode(text, fence.end() if fence else 0)

@@ -384,7 +384,7 @@ def check_patterns(questions: Iterable[Question]) -> None:
 
 
 def asks_for_ranking(step: Preflight) -> bool:
-    """Tell whether a larger top_k can change what a step finds."""
+    """Tell whether a larger top_k can change the findings of a step."""
     return isinstance(step, Retrieve) or (isinstance(step, Section) and not step.sections)
 
 
@@ -417,7 +417,7 @@ class Preflights:
     def gather(
         self, questions: Sequence[Question], logs: Sequence[Events], raised: int = 0
     ) -> list[Gathered]:
-        """Run the steps of all questions, whose patterns must compile (`check_patterns`).
+        """Run the steps of all questions; call `check_patterns` before.
 
         `logs` takes the events of each question. `raised` is the top_k of an adaptive rerun. A
         larger top_k of a step overrides `raised`.

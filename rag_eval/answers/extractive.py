@@ -427,8 +427,8 @@ def _local_coverage(in_unit: Any, pool: Pool) -> FloatArray:
 def dense(pool: Pool, embed: Embed) -> FloatArray:
     """Measure nearness of vectors, [n_candidates, len(DENSE)]; one call embeds each text once.
 
-    The features are the cosines of the question with the unit, with the mean vector of the unit and
-    its neighbours, and with the mean vector of all units of the passage.
+    The features are cosines of the question with three vectors: the unit, the mean of the unit and
+    its neighbours, and the mean of all units of the passage.
     """
     texts = [text[:LONGEST_EMBEDDED] for text in [*pool.questions, *pool.unit_texts]]
     vectors = np.asarray(embed(texts), dtype=np.float32)

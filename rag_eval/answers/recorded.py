@@ -316,8 +316,9 @@ class RecordedAnswers:
     def answer(self, output: RecordedOutput) -> tuple[Answer, dict[int, Mapping[str, Any]]]:
         """Make the answer of one output, and the payloads that the system stated, by citation.
 
-        Outcomes: `failed` with `no_answer` for null and `empty_answer` without text; `not_found`
-        and `insufficient_evidence` by the verdict or an abstaining text; else `answered`.
+        Null gives `failed` (code `no_answer`). A verdict, or else an abstaining text, gives
+        `not_found` or `insufficient_evidence`. An empty text without a verdict gives `failed` (code
+        `empty_answer`). Any other text gives `answered`.
         """
         contexts = output.contexts
         shown = _Shown(contexts, self.evidence(contexts))
@@ -435,8 +436,8 @@ class RecordedAnswers:
                 for place, own in zip(places, offsets, strict=True)
                 if own.start < end and start < own.end
             ]
-            # ignore offsets outside a named passage, because they count in the system's document,
-            # and the passage may be any part of that document
+            # ignore offsets outside a named passage, because they count in the system's document
+            # and not in the passage
             if not touched and places and by_snippet:
                 start = end = -1
             else:

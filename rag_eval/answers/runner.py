@@ -176,13 +176,13 @@ class Tools:
     Parameters
     ----------
     retrieve
-        The ranking of the strategy whose evidence is used.
+        Retrieval of the strategy that gives the evidence.
     withheld
         Chunks that grep and section must not return.
     extract, chat, recorded
         Inputs of the modes deterministic, llm and recorded; None if no question uses the mode.
     concurrency
-        Questions that the model is asked at a time.
+        Number of questions that are sent to the model at a time.
     """
 
     library: Library
@@ -585,7 +585,7 @@ def answer_questions(
     tools: Tools,
     on_end: Callable[[], None] = lambda: None,
 ) -> AnswerRun:
-    """Answer all questions; each ends with an outcome, and no question's failure stops another.
+    """Answer all questions; a question that fails does not stop the other questions.
 
     The result does not depend on the order in which a model answers. `on_end` is called at the end
     of each question.
@@ -593,8 +593,8 @@ def answer_questions(
     Raises
     ------
     InputError
-        A validator, its options, a pattern or a mode cannot be used; or `empty_evidence`, where
-        strict_fail_on_empty_evidence is on and a question has no evidence.
+        A validator, its options, a pattern or a mode cannot be used. With
+        strict_fail_on_empty_evidence, `empty_evidence` if a question has no evidence.
     """
     _check_tools(questions, tools)
     check_patterns(questions)

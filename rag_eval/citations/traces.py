@@ -1,8 +1,8 @@
 """Traces: for each question and answer segment, the citations, the index and the ranks.
 
 A trace is a log line and a row of `rag_traces`. A missing value or empty text is `-` in a line and
-null in a row. A line writes all but plain characters in JSON quotes with escapes, so that no value
-breaks a line, forges another line or reorders what a person sees.
+null in a row. A line writes values with special characters as JSON strings with escapes. So no
+value can break a line, forge another line or reorder the visible text.
 """
 
 import dataclasses

@@ -60,7 +60,7 @@ def _plain_text(inline: str) -> str:
 
 
 def headings(text: str, start: int = 0) -> list[Heading]:
-    """Return the headings of a document, without those in fences, quotes, lists or HTML."""
+    """Return the headings of a document, except headings in fences, quotes, lists or HTML."""
     starts = _line_starts(text, start)
     tokens = _parser(inline=False).parse(text[start:])
     return [
@@ -334,11 +334,11 @@ def _is_abbreviation(before: str, following: str) -> bool:
 
 
 def borders(text: str, start: int = 0, end: int | None = None) -> list[int]:
-    """Return the offsets inside text[start:end] where a sentence begins, without the first one.
+    """Return the offsets in text[start:end] where a sentence begins, except the first sentence.
 
-    A sentence ends at `.`, `!`, `?` or `…` (with closing quotes and brackets) before white space,
-    unless the dot belongs to an abbreviation or an initial or a lower-case letter follows; and at a
-    blank line.
+    A sentence ends at a blank line. A sentence also ends at `.`, `!`, `?` or `…` (with closing
+    quotes and brackets) before white space. A dot of an abbreviation or an initial ends no
+    sentence. A mark before a lower-case letter ends no sentence.
     """
     end = len(text) if end is None else end
     found = []

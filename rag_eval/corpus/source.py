@@ -154,7 +154,7 @@ def author_hash(author: str) -> str:
 
 
 def one_line(author: str) -> str:
-    """Write a name on one line; control characters become spaces, invisible ones are left out."""
+    """Write a name on one line: control characters become spaces, invisible characters go."""
     kinds = {character: unicodedata.category(character) for character in set(author)}
     spaced = (
         " " if kinds[character] in {"Cc", "Zl", "Zp"} else character
@@ -200,8 +200,8 @@ def _day_of_text(text: str) -> str:
 def day_of(value: object) -> str:
     """Return the UTC day of a date or time as `YYYY-MM-DD`; empty for a value without a day.
 
-    A value is an ISO 8601 date or time in text, a date or time as YAML, TOML and Arrow give them,
-    or seconds since 1970. A whole number is a day if its eight digits spell a day, because YAML
+    A value is an ISO 8601 text, a date or time object (from YAML, TOML or Arrow), or seconds since
+    1970. A whole number is a day if its eight digits spell a day, because YAML
     reads `20240131` as a number. A whole number up to 9999 is a year, which has no day.
 
     Examples

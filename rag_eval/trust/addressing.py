@@ -144,7 +144,7 @@ _SHOWN = 4
 
 
 class AddressingWeights(NamedTuple):
-    """Logistic regression whose score is the bias and the weights of a sentence's features."""
+    """Logistic regression: the score is the bias plus the weights of a sentence's features."""
 
     weights: dict[str, float]
     known: frozenset[str]

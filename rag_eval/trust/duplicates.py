@@ -40,9 +40,10 @@ def _draw_factors(seed: int, shape: tuple[int, ...]) -> _Hashes:
 def _count_near_duplicates(streams: Streams, sources: IntArray) -> IntArray:
     """Count the documents in the group of each document [n], itself included.
 
-    A group is a chain of pairs of one source whose sets of shingles have a Jaccard resemblance of
-    `NEAR_DUPLICATE` or more (Broder 1997, On the resemblance and containment of documents). Time
-    is linear: each member of a bucket is compared with the first and the previous member.
+    Chains of near copies in one source form a group. The sets of shingles of near copies have a
+    Jaccard resemblance of `NEAR_DUPLICATE` or more (Broder 1997, On the resemblance and containment
+    of documents). Time is linear, because each member of a bucket is compared with the first and
+    the previous member only.
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components

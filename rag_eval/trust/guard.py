@@ -152,7 +152,7 @@ def allowed_chunks(folder: Path) -> dict[str, Decision]:
 def still_meant(
     allowed: Mapping[str, Decision], source_hashes: Mapping[str, str]
 ) -> tuple[dict[str, str], list[str]]:
-    """Separate decisions about the present bytes of documents from void ones.
+    """Separate decisions about the present bytes of documents from void decisions.
 
     `source_hashes` is doc_id -> SHA-256 of the present bytes. Returns chunk_id -> who allows it,
     and the sorted chunk_ids whose decision is void. A decision is void after any change of the

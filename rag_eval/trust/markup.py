@@ -130,7 +130,7 @@ _HTML_PAGE = re.compile(
 def _find_inline_code(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
     r"""Yield the code spans of a paragraph, and each `<` after a backslash.
 
-    Of code, tags and autolinks, the one that begins first wins, as in CommonMark.
+    If code, tags and autolinks overlap, the first to begin wins, as in CommonMark.
     """
     reader = _Reader(text, end)
     ticks: dict[int, list[int]] = {}

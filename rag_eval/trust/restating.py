@@ -1,7 +1,7 @@
 """Find passages that restate a query in order to be retrieved; the check `restates_query`.
 
-A restatement has the exact words of the query in order (four words or more), or is a window of
-terms like the query (five terms or more). Such a window meets four conditions:
+A restatement has the exact words of the query in order, four words or more. A window of five terms
+or more is also a restatement if the window meets four conditions:
 
 - Its terms have a Jaccard resemblance of 0.8 or more with the terms of the query.
 - It has the question word of the query.

@@ -24,8 +24,8 @@ _MAX_MEM = 32 << 20
 _WINDOW, _OVERLAP, _PER_WINDOW = 1 << 16, 1 << 12, 100
 """A rule reports at most _PER_WINDOW places in each _WINDOW bytes.
 
-The last place reaches past the window's end, so that no match is lost. This bounds the cost of
-patterns whose matches look far ahead."""
+The last place reaches past the window's end, so that no match is lost. The limit bounds the cost of
+patterns that look far ahead."""
 
 # ---- Patterns
 

@@ -332,9 +332,12 @@ def asks(words: Sequence[str], text: str) -> Asking:
 def place(text: str, start: int, end: int) -> Place:
     r"""Describe the surroundings of text[start:end].
 
-    A heading is one of these: a line with `#` or an underline and at most three other words; a
-    separate line with no word after; text alone between the tags or stars of a heading; text after
-    a label (`Q:`, `Question 3.`).
+    A heading is one of these:
+
+    - a line with `#` or an underline and at most three other words
+    - a separate line without words after text[start:end]
+    - text alone between the tags or stars of a heading
+    - text after a label (`Q:`, `Question 3.`)
 
     Examples
     --------

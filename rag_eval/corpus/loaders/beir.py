@@ -1,7 +1,11 @@
 """Loader `beir`: files in BEIR's layout (`_id`, `title`, `text`, `metadata`).
 
-`metadata` may say: `url`; `section_id`; `author` or `authors`, a name or a list of names; `date`,
-`updated`, `published`, `last_modified` and `timestamp`, of which the latest counts.
+`metadata` may have these fields:
+
+- `url`
+- `section_id`
+- `author` or `authors`: a name or a list of names
+- `date`, `updated`, `published`, `last_modified` and `timestamp`: the latest counts
 """
 
 from collections.abc import Iterator
