@@ -1,7 +1,7 @@
 """Apply deliberate faults to a copy of the checkout and print those that no test catches.
 
-`faults.toml` lists the faults. Each names the code to replace, never its file, so a fault survives
-a move and a reformatting: code is compared as a syntax tree.
+`faults.toml` lists the faults. A fault names the code to replace, but no file. Code is compared as
+a syntax tree, so a fault survives a move and a reformatting.
 
     python tests/faults.py                   all faults
     python tests/faults.py --check-anchors   only look up each fault's code and tests
@@ -222,7 +222,7 @@ def write(path: Path, content: bytes) -> None:
 
 
 def _test_process(copy: str, arguments: list[str], output: str) -> None:
-    """Run pytest over a copy, in a process forked from one that holds only the libraries."""
+    """Run pytest over a copy, in a fork of a process that imported only the libraries."""
     data = os.environ.get("RAG_EVAL_TEST_DATA", str(ROOT.parent / "shared" / "data"))
     os.environ |= {"PYTHONPATH": copy, "RAG_EVAL_TEST_DATA": data}
     os.chdir(copy)

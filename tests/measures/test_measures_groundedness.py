@@ -1,4 +1,4 @@
-"""Groundedness against a slow reference, by example and on human answers; and FK019."""
+"""Groundedness against a slow reference, examples and human answers; retrieval gaps (FK019)."""
 
 import json
 import math

@@ -28,7 +28,7 @@ lists = st.lists(st.integers(0, 11), unique=True, max_size=8)
 
 
 def slow_rbo(a, b, p):
-    """Equation 32 of Webber et al. (2010), term by term."""
+    """Compute equation 32 of Webber et al. (2010), term by term."""
     if not a or not b:
         return 1.0 if a == b else 0.0
     short, long = sorted((a, b), key=len)

@@ -1,4 +1,4 @@
-"""Public sets that mark the answering sentences of a question, in one shape.
+"""Public data sets that mark the sentences that answer a question, in one format.
 
 The tests and the benchmarks of the extractive answerer use them.
 """
@@ -112,7 +112,7 @@ def scifact_evidence(data: Path) -> AnswerSet:
 def scifact_open(data: Path) -> AnswerSet:
     """Return each claim of `scifact_evidence` once, with the ten abstracts that BM25 ranks first.
 
-    Evidence in an abstract without a judgement counts as none.
+    An abstract without a judgement counts as an abstract without evidence.
     """
     corpus = _lines(data / "scifact" / "corpus.jsonl")
     place = {row["_id"]: i for i, row in enumerate(corpus)}

@@ -114,7 +114,7 @@ class SciFact(NamedTuple):
 
 
 def scifact(folder: Path) -> SciFact:
-    """BEIR SciFact, one chunk a document, with its test queries."""
+    """Return BEIR SciFact with one chunk for each document, and its test queries."""
     documents = [
         json.loads(line)
         for line in (folder / "scifact" / "corpus.jsonl").read_text(encoding="utf-8").splitlines()

@@ -26,7 +26,7 @@ SCENARIOS = (
     "schema_breaking",  # wrong at first, right after a correction
     "always_breaking",
     "fabricating",  # cites a token that is not in the evidence
-    "fabricating_quote",  # cites a real token for words that do not stand there
+    "fabricating_quote",  # cites a real token for words that its passage lacks
     "fabricating_cited_quote",  # like fabricating_quote, with the words as the citation's quote
     "obeying",  # obeys the evidence and forgets the contract
     "obeying_in_form",  # obeys the evidence and keeps the contract

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 TOO_SHORT = 0.02
-"""Seconds below which a ratio says more about the machine than about the code."""
+"""Seconds below which a ratio depends more on the machine than on the code."""
 
 
 def _seconds(run: Callable[[object], object], value: object, repeats: int) -> float:

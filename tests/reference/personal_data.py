@@ -1,6 +1,6 @@
 """Two hundred made-up personal values, documents that hold them, and a search for them.
 
-The values are put together here, so that no scanner takes the tests for a leak.
+The code joins the values from parts, so that no scanner reports the tests as a leak.
 """
 
 import json
@@ -176,7 +176,7 @@ def outputs(*places: Path) -> Iterator[tuple[str, str]]:
 def leaked(found: Iterator[tuple[str, str]]) -> set[tuple[str, str]]:
     """List (file, value) of every planted value in the files of a run.
 
-    Blanks and percent signs do not hide a value.
+    White space is ignored, and `%40` counts as `@`.
     """
     wanted = {value: re.sub(r"\s", "", value) for value in EVERY}
     seen = set()

@@ -76,7 +76,7 @@ def json_lines(path: Path) -> list[dict]:
 
 
 def attack(data: Path, form: str, source: str, per_target: int = 5) -> Attack:
-    """Plant `per_target` passages for each target question; none for `per_target` 0."""
+    """Plant `per_target` passages for each target question; 0 plants none."""
     documents = json_lines(data / "xquad" / "corpus.jsonl")
     read = (data / "poisonedrag" / "nq.json").read_text(encoding="utf-8")
     targets = list(json.loads(read).values())

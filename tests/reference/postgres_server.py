@@ -68,7 +68,7 @@ def execute(url: str, statement: str) -> list[tuple[object, ...]]:
 
 
 def new_database(url: str) -> str:
-    """Create an empty database on the server of `url`, and return its address."""
+    """Create an empty database on the server of `url`, and return the address of the database."""
     name = f"test_{secrets.token_hex(6)}"
     execute(url, f"CREATE DATABASE {name}")
     return f"{url.rpartition('/')[0]}/{name}"

@@ -45,7 +45,7 @@ def judge(prompt: str) -> dict:
 
 
 class FakeJudge:
-    """Runs the server as a context manager; `requests` and `started` hold its bodies and times."""
+    """Server as a context manager; `requests` and `started` list bodies and start times."""
 
     def __init__(self, behaviour: str = "good") -> None:
         self.behaviour = behaviour

@@ -1,4 +1,4 @@
-"""Skip tests whose requirement the machine lacks; fail them where RAG_EVAL_REQUIRE names it.
+"""Skip tests whose requirement the machine lacks, or fail them if RAG_EVAL_REQUIRE names it.
 
 The output of a run states the number of skipped tests. RAG_EVAL_MAX_SKIPS is its upper bound.
 """
@@ -20,7 +20,7 @@ if REQUIRED - KNOWN:
 
 
 def report_missing(name: str, reason: str) -> NoReturn:
-    """Skip the test, or fail it where the machine must have the missing part."""
+    """Skip the test, or fail it when RAG_EVAL_REQUIRE names the missing part."""
     assert name in KNOWN
     if name in REQUIRED:
         pytest.fail(reason)

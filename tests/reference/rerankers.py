@@ -13,7 +13,7 @@ class ShortestFirst:
         queries: Sequence[str],  # noqa: ARG002 - the protocol's signature
         texts: Sequence[Sequence[str]],
     ) -> list[Sequence[float]]:
-        """Score by length."""
+        """Return one score for each text; a shorter text gets a higher score."""
         return [[-float(len(text)) for text in row] for row in texts]
 
 

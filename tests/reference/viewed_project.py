@@ -39,7 +39,7 @@ def evaluate(root: Path, tracking: str) -> Project:
 
 
 class Viewed:
-    """A home with one kept run that has claims and something to explore."""
+    """A home with one kept run that has claims and data of the explorer."""
 
     def __init__(self, evaluated: Project, root: Path) -> None:
         self.home = root / "home"

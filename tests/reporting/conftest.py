@@ -11,7 +11,7 @@ from shared_runs import MadeOnce
 
 @pytest.fixture(scope="session")
 def first_night(tmp_path_factory, tracking_store) -> MadeOnce:
-    """Report of two strategies that miss a third of their questions, and of an iterative one."""
+    """Make a report of two strategies that miss a third of the questions, and an iterative one."""
 
     def make() -> dict[str, Any]:
         with pytest.MonkeyPatch.context() as patch:

@@ -268,7 +268,7 @@ def test_no_k_says_why_and_questions_left_out_are_counted(report):
     )
     assert (
         'data-at="/calibration/strategies/vector/conformal_methods/without_risk"' not in html
-    )  # `vector` has no K by risk, which could leave out questions
+    )  # only K by risk can leave out questions, and `vector` has none
 
 
 def test_two_observed_rates_say_what_each_counts(report):

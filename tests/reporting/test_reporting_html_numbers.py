@@ -1,4 +1,4 @@
-"""Every figure of the page is the one in the report: a walk over both."""
+"""Every figure of the page equals its value in the report."""
 
 import json
 import re
@@ -85,7 +85,10 @@ def plain_number(text):
 
 @pytest.fixture(scope="module")
 def walked(scenario):
-    """A report with every part: the second night has a previous run and fitted calibrators."""
+    """Return a report with every part, its walked page and the HTML.
+
+    The second night has a previous run and fitted calibrators.
+    """
     missing_project.make(scenario.project)
     missing_project.night(scenario.project)
     missing_project.night(scenario.project)

@@ -13,7 +13,7 @@ from rag_eval.core.errors import InputError
 from rag_eval.retrieval.dense import ChromaStore, clear_unused
 from rag_eval.retrieval.embedding.base import unit
 
-GARBAGE = b"\xbe" * 8  # the C library below fills what it hands out with the complement of 65
+GARBAGE = b"\xbe" * 8  # glibc fills allocated memory with the complement of 65
 needs_glibc = pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc",
     reason="only glibc can be told to fill the memory it hands out",

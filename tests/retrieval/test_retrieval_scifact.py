@@ -1,4 +1,4 @@
-"""Published figures on SciFact, through these engines."""
+"""The engines reproduce published figures on SciFact."""
 
 import ir_measures
 import pytest

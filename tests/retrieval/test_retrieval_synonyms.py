@@ -113,7 +113,7 @@ def test_a_malformed_list_is_refused(entry):
 
 
 def widen(expansion, question):
-    """Return the terms that synonyms add to a question, by falling largest weight."""
+    """Return (term, largest weight) of the terms that synonyms add, heaviest first."""
     analyzer = Analyzer()
     bound = expansion.bind(analyzer)
     (row,) = analyzer.index([question])

@@ -1,4 +1,4 @@
-"""Code in Markdown hides nothing, and raw HTML hides as far as it reaches."""
+"""Code in Markdown hides no text, and raw HTML hides text up to the end that CommonMark sets."""
 
 import tomllib
 from pathlib import Path

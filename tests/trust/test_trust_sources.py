@@ -46,7 +46,7 @@ def make_sources(*documents):
     [
         ("2026-07-01", "dated", 1.0),
         ("2026-06-30", "dated", 1 - 0.3 / 365),
-        ("2026-07-02", "dated", 1.0),  # one day ahead can be a time zone
+        ("2026-07-02", "dated", 1.0),  # a date one day ahead can come from another time zone
         ("2026-07-03", "future", 0.7),
         ("9999-12-31", "future", 0.7),
         ("2026-01-01", "dated", 1 - 0.3 * 181 / 365),
@@ -208,7 +208,7 @@ def test_details_are_short_and_have_no_control_characters(domain):
 
 # ---- Domains and look-alikes
 
-# Parts of names: a search for addresses of registries is not to find this file.
+# The names are split, so that a search for addresses of registries skips this file.
 WIKI, INDEX = "wiki" + "pedia", "py" + "pi"
 HOSTS = tomllib.loads((Path(__file__).parent / "hosts.toml").read_text(encoding="utf-8"))
 

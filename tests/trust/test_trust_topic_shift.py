@@ -46,7 +46,7 @@ def find(texts, group="town.example"):
 
 
 def plant(text, what, place):
-    """Return the text with a sentence on a line of its own, and the start of the sentence."""
+    """Return the text with the sentence `what` on its own line, and the start of the sentence."""
     if place == "start":
         return f"{what}\n{text}", 0
     if place == "end":
@@ -116,7 +116,7 @@ def test_nobody_is_compared_with_an_unknown_or_a_small_source(group, size):
 
 
 def test_shares_agree_with_a_slow_count(corpus):
-    """Shares of words that stand nowhere else, counted sentence by sentence."""
+    """The reference counts the words that stand nowhere else, sentence by sentence."""
     texts = corpus[::6]
     space = space_of(texts)
     features = features_of(space, np.zeros(len(texts), dtype=np.int64))

@@ -19,7 +19,7 @@ from rag_eval.trust.verdicts import (
 PLACES = [("a", 0, 10), ("a", 10, 20), ("a", 25, 40), ("b", 0, 5), ("c", 0, 9)]
 """Chunks as (doc_id, start, end); no chunk holds characters 20 to 25 of "a"."""
 DOCUMENTS = pd.Index(["c", "a", "b", "empty"])
-"""Documents need not stand in the order of chunks, and one may have none."""
+"""Documents in another order than the chunks; "empty" has no chunk."""
 ROW = {name: row for row, name in enumerate(DOCUMENTS)}
 
 

@@ -234,7 +234,7 @@ def test_a_renamed_group_counts_once():
     again = feed(state, more, [*renamed, *known(more)])
     assert len(again.drift.groups) == 4
     assert again.fed == {question_mark(name) for name in ("q1-0", "q1-1", "q2-1", "q2-2")}
-    # another question under a name that was used before
+    # A new question is in group g1, and an old group had this name before.
     reused = outcomes(3, 0.3, [1], groups=["g1"])
     assert len(feed(again, reused, known(more, reused)).drift.groups) == 5
 

@@ -312,13 +312,13 @@ def test_the_heuristic_is_the_slow_reference(cosine, k):
 @pytest.mark.parametrize(
     ("scores", "words", "expected"),
     [
-        ([0.9, 0.8], 0, 0.09),  # only the history
+        ([0.9, 0.8], 0, 0.09),  # only the history term
         ([0.9, 0.5], 0, 0.09),  # 0.5 is above the tail
         ([0.9, 0.4], 0, 0.09 + 0.3 * 0.5),
-        ([0.4, 0.4], 0, 0.09 + 0.3 * 0.5),  # at most half counts
-        ([0.9, 0.25], 0, 0.09 + 0.1),  # near, and not of the tail
-        ([0.9, 0.3], 0, 0.09 + 0.15 + 0.1),  # both
-        ([0.3] * 8, 0, 0.09 + 0.15 + 0.3),  # at most 0.3 for those near
+        ([0.4, 0.4], 0, 0.09 + 0.3 * 0.5),  # tail_density is at most 0.5
+        ([0.9, 0.25], 0, 0.09 + 0.1),  # near the threshold, but not in the tail
+        ([0.9, 0.3], 0, 0.09 + 0.15 + 0.1),  # near the threshold and in the tail
+        ([0.3] * 8, 0, 0.09 + 0.15 + 0.3),  # near_threshold adds at most 0.3
         ([0.9, 0.9], 5, 0.09 + 0.05),
         ([0.3] * 8, 30, 0.64),
     ],

@@ -1,4 +1,4 @@
-"""The benchmark of miss rates holds figures against bars before it rounds them."""
+"""The benchmark of miss rates compares figures with bars before it rounds the figures."""
 
 import importlib
 import json

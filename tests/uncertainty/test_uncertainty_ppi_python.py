@@ -51,7 +51,7 @@ def test_estimate_and_interval_are_those_of_ppi_python(n_labelled, n_unlabelled,
     assert ours.value == pytest.approx(float(np.squeeze(value)), abs=1e-12)
 
     # ppi-python takes the quantile of the normal distribution and n in the labelled variance.
-    # Ours takes the quantile of t and n - 2, because few groups have labels.
+    # rag_eval takes the quantile of t and n - 2, because few groups have labels.
     def half_width(power, *, alpha=0.05):
         low, high = ppi_py.ppi_mean_ci(*data, alpha=alpha, lam=power)
         return float(np.squeeze(high - low)) / 2

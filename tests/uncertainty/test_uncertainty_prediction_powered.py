@@ -63,7 +63,7 @@ def test_it_is_never_much_wider_than_the_labels_alone(seed, share, knows, rate):
         assert found.n_groups_labelled < 3
         return
     assert found.extra_labels >= 0
-    # the same number of labels is worth a little more or less at another rate
+    # At another rate, the same number of labels gives a slightly wider or narrower interval.
     most = 1.15 if rate else 1 + 1e-9
     assert found.high - found.low <= (found.labels_high - found.labels_low) * most
     assert found.low <= found.value <= found.high

@@ -100,7 +100,7 @@ def test_signals_are_those_of_the_slow_reference(seed, shape):
     ("k", "shape"),
     [
         *((k, {}) for k in (1, 10, 33, 35, 200)),
-        (110, {"n": 4, "n_chunks": 150, "depth": 140}),  # deeper than a hundred
+        (110, {"n": 4, "n_chunks": 150, "depth": 140}),  # k and depth above 100
         (10, {"n_chunks": 1, "depth": 1, "vectors": False}),
     ],
 )

@@ -178,7 +178,7 @@ def _status(data, seed):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_shuffled_outcomes_never_become_measured():
-    """None of 200 rules out a share of 1.5 % at a level of 95 %: 0.985 ** 200 = 0.049."""
+    """Zero of 200 data sets rule out a share of 1.5 % at the 95 % level: 0.985 ** 200 = 0.049."""
     shuffled, genuine = [], []
     for trial in range(200):
         data, _ = labelled(n=320, groups=600, seed=trial)

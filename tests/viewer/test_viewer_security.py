@@ -38,7 +38,7 @@ def assert_headers(answer):
 
 
 def headers_of_ours(client, **changes):
-    """Headers of a request of our own page."""
+    """Return the headers of a request that the viewer's own page sends."""
     made = {
         "X-Rag-Eval-Token": page_token(client),
         "Origin": OURS,
@@ -260,7 +260,7 @@ def test_the_token_is_exchanged_for_a_cookie(viewed):
     assert client.get("/").status_code == 200
     assert give(client, viewed.said()).status_code == 201
     other = viewed.client(token=TOKEN)
-    assert other.get("/", headers={"Cookie": cookie}).status_code == 401  # another process's
+    assert other.get("/", headers={"Cookie": cookie}).status_code == 401  # another process's cookie
 
 
 @pytest.mark.parametrize(
