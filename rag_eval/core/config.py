@@ -610,7 +610,7 @@ class GoldSetConfig(Part):
         )
 
     def base_of(self, strategy: Strategy) -> Strategy:
-        """Return the strategy that ranks: the base where there is one, else the strategy."""
+        """Return the innermost base of a strategy, or the strategy itself without a base."""
         while strategy.base_name is not None:
             strategy = next(other for other in self.strategies if other.name == strategy.base_name)
         return strategy

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its kind (`str`, `int`, `float`, `bool`, `list`) and what it means."""
+    """Kind (`str`, `int`, `float`, `bool` or `list`) and meaning of a column."""
 
     kind: str
     meaning: str

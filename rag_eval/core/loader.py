@@ -99,13 +99,13 @@ class Loader(Part):
     mask_pii: bool = True
 
     has_whole_documents: ClassVar[bool] = True
-    """Whether whole documents are known, and not only their retrieved parts."""
+    """Whether whole documents are known, not only their retrieved parts."""
 
     @abstractmethod
     def identity(self, base: Path) -> Sequence[str]:
-        """Name the content of everything that `read` would read, without parsing it.
+        """Return texts that identify the content of the input of `read`, without parsing the input.
 
-        Raises `InputError` where the input is not there.
+        Raises `InputError` if the input is missing.
         """
 
     @abstractmethod

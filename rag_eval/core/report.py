@@ -380,7 +380,7 @@ class Reused(Record):
 
 
 class Seeds(Record):
-    """The seeds, and whether they change what the strategy returns."""
+    """The seeds, and whether they change the results of the strategy."""
 
     configured: list[Count] = Field(min_length=1)
     matter: StrictBool
@@ -409,7 +409,7 @@ class ExternalSource(Record):
 
 
 class LevelState(Record):
-    """Whether results of an external strategy can be judged at a level, or the reason."""
+    """Whether results of an external strategy can be judged at a level; if not, the reason."""
 
     measured: StrictBool
     reason: Text | None = None
@@ -463,7 +463,7 @@ class StrategyPart(Record):
 
 
 class DeltaS(Figure):
-    """Semantic distance between questions and what was retrieved."""
+    """Semantic distance between questions and retrieved chunks."""
 
     target: str
     zones: dict[str, Share]

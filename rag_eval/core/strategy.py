@@ -88,9 +88,9 @@ class Strategy(Part):
 
     @abstractmethod
     def identity(self, inputs: IdentityInputs) -> Identity:
-        """Name the index and the model before anything is indexed or asked.
+        """Return the identity of index and model, before indexing and retrieval.
 
-        Raises `InputError` where the settings or a file lack what the strategy needs.
+        Raises `InputError` if a needed setting or file is missing.
         """
 
     @property

@@ -504,8 +504,8 @@ def snippet(text: str, limit: int = SNIPPET_CHARS) -> str:
     r"""Write a text as one line of at most `limit` characters (1 or more), the ellipsis included.
 
     Runs of white space become one blank. Control, bidirectional, invisible and broken characters
-    show as escapes. No escape is cut, and no letter is parted from the marks on it, unless marks
-    alone would fill the line.
+    become escapes. The cut never splits an escape. It splits a letter from its marks only if the
+    marks alone would fill the line.
 
     Examples
     --------
@@ -605,9 +605,9 @@ class OutcomeOutcomes(_Record):
     target, k, gold source and `supersedes`, so recording twice adds nothing. `missed` is null if
     the feedback does not tell, or if a correction takes the judgement back.
     `missed_content` is masked, at most a snippet. `gold_strategies` are the strategies whose
-    retrieval the gold was judged from. `inclusion_probability` is the chance with which this
-    claim was chosen to be judged; an outcome with null there never fits a calibrator. Questions
-    that share a document of `gold_documents` are one group.
+    results were judged to make the gold. `inclusion_probability` is the probability that this claim
+    was drawn for judging; an outcome with null there never fits a calibrator. Questions that share
+    a document of `gold_documents` are one group.
     """
 
     outcome_id: Hash
@@ -662,9 +662,9 @@ MISSED_BY_FEEDBACK: Final[Mapping[Feedback, bool | None]] = {
 
 
 class Claim(_Record):
-    """One retrieval of production traffic without gold: its masked question, and what came back.
+    """One retrieval of production traffic without gold: the masked question and its results.
 
-    `retrieved` are ids, best first, with their scores.
+    `retrieved` holds the ids of the results, best first, with their scores.
     """
 
     claim_id: Hash

@@ -1,4 +1,4 @@
-"""Checks: those of single assets, and one for each gate of the report.
+"""Checks of single assets, and a check for each gate of the report.
 
 `rag_eval.gates` judges the gates when the report is made. This module shows the verdicts.
 """

@@ -1,4 +1,4 @@
-"""The one resource: gold sets opened for evaluation, kept for the length of a run."""
+"""The only resource: gold sets that are open for evaluation until the run ends."""
 
 import contextlib
 import dataclasses

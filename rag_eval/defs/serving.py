@@ -35,7 +35,7 @@ Write = Callable[[str], object]
 
 @dataclasses.dataclass
 class Server:
-    """A child process, its log, and a test whether it answers."""
+    """A child process, its log, and a test whether the server answers."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -187,7 +187,7 @@ def _stop(servers: list[Server]) -> None:
 
 
 def _dead(servers: list[Server], write: Write) -> bool:
-    """Report a child that has ended, with the end of its log, and return whether one has."""
+    """Tell whether a child has ended; report the child with the end of its log."""
     for server in servers:
         status = server.process.poll()
         if status is not None:

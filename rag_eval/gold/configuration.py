@@ -220,7 +220,7 @@ def discover(gold_sets: Path) -> dict[str, Path]:
 
     A folder counts if it holds `gold_set.yaml` and is not hidden. The files are not read, so that
     one broken gold set does not hide the others. Raises InputError: `missing_folder`, and
-    `bad_name` where a folder's name cannot be that of a gold set.
+    `bad_name` if the name of a folder is not a valid name of a gold set.
     """
     if not gold_sets.is_dir():
         message, accepted = "the folder of gold sets does not exist", "a folder of gold sets"

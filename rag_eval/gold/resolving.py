@@ -1,4 +1,4 @@
-"""Resolve a gold set on one revision of a corpus: relevant places, and chunks that hold them.
+"""Find the relevant places of a gold set in one revision of a corpus, and their chunks.
 
 Relevance is by document, section and span. The steps look up names, then quotes, then chunks.
 """
@@ -204,7 +204,7 @@ def _find_quote(text: str, quote: str, low: int, high: int, *, passages: bool) -
 
 
 def _find_offsets(text: str, quote: str, start: int, end: int) -> int:
-    """Check offsets. A quote may be at another place, if only one, because masking moves text."""
+    """Check offsets; if masking has moved the quote, return its only other place."""
     if end > len(text):
         found = f"start {start}, end {end} in a document of {len(text)} characters"
         raise _MisplacedError("bad_offsets", found)
@@ -545,10 +545,14 @@ def resolve(
 ) -> ResolvedGold:
     """Resolve a gold set against DOCUMENTS, SECTIONS and CHUNKS of one revision.
 
-    Several names of one document collapse to its doc_id with the highest grade. Levels: `document`,
-    the judged documents and those of judged sections and (own gold sets) of anchors; `section`, the
-    sections that are named, that are the whole of a judged document, or that hold the first
-    character of an anchor; `span`, the anchors. An explicit grade wins over an implied one.
+    Several names of one document become its doc_id with the highest grade. An explicit grade wins
+    over an implied grade. Relevant items of each level:
+
+    - `document`: judged documents, and documents of judged sections. In own and recorded layout
+      also documents of anchors.
+    - `section`: judged sections, the section of a judged document with a single section, and
+      sections that hold the first character of an anchor.
+    - `span`: anchors.
 
     Missing targets raise nothing; they are listed in `problems`, and lint blocks on errors.
     """
