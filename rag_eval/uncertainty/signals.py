@@ -1,6 +1,6 @@
 """Signals of a miss: cheap figures of a ranked list, vectorised over a batch of questions.
 
-They are signals, never confidence. `signals` computes all of them.
+A signal is never a confidence. `signals` computes all signals.
 """
 
 import dataclasses
@@ -22,33 +22,33 @@ if TYPE_CHECKING:
 class TermSpace:
     """Terms of the corpus: counts of every chunk and idf.
 
-    `chunk_terms` are the term ids of each chunk, repeated as often as they occur. A query term at
-    or above `n_terms` is unknown.
+    `chunk_terms` are the term ids of each chunk, with every repetition. A query term at or above
+    `n_terms` is unknown.
     """
 
     def __init__(self, chunk_terms: Sequence[Sequence[int]], n_terms: int) -> None:
         self.n_chunks, self.n_terms = len(chunk_terms), n_terms
         self.counts: csr_array = _counts(chunk_terms, n_terms)
-        """float32 [n_chunks, n_terms], sorted indices."""
+        """Count of each term in each chunk, float32 [n_chunks, n_terms], with sorted indices."""
         frequency = np.bincount(self.counts.indices, minlength=n_terms).astype(np.float64)
         self.frequency: FloatArray = frequency
-        """[n_terms] how many chunks hold a term."""
+        """Number of chunks that hold each term, [n_terms]."""
         self.idf: FloatArray = np.log1p((self.n_chunks - frequency + 0.5) / (frequency + 0.5))
-        """[n_terms] ln(1 + (N - df + 0.5) / (df + 0.5)), as Lucene's BM25."""
+        """Idf of each term, [n_terms]: ln(1 + (N - df + 0.5) / (df + 0.5)), as in Lucene's BM25."""
 
     @functools.cached_property
     def by_term(self) -> "csr_array":
-        """The transpose: float32 [n_terms, n_chunks]."""
+        """Transpose of `counts`, float32 [n_terms, n_chunks]."""
         transposed: csr_array = self.counts.T.tocsr()
         return transposed
 
     @functools.cached_property
     def weights(self) -> "CorpusWeights":
-        """The term weights, prepared once: a live query must not pay for them."""
+        """Term weights of the corpus, computed once so that live queries are fast."""
         return CorpusWeights(self)
 
     def queries(self, query_terms: Sequence[Sequence[int]]) -> "csr_array":
-        """Counts of the known terms of queries, float32 [n, n_terms]."""
+        """Count the known terms of queries, float32 [n, n_terms]."""
         return _counts(
             [[term for term in row if term < self.n_terms] for row in query_terms], self.n_terms
         )
@@ -73,13 +73,13 @@ def _counts(rows: Sequence[Sequence[int]], n_terms: int) -> "csr_array":
 class RankedBatch:
     """Ranked lists of n queries by one strategy, with other facts about the queries.
 
-    `rows` [n, depth] are chunk rows, best first, -1 where nothing more was retrieved. `raw` and
-    `norm` [n, depth] are the engine's own scores and scores in [0, 1], 0 where rows is -1. `raw`
-    is a cosine similarity if `cosine`, else unbounded. `query_terms` are the term ids of each
-    wording, repeated terms repeatedly. `other_rows` and `other_raw` [n, other_depth] are a second
-    retriever's lists. Vectors [n, d] and [n_chunks, d] have unit norm or are zero. `question` [n]
-    is the code of a wording's question. `document` [n_chunks] is the code of each chunk's
-    document, from 0 without gaps.
+    `rows` [n, depth] are chunk rows, best first, -1 after the end of a list. `raw` and `norm`
+    [n, depth] are the engine's own scores and scores in [0, 1], 0 where rows is -1. `raw` is a
+    cosine similarity if `cosine`, else unbounded. `query_terms` are the term ids of each wording,
+    with every repetition. `other_rows` and `other_raw` [n, other_depth] are the lists of a second
+    retriever. Vectors [n, d] and [n_chunks, d] have unit norm or are zero. `question` [n] is the
+    code of a wording's question. `document` [n_chunks] is the code of each chunk's document, from
+    0 without gaps.
     """
 
     rows: Int32Array
@@ -107,38 +107,38 @@ class RankedBatch:
 # ---- Term weights of a corpus.
 
 K1, B = 0.9, 0.4
-"""Default parameters of BM25; the lexical score of a pair does not follow a strategy's own."""
+"""Parameters of BM25 in lexical scores; the parameters of a strategy do not change them."""
 
 
 class CorpusWeights:
-    """Term weights of a corpus."""
+    """Term weights of a corpus, in the forms that the signals need."""
 
     def __init__(self, space: TermSpace) -> None:
         counts, by_term = space.counts, space.by_term
         self.n_chunks, self.n_terms = space.n_chunks, space.n_terms
         self.idf: FloatArray = space.idf
         self.nowhere = float(np.log1p((space.n_chunks + 0.5) / 0.5))
-        """Idf of a term that no chunk holds, which is the weight of an unknown term."""
+        """Idf of a term that no chunk holds; the weight of an unknown term."""
         chunk = np.repeat(np.arange(space.n_chunks, dtype=np.int64), np.diff(counts.indptr))
         length = np.bincount(chunk, weights=counts.data, minlength=space.n_chunks)
         self.share: csr_array = _like(
             counts, counts.data / length[chunk] if len(chunk) else counts.data
         )
-        """[n_chunks, n_terms] share of a chunk's terms that are this one."""
+        """Share of each term in the terms of a chunk, [n_chunks, n_terms]."""
         weighted = (1 + np.log(counts.data)) * space.idf[counts.indices]
         norm = np.sqrt(np.bincount(chunk, weights=weighted**2, minlength=space.n_chunks))
         self.unit: csr_array = _like(counts, weighted / norm[chunk] if len(chunk) else weighted)
-        """[n_chunks, n_terms] (1 + ln tf) idf, rows of unit norm or zero."""
+        """(1 + ln tf) * idf, scaled to rows of unit norm or zero, [n_chunks, n_terms]."""
         total = np.bincount(counts.indices, weights=counts.data, minlength=space.n_terms)
         self.probability: FloatArray = total / max(float(total.sum()), 1.0)
-        """[n_terms] share of all terms of the corpus."""
+        """Share of each term in all terms of the corpus, [n_terms]."""
         mean_length = max(float(length.mean()) if space.n_chunks else 0.0, 1e-9)
         self.slow: Float32Array = (
             K1 * (1 - B + B * np.append(length, mean_length) / mean_length)
         ).astype(np.float32)
-        """[n_chunks + 1] k1 (1 - b + b length / mean length), the last for a chunk of -1.
+        """k1 (1 - b + b length / mean length) of each chunk, [n_chunks + 1].
 
-        BM25's weight of a term is tf / (tf + slow).
+        The last value is for a chunk of -1. BM25's weight of a term is tf / (tf + slow).
         """
         self._starts: IntArray = by_term.indptr.astype(np.int64)
         self._chunks = by_term.indices
@@ -147,17 +147,17 @@ class CorpusWeights:
         ).astype(np.uint16)
 
     def frequencies(self, terms: IntArray, chunks: Int32Array) -> npt.NDArray[np.uint16]:
-        """Count how often chunks [m, j] hold terms [m]; 65,535 stands for more too, [m, j].
+        """Count how often chunks [m, j] hold terms [m], at most 65,535, [m, j].
 
-        The postings of the distinct terms are spread over a dense table, in which look-ups cost
-        next to nothing. A chunk of -1 holds nothing.
+        The postings of the distinct terms are spread over a dense table, because look-ups in the
+        table are fast. A chunk of -1 holds no terms.
         """
         distinct, row = np.unique(terms, return_inverse=True)
         sizes = self._starts[distinct + 1] - self._starts[distinct]
         from_ = np.arange(sizes.sum()) + np.repeat(
             self._starts[distinct] - np.cumsum(sizes) + sizes, sizes
         )
-        width = self.n_chunks + 1  # the last column takes the chunks of -1
+        width = self.n_chunks + 1  # the last column is for chunks of -1
         table = np.zeros(len(distinct) * width, dtype=np.uint16)
         table[np.repeat(np.arange(len(distinct)) * width, sizes) + self._chunks[from_]] = (
             self._counts[from_]
@@ -169,7 +169,7 @@ class CorpusWeights:
 
 
 def _like(matrix: Any, data: npt.NDArray[Any]) -> Any:
-    """Return the same places with other values, float32."""
+    """Return a sparse matrix with the places of `matrix` and the values of `data`, float32."""
     from scipy.sparse import csr_array
 
     return csr_array((data.astype(np.float32), matrix.indices, matrix.indptr), shape=matrix.shape)
@@ -178,11 +178,11 @@ def _like(matrix: Any, data: npt.NDArray[Any]) -> Any:
 # ---- A block of queries with its look-ups.
 
 POOL = 30
-"""Ranks of each list whose chunks both engines score, at least."""
+"""Least number of ranks of each list whose chunks both engines score."""
 CUTOFFS = 3
-"""And at least so many times K. A hundred ranks at K = 10 told no more than thirty."""
+"""Least number of these ranks as a multiple of K; at K = 10, 100 ranks were no better than 30."""
 GATHERED_BYTES = 2**21
-"""Memory of the chunk vectors in one block; blocks that fit a cache are three times as fast."""
+"""Bytes of chunk vectors in one block; blocks that fit a cache are three times as fast."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -196,28 +196,28 @@ class Evidence:
 
     @property
     def n(self) -> int:
-        """Queries of the block."""
+        """Number of queries of the block."""
         return len(self.batch)
 
     @property
     def pool(self) -> int:
-        """Ranks of each list that both engines score."""
+        """Number of ranks of each list that both engines score."""
         return max(POOL, CUTOFFS * self.k)
 
     @property
     def rows(self) -> Int32Array:
-        """int32 [n, at most pool] the strategy's list."""
+        """List of the strategy, int32 [n, at most pool]."""
         return self.batch.rows[:, : self.pool]
 
     @property
     def other(self) -> Int32Array:
-        """int32 [n, at most pool] the second retriever's list; [n, 0] where there is none."""
+        """List of the second retriever, int32 [n, at most pool]; [n, 0] without this retriever."""
         rows = self.batch.other_rows
         return self.batch.rows[:, :0] if rows is None else rows[:, : self.pool]
 
     @functools.cached_property
     def entries(self) -> tuple[IntArray, IntArray]:
-        """Query and term of each distinct term of each query, [m] each; unknown terms too."""
+        """Entries: query and term of each distinct term of a query, unknown terms too, [m] each."""
         lengths = self.length
         flat = np.fromiter(
             (term for row in self.batch.query_terms for term in row),
@@ -230,26 +230,26 @@ class Evidence:
 
     @functools.cached_property
     def length(self) -> IntArray:
-        """int64 [n] terms of a query, repeated ones repeatedly."""
+        """Number of terms of each query with repetitions, int64 [n]."""
         return np.fromiter(
             (len(row) for row in self.batch.query_terms), dtype=np.int64, count=self.n
         )
 
     @functools.cached_property
     def known(self) -> BoolArray:
-        """Bool [m] which entries are terms of the corpus."""
+        """Whether the term of each entry is known, bool [m]."""
         return np.asarray(self.entries[1] < self.corpus.n_terms)
 
     @functools.cached_property
     def idf(self) -> FloatArray:
-        """[m] idf of each entry; an unknown term has that of a term in no chunk."""
+        """Idf of each entry, [m]; an unknown term has the idf of a term in no chunk."""
         values = np.full(len(self.known), self.corpus.nowhere)
         values[self.known] = self.corpus.idf[self.entries[1][self.known]]
         return values
 
     @functools.cached_property
     def idf_sum(self) -> FloatArray:
-        """[n] summed idf of a query's distinct terms; NaN where it has none."""
+        """Summed idf of each query's distinct terms, [n]; NaN for a query without terms."""
         total = self.per_query(self.idf)
         return np.where(total > 0, total, np.nan)
 
@@ -266,7 +266,7 @@ class Evidence:
 
     @functools.cached_property
     def frequencies(self) -> Float32Array:
-        """[m, j] how often each chunk of `rows` holds the entry's term."""
+        """Number of times that each chunk of `rows` holds the entry's term, [m, j]."""
         return self._frequencies(self.rows)
 
     @functools.cached_property
@@ -278,7 +278,7 @@ class Evidence:
     def coverage(self) -> FloatArray:
         """Share of the query's idf that each chunk of `rows` holds, [n, j].
 
-        NaN where there is no chunk or no term, as in the scores below.
+        NaN for an empty place, and for a query without terms.
         """
         return self._scores((self.frequencies > 0).astype(np.float32), self.rows)
 
@@ -294,7 +294,7 @@ class Evidence:
 
     @functools.cached_property
     def other_listed(self) -> tuple[FloatArray, FloatArray]:
-        """As `listed`, of `other`."""
+        """Lexical score and cosine of the chunks of `other`, [n, j] each."""
         return self._lexical(self.other, self._frequencies(self.other)), self.cosine(self.other)
 
     def _frequencies(self, rows: Int32Array) -> Float32Array:
@@ -304,19 +304,19 @@ class Evidence:
         return found
 
     def _lexical(self, rows: Int32Array, frequencies: Float32Array) -> FloatArray:
-        """Compute BM25 of each chunk by the query's summed idf, in [0, 1), [n, j]."""
+        """Compute BM25 of each chunk divided by the query's summed idf, in [0, 1), [n, j]."""
         return self._scores(
             frequencies / (frequencies + self.corpus.slow[rows][self.entries[0]]), rows
         )
 
     def _scores(self, weights: Float32Array, rows: Int32Array) -> FloatArray:
-        """Sum weight x idf over the entries of each query, by their summed idf."""
+        """Sum weight x idf over the entries of each query, divided by their summed idf."""
         share = (self.idf / self.idf_sum[self.entries[0]]).astype(np.float32)
         summed = self.per_query(weights * share[:, None])
         return np.where((rows >= 0) & ~np.isnan(self.idf_sum)[:, None], summed, np.nan)
 
     def cosine(self, rows: Int32Array) -> FloatArray:
-        """Compute the cosine of each chunk, [n, j]; NaN where there is no chunk or no vector."""
+        """Compute the cosine of query and chunk, [n, j]; NaN without a chunk or a vector."""
         queries, chunks = self.batch.query_vectors, self.batch.chunk_vectors
         if queries is None or chunks is None or not len(chunks):
             return np.full(rows.shape, np.nan)
@@ -335,18 +335,18 @@ class Evidence:
 
 PERSISTENCE = 0.9
 RANKS = 100
-"""Ranks that overlap looks at, at most; later ones weigh under 0.00003 in rank-biased overlap."""
+"""Largest K of the overlap; later ranks weigh under 0.00003 in rank-biased overlap."""
 
 AGREEMENT_SIGNALS = ("overlap", "rbo", "other_first", "first_in_other", "same_first")
 
 
 def _agreement(evidence: Evidence) -> dict[str, FloatArray]:
-    """Compare two lists; NaN where one of them is empty or absent.
+    """Compare the lists of two retrievers; NaN if one list is empty or absent.
 
-    `overlap` is the share of the first K that both have, `rbo` the rank-biased overlap of the first
-    K (Webber et al., TOIS 2010, p = 0.9, by its maximum). `other_first` is ln of the rank of the
-    other's first chunk in this list and `first_in_other` the reverse, depth + 1 where it is not
-    there. `same_first` is 1 where both begin with the same chunk. K is at most a hundred.
+    `overlap` is the share of the first K that both lists have. `rbo` is the rank-biased overlap of
+    the first K, divided by its maximum (Webber et al., TOIS 2010, p = 0.9). `other_first` is ln of
+    the rank of the other's first chunk in this list, `first_in_other` the reverse. A missing chunk
+    has rank depth + 1. `same_first` is 1 if both lists begin with the same chunk. K is at most 100.
     """
     rows, other = evidence.batch.rows, evidence.batch.other_rows
     if other is None or not rows.shape[1] or not other.shape[1]:
@@ -378,7 +378,7 @@ def _agreeing(first: Int32Array, second: Int32Array, width: int) -> FloatArray:
 
 
 def _rank(rows: Int32Array, chunk: Int32Array) -> FloatArray:
-    """Give the rank of a chunk in each list, from 1; depth + 1 where it is not there."""
+    """Return the rank, from 1, of one chunk in each list; depth + 1 for a missing chunk."""
     same = rows == chunk[:, None]
     rank: FloatArray = np.where(same.any(axis=1), same.argmax(axis=1) + 1.0, rows.shape[1] + 1.0)
     return rank
@@ -388,26 +388,26 @@ def _rank(rows: Int32Array, chunk: Int32Array) -> FloatArray:
 
 
 def _mean(values: FloatArray) -> FloatArray:
-    """Compute the mean of a row."""
+    """Compute the mean of each row; NaN for a row without numbers."""
     count = (~np.isnan(values)).sum(axis=1)
     return np.where(count > 0, np.nansum(values, axis=1) / np.maximum(count, 1), np.nan)
 
 
 def _deviation(values: FloatArray) -> FloatArray:
-    """Compute the standard deviation of a row (of n); NaN for fewer than two numbers."""
+    """Compute the standard deviation of each row (divisor n); NaN for fewer than two numbers."""
     count = (~np.isnan(values)).sum(axis=1)
     spread = np.nansum((values - _mean(values)[:, None]) ** 2, axis=1)
     return np.where(count > 1, np.sqrt(spread / np.maximum(count, 1)), np.nan)
 
 
 def _highest(values: FloatArray) -> FloatArray:
-    """Give the largest number of a row."""
+    """Return the largest number of each row; NaN for a row without numbers."""
     best = np.where(np.isnan(values), -np.inf, values).max(axis=1, initial=-np.inf)
     return np.where(np.isfinite(best), best, np.nan)
 
 
 def _nth_highest(values: FloatArray, n: int) -> FloatArray:
-    """Give the n-th largest number of a row, n from 1; NaN where it has fewer."""
+    """Return the n-th largest number of each row, n from 1; NaN for fewer numbers."""
     if values.shape[1] < n:
         return np.full(len(values), np.nan)
     filled = np.where(np.isnan(values), -np.inf, values)
@@ -416,7 +416,7 @@ def _nth_highest(values: FloatArray, n: int) -> FloatArray:
 
 
 def _standardise(values: FloatArray) -> FloatArray:
-    """Subtract the mean and divide by the standard deviation; 0 where all are equal."""
+    """Subtract each row's mean and divide by its standard deviation; 0 if all are equal."""
     spread = _deviation(values)
     spread = np.where(np.isnan(spread) | (spread <= 0), np.inf, spread)
     scaled: FloatArray = (values - _mean(values)[:, None]) / spread[:, None]
@@ -427,13 +427,13 @@ def _standardise(values: FloatArray) -> FloatArray:
 
 
 def _candidates(evidence: Evidence) -> dict[str, FloatArray]:
-    """Say whether the pool of both retrievers has something better below the cut than above.
+    """Compare the first K with the other chunks in the pool of both retrievers.
 
-    `lexical_other` and `cosine_other` are the best scores among the first K of the other list,
-    `lexical_crowd` the K-th best lexical score of the pool. `beyond_lexical`, `beyond_cosine` and
-    `beyond_fused` are the best score of the pool outside the first K minus the best inside.
-    `fused_gap` is the best minus the second best fused score. A fused score is the sum of both,
-    each standardised over the pool. NaN where there is nothing to compare.
+    `lexical_other` and `cosine_other` are the best scores among the first K of the other list.
+    `lexical_crowd` is the K-th best lexical score of the pool. `beyond_lexical`, `beyond_cosine`
+    and `beyond_fused` are the best score of the pool outside the first K minus the best inside.
+    `fused_gap` is the best minus the second best fused score. A fused score is the sum of lexical
+    score and cosine, each standardised over the pool. A missing score gives NaN.
     """
     rows, other = evidence.rows, evidence.other
     again = _again(rows, other, evidence.corpus.n_chunks)
@@ -456,8 +456,8 @@ def _candidates(evidence: Evidence) -> dict[str, FloatArray]:
 
 
 def _again(rows: Int32Array, other: Int32Array, n_chunks: int) -> BoolArray:
-    """Say which places of the second list name a chunk of the first, or none."""
-    # the last column takes the empty places, which are -1
+    """Tell which places of the second list repeat a chunk of the first list, or are empty."""
+    # The last column is for empty places, because their index is -1.
     seen = np.zeros((len(rows), n_chunks + 1), dtype=bool)
     np.put_along_axis(seen, rows.astype(np.int64), values=True, axis=1)
     seen[:, -1] = True
@@ -471,7 +471,7 @@ def _again(rows: Int32Array, other: Int32Array, n_chunks: int) -> BoolArray:
 def _clustering(evidence: Evidence) -> dict[str, FloatArray]:
     """Compute `same_document`: the share of the first K in the document of the first chunk.
 
-    NaN where nothing was retrieved, and where no document is known to have several chunks.
+    NaN without a retrieved chunk, and if no document has several chunks.
     """
     document, rows = evidence.batch.document, evidence.batch.rows[:, : evidence.k]
     # the largest code + 1 is the number of documents
@@ -490,12 +490,13 @@ FIRST = 10
 
 
 def _coherence(evidence: Evidence) -> dict[str, FloatArray]:
-    """Say whether the retrieved chunks speak of one thing.
+    """Measure how closely the retrieved chunks share one topic.
 
-    `coherence` is the mean cosine of all pairs of the first ten chunks, of vectors or, without
-    any, of tf-idf terms; NaN under two chunks. `clarity` is the Kullback-Leibler divergence, in
-    nats, of the terms of the first ten from those of the corpus (Cronen-Townsend et al., SIGIR
-    2002, with the list in the place of the query model); NaN without a term.
+    `coherence` is the mean cosine of all pairs of the first ten chunks. The cosine is of vectors,
+    or of tf-idf terms if the strategy has no vectors. It is NaN for fewer than two chunks.
+    `clarity` is the Kullback-Leibler divergence, in nats, of the terms of the first ten from the
+    terms of the corpus; NaN without a term. See Cronen-Townsend et al., SIGIR 2002. Here the list
+    replaces their query model.
     """
     rows = evidence.batch.rows[:, :FIRST]
     held = rows >= 0
@@ -553,9 +554,10 @@ def _queries(matrix: "csr_array") -> IntArray:
 def _coverage(evidence: Evidence) -> dict[str, FloatArray]:
     """Compute the shares of the query's idf that chunks hold; NaN for a query without terms.
 
-    `cover_union` is held by the first K together, `cover_best` by the best single one of them,
-    `cover_top` by the first. `cover_rare` is as `cover_best` with idf squared. `cover_crowd` is
-    held by the K-th best of the pool, 0 for a list under K. No chunk holds an unknown term.
+    `cover_union` is the share in the first K chunks together, `cover_best` in the best of these
+    chunks, `cover_top` in the first chunk. `cover_rare` is `cover_best` with squared idf.
+    `cover_crowd` is the share in the K-th best chunk of the pool, 0 for fewer than K chunks. No
+    chunk holds an unknown term.
     """
     idf, total = evidence.idf, evidence.idf_sum
     squared = evidence.per_query(idf**2)
@@ -577,16 +579,17 @@ def _coverage(evidence: Evidence) -> dict[str, FloatArray]:
 # ---- Scores.
 
 DEPTH = 100
-"""Ranks that stand for the rest of the corpus."""
+"""Number of first ranks that stand for the corpus."""
 
 
 def _score_shape(evidence: Evidence) -> dict[str, FloatArray]:
-    """Describe how the scores fall, divided by s_1; NaN where s_1 is not over 0.
+    """Describe how the scores s_1, s_2, ... fall; all are divided by s_1.
 
-    `tail_ratio` is s_K / s_1 (s_K the last of a shorter list), `score_sd` the SD of the first ten.
-    `wig` is the mean of the first K minus that of the first hundred (Zhou and Croft, SIGIR 2007,
-    with the list in the place of the corpus), `nqc` the SD of the first hundred (Shtok et al.,
-    TOIS 2012), `cut_gap` (s_K - s_K+1) / s_1, NaN where there is no rank K + 1.
+    All signals are NaN unless s_1 is above 0. `tail_ratio` is s_K / s_1, with the last score for
+    s_K in a shorter list. `score_sd` is the SD of the first ten scores. `wig` is the mean of the
+    first K minus the mean of the first hundred. See Zhou and Croft, SIGIR 2007; here the list
+    replaces the corpus. `nqc` is the SD of the first hundred (Shtok et al., TOIS 2012). `cut_gap`
+    is (s_K - s_K+1) / s_1, NaN without a rank K + 1.
     """
     batch, k = evidence.batch, evidence.k
     depth = min(max(DEPTH, k + 1), batch.rows.shape[1])
@@ -612,11 +615,12 @@ def _score_shape(evidence: Evidence) -> dict[str, FloatArray]:
 
 
 def _specificity(evidence: Evidence) -> dict[str, FloatArray]:
-    """Describe the query alone; NaN without terms, but for `length`.
+    """Describe the query alone.
 
-    `idf_mean` and `idf_max` are of the distinct terms, by the idf of an unknown one. `length` is
-    ln(1 + terms), `unknown` the share of distinct terms that the corpus lacks, `generic` the
-    cosine of the query and the mean of the chunk vectors.
+    `idf_mean` and `idf_max` are the mean and largest idf of the distinct terms, divided by the idf
+    of an unknown term. `length` is ln(1 + terms). `unknown` is the share of distinct terms that the
+    corpus lacks. `idf_mean`, `idf_max` and `unknown` are NaN without terms. `generic` is the cosine
+    of the query vector and the mean chunk vector, NaN without vectors.
     """
     query, corpus = evidence.entries[0], evidence.corpus
     count = np.bincount(query, minlength=evidence.n)
@@ -641,18 +645,18 @@ def _specificity(evidence: Evidence) -> dict[str, FloatArray]:
 # ---- Other wordings of a question.
 
 POOL_WORDINGS = 100
-"""Ranks of each wording's list that give a consensus."""
+"""Number of ranks of each wording's list that enter the consensus."""
 WORDING_SIGNALS = ("wordings_overlap", "consensus_best", "consensus_crowd", "consensus_missed")
 
 
 def _wordings(batch: RankedBatch, k: int) -> dict[str, FloatArray]:
-    """Compare the lists of a question's wordings; NaN where a question stands alone.
+    """Compare the lists of a question's wordings; NaN for a question with a single wording.
 
-    `wordings_overlap` is the mean share of a wording's first K that the first K of another wording
-    has too. The consensus score of a chunk is its mean normalised score over the wordings, 0 where
-    it is not in the first hundred of one. `consensus_best` is the best of a question,
-    `consensus_crowd` the K-th best (0 where there are fewer), `consensus_missed` the best minus
-    the best among this wording's first K.
+    `wordings_overlap` is the mean share of a wording's first K that another wording's first K also
+    has. The consensus score of a chunk is its mean normalised score over the wordings. A wording
+    without the chunk in its first hundred counts 0. `consensus_best` is the best score of a
+    question, `consensus_crowd` the K-th best score (0 for fewer chunks). `consensus_missed` is the
+    best score minus the best score in this wording's first K.
     """
     n = len(batch)
     nothing = dict.fromkeys(WORDING_SIGNALS, np.full(n, np.nan))
@@ -730,20 +734,20 @@ SINGLE_PREDICTORS: Final[tuple[str, ...]] = (
     "cover_union",
     "cover_best",
 )
-"""Signals that are reported alone too, as others use them."""
+"""Signals that reports also show as single predictors, as the literature uses them."""
 
 BLOCK_BYTES = 64 * 2**20
-"""Memory of one table of term frequencies, terms of a block of queries x chunks."""
+"""Bytes of one table of term frequencies: terms of a block of queries x chunks."""
 QUERY_TERMS = 16
-"""Terms that a query is taken to have in that."""
+"""Assumed number of terms of a query in the size of this table."""
 BLOCK_PLACES = 50_000
-"""Places (queries x K) that are looked at together."""
+"""Largest number of places (queries x K) in one block."""
 CENTRE_SAMPLE = 10_000
-"""Chunks, evenly over the corpus, whose vectors are averaged: a live query must not read all."""
+"""Largest number of chunk vectors in the mean, spread over the corpus; reading all is slow."""
 
 
 def signals(batch: RankedBatch, k: int) -> FloatArray:
-    """Compute SIGNALS of a batch, [n, len(SIGNALS)], NaN where one is not defined.
+    """Compute SIGNALS of a batch, [n, len(SIGNALS)], NaN for an undefined signal.
 
     `k` is the cutoff of the target, at least 1.
     """

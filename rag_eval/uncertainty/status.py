@@ -41,21 +41,21 @@ class Counts:
 
     @classmethod
     def of(cls, labelled: Labelled) -> Self:
-        """Count outcomes."""
+        """Count the outcomes of labelled retrievals, and their groups."""
         group, missed = labelled.group, labelled.missed
         groups = [len(np.unique(part)) for part in (group, group[missed], group[~missed])]
         return cls(len(labelled), *groups)
 
     @property
     def provisional(self) -> bool:
-        """Whether these are enough for a provisional miss rate, and so to fit a calibrator."""
+        """Whether the groups suffice for a provisional miss rate, and so to fit a calibrator."""
         fewer = min(self.groups_with_misses, self.groups_with_hits)
         return self.groups >= PROVISIONAL_OUTCOMES and fewer >= PROVISIONAL_EACH
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Checked(Stored):
-    """The figures of a stored validation that the ladder asks for."""
+    """Figures of a stored validation that the conditions of a status use."""
 
     n: int
     groups: int
@@ -77,7 +77,7 @@ class Condition:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Standing:
-    """The status of a miss rate, and every condition of the ladder."""
+    """Status of a miss rate, and the conditions of every status."""
 
     status: Status
     conditions: tuple[Condition, ...]
@@ -89,11 +89,11 @@ class Standing:
 
     @property
     def unmet(self) -> tuple[Condition, ...]:
-        """Return the conditions that keep the status from being higher."""
+        """Conditions that are not met and keep the status from being higher."""
         return tuple(condition for condition in self.conditions if not condition.met)
 
     def to_json(self) -> JsonObject:
-        """Write it as JSON values."""
+        """Write the status and all conditions as JSON values."""
         return {**dataclasses.asdict(self), "discounts": self.discounts}
 
 
@@ -102,10 +102,10 @@ class Situation:
     """Facts that decide the status beside outcomes and validation."""
 
     age_days: float | None
-    """Age of the outcomes; None without any."""
+    """Age of the outcomes in days; None without outcomes."""
     stale_after_days: float
     n_unlabelled: int
-    """Queries of the strategy whose signals are known, judged or not."""
+    """Number of queries of the strategy with known signals, judged or not."""
     own_gold_only: bool = False
     """Whether all gold came from this strategy's own retrieval."""
     drift_alarm: bool = False
@@ -113,11 +113,11 @@ class Situation:
     fingerprint_changed: bool = False
     """Whether the outcomes were recorded for another strategy."""
     no_prior: str = ""
-    """Why no shipped prior serves this target, K and kind of strategy; empty where one does."""
+    """Reason why no shipped prior fits this target, K and kind of strategy; else empty."""
     base_changes: bool | None = None
     """Whether this run gives the base of an iterative strategy another calibrator.
 
-    It would steer other rankings than those that were judged. None: there is no base.
+    A new calibrator would steer other rankings than the judged rankings. None without a base.
     """
 
 
@@ -126,11 +126,11 @@ def judge_status(
 ) -> Standing:
     """Find the status of the miss rate of a strategy, target and K.
 
-    Every status needs its own conditions and those of the statuses under it. `stale` is what else
-    was `provisional` or `measured`; lower statuses rest on no outcomes and cannot grow old. Gold
-    of the strategy itself bars `provisional`, because no calibrator is fitted to it. `prior`
-    needs a shipped prior; a strategy with enough outcomes of its own needs none. Without a
-    validation no miss rate is `measured`.
+    Every status needs its own conditions and the conditions of all lower statuses. A `provisional`
+    or `measured` miss rate that fails a condition of freshness is `stale`. Lower statuses rest on
+    no outcomes and cannot grow old. Gold of only the strategy itself bars `provisional`, because no
+    calibrator is fitted to such gold. `prior` needs a shipped prior, or enough outcomes for
+    `provisional`. `measured` needs a validation.
     """
     own, others = "only from this strategy", "not only from this strategy"
     gold = own if situation.own_gold_only else others
@@ -186,7 +186,7 @@ def _validation_conditions(validation: Validation | Checked | None) -> list[Cond
     least, most = SLOPE
     return [
         Condition("validation", met=True, found=counted, needed=needed, status="measured"),
-        # NaN is not above 0
+        # A NaN bound fails this condition, because NaN is not above 0.
         Condition("skill", skill.low > 0, low_end, "low end above 0", "measured"),
         Condition("ece", ece.inside, f"{ece.value:.4f}", limit, "measured"),
         Condition("slope", least <= slope <= most, steepness, f"{least} to {most}", "measured"),
@@ -237,7 +237,7 @@ MISS_RATE_PROMOTIONS: Final = TableSpec(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Series:
-    """Key of a status over time: a strategy by name, because its fingerprint may change."""
+    """Key of a status over time; it names the strategy, because the fingerprint may change."""
 
     dataset: str
     strategy: str
@@ -247,7 +247,7 @@ class Series:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Promotion:
-    """A change of status: the `number`-th of its series, from 1."""
+    """A change of status; `number` counts the changes of a series from 1."""
 
     series: Series
     number: int
@@ -256,18 +256,18 @@ class Promotion:
     old_status: Status
     new_status: Status
     figures_before: Mapping[str, Any] | None
-    """The figures that gave the old status."""
+    """Figures behind the old status; None at the first change."""
     figures_after: Mapping[str, Any] | None
     reasons: tuple[Mapping[str, Any], ...]
-    """Decisive conditions, as JSON values."""
+    """Conditions that decided the new status, as JSON values."""
     calibrator_id: str | None
-    """The calibrator in force after the change."""
+    """Id of the calibrator in use after the change."""
     at: str
-    """UTC, ISO 8601."""
+    """Time of the change, UTC, ISO 8601."""
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Self:
-        """Read a row of the table."""
+        """Make a change of status from a row of the table."""
         values = dict(row)
         series = Series(*(values.pop(field.name) for field in dataclasses.fields(Series)))
         return cls(series=series, **{**values, "reasons": tuple(row["reasons"] or ())})
@@ -284,9 +284,10 @@ def record_status(
     calibrator_id: str | None = None,
     at: dt.datetime,
 ) -> Promotion | None:
-    """Append a row where the status differs from the last one; else return None.
+    """Append and return a change if the status differs from the last status; else return None.
 
-    Looking and appending are one transaction under the table's lock. `at` needs a time zone.
+    One transaction under the table's lock reads the last status and appends the change. Raises
+    ValueError if `at` has no time zone.
     """
     if at.tzinfo is None:
         raise ValueError("the time of a change needs its time zone")
@@ -319,7 +320,7 @@ def record_status(
 
 
 def promotions(store: SqlStore, series: Series | None = None) -> list[Promotion]:
-    """Return all changes, or those of one series, by series and number."""
+    """Return the changes of status, of one series or of all, ordered by series and number."""
     store.create(MISS_RATE_PROMOTIONS)
     where = dataclasses.asdict(series) if series else None
     order = ["dataset", "strategy", "target", "k", "number"]

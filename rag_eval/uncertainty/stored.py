@@ -24,7 +24,7 @@ Floats = Annotated[
     PlainValidator(lambda values: np.array(values, dtype=np.float64)),
     PlainSerializer(lambda values: values.tolist()),
 ]
-"""An array that is stored as nested lists, exactly."""
+"""An array that is stored as nested lists without rounding."""
 NullableFloat = Annotated[
     float,
     BeforeValidator(lambda value: math.nan if value is None else value),
@@ -33,7 +33,7 @@ NullableFloat = Annotated[
 """A float whose NaN is stored as null."""
 
 
-# mypy looks for __hash__ of the instances where the class itself is the key.
+# Callers ignore a type error: mypy checks __hash__ of instances, but the key is the class.
 @functools.cache
 def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
@@ -49,6 +49,6 @@ class Stored:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Read what `to_json` wrote; further keys are ignored."""
+        """Read fields from JSON values that `to_json` wrote; further keys are ignored."""
         record: Self = _adapter(cls).validate_python(document)  # type: ignore[arg-type]
         return record

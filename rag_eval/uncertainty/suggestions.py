@@ -13,11 +13,11 @@ from rag_eval.uncertainty.expansion import MAX_QUESTION_CHARS, SuggestionKind
 
 MAX_SNIPPET_CHARS = 600
 MAX_SHOWN_CHARS = 2000
-"""Longest part of a question that the prompt shows."""
+"""Largest number of characters of a question in the prompt."""
 MAX_REPLY_CHARS = 20_000
-"""A longer reply is refused."""
+"""Largest number of characters of an accepted reply."""
 MAX_TEXT_CHARS = 400
-"""Longest text that is taken from a reply."""
+"""Largest number of characters taken from a reply."""
 MAX_CONCEPTS = 8
 MAX_CONCEPT_CHARS = 60
 NONCE_DIGITS = 16
@@ -117,13 +117,13 @@ def _read_suggestion(kind: SuggestionKind, question: str, reply: str) -> str | N
 
 
 def _read_words(value: object, limit: int) -> str:
-    """Read one line of a reply; empty for another type, and for a line without words."""
+    """Return a value of a reply as one line; empty if it is no text or has no words."""
     line = _line(value, limit) if isinstance(value, str) else ""
     return line if any(map(str.isalnum, line)) else ""
 
 
 def _line(text: str, limit: int) -> str:
-    """Make one line without control characters; cut first, because the text may be very long."""
+    """Make one line without control characters; the cut comes first, as texts may be very long."""
     return " ".join(_BREAKS.sub(" ", text[:limit]).split())
 
 

@@ -1,6 +1,7 @@
-"""Validation of predicted miss probabilities: every reported figure, with its interval or null.
+"""Compute every reported figure of predicted miss probabilities, with interval or null.
 
-`estimator` makes the out-of-fold predictions, this file judges them, `status` decides the status.
+`estimator` makes the out-of-fold predictions. This file judges the predictions. `status` decides
+the status.
 """
 
 import dataclasses
@@ -33,7 +34,7 @@ from rag_eval.uncertainty.stored import Floats, JsonObject, NullableFloat, Store
 
 MAX_BINS = 15
 MIN_PER_BIN = 20
-"""Judged retrievals that a bin should hold; fewer in all give fewer bins, down to one."""
+"""Least number of judged retrievals in a bin; with few retrievals a single bin remains."""
 LEVEL = 0.95
 MIN_SIMULATIONS, MAX_SIMULATIONS = 2000, 10_000
 HELD_OUT = 0.25
@@ -42,7 +43,7 @@ HISTOGRAM_BINS = 20
 _CELLS = 2_000_000
 _DIGITS = 6
 _BEYOND = 20
-"""Simulated figures that should lie beyond the limit, so that it is no accident."""
+"""Wanted number of simulated figures beyond the limit, so that the limit is stable."""
 _BOUNDS = {
     "brier": (0.0, 1.0),
     "log_loss": (0.0, np.inf),
@@ -56,18 +57,19 @@ _BOUNDS = {
 
 
 def group_dependence(probability: FloatArray, missed: BoolArray, group: IntArray) -> float:
-    """Estimate in [0, 1] how strongly outcomes of one group go together, beyond probabilities [n].
+    """Estimate in [0, 1] how strongly outcomes of one group depend, given probabilities [n].
 
     This is the moment estimate of d in `calibrated_outcomes`: the sum of products of two residuals
     of one group over its largest possible value ``sum(min(p_i, p_j) - p_i p_j)``. Pass isotonic
-    recalibrated predictions, because a bias must not pass for dependence. Groups of one give 0.
+    recalibrated predictions, because a bias must not look like dependence. Without a group of two
+    outcomes or more the result is 0.
     """
     _, code = np.unique(group, return_inverse=True)
     order = np.lexsort((probability, code))
     code, p, residual = code[order], probability[order], (missed - probability)[order]
     size = np.bincount(code)
     place = np.arange(len(code)) - np.repeat(np.cumsum(size) - size, size)
-    # Rising inside the group: p is the smaller one of as many pairs as follow it.
+    # Probabilities rise inside a group, so p is the smaller one in each pair with a later row.
     smaller = float((p * (size[code] - 1 - place)).sum())
 
     def sum_of_pairs(values: FloatArray) -> float:
@@ -82,9 +84,9 @@ def calibrated_outcomes(
 ) -> Iterator[BoolArray]:
     """Draw outcomes for which the predictions [n] are calibrated, in blocks `[block, n]`.
 
-    With probability sqrt(d) a member follows one uniform number that its group shares, else its
-    own. It misses when the number is under its prediction. So each probability is the predicted
-    one, and two members of a group have the covariance ``d (min(p_i, p_j) - p_i p_j)``.
+    With probability sqrt(d) a member uses the uniform number of its group, else a number of its
+    own. The member misses if the number is under its prediction. So each miss has the predicted
+    probability, and two members of a group have the covariance ``d (min(p_i, p_j) - p_i p_j)``.
     """
     rng = np.random.default_rng(seed)
     _, code = np.unique(group, return_inverse=True)
@@ -101,8 +103,8 @@ def calibrated_outcomes(
 def equal_mass_bins(predicted: FloatArray, weight: FloatArray) -> IntArray:
     """Give the bin of each prediction [n]: min(15, n // 20) bins of about equal weight.
 
-    Equal predictions are never split: they go where the middle of their weight lies. Bins are
-    numbered without gaps.
+    Equal predictions share a bin, which is the bin at the middle of their weight. Bins are numbered
+    without gaps.
     """
     value, inverse = np.unique(predicted, return_inverse=True)
     mass = np.bincount(inverse, weight, minlength=len(value))
@@ -123,8 +125,8 @@ def _sum_by_bin(values: FloatArray, bins: IntArray) -> FloatArray:
 def ece(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> FloatArray:
     """Compute the equal-mass expected calibration error of outcomes `[..., n]`, `[...]`.
 
-    That is the weighted mean over bins of |miss rate - mean prediction|. Compare it with its null
-    and not with 0: calibrated predictions have one above 0 too.
+    That is the weighted mean over bins of |miss rate - mean prediction|. Compare the error with
+    its null distribution and not with 0, because calibrated predictions have errors above 0 too.
     """
     gaps = _sum_by_bin((missed - predicted) * weight, equal_mass_bins(predicted, weight))
     return np.asarray(np.abs(gaps).sum(axis=-1) / weight.sum())
@@ -137,7 +139,7 @@ RoundedFloats = Annotated[Floats, PlainSerializer(lambda values: values.round(_D
 class Reliability(Stored):
     """Weighted mean prediction and observed miss rate in bins of equal mass, in rising order.
 
-    Of 100 observed rates of a bin, 95 lie in its band when the predictions are calibrated.
+    For calibrated predictions, the band of a bin holds 95 % of the observed rates.
     """
 
     predicted: RoundedFloats
@@ -151,8 +153,8 @@ def reliability(
 ) -> Reliability:
     """Compute the reliability diagram with its consistency band.
 
-    `calibrated` are blocks of `calibrated_outcomes`. They carry the correlation inside groups, so
-    the band is as wide as that makes it.
+    `calibrated` are blocks of `calibrated_outcomes`. They have the correlation inside groups, so
+    the width of the band includes the correlation.
     """
     bins = equal_mass_bins(predicted, weight)
     mass = _sum_by_bin(weight, bins)
@@ -173,7 +175,7 @@ def adjusted_level(checked_together: int) -> float:
 
 
 def simulations_for(checked_together: int) -> int:
-    """Give the simulations that the adjusted level needs, between 2,000 and 10,000."""
+    """Return the number of simulations for the adjusted level, between 2,000 and 10,000."""
     needed = math.ceil(_BEYOND / (1 - adjusted_level(checked_together)))
     return int(np.clip(needed, MIN_SIMULATIONS, MAX_SIMULATIONS))
 
@@ -191,8 +193,8 @@ def limit(simulated: FloatArray, level: float) -> float:
 class CalibrationError:
     """A calibration error, beside the error that calibrated predictions show by chance.
 
-    `null_limit` is the percentile that the value is held against, raised for the number of figures
-    that are checked together. `p` is (1 + simulated errors at least as large) / (1 + simulations).
+    The value is compared with the percentile `null_limit`, which rises with the number of figures
+    checked together. `p` is (1 + simulated errors at least as large) / (1 + simulations).
     """
 
     value: float
@@ -203,12 +205,12 @@ class CalibrationError:
 
     @property
     def inside(self) -> bool:
-        """Whether calibrated predictions could have this error."""
+        """Whether the error is at most `null_limit`, as calibrated predictions can have."""
         return self.value <= self.null_limit
 
     @classmethod
     def against(cls, value: float, simulated: FloatArray, checked_together: int) -> Self:
-        """Hold a value against simulated ones."""
+        """Compare an error with the simulated errors of calibrated predictions."""
         return cls(
             value,
             float(np.median(simulated)),
@@ -219,17 +221,18 @@ class CalibrationError:
 
 
 Fitter = Callable[[Labelled, Labelled], FloatArray]
-"""Fits the first part and predicts the probability of a miss for each of the second."""
+"""Function that fits the first part and predicts the miss probabilities of the second part."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LearningPoint(Stored):
     """Brier skill on held-out groups after training on about `wanted` outcomes.
 
-    Whole groups are taken until there are enough, `outcomes` in the mean. `low` and `high` are the
-    middle 95 % of the draws: their spread, no confidence interval of the mean. `draws` could train
-    on as many and held out misses and hits; NaN without any. In `without_both` of them all
-    training outcomes were alike: their smoothed rate is the prediction then.
+    Whole groups are taken until there are enough outcomes. `outcomes` is their mean number. `low`
+    and `high` bound the middle 95 % of the draws. They show the spread of the draws and are no
+    confidence interval of the mean. `draws` counts the draws with enough training outcomes and
+    with held-out misses and hits. Without such a draw the figures are NaN. `without_both` counts
+    the draws whose training outcomes were all alike. These draws predict the smoothed rate.
     """
 
     wanted: int
@@ -248,7 +251,8 @@ def learning_curve(
     """Compute Brier skill on held-out groups by number of training outcomes.
 
     Each draw holds out a quarter of the groups and trains on the first of the others, in random
-    order. All sizes of a draw share the held-out groups; smaller trainings are parts of larger.
+    order. All sizes of a draw share the held-out groups. A smaller training set is part of every
+    larger training set.
     """
     rng = np.random.default_rng(seed)
     _, group = np.unique(labelled.group, return_inverse=True)
@@ -292,14 +296,14 @@ def _point(size: int, drawn: list[tuple[float, int, int, bool]]) -> LearningPoin
 class LeakageGap:
     """Skill under folds that split groups (`random`) and under folds that do not (`grouped`).
 
-    The gap is skill that comes only from having seen other members of a group.
+    The gap is the false skill from fits that saw other members of a group.
     """
 
     random: float
     grouped: float
 
     def to_json(self) -> dict[str, float]:
-        """Write a JSON object."""
+        """Write both skills and their gap as a JSON object."""
         return {**dataclasses.asdict(self), "gap": self.random - self.grouped}
 
 
@@ -308,10 +312,11 @@ class Validation(Stored):
     """How good the out-of-fold predictions of one strategy and target are.
 
     A group with a miss and a hit counts in `groups_with_misses` and `groups_with_hits`. All
-    figures weigh outcomes by inverse inclusion probability. `brier`, `log_loss` and `skill` are of
-    one fit: losses are averaged over the repeats, predictions are not. The other figures are of
-    the averaged prediction, as a curve needs one prediction an outcome. `dependence` is that of
-    the simulated outcomes within groups. `histogram` counts predictions in bins of 0.05.
+    figures weigh outcomes by inverse inclusion probability. `brier`, `log_loss` and `skill`
+    describe a single fit, so they average losses over the repeats. The other figures use the
+    prediction averaged over the repeats, because a curve needs one prediction for each outcome.
+    `dependence` is the dependence of the simulated outcomes within groups. `histogram` counts
+    predictions in bins of 0.05.
     """
 
     n: int
@@ -350,11 +355,11 @@ def validate(
     seed: int,
     resamples: int = FIGURE_RESAMPLES,
 ) -> Validation:
-    """Judge out-of-fold predictions `[repeats, n]`, each by a fit that did not see the group.
+    """Judge out-of-fold predictions `[repeats, n]` of fits that did not see the groups.
 
     `checked_together` counts the strategies and targets whose calibration is checked together.
-    Figures that need misses and hits are NaN where one of them is absent. Intervals are of the
-    predictions at hand: they resample groups of outcomes and do not refit.
+    Figures that need misses and hits are NaN if all outcomes are equal. Intervals resample groups
+    of outcomes and keep the predictions, without new fits.
     """
     missed, weight, group = labelled.missed, labelled.weight, labelled.group
     averaged = np.clip(predictions.mean(axis=0), 0, 1)

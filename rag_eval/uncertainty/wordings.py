@@ -1,7 +1,8 @@
-"""The estimator's branch for questions of which other wordings were judged.
+"""The estimator's branch for questions with other judged wordings.
 
-The history of a wording is the outcomes of the other wordings of its question, never its own. The
-branch adds it to the signals. It speaks only where there is a history and where it was better.
+The history of a wording is the outcomes of the other wordings of its question. The branch adds the
+history to the signals. The branch is used only for wordings with a history, and only if it was
+better than the estimator alone.
 """
 
 import dataclasses
@@ -19,13 +20,13 @@ from rag_eval.uncertainty.validation import Validation, validate
 HISTORY: Final = "other_wordings"
 """Name of the added signal: log-odds of the shrunk miss rate of the other wordings."""
 STRENGTHS: Final = np.geomspace(0.1, 100.0, 61)
-"""Candidate strengths of the overall rate, in judged wordings."""
+"""Candidate strengths of the overall rate, in numbers of judged wordings."""
 Z: Final = 1.645
-"""Standard errors by which the branch must be better."""
+"""Number of standard errors by which the branch must be better."""
 REPEATS: Final = 2
-"""Dealings of the folds that decide whether the branch speaks."""
+"""Number of repeats with new folds that decide whether the branch is used."""
 MIN_WORDINGS: Final = 50
-"""Judged wordings with a history that a branch needs."""
+"""Least number of judged wordings with a history for a branch."""
 
 
 def sum_others(
@@ -35,7 +36,7 @@ def sum_others(
     _, code, counts = np.unique(question, return_inverse=True, return_counts=True)
     own = weight * missed
     misses, judged = np.bincount(code, own)[code], np.bincount(code, weight)[code]
-    alone = counts[code] == 1  # exact zeros, which differences of sums are not
+    alone = counts[code] == 1  # set exact zeros, because differences of sums are inexact
     return (
         np.where(alone, 0.0, np.maximum(misses - own, 0.0)),
         np.where(alone, 0.0, judged - weight),
@@ -43,7 +44,7 @@ def sum_others(
 
 
 class Shrinkage(NamedTuple):
-    """Draws miss rates of few wordings to the overall one.
+    """Formula that draws miss rates of few wordings towards the overall rate.
 
     ``(misses + strength * rate) / (judged + strength)``
     """
@@ -52,7 +53,7 @@ class Shrinkage(NamedTuple):
     strength: float
 
     def log_odds(self, misses: FloatArray, judged: FloatArray) -> FloatArray:
-        """Compute the log-odds of the shrunk rate, [n]; NaN where nothing was judged."""
+        """Compute the log-odds of the shrunk rate, [n]; NaN without a judged wording."""
         rate = (misses + self.strength * self.rate) / (judged + self.strength)
         result: FloatArray = np.where(judged > 0, np.log(rate) - np.log1p(-rate), np.nan)
         return result
@@ -101,8 +102,8 @@ def fit_wordings(
 ) -> WordingsModel | None:
     """Fit the estimator to the wordings with a history; None if no wording has a history.
 
-    Wordings of one question share a group. The prior knows nothing of the history, whose
-    coefficient starts at 0. `rng` deals the inner folds.
+    Wordings of one question share a group. The prior has no coefficient for the history, so this
+    coefficient is drawn towards 0. `rng` deals the inner folds.
     """
     shrinkage = fit_shrinkage(labelled.question, labelled.missed, labelled.weight)
     misses, judged = sum_others(labelled.question, labelled.missed, labelled.weight)
@@ -121,8 +122,8 @@ def cross_validate_wordings(
 ) -> FloatArray:
     """Predict out of fold, [repeats, n]; NaN for a wording without a history.
 
-    The fits see no wording of the held-out questions. Their other wordings serve as the history,
-    as they would at night.
+    The fits see no wording of the held-out questions. The other wordings of a held-out question
+    are the history, as in a nightly run.
     """
     misses, judged = sum_others(labelled.question, labelled.missed, labelled.weight)
     result = np.full((repeats, len(labelled)), np.nan)
@@ -172,8 +173,8 @@ class JudgedBranch(Stored):
     """A branch with its benefit on the wordings with a history.
 
     It is fitted only where it was better than the estimator alone by more than chance.
-    `brier_without` is the Brier score of the estimator alone. `gain` is how much lower the
-    branch's squared error is, and `gain_se` the standard error of that over groups.
+    `brier_without` is the Brier score of the estimator alone. `gain` is the decrease of the squared
+    error by the branch, and `gain_se` the standard error of the gain over groups.
     """
 
     model: Branch | None
@@ -201,9 +202,9 @@ def fit_branch(
     checked_together: int,
     seed: int,
 ) -> JudgedBranch | None:
-    """Fit and judge the branch; None for too few wordings with a history, or one kind of outcome.
+    """Fit and judge the branch; None for too few wordings with a history, or equal outcomes.
 
-    `predictions` [repeats, n] are the estimator's own, out of fold.
+    `predictions` [repeats, n] are the out-of-fold predictions of the estimator alone.
     """
     predictions = predictions[:REPEATS]
     own = cross_validate_wordings(labelled, prior=prior, repeats=len(predictions), seed=seed)
