@@ -71,7 +71,7 @@ def _format_value(key: str, value: Value) -> str:
 def event_line(name: str, fields: Mapping[str, Value]) -> str:
     r"""Make one line of ASCII in which personal data is masked and long values are cut.
 
-    Raises ValueError where a name or key is not made of lower-case words.
+    Raises ValueError for a name or key that is not made of lower-case words.
 
     Examples
     --------

@@ -450,7 +450,7 @@ def _join_named(values: Iterable[str]) -> str:
 
 
 def find_quote(quote: str, text: str, start: int, end: int) -> tuple[int, int] | None:
-    r"""Find a quote in text[start:end]; white space of any length stands for white space.
+    r"""Find a quote in text[start:end]; runs of white space of any length are equal.
 
     Examples
     --------
@@ -508,7 +508,8 @@ def _place(
 def remove_marks(body: str) -> tuple[str, list[tuple[int, Citation]]]:
     """Take the inline `[token]` marks out of a body.
 
-    Returns the text, and each mark with the sentence (from 0) that it ends or stands in.
+    Returns the text, and each mark with the number (from 0) of the sentence around or before the
+    mark.
     """
     pieces: list[str] = []
     marks: list[tuple[int, Citation]] = []

@@ -1,4 +1,4 @@
-"""Answer questions with sentences of their evidence, or abstain where the evidence is too weak.
+"""Answer questions with sentences of their evidence, or abstain if the evidence is too weak.
 
 A batch is measured as arrays: one row of features for each citable unit of each question's
 passages, and one row of signals for each question. `benchmarks/fit_extractive.py` writes the
@@ -582,7 +582,7 @@ class Extract:
 
     `sentences` stand best first, even if `answered` is false, so that a person can look at a near
     miss. `signal` in [0, 1] is the probability that the best sentence is right, fitted on
-    public sets. `answered` is false where the signal is under the threshold.
+    public sets. `answered` is false if the signal is under the threshold.
     """
 
     sentences: tuple[Chosen, ...]

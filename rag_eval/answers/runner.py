@@ -142,7 +142,7 @@ def build_prompt(
     """Make the messages for one question, at most question.settings.max_prompt_chars long.
 
     Whole pieces of evidence are left out from the end until the rest fits. Raises
-    PromptTooLongError if no piece of the evidence fits, or the question itself does not.
+    PromptTooLongError if the question does not fit, or no piece of the evidence fits.
     """
     bypass = question.settings.quote_bypass
     analyze_only = bypass == "on" or (bypass == "auto" and bool(evidence))
@@ -279,7 +279,7 @@ class _Case:
         return [fault for _, fault in objections]
 
     def take_evidence(self, gathered: Gathered) -> None:
-        """Take the evidence; end here if gathering failed or there is no evidence."""
+        """Take the evidence; end the question if gathering failed or gave no evidence."""
         self.gathered = gathered
         self.has_ended = gathered.fault is not None or not gathered.evidence
         if gathered.fault:

@@ -63,7 +63,7 @@ def _windows(codes: npt.NDArray[np.uint64], width: int) -> npt.NDArray[np.uint64
 
 
 def _find_copies(text: str, sources: Sequence[Source]) -> dict[str, BoolArray]:
-    """Mark the characters of the text that stand in each copied source, [len(text)]."""
+    """Return copied source -> mask of the copied characters of the text, [len(text)]."""
     codes, places = _plain(text)
     hashes: dict[int, npt.NDArray[np.uint64]] = {}
     copies: dict[str, BoolArray] = {}

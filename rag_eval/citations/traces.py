@@ -165,7 +165,7 @@ def make_row(trace: Trace) -> tuple[Any, ...]:
 
 
 def write_traces(store: SqlStore, traces: Sequence[Trace]) -> int:
-    """Write all traces in one transaction and return how many.
+    """Write all traces in one transaction and return the number of traces.
 
     The traces replace the rows of an earlier try with the same (run_id, strategy). Raises
     ValueError if two traces share a key.
@@ -182,6 +182,6 @@ def write_traces(store: SqlStore, traces: Sequence[Trace]) -> int:
 
 
 def write_log(path: Path, traces: Iterable[Trace]) -> None:
-    """Write a line for each trace of one run, whole or not at all."""
+    """Write a file with a line for each trace of one run; a failure leaves no partial file."""
     with atomic_path(path) as partial, partial.open("w", encoding="utf-8", newline="\n") as stream:
         stream.writelines(f"{format_line(trace)}\n" for trace in traces)

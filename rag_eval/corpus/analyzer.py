@@ -73,7 +73,7 @@ def _shared() -> Analyzer:
 
 
 def terms(text: str) -> list[str]:
-    """Stemmed terms of one text, as strings.
+    """Return the stemmed terms of one text as strings.
 
     Examples
     --------

@@ -1,6 +1,6 @@
 """Documents -> chunks: spans of at most `max_tokens` word tokens with exact character offsets.
 
-Also the structure that decides where texts are cut: front matter, headings, sections, sentences.
+The module also finds the borders of texts: front matter, headings, sections, sentences.
 """
 
 import functools
@@ -241,7 +241,7 @@ def _find_content(text: str, start: int, end: int) -> int:
 
 
 def numpydoc_sections(doc_id: str, title: str, text: str) -> list[Section]:
-    """Split a docstring at its underlined headings; the text before them is `#summary`."""
+    """Split a docstring at its underlined headings; text before them is `#summary`."""
     heads = [
         (match["title"].rstrip(), match.start())
         for match in _UNDERLINED.finditer(text)
@@ -399,7 +399,7 @@ _DEFINITION_LISTS = frozenset(
 )
 
 Level = Callable[[str, int, int], list[int]]
-"""Text, start, end -> rising offsets between them where a piece may begin."""
+"""Text, start, end -> rising offsets between start and end at which a piece may begin."""
 
 
 class Levels(NamedTuple):

@@ -30,7 +30,7 @@ class LoadedCorpus:
     sections: pd.DataFrame
     """SECTIONS, sorted by document and place."""
     sources: pd.DataFrame
-    """SOURCES, one row a document in the order of documents."""
+    """SOURCES, with one row for each document in the order of `documents`."""
     corpus_rev: str
     """Package version, commit (`+dirty.<hash>`), hub revision, or content hash."""
     masked: dict[str, int]

@@ -184,7 +184,7 @@ PATTERNS: tuple[Pattern, ...] = (
         check=_is_random,
     ),
     # A local part of at most 64 characters (RFC 5321), and a domain with a dot and a top level of
-    # letters: decorators, matrix products and handles lack one of them.
+    # letters. Decorators, matrix products and handles lack one of these parts.
     Pattern(
         "email",
         re.compile(
@@ -195,7 +195,7 @@ PATTERNS: tuple[Pattern, ...] = (
         after=620,
     ),
     Pattern("iban", _make_iban_regex(), before=44, after=44, check=_is_iban),
-    # Digits that begin as the issuers' numbers do, in one piece or grouped as on a card.
+    # Digits with the first digits of an issuer, in one piece or grouped as on a card.
     Pattern(
         "card",
         re.compile(
@@ -491,7 +491,7 @@ def masked_text(text: str) -> str:
 
 
 def mask_snippet(text: str, limit: int = SNIPPET_CHARS) -> str:
-    """Make a snippet of at most `limit` characters, personal data masked before it is cut."""
+    """Mask personal data, then cut the text to a snippet of at most `limit` characters."""
     return snippet(masked_text(text[:MAX_READ_CHARS]), limit)
 
 
@@ -502,7 +502,7 @@ def _mask_parts(address: str) -> str:
 
 
 def mask_shown_address(address: str) -> str:
-    """Mask an address in the whole, in each of its parts, and where it is percent-encoded.
+    """Mask an address as a whole, in each part, and after percent-decoding.
 
     Examples
     --------

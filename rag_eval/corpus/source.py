@@ -120,7 +120,7 @@ def empty_corpus(message: str, found: str | None, accepted: str) -> InputError:
 
 MAX_AUTHORS = 100
 MAX_AUTHOR_CHARS = 10_000
-"""Longest text of all names together, before it is hashed."""
+"""Most characters of all names of a document together, before hashing."""
 MAX_SHOWN_CHARS = 200
 
 

@@ -22,7 +22,7 @@ from rag_eval.trust.spelling import load_texts, load_words
 
 _LISTS = {name: frozenset(words) for name, words in load_words("addressing").items()}
 CLASSES: dict[str, list[str]] = {}
-"""Word -> the classes it is in."""
+"""Word -> classes of the word."""
 for _name, _words in load_words("addressing_classes").items():
     for _word in _words:
         CLASSES.setdefault(_word, []).append(_name)

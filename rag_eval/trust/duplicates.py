@@ -1,4 +1,4 @@
-"""Find floods: many documents of one source that are near copies, begin alike, or say the same.
+"""Find floods: many documents of one source that are near copies, begin alike or are similar.
 
 The check `flood` runs when the index is made. It blocks sources that neither the allowlist nor a
 signature vouches for.
@@ -254,9 +254,9 @@ def floods(
 ) -> pd.DataFrame:
     """Find floods among documents [n].
 
-    `sources` are their domains, empty where unknown. `vouched` marks the documents that the
-    allowlist or a signature vouches for; None means that nothing is configured to trust. Returns
-    FINDINGS, at most one for a document and rule.
+    `sources` are the domains of the documents, empty if unknown. `vouched` marks the documents that
+    the allowlist or a signature vouches for; None means that nothing is configured to trust.
+    Returns FINDINGS, at most one for a document and rule.
     """
     standing = np.full(len(texts), _UNKNOWN)
     if vouched is not None:

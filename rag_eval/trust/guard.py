@@ -86,7 +86,7 @@ def screen(
 def across_titles(
     titles: Sequence[str], texts: Sequence[str], rules: RuleSet | None = None
 ) -> pd.DataFrame:
-    """Find poison that begins in a title and ends in the text, because both are indexed as one.
+    """Find poison that begins in a title and ends in the text, because an index joins them.
 
     Returns FINDINGS; `row` is the place in the lists, start and end are -1.
     """
@@ -115,7 +115,7 @@ class Decision(BaseModel):
     chunk_id: str = Field(min_length=1, max_length=200)
     doc_id: str = Field(max_length=1000)
     source_hash: str = Field(default="", pattern=r"^(?:[0-9a-f]{64})?$")
-    """SHA-256 of the document's bytes that the person saw; a decision without it is void."""
+    """SHA-256 of the document's bytes that the person saw; a decision without this hash is void."""
     action: Literal["allow", "revoke"]
     who: str = Field(min_length=1, max_length=200)
     why: str = Field(min_length=1, max_length=2000)
@@ -169,7 +169,7 @@ def still_meant(
 def record_decision(folder: Path, decision: Decision) -> Path:
     """Append a decision in one write, flushed to disk, and end a line left unfinished before.
 
-    Raises InputError where the file cannot be read.
+    Raises InputError if the file cannot be read.
     """
     read_decisions(folder)
     path = folder / FILE_NAME

@@ -254,7 +254,7 @@ def _find_bidirectional(text: str, found: Discovery) -> None:
 def _find_inside_words(text: str, found: Discovery) -> None:
     if split := list(_SPLIT.finditer(text)):
         span = max(split[0].start() - 40, 0), min(split[-1].end() + 40, len(text))
-        # The cuts remove these characters; they may also stand for the spaces of a sentence.
+        # The cuts remove these characters; the characters may also replace spaces of a sentence.
         found.add_part("zero_width", span, _ALL.sub(" ", text[slice(*span)]))
         severity: Severity = "warning" if len(split) >= _MANY_SPLITS else "hint"
         if severity == "warning":
@@ -455,7 +455,7 @@ def _find_spaced(text: str, depth: int) -> Iterator[_Decoded]:  # noqa: ARG001 -
 def _find_changed(
     words: str, decode: Callable[[str], str]
 ) -> Callable[[str, int], Iterator[_Decoded]]:
-    """Make a decoder of places where two different words of a list are near each other."""
+    """Make a decoder of passages with two different words of a list near each other."""
     known = re.compile(rf"\b(?:{words})\b", re.IGNORECASE)
 
     def find(text: str, depth: int) -> Iterator[_Decoded]:  # noqa: ARG001 - a shared signature

@@ -159,9 +159,9 @@ def _find_inline_code(text: str, start: int, end: int) -> Iterator[tuple[int, in
 def _read_marked(text: str, *, markdown: bool) -> tuple[list[Tag], list[tuple[int, int]]]:
     """Return all tags outside of code, and the ranges of code.
 
-    In Markdown, raw HTML ends where CommonMark ends it and indented lines are code. In other
-    texts a tag reaches over blank lines, and fences and code spans are code unless the text
-    begins as HTML does.
+    In Markdown, raw HTML ends as in CommonMark, and indented lines are code. In other texts, a tag
+    reaches over blank lines. Fences and code spans are code there, unless the text begins like an
+    HTML page.
     """
     has_tags = next(read_tags(text), None) is not None
     looks_for_code = markdown or (_CODE_MARK.search(text) and not _HTML_PAGE.match(text))

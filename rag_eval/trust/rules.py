@@ -120,7 +120,7 @@ class RuleTests(Part):
 
 
 class Rule(Part):
-    """A forbidden pattern, the views of a text that it is searched in, and the reason."""
+    """A forbidden pattern, the searched views of a text, and the reason."""
 
     id: str
     severity: Severity

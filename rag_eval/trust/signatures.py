@@ -228,7 +228,7 @@ def _check_signature(path: Path, data: bytes, keys: Mapping[str, str]) -> None:
         return InputError(Problem(code, message, str(beside), None, None, found, accepted))
 
     if not beside.exists():
-        # An attacker who changes the manifest could also delete its signature.
+        # Refuse a missing signature, because an attacker could change the manifest and delete it.
         message = "keys are configured and the manifest is not signed"
         accepted = f"rag-eval trust manifest --key writes {beside.name} beside it"
         raise InputError(Problem("unsigned_manifest", message, str(path), accepted=accepted))

@@ -341,9 +341,10 @@ def _below(host: str, parents: frozenset[str]) -> bool:
 def judge_domains(domains: Iterable[str], allowlist: Sequence[str]) -> dict[str, DomainJudgement]:
     """Judge every distinct domain: a host in lower case, `python:<package>`, or empty.
 
-    In the allowlist, `example.org` allows itself and `www.example.org`, `*.example.org` all below
-    `example.org` but not it. A host that is not listed and shares its registered name with a
-    listed one is not_listed; so is a host of more than 253 characters, which cannot exist.
+    In the allowlist, `example.org` allows `example.org` and `www.example.org`. `*.example.org`
+    allows all hosts below `example.org`, but not `example.org`. An unlisted host with the
+    registered name of a listed host is not_listed. A host of more than 253 characters, which cannot
+    exist, is also not_listed.
     """
     distinct = dict.fromkeys(domains)
     if not allowlist:

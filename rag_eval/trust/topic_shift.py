@@ -219,7 +219,8 @@ def _surprise(space: Space, group_of: IntArray) -> FloatArray:
             of_group, of_own = (np.bincount(of)[of] for of in (groups, documents))
             prior = _PRIOR_RATES[column] * _PRIOR_SENTENCES
             share = (in_group - in_own + prior) / (of_group - of_own + _PRIOR_SENTENCES)
-            others = in_own - flags  # a form that a document has elsewhere is usual there
+            # a form surprises less in a document with other sentences of this form
+            others = in_own - flags
             result[rows, column] = flags * -np.log(share) / (1.0 + others)
     return result
 
@@ -231,7 +232,7 @@ def features_of(space: Space, group_of: IntArray) -> FloatArray:
         return np.zeros((0, len(FEATURES)))
     rows = _rows_of(space.sentences)
     weight = space.idf[space.sentences.indices]
-    # Two mean terms are added to every share, because a share of one term says little.
+    # Add two mean terms to every share, because a share of one term says little.
     mean = float(weight.mean()) if len(weight) else 1.0
     total = np.maximum(np.bincount(rows, weight, m), _TINY) + 2 * mean
     alone = weight * (_count_elsewhere(space, rows) <= 0)
@@ -384,9 +385,9 @@ def _find_inside(space: Space, group_of: IntArray) -> list[tuple[int, int, int, 
 def topic_shift(texts: Sequence[str], groups: Sequence[str]) -> pd.DataFrame:
     """Find sentences unlike their document and documents unlike their source.
 
-    `groups` are the sources of the texts, for instance domains. Texts of an unknown source (empty)
-    form a group for the sentences, but are not compared as documents of one source. Returns
-    FINDINGS, all warnings, by document and place.
+    `groups` are the sources of the texts, for instance domains. Sentences of texts
+    with an unknown source (empty) form one group. Documents of an unknown source are not compared.
+    Returns FINDINGS, all warnings, by document and place.
 
     Examples
     --------

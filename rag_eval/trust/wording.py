@@ -70,7 +70,7 @@ class Vocabulary:
         np.cumsum([len(row) for row in rows], out=bounds[1:])
         words = np.fromiter(itertools.chain.from_iterable(rows), np.int64, count=int(bounds[-1]))
         new = list(self._lowered)[len(self._term_of) :]
-        # "s" is the rest of a possessive. In lower case a word such as the Turkish dotted I can
+        # "s" is the rest of a possessive. In lower case, a word such as the Turkish dotted I can
         # fall into parts; the first one counts.
         self._term_of += [
             row[0] if row and word != "s" else _STOPPED

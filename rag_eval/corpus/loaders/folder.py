@@ -73,7 +73,7 @@ class Revisions(NamedTuple):
 
 
 class Git:
-    """The work tree that holds a folder; `head` is empty outside one, or without git."""
+    """The work tree that holds a folder; `head` is empty outside a work tree, or without git."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
