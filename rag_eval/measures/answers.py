@@ -28,12 +28,12 @@ class AnswerResults:
     group: IntArray
     n_cited: IntArray
     n_valid: IntArray
-    """Citations whose code is `ok`."""
+    """Number of citations with the code `ok`."""
     n_correct: IntArray
-    """Citations that are `ok` and overlap a gold span."""
+    """Number of citations with the code `ok` that overlap a gold span."""
     n_gold: IntArray
     n_matched: IntArray
-    """Gold spans that a correct citation matches."""
+    """Number of gold spans that a correct citation matches."""
     coverage: FloatArray
     """Cited share of the tokens of the gold spans; NaN without a gold span."""
     groundedness: FloatArray
@@ -56,7 +56,7 @@ class AnswerRecord:
     n_attempted: int
     n_scored: int
     n_failed: int
-    """Failed questions among the scored ones."""
+    """Number of failed questions among the scored questions."""
     n_ineligible: int
     n_units: int
     """Denominator of the value: citations or spans for ratios, else questions."""

@@ -1,4 +1,4 @@
-"""Measure faithfulness through ragas, which only this file imports, and only on demand."""
+"""Measure faithfulness with ragas. Only this file imports ragas, and only on demand."""
 
 import asyncio
 import hashlib
@@ -227,7 +227,7 @@ _FAILURES = {
 
 
 def _failure_name(error: BaseException) -> str:
-    """Name a failure without the text of the reply, which is untrusted."""
+    """Name a failure without the text of the reply, because the text is untrusted."""
     links = [link for link in (error, error.__cause__, error.__context__) if link is not None]
     classes = {cls.__name__ for link in links for cls in type(link).__mro__}
     fitting = (name for cls, name in _FAILURES.items() if cls in classes)

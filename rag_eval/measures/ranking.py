@@ -347,7 +347,7 @@ def _call_ir_measures(
 ) -> FloatArray:
     import ir_measures
 
-    # Built from its parts: ir_measures.parse_measure needs ast.Num, which Python 3.14 lacks.
+    # Do not use ir_measures.parse_measure: it needs ast.Num, which Python 3.14 lacks.
     measures = [
         getattr(ir_measures, name) if cutoff is None else getattr(ir_measures, name) @ cutoff
         for name, cutoff in map(parse_label, labels)

@@ -275,7 +275,7 @@ class Difference:
     swapping the strategies in random groups). `p_holm` is adjusted by Holm over all pairs,
     separately for each measure. Prediction-powered differences are not tested. `n_better`,
     `n_worse` and `n_tied` count queries, None for measures without a value per query. `detectable`
-    is the smallest true difference found with 80 % power at two-sided 5 %, None if it is unknown or
+    is the smallest true difference found with 80 % power at two-sided 5 %. It is None if unknown or
     larger than any possible difference. `powered`, or the reason why it is missing, belongs to the
     measure `powered`. It describes production traffic; the other measures describe the queries.
     """

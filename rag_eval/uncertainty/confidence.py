@@ -23,8 +23,8 @@ from rag_eval.core.types import (
 class MissRate:
     """The stated probability that a retrieval missed, with its status, target, K and gold source.
 
-    `value` is None if there is no estimate, the interval if it is unknown, `gold_source` if there
-    are no outcomes, `measured_at` if nothing was fitted. `calibrator` is the id of the calibrator
+    `value` is None without an estimate, and the interval is None if unknown. `gold_source` is None
+    without outcomes, `measured_at` without a fit. `calibrator` is the id of the calibrator
     or of the prior, or `heuristic_v0`. It was fitted on `n_outcomes`.
     """
 
@@ -120,8 +120,8 @@ def calibrated_confidence(
     """Compute the confidence to act on; it is absent until the miss rate is at least provisional.
 
     `right_when_missed` is c0, the measured share of right answers among questions whose retrieval
-    missed. With it the confidence is c (1 - m) + c0 m, where c is `synthesis`, the confidence in
-    the answer given its evidence, and m the miss rate.
+    missed. With c0 the confidence is c (1 - m) + c0 m. Here c is `synthesis`, the confidence in the
+    answer given its evidence, and m is the miss rate.
     """
     if miss.value is None or miss.status not in DISCOUNTING:
         return Absent(reason="uncalibrated")

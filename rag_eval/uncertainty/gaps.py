@@ -160,7 +160,7 @@ def _coverage(context: ExpansionContext, which: IntArray, k: int) -> _Coverage:
 def _extents(
     context: ExpansionContext, which: IntArray, k: int, cover: _Coverage
 ) -> dict[ExpansionName, FloatArray]:
-    """Compute the extent of each gap in [0, 1], [n] each; NaN where it is not defined."""
+    """Compute the extent of each gap in [0, 1], [n] each; NaN for an undefined extent."""
     batch, space = context.batch, context.words.space
     rows, raw = batch.rows[which, :k], batch.raw[which, :k]
     none = np.full(len(which), np.nan)

@@ -389,12 +389,12 @@ class _Rounds:
         return 1.0 - missed, basis
 
     def stop(self, places: IntArray, why: Stopped) -> None:
-        """End the rounds of some questions."""
+        """End the rounds of some questions and keep the first reason."""
         for place in places.tolist():
             self.stopped[place] = self.stopped[place] or why
 
     def active(self) -> IntArray:
-        """Return the questions whose rounds go on."""
+        """Return the indices of the questions that still take part in the rounds."""
         return np.flatnonzero([why is None for why in self.stopped])
 
     def choose(self, active: IntArray, k: int) -> dict[int, tuple[ExpansionName, str]]:
@@ -422,7 +422,7 @@ class _Rounds:
         return dict(sorted(chosen.items()))
 
     def run(self, iteration: int, active: IntArray, k: int) -> None:
-        """Expand, retrieve and merge once for the questions that go on."""
+        """Expand, retrieve and merge once for the active questions."""
         started = time.perf_counter()
         chosen = self.choose(active, k)
         self.stop(np.setdiff1d(active, list(chosen)), "no_viable_strategy")

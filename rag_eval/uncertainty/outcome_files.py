@@ -114,7 +114,7 @@ class Source:
         found: str | None = None,
         accepted: str | None = None,
     ) -> None:
-        """Add a problem of one line."""
+        """Add a problem of one line to the list of problems."""
         self.problems.add(
             code, message, file=self.file, line=number, field=field, found=found, accepted=accepted
         )
@@ -389,7 +389,7 @@ def _restore(source: Source, row: Line, number: int) -> OutcomeOutcomes | None:
 
 
 def read_outcome(given: Line, sql: SqlStore, *, now: dt.datetime) -> OutcomeOutcomes:
-    """Make an outcome from typed values; the keys are those of a line.
+    """Make an outcome from typed values, with the keys of a line.
 
     Raises InputError with every fault.
     """

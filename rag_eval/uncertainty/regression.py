@@ -11,7 +11,7 @@ MAX_STEPS, MAX_HALVINGS = 100, 40
 TOLERANCE = 1e-12
 """Twice the largest distance to the minimum of a solved problem, in units of log likelihood."""
 COARSE = 1e-6
-"""Largest such distance before the last step of a coarse solution, which about squares it."""
+"""Limit like TOLERANCE before the last coarse step, which about squares the distance."""
 LIMIT = 30.0
 """Bound of the log-odds, so that probabilities are never 0 or 1."""
 
@@ -134,7 +134,7 @@ class Regression:
         weight: FloatArray,
         penalty: FloatArray,
     ) -> tuple[FloatArray, FloatArray]:
-        """Take the Newton step, halved where it would not lower the objective."""
+        """Take the Newton step, and halve the step until the objective does not rise."""
         factor = np.ones(len(at))
         for _ in range(MAX_HALVINGS):
             tried = at - factor[:, None] * step

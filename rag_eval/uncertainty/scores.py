@@ -206,7 +206,7 @@ def skill_figure(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ResampledFigure(Stored):
-    """A figure with its 95 % interval; NaN where it is undefined or has no interval."""
+    """A figure with its 95 % interval; an undefined value or bound is NaN."""
 
     value: NullableFloat
     low: NullableFloat

@@ -53,7 +53,7 @@ _BOUNDS = {
     "slope": (-np.inf, np.inf),
     "observed_expected": (0.0, np.inf),
 }
-"""Possible range of each resampled figure, to which its stretched interval is clipped."""
+"""Possible range of each resampled figure; stretched intervals are clipped to the range."""
 
 
 def group_dependence(probability: FloatArray, missed: BoolArray, group: IntArray) -> float:
@@ -165,7 +165,7 @@ def reliability(
 
 
 def adjusted_level(checked_together: int) -> float:
-    """Give the level at which m calibrated figures are all inside with 95 %: 0.95 ** (1 / m).
+    """Return the level 0.95 ** (1 / m), at which m calibrated figures are all inside with 95 %.
 
     Sidak (1967), JASA 62:626-633.
     """
