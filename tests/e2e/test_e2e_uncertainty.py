@@ -441,6 +441,7 @@ def test_outside_retrievers_have_miss_rates_too(missing, monkeypatch):
 PORT = """
 from pathlib import Path
 from types import SimpleNamespace as Made
+from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.retrieval import open_port
 from rag_eval.core.settings import Settings
 
