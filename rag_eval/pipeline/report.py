@@ -18,7 +18,6 @@ from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import quoted
 from rag_eval.core.report import (
-    SCHEMA_VERSION,
     Absent,
     AnswersPart,
     CitationsPart,
@@ -316,6 +315,8 @@ def _slice_part(
 
 EVIDENCE_FILE = "evidence-trust.jsonl"
 BINS, MAX_QUARANTINED, MAX_ID = 10, 50, 200
+LINE_VERSION = 1
+"""Schema version of the lines of evidence-trust.jsonl."""
 STATES = ("domain_state", "signature_state", "author_state", "freshness_state")
 
 
@@ -324,7 +325,7 @@ def _evidence_lines(trust: pd.DataFrame, as_of: str) -> bytes:
     day = dt.date.fromisoformat(as_of)
     lines = [
         {
-            "schema_version": SCHEMA_VERSION,
+            "schema_version": LINE_VERSION,
             "chunkId": row["chunk_id"],
             "trustScore": number(row["trust"]),
             "domain": row["domain"] or None,
