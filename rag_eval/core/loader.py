@@ -133,7 +133,7 @@ class Loader(Part):
 @functools.cache
 def loaders() -> dict[str, type[Loader]]:
     """Load every loader: those of this package, then those of other packages."""
-    return load_classes(Loader, "loader", LOADERS, GROUP)  # type: ignore[type-abstract]
+    return load_classes(Loader, "loader", LOADERS, GROUP)  # type: ignore[type-abstract]  # the base of the classes
 
 
 AnyLoader = Annotated[Loader, AnyClass("loader", loaders)]

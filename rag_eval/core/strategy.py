@@ -154,7 +154,7 @@ class Strategy(Part):
 @functools.cache
 def strategy_kinds() -> dict[str, type[Strategy]]:
     """Load every kind: those of this package, then those of other packages."""
-    return load_classes(Strategy, "kind", KINDS, GROUP)  # type: ignore[type-abstract]
+    return load_classes(Strategy, "kind", KINDS, GROUP)  # type: ignore[type-abstract]  # the base of the classes
 
 
 AnyStrategy = Annotated[Strategy, AnyClass("kind", strategy_kinds)]

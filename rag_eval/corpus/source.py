@@ -182,7 +182,7 @@ class LatestDay(NamedTuple):
 def day_of_seconds(seconds: float) -> str:
     """Write the day in UTC of seconds since 1970; empty outside the years 1 to 9999."""
     try:
-        return str((dt.datetime(1970, 1, 1) + dt.timedelta(seconds=seconds)).date())  # noqa: DTZ001
+        return str((dt.datetime(1970, 1, 1) + dt.timedelta(seconds=seconds)).date())  # noqa: DTZ001 - only its date counts
     except (OverflowError, ValueError):
         return ""
 

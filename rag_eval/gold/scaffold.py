@@ -190,7 +190,7 @@ def _write(folder: Path, name: str, path: str, drafts: list[tuple[str, str, str]
 
 
 def _refuse(code: str, message: str, file: Path, **more: str) -> InputError:
-    return InputError(Problem(code, message, str(file), **more))  # type: ignore[arg-type]
+    return InputError(Problem(code, message, str(file), **more))  # type: ignore[arg-type]  # by name
 
 
 def init_gold_set(target: Path, docs: Path) -> tuple[Path, ...]:

@@ -710,7 +710,7 @@ def count_others(
     own = weighted.set_index("claim_id")[columns].reindex(claim_ids, fill_value=0.0)
     left = sums.to_numpy() - own.to_numpy()
     # A judged wording weighs at least 1. Smaller values are rounding errors.
-    misses, judged = np.where(left[:, [1]] > 0.5, left, 0.0).T  # noqa: PLR2004
+    misses, judged = np.where(left[:, [1]] > 0.5, left, 0.0).T  # noqa: PLR2004 - the label is 0 or 1
     return np.maximum(misses, 0.0), judged
 
 

@@ -260,8 +260,8 @@ class Silent:
     def step(
         self,
         title: str,  # noqa: ARG002 - the protocol's signature
-        total: int | None = None,  # noqa: ARG002
-        unit: str = "",  # noqa: ARG002
+        total: int | None = None,  # noqa: ARG002 - of the protocol
+        unit: str = "",  # noqa: ARG002 - of the protocol
     ) -> Iterator[Advance]:
         """Run the step."""
         yield lambda _, __="": None

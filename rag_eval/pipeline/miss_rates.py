@@ -134,7 +134,7 @@ class AnswerWorth:
     @functools.cached_property
     def _first_claims(self) -> dict[str, Record]:
         frame = _original(self._claims.claims_of(self.strategy), self._runs, self.strategy)
-        return {row["query_id"]: row for row in frame.to_dict("records")}  # type: ignore[misc]
+        return {row["query_id"]: row for row in frame.to_dict("records")}  # type: ignore[misc]  # pandas says Hashable
 
     @functools.cached_property
     def by_query(self) -> dict[str, dict[str, Confidence]]:

@@ -121,7 +121,7 @@ class Edited:
         self.text = "".join((*pieces, text[at:]))
 
     def back(self, start: int, end: int) -> tuple[int, int]:
-        """Return the characters of the text before the cuts that text[start:end] came from."""
+        """Map [start, end) of the cut text back to characters of the original text."""
         return self._place(start)[0], self._place(max(end - 1, start))[1]
 
     def _place(self, place: int) -> tuple[int, int]:
@@ -195,7 +195,7 @@ def _find_tags(text: str, found: Discovery) -> None:
 def _decode_selectors(selectors: str) -> str:
     """Decode variation selectors; each selector n carries the byte n - 1."""
     return bytes(
-        ord(mark) - 0xFE00 if ord(mark) < 0xFE10 else ord(mark) - 0xE0100 + 16  # noqa: PLR2004
+        ord(mark) - 0xFE00 if ord(mark) < 0xFE10 else ord(mark) - 0xE0100 + 16  # noqa: PLR2004 - Unicode blocks
         for mark in selectors
     ).decode("utf-8", "replace")
 
@@ -409,7 +409,7 @@ def _find_runs(
                     if depth + 1 >= MAX_DEPTH:
                         continue
                     parts = find_encoded(decoded, depth + 1).parts
-                    decoded = " ".join(part.text for part in parts)  # noqa: PLW2901
+                    decoded = " ".join(part.text for part in parts)  # noqa: PLW2901 - the visible parts replace it
                 if decoded:
                     yield _Decoded(decoded, start, end, is_trick=True)
                     break

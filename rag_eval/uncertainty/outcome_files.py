@@ -140,7 +140,7 @@ class Source:
 
 
 def _refuse_future(value: dt.datetime | None, info: ValidationInfo) -> dt.datetime | None:
-    now: dt.datetime = info.context  # type: ignore[assignment]
+    now: dt.datetime = info.context  # type: ignore[assignment]  # set by the caller
     if value is not None and value > now + AHEAD:
         raise ValueError(f"a time that has not come yet; now it is {utc_text(now)}")
     return value

@@ -44,11 +44,11 @@ class Stored:
 
     def to_json(self) -> JsonObject:
         """Write the fields as JSON values, exactly."""
-        values: JsonObject = _adapter(type(self)).dump_python(self, mode="json")  # type: ignore[arg-type]
+        values: JsonObject = _adapter(type(self)).dump_python(self, mode="json")  # type: ignore[arg-type]  # see above
         return values
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """Read fields from JSON values that `to_json` wrote; further keys are ignored."""
-        record: Self = _adapter(cls).validate_python(document)  # type: ignore[arg-type]
+        record: Self = _adapter(cls).validate_python(document)  # type: ignore[arg-type]  # see above
         return record

@@ -248,7 +248,7 @@ class FeedbackDesk:
         # Pages escape invisible characters of an id, and send the escaped id back.
         for name in ("query_id", "paraphrase_id"):
             frame = frame[frame[name].map(visible) == getattr(request, name)]
-        rows: list[dict[str, Any]] = frame.to_dict("records")  # type: ignore[assignment]
+        rows: list[dict[str, Any]] = frame.to_dict("records")  # type: ignore[assignment]  # pandas says Hashable
         if len(rows) != 1:
             raise HTTPException(404, "The run has no such retrieval.")
         return rows[0]

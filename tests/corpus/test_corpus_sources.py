@@ -164,7 +164,7 @@ def test_authors_and_addresses_are_masked_and_compared_unmasked(load_line, tmp_p
 
 def test_columns_of_data_sets(tmp_path):
     datasets = pytest.importorskip("datasets")
-    when = [dt.datetime(2024, 1, 31, 23), None, dt.datetime(2024, 2, 1)]  # noqa: DTZ001
+    when = [dt.datetime(2024, 1, 31, 23), None, dt.datetime(2024, 2, 1)]  # noqa: DTZ001 - dates without a zone are the case
     table = {
         "id": [1, 2, 3],
         "text": ["one", "two ü", "three"],

@@ -15,7 +15,7 @@ from rag_eval.pipeline.history import open_kept_run
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning"
-)  # raised inside MLflow's own SQLAlchemy models
+)  # MLflow's own SQLAlchemy models raise this warning.
 
 MANY = 200
 MANY_CONFIG = """\

@@ -338,7 +338,7 @@ def test_feedback_calls_for_an_audit_until_the_claim_is_judged():
         {"signals": {"x": float("inf")}},
         {"signals": {"x\n": 1.0}},
         {"signals": {str(number): 1.0 for number in range(MAX_SIGNALS + 1)}},
-        {"at": dt.datetime(2026, 1, 1)},  # noqa: DTZ001 - what is to be refused
+        {"at": dt.datetime(2026, 1, 1)},  # noqa: DTZ001 - hypothesis adds the zone - what is to be refused
         {"audit_depth": 0},
         {"target": "miss_frac"},
         {"gold_source": "guess"},
@@ -356,7 +356,7 @@ names = st.text(
 numbers = st.one_of(st.none(), st.floats(-1e15, 1e15))
 moments = st.datetimes(
     min_value=dt.datetime(2, 1, 2),  # noqa: DTZ001 - hypothesis wants its bounds so
-    max_value=dt.datetime(9998, 1, 1),  # noqa: DTZ001
+    max_value=dt.datetime(9998, 1, 1),  # noqa: DTZ001 - as above
     timezones=st.timezones(),
 )
 outcomes = st.builds(

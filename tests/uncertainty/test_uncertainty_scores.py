@@ -235,7 +235,7 @@ GROUPS, DRAWS = 6, 600
 
 def test_figures_of_six_groups_are_covered():
     values = np.random.default_rng(7).normal(size=(GROUPS, DRAWS))
-    means = lambda weight: weight @ values / weight.sum(axis=1, keepdims=True)  # noqa: E731
+    means = lambda weight: weight @ values / weight.sum(axis=1, keepdims=True)  # noqa: E731 - a formula in one line
     low, high = group_intervals(means, np.arange(GROUPS), np.ones(GROUPS), seed=3)
     assert np.mean((low < 0) & (high > 0)) > 0.92
 

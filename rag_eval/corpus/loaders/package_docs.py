@@ -133,7 +133,7 @@ def _read_docstring(name: str, value: object) -> Iterator[Documented]:
 
 def _attribute(owner: object, name: str) -> object | None:
     try:
-        return getattr(owner, name)  # type: ignore[no-any-return]
+        return getattr(owner, name)  # type: ignore[no-any-return]  # any object
     except Exception:  # noqa: BLE001 - a descriptor may raise anything
         return None
 

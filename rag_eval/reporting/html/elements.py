@@ -484,13 +484,13 @@ def _explain_dashes(rows: Markup) -> tuple[Markup, Markup]:
         return rows, Markup()
     if len(reasons) == 1:
         # The reason was escaped when the dash was written.
-        return rows, Markup('<p class="why prose">A dash: {}</p>').format(Markup(reasons[0]))  # noqa: S704
+        return rows, Markup('<p class="why prose">A dash: {}</p>').format(Markup(reasons[0]))  # noqa: S704 - reasons are escaped
     letter = {reason: letters(at) for at, reason in enumerate(reasons)}
     marked = _ABSENT.sub(
         lambda match: f'{match[0]}<sup aria-hidden="true">{letter[match[1]]}</sup>', str(rows)
     )
     lines = Markup("").join(
-        Markup("<li><sup>{}</sup> {}</li>").format(letter[reason], Markup(reason))  # noqa: S704
+        Markup("<li><sup>{}</sup> {}</li>").format(letter[reason], Markup(reason))  # noqa: S704 - reasons are escaped
         for reason in reasons
     )
     if len(reasons) <= FEW_REASONS:

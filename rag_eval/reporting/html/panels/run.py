@@ -359,7 +359,7 @@ def _latency_picture(page: Page) -> Markup:
     low, high = math.floor(math.log10(min(times))), math.ceil(math.log10(max(times)))
     high = max(high, low + 1)
     places = [10.0**at for at in range(low, high + 1)]
-    ticks = [(v, f"{v:g}" if v >= 0.1 else f"{1000 * v:g} µs") for v in places]  # noqa: PLR2004
+    ticks = [(v, f"{v:g}" if v >= 0.1 else f"{1000 * v:g} µs") for v in places]  # noqa: PLR2004 - 0.1 ms
     rows = [(float(at), label(name)) for at, name in enumerate(measured)]
     chart = Chart(
         "Latency of one query",
