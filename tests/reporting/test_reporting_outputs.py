@@ -86,7 +86,7 @@ def test_the_content_hash_leaves_out_time_and_cost(full, strategy, changes):
 
 
 def test_mlflow_gets_every_measure_with_its_bounds(report):
-    whole = Report.model_validate(report)
+    whole = Report.model_validate(report | {"faithfulness": 0.75})
     answers, primary = answer_metrics(whole), strategy_metrics(whole.primary, "document")
     headline = [one for one in whole.primary.measures if one.level == "document"]
     for found, measures in (
@@ -96,6 +96,7 @@ def test_mlflow_gets_every_measure_with_its_bounds(report):
         for measure in measures:
             shown = [found.get(measure.name + end) for end in ("", ".ci_low", ".ci_high")]
             assert shown == [measure.value, measure.ci_low, measure.ci_high]
+    assert answers["faithfulness"] == 0.75
     assert answers["retrieval_gap_flagged"] == whole.answers.gap.n_flagged
     assert primary["latency_p95_ms"] == whole.primary.latency_ms.p95
     assert primary["cost_per_1k"] == whole.primary.cost_per_1k

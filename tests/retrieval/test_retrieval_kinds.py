@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import rag_eval
 from rag_eval.core.strategy import strategy_kinds
 
 KIND = '''
@@ -74,7 +75,7 @@ def configure(package, root, strategy):
 def run_python(package, *arguments):
     environment = {
         **os.environ,
-        "PYTHONPATH": str(package),
+        "PYTHONPATH": os.pathsep.join([str(package), str(Path(rag_eval.__file__).parents[1])]),
         "RAG_EVAL_HOME": str(package / "home"),
         "RAG_EVAL_REPORTS": str(package / "reports"),
         "RAG_EVAL_GOLD_SETS": str(package / "gold_sets"),
