@@ -37,12 +37,7 @@ def validate(
         raise typer.Exit(GATE_FAILED)
 
 
-@app.command(
-    help=(
-        "Show one question of a run: its evidence, its answer, every citation with its "
-        "verdict, and the gold."
-    )
-)
+@app.command()
 def explain(
     query_id: Annotated[str, typer.Argument(help="A question of the gold set.")],
     run: Annotated[str, typer.Option(help="A run: its id or 'latest'.")] = "latest",

@@ -34,11 +34,7 @@ app.add_typer(
 )
 
 
-@claim.command(
-    "import",
-    help="Import production traffic, all of the file or nothing; personal data in the "
-    "questions is masked, and what is there already is not added again.",
-)
+@claim.command("import")
 def import_claims(
     traffic: Annotated[
         Path,
@@ -55,7 +51,10 @@ def import_claims(
     ] = 10,
     home: Home = None,
 ) -> None:
-    """Import a file of production traffic, and skip the claims that are stored already."""
+    """Import production traffic, all of the file or nothing.
+
+    Personal data in the questions is masked, and claims that are stored already are skipped.
+    """
     with report_errors():
         from rag_eval.uncertainty.audits import ClaimStore
         from rag_eval.uncertainty.outcome_files import read_claims
@@ -99,10 +98,7 @@ def list_claims(
             show_claims(console_for(), rows, limit)
 
 
-@audit.command(
-    help="Draw a simple random sample of the claims imported since the last draw, and "
-    "write the file that the auditor fills in."
-)
+@audit.command()
 def draw(
     *,
     n: Annotated[int, typer.Option("--n", min=1, max=10_000, help="How many claims to draw.")],
@@ -123,7 +119,10 @@ def draw(
     ] = Path("audit.jsonl"),
     home: Home = None,
 ) -> None:
-    """Draw a simple random sample of new claims and write the file for the auditor."""
+    """Draw a random sample of the claims imported since the last draw.
+
+    Writes the file that the auditor fills in.
+    """
     with report_errors():
         from rag_eval.uncertainty.audits import AuditStore, Sample
 
@@ -143,11 +142,7 @@ def draw(
     )
 
 
-@audit.command(
-    "list",
-    help="List the draws with how many of their claims are judged, or feedback that calls "
-    "for an audit.",
-)
+@audit.command("list")
 def list_audits(
     *,
     feedback: Annotated[
@@ -160,7 +155,7 @@ def list_audits(
     limit: Limit = 50,
     home: Home = None,
 ) -> None:
-    """List the draws with their numbers of judged claims, or the feedback that needs an audit."""
+    """List the draws with their numbers of judged claims, or feedback that needs an audit."""
     with report_errors():
         store = open_outcomes(home)
         if feedback:

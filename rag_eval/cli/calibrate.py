@@ -71,10 +71,7 @@ def calibrate_now(
             show_calibration(console_for(), found)
 
 
-@calibrate.command(
-    help="Compare strategies on the same questions: miss rates, Brier scores and skill, "
-    "with intervals, Holm-adjusted p and prediction-powered estimates."
-)
+@calibrate.command()
 def compare(
     strategies: Annotated[
         list[str], typer.Argument(help="Two or more strategies of the gold set.")
@@ -88,7 +85,10 @@ def compare(
     home: Home = None,
     gold_sets: GoldSets = None,
 ) -> None:
-    """Compare the miss rates and Brier scores of strategies on the same questions."""
+    """Compare strategies on the same questions, with intervals and Holm-adjusted p.
+
+    Shows miss rates, Brier scores and skill, and prediction-powered estimates.
+    """
     with report_errors():
         evaluation = _opened(gold_set, home, gold_sets)
         from rag_eval.pipeline.miss_rates import compare_strategies

@@ -137,12 +137,7 @@ def run(
         raise typer.Exit(GATE_FAILED)
 
 
-@app.command(
-    help=(
-        "Compare two runs question by question: paired differences with intervals. "
-        "Different gold is refused, different indexes are named."
-    )
-)
+@app.command()
 def compare(
     run_a: Annotated[
         str,
@@ -153,7 +148,10 @@ def compare(
     run_b: Annotated[str, typer.Argument(help="Another one.")],
     home: Home = None,
 ) -> None:
-    """Compare two runs question by question, with paired differences and intervals."""
+    """Compare two runs question by question: paired differences with intervals.
+
+    Different gold is refused, different indexes are named.
+    """
     with report_errors():
         settings = open_settings(home)
         from rag_eval.core.errors import quoted

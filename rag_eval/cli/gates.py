@@ -28,12 +28,7 @@ GoldSetOption = Annotated[
 ]
 
 
-@app.command(
-    help=(
-        "Print the verdict of a report and write it as JUnit XML and Markdown; exit 2 if "
-        "a required gate did not pass."
-    )
-)
+@app.command()
 def gate(
     gold_set: Annotated[
         str | None,
@@ -56,7 +51,7 @@ def gate(
     home: Home = None,
     reports: Reports = None,
 ) -> None:
-    """Print the verdict of a report, and write it as JUnit XML and Markdown."""
+    """Print the verdict of a report, write JUnit XML and Markdown; exit 2 if a gate failed."""
     with report_errors():
         settings = open_settings(home, reports)
         from rag_eval.core.errors import quoted
@@ -76,12 +71,7 @@ def gate(
         raise typer.Exit(GATE_FAILED)
 
 
-@baseline.command(
-    help=(
-        "Keep a run as the baseline that the regression gate and the drift watch hold "
-        "later runs against."
-    )
-)
+@baseline.command()
 def accept(
     run: Annotated[
         str, typer.Argument(help="A kept run: its id, 'latest' or 'previous' of the gold set.")

@@ -48,12 +48,7 @@ def lint(
         raise typer.Exit(ERROR)
 
 
-@app.command(
-    help=(
-        "Start a gold set over your own documents: a configuration and draft questions to"
-        " be edited."
-    )
-)
+@app.command()
 def init(
     name: Annotated[
         str, typer.Argument(help="Name of the new gold set: letters, digits, - and _.")
@@ -61,7 +56,7 @@ def init(
     docs: Annotated[Path, typer.Option(help="Folder of Markdown or text documents.")],
     gold_sets: GoldSets = None,
 ) -> None:
-    """Start a gold set with a configuration and draft questions."""
+    """Start a gold set over your own documents: a configuration and draft questions."""
     with report_errors():
         settings = open_settings(None, None, gold_sets)
         from rag_eval.core.errors import NAME, InputError, Problem

@@ -7,12 +7,7 @@ import typer
 from rag_eval.cli.app import GoldSets, Home, Reports, app, open_settings, report_errors
 
 
-@app.command(
-    help=(
-        "Start the Dagster web server and daemon and the MLflow UI on this machine; "
-        "prints their addresses. Ends with Ctrl-C."
-    )
-)
+@app.command()
 def ui(home: Home = None, reports: Reports = None, gold_sets: GoldSets = None) -> None:
     """Start Dagster, the MLflow UI and the viewer on this machine until Ctrl-C."""
     with report_errors():

@@ -203,11 +203,7 @@ def add_outcome(
         typer.echo(f"{'recorded' if recorded.added else 'already there'}: {made.outcome_id}")
 
 
-@outcome.command(
-    "import",
-    help="Record a file of judgements or a filled-in audit, all of it or nothing; what is there "
-    "already is not added again.",
-)
+@outcome.command("import")
 def import_outcomes(
     file: File,
     *,
@@ -229,7 +225,10 @@ def import_outcomes(
     ] = False,
     home: Home = None,
 ) -> None:
-    """Record a file of judgements or a filled-in audit, and skip the stored ones."""
+    """Record a file of judgements or a filled-in audit, all of it or nothing.
+
+    Judgements that are stored already are skipped.
+    """
     with report_errors():
         store = open_outcomes(home)
         from rag_eval.core.types import MAX_NOTE

@@ -14,10 +14,7 @@ if TYPE_CHECKING:
 _WORDS = {"promote": "PROMOTE", "hold": "HOLD", "roll_back": "ROLL BACK"}
 
 
-@app.command(
-    help="Promote, hold or roll back a candidate at 10, 50 or 100 % of the questions; exit"
-    " 2 when it is rolled back."
-)
+@app.command()
 def rollout(
     candidate: Annotated[str, typer.Argument(help="The strategy that is rolled out.")],
     *,
@@ -48,7 +45,7 @@ def rollout(
     ] = None,
     home: Home = None,
 ) -> None:
-    """Promote, hold or roll back a candidate strategy."""
+    """Promote, hold or roll back a candidate; exit 2 when it is rolled back."""
     with report_errors():
         settings = open_settings(home)
         from rag_eval.pipeline.comparisons import decide_rollout

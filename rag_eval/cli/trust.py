@@ -68,19 +68,17 @@ def list_(
             show_listing(console_for(), found)
 
 
-@trust.command(
-    help=(
-        "Show one chunk: its trust with all factors, every finding, who allowed it, and "
-        "up to 200 characters of it."
-    )
-)
+@trust.command()
 def show(
     chunk_id: Annotated[str, typer.Argument(help="A chunk, or the start of its id.")],
     gold_set: GoldSetName = None,
     home: Home = None,
     gold_sets: GoldSets = None,
 ) -> None:
-    """Show one chunk with its trust, its findings and its allowance."""
+    """Show one chunk: its trust with all factors, its findings and who allowed it.
+
+    Shows up to 200 characters of its text.
+    """
     with report_errors():
         evaluation = _open(gold_set, home, gold_sets)
         from rag_eval.pipeline.review import inspect
@@ -89,12 +87,7 @@ def show(
         show_chunk(console_for(), inspect(evaluation, chunk_id))
 
 
-@trust.command(
-    help=(
-        "Let a blocked chunk into the index again. Who and why are kept beside the gold "
-        "set; a changed document is judged anew."
-    )
-)
+@trust.command()
 def allow(
     chunk_id: Annotated[str, typer.Argument(help="A blocked chunk, or the start of its id.")],
     who: Annotated[str, typer.Option(help="Who decides.")],
@@ -105,7 +98,10 @@ def allow(
     home: Home = None,
     gold_sets: GoldSets = None,
 ) -> None:
-    """Let a blocked chunk into the index again, and record the person and the reason."""
+    """Let a blocked chunk into the index again.
+
+    The person and the reason are kept beside the gold set. A changed document is judged anew.
+    """
     with report_errors():
         evaluation = _open(gold_set, home, gold_sets)
         from rag_eval.core.errors import quoted
@@ -180,12 +176,7 @@ def sign(
             )
 
 
-@trust.command(
-    help=(
-        "Make an Ed25519 key pair: the private key goes into a file that only you can "
-        "read, the public one is printed."
-    )
-)
+@trust.command()
 def keygen(
     out: Annotated[Path, typer.Argument(help="File for the private key; it must not exist.")],
 ) -> None:

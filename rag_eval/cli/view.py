@@ -11,12 +11,7 @@ if TYPE_CHECKING:
     from rag_eval.core.settings import Settings
 
 
-@app.command(
-    help=(
-        "Show kept runs, their questions and evidence in a browser; feedback given there "
-        "is recorded as outcomes. Ends with Ctrl-C."
-    )
-)
+@app.command()
 def view(
     *,
     host: Annotated[
@@ -57,7 +52,10 @@ def view(
     ] = False,
     home: Home = None,
 ) -> None:
-    """Show kept runs in a browser, and record feedback as outcomes."""
+    """Show kept runs, questions and evidence in a browser until Ctrl-C.
+
+    Feedback that is given there is recorded as outcomes.
+    """
     with report_errors():
         settings = open_settings(home)
         from rag_eval.viewer.app import (
