@@ -7,24 +7,18 @@ from typing import Any
 import typer
 
 from rag_eval.cli import (
-    answers,
-    audits,
     calibrate,
     evaluate,
     gates,
     gold_sets,
     installation,
     outcomes,
-    rollout,
     trust,
-    view,
 )
 from rag_eval.cli.app import ERROR, app
 
 __all__ = [
-    "answers",
     "app",
-    "audits",
     "calibrate",
     "evaluate",
     "gates",
@@ -32,9 +26,7 @@ __all__ = [
     "installation",
     "main",
     "outcomes",
-    "rollout",
     "trust",
-    "view",
 ]
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from rag_eval.core.settings import Settings
-    from rag_eval.pipeline.evaluation import Progress
+    from rag_eval.pipeline.evaluation import Evaluation, Progress
 
 ORDER: Final = (
     "run show compare explain gate rollout lint init validate view ui "
@@ -53,6 +53,9 @@ Home = Annotated[
     typer.Option(help="Folder of stores (artifacts, vectors, MLflow, Dagster). Default: .rag_eval"),
 ]
 Reports = Annotated[Path | None, typer.Option(help="Folder of reports. Default: reports")]
+OneGoldSet = Annotated[
+    str | None, typer.Option("--gold-set", help="The gold set. Default: the primary gold set.")
+]
 GoldSets = Annotated[Path | None, typer.Option(help="Folder of gold sets. Default: gold_sets")]
 
 
@@ -145,6 +148,17 @@ def report_errors(*, writes_report: bool = False) -> Iterator[None]:
             err=True,
         )
         raise typer.Exit(ERROR) from None
+
+
+def open_evaluation(
+    gold_set: str | None, home: Path | None, gold_sets: Path | None
+) -> "Evaluation":
+    """Open one gold set, by default the primary one, for the commands that read its strategies."""
+    settings = open_settings(home, None, gold_sets)
+    from rag_eval.pipeline.evaluation import open_gold_set, select_gold_sets
+
+    folder = select_gold_sets(settings.gold_sets, [gold_set or settings.primary_gold_set])[0]
+    return open_gold_set(folder, settings, progress=progress_for())
 
 
 def console_for(*, err: bool = False) -> "Console":

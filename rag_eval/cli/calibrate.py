@@ -3,22 +3,19 @@
 import dataclasses
 import json as json_form
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from rag_eval.cli.app import (
     GoldSets,
     Home,
+    OneGoldSet,
     app,
     console_for,
-    open_settings,
-    progress_for,
+    open_evaluation,
     report_errors,
 )
-
-if TYPE_CHECKING:
-    from rag_eval.pipeline.evaluation import Evaluation
 
 calibrate = typer.Typer(invoke_without_command=True, pretty_exceptions_enable=False)
 app.add_typer(
@@ -27,18 +24,6 @@ app.add_typer(
     help="Calibrate miss rates on the outcomes so far, and say what each has earned; compare "
     "strategies.",
 )
-
-OneGoldSet = Annotated[
-    str | None, typer.Option("--gold-set", help="Whose strategies. Default: the primary gold set.")
-]
-
-
-def _opened(gold_set: str | None, home: Path | None, gold_sets: Path | None) -> "Evaluation":
-    settings = open_settings(home, None, gold_sets)
-    from rag_eval.pipeline.evaluation import open_gold_set, select_gold_sets
-
-    folder = select_gold_sets(settings.gold_sets, [gold_set or settings.primary_gold_set])[0]
-    return open_gold_set(folder, settings, progress=progress_for())
 
 
 @calibrate.callback(
@@ -60,7 +45,7 @@ def calibrate_now(
     if context.invoked_subcommand is not None:
         return
     with report_errors():
-        evaluation = _opened(gold_set, home, gold_sets)
+        evaluation = open_evaluation(gold_set, home, gold_sets)
         from rag_eval.pipeline.miss_rates import calibrate_gold_set
         from rag_eval.reporting.terminal import show_calibration
 
@@ -90,7 +75,7 @@ def compare(
     Shows miss rates, Brier scores and skill, and prediction-powered estimates.
     """
     with report_errors():
-        evaluation = _opened(gold_set, home, gold_sets)
+        evaluation = open_evaluation(gold_set, home, gold_sets)
         from rag_eval.pipeline.miss_rates import compare_strategies
         from rag_eval.reporting.comparisons import (
             differences_table,

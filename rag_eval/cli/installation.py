@@ -1,10 +1,14 @@
-"""Commands about the installation: ui, version, clean."""
+"""Commands about the installation: ui, view, version, clean."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rag_eval.cli.app import GoldSets, Home, Reports, app, open_settings, report_errors
+
+if TYPE_CHECKING:
+    from rag_eval.core.settings import Settings
 
 
 @app.command()
@@ -43,3 +47,131 @@ def clean(
 
         for freed in clean_home(settings.home, keep, older_than):
             typer.echo(f"{freed.what}: {freed.count:,} removed, {freed.size:,} bytes freed")
+
+
+@app.command()
+def view(
+    *,
+    host: Annotated[
+        str,
+        typer.Option(
+            help="Address to listen on. Any but this machine's own (127.0.0.1, ::1) needs an "
+            "access token."
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65_535,
+            help="Port to listen on; 0 takes any that is free. Default: view_port of the "
+            "settings, 7777.",
+        ),
+    ] = None,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Take no feedback; the database is not opened.")
+    ] = False,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="File that holds the access token. Default: RAG_EVAL_VIEW_TOKEN, else a new one "
+            "where one is needed."
+        ),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Host name under which it is reached too (behind a proxy), without a port; again "
+            "for more."
+        ),
+    ] = None,
+    browser: Annotated[
+        bool, typer.Option("--open/--no-open", help="Open the address in a browser.")
+    ] = False,
+    home: Home = None,
+) -> None:
+    """Show kept runs, questions and evidence in a browser until Ctrl-C.
+
+    Feedback that is given there is recorded as outcomes.
+    """
+    with report_errors():
+        settings = open_settings(home)
+        from rag_eval.viewer.app import (
+            address_of,
+            choose_token,
+            create_app,
+            is_loopback,
+            listen,
+            serve,
+        )
+
+        bound = listen(host, settings.view_port if port is None else port)
+        with bound:
+            loopback, address = is_loopback(bound), address_of(bound)
+            given = None if settings.view_token is None else settings.view_token.get_secret_value()
+            token, made = choose_token(given, token_file, needed=not loopback)
+            application = create_app(
+                settings,
+                read_only=read_only,
+                token=token,
+                port=bound.getsockname()[1],
+                allow_hosts=allow_host or [],
+                beyond_loopback=not loopback,
+            )
+
+            def ready() -> None:
+                link = f"{address}?token={token}" if made else address
+                _introduce(
+                    settings,
+                    address,
+                    link,
+                    token=token is not None,
+                    made=made,
+                    loopback=loopback,
+                    read_only=read_only,
+                )
+                if browser:
+                    import webbrowser
+
+                    webbrowser.open(link)
+
+            serve(bound, application, ready)
+
+
+def _introduce(
+    settings: "Settings",
+    address: str,
+    link: str,
+    *,
+    token: bool,
+    made: bool,
+    loopback: bool,
+    read_only: bool,
+) -> None:
+    """Print the address of the viewer, the sign-in and the limits of this start."""
+    from rag_eval.storage.sql import open_store
+
+    typer.echo(f"evidence viewer of {settings.home}: {link}")
+    if made:
+        typer.echo(
+            "the link holds the access token and is shown only here; the browser that opens it "
+            "stays signed in until the viewer ends"
+        )
+    elif token:
+        typer.echo(f"sign in once at {address}?token=... with your access token")
+    typer.echo(
+        "feedback: not taken (--read-only)"
+        if read_only
+        else f"feedback: recorded as outcomes in {open_store(settings).address}"
+    )
+    who = (
+        "other machines cannot reach it"
+        if loopback
+        else "other machines can reach it, with the access token only; nothing is encrypted: "
+        "put a proxy with TLS or an SSH tunnel in front"
+    )
+    typer.echo(
+        "not allowed: requests of other sites, other host names than this machine's "
+        f"(--allow-host names more), more than 16 KiB at once; {who}"
+    )
+    typer.echo("Ctrl-C ends it")

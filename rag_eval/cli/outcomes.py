@@ -1,22 +1,18 @@
-"""Commands about outcomes, the judged misses."""
+"""Commands about outcomes (judged misses), production traffic, and random audits of it."""
 
 import datetime as dt
 import json as json_form
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from rag_eval.cli.app import Home, app, console_for, open_settings, report_errors
+from rag_eval.cli.app import Home, app, command, console_for, open_settings, report_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import pandas as pd
-
     from rag_eval.storage.sql import SqlStore
     from rag_eval.uncertainty.outcomes import OutcomeStore
+
 
 outcome = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(
@@ -28,7 +24,8 @@ app.add_typer(
 
 
 Target = Literal["miss_any", "miss_some"]
-Source = Literal["qrels", "human", "llm_judge", "deep_audit", "user_feedback"]
+Judge = Literal["qrels", "human", "llm_judge", "deep_audit"]
+Source = Literal[Judge, "user_feedback"]
 Strategy = Annotated[str | None, typer.Option(help="Name of the strategy.")]
 Fingerprint = Annotated[
     str | None,
@@ -38,37 +35,29 @@ Fingerprint = Annotated[
 ]
 Limit = Annotated[int, typer.Option(min=1, max=10_000, help="Rows to show, the newest.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON lines instead of a table, all rows.")]
-File = Annotated[Path, typer.Argument(help="JSON lines.")]
 TargetOption = Annotated[
     Target, typer.Option(help="miss_any: no gold in the top K; miss_some: some gold below K.")
 ]
-OneTarget = Annotated[Target | None, typer.Option(help="Of this target only.")]
-OneSource = Annotated[Source | None, typer.Option(help="Judged from this source only.")]
-OneK = Annotated[int | None, typer.Option(help="Of this K only.")]
 Everything = Annotated[bool, typer.Option("--all", help="Also rows that a correction superseded.")]
 
 
-def open_sql(home: Path | None) -> "SqlStore":
+def _open_sql(home: Path | None) -> "SqlStore":
     """Open the SQL store of the settings, or the SQLite file of the home."""
     settings = open_settings(home)
-    from rag_eval.storage.sql import FILE_NAME, SqlStore
+    from rag_eval.storage.sql import open_store
 
-    return SqlStore(
-        settings.home / FILE_NAME
-        if settings.database_url is None
-        else settings.database_url.get_secret_value()
-    )
+    return open_store(settings)
 
 
-def open_outcomes(home: Path | None) -> "OutcomeStore":
+def _open_outcomes(home: Path | None) -> "OutcomeStore":
     """Open the store of outcomes."""
-    sql = open_sql(home)
+    sql = _open_sql(home)
     from rag_eval.uncertainty.outcomes import OutcomeStore
 
     return OutcomeStore(sql)
 
 
-def now() -> dt.datetime:
+def _now() -> dt.datetime:
     """Return the current time in UTC."""
     return dt.datetime.now(dt.UTC)
 
@@ -91,22 +80,15 @@ def add_outcome(
         typer.Option("--claim", help="The claim that was judged (rag-eval claim list --json)."),
     ] = None,
     query: Annotated[str | None, typer.Option(help="The question as it was asked.")] = None,
-    query_id: Annotated[
-        str | None, typer.Option(help="Id of the question. Default: named by its words.")
-    ] = None,
     strategy: Strategy = None,
     fingerprint: Fingerprint = None,
     target: TargetOption = "miss_any",
     k: Annotated[
         int | None, typer.Option(help="Cutoff of the target. Default: the claim's, else 10.")
     ] = None,
-    gold_source: Annotated[Source, typer.Option(help="Where the judgement comes from.")] = "human",
-    gold_strategy: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Strategy whose retrieval it was judged from, again for more. Default: none for "
-            "qrels, else the one that was judged."
-        ),
+    gold_source: Annotated[Judge, typer.Option(help="Where the judgement comes from.")] = "human",
+    audit_depth: Annotated[
+        int | None, typer.Option(help="How far down the auditor looked.")
     ] = None,
     independent: Annotated[
         bool,
@@ -115,39 +97,19 @@ def add_outcome(
             help="It was judged from no strategy's retrieval (a search of the corpus by hand).",
         ),
     ] = False,
-    gold_document: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Document known to be gold, again for more; questions that share one are one "
-            "group."
-        ),
-    ] = None,
     missed_content: Annotated[
         str | None, typer.Option(help="What was missed; masked, at most 200 characters are kept.")
-    ] = None,
-    feedback: Annotated[
-        str | None,
-        typer.Option(
-            help="With --gold-source user_feedback: something_missing, evidence_not_relevant or "
-            "nothing_missing."
-        ),
     ] = None,
     success: Annotated[
         bool | None,
         typer.Option("--success/--no-success", help="Whether the agent that used it succeeded."),
-    ] = None,
-    audit_depth: Annotated[
-        int | None, typer.Option(help="How far down the auditor looked.")
-    ] = None,
-    group: Annotated[
-        str | None, typer.Option(help="What ties questions together. Default: the question.")
     ] = None,
     note: Annotated[str, typer.Option(help="Why, for a person.")] = "",
     home: Home = None,
 ) -> None:
     """Record one judgement, or correct one."""
     with report_errors():
-        store = open_outcomes(home)
+        store = _open_outcomes(home)
         from rag_eval.core.errors import InputError, Problem
         from rag_eval.uncertainty.outcome_files import correct_outcome, read_outcome
 
@@ -155,21 +117,17 @@ def add_outcome(
         about: dict[str, object] = {
             "claim_id": claim_id,
             "query": query,
-            "query_id": query_id,
             "strategy": strategy,
             "strategy_fingerprint": fingerprint,
             "k": k,
-            "gold_strategies": [] if independent else gold_strategy,
-            "gold_documents": gold_document,
-            "feedback": feedback,
+            "gold_strategies": [] if independent else None,
             "audit_depth": audit_depth,
-            "group_id": group,
         }
         about = {name: value for name, value in about.items() if value is not None}
         if correct is None:
             about |= {name: value for name, value in judgement.items() if value is not None}
             about |= {"note": note, "target": target, "gold_source": gold_source}
-            made = read_outcome(about, store.sql, now=now())
+            made = read_outcome(about, store.sql, now=_now())
         elif about:
             raise InputError(
                 Problem(
@@ -187,7 +145,7 @@ def add_outcome(
                 missed_content=missed_content,
                 agent_success=success,
                 note=note,
-                now=now(),
+                now=_now(),
             )
         recorded = store.record([made])
         for standing in recorded.differing.values():
@@ -205,7 +163,7 @@ def add_outcome(
 
 @outcome.command("import")
 def import_outcomes(
-    file: File,
+    file: Annotated[Path, typer.Argument(help="JSON lines.")],
     *,
     strategy: Strategy = None,
     fingerprint: Fingerprint = None,
@@ -230,7 +188,7 @@ def import_outcomes(
     Judgements that are stored already are skipped.
     """
     with report_errors():
-        store = open_outcomes(home)
+        store = _open_outcomes(home)
         from rag_eval.core.types import MAX_NOTE
         from rag_eval.corpus.masking import mask_snippet
         from rag_eval.uncertainty.outcome_files import read_outcomes
@@ -238,7 +196,7 @@ def import_outcomes(
         read = read_outcomes(
             file,
             store.sql,
-            now=now(),
+            now=_now(),
             strategy=strategy,
             fingerprint=fingerprint,
             restore=restore,
@@ -264,9 +222,7 @@ def list_outcomes(
     *,
     strategy: Strategy = None,
     fingerprint: Fingerprint = None,
-    target: OneTarget = None,
-    k: OneK = None,
-    gold_source: OneSource = None,
+    gold_source: Annotated[Source | None, typer.Option(help="From this source only.")] = None,
     everything: Everything = False,
     limit: Limit = 50,
     json: AsJson = False,
@@ -274,8 +230,10 @@ def list_outcomes(
 ) -> None:
     """List outcomes, the newest first, with how many can fit a calibrator."""
     with report_errors():
-        read = _reader(open_outcomes(home), everything, gold_source)
-        frame = read(strategy=strategy, strategy_fingerprint=fingerprint, target=target, k=k)
+        store = _open_outcomes(home)
+        read = store.history if everything else store.current
+        sources = None if gold_source is None else [gold_source]
+        frame = read(strategy=strategy, strategy_fingerprint=fingerprint, gold_sources=sources)
         if json:
             from rag_eval.uncertainty.outcomes import of_frame
 
@@ -299,17 +257,14 @@ def export_outcomes(
     *,
     strategy: Strategy = None,
     fingerprint: Fingerprint = None,
-    target: OneTarget = None,
-    k: OneK = None,
-    gold_source: OneSource = None,
     everything: Everything = False,
     home: Home = None,
 ) -> None:
     """Write outcomes to a file, whole or not at all."""
     with report_errors():
-        store = open_outcomes(home)
-        read = _reader(store, everything, gold_source)
-        frame = read(strategy=strategy, strategy_fingerprint=fingerprint, target=target, k=k)
+        store = _open_outcomes(home)
+        read = store.history if everything else store.current
+        frame = read(strategy=strategy, strategy_fingerprint=fingerprint)
         from rag_eval.reporting.exports import RESTORED, write_outcomes
 
         whole = store.as_recorded(frame) if file.suffix.lower() == RESTORED else frame
@@ -319,8 +274,154 @@ def export_outcomes(
         typer.echo(f"{len(frame):,} outcomes written to {file}{more}")
 
 
-def _reader(
-    store: "OutcomeStore", everything: bool, gold_source: Source | None
-) -> "Callable[..., pd.DataFrame]":
-    sources = None if gold_source is None else [gold_source]
-    return partial(store.history if everything else store.current, gold_sources=sources)
+claim = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+audit = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+app.add_typer(
+    claim,
+    name="claim",
+    help="Production traffic without gold: import and list questions with what was retrieved for "
+    "them.",
+)
+app.add_typer(
+    audit,
+    name="audit",
+    help="Random audits of production traffic: draw claims to be judged, with known "
+    "probabilities, and list the draws.",
+)
+
+
+@claim.command("import")
+def import_claims(
+    traffic: Annotated[
+        Path,
+        typer.Argument(
+            help="JSON lines: query, retrieved [{id, score}], optionally query_id, group_id, k, "
+            "at, strategy, strategy_fingerprint, miss_rate."
+        ),
+    ],
+    *,
+    strategy: Strategy = None,
+    fingerprint: Fingerprint = None,
+    k: Annotated[
+        int, typer.Option(min=1, max=1000, help="Cutoff of the target, for lines that do not say.")
+    ] = 10,
+    home: Home = None,
+) -> None:
+    """Import production traffic, all of the file or nothing.
+
+    Personal data in the questions is masked, and claims that are stored already are skipped.
+    """
+    with report_errors():
+        from rag_eval.uncertainty.audits import ClaimStore
+        from rag_eval.uncertainty.outcome_files import read_claims
+
+        found, masked = read_claims(
+            traffic, strategy=strategy, fingerprint=fingerprint, k=k, now=_now()
+        )
+        done = ClaimStore(_open_sql(home)).add(found, now=_now())
+        covered = ", ".join(f"{count} {name}" for name, count in sorted(masked.items()))
+        typer.echo(
+            f"{done.added:,} claims imported, {done.already_there:,} were there already; masked: "
+            f"{covered or 'nothing'}"
+        )
+    typer.echo(f"next: {command()} audit draw --n 50 --seed 1 --depth 50")
+
+
+@claim.command("list")
+def list_claims(
+    *,
+    strategy: Strategy = None,
+    fingerprint: Fingerprint = None,
+    limit: Limit = 50,
+    json: AsJson = False,
+    home: Home = None,
+) -> None:
+    """List claims of production traffic, the newest first, and how many each strategy has."""
+    with report_errors():
+        from rag_eval.uncertainty.audits import ClaimStore
+
+        rows = ClaimStore(_open_sql(home)).claims(strategy=strategy, fingerprint=fingerprint)
+        if json:
+            from rag_eval.corpus.masking import mask_snippet
+
+            for row in rows:
+                typer.echo(
+                    json_form.dumps({**row, "query": mask_snippet(row["query"])}, sort_keys=True)
+                )
+        else:
+            from rag_eval.reporting.listings import show_claims
+
+            show_claims(console_for(), rows, limit)
+
+
+@audit.command()
+def draw(
+    *,
+    n: Annotated[int, typer.Option("--n", min=1, max=10_000, help="How many claims to draw.")],
+    seed: Annotated[
+        int,
+        typer.Option(
+            min=0, max=2**63 - 1, help="Equal seeds draw equal samples from equal stores."
+        ),
+    ],
+    depth: Annotated[
+        int, typer.Option(min=1, max=1000, help="How far down the auditor is to look; at least K.")
+    ],
+    strategy: Strategy = None,
+    fingerprint: Fingerprint = None,
+    target: TargetOption = "miss_any",
+    out: Annotated[
+        Path, typer.Option(help="File for the auditor to fill in; it must not exist.")
+    ] = Path("audit.jsonl"),
+    home: Home = None,
+) -> None:
+    """Draw a random sample of the claims imported since the last draw.
+
+    Writes the file that the auditor fills in.
+    """
+    with report_errors():
+        from rag_eval.uncertainty.audits import AuditStore, Sample
+
+        given = {"strategy": strategy, "fingerprint": fingerprint}
+        sample = Sample(n=n, seed=seed, depth=depth, target=target, **given)
+        made = AuditStore(_open_sql(home)).draw(sample, out, now=_now())
+        from rag_eval.core.errors import quoted
+
+        typer.echo(
+            f"draw {made.draw_id}: {made.n:,} of {made.population:,} claims of "
+            f"{quoted(made.strategy)}, each drawn with probability {made.probability:.4g}, "
+            f"written to {made.path}"
+        )
+    typer.echo(
+        f"fill in missed, missed_content, gold_source and audit_depth, then: {command()} outcome "
+        f"import {out}"
+    )
+
+
+@audit.command("list")
+def list_audits(
+    *,
+    feedback: Annotated[
+        bool,
+        typer.Option(
+            "--feedback",
+            help="Claims with feedback of users that nobody has audited, instead of the draws.",
+        ),
+    ] = False,
+    limit: Limit = 50,
+    home: Home = None,
+) -> None:
+    """List the draws with their numbers of judged claims, or feedback that needs an audit."""
+    with report_errors():
+        store = _open_outcomes(home)
+        if feedback:
+            from rag_eval.reporting.listings import show_feedback
+            from rag_eval.uncertainty.outcomes import feedback_without_audit
+
+            show_feedback(console_for(), feedback_without_audit(store.current()), limit)
+        else:
+            from rag_eval.reporting.listings import show_draws
+            from rag_eval.uncertainty.audits import AuditStore
+
+            audits = AuditStore(store.sql)
+            show_draws(console_for(), audits.frames(), audits.count_judged(store.current()))

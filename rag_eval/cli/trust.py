@@ -3,22 +3,20 @@
 import json as json_form
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from rag_eval.cli.app import (
     GoldSets,
     Home,
+    OneGoldSet,
     app,
     console_for,
+    open_evaluation,
     open_settings,
-    progress_for,
     report_errors,
 )
-
-if TYPE_CHECKING:
-    from rag_eval.pipeline.evaluation import Evaluation
 
 trust = typer.Typer(
     no_args_is_help=True,
@@ -27,22 +25,10 @@ trust = typer.Typer(
 )
 app.add_typer(trust, name="trust")
 
-GoldSetName = Annotated[
-    str | None, typer.Option("--gold-set", help="Gold set. Default: the primary one.")
-]
-
-
-def _open(gold_set: str | None, home: Path | None, gold_sets: Path | None) -> "Evaluation":
-    settings = open_settings(home, None, gold_sets)
-    from rag_eval.pipeline.evaluation import open_gold_set, select_gold_sets
-
-    folder = select_gold_sets(settings.gold_sets, [gold_set or settings.primary_gold_set])[0]
-    return open_gold_set(folder, settings, progress=progress_for())
-
 
 @trust.command("list")
 def list_(
-    gold_set: GoldSetName = None,
+    gold_set: OneGoldSet = None,
     *,
     warnings: Annotated[
         bool, typer.Option("--warnings", help="Also chunks that are only warned about.")
@@ -53,7 +39,7 @@ def list_(
 ) -> None:
     """List the chunks that the guard holds back, with its reasons."""
     with report_errors():
-        evaluation = _open(gold_set, home, gold_sets)
+        evaluation = open_evaluation(gold_set, home, gold_sets)
         from rag_eval.pipeline.review import held_back
 
         found = held_back(evaluation, warnings=warnings)
@@ -71,7 +57,7 @@ def list_(
 @trust.command()
 def show(
     chunk_id: Annotated[str, typer.Argument(help="A chunk, or the start of its id.")],
-    gold_set: GoldSetName = None,
+    gold_set: OneGoldSet = None,
     home: Home = None,
     gold_sets: GoldSets = None,
 ) -> None:
@@ -80,7 +66,7 @@ def show(
     Shows up to 200 characters of its text.
     """
     with report_errors():
-        evaluation = _open(gold_set, home, gold_sets)
+        evaluation = open_evaluation(gold_set, home, gold_sets)
         from rag_eval.pipeline.review import inspect
         from rag_eval.reporting.listings import show_chunk
 
@@ -92,7 +78,7 @@ def allow(
     chunk_id: Annotated[str, typer.Argument(help="A blocked chunk, or the start of its id.")],
     who: Annotated[str, typer.Option(help="Who decides.")],
     why: Annotated[str, typer.Option(help="Why it is harmless.")],
-    gold_set: GoldSetName = None,
+    gold_set: OneGoldSet = None,
     *,
     revoke: Annotated[bool, typer.Option("--revoke", help="Take back what was allowed.")] = False,
     home: Home = None,
@@ -103,7 +89,7 @@ def allow(
     The person and the reason are kept beside the gold set. A changed document is judged anew.
     """
     with report_errors():
-        evaluation = _open(gold_set, home, gold_sets)
+        evaluation = open_evaluation(gold_set, home, gold_sets)
         from rag_eval.core.errors import quoted
         from rag_eval.pipeline.review import decide
 
@@ -118,7 +104,7 @@ def allow(
 
 @trust.command()
 def manifest(
-    gold_set: GoldSetName = None,
+    gold_set: OneGoldSet = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -134,7 +120,7 @@ def manifest(
 ) -> None:
     """Record the hash of every document as it is now; later runs block documents that changed."""
     with report_errors():
-        evaluation = _open(gold_set, home, gold_sets)
+        evaluation = open_evaluation(gold_set, home, gold_sets)
         from rag_eval.pipeline.corpus import write_manifest
 
         path, count, signed = write_manifest(evaluation, out, key)
@@ -150,7 +136,7 @@ def manifest(
 def sign(
     key: Annotated[Path, typer.Option(help="Ed25519 private key (PEM).")],
     name: Annotated[str, typer.Option(help="Name of the key under trust.keys.")],
-    gold_set: GoldSetName = None,
+    gold_set: OneGoldSet = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -163,7 +149,7 @@ def sign(
 ) -> None:
     """Sign every document of the corpus as it is now (detached Ed25519 signatures)."""
     with report_errors():
-        evaluation = _open(gold_set, home, gold_sets)
+        evaluation = open_evaluation(gold_set, home, gold_sets)
         from rag_eval.core.errors import quoted
         from rag_eval.pipeline.corpus import write_signatures
 

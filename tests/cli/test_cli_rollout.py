@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rag_eval.cli.app import app
-from rag_eval.cli.rollout import _show
+from rag_eval.cli.gates import _show
 from rag_eval.gates.rollout import decide
 from rag_eval.pipeline.comparisons import Rollout
 
@@ -21,9 +21,9 @@ def rollout(project, *arguments):
 @pytest.mark.filterwarnings(
     "ignore::DeprecationWarning"
 )  # raised inside MLflow's own SQLAlchemy models
-def test_a_small_set_is_held_with_figures_reason_and_file(project, monkeypatch):
+def test_a_small_set_is_held_with_figures_reason_and_file(project, shared_runs, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
-    assert project.invoke("run", "tiny").exit_code == 0
+    shared_runs.run(project)
     out = project.root / "decision.json"
     result = rollout(
         project, "vector", "--gold-set", "tiny", "--stage", 50, "--measure", "mrr", "--json", out
