@@ -13,7 +13,7 @@ from rag_eval.core.errors import ProblemList
 from rag_eval.core.frames import DOCUMENTS, SECTIONS
 from rag_eval.core.loader import Loader, RawDocument
 from rag_eval.corpus.chunking import Section, markdown_sections, numpydoc_sections
-from rag_eval.corpus.masking import NAMES, domain_of, mask, mask_address, without_user
+from rag_eval.corpus.masking import NAMES, domain_of, mask, mask_decoded, without_user
 from rag_eval.corpus.source import MAX_SHOWN_CHARS, author_hash, one_line
 from rag_eval.storage.hashing import digest, lines_hash, text_hash
 
@@ -115,7 +115,7 @@ def load_corpus(spec: Loader, base: Path) -> LoadedCorpus:
         hashed = author_hash(author) if shown else ""
         if spec.mask_pii:
             shown = mask(shown).text
-            pieces = (mask(title), mask(text), mask_address(url))
+            pieces = (mask(title), mask(text), mask_decoded(url))
             title, text, url = (piece.text for piece in pieces)
             for piece in pieces:
                 masked.update(piece.counts)

@@ -6,7 +6,7 @@ import math
 import re
 import urllib.parse
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 from rag_eval.core.types import SNIPPET_CHARS, snippet
@@ -122,11 +122,7 @@ class Pattern:
     """The name that counts and masks show."""
     regex: re.Pattern[str]
     anchors: tuple[str, ...] = ()
-    """Lower-case texts; each match holds one of them. Without anchors, search runs of digits."""
-    before: int = 0
-    """Most characters between the start of a match and its anchor; 0 if it begins there."""
-    after: int = 0
-    """Most characters between the anchor and the end of a match."""
+    """Lower-case texts; each match holds one of them. Without anchors, it holds a run of digits."""
     check: Callable[[re.Match[str]], bool] = bool
 
 
@@ -191,10 +187,8 @@ PATTERNS: tuple[Pattern, ...] = (
             rf"(?<![\w.+%-])[\w+%-][\w.+%-]{{0,63}}+@(?:{_LABEL}\.){{1,8}}[^\W\d_]{{2,24}}(?![^\W_])"
         ),
         anchors=("@",),
-        before=66,
-        after=620,
     ),
-    Pattern("iban", _make_iban_regex(), before=44, after=44, check=_is_iban),
+    Pattern("iban", _make_iban_regex(), check=_is_iban),
     # Digits with the first digits of an issuer, in one piece or grouped as on a card.
     Pattern(
         "card",
@@ -204,8 +198,6 @@ PATTERNS: tuple[Pattern, ...] = (
             r"(?![\w-]|\.[0-9])",
             re.ASCII,
         ),
-        before=24,
-        after=24,
         check=_is_card,
     ),
     # Only with structure: a country code, an area code in parentheses, North American groups, a
@@ -225,8 +217,6 @@ PATTERNS: tuple[Pattern, ...] = (
             r")(?![\w%]|[.,-][0-9])",
             re.ASCII | re.IGNORECASE,
         ),
-        before=28,
-        after=40,
         check=_is_phone,
     ),
 )
@@ -249,51 +239,6 @@ class MaskedText(NamedTuple):
     counts: dict[str, int]
 
 
-def _find_anchors(lowered: str, anchors: Iterable[str]) -> list[int]:
-    """Return the offsets of all anchors in a text, rising."""
-    found = []
-    for anchor in anchors:
-        at = lowered.find(anchor)
-        while at >= 0:
-            found.append(at)
-            at = lowered.find(anchor, at + len(anchor))
-    return sorted(found)
-
-
-def _windows(
-    spans: Iterable[tuple[int, int]], pattern: Pattern, length: int
-) -> Iterator[tuple[int, int]]:
-    """Widen sorted spans by `before` and `after` of the pattern, and merge spans that meet."""
-    begin = end = -1
-    for left, right in spans:
-        low, high = max(0, left - pattern.before), min(length, right + pattern.after)
-        if low > end >= 0:
-            yield begin, end
-        if low > end:
-            begin, end = low, high
-        else:
-            end = max(end, high)
-    if end >= 0:
-        yield begin, end
-
-
-def _matches(
-    text: str, lowered: str, pattern: Pattern, digits: list[tuple[int, int]]
-) -> Iterator[re.Match[str]]:
-    """Yield candidates in order, without overlaps."""
-    places = _find_anchors(lowered, pattern.anchors) if pattern.anchors else []
-    if pattern.anchors and pattern.before == 0:
-        done = 0
-        for at in places:
-            if at >= done and (match := pattern.regex.match(text, at)):
-                done = match.end()  # judge a long value once, even if the check refuses it
-                yield match
-        return
-    spans = [(at, at + 1) for at in places] if pattern.anchors else digits
-    for low, high in _windows(spans, pattern, len(text)):
-        yield from pattern.regex.finditer(text, low, high)
-
-
 def _cover(piece: str, name: str) -> str:
     """Return a cover of equal length that begins with `[name`; line ends stay."""
     label = f"[{name}"[: len(piece)]
@@ -302,25 +247,15 @@ def _cover(piece: str, name: str) -> str:
     return label + _KEPT.sub(FILL, piece[len(label) :])
 
 
-def _apply(
-    text: str, lowered: str, pattern: Pattern, digits: list[tuple[int, int]]
-) -> tuple[str, int]:
+def _apply(text: str, pattern: Pattern) -> tuple[str, int]:
     group = "value" if "value" in pattern.regex.groupindex else 0
     pieces: list[str] = []
     done = 0
-    for match in filter(pattern.check, _matches(text, lowered, pattern, digits)):
+    for match in filter(pattern.check, pattern.regex.finditer(text)):
         start, end = match.span(group) if match[group] is not None else match.span()
         pieces += (text[done:start], _cover(text[start:end], pattern.name))
         done = end
     return "".join(pieces) + text[done:] if pieces else text, len(pieces) // 2
-
-
-def _lower(text: str) -> str:
-    """Lower a text at the same positions: capitals that grow when lowered, such as İ, stay."""
-    lowered = text.lower()
-    if len(lowered) == len(text):
-        return lowered
-    return "".join(low if len(low := character.lower()) == 1 else character for character in text)
 
 
 def mask(text: str) -> MaskedText:
@@ -335,14 +270,12 @@ def mask(text: str) -> MaskedText:
     MaskedText(text='write to [email██████████████ today', counts={'email': 1})
     """
     counts: dict[str, int] = {}
-    digits = [match.span() for match in _DIGITS.finditer(text)]
-    lowered = _lower(text)
+    lowered, has_digits = text.lower(), _DIGITS.search(text) is not None
     for pattern in PATTERNS:
-        if not digits and not pattern.anchors:
-            continue
-        text, hits = _apply(text, lowered, pattern, digits)
-        if hits:
-            counts[pattern.name] = counts.get(pattern.name, 0) + hits
+        if any(map(lowered.__contains__, pattern.anchors)) if pattern.anchors else has_digits:
+            text, hits = _apply(text, pattern)
+            if hits:
+                counts[pattern.name] = counts.get(pattern.name, 0) + hits
     return MaskedText(text, counts)
 
 
@@ -434,19 +367,6 @@ def _decode(text: str) -> str:
     return _ENCODED.sub(lambda match: chr(int(match[0][1:], 16)), text)
 
 
-def mask_address(source_url: str) -> MaskedText:
-    """Mask an address, percent-encoded data too.
-
-    If only the decoded address shows personal data, return the decoded address, masked.
-    """
-    plain = mask(source_url)
-    decoded = mask(_decode(plain.text))
-    if not decoded.counts:
-        return plain
-    counts = Counter(plain.counts) + Counter(decoded.counts)
-    return MaskedText(decoded.text, dict(sorted(counts.items())))
-
-
 # ---- Shown texts: always masked, even from an unmasked corpus, then cut to a snippet
 
 MAX_READ_CHARS = 40_000
@@ -462,22 +382,14 @@ _COVER = re.compile(rf"\[(?:{'|'.join(NAMES)}){FILL}*")
 _PARTS = re.compile(r"([/?&=#;,:]+)")
 
 
-def masked_text(text: str) -> str:
-    """Mask a text, percent-encoded data too; the length stays.
-
-    Examples
-    --------
-    >>> masked_text("see https://example.org/?to=jane.doe%40example.org today")
-    'see https://example.org/?to=[email████████████████ today'
-    """
-    masked = mask(text).text
+def mask_decoded(text: str) -> MaskedText:
+    """Mask a text, percent-encoded data too; the length stays."""
+    masked, counts = mask(text)
     places = [match.start() for match in _ENCODED.finditer(masked)] if "%" in masked else []
     if not places:
-        return masked
-    plain = _decode(masked)
-    covered = mask(plain).text
-    if covered == plain:
-        return masked
+        return MaskedText(masked, counts)
+    plain = _ENCODED.sub(lambda match: chr(int(match[0][1:], 16)), masked)
+    covered, more = mask(plain)
     pieces: list[str] = []
     done = 0
     for count, place in enumerate(places):
@@ -487,7 +399,19 @@ def masked_text(text: str) -> str:
             masked[place : place + 3] if covered[at] == plain[at] else covered[at] + 2 * FILL,
         )
         done = at + 1
-    return "".join(pieces) + covered[done:]
+    both = Counter(counts) + Counter(more)
+    return MaskedText("".join(pieces) + covered[done:], dict(sorted(both.items())))
+
+
+def masked_text(text: str) -> str:
+    """Mask a text, percent-encoded data too; the length stays.
+
+    Examples
+    --------
+    >>> masked_text("see https://example.org/?to=jane.doe%40example.org today")
+    'see https://example.org/?to=[email████████████████ today'
+    """
+    return mask_decoded(text).text
 
 
 def mask_snippet(text: str, limit: int = SNIPPET_CHARS) -> str:
