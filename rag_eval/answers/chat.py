@@ -295,7 +295,7 @@ class ChatClient:
         if isinstance(result, ChatError):
             # raise outside the `except` block, because the context would hold the headers
             raise result
-        reply, seconds, retries = result
+        reply, retries = result
         if self._cache:
             text = self._cache.keep(key, reply).text
             reply = dataclasses.replace(reply, text=text)
@@ -304,7 +304,6 @@ class ChatClient:
             reply.tokens_in,
             reply.tokens_out,
             reply.finish_reason,
-            seconds=seconds,
             retries=retries,
         )
 
@@ -312,8 +311,8 @@ class ChatClient:
         with self._lock:
             self._counts.update(counts)
 
-    def _send(self, payload: dict[str, Any]) -> tuple[StoredReply, float, int] | ChatError:
-        """Return the reply, the seconds of the successful request, and the number of retries."""
+    def _send(self, payload: dict[str, Any]) -> tuple[StoredReply, int] | ChatError:
+        """Return the reply and the number of retries."""
         import openai
 
         try:
@@ -336,7 +335,7 @@ class ChatClient:
         if len(self._key) >= _MIN_SECRET:
             # an endpoint could repeat the key in an answer, which reports show
             reply = dataclasses.replace(reply, text=reply.text.replace(self._key, "[key]"))
-        return reply, raw.http_response.extensions["seconds"], raw.retries_taken
+        return reply, raw.retries_taken
 
     def _judge(self, error: Any) -> tuple[str, str]:
         """Return the code and the message of an error of the openai package."""
@@ -432,7 +431,6 @@ def _narrow_http(endpoint: Endpoint, key: str, max_reply_bytes: int) -> Any:
                 headers={"content-type": "application/json", **wait},
                 content=bytes(body),
                 request=request,
-                extensions={"seconds": time.monotonic() - started},
             )
 
     return Narrow(trust_env=not _is_loopback(endpoint.base_url), follow_redirects=False)

@@ -341,7 +341,6 @@ class RecordedAnswers:
             top_k=len(shown.evidence),
             tokens_in=output.tokens_in or 0,
             tokens_out=output.tokens_out or 0,
-            seconds=output.seconds or 0.0,
             confidence=output.confidence,
         )
         stated = {place: payload for place, (_, payload) in enumerate(cited) if payload is not None}

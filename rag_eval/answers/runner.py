@@ -398,7 +398,7 @@ class _Case:
             return fault
         self.counts["chat_retries"] += reply.retries
         self.counts["cached_replies"] += reply.cached
-        for name in ("tokens_in", "tokens_out", "seconds"):
+        for name in ("tokens_in", "tokens_out"):
             self._set(**{name: getattr(self.answer, name) + getattr(reply, name)})
         return reply
 

@@ -128,24 +128,6 @@ RUN = schema(
 
 # ---- Answers and measures: one row a question or a retrieval
 
-ANSWERS = schema(
-    "answers",
-    query_id=("str", "the question"),
-    mode=("str", "deterministic | llm | recorded"),
-    outcome=("str", "how the question ended: answered, not_found, ..."),
-    codes=("list", "what broke the contract; empty where nothing did"),
-    text=("str", "the answer"),
-    verdict=("str", "verdict of the two-line form; empty for none"),
-    signal=("float", "what the decision to answer rests on; NaN where it was not asked"),
-    delta_s=("float", "what the reply stated; NaN for none"),
-    lambda_state=("str", "what the reply stated; empty for none"),
-    attempts=("int", "times it was tried"),
-    top_k=("int", "evidence that was given"),
-    tokens_in=("int", "tokens sent to a model"),
-    tokens_out=("int", "tokens that came back"),
-    confidence=("float", "what the answering system reported; NaN for none"),
-)
-
 CITATIONS = schema(
     "citations",
     query_id=("str", "the question"),

@@ -254,18 +254,13 @@ class Message:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reply:
-    """Reply of a chat endpoint, with its tokens and its time.
-
-    `seconds` is the duration of the request that succeeded, without waiting for the rate limit. A
-    cached reply costs no tokens and no time.
-    """
+    """Reply of a chat endpoint, with its tokens; a cached reply costs no tokens."""
 
     text: str
     tokens_in: int
     tokens_out: int
     finish_reason: str = "stop"
     cached: bool = False
-    seconds: float = 0.0
     retries: int = 0
 
 
@@ -322,7 +317,6 @@ class Answer:
     top_k: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
-    seconds: float = 0.0
     confidence: float | None = None
 
 

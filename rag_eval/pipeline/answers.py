@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -22,24 +22,20 @@ from rag_eval.citations.traces import Trace, write_log, write_traces
 from rag_eval.core import config as settings_of
 from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import Embedding, InputError, Problem, quoted
-from rag_eval.core.frames import ANSWERS, FrameSchema, schema
+from rag_eval.core.frames import CITATIONS
 from rag_eval.core.report import AnswerFigure, Faithfulness, GapFlag, Report, RetrievalGap
 from rag_eval.core.settings import Endpoint
 from rag_eval.core.strategy import Identity
 from rag_eval.core.types import (
     Answer,
-    CitedSpan,
-    Evidence,
-    Offsets,
     RetrievalMetadata,
     RetrievalResult,
-    ScoredChunk,
     snippet,
 )
 from rag_eval.corpus.analyzer import ANALYZER, DocumentFrequencies, count_documents, count_tokens
 from rag_eval.corpus.loaders.recorded import read_outputs
 from rag_eval.corpus.masking import mask_snippet
-from rag_eval.gold.files import ORIGINAL
+from rag_eval.gold.files import ORIGINAL, make_frame
 from rag_eval.measures import ragas
 from rag_eval.measures.answers import AnswerRecord, AnswerResults
 from rag_eval.measures.answers import answer_measures as measure
@@ -74,88 +70,6 @@ from rag_eval.retrieval.service import Payloads, Rank
 from rag_eval.retrieval.synonyms import Expansion
 from rag_eval.storage.hashing import digest, file_hash
 from rag_eval.storage.sql import open_store
-
-# ---- Conversion between answers and three flat frames.
-
-CITED = schema(
-    "cited",
-    query_id=("str", "the question"),
-    segment=("int", "answer sentence that it supports, from 0; -1 = the answer as a whole"),
-    evidence=("int", "place in the question's evidence, from 0; -1 = not among it"),
-    doc_id=("str", "the cited document, as cited"),
-    start=("int", "first character in the document's text; -1 where unknown"),
-    end=("int", "one past the last character; -1 where unknown"),
-    quote=("str", "the quoted text; empty where it quotes nothing"),
-)
-_PAYLOAD = {
-    **dict.fromkeys(("doc_id", "section_id", "snippet_id", "source_url"), "str"),
-    "tokens": "int",
-    **dict.fromkeys(("index_hash", "embed_model", "analyzer", "rev", "text"), "str"),
-    **dict.fromkeys(("score_raw", "score_norm"), "float"),
-    **dict.fromkeys(("k_pos", "k_final"), "int"),
-}
-"""Fields of a citation payload -> kind of their column."""
-EVIDENCE = schema(
-    "evidence",
-    query_id=("str", "the question"),
-    token=("str", "how an answer cites it"),
-    kind=("str", "the preflight that found it"),
-    first_line=("int", "from 1"),
-    last_line=("int", "included"),
-    **{name: (kind, "citation payload") for name, kind in _PAYLOAD.items()},
-    rerank_score=("float", "citation payload; NaN where no rerank ran"),
-    start=("int", "offsets of the payload"),
-    end=("int", "offsets of the payload"),
-    unit=("str", "offsets of the payload"),
-)
-_DTYPES = {"str": "str", "int": "int64", "float": "float64", "bool": "bool", "list": "object"}
-_MAYBE = ("signal", "delta_s", "confidence")
-"""Fields that an answer may leave empty."""
-
-
-def _frame(schema: FrameSchema, frame: pd.DataFrame) -> pd.DataFrame:
-    """Shorten dotted column names to their last part, then give the columns the schema's types."""
-    kinds = {name: _DTYPES[column.kind] for name, column in schema.columns.items()}
-    named = frame.rename(columns=lambda name: name.rpartition(".")[2])
-    return schema.check(named.reindex(columns=list(kinds)).astype(kinds))
-
-
-def to_frames(answers: Sequence[Answer]) -> dict[str, pd.DataFrame]:
-    """Make the frames `answers`, `cited` and `evidence`, in the order of the answers."""
-    rows = to_jsonable_python(answers)
-    return {
-        "answers": _frame(ANSWERS, pd.DataFrame(rows)),
-        "cited": _frame(CITED, pd.json_normalize(rows, "citations", ["query_id"])),
-        "evidence": _frame(EVIDENCE, pd.json_normalize(rows, "evidence", ["query_id"])),
-    }
-
-
-def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = frame.to_dict("records")  # type: ignore[assignment]  # by name
-    return rows
-
-
-def from_frames(answers: pd.DataFrame, cited: pd.DataFrame, evidence: pd.DataFrame) -> list[Answer]:
-    """Read the answers back from their frames."""
-    spans, items = defaultdict[str, list[CitedSpan]](list), defaultdict[str, list[Evidence]](list)
-    for row in _rows(cited):
-        spans[row.pop("query_id")].append(CitedSpan(**row))
-    for row in _rows(evidence):
-        rerank = row["rerank_score"]
-        chunk = ScoredChunk(
-            **{name: row[name] for name in _PAYLOAD},
-            offsets=Offsets(row["start"], row["end"], row["unit"]),
-            rerank_score=None if math.isnan(rerank) else rerank,
-        )
-        places = row["kind"], row["first_line"], row["last_line"]
-        items[row["query_id"]].append(Evidence(row["token"], chunk, *places))
-    found = []
-    for row in _rows(answers):
-        row |= {name: None for name in _MAYBE if math.isnan(row[name])}
-        row |= {"codes": tuple(row["codes"]), "citations": tuple(spans[row["query_id"]])}
-        found.append(Answer(**row, evidence=tuple(items[row["query_id"]])))
-    return found
-
 
 # ---- Stage `answers`: answer every question from the evidence of one strategy.
 
@@ -193,8 +107,8 @@ class AnswerSet(Result):
 
     Attributes
     ----------
-    answers, cited, evidence
-        ANSWERS, CITED and EVIDENCE frames.
+    answers
+        In the order of the questions.
     stated
         query_id -> payloads of a recorded output.
     events
@@ -203,19 +117,13 @@ class AnswerSet(Result):
         Usage of the model; None without one.
     """
 
-    answers: pd.DataFrame = frame_part()
-    cited: pd.DataFrame = frame_part()
-    evidence: pd.DataFrame = frame_part()
+    answers: list[Answer] = json_part()
     preflights: list[PreflightRecord] = json_part()
     rejected: list[Rejected] = json_part()
     stated: dict[str, list[StatedPayload]] = json_part()
     events: bytes = file_part("events.log")
     about: AnswerFacts = json_part()
     usage: AnswerUsage | None = json_part(volatile=True, default=None)
-
-    def read(self) -> list[Answer]:
-        """Return the answers in the order of the questions."""
-        return from_frames(self.answers, self.cited, self.evidence)
 
 
 def has_answers(config: GoldSetConfig) -> bool:
@@ -290,7 +198,7 @@ class StoredRetrieval:
         rows = self._rows.iloc[self._bounds[variant] : self._bounds[variant + 1]]
         index = Identity(self.about.index_hash, self.about.embed_model)
         chunks = []
-        for row in _rows(rows.head(top_k)):
+        for row in rows.head(top_k).to_dict("records"):
             scores = row["score_raw"], row["score_norm"]
             rerank = None if math.isnan(row["rerank_score"]) else row["rerank_score"]
             rank = Rank(*scores, row["k_pos"], row["k_final"], rerank)
@@ -394,17 +302,15 @@ def answer_gold_set(
     title, n = f"Answering ({', '.join(sorted(modes))})", len(questions)
     with work.progress.step(title, n, "questions") as advance:
         made = answer_questions(questions, answers, tools, lambda: advance(1))
-    frames, usage = to_frames(made.answers), None
+    usage = None
     # Leave token counts out of the hash, because they depend on the cached replies.
-    hashed = frames | {"answers": frames["answers"].drop(columns=["tokens_in", "tokens_out"])}
+    hashed = [dataclasses.replace(answer, tokens_in=0, tokens_out=0) for answer in made.answers]
     if chat is not None:
         paid = chat.usage()
         per_1k = 1000 * (paid.cost + paid.saved_cost) / max(n, 1)
         usage = AnswerUsage(**dataclasses.asdict(paid), n_questions=n, cost_per_1k=per_1k)
     return AnswerSet(
-        answers=frames["answers"],
-        cited=frames["cited"],
-        evidence=frames["evidence"],
+        answers=list(made.answers),
         preflights=list(made.preflights),
         rejected=list(made.rejected),
         stated=stated,
@@ -414,7 +320,7 @@ def answer_gold_set(
             modes=sorted(modes),
             embedding=embedding,
             counts=made.counts,
-            hash=digest([frame.to_json(orient="split") for frame in hashed.values()]),
+            hash=digest(to_jsonable_python(hashed)),
             model=endpoint.model if endpoint else "",
         ),
         usage=usage,
@@ -521,7 +427,7 @@ def check_citations(
     """
     pairs = _answers_config(work.config).cross_section_allowed
     with work.progress.step("Checking citations"):
-        found, chunks = answers.read(), admitted_chunks.chunks
+        found, chunks = answers.answers, admitted_chunks.chunks
         placed = [
             record
             for answer in found
@@ -540,7 +446,7 @@ def check_citations(
             verdicts = validate(placed, live, pairs).joined(validate(records, None, pairs))
         if verdicts.fail_fast:
             _refuse_analyzer(records, verdicts)
-        cited, per_question = _match(gold_variants, answers.cited, verdicts, live)
+        cited, per_question = _match(gold_variants, found, verdicts, live)
     codes = {code: n for code, n in verdicts.counts.items() if n} if records else {}
     return CitationSet(
         citations=cited,
@@ -578,11 +484,16 @@ def _refuse_analyzer(records: Records, verdicts: Verdicts) -> NoReturn:
 
 
 def _match(
-    gold: GoldVariants, cited: pd.DataFrame, verdicts: Verdicts, live: LiveIndex
+    gold: GoldVariants, answers: Sequence[Answer], verdicts: Verdicts, live: LiveIndex
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Make a row for each citation and one for each question."""
     queries, spans = gold.queries, gold.spans
-    rows = cited[["query_id", "segment", "doc_id", "start", "end"]]
+    cited = [
+        (answer.query_id, span.segment, span.doc_id, span.start, span.end)
+        for answer in answers
+        for span in answer.citations
+    ]
+    rows = pd.DataFrame(cited, columns=["query_id", "segment", "doc_id", "start", "end"])
     # Name only cited documents and documents with gold spans, so that no other text is analyzed.
     named = sorted({*rows["doc_id"], *spans["doc_id"]} & live.texts.keys())
     codes = pd.Index(queries["query_id"]), pd.Index(named, dtype="object")
@@ -598,8 +509,7 @@ def _match(
     match = match_citations(quoted_spans, valid, wanted, len(queries), owed)
     words = Words.of([live.texts[doc] for doc in named])
     covered = coverage(quoted_spans, valid, wanted, words, len(queries))
-    verdict = {"code": verdicts.codes, "field": verdicts.fields}
-    rows = rows.assign(**verdict).astype({"code": "str", "field": "str"})
+    judged = zip(cited, verdicts.codes, verdicts.fields, match.correct.tolist(), strict=True)
     names = ("n_cited", "n_valid", "n_correct", "n_due", "n_gold", "n_gold_matched")
     # A gold span that the corpus lacks has no words. It counts as missed.
     is_missed = np.isnan(covered) & (match.n_gold > 0)
@@ -610,7 +520,7 @@ def _match(
             "coverage": np.where(is_missed, 0.0, covered),
         }
     )
-    return rows.assign(correct=match.correct), per_question
+    return make_frame(CITATIONS, [(*place, *verdict) for place, *verdict in judged]), per_question
 
 
 # ---- Faithfulness by a judging model through ragas, behind FEATURE_RAGAS_EVAL
@@ -735,7 +645,7 @@ def measure_answers(
     admitted_chunks: AdmittedChunks,
 ) -> AnswerMeasures:
     """Measure groundedness, citations, abstention and the gap, and faithfulness when it is on."""
-    found, gold = answers.read(), GoldArrays(gold_variants, admitted_chunks.names)
+    found, gold = answers.answers, GoldArrays(gold_variants, admitted_chunks.names)
     judged, is_lasting = _judge_faithfulness(work, found, gold_variants, gold.groups)
     with work.progress.step("Measuring answers", len(found), "answers") as advance:
         texts = admitted_chunks.artifact.frame("chunks", ["text"])["text"].tolist()
@@ -896,7 +806,7 @@ def answer_files(answered: Answered) -> dict[str, bytes]:
     `rag-eval validate` reads citations.jsonl. rejected.jsonl has the replies that broke the
     contract, with the reasons.
     """
-    made, answers = answered.answers, answered.answers.read()
+    made, answers = answered.answers, answered.answers.answers
     outgoing = {answer.query_id: Outgoing(answer) for answer in answers}
     places = ((one.query_id, place) for one in answers for place in range(len(one.citations)))
     rows = {
@@ -944,7 +854,7 @@ def _make_traces(
         seed=seed,
     )
     traces = []
-    for answer in made.read():
+    for answer in made.answers:
         own = dataclasses.replace(
             common,
             qid=answer.query_id,

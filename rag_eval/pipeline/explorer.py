@@ -548,7 +548,7 @@ def _list_answers(runs: ScoredRuns, answered: Answered) -> tuple[dict[str, Answe
     is_known = has_gold.reindex(verdicts["query_id"]).to_numpy()
     verdicts = verdicts.assign(correct=verdicts["correct"].astype(float).where(is_known))
     by_query, entries = dict(iter(verdicts.groupby("query_id"))), dict[str, AnswerEntry]()
-    for answer in answered.answers.read():
+    for answer in answered.answers.answers:
         outgoing = Outgoing(answer)
         own = by_query.get(answer.query_id, verdicts.iloc[:0])
         entries[answer.query_id] = {

@@ -143,7 +143,7 @@ class AnswerWorth:
             return {}
         by, right, found = self._claims.speakers[self.strategy], self._right_of_others(), {}
         grounded = self._per_question["groundedness"]
-        for answer in self._answers.read():
+        for answer in self._answers.answers:
             answered = answer.outcome == "answered"
             if answer.mode == "deterministic":
                 value = grounded[answer.query_id]

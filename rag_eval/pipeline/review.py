@@ -96,7 +96,7 @@ def explanation(
         strategy=made.about.strategy,
         question=str(asked["text"]),
         answerable=bool(asked["answerable"]),
-        answer=next(answer for answer in made.read() if answer.query_id == query_id),
+        answer=next(answer for answer in made.answers if answer.query_id == query_id),
         verdicts=tuple(
             CitationVerdict(row["code"], row["field"], bool(row["correct"]))
             for row in _rows(verdicts)

@@ -201,7 +201,6 @@ STAGES: Final = (
         ),
         outside=answers.identify_answers,
         configured=answers.has_answers,
-        columns=frames.ANSWERS,
         describe=answers.describe_answers,
     ),
     Stage(

@@ -65,7 +65,6 @@ def test_reply_text_and_usage_come_from_the_endpoint(llm):
     assert json.loads(reply.text)["answer"] == "Indexes start at zero."
     assert (reply.tokens_in, reply.tokens_out, reply.cached, reply.retries) == (18, 11, False, 0)
     assert reply.finish_reason == "stop"
-    assert 0 < reply.seconds < 5
     usage = chat.usage()
     assert (usage.requests, usage.retries, usage.cached, usage.usage_missing) == (1, 0, 0, 0)
     assert (usage.tokens_in, usage.tokens_out) == (18, 11)
@@ -224,7 +223,7 @@ def test_kept_reply_costs_nothing_and_names_what_it_saved(llm, cache):
     again = later.ask(asking())
     assert len(llm.received) == 1
     assert (again.text, again.finish_reason, again.cached) == (paid.text, "stop", True)
-    assert (again.tokens_in, again.tokens_out, again.seconds) == (0, 0, 0.0)
+    assert (again.tokens_in, again.tokens_out) == (0, 0)
     usage = later.usage()
     assert (usage.cached, usage.requests, usage.tokens_in, usage.cost) == (1, 0, 0, 0)
     assert (usage.saved_tokens_in, usage.saved_tokens_out) == (paid.tokens_in, paid.tokens_out)

@@ -92,7 +92,7 @@ def test_good_reply_is_an_answer_with_the_characters_it_cites():
     assert (answer.outcome, answer.codes, answer.text) == ("answered", (), PARIS)
     assert (answer.attempts, answer.top_k, answer.verdict) == (1, 10, "")
     assert (answer.delta_s, answer.lambda_state) == (0.2, "convergent")
-    assert (answer.tokens_in, answer.tokens_out, answer.seconds) == (10, 5, 0.5)
+    assert (answer.tokens_in, answer.tokens_out) == (10, 5)
     (span,) = answer.citations
     assert library().text(span.doc_id)[span.start : span.end] == PARIS
     assert answer.evidence[span.evidence].token == "docs/capitals.md:1-4"

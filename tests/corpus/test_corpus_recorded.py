@@ -50,10 +50,10 @@ def test_a_full_row(write):
         {"id": "a.md", "text": "Of a.", "title": "A", "score": 2, "url": "https://a.example"},
         {"doc_id": "a.md", "id": "a-1", "text": "More of a."},
     ]
-    facts = {"question": "Is it?", "tokens_in": 10, "tokens_out": 0, "seconds": 0.5}
+    facts = {"question": "Is it?", "tokens_in": 10, "tokens_out": 0}
     facts["verdict"] = "SUPPORTED"
     cited = [payload, "a.md:3-4", 2, "[1]"]
-    (output,) = read_outputs(write(row(citations=cited, contexts=contexts, **facts)))
+    (output,) = read_outputs(write(row(citations=cited, contexts=contexts, seconds=0.5, **facts)))
     assert (output.query_id, output.answer) == ("q1", "It is.")
     assert {name: getattr(output, name) for name in facts} == facts
     assert output.citations == (

@@ -2,9 +2,9 @@
 
 import pytest
 
-from rag_eval.core.frames import ANSWER_MEASURES, ANSWERS, CITATIONS, DELTA_S, PER_QUERY
+from rag_eval.core.frames import ANSWER_MEASURES, CITATIONS, DELTA_S, PER_QUERY
 from rag_eval.core.settings import Settings
-from rag_eval.pipeline.answers import AnswerMeasures, AnswerSet, CitationSet
+from rag_eval.pipeline.answers import AnswerMeasures, CitationSet
 from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.measures import RankingMeasures, StabilityMeasures
 
@@ -20,7 +20,6 @@ def test_frames_have_the_columns_that_are_said_of_them(project, shared_runs):
         Settings(home=project.home, reports=project.reports, gold_sets=project.root / "gold_sets"),
     )
     get = evaluation.runner.get
-    ANSWERS.check(get(AnswerSet).answers)
     CITATIONS.check(get(CitationSet).citations)
     ANSWER_MEASURES.check(get(AnswerMeasures).per_question)
     DELTA_S.check(get(StabilityMeasures).per_run)

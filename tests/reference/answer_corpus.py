@@ -188,11 +188,7 @@ class ScriptedChat:
             raise reply
         if callable(reply):
             reply = reply(messages)
-        return (
-            reply
-            if isinstance(reply, Reply)
-            else Reply(reply, tokens_in=10, tokens_out=5, seconds=0.5)
-        )
+        return reply if isinstance(reply, Reply) else Reply(reply, tokens_in=10, tokens_out=5)
 
 
 __all__ = [

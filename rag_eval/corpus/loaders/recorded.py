@@ -133,7 +133,6 @@ class RecordedOutput:
     """Contexts in the system's order, best first."""
     tokens_in: int | None = None
     tokens_out: int | None = None
-    seconds: float | None = None
     confidence: float | None = None
     verdict: str = ""
     reference: str = ""
@@ -266,7 +265,6 @@ class _OwnRow(_OutputRow):
             tuple(row.context() for row in self.contexts or ()),
             self.tokens_in,
             self.tokens_out,
-            self.seconds,
             self.confidence,
             self.verdict or "",
             line=line,
