@@ -7,6 +7,7 @@ The JSON Schema is generated from these types: `python -m rag_eval.core.report` 
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -150,6 +151,15 @@ OptionalCount = Annotated[Count | None, Because(NOTHING)]
 PValue = Annotated[Unit | None, Because(NOT_PAIRED)]
 
 # ---- Figures.
+
+
+def number(value: float) -> float | None:
+    """Convert a figure to a number for JSON.
+
+    NaN and infinity become null. Other figures keep twelve significant digits, so that equal inputs
+    give equal bytes.
+    """
+    return float(f"{value:.12g}") if math.isfinite(value) else None
 
 
 class Estimate(Record):

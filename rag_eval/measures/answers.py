@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, count_within
+from rag_eval.core.report import AnswerFigure, number
 from rag_eval.core.types import ABSTAINED, AnswerOutcome
 from rag_eval.measures.intervals import RESAMPLES, Interval, clustered_interval
 
@@ -42,27 +43,13 @@ class AnswerResults:
     """Share of the answer's supported sentences; NaN without text."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class AnswerRecord:
-    """One answer measure, as the report shows it."""
-
-    label: str
-    """Name of the measure, such as `coverage` or `citation_precision`."""
-    value: float
-    """Value of the measure; NaN without a scored question."""
-    ci_low: float
-    """Lower bound of the 95 % interval; both bounds are NaN with a single group."""
-    ci_high: float
-    n_attempted: int
-    n_scored: int
-    n_failed: int
-    """Number of failed questions among the scored questions."""
-    n_ineligible: int
-    n_units: int
-    """Denominator of the value: citations or spans for ratios, else questions."""
-    n_groups: int
-    reason: str = ""
-    """Reason why the value is missing; empty if there is a value."""
+TARGETS = {
+    "coverage": ">= 0.70",
+    "citation_precision": ">= 0.85",
+    "citation_recall": ">= 0.75",
+    "citation_match_rate": ">= 0.95",
+}
+"""Usual targets of the field, shown in the report. Gates use the targets of the gold set."""
 
 
 def ratio_interval(
@@ -79,9 +66,9 @@ def ratio_interval(
     return clustered_interval(units, groups[owner], seed, resamples)
 
 
-def answer_measures(
+def answer_figures(
     results: AnswerResults, seed: int, resamples: int = RESAMPLES
-) -> list[AnswerRecord]:
+) -> list[AnswerFigure]:
     """Compute every answer measure, and `failure_rate_<code>` for each code by name.
 
     Answerable questions with gold spans are the base of `coverage` (mean), `citation_recall`
@@ -105,40 +92,41 @@ def answer_measures(
     )
     everything = np.ones(n, dtype=bool)
 
-    def record(
-        label: str, interval: Interval, units: IntArray | BoolArray, reason: str
-    ) -> AnswerRecord:
-        value, low, high = (float(part[0]) for part in interval)
+    def figure(
+        name: str, interval: Interval, units: IntArray | BoolArray, reason: str
+    ) -> AnswerFigure:
+        value, low, high = (number(float(part[0])) for part in interval)
         scored = units > 0
         n_scored = int(scored.sum())
-        return AnswerRecord(
-            label,
-            value,
-            low,
-            high,
+        return AnswerFigure(
+            name=name,
+            value=value,
+            ci_low=low,
+            ci_high=high,
             n_attempted=n,
             n_scored=n_scored,
             n_failed=int((scored & failed).sum()),
             n_ineligible=n - n_scored,
             n_units=int(units.sum()),
             n_groups=len(np.unique(groups[scored])),
-            reason="" if n_scored else reason,
+            why={} if n_scored else {"value": reason},
+            **({"target": TARGETS[name]} if name in TARGETS else {}),
         )
 
     def mean(
-        label: str, values: FloatArray | BoolArray, scored: BoolArray, reason: str
-    ) -> AnswerRecord:
+        name: str, values: FloatArray | BoolArray, scored: BoolArray, reason: str
+    ) -> AnswerFigure:
         kept = np.where(scored, values.astype(np.float64), np.nan)
-        return record(
-            label, clustered_interval(kept, groups, seed, resamples), ~np.isnan(kept), reason
+        return figure(
+            name, clustered_interval(kept, groups, seed, resamples), ~np.isnan(kept), reason
         )
 
     def ratio(
-        label: str, parts: IntArray, wholes: IntArray, scored: BoolArray, reason: str
-    ) -> AnswerRecord:
+        name: str, parts: IntArray, wholes: IntArray, scored: BoolArray, reason: str
+    ) -> AnswerFigure:
         units = np.where(scored, wholes, 0)
         interval = ratio_interval(np.where(scored, parts, 0), units, groups, seed, resamples)
-        return record(label, interval, units, reason)
+        return figure(name, interval, units, reason)
 
     no_gold = "no answerable question has a gold span"
     no_text = "no answer has a sentence to score"

@@ -10,9 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic import JsonValue
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
-from rag_eval.measures.answers import AnswerRecord
+from rag_eval.core.report import Faithfulness, number
 from rag_eval.measures.intervals import RESAMPLES, clustered_interval
 
 _REQUESTS = 2
@@ -38,15 +39,11 @@ class Limits(NamedTuple):
     """Largest number of samples judged at a time."""
     requests_per_minute: int = 0
     """Largest number of requests per minute; 0 sets no limit."""
-    attempts: int = 2
-    """Attempts at a sample; in each attempt, the client repeats requests after 429 and 5xx."""
-    backoff_s: float = 0.5
-    """Seconds to wait before the second attempt; the wait doubles with each attempt."""
     timeout_s: float = 120.0
-    """Seconds that one attempt at one sample may take."""
+    """Seconds that one sample may take. The client repeats requests after 429 and 5xx."""
 
 
-class Faithfulness(NamedTuple):
+class Judged(NamedTuple):
     """Scores of ragas for every question, [n]."""
 
     value: FloatArray
@@ -80,7 +77,7 @@ def judge_faithfulness(
     rate: float = 1.0,
     limits: Limits | None = None,
     options: Mapping[str, float | int] | None = None,
-) -> Faithfulness:
+) -> Judged:
     """Ask ragas' Faithfulness about a deterministic sample of the questions.
 
     ragas splits an answer into statements, and asks which statements follow from the contexts. The
@@ -123,39 +120,41 @@ def judge_faithfulness(
             results = pool.submit(asyncio.run, asked).result()
         for at, (score, reason) in zip(chosen, results, strict=True):
             value[at], failure[at] = score, reason
-    return Faithfulness(value, eligible, sampled, failure)
+    return Judged(value, eligible, sampled, failure)
 
 
-def faithfulness_record(
-    faithfulness: Faithfulness, groups: IntArray, seed: int, resamples: int = RESAMPLES
-) -> AnswerRecord:
+NOT_SAMPLED = "no answer was in the sample"
+
+
+def faithfulness_figure(
+    judged: Judged, groups: IntArray, seed: int, resamples: int = RESAMPLES, **about: JsonValue
+) -> Faithfulness:
     """Average over the questions with a value; count the judge's failures in `n_failed`.
 
-    A failure of the judge says nothing about the answer, so `n_ineligible` counts it too.
+    A failure of the judge says nothing about the answer, so `n_ineligible` counts it too. `about`
+    holds further fields of the report.
     """
-    scored = ~np.isnan(faithfulness.value)
-    interval = clustered_interval(faithfulness.value, groups, seed, resamples)
+    scored = ~np.isnan(judged.value)
     n_scored = int(scored.sum())
-    failures = Counter(filter(None, faithfulness.failure))
-    reason = ""
-    if failures and not n_scored:
-        listed = ", ".join(f"{name} {count}" for name, count in sorted(failures.items()))
-        reason = f"every call of the judge failed: {listed}"
-    elif not n_scored:
-        reason = "no answer was in the sample"
-    value, low, high = (float(part[0]) for part in interval)
-    return AnswerRecord(
-        "faithfulness",
-        value,
-        low,
-        high,
-        n_attempted=len(scored),
-        n_scored=n_scored,
-        n_failed=failures.total(),
-        n_ineligible=len(scored) - n_scored,
-        n_units=n_scored,
-        n_groups=len(np.unique(groups[scored])),
-        reason=reason,
+    failures = Counter(filter(None, judged.failure))
+    listed = ", ".join(f"{name} {count}" for name, count in sorted(failures.items()))
+    reason = (
+        f"every call of the judge failed: {listed}" if listed else "no answer was in the sample"
+    )
+    interval = clustered_interval(judged.value, groups, seed, resamples)
+    value, low, high = (number(float(part[0])) for part in interval)
+    fields = {
+        "n_attempted": len(scored),
+        "n_scored": n_scored,
+        "n_failed": failures.total(),
+        "n_ineligible": len(scored) - n_scored,
+        "n_groups": len(np.unique(groups[scored])),
+        "n_sampled": int(judged.sampled.sum()),
+        "failures": dict(sorted(failures.items())),
+    }
+    why = {} if n_scored else {"value": reason}
+    return Faithfulness.model_validate(
+        {"value": value, "ci_low": low, "ci_high": high, "why": why, **fields, **about}
     )
 
 
@@ -190,25 +189,17 @@ async def _ask_all(
 
 async def _ask(metric: Any, sample: Sample, limits: Limits, pace: "_Pace") -> tuple[float, str]:
     """Return the value of one sample (NaN after a failure) and the name of the failure."""
-    failure = ""
-    for attempt in range(limits.attempts):
-        if attempt:
-            await asyncio.sleep(limits.backoff_s * 2 ** (attempt - 1))
-        await pace.wait()
-        try:
-            call = metric.ascore(
-                user_input=sample.user_input,
-                response=sample.response,
-                retrieved_contexts=list(sample.retrieved_contexts),
-            )
-            score = float((await asyncio.wait_for(call, limits.timeout_s)).value)
-        except Exception as error:  # noqa: BLE001 - whatever the judge raises fails this sample only
-            failure = _failure_name(error)
-            continue
-        if math.isfinite(score) and 0 <= score <= 1:
-            return score, ""
-        failure = "nan"
-    return math.nan, failure
+    await pace.wait()
+    try:
+        call = metric.ascore(
+            user_input=sample.user_input,
+            response=sample.response,
+            retrieved_contexts=list(sample.retrieved_contexts),
+        )
+        score = float((await asyncio.wait_for(call, limits.timeout_s)).value)
+    except Exception as error:  # noqa: BLE001 - whatever the judge raises fails this sample only
+        return math.nan, _failure_name(error)
+    return (score, "") if math.isfinite(score) and 0 <= score <= 1 else (math.nan, "nan")
 
 
 _FAILURES = {

@@ -37,8 +37,7 @@ from rag_eval.corpus.loaders.recorded import read_outputs
 from rag_eval.corpus.masking import mask_snippet
 from rag_eval.gold.files import ORIGINAL, make_frame
 from rag_eval.measures import ragas
-from rag_eval.measures.answers import AnswerRecord, AnswerResults
-from rag_eval.measures.answers import answer_measures as measure
+from rag_eval.measures.answers import AnswerResults, answer_figures
 from rag_eval.measures.groundedness import (
     CODE,
     Gap,
@@ -48,7 +47,7 @@ from rag_eval.measures.groundedness import (
     retrieval_gaps,
 )
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusSnapshot, GoldArrays, GoldVariants
-from rag_eval.pipeline.measures import BOOTSTRAP_SEED, ScoredRuns, StabilityMeasures, number
+from rag_eval.pipeline.measures import BOOTSTRAP_SEED, ScoredRuns, StabilityMeasures
 from rag_eval.pipeline.retrieval import (
     RestatedPassages,
     StrategyRun,
@@ -577,36 +576,19 @@ def _judge_faithfulness(
             options={"temperature": endpoint.temperature, "max_tokens": endpoint.max_tokens},
         )
         advance(n)
-    record = ragas.faithfulness_record(judged, groups, BOOTSTRAP_SEED)
-    body = _describe_figure(record) | {
-        "sample_rate": rate,
-        "n_sampled": int(judged.sampled.sum()),
-        "failures": dict(sorted(Counter(filter(None, judged.failure)).items())),
-        "endpoint": name,
-        "model": endpoint.model,
-    }
-    return Faithfulness.model_validate(body), not any(judged.failure)
-
-
-def _describe_figure(record: AnswerRecord) -> dict[str, object]:
-    """Write the value, the reason of a missing value, the interval and the counts of a measure."""
-    counts = ("n_attempted", "n_scored", "n_failed", "n_ineligible", "n_groups")
-    return {
-        **{name: number(getattr(record, name)) for name in ("value", "ci_low", "ci_high")},
-        **({"value_reason": record.reason} if record.reason else {}),
-        **{name: getattr(record, name) for name in counts},
-    }
+    figure = ragas.faithfulness_figure(
+        judged,
+        groups,
+        BOOTSTRAP_SEED,
+        sample_rate=rate,
+        endpoint=name,
+        model=endpoint.model,
+    )
+    return figure, not any(judged.failure)
 
 
 # ---- Stage `answer_measures`
 
-TARGETS = {
-    "coverage": ">= 0.70",
-    "citation_precision": ">= 0.85",
-    "citation_recall": ">= 0.75",
-    "citation_match_rate": ">= 0.95",
-}
-"""Usual targets of the field, shown in the report. Gates use the targets of the gold set."""
 UNCHECKED = ("failed", "contract_error_reply")
 """Outcomes of questions without an answer, which FK019 therefore skips."""
 MAX_FLAGGED = 50
@@ -666,7 +648,7 @@ def measure_answers(
         advance(len(found))
     codes = [tuple(dict.fromkeys(answer.codes)) for answer in found]
     same = ("n_cited", "n_valid", "n_correct", "n_gold", "coverage", "groundedness", "supported")
-    records = measure(
+    figures = answer_figures(
         AnswerResults(
             outcome=[answer.outcome for answer in found],
             codes=codes,
@@ -682,14 +664,6 @@ def measure_answers(
     flagged = [  # `Outgoing` masks secrets that only the evidence labels
         GapFlag(query_id=answer.query_id, reason=reason, answer=snippet(Outgoing(answer).text))
         for answer, reason in violations[:MAX_FLAGGED]
-    ]
-    figures = [
-        AnswerFigure.model_validate(
-            _describe_figure(record)
-            | {"name": record.label, "n_units": record.n_units}
-            | ({"target": TARGETS[record.label]} if record.label in TARGETS else {})
-        )
-        for record in records
     ]
     measured = AnswerMeasures(
         per_question=per_question,

@@ -30,6 +30,7 @@ from rag_eval.core.report import (
     PastStrategy,
     PreviousPart,
     UnreadableRun,
+    number,
 )
 from rag_eval.core.settings import Settings
 from rag_eval.core.strategy import Strategy
@@ -39,7 +40,7 @@ from rag_eval.measures.paired import paired_comparison
 from rag_eval.measures.ranking import machine_name
 from rag_eval.pipeline.corpus import GoldArrays
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.measures import BOOTSTRAP_SEED, COMPARED, number
+from rag_eval.pipeline.measures import BOOTSTRAP_SEED, COMPARED
 from rag_eval.reporting.metrics_report import REPORT_FILE, dumps
 from rag_eval.reporting.verdicts import read_object, read_report, whole_report
 from rag_eval.storage.artifacts import Artifact, ArtifactStore, write_text

@@ -28,6 +28,7 @@ from rag_eval.core.report import (
     StabilityPart,
     StrategyStability,
     TrustFilter,
+    number,
 )
 from rag_eval.core.strategy import Strategy
 from rag_eval.gold.files import ORIGINAL
@@ -224,15 +225,6 @@ def score_strategy(
 
 BOOTSTRAP_SEED = 20_240_229
 COMPARED = ("R@10", "RR", "nDCG@10")
-
-
-def number(value: float) -> float | None:
-    """Convert a figure to a number for JSON.
-
-    NaN and infinity become null. Other figures keep twelve significant digits, so that equal inputs
-    give equal bytes.
-    """
-    return float(f"{value:.12g}") if np.isfinite(value) else None
 
 
 def interval_of(record: MeasureRecord) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import pandas as pd
 from rag_eval.core.arrays import FloatArray
 from rag_eval.core.config import DISCOUNTING, TARGETS
 from rag_eval.core.errors import InputError, Problem, quoted
+from rag_eval.core.report import number
 from rag_eval.core.types import (
     AUDITS,
     Absent,
@@ -44,7 +45,6 @@ from rag_eval.pipeline.measures import (
     BOOTSTRAP_SEED,
     ScoredRuns,
     interval_of,
-    number,
     open_runs,
     score_runs,
     score_strategy,

@@ -36,6 +36,7 @@ from rag_eval.core.report import (
     TrustPart,
     TrustScores,
     WordCounts,
+    number,
 )
 from rag_eval.core.types import ABSTAINED
 from rag_eval.corpus.analyzer import Analyzer
@@ -86,7 +87,6 @@ from rag_eval.pipeline.measures import (
     TrustMeasures,
     interval_of,
     list_measures,
-    number,
     score_runs,
 )
 from rag_eval.pipeline.miss_rates import UNCERTAIN_FILE, CalibratedMissRates

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_eval.core.types import ABSTAINED, OUTCOMES
-from rag_eval.measures.answers import AnswerResults, answer_measures, ratio_interval
+from rag_eval.measures.answers import AnswerResults, answer_figures, ratio_interval
 
 QUICK = 200
 
@@ -126,11 +126,11 @@ DEFINITIONS = {
 @settings(max_examples=60, deadline=None)
 @given(results())
 def test_every_measure_equals_its_definition(rows):
-    records = answer_measures(as_results(rows), 3, QUICK)
+    records = answer_figures(as_results(rows), 3, QUICK)
     codes = {f"failure_rate_{code}" for row in rows for code in row["codes"]}
-    assert {record.label for record in records} >= codes
+    assert {record.name for record in records} >= codes
     for record in records:
-        counts, part, whole = DEFINITIONS[record.label]
+        counts, part, whole = DEFINITIONS[record.name]
         scored = [row for row in rows if counts(row) and whole(row)]
         bottom = sum(map(whole, scored))
         sizes = (record.n_attempted, record.n_scored, record.n_ineligible)
@@ -138,15 +138,15 @@ def test_every_measure_equals_its_definition(rows):
         assert record.n_units == bottom
         assert record.n_failed == sum(map(failed, scored))
         assert record.n_groups == len({row["group"] for row in scored})
-        assert bool(record.reason) == (not bottom)
+        assert ("value" in record.why) == (not bottom)
         if not bottom:
-            assert math.isnan(record.value)
+            assert record.value is None
             continue
         assert record.value == pytest.approx(sum(map(part, scored)) / bottom)
         if record.n_groups > 1:
             assert record.ci_low - 1e-9 <= record.value <= record.ci_high + 1e-9
         else:
-            assert math.isnan(record.ci_low)
+            assert record.ci_low is None
 
 
 PLAIN = {
@@ -161,7 +161,7 @@ PLAIN = {
 
 def by_label(*changes):
     rows = [PLAIN | change | {"group": at} for at, change in enumerate(changes)]
-    return {record.label: record for record in answer_measures(as_results(rows), 1, QUICK)}
+    return {record.name: record for record in answer_figures(as_results(rows), 1, QUICK)}
 
 
 @pytest.mark.parametrize(
@@ -193,10 +193,13 @@ def test_unanswerable_questions_have_nothing_to_cite():
     silent = {"outcome": "not_found", "n_cited": 0, "n_valid": 0, "n_correct": 0}
     found = by_label({"answerable": False}, {"answerable": False, **silent})
     coverage = found["coverage"]
-    assert math.isnan(coverage.value)
-    assert (coverage.n_ineligible, coverage.reason) == (2, "no answerable question has a gold span")
+    assert coverage.value is None
+    assert (coverage.n_ineligible, coverage.why["value"]) == (
+        2,
+        "no answerable question has a gold span",
+    )
     assert (found["abstention_rate"].value, found["answered_anyway"].value) == (0.5, 0.5)
-    assert found["refused_answerable"].reason == "no question is answerable"
+    assert found["refused_answerable"].why["value"] == "no question is answerable"
 
 
 NO_GOLD = {"n_gold": 0, "n_matched": 0, "n_correct": 0, "coverage": math.nan}
@@ -211,8 +214,8 @@ def test_citations_of_an_unanswerable_question_are_wrong():
 def test_questions_of_unknown_answerability_are_not_judged():
     found = by_label({"known": False, **NO_GOLD})
     for label in ("citation_precision", "abstention_rate", "answered_anyway", "coverage"):
-        assert math.isnan(found[label].value)
-        assert found[label].reason
+        assert found[label].value is None
+        assert found[label].why["value"]
     assert found["citation_validity_rate"].value == 1.0
 
 

@@ -1,7 +1,6 @@
 """The bridge to ragas: real ragas against a local server that plays the judge."""
 
 import asyncio
-import math
 import subprocess
 import sys
 
@@ -12,7 +11,7 @@ from ragas_fake_server import FakeJudge
 from rag_eval.measures.ragas import (
     Limits,
     Sample,
-    faithfulness_record,
+    faithfulness_figure,
     is_sampled,
     judge_faithfulness,
 )
@@ -23,7 +22,7 @@ SAMPLES = [
     Sample(name, "Where is it?", answer, CONTEXT)
     for name, answer in (("all", TOWER), ("half", f"{TOWER} {ELEPHANTS}"), ("none", ELEPHANTS))
 ]
-QUICK = Limits(attempts=1, timeout_s=20)
+QUICK = Limits(timeout_s=20)
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 
@@ -49,9 +48,10 @@ def test_a_good_judge_is_believed():
         for request in judge.requests:
             assert request["response_format"]["type"] == "json_object"
             assert request["model"] == "judge"
-    record = faithfulness_record(found, np.arange(3), 1, 200)
-    assert (record.value, record.reason) == (0.5, "")
-    assert (record.n_scored, record.n_failed, record.n_groups) == (3, 0, 3)
+    record = faithfulness_figure(found, np.arange(3), 1, 200)
+    assert (record.value, record.why) == (0.5, {})
+    extra = record.model_extra
+    assert (extra["n_scored"], extra["n_failed"], extra["n_groups"]) == (3, 0, 3)
 
 
 @pytest.mark.parametrize(
@@ -69,10 +69,11 @@ def test_a_bad_judge_is_counted(behaviour, failure):
         found = ask(judge, SAMPLES[:2])
     assert np.isnan(found.value).all()
     assert found.failure == [failure, failure]
-    record = faithfulness_record(found, np.arange(2), 1, 200)
-    assert math.isnan(record.value)
-    assert (record.n_attempted, record.n_scored, record.n_failed) == (2, 0, 2)
-    assert record.reason == f"every call of the judge failed: {failure} 2"
+    record = faithfulness_figure(found, np.arange(2), 1, 200)
+    assert record.value is None
+    extra = record.model_extra
+    assert (extra["n_attempted"], extra["n_scored"], extra["n_failed"]) == (2, 0, 2)
+    assert record.why["value"] == f"every call of the judge failed: {failure} 2"
 
 
 def test_a_busy_moment_is_waited_out():
@@ -83,7 +84,7 @@ def test_a_busy_moment_is_waited_out():
 
 def test_a_slow_judge_times_out():
     with FakeJudge("slow") as judge:
-        found = ask(judge, SAMPLES[:1], limits=Limits(attempts=1, timeout_s=0.2))
+        found = ask(judge, SAMPLES[:1], limits=Limits(timeout_s=0.2))
     assert found.failure == ["timeout"]
 
 
@@ -116,7 +117,8 @@ def test_what_cannot_be_judged_is_not_asked():
         found = ask(judge, [Sample(str(number), *row) for number, row in enumerate(rows)])
         assert not judge.requests
     assert not found.eligible.any()
-    assert faithfulness_record(found, np.arange(4), 1, 200).reason == "no answer was in the sample"
+    figure = faithfulness_figure(found, np.arange(4), 1, 200)
+    assert figure.why["value"] == "no answer was in the sample"
 
 
 def test_the_sample_is_the_same_every_time_and_grows_with_the_rate():
