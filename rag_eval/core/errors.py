@@ -65,6 +65,22 @@ class InputError(Exception):
         )
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
+    @classmethod
+    def of(
+        cls,
+        code: str,
+        message: str,
+        file: object = None,
+        *,
+        line: int | None = None,
+        field: str | None = None,
+        found: str | None = None,
+        accepted: str | None = None,
+    ) -> "InputError":
+        """Make the error of one problem; the parameters are those of `Problem`."""
+        place = None if file is None else str(file)
+        return cls(Problem(code, message, place, line, field, found, accepted))
+
 
 MAX_LISTED = 100
 """Largest number of listed problems of one severity. Further problems are only counted."""

@@ -19,7 +19,6 @@ from rag_eval.core.config import (
 )
 from rag_eval.core.errors import Embedding, InputError, Problem, quoted
 from rag_eval.core.settings import Settings
-from rag_eval.corpus.loaders.recorded import read_outputs
 from rag_eval.gold.configuration import discover, gold_set_name, load_config, permitted
 from rag_eval.retrieval.embedding.source import Places
 from rag_eval.retrieval.kinds.external import Sources
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
 # ---- Stored calibrators: immutable JSON files, the accepted calibrators, and drift watches.
 
-MAX_BYTES: Final = 100_000_000
 _ID = re.compile(r"[0-9a-f]{16,64}")
 _MOMENT: Final = r"^([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{8,15}Z)?$"
 """Pattern of a time in the format of outcomes, or of an empty text."""
@@ -51,14 +49,8 @@ class Accepted(BaseModel):
 
 def calibrator_id(body: dict[str, Any]) -> str:
     """Hash a calibrator without its creation time."""
-    return digest(
-        {
-            key: value
-            for key, value in body.items()
-            if key not in {"calibrator_id", "fitted_at", "fitted_until"}
-        },
-        32,
-    )
+    left_out = {"calibrator_id", "fitted_at", "fitted_until"}
+    return digest({key: value for key, value in body.items() if key not in left_out}, 32)
 
 
 def keep_calibrator(home: Path, body: dict[str, Any]) -> str:
@@ -70,43 +62,25 @@ def keep_calibrator(home: Path, body: dict[str, Any]) -> str:
     return name
 
 
-def read_calibrator(home: Path, name: str) -> dict[str, Any]:
-    """Read a calibrator.
+def _damaged(code: str, path: Path, found: str, remedy: str) -> InputError:
+    message = f"not as it was written; move it away, and {remedy}"
+    return InputError.of(code, message, path, found=quoted(found, 200))
 
-    Raises
-    ------
-    InputError
-        The file is absent or was changed.
-    """
+
+def read_calibrator(home: Path, name: str) -> dict[str, Any]:
+    """Read a calibrator. Raises InputError if the file is absent or was changed."""
     path = home / "calibrators" / f"{name}.json"
-    if not _ID.fullmatch(name) or not path.is_file() or path.stat().st_size > MAX_BYTES:
-        raise InputError(
-            Problem(
-                "calibrator_missing",
-                "there is no calibrator of this id",
-                file=str(home / "calibrators"),
-                found=name,
-                accepted="an id that rag-eval calibrate shows",
-            )
-        )
-    body: Any = None
+    if not _ID.fullmatch(name) or not path.is_file():
+        message, folder = "there is no calibrator of this id", path.parent
+        accepted = "an id that rag-eval calibrate shows"
+        raise InputError.of("calibrator_missing", message, folder, found=name, accepted=accepted)
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
-        whole = isinstance(body, dict) and body.get("calibrator_id") == name == calibrator_id(body)
+        if isinstance(body, dict) and body.get("calibrator_id") == name == calibrator_id(body):
+            return body
     except (ValueError, RecursionError):
-        # The file is no JSON, has numbers outside JSON, or is nested too deep.
-        whole = False
-    if not whole:
-        raise InputError(
-            Problem(
-                "calibrator_damaged",
-                "not as it was written; move it away and run rag-eval calibrate",
-                file=str(path),
-                found=name,
-            )
-        )
-    kept: dict[str, Any] = body
-    return kept
+        pass  # no JSON, numbers outside JSON, or nested too deep
+    raise _damaged("calibrator_damaged", path, name, "run rag-eval calibrate")
 
 
 def _path(  # noqa: PLR0917 - the parts of a path, in their order
@@ -117,50 +91,30 @@ def _path(  # noqa: PLR0917 - the parts of a path, in their order
     target: BinaryTarget,
     k: int,
 ) -> Path:
-    return (
-        home
-        / "calibrators"
-        / folder
-        / gold_set_name(gold_set)
-        / gold_set_name(strategy)
-        / f"{target}@{k}.json"
-    )
+    names = (gold_set_name(gold_set), gold_set_name(strategy), f"{target}@{k}.json")
+    return (home / "calibrators" / folder).joinpath(*names)
 
 
 def accept_calibrator(
     home: Path, gold_set: str, strategy: str, target: BinaryTarget, k: int, *, accepted: Accepted
 ) -> None:
     """Set the calibrator for later runs. The caller must hold the lock of the home."""
-    write_text(
-        _path(home, "accepted", gold_set, strategy, target, k),
-        f"{canonical_json(accepted.model_dump(mode='json'))}\n",
-    )
+    path = _path(home, "accepted", gold_set, strategy, target, k)
+    write_text(path, f"{canonical_json(accepted.model_dump(mode='json'))}\n")
 
 
 def accepted_calibrator(
     home: Path, gold_set: str, strategy: str, target: BinaryTarget, k: int
 ) -> Accepted | None:
-    """Read the accepted calibrator; None without one.
-
-    Raises
-    ------
-    InputError
-        The file was changed.
-    """
+    """Read the accepted calibrator; None without one. Raises InputError for a changed file."""
     path = _path(home, "accepted", gold_set, strategy, target, k)
     if not path.is_file():
         return None
     try:
         return Accepted.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        raise InputError(
-            Problem(
-                "accepted_damaged",
-                "not as it was written; move it away and run rag-eval calibrate",
-                file=str(path),
-                found=error.errors()[0]["msg"],
-            )
-        ) from None
+        found, remedy = error.errors()[0]["msg"], "run rag-eval calibrate"
+        raise _damaged("accepted_damaged", path, found, remedy) from None
 
 
 class _Watch(BaseModel):
@@ -168,7 +122,7 @@ class _Watch(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    schema_version: Literal[1]
+    schema_version: Literal[1] = 1
     fingerprint: str = Field(min_length=1)
     drift: dict[str, Any]
     since: str = Field(pattern=_MOMENT)
@@ -180,54 +134,27 @@ def keep_watch(
     home: Path, gold_set: str, strategy: str, target: BinaryTarget, k: int, *, state: WatchState
 ) -> None:
     """Store the state of a drift watch atomically. The caller must hold the lock of the home."""
-    body = {
-        "schema_version": 1,
-        "fingerprint": state.fingerprint,
-        "drift": state.drift.to_json(),
-        "since": state.since,
-        "fed": sorted(state.fed),
-        "demoted_at": state.demoted_at,
-    }
-    write_text(_path(home, "watches", gold_set, strategy, target, k), f"{canonical_json(body)}\n")
+    values = vars(state) | {"drift": state.drift.to_json(), "fed": sorted(state.fed)}
+    path = _path(home, "watches", gold_set, strategy, target, k)
+    write_text(path, f"{canonical_json({'schema_version': 1, **values})}\n")
 
 
 def kept_watch(
     home: Path, gold_set: str, strategy: str, target: BinaryTarget, k: int
 ) -> WatchState | None:
-    """Read the state of a drift watch; None without one.
-
-    Raises
-    ------
-    InputError
-        The file was changed.
-    """
+    """Read the state of a drift watch; None without one. Raises InputError for a changed file."""
     path = _path(home, "watches", gold_set, strategy, target, k)
     if not path.is_file():
         return None
-    if path.stat().st_size > MAX_BYTES:
-        raise _watch_damaged(path, f"more than {MAX_BYTES:,} bytes")
+    found = "groups that were never fed"
     try:
         read = _Watch.model_validate_json(path.read_bytes())
         drift = Drift.from_json(read.drift)
-    except ValidationError as error:
-        message = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise _watch_damaged(path, message) from None
-    except ValueError as error:
-        raise _watch_damaged(path, str(error)) from None
-    if not read.fed.issuperset(drift.groups):
-        raise _watch_damaged(path, "groups that were never fed")
-    return WatchState(read.fingerprint, drift, read.since, read.fed, read.demoted_at)
-
-
-def _watch_damaged(path: Path, found: str) -> InputError:
-    return InputError(
-        Problem(
-            "drift_damaged",
-            "not as it was written; move it away, and the watch starts anew from the outcomes",
-            file=str(path),
-            found=quoted(found, 200),
-        )
-    )
+        if read.fed.issuperset(drift.groups):
+            return WatchState(read.fingerprint, drift, read.since, read.fed, read.demoted_at)
+    except ValueError as error:  # pydantic's errors are subclasses of ValueError
+        found = str(error)
+    raise _damaged("drift_damaged", path, found, "the watch starts anew from the outcomes")
 
 
 # ---- Progress of slow steps: a bar on a terminal, plain lines in a log, or nothing.
@@ -243,31 +170,20 @@ class Advance(Protocol):
         ...
 
 
-class Progress(Protocol):
-    """Display of progress."""
+class Progress:
+    """Display of progress; this class shows nothing."""
 
-    def step(
-        self, title: str, total: int | None = None, unit: str = ""
-    ) -> contextlib.AbstractContextManager[Advance]:
-        """Open a step. The context manager gives a callback that takes the number of new units."""
-        ...
-
-
-class Silent:
-    """Progress display that shows nothing."""
-
-    @contextlib.contextmanager
     def step(
         self,
-        title: str,  # noqa: ARG002 - the protocol's signature
-        total: int | None = None,  # noqa: ARG002 - of the protocol
-        unit: str = "",  # noqa: ARG002 - of the protocol
-    ) -> Iterator[Advance]:
-        """Run the step."""
-        yield lambda _, __="": None
+        title: str,  # noqa: ARG002 - of the subclasses
+        total: int | None = None,  # noqa: ARG002 - of the subclasses
+        unit: str = "",  # noqa: ARG002 - of the subclasses
+    ) -> contextlib.AbstractContextManager[Advance]:
+        """Open a step. The context manager gives a callback that takes the number of new units."""
+        return contextlib.nullcontext(lambda _, __="": None)
 
 
-class Lines:
+class Lines(Progress):
     """Plain lines for a log: at the start of a step, every few seconds, and at its end.
 
     The last line has the duration.
@@ -297,28 +213,15 @@ class Lines:
         self._write(f"  {title}: done in {time.monotonic() - started:.1f} s{said}")
 
 
-class Bars:
+class Bars(Progress):
     """One bar per step on a terminal."""
 
     def __init__(self, console: "Console") -> None:
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            SpinnerColumn,
-            TextColumn,
-            TimeElapsedColumn,
-        )
-        from rich.progress import Progress as RichProgress
+        from rich import progress
 
-        self._bars = RichProgress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=console,
-            transient=False,
-        )
+        counts, spent = progress.MofNCompleteColumn(), progress.TimeElapsedColumn()
+        columns = (progress.SpinnerColumn(), "{task.description}", progress.BarColumn())
+        self._bars = progress.Progress(*columns, counts, spent, console=console)
         self._open = 0
 
     @contextlib.contextmanager
@@ -356,51 +259,27 @@ class Bars:
 if TYPE_CHECKING:
     from rag_eval.pipeline.runner import Runner
 
-BEIR_STRATEGIES: tuple[dict[str, Any], ...] = (
-    {"name": "bm25", "kind": "bm25"},
-    {"name": "vector", "kind": "vector"},
-    {"name": "hybrid", "kind": "hybrid"},
-)
-BEIR_K = (1, 5, 10, 20, 100)
-
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """One gold set with the places for its results.
-
-    Parameters
-    ----------
-    config
-        Configuration of the gold set.
-    base
-        Base folder of relative paths in the configuration.
-    settings
-        The installation's settings.
-    split
-        Judged split of a plain BEIR folder; else None.
-    progress
-        Display of progress.
-    known
-        Whether the gold set is a partition of the asset graph.
-    partial
-        Whether strategies were left out or their vectors were replaced. The report of a partial
-        evaluation never represents the configured gold set.
-    use_record
-        Whether to read the last recorded results of inputs that this process has not made. A step
-        of a Dagster job does this.
-    tags
-        Tags of the MLflow run.
-    """
+    """One gold set with the places for its results. Relative paths start from `base`."""
 
     config: GoldSetConfig
     base: Path
     settings: Settings
     split: str | None = None
-    progress: Progress = dataclasses.field(default_factory=Silent)
+    """Judged split of a plain BEIR folder; else None."""
+    progress: Progress = dataclasses.field(default_factory=Progress)
     partial: bool = False
+    """Whether strategies were left out or their vectors were replaced. The report of a partial
+    evaluation never represents the configured gold set."""
     known: bool = True
+    """Whether the gold set is a partition of the asset graph."""
     use_record: bool = False
+    """Whether to read the last recorded results of inputs that this process has not made. A step
+    of a Dagster job does this."""
     tags: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Tags of the MLflow run."""
 
     @functools.cached_property
     def store(self) -> ArtifactStore:
@@ -448,27 +327,14 @@ def adjust(
 ) -> GoldSetConfig:
     """Keep only the named strategies, and optionally read all vectors from a file.
 
-    Raises
-    ------
-    InputError
-        A strategy or the file does not exist, or an iterative strategy needs vectors of texts that
-        the file lacks.
+    Raises InputError if a strategy does not exist, or if an iterative strategy needs vectors of
+    texts that the file lacks.
     """
     names = [strategy.name for strategy in config.strategies]
-    unknown = [name for name in strategies if name not in names]
-    if unknown:
-        raise InputError(
-            Problem(
-                "unknown_strategy",
-                f"{config.name} has no such strategy",
-                field="--strategy",
-                found=", ".join(unknown),
-                accepted=", ".join(names),
-            )
-        )
-    if vectors is not None and not vectors.is_file():
-        raise InputError(
-            Problem("vectors_missing", "no such file", file=str(vectors), field="--vectors")
+    if unknown := ", ".join(name for name in strategies if name not in names):
+        message, accepted = f"{config.name} has no such strategy", ", ".join(names)
+        raise InputError.of(
+            "unknown_strategy", message, field="--strategy", found=unknown, accepted=accepted
         )
     # An iterative strategy searches with its base strategy, so the base stays too.
     bases = {strategy.base_name for strategy in config.strategies if strategy.name in strategies}
@@ -478,6 +344,8 @@ def adjust(
         if not strategies or strategy.name in strategies or strategy.name in bases
     ]
     if vectors is not None:
+        if not vectors.is_file():
+            raise InputError.of("vectors_missing", "no such file", vectors, field="--vectors")
         embedding = Embedding(vectors=str(vectors.resolve()))
         kept = [strategy.with_embedding(embedding) for strategy in kept]
     left = {strategy.name for strategy in kept}
@@ -489,67 +357,39 @@ def adjust(
     adjusted = config.model_copy(
         update={"strategies": tuple(kept), "primary": primary, "answers": answers}
     )
-    faults = [fault for strategy in kept if (fault := adjusted.vectors_of_rounds(strategy))]
-    if faults:  # pydantic does not validate a copy
-        raise InputError(
-            [
-                Problem(
-                    "vectors_of_rounds",
-                    fault,
-                    field="--vectors",
-                    accepted="strategies without such rounds, named with --strategy",
-                )
-                for fault in faults
-            ]
-        )
+    accepted = "strategies without such rounds, named with --strategy"
+    if faults := [
+        Problem("vectors_of_rounds", fault, field="--vectors", accepted=accepted)
+        for strategy in kept
+        if (fault := adjusted.vectors_of_rounds(strategy))
+    ]:  # pydantic does not validate a copy
+        raise InputError(faults)
     return adjusted
 
 
 def select_gold_sets(gold_sets: Path, names: list[str], *, every: bool = False) -> list[Path]:
     """Return the folders of the named gold sets; default: the gold sets of the nightly job.
 
-    `every` selects all gold sets when no name is given.
-
-    Raises
-    ------
-    InputError
-        A name does not exist, or there is no gold set.
+    `every` selects all gold sets when no name is given. Raises InputError if a name does not exist,
+    or if there is no gold set.
     """
-    there = discover(gold_sets)
-    unknown = [name for name in names if name not in there]
-    if unknown:
-        raise InputError(
-            Problem(
-                "unknown_gold_set",
-                "no such gold set",
-                file=str(gold_sets),
-                found=", ".join(unknown),
-                accepted=", ".join(there) or "none is here",
-            )
+    folders = discover(gold_sets)
+    if unknown := ", ".join(name for name in names if name not in folders):
+        accepted = ", ".join(folders) or "none is here"
+        raise InputError.of(
+            "unknown_gold_set", "no such gold set", gold_sets, found=unknown, accepted=accepted
         )
     if names:
-        return [there[name] for name in names]
-    chosen = [folder for folder in there.values() if every or load_config(folder).nightly]
+        return [folders[name] for name in names]
+    chosen = [folder for folder in folders.values() if every or load_config(folder).nightly]
     if not chosen:
-        raise InputError(
-            Problem(
-                "no_gold_set",
-                "no gold set to run",
-                file=str(gold_sets),
-                accepted="a folder with gold_set.yaml; start one with rag-eval init",
-            )
-        )
+        accepted = "a folder with gold_set.yaml; start one with rag-eval init"
+        raise InputError.of("no_gold_set", "no gold set to run", gold_sets, accepted=accepted)
     return chosen
 
 
-def permit(config: GoldSetConfig, folder: Path, settings: Settings) -> GoldSetConfig:
-    """Check that a configuration stays within the limits of the settings.
-
-    Raises
-    ------
-    InputError
-        `outside_gold_set`, `unknown_embedding`.
-    """
+def _permit(config: GoldSetConfig, folder: Path, settings: Settings) -> GoldSetConfig:
+    """Check that a configuration stays within the limits of the settings."""
     known = {
         name: Embedding.from_settings(entry.function, entry.config)
         for name, entry in settings.embeddings.items()
@@ -565,17 +405,15 @@ def open_gold_set(
     vectors: Path | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Open a gold set folder for evaluation.
+    """Open a gold set folder. Raises InputError if the configuration cannot be used."""
+    config = adjust(_permit(load_config(folder), folder, settings), strategies, vectors)
+    partial = bool(strategies or vectors)
+    return Evaluation(config, folder, settings, progress=progress or Progress(), partial=partial)
 
-    Raises
-    ------
-    InputError
-        The configuration cannot be used.
-    """
-    config = adjust(permit(load_config(folder), folder, settings), strategies, vectors)
-    return Evaluation(
-        config, folder, settings, progress=progress or Silent(), partial=bool(strategies or vectors)
-    )
+
+def _make_name(*parts: str) -> str:
+    """Make a valid name of a gold set from the names of files."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", "-".join(parts)).strip("-_")[:64] or "unnamed"
 
 
 def open_beir(
@@ -590,165 +428,60 @@ def open_beir(
     """Open any BEIR folder: `corpus.jsonl`, `queries.jsonl`, `qrels/<split>.tsv`.
 
     The strategies are bm25, vector and hybrid over whole documents. A file of vectors switches
-    masking off, because its vectors are keyed by the exact texts.
-
-    Raises
-    ------
-    InputError
-        The folder is no BEIR folder.
+    masking off, because its vectors are keyed by the exact texts. Raises InputError if the folder
+    is no BEIR folder.
     """
     for part in ("corpus.jsonl", "queries.jsonl"):
         if not (folder / part).is_file():
-            raise InputError(
-                Problem(
-                    "not_beir",
-                    f"{part} is missing",
-                    file=str(folder),
-                    field="--beir",
-                    accepted="a folder with corpus.jsonl, queries.jsonl and qrels/<split>.tsv",
-                )
-            )
-    name = (
-        re.sub(r"[^A-Za-z0-9_-]+", "-", f"{folder.resolve().name}-{split}").strip("-_")[:64]
-        or "beir"
-    )
+            accepted = "a folder with corpus.jsonl, queries.jsonl and qrels/<split>.tsv"
+            message = f"{part} is missing"
+            raise InputError.of("not_beir", message, folder, field="--beir", accepted=accepted)
     config = GoldSetConfig.model_validate(
         {
-            "name": name,
+            "name": _make_name(folder.resolve().name, split),
             "version": split,
             "corpus": {"loader": "beir", "path": ".", "mask_pii": vectors is None},
-            "k": BEIR_K,
+            "k": (1, 5, 10, 20, 100),
             "seeds": (13,),
-            "strategies": BEIR_STRATEGIES,
+            "strategies": [{"name": kind, "kind": kind} for kind in ("bm25", "vector", "hybrid")],
             "nightly": False,
         }
     )
-    config = adjust(permit(config, folder, settings), strategies, vectors)
-    return Evaluation(
-        config, folder, settings, split=split, progress=progress or Silent(), known=False
-    )
+    config = adjust(_permit(config, folder, settings), strategies, vectors)
+    progress = progress or Progress()
+    return Evaluation(config, folder, settings, split=split, progress=progress, known=False)
 
-
-# ---- Recorded outputs of another system: no corpus, and gold only in the same folder.
 
 OUTPUTS_FILE = "outputs.jsonl"
-STRATEGY = "recorded"
-GOLD_FILES = frozenset(
-    {"queries.jsonl", "answers.jsonl", "evidence.jsonl", "paraphrases.jsonl", "corpus.jsonl"}
-)
-"""File names of gold. In a folder, these files are never taken for outputs."""
-K = (1, 5, 10, 20)
-
-
-def outputs_file(place: Path) -> Path:
-    """Find the file of outputs.
-
-    `place` is the file itself or a folder. A folder has the file `outputs.jsonl`, or a single
-    .jsonl file besides the files of gold.
-
-    Raises
-    ------
-    InputError
-        `no_outputs`, `several_outputs`.
-    """
-    if place.is_file():
-        return place
-    if (place / OUTPUTS_FILE).is_file():
-        return place / OUTPUTS_FILE
-    found = (
-        sorted(path for path in place.glob("*.jsonl") if path.name not in GOLD_FILES)
-        if place.is_dir()
-        else []
-    )
-    if len(found) == 1:
-        return found[0]
-    accepted = (
-        f"a .jsonl file, or a folder with {OUTPUTS_FILE} or a single .jsonl file beside the gold"
-    )
-    if found:
-        raise InputError(
-            Problem(
-                "several_outputs",
-                "which of these files holds the outputs?",
-                str(place),
-                field="--recorded",
-                found=", ".join(path.name for path in found[:20]),
-                accepted=accepted,
-            )
-        )
-    raise InputError(
-        Problem(
-            "no_outputs",
-            "there are no recorded outputs",
-            str(place),
-            field="--recorded",
-            accepted=accepted,
-        )
-    )
-
-
-def recorded_configuration(outputs: Path) -> dict[str, Any]:
-    """Build the configuration of recorded outputs.
-
-    The contexts are the corpus, their order is the only ranking, and the answers are the recorded
-    ones.
-    """
-    stem = outputs.parent.resolve().name if outputs.name == OUTPUTS_FILE else outputs.stem
-    return {
-        "name": re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-_")[:64] or "recorded",
-        "description": "recorded outputs; the contexts are the corpus",
-        "corpus": {"loader": "recorded", "path": outputs.name},
-        "k": K,
-        "seeds": (13,),
-        "strategies": ({"name": STRATEGY, "kind": "external", "recorded": outputs.name},),
-        "answers": {"mode": "recorded", "recorded": outputs.name},
-        "nightly": False,
-    }
 
 
 def open_recorded(
     place: Path, settings: Settings, *, progress: Progress | None = None
 ) -> Evaluation:
-    """Open recorded outputs for evaluation.
+    """Open recorded outputs of another system: their contexts are the corpus.
 
-    Parameters
-    ----------
-    place
-        The .jsonl file, or a folder with it. `queries.jsonl`, `qrels.tsv` and `answers.jsonl` in
-        the same folder are the gold. Without them the outputs give the questions, and figures
-        that need judgements are null.
-
-    Raises
-    ------
-    InputError
-        There are no outputs, they cannot be read, or none has a context.
+    `place` is the .jsonl file, or a folder with `outputs.jsonl`. `queries.jsonl`, `qrels.tsv` and
+    `answers.jsonl` in the same folder are the gold. Without them the outputs give the questions,
+    and figures that need judgements are null. Raises InputError if there are no outputs.
     """
-    outputs = outputs_file(place)
-    recorded = read_outputs(outputs)
-    if not any(context.text for output in recorded for context in output.contexts):
-        raise InputError(
-            Problem(
-                "empty_corpus",
-                "no output has a context with a text,"
-                " so there is nothing that an answer could rest on",
-                str(outputs),
-                field="contexts",
-                accepted="contexts in at least one output",
-            )
-        )
-    try:
-        config = GoldSetConfig.model_validate(recorded_configuration(outputs))
-    except ValidationError as error:
-        raise InputError(
-            [
-                Problem(
-                    "bad_value",
-                    str(item["msg"]),
-                    str(outputs),
-                    field=".".join(map(str, item["loc"])),
-                )
-                for item in error.errors(include_url=False)
-            ]
-        ) from error
-    config = permit(config, outputs.parent, settings)
-    return Evaluation(config, outputs.parent, settings, progress=progress or Silent(), known=False)
+    outputs = place if place.is_file() else place / OUTPUTS_FILE
+    if not outputs.is_file():
+        message, accepted = "there are no recorded outputs", f"a folder with {OUTPUTS_FILE}"
+        raise InputError.of("no_outputs", message, place, field="--recorded", accepted=accepted)
+    stem = outputs.parent.resolve().name if outputs.name == OUTPUTS_FILE else outputs.stem
+    config = GoldSetConfig.model_validate(
+        {
+            "name": _make_name(stem),
+            "description": "recorded outputs; the contexts are the corpus",
+            "corpus": {"loader": "recorded", "path": outputs.name},
+            "k": (1, 5, 10, 20),
+            "seeds": (13,),
+            "strategies": ({"name": "recorded", "kind": "external", "recorded": outputs.name},),
+            "answers": {"mode": "recorded", "recorded": outputs.name},
+            "nightly": False,
+        }
+    )
+    config = _permit(config, outputs.parent, settings)
+    return Evaluation(
+        config, outputs.parent, settings, progress=progress or Progress(), known=False
+    )

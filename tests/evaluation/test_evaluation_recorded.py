@@ -4,16 +4,10 @@ import json
 
 import pytest
 
-from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline.corpus import GoldVariants
-from rag_eval.pipeline.evaluation import (
-    Evaluation,
-    open_recorded,
-    outputs_file,
-    recorded_configuration,
-)
+from rag_eval.pipeline.evaluation import open_recorded
 from rag_eval.pipeline.measures import RankingMeasures, StabilityMeasures
 
 
@@ -42,29 +36,21 @@ def settings(tmp_path):
     return Settings(home=tmp_path / "home", reports=tmp_path / "reports", latency_queries=1)
 
 
-def test_the_file_of_outputs_is_found(outputs):
-    folder = outputs.parent
-    assert outputs_file(outputs) == outputs_file(folder) == outputs
-    outputs.rename(folder / "mine.jsonl")
-    (folder / "queries.jsonl").write_text("", encoding="utf-8")
-    assert outputs_file(folder) == folder / "mine.jsonl"
-    (folder / "other.jsonl").write_text("", encoding="utf-8")
-    with pytest.raises(InputError) as several:
-        outputs_file(folder)
-    assert (several.value.problems[0].code, several.value.problems[0].found) == (
-        "several_outputs",
-        "mine.jsonl, other.jsonl",
-    )
-    with pytest.raises(InputError) as none:
-        outputs_file(folder / "nowhere")
-    assert none.value.problems[0].code == "no_outputs"
+@pytest.mark.parametrize(
+    ("place", "code"), [("my system/mine.jsonl", None), ("my system", "no_outputs")]
+)
+def test_outputs_are_a_file_or_lie_in_a_folder(outputs, settings, place, code):
+    path = outputs.parent.parent / place
+    outputs.rename(outputs.with_name("mine.jsonl"))
+    if code is None:
+        assert open_recorded(path, settings).config.name == "mine"
+        return
+    with pytest.raises(InputError, match=code):
+        open_recorded(path, settings)
 
 
 def test_without_gold_every_ranking_measure_is_ineligible(outputs, settings):
-    config = recorded_configuration(outputs) | {
-        "strategies": ({"name": "bm25", "kind": "bm25"},)
-    }  # any strategy works: the test reads the gold
-    evaluation = Evaluation(GoldSetConfig.model_validate(config), outputs.parent, settings)
+    evaluation = open_recorded(outputs, settings)
     about = evaluation.runner.get(GoldVariants).artifact.json("about")
     assert (
         about["n_queries"],
@@ -77,7 +63,9 @@ def test_without_gold_every_ranking_measure_is_ineligible(outputs, settings):
     assert {
         (record.n_attempted, record.n_ineligible, record.n_scored) for record in measured.measures
     } == {(4, 4, 0)}
-    assert evaluation.runner.get(StabilityMeasures).about.strategies["bm25"].delta_s.n_scored == 4
+    assert (
+        evaluation.runner.get(StabilityMeasures).about.strategies["recorded"].delta_s.n_scored == 4
+    )
 
 
 def test_recorded_outputs_open(outputs, settings):
@@ -87,10 +75,3 @@ def test_recorded_outputs_open(outputs, settings):
     assert [strategy.kind for strategy in evaluation.config.strategies] == ["external"]
     gold = evaluation.runner.get(GoldVariants)
     assert gold.queries["query_id"].tolist() == ["q0", "q1", "q2", "q3"]
-
-
-def test_outputs_without_contexts_are_refused(outputs, settings):
-    outputs.write_text('{"query_id": "q1", "answer": "x"}\n', encoding="utf-8")
-    with pytest.raises(InputError) as caught:
-        open_recorded(outputs, settings)
-    assert caught.value.problems[0].code == "empty_corpus"

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from rag_eval.core.errors import InputError
-from rag_eval.pipeline.evaluation import Silent
+from rag_eval.pipeline.evaluation import Progress
 from rag_eval.pipeline.runner import (
     Node,
     Result,
@@ -134,7 +134,7 @@ class Project:
             settings=SimpleNamespace(home=self.home),
             store=ArtifactStore(self.home / "artifacts"),
             is_recorded=self.is_recorded,
-            progress=Silent(),
+            progress=Progress(),
         )
         return Runner(evaluation, self.stages, self.versions, use_record=self.use_record)
 
