@@ -10,13 +10,12 @@ import difflib
 import importlib.metadata
 import itertools
 import json
-import math
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, NoReturn
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from rag_eval.answers.abstention import MAX_GAPS_CHARS, states_an_answer
 from rag_eval.answers.codes import Fault, TimedPattern
@@ -101,9 +100,11 @@ def _check(holds: object, code: str, message: str) -> None:
         _fail(code, message)
 
 
+_NOT_TEXT = "control characters and lone surrogates are not text."
+
+
 def _check_characters(*texts: str) -> None:
-    clean = not any(map(_CONTROL.search, texts))
-    _check(clean, "bad_characters", "control characters and lone surrogates are not text.")
+    _check(not any(map(_CONTROL.search, texts)), "bad_characters", _NOT_TEXT)
 
 
 def read_token(text: str) -> Citation | None:
@@ -171,21 +172,37 @@ def _allow_refusal(refusal: _Refusal, *, analyze_only: bool) -> ParsedOutcome:
 
 # ---- The JSON form: `{citations, answer, deltaS, lambda}`, also in a fence; and `{error, fix}`
 
-KEYS = ("citations", "answer", "deltaS", "lambda")
-LAMBDA_STATES = ("convergent", "divergent", "recursive", "chaotic")
-MAX_NUMBER_CHARS = 40
-
+_FormT = TypeVar("_FormT", bound=BaseModel)
 _FENCE = re.compile(r"```(?:json|JSON)?\s*+(?=[{\[])")
 
 
-def _read_number(text: str) -> float:
-    value = float(text) if len(text) <= MAX_NUMBER_CHARS else math.inf
-    _check(math.isfinite(value), "bad_number", "a number is too large.")
-    return value
+class _CitedToken(BaseModel, extra="forbid", strict=True):
+    token: str
+    quote: str = ""
+
+
+def _wrap_token(value: object) -> object:
+    return {"token": value} if isinstance(value, str) else value
+
+
+class _JsonReply(BaseModel, extra="forbid", strict=True):
+    citations: list[Annotated[_CitedToken, BeforeValidator(_wrap_token)]] = Field(
+        max_length=MAX_CITATIONS
+    )
+    answer: str
+    delta_s: float | None = Field(alias="deltaS", ge=0, le=1)
+    lambda_state: Literal["convergent", "divergent", "recursive", "chaotic"] | None = Field(
+        alias="lambda"
+    )
+
+
+class _ErrorReply(BaseModel, extra="forbid", strict=True):
+    error: str
+    fix: str
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    _fail("bad_number", f"{name} is not a number of JSON.")
+    _fail("not_json", f"{name} is not a number of JSON.")
 
 
 def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -196,96 +213,69 @@ def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-_DECODER = json.JSONDecoder(
-    object_pairs_hook=_read_object,
-    parse_float=_read_number,
-    parse_int=_read_number,
-    parse_constant=_refuse_constant,
-)
+_DECODER = json.JSONDecoder(object_pairs_hook=_read_object, parse_constant=_refuse_constant)
 
 
-def _decode(text: str) -> Any:
-    """Return the JSON value at the beginning of a reply, with or without a code fence."""
+def _decode(text: str) -> object:
+    """Return the JSON value of a reply, with or without a code fence around it."""
     fence = _FENCE.match(text)
     try:
         value, end = _DECODER.raw_decode(text, fence.end() if fence else 0)
-    except RecursionError:
-        _fail("too_deep", "the JSON is nested too deeply.")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         _fail("not_json", f"the reply is not JSON: {_shorten(str(error))}.")
     after = text[end:].strip()
     if fence:
         message = "the fence around the JSON object must end right after it."
-        _check(after.startswith("```"), "trailing_text" if after else "not_json", message)
+        _check(after.startswith("```"), "not_json", message)
         after = after.removeprefix("```").strip()
-    _check(not after, "trailing_text", "nothing may follow the JSON object.")
+    _check(not after, "not_json", "nothing may follow the JSON object.")
     return value
 
 
-def _read_citation(value: object) -> Citation:
-    quote: object = ""
-    token = value
-    if isinstance(value, dict):
-        known = value.keys() <= {"token", "quote"} and "token" in value
-        _check(known, "bad_citation", "a citation object has the keys token and quote.")
-        token, quote = value["token"], value.get("quote", "")
-    if not isinstance(token, str) or not isinstance(quote, str):
-        _fail("bad_citation", "a citation is a text, or an object of texts.")
-    citation = read_token(token)
+def _read_form(form: type[_FormT], value: object) -> _FormT:
+    """Check an object of a reply; the message names its first wrong field."""
+    try:
+        return form.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"])) or "the reply"
+        _fail("wrong_schema", f"{_shorten(place)}: {_shorten(first['msg'])}.")
+    except UnicodeEncodeError:
+        return _fail("bad_characters", _NOT_TEXT)
+
+
+def _read_citation(cited: _CitedToken) -> Citation:
+    citation = read_token(cited.token)
     if citation is None:
-        _fail("bad_citation", f"{_shorten(token)} is not <doc path>:<line>[-<line>].")
-    return dataclasses.replace(citation, quote=quote.strip())
-
-
-def _read_contract_error(value: Mapping[str, Any]) -> Parsed:
-    for key in ("error", "fix"):
-        _check(key in value, "missing_key", f"the key {key} is missing.")
-        text = value[key]
-        _check(isinstance(text, str) and text.strip(), "wrong_type", f"{key} must be a text.")
-        _check_characters(text)
-        _check(has_content(text), "wrong_type", f"{key} has no letter or digit.")
-    only = value.keys() == {"error", "fix"}
-    _check(only, "unknown_key", "an error object has the keys error and fix only.")
-    text = f"error: {value['error'].strip()}; fix: {value['fix'].strip()}"
-    return Parsed("contract_error_reply", text)
+        _fail("bad_citation", f"{_shorten(cited.token)} is not <doc path>:<line>[-<line>].")
+    return dataclasses.replace(citation, quote=cited.quote.strip())
 
 
 def _read_json(text: str, settings: Answers, *, analyze_only: bool) -> Parsed:
-    """Read a reply that begins with a JSON object or a fence; check in the order of the codes."""
+    """Read a reply that begins with a JSON object or a fence."""
     value = _decode(text)
-    _check(isinstance(value, dict), "wrong_type", "the reply must be a JSON object.")
-    if "error" in value and "answer" not in value:
-        return _read_contract_error(value)
-    form = settings.response_schema == "json"
-    _check(form, "wrong_form", "reply with the VERDICT and CITATIONS lines, not with JSON.")
-    for key in value:
-        message = f"the key {_shorten(key)} is not one of {', '.join(KEYS)}."
-        _check(key in KEYS, "unknown_key", message)
-    for key in KEYS:
-        _check(key in value, "missing_key", f"the key {key} is missing.")
-    first = next(iter(value)) == "citations"
-    _check(first, "explained_before_cited", "the key citations must be the first.")
-    cited, answer, delta_s, state = (value[key] for key in KEYS)
-    _check(isinstance(answer, str), "wrong_type", "answer must be a text.")
-    _check(isinstance(cited, list), "wrong_type", "citations must be a list.")
-    few = len(cited) <= MAX_CITATIONS
-    _check(few, "bad_citation", f"at most {MAX_CITATIONS} citations are read.")
-    citations = tuple(dict.fromkeys(_read_citation(item) for item in cited))
-    number = isinstance(delta_s, float | None)  # the decoder makes every number a float
-    _check(number, "wrong_type", "deltaS must be a number or null.")
-    inside = delta_s is None or 0 <= delta_s <= 1
-    _check(inside, "bad_delta_s", "deltaS must lie from 0 to 1.")
-    _check(isinstance(state, str | None), "wrong_type", "lambda must be a text or null.")
-    message = f"lambda must be one of {', '.join(LAMBDA_STATES)}, or null."
-    _check(state is None or state in LAMBDA_STATES, "bad_lambda", message)
-    _check_characters(answer, *(item.doc_id + item.quote for item in citations))
-    _check(has_content(answer), "empty_answer", "answer has no letter or digit.")
+    if isinstance(value, dict) and "error" in value and "answer" not in value:
+        refused = _read_form(_ErrorReply, value)
+        _check_characters(refused.error, refused.fix)
+        filled = has_content(refused.error) and has_content(refused.fix)
+        _check(filled, "wrong_schema", "error and fix must have a letter or digit.")
+        text = f"error: {refused.error.strip()}; fix: {refused.fix.strip()}"
+        return Parsed("contract_error_reply", text)
+    is_wanted = settings.response_schema == "json"
+    _check(is_wanted, "wrong_form", "reply with the VERDICT and CITATIONS lines, not with JSON.")
+    reply = _read_form(_JsonReply, value)
+    is_first = isinstance(value, dict) and next(iter(value)) == "citations"
+    _check(is_first, "explained_before_cited", "the key citations must be the first.")
+    citations = tuple(dict.fromkeys(map(_read_citation, reply.citations)))
+    _check_characters(reply.answer, *(item.doc_id + item.quote for item in citations))
+    _check(has_content(reply.answer), "empty_answer", "answer has no letter or digit.")
     outcome: ParsedOutcome = "answered"
-    if refusal := _read_refusal(answer):
+    if refusal := _read_refusal(reply.answer):
         outcome = _allow_refusal(refusal, analyze_only=analyze_only)
     else:
         _check(citations, "empty_citations", "citations is empty.")
-    return Parsed(outcome, answer.strip(), citations, "", delta_s, state or "")
+    stated = reply.delta_s, reply.lambda_state or ""
+    return Parsed(outcome, reply.answer.strip(), citations, "", *stated)
 
 
 # ---- The two-line form: `VERDICT=<allowed>`, `CITATIONS=<token>, ...`, then the text

@@ -132,11 +132,11 @@ def test_broken_form_is_requested_again_with_its_faults():
     answer, found, chat = one(BROKEN, "{}", GOOD)
     assert (answer.outcome, answer.attempts, answer.tokens_in) == ("answered", 3, 30)
     assert found.counts["schema_retries"] == 2
-    assert [row.codes for row in found.rejected] == [("not_json",), ("missing_key",)]
+    assert [row.codes for row in found.rejected] == [("not_json",), ("wrong_schema",)]
     again, last = chat.asked[1][1], chat.asked[2][1]
     assert [message.role for message in again] == ["system", "user", "assistant", "user"]
     assert "must be one JSON object" in again[3].content
-    assert "the key citations is missing" in last[3].content
+    assert "citations: Field required" in last[3].content
     assert "question.chat.schema_retry.satisfied" in names(found)
 
 
