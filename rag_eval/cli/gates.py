@@ -95,8 +95,8 @@ def accept(
         settings = open_settings(home)
         from rag_eval.pipeline.baselines import accept_baseline
 
-        folder = accept_baseline(settings, run, who, why, gold_set=gold_set, force=force)
-    typer.echo(f"accepted: {folder}")
+        record = accept_baseline(settings, run, who, why, gold_set=gold_set, force=force)
+    typer.echo(f"accepted: {record.run_id}")
 
 
 @baseline.command()
@@ -106,15 +106,12 @@ def show(gold_set: OneGoldSet = None, home: Home = None) -> None:
         settings = open_settings(home)
         from rag_eval.core.report import Report
         from rag_eval.pipeline.baselines import acceptances, load_baseline
-        from rag_eval.reporting.verdicts import baseline_lines, whole_report
+        from rag_eval.reporting.verdicts import baseline_lines
 
         name = gold_set or settings.primary_gold_set
         accepted = load_baseline(settings.home, name)
         records = [record.model_dump() for record in acceptances(settings.home, name)]
-        report = None
-        if accepted is not None:
-            whole_report(accepted.report, accepted.file)
-            report = Report.model_validate(accepted.report)
+        report = None if accepted is None else Report.model_validate(accepted.report)
         lines = baseline_lines(name, report, records)
     for line in lines:
         typer.echo(line)

@@ -2,13 +2,12 @@
 
 import dataclasses
 import datetime as dt
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import pandas as pd
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from rag_eval.core.errors import InputError, Problem, quoted
 from rag_eval.core.report import (
@@ -27,8 +26,8 @@ from rag_eval.gates.regression import measured_run, with_delta_s
 from rag_eval.gates.verdict import required_failures
 from rag_eval.gold.configuration import gold_set_name
 from rag_eval.pipeline.history import KeptRun, open_kept_run
-from rag_eval.storage.artifacts import Artifact, ArtifactStore, home_lock, sweep, write_text
-from rag_eval.storage.hashing import canonical_json, file_hash, text_hash
+from rag_eval.storage.artifacts import Artifact, home_lock, write_text
+from rag_eval.storage.hashing import canonical_json, text_hash
 
 # ---- Inputs of a run as hashes.
 
@@ -71,51 +70,36 @@ def take_snapshot(
     )
     hashes = targets["doc_id"].map(by_id["content_hash"]).fillna("")
     targets = targets.assign(content_hash=hashes).astype(str).drop_duplicates()
-    return Snapshot(
-        documents[["doc_id", "content_hash"]].reset_index(drop=True),
-        targets.sort_values(["query_id", "doc_id", "span_hash"], ignore_index=True),
-    )
+    return Snapshot(documents[["doc_id", "content_hash"]], targets)
 
 
-# ---- Baselines in the home: complete copies, independent of the artifacts of their runs.
+# ---- Baselines in the home: a record that names a kept run, which `rag-eval clean` then keeps.
 
 HISTORY: Final = "accepted.jsonl"
 MAX_WHO, MAX_WHY = 200, 2000
 MENDED_BY_ACCEPTING: Final = frozenset({"no_baseline", "gold_differs", "strategy_missing"})
 """Reasons of the regression gate that disappear when a person accepts a run."""
-_PARTS: Final = ("report", "per-query", "documents", "targets")
-_FILES: Final = frozenset({"report.json", *(f"{part}.parquet" for part in _PARTS[1:])})
 
 
 class Acceptance(BaseModel):
     """One acceptance of a run: the run, the person and the reason."""
 
-    baseline: Annotated[str, Field(pattern=r"^\d{8}T\d{12}Z-[0-9a-f]{8}$")]
     run_id: str
     accepted_at: str
     who: str
     why: str
     forced: bool
     failed_gates: list[str]
-    files: dict[str, str]
-    """SHA-256 of each file."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Baseline:
-    """A copy of an accepted run. `per_query` holds `delta_s` when the run measured it."""
+    """An accepted run. `measured` is the input of the regression gate."""
 
     record: Acceptance
     report: dict[str, Any]
-    per_query: pd.DataFrame
+    measured: MeasuredRun
     snapshot: Snapshot
-    file: Path
-    """The file of the report."""
-
-    @property
-    def measured(self) -> MeasuredRun:
-        """The input of the regression gate."""
-        return measured_run(self.report, self.per_query)
 
 
 def accept_baseline(
@@ -126,8 +110,8 @@ def accept_baseline(
     *,
     gold_set: str | None = None,
     force: bool = False,
-) -> Path:
-    """Accept a run as the baseline of its gold set. Earlier baselines stay in the history.
+) -> Acceptance:
+    """Accept a run as the baseline of its gold set. Earlier acceptances stay in the history.
 
     Parameters
     ----------
@@ -142,11 +126,6 @@ def accept_baseline(
     force
         Accept it even if a required gate did not pass. The record names the gates.
 
-    Returns
-    -------
-    path
-        The folder of the baseline.
-
     Raises
     ------
     InputError
@@ -155,7 +134,6 @@ def accept_baseline(
     who, why = _bound_text("who", who, MAX_WHO), _bound_text("why", why, MAX_WHY)
     if gold_set is None and name in {"latest", "previous"}:
         gold_set = settings.primary_gold_set
-    root = settings.home / "baselines"
     with home_lock(settings.home):
         run = open_kept_run(settings.home, name, gold_set)
         report = run.report()
@@ -174,27 +152,19 @@ def accept_baseline(
                     accepted="a run that passed, or --force, which the record will say",
                 )
             )
-        sweep(root, "*")
-        now = dt.datetime.now(dt.UTC)
-        made = ArtifactStore(root).memo(
-            run.gold_set,
-            f"{now:%Y%m%dT%H%M%S%f}Z-{run.run_id[-8:]}",
-            lambda: _copy_parts(run, report),
-        )
         record = Acceptance(
-            baseline=made.key,
             run_id=run.run_id,
-            accepted_at=f"{now:%Y-%m-%dT%H:%M:%SZ}",
+            accepted_at=f"{dt.datetime.now(dt.UTC):%Y-%m-%dT%H:%M:%SZ}",
             who=who,
             why=why,
             forced=bool(failed),
             failed_gates=failed,
-            files={file: file_hash(made.path(file)) for file in sorted(_FILES)},
         )
-        path = root / run.gold_set / HISTORY
+        _read_run(run, record)
+        path = _history(settings.home, run.gold_set)
         before = path.read_text(encoding="utf-8") if path.is_file() else ""
         write_text(path, f"{before}{canonical_json(record.model_dump())}\n")
-    return made.folder
+    return record
 
 
 def _bound_text(option: str, text: str, limit: int) -> str:
@@ -213,10 +183,20 @@ def _bound_text(option: str, text: str, limit: int) -> str:
     return text
 
 
-def _copy_parts(run: KeptRun, report: dict[str, Any]) -> dict[str, Any]:
-    """Copy the stored data of a run, without references to the artifact store."""
-    found: list[Artifact] = []
-    for stage in ("ranking_measures", "corpus_snapshot", "gold_variants"):
+def _history(home: Path, gold_set: str) -> Path:
+    return home / "baselines" / gold_set_name(gold_set) / HISTORY
+
+
+def _read_run(run: KeptRun, record: Acceptance) -> Baseline:
+    """Read a run with all results that a baseline needs.
+
+    Raises
+    ------
+    InputError
+        The report was changed, or a result is no longer in the home.
+    """
+
+    def find(stage: str) -> Artifact:
         artifact = run.artifact(stage)
         if artifact is None:
             raise InputError(
@@ -228,15 +208,14 @@ def _copy_parts(run: KeptRun, report: dict[str, Any]) -> dict[str, Any]:
                     found=f"without {stage}",
                 )
             )
-        found.append(artifact)
-    ranking, corpus, gold = found
-    documents = corpus.frame("documents", ["doc_id", "content_hash", "text"])
+        return artifact
+
+    report, gold = run.report(), find("gold_variants")
+    per_run = find("stability_measures").frame("per_run")
+    per_query = with_delta_s(find("ranking_measures").frame("per_query"), per_run)
+    documents = find("corpus_snapshot").frame("documents", ["doc_id", "content_hash", "text"])
     taken = take_snapshot(documents, gold.frame("qrels_document"), gold.frame("spans"))
-    stability = run.artifact("stability_measures")
-    per_run = stability.frame("per_run") if stability else None
-    per_query = with_delta_s(ranking.frame("per_query"), per_run)
-    parts = (report, per_query, taken.documents, taken.targets)
-    return dict(zip(_PARTS, parts, strict=True))
+    return Baseline(record, report, measured_run(report, per_query), taken)
 
 
 def acceptances(home: Path, gold_set: str) -> list[Acceptance]:
@@ -247,33 +226,26 @@ def acceptances(home: Path, gold_set: str) -> list[Acceptance]:
     InputError
         Another program changed the history.
     """
-    path = home / "baselines" / gold_set_name(gold_set) / HISTORY
+    path = _history(home, gold_set)
     if not path.is_file():
         return []
     records = []
     lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     for number, line in enumerate(lines, start=1):
         try:
-            record = Acceptance.model_validate_json(line)
+            records.append(Acceptance.model_validate_json(line))
         except ValidationError as error:
-            raise _damaged(path, error.errors()[0]["msg"], number) from error
-        if not set(record.files) >= _FILES:
-            raise _damaged(path, "a record without its files", number)
-        records.append(record)
+            raise InputError(
+                Problem(
+                    "baseline_damaged",
+                    "not as it was accepted; accept a run anew after removing what was changed",
+                    file=str(path),
+                    line=number,
+                    found=error.errors()[0]["msg"],
+                    accepted="what rag-eval baseline accept wrote",
+                )
+            ) from error
     return records
-
-
-def _damaged(path: Path, found: str, line: int | None = None) -> InputError:
-    return InputError(
-        Problem(
-            "baseline_damaged",
-            "not as it was accepted; accept a run anew after removing what was changed",
-            file=str(path),
-            line=line,
-            found=found,
-            accepted="what rag-eval baseline accept wrote",
-        )
-    )
 
 
 def load_baseline(home: Path, gold_set: str) -> Baseline | None:
@@ -282,24 +254,12 @@ def load_baseline(home: Path, gold_set: str) -> Baseline | None:
     Raises
     ------
     InputError
-        A file is missing or changed since the acceptance.
+        The run, its report or one of its results is gone or changed.
     """
     records = acceptances(home, gold_set)
     if not records:
         return None
-    record = records[-1]
-    folder = home / "baselines" / gold_set_name(gold_set) / record.baseline
-    for name, expected in record.files.items():
-        path = folder / Path(name).name
-        found = file_hash(path) if path.is_file() else "no such file"
-        if found != expected:
-            raise _damaged(path, found)
-    file = folder / "report.json"
-    report = json.loads(file.read_text(encoding="utf-8"))
-    per_query, documents, targets = (
-        pd.read_parquet(folder / f"{part}.parquet") for part in _PARTS[1:]
-    )
-    return Baseline(record, report, per_query, Snapshot(documents, targets), file)
+    return _read_run(open_kept_run(home, records[-1].run_id, gold_set), records[-1])
 
 
 def try_baseline(home: Path, gold_set: str) -> tuple[Baseline | None, str]:

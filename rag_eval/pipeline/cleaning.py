@@ -1,7 +1,8 @@
 """Remove unused files from a home.
 
-Roots are the remaining kept runs, the newest results of every gold set (`record/`), and accepted
-baselines. An artifact stays when a root names it, or when an artifact that stays was made from it.
+Roots are the remaining kept runs and the newest results of every gold set (`record/`). Every
+accepted baseline is a run that stays. An artifact stays when a root names it, or when an artifact
+that stays was made from it.
 Outcomes, calibrators, watches, baselines and chat replies are never touched.
 """
 
@@ -79,6 +80,7 @@ def _old_runs(
     home: Path, keep: int | None, older_than: int | None, now: dt.datetime
 ) -> Iterator[Path]:
     by_gold_set = defaultdict(list)
+    histories = [path.read_text(encoding="utf-8") for path in home.glob("baselines/*/*.jsonl")]
     for path in sorted((home / "runs").glob("*.json"), reverse=True):
         try:
             by_gold_set[json.loads(path.read_text(encoding="utf-8"))["gold_set"]].append(path)
@@ -87,6 +89,8 @@ def _old_runs(
     for paths in by_gold_set.values():
         for place, path in enumerate(paths[1:], 1):
             made = dt.datetime.strptime(path.name[:15], _RUN_TIME).replace(tzinfo=dt.UTC)
+            if any(path.stem in history for history in histories):
+                continue
             is_old = older_than is not None and now - made > dt.timedelta(days=older_than)
             if is_old or (keep is not None and place >= keep):
                 yield path
@@ -94,9 +98,8 @@ def _old_runs(
 
 
 def _root_texts(home: Path) -> list[str]:
-    patterns = ("runs/*.json", "record/*/*.json", "baselines/**/*.json*", "rollouts/**/*.json*")
-    paths = (path for pattern in patterns for path in home.glob(pattern) if path.is_file())
-    return [path.read_text(encoding="utf-8", errors="replace") for path in paths]
+    paths = (path for pattern in ("runs/*.json", "record/*/*.json") for path in home.glob(pattern))
+    return [path.read_text(encoding="utf-8", errors="replace") for path in paths if path.is_file()]
 
 
 def _reach(artifacts: Path, texts: list[str]) -> set[Path]:

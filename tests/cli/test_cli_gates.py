@@ -150,7 +150,7 @@ def test_a_baseline_from_acceptance_to_what_is_shown(failed):
     who = ("--who", "Ada", "--why", why, "--force", "--gold-set", "tiny")
     accepted = call("baseline", "accept", run, *who, *home)
     assert accepted.exit_code == 0, accepted.stderr
-    assert "baselines" in accepted.stdout
+    assert run in accepted.stdout
     shown = call("baseline", "show", "--gold-set", "tiny", *home).stdout
     assert failed.report()["run_id"] in shown
     assert "by Ada: known and [b]agreed[/b] FORCED past acceptance.mrr" in shown

@@ -1,4 +1,4 @@
-"""Baselines: the kept parts of an accepted run, the ignored files, and the drift since."""
+"""Baselines: the accepted run, its record, and the drift since."""
 
 import json
 import shutil
@@ -34,8 +34,6 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning"
 )  # raised inside MLflow's own SQLAlchemy models
 
-FILES = {"report.json", "per-query.parquet", "documents.parquet", "targets.parquet"}
-
 
 def accept(project, name="latest", who="Ada", why="one", **options):
     given = Settings(home=project.home, reports=project.reports)
@@ -51,8 +49,8 @@ def ran(project, shared_runs):
 
 @pytest.fixture
 def accepted(ran):
-    """Return the project after one accepted run; `baseline` is the folder of the baseline."""
-    ran.baseline = accept(ran)
+    """Return the project after one accepted run."""
+    accept(ran)
     return ran
 
 
@@ -70,21 +68,6 @@ def run_again(project, exit_code=0):
     return project.report()
 
 
-def test_a_run_is_kept_whole_whatever_happens_to_its_artifacts(accepted):
-    assert {path.name for path in accepted.baseline.iterdir()} == {*FILES, "artifact.json"}
-    shutil.rmtree(accepted.home / "artifacts")
-    shutil.rmtree(accepted.home / "runs")
-    kept = load_baseline(accepted.home, "tiny")
-    assert kept.report == accepted.report()
-    assert (kept.record.who, kept.record.why, kept.record.forced) == ("Ada", "one", False)
-    assert kept.record.run_id == accepted.report()["run_id"]
-    assert set(kept.snapshot.documents["doc_id"]) == set(DOCUMENTS)
-    assert set(kept.per_query["strategy"]) == {"bm25", "vector"}
-    assert "text" not in kept.snapshot.documents.columns
-    evidence = kept.snapshot.targets.query("query_id == 'again' and span_hash != ''")
-    assert evidence["doc_id"].tolist() == ["retries.md"]
-
-
 def test_the_newest_acceptance_counts_and_none_is_forgotten(accepted):
     first = accepted.report()["run_id"]
     second = run_again(accepted)["run_id"]
@@ -95,6 +78,18 @@ def test_the_newest_acceptance_counts_and_none_is_forgotten(accepted):
     assert [one.why for one in acceptances(accepted.home, "tiny")] == ["one", "two", "back"]
 
 
+def test_a_baseline_whose_run_is_gone_or_changed_is_not_read(accepted):
+    (path,) = (accepted.home / "runs").glob("*.json")
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace('"mrr": 1.0', '"mrr": 0.5'), encoding="utf-8")
+    assert try_baseline(accepted.home, "tiny")[1]
+    path.write_text(text, encoding="utf-8")
+    assert try_baseline(accepted.home, "tiny")[1] == ""
+    shutil.rmtree(accepted.home / "artifacts" / "corpus_snapshot")
+    found, fault = try_baseline(accepted.home, "tiny")
+    assert (found, "no longer in the home" in fault) == (None, True)
+
+
 def test_nothing_accepted_is_no_baseline(project):
     assert load_baseline(project.home, "tiny") is None
     assert acceptances(project.home, "tiny") == []
@@ -103,37 +98,9 @@ def test_nothing_accepted_is_no_baseline(project):
             load_baseline(project.home, name)
 
 
-def test_a_half_written_baseline_is_never_read(accepted):
-    before, folder = load_baseline(accepted.home, "tiny").record, accepted.baseline
-    # One process was killed while it wrote the folder, another before it wrote the history.
-    (folder.parent / ".partial-abc").mkdir()
-    shutil.copytree(folder, folder.parent / "20991231T235959999999Z-00000000")
-    assert load_baseline(accepted.home, "tiny").record == before
-    accept(accepted, why="two")
-    assert not list(folder.parent.glob(".partial-*"))
-    assert len(acceptances(accepted.home, "tiny")) == 2
-
-
-@pytest.mark.parametrize("name", sorted(FILES))
-def test_a_changed_or_missing_file_is_named_and_not_read(accepted, name):
-    path = accepted.baseline / name
-    data = path.read_bytes()
-    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    with pytest.raises(InputError, match=rf"{name}.*baseline_damaged"):
-        load_baseline(accepted.home, "tiny")
-    path.unlink()
-    with pytest.raises(InputError, match="no such file"):
-        load_baseline(accepted.home, "tiny")
-    found, fault = try_baseline(accepted.home, "tiny")
-    assert found is None
-    assert "not as it was accepted" in fault
-
-
-@pytest.mark.parametrize(
-    "change", [{}, {"baseline": "../../x"}, {"files": {}}, {"who": 7}, None, []]
-)
+@pytest.mark.parametrize("change", [{"run_id": 7}, {"who": None}, None, []])
 def test_a_changed_history_is_named_with_its_line(accepted, change):
-    path = accepted.baseline.parent / HISTORY
+    path = accepted.home / "baselines" / "tiny" / HISTORY
     text = path.read_text(encoding="utf-8")
     spoiled = {**json.loads(text), **change} if change else change
     path.write_text(f"{text}{json.dumps(spoiled)}\n", encoding="utf-8")
@@ -141,18 +108,6 @@ def test_a_changed_history_is_named_with_its_line(accepted, change):
         load_baseline(accepted.home, "tiny")
     (problem,) = caught.value.problems
     assert (problem.code, problem.line) == ("baseline_damaged", 2)
-
-
-def test_a_baseline_of_an_early_version_is_read(accepted):
-    """A baseline of version 791b17b also holds `chunks.parquet` of the quarantine."""
-    path, folder = accepted.baseline.parent / HISTORY, accepted.baseline
-    record = json.loads(path.read_text(encoding="utf-8"))
-    (folder / "chunks.parquet").write_bytes(b"")
-    record["files"]["chunks.parquet"] = (
-        "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-    )
-    path.write_text(json.dumps(record) + "\n", encoding="utf-8")
-    assert load_baseline(accepted.home, "tiny").report == accepted.report()
 
 
 def test_a_run_with_a_failed_required_gate_needs_force(project):

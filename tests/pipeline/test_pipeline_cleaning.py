@@ -76,9 +76,16 @@ def test_runs_go_with_what_they_alone_needed(home, options, days):
     assert (home.root / "calibrators" / "one.json").is_file()
 
 
-@pytest.mark.parametrize("place", ["record/tiny/corpus_chunks.json", "baselines/tiny/now.json"])
-def test_what_a_record_or_baseline_names_stays(home, place):
-    home.write(place, json.dumps({"kind": "corpus_chunks", "key": home.keys[1]}))
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        ("record/tiny/corpus_chunks.json", "key"),
+        ("baselines/tiny/accepted.jsonl", "run_id"),
+    ],
+)
+def test_what_a_record_or_baseline_names_stays(home, place, name):
+    named = {"key": home.keys[1], "run_id": "20240201T020000000Z-00000001"}
+    home.write(place, json.dumps({name: named[name]}))
     home.clean(keep=1)
     assert home.chunks() == {home.keys[1], home.keys[28]}
 
