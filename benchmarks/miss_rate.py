@@ -7,31 +7,22 @@ groups. The public data is read from RAG_EVAL_TEST_DATA.
 
 import argparse
 import dataclasses
-import os
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import fit_miss_prior as priors
 import numpy as np
 from miss_rate_answers import answers
-from miss_rate_data import COLLECTIONS, STRATEGIES, Judged, collection, judged
+from miss_rate_data import COLLECTIONS, STRATEGIES, Judged, judged
 from miss_rate_lines import Bar, emit, progress, validation_figures
-from timing import alternate, data_folder, skipped
+from timing import data_folder, skipped
 
-from rag_eval.retrieval.dense import ExactSearch
-from rag_eval.uncertainty.calibration import REPEATS as USUAL_REPEATS
-from rag_eval.uncertainty.calibration import Judged as JudgedOutcomes
-from rag_eval.uncertainty.calibration import Task, calibrate
 from rag_eval.uncertainty.conformal import Questions, conformal_k
-from rag_eval.uncertainty.estimator import cross_validate, heuristic_v0, load_prior
+from rag_eval.uncertainty.estimator import cross_validate, heuristic_v0
 from rag_eval.uncertainty.scores import Labelled, auroc, brier_skill
 from rag_eval.uncertainty.signals import (
     SINGLE_PREDICTORS,
     WORDING_SIGNALS,
-    RankedBatch,
-    TermSpace,
-    signals,
 )
 from rag_eval.uncertainty.validation import Validation, validate
 from rag_eval.uncertainty.wordings import cross_validate_wordings
@@ -45,8 +36,6 @@ BARS = {
 SIZES, SMALL_SIZES = (25, 50, 100, 200, 400), (25, 100)
 DEPTH = 1000
 """Number of ranks in the lists that conformal K looks at."""
-OUTCOMES, SECONDS = 1000, 60.0
-QUERIES, LISTED = 10_000, 100
 
 
 def _judge(labelled: Labelled, predicted: np.ndarray) -> Validation:
@@ -203,71 +192,6 @@ def _gold_ranks(data: Judged) -> tuple[np.ndarray, np.ndarray]:
     return ranks, np.concatenate([query, lacking]).astype(np.int64)
 
 
-# ---- Speed.
-
-
-def speed() -> None:
-    """Time signals against retrieving, and a whole calibration with 1,000 outcomes."""
-    for strategy in ("bm25", "vector"):
-        _time_signals(strategy)
-    data = judged("scifact", "bm25", "minilm")
-    deep = judged("scifact", "bm25", "minilm", DEPTH)
-    rows = np.arange(OUTCOMES)
-    labelled, guess = data.labelled(K).take(rows), heuristic_v0(data.batch, K)[:OUTCOMES]
-    questions = Questions(deep.first_gold[:OUTCOMES], deep.collection.group[:OUTCOMES], DEPTH)
-    ids = [str(code) for code in labelled.group]
-    task = Task(prior=load_prior("bm25"), checked_together=len(STRATEGIES), seed=SEED)
-    started = time.perf_counter()
-    calibrate(JudgedOutcomes(labelled, ids, guess, questions, rows), task)
-    figures = {
-        "figure": "fitting and validating with all diagnostics",
-        "outcomes": OUTCOMES,
-        "repeats": USUAL_REPEATS,
-        "seconds": time.perf_counter() - started,
-        "cores": os.cpu_count(),
-    }
-    emit("speed", figures, {"seconds": Bar(most=SECONDS)})
-
-
-def _time_signals(strategy: str) -> None:
-    """Time signals of 10,000 questions x 100 ranks against retrieving them.
-
-    The weights of the corpus are computed anew each time.
-    """
-    data = collection("scifact")
-    chosen = np.arange(QUERIES) % len(data.queries)
-    terms = [data.query_terms[at] for at in chosen]
-    asked, held = data.vectors("minilm")
-    queries, exact = asked[chosen], ExactSearch(held)
-    retrieve: dict[str, Callable[[], Any]] = {
-        "bm25": lambda: data.bm25.search(terms, LISTED),
-        "vector": lambda: exact.search(queries, LISTED),
-    }
-    main = retrieve[strategy]()
-    other = retrieve["vector" if strategy == "bm25" else "bm25"]()
-
-    def compute() -> None:
-        space = TermSpace(data.terms, data.n_terms)
-        batch = RankedBatch(
-            main.rows,
-            main.raw,
-            main.norm,
-            cosine=strategy == "vector",
-            space=space,
-            query_terms=terms,
-            other_rows=other.rows,
-            other_raw=other.raw,
-            query_vectors=queries,
-            chunk_vectors=held,
-        )
-        signals(batch, K)
-
-    seconds = alternate({"ours": compute, "retrieving": retrieve[strategy]}, repeats=3)
-    ratio = seconds["ours"] / seconds["retrieving"]
-    figures = {"figure": "signals / retrieving", "strategy": strategy, **seconds, "ratio": ratio}
-    emit("speed", figures, {"ratio": Bar(most=2.0)})
-
-
 SECTIONS: dict[str, Callable[[], None]] = {
     "scifact": lambda: scifact("scifact", "minilm"),
     "lsa": lambda: scifact("lsa", "lsa-256"),
@@ -275,7 +199,6 @@ SECTIONS: dict[str, Callable[[], None]] = {
     "prior": prior,
     "conformal": conformal,
     "answers": answers,
-    "speed": speed,
 }
 
 
