@@ -314,8 +314,11 @@ class LintWarning(Record):
     severity: Literal["warning"]
 
 
-class GoldPart(Record):
-    """The gold set."""
+class GoldFacts(Record):
+    """The gold set without its seeds.
+
+    `n_answerable_unknown` counts the questions of recorded outputs that nobody judged.
+    """
 
     name: Name
     version: str
@@ -328,8 +331,13 @@ class GoldPart(Record):
     n_groups: Count
     n_groups_answerable: Count
     n_spans: Count
-    seeds: list[Count]
     warnings: list[LintWarning]
+
+
+class GoldPart(GoldFacts):
+    """The gold set."""
+
+    seeds: list[Count]
 
 
 class Chunker(Record):
@@ -730,9 +738,11 @@ class BlockedGoldDocument(Record):
 
 
 class BlockedGold(Record):
-    """Relevant documents with chunks that the guard keeps out of the index.
+    """Relevant documents with chunks that the guard keeps out of the index, and their questions.
 
-    At most fifty are named. All counts are zero where quarantine is off.
+    A document counts as blocked with one blocked chunk, and as wholly blocked if all chunks are
+    blocked. Documents of most questions come first; the report names fifty. All counts are zero
+    where quarantine is off.
     """
 
     n_documents: Count
@@ -740,7 +750,7 @@ class BlockedGold(Record):
     n_wholly_blocked: Count
     n_queries: Count
     n_queries_blocked: Count
-    documents: list[BlockedGoldDocument] = Field(max_length=50)
+    documents: list[BlockedGoldDocument]
 
 
 class Manifest(Record):

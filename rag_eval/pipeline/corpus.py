@@ -15,13 +15,12 @@ from rag_eval.core.arrays import BoolArray, IntArray
 from rag_eval.core.config import FINDINGS, AnswerOverride
 from rag_eval.core.errors import InputError, Problem, quoted
 from rag_eval.core.loader import Chunker
-from rag_eval.core.report import Absent, LintWarning, Manifest
+from rag_eval.core.report import Absent, BlockedGold, GoldFacts, LintWarning, Manifest
 from rag_eval.core.settings import Settings
 from rag_eval.corpus.chunking import chunk_documents, chunks_hash
 from rag_eval.corpus.loading import identify, load_corpus, source_bytes
 from rag_eval.corpus.source import resolve
-from rag_eval.gold.blocked import BlockedGold, blocked_gold, blocked_problems
-from rag_eval.gold.lint import lint
+from rag_eval.gold.lint import blocked_gold, blocked_problems, lint
 from rag_eval.gold.loading import GoldSet, load_beir_gold, load_gold, read_gold, variants
 from rag_eval.gold.resolving import resolve as resolve_gold
 from rag_eval.measures.ranking import Qrels, Spans
@@ -112,7 +111,7 @@ def read_corpus(work: Work) -> CorpusSnapshot:
         loaded = load_corpus(spec, work.base)
     if loaded.documents.empty:
         message = "the corpus has no document"
-        raise InputError(Problem("empty_corpus", message, file=str(work.base), field="corpus"))
+        raise InputError.of("empty_corpus", message, work.base, field="corpus")
     return CorpusSnapshot(
         documents=loaded.documents,
         sections=loaded.sections,
@@ -134,7 +133,7 @@ def cut_chunks(work: Work, corpus_snapshot: CorpusSnapshot) -> CorpusChunks:
         chunks = chunk_documents(corpus_snapshot.documents, corpus_snapshot.sections, chunker)
     if chunks.empty:
         message = "no document has any text, so there is nothing to retrieve"
-        raise InputError(Problem("empty_index", message, file=str(work.base), field="corpus"))
+        raise InputError.of("empty_index", message, work.base, field="corpus")
     return CorpusChunks(chunks=chunks, about=_chunk_facts(chunks, chunker))
 
 
@@ -170,10 +169,7 @@ class _TrustInputs:
 def _trust_inputs(work: Work, sources: pd.DataFrame) -> _TrustInputs:
     """Read the files of the gold set that trust depends on.
 
-    Raises
-    ------
-    InputError
-        A file cannot be used, or the signature of the manifest is wrong.
+    Raises InputError if a file cannot be used, or if the signature of the manifest is wrong.
     """
     config, notes = work.config.trust, list[str]()
     signatures: dict[str, Signature] = {}
@@ -288,13 +284,7 @@ def identify_trust(
 def judge_evidence(
     work: Work, corpus_snapshot: CorpusSnapshot, corpus_chunks: CorpusChunks
 ) -> EvidenceTrust:
-    """Judge every chunk of the corpus.
-
-    Raises
-    ------
-    InputError
-        A signatures file, a manifest or a list of allowed chunks cannot be used.
-    """
+    """Judge every chunk of the corpus. Raises InputError if a file of trust cannot be used."""
     config, rules, day = work.config.trust, RuleSet.load(), as_of(work.settings)
     documents, sources = corpus_snapshot.documents, corpus_snapshot.sources
     chunks, inputs = corpus_chunks.chunks, _trust_inputs(work, sources)
@@ -330,19 +320,14 @@ def _join_findings(parts: list[pd.DataFrame]) -> pd.DataFrame:
 def _unchanged_bytes(work: Work, sources: pd.DataFrame) -> dict[str, bytes]:
     """Read the bytes of the documents again, to verify signatures.
 
-    Raises
-    ------
-    InputError
-        `corpus_changed`: the bytes of a document differ from the snapshot.
+    Raises InputError `corpus_changed` if the bytes of a document differ from the snapshot.
     """
     read = source_bytes(work.config.corpus, work.base)
     hashes = zip(sources["doc_id"].tolist(), sources["source_hash"].tolist(), strict=True)
     for doc_id, expected in hashes:
         if hashlib.sha256(read.get(doc_id, b"")).hexdigest() != expected:
             message = "the document changed while the corpus was read; run again"
-            raise InputError(
-                Problem("corpus_changed", message, str(work.base), field="doc_id", found=doc_id)
-            )
+            raise InputError.of("corpus_changed", message, work.base, field="doc_id", found=doc_id)
     return read
 
 
@@ -384,9 +369,7 @@ def admit_chunks(
     if kept.empty:
         message = "every chunk is quarantined, so there is nothing to retrieve"
         accepted = "rag-eval trust list shows why; what is harmless is allowed in " + ALLOWED_FILE
-        raise InputError(
-            Problem("empty_index", message, str(work.base), field="corpus", accepted=accepted)
-        )
+        raise InputError.of("empty_index", message, work.base, field="corpus", accepted=accepted)
     facts = trust.iloc[rows].reset_index(drop=True)
     passes = np.ones(len(facts), dtype=bool)
     if spec.filter and spec.threshold is not None:
@@ -401,27 +384,6 @@ def admit_chunks(
 
 
 # ---- Gold: lint, resolve against the corpus revision, and expand into variants.
-
-
-@dataclasses.dataclass(frozen=True)
-class GoldFacts:
-    """Facts for the report on a gold set.
-
-    `n_answerable_unknown` counts the questions of recorded outputs that nobody judged.
-    """
-
-    name: str
-    version: str
-    hash: str
-    n_queries: int
-    n_answerable: int
-    n_answerable_unknown: int
-    n_judged: int
-    n_paraphrases: int
-    n_groups: int
-    n_groups_answerable: int
-    n_spans: int
-    warnings: list[LintWarning]
 
 
 class GoldVariants(Result):
@@ -600,12 +562,7 @@ def lint_gold_set(evaluation: Evaluation) -> list[Problem]:
     """Check a gold set against the current corpus.
 
     Faulty files are checked as far as they can be read. A gold set without errors is also checked
-    against the poisoning guard.
-
-    Raises
-    ------
-    InputError
-        The configuration or the corpus cannot be used.
+    against the poisoning guard. Raises InputError if the corpus cannot be used.
     """
     runner = evaluation.runner
     corpus = runner.get(CorpusSnapshot)
@@ -706,7 +663,7 @@ def describe_admitted(result: AdmittedChunks) -> dict[str, object]:
 
 def describe_gold(result: GoldVariants) -> dict[str, object]:
     """Show the size of the gold set and its warnings."""
-    about = dataclasses.asdict(result.about)
+    about = result.about.model_dump()
     counts = {name: value for name, value in about.items() if name.startswith("n_")}
     return {
         "gold_hash": result.about.hash,
@@ -725,16 +682,11 @@ def _read_private_key(path: Path) -> str:
     if not path.is_file():
         message = "the private key does not exist"
         accepted = "an Ed25519 private key in PEM; rag-eval trust keygen makes one"
-        raise InputError(
-            Problem("missing_file", message, str(path), field="--key", accepted=accepted)
-        )
-    data = path.read_bytes()[: MAX_KEY_BYTES + 1]
-    if len(data) > MAX_KEY_BYTES:
+        raise InputError.of("missing_file", message, path, field="--key", accepted=accepted)
+    if path.stat().st_size > MAX_KEY_BYTES:
         message, accepted = "the file is too large for a key", f"at most {MAX_KEY_BYTES} bytes"
-        raise InputError(
-            Problem("bad_private_key", message, str(path), field="--key", accepted=accepted)
-        )
-    return data.decode("utf-8", "replace")
+        raise InputError.of("bad_private_key", message, path, field="--key", accepted=accepted)
+    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def write_manifest(
@@ -771,14 +723,10 @@ def write_signatures(
     config, base = evaluation.config, evaluation.base
     private = _read_private_key(key)
     if name not in config.trust.keys:
-        accepted = (
-            ", ".join(sorted(config.trust.keys))
-            or "none yet; rag-eval trust keygen prints a public key for it"
-        )
+        none_yet = "none yet; rag-eval trust keygen prints a public key for it"
+        accepted = ", ".join(sorted(config.trust.keys)) or none_yet
         message = "trust.keys of the gold set has no key of this name"
-        raise InputError(
-            Problem("unknown_key", message, field="--name", found=name, accepted=accepted)
-        )
+        raise InputError.of("unknown_key", message, field="--name", found=name, accepted=accepted)
     lines = sign_documents(private, source_bytes(config.corpus, base), name)
     named = config.trust.signatures
     path = out or resolve(named or "signatures.jsonl", base)
@@ -795,7 +743,7 @@ def write_key(out: Path) -> str:
         handle = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:
         message, accepted = "a key is never written over", "a file that does not exist yet"
-        raise InputError(Problem("file_exists", message, str(out), accepted=accepted)) from error
+        raise InputError.of("file_exists", message, out, accepted=accepted) from error
     with os.fdopen(handle, "w", encoding="ascii") as stream:
         stream.write(private)
         stream.flush()

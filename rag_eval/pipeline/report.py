@@ -382,13 +382,14 @@ def _poisoning(config: GoldSetConfig, made: Inputs, frame: pd.DataFrame) -> Pois
                 }
                 for row in poor.head(MAX_QUARANTINED).to_dict("records")
             ],
-            "gold": gold._asdict()
-            | {
-                "documents": [
-                    {**document._asdict(), "doc_id": quoted(document.doc_id, MAX_ID)}
-                    for document in gold.documents[:MAX_QUARANTINED]
-                ]
-            },
+            "gold": gold.model_copy(
+                update={
+                    "documents": [
+                        document.model_copy(update={"doc_id": quoted(document.doc_id, MAX_ID)})
+                        for document in gold.documents[:MAX_QUARANTINED]
+                    ]
+                }
+            ),
             "at_retrieval": {
                 **dataclasses.asdict(made.restated_passages.about),
                 "dropped": {name: run.about.n_dropped for name, run in made.runs.items()},
@@ -587,7 +588,7 @@ def _report_parts(work: Work, made: Inputs, runs: ScoredRuns) -> dict[str, Any]:
             "FEATURE_RAGAS_EVAL": settings.feature_ragas_eval,
         },
         "evaluation": evaluation_part(work.evaluation),
-        "gold": {**dataclasses.asdict(made.gold_variants.about), "seeds": list(config.seeds)},
+        "gold": {**made.gold_variants.about.model_dump(), "seeds": list(config.seeds)},
         "index": {
             "hash": primary.index_hash,
             "rev": corpus.corpus_rev,

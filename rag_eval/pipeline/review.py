@@ -11,7 +11,7 @@ import pandas as pd
 
 from rag_eval.core.errors import InputError, Problem
 from rag_eval.corpus.masking import mask_shown_address, masked_text
-from rag_eval.gold.blocked import describe
+from rag_eval.gold.lint import describe_blocked
 from rag_eval.pipeline.answers import AnswerMeasures, AnswerSet, CitationSet
 from rag_eval.pipeline.corpus import (
     AdmittedChunks,
@@ -86,8 +86,8 @@ def explanation(
         for frame in (cited.citations, gold.frame("qrels_document"), gold.frame("spans"))
     )
     qrels = qrels[qrels["gain"] > 0].sort_values("gain", ascending=False, kind="stable")
-    counted = gold.path("blocked.json").is_file()  # runs of earlier versions lack this part
-    blocked = GoldVariants.stored(gold).blocked.documents if counted else []
+    relevant = set(qrels["item_id"])
+    blocked = [one for one in GoldVariants.stored(gold).blocked.documents if one.doc_id in relevant]
     figures = measured.per_question.set_index("query_id").loc[query_id]
     names = ("coverage", "groundedness", "supported", "gap_reason")
     return Explanation(
@@ -107,7 +107,7 @@ def explanation(
         rejected=tuple(
             dataclasses.asdict(row) for row in made.rejected if row.query_id == query_id
         ),
-        blocked=tuple(describe([one for one in blocked if one.doc_id in set(qrels["item_id"])])),
+        blocked=tuple(describe_blocked(blocked)),
     )
 
 

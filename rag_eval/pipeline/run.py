@@ -45,13 +45,7 @@ class Outcome:
 
 
 def evaluate(evaluation: Evaluation) -> Outcome:
-    """Run all stages of one gold set.
-
-    Raises
-    ------
-    InputError
-        The input cannot be used; nothing was written to the reports.
-    """
+    """Run all stages of one gold set. An InputError leaves the reports as they were."""
     runner = evaluation.runner
     seconds = {made.node: made.seconds for made in runner.run()}
     written, recorded = runner.get(MetricsReport), runner.get(MlflowRecord)
@@ -109,52 +103,27 @@ class FileVerdicts:
 def validate_file(path: Path, live: LiveIndex | None = None) -> FileVerdicts:
     """Validate a JSONL file with the citation records of one run.
 
-    Parameters
-    ----------
-    path
-        The file; see `rag_eval.citations.payload` for its records.
-    live
-        Index for the checks; None limits the checks to the records themselves.
-
-    Notes
-    -----
-    No content of the file raises an error. Broken lines and an unreadable file are `problems`.
-
-    Raises
-    ------
-    InputError
-        The file does not exist.
+    Without `live`, only the records themselves are checked. Broken lines and an unreadable file are
+    `problems`. Raises InputError if the file does not exist.
     """
     if not path.is_file():
-        raise InputError(
-            Problem(
-                "not_a_file",
-                "there is no such file of citations",
-                file=str(path),
-                accepted="a .jsonl file, one citation payload a line",
-            )
+        message, accepted = (
+            "there is no such file of citations",
+            "a .jsonl file",
         )
+        raise InputError.of("not_a_file", message, path, accepted=accepted)
     problems = ProblemList()
     rows = list(read_objects(path, problems))
     verdicts = validate([row for _, row in rows], live)
-    return FileVerdicts(
-        path,
-        tuple(number for number, _ in rows),
-        tuple(row for _, row in rows),
-        verdicts,
-        problems.listed(),
-    )
+    numbers, records = tuple(number for number, _ in rows), tuple(row for _, row in rows)
+    return FileVerdicts(path, numbers, records, verdicts, problems.listed())
 
 
 def live_index(home: Path, gold_set: str | None = None) -> tuple[LiveIndex, str]:
     """Open the newest stored run of a home, or of one gold set in it.
 
-    Returns the index of the run and a label of the run.
-
-    Raises
-    ------
-    InputError
-        No run is stored there, its corpus is no longer in the home, or it cannot be read.
+    Returns the index of the run and a label of the run. Raises InputError if no run is stored
+    there, or if its corpus is no longer in the home.
     """
     run = open_kept_run(home, "latest", gold_set)
     corpus, chunks = (_artifact(run, stage) for stage in ("corpus_snapshot", "admitted_chunks"))
@@ -164,27 +133,16 @@ def live_index(home: Path, gold_set: str | None = None) -> tuple[LiveIndex, str]
         if made.path("units.parquet").is_file():  # only runs of external retrievers have units
             frame = with_units(frame, made.frame("units"))
     hashes = [strategy.index_hash for strategy in run.strategies.values()]
-    live = LiveIndex(
-        corpus.frame("documents"),
-        corpus.frame("sections"),
-        frame,
-        hashes,
-        run.analyzer,
-    )
+    documents, sections = corpus.frame("documents"), corpus.frame("sections")
+    live = LiveIndex(documents, sections, frame, hashes, run.analyzer)
     return live, f"run {quoted(run.run_id)} of gold set {quoted(run.gold_set)}"
 
 
 def _artifact(run: KeptRun, stage: str, strategy: str = "") -> Artifact:
     artifact = run.artifact(stage, strategy)
     if artifact is None:
-        raise InputError(
-            Problem(
-                "run_incomplete",
-                f"the run's {stage} is not in the home, so nothing can be held against it",
-                file=str(run.file),
-                found=run.run_id,
-            )
-        )
+        message = f"the run's {stage} is not in the home, so nothing can be held against it"
+        raise InputError.of("run_incomplete", message, run.file, found=run.run_id)
     return artifact
 
 

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from rag_eval.gold.blocked import MAX_LISTED, BlockedDocument, blocked_gold, blocked_problems
+from rag_eval.gold.lint import MAX_BLOCKED, blocked_gold, blocked_problems
 
 JUDGED = [("q1", "a", 1), ("q2", "a", 2), ("q2", "b", 1), ("q3", "c", 1), ("q4", "d", 0)]
 CHUNKS = ["a", "a", "a", "b", "b", "c", "d", "e"]
@@ -28,11 +28,13 @@ def test_only_relevant_documents_with_blocked_chunks_count(admitted, counts, doc
     gold = found(JUDGED, CHUNKS, admitted)
     assert (gold.n_documents, gold.n_queries) == (3, 3)
     assert (gold.n_blocked, gold.n_wholly_blocked, gold.n_queries_blocked) == counts
-    assert gold.documents == [BlockedDocument(*row) for row in documents]
+    rows = [(one.doc_id, one.n_chunks, one.n_blocked, one.n_queries) for one in gold.documents]
+    assert rows == documents
 
 
 def test_a_relevant_document_that_the_corpus_lacks_is_not_blocked():
-    assert found([("q1", "gone", 1)], CHUNKS, CHUNKS)[:5] == (1, 0, 0, 1, 0)
+    gold = found([("q1", "gone", 1)], CHUNKS, CHUNKS)
+    assert (gold.n_documents, gold.n_blocked, gold.n_queries_blocked) == (1, 0, 0)
 
 
 def test_each_blocked_document_is_a_warning_with_its_denominators():
@@ -43,7 +45,7 @@ def test_each_blocked_document_is_a_warning_with_its_denominators():
 
 
 def test_many_blocked_documents_are_counted_in_one_more_warning():
-    names = [f"d{n:02}" for n in range(MAX_LISTED + 5)]
+    names = [f"d{n:02}" for n in range(MAX_BLOCKED + 5)]
     problems = blocked_problems(found([("q", name, 1) for name in names], names, []))
-    assert len(problems) == MAX_LISTED + 1
+    assert len(problems) == MAX_BLOCKED + 1
     assert "25 of 25 relevant documents; 5 more" in problems[-1].message
