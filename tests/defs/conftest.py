@@ -11,6 +11,35 @@ from rag_eval.core.settings import Settings
 from rag_eval.defs.build import JOB, build_definitions, known_gold_sets
 
 
+class Ran:
+    """What a test asks about one run of the job."""
+
+    def __init__(self, result: dg.ExecuteInProcessResult) -> None:
+        self.result, self.success = result, result.success
+
+    @property
+    def made(self) -> dict[str, dict]:
+        """Metadata by asset."""
+        return {
+            "/".join(event.asset_key.path): {
+                name: value.value for name, value in event.materialization.metadata.items()
+            }
+            for event in self.result.get_asset_materialization_events()
+        }
+
+    @property
+    def checks(self) -> dict[str, dg.AssetCheckEvaluation]:
+        return {check.check_name: check for check in self.result.get_asset_check_evaluations()}
+
+    def failure(self, step: str):
+        (event,) = [
+            event
+            for event in self.result.all_events
+            if event.is_step_failure and event.step_key == step
+        ]
+        return event.step_failure_data.user_failure_data
+
+
 class Project:
     """Copy the smoke gold set, with its own stores and reports."""
 
@@ -45,13 +74,15 @@ class Project:
 
     def run(
         self, instance: dg.DagsterInstance, selection=None, *, gold_set: str = "smoke", **resources
-    ) -> dg.ExecuteInProcessResult:
+    ) -> Ran:
         job = build_definitions(self.settings, resources).resolve_job_def(JOB)
-        return job.execute_in_process(
-            partition_key=gold_set,
-            instance=instance,
-            raise_on_error=False,
-            asset_selection=selection or self.known(gold_set).assets,
+        return Ran(
+            job.execute_in_process(
+                partition_key=gold_set,
+                instance=instance,
+                raise_on_error=False,
+                asset_selection=selection or self.known(gold_set).assets,
+            )
         )
 
 

@@ -10,42 +10,17 @@ import pytest
 
 from rag_eval.core.settings import TELEMETRY_OFF
 
-HEAVY = (
-    *(
-        "chromadb",
-        "mlflow",
-        "ragas",
-        "datasets",
-        "bm25s",
-        "rank_bm25",
-        "openai",
-        "onnxruntime",
-        "sklearn",
-        "scipy",
-        "ir_measures",
-        "matplotlib",
-    ),
-    "tokenizers",
+HEAVY = tuple(
+    "chromadb mlflow ragas datasets bm25s rank_bm25 openai onnxruntime sklearn scipy ir_measures"
+    " matplotlib tokenizers".split()
 )
 FRAMES = ("numpy", "pandas", "pyarrow")
-"""Libraries for data frames, which the stage functions need.
-
-Building the assets imports these libraries. The import of the definitions alone does not.
-"""
-
-
-# MLflow sends no telemetry under these variables, because it takes the process for a test.
+"""Libraries for data frames, which building the assets imports, but not the import alone."""
 CI_SIGNS = (
-    "PYTEST_CURRENT_TEST",
-    "CI",
-    "GITHUB_ACTIONS",
-    "TF_BUILD",
-    "BITBUCKET_BUILD_NUMBER",
-    "JENKINS_URL",
-    "GITLAB_CI",
-    "TRAVIS",
-    "CIRCLECI",
-)
+    "PYTEST_CURRENT_TEST CI GITHUB_ACTIONS TF_BUILD BITBUCKET_BUILD_NUMBER JENKINS_URL GITLAB_CI"
+    " TRAVIS CIRCLECI"
+).split()
+"""Variables under which MLflow takes the process for a test and sends no telemetry."""
 
 
 def fresh(code: str, root: Path, **environment: str) -> str:
@@ -99,7 +74,10 @@ print(json.dumps({{
 """
 
 
-@pytest.mark.parametrize(("switch", "off"), [("telemetry_off()", True), ("pass", False)])
+@pytest.mark.parametrize(
+    ("switch", "off"),
+    [("telemetry_off()", True), pytest.param("pass", False, marks=pytest.mark.slow)],
+)
 def test_each_library_says_whether_its_telemetry_is_off(project_root, switch, off):
     found = json.loads(fresh(LIBRARIES.format(switch=switch), project_root))
     assert found == dict.fromkeys(("chromadb", "huggingface_hub", "mlflow", "ragas"), off)

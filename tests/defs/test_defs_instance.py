@@ -27,7 +27,7 @@ def test_several_processes_at_once_leave_one_whole_home(tmp_path, project_root):
         subprocess.Popen(
             [sys.executable, "-c", PREPARE, str(home)], cwd=project_root, stderr=subprocess.PIPE
         )
-        for _ in range(3)
+        for _ in range(2)
     ]
     for child in children:
         _, errors = child.communicate(timeout=120)
@@ -62,7 +62,6 @@ def test_configuration_of_a_team_stays(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")
 def test_lineage_shows_runs_from_the_command_line_like_runs_of_the_job(project, instance):
     home = project.settings.home / "dagster"
     evaluation = open_gold_set(project.folder, project.settings)

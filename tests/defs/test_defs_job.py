@@ -19,46 +19,21 @@ from rag_eval.pipeline.stages import STAGES
 from rag_eval.storage.artifacts import home_lock
 
 asset = dg.AssetKey.from_user_string
-pytestmark = [
-    # MLflow 3.17 with SQLAlchemy 2.1
-    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning"),
-]
-
-
-def materialized(result) -> dict[str, dict]:
-    return {
-        "/".join(event.asset_key.path): {
-            name: value.value for name, value in event.materialization.metadata.items()
-        }
-        for event in result.get_asset_materialization_events()
-    }
 
 
 def is_live(node) -> bool:
     return next(stage for stage in STAGES if stage.name == node.name).live
 
 
-def checks(result) -> dict[str, bool]:
-    return {check.check_name: check.passed for check in result.get_asset_check_evaluations()}
-
-
-def failure(result, step: str):
-    (event,) = [
-        event for event in result.all_events if event.is_step_failure and event.step_key == step
-    ]
-    return event.step_failure_data.user_failure_data
-
-
 def test_job_gives_the_report_of_the_command_line(project, instance, tmp_path):
-    """Use one home for a verdict without a report, two runs, a verdict alone and a failed gate."""
+    """Use one home for a verdict without a report, a run, a verdict alone and a failed gate."""
     selection = [asset("reporting/mlflow_record"), asset("reporting/gate_verdict")]
-    alone = failure(project.run(instance, selection), "reporting__mlflow_record")
+    alone = project.run(instance, selection).failure("reporting__mlflow_record")
     assert "materialize retrieval_metrics_report first" in alone.description
 
     result = project.run(instance)
     assert result.success
-    made = materialized(result)
+    made = result.made
     assert set(made) == {"/".join(key.path) for key in project.known().assets}
     assert not any(entry["reused"] for entry in made.values())
     assert made["retrieval/hybrid"]["index_hash"] == project.report()["index"]["hash"]
@@ -74,20 +49,10 @@ def test_job_gives_the_report_of_the_command_line(project, instance, tmp_path):
     )
     assert evaluate(open_gold_set(project.folder, settings)).report.content_hash == by_job
 
-    result = project.run(instance)
-    assert result.success
-    made = materialized(result)
-    keyed = {asset_key(node) for node in project.known().nodes if not is_live(node)}
-    assert all(made["/".join(key.path)]["reused"] for key in keyed)
-    assert project.report()["content_hash"] == by_job
-    seen = checks(result)
-    assert all(seen[name] for name in ("index_not_empty", "index_identity_as_planned", "gold_lint"))
-    assert seen["acceptance_recall_at_5"] is False  # twelve questions are too few
-    (check,) = [
-        check
-        for check in result.get_asset_check_evaluations()
-        if check.check_name == "acceptance_recall_at_5"
-    ]
+    blocking = ("index_not_empty", "index_identity_as_planned", "gold_lint")
+    assert all(result.checks[name].passed for name in blocking)
+    check = result.checks["acceptance_recall_at_5"]
+    assert not check.passed  # twelve questions are too few
     assert check.severity == dg.AssetCheckSeverity.WARN
     assert check.metadata["status"].value == "insufficient_evidence"
     latest = instance.get_latest_data_version_record(
@@ -99,7 +64,7 @@ def test_job_gives_the_report_of_the_command_line(project, instance, tmp_path):
 
     result = project.run(instance, selection)
     assert result.success
-    assert materialized(result)["reporting/gate_verdict"]["run_id"] == project.report()["run_id"]
+    assert result.made["reporting/gate_verdict"]["run_id"] == project.report()["run_id"]
 
     lines = (project.folder / "gold_set.yaml").read_text(encoding="utf-8").splitlines()
     lines = [line for line in lines if not line.startswith(("gates:", "acceptance:"))]
@@ -110,12 +75,14 @@ def test_job_gives_the_report_of_the_command_line(project, instance, tmp_path):
     (project.folder / "gold_set.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
     result = project.run(instance)
     assert not result.success
-    made = materialized(result)
+    made = result.made
+    reused = {asset_key(node) for node in project.known().nodes if not is_live(node)}
+    assert all(made["/".join(key.path)]["reused"] for key in reused)
     assert "reporting/gate_verdict" not in made
     assert {"reporting/retrieval_metrics_report", "reporting/mlflow_record"} <= set(made)
     assert (project.settings.reports / "retrieval-metrics.json").is_file()
-    assert checks(result)["acceptance_recall_at_5"] is False
-    ended = failure(result, "reporting__gate_verdict")
+    assert not result.checks["acceptance_recall_at_5"].passed
+    ended = result.failure("reporting__gate_verdict")
     assert ended.description == "required gates did not pass: acceptance.recall_at_5"
     assert ended.metadata["n_fail"].value == 1
 
@@ -125,13 +92,11 @@ def test_gold_with_errors_stops_before_retrieval_and_shows_the_problems(project,
         stream.write('{"query_id": "broken"}\n')
     result = project.run(instance)
     assert not result.success
-    made = materialized(result)
+    made = result.made
     assert "gold/gold_variants" not in made
     assert not any(name.startswith(("retrieval/", "measures/", "reporting/")) for name in made)
     assert not project.settings.reports.exists()
-    (check,) = [
-        check for check in result.get_asset_check_evaluations() if check.check_name == "gold_lint"
-    ]
+    check = result.checks["gold_lint"]
     assert not check.passed
     assert check.severity == dg.AssetCheckSeverity.ERROR
     rows = [record.data for record in check.metadata["problems"].records]
@@ -144,8 +109,10 @@ def test_empty_corpus_text_fails_the_blocking_check(project, instance):
         path.write_text("\n", encoding="utf-8")
     result = project.run(instance)
     assert not result.success
-    assert checks(result) == {"index_not_empty": False}
-    assert not any(name.startswith("retrieval/") for name in materialized(result))
+    assert {name: check.passed for name, check in result.checks.items()} == {
+        "index_not_empty": False
+    }
+    assert not any(name.startswith("retrieval/") for name in result.made)
 
 
 def test_a_job_over_every_asset_marks_what_a_gold_set_does_not_configure(project, instance):
@@ -157,37 +124,41 @@ def test_a_job_over_every_asset_marks_what_a_gold_set_does_not_configure(project
     lines = [
         line
         for line in text.replace("name: smoke", "name: other").splitlines()
-        if "name: vector" not in line
+        if "name: vector" not in line and not line.startswith("answers:")
     ]
     (other / "gold_set.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
     everything = build_definitions(project.settings).resolve_asset_graph().get_all_asset_keys()
     result = project.run(instance, sorted(everything), gold_set="other")
     assert result.success
-    made = materialized(result)
+    made = result.made
     assert made["retrieval/vector"] == {"configured": False}
     assert made["retrieval/hybrid"]["n_failed"] == 0
+    assert made["measures/answer_measures"] == {"configured": False}
     assert set(made) == {"/".join(key.path) for key in everything}
+    report = project.report("other")
+    reason = "the gold set configures no answers"
+    assert report["groundedness_reason"] == report["answers"]["reason"] == reason
 
 
 def test_broken_configuration_fails_its_own_run_with_file_and_line(project, instance):
     project.change("depth: 20", "depht: 20")
     result = project.run(instance)
     assert not result.success
-    ended = failure(result, "corpus__corpus_snapshot")
+    ended = result.failure("corpus__corpus_snapshot")
     (row,) = [record.data for record in ended.metadata["problems"].records]
     assert (row["code"], row["field"], row["accepted"].count("depth")) == (
         "unknown_key",
         "depht",
         1,
     )
-    assert materialized(result) == {}
+    assert result.made == {}
 
 
 def test_run_holds_the_home_and_releases_it(project, instance):
     with home_lock(project.settings.home):
         result = project.run(instance, [asset("corpus/corpus_snapshot")])
         assert (
-            "another run is writing here" in failure(result, "corpus__corpus_snapshot").description
+            "another run is writing here" in result.failure("corpus__corpus_snapshot").description
         )
     assert project.run(instance, [asset("corpus/corpus_snapshot")]).success
     with home_lock(project.settings.home):
