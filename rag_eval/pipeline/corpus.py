@@ -93,15 +93,8 @@ def identify_corpus(work: Work) -> str:
 
 
 def chosen_loader(evaluation: Evaluation, strategy: str) -> list[str]:  # noqa: ARG001 - of stages
-    """Name the module of the configured loader when it belongs to this package."""
-    module = type(evaluation.config.corpus).__module__
-    return [module] if module.startswith("rag_eval.") else []
-
-
-def added_loader(evaluation: Evaluation, strategy: str) -> list[str]:  # noqa: ARG001 - of stages
-    """Name the module of the configured loader when another package adds it."""
-    module = type(evaluation.config.corpus).__module__
-    return [] if module.startswith("rag_eval.") else [module]
+    """Name the module of the configured loader."""
+    return [type(evaluation.config.corpus).__module__]
 
 
 def read_corpus(work: Work) -> CorpusSnapshot:

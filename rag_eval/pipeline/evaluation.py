@@ -308,8 +308,7 @@ class Evaluation:
         from rag_eval.pipeline.stages import STAGES
         from rag_eval.pipeline.versions import shared_versions
 
-        versions = shared_versions(self.settings.home)
-        return Runner(self, STAGES, versions, use_record=self.use_record)
+        return Runner(self, STAGES, shared_versions(), use_record=self.use_record)
 
     @property
     def places(self) -> Places:

@@ -816,28 +816,17 @@ def identify_index(work: Work, admitted_chunks: AdmittedChunks) -> dict[str, lis
 
 
 def chosen_kinds(evaluation: Evaluation, strategy: str) -> list[str]:
-    """Name the modules of the configured strategy kinds of this package."""
-    modules = {type(spec).__module__ for spec in _concerned(evaluation, strategy)}
-    return sorted(module for module in modules if module.startswith("rag_eval."))
-
-
-def chosen_plugins(evaluation: Evaluation, strategy: str) -> list[str]:
-    """Name the modules outside of this package that strategies use: kinds and rerankers."""
-    concerned, rerankers = _concerned(evaluation, strategy), evaluation.settings.rerankers
+    """Name the modules of kinds and rerankers of a strategy and its base, or of all strategies."""
+    config, rerankers = evaluation.config, evaluation.settings.rerankers
+    own = [spec for spec in config.strategies if strategy in {"", spec.name}]
+    concerned = [*own, *(config.base_of(spec) for spec in own)]
     modules = {type(spec).__module__ for spec in concerned}
     modules |= {
         rerankers[spec.rerank.kind].partition(":")[0]
         for spec in concerned
         if spec.rerank is not None and spec.rerank.kind in rerankers
     }
-    return sorted(module for module in modules if not module.startswith("rag_eval."))
-
-
-def _concerned(evaluation: Evaluation, strategy: str) -> list[Strategy]:
-    """Return the strategy and its base, or all strategies when no name is given."""
-    config = evaluation.config
-    own = [spec for spec in config.strategies if strategy in {"", spec.name}]
-    return [*own, *(config.base_of(spec) for spec in own)]
+    return sorted(modules)
 
 
 def build_index(work: Work, admitted_chunks: AdmittedChunks) -> CorpusIndex:

@@ -291,9 +291,9 @@ class Stage:
         Whether every run repeats the stage, because it writes to a store or a folder.
     configured
         `configured(config)` says whether a configuration needs the stage.
-    chosen, plugins
-        Modules inside and outside the package that the configuration chooses. Both are part of
-        the version.
+    chosen
+        `chosen(evaluation, strategy)` names the modules that the configuration chooses, inside
+        and outside the package. They are part of the version.
     describe
         `describe(result)` gives the summary for people: plain values and `Table`s by name.
     columns
@@ -318,7 +318,6 @@ class Stage:
     live: bool = False
     configured: Callable[[Any], bool] = _always
     chosen: Callable[..., Sequence[str]] = _nothing
-    plugins: Callable[..., Sequence[str]] = _nothing
     describe: Callable[..., Mapping[str, object]] = lambda _: {}
     columns: FrameSchema | None = None
     kinds: tuple[str, ...] = ()
@@ -481,10 +480,9 @@ class Runner:
 
     def version(self, node: Node) -> str:
         """Compute the version of a node's code."""
-        stage, work = self.stages[node.name], (self.evaluation, node.strategy)
-        make = stage.make
-        chosen, plugins = stage.chosen(*work), stage.plugins(*work)
-        return self._versions.of(make.__module__, make.__qualname__, chosen, plugins)
+        stage = self.stages[node.name]
+        chosen = stage.chosen(self.evaluation, node.strategy)
+        return self._versions.of(stage.make.__module__, chosen)
 
     def _make(self, node: Node) -> Made:
         stage, inputs, version = self.stages[node.name], self.inputs(node), self.version(node)

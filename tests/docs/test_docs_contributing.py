@@ -34,7 +34,7 @@ def test_the_stage_runs(blocks, project_root, tmp_path):
     assert check_graph((*STAGES, stage)) == []
     settings = Settings(home=tmp_path / "home", reports=tmp_path / "reports")
     evaluation = open_gold_set(project_root / "gold_sets" / "smoke", settings)
-    runner = Runner(evaluation, STAGES, shared_versions(tmp_path))
+    runner = Runner(evaluation, STAGES, shared_versions())
     admitted = runner.one(Node("admitted_chunks")).result
     result = stage.make(None, admitted_chunks=admitted)
     assert 0 < result.median <= result.longest == max(map(len, admitted.chunks["text"]))

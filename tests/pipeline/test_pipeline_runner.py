@@ -56,8 +56,8 @@ class FakeVersions:
     def __init__(self):
         self.texts = {}
 
-    def of(self, module, name, chosen=(), plugins=()):
-        return f"{self.texts.get(module, '')} {name} {chosen} {plugins}"
+    def of(self, module, chosen=()):
+        return f"{self.texts.get(module, '')} {chosen}"
 
 
 class Project:
