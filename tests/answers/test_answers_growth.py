@@ -1,6 +1,6 @@
 """The time to read an answer or a reply is proportional to the length, also for hostile text.
 
-The tests compare growth, not speed: four times the text must take less than sixteen times as long.
+The tests compare growth, not speed: eight times the text must take less than twenty times as long.
 """
 
 import gc
@@ -19,9 +19,10 @@ from rag_eval.citations.payload import word_spans
 from rag_eval.core.config import Answers
 from rag_eval.measures import groundedness
 
+LENGTH = 60_000
 FLOOR = 0.2
-"""Seconds of processor time; growth below them is noise."""
-MOST_GROWTH = 10
+"""Seconds of processor time that no linear reader needs; growth below them is noise."""
+MOST_GROWTH = 20
 
 SETTINGS = [
     Answers(response_schema=form, verdicts=("SUPPORTED",), max_reply_chars=1_000_000)
@@ -78,26 +79,25 @@ def _taken(read, text: str) -> float:
         gc.enable()
 
 
-def _grows(read, length: int, before: str, piece: str, after: str) -> bool:
+def _grows(read, before: str, piece: str, after: str) -> bool:
     """Return whether three measurements in a row show a time that grows faster than the text."""
-    whole, quarter = (
-        before + piece * (size // len(piece)) + after for size in (length, length // 4)
+    whole, eighth = (
+        before + piece * (size // len(piece)) + after for size in (LENGTH, LENGTH // 8)
     )
     for _ in range(3):
         longer = _taken(read, whole)
-        if longer < FLOOR or longer < MOST_GROWTH * _taken(read, quarter):
+        if longer < FLOOR or longer < MOST_GROWTH * _taken(read, eighth):
             return False
     return True
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("length", [24_000, 200_000])
 @pytest.mark.parametrize("name", READERS)
-def test_reading_takes_time_in_proportion_to_the_text(name, length):
+def test_reading_takes_time_in_proportion_to_the_text(name):
     growing = [
         (before, piece, after)
         for piece in PIECES
         for before, after in (("", ""), ("[", "x"))
-        if _grows(READERS[name], length, before, piece, after)
+        if _grows(READERS[name], before, piece, after)
     ]
     assert growing == []

@@ -42,6 +42,13 @@ class AnswerSet:
     def answerable(self) -> np.ndarray:
         return np.array([bool(spans) for spans in self.gold])
 
+    def every(self, step: int) -> "AnswerSet":
+        """Return every n-th question, for a slow embedding."""
+        names = ("questions", "passages", "gold", "held_out", "carried")
+        values = {name: getattr(self, name) for name in names}
+        thinned = {name: value[::step] for name, value in values.items() if value is not None}
+        return dataclasses.replace(self, **thinned)
+
 
 def second_half(key: str) -> bool:
     """Return whether a key is in the second half of a split by hash."""
