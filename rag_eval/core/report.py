@@ -6,6 +6,7 @@ The JSON Schema is generated from these types: `python -m rag_eval.core.report` 
 """
 
 import dataclasses
+import importlib
 import json
 import math
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     GetJsonSchemaHandler,
@@ -26,10 +28,13 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
-from pydantic.json_schema import JsonSchemaValue
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from rag_eval.core.config import BinaryTarget, Level, Status
 from rag_eval.core.errors import Name
+from rag_eval.core.rows import format_location
+from rag_eval.core.types import Confidence, parse
 
 SCHEMA_VERSION: Final = 2
 SCHEMA_FILE: Final = Path(__file__).parent / "retrieval-metrics.schema.json"
@@ -44,9 +49,13 @@ NOTHING: Final = "nothing to compute it from"
 
 @dataclasses.dataclass(frozen=True)
 class Because:
-    """The default reason of a null field. An empty reason is not written."""
+    """The default reason of a null field. An empty reason is not written.
+
+    A bound of an interval names its figure in `figure`, and is not scored if the figure is null.
+    """
 
     reason: str
+    figure: str = ""
 
 
 def _has_null(value: object) -> bool:
@@ -86,14 +95,15 @@ class Record(BaseModel):
         """
         for name in self.model_fields_set:
             if name not in self.why and _has_null(getattr(self, name)):
-                self.why[name] = self.explain_null(name)
+                self.why[name] = self._explain_null(name)
         return self
 
-    def explain_null(self, name: str) -> str:
+    def _explain_null(self, name: str) -> str:
         """Return the default reason why a field is null; raise ValueError without a default."""
         for hint in type(self).model_fields[name].metadata:
             if isinstance(hint, Because):
-                return hint.reason
+                is_scored = not hint.figure or getattr(self, hint.figure) is not None
+                return hint.reason if is_scored else NOT_SCORED
         raise ValueError(f"{name} is null without a reason")
 
     @model_serializer(mode="wrap")
@@ -133,9 +143,6 @@ Count = NonNegativeInt
 Counts = dict[str, Count]
 Unit = Annotated[float, Field(ge=0, le=1)]
 Signed = Annotated[float, Field(ge=-1, le=1)]
-Level = Literal["document", "section", "span"]
-Target = Literal["miss_any", "miss_some"]
-Status = Literal["absent", "uncalibrated", "prior", "provisional", "measured", "stale"]
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{32,64}$")]
 IndexHash = Annotated[str, Field(pattern=r"^[a-z0-9-]+:[0-9a-f]{32}$")]
 RunId = Annotated[str, Field(pattern=r"^[0-9]{8}T[0-9]{9}Z-[0-9a-f]{8}$")]
@@ -166,14 +173,8 @@ class Estimate(Record):
     """A value with its 95 % interval."""
 
     value: Annotated[float | None, Because(NOT_SCORED)]
-    ci_low: float | None
-    ci_high: float | None
-
-    def explain_null(self, name: str) -> str:
-        """Say why there is no interval."""
-        if name in {"ci_low", "ci_high"}:
-            return NOT_SCORED if self.value is None else ONE_GROUP
-        return super().explain_null(name)
+    ci_low: Annotated[float | None, Because(ONE_GROUP, "value")]
+    ci_high: Annotated[float | None, Because(ONE_GROUP, "value")]
 
 
 class Figure(Estimate):
@@ -215,20 +216,15 @@ class Measure(Figure):
     level: Level
     value: Annotated[Unit | None, Because(NOT_SCORED)]
     n_failed: Count
-    judged_at_k: Unit | None
+    judged_at_k: Annotated[
+        Unit | None,
+        Because("quotes are not judged; or this measure has no first k, or nothing was scored"),
+    ]
     value_if_unjudged_relevant: Annotated[
         Unit | None,
         Because(NOT_SCORED),
         Field(description="P@k were every unjudged item relevant"),
     ] = None
-
-    def explain_null(self, name: str) -> str:
-        """Return the reason why no share of judged results is known."""
-        if name != "judged_at_k":
-            return super().explain_null(name)
-        if self.level == "span":
-            return "what was not quoted was not judged"
-        return "this measure looks at no first k places, or no question was scored"
 
 
 class AnswerFigure(Figure):
@@ -247,18 +243,12 @@ class PairedDelta(Record):
     """Paired difference on the same questions, with its 95 % interval over groups."""
 
     delta: Annotated[Signed | None, Because(NOT_PAIRED)]
-    ci_low: float | None
-    ci_high: float | None
+    ci_low: Annotated[float | None, Because(ONE_GROUP, "delta")]
+    ci_high: Annotated[float | None, Because(ONE_GROUP, "delta")]
     n_better: Count
     n_worse: Count
     n_tied: Count
     n_groups: Count
-
-    def explain_null(self, name: str) -> str:
-        """Say why there is no interval."""
-        if name in {"ci_low", "ci_high"}:
-            return NOT_SCORED if self.delta is None else ONE_GROUP
-        return super().explain_null(name)
 
 
 class StrategyDelta(PairedDelta):
@@ -816,55 +806,7 @@ class TrustPart(Record):
 # ---- Miss rates and their calibration.
 
 
-class Deterministic(Record):
-    """A confidence that follows from how the program works."""
-
-    kind: Literal["deterministic"]
-    value: Unit
-    reason: Text
-
-
-class Measured(Record):
-    """A confidence that was measured."""
-
-    kind: Literal["measured"]
-    value: Unit
-    dataset: Text
-    n: PositiveInt
-    ci_low: Unit
-    ci_high: Unit
-    measured_at: Text
-
-
-class Bounded(Record):
-    """A confidence with known bounds."""
-
-    kind: Literal["bounded"]
-    low: Unit
-    high: Unit
-    basis: Text
-    citation: Text
-
-
-class Unknown(Record):
-    """No confidence is known."""
-
-    kind: Literal["absent"]
-    reason: Literal["uncalibrated", "insufficient_data", "not_applicable"]
-
-
-class Derived(Record):
-    """A confidence that is computed from others."""
-
-    kind: Literal["derived"]
-    value: Unit
-    formula: Text
-    inputs: "dict[str, StatedConfidence]"
-
-
-StatedConfidence = Annotated[
-    Deterministic | Measured | Bounded | Unknown | Derived, Field(discriminator="kind")
-]
+StatedConfidence = Annotated[Confidence, BeforeValidator(parse)]
 
 
 class CoverageCount(Record):
@@ -949,7 +891,7 @@ class IterativeAccount(Record):
 class UncertaintyPart(Record):
     """Miss rates."""
 
-    target: Target
+    target: BinaryTarget
     k: PositiveInt
     level: Level
     gold_source: Text
@@ -1038,12 +980,9 @@ class RiskBin(Record):
 
 
 class ConformalK(Record):
-    """Number of results to read so that gold is expected among them.
+    """Number of results to read so that gold is expected among them."""
 
-    Reports of earlier versions know the method `adaptive`, with factor, exponent, mean_k and curve.
-    """
-
-    method: Literal["fixed", "recall", "adaptive", "mondrian"]
+    method: Literal["fixed", "recall", "mondrian"]
     level: Unit
     attainable: StrictBool
     k: OptionalCount
@@ -1051,10 +990,6 @@ class ConformalK(Record):
     n: Count
     n_groups: Count
     splits: Count
-    mean_k: OptionalNumber = None
-    factor: OptionalNumber = None
-    exponent: OptionalNumber = None
-    curve: list[Open] | None = None
     mean_k_held_out: OptionalNumber
     bins: list[RiskBin]
     coverage: CountedInterval
@@ -1071,7 +1006,6 @@ class ConformalMethods(Record):
     fixed: Annotated[PositiveInt | None, Because(NOTHING)]
     recall: Annotated[PositiveInt | None, Because(NOTHING)]
     mondrian: Annotated[PositiveInt | None, Because(NOTHING)]
-    adaptive: Annotated[PositiveInt | None, Because(NOTHING)] = None
     without_risk: Count = Field(description="questions without an outcome, so without a risk")
 
 
@@ -1253,7 +1187,7 @@ class MissComparison(Record):
 class CalibrationPart(Record):
     """Calibration of the miss rates."""
 
-    target: Target
+    target: BinaryTarget
     k: PositiveInt
     strategies: dict[Name, StrategyCalibration]
     comparison: Annotated[MissComparison | None, Because(NOTHING)]
@@ -1336,7 +1270,6 @@ class DriftPart(Record):
     index: dict[Name, Change]
     comparable: StrictBool
     notes: list[str]
-    quarantine: Open | None = Field(None, description="in reports of earlier versions")
 
 
 ChangeCode = Literal[
@@ -1488,32 +1421,23 @@ def first_fault(report: Mapping[str, Any]) -> tuple[str, str] | None:
         Report.model_validate_json(json.dumps(report), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
-        place: str = "$"
-        at: Any = report
-        for step in first["loc"]:  # the path also holds names of union members, which are left out
-            if isinstance(at, list) and isinstance(step, int):
-                place, at = f"{place}[{step}]", at[step]
-            elif isinstance(at, dict) and step in at:
-                place, at = f"{place}.{step}", at[step]
+        place = format_location(first["loc"])
         return place, first["msg"]
     return None
 
 
+class _Untitled(GenerateJsonSchema):
+    def field_title_should_be_set(self, schema: object) -> bool:
+        del schema
+        return False
+
+
 def make_schema() -> dict[str, Any]:
     """Generate the JSON Schema of the report."""
-
-    def drop_titles(value: Any) -> Any:
-        if isinstance(value, list):
-            return [drop_titles(part) for part in value]
-        if not isinstance(value, dict):
-            return value
-        titles = {"title"} if isinstance(value.get("title"), str) else set()
-        return {key: drop_titles(part) for key, part in value.items() if key not in titles}
-
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **Report.model_json_schema(schema_generator=_Untitled),
         "title": "retrieval-metrics.json",
-        **drop_titles(Report.model_json_schema()),
     }
 
 
@@ -1523,4 +1447,6 @@ def schema_text() -> str:
 
 
 if __name__ == "__main__":
-    SCHEMA_FILE.write_text(schema_text(), encoding="utf-8")
+    # The names in the schema hold the name of the module, which is __main__ here.
+    generated = importlib.import_module("rag_eval.core.report").schema_text()
+    SCHEMA_FILE.write_text(generated, encoding="utf-8")

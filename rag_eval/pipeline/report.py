@@ -15,7 +15,7 @@ from pydantic_core import to_jsonable_python
 
 from rag_eval import __version__
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
-from rag_eval.core.config import GoldSetConfig
+from rag_eval.core.config import GoldSetConfig, Level
 from rag_eval.core.errors import quoted
 from rag_eval.core.report import (
     Absent,
@@ -25,7 +25,6 @@ from rag_eval.core.report import (
     Estimate,
     Figure,
     GatePart,
-    Level,
     Poisoning,
     Record,
     Report,

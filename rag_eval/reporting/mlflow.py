@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rag_eval.core.report import Absent, Estimate, Level, Report, StrategyPart
+from rag_eval.core.config import Level
+from rag_eval.core.report import Absent, Estimate, Report, StrategyPart
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -89,7 +89,7 @@ def make_table(
         right = name.startswith(">")
         no_wrap = right or at in unbroken
         justify: Any = "right" if right else "left"
-        table.add_column(name.removeprefix(">"), justify=justify, no_wrap=no_wrap)
+        table.add_column(name.removeprefix(">"), justify=justify, no_wrap=no_wrap, overflow="fold")
     for row in rows:
         if row is None:
             table.add_section()

@@ -14,15 +14,15 @@ from rag_eval.core.errors import InputError, Problem, quoted
 from rag_eval.core.report import SCHEMA_VERSION, GatePart, Report, first_fault
 from rag_eval.core.rows import Fault, parse_object
 from rag_eval.reporting.metrics_report import content_hash
-from rag_eval.reporting.terminal import SHOWN, STATUS_STYLE, estimate
+from rag_eval.reporting.terminal import SHOWN, STATUS_STYLE, estimate, make_table
 from rag_eval.storage.artifacts import write_bytes, write_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 MAX_TEXT, MAX_EVIDENCE = 200, 1000
-_MAX_COUNT = 10**15  # A larger integer is no count, and may overflow a float.
-_DEPTH, _MAX_ITEMS = 2, 5  # shown levels of nested evidence, and shown items of a list
+_MAX_ITEMS = 10
+"""Shown items of a list or mapping."""
 
 Outcome = Literal["pass", "failure", "warning", "note"]
 """A required gate that did not pass is a failure. An advisory gate is a warning or a note."""
@@ -47,12 +47,7 @@ def safe_text(value: object, limit: int = MAX_TEXT) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class GateRow:
-    """One gate of a verdict.
-
-    `id`, `gate`, `severity`, `required`, `status`, `reason_code`: as in the report, printable.
-    `outcome`: effect of the gate on the run.
-    `evidence`: figures of the gate in one line, with denominators and intervals.
-    """
+    """One gate of a verdict: printable texts, and the evidence in one line."""
 
     id: str
     gate: str
@@ -66,40 +61,30 @@ class GateRow:
 
 @dataclasses.dataclass(frozen=True)
 class VerdictRows:
-    """The verdict of a report.
-
-    `gold_set`, `run_id`, `timestamp`, `content_hash`: as in the report, printable.
-    `rows`: the gates in the report's order, with required failures first.
-    `failed`: ids of the required gates that did not pass.
-    """
+    """The verdict of a report, with the gates that failed the run first."""
 
     gold_set: str
     run_id: str
     timestamp: str
     content_hash: str
     rows: tuple[GateRow, ...]
-    failed: tuple[str, ...]
 
     @property
-    def passed(self) -> bool:
-        """Whether every required gate passed."""
-        return not self.failed
+    def failed(self) -> tuple[str, ...]:
+        """Ids of the required gates that did not pass."""
+        return tuple(row.id for row in self.rows if row.outcome == "failure")
 
     @property
     def headline(self) -> str:
         """The verdict in one sentence, with the numbers of gates."""
-        required = [row for row in self.rows if row.required]
         if not self.rows:
             return "no gate was judged: the gold set configures none"
-        counts = [
-            f"{sum(row.outcome == 'pass' for row in rows)} of {len(rows)} {kind}"
-            for rows, kind in (
-                (required, "required"),
-                ([row for row in self.rows if not row.required], "advisory"),
-            )
-            if rows
-        ]
-        return f"{'passed' if self.passed else 'FAILED'}: {' and '.join(counts)} gates passed"
+        counts = []
+        for kind, required in (("required", True), ("advisory", False)):
+            outcomes = [row.outcome for row in self.rows if row.required == required]
+            if outcomes:
+                counts.append(f"{outcomes.count('pass')} of {len(outcomes)} {kind}")
+        return f"{'FAILED' if self.failed else 'passed'}: {' and '.join(counts)} gates passed"
 
 
 def verdict_rows(report: Report, gold_set: str | None = None) -> VerdictRows:
@@ -111,7 +96,6 @@ def verdict_rows(report: Report, gold_set: str | None = None) -> VerdictRows:
         report.timestamp,
         report.content_hash,
         tuple(rows),
-        tuple(row.id for row in map(_row, report.gates) if row.outcome == "failure"),
     )
 
 
@@ -130,24 +114,22 @@ def _row(gate: GatePart) -> GateRow:
     )
 
 
-def _figure(value: object, *, signed: bool = False) -> str:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or (isinstance(value, int) and abs(value) > _MAX_COUNT):
-        return safe_text(value)
-    return f"{value:+.3f}" if signed else str(value) if isinstance(value, int) else f"{value:.4g}"
-
-
-def _with_interval(evidence: Mapping[str, Any], *, signed: bool = False) -> str:
-    value, low, high = (
-        None if evidence.get(name) is None else _figure(evidence[name], signed=signed)
-        for name in ("value", "ci_low", "ci_high")
-    )
-    return f"{value}" if low is None or high is None else f"{value} [{low}, {high}]"
+def _figure(value: object, depth: int = 2) -> str:
+    """Write any part of the evidence with a bounded length."""
+    if isinstance(value, (Mapping, list)):
+        if not depth:
+            return f"({len(value)} entries)"
+        items = value.items() if isinstance(value, Mapping) else (("", part) for part in value)
+        parts = [f"{safe_text(key)} {_figure(part, depth - 1)}".strip() for key, part in items]
+        more = [f"{len(parts) - _MAX_ITEMS} more"] if len(parts) > _MAX_ITEMS else []
+        return f"({', '.join(parts[:_MAX_ITEMS] + more)})"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return safe_text(value)
 
 
 _SHOWN_FIRST = frozenset(
-    "measure value ci_low ci_high accepted reason baseline now relative_drop n_better n_worse "
-    "n_tied n_scored n_groups strategies".split()
+    "measure value ci_low ci_high accepted reason baseline now n_scored n_groups".split()
 )
 
 
@@ -163,58 +145,25 @@ def evidence_text(evidence: Mapping[str, Any]) -> str:
     >>> evidence_text({**floor, "accepted": ">= 0.6", "n_scored": 90, "n_groups": 80})
     'mrr 0.5 [0.4, 0.6], accepted >= 0.6; 90 scored in 80 groups'
     """
-    first = safe_text(evidence.get("measure", ""))
-    if {"baseline", "now", "value"} <= evidence.keys():
-        drop = evidence.get("relative_drop")
-        words = f", relative drop {100 * drop:.1f} %" if isinstance(drop, float) else ""
-        counts = ", ".join(
-            f"{_figure(evidence[key])} {key[2:]}"
-            for key in ("n_better", "n_worse", "n_tied")
-            if key in evidence
-        )
-        first += (
-            f" {_figure(evidence['now'])} against {_figure(evidence['baseline'])}: "
-            f"difference {_with_interval(evidence, signed=True)}{words} ({counts})"
-        )
-    elif evidence.get("value") is not None:
-        first += f" {_with_interval(evidence)}"
-    if "accepted" in evidence:
-        first += f", accepted {safe_text(evidence['accepted'])}"
-    parts = [first, safe_text(evidence.get("reason", ""))]
-    if "n_scored" in evidence:
-        groups = f" in {_figure(evidence['n_groups'])} groups" if "n_groups" in evidence else ""
-        parts.append(f"{_figure(evidence['n_scored'])} scored{groups}")
-    strategies = evidence.get("strategies")
-    if isinstance(strategies, Mapping):
-        parts.append(
-            ", ".join(
-                f"{safe_text(name)} {_figure(counts.get('n_blocked'))} of "
-                f"{_figure(counts.get('n_retrieved'))}"
-                for name, counts in strategies.items()
-                if isinstance(counts, Mapping)
-            )
-        )
+    shown = {name: _figure(part) for name, part in evidence.items() if part is not None}
+    first = shown.get("measure", "")
+    if {"baseline", "now", "value"} <= shown.keys():
+        first += f" {shown['now']} against {shown['baseline']}: difference"
+    first += f" {shown.get('value', '')}"
+    if {"ci_low", "ci_high"} <= shown.keys():
+        first += f" [{shown['ci_low']}, {shown['ci_high']}]"
+    if "accepted" in shown:
+        first = f"{first.rstrip()}, accepted {shown['accepted']}"
+    parts = [first.strip(), shown.get("reason", "")]
+    if "n_scored" in shown:
+        groups = f" in {shown['n_groups']} groups" if "n_groups" in shown else ""
+        parts.append(f"{shown['n_scored']} scored{groups}")
     parts += [
-        f"{safe_text(key)} {_rest(value)}"
-        for key, value in sorted(evidence.items())
-        if key not in _SHOWN_FIRST and value is not None and not key.endswith("_reason")
+        f"{safe_text(name)} {part}"
+        for name, part in sorted(shown.items())
+        if name not in _SHOWN_FIRST and not name.endswith("_reason")
     ]
-    return safe_text("; ".join(part for part in parts if part.strip()), MAX_EVIDENCE)
-
-
-def _rest(value: object, depth: int = _DEPTH) -> str:
-    """Write any other part of the evidence with a bounded length."""
-    if not isinstance(value, (Mapping, list)):
-        return _figure(value)
-    if not depth:
-        return f"({len(value)} entries)"
-    if isinstance(value, Mapping):
-        shown = list(value.items())[:10]
-        parts = [f"{safe_text(key)} {_rest(part, depth - 1)}" for key, part in shown]
-    else:
-        parts = [_rest(part, depth - 1) for part in value[:_MAX_ITEMS]]
-        parts += [f"{len(value) - _MAX_ITEMS} more"] if len(value) > _MAX_ITEMS else []
-    return f"({', '.join(parts)})"
+    return safe_text("; ".join(filter(None, parts)), MAX_EVIDENCE)
 
 
 # ---- The accepted baseline on a terminal, with its figures and its history
@@ -225,11 +174,7 @@ MAX_SHOWN = 50
 def baseline_lines(
     gold_set: str, report: Report | None, records: Sequence[Mapping[str, Any]]
 ) -> list[str]:
-    """Describe the accepted baseline and its history as lines of text.
-
-    `report`: the report of the baseline; None if there is no baseline.
-    `records`: the history, oldest first; the newest is the baseline.
-    """
+    """Describe the accepted baseline and its history, oldest first; None for no baseline."""
     name = safe_text(gold_set)
     if report is None or not records:
         advice = "accept one with rag-eval baseline accept"
@@ -248,9 +193,8 @@ def baseline_lines(
         for measure in report.primary.measures
         if measure.level == level and measure.label in SHOWN
     ]
-    times = f"{len(records)} time{'s' if len(records) != 1 else ''}"
-    lines.append(f"accepted {times}, the newest first:")
-    for record in list(reversed(records))[:MAX_SHOWN]:
+    lines.append(f"accepted {len(records)} times, the newest first:")
+    for record in records[::-1][:MAX_SHOWN]:
         failed = safe_text(", ".join(map(str, record.get("failed_gates", []))))
         lines.append(
             f"  {safe_text(record['accepted_at'])} {safe_text(record['run_id'])} by "
@@ -272,50 +216,33 @@ def junit_xml(verdict: VerdictRows) -> bytes:
     counts = {"tests": str(len(outcomes)), "failures": str(failures), "errors": "0"}
     counts |= {"skipped": str(len(outcomes) - failures - passed), "time": "0"}
     root = ET.Element("testsuites", {"name": "rag-eval gates", **counts})
-    suite = ET.SubElement(
-        root,
-        "testsuite",
-        {
-            "name": f"gates of {verdict.gold_set}",
-            "timestamp": verdict.timestamp.removesuffix("Z"),
-            **counts,
-        },
-    )
+    name, moment = f"gates of {verdict.gold_set}", verdict.timestamp.removesuffix("Z")
+    suite = ET.SubElement(root, "testsuite", {"name": name, "timestamp": moment, **counts})
     properties = ET.SubElement(suite, "properties")
     for name in ("run_id", "content_hash"):
         ET.SubElement(properties, "property", {"name": name, "value": getattr(verdict, name)})
     for row in verdict.rows:
-        _case(suite, row, verdict.gold_set)
+        about = {"classname": f"gates.{verdict.gold_set}", "name": row.id, "time": "0"}
+        case, told = ET.SubElement(suite, "testcase", about), f"{row.status}: {row.reason_code}"
+        if row.outcome == "failure":
+            message = {"message": f"{row.severity} {told}", "type": row.reason_code}
+            ET.SubElement(case, "failure", message).text = row.evidence
+        elif row.outcome != "pass":
+            message = {"message": f"advisory, {row.severity} {told}: {row.evidence}"}
+            ET.SubElement(case, "skipped", message)
+        required = "required" if row.required else "advisory"
+        lines = f"severity {row.severity}, {required}, {told}\n{row.evidence}\n"
+        ET.SubElement(case, "system-out").text = lines
     ET.indent(root)
     data: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
     return data + b"\n"
 
 
-def _case(suite: ET.Element, row: GateRow, gold_set: str) -> None:
-    case = ET.SubElement(
-        suite, "testcase", {"classname": f"gates.{gold_set}", "name": row.id, "time": "0"}
-    )
-    summary = f"{row.status}: {row.reason_code}"
-    if row.outcome == "failure":
-        failure = ET.SubElement(
-            case, "failure", {"message": f"{row.severity} {summary}", "type": row.reason_code}
-        )
-        failure.text = row.evidence
-    elif row.outcome != "pass":
-        ET.SubElement(
-            case, "skipped", {"message": f"advisory, {row.severity} {summary}: {row.evidence}"}
-        )
-    out = ET.SubElement(case, "system-out")
-    out.text = (
-        f"severity {row.severity}, {'required' if row.required else 'advisory'}, {summary}\n"
-        f"{row.evidence}\n"
-    )
-
-
 # ---- The verdict as GitHub-flavoured Markdown, for a job summary or a comment.
 
 MARKDOWN_FILE = "gate-verdict.md"
-SIGNS = {
+_HEADINGS = ("gate", "severity", "required", "status", "reason", "evidence")
+_SIGNS = {
     "pass": "✅ pass",
     "failure": "❌ fails the run",
     "warning": "⚠️ advisory",
@@ -343,36 +270,25 @@ def code(text: str) -> str:
 def markdown(verdict: VerdictRows) -> str:
     """Write the verdict as a heading, a sentence and a table."""
     lines = [
-        f"## {'✅' if verdict.passed else '❌'} Gates of {code(verdict.gold_set)}",
+        f"## {'❌' if verdict.failed else '✅'} Gates of {code(verdict.gold_set)}",
         "",
         (
             f"{verdict.headline}. Run {code(verdict.run_id)} of {code(verdict.timestamp)}, content "
             f"hash {code(verdict.content_hash[:16])}."
         ),
+        "",
     ]
     if verdict.rows:
-        lines += [
-            "",
-            "| gate | severity | required | status | reason | evidence |",
-            "|---|---|---|---|---|---|",
-            *map(_line, verdict.rows[:MAX_LINES]),
-        ]
+        lines += [f"| {' | '.join(_HEADINGS)} |", "|---" * len(_HEADINGS) + "|"]
+    for row in verdict.rows[:MAX_LINES]:
+        status = _SIGNS[row.outcome] + ("" if row.outcome == "pass" else f": {code(row.status)}")
+        required = "yes" if row.required else "no"
+        cells = [code(row.id), code(row.severity), required, status, code(row.reason_code)]
+        lines.append(f"| {' | '.join([*cells, code(row.evidence)])} |")
     if len(verdict.rows) > MAX_LINES:
         lines += ["", f"{len(verdict.rows) - MAX_LINES} more gates are not shown."]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines).rstrip() + "\n"
 
-
-def _line(row: GateRow) -> str:
-    status = SIGNS[row.outcome] + ("" if row.outcome == "pass" else f": {code(row.status)}")
-    required = "yes" if row.required else "no"
-    cells = (
-        *(code(row.id), code(row.severity), required, status),
-        *(code(row.reason_code), code(row.evidence)),
-    )
-    return f"| {' | '.join(cells)} |"
-
-
-# ---- Every file of a verdict, written beside its report.
 
 VERDICT_FILES = (JUNIT_FILE, MARKDOWN_FILE)
 
@@ -387,7 +303,6 @@ def write_verdict(verdict: VerdictRows, folder: Path) -> tuple[Path, ...]:
 
 # ---- Reading reports: a report must be whole and unchanged
 
-MAX_GATES = 1000
 MAX_BYTES = 200_000_000
 
 
@@ -441,7 +356,7 @@ def whole_report(report: Mapping[str, Any], path: Path) -> None:
     Raises
     ------
     InputError
-        The report breaks its schema, was changed after it was written, or has too many gates.
+        The report breaks its schema, or was changed after it was written.
     """
     version = report.get("schema_version")
     if version != SCHEMA_VERSION:
@@ -454,17 +369,6 @@ def whole_report(report: Mapping[str, Any], path: Path) -> None:
         raise _unreadable(path, *fault)
     if report["content_hash"] != content_hash(report):
         raise _unreadable(path, "content_hash", report["content_hash"])
-    if len(report["gates"]) > MAX_GATES:
-        raise InputError(
-            Problem(
-                "too_many_gates",
-                "no gold set asks for so many gates",
-                file=str(path),
-                field="gates",
-                found=str(len(report["gates"])),
-                accepted=f"at most {MAX_GATES}",
-            )
-        )
 
 
 def read_report(path: Path) -> dict[str, Any]:
@@ -484,25 +388,24 @@ def read_report(path: Path) -> dict[str, Any]:
 
 
 def show_verdict(console: "Console", verdict: VerdictRows) -> None:
-    """Print a table of the gates, and the verdict in one sentence.
-
-    Texts of the report are never read as markup.
-    """
-    from rich import box
-    from rich.table import Table
+    """Print a table of the gates, and the verdict in one sentence."""
     from rich.text import Text
 
+    rows = [
+        [
+            row.id,
+            row.severity,
+            "yes" if row.required else "no",
+            Text(
+                row.status.replace("_", " "),
+                "yellow" if row.outcome in {"warning", "note"} else STATUS_STYLE[row.status],
+            ),
+            row.reason_code,
+            row.evidence,
+        ]
+        for row in verdict.rows
+    ]
     console.print(f"{verdict.gold_set}: run {verdict.run_id} of {verdict.timestamp}", markup=False)
-    if verdict.rows:
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        for name in ("gate", "severity", "required", "status", "reason", "evidence"):
-            table.add_column(name, overflow="fold", ratio=1 if name == "evidence" else None)
-        for row in verdict.rows:
-            decides = row.required or row.status == "pass"
-            style = STATUS_STYLE.get(row.status, "") if decides else "yellow"
-            status = Text(row.status.replace("_", " "), style=style)
-            required = "yes" if row.required else "no"
-            texts = (Text(row.reason_code), Text(row.evidence))
-            table.add_row(Text(row.id), row.severity, required, status, *texts)
-        console.print(table)
+    if rows:
+        console.print(make_table("", _HEADINGS, rows))
     console.print(verdict.headline, markup=False)

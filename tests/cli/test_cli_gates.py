@@ -117,12 +117,6 @@ def test_what_cannot_be_judged_is_exit_1_and_writes_nothing(failed):
     assert (refused.exit_code, "content_hash" in refused.stderr) == (1, True)
     (folder / "retrieval-metrics.json").write_text(dumps(report)[:-200], encoding="utf-8")
     assert gate(failed).exit_code == 1
-    many = {**report, "gates": report["gates"] * 400}
-    (folder / "retrieval-metrics.json").write_text(
-        dumps({**many, "content_hash": content_hash(many)}), encoding="utf-8"
-    )
-    refused = gate(failed)
-    assert (refused.exit_code, "too_many_gates" in refused.stderr) == (1, True)
     assert not FILES & {path.name for path in folder.iterdir()}
 
 
