@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rag_eval.core.errors import InputError, Problem
 from rag_eval.core.settings import Settings
+from rag_eval.storage.secrets import without_secrets
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, ColumnElement, Connection, Engine, Table
@@ -33,7 +34,6 @@ Kind = Literal["text", "integer", "float", "boolean", "json"]
 Row = Sequence[Any]
 """Values in the order of the table's columns."""
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _NOT_TEXT = re.compile("[\x00\ud800-\udfff]")
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _JSON_NUL = re.compile(r"\\(?:u0000|.)")
@@ -62,25 +62,6 @@ class TableSpec:
     """Columns of each index. PostgreSQL refuses indexed text of more than about 2,700 bytes."""
     unique: tuple[tuple[str, ...], ...] = ()
     """Columns of each unique index. They must be required, because null equals no value in SQL."""
-
-    def __post_init__(self) -> None:
-        """Refuse names that need escaping, duplicate columns, and indexes over unfit columns."""
-        names = self.column_names
-        wrong = [name for name in (self.name, *names) if not _NAME.fullmatch(name)]
-        absent = {name for index in (*self.indexes, *self.unique) for name in index} - set(names)
-        if wrong or absent or len(set(names)) != len(names):
-            raise ValueError(
-                f"table {self.name!r}: unfit names {wrong}, "
-                f"absent columns in indexes {sorted(absent)}, columns {names}"
-            )
-        nullable = {column.name for column in self.columns if not column.required} & {
-            name for index in self.unique for name in index
-        }
-        if nullable:
-            raise ValueError(
-                f"table {self.name!r}: columns of unique indexes that are not required "
-                f"{sorted(nullable)}"
-            )
 
     @property
     def column_names(self) -> tuple[str, ...]:
@@ -129,15 +110,14 @@ def _convert_values(kind: Kind, values: Sequence[Any]) -> Sequence[Any]:
     return values
 
 
-def batches(table: TableSpec, rows: Iterable[Row]) -> Iterator[list[tuple[Any, ...]]]:
+def _batches(table: TableSpec, rows: Iterable[Row]) -> Iterator[list[dict[str, Any]]]:
     """Yield rows in the form that every database keeps, up to `BATCH` at once."""
     left = iter(rows)
     while batch := list(itertools.islice(left, BATCH)):
         # zip raises ValueError if a row is too short or too long
         columns = zip(table.columns, zip(*batch, strict=True), strict=True)
-        yield list(
-            zip(*(_convert_values(column.kind, values) for column, values in columns), strict=True)
-        )
+        values = [_convert_values(column.kind, given) for column, given in columns]
+        yield [dict(zip(table.column_names, row, strict=True)) for row in zip(*values, strict=True)]
 
 
 # ---- The store and its connections
@@ -267,21 +247,10 @@ class Transaction:
 
     def insert(self, table: TableSpec, rows: Iterable[Row]) -> int:
         """Append rows in batches and return their number."""
-        count = 0
-        names, declared = self._connection.dialect.identifier_preparer, self._store.table(table)
-        for batch in batches(table, rows):
+        statement, count = self._store.table(table).insert(), 0
+        for batch in _batches(table, rows):
+            self._connection.execute(statement, batch)
             count += len(batch)
-            # COPY takes less than half the time of INSERT
-            if self._connection.dialect.name == "postgresql":
-                columns = ", ".join([names.format_column(column) for column in declared.columns])
-                copied = f"COPY {names.format_table(declared)} ({columns}) FROM STDIN"
-                cursor: Any = self._connection.connection.cursor()
-                with cursor, cursor.copy(copied) as copy:
-                    for row in batch:
-                        copy.write_row(row)
-            else:
-                statement = str(declared.insert().compile(self._connection))
-                self._connection.exec_driver_sql(statement, batch)
         return count
 
     def insert_new(self, table: TableSpec, rows: Iterable[Row], key: str) -> set[Any]:
@@ -298,12 +267,8 @@ class Transaction:
         declared = self._store.table(table)
         statement = insert(declared).on_conflict_do_nothing().returning(declared.c[key])
         added: set[Any] = set()
-        for batch in batches(table, rows):
-            added.update(
-                self._connection.execute(
-                    statement, [dict(zip(table.column_names, row, strict=True)) for row in batch]
-                ).scalars()
-            )
+        for batch in _batches(table, rows):
+            added.update(self._connection.execute(statement, batch).scalars())
         return added
 
     def delete(self, table: TableSpec, where: Mapping[str, Any]) -> int:
@@ -320,34 +285,26 @@ class Transaction:
         `where` is the accepted value of each column, or a list, tuple or set of accepted values.
         Values are always sent as parameters. The database's collation orders text.
         """
-        declared = self._store.table(table)
-        query = (
-            declared.select()
-            .where(*self._chosen(table, where or {}))
-            .order_by(*(declared.c[name] for name in order))
-        )
-        rows = [dict(row) for row in self._connection.execute(query).mappings()]
-        for name in [column.name for column in table.columns if column.kind == "json"]:
-            for row in rows:
-                row[name] = None if row[name] is None else json.loads(row[name])
-        return rows
+        found = self.columns(table, where, order=order)
+        return [dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)]
 
     def columns(
         self,
         table: TableSpec,
         where: Mapping[str, Any] | None = None,
         names: Sequence[str] | None = None,
+        order: Sequence[str] = (),
     ) -> dict[str, list[Any]]:
-        """Return the values of each column of `names` (all by default), JSON decoded, in no order.
+        """Return the values of each column of `names` (all by default), JSON decoded.
 
-        `where` is as in `select`. For many rows this is faster than `select`.
+        `where` and `order` are as in `select`. For many rows this is faster than `select`.
         """
         from sqlalchemy import select
 
         declared, wanted = self._store.table(table), names or table.column_names
-        rows = self._connection.execute(
-            select(*(declared.c[name] for name in wanted)).where(*self._chosen(table, where or {}))
-        ).all()
+        query = select(*(declared.c[name] for name in wanted))
+        query = query.where(*self._chosen(table, where or {}))
+        rows = self._connection.execute(query.order_by(*(declared.c[name] for name in order))).all()
         values = zip(*rows, strict=True) if rows else ([] for _ in wanted)
         found = {name: list(column) for name, column in zip(wanted, values, strict=True)}
         for column in table.columns:
@@ -392,14 +349,7 @@ class SqlStore:
             if isinstance(place, Path)
             else _parse_address(place)
         )
-        self._secrets = {
-            value
-            for value in (
-                url.password,
-                *(str(value) for name, value in url.query.items() if "pass" in name.lower()),
-            )
-            if value
-        }
+        self._address = url.render_as_string(hide_password=False)
         self.address: str = url.set(query={}).render_as_string(hide_password=True)
         """The address without the password and without options."""
         self._tables: dict[TableSpec, Table] = {}
@@ -429,20 +379,14 @@ class SqlStore:
             yield
         except DBAPIError as error:
             raise InputError(self._failed(error.orig or error)) from None
-        # COPY bypasses sqlalchemy, so sqlalchemy does not wrap its errors
-        except self._engine.dialect.loaded_dbapi.Error as error:
-            raise InputError(self._failed(error)) from None
 
     def _failed(self, error: BaseException) -> Problem:
-        reason = " ".join(str(error).split())
-        for secret in self._secrets:
-            reason = reason.replace(secret, "***")
         return Problem(
             "database_failed",
             "the SQL store cannot be used; check its address, that it runs, and your rights",
             file=self.address,
             field="database_url",
-            found=reason,
+            found=without_secrets(" ".join(str(error).split()), self._address),
         )
 
     @contextlib.contextmanager

@@ -14,14 +14,12 @@ from typer.testing import CliRunner
 
 from rag_eval import __version__
 from rag_eval.cli.app import app
-from rag_eval.reporting.metrics_report import content_hash, dumps
 from rag_eval.storage.artifacts import home_lock
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning"
 )  # raised inside MLflow's own SQLAlchemy models
 
-COMMANDS = sorted(typer.main.get_command(app).commands)
 ESCAPES = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\r\x9b31m\u202e"
 
@@ -39,12 +37,6 @@ def test_every_command_and_every_option_has_help():
         for option in command.params:
             assert getattr(option, "help", None) or option.name == "help", (name, option.name)
         assert CliRunner().invoke(app, [*name.split(), "--help"]).exit_code == 0
-
-
-def test_every_command_stands_in_the_readme(project_root):
-    readme = (project_root / "README.md").read_text(encoding="utf-8")
-    missing = [command for command in COMMANDS if f"rag-eval {command}" not in readme]
-    assert not missing
 
 
 def test_version_and_no_command():
@@ -88,50 +80,16 @@ def test_only_the_whole_primary_gold_set_is_published(project, monkeypatch):
 
 
 def test_a_mistyped_command_is_an_error_and_no_failed_gate(project):
-    for arguments in (["run", "--no-such-option"], ["show", "a", "b"], ["compare"]):
-        assert project.process(*arguments).returncode == 1
+    assert project.process("run", "--no-such-option").returncode == 1
 
 
 @pytest.mark.slow
-def test_output_without_a_terminal_has_no_escape_codes(project):
-    done = project.process("run", "tiny")
-    assert done.returncode == 0, done.stderr
-    assert not ESCAPES.search(done.stdout + done.stderr)
-    shown = project.process("show")
-    assert shown.returncode == 0
-    assert not ESCAPES.search(shown.stdout)
-
-
-@pytest.mark.slow
-def test_output_on_a_narrow_or_an_ascii_screen(project):
-    project.invoke("run", "tiny")
+def test_output_on_a_narrow_or_an_ascii_screen(project, shared_runs):
+    shared_runs.run(project)
     for env in ({"COLUMNS": "20"}, {"PYTHONIOENCODING": "ascii"}):
         done = project.process("show", env=env)
         assert (done.returncode, done.stderr) == (0, "")
         assert "recall" in done.stdout or "R@10" in done.stdout
-
-
-@pytest.mark.slow
-def test_strategies_can_be_chosen(project):
-    assert project.invoke("run", "tiny", "--strategy", "vector").exit_code == 0
-    assert [entry["name"] for entry in project.report()["strategies"]] == ["vector"]
-    assert (
-        project.invoke("run", "tiny", "--strategy", "vector", "--strategy", "bm25").exit_code == 0
-    )
-    assert [entry["name"] for entry in project.report()["strategies"]] == ["bm25", "vector"]
-    refused = project.invoke("run", "tiny", "--strategy", "bm52")
-    assert refused.exit_code == 1
-    assert "bm25, vector" in refused.stderr
-
-
-def test_any_beir_folder_runs_without_configuration(project):
-    folder = project.make_beir()
-    result = project.invoke("run", "--beir", str(folder), "--split", "test", "--strategy", "bm25")
-    assert result.exit_code == 0, result.stderr
-    report = project.report("collection-test")
-    gold = report["gold"]
-    assert (gold["name"], gold["version"], gold["n_queries"]) == ("collection", "test", 3)
-    assert report["evaluation"]["k"] == [1, 5, 10, 20, 100]
 
 
 def test_nothing_to_run_is_an_error_that_says_what_to_do(project):
@@ -219,55 +177,12 @@ def test_show_gives_the_run_again_and_its_json_is_the_file(project, shared_runs)
         assert result.stdout == path.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[" * 100_000, "\ud800"])
-def test_what_is_no_report_is_refused(project, text):
-    path = project.root / "retrieval-metrics.json"
-    path.write_bytes(text.encode("utf-8", "surrogatepass"))
-    for command in (("show", str(path)), ("compare", str(path), str(project.root))):
-        result = project.invoke(*command)
-        assert result.exit_code == 1
-        assert "run_unreadable" in result.stderr
-        assert str(path) in result.stderr
-
-
-def test_a_report_that_was_changed_by_hand_is_refused(project, shared_runs):
-    shared_runs.run(project)
-    path = project.reports / "tiny" / "retrieval-metrics.json"
-    path.write_text(path.read_text().replace('"recallAt10": 1', '"recallAt10": 0'))
-    result = project.invoke("show", str(path))
-    assert result.exit_code == 1
-    assert "content_hash" in result.stderr
-
-
 @pytest.mark.parametrize("name", ["latest", "none", "a\x1b[31m\nb"])
 def test_a_run_that_is_not_there(project, name):
     result = project.invoke("show", name)
     assert result.exit_code == 1
     assert "run_not_found" in result.stderr
     assert not ESCAPES.search(result.stderr)
-
-
-def gated(floor: str, gates: str) -> str:
-    return CONFIG.replace(
-        "gates: {required: [], advisory: [acceptance], min_queries: 50}",
-        f"acceptance: {{{floor}}}\ngates: {gates}",
-    )
-
-
-@pytest.mark.slow
-def test_a_required_gate_that_fails_ends_with_status_2_after_the_report(project):
-    (project.gold / "gold_set.yaml").write_text(
-        gated('recall_at_10: ">= 2.0"', "{required: [acceptance], advisory: [], min_queries: 1}")
-    )
-    result = project.invoke("run", "tiny")
-    assert result.exit_code == 2
-    assert "acceptance.recall_at_10" in result.stderr
-    gate = project.report()["gates"][0]
-    assert (gate["status"], gate["required"], gate["reason_code"]) == (
-        "fail",
-        True,
-        "value_not_met",
-    )
 
 
 @pytest.mark.slow
@@ -308,14 +223,6 @@ def test_settings_that_cannot_be_used(project, monkeypatch, settings, says):
     assert says in result.stderr
 
 
-def test_a_setting_in_the_environment_that_cannot_be_used(project, monkeypatch):
-    monkeypatch.setenv("RAG_EVAL_LATENCY_QUERIES", "many")
-    result = project.invoke("run", "tiny")
-    assert result.exit_code == 1
-    assert "[latency_queries]" in result.stderr
-    assert "many" in result.stderr
-
-
 def test_hostile_texts_do_not_reach_the_terminal_raw(project):
     first = {**QUERIES[0], "text": f"How long {HOSTILE} do results stay?", "tags": [HOSTILE]}
     (project.gold / "queries.jsonl").write_text(jsonl([first, *QUERIES[1:]]))
@@ -339,32 +246,6 @@ def test_hostile_texts_do_not_reach_the_terminal_raw(project):
     for result in (linted, ran, shown, as_json):
         assert not ESCAPES.search(result.output)
     assert "[red]" in shown.stdout  # the text is shown unchanged, not as markup
-
-
-def test_a_hostile_report_of_somebody_else_is_shown_escaped(project, shared_runs):
-    shared_runs.run(project)
-    report = project.report()
-    report["gold"]["name"] = report["index"]["rev"] = report["stability"]["embedding"] = (
-        report["gates"][:1] and HOSTILE
-    )
-    for entry in report["strategies"]:
-        entry["name"] = entry["name"] + HOSTILE
-    report["strategy"] += HOSTILE
-    report["stability"]["strategies"] = {
-        name + HOSTILE: entry for name, entry in report["stability"]["strategies"].items()
-    }
-    for row in report["comparisons"]:
-        row["measure"] = f"R@10{HOSTILE}"
-    report["run_id"] = HOSTILE
-    report["content_hash"] = content_hash(report)
-    path = project.root / "retrieval-metrics.json"
-    path.write_text(dumps(report))
-    (project.root / "per-query.parquet").write_bytes(
-        (project.reports / "tiny" / "per-query.parquet").read_bytes()
-    )
-    place = str(path)
-    for command in (("show", place), ("show", place, "--json"), ("compare", place, place)):
-        assert not ESCAPES.search(project.invoke(*command).output)
 
 
 def test_the_reports_say_nothing_of_the_machine(project, monkeypatch):

@@ -5,7 +5,6 @@ import json
 import re
 
 import pandas as pd
-import postgres_server
 import pytest
 from cli_project import jsonl
 from typer.testing import CliRunner
@@ -219,14 +218,6 @@ def test_nothing_of_a_file_reaches_the_terminal_as_it_stands(tmp_path):
         assert not ESCAPES.search(result.stdout)
         assert "x" * 201 not in result.stdout
         assert "y" * 201 not in result.stdout
-
-
-def test_a_postgresql_address_is_where_outcomes_go(monkeypatch, tmp_path):
-    with postgres_server.running() as server:
-        monkeypatch.setenv("RAG_EVAL_DATABASE_URL", postgres_server.new_database(server))
-        fine("outcome", "add", "--query", "x", *NAMED, "--missed")
-        assert len(listed(home="another home")) == 1
-        assert not (tmp_path / "home" / "rag_eval.db").exists()
 
 
 def test_a_database_that_cannot_be_used_is_told_without_its_password(monkeypatch):

