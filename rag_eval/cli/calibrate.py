@@ -64,9 +64,6 @@ def compare(
     *,
     gold_set: OneGoldSet = None,
     csv: Annotated[Path | None, typer.Option(help="Also write the table to this file.")] = None,
-    latex: Annotated[
-        Path | None, typer.Option(help="Also write the table to this file, for a paper.")
-    ] = None,
     home: Home = None,
     gold_sets: GoldSets = None,
 ) -> None:
@@ -81,9 +78,7 @@ def compare(
             differences_table,
             strategies_table,
             write_comparison_csv,
-            write_latex,
         )
-        from rag_eval.storage.artifacts import write_text
 
         found = compare_strategies(evaluation, strategies)
         console = console_for()
@@ -92,6 +87,3 @@ def compare(
         if csv is not None:
             write_comparison_csv(csv, found)
             typer.echo(f"written to {csv}")
-        if latex is not None:
-            write_text(latex, write_latex(found))
-            typer.echo(f"written to {latex}")

@@ -33,6 +33,7 @@ from pydantic_core import CoreSchema
 
 from rag_eval.core.config import BinaryTarget, Level, Status
 from rag_eval.core.errors import Name
+from rag_eval.core.loader import Chunker
 from rag_eval.core.rows import format_location
 from rag_eval.core.types import Confidence, parse
 
@@ -328,14 +329,6 @@ class GoldPart(GoldFacts):
     """The gold set."""
 
     seeds: list[Count]
-
-
-class Chunker(Record):
-    """Settings of the chunker."""
-
-    kind: Literal["numpydoc", "markdown", "text", "sentence", "whole"]
-    max_tokens: Count
-    overlap: Count
 
 
 class IndexPart(Record):
@@ -990,6 +983,7 @@ class ConformalK(Record):
     n: Count
     n_groups: Count
     splits: Count
+    mean_k: OptionalNumber = None
     mean_k_held_out: OptionalNumber
     bins: list[RiskBin]
     coverage: CountedInterval

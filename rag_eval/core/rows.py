@@ -176,13 +176,11 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return row
 
 
-def parse_object(
-    data: bytes | str | None, *, strict: bool = True, only_floats: bool = False
-) -> dict[str, Any] | Fault:
+def parse_object(data: bytes | str | None, *, strict: bool = True) -> dict[str, Any] | Fault:
     """Parse one line to a JSON object.
 
-    With `strict`, NaN, infinity and keys that stand twice are refused. With `only_floats`, whole
-    numbers that no float holds are refused too.
+    With `strict`, NaN, infinity, whole numbers that no float holds, and keys that stand twice are
+    refused.
     """
     text = data if isinstance(data, str) else decode_text(data)
     if isinstance(text, Fault):
@@ -193,7 +191,7 @@ def parse_object(
                 text,
                 parse_constant=_refuse_constant,
                 parse_float=_read_finite,
-                parse_int=_read_whole if only_floats else int,
+                parse_int=_read_whole,
                 object_pairs_hook=_refuse_duplicates,
             )
             if strict

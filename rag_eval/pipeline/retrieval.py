@@ -25,7 +25,8 @@ from rag_eval.core.arrays import BoolArray, FloatArray, Int32Array, IntArray
 from rag_eval.core.config import DISCOUNTING, GoldSetConfig, Level, Status
 from rag_eval.core.errors import Embedding, InputError, Problem, quoted
 from rag_eval.core.frames import RUN
-from rag_eval.core.report import Chunker, ExternalSource, Latency, Open
+from rag_eval.core.loader import Chunker
+from rag_eval.core.report import ExternalSource, Latency, Open
 from rag_eval.core.settings import Settings
 from rag_eval.core.strategy import Identity, IdentityInputs, Strategy
 from rag_eval.core.types import RetrievalOptions
@@ -840,7 +841,7 @@ def build_index(work: Work, admitted_chunks: AdmittedChunks) -> CorpusIndex:
         stored[source.model] = _keep_vectors(work, opened, strategy, source)
     about = IndexFacts(
         analyzer=ANALYZER,
-        chunker=Chunker.model_validate(work.config.corpus.chunker.model_dump()),
+        chunker=work.config.corpus.chunker,
         n_chunks=len(opened.table),
         strategies={
             name: Identity(strategy.index_hash, strategy.embed_model)

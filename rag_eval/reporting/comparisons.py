@@ -1,4 +1,4 @@
-"""Write comparisons of the misses of strategies: for a terminal, as CSV, and as LaTeX."""
+"""Write comparisons of the misses of strategies for a terminal and as CSV."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rag_eval.core.errors import quoted
-from rag_eval.reporting.exports import latex_table, write_csv
+from rag_eval.reporting.exports import write_csv
 from rag_eval.reporting.terminal import interval, make_table
 from rag_eval.uncertainty.comparing import (
     Comparison,
@@ -46,7 +46,6 @@ NOTE: Final = (
     " p: sign flips by group, adjusted by Holm over all pairs, each measure by itself."
     " Detectable: smallest true difference found with 80 % power at two-sided 5 %."
 )
-_MAX_REASON: Final = 600
 _SMALLEST_P: Final = 0.001
 
 
@@ -157,25 +156,3 @@ def write_comparison_csv(path: Path, comparison: Comparison) -> None:
         for row in comparison.differences
     ]
     write_csv(path, COLUMNS, rows)
-
-
-def write_latex(comparison: Comparison) -> str:
-    """Write two LaTeX tables (package booktabs) from a comparison."""
-    figures = [[*row[:3], ", ".join(filter(None, row[3:]))] for row in _figure_rows(comparison)]
-    differences = list(_difference_rows(comparison))
-    headings = ("a", "b", "Figure", "Difference a - b [95 % interval]", "p (Holm)")
-    reasons = [quoted(reason, _MAX_REASON) for reason in _absences(comparison)]
-    parts = [
-        latex_table(
-            ("Strategy", "Figure", "Value [95 % interval]", "Queries"),
-            figures,
-            figures=(False,) * 2 + (True,) * 2,
-        ),
-        latex_table(
-            (*headings, "a better/worse/tied", "Detectable"),
-            differences,
-            figures=(False,) * 3 + (True,) * 4,
-        ),
-        *(f"% {note}" for note in [NOTE, *(f"No powered estimate: {why}" for why in reasons)]),
-    ]
-    return "\n".join([*parts, ""])

@@ -1,7 +1,5 @@
 """Write per-query tables and measures as CSV, TREC runs and qrels, LaTeX tables, and outcomes."""
 
-import csv
-import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -39,13 +37,9 @@ def cell(value: Any) -> Any:
 
 def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     """Write rows as CSV (RFC 4180 quoting, LF), atomically; a null is an empty field."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(
-        [["" if row.get(name) is None else cell(row.get(name)) for name in columns] for row in rows]
-    )
-    write_text(path, buffer.getvalue())
+    cells = [[cell(row.get(name)) for name in columns] for row in rows]
+    frame = pd.DataFrame(cells, columns=list(columns), dtype=object)
+    write_text(path, frame.to_csv(index=False, lineterminator="\n"))
 
 
 _LATEX: Final = str.maketrans(

@@ -344,7 +344,7 @@ def read_object(path: Path) -> dict[str, Any]:
         )
     if path.stat().st_size > MAX_BYTES:
         raise _unreadable(path, None, f"{path.stat().st_size} bytes")
-    value = parse_object(path.read_bytes(), only_floats=True)
+    value = parse_object(path.read_bytes())
     if isinstance(value, Fault):
         raise _unreadable(path, None, value.message)
     return value

@@ -57,9 +57,9 @@ class Artifact:
     reused: bool
     """Whether the artifact existed before this request."""
     id: str
-    """Hash of the content: equal parts give equal ids. If the record is unreadable, the key."""
+    """Hash of the content: equal parts give equal ids."""
     files: Mapping[str, Mapping[str, Any]]
-    """Size and SHA-256 of each file; empty if no record can be read."""
+    """Size and SHA-256 of each file."""
 
     def bytes(self, name: str) -> bytes:
         """Read a part that is a file."""
@@ -213,14 +213,14 @@ class ArtifactStore:
         self.root = root
 
     def get(self, stage: str, key: str) -> Artifact | None:
-        """Return the artifact if it exists, else None. Reading a part checks it."""
+        """Return the artifact if it exists and has a readable record. Reading a part checks it."""
         folder = self.root / stage / key
         if not (folder / _META).is_file():
             return None
         try:
             return _open(stage, key, folder)
-        except _UNREADABLE:  # the parts may be undamaged although the record is damaged
-            return Artifact(stage, key, folder, reused=True, id=key, files={})
+        except _UNREADABLE:
+            return None
 
     def whole(self, stage: str, key: str) -> Artifact | None:
         """Return the artifact if it is undamaged, else None. Sets a damaged artifact aside."""

@@ -1,4 +1,4 @@
-"""Strategies are compared on a terminal, as CSV and as LaTeX; their names are untrusted."""
+"""Strategies are compared on a terminal and as CSV; their names are untrusted."""
 
 import csv
 import io
@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from rag_eval.core.errors import quoted
 from rag_eval.reporting.comparisons import (
     COLUMNS,
     differences_table,
     strategies_table,
     write_comparison_csv,
-    write_latex,
 )
 from rag_eval.uncertainty.comparing import Audited, Misses, compare
 
@@ -105,27 +103,3 @@ def test_the_csv_holds_all_and_starts_no_formula(comparison, tmp_path):
         )
     assert found[NAMES[2], "", "observed"]["reason"] == ""
     assert found["bm25", "", "observed"]["p"] == ""
-
-
-def test_the_latex_has_rows_of_one_width_and_escaped_names(comparison):
-    text = write_latex(comparison)
-    tables = re.findall(r"\\begin\{tabular\}\{(\w+)\}(.*?)\\end\{tabular\}", text, re.DOTALL)
-    assert [columns for columns, _ in tables] == ["llrr", "lllrrrr"]
-    for columns, body in tables:
-        assert [body.count(rule) for rule in (r"\toprule", r"\midrule", r"\bottomrule")] == [
-            1,
-            1,
-            1,
-        ]
-        rows = [line for line in body.splitlines() if line.endswith("\\\\")]
-        assert len(rows) == 1 + 18
-        for row in rows:
-            assert len(re.findall(r"(?<!\\)&", row)) == len(columns) - 1, row
-            assert row.count("{") == row.count("}"), row
-            assert not re.search(r"(?<!\\)[$%]", row), row
-    assert r"50\%\_hybrid \& \textbackslash input\{x\}" in text
-    assert not any("\\input{" in line for line in text.splitlines() if not line.startswith("%"))
-    assert [line for line in text.splitlines() if line.startswith("% No powered")] == [
-        f"% No powered estimate: {quoted(REASON, 600)}"
-    ]
-    assert "misses, powered & - & - " in text

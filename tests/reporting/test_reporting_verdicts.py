@@ -21,7 +21,6 @@ from rag_eval.reporting.verdicts import (
     show_verdict,
     verdict_rows,
     whole_report,
-    write_verdict,
 )
 
 HOSTILE = (
@@ -240,15 +239,6 @@ def test_the_table_reads_no_markup_of_a_report():
     shown = console.file.getvalue()
     assert "[red]x[/red]" in shown
     assert "\x1b" not in shown
-
-
-def test_the_files_stand_beside_each_other_and_are_the_same_again(tmp_path):
-    paths = write_verdict(rows(*MIXED), tmp_path / "new")
-    assert [path.name for path in paths] == ["gate-verdict.xml", "gate-verdict.md"]
-    before = [path.read_bytes() for path in paths]
-    write_verdict(rows(*MIXED), tmp_path / "new")
-    assert [path.read_bytes() for path in paths] == before
-    assert {path.name for path in (tmp_path / "new").iterdir()} == {path.name for path in paths}
 
 
 @pytest.mark.parametrize(
