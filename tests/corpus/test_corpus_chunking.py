@@ -83,23 +83,11 @@ def test_whole_keeps_the_very_text_whatever_its_length():
     assert chunks["text_hash"].tolist() == [text_hash(("t " + text).strip())]
 
 
-def test_whole_belongs_to_the_section_of_its_first_words():
-    documents, found = corpus("\nParameters\n----------\n", "markdown")
-    chunks = chunk_documents(documents, found, Chunker(kind="whole"))
-    assert chunks["section_id"].tolist() == [found["section_id"][0]]
-
-
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("text", ["", " \n\t "])
-def test_an_empty_text_has_no_chunk_even_with_a_title(kind, text):
-    chunks = chunk_documents(*corpus(text), Chunker(kind=kind))
+def test_an_empty_text_has_no_chunk_even_with_a_title(kind):
+    chunks = chunk_documents(*corpus(" \n\t "), Chunker(kind=kind))
     assert len(chunks) == 0
     assert list(CHUNKS.check(chunks).columns) == list(CHUNKS.columns)
-
-
-def test_no_documents_give_an_empty_frame():
-    documents, found = corpus("x")
-    assert len(chunk_documents(documents[:0], found[:0], Chunker(kind="text"))) == 0
 
 
 def test_a_document_without_sections_is_one_section_under_its_own_id():
@@ -150,12 +138,6 @@ def test_each_kind_keeps_together_what_belongs_together(kind, options, text, pie
     assert cut(text, kind, **options)["text"].tolist() == pieces
 
 
-def test_markdown_never_joins_sections():
-    documents = corpus("# A\nx\n## B\ny\n", "markdown")
-    chunks = chunk_documents(*documents, Chunker(kind="markdown", max_tokens=100))
-    assert chunks["section_id"].tolist() == ["d#a", "d#a/b"]
-
-
 def test_chunk_ids_are_content_addressed():
     def name(text, max_tokens=8):
         chunker = Chunker(kind="text", max_tokens=max_tokens)
@@ -182,7 +164,7 @@ def test_chunks_hash_depends_on_content_title_and_chunker_but_not_on_row_order()
     assert len({first, *hashes}) == 5
 
 
-@pytest.mark.parametrize("part", ["a_", "word ", "\n", ". ", "# a\n", "- a\n", ">", "中。"])
+@pytest.mark.parametrize("part", ["a_", "\n", ". ", "# a\n", "- a\n", ">"])
 @pytest.mark.parametrize("kind", ["text", "numpydoc", "markdown"])
 def test_hostile_texts_end(part, kind):
     text = part * 20_000
@@ -233,7 +215,7 @@ def test_sentences_are_ordered_and_cover_all_but_white_space(text, before, after
     assert all(text[start:end] == text[start:end].strip() for start, end in found)
 
 
-@pytest.mark.parametrize("part", [".", ". ", '."', "\n", "\n ", ".)", "。", "\r", "a. "])
+@pytest.mark.parametrize("part", [".", '."', "\n ", "。", "a. "])
 def test_long_runs_end(part):
     text = part * 200_000
     assert sectioning.borders(text) == sorted(set(sectioning.borders(text)))

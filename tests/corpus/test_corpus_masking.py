@@ -90,24 +90,7 @@ def test_what_is_no_personal_data_stays(text):
 
 
 PARTS = [hit for _, _, hit in HITS]
-PARTS += [
-    "@",
-    ".",
-    "+",
-    "-",
-    " ",
-    "\n",
-    "\r\n",
-    "1",
-    "23",
-    "(",
-    ")",
-    "é",
-    "\ud800",
-    "=",
-    "eyJ",
-    "İ",
-]
+PARTS += [*"@ . + - 1 23 ( ) é = eyJ İ".split(), " ", "\n", "\r\n", "\ud800"]
 
 
 @given(st.lists(st.sampled_from(PARTS) | st.text(max_size=3)).map("".join))
@@ -124,7 +107,7 @@ def test_masked_text_has_nothing_more_to_mask(text):
     assert mask(masked) == (masked, {})
 
 
-HOSTILE = "a@|1|1 |(1|+1 22 |4111 1111 1111 1112 |GB82 |tel: |eyJ|sk-|token=aA1=|a@a.|\n".split("|")
+HOSTILE = "a@|1|(1|+1 22 |4111 1111 1111 1112 |GB82 |eyJ|sk-|token=aA1=|a@a.".split("|")
 HOSTILE += ["-----BEGIN PRIVATE" + " KEY-----", "a" * 64 + "@" + "a" * 63 + "."]
 
 

@@ -5,16 +5,11 @@ import sys
 import warnings
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from rag_eval.core.errors import InputError
 from rag_eval.corpus.loaders.package_docs import PackageDocs
 from rag_eval.corpus.loading import identify, load_corpus
-
-PANDAS = PackageDocs(
-    loader="package_docs", package="pandas", modules=("pandas", "pandas.api.typing"), min_chars=150
-)
 
 INIT = '''
 """Package."""
@@ -99,7 +94,8 @@ def shelf(tmp_path, monkeypatch):
 
 
 def load(**options):
-    return load_corpus(PackageDocs(loader="package_docs", package="shelf", **options), Path())
+    given = {"loader": "package_docs", "package": "shelf", **options}
+    return load_corpus(PackageDocs(**given), Path())
 
 
 def test_names_share_a_document_when_their_docstring_is_equal(shelf):
@@ -131,16 +127,12 @@ def test_names_share_a_document_when_their_docstring_is_equal(shelf):
         ({"modules": ("shelf.gone",)}, "not_importable"),
         ({"modules": ("json",)}, "foreign_module"),
         ({"min_chars": 999}, "empty_corpus"),
+        ({"package": "no_such_package_here"}, "not_installed"),
     ],
 )
 def test_what_cannot_be_walked_is_an_error(shelf, options, code):
     with pytest.raises(InputError, match=code):
         load(**options)
-
-
-def test_a_package_that_is_not_installed():
-    with pytest.raises(InputError, match="not_installed"):
-        identify(PackageDocs(loader="package_docs", package="no_such_package_here"), Path())
 
 
 def test_identity_follows_version_and_record_without_importing(shelf):
@@ -150,18 +142,3 @@ def test_identity_follows_version_and_record_without_importing(shelf):
     importlib.invalidate_caches()
     assert identify(spec, Path()) != first
     assert "shelf" not in sys.modules
-
-
-def test_pandas():
-    first, second = load_corpus(PANDAS, Path()), load_corpus(PANDAS, Path())
-    assert first.documents.equals(second.documents)
-    assert first.corpus_rev == f"pandas=={pd.__version__}"
-    assert sum(first.masked.values()) == 0
-    names = {name: row.doc_id for row in first.documents.itertuples() for name in row.names}
-    # No name ends with StringMethods.lower, so the id is the first name in the alphabet.
-    assert names["pandas.Series.str.lower"] == "pandas.CategoricalIndex.str.lower"
-    assert names["pandas.DataFrame.ffill"] == "pandas.DataFrame.ffill"
-    assert names["pandas.Series.isnull"] in {"pandas.Series.isnull", "pandas.Series.isna"}
-    parts = ("summary", "parameters", "see-also", "examples")
-    assert {f"pandas.read_csv#{part}" for part in parts} <= set(first.sections["section_id"])
-    assert len(first.documents) > 1000

@@ -171,9 +171,7 @@ def test_columns_of_data_sets(tmp_path):
         "link": ["https://example.org/1", None, ""],
         "by": [["Jane", "Joe"], None, []],
         "when": when,
-        "day": [dt.date(2024, 1, 31), None, None],
         "said": ["2024-01-31T23:00:00-02:00", "soon", ""],
-        "seconds": [1706745600.0, None, float("nan")],
     }
     datasets.Dataset.from_dict(table).to_parquet(tmp_path / "d.parquet")
 
@@ -190,14 +188,8 @@ def test_columns_of_data_sets(tmp_path):
     assert corpus.sources["author"].tolist() == ["Jane, Joe", "", ""]
     assert corpus.sources["date"].tolist() == ["2024-01-31", "", "2024-02-01"]
     assert agree(spec("when"), tmp_path)["2"] == '{"id":"2","text":"two ü","title":""}'.encode()
-    for column, days, unreadable in (
-        ("day", ["2024-01-31", "", ""], 0),
-        ("said", ["2024-02-01", "", ""], 1),
-        ("seconds", ["2024-02-01", "", ""], 0),
-    ):
-        found = load_corpus(spec(column), tmp_path)
-        assert found.sources["date"].tolist() == days, column
-        assert found.unreadable_dates == unreadable, column
+    said = load_corpus(spec("said"), tmp_path)
+    assert (said.sources["date"].tolist(), said.unreadable_dates) == (["2024-02-01", "", ""], 1)
     with pytest.raises(InputError) as caught:
         load_corpus(spec("never", title_column="head"), tmp_path)
     problem = caught.value.problems[0]
@@ -212,10 +204,6 @@ ANN, TEAM = "Ann <ann@example.org>", "The Shelf Team <team@example.org>"
     [
         (f"Author: Jane Doe\nMaintainer: Joe\nAuthor-email: {ANN}\n", "Jane Doe"),
         (f"Author: UNKNOWN\nMaintainer: Joe\nAuthor-email: {ANN}\n", "Joe"),
-        (
-            'Author-email: "Doe, Ann" <ann@example.org>, b@example.org, Zo\u00eb <z@example.org>\n',
-            "Doe, Ann, Zo\u00eb",
-        ),
         (f"Author-email: bob@example.org\nMaintainer-email: {TEAM}\n", "The Shelf Team"),
         ("", ""),
     ],

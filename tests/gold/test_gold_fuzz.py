@@ -13,7 +13,7 @@ from rag_eval.gold.loading import load_gold
 settings.register_profile(
     "gold",
     deadline=None,
-    max_examples=60,
+    max_examples=30,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 PROFILE = settings.get_profile("gold")
@@ -21,14 +21,7 @@ PROFILE = settings.get_profile("gold")
 
 @pytest.mark.parametrize(
     "file",
-    [
-        "queries.jsonl",
-        "paraphrases.jsonl",
-        "answers.jsonl",
-        "qrels.tsv",
-        "topics.tsv",
-        "gold_set.yaml",
-    ],
+    ["queries.jsonl", "answers.jsonl", "qrels.tsv", "gold_set.yaml"],
 )
 @PROFILE
 @given(

@@ -25,118 +25,89 @@ def _pairs(frame: pd.DataFrame) -> dict[tuple[str, str], int]:
     return {(query_id, item): gain for query_id, item, gain in frame.itertuples(index=False)}
 
 
-def test_several_names_of_one_document_collapse_to_the_highest_grade(make_gold, corpus_frames):
-    frames = corpus_frames(TEXTS, {"a.md": ["alpha", "the-alpha"]})
-    resolved = resolve(
-        load_gold(make_gold(_q("q1", "q2"), "q1\talpha\t1\nq1\ta.md\t2\nq2\tthe-alpha\t1\n")),
-        *frames,
-    )
+SCRAPE = {"anchors": [{"quote": "A scrape in the sand."}]}
+
+
+@pytest.fixture
+def resolve_rows(make_gold, corpus_frames):
+    """Return a function that resolves qrels and answer rows of `a.md` on the corpus of `TEXTS`."""
+
+    def run(*ids, qrels="", answers=None, aliases=None):
+        given = [{"query_id": "q1", "doc_id": "a.md", **row} for row in answers or ()] or None
+        gold = load_gold(make_gold(_q(*ids), qrels, given))
+        return resolve(gold, *corpus_frames(TEXTS, {"a.md": aliases or []}))
+
+    return run
+
+
+def test_several_names_of_one_document_collapse_to_the_highest_grade(resolve_rows):
+    qrels = "q1\talpha\t1\nq1\ta.md\t2\nq2\tthe-alpha\t1\n"
+    resolved = resolve_rows("q1", "q2", qrels=qrels, aliases=["alpha", "the-alpha"])
     assert _pairs(resolved.qrels["document"]) == {("q1", "a.md"): 2, ("q2", "a.md"): 1}
-    assert resolved.gold.queries["group_id"].tolist() == ["q1", "q1"], (
-        "two names of one document join their questions"
+    # two names of one document join their questions
+    assert resolved.gold.queries["group_id"].tolist() == ["q1", "q1"]
+
+
+def test_sections_by_id_alias_heading_and_only_section(resolve_rows):
+    qrels = (
+        "q1\ta.md#food\t2\nq2\talpha#nest\t1\nq3\talpha#Food\t1\nq4\ta.md#gone\t1\n"
+        "q5\tb.md\t3\nq6\ta.md\t1\n"
     )
-
-
-def test_sections_by_id_alias_and_heading(make_gold, corpus_frames):
-    frames = corpus_frames(TEXTS, {"a.md": ["alpha"]})
-    qrels = "q1\ta.md#food\t2\nq2\talpha#nest\t1\nq3\talpha#Food\t1\nq4\ta.md#gone\t1\n"
-    resolved = resolve(load_gold(make_gold(_q("q1", "q2", "q3", "q4"), qrels)), *frames)
+    resolved = resolve_rows(*(f"q{n}" for n in range(1, 7)), qrels=qrels, aliases=["alpha"])
     assert _pairs(resolved.qrels["section"]) == {
         ("q1", "a.md#food"): 2,
         ("q2", "a.md#nest"): 1,
         ("q3", "a.md#food"): 1,
+        ("q5", "b.md"): 3,
     }
-    assert _pairs(resolved.qrels["document"]) == {
-        ("q1", "a.md"): 2,
-        ("q2", "a.md"): 1,
-        ("q3", "a.md"): 1,
-    }
+    document = _pairs(resolved.qrels["document"])
+    assert [document["q1", "a.md"], document["q2", "a.md"], document["q3", "a.md"]] == [2, 1, 1]
     assert [(problem.code, problem.line) for problem in resolved.problems] == [
         ("dangling_target", 5)
     ]
 
 
-def test_a_document_of_one_section_is_that_section(make_gold, corpus_frames):
-    resolved = resolve(
-        load_gold(make_gold(_q("q1", "q2"), "q1\tb.md\t3\nq2\ta.md\t1\n")), *corpus_frames(TEXTS)
-    )
-    assert _pairs(resolved.qrels["section"]) == {("q1", "b.md"): 3}
-
-
-def test_anchor_gives_span_section_and_document(make_gold, corpus_frames):
-    answers = [
-        {"query_id": "q1", "doc_id": "a.md", "anchors": [{"quote": "A scrape in the sand."}]}
-    ]
-    resolved = resolve(load_gold(make_gold(_q("q1"), answers=answers)), *corpus_frames(TEXTS))
+def test_anchor_gives_span_section_and_document(resolve_rows):
+    resolved = resolve_rows("q1", answers=[SCRAPE])
     start = TEXTS["a.md"].index("A scrape")
-    assert resolved.spans[["doc_id", "start", "end"]].to_numpy().tolist() == [
-        ["a.md", start, start + 21]
-    ]
+    spans = resolved.spans[["doc_id", "start", "end"]].to_numpy().tolist()
+    assert spans == [["a.md", start, start + 21]]
     assert _pairs(resolved.qrels["section"]) == {("q1", "a.md#nest"): 1}
     assert _pairs(resolved.qrels["document"]) == {("q1", "a.md"): 1}
     assert _pairs(resolved.qrels["span"]) == {("q1", resolved.spans["span_id"][0]): 1}
 
 
-def test_explicit_grade_wins_over_the_anchor(make_gold, corpus_frames):
-    answers = [
-        {"query_id": "q1", "doc_id": "a.md", "anchors": [{"quote": "A scrape in the sand."}]}
-    ]
-    resolved = resolve(
-        load_gold(make_gold(_q("q1"), "q1\ta.md\t0\n", answers)), *corpus_frames(TEXTS)
-    )
+def test_explicit_grade_wins_over_the_anchor(resolve_rows):
+    resolved = resolve_rows("q1", qrels="q1\ta.md\t0\n", answers=[SCRAPE])
     assert _pairs(resolved.qrels["document"]) == {("q1", "a.md"): 0}
+
+
+NEST, ZZ = {"section_id": "a.md#nest"}, {"section_id": "a.md#zz"}
 
 
 @pytest.mark.parametrize(
     ("row", "code"),
     [
-        ({"doc_id": "a.md", "anchors": [{"quote": "no such words"}]}, "anchor_not_found"),
-        ({"doc_id": "a.md", "anchors": [{"quote": "Terns eat fish"}]}, "anchor_ambiguous"),
-        (
-            {
-                "doc_id": "a.md",
-                "section_id": "a.md#nest",
-                "anchors": [{"quote": "Terns eat fish."}],
-            },
-            "anchor_not_found",
-        ),
-        (
-            {"doc_id": "a.md", "section_id": "c.md#gamma", "anchors": [{"quote": "A scrape"}]},
-            "section_of_other_document",
-        ),
+        ({"anchors": [{"quote": "no such words"}]}, "anchor_not_found"),
+        ({"anchors": [{"quote": "Terns eat fish"}]}, "anchor_ambiguous"),
+        (NEST | {"anchors": [{"quote": "Terns eat fish."}]}, "anchor_not_found"),
+        (SCRAPE | {"section_id": "c.md#gamma"}, "section_of_other_document"),
         ({"doc_id": "zz.md", "anchors": [{"quote": "x"}]}, "dangling_target"),
-        (
-            {"doc_id": "a.md", "section_id": "a.md#zz", "anchors": [{"quote": "A scrape"}]},
-            "dangling_target",
-        ),
-        ({"doc_id": "a.md", "spans": [{"start": 5, "end": 9_999, "unit": "char"}]}, "bad_offsets"),
-        (
-            {"doc_id": "a.md", "answers": [{"text": "Terns eat", "start": 0, "end": 9}]},
-            "offset_mismatch",
-        ),
-        ({"doc_id": "a.md", "decoy": {"doc_id": "zz.md"}}, "dangling_target"),
+        (SCRAPE | ZZ, "dangling_target"),
+        ({"spans": [{"start": 5, "end": 9_999, "unit": "char"}]}, "bad_offsets"),
+        ({"answers": [{"text": "Terns eat", "start": 0, "end": 9}]}, "offset_mismatch"),
+        ({"decoy": {"doc_id": "zz.md"}}, "dangling_target"),
     ],
 )
-def test_faults_of_anchors(make_gold, corpus_frames, row, code):
-    resolved = resolve(
-        load_gold(
-            make_gold(
-                _q("q0", "q1"),
-                answers=[{"query_id": "q0", "doc_id": "b.md"}, {"query_id": "q1", **row}],
-            )
-        ),
-        *corpus_frames(TEXTS),
-    )
+def test_faults_of_anchors(resolve_rows, row, code):
+    resolved = resolve_rows("q0", "q1", answers=[{"query_id": "q0", "doc_id": "b.md"}, row])
     assert [(problem.code, problem.line) for problem in resolved.problems] == [(code, 2)]
     assert len(resolved.spans) == 0
     assert resolved.problems[0].file.endswith("answers.jsonl")
 
 
-def test_offsets_that_masking_moved_are_found_by_their_text(make_gold, corpus_frames):
-    answers = [
-        {"query_id": "q1", "doc_id": "a.md", "answers": [{"text": "scrape", "start": 1, "end": 7}]}
-    ]
-    resolved = resolve(load_gold(make_gold(_q("q1"), answers=answers)), *corpus_frames(TEXTS))
+def test_offsets_that_masking_moved_are_found_by_their_text(resolve_rows):
+    resolved = resolve_rows("q1", answers=[{"answers": [{"text": "scrape", "start": 1, "end": 7}]}])
     assert resolved.spans["start"].tolist() == [TEXTS["a.md"].index("scrape")]
 
 
@@ -159,9 +130,7 @@ def test_beir_evidence_adds_no_documents(tmp_path, corpus_frames):
 
 
 def test_span_that_no_chunk_touches(make_gold, corpus_frames):
-    answers = [
-        {"query_id": "q1", "doc_id": "a.md", "anchors": [{"quote": "A scrape in the sand."}]}
-    ]
+    answers = [{"query_id": "q1", "doc_id": "a.md", **SCRAPE}]
     frames = corpus_frames(TEXTS)
     resolved = resolve(
         load_gold(make_gold(_q("q1"), answers=answers)),
@@ -233,30 +202,6 @@ def test_carrying_chunks_equal_the_definition(spans, chunks):
     assert [tuple(row) for row in carrying_chunks(*frames).to_numpy().tolist()] == _brute(
         spans, chunks
     )
-
-
-def test_public_sets_resolve_whole(shared_data, corpus_frames):
-    rows = pd.read_json(shared_data / "xquad" / "corpus.jsonl", lines=True)
-    frames = corpus_frames(dict(zip(rows["_id"], rows["text"], strict=True)), size=300)
-    whole = frames.documents[["doc_id", "title"]].assign(
-        section_id=frames.documents["doc_id"], start=0, end=frames.documents["text"].str.len()
-    )
-    gold = load_beir_gold(shared_data / "xquad", "test")
-    resolved = resolve(gold, frames.documents, whole, frames.chunks)
-    assert (len(gold.queries), len(gold.paraphrases), gold.queries["group_id"].nunique()) == (
-        1190,
-        9520,
-        240,
-    )
-    assert resolved.problems == ()
-    texts = frames.documents.set_index("doc_id")["text"]
-    quotes = gold.anchors.set_index("query_id")["quote"]
-    assert all(
-        texts[span.doc_id][span.start : span.end] == quotes[span.query_id]
-        for span in resolved.spans.itertuples()
-    )
-    assert len(resolved.spans) == 1190
-    assert set(resolved.span_chunks["span"]) == set(range(1190))
 
 
 def test_a_collection_keeps_judgements_of_documents_it_lacks(tmp_path, corpus_frames):

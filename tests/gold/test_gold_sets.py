@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from rag_eval.core.errors import InputError
 from rag_eval.core.frames import VARIANTS
 from rag_eval.gold.configuration import discover, load_config
+from rag_eval.gold.lint import lint
 from rag_eval.gold.loading import group_ids, load_gold, variants
+from rag_eval.gold.resolving import resolve
 
 CONFIG = "name: {name}\ncorpus: {corpus}\nstrategies: [{{name: bm25, kind: bm25}}]\n"
 
@@ -128,3 +130,30 @@ def test_variants_are_ordered(make_gold):
     assert frame["text"].tolist() == ["z?", "zA", "zp10", "a?", "ap1", "ap2"]
     assert frame["answerable"].tolist() == [True] * 3 + [False] * 3
     assert frame["group_id"].tolist() == ["z"] * 3 + ["a"] * 3
+
+
+def test_the_shipped_set_is_clean_and_resolves_on_every_level(smoke, smoke_frames):
+    gold = load_gold(smoke)
+    assert lint(gold, smoke_frames.documents, smoke_frames.sections) == []
+    resolved = resolve(gold, *smoke_frames)
+    assert resolved.problems == ()
+    assert len(resolved.spans) == 10
+    assert set(resolved.span_chunks["span"]) == set(range(10))
+    document = resolved.qrels["document"].set_index(["query_id", "item_id"])["gain"]
+    assert document["missed-while-down", "schedules.md"] == 2
+    assert ("missed-while-down", "storage.md") not in document.index, (
+        "a section that does not answer says nothing about its document"
+    )
+    section = resolved.qrels["section"].set_index(["query_id", "item_id"])["gain"]
+    assert section["missed-while-down", "storage.md#restore"] == 0
+    texts = smoke_frames.documents.set_index("doc_id")["text"]
+    spans = resolved.spans.set_index("query_id")
+    assert (
+        texts["workers.md"][spans.loc["worker-count", "start"] : spans.loc["worker-count", "end"]]
+        == "The default is one slot for each processor core."
+    )
+    assert resolved.decoys.to_dict("records") == [
+        {"query_id": "stuck-task", "doc_id": "retries.md", "section_id": "retries.md#overdue-runs"},
+        {"query_id": "password-for-job", "doc_id": "jobs.md", "section_id": ""},
+        {"query_id": "slack", "doc_id": "alerts.md", "section_id": "alerts.md#channels"},
+    ]
