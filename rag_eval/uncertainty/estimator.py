@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
-from rag_eval.core.arrays import FloatArray
+from rag_eval.core.arrays import FloatArray, IntArray
 from rag_eval.core.config import BinaryTarget
 from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.calibrators import (
@@ -175,11 +175,24 @@ class Head(Stored):
         return self.calibrator.apply(self.intercept + z @ self.coefficients)
 
 
-class Fitted(NamedTuple):
-    """A head and the covariance of its intercept and coefficients, [1 + p, 1 + p]."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Fitted:
+    """A head and the regression that it solves; `back` as in `_pose`."""
 
     head: Head
-    covariance: FloatArray
+    _regression: Regression
+    _solution: FloatArray
+    _weight: FloatArray
+    _weaker: FloatArray
+    _back: FloatArray
+
+    def covariance(self, group: IntArray) -> FloatArray:
+        """Compute the covariance of the intercept and the coefficients, [1 + p, 1 + p].
+
+        The best penalty is uncertain too, so the next weaker penalty widens the interval.
+        """
+        within = self._regression.covariance(self._solution, self._weight, self._weaker, group)
+        return np.asarray(self._back @ within @ self._back.T)
 
 
 def fit_head(
@@ -210,9 +223,6 @@ def fit_head(
     if len(train) > 1:  # a single group cannot be held out, so keep the strongest penalty
         chosen, log_odds = _choose_penalty(regression, penalties[:considered], weight, train)
     found = regression.solve(weight[None], penalties[chosen][None])[0, 0]
-    # The best penalty is uncertain too. Fit with the next weaker penalty to widen the interval.
-    weaker = penalties[min(chosen + 1, len(PENALTIES) - 1)]
-    covariance = back @ regression.covariance(found, weight, weaker, labelled.group) @ back.T
     calibrator: Calibrator = Uncalibrated()
     if calibrate:
         calibrator = choose_calibrator(log_odds, outcome, weight, labelled.group, fold)
@@ -223,7 +233,8 @@ def fit_head(
     solution = back @ found
     penalty = float(PENALTIES[chosen])
     head = Head(labelled.names, *scaled, float(solution[0]), solution[1:], penalty, calibrator)
-    return Fitted(head, covariance)
+    weaker = penalties[min(chosen + 1, len(PENALTIES) - 1)]
+    return Fitted(head, regression, found, weight, weaker, back)
 
 
 def _pose(
@@ -363,19 +374,21 @@ def fit_model(
     """
     n_groups = len(set(group_ids))
     rng = np.random.default_rng(seed)
-    head, covariance = fit_head(labelled, prior=prior, rng=rng, unlabelled=unlabelled)
+    whole = fit_head(labelled, prior=prior, rng=rng, unlabelled=unlabelled)
     fold = grouped_folds(labelled.group, N_FOLDS, rng)
     folds: tuple[Head, ...] = ()
     if n_groups > 1:
         folds = tuple(
-            fit_head(labelled.take(fold != number), prior=prior, rng=rng, unlabelled=unlabelled)[0]
+            fit_head(
+                labelled.take(fold != number), prior=prior, rng=rng, unlabelled=unlabelled
+            ).head
             for number in np.unique(fold)
         )
     return MissRateModel(
         target=miss.target,
         k=miss.k,
-        head=head,
-        covariance=covariance,
+        head=whole.head,
+        covariance=whole.covariance(labelled.group),
         folds=folds,
         fold_of_group=dict(sorted(zip(group_ids, fold.tolist(), strict=True))) if folds else {},
         prior=prior.id if prior else "",

@@ -18,16 +18,16 @@ LIMIT = 30.0
 
 def sigmoid(log_odds: FloatArray) -> FloatArray:
     """Turn log-odds into probabilities in (0, 1)."""
-    probability: FloatArray = 0.5 + 0.5 * np.tanh(np.clip(log_odds, -LIMIT, LIMIT) / 2)
-    return probability
+    return np.asarray(1 / (1 + np.exp(-np.clip(log_odds, -LIMIT, LIMIT))))
 
 
 def log_loss(log_odds: FloatArray, outcome: FloatArray) -> FloatArray:
     """Compute minus the log likelihood of each 0/1 outcome, without forming probabilities."""
-    loss: FloatArray = (
-        np.maximum(log_odds, 0) + np.log1p(np.exp(-np.abs(log_odds))) - outcome * log_odds
-    )
-    return loss
+    # NumPy vectorises log but not log1p. The sum is at least 1, so both agree to 1e-16.
+    loss = np.log(1 + np.exp(-np.abs(log_odds)))
+    loss += np.maximum(log_odds, 0)
+    loss -= outcome * log_odds
+    return np.asarray(loss)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -56,15 +56,22 @@ class Regression:
             start += q - j
         return products.T
 
+    @functools.cached_property
+    def _places(self) -> IntArray:
+        """Place of each pair of columns in `_products`, [q, q]."""
+        q = self.design.shape[1]
+        places = np.empty((q, q), dtype=np.int64)
+        rows, columns = np.triu_indices(q)
+        places[rows, columns] = places[columns, rows] = np.arange(len(rows))
+        return places
+
     def _information(self, curvature: FloatArray, *, coarse: bool) -> FloatArray:
         """Compute ``design' diag(c) design`` for each row c of curvatures [m, n], [m, q, q]."""
         q = self.design.shape[1]
         information = np.empty((len(curvature), q, q))
-        if coarse:
-            upper = np.triu_indices(q)
+        if coarse and len(curvature) > 1:  # a single problem does not repay the products
             products = curvature.astype(np.float32) @ self._products
-            information[:, upper[0], upper[1]] = products
-            information[:, upper[1], upper[0]] = products
+            information[:] = products[:, self._places]
         else:
             for row, c in zip(information, curvature, strict=True):
                 row[:] = (self.design.T * c) @ self.design
@@ -91,12 +98,13 @@ class Regression:
         m, (n_penalties, q) = len(weight), penalty.shape
         weights, penalties = np.repeat(weight, n_penalties, axis=0), np.tile(penalty, (m, 1))
         result = np.tile(self.centre if start is None else start, (len(weights), 1))
-        value = self._objective(result, weights, penalties)
+        log_odds = result @ self.design.T
+        value = self._objective(result, log_odds, weights, penalties)
         active = np.arange(len(weights))
         diagonal = np.arange(q)
         for step_number in range(MAX_STEPS):
             at, w, lam = result[active], weights[active], penalties[active]
-            mean = sigmoid(at @ self.design.T)
+            mean = sigmoid(log_odds)
             gradient = (w * (mean - self.outcome)) @ self.design + lam * (at - self.centre)
             if step_number:
                 hessian = self._information(w * mean * (1 - mean), coarse=coarse)
@@ -109,11 +117,12 @@ class Regression:
             unsolved = decrement > TOLERANCE * (1 + value[active])
             active, at, step = active[unsolved], at[unsolved], step[unsolved]
             if len(active):
-                result[active], value[active] = self._descend(
+                result[active], log_odds, value[active] = self._descend(
                     at, step, value[active], weights[active], penalties[active]
                 )
             if coarse:
-                active = active[decrement[unsolved] > COARSE]
+                remaining = decrement[unsolved] > COARSE
+                active, log_odds = active[remaining], log_odds[remaining]
             if not len(active):
                 return result.reshape(m, n_penalties, q)
         raise ArithmeticError(
@@ -121,8 +130,10 @@ class Regression:
             f" in {MAX_STEPS} steps"
         )
 
-    def _objective(self, at: FloatArray, weight: FloatArray, penalty: FloatArray) -> FloatArray:
-        loss = (weight * log_loss(at @ self.design.T, self.outcome)).sum(axis=1)
+    def _objective(
+        self, at: FloatArray, log_odds: FloatArray, weight: FloatArray, penalty: FloatArray
+    ) -> FloatArray:
+        loss = np.vecdot(weight, log_loss(log_odds, self.outcome))
         total: FloatArray = loss + 0.5 * (penalty * (at - self.centre) ** 2).sum(axis=1)
         return total
 
@@ -133,17 +144,21 @@ class Regression:
         value: FloatArray,
         weight: FloatArray,
         penalty: FloatArray,
-    ) -> tuple[FloatArray, FloatArray]:
-        """Take the Newton step, and halve the step until the objective does not rise."""
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Take the Newton step, and halve the step until the objective does not rise.
+
+        Returns coefficients, their log-odds and their objectives.
+        """
         factor = np.ones(len(at))
         for _ in range(MAX_HALVINGS):
             tried = at - factor[:, None] * step
-            reached = self._objective(tried, weight, penalty)
+            log_odds = tried @ self.design.T
+            reached = self._objective(tried, log_odds, weight, penalty)
             worse = reached > value + 1e-9 * (1 + np.abs(value))
             if not worse.any():
                 break
             factor[worse] /= 2
-        return tried, reached
+        return tried, log_odds, reached
 
     def covariance(
         self, coefficients: FloatArray, weight: FloatArray, penalty: FloatArray, group: IntArray

@@ -362,6 +362,15 @@ class Recalibration(NamedTuple):
     slope: FloatArray
 
 
+def _expit(level: FloatArray, slope: FloatArray, x: FloatArray) -> FloatArray:
+    """Compute the probabilities of the log-odds level + slope * x, `[..., n]`."""
+    odds = np.stack([-level, -slope], axis=-1) @ np.stack([np.ones(len(x)), x])
+    with np.errstate(over="ignore"):
+        np.exp(odds, out=odds)
+    odds += 1
+    return np.asarray(np.divide(1, odds, out=odds))
+
+
 def recalibration(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> Recalibration:
     """Fit Cox's logistic recalibration (1958, Biometrika 45:562-565).
 
@@ -369,26 +378,28 @@ def recalibration(predicted: FloatArray, missed: BoolArray, weight: FloatArray) 
 
     NaN where misses and hits are separated, one of them is absent, or all predictions are equal.
     """
-    from scipy.special import expit
-
     odds = logit(predicted)
     centre, scale = odds.mean(), odds.std()
     leading = weight.shape[:-1]
     if scale < _ROUNDING:
         return Recalibration(np.full(leading, np.nan), np.full(leading, np.nan))
     x = (odds - centre) / scale
+    powers = np.stack([np.ones(len(x)), x, x * x])
     total = weight.sum(axis=-1)
-    rate = _ratio(np.vecdot(missed.astype(np.float64), weight), total)
+    # The misses and the misses times x are the observed parts of the gradient.
+    observed = (weight * missed) @ powers[:2].T
+    rate = _ratio(observed[..., 0], total)
     both = (rate > 0) & (rate < 1)
     level, slope = logit(np.where(both, rate, 0.5)), np.zeros(leading)
     for _ in range(_NEWTON_STEPS):
-        mean = expit(level[..., None] + slope[..., None] * x)
-        residual, information = weight * (missed - mean), weight * mean * (1 - mean)
-        of_level, of_slope = residual.sum(axis=-1), residual @ x
+        mean = _expit(level, slope, x)
+        expected = weight * mean
+        of_level, of_slope = np.moveaxis(observed - expected @ powers[:2].T, -1, 0)
         converged = np.maximum(np.abs(of_level), np.abs(of_slope)) <= _CONVERGED * total
         if (converged | ~both).all():
             break
-        own, cross, other = information.sum(axis=-1), information @ x, information @ (x * x)
+        expected *= 1 - mean
+        own, cross, other = np.moveaxis(expected @ powers.T, -1, 0)
         determinant = own * other - cross**2
         solvable = ~converged & (determinant > _ROUNDING * total**2)
         safe = np.where(solvable, determinant, 1)

@@ -245,7 +245,7 @@ def test_intervals_cover_the_known_probability(n, p, spread, group_size):
         model = dataclasses.replace(
             model_from_prior(_prior(np.zeros(p)), labelled.names, judged.signals),
             head=fitted.head,
-            covariance=fitted.covariance,
+            covariance=fitted.covariance(judged.group),
         )
         low, high = model.interval(labelled.signals[n:], labelled.names)
         covered.append(((low <= true[n:]) & (true[n:] <= high)).mean())
@@ -281,7 +281,8 @@ def test_only_ratios_of_weights_matter():
         for factor in (1.0, 10.0)
     )
     np.testing.assert_allclose(ten.head.coefficients, one.head.coefficients, atol=1e-9)
-    np.testing.assert_allclose(ten.covariance, one.covariance, rtol=1e-6)
+    covariances = [fitted.covariance(labelled.group) for fitted in (ten, one)]
+    np.testing.assert_allclose(*covariances, rtol=1e-6)
 
 
 def batch_of(raw, query_terms, *, cosine, rows=None):
