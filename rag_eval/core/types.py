@@ -5,6 +5,7 @@ Every text and number of an outcome is bounded, so that no file can fill the sto
 
 import dataclasses
 import datetime as dt
+import functools
 import math
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -485,6 +486,7 @@ def is_joined(character: str) -> bool:
     return unicodedata.category(character) in {"Mn", "Mc", "Me"}
 
 
+@functools.lru_cache(maxsize=1000)
 def _escape(character: str) -> str:
     if character.isascii() and character.isprintable():
         return character
@@ -508,9 +510,12 @@ def snippet(text: str, limit: int = SNIPPET_CHARS) -> str:
     >>> snippet("abcdef", 4)
     'abc…'
     """
+    line = " ".join(text.split())
+    if len(line) <= limit and len(short := "".join(map(_escape, line))) <= limit:
+        return short
     pieces: list[str] = []
     length = 0
-    for word in text.split():  # no piece is empty, so limit + 1 pieces are too long
+    for word in line.split(" "):  # no piece is empty, so limit + 1 pieces are too long
         for character in (" " + word if pieces else word)[: limit + 1]:
             pieces.append(_escape(character))
             length += len(pieces[-1])

@@ -62,7 +62,6 @@ from rag_eval.uncertainty.confidence import (
     reported_confidence,
     retrieval_confidence,
 )
-from rag_eval.uncertainty.gaps import Gap
 from rag_eval.uncertainty.iterative import Iterative, harm
 from rag_eval.uncertainty.outcomes import OutcomeStore, fit_rows
 
@@ -767,9 +766,15 @@ class _Lines:
         if not self.signals.about[self.name].has_gaps:
             return None
         found: dict[tuple[int, int], list[Record]] = {}
+        unknown = as_json(UNCALIBRATED)
         for row in of_strategy(self.signals.gaps, self.name).to_dict("records"):
-            gap = Gap(_shown(row["description"]), row["severity"], row["mitigation"])
-            found.setdefault((row["variant"], row["seed"]), []).append(gap.as_json())
+            gap = {
+                "description": _shown(row["description"]),
+                "severity": row["severity"],
+                "mitigation": row["mitigation"],
+                "miss_likelihood": unknown,
+            }
+            found.setdefault((row["variant"], row["seed"]), []).append(gap)
         return found
 
     def _documents(self) -> dict[tuple[int, int], list[Record]]:

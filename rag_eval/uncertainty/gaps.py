@@ -8,9 +8,7 @@ import numpy as np
 from rag_eval.core.arrays import Float32Array, FloatArray, Int32Array, IntArray
 from rag_eval.core.config import ExpansionName
 from rag_eval.core.errors import quoted
-from rag_eval.core.types import Absent, Confidence, as_json
 from rag_eval.uncertainty.expansion import ExpansionContext, find_runs, is_identifier
-from rag_eval.uncertainty.stored import JsonObject
 
 NAMED = 5
 """Largest number of the question's words that a description names."""
@@ -40,13 +38,6 @@ class Gap:
     description: str
     severity: Severity
     mitigation: ExpansionName
-    miss_likelihood: Confidence = dataclasses.field(
-        default_factory=lambda: Absent(reason="uncalibrated")
-    )
-
-    def as_json(self) -> JsonObject:
-        """Write all fields as a JSON object."""
-        return {**dataclasses.asdict(self), "miss_likelihood": as_json(self.miss_likelihood)}
 
 
 @dataclasses.dataclass(frozen=True)
