@@ -148,7 +148,6 @@ def _introduce(
     loopback: bool,
     read_only: bool,
 ) -> None:
-    """Print the address of the viewer, the sign-in and the limits of this start."""
     from rag_eval.storage.sql import open_store
 
     typer.echo(f"evidence viewer of {settings.home}: {link}")

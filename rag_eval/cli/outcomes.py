@@ -42,7 +42,6 @@ Everything = Annotated[bool, typer.Option("--all", help="Also rows that a correc
 
 
 def _open_sql(home: Path | None) -> "SqlStore":
-    """Open the SQL store of the settings, or the SQLite file of the home."""
     settings = open_settings(home)
     from rag_eval.storage.sql import open_store
 
@@ -50,7 +49,6 @@ def _open_sql(home: Path | None) -> "SqlStore":
 
 
 def _open_outcomes(home: Path | None) -> "OutcomeStore":
-    """Open the store of outcomes."""
     sql = _open_sql(home)
     from rag_eval.uncertainty.outcomes import OutcomeStore
 
@@ -58,7 +56,6 @@ def _open_outcomes(home: Path | None) -> "OutcomeStore":
 
 
 def _now() -> dt.datetime:
-    """Return the current time in UTC."""
     return dt.datetime.now(dt.UTC)
 
 

@@ -590,7 +590,6 @@ class GoldSetConfig(Part):
         return self
 
     def _measured_names(self, level: Level) -> tuple[str, ...]:
-        """Return the names of the ranking measures at a level, from `rag_eval.measures.ranking`."""
         ranking = importlib.import_module("rag_eval.measures.ranking")
         labels: tuple[str, ...] = ranking.labels_at(level, sorted({*self.k, 10}))
         return tuple(ranking.machine_name(label) for label in labels)

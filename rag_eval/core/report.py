@@ -75,7 +75,6 @@ class Record(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _take_reasons(cls, value: Any) -> Any:
-        """Take the reasons from their places in JSON."""
         if not isinstance(value, Mapping):
             return value
         fields, why = dict(value), dict(value.get("why", {}))

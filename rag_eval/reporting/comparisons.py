@@ -52,7 +52,6 @@ _SMALLEST_P: Final = 0.001
 def _figures_of(
     entry: StrategyFigures,
 ) -> Iterator[tuple[Measure, Figure, PredictionPowered | None]]:
-    """Yield the figures of a strategy in the order of the tables."""
     yield "observed", entry.observed, None
     if entry.raw is not None:
         yield "raw", entry.raw, None
@@ -63,7 +62,6 @@ def _figures_of(
 
 
 def _absences(comparison: Comparison) -> list[str]:
-    """List the distinct reasons why prediction-powered estimates are absent."""
     reasons = [entry.powered_reason for entry in comparison.strategies]
     reasons += [row.powered_reason for row in comparison.differences]
     return list(dict.fromkeys(filter(None, reasons)))

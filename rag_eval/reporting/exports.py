@@ -180,13 +180,7 @@ WRITERS: Final[Mapping[str, Callable[[Path, pd.DataFrame], None]]] = {
 
 
 def write_outcomes(path: Path, frame: pd.DataFrame) -> None:
-    """Write outcomes (columns of `RETRIEVAL_OUTCOMES`) to a file, whole or not at all.
-
-    Raises
-    ------
-    InputError
-        `bad_value`: the ending of the file is not in WRITERS.
-    """
+    """Write outcomes to a file, whole or not at all; raise InputError for an unknown ending."""
     writer = WRITERS.get(path.suffix.lower())
     if writer is None:
         message, accepted = "the ending says which kind of file to write", ", ".join(WRITERS)

@@ -196,7 +196,6 @@ def _moment(at: str | None) -> str:
 
 
 def _missed_content(row: Mapping[Any, Any]) -> str:
-    """Write the missed content and the note of an outcome."""
     return "; ".join(
         mask_snippet(row[name], _MAX_CELL) for name in ("missed_content", "note") if row[name]
     )

@@ -76,7 +76,6 @@ def _trust_metrics(report: Report) -> dict[str, float]:
 
 
 def _miss_rate_metrics(report: Report, name: str) -> dict[str, float]:
-    """Collect the miss rate of one strategy and how well its predictions fit."""
     part, entry = report.uncertainty, report.calibration.strategies[name]
     found = _with_bounds(f"{part.target}_at_{part.k}", part.strategies[name].observed[part.target])
     about = entry.validation
@@ -248,7 +247,6 @@ def _log(
 
 
 def _inputs(report: Report, gold_set: str) -> list["DatasetInput"]:
-    """Describe the corpus and the gold set as MLflow's inputs of a run."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
     index, gold = report.index, report.gold

@@ -119,7 +119,6 @@ Parts = Iterator["str | Table"]
 
 
 def _headline(report: Report) -> Parts:
-    """Name the gold set and the corpus."""
     gold, index = report.gold, report.index
     masking = "" if index.masked is not None else "; masking of personal data is OFF"
     seeds = ", ".join(str(seed) for seed in gold.seeds)
@@ -138,7 +137,6 @@ def _headline(report: Report) -> Parts:
 
 
 def _measures(report: Report) -> Parts:
-    """Show the headline measures of each strategy, failed retrievals and missing levels."""
     level, rows, lines = report.evaluation.level, [], []
     for entry in report.strategies:
         name, p95 = quoted(entry.name), entry.latency_ms.p95
@@ -190,7 +188,6 @@ def comparisons_table(rows: Iterable[ComparedPair], title: str) -> "Table":
 
 
 def _comparisons(report: Report) -> Parts:
-    """Compare the primary strategy with every other one."""
     if report.comparisons:
         pairs = [row for row in report.comparisons if report.strategy in {row.a, row.b}]
         title = (
@@ -201,7 +198,6 @@ def _comparisons(report: Report) -> Parts:
 
 
 def _stability(report: Report) -> Parts:
-    """Say how much the wording and the seed change for the primary strategy."""
     entry = report.stability.strategies[report.strategy]
     flips, together = entry.hit_changes_with_wording["hit_at_10"], entry.convergent_and_hit
     if flips.n_scored:
@@ -235,7 +231,6 @@ _ANSWER_ROWS: Final = {
 
 
 def _answers(report: Report) -> Parts:
-    """Show measures of answers and citations, outcomes, codes and unused evidence."""
     answers, citations = report.answers, report.citations
     if isinstance(answers, Absent) or isinstance(citations, Absent):
         return
@@ -272,7 +267,6 @@ def _answers(report: Report) -> Parts:
 
 
 def _guard(report: Report) -> Parts:
-    """Say how many chunks the guard blocked and why, and how many of them were retrieved."""
     guard = report.trust.poisoning
     indexed = "" if guard.quarantine else " but indexed, as quarantine is off"
     yield (
@@ -305,7 +299,6 @@ def _guard(report: Report) -> Parts:
 
 
 def _trust(report: Report) -> Parts:
-    """Say how far sources are trusted, and what a trust filter costs."""
     part, trusted = report.trust, report.trust.retrieved[report.strategy].avg_trust
     if trusted.value is None:
         yield f"source trust: {trusted.why['value']}"
@@ -333,7 +326,6 @@ def _trust(report: Report) -> Parts:
 
 
 def _changes(report: Report) -> Parts:
-    """Say how this run compares with the one before it, the baseline, and the regression gates."""
     if (previous := report.previous) is not None:
         codes = ", ".join(code.replace("_", " ") for code in previous.reason_codes)
         against = "comparable" if previous.comparable else "not comparable"
@@ -404,7 +396,6 @@ _MAX_UNMET, _MAX_UNMET_CONDITIONS = 3, 6
 
 
 def _k_for(entry: StrategyCalibration) -> str:
-    """Write the conformal K of a strategy at LEVEL."""
     rule = entry.conformal_rule("fixed", LEVEL)
     if rule is None:
         return "-"
@@ -412,7 +403,6 @@ def _k_for(entry: StrategyCalibration) -> str:
 
 
 def _miss_rates(report: Report) -> Parts:
-    """Show observed rates, status and K, the reasons of the status, changes, drift and rounds."""
     part, calibration, primary = report.uncertainty, report.calibration, report.strategy
     rows = []
     for name, seen in part.strategies.items():
@@ -474,7 +464,6 @@ def _status_change(entry: StrategyCalibration) -> str:
 
 
 def _alarms(name: str, entry: StrategyCalibration, limit: int) -> Iterator[str]:
-    """Say why a strategy is not calibrated, and whether its outcomes drifted."""
     if entry.refused:
         yield f"{quoted(name)} is not calibrated: {quoted(entry.refused, limit)}"
     drift = entry.drift
@@ -483,7 +472,6 @@ def _alarms(name: str, entry: StrategyCalibration, limit: int) -> Iterator[str]:
 
 
 def _describe_rounds(name: str, rounds: IterativeAccount) -> str:
-    """Say what the rounds of an iterative strategy recovered and lost."""
     whole: Mapping[str, Any] = rounds.accounts[0]
     change = interval(whole["delta"], whole["ci_low"], whole["ci_high"])
     return (
@@ -508,7 +496,6 @@ def describe_feedback(name: str, feedback: Feedback) -> Iterator[str]:
 
 
 def _feedback_counts(part: FeedbackCounts) -> str:
-    """Say on how many claims there is feedback, of which kinds, and how many to audit."""
     kinds = ", ".join(
         f"{count} {kind.replace('_', ' ')}"
         for kind in ("something_missing", "evidence_not_relevant", "nothing_missing")
@@ -627,7 +614,6 @@ def show_calibration(console: "Console", calibrated: Any) -> None:
 def _describe_calibration(
     name: str, entry: StrategyCalibration, claims: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield the facts about one strategy that the tables of a calibration leave out."""
     label = quoted(name)
     if unmet := entry.unmet_conditions:
         why = "; ".join(
@@ -661,7 +647,6 @@ def _describe_calibration(
 
 
 def _describe_traffic(claims: Mapping[str, Any]) -> Iterator[str]:
-    """Say how many claims of production traffic counted, and how many were left out and why."""
     words = "claims of production traffic"
     if claims["counted"]:
         yield f"{claims['counted']} {words} counted in"

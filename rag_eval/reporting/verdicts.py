@@ -326,13 +326,7 @@ def _unreadable(
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Read a file that holds one JSON object.
-
-    Raises
-    ------
-    InputError
-        The file is missing, too large, or holds something else.
-    """
+    """Read a file of one JSON object; raise InputError if it is missing, too large or no object."""
     if not path.is_file():
         raise InputError(
             Problem(
@@ -351,13 +345,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def whole_report(report: Mapping[str, Any], path: Path) -> None:
-    """Refuse a report that is damaged; the error names `path`.
-
-    Raises
-    ------
-    InputError
-        The report breaks its schema, or was changed after it was written.
-    """
+    """Raise InputError with `path` if a report breaks its schema or was changed by hand."""
     version = report.get("schema_version")
     if version != SCHEMA_VERSION:
         if not isinstance(version, int):
@@ -372,13 +360,7 @@ def whole_report(report: Mapping[str, Any], path: Path) -> None:
 
 
 def read_report(path: Path) -> dict[str, Any]:
-    """Read a report, and check that the report is complete and unchanged.
-
-    Raises
-    ------
-    InputError
-        The report is missing, unreadable or damaged.
-    """
+    """Read a report; raise InputError if it is missing, unreadable, damaged or changed."""
     report = read_object(path)
     whole_report(report, path)
     return report

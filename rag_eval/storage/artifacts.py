@@ -96,7 +96,6 @@ class Artifact:
 
     @contextlib.contextmanager
     def _readable(self, name: str) -> Iterator[Path]:
-        """Give the path of an undamaged file; raise InputError, also for an error of reading."""
         path, written = self.folder / name, self.files.get(name)
         fault = "" if written is None else damage(path, written["size"], written["sha256"])
         if fault:
@@ -265,8 +264,6 @@ class ArtifactStore:
         `volatile` names parts that do not count for the artifact's id, such as durations.
         `made_from` lists the input artifacts as (stage, key).
         """
-        if _META.removesuffix(".json") in parts:
-            raise ValueError(f"part {_META.removesuffix('.json')!r}: the store's own name")
         (self.root / stage).mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(dir=self.root / stage, prefix=".partial-"))
         partial.chmod(0o755)  # mkdtemp denies access to others, but a team shares the store

@@ -98,7 +98,6 @@ def _json_text(value: Any) -> str | None:
 
 
 def _convert_values(kind: Kind, values: Sequence[Any]) -> Sequence[Any]:
-    """Convert one column's values to the form that every database keeps."""
     if kind == "json":
         return [_json_text(value) for value in values]
     if kind == "text":

@@ -11,11 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pytest
-from cli_project import BEIR_CORPUS, BEIR_QUERIES, CONFIG, QRELS, QUERIES, Project, jsonl
-
-from rag_eval.storage.hashing import text_hash
+from cli_project import BEIR_CORPUS, CONFIG, QRELS, QUERIES, Project, jsonl
 
 # raised inside MLflow's own SQLAlchemy models
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -48,14 +45,6 @@ def query(**changes: object) -> Spoil:
 def config(old: str, new: str) -> Spoil:
     assert old in CONFIG
     return put("gold_set.yaml", CONFIG.replace(old, new))
-
-
-def replace_by_folder(name: str) -> Spoil:
-    def spoil(project: Project) -> None:
-        (project.gold / name).unlink()
-        (project.gold / name).mkdir()
-
-    return spoil
 
 
 def ask_unanswerable(project: Project) -> None:
@@ -100,56 +89,22 @@ def make_beir(*spoils: Spoil) -> Spoil:
     return spoil
 
 
-def make_vectors(change: Callable[[np.ndarray], np.ndarray], n_lost: int = 0) -> Spoil:
-    def spoil(project: Project) -> None:
-        project.make_beir()
-        texts = [f"{row['title']} {row['text']}".strip() for row in BEIR_CORPUS]
-        texts += [row["text"] for row in BEIR_QUERIES]
-        keys = np.array([text_hash(text) for text in texts])
-        vectors = np.random.default_rng(0).normal(size=(len(texts), 4)).astype(np.float32)
-        kept = len(texts) - n_lost
-        np.savez(project.root / "vectors.npz", sha256=keys[:kept], vectors=change(vectors)[:kept])
-
-    return spoil
-
-
-def spoil_row(vectors: np.ndarray) -> np.ndarray:
-    vectors[2, 0] = np.nan
-    return vectors
-
-
-def make_trec(qrels: str) -> Spoil:
-    def spoil(project: Project) -> None:
-        for name in ("queries.jsonl", "paraphrases.jsonl", "answers.jsonl", "qrels.tsv"):
-            (project.gold / name).unlink()
-        topics = "".join(f"{row['query_id']}\t{row['text']}\n" for row in QUERIES[:3])
-        put("topics.tsv", topics)(project)
-        put("qrels.txt", qrels)(project)
-
-    return spoil
-
-
 BOM = b"\xef\xbb\xbf"
 BEIR = ("--beir", "{root}/collection")
-VECTORS = (*BEIR, "--vectors", "{root}/vectors.npz")
-TREC_QRELS = "keep 0 storage.md 1\nkeep 0 alerts.md -1\nagain 0 retries.md 1\nnight 0 alerts.md 1\n"
-BOMB = "---\na: &a [x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a]\nc: &c [*b,*b,*b]\ntitle: *c\n---\n# Text\n"
 GONE = "".join(f"keep\tgone-{i}.md\t1\n" for i in range(1_000))
 SURROGATE_ROW = {"_id": "a", "title": "", "text": "x \ud83d y", "metadata": {"n": float("nan")}}
 
 CASES = [
+    Case("an alias bomb", put("gold_set.yaml", "a: &a [x]\nb: [*a, *a]\n"), ("alias_refused",)),
     Case("a NUL byte", put("queries.jsonl", "\0"), ("queries.jsonl:1", "nul_byte")),
     Case("CRLF", put("queries.jsonl", BOM + jsonl(QUERIES).replace("\n", "\r\n").encode())),
     Case("only punctuation", query(text="?!")),
     Case("a bidi id", query(query_id="ab\u202ecd"), ("queries.jsonl:1", "bad_id", "\\u202e")),
-    Case("a lone surrogate", query(text="\ud800 disk"), ("queries.jsonl:1", "bad_text")),
-    Case("a folder for a file", replace_by_folder("queries.jsonl"), ("not_a_file",)),
     Case("a named pipe", make_pipe, ("queries.jsonl", "not_a_file")),
     Case("a thousand faults", put("qrels.tsv", QRELS + GONE), ("more errors are not listed",)),
     Case("no paraphrase", lambda project: (project.gold / "paraphrases.jsonl").unlink()),
     Case("no answerable question", ask_unanswerable),
     Case("no gold set", lambda _: None, ("no such gold set", "tine"), ("tine",)),
-    Case("an alias bomb", put("gold_set.yaml", "a: &a [x]\nb: [*a, *a]\n"), ("alias_refused",)),
     Case("a terminal escape", config("name: bm25", 'name: "\\e[2J"'), ("gold_set.yaml:8",)),
     Case("an unknown kind", config("kind: bm25", "kind: bm52"), ("did you mean bm25",)),
     Case("k over the corpus", config("k: [1, 5]\ndepth: 20", "k: [1, 1000]\ndepth: 10000")),
@@ -161,15 +116,9 @@ CASES = [
     Case("a gate without a floor", config("[]", "[acceptance]"), ("there is no floor",)),
     Case("no corpus", config("path: corpus,", "path: gone,"), ("missing_input", "gone")),
     Case("a path with NUL", config("path: corpus,", 'path: "a\\0b",'), ("gold_set.yaml:3",)),
-    Case("an empty corpus", keep_only({}), ("empty_corpus",)),
     Case("documents without text", keep_only({"a.md": "", "b.md": " \n"}), ("empty_index",)),
     Case("one document", keep_only({"one.md": "# One\n\nThe only page.\n"})),
-    Case("a bomb in front matter", add_document("front.md", BOMB)),
-    Case("no UTF-8", add_document("latin.md", b"caf\xe9"), ("latin.md:1", "bad_encoding")),
     Case("a name without UTF-8", add_document(b"\xff.md", "text"), ("bad_id",)),
-    Case("vectors", make_vectors(lambda vectors: vectors * 100), (), VECTORS),
-    Case("NaN", make_vectors(spoil_row), ("vectors_not_finite", "row 2"), VECTORS),
-    Case("a lost vector", make_vectors(np.copy, 1), ("vectors_incomplete", "silent"), VECTORS),
     Case(
         "a stranger's rows",
         make_beir(put("collection/corpus.jsonl", jsonl([SURROGATE_ROW, *BEIR_CORPUS]))),
@@ -179,9 +128,6 @@ CASES = [
     Case("no folder", lambda _: None, ("not_beir", "corpus.jsonl"), BEIR),
     Case("a split that leaves", make_beir(), ("[split]",), (*BEIR, "--split", "../q")),
     Case("two sources", make_beir(), ("[--beir]", "not both"), ("tiny", *BEIR)),
-    Case("no such strategy", make_beir(), ("[--strategy]",), (*BEIR, "--strategy", "bm52")),
-    Case("TREC", make_trec(TREC_QRELS)),
-    Case("no TREC grades", make_trec(""), ("qrels.txt:1", "empty_file")),
 ]
 
 

@@ -84,18 +84,6 @@ def test_a_gold_set_sends_nothing(project, listener, address, embedding, told):
     assert listener.received == []
 
 
-@pytest.mark.parametrize(
-    "place", ["answers: {mode: deterministic, ", "{name: bm25, kind: bm25, rerank: {kind: mmr, "]
-)
-def test_answers_and_rerankers_send_nothing(project, listener, address, place):
-    config = json.dumps({"model": "chroma:openai", "config": {**FUNCTION, "api_base": address}})
-    old = "answers: {mode: deterministic, " if place.startswith("a") else "{name: bm25, kind: bm25"
-    new = f"{place}embedding: {config}" + (", " if place.startswith("a") else "}")
-    configure(project, old, new)
-    refused(project, "embedding.config]")
-    assert listener.received == []
-
-
 def test_an_embedding_of_the_settings_is_used(project, listener, address):
     configure(project, "lsa-8", "company")
     lines = ["[embeddings.company]", 'function = "openai"', "[embeddings.company.config]"]

@@ -283,26 +283,6 @@ def test_documents_are_signed_with_a_key_that_the_gold_set_names(project, key):
     }
 
 
-@pytest.mark.parametrize(
-    ("content", "code"),
-    [
-        (None, "missing_file"),
-        ("secret words", "bad_private_key"),
-    ],
-)
-def test_a_file_that_is_no_key_is_told_and_not_shown(project, key, content, code):
-    configured(project, f"{{keys: {{release: '{key[1]}'}}}}")
-    path = project.root / "other.pem"
-    if content is not None:
-        path.write_text(content, encoding="ascii")
-    for arguments in (("sign", "--key", path, "--name", "release"), ("manifest", "--key", path)):
-        shown = problem(trust(project, *arguments), code)
-        assert len(shown) < 2000
-        assert "secret words" not in shown
-    assert not (project.gold / "manifest.json").exists()
-    assert not (project.gold / "signatures.jsonl").exists()
-
-
 def test_a_manifest_is_written_signed_and_its_old_signature_goes(project, key):
     path, public = key
     configured(project, f"{{keys: {{release: '{public}'}}}}")
@@ -325,8 +305,3 @@ def test_a_manifest_is_written_signed_and_its_old_signature_goes(project, key):
         signature.exists(),
     ) == (False, True, False)
     assert "manifest.json" in problem(trust(project, "list"), "unsigned_manifest")
-    assert trust(project, "manifest", "--key", path).exit_code == 0
-    assert rows(project) == []
-    there = project.root / "there.json"
-    assert trust(project, "manifest", "--out", there).exit_code == 0
-    assert there.read_bytes() == manifest.read_bytes()

@@ -112,12 +112,6 @@ def test_a_part_that_cannot_be_written_leaves_nothing(store, bad):
     assert store.memo("stage", "key", lambda: {"value": 1}).json("value") == 1
 
 
-def test_a_part_may_not_take_the_place_of_the_description(store):
-    with pytest.raises(ValueError, match="artifact"):
-        store.memo("stage", "key", lambda: {"artifact": {}})
-    assert list_all(store) == []
-
-
 def test_others_may_read_what_is_stored(store):
     folder = store.memo("stage", "key", lambda: {"value": 1}).folder
     assert folder.stat().st_mode & 0o777 == 0o755

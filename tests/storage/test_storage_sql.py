@@ -1,6 +1,5 @@
 import contextlib
 import os
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -218,30 +217,6 @@ def test_a_reader_does_not_wait_for_a_writer(store):
     assert [row["id"] for row in notes(store)] == [1, 2]
 
 
-_HALF = """
-import sys, time
-from test_storage_sql import NOTES, SqlStore
-store = SqlStore(sys.argv[1])
-with store.transaction("notes") as transaction:
-    transaction.delete(NOTES, {"id": [1, 2]})
-    transaction.insert(NOTES, ((number, None, "new", True, None) for number in range(30_000)))
-    print("half", flush=True)
-    time.sleep(600)
-"""
-
-
-def test_a_writer_that_is_killed_leaves_the_old_rows_and_no_lock(store, place, start_python):
-    add(store, (1, None, "old", None, None), (2, None, "old", None, None))
-    with start_python(_HALF, place) as writer:
-        assert writer.stdout.readline() == "half\n", writer.stderr.read()
-        assert [row["text"] for row in notes(store)] == ["old", "old"]
-        writer.send_signal(signal.SIGKILL)
-    assert [row["text"] for row in notes(store)] == ["old", "old"]
-    with store.transaction("notes") as transaction:
-        transaction.insert(NOTES, [(3, None, "next", None, None)])
-    assert [row["id"] for row in notes(store)] == [1, 2, 3]
-
-
 def test_sqlite_keeps_a_write_ahead_log_and_makes_its_folder(tmp_path):
     path = tmp_path / "a ?#%" / "home" / "store.db"
     store = SqlStore(path)
@@ -250,22 +225,6 @@ def test_sqlite_keeps_a_write_ahead_log_and_makes_its_folder(tmp_path):
     with sqlite3.connect(path) as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     connection.close()
-
-
-def test_a_wrong_password_is_told_without_any_password(server):
-    for password in ("wr0ng@secret", ""):
-        url = server.replace(
-            postgres_server.quote(postgres_server.PASSWORD, safe=""),
-            postgres_server.quote(password, safe=""),
-        )
-        with pytest.raises(InputError) as caught:
-            SqlStore(url).create(NOTES)
-        (problem,) = caught.value.problems
-        assert problem.code == "database_failed"
-        assert "password" in problem.found
-        assert problem.file.startswith("postgresql+psycopg://rag_eval:")
-        assert "127.0.0.1" in problem.file
-        assert "wr0ng" not in f"{caught.value}{caught.value!r}"
 
 
 @pytest.mark.parametrize(
