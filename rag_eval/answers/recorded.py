@@ -311,7 +311,8 @@ class RecordedAnswers:
         masked = mask(context.text).text
         if masked == context.text or self._place(context):
             return None
-        return self._place(dataclasses.replace(context, text=masked))
+        same = {"doc_id": context.document, "text": masked}  # a name may be a hash of the text
+        return self._place(context.model_copy(update=same))
 
     def answer(self, output: RecordedOutput) -> tuple[Answer, dict[int, Mapping[str, Any]]]:
         """Make the answer of one output, and the payloads that the system stated, by citation.

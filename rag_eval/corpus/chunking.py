@@ -20,7 +20,6 @@ from rag_eval.storage.hashing import digest, text_hash
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
-    from yaml import SafeLoader, ScalarNode
 
 # ---- Markdown in character offsets: front matter, headings, blocks
 
@@ -137,22 +136,6 @@ def blocks(text: str, start: int, end: int) -> Blocks:
     return Blocks(sorted(top), sorted(nested), content)
 
 
-@functools.cache
-def _front_matter_loader() -> "type[SafeLoader]":
-    """Return YAML's safe loader, for which a day that the calendar lacks is a text."""
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        def day_or_text(self, node: "ScalarNode") -> object:
-            try:
-                return self.construct_yaml_timestamp(node)
-            except (ValueError, OverflowError):
-                return self.construct_scalar(node)
-
-    Loader.add_constructor("tag:yaml.org,2002:timestamp", Loader.day_or_text)
-    return Loader
-
-
 def _mapping(block: str, fence: str) -> dict[str, object] | None:
     if fence == "+++":
         import tomllib
@@ -164,7 +147,7 @@ def _mapping(block: str, fence: str) -> dict[str, object] | None:
     import yaml
 
     try:
-        found = yaml.load(block, _front_matter_loader())  # noqa: S506 - a safe loader
+        found = yaml.safe_load(block)
     except (yaml.YAMLError, RecursionError, ValueError):
         return None
     return found if isinstance(found, dict) else None

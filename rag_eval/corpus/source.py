@@ -108,12 +108,12 @@ def resolve(path: str, base: Path) -> Path:
 def missing_input(found: str, accepted: str, field: str = "corpus.path") -> InputError:
     """Make the error for a missing input; `found` is the configured path."""
     message = "the corpus was not found"
-    return InputError(Problem("missing_input", message, None, None, field, found, accepted))
+    return InputError.of("missing_input", message, field=field, found=found, accepted=accepted)
 
 
 def empty_corpus(message: str, found: str | None, accepted: str) -> InputError:
     """Make the error for a corpus without documents."""
-    return InputError(Problem("empty_corpus", message, None, None, "corpus", found, accepted))
+    return InputError.of("empty_corpus", message, field="corpus", found=found, accepted=accepted)
 
 
 # ---- Authors.

@@ -224,7 +224,7 @@ def discover(gold_sets: Path) -> dict[str, Path]:
     """
     if not gold_sets.is_dir():
         message, accepted = "the folder of gold sets does not exist", "a folder of gold sets"
-        raise InputError(Problem("missing_folder", message, str(gold_sets), accepted=accepted))
+        raise InputError.of("missing_folder", message, gold_sets, accepted=accepted)
     found = sorted(path.parent for path in gold_sets.glob(f"*/{CONFIG_FILE}"))
     folders = [folder for folder in found if not folder.name.startswith(".")]
     message = "the folder's name cannot be that of a gold set"
@@ -242,7 +242,7 @@ def gold_set_name(name: str) -> str:
     if not re.fullmatch(NAME, name):
         accepted = "a letter or digit, then up to 63 letters, digits, - and _"
         message = "this cannot be the name of a gold set"
-        raise InputError(Problem("bad_name", message, found=name, accepted=accepted))
+        raise InputError.of("bad_name", message, found=name, accepted=accepted)
     return name
 
 

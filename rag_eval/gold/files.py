@@ -29,6 +29,7 @@ from rag_eval.core.config import AnswerOverride
 from rag_eval.core.errors import ProblemList, quoted
 from rag_eval.core.frames import QUERIES, FrameSchema, schema
 from rag_eval.core.rows import (
+    Fault,
     check_row,
     read_lines,
     read_objects,
@@ -186,13 +187,6 @@ class QueryRow(_Row):
     tags: tuple[GoldText, ...] = ()
 
 
-class TopicRow(_Row):
-    """A TREC topic."""
-
-    id: QueryId
-    text: GoldText
-
-
 class ParaphraseRow(_Row):
     """Another wording of a question."""
 
@@ -342,18 +336,30 @@ def _report_empty(path: Path, problems: ProblemList, what: str, accepted: str) -
     )
 
 
-def read_queries(path: Path, problems: ProblemList) -> Questions:
+def _read_topics(path: Path, problems: ProblemList) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Read TREC topics, `id<TAB>text`, as the values of `QueryRow`."""
+    for line, text in read_lines(path, problems):
+        query_id, tab, wording = text.partition("\t")
+        if tab and "\t" not in wording:
+            yield line, {"query_id": query_id.strip(), "text": wording.strip()}
+        else:
+            fault = Fault("bad_columns", "a topic has two columns", quoted(text))
+            fault.report(problems, path, line, "id<TAB>text")
+
+
+def read_queries(path: Path, problems: ProblemList, *, topics: bool = False) -> Questions:
     """Read the questions of a .jsonl file: rows of `QueryRow` with the keys of `AnswerOverride`.
 
-    A question without `answerable` counts as answerable; its row of `places` marks the missing
-    flag. Faults: those of `read_rows`, `duplicate_id` and `empty_file`.
+    With `topics`, the file is a table of TREC topics. A question without `answerable` counts as
+    answerable; its row of `places` marks the missing flag. Faults: those of `read_rows`,
+    `bad_columns`, `duplicate_id` and `empty_file`.
     """
     queries: list[tuple[Any, ...]] = []
     places: list[tuple[Any, ...]] = []
     overrides: dict[str, AnswerOverride] = {}
     refused: set[str] = set()
     seen, file, before = _FirstUses(path, problems), str(path), problems.n_errors
-    for line, values in read_objects(path, problems):
+    for line, values in (_read_topics if topics else read_objects)(path, problems):
         row = check_row(values, QueryRow, problems, file, line)
         override = _read_override(values, file, line, problems)
         if row is None:
@@ -366,32 +372,9 @@ def read_queries(path: Path, problems: ProblemList) -> Questions:
                 overrides[query_id] = override
     if not queries and problems.n_errors == before:
         accepted = 'one object a line: {"query_id": ..., "text": ..., "answerable": true}'
-        _report_empty(path, problems, "question", accepted)
+        _report_empty(path, problems, "question", "id<TAB>text" if topics else accepted)
     frames = (make_frame(QUERIES, queries), make_frame(QUERY_PLACES, places))
     return Questions(*frames, overrides, frozenset(refused))
-
-
-def read_topics(path: Path, problems: ProblemList) -> Questions:
-    """Read TREC topics, `id<TAB>text`. Faults: `bad_columns` and those of `read_queries`."""
-    queries: list[tuple[Any, ...]] = []
-    places: list[tuple[Any, ...]] = []
-    seen, file, before = _FirstUses(path, problems), str(path), problems.n_errors
-    for line, text in read_lines(path, problems):
-        query_id, tab, wording = text.partition("\t")
-        if not tab or "\t" in wording:
-            message, accepted = "a topic has two columns", "id<TAB>text"
-            problems.add(
-                "bad_columns", message, file=file, line=line, found=quoted(text), accepted=accepted
-            )
-            continue
-        values = {"id": query_id.strip(), "text": wording.strip()}
-        row = check_row(values, TopicRow, problems, file, line)
-        if row is not None and seen.add(line, "id", row.id):
-            queries.append((row.id, row.text, True, [], row.id))
-            places.append((row.id, False, file, line))
-    if not queries and problems.n_errors == before:
-        _report_empty(path, problems, "topic", "id<TAB>text")
-    return Questions(make_frame(QUERIES, queries), make_frame(QUERY_PLACES, places))
 
 
 def read_paraphrases(path: Path, problems: ProblemList) -> pd.DataFrame:

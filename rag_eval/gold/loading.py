@@ -31,7 +31,6 @@ from rag_eval.gold.files import (
     read_paraphrases,
     read_qrels,
     read_queries,
-    read_topics,
     rows_of,
 )
 from rag_eval.storage.hashing import digest, file_hash
@@ -79,14 +78,16 @@ def _beir_plan(folder: Path, split: str, name: str, version: str) -> _Plan:
     if not is_query_id(split):
         message, accepted = "a split is the name of a file in qrels/", "a name without slashes"
         found = quoted(split)
-        raise InputError(Problem("bad_value", message, str(folder), None, "split", found, accepted))
+        raise InputError.of(
+            "bad_value", message, folder, field="split", found=found, accepted=accepted
+        )
     path = folder / "qrels" / f"{split}.tsv"
     if not path.exists():
         splits = sorted(item.stem for item in (folder / "qrels").glob("*.tsv"))
         accepted, found = ", ".join(splits) or "a file qrels/<split>.tsv", quoted(split)
         message = "the split has no judgements"
-        raise InputError(
-            Problem("missing_file", message, str(path), None, "split", found, accepted)
+        raise InputError.of(
+            "missing_file", message, path, field="split", found=found, accepted=accepted
         )
     return _Plan("beir", folder, name, version, path)
 
@@ -119,8 +120,8 @@ def _choose(folder: Path, config: GoldSetConfig | None) -> _Plan:
             return _beir_plan(folder, splits[0], name, version)
         message = "the folder has several splits, or none, and none was chosen"
         accepted = ", ".join(splits) or "a file qrels/<split>.tsv"
-        file = str(folder / "qrels")
-        raise InputError(Problem("missing_split", message, file, None, "split", None, accepted))
+        file = folder / "qrels"
+        raise InputError.of("missing_split", message, file, field="split", accepted=accepted)
     return _Plan("own", folder, name, version, qrels if qrels.exists() else None)
 
 
@@ -279,8 +280,7 @@ def _read(plan: _Plan) -> GoldSet:
         asked = ([output.query_id, output.question, output.reference] for output in outputs)
         identity["questions"] = digest(sorted(asked))
     else:
-        read = read_topics if plan.layout == "trec" else read_queries
-        questions = read(plan.questions, problems)
+        questions = read_queries(plan.questions, problems, topics=plan.layout == "trec")
         if plan.outputs is not None:
             _report_unmatched(questions, outputs, plan.outputs, problems)
     known = {*questions.queries["query_id"], *questions.refused}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import tomlkit
 
-from rag_eval.core.errors import NAME, InputError, Problem, quoted
+from rag_eval.core.errors import NAME, InputError, quoted
 from rag_eval.corpus.chunking import front_matter, headings, markdown_sections, slug
 from rag_eval.corpus.loaders.folder import PATTERN
 from rag_eval.corpus.masking import mask
@@ -148,7 +148,7 @@ def _make_drafts(docs: Path) -> list[tuple[str, str, str]]:
     topics = [_list_topics(path, doc) for path, doc in paths if is_name(doc)]
     if not topics:
         message, accepted = "the folder holds no document to ask about", ", ".join(PATTERN)
-        raise _refuse("no_documents", message, docs, field="--docs", accepted=accepted)
+        raise InputError.of("no_documents", message, docs, field="--docs", accepted=accepted)
     # Take the first topic of every document, then the second, so that no document fills the drafts.
     turns = itertools.zip_longest(*topics)
     chosen = [topic for turn in turns for topic in turn if topic is not None][:MAX_DRAFTS]
@@ -189,10 +189,6 @@ def _write(folder: Path, name: str, path: str, drafts: list[tuple[str, str, str]
         write_text(folder / file, text)
 
 
-def _refuse(code: str, message: str, file: Path, **more: str) -> InputError:
-    return InputError(Problem(code, message, str(file), **more))  # type: ignore[arg-type]  # by name
-
-
 def init_gold_set(target: Path, docs: Path) -> tuple[Path, ...]:
     """Write a new gold set: configuration, draft questions from headings, and their targets.
 
@@ -204,13 +200,15 @@ def init_gold_set(target: Path, docs: Path) -> tuple[Path, ...]:
     name = target.resolve().name
     if not re.fullmatch(NAME, name) or not is_query_id(name):
         message = "this cannot be the name of a gold set"
-        raise _refuse("bad_name", message, target, field="NAME", found=quoted(name), accepted=NAME)
+        raise InputError.of(
+            "bad_name", message, target, field="NAME", found=quoted(name), accepted=NAME
+        )
     if target.exists() or target.is_symlink():
         message, accepted = "there is something already", "a name that is not in use"
-        raise _refuse("target_exists", message, target, accepted=accepted)
+        raise InputError.of("target_exists", message, target, accepted=accepted)
     if not docs.is_dir():
         message, accepted = "the folder of documents does not exist", "a folder of documents"
-        raise _refuse("missing_folder", message, docs, field="--docs", accepted=accepted)
+        raise InputError.of("missing_folder", message, docs, field="--docs", accepted=accepted)
     drafts = _make_drafts(docs)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -223,7 +221,7 @@ def init_gold_set(target: Path, docs: Path) -> tuple[Path, ...]:
             shutil.rmtree(partial, ignore_errors=True)
     except OSError as error:
         message = f"the gold set cannot be written: {quoted(str(error))}"
-        raise _refuse("unwritable_folder", message, target) from error
+        raise InputError.of("unwritable_folder", message, target) from error
     return tuple(sorted(target.iterdir()))
 
 
@@ -242,6 +240,6 @@ def list_corpus_root(settings_file: Path, root: Path) -> None:
     except (OSError, ValueError) as error:  # tomlkit's errors are subclasses of ValueError
         message = f"the folder of documents could not be listed: {quoted(str(error))}"
         accepted = f"corpus_roots = [{json.dumps(str(root.resolve()))}] in this file"
-        raise _refuse(
+        raise InputError.of(
             "unwritable_settings", message, target, field="corpus_roots", accepted=accepted
         ) from error

@@ -63,9 +63,9 @@ def test_a_full_row(write):
         Citation(token="[1]"),
     )
     assert output.contexts == (
-        Context(context_id("A text."), "A text.", named=False),
-        Context("a.md", "Of a.", title="A", score=2, url="https://a.example"),
-        Context("a.md", "More of a.", snippet="a-1"),
+        Context(text="A text."),
+        Context(id="a.md", text="Of a.", title="A", score=2, url="https://a.example"),
+        Context(doc_id="a.md", id="a-1", text="More of a."),
     )
 
 

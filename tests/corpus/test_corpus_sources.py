@@ -73,7 +73,7 @@ def test_front_matter_of_files(checkout):
 
 
 def test_dates_that_cannot_be_read_are_counted_and_cost_nothing_else(checkout):
-    checkout.write("a.md", "---\ntitle: Kept\ndate: 2024-02-30\n---\nx\n")
+    checkout.write("a.md", "---\ntitle: Kept\ndate: never\n---\nx\n")
     checkout.write("b.md", "---\ndate: soon\nupdated: 2024-01-31\n---\nx\n")
     checkout.write("c.md", "---\ndate:\nupdated: ''\n---\nx\n")
     checkout.write("d.md", "---\ndate: 2024\nupdated: [2024-01-31]\n---\nx\n")

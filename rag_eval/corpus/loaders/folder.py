@@ -189,8 +189,8 @@ class Folder(Loader):
             leaves = pattern.startswith(("/", "\\")) or ".." in PurePosixPath(pattern).parts
             if not pattern or leaves:
                 message = "the pattern leaves the folder"
-                raise InputError(
-                    Problem("bad_pattern", message, None, None, field, pattern, accepted)
+                raise InputError.of(
+                    "bad_pattern", message, field=field, found=pattern, accepted=accepted
                 )
         try:
             found = {
@@ -200,8 +200,8 @@ class Folder(Loader):
             }
         except ValueError as error:  # such as `a**b` before Python 3.13
             shown = ", ".join(self.pattern)
-            raise InputError(
-                Problem("bad_pattern", str(error), None, None, field, shown, accepted)
+            raise InputError.of(
+                "bad_pattern", str(error), field=field, found=shown, accepted=accepted
             ) from error
         return sorted(
             (name, path)

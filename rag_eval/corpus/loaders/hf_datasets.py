@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from rag_eval.core.errors import InputError, Problem, ProblemList
+from rag_eval.core.errors import InputError, ProblemList
 from rag_eval.core.loader import Chunker, Loader, RawCorpus, RawDocument
 from rag_eval.corpus.source import RowFaults, empty_corpus, latest_day, read_author, resolve
 from rag_eval.storage.hashing import canonical_json, file_hash
@@ -29,7 +29,7 @@ _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
 def _refusal(code: str, message: str, field: str, found: str, accepted: str) -> InputError:
-    return InputError(Problem(code, message, None, None, f"corpus.{field}", found, accepted))
+    return InputError.of(code, message, field=f"corpus.{field}", found=found, accepted=accepted)
 
 
 def _refuse_outside(files: Iterable[object], folder: Path) -> None:

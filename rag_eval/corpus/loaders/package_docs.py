@@ -24,7 +24,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field
 
-from rag_eval.core.errors import InputError, Problem
+from rag_eval.core.errors import InputError
 from rag_eval.core.loader import Chunker, Loader, RawCorpus, RawDocument
 from rag_eval.corpus.source import empty_corpus
 from rag_eval.storage.hashing import lines_hash, text_hash
@@ -71,7 +71,7 @@ def _hash_sources(package: str) -> str:
     if spec is None:
         accepted = "the import name of a package in this environment"
         field, message = "corpus.package", "the package is not installed"
-        raise InputError(Problem("not_installed", message, None, None, field, package, accepted))
+        raise InputError.of("not_installed", message, field=field, found=package, accepted=accepted)
     if spec.submodule_search_locations:
         roots = map(Path, spec.submodule_search_locations)
         pairs = [(path, path.relative_to(root)) for root in roots for path in root.rglob("*.py")]
@@ -205,8 +205,8 @@ def _import(name: str) -> types.ModuleType:
     except Exception as error:
         message = f"the module cannot be imported: {type(error).__name__}: {error}"
         accepted, field = "a module of the installed package", "corpus.modules"
-        raise InputError(
-            Problem("not_importable", message, None, None, field, name, accepted)
+        raise InputError.of(
+            "not_importable", message, field=field, found=name, accepted=accepted
         ) from error
 
 
@@ -250,8 +250,8 @@ class PackageDocs(Loader):
             if name.split(".")[0] != self.package:
                 accepted = f"{self.package} or {self.package}.<module>"
                 field, message = "corpus.modules", "the module is of another package"
-                raise InputError(
-                    Problem("foreign_module", message, None, None, field, name, accepted)
+                raise InputError.of(
+                    "foreign_module", message, field=field, found=name, accepted=accepted
                 )
         if self.modules:
             return [_import(name) for name in sorted(set(self.modules))]

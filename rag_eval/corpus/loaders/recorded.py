@@ -94,50 +94,12 @@ _CONTEXT_HASH_DIGITS = 16
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Context:
-    """One passage that the system put before its model."""
-
-    document: str
-    """`doc_id`, else `id`, else a name made of the text's hash."""
-    text: str
-    """The text may be empty if an id names the context."""
-    snippet: str = ""
-    """The system's name of the passage: `id`, if the row also has `doc_id`."""
-    named: bool = True
-    """Whether the system gave any id."""
-    title: str = ""
-    score: float | None = None
-    url: str = ""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Citation:
     """One entry of `citations`: the number of a context (from 1), a token or id, or a payload."""
 
     number: int | None = None
     token: str = ""
     payload: Mapping[str, Any] | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RecordedOutput:
-    """Record of the user's system for one question; None or empty for missing values."""
-
-    query_id: str
-    question: str
-    answer: str | None
-    error: str = ""
-    citations: tuple[Citation, ...] = ()
-    """Citations listed beside the answer, without the markers inside the answer."""
-    contexts: tuple[Context, ...] = ()
-    """Contexts in the system's order, best first."""
-    tokens_in: int | None = None
-    tokens_out: int | None = None
-    confidence: float | None = None
-    verdict: str = ""
-    reference: str = ""
-    """The reference answer of a ragas row."""
-    line: int = 0
 
 
 def context_id(text: str) -> str:
@@ -188,16 +150,25 @@ _ShortText = Annotated[str, AfterValidator(_Limit(MAX_SHORT_ROW_CHARS))]
 _Word = Annotated[str, AfterValidator(_Limit(64))]
 _DocId = Annotated[str, BeforeValidator(_check_id)]
 _Count = Annotated[int, Field(strict=True, ge=0, le=MAX_NUMBER)]
+_EMPTY = BeforeValidator(lambda value: "" if value is None else value)
+_NO_ITEMS = BeforeValidator(lambda value: () if value is None else value)
 _Number = Annotated[float, Field(strict=True, ge=0, le=MAX_NUMBER, allow_inf_nan=False)]
 
 
-class _ContextRow(BaseModel):
+class Context(BaseModel):
+    """One passage that the system put before its model; only its text may be written too.
+
+    Only one of `text`, `id` and `doc_id` is needed.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
     id: _DocId | None = None
     doc_id: _DocId | None = None
-    text: _Text | None = None
-    title: _ShortText | None = None
+    text: Annotated[_Text, _EMPTY] = ""
+    title: Annotated[_ShortText, _EMPTY] = ""
     score: Annotated[float, Field(strict=True, allow_inf_nan=False)] | None = None
-    url: _ShortText | None = None
+    url: Annotated[_ShortText, _EMPTY] = ""
 
     @model_validator(mode="before")
     @classmethod
@@ -206,27 +177,37 @@ class _ContextRow(BaseModel):
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
-        if self.id is None and self.doc_id is None and self.text is None:
+        if self.id is None and self.doc_id is None and "text" not in self.model_fields_set:
             accepted = 'a text, or {"id" or "doc_id": ..., "text": ...}'
             raise refuse("missing_key", "a context has neither text nor id", accepted)
         return self
 
-    def context(self) -> Context:
-        """Make the context."""
-        text, name = self.text or "", self.doc_id or self.id
-        snippet = self.id if self.doc_id is not None and self.id is not None else ""
-        document, title, url = name or context_id(text), self.title or "", self.url or ""
-        return Context(document, text, snippet, name is not None, title, self.score, url)
+    @property
+    def document(self) -> str:
+        """`doc_id`, else `id`, else a name made of the text's hash."""
+        return self.doc_id or self.id or context_id(self.text)
+
+    @property
+    def snippet(self) -> str:
+        """The system's name of the passage: `id`, if the row also has `doc_id`."""
+        return self.id or "" if self.doc_id is not None else ""
+
+    @property
+    def named(self) -> bool:
+        """Whether the system gave any id."""
+        return bool(self.doc_id or self.id)
 
 
-_Contexts = Annotated[tuple[_ContextRow, ...], Field(max_length=MAX_CONTEXTS)]
+_Contexts = Annotated[tuple[Context, ...], Field(max_length=MAX_CONTEXTS), _NO_ITEMS]
 _Citations = Annotated[
-    tuple[Annotated[Any, AfterValidator(_read_citation)], ...], Field(max_length=MAX_CITATIONS)
+    tuple[Annotated[Citation, BeforeValidator(_read_citation)], ...],
+    Field(max_length=MAX_CITATIONS),
+    _NO_ITEMS,
 ]
 
 
 class _OutputRow(BaseModel):
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -243,47 +224,41 @@ class _OutputRow(BaseModel):
 
 class _OwnRow(_OutputRow):
     query_id: QueryId
-    question: _Question | None = None
+    question: Annotated[_Question, _EMPTY] = ""
     answer: _Text | None
-    error: _ShortText | None = None
-    citations: _Citations | None = None
-    contexts: _Contexts | None = None
+    error: Annotated[_ShortText, _EMPTY] = ""
+    citations: _Citations = ()
+    """Citations listed beside the answer, without the markers inside the answer."""
+    contexts: _Contexts = ()
+    """Contexts in the system's order, best first."""
     tokens_in: _Count | None = None
     tokens_out: _Count | None = None
     seconds: _Number | None = None
-    verdict: _Word | None = None
+    verdict: Annotated[_Word, _EMPTY] = ""
     confidence: Annotated[_Number, Field(le=1)] | None = None
 
-    def output(self, line: int) -> RecordedOutput:
-        """Make the output."""
-        return RecordedOutput(
-            self.query_id,
-            self.question or "",
-            self.answer,
-            self.error or "",
-            self.citations or (),
-            tuple(row.context() for row in self.contexts or ()),
-            self.tokens_in,
-            self.tokens_out,
-            self.confidence,
-            self.verdict or "",
-            line=line,
-        )
+
+class RecordedOutput(_OwnRow):
+    """Record of the user's system for one question; None or empty for missing values."""
+
+    reference: str = ""
+    """The reference answer of a ragas row."""
+    line: int = 0
 
 
 class _RagasRow(_OutputRow):
     query_id: QueryId | None = None
     user_input: _Question
     response: _Text | None = None
-    retrieved_contexts: _Contexts | None = None
+    retrieved_contexts: _Contexts = ()
     retrieved_context_ids: (
         Annotated[tuple[int | str, ...], Field(max_length=MAX_CONTEXTS)] | None
     ) = None
-    reference: _Text | None = None
+    reference: Annotated[_Text, _EMPTY] = ""
 
     @model_validator(mode="after")
     def _ids_pair_with_contexts(self) -> Self:
-        ids, contexts = self.retrieved_context_ids or (), self.retrieved_contexts or ()
+        ids, contexts = self.retrieved_context_ids or (), self.retrieved_contexts
         field = "retrieved_context_ids"
         if ids and contexts and len(ids) != len(contexts):
             accepted = f"one id for each context, not {len(ids)} ids for {len(contexts)}"
@@ -295,26 +270,24 @@ class _RagasRow(_OutputRow):
 
     def output(self, line: int) -> RecordedOutput:
         """Make the output; without a `query_id`, the id is a hash of the question."""
-        contexts = tuple(row.context() for row in self.retrieved_contexts or ())
-        ids = tuple(map(str, self.retrieved_context_ids or ()))
-        if ids:
+        contexts = self.retrieved_contexts
+        if ids := tuple(map(str, self.retrieved_context_ids or ())):
             contexts = tuple(
-                dataclasses.replace(context, document=name, named=True)
+                context.model_copy(update={"id": name, "doc_id": None})
                 for context, name in zip(
-                    contexts or (Context("", ""),) * len(ids), ids, strict=True
+                    contexts or (Context(text=""),) * len(ids), ids, strict=True
                 )
             )
         return RecordedOutput(
-            self.query_id or f"q-{digest(self.user_input, _CONTEXT_HASH_DIGITS)}",
-            self.user_input,
-            self.response,
+            query_id=self.query_id or f"q-{digest(self.user_input, _CONTEXT_HASH_DIGITS)}",
+            question=self.user_input,
+            answer=self.response,
             contexts=contexts,
-            reference=self.reference or "",
+            reference=self.reference,
             line=line,
         )
 
 
-OWN_KEYS, RAGAS_KEYS = tuple(_OwnRow.model_fields), tuple(_RagasRow.model_fields)
 ACCEPTED_LINE = (
     '{"query_id": "…", "answer": "…" or null, "contexts": […], "citations": […]}, '
     'or a ragas sample with "user_input"'
@@ -342,7 +315,10 @@ def read_outputs(path: Path) -> list[RecordedOutput]:
         row = check_row(values, model, problems, file, line)
         if row is None:
             continue
-        output = row.output(line)
+        if isinstance(row, _RagasRow):
+            output = row.output(line)
+        else:
+            output = RecordedOutput.model_construct(**dict(row), line=line)
         first = outputs.setdefault(output.query_id, output)
         if first is not output:
             message = f"this question has an output in line {first.line} already"
