@@ -31,6 +31,7 @@ from rag_eval.pipeline.corpus import (
     GoldVariants,
 )
 from rag_eval.pipeline.evaluation import Evaluation
+from rag_eval.pipeline.external import unit_verdicts
 from rag_eval.pipeline.history import (
     NO_PREVIOUS,
     KeptRun,
@@ -48,7 +49,6 @@ from rag_eval.pipeline.measures import (
     StabilityMeasures,
     wording_of,
 )
-from rag_eval.pipeline.retrieval import unit_verdicts
 from rag_eval.pipeline.runner import Work
 from rag_eval.reporting.html.elements import visible, web_address
 from rag_eval.reporting.metrics_report import Outgoing

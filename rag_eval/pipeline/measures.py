@@ -65,19 +65,21 @@ from rag_eval.pipeline.corpus import (
     GoldVariants,
 )
 from rag_eval.pipeline.evaluation import Evaluation
+from rag_eval.pipeline.external import (
+    UnitVerdicts,
+    carried_by_units,
+    unit_verdicts,
+    units_for_gold,
+)
 from rag_eval.pipeline.retrieval import (
     OpenIndex,
     RestatedPassages,
     RunFacts,
     StrategyRun,
-    UnitVerdicts,
-    carried_by_units,
     guarded_search,
     open_index,
     ready_strategy,
     stability_embedding,
-    unit_verdicts,
-    units_for_gold,
 )
 from rag_eval.pipeline.runner import Result, Table, Work, count_undefined, frame_part, json_part
 from rag_eval.reporting.terminal import interval as format_interval

@@ -12,11 +12,10 @@ import functools
 import time
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from rag_eval.answers.chat import ChatCache, ChatClient
@@ -31,33 +30,25 @@ from rag_eval.core.settings import Settings
 from rag_eval.core.strategy import Identity, IdentityInputs, Strategy
 from rag_eval.core.types import RetrievalOptions
 from rag_eval.corpus.analyzer import ANALYZER, count_tokens
-from rag_eval.corpus.chunking import Ranges
-from rag_eval.measures.ranking import span_carriers
 from rag_eval.pipeline.corpus import (
     AdmittedChunks,
-    CorpusChunks,
     CorpusSnapshot,
     EvidenceTrust,
     GoldVariants,
 )
 from rag_eval.pipeline.evaluation import Evaluation, accepted_calibrator, read_calibrator
+from rag_eval.pipeline.external import ask_source, read_lists, unmeasured_levels
 from rag_eval.pipeline.runner import AGAIN, Result, Table, Work, array_part, frame_part, json_part
 from rag_eval.retrieval.dense import ChromaStore, ExactSearch
 from rag_eval.retrieval.embedding.source import EmbeddingSource
-from rag_eval.retrieval.external_units import Placed, Placer, place_all
+from rag_eval.retrieval.external_units import Placer, place_all
 from rag_eval.retrieval.identity import ChunkTable
 from rag_eval.retrieval.kinds.external import (
     External,
     Failure,
-    HttpSource,
-    Outcome,
     PortSource,
     QueryError,
     Retrieved,
-    failed_note,
-    match_lists,
-    read_recorded,
-    read_run,
 )
 from rag_eval.retrieval.lexical import bm25s_engine
 from rag_eval.retrieval.ranking import Ranking
@@ -65,10 +56,8 @@ from rag_eval.retrieval.service import QueryGuard, RetrievalService
 from rag_eval.retrieval.strategies import LocalStrategy, ReadyStrategy, StrategyIndex
 from rag_eval.storage.hashing import digest
 from rag_eval.storage.sql import open_store
-from rag_eval.trust.guard import screen
 from rag_eval.trust.restating import restated_pairs
 from rag_eval.trust.sources import vouched_for
-from rag_eval.trust.verdicts import ALLOWED
 from rag_eval.uncertainty.calibrators import unknown_kinds
 from rag_eval.uncertainty.estimator import MissRateModel, heuristic_v0
 from rag_eval.uncertainty.expansion import CorpusWords, ExpansionContext, Suggester
@@ -193,81 +182,6 @@ def batch_of(
     )
 
 
-# ---- Units of external retrievers: levels at which they can be judged, and their gold spans.
-
-PLACED_SHARE = 0.95
-"""Least share of the retrieved units with a section, or with a place for the span level.
-
-A level with a smaller share is not measured. At a measured level, a unit without a section or place
-counts as a miss.
-"""
-UNPLACED = "nothing was retrieved that the corpus knows, so nothing has a {what}"
-TOO_FEW_PLACED = (
-    "the source names no {what} for {n} of {all} retrieved units, by id, offsets or text;"
-    " at least {share:.0%} must have one"
-)
-
-
-def unmeasured_levels(placed: Placed) -> dict[Level, str]:
-    """Find the levels at which the units cannot be judged, with the reason.
-
-    Documents can always be judged, because an unknown document is not relevant.
-    """
-    retrieved = placed.units.iloc[placed.ranking.rows[placed.ranking.has_chunk]]
-    known = retrieved[retrieved["known"]]
-    parts: tuple[tuple[Level, str, pd.Series], ...] = (
-        ("section", "section", known["section_id"] == ""),
-        ("span", "place in its document", known["start"] < 0),
-    )
-    reasons: dict[Level, str] = {}
-    for level, what, lacks in parts:
-        if known.empty:
-            reasons[level] = UNPLACED.format(what=what)
-        elif lacks.sum() > (1 - PLACED_SHARE) * len(known):
-            reasons[level] = TOO_FEW_PLACED.format(
-                what=what, n=int(lacks.sum()), all=len(known), share=PLACED_SHARE
-            )
-    return reasons
-
-
-def units_for_gold(units: pd.DataFrame) -> pd.DataFrame:
-    """Prepare units for the gold arrays.
-
-    A unit without a known section becomes a section of its own, which no judgement names.
-    """
-    numbered = pd.Series(
-        [f"\x00{row}" for row in range(len(units))], index=units.index, dtype="str"
-    )
-    return units.assign(section_id=units["section_id"].where(units["section_id"] != "", numbered))
-
-
-def carried_by_units(gold: GoldVariants, units: pd.DataFrame) -> pd.DataFrame:
-    """Find the gold spans that units carry, as a SPAN_CHUNKS frame.
-
-    A unit that equals a chunk carries the spans of the chunk. Another unit carries a span when the
-    overlap is at least half of the shorter text. Chunks have a second-best rule. Units have none,
-    because the other units of the source are unknown.
-    """
-    spans, place = gold.spans, units[["chunk", "start", "end"]].assign(unit=np.arange(len(units)))
-    of_chunks = gold.span_chunks.merge(place[place["chunk"] >= 0], on="chunk")
-    documents = pd.Index(spans["doc_id"].unique())
-    place["doc"] = documents.get_indexer(pd.Index(units["doc_id"]))
-    own = place[(place["chunk"] < 0) & (place["start"] >= 0) & (place["doc"] >= 0)]
-    doc = documents.get_indexer(pd.Index(spans["doc_id"]))
-    span, carriers = span_carriers(
-        Ranges(doc, spans["start"].to_numpy(), spans["end"].to_numpy()),
-        Ranges(own["doc"].to_numpy(), own["start"].to_numpy(), own["end"].to_numpy()),
-    )
-    unit = own["unit"].to_numpy()[carriers]
-    frame = pd.DataFrame(
-        {
-            "span": np.concatenate([of_chunks["span"], span]).astype(np.int64),
-            "chunk": np.concatenate([of_chunks["unit"], unit]).astype(np.int64),
-        }
-    )
-    return frame.sort_values(["span", "chunk"], ignore_index=True)
-
-
 # ---- Rankings as stored frames: RUN, and the failed retrievals.
 
 
@@ -304,50 +218,35 @@ def failed_frame(rankings: Mapping[int, Ranking]) -> pd.DataFrame:
 # ---- Latency of single queries.
 
 LATENCY_TOP_K = 10
-GIVE_UP_AFTER = 3
-"""Number of consecutive failed queries that ends the timing, because the service may be gone."""
 
 
-def _spread(texts: Sequence[str], n: int) -> list[str]:
-    """Choose at most n queries, spread evenly over the gold set."""
-    places = np.unique(np.linspace(0, len(texts) - 1, min(n, len(texts))).astype(int))
-    return [texts[place] for place in places]
-
-
-def _summarize(times: Sequence[float]) -> Latency:
-    """Summarize times of single queries in milliseconds."""
-    p50, p95, p99 = np.percentile(times, (50, 95, 99)).tolist()
-    now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return Latency(n=len(times), p50=p50, p95=p95, p99=p99, measured_at=now)
-
-
-def no_latency(reason: str) -> Latency:
-    """Describe a latency that was not measured."""
+def _no_latency(reason: str) -> Latency:
     names = ("measured_at", "p50", "p95", "p99")
     return Latency.model_validate(
         {"n": 0, **dict.fromkeys(names), "why": dict.fromkeys(names, reason)}
     )
 
 
-def _time_source(source: HttpSource | PortSource, texts: Sequence[str], n: int) -> Latency:
-    """Time single queries that were answered before. A query that fails now is left out."""
+def _time_queries(
+    ask: Callable[[str], object], texts: Sequence[str], n: int, *ignored: type[Exception]
+) -> Latency:
+    """Time at most n single queries, spread evenly over the texts, in milliseconds.
+
+    Calls that fail with an ignored exception are timed, because callers wait for them too.
+    """
     if not texts:
-        return no_latency("no query was answered")
-    times: list[float] = []
-    missed = 0
+        return _no_latency("no query was answered")
+    places = np.unique(np.linspace(0, len(texts) - 1, min(n, len(texts))).astype(int))
+    times = []
     # The first call pays for lazy loading.
-    for text in [texts[0], *_spread(texts, n)]:
+    for place in (0, *places):
         started = time.perf_counter()
-        try:
-            source.ask_one(text, LATENCY_TOP_K)
-        except QueryError:
-            missed += 1
-            if missed >= GIVE_UP_AFTER:
-                break
-            continue
-        missed = 0
+        with contextlib.suppress(*ignored):
+            ask(texts[place])
         times.append(1000 * (time.perf_counter() - started))
-    return _summarize(times[1:]) if times[1:] else no_latency("no timed query was answered")
+    p50, p95, p99 = np.percentile(times[1:], (50, 95, 99)).tolist()
+    now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return Latency(n=len(places), p50=p50, p95=p95, p99=p99, measured_at=now)
 
 
 def _time_strategy(
@@ -365,143 +264,14 @@ def _time_strategy(
         default_threshold=1.0 if config.trust.filter else None,
         seed=config.seeds[0],
     )
-    options, times = RetrievalOptions(top_k=LATENCY_TOP_K), []
-    # Ignore errors of an outside reranker, because the batch counted them. Failed calls are timed,
-    # because callers wait for them too.
+    # The batch counted the errors of an outside reranker.
     foreign: tuple[type[Exception], ...] = (Exception,) if strategy.reranks_outside else ()
-    # The first call pays for lazy loading.
-    for text in [texts[0], *_spread(texts, work.settings.latency_queries)]:
-        started = time.perf_counter()
-        with contextlib.suppress(*foreign):
-            service.retrieve(text, options)
-        times.append(1000 * (time.perf_counter() - started))
-    return _summarize(times[1:])
+    ask = functools.partial(service.retrieve, options=RetrievalOptions(top_k=LATENCY_TOP_K))
+    return _time_queries(ask, texts, work.settings.latency_queries, *foreign)
 
 
 def _mean_tokens(texts: Sequence[str]) -> float:
     return float(np.mean([count_tokens(text) for text in texts]))
-
-
-# ---- Retrieval stage of external strategies: ask or read, place in the corpus, store as a run.
-
-
-@dataclasses.dataclass(frozen=True)
-class _Replies:
-    """Replies of an external source to all wordings.
-
-    `is_lasting` says whether equal inputs are known to give equal replies.
-    """
-
-    outcomes: Sequence[Outcome]
-    version: str | None
-    version_reason: str
-    notes: list[str]
-    latency: Latency
-    embed_model: str = ""
-    wordings: Literal["all", "original"] = "all"
-    is_lasting: bool = True
-
-
-def _run_external(
-    work: Work, spec: External, identity: Identity, gold: GoldVariants, placer: Placer
-) -> "StrategyRun":
-    """Run an external strategy over every wording, and place its units in the corpus."""
-    started, depth = time.perf_counter(), work.config.depth
-    top_k = min(spec.top_k or depth, depth)
-    if spec.files():
-        replies = _read_lists(work, spec, gold.variants, top_k)
-    else:
-        with contextlib.closing(work.evaluation.sources.open(spec)) as source:
-            replies = _ask(work, spec.name, source, gold.texts, top_k)
-    outcomes = replies.outcomes
-    placed = place_all(outcomes, placer, depth)
-    units, rankings = placed.units, {work.config.seeds[0]: placed.ranking}
-    unknown = sorted(units.loc[~units["known"], "doc_id"].unique())
-    note = "{} retrieved documents are not in the corpus and count as not relevant, for example {}"
-    failures = Counter(outcome.code for outcome in outcomes if isinstance(outcome, Failure))
-    run = StrategyRun(
-        run=run_frame(rankings),
-        failed=failed_frame(rankings),
-        units=units,
-        not_run=pd.DataFrame({"variant": np.flatnonzero(~placed.ran).astype(np.int64)}),
-        about=RunFacts(
-            index_hash=identity.index_hash,
-            embed_model=replies.embed_model,
-            name=spec.name,
-            kind=spec.kind,
-            seeds=list(rankings),
-            seed_matters=False,
-            n_runs=int(placed.ran.sum()),
-            n_empty=sum(isinstance(one, Retrieved) and not one.items for one in outcomes),
-            n_failed=failures.total(),
-            first_failure=placed.ranking.failure,
-            rerank_model="",
-            query_tokens=_mean_tokens(gold.texts),
-            failures=dict(sorted(failures.items())),
-            unmeasured=unmeasured_levels(placed),
-            notes=replies.notes
-            + ([note.format(len(unknown), quoted(unknown[0], 60))] if unknown else []),
-            source=ExternalSource(
-                kind=spec.source_kind(work.settings),
-                version=replies.version,
-                wordings=replies.wordings,
-                n_units=len(units),
-                n_own_chunks=int((units["chunk"] >= 0).sum()),
-                n_placed=int((units["start"] >= 0).sum()),
-                n_unknown=int((~units["known"]).sum()),
-                why={} if replies.version else {"version": replies.version_reason},
-            ),
-        ),
-        timing=RunTiming(replies.latency, time.perf_counter() - started, embedded_queries=0),
-    )
-    run.is_lasting = replies.is_lasting and (bool(spec.files()) or not failures)
-    return run
-
-
-def _read_lists(work: Work, spec: External, variants: pd.DataFrame, top_k: int) -> _Replies:
-    """Read the rankings of a file. Raises `InputError` when the file cannot be used."""
-    path = spec.list_path(work.base)
-    with work.progress.step(f"Reading {path.name} for {spec.name}"):
-        if spec.run_file is None:
-            listed = match_lists(read_recorded(path), variants, top_k, missing="failed")
-        else:
-            listed = match_lists(read_run(path, variants), variants, top_k, missing="empty")
-    return _Replies(
-        listed.outcomes,
-        version=None,
-        version_reason="a file is known by its hash",
-        notes=listed.notes,
-        latency=no_latency("a file has no latency"),
-        wordings=listed.wordings,
-    )
-
-
-def _ask(
-    work: Work, name: str, source: HttpSource | PortSource, texts: Sequence[str], top_k: int
-) -> _Replies:
-    """Ask for every wording, but only once for equal texts."""
-    version, distinct = source.ask_version(texts[0], LATENCY_TOP_K), list(dict.fromkeys(texts))
-    with work.progress.step(f"Retrieving with {name}", len(texts), "wordings") as advance:
-        replies = dict(zip(distinct, source.ask_all(distinct, top_k, advance), strict=True))
-        outcomes = [replies[text] for text in texts]
-        failed = sum(isinstance(outcome, Failure) for outcome in outcomes)
-        advance(len(texts) - len(distinct), failed_note(failed))
-    stated = {outcome.version for outcome in outcomes if isinstance(outcome, Retrieved)}
-    notes = []
-    if isinstance(source, HttpSource) and version and stated - {version}:
-        named = sorted(quoted(one or "none", 40) for one in stated | {version})[:5]
-        notes.append(f"the replies state different versions: {', '.join(named)}")
-        version = ""
-    answered = [text for text in texts if isinstance(replies[text], Retrieved)]
-    return _Replies(
-        outcomes,
-        version=quoted(version, 200) or None,
-        version_reason="the source states no version, so it is asked again by every run",
-        notes=notes,
-        latency=_time_source(source, answered, work.settings.latency_queries),
-        embed_model=source.embed_model,
-        is_lasting=bool(version),
-    )
 
 
 # ---- Binding of a miss rate: the strategy's fingerprint, and the calibrator accepted for it.
@@ -1207,7 +977,7 @@ def identify_run(
     if not spec.own_units or spec.files():
         return [identity.index_hash, identity.embed_model]
     source = work.evaluation.sources.open(External.model_validate(spec))
-    version = source.ask_version(gold_variants.texts[0], LATENCY_TOP_K)
+    version = source.ask_version(gold_variants.texts[0])
     return [identity.index_hash, version] if version else AGAIN
 
 
@@ -1299,100 +1069,68 @@ def _stacked(rounds: Sequence[Int32Array]) -> IntArray:
     return np.asarray(np.stack(padded), dtype=np.int64)
 
 
-# ---- The guard on units of an outside retriever: verdicts of overlapping chunks, or a scan.
-
-RANK = {"clean": 0, "hint": 0, "warning": 1, "blocked": 2}
-
-
-@dataclasses.dataclass(frozen=True)
-class UnitVerdicts:
-    """Verdicts on the units of a strategy.
-
-    The trust of a unit of an unknown document is 0. `pairs` are the blocked pairs of wording and
-    unit, as `variant * n_units + unit`.
-    """
-
-    trust: FloatArray
-    verdict: npt.NDArray[np.object_]
-    reasons: list[list[str]]
-    pairs: IntArray
-
-
-def _overlapping(units: pd.DataFrame, chunks: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFrame:
-    """Match units with the chunks that are not clean: rows of unit, verdict and reasons.
-
-    A unit matches the chunks that share characters with it. A unit without a place matches every
-    chunk of a document when all chunks of the document are blocked.
-    """
-    is_blocked = evidence["verdict"] == "blocked"
-    marked = chunks[["doc_id", "start", "end"]].assign(
-        verdict=evidence["verdict"].to_numpy(),
-        reasons=evidence["reasons"].to_numpy(),
-        wholly=is_blocked.groupby(evidence["doc_id"]).transform("all").to_numpy(),
+def _run_external(
+    work: Work, spec: External, identity: Identity, gold: GoldVariants, placer: Placer
+) -> StrategyRun:
+    """Run an external strategy over every wording, and place its units in the corpus."""
+    started, depth = time.perf_counter(), work.config.depth
+    top_k = min(spec.top_k or depth, depth)
+    if spec.files():
+        replies = read_lists(work, spec, gold.variants, top_k)
+        latency = _no_latency("a file has no latency")
+    else:
+        with contextlib.closing(work.evaluation.sources.open(spec)) as source:
+            replies = ask_source(work, spec.name, source, gold.texts, top_k)
+            pairs = zip(gold.texts, replies.outcomes, strict=True)
+            latency = _time_queries(
+                functools.partial(source.ask_one, top_k=LATENCY_TOP_K),
+                [text for text, outcome in pairs if isinstance(outcome, Retrieved)],
+                work.settings.latency_queries,
+                QueryError,
+            )
+    outcomes = replies.outcomes
+    placed = place_all(outcomes, placer, depth)
+    units, rankings = placed.units, {work.config.seeds[0]: placed.ranking}
+    unknown = sorted(units.loc[~units["known"], "doc_id"].unique())
+    note = "{} retrieved documents are not in the corpus and count as not relevant, for example {}"
+    failures = Counter(outcome.code for outcome in outcomes if isinstance(outcome, Failure))
+    run = StrategyRun(
+        run=run_frame(rankings),
+        failed=failed_frame(rankings),
+        units=units,
+        not_run=pd.DataFrame({"variant": np.flatnonzero(~placed.ran).astype(np.int64)}),
+        about=RunFacts(
+            index_hash=identity.index_hash,
+            embed_model=replies.embed_model,
+            name=spec.name,
+            kind=spec.kind,
+            seeds=list(rankings),
+            seed_matters=False,
+            n_runs=int(placed.ran.sum()),
+            n_empty=sum(isinstance(one, Retrieved) and not one.items for one in outcomes),
+            n_failed=failures.total(),
+            first_failure=placed.ranking.failure,
+            rerank_model="",
+            query_tokens=_mean_tokens(gold.texts),
+            failures=dict(sorted(failures.items())),
+            unmeasured=unmeasured_levels(placed),
+            notes=replies.notes
+            + ([note.format(len(unknown), quoted(unknown[0], 60))] if unknown else []),
+            source=ExternalSource(
+                kind=spec.source_kind(work.settings),
+                version=replies.version,
+                wordings=replies.wordings,
+                n_units=len(units),
+                n_own_chunks=int((units["chunk"] >= 0).sum()),
+                n_placed=int((units["start"] >= 0).sum()),
+                n_unknown=int((~units["known"]).sum()),
+                why={} if replies.version else {"version": replies.version_reason},
+            ),
+        ),
+        timing=RunTiming(latency, time.perf_counter() - started, embedded_queries=0),
     )
-    marked = marked[marked["verdict"] != "clean"]
-    places = units[["doc_id", "start", "end"]].assign(unit=np.arange(len(units)))
-    met = places.merge(marked, on="doc_id", suffixes=("", "_chunk"))
-    is_placed = met["start"] >= 0
-    shares = (met["start_chunk"] < met["end"]) & (met["start"] < met["end_chunk"])
-    return met[(is_placed & shares) | (~is_placed & met["wholly"])]
-
-
-def unit_verdicts(
-    config: GoldSetConfig,
-    corpus_chunks: CorpusChunks,
-    evidence_trust: EvidenceTrust,
-    texts_asked: list[str],
-    units: pd.DataFrame,
-) -> UnitVerdicts:
-    """Judge the units of an external strategy (UNITS frame)."""
-    evidence, n = evidence_trust.trust, len(units)
-    rank = np.zeros(n, dtype=np.int64)
-    reasons: list[list[str]] = [[] for _ in range(n)]
-
-    def mark(unit: int, verdict: str, codes: Sequence[str]) -> None:
-        rank[unit] = max(rank[unit], RANK[verdict])
-        reasons[unit] += [code for code in codes if code not in reasons[unit]]
-
-    met = _overlapping(units, corpus_chunks.chunks, evidence)
-    for unit, verdict, codes in zip(met["unit"], met["verdict"], met["reasons"], strict=True):
-        mark(unit, verdict, codes)
-    # Do not screen text that a person allowed. The loop above covers the other overlapping chunks.
-    is_allowed = np.array([ALLOWED in codes for codes in reasons], dtype=bool)
-    texts, returned = (units[name].to_numpy(dtype=object) for name in ("text", "returned"))
-    foreign = np.flatnonzero((units["chunk"] < 0).to_numpy() & (texts != "") & ~is_allowed)
-    # The returned text differs from the corpus, so no judgement or allowance covers it.
-    other = np.flatnonzero(returned != "")
-    places = np.concatenate([foreign, other])
-    scanned = screen([str(text) for text in (*texts[foreign], *returned[other])])
-    for row, check, rule, severity in zip(
-        *(scanned[name] for name in ("row", "check", "rule", "severity")), strict=True
-    ):
-        mark(places[row], severity, [f"{check}.{rule}"] if RANK[severity] else [])
-    facts = evidence.drop_duplicates("doc_id").set_index("doc_id").reindex(units["doc_id"])
-    unknown = "unknown" if config.trust.configured else "not_configured"
-    vouched = vouched_for(
-        facts["domain_state"].fillna(unknown).tolist(),
-        facts["signature_state"].fillna(unknown).tolist(),
-    )
-    at = np.concatenate([np.arange(n), other])
-    pairs = restated_pairs(
-        texts_asked,
-        [*texts, *returned[other]],
-        titles=[""] * len(at),
-        doc_ids=units["doc_id"].iloc[at].tolist(),
-        sources=facts["domain"].fillna("").iloc[at].tolist(),
-        vouched=None if vouched is None else vouched[at],
-    )
-    pairs = pairs[pairs["severity"] == "blocked"]
-    query, place = (pairs[name].to_numpy(dtype=np.int64) for name in ("query", "chunk"))
-    counts = (place >= n) | ~is_allowed[at[place]]
-    return UnitVerdicts(
-        facts["trust"].fillna(0.0).to_numpy(dtype=np.float64),
-        np.array(["clean", "warning", "blocked"], dtype=object)[rank],
-        reasons,
-        np.unique((query * max(1, n) + at[place])[counts]),
-    )
+    run.is_lasting = replies.is_lasting and (bool(spec.files()) or not failures)
+    return run
 
 
 # ---- Descriptions of these results for people.

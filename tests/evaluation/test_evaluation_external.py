@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from rag_eval.pipeline.evaluation import Lines
+from rag_eval.pipeline.external import carried_by_units, units_for_gold, unmeasured_levels
 from rag_eval.pipeline.measures import Scores
-from rag_eval.pipeline.retrieval import carried_by_units, units_for_gold, unmeasured_levels
 from rag_eval.retrieval.external_units import Placed
 from rag_eval.retrieval.ranking import ranking
 

@@ -18,7 +18,7 @@ import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self
 
 import pandas as pd
 from pydantic import (
@@ -135,30 +135,12 @@ class External(Strategy):
 
 # ---- Results of queries, and the failures.
 
-FAILURES: Final[Mapping[str, str]] = {
-    "timeout": "the reply did not end within the time limit",
-    "connection": "the connection could not be made, or broke",
-    "rate_limited": "every try ended with 429, or Retry-After is too long to wait",
-    "server_error": "every try ended with 5xx",
-    "refused": "the status is not 200, for example a redirect",
-    "reply_too_large": "the reply has more bytes than settings.external.max_reply_bytes",
-    "malformed_reply": "the reply is not JSON in UTF-8, or is compressed",
-    "wrong_shape": "the reply is not {chunks: [{...}, ...]}",
-    "missing_id": "a chunk has no id, chunk_id, snippet_id, doc_id or section_id",
-    "bad_id": "an id is not a text, is empty or too long, or holds control characters",
-    "duplicate_id": "a reply holds the same chunk twice",
-    "bad_score": "a score is missing or is not a finite number",
-    "bad_text": "a text is not a text",
-    "bad_offsets": "offsets are not 0 <= start < end",
-    "raised": "the imported retriever raised an exception",
-    "not_recorded": "the recorded outputs lack this question",
-    "recorded_error": "the recorded output is an error without any context",
-}
-"""Cause of each failure code. A failed query counts with score 0; the next run asks it again."""
-
 
 class QueryError(Exception):
-    """A failed query: a code of FAILURES, and a message whose untrusted text is quoted."""
+    """A failed query: a code of docs/external.md, and a message with quoted foreign text.
+
+    It counts with score 0, and the next run asks it again.
+    """
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -172,7 +154,7 @@ class QueryError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Failure:
-    """Cause of a missing result: a code of FAILURES, and one line for a person."""
+    """Cause of a missing result: a code of docs/external.md, and one line for a person."""
 
     code: str
     message: str
@@ -268,10 +250,10 @@ class _Place(BaseModel):
     unit: str = "char"
 
 
-class _Chunk(_Place):
+class _Chunk(BaseModel):
+    model_config = ConfigDict(strict=True)
+
     id: _Id | None = None
-    chunk_id: _Id | None = None
-    snippet_id: _Id | None = None
     doc_id: _Id | None = None
     section_id: _Id | None = None
     text: _Text | None = None
@@ -279,9 +261,7 @@ class _Chunk(_Place):
     score: _Score
 
 
-_CODES = {"text": "bad_text", "score": "bad_score"} | dict.fromkeys(
-    ("start", "end", "unit", "offsets"), "bad_offsets"
-)
+_CODES = {"text": "bad_text", "score": "bad_score", "offsets": "bad_offsets"}
 
 
 def parse_item(chunk: object, place: int) -> Item:
@@ -293,18 +273,18 @@ def parse_item(chunk: object, place: int) -> Item:
         field = str(first["loc"][0]) if first["loc"] else ""
         code = _CODES.get(field, "bad_id") if field else "wrong_shape"
         raise QueryError(code, f"chunk {place}: {field}: {quoted(first['msg'])}") from error
-    name = given.id or given.chunk_id or given.snippet_id or ""
-    if not (name or given.doc_id or given.section_id):
+    if not (given.id or given.doc_id or given.section_id):
         raise QueryError("missing_id", f"chunk {place}: accepted id, doc_id or section_id")
-    where = given.offsets or given
+    where = given.offsets or _Place()
     start, end = -1, -1
     # Offsets in tokens do not give a place in the text, so the text itself is searched later.
     if where.unit == "char" and (where.start, where.end) != (None, None):
         if where.start is None or where.end is None or not 0 <= where.start < where.end < _LARGEST:
             raise QueryError("bad_offsets", f"chunk {place}: accepted 0 <= start < end")
         start, end = where.start, where.end
-    texts = (name, given.doc_id or "", given.section_id or "", given.text or "")
-    return Item(*texts, start, end, given.score)
+    given_texts = (given.id, given.doc_id, given.section_id, given.text)
+    name, doc_id, section_id, text = (part or "" for part in given_texts)
+    return Item(name, doc_id, section_id, text, start, end, given.score)
 
 
 def parse_items(chunks: Sequence[object]) -> tuple[Item, ...]:
@@ -355,12 +335,11 @@ MAX_WAIT_S = 60.0
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-class _RetryableError(Exception):
+class _RetryableError(QueryError):
     """A failed try that may be repeated, after `wait_s` if the service states a time."""
 
     def __init__(self, code: str, message: str, wait_s: float | None = None) -> None:
-        super().__init__(message)
-        self.error = QueryError(code, message)
+        super().__init__(code, message)
         self.wait_s = wait_s
 
 
@@ -403,12 +382,9 @@ class HttpSource:
 
     def ask_one(self, query: str, top_k: int) -> Retrieved:
         """Ask once, without a retry. Raises `QueryError`."""
-        try:
-            return self._try(self._open(), query, top_k)
-        except _RetryableError as again:
-            raise again.error from again
+        return self._try(self._open(), query, top_k)
 
-    def ask_version(self, query: str, top_k: int) -> str:
+    def ask_version(self, query: str) -> str:
         """Ask one query to learn the version of the source; empty when it states none.
 
         Later calls return the same version. The connections are closed, because a reused run asks
@@ -416,7 +392,7 @@ class HttpSource:
         """
         if self._stated is None:
             try:
-                self._stated = self.ask_one(query, top_k).version
+                self._stated = self.ask_one(query, 1).version
             except QueryError:
                 self._stated = ""
             self.close()
@@ -455,17 +431,17 @@ class HttpSource:
         for number in range(retries + 1):
             try:
                 reply = self._try(client, query, top_k)
-            except QueryError as error:  # The service replied, so a retry would not help.
-                self._unanswered = 0
-                return error.failure
             except _RetryableError as again:
                 pause = again.wait_s
                 if pause is None:
                     pause = self.limits.backoff_s * 2**number
                 if number == retries or pause > MAX_WAIT_S or self._stopped.wait(pause):
-                    is_silent = again.error.code in {"timeout", "connection"}
+                    is_silent = again.code in {"timeout", "connection"}
                     self._unanswered = self._unanswered + 1 if is_silent else 0
-                    return again.error.failure
+                    return again.failure
+            except QueryError as error:  # The service replied, so a retry would not help.
+                self._unanswered = 0
+                return error.failure
             else:
                 self._unanswered = 0
                 return reply
@@ -483,7 +459,7 @@ class HttpSource:
                 return parse_reply(self._read(reply, deadline), top_k)
         except httpx.TimeoutException as error:
             raise self._late() from error
-        except (QueryError, _RetryableError):
+        except QueryError:
             raise
         except Exception as error:  # The text may hold the address with a password, so omit it.
             raise _RetryableError("connection", f"no reply ({type(error).__name__})") from error
@@ -586,7 +562,7 @@ class PortSource:
             return {}
         return stated
 
-    def ask_version(self, query: str, top_k: int) -> str:  # noqa: ARG002 - no query is needed
+    def ask_version(self, query: str) -> str:  # noqa: ARG002 - no query is needed
         """Return the version that the stats state; empty without one."""
         return self.version
 

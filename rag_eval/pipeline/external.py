@@ -1,0 +1,266 @@
+"""Replies and units of external retrievers: levels to judge, gold spans, verdicts of the guard."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from rag_eval.core.arrays import FloatArray, IntArray
+from rag_eval.core.config import GoldSetConfig, Level
+from rag_eval.core.errors import quoted
+from rag_eval.corpus.chunking import Ranges
+from rag_eval.measures.ranking import span_carriers
+from rag_eval.pipeline.corpus import CorpusChunks, EvidenceTrust, GoldVariants
+from rag_eval.pipeline.runner import Work
+from rag_eval.retrieval.external_units import Placed
+from rag_eval.retrieval.kinds.external import (
+    External,
+    Failure,
+    HttpSource,
+    Outcome,
+    PortSource,
+    Retrieved,
+    failed_note,
+    match_lists,
+    read_recorded,
+    read_run,
+)
+from rag_eval.trust.guard import screen
+from rag_eval.trust.restating import restated_pairs
+from rag_eval.trust.sources import vouched_for
+from rag_eval.trust.verdicts import ALLOWED
+
+# ---- Replies of a source: asked, or read from a file.
+
+
+@dataclasses.dataclass(frozen=True)
+class Replies:
+    """Replies of an external source to all wordings.
+
+    `is_lasting` says whether equal inputs are known to give equal replies.
+    """
+
+    outcomes: Sequence[Outcome]
+    version: str | None
+    version_reason: str
+    notes: list[str]
+    embed_model: str = ""
+    wordings: Literal["all", "original"] = "all"
+    is_lasting: bool = True
+
+
+def read_lists(work: Work, spec: External, variants: pd.DataFrame, top_k: int) -> Replies:
+    """Read the rankings of a file. Raises `InputError` when the file cannot be used."""
+    path = spec.list_path(work.base)
+    with work.progress.step(f"Reading {path.name} for {spec.name}"):
+        if spec.run_file is None:
+            listed = match_lists(read_recorded(path), variants, top_k, missing="failed")
+        else:
+            listed = match_lists(read_run(path, variants), variants, top_k, missing="empty")
+    return Replies(
+        listed.outcomes,
+        version=None,
+        version_reason="a file is known by its hash",
+        notes=listed.notes,
+        wordings=listed.wordings,
+    )
+
+
+def ask_source(
+    work: Work, name: str, source: HttpSource | PortSource, texts: Sequence[str], top_k: int
+) -> Replies:
+    """Ask for every wording, but only once for equal texts."""
+    version, distinct = source.ask_version(texts[0]), list(dict.fromkeys(texts))
+    with work.progress.step(f"Retrieving with {name}", len(texts), "wordings") as advance:
+        replies = dict(zip(distinct, source.ask_all(distinct, top_k, advance), strict=True))
+        outcomes = [replies[text] for text in texts]
+        failed = sum(isinstance(outcome, Failure) for outcome in outcomes)
+        advance(len(texts) - len(distinct), failed_note(failed))
+    stated = {outcome.version for outcome in outcomes if isinstance(outcome, Retrieved)}
+    notes = []
+    if isinstance(source, HttpSource) and version and stated - {version}:
+        named = sorted(quoted(one or "none", 40) for one in stated | {version})[:5]
+        notes.append(f"the replies state different versions: {', '.join(named)}")
+        version = ""
+    return Replies(
+        outcomes,
+        version=quoted(version, 200) or None,
+        version_reason="the source states no version, so it is asked again by every run",
+        notes=notes,
+        embed_model=source.embed_model,
+        is_lasting=bool(version),
+    )
+
+
+# ---- Units of external retrievers: levels at which they can be judged, and their gold spans.
+
+PLACED_SHARE = 0.95
+"""Least share of the retrieved units with a section, or with a place for the span level.
+
+A level with a smaller share is not measured. At a measured level, a unit without a section or place
+counts as a miss.
+"""
+UNPLACED = "nothing was retrieved that the corpus knows, so nothing has a {what}"
+TOO_FEW_PLACED = (
+    "the source names no {what} for {n} of {all} retrieved units, by id, offsets or text;"
+    " at least {share:.0%} must have one"
+)
+
+
+def unmeasured_levels(placed: Placed) -> dict[Level, str]:
+    """Find the levels at which the units cannot be judged, with the reason.
+
+    Documents can always be judged, because an unknown document is not relevant.
+    """
+    retrieved = placed.units.iloc[placed.ranking.rows[placed.ranking.has_chunk]]
+    known = retrieved[retrieved["known"]]
+    parts: tuple[tuple[Level, str, pd.Series], ...] = (
+        ("section", "section", known["section_id"] == ""),
+        ("span", "place in its document", known["start"] < 0),
+    )
+    reasons: dict[Level, str] = {}
+    for level, what, lacks in parts:
+        if known.empty:
+            reasons[level] = UNPLACED.format(what=what)
+        elif lacks.sum() > (1 - PLACED_SHARE) * len(known):
+            reasons[level] = TOO_FEW_PLACED.format(
+                what=what, n=int(lacks.sum()), all=len(known), share=PLACED_SHARE
+            )
+    return reasons
+
+
+def units_for_gold(units: pd.DataFrame) -> pd.DataFrame:
+    """Prepare units for the gold arrays.
+
+    A unit without a known section becomes a section of its own, which no judgement names.
+    """
+    numbered = pd.Series(
+        [f"\x00{row}" for row in range(len(units))], index=units.index, dtype="str"
+    )
+    return units.assign(section_id=units["section_id"].where(units["section_id"] != "", numbered))
+
+
+def carried_by_units(gold: GoldVariants, units: pd.DataFrame) -> pd.DataFrame:
+    """Find the gold spans that units carry, as a SPAN_CHUNKS frame.
+
+    A unit that equals a chunk carries the spans of the chunk. Another unit carries a span when the
+    overlap is at least half of the shorter text. Chunks have a second-best rule. Units have none,
+    because the other units of the source are unknown.
+    """
+    spans, place = gold.spans, units[["chunk", "start", "end"]].assign(unit=np.arange(len(units)))
+    of_chunks = gold.span_chunks.merge(place[place["chunk"] >= 0], on="chunk")
+    documents = pd.Index(spans["doc_id"].unique())
+    place["doc"] = documents.get_indexer(pd.Index(units["doc_id"]))
+    own = place[(place["chunk"] < 0) & (place["start"] >= 0) & (place["doc"] >= 0)]
+    doc = documents.get_indexer(pd.Index(spans["doc_id"]))
+    span, carriers = span_carriers(
+        Ranges(doc, spans["start"].to_numpy(), spans["end"].to_numpy()),
+        Ranges(own["doc"].to_numpy(), own["start"].to_numpy(), own["end"].to_numpy()),
+    )
+    unit = own["unit"].to_numpy()[carriers]
+    frame = pd.DataFrame(
+        {
+            "span": np.concatenate([of_chunks["span"], span]).astype(np.int64),
+            "chunk": np.concatenate([of_chunks["unit"], unit]).astype(np.int64),
+        }
+    )
+    return frame.sort_values(["span", "chunk"], ignore_index=True)
+
+
+# ---- The guard on units of an outside retriever: verdicts of overlapping chunks, or a scan.
+
+RANK = {"clean": 0, "hint": 0, "warning": 1, "blocked": 2}
+
+
+@dataclasses.dataclass(frozen=True)
+class UnitVerdicts:
+    """Verdicts on the units of a strategy.
+
+    The trust of a unit of an unknown document is 0. `pairs` are the blocked pairs of wording and
+    unit, as `variant * n_units + unit`.
+    """
+
+    trust: FloatArray
+    verdict: npt.NDArray[np.object_]
+    reasons: list[list[str]]
+    pairs: IntArray
+
+
+def _overlapping(units: pd.DataFrame, chunks: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFrame:
+    """Match units with the chunks that are not clean: rows of unit, verdict and reasons.
+
+    A unit matches the chunks that share characters with it. A unit without a place matches every
+    chunk of a document when all chunks of the document are blocked.
+    """
+    is_blocked = evidence["verdict"] == "blocked"
+    marked = chunks[["doc_id", "start", "end"]].assign(
+        verdict=evidence["verdict"].to_numpy(),
+        reasons=evidence["reasons"].to_numpy(),
+        wholly=is_blocked.groupby(evidence["doc_id"]).transform("all").to_numpy(),
+    )
+    marked = marked[marked["verdict"] != "clean"]
+    places = units[["doc_id", "start", "end"]].assign(unit=np.arange(len(units)))
+    met = places.merge(marked, on="doc_id", suffixes=("", "_chunk"))
+    is_placed = met["start"] >= 0
+    shares = (met["start_chunk"] < met["end"]) & (met["start"] < met["end_chunk"])
+    return met[(is_placed & shares) | (~is_placed & met["wholly"])]
+
+
+def unit_verdicts(
+    config: GoldSetConfig,
+    corpus_chunks: CorpusChunks,
+    evidence_trust: EvidenceTrust,
+    texts_asked: list[str],
+    units: pd.DataFrame,
+) -> UnitVerdicts:
+    """Judge the units of an external strategy (UNITS frame)."""
+    evidence, n = evidence_trust.trust, len(units)
+    rank = np.zeros(n, dtype=np.int64)
+    reasons: list[list[str]] = [[] for _ in range(n)]
+
+    def mark(unit: int, verdict: str, codes: Sequence[str]) -> None:
+        rank[unit] = max(rank[unit], RANK[verdict])
+        reasons[unit] += [code for code in codes if code not in reasons[unit]]
+
+    met = _overlapping(units, corpus_chunks.chunks, evidence)
+    for unit, verdict, codes in zip(met["unit"], met["verdict"], met["reasons"], strict=True):
+        mark(unit, verdict, codes)
+    # Do not screen text that a person allowed. The loop above covers the other overlapping chunks.
+    is_allowed = np.array([ALLOWED in codes for codes in reasons], dtype=bool)
+    texts, returned = (units[name].to_numpy(dtype=object) for name in ("text", "returned"))
+    foreign = np.flatnonzero((units["chunk"] < 0).to_numpy() & (texts != "") & ~is_allowed)
+    # The returned text differs from the corpus, so no judgement or allowance covers it.
+    other = np.flatnonzero(returned != "")
+    places = np.concatenate([foreign, other])
+    scanned = screen([str(text) for text in (*texts[foreign], *returned[other])])
+    for row, check, rule, severity in zip(
+        *(scanned[name] for name in ("row", "check", "rule", "severity")), strict=True
+    ):
+        mark(places[row], severity, [f"{check}.{rule}"] if RANK[severity] else [])
+    facts = evidence.drop_duplicates("doc_id").set_index("doc_id").reindex(units["doc_id"])
+    unknown = "unknown" if config.trust.configured else "not_configured"
+    vouched = vouched_for(
+        facts["domain_state"].fillna(unknown).tolist(),
+        facts["signature_state"].fillna(unknown).tolist(),
+    )
+    at = np.concatenate([np.arange(n), other])
+    pairs = restated_pairs(
+        texts_asked,
+        [*texts, *returned[other]],
+        titles=[""] * len(at),
+        doc_ids=units["doc_id"].iloc[at].tolist(),
+        sources=facts["domain"].fillna("").iloc[at].tolist(),
+        vouched=None if vouched is None else vouched[at],
+    )
+    pairs = pairs[pairs["severity"] == "blocked"]
+    query, place = (pairs[name].to_numpy(dtype=np.int64) for name in ("query", "chunk"))
+    counts = (place >= n) | ~is_allowed[at[place]]
+    return UnitVerdicts(
+        facts["trust"].fillna(0.0).to_numpy(dtype=np.float64),
+        np.array(["clean", "warning", "blocked"], dtype=object)[rank],
+        reasons,
+        np.unique((query * max(1, n) + at[place])[counts]),
+    )
