@@ -39,9 +39,7 @@ def test_lists_of_different_questions_are_refused():
         shared_share([[1]], [[1], [2]])
 
 
-@pytest.mark.parametrize(
-    ("level", "unit"), [("document", "document"), ("section", "section"), ("span", "section")]
-)
+@pytest.mark.parametrize(("level", "unit"), [("document", "document"), ("span", "section")])
 def test_pairs_are_those_of_the_stored_runs(scenario, level, unit):
     project = scenario.project  # one home builds the indexes once
     (project.gold / "gold_set.yaml").write_text(

@@ -1,6 +1,5 @@
 """Overlap of rankings, semantic distance, lambda states, and the shares of variance."""
 
-import itertools
 import math
 
 import numpy as np
@@ -50,31 +49,6 @@ def rows(rankings, depth=8):
     return out
 
 
-def rbo(one, other):
-    """Compute the rank-biased overlap of two runs of one query."""
-    return mean_pairwise_rbo(rows([one, other]), [0, 0], 1)[0]
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "value"),
-    [
-        ([1, 2, 3], [1, 2, 3], 1),
-        ([1, 2, 3], [4, 5, 6], 0),
-        ([1, 2], [1, 2, 3], 1),
-        ([1, 2], [2, 1], 0.9),  # a swap at the top costs the weight of depth 1
-        ([], [], 1),
-        ([], [3], 0),
-    ],
-)
-def test_known_overlaps(one, other, value):
-    assert rbo(one, other) == pytest.approx(value)
-
-
-def test_a_change_at_the_top_costs_more_than_one_at_the_bottom():
-    base = list(range(8))
-    assert rbo(base, [99, *base[1:]]) < rbo(base, [*base[:-1], 99])
-
-
 @given(st.lists(st.tuples(st.integers(0, 3), lists), max_size=9))
 @settings(max_examples=100, deadline=None)
 def test_mean_over_all_pairs_of_a_query(runs):
@@ -109,9 +83,6 @@ def test_defective_rankings_are_refused():
         ann_recall([[1]], [[1], [2]], 1)
 
 
-# distances and states
-
-
 def test_delta_s_equals_the_definition():
     rng = np.random.default_rng(1)
     queries, chunks = rng.normal(size=(20, 6)), rng.normal(size=(30, 6))
@@ -128,6 +99,9 @@ def test_delta_s_equals_the_definition():
             assert ours[row] == pytest.approx(expected)
         else:
             assert math.isnan(ours[row])
+
+
+# distances and states
 
 
 def test_delta_s_at_its_ends():
@@ -180,12 +154,6 @@ def test_convergent_and_hit_is_what_gates_count():
     hits = np.array([[[1, 1]], [[0, 0]], [[1, NAN]], [[1, 1]]])
     found = lambda_states(hits, [0.9, 0.9, NAN, 0.3]).convergent_and_hit
     assert found.tolist() == [True, False, False, False]
-
-
-def test_all_patterns_of_two_by_two_are_decided():
-    for bits in itertools.product((0, 1), repeat=4):
-        state = states([list(bits[:2]), list(bits[2:])], 0.9).state[0]
-        assert (state == "convergent") == (len(set(bits)) == 1)
 
 
 # variation
@@ -254,8 +222,3 @@ def test_worst_mean_and_best_wording():
     np.testing.assert_array_equal(found.worst, [0.5, NAN])
     np.testing.assert_array_equal(found.mean, [0.75, NAN])
     np.testing.assert_array_equal(found.best, [1, NAN])
-
-
-def test_the_shape_is_checked():
-    with pytest.raises(ValueError, match="n_wordings"):
-        flip_matrix([[1, 0]])

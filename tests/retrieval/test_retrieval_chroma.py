@@ -112,21 +112,6 @@ def test_zero_vectors_are_not_found_in_a_graph(store):
     ).has_chunk.any()
 
 
-def test_search_in_a_graph_keeps_to_what_is_allowed(store):
-    store.build("graph", IDS, VECTORS, DOCS, seed=13)
-    allowed = np.zeros(N, dtype=bool)
-    allowed[[3, 7, 40, 41, 299]] = True
-    queries = random_vectors(4, seed=2)
-    found, exact = (
-        store.search("graph", queries, 10, ROW, allowed),
-        ExactSearch(VECTORS).search(queries, 10, allowed),
-    )
-    assert np.array_equal(found.rows, exact.rows)
-    assert {row for row, _ in listed(found, 0)} == {3, 40, 41, 299}
-    for none in (np.zeros(N, dtype=bool), np.arange(N) == 7):
-        assert not store.search("graph", queries, 10, ROW, none).has_chunk.any()
-
-
 def test_the_seed_is_the_order_of_insertion(store, monkeypatch):
     orders, whole = {}, ChromaStore.sync
 
@@ -162,14 +147,6 @@ def test_a_finished_graph_is_left_alone_and_a_half_built_one_is_built_anew(store
     store.sync("whole", np.array(IDS)[known].tolist(), VECTORS[known], DOCS[: N - 2])
     # Every chunk is stored, but the mark is missing.
     assert store.build("whole", IDS, VECTORS, DOCS, seed=13)
-
-
-def test_drop_removes_what_starts_alike_and_is_not_kept(store):
-    for name in ("one.a", "one.b", "one.c", "other.a", "one"):
-        sync(store, slice(1), name)
-    assert store.drop("one.", {"one.b", "other.a"}) == ["one.a", "one.c"]
-    assert store.collections() == ["one", "one.b", "other.a"]
-    assert store.drop("nothing", set()) == []
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "ftp://host", "http://", "", "/path"])

@@ -5,8 +5,6 @@ A qid is a question or a wording of it.
 
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.frames import VARIANTS
@@ -117,17 +115,3 @@ def test_recorded_lists_lack_questions_by_failing():
     assert kinds == [Retrieved, type(None), Failure, Failure, type(None), Failure]
     assert found.outcomes[2].code == "not_recorded"
     assert found.outcomes[3] == failure
-
-
-WORDS = "keep keep/terse Q0 d1 d2 1 2 0.5 nan 1e999 -3 tag % é".split()
-
-
-@given(st.lists(st.lists(st.sampled_from(WORDS), max_size=7), max_size=6))
-def test_any_file_is_rankings_or_problems(tmp_path_factory, rows):
-    path = tmp_path_factory.mktemp("run") / "any.trec"
-    path.write_text("\n".join(" ".join(row) for row in rows), encoding="utf-8")
-    try:
-        found = read_run(path, variants())
-    except InputError:
-        return
-    assert all(items for items in found.values())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rag_eval.core.frames import DOCUMENTS, SECTIONS
 from rag_eval.core.loader import Chunker
 from rag_eval.corpus.chunking import chunk_documents, markdown_sections
-from rag_eval.retrieval.external_units import UNITS, Even, Placer, place_all
+from rag_eval.retrieval.external_units import UNITS, Placer, place_all
 from rag_eval.retrieval.kinds.external import Failure, Item, Retrieved
 
 GUIDE = (
@@ -146,11 +146,6 @@ def test_offsets_beyond_the_document_give_way_to_the_text():
     assert second["start"] == -1
 
 
-def test_a_document_of_one_section_is_that_section():
-    (unit,) = placed(item(doc_id="notes.txt"))
-    assert (unit["section_id"], unit["start"]) == ("notes.txt", -1)
-
-
 def test_unknown_documents_stand_under_their_own_names():
     first, second = placed(item(doc_id="elsewhere.md", text="x"), item(id="other"))
     assert [(unit["doc_id"], unit["known"], unit["start"]) for unit in (first, second)] == [
@@ -179,20 +174,6 @@ def test_equal_things_are_one_unit_and_keep_their_best_place():
     assert found.ranking.failed.tolist() == [False, True, False, False]
     assert found.ranking.failure == "timeout: too late"
     assert found.ran.tolist() == [True, True, False, True]
-
-
-@given(
-    st.lists(st.sampled_from(["", " ", "\n", "  \t", "a", "bc", "déf", "\u2003"]), max_size=30),
-    st.data(),
-)
-def test_even_text_leads_back_to_its_source(parts, data):
-    source = "".join(parts)
-    even = Even(source)
-    assert even.text == " ".join(source.split())
-    letters = [at for at, char in enumerate(even.text) if char != " "]
-    if letters:
-        at = data.draw(st.sampled_from(letters))
-        assert source[even.source(at)] == even.text[at]
 
 
 NAMES = st.sampled_from(

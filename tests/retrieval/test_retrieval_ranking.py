@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from rag_eval.retrieval.ranking import (
     MARGIN,
     order,
-    ranking,
     reciprocal_rank,
     scale_by_top,
     scale_min_max,
@@ -94,12 +93,6 @@ def test_order_of_scores_too_large_to_pack_is_the_same_order():
     scores = np.array([[3e14, 1.0, 3e14, -np.inf, 5e14]])
     rows = np.array([[9, 3, 2, 7, 4]], dtype=np.int32)
     assert order(rows, scores, 5)[0].tolist() == [[4, 2, 9, 3, -1]]
-
-
-def test_scores_that_differ_beyond_the_rounding_are_ties():
-    rows, scores = select(np.array([[0.1 + 2e-7, 0.1, 0.1 + 1e-7]], dtype=np.float32), 3)
-    assert rows.tolist() == [[0, 1, 2]]
-    assert scores.tolist() == [[0.1, 0.1, 0.1]]
 
 
 @given(dense_scores())
@@ -204,16 +197,3 @@ def test_an_outside_reranker_orders_the_head_and_keeps_the_tail():
 def test_a_reranker_that_answers_wrongly_is_refused(given_scores):
     with pytest.raises(ValueError, match=r"reranker|zip"):
         order_by_scores(made_ranking([[(1, 1.0), (0, 0.5)]], 2), given_scores, depth=5)
-
-
-def test_cut_keeps_the_head():
-    whole = ranking(
-        np.array([[3, 1, -1]], dtype=np.int32),
-        np.array([[2.0, 1.0, -np.inf]]),
-        np.array([[1.0, 0.5, 0.0]]),
-        np.array([2]),
-    )
-    assert whole.cut(1).rows.tolist() == [[3]]
-    assert whole.cut(9) is whole
-    assert whole.raw.tolist() == [[2.0, 1.0, 0.0]]
-    assert whole.k_pos.tolist() == [[1, 2, 0]]

@@ -18,7 +18,6 @@ from rag_eval.retrieval.dense import ChromaStore
 from rag_eval.retrieval.kinds.bm25 import Bm25
 from rag_eval.retrieval.kinds.hybrid import Hybrid
 from rag_eval.retrieval.kinds.vector import Vector
-from rag_eval.retrieval.lexical import bm25s_engine
 from rag_eval.retrieval.strategies import ReadyStrategy, StrategyIndex
 from rag_eval.storage.hashing import digest
 
@@ -149,15 +148,6 @@ def test_only_allowed_chunks_are_ranked(strategy):
     assert not strategy.search(
         QUERIES, 10, SEED, allowed=np.zeros(len(allowed), dtype=bool)
     ).has_chunk.any()
-
-
-def test_strategies_share_engines_and_vectors(index):
-    first, second = (
-        ReadyStrategy(Hybrid(name=name, kind="hybrid", embedding=LSA), index) for name in ("a", "b")
-    )
-    first.search(QUERIES, 10)
-    assert first.source is second.source
-    assert bm25s_engine(first.index) is bm25s_engine(second.index)
 
 
 def test_a_reranker_that_the_settings_do_not_enable_is_refused(index):

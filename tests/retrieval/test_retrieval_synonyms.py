@@ -81,34 +81,6 @@ def test_a_list_is_sound(expansion):
     assert not [pair for pair in pairs if pair[0] == pair[1]]
 
 
-def test_a_list_is_known_by_name_version_and_content():
-    name, _, content = LISTS[0].identity.partition("@")
-    assert name == f"data-terms-{LISTS[0].version}"
-    assert len(content) == 16
-    assert Expansion.load("data-terms") is LISTS[0]
-    written = {"version": 1, "entries": [{"terms": ["a1"], "means": ["b1"], "weight": 0.5}]}
-    first = Expansion.parse(json.dumps(written), "x")
-    assert Expansion.parse(json.dumps(written, indent=3), "x").identity == first.identity
-    written["entries"][0]["weight"] = 0.6
-    assert Expansion.parse(json.dumps(written), "x").identity != first.identity
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [
-        {"terms": [], "means": ["b"], "weight": 0.5},
-        {"terms": ["a"], "means": ["b"], "weight": 0},
-        {"terms": ["a"], "means": ["b"], "weight": 1.1},
-        {"terms": ["a"], "means": [1], "weight": 1},
-        {"terms": ["a"], "means": ["b"]},
-        "a",
-    ],
-)
-def test_a_malformed_list_is_refused(entry):
-    with pytest.raises(ValidationError, match=r"entries\.0"):
-        Expansion.parse(json.dumps({"version": 1, "entries": [entry]}), "x")
-
-
 # finding phrases
 
 
@@ -143,18 +115,6 @@ def widen(expansion, question):
 )
 def test_a_question_is_widened(question, wanted):
     assert widen(SMALL, question) == wanted
-
-
-@pytest.mark.parametrize(
-    ("question", "term"),
-    [
-        ("Which cells are blank?", "miss"),
-        ("running total of sales", "cumsum"),
-        ("throw away lines that turn up twice", "duplic"),
-    ],
-)
-def test_the_shipped_list_widens_everyday_words(question, term):
-    assert dict(widen(LISTS[0], question))[term] > 0
 
 
 @given(
@@ -229,19 +189,6 @@ def test_ignored_words_count_only_as_part_of_a_phrase():
     assert 2 in scores("more than once, please")
 
 
-def test_blocks_do_not_matter(monkeypatch):
-    chunks, bm25, bound = engine(DOCUMENTS * 20)
-    queries = chunks.query_terms(
-        ["throw away twice", "", "discard", "unheard", "rows into columns"] * 5
-    )
-    whole = bm25.search_expanded(queries, bound, 30)
-    monkeypatch.setattr("rag_eval.retrieval.lexical.BLOCK_BYTES", 8 * len(chunks) * 3)
-    parts = bm25.search_expanded(queries, bound, 30)
-    assert np.array_equal(whole.rows, parts.rows)
-    assert np.array_equal(whole.raw, parts.raw)
-    assert not whole.has_chunk[[1, 3]].any()
-
-
 @pytest.mark.parametrize("written", [["graph"], ["the"], [""], []])
 def test_corpora_of_almost_nothing(written):
     chunks, bm25, bound = engine(written)
@@ -283,15 +230,6 @@ def test_a_strategy_finds_what_only_a_synonym_names(index):
     )
     hybrid = ReadyStrategy(spec, index)
     assert hybrid.search(questions, 5).rows[:2, 0].tolist() == [3, 2]
-
-
-def test_the_index_hash_carries_the_list_and_is_as_before_without():
-    for kind, name in ((Bm25, "bm25"), (Hybrid, "hybrid")):
-        plain, silent, widened = (
-            kind(name="s", kind=name, **expand).index_hash("c", "m")
-            for expand in ({}, {"expand": None}, {"expand": "data-terms"})
-        )
-        assert plain == silent != widened
 
 
 @pytest.mark.parametrize(("kind", "spec"), [("bm25", Bm25), ("hybrid", Hybrid)])
