@@ -13,7 +13,7 @@ from rag_eval.defs import checks
 from rag_eval.defs.metadata import Metadata, clear_failures, column_schema, to_metadata
 from rag_eval.defs.resources import Evaluations
 from rag_eval.pipeline.corpus import CorpusSnapshot, GoldVariants
-from rag_eval.pipeline.runner import Made, Node, Runner, Stage
+from rag_eval.pipeline.runner import Made, Node, Runner, Stage, nodes_behind
 from rag_eval.pipeline.stages import STAGES
 from rag_eval.storage.hashing import code_version
 
@@ -36,23 +36,10 @@ def asset_key(node: Node) -> dg.AssetKey:
     return dg.AssetKey([stage.group, *name, *([node.strategy] if node.strategy else [])])
 
 
-def nodes_of(stage: Stage, strategies: Sequence[str]) -> list[Node]:
-    """List the nodes of a stage."""
-    if not stage.each_strategy:
-        return [Node(stage.name)]
-    return [Node(stage.name, strategy) for strategy in strategies]
-
-
 def _deps(stage: Stage, strategy: str, strategies: Sequence[str]) -> list[dg.AssetKey]:
-    by_name = {one.name: one for one in STAGES} | {
-        one.plural: one for one in STAGES if one.each_strategy
-    }
-    found: list[dg.AssetKey] = []
-    for name in (*stage.inputs, *stage.after):
-        other = by_name[name]
-        own = other.each_strategy and other.name == name
-        found += [asset_key(node) for node in nodes_of(other, [strategy] if own else strategies)]
-    return found
+    names = (*stage.inputs, *stage.after)
+    nodes = (nodes_behind(name, strategy, STAGES, strategies) for name in names)
+    return [asset_key(node) for group in nodes for node in group]
 
 
 def _kinds(stage: Stage) -> set[str]:
@@ -97,7 +84,7 @@ def make_assets(
     policy, version, names = freshness(settings), code_version(), set[str]()
     assets = []
     for place, stage in enumerate(STAGES):
-        for node in nodes_of(stage, strategies):
+        for node in stage.nodes(strategies):
             key = asset_key(node)
             spec = dg.AssetSpec(
                 key=key,

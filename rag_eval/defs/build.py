@@ -13,7 +13,7 @@ import dagster as dg
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
-from rag_eval.defs.assets import REPORT, asset_key, make_assets, nodes_of
+from rag_eval.defs.assets import REPORT, asset_key, make_assets
 from rag_eval.defs.checks import OF_STAGES, gate_check, make_gate_checks
 from rag_eval.defs.resources import make_evaluations
 from rag_eval.gates.verdict import check_names
@@ -74,10 +74,7 @@ def known_gold_sets(folder: Path) -> list[KnownGoldSet]:
             continue
         strategies = tuple(spec.name for spec in config.strategies)
         nodes = tuple(
-            node
-            for stage in STAGES
-            if stage.configured(config)
-            for node in nodes_of(stage, strategies)
+            node for stage in STAGES if stage.configured(config) for node in stage.nodes(strategies)
         )
         gates = tuple(check_names(config))
         known.append(KnownGoldSet(name, strategies, gates, nodes, config.nightly))

@@ -16,7 +16,6 @@ from rag_eval.defs.metadata import Metadata, clear_failures, problems_shown, to_
 from rag_eval.defs.resources import Evaluations
 from rag_eval.pipeline.runner import Runner, Table
 
-MAX_ROWS = 50
 Shown = Mapping[str, Any]
 Judgement = tuple[bool, Shown]
 

@@ -8,6 +8,8 @@ of a repeated stage does not repeat the stages after it.
 
 import contextlib
 import dataclasses
+import functools
+import inspect
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -267,13 +269,11 @@ class Stage:
     title
         One sentence for people.
     make
-        `make(work, **inputs)` returns the result.
-    result
-        Type of the result.
-    inputs
-        Names of the stages whose results the stage reads, equal to the names of the arguments. The
-        plural of a stage with one result per strategy gives a mapping from strategies to results.
-        A stage outside the configuration gives None.
+        `make(work, **inputs)` returns the result. Each argument after `work` has the name of a
+        stage and gets the result of that stage. The plural of a stage with one result per strategy
+        gives a mapping from strategies to results. A stage outside the configuration gives None.
+    given
+        Names of the inputs of a function that takes them as `**results`.
     stores
         Other stores that the stage reads or writes. The graph shows the stores, and `outside`
         identifies the contents that change the result.
@@ -308,8 +308,7 @@ class Stage:
     group: str
     title: str
     make: Callable[..., Result]
-    result: type[Result]
-    inputs: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
     stores: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     outside: Callable[..., object] = _nothing
@@ -323,10 +322,25 @@ class Stage:
     kinds: tuple[str, ...] = ()
     failure: Callable[..., str] = lambda _: ""
 
+    @functools.cached_property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the stages whose results the stage reads."""
+        return self.given or tuple(inspect.signature(self.make).parameters)[1:]
+
+    @functools.cached_property
+    def result(self) -> type[Result]:
+        """Type of the result."""
+        found: type[Result] = inspect.signature(self.make, eval_str=True).return_annotation
+        return found
+
     @property
     def plural(self) -> str:
         """Argument name for the results of all strategies."""
         return f"{self.name}s"
+
+    def nodes(self, strategies: Iterable[str]) -> "list[Node]":
+        """List the nodes of the stage."""
+        return [Node(self.name, one) for one in (strategies if self.each_strategy else ("",))]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -352,6 +366,14 @@ class Node:
     def __str__(self) -> str:
         """Return the name of the node in messages, keys and files."""
         return f"{self.name}.{self.strategy}" if self.strategy else self.name
+
+
+def nodes_behind(
+    name: str, strategy: str, stages: Iterable[Stage], strategies: Iterable[str]
+) -> list[Node]:
+    """List the nodes behind the name of an input, as a stage of one strategy reads it."""
+    stage = next(stage for stage in stages if name in {stage.name, stage.plural})
+    return stage.nodes([strategy] if stage.name == name else strategies)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -408,14 +430,7 @@ class Runner:
         """List every node of the configuration in order."""
         for stage in self.stages.values():
             if stage.configured(self.evaluation.config):
-                yield from self._nodes_of(stage)
-
-    def _nodes_of(self, stage: Stage) -> list[Node]:
-        return (
-            [Node(stage.name, name) for name in self.strategies]
-            if stage.each_strategy
-            else [Node(stage.name)]
-        )
+                yield from stage.nodes(self.strategies)
 
     def run(self) -> Iterator[Made]:
         """Run every stage, and yield each record when the stage ends."""
@@ -438,16 +453,16 @@ class Runner:
         while left:
             one = left.pop()
             for name in self.stages[one.name].inputs:
-                stage = self._each.get(name) or self.stages[name]
-                own = stage.each_strategy and stage.name == name
-                new = [Node(name, one.strategy)] if own else self._nodes_of(stage)
+                new = nodes_behind(name, one.strategy, self.stages.values(), self.strategies)
                 left += [node for node in new if node not in found]
                 found.update(new)
         return found
 
     def _input(self, node: Node, name: str) -> Input:
         if name in self._each:
-            return {one.strategy: self.result(one) for one in self._nodes_of(self._each[name])}
+            return {
+                one.strategy: self.result(one) for one in self._each[name].nodes(self.strategies)
+            }
         stage = self.stages[name]
         if not stage.configured(self.evaluation.config):
             return None

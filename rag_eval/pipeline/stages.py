@@ -1,5 +1,6 @@
 """The graph: every stage of an evaluation, in an order with inputs before their readers."""
 
+import dataclasses
 from typing import Final
 
 from rag_eval.core import config, frames, types
@@ -21,7 +22,6 @@ STAGES: Final = (
         "corpus",
         "The corpus as it is now: documents and sections, masked, with its revision.",
         corpus.read_corpus,
-        corpus.CorpusSnapshot,
         chosen=corpus.chosen_loader,
         outside=corpus.identify_corpus,
         columns=frames.DOCUMENTS,
@@ -32,8 +32,6 @@ STAGES: Final = (
         "corpus",
         "The documents cut into chunks with exact offsets.",
         corpus.cut_chunks,
-        corpus.CorpusChunks,
-        inputs=("corpus_snapshot",),
         reads=("corpus.chunker",),
         columns=frames.CHUNKS,
         describe=corpus.describe_chunks,
@@ -44,9 +42,7 @@ STAGES: Final = (
         "Source trust of every chunk with its factors, and the poisoning guard's verdict. What is"
         " blocked is quarantined: it is not indexed until a person allows it.",
         corpus.judge_evidence,
-        corpus.EvidenceTrust,
         chosen=corpus.chosen_loader,
-        inputs=("corpus_snapshot", "corpus_chunks"),
         reads=("trust.domains", "trust.authors", "trust.keys", "trust.unlisted"),
         outside=corpus.identify_trust,
         columns=config.EVIDENCE_TRUST,
@@ -57,8 +53,6 @@ STAGES: Final = (
         "corpus",
         "The chunks that may be indexed: all but the quarantined ones.",
         corpus.admit_chunks,
-        corpus.AdmittedChunks,
-        inputs=("corpus_chunks", "evidence_trust"),
         reads=("trust.quarantine", "trust.filter", "trust.threshold", "corpus.chunker"),
         columns=frames.CHUNKS,
         describe=corpus.describe_admitted,
@@ -69,8 +63,6 @@ STAGES: Final = (
         "Every question under every wording, with judgements and evidence spans that resolve in"
         " this corpus revision. Not materialized while lint finds an error.",
         corpus.resolve_gold_set,
-        corpus.GoldVariants,
-        inputs=("corpus_snapshot", "corpus_chunks", "admitted_chunks"),
         outside=corpus.identify_gold,
         columns=frames.VARIANTS,
         describe=corpus.describe_gold,
@@ -80,8 +72,6 @@ STAGES: Final = (
         "trust",
         "Chunks that restate a question of the gold set: no strategy may return them for it.",
         retrieval.find_restated,
-        retrieval.RestatedPassages,
-        inputs=("gold_variants", "admitted_chunks"),
         describe=retrieval.describe_restated,
     ),
     Stage(
@@ -90,8 +80,6 @@ STAGES: Final = (
         "Vectors of the admitted chunks for every embedding in the vector store, and the identity"
         " (index_hash) of every strategy's index.",
         retrieval.build_index,
-        retrieval.CorpusIndex,
-        inputs=("admitted_chunks",),
         stores=("embeddings", "vectors"),
         reads=("name", "seeds", "strategies"),
         outside=retrieval.identify_index,
@@ -104,14 +92,6 @@ STAGES: Final = (
         "retrieval",
         "Run of the strategy over every wording and seed.",
         retrieval.retrieve,
-        retrieval.StrategyRun,
-        inputs=(
-            "corpus_snapshot",
-            "admitted_chunks",
-            "gold_variants",
-            "restated_passages",
-            "corpus_index",
-        ),
         stores=("embeddings", "calibrators", "sources"),
         reads=(
             "strategy",
@@ -134,8 +114,6 @@ STAGES: Final = (
         "Recall, MRR, nDCG and more of every strategy at every level, with intervals, and paired"
         " comparisons.",
         measures.measure_rankings,
-        measures.RankingMeasures,
-        inputs=("runs", "gold_variants", "admitted_chunks"),
         reads=("k", "level", "depth", "seeds"),
         columns=frames.PER_QUERY,
         describe=measures.describe_ranking,
@@ -146,8 +124,6 @@ STAGES: Final = (
         "Whether a question finds the same evidence however it is put: delta_s, lambda states,"
         " flips between wordings.",
         measures.measure_stability,
-        measures.StabilityMeasures,
-        inputs=("runs", "gold_variants", "admitted_chunks"),
         stores=("embeddings",),
         reads=("k", "level", "depth", "seeds", "strategies"),
         columns=frames.DELTA_S,
@@ -159,15 +135,6 @@ STAGES: Final = (
         "Trust of what each strategy retrieved, blocked chunks that got through, and recall with"
         " and without the trust filter.",
         measures.measure_trust,
-        measures.TrustMeasures,
-        inputs=(
-            "runs",
-            "gold_variants",
-            "corpus_chunks",
-            "evidence_trust",
-            "admitted_chunks",
-            "restated_passages",
-        ),
         reads=("trust", "k", "level", "depth", "strategies"),
         chosen=retrieval.chosen_kinds,
         describe=measures.describe_trust,
@@ -178,14 +145,6 @@ STAGES: Final = (
         "Every question answered from the evidence of one strategy (deterministic, llm or"
         " recorded), held to the answer contract. Fails closed where the gold set says so.",
         answers.answer_gold_set,
-        answers.AnswerSet,
-        inputs=(
-            "runs",
-            "corpus_snapshot",
-            "admitted_chunks",
-            "gold_variants",
-            "restated_passages",
-        ),
         stores=("chat", "embeddings"),
         reads=(
             "answers",
@@ -204,8 +163,6 @@ STAGES: Final = (
         "Every citation with its verdict: its payload against the live index, its span against the"
         " gold evidence.",
         answers.check_citations,
-        answers.CitationSet,
-        inputs=("answers", "runs", "corpus_snapshot", "admitted_chunks", "gold_variants"),
         reads=("answers.cross_section_allowed", "corpus.has_whole_documents"),
         configured=answers.has_answers,
         columns=frames.CITATIONS,
@@ -217,8 +174,6 @@ STAGES: Final = (
         "Coverage, citation precision, recall and match rate, groundedness, abstention and cost of"
         " the answers; which of them leave retrieved content unused.",
         answers.measure_answers,
-        answers.AnswerMeasures,
-        inputs=("answers", "citations", "gold_variants", "admitted_chunks"),
         stores=("chat",),
         reads=("answers.purpose", "answers.ragas_sample_rate", "settings.feature_ragas_eval"),
         outside=answers.identify_judge,
@@ -232,8 +187,6 @@ STAGES: Final = (
         "What the rankings themselves say of a miss, for every wording and seed, and for imported"
         " questions of production traffic.",
         claims.collect_signals,
-        claims.RetrievalSignals,
-        inputs=("runs", "gold_variants", "admitted_chunks", "corpus_index"),
         stores=("embeddings", "traffic"),
         reads=("name", "level", "depth", "seeds", "strategies", "trust", "uncertainty.k"),
         outside=claims.identify_traffic,
@@ -246,8 +199,6 @@ STAGES: Final = (
         "The miss rate that is stated for every retrieval, by the calibrator that was accepted"
         " before this run; the prior or the uncalibrated heuristic where there is none.",
         claims.state_miss_rates,
-        claims.MissRateClaims,
-        inputs=("retrieval_signals", "runs", "gold_variants"),
         stores=("calibrators", "outcomes"),
         reads=("name", "strategies", "uncertainty.target", "uncertainty.k"),
         outside=claims.identify_speakers,
@@ -260,14 +211,6 @@ STAGES: Final = (
         "What the gold says of every claim, appended to the table of outcomes; repeats of a night"
         " add nothing.",
         calibration.record_outcomes,
-        calibration.RetrievalOutcomes,
-        inputs=(
-            "miss_rate_claims",
-            "retrieval_signals",
-            "runs",
-            "gold_variants",
-            "admitted_chunks",
-        ),
         stores=("outcomes",),
         columns=types.RETRIEVAL_OUTCOMES,
         kinds=("sql",),
@@ -280,15 +223,6 @@ STAGES: Final = (
         "Each strategy's estimator fitted to its outcomes and validated on held-out groups; what"
         " it has earned decides whether later runs use it.",
         calibration.calibrate_miss_rates,
-        calibration.MissRateCalibration,
-        inputs=(
-            "retrieval_outcomes",
-            "miss_rate_claims",
-            "retrieval_signals",
-            "runs",
-            "gold_variants",
-            "admitted_chunks",
-        ),
         stores=("outcomes", "calibrators", "traffic", "kept_runs"),
         kinds=("json", "sql"),
         live=True,
@@ -300,21 +234,6 @@ STAGES: Final = (
         "Observed and stated miss rates, paired comparisons, conformal K, and what that makes of"
         " the answers.",
         miss_rates.compare_miss_rates,
-        miss_rates.CalibratedMissRates,
-        inputs=(
-            "miss_rate_calibration",
-            "retrieval_outcomes",
-            "miss_rate_claims",
-            "retrieval_signals",
-            "runs",
-            "gold_variants",
-            "corpus_snapshot",
-            "corpus_chunks",
-            "admitted_chunks",
-            "corpus_index",
-            "answers",
-            "answer_measures",
-        ),
         live=True,
         describe=miss_rates.describe_miss_rates,
     ),
@@ -324,26 +243,7 @@ STAGES: Final = (
         "retrieval-metrics.json with its tables beside it; every figure carries the index_hash and"
         " rev it was measured on.",
         report.write_report,
-        report.MetricsReport,
-        inputs=(
-            "runs",
-            "corpus_snapshot",
-            "corpus_chunks",
-            "evidence_trust",
-            "admitted_chunks",
-            "gold_variants",
-            "restated_passages",
-            "corpus_index",
-            "ranking_measures",
-            "stability_measures",
-            "trust_measures",
-            "answers",
-            "citations",
-            "answer_measures",
-            "miss_rate_claims",
-            "miss_rate_calibration",
-            "calibrated_miss_rates",
-        ),
+        given=tuple(field.name for field in dataclasses.fields(report.Inputs)),
         stores=("baselines", "kept_runs", "traces", "reports"),
         live=True,
         describe=report.describe_report,
@@ -354,8 +254,6 @@ STAGES: Final = (
         "index.html: the whole report as one page that opens from disk, and its tables as CSV and"
         " LaTeX.",
         report.write_page,
-        report.HtmlReport,
-        inputs=("retrieval_metrics_report",),
         stores=("reports",),
         kinds=("html",),
         live=True,
@@ -366,8 +264,6 @@ STAGES: Final = (
         "reporting",
         "The report in MLflow: one parent run, one child run a strategy.",
         report.record_in_mlflow,
-        report.MlflowRecord,
-        inputs=("retrieval_metrics_report",),
         stores=("reports", "mlflow"),
         after=("html_report",),
         kinds=("mlflow",),
@@ -380,8 +276,6 @@ STAGES: Final = (
         "reporting",
         "Fails the run when a required gate did not pass; everything else is written by then.",
         report.judge_report,
-        report.GateVerdict,
-        inputs=("retrieval_metrics_report",),
         after=("html_report", "mlflow_record"),
         kinds=("python",),
         failure=report.explain_failure,

@@ -102,7 +102,6 @@ class Project:
                 "g",
                 "Words.",
                 self.read,
-                Words,
                 reads=("corpus.path",),
                 outside=lambda _: [self.words],
             ),
@@ -111,8 +110,6 @@ class Project:
                 "g",
                 "Run.",
                 self.run,
-                Count,
-                inputs=("words",),
                 reads=("strategy",),
                 each_strategy=True,
             ),
@@ -121,11 +118,9 @@ class Project:
                 "g",
                 "Extra.",
                 self.extra,
-                Count,
-                inputs=("words",),
                 configured=lambda config: config.extra,
             ),
-            Stage("total", "g", "Total.", self.total, Count, inputs=("runs", "extra"), live=True),
+            Stage("total", "g", "Total.", self.total, live=True),
         ]
 
     def runner(self) -> Runner:
@@ -253,7 +248,7 @@ def test_a_graph_is_checked(project):
     stages = project.stages
     wrong = [
         stages[1],
-        dataclasses.replace(stages[0], inputs=("words", "totals")),
+        dataclasses.replace(stages[0], given=("words", "totals")),
         *stages[2:],
         stages[3],
     ]
