@@ -173,15 +173,6 @@ def _wrong_offsets(offsets: object) -> str:
     return "" if isinstance(unit, str) and unit in UNITS else "offsets.unit"
 
 
-def _wrong_surroundings(record: Record) -> str:
-    window, page = record.get("window"), record.get("page")
-    if window is not None:
-        sides = (window.get("pre"), window.get("post")) if isinstance(window, Mapping) else (None,)
-        if not all(_is_whole(side, 0) for side in sides):
-            return "window"
-    return "" if page is None or _is_text(page) or _is_whole(page, 0) else "page"
-
-
 def _wrong_score(record: Record) -> str:
     raw, norm = record.get("score_raw"), record.get("score_norm")
     if not (_is_number(raw) or (raw is None and norm is not None)):
@@ -190,30 +181,13 @@ def _wrong_score(record: Record) -> str:
 
 
 def _wrong_rank(record: Record) -> str:
-    rerank, reranked, final = map(record.get, ("rerank_score", "reranked", "k_final"))
+    rerank, final = record.get("rerank_score"), record.get("k_final")
     if not _is_whole(record.get("k_pos"), 1):
         return "k_pos"
     if rerank is not None and not _is_number(rerank):
         return "rerank_score"
-    if reranked is not None and not isinstance(reranked, bool):
-        return "reranked"
-    due = rerank is not None or reranked is True or final is not None
+    due = rerank is not None or final is not None
     return "k_final" if due and not _is_whole(final, 1) else ""
-
-
-def _cites_late(record: Record) -> str:
-    """Return the field that is unreadable or puts the citations after the answer, else "".
-
-    `order` lists the blocks of the reply, `citations` and `answer` among them.
-    """
-    before, order = record.get("cited_before_answer"), record.get("order")
-    if before is not None and before is not True:
-        return "cited_before_answer"
-    if order is None:
-        return ""
-    if not isinstance(order, list | tuple) or "citations" not in order:
-        return "order"
-    return "order" if "answer" in order and order.index("answer") < order.index("citations") else ""
 
 
 def _find_structural(record: Record) -> list[Finding]:
@@ -226,12 +200,13 @@ def _find_structural(record: Record) -> list[Finding]:
         findings.append(("missing_tokens", "tokens"))
     if not isinstance(record.get("embed_model"), str):
         findings.append(("missing_embed_model", "embed_model"))
-    place = (offsets is not None and _wrong_offsets(offsets)) or _wrong_surroundings(record)
+    place = "" if offsets is None else _wrong_offsets(offsets)
+    late = "" if record.get("cited_before_answer") in (None, True) else "cited_before_answer"
     named = (
         ("bad_offsets", place),
         ("missing_score", _wrong_score(record)),
         ("trace_incomplete", _wrong_rank(record)),
-        ("explained_before_cited", _cites_late(record)),
+        ("explained_before_cited", late),
     )
     return [*findings, *((code, field) for code, field in named if field)]
 
@@ -389,9 +364,9 @@ def validate(
     Without a live index, the rules of LIVE_CODES are not tried. `mixed_units` marks the records
     with the rarer unit (on a tie: `token`). `cross_section_reuse` marks a record whose section may
     not stand beside the sections that the same (query_id, segment) cited before. This rule skips
-    records without a segment or with segment -1. `unknown_snippet` also marks a snippet of another
-    document or section than the record says. `bad_offsets` also marks offsets that do not overlap
-    the named snippet.
+    records whose segment is -1, missing or unreadable. `unknown_snippet` also marks a snippet of
+    another document or section than the record says. `bad_offsets` also marks offsets that do not
+    overlap the named snippet.
 
     `section_pairs` holds section_ids that one segment may cite together, in either order.
     """
@@ -422,17 +397,11 @@ def _judge_alone(record: Record, live: LiveIndex | None, tried: Counter[str]) ->
     if _is_empty(record):
         return [("empty_citations", "")]
 
-    def states(*names: str) -> bool:
-        return any(record.get(name) is not None for name in names)
-
     findings = _find_structural(record)
     tried.update(_STRUCTURAL)
-    tried["bad_offsets"] += states("offsets", "window", "page")
-    tried["explained_before_cited"] += states("order", "cited_before_answer")
-    if inside is not None and inside is not True:
-        findings.append(("unknown_snippet", "in_evidence"))
-        tried["unknown_snippet"] += 1
-    if states("quote") and not isinstance(record["quote"], str):
+    tried["bad_offsets"] += record.get("offsets") is not None
+    tried["explained_before_cited"] += record.get("cited_before_answer") is not None
+    if record.get("quote") is not None and not isinstance(record["quote"], str):
         findings.append(("quote_mismatch", "quote"))
         tried["quote_mismatch"] += 1
     if live is not None:
@@ -467,24 +436,19 @@ def _mark_sections(
     """Mark the records whose section may not stand beside the sections cited before."""
     cited: dict[tuple[object, object], dict[str, None]] = {}
     for record, findings in judged:
-        segment, query_id = record.get("segment"), record.get("query_id")
+        answer, segment = record.get("query_id"), record.get("segment")
         section_id: Any = record.get("section_id")
-        if segment is None or (segment == -1 and _is_whole(segment, -1)):
+        is_known = answer is None or _is_text(answer) or _is_whole(answer, 0)
+        if not is_known or not (_is_text(segment) or _is_whole(segment, 0)):
             continue
         tried["cross_section_reuse"] += 1
-        for name, value in (("segment", segment), ("query_id", query_id)):
-            if value is not None and not _is_text(value) and not _is_whole(value, 0):
-                findings.append(("cross_section_reuse", name))
-                break
-        else:
-            if _is_text(section_id):
-                before = cited.setdefault((query_id, segment), {})
-                others = [other for other in before if other != section_id]
-                alone = section_id in before
-                if alone or all(frozenset((section_id, other)) in allowed for other in others):
-                    before[section_id] = None
-                else:
-                    findings.append(("cross_section_reuse", "section_id"))
+        if _is_text(section_id):
+            before = cited.setdefault((answer, segment), {})
+            pairs = (frozenset((section_id, other)) for other in before)
+            if section_id in before or all(pair in allowed for pair in pairs):
+                before[section_id] = None
+            else:
+                findings.append(("cross_section_reuse", "section_id"))
 
 
 # ---- From a retrieved chunk to a JSON object

@@ -184,7 +184,7 @@ def test_values_keep_their_type_so_that_a_wrong_one_stays_wrong():
         "offsets": {"start": 0, "end": 5, "unit": "char"},
         "score_raw": -0.5,
         "segment": True,
-        "order": ["citations", "answer"],
+        "cited_before_answer": "yes",
         "page": None,
     }
     assert stated_payload(plain) == plain

@@ -311,7 +311,7 @@ BROKEN = {
     "rev_mismatch": lambda payload: {**payload, "rev": "older"},
     "unknown_snippet": lambda payload: {**payload, "snippet_id": "0" * 32},
     "quote_mismatch": lambda payload: {**payload, "quote": "Never said."},
-    "explained_before_cited": lambda payload: {**payload, "order": ["answer", "citations"]},
+    "explained_before_cited": lambda payload: {**payload, "cited_before_answer": False},
 }
 
 

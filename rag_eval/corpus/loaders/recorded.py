@@ -38,7 +38,7 @@ from rag_eval.storage.hashing import digest, file_hash
 
 # ---- Citation payloads as a user's system states them
 
-BESIDE = ("number", "quote", "segment", "reranked", "order", "cited_before_answer")
+BESIDE = ("number", "quote", "segment", "cited_before_answer")
 """Further keys of a citation; `number` is the number of a context, from 1."""
 MAX_QUOTE_CHARS = 1_000_000
 MAX_SHORT_CHARS = 4000
