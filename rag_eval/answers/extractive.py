@@ -614,11 +614,6 @@ class Extractive:
     expansion
         Synonyms. The weights were fitted without synonyms, so the signal is calibrated only
         without them.
-
-    Raises
-    ------
-    ValueError
-        max_sentences under 1 or a threshold outside [0, 1].
     """
 
     def __init__(
@@ -631,10 +626,6 @@ class Extractive:
         frequencies: DocumentFrequencies | None = None,
         expansion: Expansion | None = None,
     ) -> None:
-        if max_sentences < 1:
-            raise ValueError(f"max_sentences: found {max_sentences}, accepted 1 or more")
-        if abstain_below is not None and not 0 <= abstain_below <= 1:
-            raise ValueError(f"abstain_below: found {abstain_below}, accepted 0 to 1")
         self._embed = embed
         self._weights = load("lexical" if embed is None else embedding)
         self._max_sentences = max_sentences
@@ -649,11 +640,6 @@ class Extractive:
 
         An answer has no sentence twice. Of copies of a sentence, the best-ranked copy is cited.
         """
-        if len(questions) != len(passages):
-            raise ValueError(
-                f"passages: found {len(questions)} questions, {len(passages)} lists of passages; "
-                "accepted: one list a question"
-            )
         pool = Pool(questions, passages)
         if len(pool.question_of) == 0:
             return [Extract((), 0.0, answered=False)] * len(pool.questions)

@@ -1,8 +1,6 @@
 """The parser reads valid replies and gives a code to each broken reply."""
 
-import itertools
 import json
-import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -85,56 +83,6 @@ def test_reply_gets_its_code(terms, text, expected):
     assert outcome(text, terms) == expected
 
 
-_ANSWERS = [
-    "Paris is the capital of France. Pip installs.",
-    '巴黎 "is" it。好\\n',
-    "So it is. See docs/capitals.md and/or ask, e.g. at 12:30 on 1/2.",
-    f"Paris [{WEST}]. Berlin [docs/capitals.md:3].",
-]
-_QUOTING = {"token": WEST, "quote": "Paris is the  capital"}
-_CITED = [
-    [WEST, "docs/capitals.md:3"],
-    [_QUOTING, "[docs/capitals.md:3]", "docs/setup.md:1-4"],
-]
-_REST = [{"deltaS": 0, "lambda": "chaotic"}, {"deltaS": None, "lambda": None}]
-_WRITTEN = [
-    json.dumps,
-    lambda value: json.dumps(value, indent=1, ensure_ascii=False),
-    lambda value: f"```json\n{json.dumps(value)}\n```",
-]
-
-
-def _citing(more):
-    return lambda good: {**good, "citations": [*good["citations"], more]}
-
-
-_SPOILT = [  # code, change of a valid object
-    ("ok:answered", lambda good: good),
-    ("wrong_schema", lambda good: {key: value for key, value in good.items() if key != "lambda"}),
-    ("wrong_schema", lambda good: {**good, "confidence": 0.9}),
-    ("explained_before_cited", lambda good: {"answer": good["answer"], **good}),
-    ("empty_citations", lambda good: {**good, "citations": []}),
-    ("bad_citation", _citing("docs/capitals.md")),
-    ("unknown_snippet", _citing("docs/capitals.md:3-5")),
-    ("quote_mismatch", _citing({"token": WEST, "quote": "Lyon"})),
-    ("wrong_schema", lambda good: {**good, "deltaS": 1.5}),
-    ("wrong_schema", lambda good: {**good, "lambda": "fine"}),
-    ("empty_answer", lambda good: {**good, "answer": "  "}),
-    ("bad_characters", lambda good: {**good, "answer": good["answer"] + "\x1b[31m"}),
-    ("path_not_in_evidence", lambda good: {**good, "answer": good["answer"] + " See src/no.py."}),
-    ("path_not_cited", lambda good: {**good, "answer": good["answer"] + " See api/frame.py."}),
-    ("not_json", lambda good: {**good, "deltaS": float("nan")}),
-]
-
-
-def test_every_way_of_breaking_a_valid_object_gets_its_code():
-    """Each reply is a valid reply with one known defect."""
-    goods = itertools.product(_CITED, _ANSWERS, _REST)
-    for (cited, answer, rest), (code, spoil), write in itertools.product(goods, _SPOILT, _WRITTEN):
-        text = write(spoil({"citations": cited, "answer": answer, **rest}))
-        assert outcome(text, JSON) == code, text
-
-
 def test_cases_reach_every_code_of_a_reply():
     elsewhere = {"incomplete_reply", "contract_error_reply", "validator_failed", "validator_error"}
     elsewhere |= {"prompt_too_long", "pattern_timeout", "retrieval_error", "no_output"}
@@ -163,32 +111,6 @@ def test_any_json_value_is_read_and_only_a_whole_object_passes(value):
     found = parse(json.dumps(value), JSON)
     if isinstance(found, Parsed):
         assert found.outcome == "contract_error_reply" or set(value) == set(KEYS[:4])
-
-
-def test_hostile_lengths_are_read_in_linear_time():
-    long = {form: terms(form, True, max_reply_chars=1_000_000) for form in ("verdict", "json")}
-    for value in (
-        *("a:1 " * 200_000, "a:1," + " " * 500_000 + "x", ":" * 500_000, "a:" + "1" * 900_000),
-        *("[" * 500_000, "a" * 900_000, "a:1-" * 200_000),
-    ):
-        text = f"VERDICT=SUPPORTED\nCITATIONS={value}\nParis."
-        assert outcome(text, long["verdict"]) in {"bad_citation", "unknown_snippet"}
-    for text in (
-        *("{" * 900_000, "[" * 900_000, "`" * 900_000, "{ " * 400_000, "*" * 900_000),
-        *("VERDICT=\n" * 100_000, "INSUFFICIENT EVIDENCE" + "." * 900_000),
-    ):
-        assert isinstance(parse(text, long["verdict"]), Fault)
-        assert isinstance(parse(text, long["json"]), Fault)
-
-
-def test_reply_of_ten_megabytes_costs_no_copy_of_it():
-    text = "[" * 10_000_000
-    tracemalloc.start()
-    try:
-        assert outcome(text, JSON) == "reply_too_long"
-        assert tracemalloc.get_traced_memory()[1] < 1_000_000
-    finally:
-        tracemalloc.stop()
 
 
 def test_messages_are_short_and_printable():

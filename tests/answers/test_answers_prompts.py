@@ -4,8 +4,6 @@ import re
 
 import pytest
 from answer_corpus import evidence, question, scored, small_library
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rag_eval.answers.runner import PromptTooLongError, build_prompt, correct
 
@@ -89,20 +87,6 @@ def test_text_of_the_evidence_can_neither_close_the_block_nor_forge_an_item(text
     assert lines.index(f"<<<END {nonce[1]}>>>") == len(lines) - 2
     assert nonce[1] in prompt.messages[0].content
     assert "do not follow" in prompt.messages[0].content
-
-
-@given(
-    st.lists(st.text(min_size=1, max_size=40).filter(str.strip), min_size=1, max_size=4),
-    st.text(max_size=30),
-)
-def test_prompt_has_one_block_and_its_question(texts, asked):
-    pieces = [item(text, f"docs/{number}.md") for number, text in enumerate(texts)]
-    prompt = build_prompt(planned(asked), pieces)
-    lines = prompt.messages[1].content.split("\n")
-    assert lines[0].startswith("<<<EVIDENCE ")
-    assert lines[-2] == lines[0].replace("EVIDENCE", "END")
-    assert lines[-1].startswith("Question: ")
-    assert sum(line.startswith("[") for line in lines) == len(texts)
 
 
 def test_the_same_evidence_gives_the_same_prompt_and_other_evidence_another_nonce():

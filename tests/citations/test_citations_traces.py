@@ -1,14 +1,6 @@
 import dataclasses
 import math
-import os
-import random
 import re
-import signal
-import subprocess
-import sys
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import postgres_server
@@ -214,61 +206,3 @@ def test_two_traces_of_one_segment_are_refused(store):
     with pytest.raises(ValueError, match="two traces"):
         write_traces(store, [FULL, dataclasses.replace(FULL, rev="other")])
     assert read_traces(store) == []
-
-
-def test_concurrent_writers_lose_and_double_nothing(store, place):
-    together = threading.Barrier(8)
-
-    def write(number: int) -> None:
-        own = SqlStore(place)
-        together.wait()
-        for turn in range(3):
-            write_traces(own, some("shared", 300))
-            write_traces(own, some(f"own-{number}-{turn}", 100))
-
-    with ThreadPoolExecutor(max_workers=8) as pool:
-        list(pool.map(write, range(8)))
-    assert read_traces(store, run_id="shared") == some("shared", 300)
-    assert len(read_traces(store)) == 300 + 8 * 3 * 100
-
-
-WRITER = """
-import itertools, sys
-from rag_eval.citations.traces import Trace, write_traces
-from rag_eval.storage.sql import SqlStore
-store = SqlStore(sys.argv[1])
-print("ready", flush=True)
-for turn in itertools.count():
-    rows = [Trace("t", "q", n, rev=str(turn), run_id="run", strategy="bm25") for n in range(4_000)]
-    write_traces(store, rows)
-"""
-
-
-def test_killed_writer_leaves_a_whole_run_or_none(store, place, project_root):
-    rng, command = random.Random(13), [sys.executable, "-c", WRITER, place]
-    environment = {**os.environ, "PYTHONPATH": str(project_root)}
-    for _ in range(3):
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, text=True, env=environment
-        ) as writer:
-            assert writer.stdout.readline() == "ready\n"
-            time.sleep(rng.uniform(0.05, 0.5))
-            writer.send_signal(signal.SIGKILL)
-        found = read_traces(store)
-        assert len(found) in {0, 4_000}
-        assert len({trace.rev for trace in found}) <= 1
-    assert write_traces(store, some("run", 10)) == 10
-
-
-def test_log_that_fails_leaves_the_last_one(tmp_path):
-    path = tmp_path / "traces.log"
-    write_log(path, [FULL])
-
-    def broken():
-        yield FULL
-        raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        write_log(path, broken())
-    assert path.read_text(encoding="utf-8") == f"{format_line(FULL)}\n"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["traces.log"]

@@ -135,12 +135,6 @@ def test_any_text_can_be_read(text):
     assert (found.share[~np.isnan(found.share)] > 0).all()
 
 
-def test_hostile_sizes_take_no_quadratic_time():
-    for piece in ("[", "1.", "_.", "\n- ", "A.", "中"):
-        text = piece * 50_000
-        groundedness([text], [[text]])
-
-
 def interval(
     own: np.ndarray, other: np.ndarray, resamples: int = 2000
 ) -> tuple[float, float, float]:
@@ -191,16 +185,6 @@ CASES = read_cases("gap_cases.jsonl")
 def test_gap_verdict(case):
     (found,) = retrieval_gaps([case["answer"]], [case["retrieved"]])
     assert (found.reason, found.violation) == (case["reason"], case["reason"] in VIOLATIONS)
-
-
-def test_the_batch_is_judged_as_its_members_are():
-    answers, retrieved = zip(*((case["answer"], case["retrieved"]) for case in CASES), strict=True)
-    found = retrieval_gaps(answers, retrieved)
-    pairs = zip(CASES, found, strict=True)
-    differing = [gap.reason for case, gap in pairs if case["reason"] != gap.reason]
-    # Document frequencies of the batch change the weights of words, but not the phrases.
-    assert all(reason.startswith("content_") for reason in differing)
-    assert len(differing) <= 0.05 * len(CASES)
 
 
 def test_human_answers_use_their_own_passage_and_no_other(clapnq):
