@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BaseModel, BeforeValidator
 
 from rag_eval.core.errors import InputError, Problem, ProblemList, quoted
 from rag_eval.core.rows import Fault, refuse
@@ -63,41 +63,47 @@ def id_fault(value: object) -> Fault | None:
     return None
 
 
-class RowFaults:
-    """Reports faulty ids and texts of documents in rows, and repeated ids."""
+def _check_doc_id(value: object) -> object:
+    if (fault := id_fault(value)) is not None:
+        raise refuse(fault.code, fault.message, ACCEPTED_ID)
+    return value
+
+
+def _check_text(value: str) -> str:
+    if "\x00" in value:
+        raise refuse("nul_byte", "this holds a NUL byte", "a string without NUL bytes")
+    return value
+
+
+DocId = Annotated[str, BeforeValidator(_check_doc_id)]
+"""The id of a document or section, as a field of a row."""
+DocumentText = Annotated[str, AfterValidator(_check_text)]
+
+
+class DocumentRow(BaseModel):
+    """A document in a row of a file."""
+
+    id: DocId
+    title: DocumentText = ""
+    text: DocumentText
+
+
+class SeenIds:
+    """Reports ids of documents that an earlier row has."""
 
     def __init__(self, problems: ProblemList) -> None:
         self._problems = problems
         self._first: dict[str, str] = {}
 
-    def check_id(self, value: object, file: str, line: int, field: str) -> bool:
-        """Return whether a value is a valid id that no earlier row has; report a fault."""
-        fault = id_fault(value)
-        accepted = ACCEPTED_ID
-        if fault is None:
-            place = self._first.setdefault(str(value), f"{file}:{line}")
-            if place == f"{file}:{line}":
-                return True
-            fault = Fault("duplicate_id", f"the id was already used at {place}", quoted(value))
-            accepted = "every id once"
-        self._add(fault, file, line, field, accepted)
-        return False
-
-    def check_text(self, value: object, file: str, line: int, field: str) -> bool:
-        """Return whether a value can be a title or a text; report a fault."""
-        fault = None
-        if not isinstance(value, str):
-            code = "missing_text" if value is None else "bad_type"
-            fault = Fault(code, "this is not a string")
-        elif "\x00" in value:
-            fault = Fault("nul_byte", "this holds a NUL byte")
-        if fault is not None:
-            self._add(fault, file, line, field, "a string without NUL bytes")
-        return fault is None
-
-    def _add(self, fault: Fault, file: str, line: int, field: str, accepted: str) -> None:
-        code, message, found = fault
-        self._problems.extend([Problem(code, message, file, line, field, found, accepted)])
+    def add(self, doc_id: str, file: str, line: int, field: str) -> bool:
+        """Remember an id, and return whether it is new."""
+        place = f"{file}:{line}"
+        first = self._first.setdefault(doc_id, place)
+        if first != place:
+            message, found = f"the id was already used at {first}", quoted(doc_id)
+            problem = Problem("duplicate_id", message, file, line, field, found, "every id once")
+            self._problems.extend([problem])
+        return first == place
 
 
 def resolve(path: str, base: Path) -> Path:

@@ -67,7 +67,7 @@ def test_bad_rows_are_all_named(base):
         ("missing_id", 2),
         ("duplicate_id", 3),
         ("path_traversal", 4),
-        ("missing_text", 5),
+        ("wrong_type", 5),
     ]
 
 

@@ -141,14 +141,6 @@ def test_negative_trec_grades_count_as_not_relevant(tmp_path):
     assert load_gold(tmp_path).judgements["gain"].tolist() == [0, 2]
 
 
-def test_a_thousand_faults_are_listed_in_part_and_counted(tmp_path):
-    _write(tmp_path, "queries.jsonl", QUERY + "{}\n" * 500)
-    problems = _faults(load_gold, tmp_path)
-    assert len(problems) == 101
-    assert problems[-1].code == "more_problems"
-    assert problems[-1].message.startswith("900 more")
-
-
 def test_a_fault_says_what_is_accepted(tmp_path):
     wrong = CONFIG.replace("kind: bm25", "kind: bm52") + "levle: span\nlevel: spam\n"
     path = _write(tmp_path / "mine", "gold_set.yaml", wrong)

@@ -10,15 +10,17 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from rag_eval.core.errors import ProblemList
 from rag_eval.core.loader import Chunker, Loader, RawCorpus, RawDocument
-from rag_eval.core.rows import Fault, parse_object, split_lines
+from rag_eval.core.rows import Fault, check_row, parse_object, split_lines
 from rag_eval.corpus.source import (
-    RowFaults,
+    DocId,
+    DocumentRow,
+    SeenIds,
     empty_corpus,
     find_author,
     latest_day,
@@ -29,6 +31,17 @@ from rag_eval.storage.hashing import file_hash
 
 _DATE_KEYS = ("date", "updated", "published", "last_modified", "timestamp")
 _ACCEPTED_LINE = '{"_id": "…", "title": "…", "text": "…", "metadata": {…}}'
+
+
+class _Metadata(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    section_id: DocId | None = None
+
+
+class _Row(DocumentRow):
+    id: DocId = Field(alias="_id")
+    metadata: _Metadata | None = None
 
 
 class Beir(Loader):
@@ -74,7 +87,7 @@ class Beir(Loader):
     def read(self, base: Path) -> RawCorpus:
         """Read the documents, one a line."""
         problems = ProblemList()
-        faults = RowFaults(problems)
+        seen = SeenIds(problems)
         documents: list[RawDocument] = []
         unreadable = 0
         for file, path in list(self._paths(base)):
@@ -83,10 +96,12 @@ class Beir(Loader):
                     if data is not None and not data.strip():
                         continue
                     # foreign metadata may hold NaN and repeated keys
-                    row = parse_object(data, strict=False)
-                    if isinstance(row, Fault):
-                        row.report(problems, Path(file), line, _ACCEPTED_LINE)
-                    elif _is_document(row, file, line, faults, problems):
+                    values = parse_object(data, strict=False)
+                    if isinstance(values, Fault):
+                        values.report(problems, Path(file), line, _ACCEPTED_LINE)
+                        continue
+                    row = check_row(values, _Row, problems, file, line)
+                    if row is not None and seen.add(row.id, file, line, "_id"):
                         source = (data or b"").removesuffix(b"\n").removesuffix(b"\r")
                         document, undated = _make_document(row, source, file, line)
                         documents.append(document)
@@ -97,40 +112,21 @@ class Beir(Loader):
         return RawCorpus(documents, unreadable_dates=unreadable)
 
 
-def _is_document(
-    row: dict[str, Any], file: str, line: int, faults: RowFaults, problems: ProblemList
-) -> bool:
-    metadata = row.get("metadata")
-    if metadata is not None and not isinstance(metadata, dict):
-        message, accepted = "metadata is not an object", "an object, or none"
-        problems.add("bad_type", message, file=file, line=line, field="metadata", accepted=accepted)
-    section = metadata.get("section_id") if isinstance(metadata, dict) else None
-    checks = [
-        metadata is None or isinstance(metadata, dict),
-        faults.check_text(row.get("title", ""), file, line, "title"),
-        faults.check_text(row.get("text"), file, line, "text"),
-        section is None or RowFaults(problems).check_id(section, file, line, "metadata.section_id"),
-        faults.check_id(row.get("_id"), file, line, "_id"),
-    ]
-    return all(checks)
-
-
-def _make_document(
-    row: dict[str, Any], source: bytes, file: str, line: int
-) -> tuple[RawDocument, int]:
+def _make_document(row: _Row, source: bytes, file: str, line: int) -> tuple[RawDocument, int]:
     """Make the document, and count the dates that could not be read."""
-    metadata = row.get("metadata") or {}
-    url, day = metadata.get("url"), latest_day(metadata.get(key) for key in _DATE_KEYS)
+    about = row.metadata or _Metadata()
+    values = about.model_extra or {}
+    url, day = values.get("url"), latest_day(values.get(key) for key in _DATE_KEYS)
     document = RawDocument(
-        row["_id"],
-        row.get("title", ""),
-        row["text"],
-        url if isinstance(url, str) and url else f"{file}#{row['_id']}",
+        row.id,
+        row.title,
+        row.text,
+        url if isinstance(url, str) and url else f"{file}#{row.id}",
         "text",
         source,
-        section_id=metadata.get("section_id"),
+        section_id=about.section_id,
         place=f"{file}:{line}",
-        author=find_author(metadata),
+        author=find_author(values),
         date=day.day,
     )
     return document, day.unreadable

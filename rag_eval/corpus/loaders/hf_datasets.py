@@ -16,7 +16,15 @@ from pydantic import Field
 
 from rag_eval.core.errors import InputError, ProblemList
 from rag_eval.core.loader import Chunker, Loader, RawCorpus, RawDocument
-from rag_eval.corpus.source import RowFaults, empty_corpus, latest_day, read_author, resolve
+from rag_eval.core.rows import check_row
+from rag_eval.corpus.source import (
+    DocumentRow,
+    SeenIds,
+    empty_corpus,
+    latest_day,
+    read_author,
+    resolve,
+)
 from rag_eval.storage.hashing import canonical_json, file_hash
 
 _FORMATS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
@@ -157,33 +165,27 @@ class HuggingFace(Loader):
         """Read the documents; whole numbers serve as ids."""
         path = resolve(self.path, base)
         problems = ProblemList()
-        faults = RowFaults(problems)
+        seen = SeenIds(problems)
         documents: list[RawDocument] = []
         unreadable = 0
-        for row, values in enumerate(zip(*self._columns(path), strict=True), start=1):
+        for line, values in enumerate(zip(*self._columns(path), strict=True), start=1):
             doc_id, text, title, url, author, date = values
             # hub data sets often number their rows; a missing title becomes an empty title
-            doc_id = str(doc_id) if type(doc_id) is int else doc_id
-            title = "" if title is None else title
-            title_field = self.title_column or "title"
-            checks = [
-                faults.check_text(title, self.path, row, title_field),
-                faults.check_text(text, self.path, row, self.text_column),
-                faults.check_id(doc_id, self.path, row, self.id_column),
-            ]
-            if all(checks):
+            given = {"id": str(doc_id) if type(doc_id) is int else doc_id, "text": text}
+            given["title"] = "" if title is None else title
+            row = check_row(given, DocumentRow, problems, self.path, line)
+            if row is not None and seen.add(row.id, self.path, line, "id"):
                 day = latest_day([date])
                 unreadable += day.unreadable
-                content = canonical_json({"id": doc_id, "title": title, "text": text})
                 documents.append(
                     RawDocument(
-                        doc_id,
-                        title,
-                        text,
-                        url if isinstance(url, str) and url else f"{self.path}#{doc_id}",
+                        row.id,
+                        row.title,
+                        row.text,
+                        url if isinstance(url, str) and url else f"{self.path}#{row.id}",
                         "text",
-                        content.encode("utf-8", "surrogatepass"),
-                        place=f"{self.path}:{row}",
+                        canonical_json(row.model_dump()).encode("utf-8", "surrogatepass"),
+                        place=f"{self.path}:{line}",
                         author=read_author(author),
                         date=day.day,
                     )

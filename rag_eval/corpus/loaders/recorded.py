@@ -28,6 +28,7 @@ from rag_eval.core.rows import check_row, read_objects, refuse
 from rag_eval.core.types import PAYLOAD_FIELDS
 from rag_eval.corpus.source import (
     ACCEPTED_ID,
+    DocId,
     QueryId,
     empty_corpus,
     id_fault,
@@ -126,13 +127,6 @@ class _Limit:
         return _UNSTORABLE.sub("\ufffd", value)
 
 
-def _check_id(value: object) -> object:
-    fault = id_fault(value)
-    if fault is not None:
-        raise refuse(fault.code, fault.message, ACCEPTED_ID)
-    return value
-
-
 def _read_citation(value: object) -> Citation:
     if isinstance(value, dict):
         return Citation(payload=stated_payload(value))
@@ -148,7 +142,6 @@ _Text = Annotated[str, AfterValidator(_Limit(MAX_TEXT_CHARS))]
 _Question = Annotated[str, AfterValidator(_Limit(MAX_QUESTION_CHARS))]
 _ShortText = Annotated[str, AfterValidator(_Limit(MAX_SHORT_ROW_CHARS))]
 _Word = Annotated[str, AfterValidator(_Limit(64))]
-_DocId = Annotated[str, BeforeValidator(_check_id)]
 _Count = Annotated[int, Field(strict=True, ge=0, le=MAX_NUMBER)]
 _EMPTY = BeforeValidator(lambda value: "" if value is None else value)
 _NO_ITEMS = BeforeValidator(lambda value: () if value is None else value)
@@ -163,8 +156,8 @@ class Context(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    id: _DocId | None = None
-    doc_id: _DocId | None = None
+    id: DocId | None = None
+    doc_id: DocId | None = None
     text: Annotated[_Text, _EMPTY] = ""
     title: Annotated[_ShortText, _EMPTY] = ""
     score: Annotated[float, Field(strict=True, allow_inf_nan=False)] | None = None
