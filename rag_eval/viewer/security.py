@@ -5,17 +5,13 @@ the details of errors.
 """
 
 import asyncio
-import ipaddress
 import logging
 import re
 import secrets
-import threading
-import time
 import traceback
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -31,8 +27,7 @@ LOG = logging.getLogger("rag_eval.viewer")
 
 LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "[::1]")
 ACCEPTED: Final = r"[A-Za-z0-9_.~-]{20,200}"
-"""Pattern of an access token: safe in an address, and too long to guess within a year."""
-WRONG_TRIES, WINDOW_S, ADDRESSES = 10, 60.0, 1024
+"""Pattern of an access token: safe in an address, and too long to guess."""
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}|\[[0-9A-Fa-f:.]{2,45}\]")
 
 
@@ -76,7 +71,7 @@ class Access:
     """Sign-in: exchanges the access token for a cookie that is valid until this process ends.
 
     `token` matches `ACCEPTED`. `port` names the cookie, because all ports of a machine share
-    cookies. `clock` returns seconds and never goes back.
+    cookies.
 
     Raises
     ------
@@ -84,7 +79,7 @@ class Access:
         `bad_token`: the token is too short or holds other characters.
     """
 
-    def __init__(self, token: str, port: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, token: str, port: int) -> None:
         if not re.fullmatch(ACCEPTED, token):
             raise InputError(
                 Problem(
@@ -95,46 +90,19 @@ class Access:
                     accepted="20 to 200 letters, digits, - _ . ~",
                 )
             )
-        self._token, self._clock = token, clock
+        self._token = token
         # The cookie holds a random value, not the token, so it is invalid after the next start.
         self._session = secrets.token_urlsafe(32)
-        self._wrong: OrderedDict[str, tuple[int, float]] = OrderedDict()
-        self._lock = threading.Lock()
         self._cookie_name = f"rag_eval_view_{port}"
-
-    def is_signed_in(self, request: Request) -> bool:
-        """Tell whether a request holds our cookie."""
-        return is_same(request.cookies.get(self._cookie_name, ""), self._session)
-
-    def judge(self, given: str, address: str) -> Literal["right", "wrong", "wait"]:
-        """Compare a token. After ten wrong tokens in a minute, `address` has to wait."""
-        with self._lock:
-            count, since = self._wrong.get(address, (0, self._clock()))
-            if self._clock() - since > WINDOW_S:
-                count, since = 0, self._clock()
-            if count >= WRONG_TRIES:
-                return "wait"
-            if is_same(given, self._token):
-                return "right"
-            self._wrong[address] = (count + 1, since)
-            self._wrong.move_to_end(address)
-            while len(self._wrong) > ADDRESSES:
-                self._wrong.popitem(last=False)
-        return "wrong"
 
     def sign_in(self, request: Request) -> Response | None:
         """Answer a request without sign-in; return None if the request is signed in."""
         token = request.query_params.get("token")
         if request.method != "GET" or request.url.path != "/" or token is None:
-            if self.is_signed_in(request):
+            if is_same(request.cookies.get(self._cookie_name, ""), self._session):
                 return None
-        else:
-            verdict = self.judge(token, network_of(request.client.host if request.client else ""))
-            if verdict == "right":
-                return self._welcome()
-            if verdict == "wait":
-                wait = {"Retry-After": str(int(WINDOW_S))}
-                return refuse(request, 429, "Too many wrong access tokens; wait a minute.", wait)
+        elif is_same(token, self._token):
+            return self._welcome()
         return refuse(
             request,
             401,
@@ -155,17 +123,6 @@ class Access:
         )
         response.set_cookie(self._cookie_name, self._session, httponly=True, samesite="strict")
         return response
-
-
-def network_of(address: str) -> str:
-    """Return the network whose wrong tries are counted: an IPv4 address, or the /64 of IPv6."""
-    try:
-        found = ipaddress.ip_address(address)
-    except ValueError:
-        return ""
-    if isinstance(found, ipaddress.IPv4Address):
-        return str(found)
-    return str(ipaddress.ip_network(f"{found}/64", strict=False).network_address)
 
 
 # ---- The guard before every page

@@ -99,13 +99,6 @@ def test_after_a_judgement_was_taken_back_the_same_can_be_said_again(viewed):
     assert len(viewed.given()) == 3
 
 
-def test_wordings_and_strategies_are_claims_of_their_own(viewed):
-    client = viewed.client()
-    for more in ({}, {"paraphrase_id": "terse"}, {"strategy": "vector"}, {"query_id": "keep"}):
-        assert give(client, viewed.said(**more)).json()["standing"] == "recorded"
-    assert len({row["claim_id"] for row in viewed.given()}) == 4
-
-
 def test_a_note_is_masked_made_visible_and_cut(viewed):
     give(viewed.client(), viewed.said(note="ask jane.doe@example.org \u202e now"))
     assert "jane" not in viewed.given()[0]["note"]
@@ -158,6 +151,9 @@ def test_a_run_without_claims_takes_none(viewed):
     answer = give(viewed.client(), viewed.said())
     assert answer.status_code == 409
     assert "keeps no claims" in answer.json()["error"]
+    page = viewed.client().get(f"/runs/{viewed.run_id}/").text
+    assert 'data-feedback="off"' in page
+    assert "keeps no claims" in page
 
 
 def test_a_store_that_breaks_is_said_and_not_shown(viewed, caplog):
@@ -178,7 +174,7 @@ def test_two_viewers_at_once_lose_nothing(viewed):
     clients, barrier, answers = [viewed.client() for _ in range(2)], threading.Barrier(2), []
 
     def write(number):
-        for turn in range(10):
+        for turn in range(5):
             barrier.wait()
             answers.append(
                 give(clients[number], viewed.said(note=f"{number} {turn}")).json()["standing"]
@@ -189,13 +185,13 @@ def test_two_viewers_at_once_lose_nothing(viewed):
         thread.start()
     for thread in threads:
         thread.join()
-    assert answers == ["recorded"] * 20
+    assert answers == ["recorded"] * 10
     rows = viewed.given()
     assert {row["note"] for row in rows} == {
-        f"{number} {turn}" for number in range(2) for turn in range(10)
+        f"{number} {turn}" for number in range(2) for turn in range(5)
     }
     # A single chain: no two outcomes supersede the same outcome.
-    assert len({row["supersedes"] for row in rows}) == 20
+    assert len({row["supersedes"] for row in rows}) == 10
 
 
 def test_a_question_whose_id_holds_what_cannot_be_seen_is_found_as_the_page_names_it(viewed):

@@ -150,15 +150,6 @@ def test_without_the_slash_it_leads_to_the_page(viewed):
     assert (answer.status_code, answer.headers["location"]) == (308, f"/runs/{viewed.run_id}/")
 
 
-def test_without_claims_there_is_no_feedback(viewed):
-    kept = viewed.kept()
-    del kept["artifacts"]["miss_rate_claims"]
-    viewed.keep(kept)
-    page = viewed.client().get(f"/runs/{viewed.run_id}/").text
-    assert 'data-feedback="off"' in page
-    assert "keeps no claims" in page
-
-
 def test_read_only_pages_say_so(viewed):
     client = viewed.client(read_only=True)
     page = client.get(f"/runs/{viewed.run_id}/").text
@@ -241,17 +232,6 @@ def test_no_other_part_run_or_asset_is_sent(viewed):
         answer = client.get(address.replace("RUN", viewed.run_id))
         assert answer.status_code == 404, address
         assert str(viewed.home) not in answer.text, address
-
-
-def test_assets_have_their_types(viewed):
-    client = viewed.client()
-    for name, kind in (
-        ("viewer.css", "css"),
-        ("explorer.css", "css"),
-        ("explorer.js", "javascript"),
-    ):
-        answer = client.get(f"/assets/{name}")
-        assert answer.headers["content-type"].startswith(f"text/{kind}")
 
 
 def test_a_report_is_served_in_a_sandbox(viewed):
