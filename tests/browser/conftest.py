@@ -1,4 +1,4 @@
-"""Start a real Chromium, and evaluate the two projects whose pages the tests open."""
+"""Start a real Chromium, and evaluate the hostile project whose pages the tests open."""
 
 import fcntl
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import hostile_project
 import pytest
-from evaluated import NIGHTS, Evaluated
+from evaluated import Evaluated
 from requirements import report_missing
 from serving import Viewer
 from visits import Visit
@@ -113,20 +113,18 @@ def axe() -> str:
     return AXE.read_text(encoding="utf-8")
 
 
-def _evaluated(factory: pytest.TempPathFactory, name: str) -> Evaluated:
-    """Evaluate a project for its nights, once for all workers of a session.
-
-    The first worker evaluates; the others wait for it.
-    """
-    base = factory.getbasetemp()
+@pytest.fixture(scope="session")
+def hostile(tmp_path_factory) -> Evaluated:
+    """Return the hostile project after two nights, evaluated once for all workers of a session."""
+    base, name = tmp_path_factory.getbasetemp(), "hostile"
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     root = shared / f"evaluated-{name}"
     with (shared / f"evaluated-{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (root / "done").exists():
             shutil.rmtree(root, ignore_errors=True)
-            for number, write in enumerate(NIGHTS[name]):
-                write(root / "gold_sets")
+            for number in range(2):
+                hostile_project.write(root / "gold_sets", number)
                 ran = hostile_project.command(root, "run", name)
                 assert ran.returncode in {0, 2}, (
                     f"night {number} of {name}: exit {ran.returncode}\n{ran.stdout[-3000:]}\n"
@@ -135,24 +133,6 @@ def _evaluated(factory: pytest.TempPathFactory, name: str) -> Evaluated:
                 assert "Traceback" not in ran.stdout + ran.stderr
             (root / "done").touch()
     return Evaluated(root, name)
-
-
-@pytest.fixture(scope="session")
-def hostile(tmp_path_factory) -> Evaluated:
-    """Return the hostile project after two nights."""
-    return _evaluated(tmp_path_factory, "hostile")
-
-
-@pytest.fixture(scope="session")
-def pandas_api(tmp_path_factory) -> Evaluated:
-    """Return the shipped gold set after two nights; the first night had worse parameters."""
-    return _evaluated(tmp_path_factory, "pandas_api")
-
-
-@pytest.fixture(scope="session", params=["pandas_api", "hostile"])
-def evaluated(request) -> Evaluated:
-    """Return each of the two evaluated projects in turn."""
-    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture

@@ -1,21 +1,13 @@
-"""Describe evaluated projects, and write the gold set of each night.
-
-This file handles files only. `conftest` runs each project once for all workers.
-"""
+"""Describe an evaluated project by its files. `conftest` runs the project once."""
 
 import base64
 import dataclasses
 import gzip
 import json
 import re
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import hostile_project
-
-ROOT = Path(__file__).resolve().parents[2]
 PANELS = tuple(
     (
         "verdict denominators measures miss-rates stability recall citations trust slices history "
@@ -68,35 +60,3 @@ class Evaluated:
     @property
     def report(self) -> dict[str, Any]:
         return json.loads((self.folder / "retrieval-metrics.json").read_text(encoding="utf-8"))
-
-
-def _pandas(words: Callable[[str], str]) -> Callable[[Path], None]:
-    def write(gold_sets: Path) -> None:
-        shutil.copytree(
-            ROOT / "gold_sets" / "pandas_api", gold_sets / "pandas_api", dirs_exist_ok=True
-        )
-        path = gold_sets / "pandas_api" / "gold_set.yaml"
-        path.write_text(words(path.read_text(encoding="utf-8")), encoding="utf-8")
-
-    return write
-
-
-def _worse(text: str) -> str:
-    """Return a configuration whose lexical strategies weigh words badly.
-
-    The next night then differs from this night in both directions.
-    """
-    changed = text.replace("kind: bm25}", "kind: bm25, k1: 4.0, b: 1.0}").replace(
-        "kind: bm25, expand", "kind: bm25, k1: 4.0, b: 1.0, expand"
-    )
-    assert changed.count("k1: 4.0") == 2
-    return changed
-
-
-NIGHTS: dict[str, tuple[Callable[[Path], object], ...]] = {
-    "hostile": (
-        lambda folder: hostile_project.write(folder, 0),
-        lambda folder: hostile_project.write(folder, 1),
-    ),
-    "pandas_api": (_pandas(_worse), _pandas(lambda text: text)),
-}

@@ -24,18 +24,18 @@ def test_the_engine_finds_what_is_wrong(visit, axe, tmp_path):
         assert rule in found
 
 
-def test_the_report(evaluated, visit, axe, look):
-    seen = visit(evaluated.page, **look, unguarded=True)
+def test_the_report(hostile, visit, axe, look):
+    seen = visit(hostile.page, **look, unguarded=True)
     seen.page.locator("#explorer[data-state=ready] tbody tr").first.wait_for()
     assert accessibility(seen, axe) == []
 
 
-def test_an_open_question(evaluated, visit, axe, look):
+def test_an_open_question(hostile, visit, axe, look):
     question = next(
-        question for question in evaluated.questions if question["marks"] and question["answer"]
+        question for question in hostile.questions if question["marks"] and question["answer"]
     )
     seen = visit(
-        evaluated.page.as_uri() + f"#explorer?size=20&open={quote(question['id'], safe='')}&show=*",
+        hostile.page.as_uri() + f"#explorer?size=20&open={quote(question['id'], safe='')}&show=*",
         **look,
         unguarded=True,
     )
@@ -44,8 +44,8 @@ def test_an_open_question(evaluated, visit, axe, look):
     assert accessibility(seen, axe, "#panel-explorer") == []
 
 
-def test_the_viewer(evaluated, serve, visit, axe, looks):
-    viewer = serve(evaluated)
+def test_the_viewer(hostile, serve, visit, axe, looks):
+    viewer = serve(hostile)
     for look in looks:
         seen = visit(viewer.address, **look, unguarded=True)
         assert accessibility(seen, axe) == []
@@ -57,7 +57,7 @@ def test_the_viewer(evaluated, serve, visit, axe, looks):
         assert accessibility(seen, axe) == []
 
 
-def test_the_report_whose_explorer_cannot_start(pandas_api, visit, axe):
-    seen = visit(pandas_api.page, unguarded=True, before="window.DecompressionStream = undefined;")
+def test_the_report_whose_explorer_cannot_start(hostile, visit, axe):
+    seen = visit(hostile.page, unguarded=True, before="window.DecompressionStream = undefined;")
     seen.page.locator("#explorer [role=alert]").wait_for()
     assert accessibility(seen, axe) == []

@@ -47,8 +47,8 @@ def say(form, label, note=""):
     return told.inner_text()
 
 
-def test_runs_are_listed_and_open_quietly(evaluated, serve, visit):
-    viewer = serve(evaluated)
+def test_runs_are_listed_and_open_quietly(hostile, serve, visit):
+    viewer = serve(hostile)
     seen = visit(viewer.address)
     links = seen.page.locator("table a[href^='/runs/']")
     assert links.count() == 2
@@ -56,7 +56,7 @@ def test_runs_are_listed_and_open_quietly(evaluated, serve, visit):
     links.first.click()
     seen.page.locator("#explorer[data-state=ready] tbody tr.ex-row").first.wait_for()
     assert seen.page.url == viewer.run()
-    assert seen.page.locator("#ex-count").inner_text().endswith(f"of {len(evaluated.questions)}")
+    assert seen.page.locator("#ex-count").inner_text().endswith(f"of {len(hostile.questions)}")
     assert harm(seen.page) == []
     seen.check_quiet()
 
@@ -76,9 +76,9 @@ def test_pages_fit(hostile, serve, visit, picture, looks):
 
 
 @pytest.mark.parametrize("cut", [0, 30])
-def test_damaged_questions_are_said_in_a_sentence(evaluated, serve, visit, cut):
+def test_damaged_questions_are_said_in_a_sentence(hostile, serve, visit, cut):
     """The test skips `check_quiet`, because the browser itself logs data that it cannot unpack."""
-    viewer = serve(evaluated)
+    viewer = serve(hostile)
     for part in (viewer.home / "artifacts" / "explorer").glob("*/questions-0000.json.gz"):
         kept = part.read_bytes()[:cut]
         part.unlink()
@@ -90,23 +90,23 @@ def test_damaged_questions_are_said_in_a_sentence(evaluated, serve, visit, cut):
     assert "damaged" in told.inner_text()
 
 
-def test_every_text_is_here_that_the_report_may_leave_out(evaluated, serve, visit):
-    viewer = serve(evaluated)
+def test_every_text_is_here_that_the_report_may_leave_out(hostile, serve, visit):
+    viewer = serve(hostile)
     seen = go(visit, viewer)
     unfold(seen.page, 0)
     assert seen.page.locator(".ex-left-out").count() == 0
     assert seen.page.locator(".ex-snippet").count() > 0
 
 
-def test_feedback_is_an_outcome_when_the_page_says_so(pandas_api, serve, visit):
-    viewer = serve(pandas_api)
+def test_feedback_is_an_outcome_when_the_page_says_so(hostile, serve, visit):
+    viewer = serve(hostile)
     seen = go(visit, viewer)
     form = unfold(seen.page, 3)
     assert viewer.outcomes() == []
     told = say(form, "Something is missing", "the page about joins")
     held = viewer.outcomes()
     assert len(held) == 1
-    question, strategy = pandas_api.questions[3], pandas_api.report["strategy"]
+    question, strategy = hostile.questions[3], hostile.report["strategy"]
     assert held[0]["outcome_id"] in told
     expected = {
         "query_id": question["id"],
@@ -122,7 +122,7 @@ def test_feedback_is_an_outcome_when_the_page_says_so(pandas_api, serve, visit):
     run = next(
         run
         for run in question["runs"]
-        if run["s"] == pandas_api.explorer["summary"]["primary"] and run["w"] == 0
+        if run["s"] == hostile.explorer["summary"]["primary"] and run["w"] == 0
     )
     assert held[0]["shown"]["value"] == pytest.approx(
         run["miss"][0], abs=5e-4
@@ -152,15 +152,14 @@ def test_feedback_is_taken_on_every_hostile_question(hostile, serve, visit):
     viewer = serve(hostile)
     seen = go(visit, viewer)
     wrong = {}
-    for at, (query_id, _) in enumerate(hostile_project.topics()):
+    asked = hostile_project.topics()[: len(hostile_project.NAMES) + len(hostile_project.QUERY_IDS)]
+    for at, (query_id, _) in enumerate(asked):
         told = say(unfold(seen.page, at), "Something is missing", f"note of {at}")
         if "Recorded" not in told:
             wrong[query_id] = told
         seen.page.locator("#ex-close").click()
     assert wrong == {}
-    assert {row["query_id"] for row in viewer.outcomes()} == {
-        query_id for query_id, _ in hostile_project.topics()
-    }
+    assert {row["query_id"] for row in viewer.outcomes()} == {query_id for query_id, _ in asked}
     seen.check_quiet()
 
 
@@ -215,14 +214,14 @@ def test_read_only_offers_and_takes_nothing(hostile, serve, visit):
     assert viewer.outcomes() == []
 
 
-def _body(evaluated, at=0):
-    question = evaluated.questions[at]
+def _body(hostile, at=0):
+    question = hostile.questions[at]
     return {
-        "run_id": evaluated.report["run_id"],
+        "run_id": hostile.report["run_id"],
         "query_id": question["id"],
         "paraphrase_id": "original",
         "seed": question["runs"][0]["seed"],
-        "strategy": evaluated.report["strategy"],
+        "strategy": hostile.report["strategy"],
         "feedback": "something_missing",
         "note": "",
     }
@@ -330,8 +329,8 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
         """Drop the server's log lines, which would clutter the test output."""
 
 
-def test_the_stored_report_is_shown_and_can_change_nothing(evaluated, serve, visit):
-    viewer = serve(evaluated)
+def test_the_stored_report_is_shown_and_can_change_nothing(hostile, serve, visit):
+    viewer = serve(hostile)
     seen = go(visit, viewer, f"{viewer.run()}report")
     assert seen.page.locator("section[data-panel]").count() == 13
     seen.page.locator("tr.ex-row .ex-open").first.click()
@@ -363,17 +362,17 @@ def test_beyond_the_machine_a_token_is_asked_for(hostile, serve, visit):
     assert token not in seen.page.content()
 
 
-def test_the_next_calibration_names_the_feedback(pandas_api, serve, visit):
-    viewer = serve(pandas_api)
+def test_the_next_calibration_names_the_feedback(hostile, serve, visit):
+    viewer = serve(hostile)
     seen = go(visit, viewer)
-    before = viewer.command("calibrate")
+    before = viewer.command("calibrate", "--gold-set", "hostile")
     assert before.returncode == 0, before.stderr
     for at in (0, 5, 9):
         say(unfold(seen.page, at), "Something is missing", "not what I asked for")
         seen.page.locator("#ex-close").click()
     say(unfold(seen.page, 11), "Nothing is missing")
     viewer.end()
-    after = viewer.command("calibrate")
+    after = viewer.command("calibrate", "--gold-set", "hostile")
     assert after.returncode == 0, after.stderr
     said = [line for line in after.stdout.splitlines() if "feedback" in line.lower()]
     assert said
@@ -381,7 +380,7 @@ def test_the_next_calibration_names_the_feedback(pandas_api, serve, visit):
     assert said != [line for line in before.stdout.splitlines() if "feedback" in line.lower()]
     # Feedback alone changes no miss rate, so the fit stays the same.
     assert _fits(after.stdout) == _fits(before.stdout)
-    listed = viewer.command("audit", "list", "--feedback")
+    listed = viewer.command("audit", "list", "--feedback", "--gold-set", "hostile")
     assert listed.returncode == 0, listed.stderr
 
 
