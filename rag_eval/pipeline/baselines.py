@@ -26,7 +26,7 @@ from rag_eval.gates.regression import measured_run, with_delta_s
 from rag_eval.gates.verdict import required_failures
 from rag_eval.gold.configuration import gold_set_name
 from rag_eval.pipeline.history import KeptRun, open_kept_run
-from rag_eval.storage.artifacts import Artifact, home_lock, write_text
+from rag_eval.storage.artifacts import home_lock, write_text
 from rag_eval.storage.hashing import canonical_json, text_hash
 
 # ---- Inputs of a run as hashes.
@@ -195,25 +195,11 @@ def _read_run(run: KeptRun, record: Acceptance) -> Baseline:
     InputError
         The report was changed, or a result is no longer in the home.
     """
-
-    def find(stage: str) -> Artifact:
-        artifact = run.artifact(stage)
-        if artifact is None:
-            raise InputError(
-                Problem(
-                    "run_incomplete",
-                    "what the run made is no longer in the home; run it again",
-                    file=str(run.file),
-                    field="RUN",
-                    found=f"without {stage}",
-                )
-            )
-        return artifact
-
-    report, gold = run.report(), find("gold_variants")
-    per_run = find("stability_measures").frame("per_run")
-    per_query = with_delta_s(find("ranking_measures").frame("per_query"), per_run)
-    documents = find("corpus_snapshot").frame("documents", ["doc_id", "content_hash", "text"])
+    report, gold = run.report(), run.stored("gold_variants")
+    per_run = run.stored("stability_measures").frame("per_run")
+    per_query = with_delta_s(run.per_query(), per_run)
+    columns = ["doc_id", "content_hash", "text"]
+    documents = run.stored("corpus_snapshot").frame("documents", columns)
     taken = take_snapshot(documents, gold.frame("qrels_document"), gold.frame("spans"))
     return Baseline(record, report, measured_run(report, per_query), taken)
 

@@ -49,17 +49,6 @@ from rag_eval.storage.hashing import code_version, digest
 # ---- The record of a kept run.
 
 RUN_ID: Final = r"[0-9]{8}T[0-9]{9}Z-[0-9a-f]{8}"
-EARLIER: Final = {
-    "admitted_chunks": ("chunks", "chunks"),
-    "corpus_chunks": ("cut", "chunks"),
-    "corpus_snapshot": ("corpus", "corpus"),
-    "evidence_trust": ("trust", "trust"),
-    "gold_variants": ("gold", "gold"),
-    "miss_rate_claims": ("claims", "claims"),
-    "ranking_measures": ("ranking", "ranking"),
-    "stability_measures": ("stability", "stability"),
-}
-"""Stage -> its label in runs of earlier versions, and the folder of its artifacts there."""
 MAX_STRATEGIES: Final = 1000
 NOT_STATED: Final = (
     "the report of the run does not say it: too few questions, or a version that did not measure it"
@@ -158,13 +147,31 @@ class KeptRun(RunBasis):
 
     def artifact(self, stage: str, strategy: str = "") -> Artifact | None:
         """Find the result of a stage; None when the run names no result or the result is gone."""
-        label, folder = EARLIER.get(stage, (stage, stage))
-        labels = (f"{stage}.{strategy}", f"{stage} {strategy}") if strategy else (stage, label)
-        key = next((self.artifacts[name] for name in labels if name in self.artifacts), None)
+        key = self.artifacts.get(f"{stage} {strategy}".strip())
         if key is None or self.file is None:
             return None
-        store = ArtifactStore(self.file.parents[1] / "artifacts")
-        return store.get(stage, key) or store.get(folder, key)
+        return ArtifactStore(self.file.parents[1] / "artifacts").get(stage, key)
+
+    def stored(self, stage: str, strategy: str = "") -> Artifact:
+        """Open the result of a stage.
+
+        Raises
+        ------
+        InputError
+            The run names no result, or the result is gone.
+        """
+        artifact = self.artifact(stage, strategy)
+        if artifact is None:
+            raise InputError(
+                Problem(
+                    "run_incomplete",
+                    f"The {stage} of this run is no longer in the home. Run the gold set again.",
+                    file=str(self.file),
+                    field="RUN",
+                    found=self.run_id,
+                )
+            )
+        return artifact
 
     def per_query(self) -> pd.DataFrame:
         """Read the figures of every question.
@@ -172,37 +179,17 @@ class KeptRun(RunBasis):
         Raises
         ------
         InputError
-            The figures are gone, or belong to another run.
+            The figures are gone.
         """
         if self.folder is not None:
-            return self._figures_beside(self.folder / "per-query.parquet")
-        ranking = self.artifact("ranking_measures")
-        if ranking is None:
-            raise _incomplete(
-                "The figures of this run by question are gone. Run the gold set again.",
-                str(self.file),
-                self.run_id,
-            )
-        return ranking.frame("per_query")
-
-    def _figures_beside(self, path: Path) -> pd.DataFrame:
-        recall = self.recall
-        expected = np.nan if recall is None or recall.value is None else recall.value
-        try:
-            frame = pd.read_parquet(path)
-            part = frame[(frame["strategy"] == self.primary) & (frame["level"] == self.level)]
-            found = part.groupby("query_id")["recall_at_10"].mean().mean()
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            reason = "The figures by question beside the report cannot be read."
-            raise _incomplete(reason, str(path), str(error)) from error
-        if not np.isclose(found, expected, atol=1e-9, equal_nan=True):
-            reason = "The figures by question beside the report are those of another run."
-            raise _incomplete(reason, str(path), f"recall_at_10 {found:.6g}, not {expected:.6g}")
-        return frame
-
-
-def _incomplete(message: str, file: str, found: str) -> InputError:
-    return InputError(Problem("run_incomplete", message, file=file, found=found))
+            path = self.folder / "per-query.parquet"
+            try:
+                return pd.read_parquet(path)
+            except (OSError, ValueError) as error:
+                message = "The figures by question beside the report cannot be read."
+                problem = Problem("run_incomplete", message, file=str(path), found=str(error))
+                raise InputError(problem) from error
+        return self.stored("ranking_measures").frame("per_query")
 
 
 def make_record(

@@ -788,13 +788,13 @@ def _remove_stale(work: Work, folder: Path) -> None:
 def _artifact_keys(made: Inputs, explorer: Artifact) -> dict[str, str]:
     """Collect the artifact keys that give access to the details of a kept run."""
     kept: dict[str, Result | None] = {
-        "trust": made.evidence_trust,
-        "stability": made.stability_measures,
-        "cut": made.corpus_chunks,
-        "ranking": made.ranking_measures,
-        "corpus": made.corpus_snapshot,
-        "chunks": made.admitted_chunks,
-        "gold": made.gold_variants,
+        "evidence_trust": made.evidence_trust,
+        "stability_measures": made.stability_measures,
+        "corpus_chunks": made.corpus_chunks,
+        "ranking_measures": made.ranking_measures,
+        "corpus_snapshot": made.corpus_snapshot,
+        "admitted_chunks": made.admitted_chunks,
+        "gold_variants": made.gold_variants,
         **{f"run {name}": run for name, run in made.runs.items()},
         "miss_rate_claims": made.miss_rate_claims,
         "answers": made.answers,

@@ -14,9 +14,9 @@ from rag_eval.core.types import CODES, FIXES
 from rag_eval.corpus.masking import mask_snippet
 from rag_eval.pipeline.answers import with_units
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.history import KeptRun, open_kept_run
+from rag_eval.pipeline.history import open_kept_run
 from rag_eval.pipeline.report import GateVerdict, MetricsReport, MlflowRecord
-from rag_eval.storage.artifacts import Artifact, home_lock, sweep
+from rag_eval.storage.artifacts import home_lock, sweep
 
 # ---- Whole evaluations in one process without Dagster: the same stages in the same order.
 
@@ -126,24 +126,16 @@ def live_index(home: Path, gold_set: str | None = None) -> tuple[LiveIndex, str]
     there, or if its corpus is no longer in the home.
     """
     run = open_kept_run(home, "latest", gold_set)
-    corpus, chunks = (_artifact(run, stage) for stage in ("corpus_snapshot", "admitted_chunks"))
+    corpus, chunks = run.stored("corpus_snapshot"), run.stored("admitted_chunks")
     frame = chunks.frame("chunks")
     for name in run.strategies:
-        made = _artifact(run, "run", name)
+        made = run.stored("run", name)
         if made.path("units.parquet").is_file():  # only runs of external retrievers have units
             frame = with_units(frame, made.frame("units"))
     hashes = [strategy.index_hash for strategy in run.strategies.values()]
     documents, sections = corpus.frame("documents"), corpus.frame("sections")
     live = LiveIndex(documents, sections, frame, hashes, run.analyzer)
     return live, f"run {quoted(run.run_id)} of gold set {quoted(run.gold_set)}"
-
-
-def _artifact(run: KeptRun, stage: str, strategy: str = "") -> Artifact:
-    artifact = run.artifact(stage, strategy)
-    if artifact is None:
-        message = f"the run's {stage} is not in the home, so nothing can be held against it"
-        raise InputError.of("run_incomplete", message, run.file, found=run.run_id)
-    return artifact
 
 
 def verdict_lines(result: FileVerdicts) -> list[str]:

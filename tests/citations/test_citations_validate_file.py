@@ -122,7 +122,7 @@ def test_homes_without_a_whole_run_are_refused(ran, tmp_path):
     whole = json.loads(kept.read_text(encoding="utf-8"))
     for artifacts, code in (
         ({}, "run_incomplete"),
-        ({**whole["artifacts"], "corpus": "0" * 16}, "run_incomplete"),
+        ({**whole["artifacts"], "corpus_snapshot": "0" * 16}, "run_incomplete"),
         (None, "run_unreadable"),
     ):
         kept.write_text(json.dumps({**whole, "artifacts": artifacts}), encoding="utf-8")

@@ -1,18 +1,16 @@
 """Kept runs are read once and checked by type, and a damaged kept run stops no other run."""
 
-import copy
 import json
 
-import jsonschema
 import numpy as np
 import pandas as pd
 import pytest
 from cli_project import CONFIG, PARAPHRASES, jsonl
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_eval.core.errors import InputError
-from rag_eval.core.report import first_fault, make_schema
+from rag_eval.core.report import first_fault
 from rag_eval.core.settings import Settings
 from rag_eval.measures.paired import paired_comparison
 from rag_eval.pipeline.history import (
@@ -28,19 +26,16 @@ from rag_eval.pipeline.history import (
     means_by_query,
     open_judged_run,
     open_kept_run,
-    open_run,
     past_runs,
     read_run,
 )
 from rag_eval.reporting.metrics_report import VOLATILE, content_hash
-from rag_eval.storage.artifacts import ArtifactStore
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning"
 )  # raised inside MLflow's own SQLAlchemy models
 
 COLUMNS = {"R@10": "recall_at_10", "RR": "mrr", "nDCG@10": "ndcg_at_10"}
-KEYS = [f"{number:032x}" for number in range(6)]
 
 
 def list_unexplained(value, path="", key="", owner=None):
@@ -121,22 +116,6 @@ def test_a_second_run_stands_after_the_first_and_finds_the_same(ran):
     assert first_fault(second) is None
     assert list_unexplained({key: second[key] for key in ("history", "previous")}) == []
     assert f"previous run {first['run_id']}: comparable\n" in ran.printed
-
-
-def test_a_run_of_an_early_version_lacks_parts_and_says_so(ran, kept):
-    for part in ("uncertainty", "calibration", "code", "slices", "history", "previous"):
-        kept["report"].pop(part)
-    kept["artifacts"] = {}
-    write(ran.home, kept)
-    run = read_run(ran.home, ran.first["run_id"])
-    strategy = run.strategies["bm25"]
-    assert run.code is strategy.figures.miss_any is strategy.figures.status is None
-    assert strategy.figures.recall.value is not None
-    third = ran.invoke("run", "tiny")
-    assert third.exit_code == 0
-    entry = ran.report()["history"]["runs"][0]["strategies"]["bm25"]
-    assert entry["status"] is None
-    assert entry["status_reason"]
 
 
 @pytest.mark.parametrize(
@@ -233,16 +212,6 @@ def test_bytes_that_are_no_run_are_named(ran, content):
     assert [run.run_id for run in past.unreadable] == ["20200101T000000000Z-00000000"]
 
 
-def test_a_folder_a_dead_link_and_a_long_name_are_named(ran):
-    (ran.home / "runs" / "1folder.json").mkdir()
-    (ran.home / "runs" / "2link.json").symlink_to(ran.home / "nowhere")
-    (ran.home / "runs" / f"3{'x' * 200}\u202e.json").write_text("{}", encoding="utf-8")
-    past = past_runs(ran.home, "tiny")
-    assert (len(past.runs), len(past.unreadable), past.n_unreadable) == (2, 3, 3)
-    names = [run.run_id for run in past.unreadable]
-    assert all(len(name) < 150 and name.isprintable() for name in names)
-
-
 def test_the_newest_are_shown_and_the_others_counted(tmp_path, kept):
     for at in range(7):
         kept["report"]["run_id"] = f"2025010{at + 1}T000000000Z-00000000"
@@ -252,54 +221,6 @@ def test_the_newest_are_shown_and_the_others_counted(tmp_path, kept):
     assert (past.n_left_out, past.unreadable) == (3, [])
     older = past_runs(tmp_path, "tiny", before="20250103T").runs
     assert [run.run_id[:8] for run in older] == ["20250101", "20250102"]
-
-
-JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False)
-    | st.text(max_size=5)
-    | st.sampled_from(["document", "measured", "R@10", "bm25", "0" * 32]),
-    lambda part: (
-        st.lists(part, max_size=3) | st.dictionaries(st.text(max_size=5), part, max_size=3)
-    ),
-    max_leaves=5,
-)
-
-
-def list_places(value, path=()):
-    yield path
-    if isinstance(value, list):
-        value = dict(enumerate(value))
-    for key, part in value.items() if isinstance(value, dict) else ():
-        yield from list_places(part, (*path, key))
-
-
-@given(st.data())
-@settings(
-    max_examples=150,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-def test_whatever_is_changed_the_history_keeps_its_schema(kept, data):
-    from rag_eval.pipeline.history import _entry
-
-    parts = ("gold", "index", "evaluation", "strategies", "calibration", "uncertainty", "gates")
-    report = dict(kept["report"])
-    part = data.draw(st.sampled_from(parts))
-    report[part] = copy.deepcopy(report[part])
-    place = data.draw(st.sampled_from(list(list_places(report[part]))))
-    set_place(report, (part, *place), data.draw(JSON))
-    try:
-        run = make_record("tiny", {}, report)
-    except (ValueError, KeyError, TypeError, AttributeError):  # all errors that read_run handles
-        return
-    whole = make_schema()
-    validator = jsonschema.Draft202012Validator(
-        {"$ref": "#/$defs/PastRun", "$defs": whole["$defs"]}
-    )
-    assert not list(validator.iter_errors(_entry(run, None, is_this=True).dump()))
 
 
 def test_runs_are_found_by_name(ran):
@@ -336,44 +257,6 @@ def test_a_changed_report_is_refused(ran):
     path.write_text(text.replace('"mrr": 1.0', '"mrr": 0.5'), encoding="utf-8")
     with pytest.raises(InputError, match="run_unreadable"):
         open_kept_run(ran.home, "latest").report()
-
-
-def test_figures_beside_a_report_must_be_its_own(ran):
-    run, path = open_run(ran.home, str(ran.reports / "tiny")), ran.reports / "tiny"
-    frame = run.per_query()
-    frame.assign(recall_at_10=0.123).to_parquet(path / "per-query.parquet")
-    with pytest.raises(InputError, match=r"run_incomplete.*another run"):
-        run.per_query()
-    frame.drop(columns="recall_at_10").to_parquet(path / "per-query.parquet")
-    with pytest.raises(InputError, match="run_incomplete"):
-        run.per_query()
-
-
-@pytest.mark.parametrize(
-    ("artifacts", "node", "found"),
-    [
-        ({"corpus_snapshot": KEYS[0]}, "corpus_snapshot", ("corpus_snapshot", KEYS[0])),
-        ({"corpus": KEYS[1]}, "corpus_snapshot", ("corpus", KEYS[1])),
-        ({"cut": KEYS[2], "chunks": KEYS[3]}, "corpus_chunks", ("chunks", KEYS[2])),
-        ({"cut": KEYS[2], "chunks": KEYS[3]}, "admitted_chunks", ("chunks", KEYS[3])),
-        ({"run bm25": KEYS[4]}, "run bm25", ("run", KEYS[4])),
-        ({"run.bm25": KEYS[4]}, "run bm25", ("run", KEYS[4])),
-        ({"run.bm25": KEYS[4]}, "run vector", None),
-        ({"ranking": KEYS[5]}, "ranking_measures", ("ranking", KEYS[5])),
-        ({"ranking": KEYS[5]}, "stability_measures", None),
-        ({"ranking": KEYS[0]}, "ranking_measures", None),
-    ],
-)
-def test_artifacts_are_found_under_names_of_today_and_before(
-    kept, tmp_path, artifacts, node, found
-):
-    store = ArtifactStore(tmp_path / "artifacts")
-    kinds = ("corpus_snapshot", "corpus", "chunks", "chunks", "run", "ranking")
-    for key, kind in zip(KEYS, kinds, strict=True):
-        store.memo(kind, key, lambda: {"about": 1})
-    file = tmp_path / "runs" / f"{kept['report']['run_id']}.json"
-    artifact = make_record("tiny", artifacts, kept["report"], file).artifact(*node.split())
-    assert (artifact and (artifact.stage, artifact.key)) == found
 
 
 # ---- This run beside the previous run.
@@ -424,21 +307,6 @@ def test_means_are_those_inside_each_question():
     found = means_by_query(TABLE, ["b", "a"], ["q", "p", "new"], "document")
     expected = np.array([[np.nan], [0.5], [np.nan]]).repeat(3, axis=1)
     np.testing.assert_array_equal(found, np.hstack([np.full((3, 3), np.nan), expected]))
-
-
-@pytest.mark.parametrize(
-    "spoiled",
-    [
-        TABLE.drop(columns="mrr"),
-        TABLE.assign(mrr=7.0),
-        TABLE.assign(mrr=-np.inf),
-        TABLE.assign(mrr="<b>"),
-        TABLE.drop(columns="query_id"),
-    ],
-)
-def test_a_table_that_holds_no_figures_is_refused(spoiled):
-    with pytest.raises((ValueError, KeyError, TypeError)):
-        means_by_query(spoiled, ["a"], ["p", "q"], "document")
 
 
 def run_tiny(project):
