@@ -3,6 +3,7 @@
 The result page embeds these parts. The viewer serves them. A browser reads them part by part.
 """
 
+import bisect
 import dataclasses
 import functools
 import gzip
@@ -906,11 +907,10 @@ def _parts(made: Explored) -> dict[str, Any]:
 
 RANKINGS_SHARE: Final = 0.7
 """Rankings shrink while rankings, gold, marks and answers exceed this share of the limit."""
-LISTS: Final = ((10, 10), (10, 5), (10, 3), (5, 3), (5, 1), (3, 0))
+LISTS: Final = ((10, 5), (5, 3), (3, 0))
 """Numbers of ranks of original wordings and of other wordings, from long lists to short lists."""
-_TRIES: Final = 6
-_CLOSE: Final = 0.98
-"""Share of the limit at which the search for the number of snippets stops."""
+STEPS: Final = 64
+"""Number of equal steps from no snippet to all snippets."""
 
 
 def embedded_size(parts: Mapping[str, bytes]) -> int:
@@ -928,8 +928,7 @@ def slim(artifact: Artifact, limit_bytes: int) -> dict[str, bytes]:
     limit_bytes
         Largest size of all parts together in base64. When rankings leave too little space for
         snippets, `LISTS` shortens them, and other wordings lose their scores. Then the last ranked
-        snippets go. Then the units without a snippet lose their titles, and then their
-        addresses. Gold, marks and answers always stay.
+        snippets go, with the titles and addresses of their units. Gold, marks and answers stay.
 
     Returns
     -------
@@ -950,42 +949,27 @@ def slim(artifact: Artifact, limit_bytes: int) -> dict[str, bytes]:
     order = np.argsort(artifact.array(PRIORITY), kind="stable")
     place = np.argsort(order)
 
-    def page(n: int, bare: Sequence[str]) -> dict[str, bytes]:
-        """Write all parts with the first n snippets. Other units lose the columns `bare`."""
-        parts, start = dict(fixed), 0
+    def page(step: int) -> dict[str, bytes]:
+        """Write all parts with the first snippets. Other units lose title and address."""
+        n, parts, start = step * len(order) // STEPS, dict(fixed), 0
         for part, columns in chunks.items():
             stays = (place[start : start + len(columns["text"])] < n).tolist()
             start += len(stays)
             slimmer: Columns = {
-                column: [value if stay else "" for value, stay in zip(values, stays, strict=True)]
-                for column, values in columns.items()
-                if column in bare
+                column: [
+                    value if stay else absent
+                    for value, stay in zip(columns[column], stays, strict=True)
+                ]
+                for column, absent in (("text", None), ("title", ""), ("source", ""), ("link", ""))
             }
-            texts = zip(columns["text"], stays, strict=True)
-            slimmer["text"] = [text if stay else None for text, stay in texts]
             parts[part] = packed(columns | slimmer)
         counts = {"texts": {"kept": n, "of": len(order)}}
         return dict(sorted({**parts, SUMMARY_FILE: packed(summary | counts)}.items()))
 
-    for bare in ((), ("title",), ("title", "source", "link")):
-        best = page(0, bare)
-        low_size = embedded_size(best)
-        if low_size <= limit_bytes:
-            break
-    low, high, high_size = 0, len(order), embedded_size(whole)
-    # The size is nearly proportional to the number of snippets, so each try interpolates.
-    for _ in range(_TRIES):
-        if low_size > limit_bytes or low_size >= _CLOSE * limit_bytes or high - low <= 1:
-            break
-        share = (limit_bytes - low_size) / max(high_size - low_size, 1)
-        middle = min(max(low + int((high - low) * share * 0.995), low + 1), high - 1)
-        parts = page(middle, bare)
-        size = embedded_size(parts)
-        if size <= limit_bytes:
-            best, low, low_size = parts, middle, size
-        else:
-            high, high_size = middle, size
-    return best
+    def is_too_large(step: int) -> bool:
+        return embedded_size(page(step)) > limit_bytes
+
+    return page(bisect.bisect_left(range(1, STEPS), x=True, key=is_too_large))
 
 
 def _shorten_rankings(

@@ -4,15 +4,12 @@ No page of an earlier run stays beside a report without a page.
 """
 
 import dataclasses
-import gzip
-import json
 
 import pytest
 
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline.evaluation import Evaluation, open_gold_set
 from rag_eval.pipeline.history import read_run
-from rag_eval.pipeline.report import MetricsReport
 from rag_eval.pipeline.runner import Node
 
 pytestmark = [
@@ -60,21 +57,3 @@ def test_a_run_that_ends_before_its_page_leaves_no_page_and_no_tables_of_an_earl
     reopened(project).runner.one(Node("retrieval_metrics_report"))
     assert not (folder / "index.html").exists()
     assert list((folder / "tables").iterdir()) == []
-
-
-@pytest.mark.slow
-def test_questions_and_report_name_the_same_run_before_although_a_clock_was_wrong(project):
-    assert project.invoke("run", "tiny").exit_code == 0
-    before = project.report()["run_id"]
-    ahead = "20990103T000000000Z-dddddddd"
-    path = project.home / "runs" / f"{before}.json"
-    kept = json.loads(path.read_text(encoding="utf-8"))
-    kept["report"] |= {"run_id": ahead, "timestamp": "2099-01-03T00:00:00Z"}
-    (project.home / "runs" / f"{ahead}.json").write_text(json.dumps(kept), encoding="utf-8")
-    assert project.invoke("run", "tiny").exit_code == 0
-    report = project.report()
-    assert report["previous"]["run_id"] == before
-    evaluation = reopened(project)
-    explorer = evaluation.store.get("explorer", evaluation.runner.get(MetricsReport).explorer)
-    summary = json.loads(gzip.decompress(explorer.path("summary.json.gz").read_bytes()))
-    assert summary["previous"] == before
