@@ -247,17 +247,6 @@ def test_reads_without_scripts(hostile, visit):
     assert seen.elsewhere() == []
 
 
-def test_every_figure_names_its_place(hostile, visit):
-    """Every panel of figures has at least one figure that names its place in the JSON report.
-
-    Another test compares all figures with their places without a browser.
-    """
-    seen = visit(hostile.page)
-    # The panels methods and explorer hold definitions and the explorer's own data.
-    for name in PANELS[:-2]:
-        assert seen.page.locator(f"#panel-{name} data[data-at]").count() >= 1, name
-
-
 def test_titles_and_tags_are_text(hostile, visit):
     """Text that looks like markup stands on the page as plain characters."""
     seen = ready(visit(hostile.page))

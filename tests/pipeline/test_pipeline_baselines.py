@@ -17,7 +17,6 @@ from rag_eval.gold.configuration import load_config
 from rag_eval.pipeline.baselines import (
     HISTORY,
     Snapshot,
-    _documents,
     _targets,
     accept_baseline,
     acceptances,
@@ -287,14 +286,3 @@ def test_names_from_a_corpus_are_bounded_and_printable(accepted):
     assert not {"\x1b", "\u202e"} & set(text)
     assert (found["corpus"]["new"]["n"], found["corpus"]["removed"]["n"]) == (5000, 3)
     assert found["corpus"]["new"]["names"][0].startswith("0000\\u001b[2J")
-
-
-def test_names_are_listed_up_to_a_bound_and_then_counted():
-    def documents(n):
-        return pd.DataFrame({"doc_id": [f"d{at:05}" for at in range(n)], "content_hash": "0"})
-
-    for n, left in ((25, {}), (10_000, {}), (10_007, {"n_left": 7})):
-        found = _documents(documents(0), documents(n))["new"].dump()
-        names = found.pop("names")
-        assert (len(names), names[-1]) == (min(n, 10_000), f"d{min(n, 10_000) - 1:05}")
-        assert found == {"n": n, **left}

@@ -5,7 +5,7 @@ import re
 
 import panel_reports
 import pytest
-from panel_pages import HIDDEN, HOSTILE, many, renamed, rendered, rows
+from panel_pages import HIDDEN, HOSTILE, renamed, rendered, rows
 
 from rag_eval.reporting.html.elements import Cursor
 from rag_eval.reporting.html.page import render_panel
@@ -66,9 +66,3 @@ def test_what_would_be_invisible_is_written_out(report):
     html = rendered("miss-rates", report)[1]
     assert "a[U+202E]b[U+0000]c" in html
     assert "\u202e" not in html
-
-
-def test_twelve_strategies_have_their_rows(report):
-    report = many(report, "bm25", 12)
-    assert len(rows(rendered("miss-rates", report)[0], "miss-rates")) == 12
-    assert len(rows(rendered("recall", report)[0], "overlap")) == 66

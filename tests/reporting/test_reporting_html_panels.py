@@ -1,6 +1,5 @@
 """Panels of citations, trust, slices, history and cost: figures, absent parts and their reasons."""
 
-import copy
 import re
 
 import panel_reports
@@ -268,12 +267,6 @@ def test_trust_tables_and_pictures(report):
     }
 
 
-def test_a_filter_that_changes_nothing_is_drawn(report):
-    for row in report["trust"]["filter"]["rows"]:
-        row |= {"delta": 0.0, "ci_low": 0.0, "ci_high": 0.0, "minimum_detectable": None}
-    assert 'aria-labelledby="trust-filter-title' in rendered("trust", report)[1]
-
-
 # --- Slices
 
 
@@ -297,22 +290,6 @@ def test_each_kind_of_slice_has_its_picture_and_its_table(report):
     assert pick(rows(panel, "slices-answerability")[1], "value", "abstained") == ("", "0.3")
     assert len(rows(panel, "slices-strategies")) == 15
     assert "some differ by chance" in markup
-
-
-def test_one_strategy_and_many_tags():
-    def sliced(*strategies):
-        report = panel_reports.full(strategies)
-        tag = report["slices"]["by"][-1]
-        more = [copy.deepcopy(tag) | {"name": f"tag {number}"} for number in range(28)]
-        report["slices"]["by"] += more
-        return rendered("slices", report)
-
-    panel, markup = sliced("only")
-    assert "slices-strategies" not in names(panel)
-    assert len(rows(panel, "slices-tag")) == 30
-    assert "<summary>The figures by tag</summary>" in markup
-    panel, _ = sliced(*(f"s{number}" for number in range(12)))
-    assert len(rows(panel, "slices-strategies")) == 72  # whole slices, at most eighty rows
 
 
 # --- History
@@ -356,17 +333,6 @@ def test_one_run_begins_the_history():
     assert "no run of this gold set is kept from before" in markup
     assert "<svg" not in markup
     assert names(panel) == ["history"]
-
-
-def test_the_index_beside_a_figure_is_the_one_that_it_was_measured_on(report):
-    own = f"bm25s:{'a' * 32}"
-    for number, night in enumerate(report["history"]["runs"]):
-        night["index_hash"] = f"hybrid:{number:032x}"  # index of the primary strategy
-        night["strategies"]["bm25"]["index_hash"] = own
-    del report["history"]["runs"][0]["strategies"]["bm25"]
-    panel, markup = rendered("history", report)
-    assert [row["index_hash"] for row in rows(panel, "history")] == [own, own, own, ""]
-    assert 'data-at="/history/runs/3/strategies/bm25/index_hash"' in markup
 
 
 # --- Cost
