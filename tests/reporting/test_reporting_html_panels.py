@@ -240,7 +240,7 @@ def test_trust_tables_and_pictures(report):
         *("trust-retrieved", "trust-states", "trust-reasons"),
         *("quarantined", "blocked-retrieved", "trust-filter"),
     }
-    assert markup.count('<svg class="plot"') == 3
+    assert markup.count('<svg class="plot"') == 2
     assert rows(panel, "trust-retrieved")[0] == {
         "strategy": "bm25",
         "trust": "0.62",
@@ -297,7 +297,7 @@ def test_each_kind_of_slice_has_its_picture_and_its_table(report):
 
 def test_runs_gates_and_differences(report):
     panel, markup = rendered("history", report)
-    assert markup.count('<svg class="plot"') == 6
+    assert markup.count('<svg class="plot"') == 5
     found = rows(panel, "history")
     assert [row["run"][:8] for row in found] == ["20260104", "20260103", "20260102", "20260101"]
     comparable = ["comparable", "not comparable", "not comparable", "first"]
@@ -312,10 +312,10 @@ def test_breaks_are_named_in_every_picture(report):
     _, markup = rendered("history", report)
     pictures = re.findall(r'<svg class="plot".*?</svg>', markup, re.DOTALL)
     drawn = [picture for picture in pictures if "history-previous-title" not in picture]
-    assert len(drawn) == 5
+    assert len(drawn) == 4
     assert all(">1</text>" in picture and ">2</text>" in picture for picture in drawn)
     captions = re.findall(r"Changed: ([^<]*)", markup)
-    assert len(captions) == 5
+    assert len(captions) == 4
     assert {"index, gold", "code"} == {part[2:] for part in captions[0].rstrip(".").split("; ")}
 
 
@@ -362,6 +362,6 @@ def test_latency_cost_gates_and_approximate_search(report):
         }
     ]
     assert [row["value"] for row in rows(panel, "approximate-search")] == ["0.97", "0.97"]
-    assert markup.count('<svg class="plot"') == 2
+    assert markup.count('<svg class="plot"') == 1
     places = {place for _, place in figures(markup)}
     assert {"/cacheHitRate", "/embeddings/needed", "/answers/usage/cost_per_1k"} < places

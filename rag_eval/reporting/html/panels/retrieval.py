@@ -137,8 +137,6 @@ MAX_WORDINGS: Final = 12
 """Largest number of wordings of a flip matrix that is drawn."""
 FULL_CELLS: Final = 6
 """From this number of wordings, the flip matrix leaves sample sizes to the table."""
-APART: Final = 1.04
-"""Factor between strategies on a logarithmic axis, so that their intervals do not overlap."""
 SOURCES: Final = {
     "query": ("question", MUTED, 0.35),
     "paraphrase": ("wording", WARN, 0.5),
@@ -279,45 +277,6 @@ def _by_wording(page: Page, entries: Entries) -> Markup:
     )
 
 
-def _hit_changes(page: Page, entries: Entries) -> Markup:
-    """Draw the share of questions whose hit changes with wording or seed, by k."""
-    found = {
-        name: sorted(
-            (int(key.removeprefix("hit_at_")), change)
-            for key, change in entry["hit_changes_with_wording"].items()
-            if value_of(change, "value") is not None
-        )
-        for name, entry in entries
-    }
-    cutoffs = sorted({k for changes in found.values() for k, _ in changes})
-    if not cutoffs:
-        return Markup()
-    ticks = [(float(k), str(k)) for k in cutoffs]
-    limits = (cutoffs[0] * 0.8, cutoffs[-1] * 1.25)
-    title = "hit@k changes with the wording"
-    chart = Chart(title, x=limits, log=True, x_ticks=ticks, x_label="k", height=210)
-    for at, (name, changes) in enumerate(found.items()):
-        fill, apart = page.colour(name), APART ** (at - (len(found) - 1) / 2)
-        for k, change in changes:
-            chart.line(
-                [(k * apart, end) for end in ends_of(change, change["value"].value)],
-                fill,
-                1.6,
-                opacity=0.5,
-            )
-        points = [(k * apart, change["value"].value) for k, change in changes]
-        chart.line(points, fill)
-        for x, y in points:
-            chart.point(x, y, fill, size=3)
-        chart.key(label(name), fill)
-    return chart.figure(
-        "stability-changes",
-        "Questions whose hit changes",
-        "Share of questions that have gold among the first k under some wording or seed and not "
-        "under another, with 95 % intervals.",
-    )
-
-
 def flip_chart(name: str, matrix: Cursor, fill: str) -> Chart | None:
     """Draw the flip matrix of one strategy; None for one wording or more than MAX_WORDINGS."""
     wordings = [label(wording, 14) for wording in matrix["wordings"].value]
@@ -434,7 +393,6 @@ def stability(page: Page) -> Panel:
                 _states(entries),
                 _distance(page, entries),
                 _by_wording(page, entries),
-                _hit_changes(page, entries),
             ]
         ),
         "matrices": plots(_flips(page, name, entry["flip_matrix"]) for name, entry in entries),

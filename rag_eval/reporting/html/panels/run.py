@@ -8,19 +8,15 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from rag_eval.reporting.html.drawing import (
-    BAD,
     DASHED,
-    GOOD,
     LINE,
     MUTED,
-    WARN,
     Chart,
     Row,
     ends_of,
     forest,
     label,
     plots,
-    round_ticks,
     value_of,
 )
 from rag_eval.reporting.html.elements import (
@@ -124,7 +120,6 @@ FIGURES: Final = (
 )
 BREAKING: Final = frozenset({"gold", "chunks", "index", "configuration"})
 """Inputs whose change breaks a line. Newer code and other strategies do not break it."""
-GATES: Final = (("passed", GOOD), ("insufficient", WARN), ("failed", BAD))
 MAX_LINES: Final = 8
 MAX_DATES: Final = 6
 MAX_POINTS: Final = 12
@@ -238,31 +233,6 @@ def line_picture(
     return chart.figure(slug, title, "; ".join(words), caption)
 
 
-def gates_picture(runs: Sequence[Cursor]) -> Markup:
-    """Draw how many gates passed, lacked evidence and failed in every run."""
-    totals = [sum(run["gates"][key].value or 0 for key, _ in GATES) for run in runs]
-    top = 1.35 * max(*totals, 1)
-    whole = [(value, words) for value, words in round_ticks(0, top) if "." not in words]
-    limits = (-0.5, len(runs) - 0.5)
-    chart = Chart("Gates", x=limits, y=(0, top), x_ticks=_dates(runs), y_ticks=whole, height=170)
-    for at, run in enumerate(runs):
-        floor = 0
-        for key, fill in GATES:
-            count = run["gates"][key].value or 0
-            if count:
-                chart.box((at - 0.5, at + 0.5), (floor, floor + count), fill, 0.75)
-            floor += count
-    _, caption = _draw_breaks(chart, runs)
-    last = runs[-1]["gates"].value
-    return chart.figure(
-        "history-gates",
-        "Gates by verdict over the runs of this gold set",
-        f"this run: {last['passed']} passed, {last['insufficient']} without enough evidence, "
-        f"{last['failed']} failed",
-        f"From below: passed, not enough evidence, failed. {caption}".strip(),
-    )
-
-
 def delta_picture(page: Page, previous: Cursor) -> Markup:
     """Draw the paired differences in recall from the run before."""
     rows = [
@@ -316,7 +286,6 @@ def history(page: Page) -> Panel:
     pictures = list[Markup]()
     if len(runs) > 1:  # A line needs two runs.
         pictures = [line_picture(page, runs, *figure) for figure in FIGURES]
-        pictures.append(gates_picture(runs))
     deltas = None
     if previous is not None and previous.get("deltas") is not None:
         rows = [{"row": row} for row in previous["deltas"]]
@@ -416,17 +385,8 @@ def cost(page: Page) -> Panel:
     for name in page.strategies:
         run = "reused" if report.get("reused", "runs", name) else "new"
         rows.append({"strategy": name, "entry": page.strategy(name), "run": run})
-    first_seed = [
-        Row(f"{row['strategy']} {row['measure']}", row["figure"], page.colour(row["strategy"]))
-        for row in found
-        if row["seed"] == found[0]["seed"]
-    ]
-    title = "Recall of approximate search against exact search"
-    approximate = forest(
-        first_seed, "approximate-search", title, "95 % interval", head="Approximate against exact"
-    )
     context = {
-        "pictures": plots([_latency_picture(page), approximate]),
+        "pictures": plots([_latency_picture(page)]),
         "embeddings": report["embeddings"],
         "answers_cost": report.get("answers", "usage", "cost_per_1k"),
         "primary": page.strategy(page.primary),

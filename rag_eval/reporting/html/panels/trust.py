@@ -1,7 +1,5 @@
 """Trust and poisoning: trust of sources, findings of the guard, cost of a filter."""
 
-import math
-
 from markupsafe import Markup
 
 from rag_eval.reporting.html.drawing import (
@@ -10,7 +8,6 @@ from rag_eval.reporting.html.drawing import (
     Chart,
     Row,
     forest,
-    label,
     plots,
     round_ticks,
 )
@@ -49,35 +46,6 @@ def _retrieved_picture(page: Page) -> Markup:
     title = "Average trust of what each strategy retrieved"
     axis = "mean trust of the first ten, 95 % interval"
     return forest(rows, "trust-retrieved", title, axis, head="Trust of what was retrieved")
-
-
-def _filter_picture(page: Page) -> Markup:
-    part = page.report["trust"]["filter"]
-    if "rows" not in part or not part["rows"].value:
-        return Markup()
-    measure = part["rows"][0].value["measure"]
-    rows = [
-        Row(name, row, page.colour(name), key="delta")
-        for row in part["rows"]
-        if row.value["measure"] == measure and (name := row["strategy"].value) in page.strategies
-    ]
-    ends = [
-        abs(row.record[key].value or 0)
-        for row in rows
-        if row.record is not None
-        for key in ("ci_low", "ci_high", "delta")
-    ]
-    widest = math.ceil(20 * max([*ends, 0.05])) / 20
-    words = label(str(measure))
-    return forest(
-        rows,
-        "trust-filter",
-        f"{words}: with the trust filter minus without",
-        f"{words}, with minus without",
-        limits=(-widest, widest),
-        reference=0.0,
-        head="What the filter costs",
-    )
 
 
 def _states(page: Page) -> Table:
@@ -142,7 +110,7 @@ def panel(page: Page) -> Panel:
         "trust": part,
         "guard": guard,
         "manifest": guard["manifest"],
-        "pictures": plots([_histogram(page), _retrieved_picture(page), _filter_picture(page)]),
+        "pictures": plots([_histogram(page), _retrieved_picture(page)]),
         "primary": page.report.get("trust", "retrieved", page.primary, "avg_trust"),
     }
     return Panel("Trust and poisoning", "trust.html", context, tables)
