@@ -272,34 +272,6 @@ def test_a_question_opens_down_to_its_evidence(hostile, opened):
     assert overflow(page) == []
 
 
-def test_marks_stand_over_the_gold(hostile, opened):
-    """The marked text is the quoted text of the gold, letter by letter.
-
-    This also holds behind letters that JavaScript counts as two and behind escaped characters.
-    """
-    page, questions = opened(hostile), hostile.questions
-    page.select_option("#ex-size", "200")
-    checked = 0
-    for at in [at for at, question in enumerate(questions) if question["marks"]][:12]:
-        detail = unfold(page, at)
-        page.select_option("#ex-show", label="all side by side")
-        page.locator("article.ex-run").nth(1).wait_for()
-        quotes = [
-            plain(gold["quote"]).removesuffix("…")
-            for gold in questions[at]["gold"]
-            if gold["quote"]
-        ]
-        for mark in detail.locator("mark").all_inner_texts():
-            text = plain(mark)
-            assert text
-            assert any(
-                text[:80] in quote or quote[:80] in text or text[-60:] in quote for quote in quotes
-            ), (text, quotes)
-            checked += 1
-        page.locator("#ex-close").click()
-    assert checked > 5
-
-
 def test_marks_of_the_hostile_facts_are_whole_sentences(hostile, opened):
     page, questions = opened(hostile), hostile.questions
     page.select_option("#ex-size", "200")
@@ -367,6 +339,7 @@ def test_keyboard_alone_is_enough(hostile, opened):
         "[tabindex]')].filter((e) => e.tabIndex > 0).length"
     )
     assert reached == 0  # the Tab key follows the page's order
+    page.select_option("#ex-size", "20")
     page.locator("#ex-search").focus()
     page.keyboard.type("topic-")
     assert 0 < len(ids(page)) < hostile.explorer["summary"]["n_questions"]

@@ -1,7 +1,7 @@
 """The helpers of the browser tests notice every forbidden act of a page."""
 
 import pytest
-from hostile_project import ADDRESSES, FAR, NAMES, PAYLOADS, topics
+from hostile_project import FAR, PAYLOADS
 
 pytestmark = pytest.mark.slow
 
@@ -48,11 +48,3 @@ def test_payloads_run_where_nothing_stops_them(visit, tmp_path, name):
     )
     seen = visit(path)
     seen.page.wait_for_function("window.__pwned !== undefined")
-
-
-def test_hostile_texts_are_all_in_the_gold_set():
-    held = topics()
-    assert [payload for _, payload in held] == list(PAYLOADS.values())
-    assert {name for name, _ in held} >= set(NAMES)
-    assert len({name for name, _ in held}) == len(held)
-    assert len(ADDRESSES) == len(set(ADDRESSES))

@@ -46,24 +46,6 @@ def test_nothing_turns_data_into_markup_or_code(name: str, what: str) -> None:
     assert re.findall(FORBIDDEN[what], source(name), re.MULTILINE) == []
 
 
-@pytest.mark.parametrize(
-    ("what", "text"),
-    [
-        ("markup from text", "node.innerHTML = text"),
-        ("code from text", "eval(text)"),
-        ("styles of elements", "node.style.width = '1px'"),
-        ("styles of elements", "node.setAttribute('style', text)"),
-        ("addresses", "fetch('https://example.org')"),
-        ("other ways out", "navigator.sendBeacon(place)"),
-        ("ends of a script element", "'</script>'"),
-        ("attributes that run", "node.setAttribute('onclick', 'run()')"),
-        ("imports and exports", "export const a = 1"),
-    ],
-)
-def test_the_patterns_find_what_they_are_for(what: str, text: str) -> None:
-    assert re.search(FORBIDDEN[what], text, re.MULTILINE)
-
-
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_scripts_keep_to_themselves_and_are_strict(name: str) -> None:
     code = re.sub(r"/\*.*?\*/", "", source(name), count=1, flags=re.DOTALL).strip()
