@@ -12,9 +12,9 @@ from rag_eval.storage.hashing import digest, file_hash
 
 
 class ChunkTable:
-    """The chunks of one corpus revision under one chunker, in the order (section_id, chunk_id).
+    """The chunks of one corpus revision under one chunker.
 
-    Raises `ValueError` for another order, because row numbers break ties, and for a repeated id.
+    `chunks` are in the order (section_id, chunk_id), because row numbers break ties.
     """
 
     def __init__(self, chunks: pd.DataFrame, chunks_hash: str) -> None:
@@ -22,15 +22,6 @@ class ChunkTable:
         self.chunks_hash = chunks_hash
         self.chunk_ids: list[str] = chunks["chunk_id"].tolist()
         self.doc_ids: list[str] = chunks["doc_id"].tolist()
-        keys = list(zip(chunks["section_id"].tolist(), self.chunk_ids, strict=True))
-        wrong = next((i for i in range(1, len(keys)) if keys[i - 1] >= keys[i]), None)
-        if wrong is not None:
-            raise ValueError(
-                f"chunks: row {wrong} {keys[wrong]} does not follow {keys[wrong - 1]}; "
-                "accepted: sorted by (section_id, chunk_id), each once"
-            )
-        if len(set(self.chunk_ids)) != len(keys):
-            raise ValueError("chunks: a chunk_id stands twice")
         self.text_hashes: list[str] = chunks["text_hash"].tolist()
         self.analyzer = Analyzer()
 

@@ -13,19 +13,16 @@ from rag_eval.pipeline.measures import Scores
 from rag_eval.retrieval.external_units import Placed
 from rag_eval.retrieval.ranking import ranking
 
+UNITS = {
+    **dict.fromkeys(("doc_id", "section_id"), "str"),
+    **dict.fromkeys(("start", "end", "chunk"), "int64"),
+    "known": "bool",
+}
+
 
 def units(*rows):
-    frame = pd.DataFrame(rows, columns=["doc_id", "section_id", "start", "end", "chunk", "known"])
-    return frame.astype(
-        {
-            "doc_id": "str",
-            "section_id": "str",
-            "start": "int64",
-            "end": "int64",
-            "chunk": "int64",
-            "known": "bool",
-        }
-    ).assign(unit_id=frame["doc_id"], text="")
+    frame = pd.DataFrame(rows, columns=list(UNITS)).astype(UNITS)
+    return frame.assign(unit_id=frame["doc_id"], text="")
 
 
 class Gold:

@@ -4,39 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from cli_project import CONFIG
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from rag_eval.measures.stability import shared_share
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning"
 )  # raised inside MLflow's own SQLAlchemy models
-
-LISTS = st.lists(st.integers(0, 11), unique=True, max_size=6)
-
-
-def rows(rankings, depth=6):
-    out = np.full((len(rankings), depth), -1)
-    for row, ranking in enumerate(rankings):
-        out[row, : len(ranking)] = ranking
-    return out
-
-
-@given(st.lists(st.tuples(LISTS, LISTS), max_size=6))
-@settings(deadline=None)
-def test_the_share_is_that_of_sets(pairs):
-    found = shared_share(rows([a for a, _ in pairs]), rows([b for _, b in pairs]))
-    expected = [len(set(a) & set(b)) / max(len(a), len(b)) if a or b else np.nan for a, b in pairs]
-    np.testing.assert_allclose(found, expected)
-    np.testing.assert_allclose(
-        found, shared_share(rows([b for _, b in pairs]), rows([a for a, _ in pairs]))
-    )
-
-
-def test_lists_of_different_questions_are_refused():
-    with pytest.raises(ValueError, match="1 rankings beside 2"):
-        shared_share([[1]], [[1], [2]])
 
 
 @pytest.mark.parametrize(("level", "unit"), [("document", "document"), ("span", "section")])

@@ -33,14 +33,3 @@ def test_serves_every_kind_and_bm25_by_default(opened):
 
 def test_the_flag_makes_hybrid_the_default(opened):
     assert opened(feature_hybrid_retrieval=True).stats().default_strategy == "hybrid"
-
-
-def test_every_chunk_carries_its_citation(opened, project_root):
-    port = opened()
-    for chunk in port.retrieve("retry a job", RetrievalOptions(top_k=5)).chunks:
-        text = (project_root / "gold_sets" / "smoke" / "corpus" / chunk.doc_id).read_text(
-            encoding="utf-8"
-        )
-        assert text[chunk.offsets.start : chunk.offsets.end] == chunk.text
-        assert chunk.index_hash == port.stats().index_hashes["bm25"]
-        assert chunk.rev

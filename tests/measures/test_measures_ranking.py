@@ -133,13 +133,6 @@ def test_empty_ranking_scores_zero_and_empty_gold_is_ineligible():
     assert qrels.n_relevant.tolist() == [1, 0, 0]
 
 
-def test_repeated_labels_and_no_labels():
-    qrels = Qrels.from_rows([0], [3], [1], 1)
-    assert score_rankings([[3]], qrels, [0], ["R@1", "RR", "R@1"]).tolist() == [[1, 1, 1]]
-    assert score_rankings([[3]], qrels, [0], []).shape == (1, 0)
-    assert score_rankings(np.empty((0, 5), dtype=int), qrels, [], LABELS).shape == (0, len(LABELS))
-
-
 def test_equal_rankings_keep_their_own_values():
     """Seeds repeat rankings, and equal rankings are scored once."""
     qrels = Qrels.from_rows([0, 1, 1], [3, 3, 4], [1, 1, 1], 2)

@@ -14,6 +14,7 @@ from rag_eval.measures.stability import (
     flip_matrix,
     lambda_states,
     mean_pairwise_rbo,
+    shared_share,
     variance_shares,
     wording_range,
     zones,
@@ -74,6 +75,15 @@ def test_ann_recall_is_the_share_of_the_exact_list():
     exact = [[3, 2, 1], [1, 2, 3], [1, 2, -1], [-1, -1, -1]]
     np.testing.assert_allclose(ann_recall(approximate, exact, 3), [1, 2 / 3, 1 / 2, math.nan])
     np.testing.assert_allclose(ann_recall(approximate, exact, 1), [0, 0, 1, math.nan])
+
+
+@given(st.lists(st.tuples(lists, lists), max_size=6))
+@settings(deadline=None)
+def test_the_shared_share_is_that_of_sets(pairs):
+    left, right = (rows([pair[side] for pair in pairs]) for side in (0, 1))
+    expected = [len(set(a) & set(b)) / max(len(a), len(b)) if a or b else NAN for a, b in pairs]
+    np.testing.assert_allclose(shared_share(left, right), expected)
+    np.testing.assert_allclose(shared_share(right, left), expected)
 
 
 def test_defective_rankings_are_refused():

@@ -8,9 +8,14 @@ import sys
 import numpy as np
 import pytest
 
-from rag_eval.retrieval.embedding import cache as module
+from rag_eval.retrieval.embedding import source as module
 from rag_eval.retrieval.embedding.base import no_advance
-from rag_eval.retrieval.embedding.cache import MAX_SEGMENTS, CacheUse, EmbeddingCache, embed_cached
+from rag_eval.retrieval.embedding.source import (
+    MAX_SEGMENTS,
+    CacheUse,
+    EmbeddingCache,
+    embed_cached,
+)
 from rag_eval.storage.hashing import lines_hash, text_hash
 
 
@@ -146,7 +151,7 @@ _KILLED = """
 import os, signal, sys
 from pathlib import Path
 import numpy as np
-from rag_eval.retrieval.embedding import cache as module
+from rag_eval.retrieval.embedding import source as module
 from test_retrieval_cache import Counting
 module.BLOCK = 10
 class Dies(Counting):

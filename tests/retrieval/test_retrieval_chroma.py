@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -153,49 +152,6 @@ def test_a_finished_graph_is_left_alone_and_a_half_built_one_is_built_anew(store
 def test_what_is_no_address_of_a_server_is_an_input_error(tmp_path, url):
     with pytest.raises(InputError, match="chroma_url"):
         ChromaStore(tmp_path, url)
-
-
-_KILLED = """
-import os, signal, sys
-from pathlib import Path
-from rag_eval.retrieval import dense as chroma
-from test_retrieval_chroma import DOCS, IDS, VECTORS
-chroma.BATCH = 50
-done = []
-def advance(count):
-    done.append(count)
-    if len(done) == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-store = chroma.ChromaStore(Path(sys.argv[1]))
-options = {"seed": 13} if sys.argv[2] == "build" else {}
-getattr(store, sys.argv[2])("graph", IDS, VECTORS, DOCS, **options, advance=advance)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("what", ["build", "sync"])
-def test_a_killed_build_or_sync_is_mended_by_the_next(tmp_path, project_root, what):
-    path = os.pathsep.join(
-        str(project_root / folder) for folder in (".", "tests/reference", "tests/retrieval")
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", _KILLED, str(tmp_path), what],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    store = ChromaStore(tmp_path)
-    if what == "build":
-        assert store.build("graph", IDS, VECTORS, DOCS, seed=13)
-        assert len(store.ids("graph")) == N - 2
-    else:
-        report = store.sync("graph", IDS, VECTORS, DOCS)
-        assert report.kept > 0
-        assert report.kept + report.added == N
-        assert store.ids("graph") == set(IDS)
-    found = store.search("graph", VECTORS[20:21], 5, ROW)
-    assert listed(found, 0)[0] == (20, pytest.approx(1.0))
 
 
 @pytest.fixture

@@ -8,14 +8,13 @@ import math
 import numpy as np
 import pytest
 import reference
-from corpora import chunks_frame, listed, table
+from corpora import listed, table
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval.corpus.analyzer import STOP_WORDS
 from rag_eval.retrieval.dense import ExactSearch
 from rag_eval.retrieval.embedding.base import unit
-from rag_eval.retrieval.identity import ChunkTable
 from rag_eval.retrieval.lexical import Bm25s, RankBm25
 
 ENGINES = [Bm25s, RankBm25]
@@ -227,14 +226,3 @@ def test_ties_are_broken_by_the_ids_as_strings(ids):
     ):
         ranked = chunks.frame.iloc[[row for row, _ in listed(found, 0)]]
         assert list(zip(ranked["section_id"], ranked["chunk_id"], strict=True)) == sorted(ids)
-
-
-def test_chunks_out_of_order_or_twice_are_refused():
-    frame = chunks_frame(["a", "b", "c"])
-    with pytest.raises(ValueError, match="row 1"):
-        ChunkTable(frame.iloc[[1, 0, 2]].reset_index(drop=True), "x")
-    with pytest.raises(ValueError, match="accepted"):
-        ChunkTable(frame.iloc[[0, 0, 1]].reset_index(drop=True), "x")
-    frame["chunk_id"] = "same"
-    with pytest.raises(ValueError, match="stands twice"):
-        ChunkTable(frame, "x")

@@ -37,9 +37,3 @@ def test_minilm_vectors_give_the_published_figures(scifact_data, shared_data, tm
     assert found[nDCG @ 10] == pytest.approx(0.6451, abs=0.0005)
     assert found[R @ 10] == pytest.approx(0.7833, abs=0.0005)
     assert found[R @ 100] == pytest.approx(0.9250, abs=0.0005)
-
-
-@pytest.mark.slow
-def test_rank_bm25_is_as_good_as_bm25s(scifact_data, tmp_path):
-    found = measured(scifact_data, Bm25(name="bm25", kind="bm25", engine="rank-bm25"), tmp_path)
-    assert found[nDCG @ 10] == pytest.approx(0.679, abs=0.010)

@@ -133,12 +133,6 @@ def test_scores_are_normalised_and_ordered(strategy):
         assert places == list(range(1, len(pairs) + 1)) or len(pairs) == 100
 
 
-def test_a_query_without_a_known_term_retrieves_nothing(strategy):
-    found = strategy.search(["", "the and of", "unheard"], 10, SEED)
-    assert not found.has_chunk.any()
-    assert found.candidates.tolist() == [0, 0, 0]
-
-
 def test_only_allowed_chunks_are_ranked(strategy):
     allowed = np.zeros(len(strategy.index.table), dtype=bool)
     allowed[3:60:2] = True
@@ -158,23 +152,6 @@ def test_a_reranker_that_the_settings_do_not_enable_is_refused(index):
         strategy.search(["graph1"], 10)
     assert caught.value.problems[0].code == "unknown_reranker"
     assert "mmr, ready, shortest_first" in caught.value.problems[0].accepted
-
-
-@pytest.mark.parametrize(
-    "written",
-    [["graph"], ["graph", "graph"], ["graph tree"], ["the"], [""], [], ["graph", "the", ""]],
-)
-def test_corpora_of_almost_nothing(tmp_path, written):
-    index = StrategyIndex(table(written), places(tmp_path))
-    holders = [row for row, text in enumerate(written) if "graph" in text]
-    for spec in STRATEGIES:
-        outside = spec.rerank is not None and spec.rerank.kind == "shortest_first"
-        if outside or getattr(spec, "search", "exact") != "exact":
-            continue
-        found = ReadyStrategy(spec, index).search(["graph", "", "unheard"], 10)
-        assert not found.has_chunk[1:].any(), spec.name
-        if holders and not spec.name.startswith(("rank-bm25", "hybrid")):
-            assert sorted(row for row, _ in listed(found, 0)) == holders, spec.name
 
 
 def summarize(ready):
