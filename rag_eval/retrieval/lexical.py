@@ -202,7 +202,7 @@ class LexicalStrategy(LocalStrategy):
         """Name the index of terms by engine, chunks, analyzer, parameters and synonyms."""
         parameters: dict[str, float | str] = {"k1": self.k1, "b": self.b}
         if self.expand is not None:
-            parameters["expand"] = f"{Expansion.load(self.expand).identity} {SCORING}"
+            parameters["expand"] = f"{Expansion.load(self.expand).identify(self.expand)} {SCORING}"
         version = library_versions()[self.engine]
         return f"{self.engine}:{digest([chunks_hash, ANALYZER, '', version, parameters])}"
 

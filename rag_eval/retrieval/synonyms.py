@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from rag_eval.corpus.analyzer import Analyzer
 from rag_eval.storage.hashing import digest
 
-NAMES = ("data-terms",)
-"""Names of the lists that come with the package."""
+FILES = {"data-terms": "data_terms.json"}
+"""File of each list that comes with the package."""
 
 SLACK = 2
 """Number of other terms allowed inside a phrase: "pull the number out" is "pull out"."""
@@ -42,44 +42,25 @@ class Entry(BaseModel):
     weight: float = Field(gt=0, le=1)
 
 
-class _File(BaseModel):
+class Expansion(BaseModel):
+    """A list of synonyms. `ignored` words count within a phrase, and are ignored alone."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     version: int = Field(ge=1)
     ignored: tuple[str, ...] = ()
     entries: tuple[Entry, ...]
 
-
-@dataclasses.dataclass(frozen=True)
-class Expansion:
-    """A list of synonyms."""
-
-    name: str
-    version: int
-    ignored: tuple[str, ...]
-    """Words without a subject. They count within a phrase, and are ignored alone."""
-    entries: tuple[Entry, ...]
-    identity: str
-    """Name, version and content hash, which are part of an index_hash."""
-
     @staticmethod
     @functools.cache
     def load(name: str) -> "Expansion":
-        """Read a list that comes with the package. Raises `ValueError` for any other name."""
-        if name not in NAMES:
-            raise ValueError(f"expansion: found {name!r}, accepted {', '.join(NAMES)}")
-        file = files("rag_eval.retrieval").joinpath("data_terms.json")
-        return Expansion.parse(file.read_bytes(), name)
+        """Read a list that comes with the package."""
+        file = files("rag_eval.retrieval").joinpath(FILES[name])
+        return Expansion.model_validate_json(file.read_bytes())
 
-    @classmethod
-    def parse(cls, text: str | bytes, name: str) -> "Expansion":
-        """Read `{"version": 1, "ignored": [...], "entries": [{"terms", "means", "weight"}, ...]}`.
-
-        Raises `ValueError` that names each faulty entry.
-        """
-        file = _File.model_validate_json(text)
-        identity = f"{name}-{file.version}@{digest(file.model_dump(mode='json'), 16)}"
-        return cls(name, file.version, file.ignored, file.entries, identity)
+    def identify(self, name: str) -> str:
+        """Write name, version and content hash, which are part of an index_hash."""
+        return f"{name}-{self.version}@{digest(self.model_dump(mode='json'), 16)}"
 
     def bind(self, analyzer: Analyzer) -> "BoundExpansion":
         """Translate the list into term ids of an analyzer, whose vocabulary grows by its terms."""

@@ -227,7 +227,7 @@ def test_every_feature_has_its_weight(model):
 def expansion(*entries):
     keys = ("terms", "means", "weight")
     rows = [dict(zip(keys, entry, strict=True)) for entry in entries]
-    return Expansion.parse(json.dumps({"version": 1, "entries": rows}), "small")
+    return Expansion.model_validate_json(json.dumps({"version": 1, "entries": rows}))
 
 
 SMALL = expansion(

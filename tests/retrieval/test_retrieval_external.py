@@ -123,7 +123,7 @@ JSON = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
     ),
-    max_leaves=12,
+    max_leaves=6,
 )
 KEYS = st.sampled_from("id doc_id section_id text score offsets".split())
 CHUNKS = st.lists(
