@@ -300,3 +300,37 @@ def test_an_emptied_database_of_a_home_with_runs_is_refused(tmp_path):
     assert (problem.code, problem.file) == ("database_empty", str(path))
     path.unlink()
     SqlStore(path).create(NOTES)
+
+
+COLUMNS = (
+    ColumnSpec("id", "text", required=True),
+    ColumnSpec("a", "integer", required=True),
+    ColumnSpec("b", "text", required=True),
+    ColumnSpec("more", "json"),
+)
+PAIRS = TableSpec("pairs", COLUMNS, indexes=(("a",),), unique=(("id",), ("a", "b")))
+
+
+def test_only_what_is_new_under_every_unique_index_is_added(place):
+    store = SqlStore(place)
+    store.create(PAIRS)
+    later = [("x", 9, "new", None), ("z", 1, "b", None), *[("w", 2, "b", None)] * 2]
+    for rows, added in (
+        ([("x", 1, "b", {"k": [1, None]}), ("y", 1, "c", None)], {"x", "y"}),
+        (later, {"w"}),
+        ([], set()),
+    ):
+        with store.transaction() as transaction:
+            assert transaction.insert_new(PAIRS, rows, "id") == added
+    with store.reading() as transaction:
+        found = transaction.select(PAIRS, order=["id"])
+    assert [row["id"] for row in found] == ["w", "x", "y"]
+    assert found[1] == {"id": "x", "a": 1, "b": "b", "more": {"k": [1, None]}}
+
+
+def test_a_table_without_its_unique_index_is_refused(place):
+    SqlStore(place).create(TableSpec("bare", COLUMNS, unique=(("id",),)))
+    with pytest.raises(InputError) as caught:
+        SqlStore(place).create(TableSpec("bare", COLUMNS, unique=(("id",), ("a", "b"))))
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.found, problem.accepted) == ("table_differs", "id", "a, b")
