@@ -9,7 +9,7 @@ from typing import Any, Final
 import pandas as pd
 from pydantic import BaseModel, ValidationError
 
-from rag_eval.core.errors import InputError, Problem, quoted
+from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.report import (
     Absent,
     AcceptedRun,
@@ -143,14 +143,12 @@ def accept_baseline(
             if gate["gate"] != "regression" or gate["reason_code"] not in MENDED_BY_ACCEPTING
         )
         if failed and not force:
-            raise InputError(
-                Problem(
-                    "gates_failed",
-                    "required gates of this run did not pass",
-                    field="RUN",
-                    found=", ".join(failed),
-                    accepted="a run that passed, or --force, which the record will say",
-                )
+            raise InputError.of(
+                "gates_failed",
+                "required gates of this run did not pass",
+                field="RUN",
+                found=", ".join(failed),
+                accepted="a run that passed, or --force, which the record will say",
             )
         record = Acceptance(
             run_id=run.run_id,
@@ -171,14 +169,12 @@ def _bound_text(option: str, text: str, limit: int) -> str:
     text = text.strip()
     # Bytes outside UTF-8 on the command line become surrogates, which are not printable.
     if not text or len(text) > limit or not text.isprintable():
-        raise InputError(
-            Problem(
-                "bad_arguments",
-                f"say {option} accepts the run",
-                field=f"--{option}",
-                found=f"{len(text)} characters",
-                accepted=f"1 to {limit} characters on one line",
-            )
+        raise InputError.of(
+            "bad_arguments",
+            f"say {option} accepts the run",
+            field=f"--{option}",
+            found=f"{len(text)} characters",
+            accepted=f"1 to {limit} characters on one line",
         )
     return text
 
@@ -221,15 +217,13 @@ def acceptances(home: Path, gold_set: str) -> list[Acceptance]:
         try:
             records.append(Acceptance.model_validate_json(line))
         except ValidationError as error:
-            raise InputError(
-                Problem(
-                    "baseline_damaged",
-                    "not as it was accepted; accept a run anew after removing what was changed",
-                    file=str(path),
-                    line=number,
-                    found=error.errors()[0]["msg"],
-                    accepted="what rag-eval baseline accept wrote",
-                )
+            raise InputError.of(
+                "baseline_damaged",
+                "not as it was accepted; accept a run anew after removing what was changed",
+                file=path,
+                line=number,
+                found=error.errors()[0]["msg"],
+                accepted="what rag-eval baseline accept wrote",
             ) from error
     return records
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from rag_eval.core.errors import InputError, Problem
+from rag_eval.core.errors import InputError
 from rag_eval.gates.regression import higher_is_better, with_delta_s
 from rag_eval.gates.rollout import STAGES, Decision, decide
 from rag_eval.measures.paired import paired_comparison
@@ -29,19 +29,17 @@ def compare_runs(a: KeptRun, b: KeptRun) -> tuple[list[str], list[Row]]:
         The runs have different gold, they share no strategy, or their figures by question are gone.
     """
     if a.gold_hash != b.gold_hash:
-        raise InputError(
-            Problem(
-                "gold_differs",
-                "the runs were judged by different gold, so their figures cannot be paired",
-                field="gold.hash",
-                found=f"{a.gold_set} {a.gold_hash[:12]} and {b.gold_set} {b.gold_hash[:12]}",
-                accepted="two runs of the same gold hash",
-            )
+        raise InputError.of(
+            "gold_differs",
+            "the runs were judged by different gold, so their figures cannot be paired",
+            field="gold.hash",
+            found=f"{a.gold_set} {a.gold_hash[:12]} and {b.gold_set} {b.gold_hash[:12]}",
+            accepted="two runs of the same gold hash",
         )
     names = [name for name in a.strategies if name in b.strategies]
     if not names:
-        raise InputError(
-            Problem("nothing_to_compare", "the runs have no strategy in common", field="strategies")
+        raise InputError.of(
+            "nothing_to_compare", "the runs have no strategy in common", field="strategies"
         )
     columns = [machine_name(label) for label in COMPARED]
     means = [
@@ -161,7 +159,7 @@ def decide_rollout(
 def _bad(
     message: str, field: str, found: str, accepted: str, code: str = "bad_arguments"
 ) -> InputError:
-    return InputError(Problem(code, message, field=field, found=found, accepted=accepted))
+    return InputError.of(code, message, field=field, found=found, accepted=accepted)
 
 
 def _pair_strategies(rows: pd.DataFrame, base: str, candidate: str, measure: str) -> pd.DataFrame:

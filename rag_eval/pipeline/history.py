@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from rag_eval.core.arrays import FloatArray, IntArray
 from rag_eval.core.config import Level
-from rag_eval.core.errors import InputError, Problem, quoted
+from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.report import (
     Estimate,
     Evaluated,
@@ -162,14 +162,12 @@ class KeptRun(RunBasis):
         """
         artifact = self.artifact(stage, strategy)
         if artifact is None:
-            raise InputError(
-                Problem(
-                    "run_incomplete",
-                    f"The {stage} of this run is no longer in the home. Run the gold set again.",
-                    file=str(self.file),
-                    field="RUN",
-                    found=self.run_id,
-                )
+            raise InputError.of(
+                "run_incomplete",
+                f"The {stage} of this run is no longer in the home. Run the gold set again.",
+                file=self.file,
+                field="RUN",
+                found=self.run_id,
             )
         return artifact
 
@@ -187,8 +185,7 @@ class KeptRun(RunBasis):
                 return pd.read_parquet(path)
             except (OSError, ValueError) as error:
                 message = "The figures by question beside the report cannot be read."
-                problem = Problem("run_incomplete", message, file=str(path), found=str(error))
-                raise InputError(problem) from error
+                raise InputError.of("run_incomplete", message, path, found=str(error)) from error
         return self.stored("ranking_measures").frame("per_query")
 
 
@@ -345,8 +342,8 @@ def open_run(home: Path, name: str, gold_set: str | None = None) -> KeptRun:
         try:
             return make_record(report["gold"]["name"], {}, report, path.absolute())
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            problem = Problem("run_unreadable", NOT_KEPT, file=str(path), found=str(error)[:200])
-            raise InputError(problem) from error
+            found = str(error)[:200]
+            raise InputError.of("run_unreadable", NOT_KEPT, path, found=found) from error
     return open_kept_run(home, name, gold_set)
 
 
@@ -368,7 +365,7 @@ def open_kept_run(home: Path, name: str, gold_set: str | None = None) -> KeptRun
         if isinstance(run, UnreadableRun):
             message = f"This kept run cannot be read ({run.reason}). Move it away."
             path = home / "runs" / f"{run_id}.json"
-            raise InputError(Problem("run_unreadable", message, file=str(path), found=run.run_id))
+            raise InputError.of("run_unreadable", message, file=path, found=run.run_id)
         found += [run] if gold_set in {None, run.gold_set} else []
         if len(found) == needed:
             break
@@ -378,15 +375,13 @@ def open_kept_run(home: Path, name: str, gold_set: str | None = None) -> KeptRun
         return found[0]
     owner = "" if gold_set is None else f" of {quoted(gold_set)}"
     recent = ", ".join(quoted(run_id) for run_id in ids[-5:]) or "this home keeps none"
-    raise InputError(
-        Problem(
-            "run_not_found",
-            f"{len(found)} runs{owner} have this name",
-            file=str(home / "runs"),
-            field="RUN",
-            found=name,
-            accepted=f"latest, previous, or one of: {recent}",
-        )
+    raise InputError.of(
+        "run_not_found",
+        f"{len(found)} runs{owner} have this name",
+        file=str(home / "runs"),
+        field="RUN",
+        found=name,
+        accepted=f"latest, previous, or one of: {recent}",
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from rag_eval.core.errors import InputError, Problem
+from rag_eval.core.errors import InputError
 from rag_eval.corpus.masking import mask_shown_address, masked_text
 from rag_eval.gold.lint import describe_blocked
 from rag_eval.pipeline.answers import AnswerMeasures, AnswerSet, CitationSet
@@ -41,14 +41,12 @@ def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
 def _stored(run: KeptRun, stage: str) -> Artifact:
     artifact = run.artifact(stage)
     if artifact is None:
-        raise InputError(
-            Problem(
-                "nothing_to_explain",
-                "the run made no answers, or they are no longer in the home",
-                file=str(run.file),
-                found=run.run_id,
-                accepted="a run of a gold set with answers",
-            )
+        raise InputError.of(
+            "nothing_to_explain",
+            "the run made no answers, or they are no longer in the home",
+            file=run.file,
+            found=run.run_id,
+            accepted="a run of a gold set with answers",
         )
     return artifact
 
@@ -71,14 +69,12 @@ def explanation(
     queries = gold.frame("queries").set_index("query_id")
     if query_id not in queries.index:
         near = difflib.get_close_matches(query_id, queries.index.tolist(), 3, 0.3)
-        raise InputError(
-            Problem(
-                "unknown_query",
-                f"{kept.gold_set} has no such question",
-                field="QUERY_ID",
-                found=query_id,
-                accepted=", ".join(near) or f"one of {len(queries)} ids of its queries.jsonl",
-            )
+        raise InputError.of(
+            "unknown_query",
+            f"{kept.gold_set} has no such question",
+            field="QUERY_ID",
+            found=query_id,
+            accepted=", ".join(near) or f"one of {len(queries)} ids of its queries.jsonl",
         )
     asked = queries.loc[query_id]
     verdicts, qrels, spans = (
@@ -203,14 +199,12 @@ def _row_of(evaluation: Evaluation, chunk_id: str) -> int:
     if not found and chunk_id:
         found = [place for place, name in enumerate(ids) if name.startswith(chunk_id)]
     if len(found) != 1:
-        raise InputError(
-            Problem(
-                "unknown_chunk",
-                f"{len(found)} chunks of {evaluation.config.name} go by this id",
-                field="CHUNK_ID",
-                found=chunk_id,
-                accepted="a chunk_id as rag-eval trust list shows it, or the start of one",
-            )
+        raise InputError.of(
+            "unknown_chunk",
+            f"{len(found)} chunks of {evaluation.config.name} go by this id",
+            field="CHUNK_ID",
+            found=chunk_id,
+            accepted="a chunk_id as rag-eval trust list shows it, or the start of one",
         )
     return found[0]
 
@@ -268,30 +262,26 @@ def decide(
     """
     for field, value, most in (("--who", who, MAX_WHO), ("--why", why, MAX_WHY)):
         if not value.strip() or len(value) > most or _SURROGATE.search(value):
-            raise InputError(
-                Problem(
-                    "bad_decision",
-                    "a decision needs who made it and why",
-                    field=field,
-                    found=f"{len(value)} characters",
-                    accepted=f"1 to {most} characters of text in UTF-8",
-                )
+            raise InputError.of(
+                "bad_decision",
+                "a decision needs who made it and why",
+                field=field,
+                found=f"{len(value)} characters",
+                accepted=f"1 to {most} characters of text in UTF-8",
             )
     facts = inspect(evaluation, chunk_id)
     found, allowed = facts["chunk_id"], bool(facts["allowed_by"])
     if revoke and not allowed:
         message = "nobody allows this chunk, so there is nothing to take back"
-        raise InputError(Problem("not_allowed", message, field="CHUNK_ID", found=found))
+        raise InputError.of("not_allowed", message, field="CHUNK_ID", found=found)
     if not revoke and facts["verdict"] not in {"blocked", AT_RETRIEVAL}:
         state = f"allowed by {facts['allowed_by']}" if allowed else facts["verdict"]
-        raise InputError(
-            Problem(
-                "not_blocked",
-                "only a blocked chunk can be allowed",
-                field="CHUNK_ID",
-                found=f"{found}: {state}",
-                accepted="a chunk that rag-eval trust list shows as blocked",
-            )
+        raise InputError.of(
+            "not_blocked",
+            "only a blocked chunk can be allowed",
+            field="CHUNK_ID",
+            found=f"{found}: {state}",
+            accepted="a chunk that rag-eval trust list shows as blocked",
         )
     decision = Decision(
         chunk_id=found,

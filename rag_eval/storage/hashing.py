@@ -62,9 +62,18 @@ def lines_hash(lines: Iterable[str], length: int = SHORT) -> str:
 
 # ---- The version of the code, which reports and Dagster name
 
-LIBRARIES = tuple(
-    "bm25s chromadb ir-measures numpy onnxruntime pandas pystemmer rank-bm25 scikit-learn scipy "
-    "tokenizers".split()
+LIBRARIES = (
+    "bm25s",
+    "chromadb",
+    "ir-measures",
+    "numpy",
+    "onnxruntime",
+    "pandas",
+    "pystemmer",
+    "rank-bm25",
+    "scikit-learn",
+    "scipy",
+    "tokenizers",
 )
 """Libraries with versions that can change a figure."""
 

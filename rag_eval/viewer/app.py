@@ -35,7 +35,7 @@ from starlette.responses import (
 from starlette.routing import Route
 
 from rag_eval.core.config import GoldSource
-from rag_eval.core.errors import InputError, Problem, quoted
+from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.report import PastFigure, UnreadableRun
 from rag_eval.core.settings import Settings
 from rag_eval.core.types import (
@@ -292,7 +292,7 @@ def find_run(home: Path, run_id: str) -> KeptRun:
         raise HTTPException(404, "There is no such run.")
     run = read_run(home, run_id)
     if isinstance(run, UnreadableRun):
-        raise InputError(Problem("run_unreadable", run.reason, file=str(path), found=run_id))
+        raise InputError.of("run_unreadable", run.reason, file=path, found=run_id)
     return run
 
 
@@ -302,7 +302,7 @@ _DAMAGE: Final = (EOFError, gzip.BadGzipFile, zlib.error)
 
 def _unreadable(run: KeptRun, error: Exception) -> InputError:
     message, found = "a part of it is damaged", f"{type(error).__name__}: {error}"
-    return InputError(Problem("run_unreadable", message, file=str(run.file), found=found))
+    return InputError.of("run_unreadable", message, file=run.file, found=found)
 
 
 @functools.lru_cache(maxsize=2)
@@ -522,14 +522,12 @@ def listen(host: str, port: int) -> socket.socket:
         return socket.create_server(address[:2], family=family)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
-        raise InputError(
-            Problem(
-                "cannot_listen",
-                f"the viewer cannot listen there: {reason}",
-                field="--host, --port",
-                found=f"{host} {port}",
-                accepted="an address of this machine and a free port; --port 0 takes any",
-            )
+        raise InputError.of(
+            "cannot_listen",
+            f"the viewer cannot listen there: {reason}",
+            field="--host, --port",
+            found=f"{host} {port}",
+            accepted="an address of this machine and a free port; --port 0 takes any",
         ) from None
 
 
@@ -555,13 +553,11 @@ def choose_token(given: str | None, file: Path | None, *, needed: bool) -> tuple
         with file.open(encoding="ascii") as stream:
             return stream.read(MAX_TOKEN_FILE).strip(), False
     except (OSError, ValueError):
-        raise InputError(
-            Problem(
-                "bad_token",
-                "the file of the access token cannot be read",
-                file=str(file),
-                accepted="a text file that holds the token and nothing else",
-            )
+        raise InputError.of(
+            "bad_token",
+            "the file of the access token cannot be read",
+            file=file,
+            accepted="a text file that holds the token and nothing else",
         ) from None
 
 

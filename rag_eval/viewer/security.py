@@ -81,14 +81,12 @@ class Access:
 
     def __init__(self, token: str, port: int) -> None:
         if not re.fullmatch(ACCEPTED, token):
-            raise InputError(
-                Problem(
-                    "bad_token",
-                    "the access token cannot be used",
-                    field="RAG_EVAL_VIEW_TOKEN or --token-file",
-                    found=f"{len(token)} characters",
-                    accepted="20 to 200 letters, digits, - _ . ~",
-                )
+            raise InputError.of(
+                "bad_token",
+                "the access token cannot be used",
+                field="RAG_EVAL_VIEW_TOKEN or --token-file",
+                found=f"{len(token)} characters",
+                accepted="20 to 200 letters, digits, - _ . ~",
             )
         self._token = token
         # The cookie holds a random value, not the token, so it is invalid after the next start.

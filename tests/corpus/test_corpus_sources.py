@@ -13,11 +13,13 @@ from rag_eval.corpus.loaders.beir import Beir
 from rag_eval.corpus.loaders.folder import Folder
 from rag_eval.corpus.loaders.hf_datasets import HuggingFace
 from rag_eval.corpus.loaders.package_docs import PackageDocs
+from rag_eval.corpus.loaders.recorded import Recorded
 from rag_eval.corpus.loading import identify, load_corpus, source_bytes
 from rag_eval.corpus.source import author_hash
 
 FOLDER = Folder(loader="folder", path="corpus")
 BEIR = Beir(loader="beir", path="corpus")
+RECORDED = Recorded(loader="recorded", path="outputs.jsonl")
 
 
 def dates(base, spec=FOLDER):
@@ -225,3 +227,18 @@ def test_packages_have_the_author_of_their_metadata(tmp_path, monkeypatch, metad
     before = identify(spec, Path())
     (info / "METADATA").write_text(head + "Author: Another\n")
     assert identify(spec, Path()) != before
+
+
+def test_recorded_contexts_say_an_address_at_most(tmp_path):
+    contexts = [
+        {"id": "a", "text": "one", "url": "https://me:pw@example.org/a"},
+        {"id": "b", "text": "two"},
+        {"id": "b", "text": "three"},
+    ]
+    row = {"query_id": "q", "answer": None, "contexts": contexts}
+    (tmp_path / "outputs.jsonl").write_text(json.dumps(row) + "\n")
+    corpus = load_corpus(RECORDED, tmp_path)
+    assert agree(RECORDED, tmp_path) == {"a": b"\none", "b": b"\nthree\n\ntwo"}
+    assert corpus.documents["source_url"].tolist() == ["https://example.org/a", "outputs.jsonl#b"]
+    assert corpus.sources["domain"].tolist() == ["example.org", ""]
+    assert (corpus.sources[["author", "date", "author_hash"]] == "").all(axis=None)
