@@ -135,14 +135,7 @@ def prediction_powered(
     has a prediction, the labelled queries count by their labels alone. `group` [n] is the unit of
     inference. Outcomes in `unit_range` lie in [0, 1]: their interval is Wilson's on the effective
     number of groups, otherwise it is the interval of t.
-
-    Raises ValueError where the arrays differ in length.
     """
-    if not outcome.shape == predicted.shape == group.shape or outcome.ndim != 1:
-        raise ValueError(
-            f"outcomes {outcome.shape}, predictions {predicted.shape}, groups {group.shape}; "
-            "accepted: one of each a query"
-        )
     has, labelled = ~np.isnan(predicted), ~np.isnan(outcome)
     if labelled.any() and not (has & labelled).any():
         predicted, has = np.where(labelled, 0.0, np.nan), labelled
@@ -239,15 +232,6 @@ class Misses:
         """Squared error of each calibrated miss rate, [n]."""
         return np.asarray((self.calibrated - self.missed) ** 2)
 
-    def check(self, shape: tuple[int, ...]) -> None:
-        """Raise ValueError for values outside [0, 1] and for a wrong number of values."""
-        for part in (self.missed, self.calibrated, self.raw):
-            if part is not None and (part.shape != shape or ((part < 0) | (part > 1)).any()):
-                raise ValueError(
-                    f"strategy {quoted(self.name)}: values must lie in [0, 1] (or be NaN), one a "
-                    f"query; found shape {part.shape} for {shape[0]} queries"
-                )
-
 
 @dataclasses.dataclass(frozen=True)
 class StrategyFigures:
@@ -325,8 +309,7 @@ def compare(
     flips. `audited` holds the production traffic of every strategy, by name, for the
     prediction-powered estimates. None leaves these estimates out.
 
-    Raises InputError for fewer than two strategies, or a repeated strategy. Raises
-    ValueError for an array that does not fit the queries, or a value outside [0, 1].
+    Raises InputError for fewer than two strategies, or a repeated strategy.
     """
     names = [entry.name for entry in strategies]
     if len(names) < 2 or len(set(names)) < len(names):  # noqa: PLR2004 - a pair
@@ -338,8 +321,6 @@ def compare(
                 accepted="each strategy once",
             )
         )
-    for entry in strategies:
-        entry.check(group.shape)
     traffic = audited or {name: Audited.nothing(NO_TRAFFIC) for name in names}
     rows: list[Difference] = []
     for a, b in itertools.combinations(strategies, 2):

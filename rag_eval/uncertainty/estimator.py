@@ -17,7 +17,6 @@ from rag_eval.core.arrays import FloatArray, IntArray
 from rag_eval.core.config import BinaryTarget
 from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.calibrators import (
-    Calibrator,
     StoredCalibrator,
     Uncalibrated,
     choose_calibrator,
@@ -57,17 +56,6 @@ class Prior:
     intercept: float
     spread: tuple[float, ...]
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
-
-    def __post_init__(self) -> None:
-        """Raise ValueError for parts of different lengths and for values that are not finite."""
-        if not len(self.names) == len(self.coefficients) == len(self.spread) - 1:
-            raise ValueError(
-                f"{len(self.names)} names, {len(self.coefficients)} coefficients,"
-                f" {len(self.spread)} spreads; accepted p, p and p + 1"
-            )
-        values = [self.intercept, *self.coefficients, *self.spread]
-        if not np.isfinite(values).all() or min(self.spread) < 0:
-            raise ValueError("coefficients, intercept and spread are finite, spreads 0 or more")
 
     @property
     def id(self) -> str:
@@ -201,7 +189,6 @@ def fit_head(
     prior: Prior | None,
     rng: np.random.Generator,
     unlabelled: FloatArray | None = None,
-    calibrate: bool = True,
 ) -> Fitted:
     """Fit once: penalty and calibrator are chosen on inner grouped folds, by log loss.
 
@@ -223,9 +210,7 @@ def fit_head(
     if len(train) > 1:  # a single group cannot be held out, so keep the strongest penalty
         chosen, log_odds = _choose_penalty(regression, penalties[:considered], weight, train)
     found = regression.solve(weight[None], penalties[chosen][None])[0, 0]
-    calibrator: Calibrator = Uncalibrated()
-    if calibrate:
-        calibrator = choose_calibrator(log_odds, outcome, weight, labelled.group, fold)
+    calibrator = choose_calibrator(log_odds, outcome, weight, labelled.group, fold)
     if calibrator.name != "none":  # coarse log-odds can choose a calibrator but not fit it
         exact = regression.solve(train, penalties[chosen][None])[fold, 0]
         log_odds = (exact * regression.design).sum(axis=1)

@@ -51,21 +51,6 @@ class Labelled:
     weight: FloatArray
     question: IntArray
 
-    def __post_init__(self) -> None:
-        """Raise ValueError for parts of different lengths and for weights that are under 1."""
-        parts = ("signals", "missed", "group", "weight", "question")
-        lengths = {name: len(getattr(self, name)) for name in parts}
-        shape = len(self.missed), len(self.names)
-        if len(set(lengths.values())) != 1 or self.signals.shape != shape:
-            raise ValueError(
-                f"parts differ in length: {lengths}, signals {self.signals.shape},"
-                f" names {len(self.names)}"
-            )
-        if len(self.weight) and not (np.isfinite(self.weight) & (self.weight >= 1)).all():
-            raise ValueError(
-                "weights must be finite and at least 1: they are inverse inclusion probabilities"
-            )
-
     def __len__(self) -> int:
         return len(self.missed)
 

@@ -286,11 +286,9 @@ def record_status(
 ) -> Promotion | None:
     """Append and return a change if the status differs from the last status; else return None.
 
-    One transaction under the table's lock reads the last status and appends the change. Raises
-    ValueError if `at` has no time zone.
+    One transaction under the table's lock reads the last status and appends the change. `at` has
+    a time zone.
     """
-    if at.tzinfo is None:
-        raise ValueError("the time of a change needs its time zone")
     store.create(MISS_RATE_PROMOTIONS)
     with store.transaction(MISS_RATE_PROMOTIONS.name) as transaction:
         rows = transaction.select(

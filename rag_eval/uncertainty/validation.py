@@ -169,8 +169,6 @@ def adjusted_level(checked_together: int) -> float:
 
     Sidak (1967), JASA 62:626-633.
     """
-    if checked_together < 1:
-        raise ValueError(f"{checked_together} figures checked together; accepted: 1 or more")
     return float(LEVEL ** (1 / checked_together))
 
 

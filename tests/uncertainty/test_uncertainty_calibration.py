@@ -68,7 +68,7 @@ def test_k_by_risk_leaves_out_questions_without_an_outcome(judged):
     assert without.to_json()["conformal_methods"] == {**counts, "recall_reason": NO_ITEMS}
 
 
-@pytest.mark.parametrize("known", [0, 1, 2, 4])
+@pytest.mark.parametrize("known", [0, 2])
 def test_hardly_any_question_with_an_outcome(judged, known):
     order = np.arange(N)
     found = _calibrated(judged, order, np.where(order < known, order, -1))

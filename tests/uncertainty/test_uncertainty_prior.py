@@ -40,16 +40,3 @@ def test_a_prior_is_read_back_exactly_and_brought_into_another_order():
     assert Prior.from_json(json.loads(json.dumps(prior.to_json()))) == prior
     assert prior.over(["b", "new", "a"]).tolist() == [-0.3, 0.0, 0.1]
     np.testing.assert_allclose(prior.spread_over(["b", "new", "a"]), [0.4, 0.3, 0.2])
-
-
-@pytest.mark.parametrize(
-    ("coefficients", "spread", "says"),
-    [
-        ((1.0,), (1.0, 1.0, 1.0), "accepted p, p and p"),
-        ((1.0, 2.0), (1.0, -1.0, 1.0), "spreads 0 or more"),
-        ((1.0, np.nan), (1.0, 1.0, 1.0), "finite"),
-    ],
-)
-def test_a_prior_with_parts_that_do_not_fit_is_refused(coefficients, spread, says):
-    with pytest.raises(ValueError, match=says):
-        Prior(("a", "b"), coefficients, 0.0, spread)

@@ -35,16 +35,6 @@ def test_scifact_is_estimated_without_a_prior(benchmarks, strategy, auroc, skill
     assert np.mean([benchmarks.prior.skill(row, missed) for row in predicted]) >= skill
 
 
-def test_a_prior_fitted_without_scifact_has_skill_there_with_25_outcomes(benchmarks):
-    sets = benchmarks.prior.datasets()
-    for strategy in ("bm25", "vector", "hybrid"):
-        prior = benchmarks.prior.fit_prior(sets, strategy, without="scifact")
-        part = sets["scifact"][f"minilm/{strategy}"]
-        withs, without = (benchmarks.prior.draw_skill(part, given, 25) for given in (prior, None))
-        assert withs.mean() >= 0.10
-        assert withs.mean() > without.mean()
-
-
 def test_judged_wordings_of_a_question_tell_what_happens_to_the_next(benchmarks):
     labelled = benchmarks.data.judged("xquad_sentences", "bm25").labelled()
     predicted = cross_validate_wordings(labelled, prior=None, repeats=1)[0]

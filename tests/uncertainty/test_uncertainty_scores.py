@@ -136,13 +136,6 @@ def test_recalibration_is_absent_where_it_is_not_identified(predicted, missed):
     assert np.isnan(found.intercept)
 
 
-def test_one_class_leaves_ranking_and_skill_undefined():
-    predicted, missed, group = np.array([0.1, 0.4, 0.2]), np.zeros(3, dtype=bool), np.arange(3)
-    assert np.isnan(auroc(predicted, missed, np.ones(3)))
-    assert np.isnan(brier_skill(predicted, missed, group, np.ones(3)))
-    assert brier(predicted, missed, np.ones(3)) == pytest.approx((0.01 + 0.16 + 0.04) / 3)
-
-
 def test_an_interval_needs_two_groups_and_defined_resamples():
     missed = np.array([True, False, False, False])
     undefined = group_intervals(

@@ -197,7 +197,7 @@ def test_changes_are_appended_with_figures_before_and_after(place):
     assert known == ("f6", "c6", "2026-03-01T02:00:00+00:00")
 
 
-def test_series_are_apart_and_a_time_needs_its_zone(place):
+def test_series_are_apart(place):
     store, other = SqlStore(place), dataclasses.replace(SERIES, k=5)
     record(store, "provisional", figures={"skill": 0.1})
     record(store, "prior", other)
@@ -208,8 +208,6 @@ def test_series_are_apart_and_a_time_needs_its_zone(place):
         (SERIES, "provisional"),
         (SERIES, "stale"),
     ]
-    with pytest.raises(ValueError, match="time zone"):
-        record(store, "prior", at=AT.replace(tzinfo=None))
 
 
 def _promote(place, ready):

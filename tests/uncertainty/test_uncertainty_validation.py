@@ -264,8 +264,6 @@ def test_the_level_is_adjusted_for_what_is_checked_together():
     assert adjusted_level(6) ** 6 == pytest.approx(LEVEL)
     assert simulations_for(1) == 2000
     assert (1 - adjusted_level(20)) * simulations_for(20) >= 19.9
-    with pytest.raises(ValueError, match="checked together"):
-        adjusted_level(0)
     assert limit(np.arange(1.0, 100.0), 0.95) == 95
     assert limit(np.arange(1.0, 100.0), 0.9999) == 99
 
