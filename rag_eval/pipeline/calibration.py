@@ -68,10 +68,12 @@ from rag_eval.uncertainty.outcomes import (
     feedback_without_audit,
     first_judgements,
     fit_rows,
+    frame_of,
     new_outcome,
     question_groups,
     question_id,
     refuse_own_gold,
+    select_current,
     standing_feedback,
     utc_text,
     words_tie,
@@ -457,12 +459,17 @@ class _Strategy:
         return self.night.signals.about[self.name].fingerprint
 
     @functools.cached_property
+    def history(self) -> pd.DataFrame:
+        """All recorded outcomes of the strategy under its current fingerprint."""
+        store, spec = self.night.outcomes.store, self.work.config.uncertainty
+        if store is None:
+            return frame_of([])
+        return store.history(strategy_fingerprint=self.fingerprint, target=spec.target, k=spec.k)
+
+    @functools.cached_property
     def standing(self) -> pd.DataFrame:
-        """All outcomes of the strategy under its current fingerprint."""
-        spec = self.work.config.uncertainty
-        return self.night.outcomes.current(
-            strategy_fingerprint=self.fingerprint, target=spec.target, k=spec.k
-        )
+        """The current outcomes of `history`."""
+        return select_current(self.history)
 
     @functools.cached_property
     def signals(self) -> pd.DataFrame:
@@ -567,12 +574,10 @@ class _Strategy:
             self.fingerprint,
             utc_text(self.night.now),
         )
-        store, spec = self.night.outcomes.store, self.work.config.uncertainty
-        if store is None:
+        if self.night.outcomes.store is None:
             return state
-        history = store.history(strategy_fingerprint=self.fingerprint, target=spec.target, k=spec.k)
         known = zip(rows["query_id"], rows["group_id"], strict=True)
-        predicted = self._predicted_before(rows, first_judgements(history))
+        predicted = self._predicted_before(rows, first_judgements(self.history))
         return feed(state, predicted, [*self.groups.of_gold.items(), *known])
 
     def _predicted_before(self, rows: pd.DataFrame, first: pd.DataFrame) -> pd.DataFrame:

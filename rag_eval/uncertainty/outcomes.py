@@ -348,9 +348,7 @@ class OutcomeStore:
         document are joined under their smallest name. `equal` filters by values of columns, and a
         filter of None keeps all rows.
         """
-        frame = self.history(claim_ids=claim_ids, gold_sources=gold_sources, **equal)
-        last = frame[~frame["outcome_id"].isin(frame["supersedes"])].reset_index(drop=True)
-        return _join_recorded_groups(last)
+        return select_current(self.history(claim_ids=claim_ids, gold_sources=gold_sources, **equal))
 
     def history(
         self,
@@ -406,6 +404,12 @@ class OutcomeStore:
                 )
             )
         return of_frame(self.history(outcome_id=names[0]))[0]
+
+
+def select_current(history: pd.DataFrame) -> pd.DataFrame:
+    """Select the current outcomes of a history, as `OutcomeStore.current` returns them."""
+    last = history[~history["outcome_id"].isin(history["supersedes"])].reset_index(drop=True)
+    return _join_recorded_groups(last)
 
 
 @dataclasses.dataclass(frozen=True)
