@@ -92,12 +92,6 @@ class Questions:
         return share
 
 
-def _new_group_mass(group: IntArray) -> float:
-    """Return the mean number of questions in the group of a random question; 1 if none exist."""
-    sizes = np.bincount(group).astype(np.float64)
-    return float((sizes**2).sum() / sizes.sum()) if len(group) else 1.0
-
-
 class Cell:
     """Ranks [m] that share one K, with the question [m] and the weight [m] of each."""
 
@@ -117,7 +111,9 @@ class Cell:
         threshold is inf if the finite ranks have too little weight.
         """
         held = np.cumsum(self._weight * use[self._question])
-        mass = _new_group_mass(self._group[self._inside & use])
+        sizes = np.bincount(self._group[self._inside & use])
+        # The new group has the mean size of the group of a random question.
+        mass = float((sizes**2).sum() / sizes.sum()) if len(sizes) else 1.0
         total = (held[-1] if len(held) else 0.0) + mass
         place = np.searchsorted(held, np.asarray(levels) * total - _ROUNDING * total)
         return np.asarray(self._ranks[place])

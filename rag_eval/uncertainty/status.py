@@ -110,8 +110,6 @@ class Situation:
     """Whether all gold came from this strategy's own retrieval."""
     drift_alarm: bool = False
     """Whether the drift monitor raised an alarm since the calibrator was fitted."""
-    fingerprint_changed: bool = False
-    """Whether the outcomes were recorded for another strategy."""
     no_prior: str = ""
     """Reason why no shipped prior fits this target, K and kind of strategy; else empty."""
     base_changes: bool | None = None
@@ -194,14 +192,15 @@ def _validation_conditions(validation: Validation | Checked | None) -> list[Cond
 
 
 def _freshness_conditions(situation: Situation) -> list[Condition]:
-    changed, alarm = situation.fingerprint_changed, situation.drift_alarm
-    age, most = situation.age_days, situation.stale_after_days
-    fingerprint, drift = "changed" if changed else "unchanged", "alarm" if alarm else "no alarm"
+    alarm, age, most = situation.drift_alarm, situation.age_days, situation.stale_after_days
     days = "no outcomes" if age is None else f"{age:.1f} days"
     recent = age is None or age <= most
     conditions = [
-        Condition("same_fingerprint", not changed, fingerprint, "unchanged", "stale"),
-        Condition("no_drift", not alarm, drift, "no alarm", "stale"),
+        # Only outcomes of the current fingerprint are read.
+        Condition(
+            "same_fingerprint", met=True, found="unchanged", needed="unchanged", status="stale"
+        ),
+        Condition("no_drift", not alarm, "alarm" if alarm else "no alarm", "no alarm", "stale"),
         Condition("recent", recent, days, f"at most {most:g} days", "stale"),
     ]
     base_changes = situation.base_changes

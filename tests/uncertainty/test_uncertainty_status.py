@@ -92,9 +92,7 @@ def test_gold_of_the_strategy_itself_earns_nothing(good):
     assert status(ENOUGH, good, own_gold_only=True) == "prior"
 
 
-@pytest.mark.parametrize(
-    "change", [{"fingerprint_changed": True}, {"drift_alarm": True}, {"age_days": 180.5}]
-)
+@pytest.mark.parametrize("change", [{"drift_alarm": True}, {"age_days": 180.5}])
 def test_statuses_that_rest_on_outcomes_go_stale(good, change):
     for counts in (FEW, ENOUGH):
         assert status(counts, good, **change) == "stale"
