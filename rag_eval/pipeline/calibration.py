@@ -81,7 +81,6 @@ from rag_eval.uncertainty.outcomes import (
 from rag_eval.uncertainty.scores import Labelled
 from rag_eval.uncertainty.signals import SIGNALS
 from rag_eval.uncertainty.status import (
-    Checked,
     Condition,
     Counts,
     Promotion,
@@ -92,6 +91,7 @@ from rag_eval.uncertainty.status import (
     promotions,
     record_status,
 )
+from rag_eval.uncertainty.validation import Validation
 
 # ---- Stage: judge every claim with the gold. Repeated nights on one index add nothing.
 
@@ -784,7 +784,7 @@ class _Strategy:
             no_prior=no_prior(spec.target, spec.k),
             base_changes=self._base_changes(),
         )
-        checked = None if validation is None else Checked.from_json(validation)
+        checked = None if validation is None else Validation.from_json(validation)
         return judge_status(counts, checked, situation)
 
     def _base_changes(self) -> bool | None:

@@ -20,9 +20,9 @@ from rag_eval.core.config import (
     Status,
 )
 from rag_eval.storage.sql import ColumnSpec, SqlStore, TableSpec
-from rag_eval.uncertainty.scores import Labelled, ResampledFigure
-from rag_eval.uncertainty.stored import JsonObject, Stored
-from rag_eval.uncertainty.validation import CalibrationError, Validation
+from rag_eval.uncertainty.scores import Labelled
+from rag_eval.uncertainty.stored import JsonObject
+from rag_eval.uncertainty.validation import Validation
 
 _EARNED: Final[tuple[Status, ...]] = ("uncalibrated", "prior", "provisional", "measured")
 
@@ -51,17 +51,6 @@ class Counts:
         """Whether the groups suffice for a provisional miss rate, and so to fit a calibrator."""
         fewer = min(self.groups_with_misses, self.groups_with_hits)
         return self.groups >= PROVISIONAL_OUTCOMES and fewer >= PROVISIONAL_EACH
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Checked(Stored):
-    """Figures of a stored validation that the conditions of a status use."""
-
-    n: int
-    groups: int
-    skill: ResampledFigure
-    slope: ResampledFigure
-    ece: CalibrationError
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -119,9 +108,7 @@ class Situation:
     """
 
 
-def judge_status(
-    counts: Counts, validation: Validation | Checked | None, situation: Situation
-) -> Standing:
+def judge_status(counts: Counts, validation: Validation | None, situation: Situation) -> Standing:
     """Find the status of the miss rate of a strategy, target and K.
 
     Every status needs its own conditions and the conditions of all lower statuses. A `provisional`
@@ -172,7 +159,7 @@ def _count_conditions(counts: Counts, groups: int, each: int, status: Status) ->
     ]
 
 
-def _validation_conditions(validation: Validation | Checked | None) -> list[Condition]:
+def _validation_conditions(validation: Validation | None) -> list[Condition]:
     needed = "grouped cross-validation"
     if validation is None:
         return [Condition("validation", met=False, found="none", needed=needed, status="measured")]
