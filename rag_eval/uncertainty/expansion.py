@@ -42,16 +42,10 @@ RARE_CHUNKS = 2
 class CorpusWords:
     """Terms of one corpus with their spellings, their latent vectors, and whether to add them.
 
-    `table` holds the chunks with their analyzer, `space` the counts of the terms. Raises ValueError
-    if both differ in chunks or terms.
+    `table` holds the chunks with their analyzer, `space` the counts of the same terms.
     """
 
     def __init__(self, table: ChunkTable, space: TermSpace) -> None:
-        if space.n_chunks != len(table) or space.n_terms != table.n_terms:
-            raise ValueError(
-                f"the term space is of {space.n_chunks} chunks and {space.n_terms} terms,"
-                f" the table of {len(table)} and {table.n_terms}"
-            )
         self.table, self.space = table, space
 
     @cached_property
@@ -189,10 +183,6 @@ class ExpansionContext:
     words: CorpusWords
     suggester: Suggester | None = None
     thesaurus: Thesaurus | None = None
-
-    def __post_init__(self) -> None:
-        if len(self.questions) != len(self.batch):
-            raise ValueError(f"{len(self.questions)} questions but {len(self.batch)} ranked lists")
 
     def texts(self, which: IntArray) -> list[str]:
         """Give the texts of some questions."""
@@ -524,8 +514,6 @@ def _ask_suggester(
     rows = context.batch.rows[which, :SNIPPETS].tolist()
     snippets = [[texts[place] for place in row if place >= 0] for row in rows]
     found = context.suggester.suggest(kind, context.texts(which), snippets)
-    if len(found) != len(which):
-        raise ValueError(f"the suggester gave {len(found)} texts for {len(which)} questions")
     left = [place for place, text in enumerate(found) if text is None]
     for place, text in zip(left, otherwise(context, which[left]), strict=True):
         found[place] = text

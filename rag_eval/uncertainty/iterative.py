@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -127,8 +127,7 @@ EXPANSIONS_FRAME: Final = schema(
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One expansion of one question; fields as in EXPANSIONS_FRAME."""
 
     question: int
@@ -169,11 +168,11 @@ class Iterated:
         import pandas as pd
 
         kinds = {"int": "int64", "float": "float64", "str": "str"}
-        columns = {
-            name: pd.Series([getattr(step, name) for step in self.steps], dtype=kinds[column.kind])
-            for name, column in EXPANSIONS_FRAME.columns.items()
-        }
-        return EXPANSIONS_FRAME.check(pd.DataFrame(columns))
+        columns = EXPANSIONS_FRAME.columns
+        frame = pd.DataFrame(self.steps, columns=list(columns))
+        return EXPANSIONS_FRAME.check(
+            frame.astype({name: kinds[column.kind] for name, column in columns.items()})
+        )
 
 
 # ---- The effect of expansions: recovered misses, lost hits, cost and verdict
@@ -380,12 +379,6 @@ class _Rounds:
     def _estimate(self) -> tuple[FloatArray, str]:
         """Estimate the retrieval confidence of the current lists, and name its source."""
         missed, basis = self.risk(self.context.batch)
-        shape = (len(self.context.questions),)
-        if missed.shape != shape or not ((missed >= 0) & (missed <= 1)).all():
-            raise ValueError(
-                "risk: found values that are no probabilities of the batch's questions, "
-                "accepted one in [0, 1] for each"
-            )
         return 1.0 - missed, basis
 
     def stop(self, places: IntArray, why: Stopped) -> None:
@@ -430,8 +423,6 @@ class _Rounds:
             return
         places = np.array(list(chosen), dtype=np.int64)
         found = self.search([text for _, text in chosen.values()])
-        if len(found.rows) != len(places):
-            raise ValueError(f"search: found {len(found.rows)} lists for {len(places)} texts")
         seconds = (time.perf_counter() - started) / len(places)
         counts, unique = found.has_chunk.sum(axis=1), self._count_unique(found, places)
         before = self.confidence
@@ -497,11 +488,7 @@ def iterate(
     texts, as deep as `first`. `risk` estimates the probability of a miss [n] and names its source.
     The source is `calibrated`, or `heuristic_v0@` with the ranks that the estimate read. Gaps are
     searched in the first `k` ranks.
-
-    Raises ValueError for arguments of different batches, and for a risk outside [0, 1].
     """
-    if not np.array_equal(first.rows, context.batch.rows):
-        raise ValueError("the first ranking and the batch of the context hold different lists")
     state = _Rounds(first, context, spec, search, risk)
     if first.failed is not None:
         state.stop(np.flatnonzero(first.failed), "failed")
@@ -518,9 +505,7 @@ def iterate(
     stopped = tuple(why or "max_iterations" for why in state.stopped)
     last = {step.question: step for step in state.steps}
     steps = [
-        dataclasses.replace(step, stopped=stopped[step.question])
-        if step is last[step.question]
-        else step
+        step._replace(stopped=stopped[step.question]) if step is last[step.question] else step
         for step in sorted(state.steps, key=lambda step: (step.question, step.iteration))
     ]
     return Iterated(

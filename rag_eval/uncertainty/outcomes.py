@@ -300,16 +300,11 @@ class OutcomeStore:
         correction by a person stays. Without a reason a difference is only reported.
 
         Raises InputError `unknown_outcome` if a correction supersedes no outcome of its claim.
-        Raises ValueError for an id that does not follow from the other fields.
         """
         offered = {
             outcome.outcome_id: outcome if because is None else _give_reason(outcome, because)
             for outcome in outcomes
         }
-        if not all(map(has_own_id, offered.values())):
-            raise ValueError(
-                "an outcome_id does not follow from claim_id, target, k, gold_source and supersedes"
-            )
         with self.sql.transaction() as transaction:
             _check_superseded(transaction, offered)
             added = _add(transaction, offered.values())

@@ -6,15 +6,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from corpora import table
 from expansion_corpus import ANIMALS, FILLER, make_context
 
 from rag_eval.core.config import EXPANSIONS
 from rag_eval.uncertainty.expansion import (
     MAX_QUESTION_CHARS,
     STRATEGIES,
-    CorpusWords,
-    ExpansionContext,
     best,
     is_identifier,
     parts,
@@ -212,11 +209,3 @@ def test_best_breaks_ties_by_column_and_leaves_out_what_is_not_positive():
     assert best(scores, 2) == [[3, 0], []]
     assert best(scores, 9) == [[3, 0, 1], []]
     assert best(np.zeros((2, 0)), 3) == [[], []]
-
-
-def test_a_context_of_another_batch_is_refused():
-    context = make_context(FILLER, ["granite"])
-    with pytest.raises(ValueError, match="2 questions but 1"):
-        ExpansionContext(context.batch, ["a", "b"], context.words)
-    with pytest.raises(ValueError, match="term space"):
-        CorpusWords(table(["one two"]), context.words.space)

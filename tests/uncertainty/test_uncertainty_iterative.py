@@ -146,13 +146,6 @@ def test_unique_results_are_those_that_no_earlier_list_had(shared, done):
         lists[step.question] |= found
 
 
-def test_each_chunk_stands_once(shared, done):
-    for row in done.ranking.rows:
-        found = row[row >= 0].tolist()
-        assert len(set(found)) == len(found)
-    assert done.ranking.rows.shape == shared.first.rows.shape
-
-
 def test_the_same_input_gives_the_same_rounds(setting, done):
     again = setting.run()
     np.testing.assert_array_equal(again.ranking.rows, done.ranking.rows)
@@ -171,18 +164,6 @@ def test_an_expansion_that_retrieves_nothing_changes_nothing(setting):
     done = setting.run(search=lambda texts: setting.engine.search([[] for _ in texts], 20))
     np.testing.assert_array_equal(done.ranking.rows, setting.first.rows)
     assert {step.result_count for step in done.steps} == {0}
-
-
-@pytest.mark.parametrize("wrong", [np.array([0.5]), np.full(N, np.nan), np.full(N, 1.5)])
-def test_a_risk_that_is_no_probability_is_refused(setting, wrong):
-    with pytest.raises(ValueError, match="risk"):
-        setting.run(lambda _: (wrong, "calibrated"))
-
-
-def test_lists_of_another_batch_are_refused(setting):
-    other = dataclasses.replace(setting.first, rows=setting.first.rows[::-1].copy())
-    with pytest.raises(ValueError, match="different lists"):
-        setting.run(first=other)
 
 
 LISTS = st.lists(

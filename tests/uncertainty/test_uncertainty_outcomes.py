@@ -162,12 +162,6 @@ def test_a_probability_known_later_supersedes_an_unknown_one(store):
     assert fit_rows(store.current())["weight"].tolist() == [4.0]
 
 
-def test_a_false_outcome_id_is_refused(store):
-    with pytest.raises(ValueError, match="outcome_id"):
-        store.record([made().model_copy(update={"k": 5})])
-    assert len(store.history()) == 0
-
-
 def test_filters_choose_outcomes(store):
     vector = {"strategy": "vector", "strategy_fingerprint": "f2"}
     plain = [made("a"), made("b", k=5), made("c", **vector)]
