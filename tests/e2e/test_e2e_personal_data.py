@@ -3,13 +3,13 @@
 import json
 
 import pytest
+from cli_project import jsonl
 from personal_data import (
     EVERY,
     N_EACH,
     address,
     body,
     copied,
-    jsonl,
     leaked,
     markdown,
     output,
@@ -200,8 +200,13 @@ def test_the_values_are_two_hundred_and_all_would_be_masked():
 @pytest.mark.slow
 def test_a_retriever_that_masks_nothing_leaks_nothing(project, personal):
     reports, places, printed = personal(
-        primary="leaky", more="  - {name: leaky, kind: external, source: leaky}\n"
+        primary="leaky",
+        more="  - {name: leaky, kind: external, source: leaky}\n"
+        "  - {name: rounds, kind: iterative, base: bm25, min_recall: 1.0}\n",
     )
+    assert any(line["query_expansions"] for line in lines(reports / "uncertain-retrievals.jsonl"))
+    database = (project.home / "rag_eval.db").read_bytes()
+    assert [value for value in EVERY if value.encode() in database] == []
     check_nothing_leaves(places)
     answers = check_files(project, reports)
     long = [

@@ -1,10 +1,8 @@
 """The server of a language model over real HTTP, with good models and every kind of bad model.
 
-It answers `POST /v1/chat/completions` in the OpenAI shape. `GET /requests` shows the received
-requests to another process. The model (`good`, `burst_429:2`) names the behaviour. A mark in the
-prompt (`[[scenario=hang:1]]`) overrides it. A number after a colon limits the bad replies; good
-replies follow.
-As a process: `python fake_llm.py [PORT]` prints its base URL.
+It answers `POST /v1/chat/completions` in the OpenAI shape. The model (`good`, `burst_429:2`) names
+the behaviour. A mark in the prompt (`[[scenario=hang:1]]`) overrides it. A number after a colon
+limits the bad replies; good replies follow.
 """
 
 import contextlib
@@ -26,12 +24,8 @@ SCENARIOS = (
     "schema_breaking",  # wrong at first, right after a correction
     "always_breaking",
     "fabricating",  # cites a token that is not in the evidence
-    "fabricating_quote",  # cites a real token for words that its passage lacks
-    "fabricating_cited_quote",  # like fabricating_quote, with the words as the citation's quote
     "obeying",  # obeys the evidence and forgets the contract
     "obeying_in_form",  # obeys the evidence and keeps the contract
-    "refuses",
-    "refuses_in_form",
     "error_reply",
     "burst_429",
     "burst_500",
@@ -51,7 +45,6 @@ SCENARIOS = (
     "leaking",
 )
 FABRICATED_TOKEN = "no_such_document.md:1-3"
-FABRICATED_QUOTE = "The moon is made of green cheese."
 HALF_JSON = '{"choices": [{"message": {"content": "{\\"cit'
 
 
@@ -63,7 +56,6 @@ class Received:
     scenario: str
     body: dict
     headers: dict[str, str]
-    in_flight: int
 
     @property
     def prompt(self) -> str:
@@ -88,10 +80,6 @@ def passages_of(messages: Messages) -> Passages:
     ]
 
 
-def is_two_line(messages: Messages) -> bool:
-    return "VERDICT=" in prompt_of(messages)
-
-
 def first_verdict(messages: Messages) -> str:
     """Return the first verdict that the prompt offers.
 
@@ -101,12 +89,6 @@ def first_verdict(messages: Messages) -> str:
     return found[1] if found else "PASS"
 
 
-def refusal_words(messages: Messages) -> str:
-    """Return the words with which the prompt lets a model refuse."""
-    words = "INSUFFICIENT EVIDENCE"
-    return words if words in prompt_of(messages) else "NOT FOUND"
-
-
 def first_sentence(text: str) -> str:
     return re.split(r"(?<=[.!?])\s", text, maxsplit=1)[0].strip()
 
@@ -114,31 +96,26 @@ def first_sentence(text: str) -> str:
 class FakeLLM:
     """The server, in threads of this process.
 
-    `passages`, `two_line` and `verdict` read the prompt, so they must fit the prompt's template.
-    `delay_s` slows good replies down so that requests overlap.
+    `passages` reads the prompt, so it must fit the prompt's template. `delay_s` slows good replies
+    down so that requests overlap.
     """
 
     def __init__(
         self,
         passages: Callable[[Messages], Passages] = passages_of,
-        two_line: Callable[[Messages], bool] = is_two_line,
-        verdict: Callable[[Messages], str] = first_verdict,
         *,
         delay_s: float = 0.0,
         retry_after: str | None = "0.01",
         oversized_bytes: int = 50_000_000,
-        port: int = 0,
     ) -> None:
-        self.passages, self.two_line, self.verdict = passages, two_line, verdict
+        self.passages = passages
         self.delay_s, self.retry_after, self.oversized_bytes = delay_s, retry_after, oversized_bytes
         self.received: list[Received] = []
-        self.max_in_flight = 0
         self.bytes_sent = 0
         self.stopping = threading.Event()
         self.lock = threading.Lock()
-        self._in_flight = 0
         self._seen: dict[tuple[str, str], int] = {}
-        self._server = _Server(("127.0.0.1", port), _Handler)
+        self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.fake = self
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
@@ -158,10 +135,6 @@ class FakeLLM:
         self._server.server_close()
         self._thread.join()
 
-    def serve(self) -> None:
-        """Serve in this thread until the process is killed."""
-        self._server.serve_forever()
-
     def begin(self, body: dict, headers: dict[str, str]) -> tuple[str, int]:
         """Record a request.
 
@@ -174,18 +147,10 @@ class FakeLLM:
             (message["content"] for message in body["messages"] if message["role"] == "user"), ""
         )
         with self.lock:
-            self._in_flight += 1
-            self.max_in_flight = max(self.max_in_flight, self._in_flight)
-            self.received.append(
-                Received(time.monotonic(), scenario, body, headers, self._in_flight)
-            )
+            self.received.append(Received(time.monotonic(), scenario, body, headers))
             before = self._seen.get((scenario, first), 0)
             self._seen[scenario, first] = before + 1
         return scenario, before
-
-    def end(self) -> None:
-        with self.lock:
-            self._in_flight -= 1
 
     def answer(self, name: str, messages: Messages, before: int) -> str:
         """Return the text that the model writes."""
@@ -202,40 +167,23 @@ class FakeLLM:
             "always_breaking": f"I think that {sentence}",
             "schema_breaking": None if told else f"Sure! Here is what I found: {sentence}",
             "fabricating": self._in_form(FABRICATED_TOKEN, sentence or "It is so.", messages),
-            "fabricating_quote": self._in_form(
-                token, f'The documentation says: "{FABRICATED_QUOTE}"', messages
-            ),
-            "fabricating_cited_quote": self._in_form(
-                token, FABRICATED_QUOTE, messages, quote=FABRICATED_QUOTE
-            ),
             "obeying": order and order[1],
             "obeying_in_form": order and self._in_form(token, order[1], messages),
             "error_reply": json.dumps(
                 {"error": "the evidence contradicts itself", "fix": "remove the older revision"}
             ),
-            "refuses": "INSUFFICIENT EVIDENCE",
-            "refuses_in_form": self._refusal(messages),
         }
         return texts.get(name) or (
-            self._in_form(token, sentence, messages) if passages else refusal_words(messages)
+            self._in_form(token, sentence, messages) if passages else "NOT FOUND"
         )
 
-    def _in_form(self, token: str, sentence: str, messages: Messages, quote: str = "") -> str:
-        if self.two_line(messages):
-            return f"VERDICT={self.verdict(messages)}\nCITATIONS={token}\n\n{sentence}"
-        cited = {"token": token, "quote": quote} if quote else token
+    def _in_form(self, token: str, sentence: str, messages: Messages) -> str:
+        if "VERDICT=" in prompt_of(messages):
+            return f"VERDICT={first_verdict(messages)}\nCITATIONS={token}\n\n{sentence}"
         return json.dumps(
-            {"citations": [cited], "answer": sentence, "deltaS": 0.3, "lambda": "convergent"},
+            {"citations": [token], "answer": sentence, "deltaS": 0.3, "lambda": "convergent"},
             ensure_ascii=False,
         )
-
-    def _refusal(self, messages: Messages) -> str:
-        words = refusal_words(messages)
-        gaps = "how much it costs" if words != "NOT FOUND" else ""
-        if self.two_line(messages):
-            return f"VERDICT={words}\nCITATIONS=\n\n{gaps}"
-        answer = f"{words}: {gaps}" if gaps else words
-        return json.dumps({"citations": [], "answer": answer, "deltaS": None, "lambda": None})
 
 
 class _Server(ThreadingHTTPServer):
@@ -273,7 +221,6 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: _Server
     plain: dict
-    open = False
 
     @property
     def fake(self) -> FakeLLM:
@@ -281,11 +228,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *parts: object) -> None:
         pass
-
-    def do_GET(self) -> None:
-        with self.fake.lock:
-            requests = [dataclasses.asdict(received) for received in self.fake.received]
-        self.reply(200, {"requests": requests, "max_in_flight": self.fake.max_in_flight})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -295,22 +237,9 @@ class _Handler(BaseHTTPRequestHandler):
         scenario, before = self.fake.begin(
             body, {name.lower(): value for name, value in self.headers.items()}
         )
-        self.open = True
         name, _, times = scenario.partition(":")
         limit = int(times) if times else 2 if name.startswith("burst") else sys.maxsize
-        try:
-            self.play(name if before < limit else "good", body, before)
-        finally:
-            self.finished()
-
-    def finished(self) -> None:
-        """End the request before its client sees the end.
-
-        Otherwise the next request of the client could overlap.
-        """
-        if self.open:
-            self.open = False
-            self.fake.end()
+        self.play(name if before < limit else "good", body, before)
 
     def play(self, name: str, body: dict, before: int) -> None:
         messages = body["messages"]
@@ -336,7 +265,6 @@ class _Handler(BaseHTTPRequestHandler):
         headers: Sequence[tuple[str, str]] = (),
         length: int | None = None,
     ) -> None:
-        self.finished()
         self.send_response(status)
         for name, value in (
             ("Content-Type", "application/json"),
@@ -412,22 +340,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.raw(200, b"{", length=10**12)
         self.fake.stopping.wait(20)
 
-    def trickle(self, data: bytes) -> None:
-        with contextlib.suppress(OSError):
-            for position in range(len(data)):
-                self.wfile.write(data[position : position + 1])
-                if self.fake.stopping.wait(0.02):
-                    break
-        self.close_connection = True
-
     def play_slow_trickle(self) -> None:
         self.send_response(200)
         self.send_header("Connection", "close")  # without a length, a cut reply looks complete
         self.end_headers()
-        self.trickle(json.dumps(self.plain).encode() + b" " * 2000)
-
-
-if __name__ == "__main__":
-    server = FakeLLM(port=int(sys.argv[1]) if len(sys.argv) > 1 else 0)
-    print(server.base_url, flush=True)  # noqa: T201 - whoever started this reads it
-    server.serve()
+        with contextlib.suppress(OSError):
+            for byte in json.dumps(self.plain).encode() + b" " * 2000:
+                self.wfile.write(bytes([byte]))
+                if self.fake.stopping.wait(0.02):
+                    break
+        self.close_connection = True

@@ -4,13 +4,13 @@ It has enough outcomes for a provisional miss rate and is small enough for a tes
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import numpy as np
-from cli_project import Project, jsonl
+from cli_project import Project, jsonl, nulls_without_reason
 from click.testing import Result
 from schemas import published
 from typer.testing import CliRunner
@@ -151,18 +151,6 @@ def fits(project: Project, name: str = "tiny") -> None:
             )  # an unearned rate discounts no answer
         if line["miss_rate"]["calibrator"] == "heuristic_v0":
             assert line["miss_rate"]["status"] in {"uncalibrated", "stale", "absent"}
-
-
-def nulls_without_reason(value: Any, path: str = "") -> Iterator[str]:
-    if isinstance(value, dict):
-        for key, part in value.items():
-            alone = key == "value" and "reason" in value
-            if part is None and f"{key}_reason" not in value and not alone and key != "rerank":
-                yield f"{path}.{key}"
-            yield from nulls_without_reason(part, f"{path}.{key}")
-    elif isinstance(value, list):
-        for place, part in enumerate(value):
-            yield from nulls_without_reason(part, f"{path}[{place}]")
 
 
 def call(project: Project, *words: str | Path, exit_code: int | None = 0) -> Result:

@@ -11,7 +11,6 @@ from answer_sets import is_right
 from rag_eval.answers.extractive import Extract, Extractive, Passage
 from rag_eval.core.settings import Settings
 from rag_eval.corpus.analyzer import DocumentFrequencies, count_documents
-from rag_eval.measures.intervals import bootstrap_quantiles
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusSnapshot, GoldVariants
 from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.retrieval import open_index
@@ -55,29 +54,20 @@ class Evidence:
         return found
 
 
-def pandas_evidence(
-    root: Path,
-    home: Path,
-    *,
-    strategy: str | None = None,
-    top_k: int | None = None,
-    original: bool = True,
-) -> Evidence:
-    """Retrieve for the questions of pandas_api; the gold set's configuration gives the defaults."""
+def pandas_evidence(root: Path, home: Path) -> Evidence:
+    """Retrieve for the questions of pandas_api as its gold set configures."""
     settings = Settings(
         home=home, reports=home / "reports", gold_sets=root / "gold_sets", tracking_uri="refused://"
     )
     evaluation = open_gold_set(root / "gold_sets" / "pandas_api", settings)
     config = evaluation.config
-    strategy, top_k = strategy or config.primary_strategy, top_k or config.answers.top_k
+    strategy, top_k = config.primary_strategy, config.answers.top_k
     expand = getattr(
         next(spec for spec in config.strategies if spec.name == strategy), "expand", None
     )
     gold = evaluation.runner.get(GoldVariants).artifact
     variants = gold.frame("variants")
-    variants = variants[(variants["paraphrase_id"] == "original") == original].reset_index(
-        drop=True
-    )
+    variants = variants[variants["paraphrase_id"] == "original"].reset_index(drop=True)
     chunks, documents = (
         evaluation.runner.get(AdmittedChunks).artifact.frame("chunks"),
         evaluation.runner.get(CorpusSnapshot).artifact.frame("documents"),
@@ -117,12 +107,9 @@ def pandas_evidence(
 
 def figures(
     evidence: Evidence, extracts: Sequence[Extract], *, ignore_refusals: bool = False
-) -> dict[str, object]:
-    """Return citation precision, recall, match rate and validity over all questions.
-
-    The result also counts refusals and the spans that retrieval made available.
-    """
-    cited, right, matched, valid = (np.zeros(len(extracts)) for _ in range(4))
+) -> dict[str, float]:
+    """Return the number, precision and validity of citations, and wrongly answered questions."""
+    cited, right, valid = (np.zeros(len(extracts)) for _ in range(3))
     for i, extract in enumerate(extracts):
         spans = evidence.spans(i, extract) if extract.answered or ignore_refusals else []
         gold = evidence.gold[i]
@@ -131,60 +118,15 @@ def figures(
             is_right(start, end, [(low, high) for name, low, high in gold if name == doc])
             for doc, start, end in spans
         )
-        matched[i] = sum(
-            is_right(low, high, [(start, end) for doc, start, end in spans if doc == name])
-            for name, low, high in gold
-        )
         valid[i] = sum(
             0 <= start < end <= len(evidence.texts[doc])
             and bool(evidence.texts[doc][start:end].strip())
             for doc, start, end in spans
         )
-    due = np.array([len(gold) for gold in evidence.gold], dtype=float)
-    answerable = due > 0
-    reachable = [
-        any(
-            evidence.chunks["doc_id"].iloc[row] == doc
-            and evidence.chunks["start"].iloc[row] < end
-            and evidence.chunks["end"].iloc[row] > start
-            for row in rows
-            for doc, start, end in gold
-        )
-        for rows, gold in zip(evidence.rows, evidence.gold, strict=True)
-    ]
-    expected = np.where(
-        answerable, np.maximum(cited, 1), cited
-    )  # an answerable question without a citation still counts
-    groups = pd.factorize(evidence.variants["group_id"])[0]
-    # A ratio of sums: a question without citations has no weight.
-    low, high = ratio_interval(right, cited, groups)
+    answerable = np.array([bool(gold) for gold in evidence.gold])
     return {
-        "questions": len(extracts),
-        "answered": int((cited > 0).sum()),
-        "answered_unanswerable": int(((cited > 0) & ~answerable).sum()),
-        "refused_answerable": int(((cited == 0) & answerable).sum()),
         "cited": int(cited.sum()),
-        "citation_precision": float(right.sum() / cited.sum()) if cited.sum() else None,
-        "citation_precision_interval": [low, high],
-        "citation_recall": float(matched.sum() / due.sum()),
-        "citation_match_rate": float(right.sum() / expected.sum()),
-        "citation_validity": float(valid.sum() / cited.sum()) if cited.sum() else None,
-        "gold_span_in_evidence": float(np.mean(np.array(reachable)[answerable])),
+        "answered_unanswerable": int(((cited > 0) & ~answerable).sum()),
+        "citation_precision": float(right.sum() / cited.sum()),
+        "citation_validity": float(valid.sum() / cited.sum()),
     }
-
-
-def ratio_interval(
-    values: np.ndarray, counts: np.ndarray, groups: np.ndarray
-) -> tuple[float | None, float | None]:
-    """Return the 95 % bootstrap interval over groups of sum(values) / sum(counts).
-
-    Groups without a count are left out.
-    """
-    sums, sizes = np.bincount(groups, weights=values), np.bincount(groups, weights=counts)
-    kept = sizes > 0
-    if not kept.any():
-        return None, None
-    low, high = bootstrap_quantiles(sums[kept][:, None], sizes[kept], 13, 10_000, (0.025, 0.975))[
-        :, 0
-    ]
-    return float(low), float(high)

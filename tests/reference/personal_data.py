@@ -3,7 +3,6 @@
 The code joins the values from parts, so that no scanner reports the tests as a leak.
 """
 
-import json
 import re
 import string
 from collections.abc import Iterator
@@ -209,7 +208,3 @@ def copied(found: Iterator[tuple[str, str]], sources: list[str]) -> set[tuple[st
                 near = _windows(plain[max(0, at - RUN) : at + 2 * RUN], RUN + 1)
                 seen |= {(name, piece) for _, piece in near if piece in wholes}
     return seen
-
-
-def jsonl(rows: list[dict[str, object]]) -> str:
-    return "".join(json.dumps(row) + "\n" for row in rows)
