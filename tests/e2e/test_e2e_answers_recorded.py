@@ -9,7 +9,6 @@ from cli_project import CONFIG, answer_measures, jsonl
 from trace_lines import parse
 
 from rag_eval.core.report import first_fault
-from rag_eval.core.types import REQUIRED
 
 HOSTILE = (
     "a\nevent=run.start \x1b[31m\x07\u202egnp\u2066 <script>alert(1)</script> [bold]x[/bold] "
@@ -298,55 +297,6 @@ def test_recorded_answers_over_a_corpus(project):
     assert "missing_file" in project.run(exit_code=1).stderr
 
 
-def without(payload, *names):
-    return {key: value for key, value in payload.items() if key not in names}
-
-
-BROKEN = {
-    **{f"missing_{name}": (lambda payload, name=name: without(payload, name)) for name in REQUIRED},
-    "bad_offsets": lambda payload: {**payload, "offsets": {**payload["offsets"], "end": 10**6}},
-    "missing_score": lambda payload: without(payload, "score_raw", "score_norm"),
-    "trace_incomplete": lambda payload: without(payload, "k_pos"),
-    "mismatch_index_hash": lambda payload: {**payload, "index_hash": "bm25s:0"},
-    "rev_mismatch": lambda payload: {**payload, "rev": "older"},
-    "unknown_snippet": lambda payload: {**payload, "snippet_id": "0" * 32},
-    "quote_mismatch": lambda payload: {**payload, "quote": "Never said."},
-    "explained_before_cited": lambda payload: {**payload, "cited_before_answer": False},
-}
-
-
-@pytest.mark.slow
-def test_stated_payloads_are_what_is_validated(own, project):
-    payload = own.payloads["again"][0]
-    contexts = [{"doc_id": payload["doc_id"], "id": payload["snippet_id"], "text": ""}]
-    citations = {"fine": [payload], "empty_citations": []}
-    citations |= {code: [{**change(payload), "segment": 0}] for code, change in BROKEN.items()}
-    project.ask(dict.fromkeys(citations, "How often is a failed job tried again?"), "retries.md")
-    over_corpus(
-        project,
-        [
-            {"query_id": code, "answer": FACT, "contexts": contexts, "citations": cited}
-            for code, cited in citations.items()
-        ],
-    )
-    records, path = project.lines("citations.jsonl"), project.reports / "tiny" / "citations.jsonl"
-    shown = project.command("validate", path, "--index", project.home, exit_code=2).stdout
-    lines = dict(line[7:].split(": ", 1) for line in shown.splitlines() if line[:7] == "  line ")
-    first = {
-        record["query_id"]: lines.get(str(number), "ok").split(" ")[0].rstrip(";")
-        for number, record in enumerate(records, 1)
-    }
-    assert first == {"fine": "ok", **{code: code for code in BROKEN}}
-    # The run and the command agree, and a record holds the statements of the system.
-    codes = project.report()["citations"]["codes"]
-    assert [code for code in BROKEN if not codes.get(code)] == []
-    assert codes["ok"] == 1
-    stated = {record["query_id"]: record for record in records}
-    assert stated["rev_mismatch"]["rev"] == "older"
-    assert "tokens" not in stated["missing_tokens"]
-    assert project.command("explain", "rev_mismatch").stdout.count("rev_mismatch") >= 2
-
-
 @pytest.mark.slow
 def test_payloads_of_a_run_come_back_valid(own, project):
     rows = [
@@ -378,30 +328,3 @@ def test_explain_knows_gold_and_verdicts(own):
     for part in ("matches the gold", "documents: retries.md", "cited   retries.md"):
         assert part in own.explained["again"]
     assert "the corpus holds no answer: NOT FOUND is right" in own.explained["price"]
-
-
-def test_validate_what_a_run_wrote_and_what_was_broken_since(project):
-    def validate(path, *more, exit_code=0):
-        return project.command("validate", path, *more, exit_code=exit_code)
-
-    project.run()
-    path, home = project.reports / "tiny" / "citations.jsonl", ("--index", project.home)
-    assert "ok" in validate(path).stdout
-    assert "ok" in validate(path, *home, "--gold-set", "tiny").stdout
-    row = project.lines("citations.jsonl")[0]
-    lines = jsonl([row, {**row, "quote": "Never said."}]) + "{\n" + jsonl([without(row, "rev")])
-    other = project.write("mine.jsonl", lines)
-    shown = validate(other, *home, exit_code=2).stdout
-    other.unlink()
-    for part in ("line 2: quote_mismatch", "mine.jsonl:3: error bad_json", "line 4: missing_rev"):
-        assert part in shown
-    # The corpus changes, so right citations name an old revision.
-    kept = project.root / "kept.jsonl"
-    kept.write_bytes(path.read_bytes())
-    project.write("corpus/retries.md", "# Retries\n\n## Count\n\nA failed job is tried twice.\n")
-    project.write("answers.jsonl", "")
-    project.run()
-    assert "rev_mismatch" in validate(kept, *home, exit_code=2).stdout
-    nowhere = ("--index", project.root / "nowhere")
-    assert "run_not_found" in validate(kept, *nowhere, exit_code=1).stderr
-    validate(project.root / "absent.jsonl", exit_code=1)

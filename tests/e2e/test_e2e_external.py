@@ -20,10 +20,7 @@ N_WORDINGS, N_ORIGINALS = 6, 4
 QUICK = {"timeout_s": 5, "max_retries": 1, "backoff_s": 0.01, "concurrency": 2}
 FAULTS = {
     "down": "server_error",
-    "html": "malformed_reply",
-    "types": "bad_id",
     "oversized": "reply_too_large",
-    "half": "connection",
 }
 TREC = """\
 keep Q0 storage.md 1 2.0 t
@@ -176,6 +173,8 @@ def test_our_own_port_gives_the_figures_of_bm25(nights):
     found, stability = nights.good.found, nights.good.report["stability"]["strategies"]
     assert found["ported"]["measures"] == found["bm25"]["measures"]
     assert stability["ported"] == stability["bm25"]  # delta_s is equal too
+    told = nights.good.report["uncertainty"]["strategies"]
+    assert told["ported"]["observed"] == told["bm25"]["observed"]
 
 
 def test_texts_over_http_are_measured_at_every_level(nights):
@@ -297,35 +296,6 @@ def test_a_service_with_an_equal_version_is_not_asked_again(project, service, ou
     outside(strategies, {"plain": plain, "stated": service.url(version="v8")})
     assert project.report()["reused"]["runs"]["stated"] is False
     assert project.report()["content_hash"] != hashes[0]
-
-
-@pytest.mark.slow
-def test_an_external_strategy_alone_and_as_the_primary(project, service, outside):
-    result = outside(
-        {"mine": "source: mine"}, {"mine": service.url(fault="down")}, more="primary: mine\n"
-    )
-    assert project.report()["recallAt10"] == 0.0
-    assert "delta_s -" in result.stdout
-    text = (project.gold / "gold_set.yaml").read_text(encoding="utf-8")
-    project.write("gold_set.yaml", text.replace("  - {name: bm25, kind: bm25}\n", ""))
-    project.run()
-    assert list(project.strategies()) == ["mine"]
-    project.command("compare", "latest", "previous")
-
-
-@pytest.mark.parametrize(
-    ("row", "code"),
-    [
-        ("keep Q0 storage.md 1", "bad_columns"),
-        ("keep Q0 storage.md 1 inf t", "bad_number"),
-        ("else Q0 storage.md 1 1 t", "other_queries"),
-    ],
-)
-def test_a_run_file_at_fault_ends_the_run_with_its_lines(project, outside, row, code):
-    project.write("mine.trec", row + "\n")
-    result = outside({"mine": "run_file: mine.trec"}, exit_code=1)
-    assert code in result.stderr
-    assert "mine.trec" in result.stderr
 
 
 def test_a_name_that_no_setting_enables_lists_those_that_are(outside):

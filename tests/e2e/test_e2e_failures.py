@@ -40,15 +40,12 @@ def test_a_failing_query_is_counted_and_scores_zero(project, reranked):
     assert recall["n_failed"] == 1
     assert recall["n_scored"] == recall["n_attempted"] - recall["n_ineligible"]
     assert "\x1b" not in result.output
-
-
-@pytest.mark.slow
-def test_nonsense_scores_of_a_reranker_fail_every_query(project, reranked):
-    for scores in ("[[float('nan')] * len(row) for row in texts]", "[]"):
-        reranked(f"{SCORES}        return {scores}\n")
-        entry = project.strategies()["bm25"]
-        assert entry["n_failed"] == entry["n_runs"] - entry["n_empty"] > 0
-        assert measure(entry, "RR")["value"] == 0
+    lines = project.lines("uncertain-retrievals.jsonl")
+    absent = [line for line in lines if line["miss_rate"]["status"] == "absent"]
+    assert {(line["strategy"], line["query_id"]) for line in absent} == {("bm25", "keep")}
+    assert all(line["retrieval_confidence"]["kind"] == "absent" for line in absent)
+    told = project.report()["uncertainty"]["strategies"]
+    assert told["bm25"]["outcomes"]["n_judged"] == told["vector"]["outcomes"]["n_judged"] - 1
 
 
 @pytest.mark.parametrize(

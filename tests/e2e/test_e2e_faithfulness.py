@@ -4,8 +4,6 @@ Without the flag ragas is never imported.
 """
 
 import json
-import subprocess
-import sys
 
 import pytest
 from cli_project import CONFIG
@@ -21,14 +19,6 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 KEY = "sk-judge-do-not-show"
-IMPORTS = """
-import sys
-from rag_eval.cli import app
-try:
-    app(sys.argv[1:])
-finally:
-    print("heavy:", sorted({"ragas", "datasets", "langchain_core", "openai"} & set(sys.modules)))
-"""
 
 
 @pytest.fixture
@@ -78,20 +68,3 @@ def test_a_judge_that_fails_is_counted_and_ends_nothing(judged):
     # Failures are not cached, so the next run asks again.
     report, _, asked = judged("good")
     assert (asked, report["faithfulness"]) == (2 * answered, 1.0)
-
-
-@pytest.mark.slow
-def test_without_the_flag_ragas_is_not_imported(project):
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORTS, *project.arguments("run", "tiny")],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        cwd=project.root,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "heavy: []"
-    report = project.report()
-    assert report["faithfulness"] is None
-    assert report["faithfulness_reason"] == "FEATURE_RAGAS_EVAL is off"

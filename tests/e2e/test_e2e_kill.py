@@ -23,10 +23,10 @@ import pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-KILLS, KILLS_IN_ONE_HOME, ATTEMPTS = 6, 3, 24
-"""Kills in fresh homes, kills in one home, and the most runs to try.
+HOMES, ATTEMPTS = 4, 12
+"""Homes with a killed run, and the most homes to try.
 
-Each sixth of a run has one of the kills in fresh homes.
+Each quarter of a run has a kill. A home is struck again before its run may end.
 """
 
 
@@ -116,19 +116,18 @@ def undisturbed(tmp_path_factory, project_root) -> Undisturbed:
 
 
 def moments(rng: random.Random) -> Iterator[float]:
-    """Yield shares of the undisturbed duration.
-
-    The first six shares lie in different sixths, in random order. Later shares lie anywhere.
-    """
-    sixths = [(i + rng.random()) / KILLS for i in range(KILLS)]
-    rng.shuffle(sixths)
-    yield from sixths
+    """Yield shares of the undisturbed duration, first one in each quarter, in random order."""
+    quarters = [(i + rng.random()) / HOMES for i in range(HOMES)]
+    rng.shuffle(quarters)
+    yield from quarters
     while True:
         yield rng.random()
 
 
-def test_killed_in_fresh_homes(undisturbed):
-    drawn = enumerate(itertools.islice(moments(random.Random(20_240_229)), ATTEMPTS))
+def test_killed_twice_in_one_home(undisturbed):
+    rng = random.Random(20_240_229)
+    drawn = list(enumerate(itertools.islice(moments(rng), ATTEMPTS)))
+    again = [rng.random() for _ in drawn]
     root = undisturbed.root
 
     def once(attempt: tuple[int, float]) -> tuple[frozenset[str], str] | None:
@@ -137,25 +136,16 @@ def test_killed_in_fresh_homes(undisturbed):
         result = None
         if killed(root, home, moment * undisturbed.seconds):
             reached = frozenset(folder.name for folder in (root / home / "artifacts").glob("*"))
+            killed(root, home, again[number] * undisturbed.seconds)
             result = (reached, finished(root, home))
         shutil.rmtree(root / home, ignore_errors=True)
         return result
 
     struck: list[tuple[frozenset[str], str]] = []
     with ThreadPoolExecutor(max_workers=2) as pool:
-        while len(struck) < KILLS and (batch := list(itertools.islice(drawn, KILLS - len(struck)))):
+        while len(struck) < HOMES and (batch := drawn[: HOMES - len(struck)]):
+            drawn = drawn[len(batch) :]
             struck += [result for result in pool.map(once, batch) if result is not None]
-    assert len(struck) == KILLS, f"only {len(struck)} of {ATTEMPTS} runs were struck"
+    assert len(struck) == HOMES, f"only {len(struck)} of {ATTEMPTS} runs were struck"
     assert {content_hash for _, content_hash in struck} == {undisturbed.content_hash}
     assert len({reached for reached, _ in struck}) >= 3  # the kills struck different stages
-
-
-def test_killed_again_and_again_in_one_home(undisturbed):
-    rng = random.Random(13)
-    strikes = 0
-    for _ in range(ATTEMPTS):
-        strikes += killed(undisturbed.root, "long-lived", rng.random() * undisturbed.seconds)
-        if strikes == KILLS_IN_ONE_HOME:
-            break
-    assert strikes == KILLS_IN_ONE_HOME
-    assert finished(undisturbed.root, "long-lived") == undisturbed.content_hash

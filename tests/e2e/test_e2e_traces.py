@@ -1,12 +1,11 @@
 """The log line and the SQL row of a trace agree with the report, on SQLite and PostgreSQL."""
 
-import re
 import socket
 import sqlite3
 
 import postgres_server
 import pytest
-from cli_project import CONFIG, jsonl
+from cli_project import CONFIG
 from trace_lines import parse, read_traces
 
 from rag_eval.storage.sql import SqlStore
@@ -101,26 +100,6 @@ def test_lines_rows_and_report_agree(project, database):
         columns = connection.execute("PRAGMA table_info(rag_traces)").fetchall()
         connection.close()
         assert [row[1] for row in columns] == COLUMNS
-
-
-def test_a_forged_line_stays_one_line_and_one_row(project, database):
-    fact = "A failed job is tried three more times."
-    hostile = (
-        "a b\nts=2026-01-01T00:00:00Z qid=forged seg=0 \x1b[31m'); DROP TABLE rag_traces; "
-        "--\x00\ud800"
-    )
-    row = {"query_id": "again", "answer": fact}
-    row["contexts"] = [{"doc_id": "retries.md", "text": fact}]
-    row["citations"] = [{"doc_id": hostile, "snippet_id": "s"}, {"number": 1}]
-    project.write("mine.jsonl", jsonl([row]))
-    recorded = "answers: {mode: recorded, recorded: mine.jsonl}\n"
-    project.write("gold_set.yaml", CONFIG.replace(ANSWERS, recorded))
-    assert "traces were not written" not in project.run().stderr
-    found = read_traces(SqlStore(database))
-    assert {trace.qid for trace in found} == {"keep", "again", "night", "price"}
-    assert not any(re.match(r"ts=2026-01-01", line) for line in log_of(project))
-    assert len(log_of(project)) == len(found)
-    assert any("forged" in name for trace in found for name in trace.citations)
 
 
 def test_a_database_that_cannot_be_used_leaves_the_report(project, monkeypatch):

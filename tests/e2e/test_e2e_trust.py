@@ -409,41 +409,6 @@ def test_a_changed_byte_is_blocked_and_a_forged_manifest_ends_the_run(project):
 
 
 @pytest.mark.slow
-def test_trust_scores_follow_from_the_files(project, monkeypatch):
-    """Compare trust on 2026-03-01 with values computed by hand.
-
-    Trust is the sum of the points of domain, signature and author, times freshness.
-    """
-    monkeypatch.setenv("RAG_EVAL_TRUST_AS_OF", "2026-03-01")
-    sourced(project)
-    private, public = keys(project)
-    spec = f"domains: [docs.example.org, '*.example.com'], {AUTHORS}, keys: {{release: '{public}'}}"
-    configured(project, trust=f"{{{spec}, signatures: signatures.jsonl, unlisted: allow}}")
-    signed = project.command("trust", "sign", "--key", private, "--name", "release")
-    assert "3 documents signed" in signed.stdout
-    path = project.gold / "signatures.jsonl"
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    broken = next(line for line in lines if line["doc_id"] == "alerts.md")
-    broken["signature"] = ("A" if broken["signature"][0] != "A" else "B") + broken["signature"][1:]
-    path.write_text(jsonl(lines), encoding="utf-8")
-    ran(project)
-    half = 1 - 0.3 * 183 / 365
-    expected = {"storage.md": 1.0, "retries.md": round(half * 0.7, 6), "alerts.md": 0.0}
-    assert trust_of(project) == pytest.approx(expected, abs=1e-9)
-    line = next(line for doc_id, _, line in by_chunk(project).values() if doc_id == "retries.md")
-    assert (line["signature"], line["timestamp"]) == ("valid", "2025-08-30")
-    assert line["factors"] == {
-        "domain": {"state": "allowed", "points": 0.4},
-        "signature": {"state": "valid", "points": 0.3},
-        "author": {"state": "not_listed", "points": 0.0},
-        "freshness": {"state": "dated", "factor": round(half, 6), "age_days": 183},
-    }
-    held = {doc_id for doc_id, _, line in by_chunk(project).values() if line["blocked"]}
-    assert held == {"alerts.md"}
-    assert gate(project, "trust")["evidence"]["value"] == project.report()["avgTrustScore"]
-
-
-@pytest.mark.slow
 def test_the_report_says_what_the_trust_threshold_costs(project, monkeypatch):
     """Only alerts.md is under the threshold: recall is 2/3 with the filter and 3/3 without it."""
     monkeypatch.setenv("RAG_EVAL_TRUST_AS_OF", "2026-03-01")
@@ -470,21 +435,6 @@ def test_the_report_says_what_the_trust_threshold_costs(project, monkeypatch):
         assert (row["n_better"], row["n_worse"]) == (0, 1)
         assert project.report()["recallAt10"] == pytest.approx(2 / 3 if filtered else 1.0)
         assert ("alerts.md" in ranking(project)) is not filtered
-
-
-@pytest.mark.slow
-def test_a_permission_ends_with_other_bytes_of_the_document(project):
-    """A new title ends the permission, although the title is outside the allowed chunk."""
-    text = f"---\ntitle: {{}}\n---\n\n{ATTACK}\n"
-    planted(project, text.format("Manual"))
-    configured(project)
-
-    (before,) = held_by_trust_list(project)
-    assert before["verdict"] == "blocked"
-    decide(project, before["chunk_id"])
-    assert [row["verdict"] for row in held_by_trust_list(project)] == ["warning"]
-    planted(project, text.format("Other"))
-    assert [row["verdict"] for row in held_by_trust_list(project)] == ["blocked"]
 
 
 # --- Results of quarantine.

@@ -6,7 +6,6 @@ A night states the rates that earlier nights earned. An unearned rate discounts 
 import itertools
 import json
 import re
-import shutil
 
 import missing_project as made
 import pytest
@@ -240,16 +239,6 @@ def test_an_iterative_strategy_alone_brings_its_base(project):
     assert sum(found["stops"].values()) == 6
 
 
-@pytest.mark.slow
-def test_a_damaged_calibrator_ends_the_run_before_it_writes(learned):
-    body = learned.home / "calibrators" / f"{calibrated(learned)['calibrator']}.json"
-    reports = read_files(learned.reports / "tiny")
-    rewrite(body, '"k":10', '"k":11')
-    refused(learned, "calibrator_damaged", reports)
-    body.unlink()
-    refused(learned, "calibrator_missing", reports)
-
-
 def test_a_damaged_database_leaves_the_report(project):
     project.home.mkdir()
     (project.home / "rag_eval.db").write_bytes(b"no database at all" * 100)
@@ -393,123 +382,6 @@ def test_imported_outcomes_change_the_calibration(learned):
 
 
 @pytest.mark.slow
-def test_outcomes_of_an_llm_judge_alone_are_refused(learned):
-    fingerprint = stated(learned)["fingerprint"]
-    (learned.home / "rag_eval.db").unlink()
-    (learned.gold / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n", encoding="utf-8")
-    rewrite(learned.gold / "queries.jsonl", '"answerable": true', '"answerable": false')
-    rows = outcome_rows(60, fingerprint, "llm_judge")
-    import_outcomes(learned, [{**row, "signals": {"idf_mean": 3.0}} for row in rows])
-    result = night(learned)
-    entry = calibrated(learned)
-    assert stated(learned)["fingerprint"] == fingerprint
-    assert "itself retrieved" in entry["refused"]
-    assert entry["calibrator"] is None
-    assert entry["status"] not in {"provisional", "measured"}
-    assert "is not calibrated" in result.stdout
-    conditions = {one["name"]: one["met"] for one in entry["standing"]["conditions"]}
-    assert conditions["gold_of_others"] is False
-
-
-@pytest.mark.slow
-def test_outside_retrievers_have_miss_rates_too(missing, monkeypatch):
-    (missing.root / "outside_port.py").write_text(
-        PORT.format(root=str(missing.root)), encoding="utf-8"
-    )
-    monkeypatch.syspath_prepend(str(missing.root))
-    monkeypatch.delitem(__import__("sys").modules, "outside_port", raising=False)
-    monkeypatch.setenv("RAG_EVAL_SOURCES", json.dumps({"port": "outside_port:Port"}))
-    inner = missing.root / "inner" / "tiny"
-    shutil.copytree(missing.gold, inner)
-    configure(missing, made.BM25, "{name: outside, kind: external, source: port}")
-    night(missing)
-    assert stated(missing, "outside")["outcomes"]["added"] == 120
-    assert calibrated(missing, "outside")["status"] == "provisional"
-    assert stated(missing, "outside")["observed"]["miss_any"]["value"] == pytest.approx(
-        stated(missing)["observed"]["miss_any"]["value"]
-    )
-    night(missing)
-    entry = stated(missing, "outside")
-    assert (entry["status"], entry["outcomes"]["added"]) == ("provisional", 0)
-    own = [line for line in lines(missing) if line["strategy"] == "outside"]
-    assert own
-    for line in own:  # units of foreign chunks have no vectors
-        assert line["uncertainty"]["semantic_gaps"] is None
-        assert line["uncertainty"]["semantic_gaps_reason"]
-
-
-PORT = """
-from pathlib import Path
-from types import SimpleNamespace as Made
-from rag_eval.pipeline.evaluation import open_gold_set
-from rag_eval.pipeline.retrieval import open_port
-from rag_eval.core.settings import Settings
-
-ROOT = Path({root!r})
-
-class Port:
-    version = 1
-
-    def __init__(self):
-        self.port = open_port(
-            open_gold_set(ROOT / "inner" / "tiny", Settings(home=ROOT / "inner_home"))
-        )
-
-    def retrieve(self, query, options):
-        found = self.port.retrieve(query, options)
-        return Made(
-            chunks=[
-                Made(
-                    snippet_id=f"own-{{at}}-{{one.doc_id}}",
-                    doc_id=one.doc_id,
-                    section_id="",
-                    text=one.text[: len(one.text) // 2],
-                    score_raw=one.score_raw,
-                )
-                for at, one in enumerate(found.chunks)
-            ]
-        )
-
-    def batch_retrieve(self, queries, options):
-        return [self.retrieve(query, options) for query in queries]
-
-    def stats(self):
-        return self.port.stats()
-"""
-
-
-@pytest.mark.slow
-def test_failed_retrievals_have_no_miss_rate_and_no_outcome(missing, monkeypatch):
-    (missing.root / "failing_rerank.py").write_text(
-        "class Mine:\n    name = 'mine'\n    def scores(self, queries, texts):\n"
-        "        if any('quonabzu' in query for query in queries):\n"
-        "            raise RuntimeError('no \\x1b[31m')\n"
-        "        return [[-float(len(text)) for text in row] for row in texts]\n",
-        encoding="utf-8",
-    )
-    monkeypatch.syspath_prepend(str(missing.root))
-    monkeypatch.delitem(__import__("sys").modules, "failing_rerank", raising=False)
-    monkeypatch.setenv("RAG_EVAL_RERANKERS", json.dumps({"mine": "failing_rerank:Mine"}))
-    configure(
-        missing,
-        "{name: bm25, kind: bm25, rerank: {kind: mine, depth: 10}}",
-        "{name: rounds, kind: iterative, base: bm25, min_recall: 1.0}",
-    )
-    night(missing)
-    for name in ("bm25", "rounds"):
-        entry = stated(missing, name)
-        assert (entry["n_claims"], entry["n_absent"]) == (120, 2)
-        assert entry["outcomes"]["n_judged"] == 118
-        own = [line for line in lines(missing) if line["strategy"] == name]
-        failed = [line for line in own if line["miss_rate"]["status"] == "absent"]
-        assert {line["query_id"] for line in failed} == {"q01"}
-        for line in failed:
-            assert line["miss_rate"]["value"] is None
-            assert line["retrieval_confidence"]["kind"] == "absent"
-            assert line["documents"] == []
-
-
-@pytest.mark.slow
 def test_a_partial_run_accepts_no_calibrator(missing):
     """A partial run decides nothing for later runs.
 
@@ -537,43 +409,6 @@ def test_a_partial_run_accepts_no_calibrator(missing):
     night(missing)
     assert {stated(missing, name)["status"] for name in ("bm25", "vector")} == {"provisional"}
     assert climbed(missing, "bm25") == climbed(missing, "vector") == [("absent", "provisional")]
-
-
-@pytest.mark.slow
-def test_a_run_killed_before_calibration_is_resumed(missing, monkeypatch):
-    """A process dies between outcomes and calibration; the next run ends as if undisturbed."""
-    program = (
-        "import os, signal, sys\n"
-        "import rag_eval.pipeline.calibration as steps\n"
-        "steps.calibrate = lambda *args, **more: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "from rag_eval.cli import app\n"
-        "app(sys.argv[1:])\n"
-    )
-    import signal
-    import subprocess
-    import sys
-
-    died = subprocess.run(
-        [sys.executable, "-c", program, *missing.arguments("run", "tiny")],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=missing.root,
-        check=False,
-    )
-    assert died.returncode == -signal.SIGKILL, died.stderr
-    assert not (missing.reports / "tiny").exists()
-    assert len(outcomes_of(missing).current()) == 120
-    night(missing)
-    entry = stated(missing)
-    assert entry["status"] == "prior"
-    assert (entry["outcomes"]["added"], entry["outcomes"]["already_there"]) == (0, 120)
-    taken_up = calibrated(missing)["calibrator"]
-    assert climbed(missing) == [("absent", "provisional")]
-    for path in (missing.home / "rag_eval.db", *missing.home.glob("rag_eval.db-*")):
-        path.unlink(missing_ok=True)
-    night(missing)
-    assert calibrated(missing)["calibrator"] == taken_up
 
 
 @pytest.mark.slow
@@ -633,91 +468,3 @@ def without(part, keys=("age_days", "at", "found", "measured_at", "fitted_at")):
     if isinstance(part, dict):
         return {key: without(value, keys) for key, value in part.items() if key not in keys}
     return [without(value, keys) for value in part] if isinstance(part, list) else part
-
-
-@pytest.fixture(scope="module")
-def server():
-    import postgres_server
-
-    with postgres_server.running() as url:
-        yield url
-
-
-@pytest.mark.slow
-def test_postgresql_and_sqlite_hold_the_same_outcomes(learned, server, monkeypatch):
-    import postgres_server
-
-    in_sqlite, calibrator = outcomes_of(learned).current(), calibrated(learned)["calibrator"]
-    address = postgres_server.new_database(server)
-    monkeypatch.setenv("RAG_EVAL_DATABASE_URL", address)
-    night(learned)
-    assert stated(learned)["outcomes"]["added"] == 120
-    assert stated(learned)["status"] == "provisional"  # the calibrator lies in the home
-    store = OutcomeStore(SqlStore(address))
-    kept = ["outcome_id", "claim_id", "missed", "group_id", "signals", "gold_source"]
-    kept.append("inclusion_probability")
-    by_name = [
-        frame[kept].sort_values("outcome_id", ignore_index=True)
-        for frame in (in_sqlite, store.current())
-    ]
-    assert by_name[0].equals(by_name[1])
-    assert calibrated(learned)["calibrator"] == calibrator
-    night(learned)
-    assert stated(learned)["outcomes"]["added"] == 0
-    assert [(change.old_status, change.new_status) for change in promotions(SqlStore(address))] == [
-        ("absent", "provisional")
-    ]
-
-
-@pytest.mark.slow
-def test_personal_data_of_questions_does_not_leave(project, monkeypatch):
-    from personal_data import EVERY, N_EACH, beir, values
-
-    folder = project.root / "people"
-    monkeypatch.setenv("RAG_EVAL_CORPUS_ROOTS", json.dumps([str(folder)]))
-    (folder / "qrels").mkdir(parents=True)
-    asked = {f"q{n}": f"whose are {' and '.join(values(n).values())}" for n in range(N_EACH)}
-    judged = {f"q{n}": f"d{n}" for n in range(N_EACH)}
-    write_gold(project, [{"query_id": query, "text": asked[query]} for query in asked], judged)
-    for name, rows in (
-        ("corpus", map(beir, range(N_EACH))),
-        ("queries", ({"_id": query, "text": text} for query, text in asked.items())),
-    ):
-        (folder / f"{name}.jsonl").write_text(jsonl(rows), encoding="utf-8")
-    shutil.copy(project.gold / "qrels.tsv", folder / "qrels" / "test.tsv")
-    configure(project, made.BM25, ROUNDS.strip().removeprefix("- "), more="")
-    path = project.gold / "gold_set.yaml"
-    rewrite(path, "loader: folder, path: corpus,", f"loader: beir, path: {folder},")
-    rewrite(path, "kind: markdown", "kind: text")
-    result = night(project)
-    assert any(line["query_expansions"] for line in lines(project))
-    for path in (project.reports / "tiny").iterdir():
-        if path.suffix in {".json", ".jsonl", ".csv", ".md", ".xml"}:
-            text = re.sub(r"\s", "", path.read_text(encoding="utf-8"))
-            assert [value for value in EVERY if re.sub(r"\s", "", value) in text] == [], path.name
-    assert [value for value in EVERY if value in result.output] == []
-    database = (project.home / "rag_eval.db").read_bytes()
-    assert [value for value in EVERY if value.encode() in database] == []
-
-
-@pytest.mark.slow
-def test_words_of_a_megabyte_are_cut(project):
-    word = "w" * 1_000_000
-    (project.corpus / "long.md").write_text(
-        f"# Long\n\n{word} results {word[:500_000]}\n", encoding="utf-8"
-    )
-    queries = [
-        {"query_id": "keep", "text": f"results {'w' * 19_000}"},
-        {"query_id": "again", "text": "How often is a failed job tried again?"},
-    ]
-    write_gold(project, queries, {"keep": "long.md", "again": "retries.md"})
-    rewrite(project.gold / "gold_set.yaml", "gates:", f"{ROUNDS}gates:")
-    result = night(project)
-    assert any(row["doc_id"] == "long.md" for line in lines(project) for row in line["documents"])
-    assert (project.reports / "tiny" / "uncertain-retrievals.jsonl").stat().st_size < 200_000
-    assert len(result.output) < 50_000
-    write_gold(project, [{**queries[0], "text": word}], {})
-    told = project.invoke("run", "tiny")  # too long for a question
-    assert told.exit_code == 1
-    assert "text_too_long" in told.stderr
-    assert len(told.stderr) < 2_000
