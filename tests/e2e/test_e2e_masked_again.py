@@ -67,20 +67,20 @@ name: tiny
 corpus:
   loader: folder
   path: corpus
-  mask_pii: {mask_pii}
-  chunker: {{kind: markdown, max_tokens: 128}}
+  mask_pii: false
+  chunker: {kind: markdown, max_tokens: 128}
 k: [1, 5]
 depth: 10
 seeds: [13]
 strategies:
-  - {{name: bm25, kind: bm25}}
-gates: {{required: [], advisory: [poisoning], min_queries: 5}}
+  - {name: bm25, kind: bm25}
+gates: {required: [], advisory: [poisoning], min_queries: 5}
 nightly: false
-answers: {answers}
+answers: {mode: deterministic, top_k: 5}
 """
 
 
-def folder_project(project, *, mask_pii, answers):
+def folder_project(project):
     for path in project.corpus.glob("*"):
         path.unlink()
     for n in range(N):
@@ -89,11 +89,11 @@ def folder_project(project, *, mask_pii, answers):
     asked = {f"q{n}": f"How is lamp{n} rotated?" for n in range(N)}
     project.ask(asked, {f"q{n}": f"d{n}.md" for n in range(N)})
     # A quote may begin behind the label of its value.
-    quote = f"{PHONE} every day." if mask_pii == "false" else "every morning"
-    anchors = [{"query_id": "q3", "doc_id": "d3.md", "anchors": [{"quote": quote}]}]
-    project.write("answers.jsonl", jsonl(anchors))
-    project.write("outputs.jsonl", jsonl([recorded(n) for n in range(N)]))
-    project.write("gold_set.yaml", FOLDER.format(mask_pii=mask_pii, answers=answers))
+    anchors = [{"quote": f"{PHONE} every day."}]
+    project.write(
+        "answers.jsonl", jsonl([{"query_id": "q3", "doc_id": "d3.md", "anchors": anchors}])
+    )
+    project.write("gold_set.yaml", FOLDER)
 
 
 def run_and_print(project, monkeypatch, *arguments):
@@ -127,15 +127,8 @@ def test_values_that_only_a_context_labels_are_masked(project, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("mask_pii", "answers"),
-    [
-        ("false", "{mode: deterministic, top_k: 5}"),
-        ("true", "{mode: recorded, recorded: outputs.jsonl}"),
-    ],
-)
-def test_what_the_guard_prints_is_masked(project, monkeypatch, mask_pii, answers):
-    folder_project(project, mask_pii=mask_pii, answers=answers)
+def test_what_the_guard_prints_is_masked(project, monkeypatch):
+    folder_project(project)
     places = run_and_print(project, monkeypatch, "tiny")
     more = ("--gold-set", "tiny")
     listed = project.command("trust", "list", "--warnings", "--json", *more).output
