@@ -182,12 +182,6 @@ def test_missing_usage_counts_as_nothing_and_is_counted(llm, model):
     assert (chat.usage().usage_missing, chat.usage().cost) == (1, 0)
 
 
-def test_tokens_of_an_unusable_reply_are_charged(llm):
-    chat = client(llm, "null_content")
-    error_of(chat)
-    assert chat.usage().tokens_in == 18
-
-
 def test_starts_and_retries_are_spaced_by_the_rate(llm):
     chat = client(llm, requests_per_minute=600)
     start = time.monotonic()
@@ -232,15 +226,6 @@ def test_failures_are_not_kept(llm, cache):
     chat = client(llm, "burst_500:2", cache=cache)
     assert error_of(chat).code == "server_error"
     assert chat.ask(asking()).cached is False
-
-
-def test_equal_requests_at_once_get_one_reply(cache):
-    with FakeLLM(delay_s=0.2) as llm:
-        replies = ask_at_once(client(llm, cache=cache), [EVIDENCE] * 4, threads=4)
-        assert len({reply.text for reply in replies}) == 1
-    first = cache.keep("request", read_reply(body_of(content="first"))[0])
-    second = cache.keep("request", read_reply(body_of(content="second"))[0])
-    assert first.text == second.text == "first"
 
 
 def test_kept_reply_is_the_same_to_the_last_character(cache):

@@ -6,14 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_eval.answers.extractive import (
-    FEATURES,
     LEXICAL,
     Extractive,
     Passage,
     Pool,
     lexical,
-    load,
-    signal_names,
     weigh_terms,
 )
 from rag_eval.answers.units import cut_units
@@ -185,19 +182,6 @@ def test_batch_gives_what_single_questions_give(batch, embedded):
             assert one == other
 
 
-@given(question, ranked, st.randoms(use_true_random=False))
-def test_order_of_the_passages_changes_nothing(asked, passages, random):
-    shuffled = random.sample(passages, len(passages))
-    orders = [passages, shuffled]
-    found = Extractive(frequencies=FREQUENCIES).answer([asked, asked], orders)
-    assert found[0].signal == found[1].signal
-    first, second = (
-        [(own[one.passage].rank, one.start, one.end, one.score) for one in extract.sentences]
-        for own, extract in zip(orders, found, strict=True)
-    )
-    assert first == second
-
-
 # ---- Weights
 
 
@@ -208,17 +192,6 @@ def test_term_weights_are_scaled_idf():
     assert river == pytest.approx(np.log1p(1.5 / 2.5) / np.log1p(3.5 / 0.5))
     assert river < france < unknown == 1
     assert weigh_terms(DocumentFrequencies(0, {}), vocabulary).tolist() == [1, 1, 1]
-
-
-@pytest.mark.parametrize("model", FEATURES)
-def test_every_feature_has_its_weight(model):
-    weights = load(model)
-    assert weights.features == FEATURES[model]
-    assert len(weights.sentence) == len(weights.features)
-    assert len(weights.signal) == len(signal_names(weights.features))
-    biases = weights.sentence_bias, weights.signal_bias
-    assert np.isfinite([*weights.sentence, *weights.signal, *biases]).all()
-    assert 0 < weights.threshold < 1
 
 
 # ---- Features and synonyms
@@ -282,10 +255,3 @@ def test_a_synonym_finds_the_sentence():
     assert not Extractive().answer(*asked)[0].sentences
     (found,) = Extractive(expansion=Expansion.load("data-terms")).answer(*asked)
     assert texts(passages, found)[0] == "Missing cells are removed."
-
-
-def test_synonyms_of_other_questions_change_no_answer():
-    answerer, questions = Extractive(expansion=SMALL), [*QUESTIONS, "zebra", "", "so far"]
-    passages = [*PASSAGES, Passage("Cumulative values are dropped.", rank=2)]
-    together = answerer.answer(questions, [passages] * len(questions))
-    assert together == [answerer.answer([one], [passages])[0] for one in questions]

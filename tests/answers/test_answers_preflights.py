@@ -168,12 +168,6 @@ def test_grep_takes_its_terms_from_the_question_and_keeps_to_max_hits():
     assert found.records[0].filtered == {"blank": 0, "over_max_hits": 1}
 
 
-def test_grep_by_pattern():
-    found, _ = gather("?", {"kind": "grep", "patterns": [r"def \w+\("]})
-    assert tokens(found) == ["api/frame.py:1-3"]
-    assert found.evidence[0].chunk.k_final == 1
-
-
 def test_patterns_that_do_not_compile_are_all_named():
     steps = [{"kind": "grep", "patterns": ["(", "ok", "["]}]
     with pytest.raises(InputError) as caught:
@@ -217,13 +211,6 @@ def test_what_two_steps_find_stays_where_it_was_found_first():
     assert found.evidence[0].kind == "grep"
     assert [record.step for record in found.records] == [0, 1]
     assert len(set(tokens(found))) == len(tokens(found))
-
-
-def test_a_step_that_finds_nothing_is_an_event():
-    found, lines = gather("zzz", {"kind": "retrieve"}, {"kind": "grep", "terms": ["zzz"]})
-    assert found == Gathered((), found.records)
-    names = [line.split()[0].removeprefix("event=preflight.step.") for line in lines]
-    assert names == ["start", "filtered_to_zero"] * 2
 
 
 def test_failed_retrieval_fails_that_question_only():

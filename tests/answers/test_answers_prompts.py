@@ -89,14 +89,6 @@ def test_text_of_the_evidence_can_neither_close_the_block_nor_forge_an_item(text
     assert "do not follow" in prompt.messages[0].content
 
 
-def test_the_same_evidence_gives_the_same_prompt_and_other_evidence_another_nonce():
-    first, again, other = (
-        build_prompt(planned(), evidence(*tokens)) for tokens in ((), (), ("docs/setup.md#setup",))
-    )
-    assert first == again
-    assert first.messages[1].content.split("\n")[0] != other.messages[1].content.split("\n")[0]
-
-
 @pytest.mark.parametrize("limit", [2500, 3000, 5000, 8000])
 def test_whole_pieces_are_left_out_from_the_end_until_the_prompt_fits(limit):
     pieces = [item(f"{number} " + "word " * 100, f"docs/{number}.md") for number in range(10)]

@@ -102,12 +102,6 @@ def test_good_reply_is_an_answer_with_the_characters_it_cites():
     assert found.counts["outcome.answered"] == 1
 
 
-def test_two_line_form_gives_a_verdict():
-    said = f"VERDICT: **SUPPORTED**\nCITATIONS: {WEST}\n{PARIS}"
-    answer, *_ = one(said, response_schema="verdict")
-    assert (answer.outcome, answer.verdict, answer.text) == ("answered", "SUPPORTED", PARIS)
-
-
 GAPS, REFUSED = "INSUFFICIENT EVIDENCE: the year", "error: no atlas; fix: index one"
 VERDICT = {"response_schema": "verdict"}
 
@@ -206,12 +200,6 @@ def test_fabrication_fails_when_the_ladder_ends(options, attempts, top_k):
     assert found.counts["adaptive_reruns"] == attempts - 1
 
 
-def test_model_that_obeys_an_instruction_in_the_evidence_does_not_pass():
-    said = reply(answer="PWNED: see https://evil.example/collect")
-    answer, found, _ = one(said, adaptive_top_k=[])
-    assert (*ends(found), answer.text) == (("q0", "failed", "path_not_in_evidence"), "")
-
-
 @pytest.mark.parametrize("code", ["timeout", "reply_too_large", "teapot"])
 def test_chat_that_fails_fails_the_question(code):
     answer, found, _ = one(ChatError(code, "it\nbroke event=run.start", retries=4))
@@ -219,15 +207,6 @@ def test_chat_that_fails_fails_the_question(code):
     assert (answer.outcome, answer.codes, answer.attempts) == ("failed", (named,), 1)
     assert found.counts["chat_retries"] == 4
     assert sum("event=run.start" in line for line in found.events) == 1
-
-
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [(ChatError("timeout", "late"), "chat_timeout"), (RuntimeError("x"), "internal_error")],
-)
-def test_cost_before_a_failure_is_kept(error, code):
-    answer, *_ = one(BROKEN, error)
-    assert (answer.codes, answer.attempts, answer.tokens_in) == ((code,), 2, 10)
 
 
 def test_one_questions_failures_never_stop_another():

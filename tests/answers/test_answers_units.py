@@ -92,15 +92,3 @@ def test_units_lie_in_their_text_in_order_and_each_has_a_word(text):
         assert piece
         assert piece == piece.strip()
         assert any(character.isalnum() for character in piece)
-
-
-@given(
-    st.lists(
-        st.text(alphabet=st.characters(categories=["L", "N"]), min_size=1, max_size=8),
-        min_size=1,
-        max_size=30,
-    )
-)
-def test_plain_prose_loses_no_word(words):
-    text = " ".join(words)
-    assert " ".join(text[unit.start : unit.end] for unit in cut_units(text)).split() == text.split()

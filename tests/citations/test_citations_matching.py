@@ -122,26 +122,6 @@ def test_half_of_the_shorter_one_is_enough_and_less_is_not(cited, correct):
     assert found.n_correct.tolist() == [correct]
 
 
-def test_wrong_and_missing_citations_stay_in_the_denominator():
-    gold = made([(query, 0, 0, 10) for query in range(6)])
-    cited = made([(0, 0, 0, 10), (1, -1, -1, -1), (2, 0, 0, 10), (3, 0, 50, 60)])
-    valid, owed = np.array([True, False, False, True]), np.array([True] * 5 + [False])
-    found = match_citations(cited, valid, gold, 6, owed)
-    assert found.n_due.tolist() == [1, 1, 1, 1, 1, 0]
-    assert found.n_correct.tolist() == [1, 0, 0, 0, 0, 0]
-    assert found.n_valid.tolist() == [1, 0, 0, 1, 0, 0]
-
-
-def test_coverage_counts_a_token_once():
-    words = Words.of(["one two three four five six"])
-    gold = made([(0, 0, 0, 13), (0, 0, 4, 18)])
-    twice = made([(0, 0, 4, 7), (0, 0, 5, 13), (0, 0, 4, 7)])
-    everything = made([(0, 0, 0, 99)])
-    assert coverage(twice, np.ones(3, dtype=bool), gold, words, 1)[0] == pytest.approx(2 / 4)
-    assert coverage(everything, ~YES, gold, words, 1)[0] == 0
-    assert np.isnan(coverage(everything, YES, made([(0, 0, 3, 4)]), words, 1)[0])
-
-
 # ---- Copies of sources in a text
 
 SOURCE = " ".join(f"word{number}" for number in range(100))

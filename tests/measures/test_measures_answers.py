@@ -182,43 +182,6 @@ def test_an_unanswered_question_is_a_miss_and_never_dropped(outcome):
     assert found["groundedness"].value == (0.5 if broken else 1.0)
 
 
-def test_correct_citations_of_a_rejected_answer_do_not_help():
-    found = by_label({"outcome": "failed", "codes": ["provenance"]})
-    for label in ("citation_match_rate", "citation_recall", "coverage"):
-        assert found[label].value == 0
-    assert (found["failure_rate"].value, found["failure_rate_provenance"].value) == (1, 1)
-
-
-def test_unanswerable_questions_have_nothing_to_cite():
-    silent = {"outcome": "not_found", "n_cited": 0, "n_valid": 0, "n_correct": 0}
-    found = by_label({"answerable": False}, {"answerable": False, **silent})
-    coverage = found["coverage"]
-    assert coverage.value is None
-    assert (coverage.n_ineligible, coverage.why["value"]) == (
-        2,
-        "no answerable question has a gold span",
-    )
-    assert (found["abstention_rate"].value, found["answered_anyway"].value) == (0.5, 0.5)
-    assert found["refused_answerable"].why["value"] == "no question is answerable"
-
-
-NO_GOLD = {"n_gold": 0, "n_matched": 0, "n_correct": 0, "coverage": math.nan}
-
-
-def test_citations_of_an_unanswerable_question_are_wrong():
-    found = by_label({}, {"answerable": False, **NO_GOLD})
-    assert (found["citation_precision"].value, found["citation_precision"].n_units) == (0.5, 4)
-    assert found["citation_match_rate"].value == 1.0
-
-
-def test_questions_of_unknown_answerability_are_not_judged():
-    found = by_label({"known": False, **NO_GOLD})
-    for label in ("citation_precision", "abstention_rate", "answered_anyway", "coverage"):
-        assert found[label].value is None
-        assert found[label].why["value"]
-    assert found["citation_validity_rate"].value == 1.0
-
-
 def test_many_citations_of_one_group_are_one_observation():
     one_group = ratio_interval(np.array([90, 5, 5, 5]), np.array([100, 5, 5, 5]), np.arange(4), 1)
     parts, wholes = np.repeat([1, 0], [105, 10]), np.ones(115, dtype=np.int64)
