@@ -17,6 +17,7 @@ from rag_eval.answers.codes import Events, Fault, PatternTimeoutError, TimedPatt
 from rag_eval.core.arrays import BoolArray, IntArray
 from rag_eval.core.config import AnswerOverride, Answers, Grep, Preflight, Retrieve, Section
 from rag_eval.core.errors import InputError, Problem, quoted
+from rag_eval.core.strategy import Identity
 from rag_eval.core.types import (
     Evidence,
     EvidenceKind,
@@ -24,7 +25,8 @@ from rag_eval.core.types import (
     RetrievalResult,
     ScoredChunk,
 )
-from rag_eval.corpus.analyzer import ANALYZER, count_tokens
+from rag_eval.corpus.analyzer import count_tokens
+from rag_eval.retrieval.service import Payloads, Rank
 
 # ---- Chunks with their lines, and a view of the corpus that finds lines, sections and chunks
 
@@ -74,10 +76,8 @@ class Library:
     ) -> None:
         self.chunks = chunks
         self.texts: list[str] = chunks["text"].tolist()
-        self._index_hash, self._embed_model = index_hash, embed_model
-        self._documents = documents.set_index("doc_id")[
-            ["text", "title", "rev", "source_url"]
-        ].to_dict("index")
+        self._index, self._payloads = Identity(index_hash, embed_model), Payloads(chunks, documents)
+        self._documents = documents.set_index("doc_id")[["text", "title"]].to_dict("index")
         columns = sections[["doc_id", "start", "end"]].itertuples(index=False, name=None)
         self._sections = dict(zip(sections["section_id"].tolist(), columns, strict=True))
         self._starts: dict[str, IntArray] = {}
@@ -112,26 +112,8 @@ class Library:
 
     def payload(self, row: int, *, rank: int, score_raw: float, score_norm: float) -> ScoredChunk:
         """Make the payload of a chunk that comes from no ranking; rank from 1."""
-        chunk = self.chunks.iloc[row]
-        doc_id = str(chunk["doc_id"])
-        about = self._documents.get(doc_id, {"rev": "", "source_url": ""})
-        return ScoredChunk(
-            doc_id=doc_id,
-            section_id=str(chunk["section_id"]),
-            snippet_id=str(chunk["chunk_id"]),
-            source_url=about["source_url"],
-            offsets=Offsets(int(chunk["start"]), int(chunk["end"])),
-            tokens=int(chunk["tokens"]),
-            index_hash=self._index_hash,
-            embed_model=self._embed_model,
-            analyzer=ANALYZER,
-            rev=about["rev"],
-            text=str(chunk["text"]),
-            score_raw=score_raw,
-            score_norm=score_norm,
-            k_pos=rank,
-            k_final=rank,
-        )
+        rank_of_chunk = Rank(score_raw, score_norm, rank, rank, None)
+        return self._payloads.scored(row, self._index, rank_of_chunk)
 
     def evidence(self, chunk: ScoredChunk, kind: EvidenceKind) -> Evidence | None:
         """Give a chunk its lines in the corpus document and its cite token; None for blank text.

@@ -144,6 +144,14 @@ _VERDICTS: dict[str, AnswerOutcome] = {
 }
 
 
+@dataclasses.dataclass(frozen=True)
+class StatedPayload:
+    """A payload that a recorded output states for citation number `place` of an answer, from 0."""
+
+    place: int
+    payload: dict[str, Any]
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Chunk:
     chunk_id: str
@@ -314,8 +322,8 @@ class RecordedAnswers:
         same = {"doc_id": context.document, "text": masked}  # a name may be a hash of the text
         return self._place(context.model_copy(update=same))
 
-    def answer(self, output: RecordedOutput) -> tuple[Answer, dict[int, Mapping[str, Any]]]:
-        """Make the answer of one output, and the payloads that the system stated, by citation.
+    def answer(self, output: RecordedOutput) -> tuple[Answer, list[StatedPayload]]:
+        """Make the answer of one output, and the payloads that the system stated.
 
         Null gives `failed` (code `no_answer`). A verdict, or else an abstaining text, gives
         `not_found` or `insufficient_evidence`. An empty text without a verdict gives `failed` (code
@@ -344,10 +352,11 @@ class RecordedAnswers:
             tokens_out=output.tokens_out or 0,
             confidence=output.confidence,
         )
-        stated = {place: payload for place, (_, payload) in enumerate(cited) if payload is not None}
-        if known:
-            stated = {place: self._cover(payload, known) for place, payload in stated.items()}
-        return answer, stated
+        return answer, [
+            StatedPayload(place, self._cover(payload, known) if known else dict(payload))
+            for place, (_, payload) in enumerate(cited)
+            if payload is not None
+        ]
 
     def _cover(self, value: Any, known: dict[str, str]) -> Any:
         """Cover known values in every text of a stated payload, except ids of the corpus."""

@@ -14,7 +14,7 @@ from pydantic_core import to_jsonable_python
 from rag_eval.answers.chat import ChatCache, ChatClient, Usage, async_client
 from rag_eval.answers.evidence import Library, PreflightRecord, Question, apply_override
 from rag_eval.answers.extractive import Extractive
-from rag_eval.answers.recorded import RecordedAnswers
+from rag_eval.answers.recorded import RecordedAnswers, StatedPayload
 from rag_eval.answers.runner import Rejected, Tools, answer_questions
 from rag_eval.citations.matching import Spans, Words, coverage, match_citations
 from rag_eval.citations.payload import LiveIndex, Verdicts, citation_records, validate
@@ -91,14 +91,6 @@ class AnswerUsage(Usage):
 
     n_questions: int
     cost_per_1k: float
-
-
-@dataclasses.dataclass(frozen=True)
-class StatedPayload:
-    """A payload that a recorded output states for citation number `place` of an answer, from 0."""
-
-    place: int
-    payload: dict[str, Any]
 
 
 class AnswerSet(Result):
@@ -286,9 +278,7 @@ def answer_gold_set(
             if output.query_id in asked:
                 recorded[output.query_id], payloads = maker.answer(output)
                 if payloads:
-                    stated[output.query_id] = [
-                        StatedPayload(place, dict(payload)) for place, payload in payloads.items()
-                    ]
+                    stated[output.query_id] = payloads
     tools = Tools(
         Library(documents, corpus_snapshot.sections, chunks, **identity),
         stored,
