@@ -177,7 +177,7 @@ def test_hostile_text_is_data_everywhere(project):
         "quote": f"{HOSTILE}\x00",
         "segment": 0,
         "rev": {"a": {"b": {"c": [HOSTILE]}}},
-        "tokens": 10**400,
+        "tokens": 10**300,
         "index_hash": "x" * 100_000,
         HOSTILE: 1,
     }
