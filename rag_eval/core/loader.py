@@ -130,6 +130,16 @@ class Loader(Part):
         return None
 
 
+class PathLoader(Loader):
+    """Configuration of a corpus at one path."""
+
+    path: str
+
+    def files(self) -> dict[tuple[str | int, ...], str]:
+        """Return the path, by field."""
+        return {("path",): self.path}
+
+
 @functools.cache
 def loaders() -> dict[str, type[Loader]]:
     """Load every loader: those of this package, then those of other packages."""

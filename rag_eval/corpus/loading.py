@@ -21,6 +21,20 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _DIRTY_DIGITS = 12
 
 
+@dataclasses.dataclass(frozen=True)
+class CorpusFacts:
+    """Facts for the report on a corpus."""
+
+    corpus_rev: str
+    """Package version, commit (`+dirty.<hash>`), hub revision, or content hash."""
+    loader: str
+    masked: dict[str, int] | None
+    """Numbers of masked pieces by pattern name, 0 included; None when masking is off."""
+    n_documents: int
+    unreadable_dates: int
+    """Number of stated dates that could not be read."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class LoadedCorpus:
     """A corpus as stages use it."""
@@ -31,13 +45,7 @@ class LoadedCorpus:
     """SECTIONS, sorted by document and place."""
     sources: pd.DataFrame
     """SOURCES, with one row for each document in the order of `documents`."""
-    corpus_rev: str
-    """Package version, commit (`+dirty.<hash>`), hub revision, or content hash."""
-    masked: dict[str, int]
-    """Numbers of masked pieces by pattern name, 0 included; empty if masking is off."""
-    loader: str
-    unreadable_dates: int
-    """Number of stated dates that could not be read."""
+    about: CorpusFacts
 
 
 def identify(spec: Loader, base: Path) -> str:
@@ -149,12 +157,16 @@ def load_corpus(spec: Loader, base: Path) -> LoadedCorpus:
     sections["doc_id"] = [owner.doc_id for _, owner in found]
     content = lines_hash(str(row[key]) for row in rows for key in ("doc_id", "content_hash"))
     rev = raw.rev or content
+    about = CorpusFacts(
+        corpus_rev=f"{rev}+dirty.{content[:_DIRTY_DIGITS]}" if raw.is_dirty else rev,
+        loader=spec.loader,
+        masked={name: masked[name] for name in NAMES} if spec.mask_pii else None,
+        n_documents=len(rows),
+        unreadable_dates=raw.unreadable_dates,
+    )
     return LoadedCorpus(
         documents=DOCUMENTS.check(pd.DataFrame(rows)),
         sections=SECTIONS.check(sections),
         sources=SOURCES.check(pd.DataFrame(sources)),
-        corpus_rev=f"{rev}+dirty.{content[:_DIRTY_DIGITS]}" if raw.is_dirty else rev,
-        masked={name: masked[name] for name in NAMES} if spec.mask_pii else {},
-        loader=spec.loader,
-        unreadable_dates=raw.unreadable_dates,
+        about=about,
     )

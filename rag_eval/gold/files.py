@@ -118,6 +118,11 @@ def rows_of(frame: pd.DataFrame) -> Iterator[Any]:
     return iter(frame.itertuples(index=False))
 
 
+def report_row(problems: ProblemList, row: Any, code: str, message: str, **more: Any) -> None:
+    """Add a problem at the file and line of a row; `more` are further parameters of a problem."""
+    problems.add(code, message, file=row.file, line=int(row.line), **more)
+
+
 # ---- Fields and rows.
 
 _NAME_FAULT = re.compile(
@@ -494,13 +499,8 @@ def drop_unknown(frame: pd.DataFrame, known: set[str], problems: ProblemList) ->
     """Keep the rows of known queries; report each other row as `unknown_query`."""
     exists = np.array([query_id in known for query_id in frame["query_id"]], dtype=bool)
     for row in rows_of(frame[~exists]):
-        problems.add(
-            "unknown_query",
-            "no question has this id",
-            file=row.file,
-            line=int(row.line),
-            field="query_id",
-            found=quoted(row.query_id),
-            accepted="an id of the questions file",
+        more = {"found": quoted(row.query_id), "accepted": "an id of the questions file"}
+        report_row(
+            problems, row, "unknown_query", "no question has this id", field="query_id", **more
         )
     return frame[exists].reset_index(drop=True)

@@ -6,13 +6,12 @@ Errors block a run, warnings are shown.
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pandas as pd
 
 from rag_eval.core.errors import Problem, ProblemList, quoted
 from rag_eval.core.report import BlockedGold, BlockedGoldDocument
-from rag_eval.gold.files import rows_of
+from rag_eval.gold.files import report_row, rows_of
 from rag_eval.gold.loading import GoldSet
 from rag_eval.gold.resolving import Placed, place
 
@@ -30,11 +29,6 @@ def _fold(text: str) -> str:
     return folded.strip() or text.strip()
 
 
-def _report(problems: ProblemList, row: Any, code: str, message: str, **more: Any) -> None:
-    """Add a problem at the file and line of a row."""
-    problems.add(code, message, file=row.file, line=int(row.line), **more)
-
-
 def _check_questions(gold: GoldSet, problems: ProblemList) -> None:
     """Report faults of single questions: flag, text, draft tag."""
     for query, row in zip(rows_of(gold.queries), rows_of(gold.places), strict=True):
@@ -42,18 +36,18 @@ def _check_questions(gold: GoldSet, problems: ProblemList) -> None:
         if gold.layout == "own" and not row.has_flag:
             message = f"{question} does not say whether the corpus answers it"
             more = {"field": "answerable", "accepted": "true, false"}
-            _report(problems, row, "missing_answerable", message, **more)
+            report_row(problems, row, "missing_answerable", message, **more)
         if not query.text.strip():
             more = {"field": "text", "accepted": "a question"}
-            _report(problems, row, "empty_text", f"{question} has no text", **more)
+            report_row(problems, row, "empty_text", f"{question} has no text", **more)
         elif control := _CONTROL.search(query.text):
             more = {"field": "text", "found": f"U+{ord(control.group()):04X}"}
             message = f"{question} holds a control character"
-            _report(problems, row, "control_character", message, **more, severity="warning")
+            report_row(problems, row, "control_character", message, **more, severity="warning")
         if DRAFT in query.tags:
             message = f"{question} is a draft: edit it, then remove the tag"
             more = {"field": "tags", "found": DRAFT, "accepted": f"no tag {DRAFT}"}
-            _report(problems, row, "draft_question", message, **more)
+            report_row(problems, row, "draft_question", message, **more)
 
 
 def _check_targets(gold: GoldSet, placed: Placed, problems: ProblemList) -> None:
@@ -68,12 +62,12 @@ def _check_targets(gold: GoldSet, placed: Placed, problems: ProblemList) -> None
             message = f"{question} is answerable but nothing is judged relevant"
             accepted = "a judgement above 0, an anchor, or answerable: false"
             more = {"field": "query_id", "accepted": accepted}
-            _report(problems, row, "answerable_without_target", message, **more)
+            report_row(problems, row, "answerable_without_target", message, **more)
         if not answerable and is_relevant:
             message = f"{question} is not answerable but something is judged relevant"
             accepted = "true, or no judgement above 0 and no anchor"
             more = {"field": "answerable", "found": "false", "accepted": accepted}
-            _report(problems, row, "unanswerable_with_target", message, **more)
+            report_row(problems, row, "unanswerable_with_target", message, **more)
     judged = placed.judgements[placed.judgements["gain"] > 0]
     documents = set(zip(judged["query_id"], judged["document"], strict=True))
     sections = set(zip(judged["query_id"], judged["section"], strict=True))
@@ -86,7 +80,7 @@ def _check_targets(gold: GoldSet, placed: Placed, problems: ProblemList) -> None
             message = f"the decoy of question {quoted(row.query_id)} is judged relevant too"
             accepted = "a document or section that does not answer"
             more = {"field": "decoy", "found": quoted(row.target), "accepted": accepted}
-            _report(problems, row, "decoy_is_target", message, **more)
+            report_row(problems, row, "decoy_is_target", message, **more)
 
 
 def _check_contradictions(gold: GoldSet, placed: Placed, problems: ProblemList) -> None:
@@ -102,7 +96,7 @@ def _check_contradictions(gold: GoldSet, placed: Placed, problems: ProblemList) 
             f"in line {row.judged_line} of the judgements"
         )
         more = {"field": "anchors", "found": quoted(row.doc)}
-        _report(problems, row, "contradicting_judgement", message, **more)
+        report_row(problems, row, "contradicting_judgement", message, **more)
 
 
 def _check_wordings(gold: GoldSet, problems: ProblemList) -> None:
@@ -120,7 +114,7 @@ def _check_wordings(gold: GoldSet, problems: ProblemList) -> None:
     for row in rows_of(both[(both["folded"] == "") & (both["paraphrase_id"] != "")]):
         wording = f"paraphrase {quoted(row.paraphrase_id)} of question {quoted(row.query_id)}"
         more = {"field": "text", "accepted": "another wording"}
-        _report(problems, row, "empty_text", f"{wording} has no text", **more)
+        report_row(problems, row, "empty_text", f"{wording} has no text", **more)
     same = both[both.duplicated(["query_id", "folded"]) & (both["folded"] != "")]
     if gold.layout != "own":
         for row in rows_of(same.head(1)):
@@ -129,7 +123,7 @@ def _check_wordings(gold: GoldSet, problems: ProblemList) -> None:
                 "earlier paraphrase but for case and punctuation"
             )
             code = "paraphrase_equals_question"
-            _report(problems, row, code, message, field="text", severity="warning")
+            report_row(problems, row, code, message, field="text", severity="warning")
         return
     for row in rows_of(same):
         code, other = "paraphrase_equals_question", "the question"
@@ -138,7 +132,7 @@ def _check_wordings(gold: GoldSet, problems: ProblemList) -> None:
         wording = f"paraphrase {quoted(row.paraphrase_id)} of question {quoted(row.query_id)}"
         message = f"{wording} equals {other} but for case and punctuation"
         more = {"field": "text", "found": quoted(row.text), "accepted": "another wording"}
-        _report(problems, row, code, message, **more)
+        report_row(problems, row, code, message, **more)
 
 
 def _check_paraphrases(gold: GoldSet, problems: ProblemList) -> None:
@@ -151,13 +145,13 @@ def _check_paraphrases(gold: GoldSet, problems: ProblemList) -> None:
                 f"{len(lacking)} of {len(gold.queries)} questions have no paraphrase: "
                 "stability cannot be measured on them"
             )
-            _report(problems, row, code, message, severity="warning")
+            report_row(problems, row, code, message, severity="warning")
         return
     for row in rows_of(lacking):
         question = f"question {quoted(row.query_id)}"
         message = f"{question} has no paraphrase: stability cannot be measured on it"
         more = {"field": "query_id", "accepted": "rows in paraphrases.jsonl"}
-        _report(problems, row, code, message, **more, severity="warning")
+        report_row(problems, row, code, message, **more, severity="warning")
 
 
 def lint(gold: GoldSet, documents: pd.DataFrame, sections: pd.DataFrame) -> list[Problem]:

@@ -31,6 +31,7 @@ from rag_eval.gold.files import (
     read_paraphrases,
     read_qrels,
     read_queries,
+    report_row,
     rows_of,
 )
 from rag_eval.storage.hashing import digest, file_hash
@@ -171,14 +172,10 @@ def _report_unmatched(
     answered = {output.query_id for output in outputs}
     for place in rows_of(questions.places):
         if outputs and place.query_id not in answered:
-            problems.add(
-                "missing_output",
-                f"question {quoted(place.query_id)} has no recorded output: it counts as failed",
-                file=place.file,
-                line=int(place.line),
-                field="query_id",
-                severity="warning",
-            )
+            question = f"question {quoted(place.query_id)}"
+            message = f"{question} has no recorded output: it counts as failed"
+            more = {"field": "query_id", "severity": "warning"}
+            report_row(problems, place, "missing_output", message, **more)
 
 
 # ---- The gold set.
@@ -351,16 +348,10 @@ def _report_unmet(gold: GoldSet, answers: Answers | None, problems: ProblemList)
             accepted = f"answers: {{{needed}: ...}} in gold_set.yaml, or another mode"
         else:
             continue
-        problems.add(
-            "unmet_override",
-            f"question {quoted(place.query_id)} asks for what the configuration lacks",
-            file=place.file,
-            line=int(place.line),
-            field=field,
-            found=quoted(json.dumps(given[field])),
-            accepted=accepted,
-            severity="warning" if answers is None else "error",
-        )
+        message = f"question {quoted(place.query_id)} asks for what the configuration lacks"
+        more = {"field": field, "found": quoted(json.dumps(given[field])), "accepted": accepted}
+        severity = "warning" if answers is None else "error"
+        report_row(problems, place, "unmet_override", message, severity=severity, **more)
 
 
 def read_gold(folder: Path, config: GoldSetConfig | None = None) -> GoldSet:

@@ -17,7 +17,7 @@ from rag_eval.core.config import Level
 from rag_eval.core.errors import Problem, ProblemList, Severity, quoted
 from rag_eval.core.frames import QRELS, SPANS
 from rag_eval.corpus.chunking import Ranges, find_overlaps, slug
-from rag_eval.gold.files import rows_of
+from rag_eval.gold.files import report_row, rows_of
 from rag_eval.gold.loading import GoldSet, document_part, group_queries
 from rag_eval.storage.hashing import digest
 
@@ -136,16 +136,9 @@ def _report_dangling(
         if target not in accepted:
             few = len(accepted) < _MAX_SUGGESTIONS
             accepted[target] = corpus.accepted(target) if few else _TARGET
-        problems.add(
-            "dangling_target",
-            "this document or section is not in this revision of the corpus",
-            file=row.file,
-            line=int(row.line),
-            field=field,
-            found=quoted(target),
-            accepted=accepted[target],
-            severity=severity,
-        )
+        message = "this document or section is not in this revision of the corpus"
+        more = {"field": field, "found": quoted(target), "accepted": accepted[target]}
+        report_row(problems, row, "dangling_target", message, severity=severity, **more)
 
 
 # ---- Quoted evidence -> character spans of the documents. A quote must stand there exactly once.
@@ -281,15 +274,8 @@ def _locate(
             code, found = error.args
         if code:
             message, accepted = _MISPLACED[code]
-            problems.add(
-                code,
-                message,
-                file=row.file,
-                line=int(row.line),
-                field="anchors",
-                found=found,
-                accepted=accepted,
-            )
+            more = {"field": "anchors", "found": found, "accepted": accepted}
+            report_row(problems, row, code, message, **more)
         else:
             rows.append((anchor, document, start, start + (len(row.quote) or row.end - row.start)))
     table = np.array(rows, dtype=np.int64).reshape(-1, 4)

@@ -18,7 +18,7 @@ from rag_eval.core.loader import Chunker
 from rag_eval.core.report import Absent, BlockedGold, GoldFacts, LintWarning, Manifest
 from rag_eval.core.settings import Settings
 from rag_eval.corpus.chunking import chunk_documents, chunks_hash
-from rag_eval.corpus.loading import identify, load_corpus, source_bytes
+from rag_eval.corpus.loading import CorpusFacts, identify, load_corpus, source_bytes
 from rag_eval.corpus.source import resolve
 from rag_eval.gold.lint import blocked_gold, blocked_problems, lint
 from rag_eval.gold.loading import GoldSet, load_beir_gold, load_gold, read_gold, variants
@@ -49,17 +49,6 @@ from rag_eval.trust.topic_shift import topic_shift
 from rag_eval.trust.verdicts import chunk_verdicts, findings_of_chunks
 
 # ---- The corpus: read, mask, and cut into chunks.
-
-
-@dataclasses.dataclass(frozen=True)
-class CorpusFacts:
-    """Facts for the report on a corpus; `masked` is None when masking is off."""
-
-    corpus_rev: str
-    loader: str
-    masked: dict[str, int] | None
-    n_documents: int
-    unreadable_dates: int
 
 
 class CorpusSnapshot(Result):
@@ -99,24 +88,13 @@ def chosen_loader(evaluation: Evaluation, strategy: str) -> list[str]:  # noqa: 
 
 def read_corpus(work: Work) -> CorpusSnapshot:
     """Read and mask the corpus. Raises `InputError`, for example for an empty corpus."""
-    spec = work.config.corpus
     with work.progress.step("Reading the corpus"):
-        loaded = load_corpus(spec, work.base)
+        loaded = load_corpus(work.config.corpus, work.base)
     if loaded.documents.empty:
         message = "the corpus has no document"
         raise InputError.of("empty_corpus", message, work.base, field="corpus")
-    return CorpusSnapshot(
-        documents=loaded.documents,
-        sections=loaded.sections,
-        sources=loaded.sources,
-        about=CorpusFacts(
-            corpus_rev=loaded.corpus_rev,
-            loader=loaded.loader,
-            masked=dict(loaded.masked) if spec.mask_pii else None,
-            n_documents=len(loaded.documents),
-            unreadable_dates=loaded.unreadable_dates,
-        ),
-    )
+    frames = {"documents": loaded.documents, "sections": loaded.sections, "sources": loaded.sources}
+    return CorpusSnapshot(**frames, about=loaded.about)
 
 
 def cut_chunks(work: Work, corpus_snapshot: CorpusSnapshot) -> CorpusChunks:

@@ -13,12 +13,12 @@ from rag_eval.storage.hashing import text_hash
 SPEC = Beir(loader="beir", path="data")
 
 
-def write(base, *lines, name="corpus.jsonl"):
+def write(base, *lines):
     (base / "data").mkdir(exist_ok=True)
     data = b"\n".join(
         line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines
     )
-    (base / "data" / name).write_bytes(data)
+    (base / "data" / "corpus.jsonl").write_bytes(data)
     return base
 
 
@@ -48,8 +48,8 @@ def test_reads_documents_sections_and_revisions(tmp_path):
     hashes = [text_hash(text) for text in documents["text"]]
     assert documents["content_hash"].tolist() == documents["rev"].tolist() == hashes
     assert SECTIONS.check(corpus.sections)["section_id"].tolist() == ["a", "book/2", "c"]
-    assert corpus.masked == {"card": 0, "email": 1, "iban": 0, "key": 0, "phone": 0}
-    assert corpus.loader == "beir"
+    assert corpus.about.masked == {"card": 0, "email": 1, "iban": 0, "key": 0, "phone": 0}
+    assert corpus.about.loader == "beir"
 
 
 def test_lone_surrogates_become_replacement_characters_of_the_same_length(tmp_path):
@@ -90,17 +90,6 @@ def test_every_bad_line_is_named(tmp_path):
     assert found == expected.split()
 
 
-def test_a_duplicate_names_both_lines_across_files(tmp_path):
-    write(
-        write(tmp_path, {"_id": "a", "text": "x"}),
-        {"_id": "z", "text": "x"},
-        {"_id": "a", "text": "y"},
-        name="more.jsonl",
-    )
-    with pytest.raises(InputError, match=r"more\.jsonl:2: error duplicate_id .*corpus\.jsonl:1"):
-        load_corpus(Beir(loader="beir", path="data", extra=("more.jsonl",)), tmp_path)
-
-
 def test_documents_cannot_share_a_section_id(tmp_path):
     rows = [{"_id": name, "text": "x", "metadata": {"section_id": "s"}} for name in "ab"]
     assert problems(write(tmp_path, *rows)) == [("duplicate_section_id", None, "section_id")]
@@ -109,11 +98,6 @@ def test_documents_cannot_share_a_section_id(tmp_path):
 def test_missing_files_and_an_empty_corpus_are_named(tmp_path):
     assert problems(tmp_path) == [("missing_input", None, "corpus.path")]
     assert problems(write(tmp_path, b"\n \n")) == [("empty_corpus", None, "corpus")]
-    write(tmp_path, {"_id": "a", "text": "x"})
-    spec = Beir(loader="beir", path="data", extra=("gone.jsonl",))
-    assert problems(tmp_path, spec) == [("missing_input", None, "corpus.extra[0]")]
-    with pytest.raises(InputError, match=r"gone\.jsonl"):
-        identify(spec, tmp_path)
 
 
 def test_identity_follows_content_and_not_the_chunker(tmp_path):

@@ -59,7 +59,7 @@ def test_revisions_are_the_commits_that_last_changed_each_file(base, checkout, c
     (base / "elsewhere.txt").write_text("not in the corpus")
     third = checkout.commit()
     assert revs(base) == {"b.md": second, "guide/a.md": committed, "plain-notes.txt": committed}
-    assert load_corpus(SPEC, base).corpus_rev == third
+    assert load_corpus(SPEC, base).about.corpus_rev == third
 
 
 def test_what_differs_from_the_commit_is_marked_dirty(base, checkout, committed):
@@ -71,27 +71,27 @@ def test_what_differs_from_the_commit_is_marked_dirty(base, checkout, committed)
     assert documents["rev"]["b.md"] == f"{committed}+dirty.{hashes['b.md'][:12]}"
     assert documents["rev"]["guide/a.md"] == committed
     assert documents["rev"]["ü neu.md"] == hashes["ü neu.md"]  # in no commit
-    assert corpus.corpus_rev.startswith(f"{committed}+dirty.")
+    assert corpus.about.corpus_rev.startswith(f"{committed}+dirty.")
     checkout.write("b.md", "# newer\n")
-    assert load_corpus(SPEC, base).corpus_rev != corpus.corpus_rev
+    assert load_corpus(SPEC, base).about.corpus_rev != corpus.about.corpus_rev
 
 
 @pytest.mark.parametrize("staged", [False, True])
 @pytest.mark.parametrize("gone", ["b.md", "guide/a.md"])
 def test_a_corpus_that_lacks_a_file_of_the_commit_is_dirty(base, checkout, committed, gone, staged):
-    assert load_corpus(SPEC, base).corpus_rev == committed
+    assert load_corpus(SPEC, base).about.corpus_rev == committed
     (base / "corpus" / gone).unlink()
     if staged:
         checkout.git("add", "-A")
     corpus = load_corpus(SPEC, base)
-    assert re.fullmatch(f"{committed}\\+dirty\\.[0-9a-f]{{12}}", corpus.corpus_rev)
+    assert re.fullmatch(f"{committed}\\+dirty\\.[0-9a-f]{{12}}", corpus.about.corpus_rev)
     assert set(corpus.documents["rev"]) == {committed}  # the other files are unchanged
 
 
 def test_git_variables_of_a_hook_do_not_lead_elsewhere(base, committed, monkeypatch):
     monkeypatch.setenv("GIT_DIR", "/nowhere")
     monkeypatch.setenv("GIT_INDEX_FILE", "/nowhere/index")
-    assert load_corpus(SPEC, base).corpus_rev == committed
+    assert load_corpus(SPEC, base).about.corpus_rev == committed
 
 
 @pytest.mark.usefixtures("committed")

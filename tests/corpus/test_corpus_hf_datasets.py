@@ -38,8 +38,8 @@ def test_local_formats_give_the_same_documents(base, path):
     assert corpus.documents["title"].tolist() == ["", "two"]
     assert corpus.documents["text"].tolist() == ["mail [email███████", "second"]
     assert corpus.documents["source_url"].tolist() == [f"{path}#1", f"{path}#2"]
-    assert corpus.corpus_rev == load_corpus(spec("saved"), base).corpus_rev
-    assert corpus.masked["email"] == 1
+    assert corpus.about.corpus_rev == load_corpus(spec("saved"), base).about.corpus_rev
+    assert corpus.about.masked["email"] == 1
 
 
 @pytest.mark.parametrize(

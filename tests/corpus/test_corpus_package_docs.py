@@ -118,7 +118,7 @@ def test_names_share_a_document_when_their_docstring_is_equal(shelf):
     assert documents["source_url"]["shelf.Base"] == "python:shelf.Base"
     assert set(documents["rev"]) == {"1.2"}
     assert set(documents["kind"]) == {"numpydoc"}
-    assert corpus.corpus_rev == "shelf==1.2"
+    assert corpus.about.corpus_rev == "shelf==1.2"
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,11 @@ from rag_eval.corpus.loaders.beir import Beir
 from rag_eval.corpus.loaders.folder import Folder
 from rag_eval.corpus.loaders.hf_datasets import HuggingFace
 from rag_eval.corpus.loaders.package_docs import PackageDocs
-from rag_eval.corpus.loaders.recorded import Recorded
 from rag_eval.corpus.loading import identify, load_corpus, source_bytes
 from rag_eval.corpus.source import author_hash
 
 FOLDER = Folder(loader="folder", path="corpus")
 BEIR = Beir(loader="beir", path="corpus")
-RECORDED = Recorded(loader="recorded", path="outputs.jsonl")
 
 
 def dates(base, spec=FOLDER):
@@ -69,7 +67,7 @@ def test_front_matter_of_files(checkout):
     assert corpus.sources["date"].tolist() == ["2024-02-02", "2023-05-06", "", ""]
     assert corpus.sources["domain"].tolist() == ["example.org", "", "", ""]
     assert corpus.sources["author_hash"][0] == author_hash("jane  DOE")
-    assert corpus.unreadable_dates == 0
+    assert corpus.about.unreadable_dates == 0
 
 
 def test_dates_that_cannot_be_read_are_counted_and_cost_nothing_else(checkout):
@@ -83,7 +81,7 @@ def test_dates_that_cannot_be_read_are_counted_and_cost_nothing_else(checkout):
     # an unreadable stated date does not fall back to the commit
     assert corpus.sources["date"].tolist() == ["", "2024-01-31", "2025-06-07", ""]
     assert corpus.documents["title"][0] == "Kept"
-    assert corpus.unreadable_dates == 4
+    assert corpus.about.unreadable_dates == 4
 
 
 def test_files_that_say_no_date_have_that_of_their_commit(checkout):
@@ -102,7 +100,7 @@ def test_files_that_say_no_date_have_that_of_their_commit(checkout):
     checkout.write("new.txt", "n")
     expected = {"a.md": "", "b.txt": "2024-05-01", "c.md": "2002-02-03", "new.txt": ""}
     assert dates(checkout.base) == expected
-    assert load_corpus(FOLDER, checkout.base).unreadable_dates == 0
+    assert load_corpus(FOLDER, checkout.base).about.unreadable_dates == 0
 
 
 def test_the_first_commit_of_a_shallow_clone_dates_nothing(tmp_path, checkout):
@@ -143,7 +141,7 @@ FUTURE = {"author": {"name": "Jane"}, "last_modified": "2999-01-01", "date": Fal
 def test_metadata_of_lines(load_line, metadata, author, date, unreadable):
     corpus = load_line(**metadata)
     assert (only(corpus)["author"], only(corpus)["date"]) == (author, date)
-    assert corpus.unreadable_dates == unreadable
+    assert corpus.about.unreadable_dates == unreadable
 
 
 def test_authors_and_addresses_are_masked_and_compared_unmasked(load_line, tmp_path):
@@ -156,7 +154,10 @@ def test_authors_and_addresses_are_masked_and_compared_unmasked(load_line, tmp_p
     assert source["domain"] == "mail.example.org"
     masked = "https://mail.example.org/[email██████████?card=[card███████████"
     assert document["source_url"] == masked
-    assert (corpus.masked["email"], corpus.masked["card"]) == (1, 1)  # documents frame only
+    assert (corpus.about.masked["email"], corpus.about.masked["card"]) == (
+        1,
+        1,
+    )  # documents frame only
     plain = load_corpus(BEIR.model_copy(update={"mask_pii": False}), tmp_path)
     assert only(plain) == source | {"author": author}
     assert plain.documents["source_url"][0] == f"https://{place}"
@@ -189,7 +190,10 @@ def test_columns_of_data_sets(tmp_path):
     assert corpus.sources["date"].tolist() == ["2024-01-31", "", "2024-02-01"]
     assert agree(spec("when"), tmp_path)["2"] == '{"id":"2","text":"two ü","title":""}'.encode()
     said = load_corpus(spec("said"), tmp_path)
-    assert (said.sources["date"].tolist(), said.unreadable_dates) == (["2024-02-01", "", ""], 1)
+    assert (said.sources["date"].tolist(), said.about.unreadable_dates) == (
+        ["2024-02-01", "", ""],
+        1,
+    )
     with pytest.raises(InputError) as caught:
         load_corpus(spec("never", title_column="head"), tmp_path)
     problem = caught.value.problems[0]
@@ -227,18 +231,3 @@ def test_packages_have_the_author_of_their_metadata(tmp_path, monkeypatch, metad
     before = identify(spec, Path())
     (info / "METADATA").write_text(head + "Author: Another\n")
     assert identify(spec, Path()) != before
-
-
-def test_recorded_contexts_say_an_address_at_most(tmp_path):
-    contexts = [
-        {"id": "a", "text": "one", "url": "https://me:pw@example.org/a"},
-        {"id": "b", "text": "two"},
-        {"id": "b", "text": "three"},
-    ]
-    row = {"query_id": "q", "answer": None, "contexts": contexts}
-    (tmp_path / "outputs.jsonl").write_text(json.dumps(row) + "\n")
-    corpus = load_corpus(RECORDED, tmp_path)
-    assert agree(RECORDED, tmp_path) == {"a": b"\none", "b": b"\nthree\n\ntwo"}
-    assert corpus.documents["source_url"].tolist() == ["https://example.org/a", "outputs.jsonl#b"]
-    assert corpus.sources["domain"].tolist() == ["example.org", ""]
-    assert (corpus.sources[["author", "date", "author_hash"]] == "").all(axis=None)

@@ -15,7 +15,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from rag_eval.core.errors import ProblemList
-from rag_eval.core.loader import Chunker, Loader, RawCorpus, RawDocument
+from rag_eval.core.loader import Chunker, PathLoader, RawCorpus, RawDocument
 from rag_eval.core.rows import Fault, check_row, parse_object, split_lines
 from rag_eval.corpus.source import (
     DocId,
@@ -30,6 +30,7 @@ from rag_eval.corpus.source import (
 from rag_eval.storage.hashing import file_hash
 
 _DATE_KEYS = ("date", "updated", "published", "last_modified", "timestamp")
+_FILE = "corpus.jsonl"
 _ACCEPTED_LINE = '{"_id": "…", "title": "…", "text": "…", "metadata": {…}}'
 
 
@@ -44,22 +45,11 @@ class _Row(DocumentRow):
     metadata: _Metadata | None = None
 
 
-class Beir(Loader):
-    """A BEIR folder: `corpus.jsonl`, and more files of the same layout as extra documents."""
+class Beir(PathLoader):
+    """A BEIR folder with `corpus.jsonl`."""
 
     loader: Literal["beir"]
-    path: str
-    extra: tuple[str, ...] = Field(
-        default=(), description="further .jsonl files of the same layout, relative to path"
-    )
     chunker: Chunker = Chunker(kind="whole")
-
-    def files(self) -> dict[tuple[str | int, ...], str]:
-        """Return the paths of the folder and of the extra files, by field."""
-        extra = {("extra", number): name for number, name in enumerate(self.extra)}
-        return {("path",): self.path} | {
-            field: str(Path(self.path) / name) for field, name in extra.items()
-        }
 
     def links(self, base: Path) -> Iterator[Path]:
         """Yield the symbolic links in the folder and in the folder `qrels`, sorted."""
@@ -71,18 +61,15 @@ class Beir(Loader):
         """Return the folder, because a BEIR folder also holds queries and judgements."""
         return base / self.path
 
-    def _paths(self, base: Path) -> Iterator[tuple[str, Path]]:
-        folder = resolve(self.path, base)
-        for number, name in enumerate(("corpus.jsonl", *self.extra)):
-            if not (folder / name).is_file():
-                field = f"corpus.extra[{number - 1}]" if number else "corpus.path"
-                accepted = "a folder in BEIR layout with corpus.jsonl, and the extra files in it"
-                raise missing_input(f"{self.path}/{name}", accepted, field)
-            yield name, folder / name
+    def _path(self, base: Path) -> Path:
+        path = resolve(self.path, base) / _FILE
+        if not path.is_file():
+            raise missing_input(f"{self.path}/{_FILE}", f"a folder in BEIR layout with {_FILE}")
+        return path
 
     def identity(self, base: Path) -> list[str]:
-        """Return the name and the content hash of each file."""
-        return [part for name, path in self._paths(base) for part in (name, file_hash(path))]
+        """Return the name and the content hash of the file."""
+        return [_FILE, file_hash(self._path(base))]
 
     def read(self, base: Path) -> RawCorpus:
         """Read the documents, one a line."""
@@ -90,29 +77,28 @@ class Beir(Loader):
         seen = SeenIds(problems)
         documents: list[RawDocument] = []
         unreadable = 0
-        for file, path in list(self._paths(base)):
-            with path.open("rb") as stream:
-                for line, data in split_lines(stream):
-                    if data is not None and not data.strip():
-                        continue
-                    # foreign metadata may hold NaN and repeated keys
-                    values = parse_object(data, strict=False)
-                    if isinstance(values, Fault):
-                        values.report(problems, Path(file), line, _ACCEPTED_LINE)
-                        continue
-                    row = check_row(values, _Row, problems, file, line)
-                    if row is not None and seen.add(row.id, file, line, "_id"):
-                        source = (data or b"").removesuffix(b"\n").removesuffix(b"\r")
-                        document, undated = _make_document(row, source, file, line)
-                        documents.append(document)
-                        unreadable += undated
+        with self._path(base).open("rb") as stream:
+            for line, data in split_lines(stream):
+                if data is not None and not data.strip():
+                    continue
+                # foreign metadata may hold NaN and repeated keys
+                values = parse_object(data, strict=False)
+                if isinstance(values, Fault):
+                    values.report(problems, Path(_FILE), line, _ACCEPTED_LINE)
+                    continue
+                row = check_row(values, _Row, problems, _FILE, line)
+                if row is not None and seen.add(row.id, _FILE, line, "_id"):
+                    source = (data or b"").removesuffix(b"\n").removesuffix(b"\r")
+                    document, undated = _make_document(row, source, line)
+                    documents.append(document)
+                    unreadable += undated
         problems.raise_errors()
         if not documents:
             raise empty_corpus("there is no document", self.path, "one JSON object a line")
         return RawCorpus(documents, unreadable_dates=unreadable)
 
 
-def _make_document(row: _Row, source: bytes, file: str, line: int) -> tuple[RawDocument, int]:
+def _make_document(row: _Row, source: bytes, line: int) -> tuple[RawDocument, int]:
     """Make the document, and count the dates that could not be read."""
     about = row.metadata or _Metadata()
     values = about.model_extra or {}
@@ -121,11 +107,11 @@ def _make_document(row: _Row, source: bytes, file: str, line: int) -> tuple[RawD
         row.id,
         row.title,
         row.text,
-        url if isinstance(url, str) and url else f"{file}#{row.id}",
+        url if isinstance(url, str) and url else f"{_FILE}#{row.id}",
         "text",
         source,
         section_id=about.section_id,
-        place=f"{file}:{line}",
+        place=f"{_FILE}:{line}",
         author=find_author(values),
         date=day.day,
     )

@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
 from rag_eval.core.errors import InputError, Problem, ProblemList
-from rag_eval.core.loader import Chunker, Loader, RawCorpus, RawDocument
+from rag_eval.core.loader import Chunker, PathLoader, RawCorpus, RawDocument
 from rag_eval.core.rows import Fault, decode_text
 from rag_eval.corpus.chunking import first_string, front_matter, headings
 from rag_eval.corpus.source import (
@@ -164,17 +164,12 @@ def _is_hidden(name: str) -> bool:
     return any(part.startswith(".") for part in name.split("/"))
 
 
-class Folder(Loader):
+class Folder(PathLoader):
     """Markdown and text files below a folder."""
 
     loader: Literal["folder"]
-    path: str
     pattern: tuple[str, ...] = PATTERN
     chunker: Chunker = Chunker(kind="markdown")
-
-    def files(self) -> dict[tuple[str | int, ...], str]:
-        """Return the path of the folder, by field."""
-        return {("path",): self.path}
 
     def _root(self, base: Path) -> Path:
         root = resolve(self.path, base)

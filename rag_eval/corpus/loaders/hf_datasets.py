@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from rag_eval.core.errors import InputError, ProblemList
-from rag_eval.core.loader import Chunker, Loader, RawCorpus, RawDocument
+from rag_eval.core.loader import Chunker, PathLoader, RawCorpus, RawDocument
 from rag_eval.core.rows import check_row
 from rag_eval.corpus.source import (
     DocumentRow,
@@ -56,7 +56,7 @@ def _refuse_absent(names: Mapping[str, str | None], present: Sequence[str]) -> N
             raise _refusal("unknown_column", message, f"{column}_column", name, accepted)
 
 
-class HuggingFace(Loader):
+class HuggingFace(PathLoader):
     """A data set of Hugging Face `datasets`, from local files (jsonl, csv, parquet) or the hub."""
 
     loader: Literal["hf_datasets"]
@@ -75,10 +75,6 @@ class HuggingFace(Loader):
         default=None, description="date or time of the document's last change (ISO 8601)"
     )
     chunker: Chunker = Chunker(kind="text")
-
-    def files(self) -> dict[tuple[str | int, ...], str]:
-        """Return the path or hub name of the data set, by field."""
-        return {("path",): self.path}
 
     def links(self, base: Path) -> Iterator[Path]:
         """Yield the symbolic links in all folders below the path, sorted."""

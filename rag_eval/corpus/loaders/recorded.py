@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from rag_eval.core.errors import Problem, ProblemList, quoted
-from rag_eval.core.loader import Chunker, Loader, RawCorpus, RawDocument
+from rag_eval.core.loader import Chunker, PathLoader, RawCorpus, RawDocument
 from rag_eval.core.rows import check_row, read_objects, refuse
 from rag_eval.core.types import PAYLOAD_FIELDS
 from rag_eval.corpus.source import (
@@ -348,7 +348,7 @@ BETWEEN_PASSAGES = "\n\n"
 _PASSAGE_DIGITS = 12
 
 
-class Recorded(Loader):
+class Recorded(PathLoader):
     """Corpus made of the contexts of recorded outputs, for users without a corpus."""
 
     loader: Literal["recorded"]
@@ -357,10 +357,6 @@ class Recorded(Loader):
     mask_pii: bool = False
 
     has_whole_documents: ClassVar[bool] = False
-
-    def files(self) -> dict[tuple[str | int, ...], str]:
-        """Return the path of the file of outputs, by field."""
-        return {("path",): self.path}
 
     def _file(self, base: Path) -> Path:
         path = resolve(self.path, base)
