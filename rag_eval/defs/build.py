@@ -57,12 +57,8 @@ class KnownGoldSet:
 def known_gold_sets(folder: Path) -> list[KnownGoldSet]:
     """Read every gold set's configuration.
 
-    An unreadable gold set keeps its partition, so that its nightly run shows the error.
-
-    Raises
-    ------
-    InputError
-        The folder of gold sets is missing.
+    An unreadable gold set keeps its partition, so that its nightly run shows the error. Raises
+    InputError if the folder of gold sets is missing.
     """
     known = []
     for name, place in discover(folder).items():
@@ -84,19 +80,10 @@ def known_gold_sets(folder: Path) -> list[KnownGoldSet]:
 def build_definitions(
     settings: Settings | None = None, resources: Mapping[str, Any] | None = None
 ) -> dg.Definitions:
-    """Build the definitions.
+    """Build the definitions; `resources` replace resources by name.
 
-    Parameters
-    ----------
-    settings
-        The installation's settings; default: read from the environment and settings.toml.
-    resources
-        Replace resources by name, for tests.
-
-    Raises
-    ------
-    InputError
-        The folder of gold sets is missing.
+    The default settings come from the environment and settings.toml. Raises InputError if the
+    folder of gold sets is missing.
     """
     settings = settings or Settings()
     gold_sets = known_gold_sets(settings.gold_sets)

@@ -22,26 +22,16 @@ Judgement = tuple[bool, Shown]
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """A check of one asset.
-
-    Parameters
-    ----------
-    name, description
-        Name of the check, and its text about the asset if it passes.
-    passes
-        `passes(runner, shown)` judges a made asset by its metadata.
-    problems
-        `problems(runner, error)` lists the problems that fail the check where the asset could not
-        be made; None where the error has nothing to do with it.
-    blocking
-        Whether a failure stops the assets downstream; otherwise it is a warning.
-    """
+    """A check of one asset."""
 
     name: str
     description: str
     passes: Callable[[Runner, Shown], Judgement]
+    """Judges a made asset by its metadata."""
     problems: Callable[[Runner, InputError], list[Problem] | None] = lambda *_: None
+    """Lists the problems that fail the check where the asset could not be made; else None."""
     blocking: bool = True
+    """Whether a failure stops the assets downstream; otherwise it is a warning."""
 
     def spec(self, asset: dg.AssetKey) -> dg.AssetCheckSpec:
         """Declare the check."""

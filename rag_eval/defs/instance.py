@@ -49,11 +49,6 @@ def prepare_home(dagster_home: Path) -> None:
 
     A `dagster.yaml` that rag_eval did not write stays unchanged, such as a team's with PostgreSQL.
     A repeated call costs two reads.
-
-    Parameters
-    ----------
-    dagster_home
-        Folder that DAGSTER_HOME will name.
     """
     if is_prepared(dagster_home):
         return

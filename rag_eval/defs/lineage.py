@@ -21,19 +21,7 @@ def record_lineage(dagster_home: Path, evaluation: Evaluation) -> int:
     """Record the assets of a finished evaluation and the results of its gates in Dagster.
 
     Checks carry no partition: Dagster 1.13 refuses a second evaluation of a check in one partition
-    that belongs to no Dagster run.
-
-    Parameters
-    ----------
-    dagster_home
-        The Dagster home; it is prepared if it is not ready.
-    evaluation
-        The evaluation, finished in this process.
-
-    Returns
-    -------
-    int
-        Number of materializations written.
+    that belongs to no Dagster run. Returns the number of materializations.
     """
     prepare_home(dagster_home)
     runner, count, name = evaluation.runner, 0, evaluation.config.name

@@ -26,19 +26,14 @@ class Evaluations:
     def open(self, gold_set: str) -> "Evaluation":
         """Open a gold set, or return the evaluation that an earlier call opened.
 
-        Raises
-        ------
-        InputError
-            The configuration cannot be used, or another process writes in this home.
+        Raises InputError if the configuration cannot be used or another process writes in the home.
         """
         if gold_set not in self._opened:
             from rag_eval.pipeline.evaluation import Lines, open_gold_set
             from rag_eval.storage.artifacts import home_lock, sweep
 
-            folder, progress = (
-                self.settings.gold_sets / gold_set,
-                Lines(dg.get_dagster_logger().info),
-            )
+            folder = self.settings.gold_sets / gold_set
+            progress = Lines(dg.get_dagster_logger().info)
             evaluation = open_gold_set(folder, self.settings, progress=progress)
             if not self._opened:
                 self._held.enter_context(home_lock(self.settings.home))

@@ -15,7 +15,7 @@ import time
 import types
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rag_eval.core.errors import InputError, Problem
@@ -115,24 +115,13 @@ def commands(
     """
     servers = {
         "dagster-webserver": [
-            _script("dagster-webserver"),
-            "-m",
-            MODULE,
-            "-h",
-            HOST,
-            "-p",
-            str(dagster_port),
+            *(_script("dagster-webserver"), "-m", MODULE),
+            *("-h", HOST, "-p", str(dagster_port)),
         ],
         "dagster-daemon": [_script("dagster-daemon"), "run", "-m", MODULE],
         "viewer": [
-            sys.executable,
-            "-m",
-            "rag_eval.cli",
-            "view",
-            "--host",
-            HOST,
-            "--port",
-            str(view_port),
+            *(sys.executable, "-m", "rag_eval.cli", "view"),
+            *("--host", HOST, "--port", str(view_port)),
         ],
     }
     if not settings.mlflow_uri.startswith(("http:", "https:")):
@@ -144,28 +133,19 @@ def commands(
     return servers
 
 
-def _start(
-    name: str,
-    command: list[str],
-    *,
-    environment: Mapping[str, str],
-    log: Path,
-    answers: Callable[[], bool],
-    address: str | None,
-) -> Server:
+def _start(command: list[str], environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
     write_text(log, "")
     with log.open("ab") as stream:
         # In a new session a child does not receive Ctrl-C. This process receives it and ends each
         # child with its children.
-        process = subprocess.Popen(  # noqa: S603 - our own command
+        return subprocess.Popen(  # noqa: S603 - our own command
             command,
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=stream,
-            env=dict(environment),
+            env=environment,
             start_new_session=True,
         )
-    return Server(name, process, log, answers, address)
 
 
 def _group(server: Server, number: int) -> None:
@@ -191,11 +171,9 @@ def _dead(servers: list[Server], write: Write) -> bool:
     for server in servers:
         status = server.process.poll()
         if status is not None:
-            lines = server.log.read_text(encoding="utf-8", errors="replace").splitlines()[
-                -LOG_LINES:
-            ]
+            lines = server.log.read_text(encoding="utf-8", errors="replace").splitlines()
             write(f"{server.name} ended with status {status}; the end of {server.log}:")
-            for line in lines:
+            for line in lines[-LOG_LINES:]:
                 write(f"  {line}")
             return True
     return False
@@ -219,31 +197,20 @@ def _start_all(
 ) -> None:
     """Start the servers and append each to the list, so that the caller can end them all."""
     environment = child_environment(settings)
-    logs = settings.home.resolve() / "logs"
     ports = {
         "dagster-webserver": (free_port(dagster_port), "/server_info"),
         "mlflow": (free_port(mlflow_port), "/health"),
         "viewer": (free_port(settings.view_port), "/healthz"),
     }
-    for name, command in commands(
-        settings, ports["dagster-webserver"][0], ports["mlflow"][0], ports["viewer"][0]
-    ).items():
+    for name, command in commands(settings, *(port for port, _ in ports.values())).items():
         if name in ports:
             port, path = ports[name]
             address = f"http://{HOST}:{port}"
             answers = _http(address + path)
         else:
             address, answers = None, _heartbeat(Path(environment["DAGSTER_HOME"]), time.time())
-        servers.append(
-            _start(
-                name,
-                command,
-                environment=environment,
-                log=logs / f"{name}.log",
-                answers=answers,
-                address=address,
-            )
-        )
+        log = settings.home.resolve() / "logs" / f"{name}.log"
+        servers.append(Server(name, _start(command, environment, log), log, answers, address))
 
 
 def _wait_until_ready(servers: list[Server], write: Write) -> bool:
@@ -272,21 +239,8 @@ def serve(
 ) -> int:
     """Run the servers on the loopback address until Ctrl-C or SIGTERM.
 
-    A free port replaces a taken port.
-
-    Parameters
-    ----------
-    settings
-        The installation's settings.
-    dagster_port, mlflow_port
-        Ports to try first.
-    write
-        Receives lines for a person; default: standard output.
-
-    Returns
-    -------
-    int
-        0 after a signal, 1 when a server ended by itself or did not start.
+    A free port replaces a taken port. `write` receives lines for a person; default: standard
+    output. Returns 0 after a signal, and 1 when a server ended by itself or did not start.
     """
     write = write or (lambda line: print(line, file=sys.stdout, flush=True))  # noqa: T201 - the one place that talks to a person here
     prepare_home((settings.home / "dagster").resolve())

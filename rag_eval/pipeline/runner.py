@@ -39,16 +39,9 @@ STRATEGY: Final = "strategy"
 class Part:
     """A part of a result, with its file format. It is read on first access.
 
-    Parameters
-    ----------
-    ending
-        `.parquet`, `.npy` or `.json`; empty for a part with a file name of its own.
-    file
-        File name of a part with an empty `ending`.
-    volatile
-        Whether the part is left out of the identity of the result, such as a duration.
-    optional
-        Whether a result may lack the part; the value is then None.
+    The ending is `.parquet`, `.npy` or `.json`, or empty for a part with its own `file` name. A
+    `volatile` part, such as a duration, is left out of the identity of the result. A result may
+    lack an `optional` part; the value is then None.
     """
 
     name: str
@@ -234,24 +227,14 @@ class Work:
     def keep(self, kind: str, identity: object, make: Callable[[], Parts]) -> Artifact:
         """Return a stored part of the work under a key of its own, or make and store the part.
 
-        Parameters
-        ----------
-        kind
-            Folder of the store.
-        identity
-            All inputs of the part, as JSON. The version of the stage is added.
-        make
-            Function that makes the part when it is not stored.
+        `kind` is the folder of the store. `identity` holds all inputs of the part, as JSON. The
+        version of the stage is added.
         """
         kept: Artifact = self.evaluation.store.memo(
             kind, digest([kind, self.version, identity]), make
         )
         self.made_from.append((kind, kept.key))
         return kept
-
-
-def _always(_config: Any) -> bool:
-    return True
 
 
 def _nothing(*_: Any, **__: Any) -> tuple[str, ...]:
@@ -315,7 +298,7 @@ class Stage:
     after: tuple[str, ...] = ()
     each_strategy: bool = False
     live: bool = False
-    configured: Callable[[Any], bool] = _always
+    configured: Callable[[Any], bool] = lambda _: True
     chosen: Callable[..., Sequence[str]] = _nothing
     describe: Callable[..., Mapping[str, object]] = lambda _: {}
     columns: FrameSchema | None = None
@@ -393,19 +376,10 @@ class Made:
 
 
 class Runner:
-    """Runs the stages of one evaluation.
+    """Runs the stages of one evaluation, a graph with inputs before their readers.
 
-    Parameters
-    ----------
-    evaluation
-        The evaluation of the stages.
-    stages
-        The graph, with inputs before the stages that read them.
-    versions
-        Versions of the code.
-    use_record
-        Whether to read the last recorded results of inputs that this process has not made. A job
-        step in its own process does this.
+    With `use_record`, the runner reads the last recorded results of inputs that this process has
+    not made. A job step in its own process does this.
     """
 
     def __init__(

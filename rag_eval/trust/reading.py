@@ -104,14 +104,12 @@ Way = Callable[[int, int], tuple[int, int]]
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """A normalised reading of characters [start, end) of a text."""
+    """A normalised reading of a text or of its hidden parts."""
 
     kind: ViewKind
     text: str
     source: str
     """Trick that hides the text, such as `html_comment` or `base64`; `text` for visible text."""
-    start: int
-    end: int
     back: Way = dataclasses.field(repr=False, compare=False)
     """Maps places to the original text: exact in plain text, else the whole word or hidden part."""
 
@@ -169,7 +167,7 @@ def _way_by_words(before: str, after: str) -> Way:
     return lambda start, end: (back(start), back(max(end - 1, start)) + 1)
 
 
-def _visible(text: str, edited: str, edits: list[Edited]) -> View:
+def _visible(edited: str, edits: list[Edited]) -> View:
     """Make the visible view; the mapping back is computed for the first match only."""
     shown = normalise(edited)
     by_words = functools.cache(lambda: _way_by_words(edited, shown))
@@ -180,7 +178,7 @@ def _visible(text: str, edited: str, edits: list[Edited]) -> View:
             place = edit.back(*place)
         return place
 
-    return View("visible", shown, "text", 0, len(text), back)
+    return View("visible", shown, "text", back)
 
 
 def _decode_entities(text: str) -> Edited:
@@ -214,7 +212,7 @@ def _view_parts(kind: ViewKind, source: str, parts: list[Part]) -> View | None:
         final = max(bisect_right(starts, max(last - 1, start)) - 1, 0)
         return kept[first].start, max(part.end for part in kept[first : final + 1])
 
-    return View(kind, "".join(pieces), source, kept[0].start, end, back) if kept else None
+    return View(kind, "".join(pieces), source, back) if kept else None
 
 
 def read(text: str, *, markdown: bool = False) -> Reading:
@@ -224,7 +222,7 @@ def read(text: str, *, markdown: bool = False) -> Reading:
     """
     names = load_signals().find(text.encode("utf-8", "replace"))
     if not names:
-        return Reading((_visible(text, text, []),))
+        return Reading((_visible(text, []),))
     edits: list[Edited] = []
     parts: list[Part] = []
     tricks: list[Trick] = []
@@ -261,5 +259,5 @@ def read(text: str, *, markdown: bool = False) -> Reading:
     for part in parts:
         groups.setdefault((part.kind, part.source), []).append(part)
     hidden = (_view_parts(*key, group) for key, group in groups.items())
-    views = (_visible(text, now, edits), *(view for view in hidden if view is not None))
+    views = (_visible(now, edits), *(view for view in hidden if view is not None))
     return Reading(views, tuple(merge_tricks(tricks, _NEAR)))

