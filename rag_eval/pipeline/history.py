@@ -319,22 +319,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def open_run(home: Path, name: str, gold_set: str | None = None) -> KeptRun:
-    """Open a run.
-
-    Parameters
-    ----------
-    home
-        Folder of the stores.
-    name
-        An id, the start of an id, `latest`, `previous`, or the path of a report.
-    gold_set
-        Only runs of this gold set count, except for a report.
-
-    Raises
-    ------
-    InputError
-        No run or several runs have this name, or the run cannot be read.
-    """
+    """Open a run by a name as in `open_kept_run`, or by the path of a report of any gold set."""
     path = Path(name)
     if name and (path.suffix == ".json" or path.is_dir()):
         path = path / REPORT_FILE if path.is_dir() else path
@@ -349,6 +334,8 @@ def open_run(home: Path, name: str, gold_set: str | None = None) -> KeptRun:
 
 def open_kept_run(home: Path, name: str, gold_set: str | None = None) -> KeptRun:
     """Open a run of a home by its id, the start of its id, `latest` or `previous`.
+
+    Only runs of `gold_set` count, if it is given.
 
     Raises
     ------
@@ -386,21 +373,9 @@ def open_kept_run(home: Path, name: str, gold_set: str | None = None) -> KeptRun
 
 
 def open_judged_run(settings: Settings, gold_set: str | None, name: str | None) -> KeptRun:
-    """Open the run for a verdict.
+    """Open the run for a verdict; without a name, the newest report in the folder of reports.
 
-    Parameters
-    ----------
-    settings
-        Home, reports and the primary gold set.
-    gold_set
-        The gold set of the run; default: the primary one, unless an id or a path names the run.
-    name
-        Name as in `open_run`. None: the newest report in the folder of reports.
-
-    Raises
-    ------
-    InputError
-        There is no such report, or it is incomplete.
+    `gold_set` defaults to the primary one, unless an id or a path names the run.
     """
     owner = gold_set or settings.primary_gold_set
     if name is None:

@@ -345,47 +345,6 @@ def test_changes_are_against_the_newest_kept_run(project):
     assert again.questions == found.questions
 
 
-def replace_text(old, new):
-    """Return a function that replaces text in the file of a kept run.
-
-    `place` is (file of the kept run, folder of its ranking).
-    """
-    return lambda place: place[0].write_text(
-        place[0].read_text(encoding="utf-8").replace(old, new), encoding="utf-8"
-    )
-
-
-DAMAGES = {
-    "other gold": (replace_text('"hash": "', '"hash": "0'), "different gold"),
-    "artifact gone": (
-        lambda place: place[1].rename(place[1].with_name("gone")),
-        "no longer in the home",
-    ),
-    "artifact damaged": (
-        lambda place: (place[1] / "per_query.parquet").write_bytes(b"PAR1"),
-        "not as they were kept",
-    ),
-    "no key": (
-        replace_text('"ranking_measures": "', '"ranking_measures": "../../'),
-        "no run of this gold set",
-    ),
-}
-
-
-@pytest.mark.parametrize(("damage", "reason"), DAMAGES.values(), ids=DAMAGES.keys())
-def test_a_previous_run_that_cannot_be_compared_says_why(project, damage, reason):
-    evaluation = evaluation_of(project)
-    ranking = evaluation.runner.get(RankingMeasures).artifact
-    path = keep(evaluation, NIGHTS[0])
-    fresh = evaluation_of(project)
-    fresh.runner.get(MissRateClaims)
-    fresh.runner.get(RankingMeasures)
-    damage((path, ranking.folder))
-    found = read(fresh)
-    assert reason in found.summary["previous_reason"]
-    assert {value for row in found.table["change"] for value in row} == {None}
-
-
 def test_a_page_takes_as_many_texts_as_fit_the_first_ranked_first(project):
     made = explore(evaluation_of(project))
     whole = parts_of(made)

@@ -193,8 +193,8 @@ def limit(share, sets):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n", [30, 100, 300])
-@pytest.mark.parametrize("churn", [0.02, 0.05, 0.10])
+@pytest.mark.parametrize("n", [30, 300])
+@pytest.mark.parametrize("churn", [0.02, 0.10])
 def test_equal_strategies_are_seldom_rolled_back(n, churn):
     assert simulated(n, churn, churn, n)["roll_back"] <= limit(0.025, 400)
 
