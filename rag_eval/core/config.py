@@ -172,8 +172,6 @@ _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 _DOMAIN = re.compile(rf"(?:\*\.)?{_LABEL}(?:\.{_LABEL})*|python:[A-Za-z_][A-Za-z0-9_]*")
 
 Verdict = Literal["clean", "warning", "blocked"]
-Severity = Literal["hint", "warning", "blocked"]
-"""Severity of a finding. A hint alone does not change the verdict."""
 CHECKS = tuple(
     "domain pattern hidden encoded manifest signature topic_shift flood restates_query".split()
 )

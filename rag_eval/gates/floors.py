@@ -9,7 +9,7 @@ from typing import Any
 
 from rag_eval.core.config import Floor, GoldSetConfig
 from rag_eval.core.errors import quoted
-from rag_eval.gates.gate import Figure, Gate, GateInputs, Judgement, Severity, known_figures
+from rag_eval.gates.gate import Figure, Gate, GateInputs, Judgement, Priority, known_figures
 
 MIN_JUDGED = 0.5
 DELTA_S = Floor(measure="delta_s", direction="<=", bound=0.45)
@@ -53,7 +53,7 @@ class AcceptanceGate(Gate):
     """Every floor under `acceptance` of the gold set."""
 
     name = "acceptance"
-    severity: Severity = "P2"
+    severity: Priority = "P2"
 
     def check_names(self, config: GoldSetConfig) -> list[str]:
         """Name one check for each floor."""
@@ -73,7 +73,7 @@ class StabilityGate(Gate):
     """
 
     name = "stability"
-    severity: Severity = "P2"
+    severity: Priority = "P2"
 
     def judge(self, inputs: GateInputs) -> Iterator[Judgement]:
         """Judge both floors."""
@@ -89,7 +89,7 @@ class ContractGate(Gate):
     """No answer may break the answer contract; required under `answers.fail_closed`."""
 
     name = "answer_contract"
-    severity: Severity = "P1"
+    severity: Priority = "P1"
 
     def is_required(self, config: GoldSetConfig) -> bool:
         """Whether answers fail closed, or the gate is under `gates.required`."""
@@ -125,7 +125,7 @@ class TrustGate(Gate):
     """
 
     name = "trust"
-    severity: Severity = "P1"
+    severity: Priority = "P1"
 
     def judge(self, inputs: GateInputs) -> Iterator[Judgement]:
         """Judge the mean; a gold set without trust settings gives insufficient evidence."""
@@ -148,7 +148,7 @@ class PoisoningGate(Gate):
     """No strategy may return a blocked chunk; a single blocked chunk fails the gate."""
 
     name = "poisoning"
-    severity: Severity = "P0"
+    severity: Priority = "P0"
 
     def judge(self, inputs: GateInputs) -> Iterator[Judgement]:
         """Count blocked chunks in the rankings of every strategy, and name some of them."""

@@ -11,7 +11,7 @@ from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.report import GatePart
 
 Status = Literal["pass", "fail", "insufficient_evidence"]
-Severity = Literal["P0", "P1", "P2"]
+Priority = Literal["P0", "P1", "P2"]
 Figure = Mapping[str, Any]
 """A figure: `value`, and if known ci_low, ci_high, n_scored, n_groups and judged_at_k.
 
@@ -69,7 +69,7 @@ class Gate(ABC):
     """A rule over the figures of a run. `gates` of the gold set says whether it is required."""
 
     name: str
-    severity: Severity
+    severity: Priority
 
     def is_required(self, config: GoldSetConfig) -> bool:
         """Whether a failure ends the run."""

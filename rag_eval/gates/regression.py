@@ -20,7 +20,7 @@ from rag_eval.gates.gate import (
     GateInputs,
     Judgement,
     MeasuredRun,
-    Severity,
+    Priority,
     round_figure,
 )
 from rag_eval.measures.paired import PairedComparison, paired_comparison
@@ -171,7 +171,7 @@ class RegressionGate(Gate):
     """Every measure of `gates.regression` at the headline level, against the accepted baseline."""
 
     name = "regression"
-    severity: Severity = "P2"
+    severity: Priority = "P2"
 
     def judge(self, inputs: GateInputs) -> Iterator[Judgement]:
         """Judge each measure, or give the reason why the two runs cannot be paired."""

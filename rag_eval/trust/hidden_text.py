@@ -17,8 +17,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NamedTuple
 
-from rag_eval.core.config import Severity
-from rag_eval.trust.rules import LinearPattern
+from rag_eval.trust.rules import LinearPattern, Severity
 from rag_eval.trust.spelling import COMMON_WORDS, decode_printable, is_text, load_words
 
 # ---- Records

@@ -10,9 +10,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from rag_eval.core.config import Severity
 from rag_eval.corpus.chunking import leaves
 from rag_eval.trust.hidden_text import Cut, Discovery
+from rag_eval.trust.rules import Severity
 from rag_eval.trust.spelling import load_words
 
 _WORDS = {name: frozenset(words) for name, words in load_words("markup").items()}

@@ -14,9 +14,10 @@ from typing import Any, Literal, NamedTuple
 
 import re2
 
-from rag_eval.core.config import Severity
 from rag_eval.core.errors import Part
 
+Severity = Literal["hint", "warning", "blocked"]
+"""Severity of a finding. A hint alone does not change the verdict."""
 ViewKind = Literal["visible", "hidden", "decoded"]
 
 _MAX_MEM = 32 << 20

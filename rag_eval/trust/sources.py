@@ -20,13 +20,13 @@ from rag_eval.core.config import (
     YEAR_DAYS,
     AuthorState,
     DomainState,
-    Severity,
     SignatureState,
     Trust,
 )
 from rag_eval.core.errors import quoted
 from rag_eval.corpus.masking import MAX_DOMAIN_CHARS
 from rag_eval.corpus.source import MAX_SHOWN_CHARS, author_hash
+from rag_eval.trust.rules import Severity
 from rag_eval.trust.signatures import DocumentState
 from rag_eval.trust.spelling import load_texts, load_words
 from rag_eval.trust.verdicts import make_findings

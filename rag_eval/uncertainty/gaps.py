@@ -13,8 +13,8 @@ from rag_eval.uncertainty.expansion import ExpansionContext, find_runs, is_ident
 NAMED = 5
 """Largest number of the question's words that a description names."""
 WORD_CHARS = 40
-Severity = Literal["low", "medium", "high"]
-SEVERITIES: Final[tuple[Severity, ...]] = ("low", "medium", "high")
+GapSeverity = Literal["low", "medium", "high"]
+SEVERITIES: Final[tuple[GapSeverity, ...]] = ("low", "medium", "high")
 LEVELS: Final[dict[ExpansionName, tuple[float, float, float]]] = {
     "related_concept": (0.15, 0.3, 0.5),
     "synonym": (0.0, 0.1, 0.3),
@@ -36,7 +36,7 @@ class Gap:
     """A gap, described with the question's own words quoted, and the expansion that may mend it."""
 
     description: str
-    severity: Severity
+    severity: GapSeverity
     mitigation: ExpansionName
 
 
