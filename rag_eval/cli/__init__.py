@@ -6,28 +6,13 @@ from typing import Any
 
 import typer
 
-from rag_eval.cli import (
-    calibrate,
-    evaluate,
-    gates,
-    gold_sets,
-    installation,
-    outcomes,
-    trust,
-)
+from rag_eval.cli import calibrate, evaluate, gates, gold_sets, installation, outcomes, trust
 from rag_eval.cli.app import ERROR, app
 
-__all__ = [
-    "app",
-    "calibrate",
-    "evaluate",
-    "gates",
-    "gold_sets",
-    "installation",
-    "main",
-    "outcomes",
-    "trust",
-]
+__all__ = ["app", "main"]
+
+MODULES = (calibrate, evaluate, gates, gold_sets, installation, outcomes, trust)
+"""Modules that add their commands to the application when they are imported."""
 
 
 def main() -> None:

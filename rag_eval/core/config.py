@@ -413,16 +413,6 @@ class Floor(Part):
     direction: Literal[">=", "<="]
     bound: float
 
-    @classmethod
-    def parse(cls, measure: str, text: object) -> "Floor":
-        """Parse a floor such as `">= 0.60"`. Raises ValueError with the accepted forms."""
-        match = _FLOOR.match(text) if isinstance(text, str) else None
-        if match is None:
-            raise ValueError(f"acceptance.{measure}: accepted are '>= number' and '<= number'")
-        return cls.model_validate(
-            {"measure": measure, "direction": match[1], "bound": float(match[2])}
-        )
-
 
 def _check_floor(value: str) -> str:
     if not _FLOOR.match(value):
@@ -620,4 +610,8 @@ class GoldSetConfig(Part):
     @property
     def floors(self) -> tuple[Floor, ...]:
         """The acceptance floors, parsed."""
-        return tuple(Floor.parse(measure, text) for measure, text in self.acceptance.items())
+        parsed = ((measure, *_FLOOR.findall(text)[0]) for measure, text in self.acceptance.items())
+        return tuple(
+            Floor(measure=measure, direction=direction, bound=float(bound))
+            for measure, direction, bound in parsed
+        )

@@ -27,17 +27,9 @@ from rag_eval.core.frames import schema
 
 # ---- The citation payload: its fields, and the codes that its validation gives.
 
-REQUIRED = (
-    "doc_id",
-    "section_id",
-    "snippet_id",
-    "source_url",
-    "offsets",
-    "tokens",
-    "index_hash",
-    "embed_model",
-    "analyzer",
-    "rev",
+REQUIRED = tuple(
+    "doc_id section_id snippet_id source_url offsets tokens index_hash embed_model analyzer "
+    "rev".split()
 )
 OPTIONAL = ("window", "page", "score_raw", "score_norm", "rerank_score", "k_pos", "k_final")
 PAYLOAD_FIELDS = (*REQUIRED, *OPTIONAL)

@@ -14,19 +14,9 @@ from rag_eval.storage.artifacts import atomic_path, write_text
 from rag_eval.uncertainty.outcomes import of_frame
 
 MEASURE_COLUMNS = (
-    "strategy",
-    "level",
-    "label",
-    "name",
-    "value",
-    "ci_low",
-    "ci_high",
-    "n_attempted",
-    "n_scored",
-    "n_failed",
-    "n_ineligible",
-    "judged_at_k",
-)
+    "strategy level label name value ci_low ci_high n_attempted n_scored n_failed n_ineligible "
+    "judged_at_k"
+).split()
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 

@@ -62,18 +62,9 @@ def lines_hash(lines: Iterable[str], length: int = SHORT) -> str:
 
 # ---- The version of the code, which reports and Dagster name
 
-LIBRARIES = (
-    "bm25s",
-    "chromadb",
-    "ir-measures",
-    "numpy",
-    "onnxruntime",
-    "pandas",
-    "pystemmer",
-    "rank-bm25",
-    "scikit-learn",
-    "scipy",
-    "tokenizers",
+LIBRARIES = tuple(
+    "bm25s chromadb ir-measures numpy onnxruntime pandas pystemmer rank-bm25 scikit-learn scipy "
+    "tokenizers".split()
 )
 """Libraries with versions that can change a figure."""
 

@@ -45,7 +45,9 @@ RATE = {"value": 0.6, "ci_low": 0.5, "ci_high": 0.7, "n_groups": 60}
     ],
 )
 def test_a_figure_is_judged_by_its_worse_bound(measure, accepted, figure, status, code):
-    found = judge_floor(Floor.parse(measure, accepted), figure, 50)
+    direction, bound = accepted.split()
+    floor = Floor(measure=measure, direction=direction, bound=bound)
+    found = judge_floor(floor, figure, 50)
     assert (found.status, found.reason_code) == (status, code)
     assert found.evidence["accepted"] == accepted
 

@@ -246,8 +246,6 @@ def test_the_table_reads_no_markup_of_a_report():
     [
         "",
         "[]",
-        "{",
-        "nul",
         '{"a": NaN}',
         '{"a": 1e999}',
         '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}",
