@@ -10,15 +10,15 @@ TOO_SHORT = 0.02
 
 def _seconds(run: Callable[[object], object], value: object, repeats: int) -> float:
     taken = []
-    for _ in range(repeats):
-        gc.collect()
-        gc.disable()
-        try:
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(repeats):
             started = time.process_time()
             run(value)
             taken.append(time.process_time() - started)
-        finally:
-            gc.enable()
+    finally:
+        gc.enable()
     return min(taken)
 
 

@@ -161,4 +161,4 @@ def test_cost_grows_with_the_number_of_documents(kind):
     def run(texts):
         floods(texts, ["s"] * len(texts))
 
-    assert growth(run, make, 500, 4_000) < 32
+    assert growth(run, make, 200, 1_600) < 32

@@ -128,13 +128,13 @@ def test_time_grows_with_the_text_and_no_faster(name):
     assert growth(screen_slowly, TEXTS[name], 8_000, 64_000) < 28
 
 
-def test_screening_a_document_of_four_megabytes_takes_four_times_as_long():
+def test_screening_takes_time_in_proportion_to_the_length():
     paragraph = f"{HARMLESS_TEXT} {ORDER}\n<!-- {HARMLESS_TEXT} --> <p hidden>{ORDER}</p>\n\n"
 
     def make(size):
         return paragraph * (size // len(paragraph))
 
-    assert growth(lambda text: screen([text]), make, 1_000_000, 4_000_000, repeats=1) < 8
+    assert growth(lambda text: screen([text]), make, 100_000, 400_000) < 8
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from growth import growth
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rag_eval.core.config import FINDINGS, SOURCES, Trust
@@ -128,6 +128,7 @@ def test_missing_configuration_is_a_named_state():
     assert domains[columns].tolist() == ["allowed", "not_configured", "not_configured"]
 
 
+@settings(max_examples=40)
 @given(
     st.sampled_from(["example.org", "evil.net", "wikipedla.org", ""]),
     st.sampled_from(["valid", "invalid", "unknown_key", "missing"]),
@@ -158,14 +159,12 @@ def test_the_explanation_adds_up_to_the_trust(domain, signature, author, date, a
         ("not_configured", "invalid", False),
         ("lookalike", "valid", False),
         ("allowed", "invalid", False),
+        ("not_configured", "not_configured", None),
     ],
 )
 def test_the_allowlist_or_a_valid_signature_vouches(domain, signature, expected):
-    assert vouched_for([domain], [signature]).tolist() == [expected]
-
-
-def test_nobody_vouches_without_domains_and_keys():
-    assert vouched_for(["not_configured"] * 2, ["not_configured"] * 2) is None
+    found = vouched_for([domain], [signature])
+    assert (None if found is None else found.tolist()) == (None if expected is None else [expected])
 
 
 def find(sources, config, states=None, manifest=None):
@@ -197,6 +196,7 @@ def test_findings_follow_the_states(unlisted, severity):
     FINDINGS.check(found)
 
 
+@settings(max_examples=30)
 @given(st.text(max_size=400))
 def test_details_are_short_and_have_no_control_characters(domain):
     facts = source_trust(make_sources(("evil.net", "", "")), CONFIG, None, TODAY)
@@ -286,4 +286,4 @@ def test_time_grows_with_the_sum_of_domains_and_entries():
         allowlist = [f"{i:06d}name{i * 7919 % 9973:05d}.org" for i in range(n)]
         return [f"x{i:06d}other{i * 104729 % 9967:05d}.net" for i in range(n)], allowlist
 
-    assert growth(lambda both: judge_domains(*both), make, 250, 2000) < 24  # quadratic: 64
+    assert growth(lambda both: judge_domains(*both), make, 100, 800) < 24  # quadratic: 64
