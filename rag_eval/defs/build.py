@@ -93,7 +93,7 @@ def build_definitions(
     job = dg.define_asset_job(
         JOB,
         selection=dg.AssetSelection.all(),
-        description="Evaluates one gold set. What it does not configure is marked so.",
+        description="Evaluates one gold set, and skips assets that it does not configure.",
     )
 
     @dg.schedule(
