@@ -26,7 +26,7 @@ from sklearn.feature_selection import chi2
 from sklearn.linear_model import LogisticRegression
 from timing import data_folder, emit, json_lines, skipped, write_coefficients
 
-from rag_eval.trust.addressing import (
+from rag_eval.trust.sentences import (
     FILE,
     features_of,
     sentences_looked_at,

@@ -74,7 +74,7 @@ def compare(
     with report_errors():
         evaluation = open_evaluation(gold_set, home, gold_sets)
         from rag_eval.pipeline.miss_rates import compare_strategies
-        from rag_eval.reporting.comparisons import (
+        from rag_eval.reporting.listings import (
             differences_table,
             strategies_table,
             write_comparison_csv,

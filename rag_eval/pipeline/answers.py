@@ -36,8 +36,15 @@ from rag_eval.corpus.analyzer import ANALYZER, DocumentFrequencies, count_docume
 from rag_eval.corpus.loaders.recorded import read_outputs
 from rag_eval.corpus.masking import mask_snippet
 from rag_eval.gold.files import ORIGINAL, make_frame
-from rag_eval.measures import ragas
-from rag_eval.measures.answers import AnswerResults, answer_figures
+from rag_eval.measures.answers import (
+    AnswerResults,
+    Limits,
+    Sample,
+    answer_figures,
+    faithfulness_figure,
+    is_sampled,
+    judge_faithfulness,
+)
 from rag_eval.measures.groundedness import (
     CODE,
     Gap,
@@ -542,7 +549,7 @@ def _judge_faithfulness(
     name, endpoint = _find_judge(work)
     texts = dict(zip(gold.queries["query_id"], gold.queries["text"], strict=True))
     samples = [
-        ragas.Sample(
+        Sample(
             answer.query_id,
             texts[answer.query_id],
             answer.text if answer.outcome == "answered" else None,
@@ -550,15 +557,15 @@ def _judge_faithfulness(
         )
         for answer in found
     ]
-    n = sum(ragas.is_sampled(sample.query_id, rate) for sample in samples)
+    n = sum(is_sampled(sample.query_id, rate) for sample in samples)
     title = f"Judging faithfulness with {endpoint.model}"
     with work.progress.step(title, n, "answers") as advance:
-        judged = ragas.judge_faithfulness(
+        judged = judge_faithfulness(
             samples,
             lambda: async_client(endpoint),
             endpoint.model,
             rate=rate,
-            limits=ragas.Limits(
+            limits=Limits(
                 concurrency=endpoint.concurrency,
                 requests_per_minute=endpoint.requests_per_minute,
                 timeout_s=2 * endpoint.timeout_s,
@@ -566,7 +573,7 @@ def _judge_faithfulness(
             options={"temperature": endpoint.temperature, "max_tokens": endpoint.max_tokens},
         )
         advance(n)
-    figure = ragas.faithfulness_figure(
+    figure = faithfulness_figure(
         judged,
         groups,
         BOOTSTRAP_SEED,

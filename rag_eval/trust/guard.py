@@ -17,9 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from rag_eval.core.config import FINDINGS
 from rag_eval.core.errors import ProblemList
 from rag_eval.core.rows import read_rows
-from rag_eval.trust.addressing import find_addressing
 from rag_eval.trust.reading import View, read
 from rag_eval.trust.rules import RuleSet
+from rag_eval.trust.sentences import find_addressing
 from rag_eval.trust.verdicts import make_findings
 
 # ---- Screening

@@ -10,10 +10,10 @@ from rag_eval.answers.extractive import (
     Extractive,
     Passage,
     Pool,
+    cut_units,
     lexical,
     weigh_terms,
 )
-from rag_eval.answers.units import cut_units
 from rag_eval.corpus.analyzer import DocumentFrequencies, count_documents
 from rag_eval.retrieval.synonyms import Expansion
 

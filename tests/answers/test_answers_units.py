@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval.answers.units import MAX_ENTRY, MAX_SENTENCE, cut_units
+from rag_eval.answers.extractive import MAX_ENTRY, MAX_SENTENCE, cut_units
 
 DOCSTRING = """Sort by the values along either axis.
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from ragas_fake_server import FakeJudge
 
-from rag_eval.measures.ragas import (
+from rag_eval.measures.answers import (
     Limits,
     Sample,
     faithfulness_figure,
@@ -132,7 +132,7 @@ def test_the_sample_is_the_same_every_time_and_grows_with_the_rate():
 
 def test_without_a_sample_ragas_is_not_imported(project_root):
     code = (
-        "import sys, rag_eval.measures.ragas as bridge\n"
+        "import sys, rag_eval.measures.answers as bridge\n"
         "bridge.judge_faithfulness([bridge.Sample('q', 'Why?', 'So.', ('So it is.',))], None, "
         "'m', rate=0)\n"
         "print(sorted({'ragas', 'openai', 'instructor', 'langchain_core'} & set(sys.modules)))"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from rag_eval.reporting.comparisons import (
+from rag_eval.reporting.listings import (
     COLUMNS,
     differences_table,
     strategies_table,

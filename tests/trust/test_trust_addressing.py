@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from growth import growth
 
-from rag_eval.trust.addressing import (
+from rag_eval.trust.reading import read
+from rag_eval.trust.sentences import (
     BACK,
     FILE,
     MOST_FINDINGS,
@@ -20,7 +21,6 @@ from rag_eval.trust.addressing import (
     tokens_of,
     with_neighbours,
 )
-from rag_eval.trust.reading import read
 
 CASES = tomllib.loads((Path(__file__).parent / "addressing.toml").read_text(encoding="utf-8"))
 ORDERS, ORDINARY = CASES["orders"], CASES["ordinary"]
