@@ -23,7 +23,7 @@ import pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-HOMES, ATTEMPTS = 4, 12
+HOMES, ATTEMPTS = 4, 24
 """Homes with a killed run, and the most homes to try.
 
 Each quarter of a run has a kill. A home is struck again before its run may end.
