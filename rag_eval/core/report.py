@@ -607,8 +607,8 @@ class Faithfulness(Estimate):
     """Faithfulness by RAGAS on a sample. Without a measurement, only value is set."""
 
     model_config = ConfigDict(extra="allow")
-    ci_low: float | None = None
-    ci_high: float | None = None
+    ci_low: Annotated[float | None, Because(ONE_GROUP, "value")] = None
+    ci_high: Annotated[float | None, Because(ONE_GROUP, "value")] = None
 
 
 class AnswersPart(Record):

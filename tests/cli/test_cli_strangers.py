@@ -109,11 +109,6 @@ OUTSIDE = {
     "a link": (CORPUS, "{loader: folder, path: link}", "corpus.path"),
     "below a link": (CORPUS, "{loader: folder, path: link/sub}", "corpus.path"),
     "BEIR": (CORPUS, "{loader: beir, path: ../../private}", "corpus.path"),
-    "an extra BEIR file": (
-        CORPUS,
-        "{loader: beir, path: corpus, extra: [../../../private/a.jsonl]}",
-        "corpus.extra[0]",
-    ),
     "a data set": (CORPUS, "{loader: hf_datasets, path: ../../private/a.jsonl}", "corpus.path"),
     "recorded contexts": (CORPUS, "{loader: recorded, path: ../../private/a.jsonl}", "corpus.path"),
     "vectors": ("{model: lsa-8}", "{vectors: ../../private/a.npz}", "embedding.vectors"),

@@ -198,7 +198,8 @@ def test_codes_come_in_the_order_of_the_rules_with_what_mends_them(report):
     ]
     assert codes[0]["fix"] == FIXES["unknown_snippet"]
     contract = rows(panel, "contract-codes")[0]
-    assert pick(contract, "code", "n", "meaning") == ("not_json", "2", "the reply is not JSON")
+    meaning = "the reply is not exactly one JSON value"
+    assert pick(contract, "code", "n", "meaning") == ("not_json", "2", meaning)
     assert "<code>missing_score</code>" in markup  # listed among the codes that no citation has
 
 
