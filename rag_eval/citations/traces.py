@@ -158,7 +158,7 @@ def format_line(trace: Trace) -> str:
     )
 
 
-def make_row(trace: Trace) -> tuple[Any, ...]:
+def _make_row(trace: Trace) -> tuple[Any, ...]:
     """Return the trace as a row of `RAG_TRACES`; empty texts are null except in the key."""
     values = ((name, getattr(trace, name)) for name in _FIELDS)
     return tuple([None if value == "" and name not in _KEY else value for name, value in values])
@@ -178,7 +178,7 @@ def write_traces(store: SqlStore, traces: Sequence[Trace]) -> int:
     with store.transaction(*locks) as transaction:
         for run_id, strategy in owned:
             transaction.delete(RAG_TRACES, {"run_id": run_id, "strategy": strategy})
-        return transaction.insert(RAG_TRACES, map(make_row, traces))
+        return transaction.insert(RAG_TRACES, map(_make_row, traces))
 
 
 def write_log(path: Path, traces: Iterable[Trace]) -> None:

@@ -369,7 +369,7 @@ class CitationSet(Result):
 Records = list[dict[str, Any]]
 
 
-def stated_records(
+def _stated_records(
     answers: Sequence[Answer], placed: Records, stated: Mapping[str, Sequence[StatedPayload]]
 ) -> Records:
     """Replace the records of citations that have a payload from the system itself.
@@ -429,7 +429,7 @@ def check_citations(
             for answer in found
             for record in citation_records(answer.query_id, answer.citations, answer.evidence)
         ]
-        records = stated_records(found, placed, answers.stated)
+        records = _stated_records(found, placed, answers.stated)
         units = runs[answers.about.strategy].units
         if units is not None:
             chunks = with_units(chunks, units)

@@ -415,7 +415,7 @@ class Mark(TypedDict):
     at: list[list[int]]
 
 
-def find_sections(spans: pd.DataFrame, sections: pd.DataFrame) -> list[str]:
+def _find_sections(spans: pd.DataFrame, sections: pd.DataFrame) -> list[str]:
     """Find the smallest section that holds the first character of each span.
 
     The section id is empty when no section holds the character.
@@ -433,10 +433,10 @@ def _drop_known(rows: pd.DataFrame, known: pd.DataFrame, keys: list[str]) -> pd.
     return rows[~index.isin(other)]
 
 
-def collect_gold(corpus: CorpusSnapshot, gold: GoldVariants) -> dict[str, list[GoldEntry]]:
+def _collect_gold(corpus: CorpusSnapshot, gold: GoldVariants) -> dict[str, list[GoldEntry]]:
     """Collect the gold evidence of each query, by query id."""
     sections = corpus.sections
-    spans = gold.spans.assign(section_id=find_sections(gold.spans, sections))
+    spans = gold.spans.assign(section_id=_find_sections(gold.spans, sections))
     judged = gold.qrels_section[gold.qrels_section["gain"] > 0]
     judged = judged.rename(columns={"item_id": "section_id"})
     judged = judged.merge(sections[["section_id", "doc_id"]], on="section_id", how="left")
@@ -461,7 +461,7 @@ def collect_gold(corpus: CorpusSnapshot, gold: GoldVariants) -> dict[str, list[G
     return entries
 
 
-def mark_gold(rows: Rows, gold: GoldVariants) -> dict[str, dict[str, Mark]]:
+def _mark_gold(rows: Rows, gold: GoldVariants) -> dict[str, dict[str, Mark]]:
     """Mark the gold spans in the units that were retrieved for their question.
 
     The result is by query id and number of the unit.
@@ -635,7 +635,7 @@ def _write_questions(
     answers: Mapping[str, AnswerEntry],
 ) -> Iterator[Question]:
     """Write the questions in the order of the gold set."""
-    retrievals, marks = _write_retrievals(rows), mark_gold(rows, gold)
+    retrievals, marks = _write_retrievals(rows), _mark_gold(rows, gold)
     ids = gold.queries["query_id"].tolist()
     n_retrievals = np.bincount(rows.retrievals["question"], minlength=len(ids)).tolist()
     wordings: dict[str, list[Wording]] = {query_id: [] for query_id in ids}
@@ -892,7 +892,7 @@ def _parts(made: Explored) -> dict[str, Any]:
     }
     if made.answered is not None:
         answers, columns = _list_answers(runs, made.answered)
-    questions = _write_questions(rows, gold, collect_gold(corpus, gold), answers)
+    questions = _write_questions(rows, gold, _collect_gold(corpus, gold), answers)
     shards = iter(lambda: list(itertools.islice(questions, QUESTIONS)), [])
     parts: dict[str, Any] = {
         "base": _summarize(runs, rows, made.stability_measures, columns),

@@ -111,7 +111,7 @@ class Versions:
             "code": sorted(self._module(one).tree for one in reached),
             "data": sorted({file_hash(path) for path in self.data_files(reached)}),
             "libraries": {name: library_version(name) for name in libraries - NOT_COMPUTING},
-            "plugins": {name: plugin_version(name) for name in plugins},
+            "plugins": {name: _plugin_version(name) for name in plugins},
             "python": ".".join(platform.python_version_tuple()[:2]),
         }
         return digest(parts)
@@ -169,7 +169,7 @@ def library_version(name: str) -> str:
     return " ".join(found)
 
 
-def plugin_version(module: str) -> list[str]:
+def _plugin_version(module: str) -> list[str]:
     """Return versions and SHA-256 of the sources of a module or package outside this package."""
     top = module.partition(".")[0]
     spec = importlib.util.find_spec(top)

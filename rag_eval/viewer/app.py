@@ -80,12 +80,12 @@ _GATES: Final = {
 }
 
 
-def format_moment(text: str) -> str:
+def _format_moment(text: str) -> str:
     """Format an ISO 8601 time for people, in UTC; another text is returned, made visible.
 
     Examples
     --------
-    >>> format_moment("2026-11-22T13:08:24Z")
+    >>> _format_moment("2026-11-22T13:08:24Z")
     '2026-11-22 13:08 UTC'
     """
     try:
@@ -94,12 +94,12 @@ def format_moment(text: str) -> str:
         return visible(text)
 
 
-def format_figure(figure: PastFigure | None) -> str:
+def _format_figure(figure: PastFigure | None) -> str:
     """Format a figure and its interval with three decimals.
 
     Examples
     --------
-    >>> format_figure(PastFigure(value=0.4587, ci_low=0.4023, ci_high=0.5181, n_scored=132))
+    >>> _format_figure(PastFigure(value=0.4587, ci_low=0.4023, ci_high=0.5181, n_scored=132))
     '0.459 [0.402, 0.518]'
     """
     if figure is None or figure.value is None:
@@ -109,7 +109,7 @@ def format_figure(figure: PastFigure | None) -> str:
     return f"{figure.value:.3f} [{figure.ci_low:.3f}, {figure.ci_high:.3f}]"
 
 
-def format_gates(gates: Mapping[str, int]) -> str:
+def _format_gates(gates: Mapping[str, int]) -> str:
     """Format how many gates passed, failed, or could not be judged."""
     return ", ".join(f"{n} {_GATES[status]}" for status, n in gates.items() if n) or LEFT_OUT
 
@@ -125,9 +125,9 @@ def _environment() -> Environment:
     )
     made.filters |= {
         "visible": visible,
-        "moment": format_moment,
-        "figure": format_figure,
-        "gates": format_gates,
+        "moment": _format_moment,
+        "figure": _format_figure,
+        "gates": _format_gates,
     }
     made.tests["unreadable"] = lambda row: isinstance(row, UnreadableRun)
     return made
@@ -168,7 +168,7 @@ class FeedbackRequest(BaseModel):
     note: Note = ""
 
 
-def parse_feedback(body: bytes) -> FeedbackRequest:
+def _parse_feedback(body: bytes) -> FeedbackRequest:
     """Parse the body of a feedback request.
 
     Raises
@@ -430,7 +430,7 @@ class Viewer:
         """Answer POST /feedback after the feedback is recorded."""
         if self._desk is None:
             raise HTTPException(403, "This viewer is read-only.")
-        sent = parse_feedback(await read_change(request, self._page_token))
+        sent = _parse_feedback(await read_change(request, self._page_token))
         loop = asyncio.get_running_loop()
         taken = await loop.run_in_executor(self._writer, self._desk.take, sent)
         return JSONResponse(taken, 201)

@@ -160,7 +160,7 @@ def refuse(
     return PlainTextResponse(f"{message}\n", status, headers)
 
 
-def is_foreign(headers: Headers, method: str) -> bool:
+def _is_foreign(headers: Headers, method: str) -> bool:
     """Tell whether a page of another site sent a request, except by a link to this viewer."""
     if headers.get("sec-fetch-site") in {None, "none", "same-origin"}:
         return False
@@ -213,7 +213,7 @@ class Guard:
     def _refuse(self, request: Request) -> Response | None:
         if sum(len(name) + len(value) for name, value in request.headers.raw) > MAX_HEAD:
             return refuse(request, 431, "The head of this request is too large.")
-        if is_foreign(request.headers, request.method):
+        if _is_foreign(request.headers, request.method):
             return refuse(request, 403, _FOREIGN)
         if self._access is not None and request.url.path != HEALTH:
             return self._access.sign_in(request)

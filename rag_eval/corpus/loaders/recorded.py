@@ -186,7 +186,7 @@ class Context(BaseModel):
         return self.id or "" if self.doc_id is not None else ""
 
     @property
-    def named(self) -> bool:
+    def has_id(self) -> bool:
         """Whether the system gave any id."""
         return bool(self.doc_id or self.id)
 
