@@ -424,7 +424,7 @@ def _narrow_http(endpoint: Endpoint, key: str, max_reply_bytes: int) -> Any:
                         raise TimeoutError
             finally:
                 response.close()
-            # pass on no header but Retry-After, because the reply is untrusted
+            # The reply is untrusted, so Retry-After is the only header to pass on.
             wait = {k: v for k, v in response.headers.items() if k.lower() == "retry-after"}
             return type(response)(
                 response.status_code,

@@ -236,7 +236,7 @@ def _distinct(keys: IntArray) -> IntArray:
 
 
 def _columns(texts: _Texts) -> IntArray:
-    """Return the number of windows of each text plus 1 column, where the last intervals end."""
+    """Count the columns of each text: one for each window, and one that ends the intervals."""
     sizes = np.diff(texts.sentence_indptr)
     return np.where(sizes > 0, np.maximum(sizes - WINDOW + 1, 1) + 1, 0)
 
