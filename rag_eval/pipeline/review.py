@@ -43,7 +43,7 @@ def _stored(run: KeptRun, stage: str) -> Artifact:
     if artifact is None:
         raise InputError.of(
             "nothing_to_explain",
-            "the run made no answers, or they are no longer in the home",
+            "the run made no answers, or the home no longer has answers that this version can read",
             file=run.file,
             found=run.run_id,
             accepted="a run of a gold set with answers",

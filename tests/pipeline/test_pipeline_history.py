@@ -1,6 +1,7 @@
 """Kept runs are read once and checked by type, and a damaged kept run stops no other run."""
 
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -377,9 +378,8 @@ def test_figures_that_are_gone_or_damaged_are_never_fatal(project):
     path = project.home / "runs" / f"{first['run_id']}.json"
     kept = json.loads(path.read_text(encoding="utf-8"))
     name = next(name for name in kept["artifacts"] if name.startswith("ranking"))
-    damaged = project.home / "artifacts" / "ranking_measures" / ("1" * 32)
-    damaged.mkdir()
-    (damaged / "artifact.json").write_text("{}", encoding="utf-8")
+    results = project.home / "artifacts" / "ranking_measures"
+    damaged = shutil.copytree(results / kept["artifacts"][name], results / ("1" * 32))
     (damaged / "per_query.parquet").write_bytes(b"no table")
     for key, reason in (("0" * 32, GONE), ("1" * 32, DAMAGED)):
         for other in (project.home / "runs").glob("*"):
