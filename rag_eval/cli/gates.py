@@ -53,7 +53,7 @@ def gate(
     home: Home = None,
     reports: Reports = None,
 ) -> None:
-    """Print the verdict of a report, write JUnit XML and Markdown; exit 2 if a gate failed."""
+    """Print a verdict, write JUnit XML and Markdown; exit 2 if a required gate did not pass."""
     with report_errors():
         settings = open_settings(home, reports)
         from rag_eval.core.errors import quoted
