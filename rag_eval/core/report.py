@@ -218,7 +218,7 @@ class Measure(Figure):
     n_failed: Count
     judged_at_k: Annotated[
         Unit | None,
-        Because("quotes are not judged; or this measure has no first k, or nothing was scored"),
+        Because("this measure looks at no first k places, or no question was scored"),
     ]
     value_if_unjudged_relevant: Annotated[
         Unit | None,

@@ -379,13 +379,16 @@ def _measures(runs: ScoredRuns, name: str, level: Level) -> list[Measure]:
         upper = {record.label: record.value for record in records}
     measures = []
     for record in average(scores.labels[level], scores.values[level]):
+        why = {} if reason is None else {"value": reason}
+        if level == "span" and np.isnan(record.judged_at_k):
+            why["judged_at_k"] = "what was not quoted was not judged"
         parts: dict[str, object] = interval_of(record) | {
             "label": record.label,
             "name": machine_name(record.label),
             "level": level,
             "n_failed": record.n_failed,
             "judged_at_k": number(record.judged_at_k),
-            "why": {} if reason is None else {"value": reason},
+            "why": why,
         }
         if record.label in upper:
             parts["value_if_unjudged_relevant"] = number(upper[record.label])
