@@ -364,9 +364,9 @@ def validate(
     Without a live index, the rules of LIVE_CODES are not tried. `mixed_units` marks the records
     with the rarer unit (on a tie: `token`). `cross_section_reuse` marks a record whose section may
     not stand beside the sections that the same (query_id, segment) cited before. This rule skips
-    records whose segment is -1, missing or unreadable. `unknown_snippet` also marks a snippet of
-    another document or section than the record says. `bad_offsets` also marks offsets that do not
-    overlap the named snippet.
+    records without a segment or with segment -1. It marks an unreadable segment or query_id, which
+    would evade it. `unknown_snippet` also marks a snippet of another document or section than the
+    record says. `bad_offsets` also marks offsets that do not overlap the named snippet.
 
     `section_pairs` holds section_ids that one segment may cite together, in either order.
     """
@@ -438,11 +438,14 @@ def _mark_sections(
     for record, findings in judged:
         answer, segment = record.get("query_id"), record.get("segment")
         section_id: Any = record.get("section_id")
-        is_known = answer is None or _is_text(answer) or _is_whole(answer, 0)
-        if not is_known or not (_is_text(segment) or _is_whole(segment, 0)):
+        if segment is None or (segment == -1 and _is_whole(segment, -1)):
             continue
         tried["cross_section_reuse"] += 1
-        if _is_text(section_id):
+        if not (_is_text(segment) or _is_whole(segment, 0)):
+            findings.append(("cross_section_reuse", "segment"))
+        elif not (answer is None or _is_text(answer) or _is_whole(answer, 0)):
+            findings.append(("cross_section_reuse", "query_id"))
+        elif _is_text(section_id):
             before = cited.setdefault((answer, segment), {})
             pairs = (frozenset((section_id, other)) for other in before)
             if section_id in before or all(pair in allowed for pair in pairs):

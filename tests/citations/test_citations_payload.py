@@ -206,6 +206,14 @@ def test_rarer_unit_is_the_mixed_one():
     assert codes(token, token) == ("ok", "ok")
 
 
+@pytest.mark.parametrize(
+    ("field", "value"), [("segment", 1.5), ("segment", []), ("query_id", ["q"])]
+)
+def test_an_unreadable_segment_does_not_evade_the_rule_of_sections(field, value):
+    record = changed(**{"query_id": "q", "segment": 0, field: value})
+    assert validate([record]).failures == ((("cross_section_reuse", field),),)
+
+
 def test_one_segment_cites_one_section_unless_whitelisted():
     one, two, three = (
         changed(query_id="q", segment=0, section_id=name) for name in ("A", "B", "C")
