@@ -21,6 +21,7 @@ PREPARE = (
 )
 
 
+@pytest.mark.slow
 def test_several_processes_at_once_leave_one_whole_home(tmp_path, project_root):
     home = tmp_path / "dagster"
     children = [

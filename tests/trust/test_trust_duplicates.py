@@ -149,6 +149,7 @@ def test_plain_attacks_are_mostly_paraphrase_floods(shared_data):
     assert all(its.target_of[row] >= 0 for row in blocked)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["copies", "leads", "same words"])
 def test_cost_grows_with_the_number_of_documents(kind):
     def make(n):

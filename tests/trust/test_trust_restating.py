@@ -172,6 +172,7 @@ def test_title_and_text_are_read_together(title, text, expected):
 PIECES = [f"{QUERY} ", "how ", "bells\n", "- ", "**Q: ", "<h2>how many bells ", "how? "]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", PIECES)
 def test_cost_grows_with_the_text(piece):
     def run(text):

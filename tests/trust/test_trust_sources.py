@@ -281,6 +281,7 @@ def test_no_domain_breaks_it(domains, allowlist):
     assert set(states(domains, allowlist)) <= possible
 
 
+@pytest.mark.slow
 def test_time_grows_with_the_sum_of_domains_and_entries():
     def make(n):
         allowlist = [f"{i:06d}name{i * 7919 % 9973:05d}.org" for i in range(n)]
