@@ -17,7 +17,6 @@ import itertools
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import planting
@@ -293,7 +292,7 @@ def main() -> None:
         "texts": int(readmes.sum()),
         "share found": round(float((apart[readmes] > limit).mean()), 4),
     }
-    document: dict[str, Any] = {
+    document: dict[str, object] = {
         "schema_version": 1,
         "provenance": {
             "fitted_by": "benchmarks/fit_addressing.py",

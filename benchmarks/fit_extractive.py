@@ -11,16 +11,19 @@ logistic regressions:
 The threshold refuses the share REFUSED of the answerable questions in the fitted half of CLAPnq.
 """
 
+import sys
 from typing import Any
 
 import numpy as np
-from answer_sets_path import answer_sets
 from sklearn.linear_model import LogisticRegression
-from timing import data_folder, emit, skipped, write_coefficients
+from timing import ROOT, data_folder, emit, skipped, write_coefficients
 
 from rag_eval.answers import extractive
 from rag_eval.answers.extractive import FEATURES, FILE, Model, Pool
 from rag_eval.corpus.analyzer import count_documents
+
+sys.path.insert(0, str(ROOT / "tests" / "reference"))
+import answer_sets
 
 DIGITS = 4
 REFUSED = 0.11
@@ -69,7 +72,7 @@ def regression(
     return slope, float(np.round(fitted.intercept_[0] - slope @ mean, DIGITS))
 
 
-def fit(model: Model, sets: dict[str, answer_sets.AnswerSet], embed: Any) -> dict[str, Any]:
+def fit(model: Model, sets: dict[str, answer_sets.AnswerSet], embed: Any) -> dict[str, object]:
     """Fit one model and measure it on the parts that are held out."""
     names = FEATURES[model]
     measured = {name: Measured(its, model, embed) for name, its in sets.items()}
@@ -145,7 +148,7 @@ def main() -> None:
         **answer_sets.xquad(folder),
     }
     models: tuple[Model, ...] = ("lexical", "lsa", "sentence")
-    document: dict[str, Any] = {
+    document: dict[str, object] = {
         "schema_version": 1,
         "provenance": {
             "fitted_by": "benchmarks/fit_extractive.py",

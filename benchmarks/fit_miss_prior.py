@@ -30,11 +30,11 @@ from rag_eval.uncertainty.estimator import (
     PRIOR_KINDS,
     Kind,
     Prior,
+    Regression,
     fit_head,
     fit_scaling,
     model_from_prior,
 )
-from rag_eval.uncertainty.regression import Regression
 from rag_eval.uncertainty.scores import Labelled
 
 FITTED_ON = ("scifact", "xquad_sentences", "clapnq")

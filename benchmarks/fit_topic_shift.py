@@ -13,7 +13,6 @@ and thresholds that were fitted without the host.
 """
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import planting
@@ -140,7 +139,7 @@ def main() -> None:
     for name, host in hosts.items():
         others = [other for other_name, other in hosts.items() if other_name != name]
         held_out[name] = found(host, *fitted(others))
-    document: dict[str, Any] = {
+    document: dict[str, object] = {
         "schema_version": 1,
         "provenance": {
             "fitted_by": "benchmarks/fit_topic_shift.py",

@@ -38,7 +38,7 @@ from typing import Any
 from timing import ROOT, data_folder
 
 TOLERANCE = 1e-9
-Values = dict[str, Any]
+Values = dict[str, object]
 
 # Patterns of paths that are not compared, each with its reason.
 VOLATILE = {
@@ -305,7 +305,7 @@ PARTS: dict[str, Callable[[Checkout, Path], Values]] = {
 NEEDS_DATA = {"recorded", "scifact"}
 
 
-def record(folder: Path, names: list[str]) -> dict[str, Any]:
+def record(folder: Path, names: list[str]) -> dict[str, object]:
     """Record the named parts of a checkout."""
     git = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12"]
     commit = subprocess.run(git, check=True, capture_output=True, text=True).stdout.strip()
@@ -372,7 +372,7 @@ def shown(value: Any) -> str:
 
 
 def print_differences(
-    old: dict[str, Any], new: dict[str, Any], names: list[str], allow_file: Path | None
+    old: dict[str, object], new: dict[str, Any], names: list[str], allow_file: Path | None
 ) -> int:
     """Print all differences of the named parts and return the exit code."""
     parts = [found["parts"] for found in (old, new)]

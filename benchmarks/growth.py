@@ -23,7 +23,7 @@ from timing import emit, indexed_text, json_lines
 
 from rag_eval.corpus.analyzer import Analyzer
 from rag_eval.retrieval.dense import ExactSearch
-from rag_eval.retrieval.embedding import lsa
+from rag_eval.retrieval.embedding.embedders import LsaEmbedder, fit_lsa
 from rag_eval.retrieval.lexical import Bm25s
 
 QUESTIONS, DEPTH, DIMENSIONS, K1, B = 1_000, 100, 256, 0.9, 0.4
@@ -43,14 +43,14 @@ def time_stages(texts: list[str], queries: list[str]) -> dict[str, float]:
     vocabulary, asked = list(analyzer.vocabulary), analyzer.index(queries)
     bm25 = run("bm25_index", lambda: Bm25s(terms, len(vocabulary), k1=K1, b=B))
     run("bm25_search", lambda: bm25.search(asked, DEPTH))
-    fitted = run("lsa_fit", lambda: lsa.fit(terms, vocabulary, DIMENSIONS))
-    embedder = lsa.LsaEmbedder(fitted, "benchmark", DIMENSIONS)
+    fitted = run("lsa_fit", lambda: fit_lsa(terms, vocabulary, DIMENSIONS))
+    embedder = LsaEmbedder(fitted, "benchmark", DIMENSIONS)
     vectors = run("vector_index", lambda: ExactSearch(embedder.embed_terms(terms)))
     run("vector_search", lambda: vectors.search(embedder.embed_terms(asked), DEPTH))
     return seconds
 
 
-def measure(n_passages: int) -> dict[str, Any]:
+def measure(n_passages: int) -> dict[str, object]:
     """Time a synthetic set of this size, after a warm-up that imports the libraries."""
     with tempfile.TemporaryDirectory() as scratch:
         write_synthetic(Path(scratch), QUESTIONS, n_passages)

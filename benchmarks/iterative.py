@@ -31,9 +31,8 @@ from rag_eval.pipeline.corpus import AdmittedChunks, GoldArrays, GoldVariants
 from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.retrieval import open_index
 from rag_eval.retrieval.dense import ExactSearch, model_folder
-from rag_eval.retrieval.embedding.minilm import MiniLmEmbedder
-from rag_eval.retrieval.embedding.vectors_file import read_vectors
-from rag_eval.retrieval.identity import ChunkTable
+from rag_eval.retrieval.embedding.embedders import MiniLmEmbedder, read_vectors
+from rag_eval.retrieval.embedding.source import ChunkTable
 from rag_eval.retrieval.kinds.bm25 import Bm25
 from rag_eval.retrieval.kinds.vector import Vector
 from rag_eval.retrieval.lexical import Bm25s
@@ -274,7 +273,7 @@ def measure(case: Case) -> None:
             emit("iterative", **line)
 
 
-def _round(figures: dict[str, Any]) -> dict[str, Any]:
+def _round(figures: dict[str, object]) -> dict[str, Any]:
     return {
         name: round(value, 4) if isinstance(value, float) else value
         for name, value in figures.items()

@@ -24,8 +24,7 @@ from rag_eval.corpus.analyzer import Analyzer
 from rag_eval.corpus.chunking import spans
 from rag_eval.gold.loading import group_ids
 from rag_eval.retrieval.dense import ExactSearch
-from rag_eval.retrieval.embedding import lsa
-from rag_eval.retrieval.embedding.vectors_file import read_vectors
+from rag_eval.retrieval.embedding.embedders import LsaEmbedder, fit_lsa, read_vectors
 from rag_eval.retrieval.kinds.bm25 import Bm25
 from rag_eval.retrieval.lexical import Bm25s
 from rag_eval.retrieval.ranking import Ranking, weighted
@@ -80,8 +79,8 @@ class Collection:
     def vectors(self, model: str) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Vectors of the queries and of the chunks."""
         if model == "lsa-256":
-            fitted = lsa.fit(self.terms, list(self.analyzer.vocabulary)[: self.n_terms], 256)
-            embedder = lsa.LsaEmbedder(fitted, "benchmark", 256)
+            fitted = fit_lsa(self.terms, list(self.analyzer.vocabulary)[: self.n_terms], 256)
+            embedder = LsaEmbedder(fitted, "benchmark", 256)
             return embedder.embed_terms(self.query_terms), embedder.embed_terms(self.terms)
         names, vectors = read_vectors(folder() / "embeddings" / "all-MiniLM-L6-v2.npz")
         row = {name: i for i, name in enumerate(names)}

@@ -6,7 +6,6 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -27,7 +26,7 @@ def skipped(bench: str, reason: str) -> None:
     emit(bench, skipped=reason)
 
 
-def write_coefficients(room: str, file: str, document: dict[str, Any]) -> None:
+def write_coefficients(room: str, file: str, document: dict[str, object]) -> None:
     """Write fitted numbers as JSON to `rag_eval/<room>/<file>`."""
     text = json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False)
     (ROOT / "rag_eval" / room / file).write_text(text + "\n", encoding="utf-8")

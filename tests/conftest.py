@@ -6,17 +6,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import postgres_server
 import pytest
 from cli_project import PAGES, Project, set_apart
+from hypothesis import settings
 from requirements import bound_skips, report_missing
 from shared_runs import SharedRuns
 
 ROOT = Path(__file__).resolve().parents[1]
+os.environ["COLUMNS"] = "120"  # tests share printed runs, so the terminal has one width
 os.environ.setdefault(PAGES, "false")
 """Tests write no report page unless they use the fixture `pages`.
 
 A page costs more time than the rest of a tiny run.
 """
+settings.register_profile("no-clock", deadline=None)
+settings.load_profile("no-clock")
 MEMORY, ENOUGH = Path("/dev/shm"), 8e9  # noqa: S108 - pytest makes its own private folder there
 if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ENOUGH:
     # A run flushes some 500 files and transactions to disk, which costs seconds on a busy disk.
@@ -39,6 +44,21 @@ def shared_data() -> Path:
     if not (folder / "scifact" / "corpus.jsonl").is_file():
         report_missing("data", f"public test data not found at {folder}; set RAG_EVAL_TEST_DATA")
     return folder
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """Start a PostgreSQL server; yield its address."""
+    with postgres_server.running() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request, tmp_path) -> str:
+    """Return the address of a new database of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/store.db"
+    return postgres_server.new_database(request.getfixturevalue("postgres"))
 
 
 @pytest.fixture(scope="session")

@@ -282,7 +282,7 @@ def read_outcome(code: int | None, output: str) -> tuple[str, str]:
         return "error", f"its tests ran for more than {TIMEOUT_S} s"
     lines = output.strip().splitlines() or ["no output"]
     failed = [
-        line.split(" - ")[0].removeprefix("FAILED ")
+        line.split(" - ")[0].partition(" ")[2]
         for line in lines
         if line.startswith(("FAILED ", "ERROR "))
     ]

@@ -15,11 +15,11 @@ import os
 import threading
 import time
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
-from rag_eval.core.errors import InputError, Problem, quoted
+from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.settings import Endpoint
 from rag_eval.core.types import ChatError, Message, Reply
 from rag_eval.storage.hashing import digest
@@ -98,13 +98,11 @@ def _read_address(base_url: str) -> str:
         parts, port = urllib.parse.urlsplit(""), 0
     plain = base_url.isascii() and base_url.isprintable()
     if not parts.hostname or "@" in parts.netloc or parts.query or parts.fragment or not plain:
-        raise InputError(  # do not quote the address, because the address may contain a password
-            Problem(
-                "bad_base_url",
-                "not the address of a chat endpoint; a key belongs in api_key or api_key_env",
-                field="base_url",
-                accepted="http(s)://host[:port][/path] in ASCII, no user name, query or fragment",
-            )
+        raise InputError.of(  # do not quote the address, because the address may contain a password
+            "bad_base_url",
+            "not the address of a chat endpoint; a key belongs in api_key or api_key_env",
+            field="base_url",
+            accepted="http(s)://host[:port][/path] in ASCII, no user name, query or fragment",
         )
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{host}:{port}{parts.path.rstrip('/')}"
@@ -118,13 +116,11 @@ def _read_key(endpoint: Endpoint) -> str:
         key = os.environ.get(endpoint.api_key_env or "", "")
     key = key.strip() or NO_KEY  # a key read from a file often ends with a line end
     if not (key.isascii() and key.isprintable()) or " " in key:
-        raise InputError(
-            Problem(
-                "bad_api_key",
-                "the key cannot be sent in a header",
-                field="api_key",
-                accepted="printable ASCII without spaces",
-            )
+        raise InputError.of(
+            "bad_api_key",
+            "the key cannot be sent in a header",
+            field="api_key",
+            accepted="printable ASCII without spaces",
         )
     return key
 
@@ -275,7 +271,7 @@ class ChatClient:
     def ask(self, messages: Sequence[Message]) -> Reply:
         """Return the reply, from the cache if possible; raises ChatError after all retries."""
         endpoint = self._endpoint
-        payload: dict[str, Any] = {
+        payload: dict[str, object] = {
             "model": endpoint.model,
             "messages": [
                 {"role": message.role, "content": _replace_surrogates(message.content)}
@@ -311,7 +307,7 @@ class ChatClient:
         with self._lock:
             self._counts.update(counts)
 
-    def _send(self, payload: dict[str, Any]) -> tuple[StoredReply, int] | ChatError:
+    def _send(self, payload: Mapping[str, object]) -> tuple[StoredReply, int] | ChatError:
         """Return the reply and the number of retries."""
         import openai
 

@@ -140,7 +140,7 @@ def _check_gaps(gaps: str) -> None:
     message = f"a refusal names its gaps in {MAX_GAPS_CHARS} characters at most."
     _check(len(gaps) <= MAX_GAPS_CHARS, "refusal_not_allowed", message)
     answers = states_an_answer(gaps)
-    _check(not answers, "refusal_not_allowed", "a refusal does not say what the answer is.")
+    _check(not answers, "refusal_not_allowed", "a refusal holds no answer.")
 
 
 class _Refusal(NamedTuple):
@@ -205,11 +205,11 @@ def _refuse_constant(name: str) -> NoReturn:
     _fail("not_json", f"{name} is not a number of JSON.")
 
 
-def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _read_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     keys = [key for key, _ in pairs]
     if len(set(keys)) != len(keys):
         double = next(key for key in keys if keys.count(key) > 1)
-        _fail("duplicate_key", f"the key {_shorten(double)} stands twice.")
+        _fail("duplicate_key", f"the key {_shorten(double)} occurs twice.")
     return dict(pairs)
 
 
@@ -643,7 +643,7 @@ def judge(
         if mark.lines not in listed:
             known = any(mark.lies_in(item) for item in evidence)
             token = quoted(cite_token(*mark.lines), 200)
-            message = f"{token} stands in the text and not under citations."
+            message = f"{token} is in the text but not under citations."
             faults[Fault("path_not_cited" if known else "unknown_snippet", message)] = None
     one_sentence = refusal_to is None and len(spans(text)) == 1 and not _LIST_ITEM.search(text)
     crossing = _find_crossing(placed, evidence, cross_section_allowed, one_sentence=one_sentence)

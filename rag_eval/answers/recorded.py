@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
+from pydantic import JsonValue
 
 from rag_eval.answers.abstention import abstention
 from rag_eval.answers.evidence import cite_token, line_starts
@@ -149,7 +150,7 @@ class StatedPayload:
     """A payload that a recorded output states for citation number `place` of an answer, from 0."""
 
     place: int
-    payload: dict[str, Any]
+    payload: dict[str, JsonValue]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -508,11 +508,11 @@ def _gather(cases: Sequence[_Case], rules: _Rules) -> None:
         more = f" and {len(empty) - MAX_NAMED} more" if len(empty) > MAX_NAMED else ""
         field = "answers.strict_fail_on_empty_evidence"
         message = (
-            f"no evidence for {len(empty)} questions: {named}{more}; mend the corpus or the "
+            f"no evidence for {len(empty)} questions: {named}{more}; fix the corpus or the "
             f"preflights, or switch {field} off"
         )
         number = f"{len(empty)} questions"
-        raise InputError(Problem("empty_evidence", message, field=field, found=number))
+        raise InputError.of("empty_evidence", message, field=field, found=number)
 
 
 def _list_due(cases: Sequence[_Case], mode: Mode) -> list[_Case]:

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rag_eval.citations.payload import word_spans
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.core.types import ELLIPSIS, SNIPPET_CHARS, is_joined
+from rag_eval.corpus.analyzer import word_spans
 from rag_eval.corpus.chunking import Ranges, find_overlaps
 
 # ---- Text that is copied word for word from sources
@@ -84,16 +84,16 @@ def _find_copies(text: str, sources: Sequence[Source]) -> dict[str, BoolArray]:
     return copies
 
 
-def uncopied(text: str, sources: Sequence[Source], limit: int = SNIPPET_CHARS) -> Uncopied:
-    """Cut a text after the first `limit` copied characters of each source, the ellipsis included.
+def uncopied(text: str, sources: Sequence[Source]) -> Uncopied:
+    """Cut a text after the first SNIPPET_CHARS copied characters of each source.
 
-    The work grows with the lengths of the text and the sources.
+    The ellipsis counts. The work grows with the lengths of the text and the sources.
     """
     copies = _find_copies(text, sources)
     dropped = np.zeros(len(text), dtype=bool)
     for copied in copies.values():
-        if copied.sum() > limit:
-            dropped |= copied & (np.cumsum(copied) > limit - 1)
+        if copied.sum() > SNIPPET_CHARS:
+            dropped |= copied & (np.cumsum(copied) > SNIPPET_CHARS - 1)
     used = {name: int((copied & ~dropped).sum()) for name, copied in copies.items()}
     return Uncopied(_without(text, dropped), {name: n for name, n in used.items() if n})
 

@@ -7,7 +7,6 @@ tries every rule of `rag_eval.core.types.CODES` on every record of a run.
 import dataclasses
 import functools
 import math
-import re
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from pydantic import JsonValue
 
 from rag_eval.core.arrays import BoolArray
 from rag_eval.core.types import (
@@ -26,16 +26,10 @@ from rag_eval.core.types import (
     Evidence,
     ScoredChunk,
 )
+from rag_eval.corpus.analyzer import word_spans
 from rag_eval.corpus.masking import FILL, masked_text
 
 # ---- The live index that citations are checked against
-
-_WORD = re.compile(r"[^\W_]+")  # a word of the analyzer; a test compares both definitions
-
-
-def word_spans(text: str) -> list[tuple[int, int]]:
-    """Return the character ranges of the words that the analyzer counts as tokens."""
-    return [match.span() for match in _WORD.finditer(text)]
 
 
 class Place(NamedTuple):
@@ -457,7 +451,7 @@ def _mark_sections(
 # ---- From a retrieved chunk to a JSON object
 
 
-def payload(chunk: ScoredChunk) -> dict[str, Any]:
+def payload(chunk: ScoredChunk) -> dict[str, JsonValue]:
     """Make the payload of a chunk: plain JSON values, without the text and absent fields."""
     values = {name: getattr(chunk, name) for name in PAYLOAD_FIELDS if hasattr(chunk, name)}
     values["offsets"] = dataclasses.asdict(chunk.offsets)
@@ -470,7 +464,7 @@ def payload(chunk: ScoredChunk) -> dict[str, Any]:
 
 def citation_records(
     query_id: str, citations: Sequence[CitedSpan], evidence: Sequence[Evidence]
-) -> list[dict[str, Any]]:
+) -> list[dict[str, JsonValue]]:
     """Make records of an answer's citations, for `validate` and citations.jsonl.
 
     A record has the doc_id and offsets of the citation, not of the evidence. A citation outside the

@@ -18,7 +18,7 @@ from rag_eval.core.errors import InputError, Problem, quoted
 from rag_eval.core.types import FIXES, PAYLOAD_FIELDS
 
 Given = Mapping[str, Any]
-Payload = dict[str, Any]
+Payload = dict[str, object]
 
 
 def _is(value: object, path: str) -> bool:

@@ -1,22 +1,25 @@
 """Command line `rag-eval`: a command parses options, calls a stage and shows the result."""
 
+import gc
 import io
 import sys
 from typing import Any
 
 import typer
 
-from rag_eval.cli import calibrate, evaluate, gates, gold_sets, installation, outcomes, trust
+from rag_eval.cli import evaluate, gates, installation, outcomes, trust
 from rag_eval.cli.app import ERROR, app
 
 __all__ = ["app", "main"]
 
-MODULES = (calibrate, evaluate, gates, gold_sets, installation, outcomes, trust)
+MODULES = (evaluate, gates, installation, outcomes, trust)
 """Modules that add their commands to the application when they are imported."""
 
 
 def main() -> None:
     """Run the command line."""
+    # A run makes millions of objects that last. The default of 700 would walk them again and again.
+    gc.set_threshold(50_000, 20, 100)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # show the number of a character that the screen lacks, instead of a traceback

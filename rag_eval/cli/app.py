@@ -46,7 +46,7 @@ app = typer.Typer(
     help="How often does this retriever miss what the answer needed, and how sure are we?",
 )
 
-OK, ERROR, GATE_FAILED = 0, 1, 2
+ERROR, GATE_FAILED = 1, 2
 
 Home = Annotated[
     Path | None,
@@ -144,7 +144,7 @@ def report_errors(*, writes_report: bool = False) -> Iterator[None]:
             err=True,
         )
         typer.echo(
-            "the command did not end; run it again when this is mended, finished stages are kept",
+            "the command did not finish; fix this and run it again: finished stages are kept",
             err=True,
         )
         raise typer.Exit(ERROR) from None

@@ -1,11 +1,16 @@
-"""Commands that evaluate gold sets and show their runs: run, compare, show, explain, validate."""
+"""Commands that start, check and evaluate gold sets and show their runs.
 
+The commands are init, lint, run, compare, show, explain and validate.
+"""
+
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rag_eval.cli.app import (
+    ERROR,
     GATE_FAILED,
     GoldSets,
     Home,
@@ -22,11 +27,82 @@ if TYPE_CHECKING:
     from rag_eval.core.settings import Settings
     from rag_eval.pipeline.evaluation import Evaluation
 
+ROOTS_VARIABLE = "RAG_EVAL_CORPUS_ROOTS"
+
+
+@app.command()
+def lint(
+    gold_set: Annotated[
+        list[str] | None, typer.Argument(help="Gold sets to check. Default: all.")
+    ] = None,
+    home: Home = None,
+    gold_sets: GoldSets = None,
+) -> None:
+    """List every problem of a gold set with its file and line; exit 1 if one would block a run."""
+    with report_errors():
+        settings = open_settings(home, None, gold_sets)
+        from rag_eval.corpus.masking import masked_text
+        from rag_eval.pipeline.corpus import lint_gold_set
+        from rag_eval.pipeline.evaluation import open_gold_set, select_gold_sets
+
+        errors = 0
+        for folder in select_gold_sets(settings.gold_sets, gold_set or [], every=True):
+            problems = lint_gold_set(open_gold_set(folder, settings, progress=progress_for()))
+            for problem in problems:
+                typer.echo(masked_text(str(problem)))
+            found = sum(problem.severity == "error" for problem in problems)
+            typer.echo(f"{folder.name}: {found} errors, {len(problems) - found} warnings")
+            errors += found
+    if errors:
+        raise typer.Exit(ERROR)
+
+
+@app.command()
+def init(
+    name: Annotated[
+        str, typer.Argument(help="Name of the new gold set: letters, digits, - and _.")
+    ],
+    docs: Annotated[Path, typer.Option(help="Folder of Markdown or text documents.")],
+    gold_sets: GoldSets = None,
+) -> None:
+    """Start a gold set over your own documents: a configuration and draft questions."""
+    with report_errors():
+        settings = open_settings(None, None, gold_sets)
+        from rag_eval.core.errors import InputError
+        from rag_eval.core.settings import SETTINGS_FILE
+        from rag_eval.gold.configuration import gold_set_name, is_below
+        from rag_eval.gold.scaffold import init_gold_set, list_corpus_root
+
+        # a path as name could write outside the folder of gold sets
+        folder = settings.gold_sets / gold_set_name(name, "NAME")
+        is_listed = is_below(docs, settings.corpus_roots)
+        if not is_listed and any(key.upper() == ROOTS_VARIABLE for key in os.environ):
+            raise InputError.of(
+                "root_not_listed",
+                "this variable hides settings.toml and does not list the folder of documents",
+                field=ROOTS_VARIABLE,
+                found=str(docs.resolve()),
+                accepted="the folder in the variable, or no such variable",
+            )
+        init_gold_set(folder, docs)
+        if not is_listed:
+            list_corpus_root(Path(SETTINGS_FILE), docs)
+    typer.echo(f"wrote {folder}")
+    if not is_listed:
+        typer.echo(
+            f"added {docs.resolve()} to corpus_roots in {SETTINGS_FILE}: gold sets may read files "
+            "below it"
+        )
+    typer.echo(
+        f"next: edit {folder / 'queries.jsonl'} (rewrite each draft as a user would ask it, "
+        f"remove its tag 'draft'), then: {command()} lint {name} && {command()} run {name}"
+    )
+
 
 def _record_lineage(evaluations: "list[Evaluation]", settings: "Settings") -> None:
     """Record the runs in Dagster's lineage; a failure only prints a warning."""
     from rag_eval.core.errors import quoted
-    from rag_eval.defs.lineage import record_lineage
+    from rag_eval.defs.instance import record_lineage
 
     for evaluation in evaluations:
         if not evaluation.known:  # the graph has no partition for a BEIR folder
@@ -79,7 +155,7 @@ def run(
     """Evaluate gold sets and write reports; a second run computes only what changed."""
     with report_errors(writes_report=True):
         settings = open_settings(home, reports, gold_sets)
-        from rag_eval.core.errors import InputError, Problem, quoted
+        from rag_eval.core.errors import InputError, quoted
         from rag_eval.pipeline.evaluation import open_beir, open_gold_set, select_gold_sets
         from rag_eval.pipeline.run import evaluate_all
 
@@ -91,7 +167,7 @@ def run(
         ]
         if len(given) > 1:
             message, found = f"give {' or '.join(given)}, not both", " and ".join(given)
-            raise InputError(Problem("bad_arguments", message, field=given[-1], found=found))
+            raise InputError.of("bad_arguments", message, field=given[-1], found=found)
         if recorded is not None:
             from rag_eval.pipeline.evaluation import open_recorded
 
@@ -158,7 +234,7 @@ def compare(
         from rag_eval.core.report import ComparedPair
         from rag_eval.pipeline.comparisons import compare_runs
         from rag_eval.pipeline.history import open_run
-        from rag_eval.reporting.terminal import comparisons_table
+        from rag_eval.reporting.terminal import comparisons_table, print_parts
 
         a, b = open_run(settings.home, run_a), open_run(settings.home, run_b)
         notes, pairs = compare_runs(a, b)
@@ -169,7 +245,8 @@ def compare(
         typer.echo("the runs found the same (equal content_hash)")
     for note in notes:
         typer.echo(quoted(note, 400))
-    console.print(comparisons_table(rows, "Paired differences a - b, question by question"))
+    title = "Paired differences a - b, question by question"
+    print_parts(console, [comparisons_table(rows, title)])
 
 
 @app.command()
@@ -193,12 +270,11 @@ def show(
     if json:
         from rag_eval.reporting.metrics_report import dumps
 
-        typer.echo(dumps(report), nl=False)
+        typer.echo(dumps(report.dump()), nl=False)
         return
-    from rag_eval.core.report import Report
     from rag_eval.reporting.terminal import show_report
 
-    show_report(console_for(), Report.model_validate(report))
+    show_report(console_for(), report)
 
 
 @app.command()
@@ -207,8 +283,10 @@ def validate(
     index: Annotated[
         Path | None,
         typer.Option(
-            help="A home that `rag-eval run` has written: citations are held against the index of "
-            "its newest run."
+            help=(
+                "A home that `rag-eval run` has written: citations are checked against the index "
+                "of its newest run."
+            )
         ),
     ] = None,
     gold_set: Annotated[
@@ -218,12 +296,12 @@ def validate(
     """Check a file of citations against every rule of the payload; exit 2 if any is not ok."""
     with report_errors():
         open_settings()
-        from rag_eval.pipeline.run import live_index, validate_file, verdict_lines
+        from rag_eval.pipeline.review import live_index, validate_file, verdict_lines
 
         live, run = (None, "") if index is None else live_index(index, gold_set)
         result = validate_file(citations, live)
         if run:
-            typer.echo(f"held against the index of {run}")
+            typer.echo(f"checked against the index of {run}")
         for line in verdict_lines(result):
             typer.echo(line)
     if not result.passed:

@@ -25,8 +25,7 @@ baseline = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(
     baseline,
     name="baseline",
-    help="Accept a run as the baseline that later runs are held against, or show what was "
-    "accepted.",
+    help="Accept a run as the baseline of later runs, or show the accepted baseline.",
 )
 
 
@@ -34,7 +33,9 @@ app.add_typer(
 def gate(
     gold_set: Annotated[
         str | None,
-        typer.Argument(help="Whose newest report is judged. Default: the primary gold set."),
+        typer.Argument(
+            help="The gold set whose newest report is judged. Default: the primary gold set."
+        ),
     ] = None,
     run: Annotated[
         str | None,
@@ -46,8 +47,10 @@ def gate(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for the files of the verdict. Default: beside the report; a kept run has "
-            "no such place and is only shown."
+            help=(
+                "Folder for the files of the verdict. Default: beside the report; the verdict of "
+                "a kept run is only shown."
+            )
         ),
     ] = None,
     home: Home = None,
@@ -57,12 +60,11 @@ def gate(
     with report_errors():
         settings = open_settings(home, reports)
         from rag_eval.core.errors import quoted
-        from rag_eval.core.report import Report
         from rag_eval.pipeline.history import open_judged_run
         from rag_eval.reporting.verdicts import show_verdict, verdict_rows, write_verdict
 
         judged = open_judged_run(settings, gold_set, run)
-        verdict = verdict_rows(Report.model_validate(judged.report()), gold_set or judged.gold_set)
+        verdict = verdict_rows(judged.report(), gold_set or judged.gold_set)
         show_verdict(console_for(), verdict)
         folder = out or judged.folder
         written = () if folder is None else write_verdict(verdict, folder)
@@ -79,13 +81,14 @@ def accept(
         str, typer.Argument(help="A kept run: its id, 'latest' or 'previous' of the gold set.")
     ] = "latest",
     *,
-    who: Annotated[str, typer.Option(help="Who accepts it; stands in the record.")],
-    why: Annotated[str, typer.Option(help="For what reason; stands in the record.")],
+    who: Annotated[str, typer.Option(help="Who accepts the run; the record holds the name.")],
+    why: Annotated[str, typer.Option(help="Reason of the acceptance; the record holds it.")],
     gold_set: OneGoldSet = None,
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Accept it although a required gate did not pass; the record says so."
+            "--force",
+            help="Accept the run although a required gate did not pass; the record says so.",
         ),
     ] = False,
     home: Home = None,
@@ -104,14 +107,13 @@ def show(gold_set: OneGoldSet = None, home: Home = None) -> None:
     """Show the accepted baseline with its figures, and every acceptance before it."""
     with report_errors():
         settings = open_settings(home)
-        from rag_eval.core.report import Report
         from rag_eval.pipeline.baselines import acceptances, load_baseline
         from rag_eval.reporting.verdicts import baseline_lines
 
         name = gold_set or settings.primary_gold_set
         accepted = load_baseline(settings.home, name)
         records = [record.model_dump() for record in acceptances(settings.home, name)]
-        report = None if accepted is None else Report.model_validate(accepted.report)
+        report = None if accepted is None else accepted.report
         lines = baseline_lines(name, report, records)
     for line in lines:
         typer.echo(line)
@@ -166,7 +168,7 @@ def rollout(
 
 
 def _show(found: "Rollout") -> None:
-    from rag_eval.reporting.terminal import interval, make_table
+    from rag_eval.reporting.terminal import interval, make_table, print_parts
 
     console, decision, figures = console_for(), found.decision, found.decision.figures
     to = (
@@ -203,7 +205,7 @@ def _show(found: "Rollout") -> None:
                 for end in ("", "_low", "_high")
             )
             rows.append([name, f"{value} [{low}, {high}]", beside])
-        console.print(make_table("", ["", ">value", "questions"], rows))
+        print_parts(console, [make_table("", ["", ">value", "questions"], rows)])
     lines = [f"{code}: {sentence}." for code, sentence in decision.reasons]
     if decision.questions_needed is not None:
         lines.append(
@@ -211,5 +213,4 @@ def _show(found: "Rollout") -> None:
             f"the difference stays as it is; {figures['n_groups']:,} were scored."
         )
     lines.append(f"Evidence: {found.level} level, run {found.run_id}, gold {found.gold_hash[:12]}.")
-    for line in lines:
-        console.print(line, markup=False, soft_wrap=True)
+    print_parts(console, lines)

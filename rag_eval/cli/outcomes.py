@@ -1,4 +1,4 @@
-"""Commands about outcomes (judged misses), production traffic, and random audits of it."""
+"""Commands about outcomes (judged misses), audits of production traffic, and calibration."""
 
 import datetime as dt
 import json as json_form
@@ -6,8 +6,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from pydantic_core import to_jsonable_python
 
-from rag_eval.cli.app import Home, app, command, console_for, open_settings, report_errors
+from rag_eval.cli.app import (
+    GoldSets,
+    Home,
+    OneGoldSet,
+    app,
+    command,
+    console_for,
+    open_evaluation,
+    open_settings,
+    report_errors,
+)
 
 if TYPE_CHECKING:
     from rag_eval.storage.sql import SqlStore
@@ -18,8 +29,10 @@ outcome = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(
     outcome,
     name="outcome",
-    help="What retrievals missed, as it was judged: add, import, list and export outcomes. "
-    "Nothing is changed or deleted; a correction is a new row.",
+    help=(
+        "Outcomes are judgements of what retrievals missed: add, import, list and export them. "
+        "Nothing is changed or deleted; a correction is a new row."
+    ),
 )
 
 
@@ -33,7 +46,7 @@ Fingerprint = Annotated[
         help="Fingerprint of the strategy: the identity of everything that decides its rankings."
     ),
 ]
-Limit = Annotated[int, typer.Option(min=1, max=10_000, help="Rows to show, the newest.")]
+Limit = Annotated[int, typer.Option(min=1, max=10_000, help="Number of newest rows to show.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON lines instead of a table, all rows.")]
 TargetOption = Annotated[
     Target, typer.Option(help="miss_any: no gold in the top K; miss_some: some gold below K.")
@@ -68,8 +81,10 @@ def add_outcome(
     correct: Annotated[
         str | None,
         typer.Option(
-            help="Correct this outcome (its id or the start of it): the judgement given here "
-            "supersedes it; neither --missed nor --hit takes it back."
+            help=(
+                "Correct this outcome (its id or the start of its id): the new judgement "
+                "supersedes it. Without --missed and --hit the outcome is withdrawn."
+            )
         ),
     ] = None,
     claim_id: Annotated[
@@ -85,13 +100,16 @@ def add_outcome(
     ] = None,
     gold_source: Annotated[Judge, typer.Option(help="Where the judgement comes from.")] = "human",
     audit_depth: Annotated[
-        int | None, typer.Option(help="How far down the auditor looked.")
+        int | None, typer.Option(help="Depth to which the auditor looked.")
     ] = None,
     independent: Annotated[
         bool,
         typer.Option(
             "--independent",
-            help="It was judged from no strategy's retrieval (a search of the corpus by hand).",
+            help=(
+                "The judgement comes from a search of the corpus by hand, not from a strategy's "
+                "retrieval."
+            ),
         ),
     ] = False,
     missed_content: Annotated[
@@ -107,7 +125,7 @@ def add_outcome(
     """Record one judgement, or correct one."""
     with report_errors():
         store = _open_outcomes(home)
-        from rag_eval.core.errors import InputError, Problem
+        from rag_eval.core.errors import InputError
         from rag_eval.uncertainty.outcome_files import correct_outcome, read_outcome
 
         judgement = {"missed": missed, "missed_content": missed_content, "agent_success": success}
@@ -126,14 +144,12 @@ def add_outcome(
             about |= {"note": note, "target": target, "gold_source": gold_source}
             made = read_outcome(about, store.sql, now=_now())
         elif about:
-            raise InputError(
-                Problem(
-                    "bad_value",
-                    "a correction is of the same claim; what it was judged from stays",
-                    field="--correct",
-                    accepted="with --correct only --missed or --hit, --missed-content, "
-                    "--success or --no-success, --note",
-                )
+            raise InputError.of(
+                "bad_value",
+                "a correction is of the same claim; what it was judged from stays",
+                field="--correct",
+                accepted="with --correct only --missed or --hit, --missed-content, "
+                "--success or --no-success, --note",
             )
         else:
             made = correct_outcome(
@@ -146,14 +162,12 @@ def add_outcome(
             )
         recorded = store.record([made])
         for standing in recorded.differing.values():
-            raise InputError(
-                Problem(
-                    "differs",
-                    "another judgement of this claim, target, K and gold source stands",
-                    field="outcome_id",
-                    found=standing,
-                    accepted="rag-eval outcome add --correct with the outcome_id of what stands",
-                )
+            raise InputError.of(
+                "differs",
+                "another judgement of this claim, target, K and gold source exists",
+                field="outcome_id",
+                found=standing,
+                accepted="rag-eval outcome add --correct with the outcome_id of that judgement",
             )
         typer.echo(f"{'recorded' if recorded.added else 'already there'}: {made.outcome_id}")
 
@@ -167,15 +181,17 @@ def import_outcomes(
     correct: Annotated[
         str | None,
         typer.Option(
-            help="Why what stands may be wrong: judgements of the file that differ from it "
-            "supersede it, with this note."
+            help=(
+                "Reason of corrections: where a judgement of the file differs from the existing "
+                "one, it supersedes the existing one with this note."
+            )
         ),
     ] = None,
     restore: Annotated[
         bool,
         typer.Option(
             "--restore",
-            help="The file is a JSON lines export of this tool's own and is taken as it stands.",
+            help="The file is a JSON lines export of this tool; its rows are imported unchanged.",
         ),
     ] = False,
     home: Home = None,
@@ -208,8 +224,8 @@ def import_outcomes(
         )
         if recorded.differing:
             typer.echo(
-                f"warning: {len(recorded.differing):,} differ from what stands, which was left "
-                "standing; --correct WHY lets the file supersede it",
+                f"warning: {len(recorded.differing):,} differ from existing judgements, which "
+                "were kept; --correct WHY lets the file supersede them",
                 err=True,
             )
 
@@ -247,8 +263,10 @@ def export_outcomes(
     file: Annotated[
         Path,
         typer.Argument(
-            help="File to write: .csv, .parquet, or .jsonl, which import --restore takes back: "
-            "what stands, and the rows that it supersedes."
+            help=(
+                "File to write: .csv, .parquet or .jsonl, which import --restore reads. It holds "
+                "the current outcomes and the rows that they supersede."
+            )
         ),
     ],
     *,
@@ -262,7 +280,7 @@ def export_outcomes(
         store = _open_outcomes(home)
         read = store.history if everything else store.current
         frame = read(strategy=strategy, strategy_fingerprint=fingerprint)
-        from rag_eval.reporting.exports import RESTORED, write_outcomes
+        from rag_eval.reporting.metrics_report import RESTORED, write_outcomes
 
         whole = store.as_recorded(frame) if file.suffix.lower() == RESTORED else frame
         write_outcomes(file, whole)
@@ -300,7 +318,7 @@ def import_claims(
     strategy: Strategy = None,
     fingerprint: Fingerprint = None,
     k: Annotated[
-        int, typer.Option(min=1, max=1000, help="Cutoff of the target, for lines that do not say.")
+        int, typer.Option(min=1, max=1000, help="Cutoff of the target, for lines without one.")
     ] = 10,
     home: Home = None,
 ) -> None:
@@ -362,7 +380,7 @@ def draw(
         ),
     ],
     depth: Annotated[
-        int, typer.Option(min=1, max=1000, help="How far down the auditor is to look; at least K.")
+        int, typer.Option(min=1, max=1000, help="Depth to which the auditor looks; at least K.")
     ],
     strategy: Strategy = None,
     fingerprint: Fingerprint = None,
@@ -402,7 +420,7 @@ def list_audits(
         bool,
         typer.Option(
             "--feedback",
-            help="Claims with feedback of users that nobody has audited, instead of the draws.",
+            help="List claims with feedback of users that were not audited, instead of the draws.",
         ),
     ] = False,
     limit: Limit = 50,
@@ -422,3 +440,74 @@ def list_audits(
 
             audits = AuditStore(store.sql)
             show_draws(console_for(), audits.frames(), audits.count_judged(store.current()))
+
+
+calibrate = typer.Typer(invoke_without_command=True, pretty_exceptions_enable=False)
+app.add_typer(
+    calibrate,
+    name="calibrate",
+    help="Calibrate miss rates on the outcomes so far and show each status; compare strategies.",
+)
+
+
+@calibrate.callback(
+    invoke_without_command=True,
+    help="Fit each strategy's estimator to its outcomes, validate it on held-out groups, "
+    "and keep what it has earned for the next run.",
+)
+def calibrate_now(
+    context: typer.Context,
+    *,
+    gold_set: OneGoldSet = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Everything as one JSON object instead of tables.")
+    ] = False,
+    home: Home = None,
+    gold_sets: GoldSets = None,
+) -> None:
+    """Fit and validate each strategy's estimator, and keep its status for the next run."""
+    if context.invoked_subcommand is not None:
+        return
+    with report_errors():
+        evaluation = open_evaluation(gold_set, home, gold_sets)
+        from rag_eval.pipeline.miss_rates import calibrate_gold_set
+        from rag_eval.reporting.terminal import show_calibration
+
+        found = calibrate_gold_set(evaluation)
+        if json:
+            plain = to_jsonable_python(found)
+            typer.echo(json_form.dumps(plain, sort_keys=True, allow_nan=False))
+        else:
+            show_calibration(console_for(), found)
+
+
+@calibrate.command()
+def compare(
+    strategies: Annotated[
+        list[str], typer.Argument(help="Two or more strategies of the gold set.")
+    ],
+    *,
+    gold_set: OneGoldSet = None,
+    csv: Annotated[Path | None, typer.Option(help="Also write the table to this file.")] = None,
+    home: Home = None,
+    gold_sets: GoldSets = None,
+) -> None:
+    """Compare strategies on the same questions, with intervals and Holm-adjusted p.
+
+    Shows miss rates, Brier scores and skill, and prediction-powered estimates.
+    """
+    with report_errors():
+        evaluation = open_evaluation(gold_set, home, gold_sets)
+        from rag_eval.pipeline.miss_rates import compare_strategies
+        from rag_eval.reporting.listings import (
+            differences_table,
+            strategies_table,
+            write_comparison_csv,
+        )
+        from rag_eval.reporting.terminal import print_parts
+
+        found = compare_strategies(evaluation, strategies)
+        print_parts(console_for(), [strategies_table(found), differences_table(found)])
+        if csv is not None:
+            write_comparison_csv(csv, found)
+            typer.echo(f"written to {csv}")

@@ -20,8 +20,10 @@ from rag_eval.cli.app import (
 
 trust = typer.Typer(
     no_args_is_help=True,
-    help="Source trust and the poisoning guard: list, show and allow what is held back; sign "
-    "documents and record their hashes.",
+    help=(
+        "Source trust and the poisoning guard: list, show and allow blocked chunks; sign "
+        "documents and record their hashes."
+    ),
 )
 app.add_typer(trust, name="trust")
 
@@ -31,7 +33,7 @@ def list_(
     gold_set: OneGoldSet = None,
     *,
     warnings: Annotated[
-        bool, typer.Option("--warnings", help="Also chunks that are only warned about.")
+        bool, typer.Option("--warnings", help="Also list chunks with warnings only.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="JSON lines instead of a table.")] = False,
     home: Home = None,
@@ -45,8 +47,7 @@ def list_(
         found = held_back(evaluation, warnings=warnings)
         if json:
             for row in found.rows:
-                trust = None if math.isnan(row["trust"]) else row["trust"]
-                line = {**row, "trust": trust}
+                line = vars(row) | {"trust": None if math.isnan(row.trust) else row.trust}
                 typer.echo(json_form.dumps(line, sort_keys=True, allow_nan=False))
         else:
             from rag_eval.reporting.listings import show_listing
@@ -80,7 +81,7 @@ def allow(
     why: Annotated[str, typer.Option(help="Why it is harmless.")],
     gold_set: OneGoldSet = None,
     *,
-    revoke: Annotated[bool, typer.Option("--revoke", help="Take back what was allowed.")] = False,
+    revoke: Annotated[bool, typer.Option("--revoke", help="Withdraw the permission.")] = False,
     home: Home = None,
     gold_sets: GoldSets = None,
 ) -> None:
@@ -91,15 +92,15 @@ def allow(
     with report_errors():
         evaluation = open_evaluation(gold_set, home, gold_sets)
         from rag_eval.core.errors import quoted
-        from rag_eval.pipeline.review import decide
+        from rag_eval.pipeline.review import decide_on_chunk
 
-        decision, path = decide(evaluation, chunk_id, who=who, why=why, revoke=revoke)
+        decision, path = decide_on_chunk(evaluation, chunk_id, who=who, why=why, revoke=revoke)
         done = "no longer allowed" if revoke else "allowed"
         typer.echo(
             f"{done}: {quoted(decision.chunk_id)} of {quoted(decision.doc_id)} "
             f"({', '.join(decision.reasons)}); recorded in {path}"
         )
-        typer.echo("the next run indexes accordingly")
+        typer.echo("the next run applies this")
 
 
 @trust.command()

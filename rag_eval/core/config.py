@@ -226,7 +226,10 @@ class Trust(Part):
     )
     filter: bool = Field(
         default=False,
-        description="whether strategies retrieve with the threshold; else only its cost is told",
+        description=(
+            "whether strategies retrieve with the threshold; else the report only states its "
+            "effect on recall"
+        ),
     )
 
     @field_validator("domains")
@@ -275,15 +278,18 @@ SOURCES: FrameSchema = schema(
     "sources",
     doc_id=("str", "its document, in the order of documents"),
     source_hash=("str", "sha256 of the bytes as the source gives them, before masking, hex"),
-    author=("str", "who is said to have written it, masked; empty for nobody"),
-    author_hash=("str", "sha256 of the name in lower case with single spaces; empty for nobody"),
-    date=("str", "YYYY-MM-DD of its last change; empty where nothing is said"),
+    author=("str", "stated author, masked; empty where none is stated"),
+    author_hash=(
+        "str",
+        "sha256 of the name in lower case with single spaces; empty without an author",
+    ),
+    date=("str", "YYYY-MM-DD of its last change; empty where it is not known"),
     domain=("str", "host in lower case (xn-- form), python:<package>, or empty"),
 )
 
 FINDINGS: FrameSchema = schema(
     "findings",
-    row=("int", "row of what was looked at: a document, a chunk or a text"),
+    row=("int", "row of the checked document, chunk or text"),
     start=("int", "first character in its text; -1 where the finding is about the whole"),
     end=("int", "one past the last; -1 likewise"),
     check=("str", "one of CHECKS"),
@@ -306,7 +312,7 @@ EVIDENCE_TRUST: FrameSchema = schema(
     date=("str", "YYYY-MM-DD; empty where unknown"),
     verdict=("str", "clean | warning | blocked; after what a person allowed"),
     reasons=("list", "reason codes <check>.<rule>, the blocking ones first"),
-    allowed_by=("str", "who allowed what would be blocked; empty where nobody did"),
+    allowed_by=("str", "person who allowed the chunk; empty if nobody did"),
 )
 
 
@@ -375,7 +381,7 @@ CLAIMS = schema(
     miss_rate=("float", "the estimate that was shown; NaN where absent"),
     ci_low=("float", "its 95 % interval; NaN where none is known"),
     ci_high=("float", "its 95 % interval; NaN where none is known"),
-    status=("str", "what the estimate has earned"),
+    status=("str", "status of the estimate"),
     calibrator=("str", "id of the calibrator that gave it; empty for heuristic_v0"),
     heuristic_v0=("float", "the uncalibrated heuristic, kept for comparison"),
 )
@@ -449,7 +455,7 @@ class Gates(Part):
     regression: tuple[str, ...] = Field(
         default=("recall_at_10", "mrr"),
         min_length=1,
-        description="measures of the primary strategy that are held against the accepted baseline",
+        description="measures of the primary strategy that are compared with the accepted baseline",
     )
     max_relative_drop: float = Field(
         default=0.05,
@@ -464,7 +470,7 @@ class Gates(Part):
         description="share of questions that must be convergent and hit, for the stability gate",
     )
     min_trust: float = Field(
-        default=0.6, ge=0, le=1, description="mean trust of what the primary strategy retrieved"
+        default=0.6, ge=0, le=1, description="mean trust of the primary strategy's results"
     )
 
 
@@ -529,7 +535,7 @@ class GoldSetConfig(Part):
         if self.depth < max(self.k):
             raise ValueError("depth must be at least the largest k")
         if self.uncertainty.k not in {*self.k, 10}:
-            accepted = f"10 and what stands under k: {', '.join(map(str, self.k))}"
+            accepted = f"10 and the values of k: {', '.join(map(str, self.k))}"
             raise ValueError(f"uncertainty.k: found {self.uncertainty.k}, accepted are {accepted}")
         return self
 

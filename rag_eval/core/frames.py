@@ -1,8 +1,8 @@
 """Column schemas of the frames that stages hand to each other, stored as Parquet."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,6 +43,18 @@ class FrameSchema:
 def schema(name: str, **columns: tuple[str, str]) -> FrameSchema:
     """Make a schema from `column=(kind, meaning)`."""
     return FrameSchema(name, {key: Column(*given) for key, given in columns.items()})
+
+
+_DTYPES = {"str": "str", "int": "int64", "float": "float64", "bool": "bool", "list": "object"}
+
+
+def make_frame(frame_schema: FrameSchema, rows: Sequence[tuple[Any, ...]]) -> "pd.DataFrame":
+    """Make a frame from rows in the order of the schema's columns; `rows` may be empty."""
+    import pandas as pd
+
+    frame = pd.DataFrame(list(rows), columns=list(frame_schema.columns))
+    dtypes = {name: _DTYPES[column.kind] for name, column in frame_schema.columns.items()}
+    return frame_schema.check(frame.astype(dtypes))
 
 
 DOCUMENTS = schema(

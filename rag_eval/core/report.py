@@ -45,7 +45,7 @@ SCHEMA_FILE: Final = Path(__file__).parent / "retrieval-metrics.schema.json"
 NOT_SCORED: Final = "no question was scored"
 ONE_GROUP: Final = "one group of questions gives no interval"
 NOT_PAIRED: Final = "no question was scored for both strategies"
-NOTHING: Final = "nothing to compute it from"
+NOTHING: Final = "there is no value to compute it from"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Record(BaseModel):
         raise ValueError(f"{name} is null without a reason")
 
     @model_serializer(mode="wrap")
-    def _write_reasons(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _write_reasons(self, write: SerializerFunctionWrapHandler) -> dict[str, object]:
         unset = type(self).model_fields.keys() - self.model_fields_set
         values = {name: value for name, value in write(self).items() if name not in unset}
         return values | {f"{name}_reason": why for name, why in self.why.items() if why}
@@ -218,12 +218,12 @@ class Measure(Figure):
     n_failed: Count
     judged_at_k: Annotated[
         Unit | None,
-        Because("this measure looks at no first k places, or no question was scored"),
+        Because("the measure has no cutoff k, or no question was scored"),
     ]
     value_if_unjudged_relevant: Annotated[
         Unit | None,
         Because(NOT_SCORED),
-        Field(description="P@k were every unjudged item relevant"),
+        Field(description="P@k if every unjudged item were relevant"),
     ] = None
 
 
@@ -402,7 +402,7 @@ class ExternalSource(Record):
     kind: Literal["http", "import", "run_file", "recorded"]
     version: Annotated[str | None, Because(NOTHING), Field(description="as the source states it")]
     wordings: Literal["all", "original"]
-    n_units: Count = Field(description="different things that it brought")
+    n_units: Count = Field(description="distinct items that it returned")
     n_own_chunks: Count = Field(description="of these, chunks of this corpus")
     n_placed: Count = Field(description="of these, with a known place in a document")
     n_unknown: Count = Field(description="of these, of documents that the corpus lacks")
@@ -440,14 +440,14 @@ class StrategyPart(Record):
     measures: list[Measure] = Field(min_length=1)
     ann_recall: Annotated[AnnRecall | None, Because("this strategy searches exactly")]
     latency_ms: Latency
-    cost_per_1k: Annotated[float | None, Because("what retrieval costs is not known here")]
+    cost_per_1k: Annotated[float | None, Because("the cost of retrieval is not known")]
     source: ExternalSource | None = None
     failures: dict[RuleCode, PositiveInt] | None = Field(
         None, description="failed retrievals by code"
     )
     levels: dict[Level, LevelState] | None = None
     notes: list[Text] | None = Field(
-        None, description="what must be known to read the figures of an external strategy"
+        None, description="notes on how to read the figures of an external strategy"
     )
 
     def measure(self, name: str, level: Level) -> Measure:
@@ -999,7 +999,7 @@ class ConformalMethods(Record):
     fixed: Annotated[PositiveInt | None, Because(NOTHING)]
     recall: Annotated[PositiveInt | None, Because(NOTHING)]
     mondrian: Annotated[PositiveInt | None, Because(NOTHING)]
-    without_risk: Count = Field(description="questions without an outcome, so without a risk")
+    without_risk: Count = Field(description="questions without an outcome; their risk is not known")
 
 
 class Condition(Record):
@@ -1100,11 +1100,11 @@ class StrategyCalibration(Record):
     estimator: Annotated[Open | None, Because(NOTHING)]
     standing: Standing
     drift: DriftWatch
-    refused: Annotated[str | None, Because("nothing speaks against these outcomes")]
-    promotion: Annotated[Promotion | None, Because("the status is what it was")]
+    refused: Annotated[str | None, Because("no outcome was refused")]
+    promotion: Annotated[Promotion | None, Because("the status did not change")]
     other_wordings: Annotated[OtherWordings | None, Because(NOTHING)]
     feedback: Feedback
-    n_without_signals: Count = Field(description="outcomes without signals; they fit nothing")
+    n_without_signals: Count = Field(description="outcomes without signals; they are not fitted")
 
     @property
     def unmet_conditions(self) -> list[Condition]:
@@ -1306,8 +1306,8 @@ class PastRun(Record):
     level: Level
     comparable: Annotated[
         StrictBool | None,
-        Because("no run stands before it in this history"),
-        Field(description="whether nothing differs that its figures rest on"),
+        Because("the history holds no earlier run"),
+        Field(description="whether everything that decides its figures is equal"),
     ]
     reason: Annotated[Annotated[str, Field(max_length=4000)] | None, Because(NOTHING)]
     reason_codes: list[ChangeCode]
@@ -1425,7 +1425,7 @@ class _Untitled(GenerateJsonSchema):
         return False
 
 
-def make_schema() -> dict[str, Any]:
+def make_schema() -> JsonSchemaValue:
     """Generate the JSON Schema of the report."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -172,7 +172,7 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(row) != len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise _RefusedError("duplicate_key", "a key stands twice in one object", twice)
+        raise _RefusedError("duplicate_key", "a key occurs twice in one object", twice)
     return row
 
 

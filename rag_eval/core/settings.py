@@ -176,7 +176,7 @@ class Settings(BaseSettings):
         default=7777,
         ge=1,
         le=65_535,
-        description="port of the evidence viewer; links to it stand in Dagster",
+        description="port of the evidence viewer, to which Dagster links",
     )
     price_per_1k_embedding_tokens: float = Field(
         default=0.0, ge=0, description="for cost_per_1k; local models cost nothing"

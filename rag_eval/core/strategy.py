@@ -9,7 +9,7 @@ import functools
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import Field
 
@@ -146,7 +146,7 @@ class Strategy(Part):
         """Return the price of 1,000 tokens of questions, given the price of embedding them."""
         return per_1k_tokens
 
-    def ranking_options(self) -> dict[str, Any]:
+    def ranking_options(self) -> dict[str, object]:
         """Return the configuration that decides the rankings; the name is left out."""
         return self.model_dump(mode="json", exclude={"name"})
 

@@ -17,6 +17,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    JsonValue,
     TypeAdapter,
     field_validator,
     model_validator,
@@ -404,9 +405,9 @@ def parse(value: object) -> Confidence:
     return _ADAPTER.validate_python(value, strict=False)
 
 
-def as_json(value: Confidence) -> dict[str, Any]:
+def as_json(value: Confidence) -> dict[str, JsonValue]:
     """Write a confidence value as a JSON object."""
-    dumped: dict[str, Any] = _checked(value).model_dump(mode="json")
+    dumped: dict[str, JsonValue] = _checked(value).model_dump(mode="json")
     return dumped
 
 
@@ -562,7 +563,7 @@ def _utc(value: dt.datetime) -> dt.datetime:
     if value.tzinfo is None:
         raise ValueError("a time without its zone; write 2026-01-31T12:00:00Z")
     if not 1 < value.year < dt.MAXYEAR:  # so that UTC stays within the years of datetime
-        raise ValueError("a year that no clock shows")
+        raise ValueError("a year outside 2 to 9998")
     return value.astimezone(dt.UTC)
 
 
@@ -639,7 +640,9 @@ class OutcomeOutcomes(_Record):
         if self.feedback is not None and self.inclusion_probability is not None:
             raise ValueError("feedback has no known inclusion_probability: it must be null")
         if self.missed is None and self.feedback is None and self.supersedes is None:
-            raise ValueError("missed is needed, except in feedback and where a judgement is undone")
+            raise ValueError(
+                "missed is needed, except in feedback and where a judgement is withdrawn"
+            )
         if self.missed_content is not None and self.missed is not True:
             raise ValueError("missed_content belongs to a miss")
         return self
@@ -684,16 +687,16 @@ RETRIEVAL_OUTCOMES = schema(
     strategy_fingerprint=("str", "identity of everything that decides its rankings"),
     target=("str", "miss_any | miss_some"),
     k=("int", "cutoff of the target"),
-    missed=("float", "1 missed, 0 not, NaN where nobody can tell"),
+    missed=("float", "1 missed, 0 not, NaN where it is not known"),
     missed_content=("str", "what was missed; empty where unknown"),
     agent_success=("float", "1 the agent succeeded, 0 not, NaN unknown"),
     gold_source=("str", "qrels | human | llm_judge | deep_audit | user_feedback"),
     gold_strategies=("list", "strategies whose retrieval the gold was judged from"),
     gold_documents=("list", "documents known to be gold"),
-    audit_depth=("float", "how far down the auditor looked; NaN where nobody did"),
+    audit_depth=("float", "depth to which the auditor looked; NaN without an auditor"),
     inclusion_probability=(
         "float",
-        "chance with which the claim was chosen to be judged; NaN where unknown",
+        "probability that the claim was drawn for judgement; NaN where unknown",
     ),
     signals=("list", "name -> number or None"),
     shown_value=("float", "miss rate that was shown; NaN where none was"),

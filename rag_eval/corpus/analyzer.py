@@ -21,18 +21,23 @@ STOP_WORDS = frozenset(
     " there these they this to was will with".split()
 )
 
-_WORD = re.compile(r"[^\W_]+")
+WORD = re.compile(r"[^\W_]+")
 _POSSESSIVE = re.compile(r"['’]s\b")
 
 
 def words(text: str) -> list[str]:
     """Return the lower-cased words, stop words and inflections kept."""
-    return _WORD.findall(text.lower())
+    return WORD.findall(text.lower())
 
 
 def count_tokens(text: str) -> int:
     """Count the words of a text."""
-    return len(_WORD.findall(text))
+    return len(WORD.findall(text))
+
+
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """Return the character ranges of the words of a text."""
+    return [match.span() for match in WORD.finditer(text)]
 
 
 class Analyzer:
@@ -62,7 +67,7 @@ class Analyzer:
             lowered = text.lower()
             if "'" in lowered or "’" in lowered:
                 lowered = _POSSESSIVE.sub("", lowered)
-            row = [ids[word] if word in ids else learn(word) for word in _WORD.findall(lowered)]
+            row = [ids[word] if word in ids else learn(word) for word in WORD.findall(lowered)]
             result.append([term for term in row if term >= 0])
         return result
 

@@ -15,7 +15,7 @@ import pandas as pd
 from rag_eval.core.arrays import IntArray
 from rag_eval.core.frames import CHUNKS
 from rag_eval.core.loader import Chunker
-from rag_eval.corpus.analyzer import count_tokens
+from rag_eval.corpus.analyzer import WORD, count_tokens
 from rag_eval.storage.hashing import digest, text_hash
 
 if TYPE_CHECKING:
@@ -435,7 +435,6 @@ def _text_levels(_: str, start: int, __: int, ___: str) -> Levels:
 
 # ---- Chunks
 
-_WORD_TOKEN = re.compile(r"[^\W_]+")
 _RUN = re.compile(r"(?<!\S)\S")
 
 Span = tuple[int, int]
@@ -475,7 +474,7 @@ def _packed(pieces: Iterator[Piece], limit: int) -> Iterator[Span]:
 
 def _reach_back(text: str, previous: int, start: int, overlap: int) -> int:
     """Return the start of a chunk that repeats at most `overlap` tokens of the chunk before."""
-    tokens = [match.start() for match in _WORD_TOKEN.finditer(text, previous, start)]
+    tokens = [match.start() for match in WORD.finditer(text, previous, start)]
     if not tokens:
         return start
     earliest = tokens[-overlap] if overlap <= len(tokens) else previous

@@ -363,10 +363,6 @@ def without_user(source_url: str) -> str:
     return found["before"] + found["authority"].rpartition("@")[2] + source_url[found.end() :]
 
 
-def _decode(text: str) -> str:
-    return _ENCODED.sub(lambda match: chr(int(match[0][1:], 16)), text)
-
-
 # ---- Shown texts: always masked, even from an unmasked corpus, then cut to a snippet
 
 MAX_READ_CHARS = 40_000

@@ -4,7 +4,7 @@ import datetime as dt
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -111,10 +111,12 @@ def resolve(path: str, base: Path) -> Path:
     return (base / path).absolute()
 
 
-def missing_input(found: str, accepted: str, field: str = "corpus.path") -> InputError:
+def missing_input(found: str, accepted: str) -> InputError:
     """Make the error for a missing input; `found` is the configured path."""
     message = "the corpus was not found"
-    return InputError.of("missing_input", message, field=field, found=found, accepted=accepted)
+    return InputError.of(
+        "missing_input", message, field="corpus.path", found=found, accepted=accepted
+    )
 
 
 def empty_corpus(message: str, found: str | None, accepted: str) -> InputError:
@@ -142,9 +144,9 @@ def read_author(value: object) -> str:
     return ", ".join(filter(None, names))[:MAX_AUTHOR_CHARS]
 
 
-def find_author(values: Mapping[str, object], keys: Sequence[str] = ("author", "authors")) -> str:
-    """Return the author under the first key with an author; empty if no key has one."""
-    return next((author for key in keys if (author := read_author(values.get(key)))), "")
+def find_author(values: Mapping[str, object]) -> str:
+    """Return the author of the metadata of a document; empty without an author."""
+    return read_author(values.get("author")) or read_author(values.get("authors"))
 
 
 def author_hash(author: str) -> str:

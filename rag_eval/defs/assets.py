@@ -2,7 +2,7 @@
 
 import datetime as dt
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import dagster as dg
@@ -10,7 +10,13 @@ import dagster as dg
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
 from rag_eval.defs import checks
-from rag_eval.defs.metadata import Metadata, clear_failures, column_schema, to_metadata
+from rag_eval.defs.metadata import (
+    Metadata,
+    Shown,
+    clear_failures,
+    column_schema,
+    to_metadata,
+)
 from rag_eval.defs.resources import Evaluations
 from rag_eval.pipeline.corpus import CorpusSnapshot, GoldVariants
 from rag_eval.pipeline.runner import Made, Node, Runner, Stage, nodes_behind
@@ -50,7 +56,8 @@ def _kinds(stage: Stage) -> set[str]:
 def _describe_spec(stage: Stage) -> Metadata:
     """Show the columns of a stage's frame, and the stores that it reads or writes."""
     columns = {} if stage.columns is None else column_schema(stage.columns)
-    return columns | ({"stores": ", ".join(stage.stores)} if stage.stores else {})
+    stores = {"stores": ", ".join(stage.stores)} if stage.stores else {}
+    return {**columns, **stores}
 
 
 def freshness(settings: Settings) -> dg.FreshnessPolicy:
@@ -148,7 +155,7 @@ def _make_asset(node: Node, spec: dg.AssetSpec, name: str, priority: int) -> dg.
     return step
 
 
-def describe(runner: Runner, made: Made) -> Mapping[str, Any]:
+def describe(runner: Runner, made: Made) -> Shown:
     """Describe a stored result for people, with its corpus and gold set."""
     shown = {
         "reused": made.reused,

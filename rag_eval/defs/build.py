@@ -5,9 +5,9 @@ Tests call `build_definitions` with their own settings. Dagster calls it through
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import dagster as dg
 
@@ -77,10 +77,8 @@ def known_gold_sets(folder: Path) -> list[KnownGoldSet]:
     return known
 
 
-def build_definitions(
-    settings: Settings | None = None, resources: Mapping[str, Any] | None = None
-) -> dg.Definitions:
-    """Build the definitions; `resources` replace resources by name.
+def build_definitions(settings: Settings | None = None) -> dg.Definitions:
+    """Build the definitions.
 
     The default settings come from the environment and settings.toml. Raises InputError if the
     folder of gold sets is missing.
@@ -114,7 +112,7 @@ def build_definitions(
         asset_checks=make_gate_checks(gates, asset_key(Node(REPORT))),
         jobs=[job],
         schedules=[nightly],
-        resources={"evaluations": make_evaluations(settings), **(resources or {})},
+        resources={"evaluations": make_evaluations(settings)},
         # a process for each step would import everything again, and stages run in parallel anyway
         executor=dg.in_process_executor,
     )

@@ -5,18 +5,17 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 import dagster as dg
 
 from rag_eval.core.errors import InputError, Problem
-from rag_eval.core.report import Report
-from rag_eval.defs.metadata import Metadata, clear_failures, problems_shown, to_metadata
+from rag_eval.core.report import GatePart, Report
+from rag_eval.defs.metadata import Shown, clear_failures, problems_shown, to_metadata
 from rag_eval.defs.resources import Evaluations
 from rag_eval.pipeline.runner import Runner, Table
 
-Shown = Mapping[str, Any]
 Judgement = tuple[bool, Shown]
 
 
@@ -154,32 +153,30 @@ def gate_check(gate: str) -> str:
 
 
 def gate_results(
-    report: Report, gates: Iterator[str] | list[str], asset: dg.AssetKey
+    report: Report, gates: Iterable[str], asset: dg.AssetKey
 ) -> Iterator[dg.AssetCheckResult]:
     """Yield a result for each of `gates` that the report holds."""
     for gate in gates:
-        entries = [entry.dump() for entry in report.gates if gate in (entry.id, entry.gate)]
+        entries = [entry for entry in report.gates if gate in (entry.id, entry.gate)]
         if entries:
             yield _gate_result(gate, entries, asset)
 
 
-def _gate_result(
-    gate: str, entries: list[dict[str, Any]], asset: dg.AssetKey
-) -> dg.AssetCheckResult:
+def _gate_result(gate: str, entries: list[GatePart], asset: dg.AssetKey) -> dg.AssetCheckResult:
     """Show one gate as a warning; only `gate_verdict` ends the run if a required gate fails."""
-    poor = [entry for entry in entries if entry["status"] != "pass"]
-    shown: Metadata = {}
+    poor = [entry for entry in entries if entry.status != "pass"]
+    shown: dict[str, object] = {}
     if len(entries) == 1:
-        evidence = entries[0]["evidence"].items()
-        shown = {name: value for name, value in evidence if isinstance(value, (str, int, float))}
+        evidence = entries[0].evidence.items()
+        shown |= {name: value for name, value in evidence if isinstance(value, (str, int, float))}
     else:
-        shown["gates"] = Table(("id", "status", "reason_code"), entries)
-    status = poor[0]["status"] if poor else "pass"
-    reasons = (str(one["evidence"].get("reason") or one["reason_code"]) for one in poor)
+        shown["gates"] = Table(("id", "status", "reason_code"), [entry.dump() for entry in entries])
+    status = poor[0].status if poor else "pass"
+    reasons = (str(entry.evidence.get("reason") or entry.reason_code) for entry in poor)
     shown |= {
         "status": status,
-        "required": any(entry["required"] for entry in entries),
-        "reason_codes": ", ".join(dict.fromkeys(entry["reason_code"] for entry in entries)),
+        "required": any(entry.required for entry in entries),
+        "reason_codes": ", ".join(dict.fromkeys(entry.reason_code for entry in entries)),
     }
     passed = not poor
     return dg.AssetCheckResult(

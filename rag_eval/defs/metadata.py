@@ -28,7 +28,11 @@ PROBLEM_COLUMNS: Final = (
     *("severity", "code", "file", "line", "field", "message", "found", "accepted"),
 )
 
-Metadata = dict[str, Any]
+Shown = Mapping[str, object]
+"""Values of a result for people by name, also `Table`."""
+Native = dg.MetadataValue[Any] | dg.TableSchema | str | float | None
+Metadata = Mapping[str, Native]
+"""Metadata as Dagster accepts it."""
 
 
 def column_schema(schema: FrameSchema) -> Metadata:
@@ -47,7 +51,7 @@ def native(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def to_metadata(values: Mapping[str, Any]) -> Metadata:
+def to_metadata(values: Shown) -> Metadata:
     """Turn the shown values of a result into metadata, without empty tables."""
     return {
         name: _value(value)
@@ -56,13 +60,14 @@ def to_metadata(values: Mapping[str, Any]) -> Metadata:
     }
 
 
-def _value(value: Any) -> Any:
+def _value(value: object) -> Native:
     if isinstance(value, Table):
         return _table(value.columns, value.rows)
     if isinstance(value, str):  # Dagster would guess that some texts are paths
         is_address = value.startswith("http://")
         return dg.MetadataValue.url(value) if is_address else dg.MetadataValue.text(value)
-    return native(value)
+    found: Native = native(value)
+    return found
 
 
 def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
@@ -89,7 +94,7 @@ def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dg.Tabl
     return dg.MetadataValue.table(records, schema=schema)
 
 
-def problems_shown(problems: Sequence[Problem]) -> Metadata:
+def problems_shown(problems: Sequence[Problem]) -> Shown:
     """Count problems and show them masked and shortened, errors first."""
     ordered = sorted(problems, key=lambda problem: problem.severity)
     rows = [

@@ -18,9 +18,8 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from rag_eval.core.errors import InputError, Problem
+from rag_eval.core.errors import InputError
 from rag_eval.core.settings import TELEMETRY_OFF, Settings
-from rag_eval.defs.instance import prepare_home
 from rag_eval.storage.artifacts import write_text
 from rag_eval.storage.secrets import shown_service
 
@@ -56,8 +55,8 @@ def free_port(wanted: int) -> int:
             with contextlib.suppress(OSError):
                 probe.bind((HOST, port))
                 return int(probe.getsockname()[1])
-    raise InputError(
-        Problem("no_free_port", "no port of this machine is free", field="port", found=str(wanted))
+    raise InputError.of(
+        "no_free_port", "no port of this machine is free", field="port", found=str(wanted)
     )
 
 
@@ -242,6 +241,8 @@ def serve(
     A free port replaces a taken port. `write` receives lines for a person; default: standard
     output. Returns 0 after a signal, and 1 when a server ended by itself or did not start.
     """
+    from rag_eval.defs.instance import prepare_home
+
     write = write or (lambda line: print(line, file=sys.stdout, flush=True))  # noqa: T201 - the one place that talks to a person here
     prepare_home((settings.home / "dagster").resolve())
     servers: list[Server] = []

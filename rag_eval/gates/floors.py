@@ -19,7 +19,7 @@ _UNKNOWN = "this run does not measure it"
 
 def judge_floor(floor: Floor, figure: Figure | None, min_queries: int, part: str = "") -> Judgement:
     """Compare one figure with its floor."""
-    evidence: dict[str, Any] = {
+    evidence: dict[str, object] = {
         "measure": floor.measure,
         "accepted": f"{floor.direction} {floor.bound:g}",
     }
@@ -135,7 +135,8 @@ class TrustGate(Gate):
         floor = Floor(measure="avg_trust_score", direction=">=", bound=gates.min_trust)
         judged = judge_floor(floor, without_bounds, gates.min_queries)
         if figure.get("value") is not None:
-            judged = judged._replace(evidence=judged.evidence | known_figures(figure, *_ESTIMATE))
+            known = known_figures(figure, *_ESTIMATE)
+            judged = judged._replace(evidence={**judged.evidence, **known})
         yield judged
 
 
@@ -158,8 +159,8 @@ class PoisoningGate(Gate):
         }
         blocked = sum(part["n_blocked"] for part in strategies.values())
         total = sum(part["n_retrieved"] for part in strategies.values())
-        evidence: dict[str, Any] = {
-            "measure": "blocked chunks among what was retrieved",
+        evidence: dict[str, object] = {
+            "measure": "blocked chunks among the retrieved chunks",
             "accepted": "<= 0",
             "value": blocked,
             "n_scored": total,
@@ -180,7 +181,7 @@ class PoisoningGate(Gate):
             yield Judgement("insufficient_evidence", "nothing_retrieved", evidence)
 
 
-def _bound_texts(example: Mapping[str, Any]) -> dict[str, Any]:
+def _bound_texts(example: Mapping[str, Any]) -> dict[str, object]:
     """Escape and shorten the texts of a blocked chunk, so that they are safe to print."""
     return {
         quoted(key): [quoted(str(part), _MAX_TEXT) for part in value[:MAX_EXAMPLES]]

@@ -27,7 +27,7 @@ class Judgement(NamedTuple):
 
     status: Status
     reason_code: str
-    evidence: dict[str, Any]
+    evidence: Mapping[str, object]
     part: str = ""
 
 
@@ -91,22 +91,19 @@ class Gate(ABC):
     def results(self, inputs: GateInputs) -> Iterator[GatePart]:
         """Judge a run and yield the judgements as parts of the report."""
         for status, reason_code, evidence, part in self.judge(inputs):
-            yield GatePart(
-                id=f"{self.name}.{part}" if part else self.name,
-                gate=self.name,
-                severity=self.severity,
-                required=self.is_required(inputs.config),
-                status=status,
-                reason_code=reason_code,
-                evidence=evidence,
+            yield GatePart.model_validate(
+                {
+                    "id": f"{self.name}.{part}" if part else self.name,
+                    "gate": self.name,
+                    "severity": self.severity,
+                    "required": self.is_required(inputs.config),
+                    "status": status,
+                    "reason_code": reason_code,
+                    "evidence": evidence,
+                }
             )
 
 
-def known_figures(figure: Figure, *names: str) -> dict[str, Any]:
+def known_figures(figure: Figure, *names: str) -> dict[str, object]:
     """Return the named parts of a figure that have a value."""
     return {name: figure[name] for name in names if figure.get(name) is not None}
-
-
-def round_figure(value: float) -> float:
-    """Round to twelve significant digits, so that rounding errors change no bound and no byte."""
-    return float(f"{float(value):.12g}")

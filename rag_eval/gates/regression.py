@@ -15,13 +15,13 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from rag_eval.core.errors import quoted
+from rag_eval.core.report import number
 from rag_eval.gates.gate import (
     Gate,
     GateInputs,
     Judgement,
     MeasuredRun,
     Priority,
-    round_figure,
 )
 from rag_eval.measures.paired import PairedComparison, paired_comparison
 
@@ -114,7 +114,7 @@ def judge_drops(
     for at, up in enumerate(higher):
         paired = ~np.isnan(difference[:, at])
         n_before, n_paired = int(np.sum(~np.isnan(left[:, at]))), int(paired.sum())
-        evidence: dict[str, Any] = {"n_scored": n_paired, "n_groups": int(compared.n_groups[at])}
+        evidence: dict[str, object] = {"n_scored": n_paired, "n_groups": int(compared.n_groups[at])}
         lost = n_before - n_paired
         if lost:
             evidence["n_unpaired"] = lost
@@ -138,7 +138,7 @@ def _judge_drop(
     compared: PairedComparison,
     at: int,
     means: tuple[float, float],
-    evidence: dict[str, Any],
+    evidence: dict[str, object],
     max_relative_drop: float,
     *,
     up: bool,
@@ -146,19 +146,19 @@ def _judge_drop(
     """Judge one measure whose questions can be paired."""
     base, level = means
     evidence |= {
-        "baseline": round_figure(base),
-        "now": round_figure(level),
-        "value": round_figure(compared.delta[at]),
-        "ci_low": round_figure(compared.ci_low[at]),
-        "ci_high": round_figure(compared.ci_high[at]),
+        "baseline": number(base),
+        "now": number(level),
+        "value": number(compared.delta[at]),
+        "ci_low": number(compared.ci_low[at]),
+        "ci_high": number(compared.ci_high[at]),
     }
     for name in ("n_better", "n_worse", "n_tied"):
         evidence[name] = int(getattr(compared, name)[at])
     fallen = base - level if up else level - base
     if base > 0:
-        evidence["relative_drop"] = round_figure(fallen / base)
+        evidence["relative_drop"] = number(fallen / base)
     if not np.isnan(compared.minimum_detectable[at]):
-        evidence["minimum_detectable"] = round_figure(compared.minimum_detectable[at])
+        evidence["minimum_detectable"] = number(compared.minimum_detectable[at])
     enough = fallen > 0 if base <= 0 else fallen / base >= max_relative_drop - _ROUNDING
     # The bound of a single group is NaN, which compares as false.
     sure = compared.ci_high[at] < 0 if up else compared.ci_low[at] > 0
@@ -178,10 +178,10 @@ class RegressionGate(Gate):
         config = inputs.config
         gates, strategy = config.gates, config.primary_strategy
         measures = list(dict.fromkeys(gates.regression))
-        about: dict[str, Any] = {
+        about: dict[str, object] = {
             "strategy": strategy,
             "level": config.level,
-            "accepted": f"relative drop < {gates.max_relative_drop:g}, or not told from none",
+            "accepted": f"relative drop < {gates.max_relative_drop:g}, or not significant",
         }
         before, now = inputs.before, inputs.now
         if inputs.baseline_fault:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rag_eval.core.arrays import FloatArray, IntArray
-from rag_eval.gates.gate import round_figure
+from rag_eval.core.report import number
 from rag_eval.measures.intervals import RESAMPLES, clustered_interval
 from rag_eval.measures.paired import FEW_DIFFERING, paired_comparison
 from rag_eval.measures.ranking import as_codes
@@ -155,7 +155,7 @@ def decide(
     worse, low, high = _degradation(
         (left, right), codes, ends, higher_is_better=higher_is_better, resamples=resamples
     )
-    degradation = round_figure(worse), round_figure(low), round_figure(high)
+    degradation = _round(worse), _round(low), _round(high)
     both = np.stack([left, right], axis=1)
     mean = clustered_interval(
         both, codes, SEED, resamples, unit_range=bool(((both >= 0) & (both <= 1)).all())
@@ -169,7 +169,7 @@ def decide(
         ("degradation", degradation),
     ):
         figures |= {
-            f"{name}{end}": _number(value)
+            f"{name}{end}": number(value)
             for end, value in zip(("", "_low", "_high"), triple, strict=True)
         }
     surely_worse = ends[1] < 0 if higher_is_better else ends[0] > 0
@@ -212,8 +212,9 @@ def _degradation(
     return worse, worse + float(spread.ci_low[0]), worse + float(spread.ci_high[0])
 
 
-def _number(value: float) -> float | None:
-    return round_figure(value) if math.isfinite(value) else None
+def _round(value: float) -> float:
+    """Round to twelve significant digits, so that rounding errors change no bound and no byte."""
+    return float(f"{value:.12g}")
 
 
 def _percent(share: float) -> str:
@@ -233,7 +234,7 @@ def _judge(
     seen = f"on {questions} questions ({n} independent)"
     shown = f"{_percent(worse)} [{_percent(low)}, {_percent(high)}]"
     if n < MIN_GROUPS:
-        sentence = f"{n} independent questions decide nothing; at least {MIN_GROUPS} are needed"
+        sentence = f"{n} independent questions are too few; at least {MIN_GROUPS} are needed"
         return "hold", (Reason("too_few_questions", sentence),)
     if surely_worse and not worse <= MAX_DEGRADATION:  # NaN if the base scores 0
         by = f"by {shown}, more than {_percent(MAX_DEGRADATION)}"

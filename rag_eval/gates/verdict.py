@@ -1,7 +1,7 @@
 """The one list of gates, and the verdict over all of them."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
 from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.report import GatePart
@@ -37,6 +37,6 @@ def check_names(config: GoldSetConfig) -> list[str]:
     return [name for gate in configured for name in gate.check_names(config)]
 
 
-def required_failures(gates: Iterable[Mapping[str, Any]]) -> list[str]:
+def required_failures(gates: Iterable[GatePart]) -> list[str]:
     """Name the required gates of a report that did not pass."""
-    return [gate["id"] for gate in gates if gate["required"] and gate["status"] != "pass"]
+    return [gate.id for gate in gates if gate.required and gate.status != "pass"]

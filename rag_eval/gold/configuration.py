@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import yaml
 from pydantic import ValidationError
@@ -51,7 +50,7 @@ class Document:
 
     def __init__(self, path: Path, problems: ProblemList) -> None:
         self.file = str(path)
-        self.values: dict[str, Any] | None = None
+        self.values: dict[str, object] | None = None
         self._lines: dict[Location, int] = {(): 1}
         self._seen: set[int] = set()
         self._has_alias = False
@@ -95,7 +94,7 @@ class Document:
         except yaml.reader.ReaderError as error:
             line = text.count("\n", 0, error.position) + 1
             found = f"U+{ord(text[error.position]):04X}"
-            message = "the file holds a character that YAML does not take"
+            message = "the file holds a character that YAML does not accept"
             self.report("control_character", message, line, found, "printable text")
             return None
         except yaml.MarkedYAMLError as error:
@@ -114,10 +113,10 @@ class Document:
             return node
         return None
 
-    def _read(self, node: yaml.Node, place: Location) -> Any:
+    def _read(self, node: yaml.Node, place: Location) -> object:
         if id(node) in self._seen:  # an alias: aliases of aliases can grow without bound
             if not self._has_alias:
-                message = "anchors and aliases are not taken here"
+                message = "anchors and aliases are not accepted here"
                 self.report("alias_refused", message, _line_of(node), None, "the value itself")
             self._has_alias = True
             return None
@@ -129,11 +128,13 @@ class Document:
             return [self._read(item, (*place, i)) for i, item in enumerate(node.value)]
         if isinstance(node, yaml.ScalarNode) and node.tag in _VALUES:
             return self._read_scalar(node, place)
-        self.report("bad_tag", "tags are not taken here", place, quoted(node.tag), "plain values")
+        self.report(
+            "bad_tag", "tags are not accepted here", place, quoted(node.tag), "plain values"
+        )
         return None
 
-    def _read_mapping(self, node: yaml.MappingNode, place: Location) -> dict[str, Any]:
-        values: dict[str, Any] = {}
+    def _read_mapping(self, node: yaml.MappingNode, place: Location) -> dict[str, object]:
+        values: dict[str, object] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode) or key.tag != _CORE + "str":
                 found = quoted(key.value) if isinstance(key, yaml.ScalarNode) else "a list"
@@ -142,7 +143,7 @@ class Document:
                 continue
             inner = (*place, key.value)
             if key.value in values:
-                message = f"the key stands in line {self._lines[inner]} already"
+                message = f"the key is in line {self._lines[inner]} already"
                 found, line = quoted(key.value), _line_of(key)
                 self.report("duplicate_key", message, inner, found, "each key once", line)
                 continue
@@ -150,7 +151,7 @@ class Document:
             values[key.value] = self._read(value, inner)
         return values
 
-    def _read_scalar(self, node: yaml.ScalarNode, place: Location) -> Any:
+    def _read_scalar(self, node: yaml.ScalarNode, place: Location) -> object:
         if fault := _CONTROL.search(node.value):
             found, message = f"U+{ord(fault.group()):04X}", "the value holds a control character"
             self.report("control_character", message, place, found, "printable text")
@@ -164,7 +165,7 @@ class Document:
             self.report("bad_value", message, place, found, "a number of usual size")
             return None
         if isinstance(value, float) and not math.isfinite(value):
-            message = "NaN and infinity are not taken here"
+            message = "NaN and infinity are not accepted here"
             self.report("bad_number", message, place, quoted(node.value), "a finite number")
             return None
         return value
@@ -211,7 +212,7 @@ def load_config(folder: Path) -> GoldSetConfig:
         document.report("name_mismatch", message, ("name",), quoted(name), quoted(expected))
     problems.raise_errors()
     if config is None:  # unreachable, unless `reported` hides a new fault of the model
-        raise InputError(Problem("bad_value", "the configuration cannot be used", document.file, 1))
+        raise InputError.of("bad_value", "the configuration cannot be used", document.file, line=1)
     return config
 
 
@@ -237,12 +238,15 @@ def discover(gold_sets: Path) -> dict[str, Path]:
     return {folder.name: folder for folder in folders}
 
 
-def gold_set_name(name: str) -> str:
-    """Return a valid name of a gold set, which is never a path; else raise InputError."""
+def gold_set_name(name: str, field: str | None = None) -> str:
+    """Return a valid name of a gold set, which is never a path; else raise InputError.
+
+    `field` is the option or argument with the name.
+    """
     if not re.fullmatch(NAME, name):
         accepted = "a letter or digit, then up to 63 letters, digits, - and _"
         message = "this cannot be the name of a gold set"
-        raise InputError.of("bad_name", message, found=name, accepted=accepted)
+        raise InputError.of("bad_name", message, field=field, found=name, accepted=accepted)
     return name
 
 

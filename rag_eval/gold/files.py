@@ -27,7 +27,7 @@ from pydantic import (
 
 from rag_eval.core.config import AnswerOverride
 from rag_eval.core.errors import ProblemList, quoted
-from rag_eval.core.frames import QUERIES, FrameSchema, schema
+from rag_eval.core.frames import QUERIES, make_frame, schema
 from rag_eval.core.rows import (
     Fault,
     check_row,
@@ -77,7 +77,7 @@ QUERY_PLACES = schema(
 JUDGEMENTS = schema(
     "judgements",
     query_id=("str", "the gold query"),
-    target=("str", "name of a document, or a section id, as it stands in the file"),
+    target=("str", "name of a document, or a section id, as written in the file"),
     gain=("int", "relevance grade; 0 = judged not relevant"),
     explicit=("bool", "from qrels; false where an answer row names its document or section"),
     **_PLACE,
@@ -85,7 +85,7 @@ JUDGEMENTS = schema(
 ANCHORS = schema(
     "anchors",
     query_id=("str", "the gold query"),
-    doc=("str", "name of the document, as it stands in the file"),
+    doc=("str", "name of the document, as written in the file"),
     section=("str", "section id that narrows the search; empty where none was given"),
     quote=("str", "verbatim text of the document; empty where only offsets were given"),
     start=("int", "first character in the document's text; -1 where only a quote was given"),
@@ -102,15 +102,6 @@ DECOYS = schema(
 REFERENCE_ANSWERS = schema(
     "reference_answers", query_id=("str", "the gold query"), text=("str", "an accepted answer")
 )
-
-_DTYPES = {"str": "str", "int": "int64", "float": "float64", "bool": "bool", "list": "object"}
-
-
-def make_frame(frame_schema: FrameSchema, rows: Sequence[tuple[Any, ...]]) -> pd.DataFrame:
-    """Make a frame from rows in the order of the schema's columns; `rows` may be empty."""
-    frame = pd.DataFrame(list(rows), columns=list(frame_schema.columns))
-    dtypes = {name: _DTYPES[column.kind] for name, column in frame_schema.columns.items()}
-    return frame_schema.check(frame.astype(dtypes))
 
 
 def rows_of(frame: pd.DataFrame) -> Iterator[Any]:
@@ -156,7 +147,7 @@ def _check_text(value: str) -> str:
 
 def _check_paraphrase_id(value: str) -> str:
     if value == ORIGINAL:
-        message = "this id stands for the question's own wording"
+        message = "this id is reserved for the question's own wording"
         raise refuse("reserved_id", message, f"any id but {ORIGINAL}")
     return value
 
@@ -341,7 +332,7 @@ def _report_empty(path: Path, problems: ProblemList, what: str, accepted: str) -
     )
 
 
-def _read_topics(path: Path, problems: ProblemList) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_topics(path: Path, problems: ProblemList) -> Iterator[tuple[int, dict[str, str]]]:
     """Read TREC topics, `id<TAB>text`, as the values of `QueryRow`."""
     for line, text in read_lines(path, problems):
         query_id, tab, wording = text.partition("\t")

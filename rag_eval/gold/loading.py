@@ -14,7 +14,7 @@ import pandas as pd
 
 from rag_eval.core.config import AnswerOverride, Answers, GoldSetConfig
 from rag_eval.core.errors import InputError, Problem, ProblemList, quoted
-from rag_eval.core.frames import QUERIES, VARIANTS
+from rag_eval.core.frames import QUERIES, VARIANTS, make_frame
 from rag_eval.corpus.loaders.recorded import RecordedOutput, read_outputs
 from rag_eval.corpus.source import is_query_id
 from rag_eval.gold.configuration import CONFIG_FILE, load_config
@@ -26,7 +26,6 @@ from rag_eval.gold.files import (
     REFERENCE_ANSWERS,
     Questions,
     drop_unknown,
-    make_frame,
     read_answers,
     read_paraphrases,
     read_qrels,

@@ -161,12 +161,12 @@ class Located:
 _MISPLACED = {
     "anchor_not_found": ("the quote is not in the document", "verbatim text of the document"),
     "anchor_ambiguous": (
-        "the quote stands in the document more than once",
-        "a longer quote that stands there once, or a section_id beside it",
+        "the quote occurs in the document more than once",
+        "a longer quote that occurs once, or a section_id beside it",
     ),
     "bad_offsets": ("the offsets lie outside the document", "0 <= start < end <= length"),
     "offset_mismatch": (
-        "other text stands at the offsets",
+        "the text at the offsets is another",
         "the offsets of the text in this revision",
     ),
     "section_of_other_document": (

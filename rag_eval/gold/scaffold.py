@@ -7,7 +7,6 @@ import collections
 import itertools
 import json
 import os
-import re
 import shutil
 import stat
 import tempfile
@@ -15,11 +14,10 @@ from pathlib import Path
 
 import tomlkit
 
-from rag_eval.core.errors import NAME, InputError, quoted
+from rag_eval.core.errors import InputError, quoted
 from rag_eval.corpus.chunking import front_matter, headings, markdown_sections, slug
 from rag_eval.corpus.loaders.folder import PATTERN
 from rag_eval.corpus.masking import mask
-from rag_eval.corpus.source import is_query_id
 from rag_eval.gold.configuration import CONFIG_FILE
 from rag_eval.gold.files import is_name
 from rag_eval.gold.lint import DRAFT
@@ -80,7 +78,7 @@ refused until nothing is.
 2. `qrels.tsv`: the documents or sections that answer each question, with a grade from 1 (0 = looks
    right and is not). A section is written `document#heading`.
 3. `answers.jsonl`: quote the sentence that answers, word for word, under `anchors`:
-   `[{{"quote": "..."}}]`. It must stand in the document once. A `decoy` names a document or section
+   `[{{"quote": "..."}}]`. It must occur in the document once. A `decoy` names a document or section
    that looks right and is not: `{{"doc_id": "..."}}`.
 4. `paraphrases.jsonl`: two or more other wordings of each question, as other people would put it:
    `{{"query_id": "q001", "paraphrase_id": "p1", "text": "...", "source": "..."}}`. Without them
@@ -158,13 +156,6 @@ def _make_drafts(docs: Path) -> list[tuple[str, str, str]]:
     ]
 
 
-def _relative(docs: Path, target: Path) -> str:
-    try:
-        return Path(os.path.relpath(docs.resolve(), target.resolve())).as_posix()
-    except ValueError:  # no relative path leads to another drive on Windows
-        return docs.resolve().as_posix()
-
-
 def _write(folder: Path, name: str, path: str, drafts: list[tuple[str, str, str]]) -> None:
     queries = [
         {"query_id": query_id, "text": text, "answerable": True, "tags": [DRAFT]}
@@ -189,20 +180,13 @@ def _write(folder: Path, name: str, path: str, drafts: list[tuple[str, str, str]
         write_text(folder / file, text)
 
 
-def init_gold_set(target: Path, docs: Path) -> tuple[Path, ...]:
+def init_gold_set(target: Path, docs: Path) -> None:
     """Write a new gold set: configuration, draft questions from headings, and their targets.
 
     The gold set has the name of the folder `target`. The folder appears whole or not at all, and no
-    existing file is overwritten. Of `docs`, 500 files of at most 2 MB are read. Returns the
-    written files, sorted. Raises InputError: `bad_name`, `target_exists`, `missing_folder`,
-    `no_documents`, `unwritable_folder`.
+    existing file is overwritten. Of `docs`, 500 files of at most 2 MB are read. Raises InputError:
+    `target_exists`, `missing_folder`, `no_documents`, `unwritable_folder`.
     """
-    name = target.resolve().name
-    if not re.fullmatch(NAME, name) or not is_query_id(name):
-        message = "this cannot be the name of a gold set"
-        raise InputError.of(
-            "bad_name", message, target, field="NAME", found=quoted(name), accepted=NAME
-        )
     if target.exists() or target.is_symlink():
         message, accepted = "there is something already", "a name that is not in use"
         raise InputError.of("target_exists", message, target, accepted=accepted)
@@ -214,7 +198,8 @@ def init_gold_set(target: Path, docs: Path) -> tuple[Path, ...]:
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(dir=target.parent, prefix=".partial-"))
         try:
-            _write(partial, name, _relative(docs, target), drafts)
+            path = os.path.relpath(docs.resolve(), target.resolve())
+            _write(partial, target.name, path, drafts)
             partial.chmod(0o755)
             partial.rename(target)
         finally:
@@ -222,7 +207,6 @@ def init_gold_set(target: Path, docs: Path) -> tuple[Path, ...]:
     except OSError as error:
         message = f"the gold set cannot be written: {quoted(str(error))}"
         raise InputError.of("unwritable_folder", message, target) from error
-    return tuple(sorted(target.iterdir()))
 
 
 def list_corpus_root(settings_file: Path, root: Path) -> None:

@@ -292,9 +292,6 @@ def judge_faithfulness(
     return Judged(value, eligible, sampled, failure)
 
 
-NOT_SAMPLED = "no answer was in the sample"
-
-
 def faithfulness_figure(
     judged: Judged, groups: IntArray, seed: int, resamples: int = RESAMPLES, **about: JsonValue
 ) -> Faithfulness:

@@ -662,9 +662,13 @@ _QUOTED_WORDS = 3
 class Gap(NamedTuple):
     """Verdict on an answer; `detail` is the deciding phrase or sentence, or empty."""
 
-    violation: bool
     reason: Reason
     detail: str = ""
+
+    @property
+    def violation(self) -> bool:
+        """Whether the answer broke the rule."""
+        return self.reason in VIOLATIONS
 
 
 def retrieval_gaps(
@@ -723,11 +727,8 @@ def retrieval_gaps(
     first: dict[int, str] = {}
     for sentence in np.flatnonzero(uses).tolist():
         first.setdefault(open_cases[int(scored.answer_of[sentence])], scored.sentences[sentence])
-    used = {
-        at: Gap(violation=False, reason="content_used", detail=text[:_SHOWN])
-        for at, text in first.items()
-    }
-    unused = Gap(violation=True, reason="content_unused")
+    used = {at: Gap("content_used", text[:_SHOWN]) for at, text in first.items()}
+    unused = Gap("content_unused")
     return [verdict or used.get(at, unused) for at, verdict in enumerate(verdicts)]
 
 
@@ -736,15 +737,15 @@ def _judge_without_overlap(
 ) -> Gap | None:
     """Return a verdict without comparing texts; None if only a comparison can decide."""
     if not n_texts or purpose == "context":
-        return Gap(violation=False, reason="context_only" if n_texts else "no_retrieval")
+        return Gap("context_only" if n_texts else "no_retrieval")
     if not _has_content(answer):
-        return Gap(violation=True, reason="empty_answer")
+        return Gap("empty_answer")
     if is_cited:
-        return Gap(violation=False, reason="cited")
+        return Gap("cited")
     if phrase := refers_to_sources(answer, n_texts):
-        return Gap(violation=False, reason="refers_to_sources", detail=phrase[:_SHOWN])
+        return Gap("refers_to_sources", phrase[:_SHOWN])
     phrase = acknowledges_nothing_found(answer)
-    return Gap(violation=False, reason="acknowledged", detail=phrase[:_SHOWN]) if phrase else None
+    return Gap("acknowledged", phrase[:_SHOWN]) if phrase else None
 
 
 def _with_quotes(answer: str) -> str:

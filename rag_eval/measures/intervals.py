@@ -189,7 +189,7 @@ def scored_together(values: FloatArray) -> Iterator[tuple[BoolArray, IntArray]]:
 
 
 def _interval(totals: GroupTotals, rate: BoolArray, seed: int, resamples: int) -> FloatArray:
-    from scipy.stats import norm, t
+    from scipy.stats import norm
 
     value, n_groups = totals.value, len(totals.counts)
     low, high = np.full(len(value), np.nan), np.full(len(value), np.nan)
@@ -205,12 +205,18 @@ def _interval(totals: GroupTotals, rate: BoolArray, seed: int, resamples: int) -
             lower, upper = bootstrap_quantiles(
                 totals.sums[:, ~safe], totals.counts, seed, resamples, (0.025, 0.975)
             )
-            stretch = float(t.ppf(0.975, n_groups - 1)) / z * np.sqrt(n_groups / (n_groups - 1))
-            mean = value[~safe]
+            stretch, mean = bootstrap_stretch(n_groups), value[~safe]
             low[~safe] = mean - (mean - lower) * stretch
             high[~safe] = mean + (upper - mean) * stretch
         low[rate], high[rate] = np.clip(low[rate], 0, 1), np.clip(high[rate], 0, 1)
     return np.stack([value, low, high])
+
+
+def bootstrap_stretch(n_groups: int) -> float:
+    """Return the factor by which intervals of resampled groups, 2 or more, are too narrow."""
+    from scipy.stats import norm, t
+
+    return float(t.ppf(0.975, n_groups - 1) / norm.ppf(0.975) * (n_groups / (n_groups - 1)) ** 0.5)
 
 
 def effective_groups(value: FloatArray, variance: FloatArray, n_effective: float) -> FloatArray:

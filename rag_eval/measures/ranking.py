@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, count_within
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, expand_ranges
 from rag_eval.core.config import Level
 from rag_eval.core.errors import InputError, Problem
 from rag_eval.corpus.chunking import Ranges, find_overlaps
@@ -52,8 +52,7 @@ def expand(indptr: IntArray, rows: IntArray) -> tuple[IntArray, IntArray]:
 
     Returns the position in `rows` that an entry belongs to, and the position of the entry.
     """
-    starts, counts = indptr[rows], indptr[rows + 1] - indptr[rows]
-    return np.repeat(np.arange(len(rows)), counts), np.repeat(starts, counts) + count_within(counts)
+    return expand_ranges(indptr[rows], indptr[rows + 1] - indptr[rows])
 
 
 def ranks(rankings: IntArray, rows: IntArray, items: IntArray) -> IntArray:

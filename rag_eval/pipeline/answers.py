@@ -5,7 +5,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import pandas as pd
@@ -21,9 +21,9 @@ from rag_eval.citations.payload import LiveIndex, Verdicts, citation_records, va
 from rag_eval.citations.traces import Trace, write_log, write_traces
 from rag_eval.core import config as settings_of
 from rag_eval.core.config import GoldSetConfig
-from rag_eval.core.errors import Embedding, InputError, Problem, quoted
-from rag_eval.core.frames import CITATIONS
-from rag_eval.core.report import AnswerFigure, Faithfulness, GapFlag, Report, RetrievalGap
+from rag_eval.core.errors import Embedding, InputError, quoted
+from rag_eval.core.frames import CITATIONS, make_frame
+from rag_eval.core.report import AnswerFigure, Faithfulness, GapFlag, Open, Report, RetrievalGap
 from rag_eval.core.settings import Endpoint
 from rag_eval.core.strategy import Identity
 from rag_eval.core.types import (
@@ -35,7 +35,7 @@ from rag_eval.core.types import (
 from rag_eval.corpus.analyzer import ANALYZER, DocumentFrequencies, count_documents, count_tokens
 from rag_eval.corpus.loaders.recorded import read_outputs
 from rag_eval.corpus.masking import mask_snippet
-from rag_eval.gold.files import ORIGINAL, make_frame
+from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.answers import (
     AnswerResults,
     Limits,
@@ -150,9 +150,7 @@ def _find_endpoint(work: Work, name: str | None, field: str, reason: str) -> End
     if name is None or name not in endpoints:
         known = ", ".join(sorted(endpoints)) or "none is enabled; see RAG_EVAL_ENDPOINTS"
         found = name or "nothing"
-        raise InputError(
-            Problem("unknown_endpoint", reason, field=field, found=found, accepted=known)
-        )
+        raise InputError.of("unknown_endpoint", reason, field=field, found=found, accepted=known)
     return endpoints[name]
 
 
@@ -361,17 +359,14 @@ class CitationSet(Result):
     """
 
     citations: pd.DataFrame = frame_part()
-    records: list[dict[str, Any]] = json_part()
+    records: list[Open] = json_part()
     per_question: pd.DataFrame = frame_part()
     about: CitationFacts = json_part()
 
 
-Records = list[dict[str, Any]]
-
-
 def _stated_records(
-    answers: Sequence[Answer], placed: Records, stated: Mapping[str, Sequence[StatedPayload]]
-) -> Records:
+    answers: Sequence[Answer], placed: list[Open], stated: Mapping[str, Sequence[StatedPayload]]
+) -> list[Open]:
     """Replace the records of citations that have a payload from the system itself.
 
     A valid payload outside the evidence of the answer is marked `in_evidence: false`. An invalid
@@ -384,7 +379,7 @@ def _stated_records(
             # A domain validator may have rejected the answer with its citations.
             if one.place < len(answer.citations):
                 span = answer.citations[one.place]
-                record = {"segment": span.segment, **one.payload, "query_id": answer.query_id}
+                record: Open = {"segment": span.segment, **one.payload, "query_id": answer.query_id}
                 if span.segment >= 0:  # the marker in the text overrides the payload
                     record["segment"] = span.segment
                 record.pop("number", None)
@@ -458,7 +453,7 @@ def describe_citations(result: CitationSet) -> dict[str, object]:
     return {"n_citations": result.about.n_citations, "codes": Table(("code", "n"), codes)}
 
 
-def _refuse_analyzer(records: Records, verdicts: Verdicts) -> NoReturn:
+def _refuse_analyzer(records: list[Open], verdicts: Verdicts) -> NoReturn:
     """Raise `analyzer_mismatch`, which ends the run.
 
     No citation can be trusted when the citing system uses another analyzer than the index.
@@ -474,8 +469,8 @@ def _refuse_analyzer(records: Records, verdicts: Verdicts) -> NoReturn:
         f"{n} citations were made with another analyzer, the first for question {first}; "
         "align the analyzers"
     )
-    raise InputError(
-        Problem("analyzer_mismatch", message, field="analyzer", found=found, accepted=ANALYZER)
+    raise InputError.of(
+        "analyzer_mismatch", message, field="analyzer", found=found, accepted=ANALYZER
     )
 
 

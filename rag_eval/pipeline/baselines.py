@@ -19,6 +19,7 @@ from rag_eval.core.report import (
     DriftPart,
     GoldDrift,
     NamedPart,
+    Report,
 )
 from rag_eval.core.settings import Settings
 from rag_eval.gates.gate import MeasuredRun
@@ -97,7 +98,7 @@ class Baseline:
     """An accepted run. `measured` is the input of the regression gate."""
 
     record: Acceptance
-    report: dict[str, Any]
+    report: Report
     measured: MeasuredRun
     snapshot: Snapshot
 
@@ -136,11 +137,10 @@ def accept_baseline(
         gold_set = settings.primary_gold_set
     with home_lock(settings.home):
         run = open_kept_run(settings.home, name, gold_set)
-        report = run.report()
         failed = required_failures(
             gate
-            for gate in report["gates"]
-            if gate["gate"] != "regression" or gate["reason_code"] not in MENDED_BY_ACCEPTING
+            for gate in run.report().gates
+            if gate.gate != "regression" or gate.reason_code not in MENDED_BY_ACCEPTING
         )
         if failed and not force:
             raise InputError.of(
@@ -171,7 +171,7 @@ def _bound_text(option: str, text: str, limit: int) -> str:
     if not text or len(text) > limit or not text.isprintable():
         raise InputError.of(
             "bad_arguments",
-            f"say {option} accepts the run",
+            f"--{option} needs text: the record of the acceptance holds it",
             field=f"--{option}",
             found=f"{len(text)} characters",
             accepted=f"1 to {limit} characters on one line",
@@ -197,7 +197,7 @@ def _read_run(run: KeptRun, record: Acceptance) -> Baseline:
     columns = ["doc_id", "content_hash", "text"]
     documents = run.stored("corpus_snapshot").frame("documents", columns)
     taken = take_snapshot(documents, gold.frame("qrels_document"), gold.frame("spans"))
-    return Baseline(record, report, measured_run(report, per_query), taken)
+    return Baseline(record, report, measured_run(report.dump(), per_query), taken)
 
 
 def acceptances(home: Path, gold_set: str) -> list[Acceptance]:
@@ -219,7 +219,7 @@ def acceptances(home: Path, gold_set: str) -> list[Acceptance]:
         except ValidationError as error:
             raise InputError.of(
                 "baseline_damaged",
-                "not as it was accepted; accept a run anew after removing what was changed",
+                "changed after its acceptance; remove the file and accept a run again",
                 file=path,
                 line=number,
                 found=error.errors()[0]["msg"],
@@ -279,20 +279,23 @@ def drift_part(
     if baseline is None:
         return Absent(reason=NO_BASELINE)
     before, documents = baseline.report, (baseline.snapshot.documents, now.documents)
-    left, right = before["index"], body["index"]
+    left, right = before.index, body["index"]
     counts = [len(frame) for frame in documents]
     corpus = CorpusDrift(
-        rev=_change(left["corpus_rev"], right["corpus_rev"]),
-        chunks_hash=_change(left["chunks_hash"], right["chunks_hash"]),
+        rev=_change(left.corpus_rev, right["corpus_rev"]),
+        chunks_hash=_change(left.chunks_hash, right["chunks_hash"]),
         n_documents=CountChange(before=counts[0], after=counts[1], same=counts[0] == counts[1]),
         **_documents(*documents),
     )
     gold = GoldDrift(
-        hash=_change(before["gold"]["hash"], body["gold"]["hash"]),
+        hash=_change(before.gold.hash, body["gold"]["hash"]),
         **_targets(baseline.snapshot.targets, now.targets),
     )
-    index = _indexes(before["strategies"], body["strategies"])
-    same_code = before["code"]["version"] == body["code"]["version"]
+    index = _indexes(
+        {entry.name: entry.index_hash for entry in before.strategies},
+        {entry["name"]: entry["index_hash"] for entry in body["strategies"]},
+    )
+    same_code = before.code.version == body["code"]["version"]
     return DriftPart(
         baseline=AcceptedRun(
             run_id=quoted(baseline.record.run_id), accepted_at=quoted(baseline.record.accepted_at)
@@ -350,15 +353,10 @@ def _targets(before: pd.DataFrame, now: pd.DataFrame) -> dict[str, NamedPart]:
     }
 
 
-def _indexes(
-    before: Iterable[Mapping[str, Any]], now: Iterable[Mapping[str, Any]]
-) -> dict[str, Change]:
-    left, right = (
-        {entry["name"]: quoted(entry["index_hash"]) for entry in part} for part in (before, now)
-    )
+def _indexes(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, Change]:
     index = {}
-    for name in sorted({*left, *right}):
-        was, is_now = left.get(name), right.get(name)
+    for name in sorted({*before, *now}):
+        was, is_now = before.get(name), now.get(name)
         same = None if was is None or is_now is None else was == is_now
         change = {"before": was, "after": is_now, "same": same}
         nulls = [side for side, value in change.items() if value is None]
@@ -386,8 +384,8 @@ def _notes(
         )
     if not corpus.chunks_hash.same and not any(counts.values()):
         notes.append(
-            "Other chunks of the same documents are indexed: they are cut otherwise, or others are "
-            "quarantined. Figures come from different chunks_hash."
+            "The index holds other chunks of the same documents, because they are cut or "
+            "quarantined differently. The chunks_hash differs."
         )
     for name, entry in index.items():
         if entry.same is None:

@@ -16,8 +16,15 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
-from rag_eval.core.config import DISCOUNTING, GoldSource
+from rag_eval.core.config import DISCOUNTING, GoldSource, Status
 from rag_eval.core.errors import InputError
+from rag_eval.core.report import (
+    AddedOutcomes,
+    Contradictions,
+    Feedback,
+    FeedbackCounts,
+    StrategyCalibration,
+)
 from rag_eval.core.types import AUDITS, MAX_NUMBER, MISSED_BY_FEEDBACK, OutcomeOutcomes, Shown
 from rag_eval.corpus.masking import mask
 from rag_eval.gold.files import ORIGINAL
@@ -43,7 +50,7 @@ from rag_eval.pipeline.evaluation import (
 )
 from rag_eval.pipeline.history import known_fingerprints
 from rag_eval.pipeline.measures import BOOTSTRAP_SEED, ScoredRuns, score_runs
-from rag_eval.pipeline.retrieval import StrategyRun, steering_calibrator
+from rag_eval.pipeline.retrieval import KeptCalibrator, StrategyRun, steering_calibrator
 from rag_eval.pipeline.runner import (
     Result,
     Table,
@@ -56,13 +63,12 @@ from rag_eval.pipeline.runner import (
 from rag_eval.storage.artifacts import Artifact, Parts
 from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.audits import ClaimStore
-from rag_eval.uncertainty.calibration import Judged, Task, calibrate
+from rag_eval.uncertainty.calibration import Calibration, Judged, Task, calibrate
 from rag_eval.uncertainty.conformal import Questions
 from rag_eval.uncertainty.drift import WATCHED, WatchState, feed, resume
 from rag_eval.uncertainty.estimator import Miss, MissRateModel
 from rag_eval.uncertainty.outcomes import (
     Asked,
-    OutcomeStore,
     QuestionGroups,
     document_tie,
     feedback_without_audit,
@@ -91,6 +97,7 @@ from rag_eval.uncertainty.status import (
     promotions,
     record_status,
 )
+from rag_eval.uncertainty.stored import finite
 from rag_eval.uncertainty.validation import Validation
 
 # ---- Stage: judge every claim with the gold. Repeated nights on one index add nothing.
@@ -100,17 +107,6 @@ OF_GOLD: Final = r"gold [0-9a-f]{16}(: instead of [0-9a-f]+)?"
 """Pattern of the notes that this stage writes. A correction by a person has another note."""
 
 
-@dataclasses.dataclass(frozen=True)
-class OutcomeCounts:
-    """Number of claims of a strategy, and of their outcomes."""
-
-    n_claims: int
-    n_judged: int
-    n_missed: int
-    added: int
-    already_there: int
-
-
 class RetrievalOutcomes(Result):
     """Outcomes of the claims that the gold judges: strategy, claim_id, query_id, missed.
 
@@ -118,7 +114,7 @@ class RetrievalOutcomes(Result):
     """
 
     judged: pd.DataFrame = frame_part()
-    strategies: dict[str, OutcomeCounts] = json_part(volatile=True)
+    strategies: dict[str, AddedOutcomes] = json_part(volatile=True)
     gold_source: str = json_part()
     not_recorded: str = json_part()
 
@@ -157,11 +153,18 @@ def record_outcomes(
             judged = claims.assign(missed=missed == 1)[counted]
             added = 0
             if outcomes.store is not None:
-                fresh = judged[~_stand_already(outcomes.store, judged)]
-                notes = _notes_of_returns(outcomes.store, fresh, because)
+                history = outcomes.store.history(
+                    strategy_fingerprint=retrieval_signals.about[name].fingerprint,
+                    target=spec.target,
+                    k=spec.k,
+                    gold_sources=[QRELS],
+                )
+                # After the first night, the table already has most judgements.
+                fresh = judged[~_stand_already(history, judged)]
+                notes = _notes_of_returns(history, fresh, because)
                 offered = _outcomes(fresh, frame.loc[fresh.index], notes, now)
                 added = len(outcomes.store.record(offered, because=because).added)
-            counts[name] = OutcomeCounts(
+            counts[name] = AddedOutcomes(
                 n_claims=len(claims),
                 n_judged=len(judged),
                 n_missed=int(judged["missed"].sum()),
@@ -180,49 +183,31 @@ def record_outcomes(
 
 def describe_outcomes(result: RetrievalOutcomes) -> dict[str, object]:
     """Show the judged claims and the rows added to the table."""
-    rows = [{"strategy": name, **vars(entry)} for name, entry in result.strategies.items()]
+    rows = [{"strategy": name, **entry.dump()} for name, entry in result.strategies.items()]
     columns = ("strategy", "n_claims", "n_judged", "n_missed", "added", "already_there")
     return {
-        "n_added": sum(row["added"] for row in rows),
+        "n_added": sum(entry.added for entry in result.strategies.values()),
         "gold_source": result.gold_source,
         "outcomes": Table(columns, rows),
         "not_recorded": result.not_recorded or "none",
     }
 
 
-def _stand_already(store: OutcomeStore, claims: pd.DataFrame) -> BoolArray:
-    """Mark the claims whose judgement is already in the table, bool [n].
-
-    After the first night, the table already has most judgements.
-    """
-    if claims.empty:
-        return np.zeros(0, dtype=bool)
-    standing = store.current(**_subject(claims))
+def _stand_already(history: pd.DataFrame, claims: pd.DataFrame) -> BoolArray:
+    """Mark the claims whose judgement is already current in the gold's history, bool [n]."""
+    standing = select_current(history)
     known = dict(zip(standing["claim_id"], standing["missed"], strict=True))
     pairs = zip(claims["claim_id"], claims["missed"].tolist(), strict=True)
     return np.array([known.get(claim) == missed for claim, missed in pairs], dtype=bool)
 
 
-def _subject(claims: pd.DataFrame) -> dict[str, Any]:
-    """Return the filter for the gold's outcomes of one strategy. `claims` has at least one row."""
-    first = claims.iloc[0]
-    return {
-        "strategy_fingerprint": first["strategy_fingerprint"],
-        "target": first["target"],
-        "k": int(first["k"]),
-        "gold_sources": [QRELS],
-    }
-
-
-def _notes_of_returns(store: OutcomeStore, claims: pd.DataFrame, because: str) -> dict[str, str]:
+def _notes_of_returns(history: pd.DataFrame, claims: pd.DataFrame, because: str) -> dict[str, str]:
     """Return notes by claim id for claims that this gold judged before, but another gold last.
 
     The store replaces an outcome once for each reason. The note makes the return of this gold a new
     reason. Corrections by a person get no note, so the store keeps the corrections.
     """
-    if claims.empty:
-        return {}
-    history = store.history(**_subject(claims), claim_ids=claims["claim_id"].tolist())
+    history = history[history["claim_id"].isin(claims["claim_id"])]
     of_this_gold = history["note"].str.startswith(because)
     heard = set(history.loc[of_this_gold, "claim_id"])
     turned = history[
@@ -264,14 +249,11 @@ def _outcomes(
 
 # ---- Stage: calibrate each strategy's miss rate on the outcomes so far.
 
-PARTIAL: Final = (
-    "a run of some of the strategies, or with other vectors, decides nothing for later runs"
-)
+PARTIAL: Final = "a partial run (some strategies, or other vectors) does not change later runs"
 COMPLAINT: Final = "something_missing"
 NAMED: Final = 10
 """Largest number of questions in the list of complaints that contradict the gold."""
 PICTURES: Final = ("reliability.svg", "learning-curve.svg")
-NOT_SHOWN: Final = ("model", "validation", "heuristic_v0", "leakage_gap", "wordings")
 
 
 class MissRateCalibration(Result):
@@ -288,7 +270,7 @@ class MissRateCalibration(Result):
         of models that did not see their group; NaN without a model.
     """
 
-    strategies: dict[str, dict[str, Any]] = json_part()
+    strategies: dict[str, StrategyCalibration] = json_part()
     predictions: pd.DataFrame = frame_part()
     traffic: pd.DataFrame = frame_part()
     reliability: bytes | None = file_part(PICTURES[0], default=None)
@@ -334,14 +316,15 @@ def describe_calibration(result: MissRateCalibration) -> dict[str, object]:
     """Show the status of each strategy, missing requirements, and changes of status."""
     rows, unmet, changes = [], [], []
     for name, entry in result.strategies.items():
-        strategy, validation = {"strategy": name}, entry["validation"] or {}
-        row = {**strategy, "status": entry["status"], **entry["counts"]}
-        row["calibrator"] = entry["calibrator"] or "none"
-        row |= {key: validation.get(key, {}).get("value") for key in ("skill", "auroc", "brier")}
+        strategy, validation = {"strategy": name}, entry.validation
+        row = {**strategy, "status": entry.status, **entry.counts.dump()}
+        row["calibrator"] = entry.calibrator or "none"
+        for key in ("skill", "auroc", "brier"):
+            row[key] = None if validation is None else getattr(validation, key).value
         rows.append(row)
-        conditions = entry["standing"]["conditions"]
-        unmet += [{**one, **strategy} for one in conditions if not one["met"]]
-        changes += [{**strategy, **entry["promotion"]}] if entry["promotion"] else []
+        conditions = entry.standing.conditions
+        unmet += [{**one.dump(), **strategy} for one in conditions if not one.met]
+        changes += [{**strategy, **entry.promotion.dump()}] if entry.promotion else []
     columns = ("strategy", "status", "calibrator", "outcomes", "groups", "skill", "auroc", "brier")
     return {
         "calibration": Table(columns, rows),
@@ -352,19 +335,21 @@ def describe_calibration(result: MissRateCalibration) -> dict[str, object]:
     }
 
 
-def _draw(work: Work, strategies: dict[str, dict[str, Any]]) -> dict[str, bytes | None]:
+def _draw(work: Work, strategies: dict[str, StrategyCalibration]) -> dict[str, bytes | None]:
     """Draw the reliability and the learning curves of all strategies with such curves."""
     spec = work.config.uncertainty
     target = f"{spec.target}@{spec.k}"
-    drawn = {
-        part: {name: entry[part] for name, entry in strategies.items() if entry[part]}
-        for part in ("validation", "learning_curve")
+    entries = strategies.items()
+    validations = {name: part.validation.dump() for name, part in entries if part.validation}
+    curves = {
+        name: [point.dump() for point in part.learning_curve]
+        for name, part in entries
+        if part.learning_curve
     }
 
     def make() -> Parts:
         from rag_eval.reporting.html.panels.miss_rates import learning_sheet, reliability_sheet
 
-        validations, curves = drawn.values()
         sheets = (
             reliability_sheet(validations, target) if validations else None,
             learning_sheet(curves, target) if curves else None,
@@ -372,7 +357,7 @@ def _draw(work: Work, strategies: dict[str, dict[str, Any]]) -> dict[str, bytes 
         pictures = zip(PICTURES, sheets, strict=True)
         return {name: sheet.encode() for name, sheet in pictures if sheet is not None}
 
-    kept = work.keep("calibration_pictures", [target, drawn], make)
+    kept = work.keep("calibration_pictures", [target, validations, curves], make)
     return {
         part: kept.bytes(name) if kept.path(name).is_file() else None
         for part, name in zip(("reliability", "learning"), PICTURES, strict=True)
@@ -435,6 +420,16 @@ class _Fitting:
         """Hash of the outcomes with their groups and inclusion probabilities, and of `refused`."""
         columns = ("outcome_id", "missed", "group_id", "inclusion_probability")
         return digest([*(self.rows[name].tolist() for name in columns), self.refused], 32)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Earned:
+    """A fit with its status. `wordings` is the status of the branch for other wordings."""
+
+    of: _Fitting
+    fit: Calibration
+    standing: Standing
+    wordings: Status | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -598,18 +593,18 @@ class _Strategy:
         values = rows["shown_value"].where(was_shown).to_numpy(dtype=np.float64).copy()
         by = self.night.claims.speakers[self.name]
         if by.status in DISCOUNTING and len(self.traffic):
-            body = read_calibrator(self.work.settings.home, by.calibrator)
+            kept = KeptCalibrator.from_json(read_calibrator(self.work.settings.home, by.calibrator))
             audited = pd.DataFrame(
                 {
                     "claim_id": rows["claim_id"],
                     "group": rows["group_id"],
                     "at": np.arange(len(rows)),
                 }
-            )[np.isnan(values) & (rows["first_at"] > body.get("fitted_until", "~")).to_numpy()]
+            )[np.isnan(values) & (rows["first_at"] > kept.fitted_until).to_numpy()]
             audited = audited.merge(self.traffic, on="claim_id")
             pairs = zip(audited["query_id"], audited["group"], strict=True)
-            groups = [body["group_of_query"].get(query, group) for query, group in pairs]
-            values[audited["at"].to_numpy()] = MissRateModel.from_json(body["model"]).predict(
+            groups = [kept.group_of_query.get(query, group) for query, group in pairs]
+            values[audited["at"].to_numpy()] = kept.model.predict(
                 audited[list(SIGNALS)].to_numpy(), SIGNALS, groups
             )
         made = rows.assign(
@@ -630,22 +625,20 @@ class _Strategy:
 
     # -- The feedback of users.
 
-    def feedback(self) -> dict[str, Any]:
+    def feedback(self) -> Feedback:
         """Count the current feedback, and compare complaints with the gold."""
         every, said = self.standing, standing_feedback(self.standing)
         complained = set(said.loc[said["feedback"] == COMPLAINT, "claim_id"])
         hits = every[(every["gold_source"] == QRELS) & (every["missed"] == 0)]
         hits = hits[hits["claim_id"].isin(complained)]
         against = sorted(set(hits["query_id"]))
-        return {
+        return Feedback(
             **_count_feedback(every),
-            "contradicts_gold": {
-                "n_claims": len(hits),
-                "n_questions": len(against),
-                "query_ids": against[:NAMED],
-            },
-            "earlier": _count_feedback(self._earlier()),
-        }
+            contradicts_gold=Contradictions(
+                n_claims=len(hits), n_questions=len(against), query_ids=against[:NAMED]
+            ),
+            earlier=FeedbackCounts(**_count_feedback(self._earlier())),
+        )
 
     def _earlier(self) -> pd.DataFrame:
         """Find feedback and audits of the strategy under another fingerprint, target or K.
@@ -672,7 +665,7 @@ class _Strategy:
     def fit(self, of: _Fitting) -> Artifact:
         """Fit and validate a calibrator, or read the stored fit to equal outcomes.
 
-        The parts are `about` (`Calibration.to_json`) and `predictions` (means out of fold).
+        The parts are `about` (a `Calibration`) and `predictions` (means out of fold).
         """
         night, spec, names = self.night, self.work.config.uncertainty, list(SIGNALS)
         prior, together = prior_of(self.work.config, self.name), len(night.runs.names)
@@ -736,43 +729,35 @@ class _Strategy:
         )
         return questions, rows
 
-    def calibrate(self) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame]:
+    def calibrate(self) -> tuple[StrategyCalibration, pd.DataFrame, pd.DataFrame]:
         """Calibrate the strategy. Return its part of the report, predictions and traffic."""
         of = self.fitting()
         watch, kept = self.watch(of.rows), self.fit(of)
-        about = kept.json("about")
+        fit = Calibration.from_json(kept.json("about"))
         if of.refused:  # refused outcomes prove nothing, so their figures are hidden
-            about |= {**dict.fromkeys(NOT_SHOWN), "learning_curve": []}
-        counts = Counts(0, 0, 0, 0) if of.refused else Counts(**about["counts"])
-        earned = self._judge(of, watch, counts, about["validation"])
-        wordings = about["wordings"]
-        if wordings is not None:  # the branch for other wordings has its own status
-            found = wordings["validation"]
-            names = ("n", "groups", "groups_with_misses", "groups_with_hits")
-            own = self._judge(of, watch, Counts(*(found[name] for name in names)), found)
-            about["wordings"] = {**wordings, "status": own.status}
+            fit = Calibration(fit.counts, fit.conformal, fit.conformal_absent, fit.without_risk)
+        counts = Counts(0, 0, 0, 0) if of.refused else fit.counts
+        standing = self._judge(of, watch, counts, fit.validation)
+        wordings: Status | None = None
+        if fit.wordings is not None:  # the branch for other wordings has its own status
+            found = fit.wordings.validation
+            counts = Counts(found.n, found.groups, found.groups_with_misses, found.groups_with_hits)
+            wordings = self._judge(of, watch, counts, found).status
         # Count these outcomes before acceptance of the calibrator. A run that is killed in between
         # then counts them only once.
         self.keep_watch(watch)
-        calibrator = self._accept(of, about, earned)
-        promotion = self._record(earned, about, calibrator)
-        if watch.drift.alarm and earned.status == "stale":
+        earned = _Earned(of, fit, standing, wordings)
+        calibrator = self._accept(earned)
+        promotion = self._record(earned, calibrator)
+        if watch.drift.alarm and standing.status == "stale":
             # The alarm ended this status, so the next night resets the drift watch.
             self.keep_watch(watch.demoted(utc_text(self.night.now)))
-        report = _describe(about, of, watch, earned, calibrator) | {
-            "promotion": None
-            if promotion is None
-            else {name: getattr(promotion, name) for name in ("old_status", "new_status", "at")},
-            "feedback": self.feedback(),
-            "fingerprint": self.fingerprint,
-        }
-        if self.work.evaluation.partial:
-            report["calibrator_reason"] = PARTIAL
+        report = self._describe(earned, watch, calibrator, promotion)
         predictions = kept.frame("predictions").assign(strategy=self.name)
-        return report, predictions, self._predict_traffic(about["model"])
+        return report, predictions, self._predict_traffic(fit.model)
 
     def _judge(
-        self, of: _Fitting, watch: WatchState, counts: Counts, validation: dict[str, Any] | None
+        self, of: _Fitting, watch: WatchState, counts: Counts, validation: Validation | None
     ) -> Standing:
         spec = self.work.config.uncertainty
         situation = Situation(
@@ -784,8 +769,7 @@ class _Strategy:
             no_prior=no_prior(spec.target, spec.k),
             base_changes=self._base_changes(),
         )
-        checked = None if validation is None else Validation.from_json(validation)
-        return judge_status(counts, checked, situation)
+        return judge_status(counts, validation, situation)
 
     def _base_changes(self) -> bool | None:
         """Check whether another calibrator of the base steers the next run; None without a base."""
@@ -797,16 +781,17 @@ class _Strategy:
         now = steering_calibrator(self.work.evaluation, base, runs.about(base.name).index_hash)
         return now != runs.about(self.name).steered_by
 
-    def _accept(self, of: _Fitting, about: dict[str, Any], earned: Standing) -> str:
+    def _accept(self, earned: _Earned) -> str:
         """Store and accept a calibrator, or demote the previous one. Return the stored id."""
         evaluation, home = self.work.evaluation, self.work.settings.home
+        rows, fit, wordings = earned.of.rows, earned.fit, earned.fit.wordings
         if evaluation.partial:
             return ""
         at = self.night.now.isoformat(timespec="seconds")
         before = accepted_calibrator(home, *self.place)
         calibrator = ""
-        if about["model"] is not None:
-            sources = of.rows["gold_source"].value_counts().sort_index()
+        if fit.model is not None:
+            sources = rows["gold_source"].value_counts().sort_index()
             queries = self.night.runs.gold.queries
             own = dict(zip(queries["query_id"], queries["group_id"], strict=True))
             # Store changed groups too, so that no fit to the group of a question without an outcome
@@ -819,12 +804,15 @@ class _Strategy:
                 **dict(zip(("gold_set", "strategy", "target", "k"), self.place, strict=True)),
                 "strategy_fingerprint": self.fingerprint,
                 "gold_sources": {str(source): int(n) for source, n in sources.items()},
-                "outcomes": of.identity,
-                "fitted_until": str(of.rows["at"].max()),
-                **{name: about[name] for name in ("model", "validation", "conformal", "wordings")},
+                "outcomes": earned.of.identity,
+                "fitted_until": str(rows["at"].max()),
+                "model": fit.model.to_json(),
+                "validation": fit.validation and fit.validation.to_json(),
+                "conformal": [rule.to_json() for rule in fit.conformal],
+                "wordings": wordings and {**wordings.to_json(), "status": earned.wordings},
                 "group_of_query": {
                     **regrouped,
-                    **dict(zip(of.rows["query_id"], of.rows["group_id"], strict=True)),
+                    **dict(zip(rows["query_id"], rows["group_id"], strict=True)),
                 },
             }
             calibrator = keep_calibrator(home, {**body, "fitted_at": at})
@@ -833,14 +821,14 @@ class _Strategy:
         accepted = Accepted(
             calibrator_id=calibrator or (before.calibrator_id if before else ""),
             strategy_fingerprint=self.fingerprint,
-            status=earned.status,
+            status=earned.standing.status,
             at=at,
         )
         if before is None or accepted.model_copy(update={"at": before.at}) != before:
             accept_calibrator(home, *self.place, accepted=accepted)
         return calibrator
 
-    def _record(self, earned: Standing, about: dict[str, Any], calibrator: str) -> Promotion | None:
+    def _record(self, earned: _Earned, calibrator: str) -> Promotion | None:
         """Record a change of status.
 
         When the last earned status belongs to another fingerprint, first record the status `stale`.
@@ -868,27 +856,28 @@ class _Strategy:
                 "same_fingerprint", met=False, found="changed", needed="unchanged", status="stale"
             )
             record(status="stale", figures=None, reasons=(dataclasses.asdict(changed),))
-        figures = {"counts": about["counts"]}
-        if about["validation"] is not None:
+        figures: dict[str, object] = {"counts": dataclasses.asdict(earned.fit.counts)}
+        if earned.fit.validation is not None:
+            validation = earned.fit.validation.to_json()
             names = ("miss_rate", "brier", "skill", "auroc", "slope", "ece")
-            figures |= {name: about["validation"][name] for name in names}
+            figures |= {name: validation[name] for name in names}
         return record(
-            status=earned.status,
+            status=earned.standing.status,
             figures=figures,
-            reasons=tuple(dataclasses.asdict(condition) for condition in earned.unmet),
+            reasons=tuple(dataclasses.asdict(condition) for condition in earned.standing.unmet),
             calibrator_id=calibrator or None,
         )
 
-    def _predict_traffic(self, fitted: dict[str, Any] | None) -> pd.DataFrame:
+    def _predict_traffic(self, model: MissRateModel | None) -> pd.DataFrame:
         """Predict the miss rates of claims of traffic.
 
         The fold that left the group out predicts the claims of a fitted group. The mean of all
         folds predicts all other claims, so that all predictions are comparable.
         """
         frame = self.traffic[["strategy", "claim_id", "query_id", "group_id"]]
-        if fitted is None or frame.empty:
+        if model is None or frame.empty:
             return frame.assign(predicted=np.nan)
-        model, values = MissRateModel.from_json(fitted), self.traffic[list(SIGNALS)].to_numpy()
+        values = self.traffic[list(SIGNALS)].to_numpy()
         folds = [
             dataclasses.replace(model, head=fold, fold_of_group={}).predict(values, SIGNALS)
             for fold in model.folds or (model.head,)
@@ -896,6 +885,57 @@ class _Strategy:
         own = model.predict(values, SIGNALS, frame["group_id"].tolist())
         was_fitted = frame["group_id"].isin(list(model.fold_of_group))
         return frame.assign(predicted=np.where(was_fitted, own, np.mean(folds, axis=0)))
+
+    def _describe(
+        self, earned: _Earned, watch: WatchState, calibrator: str, promotion: Promotion | None
+    ) -> StrategyCalibration:
+        """Make the report part on the calibration of the strategy."""
+        fit, counts, of = earned.fit, earned.fit.counts, earned.of
+        why = of.refused or (
+            f"{counts.groups} distinct groups with outcomes, {counts.groups_with_misses} of them"
+            " with misses: too few to fit a calibrator"
+        )
+        absent = {}
+        if fit.wordings is None:
+            absent["other_wordings"] = "too few wordings whose question has another judged wording"
+        if fit.model is None:
+            absent |= dict.fromkeys(("estimator", "validation", "heuristic_v0", "leakage_gap"), why)
+        if self.work.evaluation.partial:
+            absent["calibrator"] = PARTIAL
+        elif not calibrator:
+            absent["calibrator"] = why
+        drift, wordings = watch.drift.to_json(), fit.wordings and fit.wordings.to_json()
+        since = {} if watch.since else {"since": "the watch covers all outcomes"}
+        return StrategyCalibration.model_validate(
+            {
+                "fingerprint": self.fingerprint,
+                "status": earned.standing.status,
+                "calibrator": calibrator or None,
+                "counts": dataclasses.asdict(counts),
+                "validation": fit.validation and fit.validation.to_json(),
+                "heuristic_v0": fit.heuristic and fit.heuristic.to_json(),
+                "leakage_gap": fit.gap and fit.gap.to_json(),
+                "learning_curve": [point.to_json() for point in fit.curve],
+                "conformal": [rule.to_json() for rule in fit.conformal],
+                "conformal_methods": fit.conformal_methods,
+                "estimator": fit.model and _describe_model(fit.model),
+                "standing": earned.standing.to_json(),
+                "drift": {
+                    **{name: drift[name] for name in drift if name not in {"groups", "wealth"}},
+                    "since": watch.since or None,
+                    "why": since,
+                },
+                "refused": of.refused or None,
+                "promotion": promotion
+                and {name: getattr(promotion, name) for name in ("old_status", "new_status", "at")},
+                "other_wordings": wordings
+                and {key: value for key, value in wordings.items() if key != "model"}
+                | {"status": earned.wordings},
+                "feedback": self.feedback(),
+                "n_without_signals": of.n_without_signals,
+                "why": absent,
+            }
+        )
 
 
 def _count_feedback(frame: pd.DataFrame) -> dict[str, int]:
@@ -905,54 +945,18 @@ def _count_feedback(frame: pd.DataFrame) -> dict[str, int]:
     return {"n_claims": int(said["claim_id"].nunique()), **kinds, "audits_due": int(due.sum())}
 
 
-def _describe(
-    about: dict[str, Any], of: _Fitting, watch: WatchState, earned: Standing, calibrator: str
-) -> dict[str, Any]:
-    """Make the report part on the calibration of one strategy."""
-    counts, wordings, model = about["counts"], about["wordings"], about["model"]
-    why = of.refused or (
-        f"{counts['groups']} distinct groups with outcomes, {counts['groups_with_misses']} of them"
-        " with misses: too few to fit a calibrator"
-    )
-    drift = watch.drift.to_json()
-    found = {
-        **{name: value for name, value in about.items() if name not in {"model", "wordings"}},
-        "other_wordings": wordings and {k: v for k, v in wordings.items() if k != "model"},
-        "calibrator": calibrator or None,
-        "estimator": None if model is None else _describe_model(model),
-        "status": earned.status,
-        "standing": earned.to_json(),
-        "drift": {
-            **{name: drift[name] for name in drift if name not in {"groups", "wealth"}},
-            "since": watch.since or None,
-        },
-        "refused": of.refused or None,
-        "n_without_signals": of.n_without_signals,
-    }
-    if wordings is None:
-        found["other_wordings_reason"] = (
-            "too few wordings whose question has another judged wording"
-        )
-    if not calibrator:
-        found["calibrator_reason"] = why
-    if model is None:
-        absent = ("estimator", "validation", "heuristic_v0", "leakage_gap")
-        found |= {f"{name}_reason": why for name in absent}
-    if not watch.since:
-        found["drift"]["since_reason"] = "it has watched from the first outcome on"
-    return found
-
-
-def _describe_model(model: dict[str, Any]) -> dict[str, Any]:
+def _describe_model(model: MissRateModel) -> dict[str, object]:
     """Describe an estimator: coefficients of z-scored signals in log-odds of a miss, by size."""
-    head = model["head"]
-    pairs = zip(head["names"], head["coefficients"], strict=True)
+    head = model.head
+    pairs = zip(head.names, head.coefficients.tolist(), strict=True)
     strongest = sorted(pairs, key=lambda pair: -abs(pair[1]))
     return {
-        "intercept": head["intercept"],
+        "intercept": head.intercept,
         "coefficients": [{"signal": name, "value": value} for name, value in strongest],
-        "penalty": head["penalty"],
-        "calibrator": head["calibrator"]["name"],
-        "prior": model["prior"] or None,
-        **{name: model[name] for name in ("n", "groups", "misses")},
+        "penalty": finite(head.penalty),
+        "calibrator": head.calibrator.name,
+        "prior": model.prior or None,
+        "n": model.n,
+        "groups": model.groups,
+        "misses": model.misses,
     }

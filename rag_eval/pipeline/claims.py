@@ -45,7 +45,7 @@ from rag_eval.pipeline.runner import Result, Table, Work, count_undefined, frame
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.storage.hashing import digest
 from rag_eval.storage.sql import open_store
-from rag_eval.uncertainty.audits import ClaimStore
+from rag_eval.uncertainty.audits import ClaimRow, ClaimStore
 from rag_eval.uncertainty.estimator import (
     Miss,
     MissRateModel,
@@ -353,10 +353,6 @@ _UNKNOWN: Final = {
 }
 
 
-ClaimRow = dict[str, Any]
-"""A row of the table of claims."""
-
-
 @dataclasses.dataclass(frozen=True)
 class _Again:
     """Current chunks of a question, best first. A failed retrieval has no signals."""
@@ -387,7 +383,7 @@ class _Traffic:
             return self._frame([]), TrafficFacts(reason="the table of claims cannot be read")
         claims = ClaimStore(store.sql).claims(fingerprint=self.fingerprint)
         if not claims:
-            why = "no claim was imported for the strategy as it stands now"
+            why = "no claim was imported for the strategy's current configuration"
             return self._frame([]), TrafficFacts(reason=why)
         again = self._retrieve(list(dict.fromkeys(claim["query"] for claim in claims)))
         states = self._states(claims, again)
@@ -442,7 +438,7 @@ class _Traffic:
                 again[text] = _Again(retrieved, None if failed else values[at])
         return again
 
-    def _states(self, claims: list[ClaimRow], again: dict[str, _Again | None]) -> list[str]:
+    def _states(self, claims: Sequence[ClaimRow], again: dict[str, _Again | None]) -> list[str]:
         """Classify each claim as `counted`, `differing`, or a key of _UNKNOWN."""
         table, k = self.opened.table, self.work.config.uncertainty.k
         known = table.row_of.keys() | set(table.doc_ids)
@@ -525,36 +521,35 @@ def no_prior(target: Target, k: int) -> str:
     return f"no prior is shipped for {target}@{k}, only for {PRIOR_TARGET[0]}@{PRIOR_TARGET[1]}"
 
 
-def _wordings_of(found: Accepted) -> dict[str, Any] | None:
+def _branch_of(found: Accepted) -> tuple[Branch, Status] | None:
     """Return the branch for other wordings of an accepted calibrator; None if it is not usable."""
     if found.body is None or found.status not in DISCOUNTING:
         return None
-    wordings: dict[str, Any] | None = found.body["wordings"]
-    used = wordings is not None and wordings["used"] and wordings["status"] in DISCOUNTING
-    return wordings if used else None
+    wordings = found.body.wordings
+    if wordings is None or wordings.model is None or wordings.status not in DISCOUNTING:
+        return None
+    return wordings.model, wordings.status
 
 
 def _speak(work: Work, name: str, found: Accepted, signals_: RetrievalSignals) -> _Spoken:
     """Choose the source of a strategy's claims, given its accepted calibrator."""
     spec, fingerprint = work.config.uncertainty, signals_.about[name].fingerprint
     if found.body is not None and found.status in DISCOUNTING:
-        model, wordings = MissRateModel.from_json(found.body["model"]), _wordings_of(found)
         by = Speaker(
             fingerprint,
             found.status,
             found.calibrator_id,
             "",
-            n_outcomes=model.n,
-            fitted_at=dt.datetime.fromisoformat(found.body["fitted_at"]),
-            gold_sources=tuple(found.body["gold_sources"]),
+            n_outcomes=found.body.model.n,
+            fitted_at=found.body.fitted_at,
+            gold_sources=tuple(found.body.gold_sources),
         )
-        branch = (Branch.from_json(wordings["model"]), wordings["status"]) if wordings else None
-        return _Spoken(by, model, branch, found.body["group_of_query"])
+        return _Spoken(by, found.body.model, _branch_of(found), found.body.group_of_query)
     stale = found.status == "stale"
     why = (
-        f"calibrator {found.calibrator_id} no longer holds"
+        f"calibrator {found.calibrator_id} is stale"
         if stale
-        else "no outcomes had been calibrated on when this run started"
+        else "no calibrator was accepted before this run"
     )
     unlabelled = signals_.unlabelled(name)
     missing = no_prior(spec.target, spec.k)
@@ -579,8 +574,8 @@ def identify_speakers(
     found, outcomes = {}, Outcomes(work.evaluation)
     for name, about in retrieval_signals.about.items():
         accepted = find_accepted(work.evaluation, name, about.fingerprint)
-        judged = list[Any]()
-        if _wordings_of(accepted):
+        judged: list[object] = []
+        if _branch_of(accepted):
             history = _history(work.config, outcomes, about.fingerprint)
             judged = [history["claim_id"].tolist(), history["missed"].tolist()]
         found[name] = [accepted.calibrator_id, accepted.status, digest(judged)]

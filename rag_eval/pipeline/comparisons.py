@@ -2,14 +2,14 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
 
 from rag_eval.core.errors import InputError
+from rag_eval.gates import rollout
 from rag_eval.gates.regression import higher_is_better, with_delta_s
-from rag_eval.gates.rollout import STAGES, Decision, decide
 from rag_eval.measures.paired import paired_comparison
 from rag_eval.measures.ranking import machine_name
 from rag_eval.pipeline.history import KeptRun, changes, open_kept_run
@@ -82,9 +82,9 @@ class Rollout:
     level: str
     stage: int
     next_stage: int | None
-    decision: Decision
+    decision: rollout.Decision
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Return the record as plain JSON values."""
         row = dataclasses.asdict(self)
         decision = row.pop("decision")
@@ -120,8 +120,8 @@ def decide_rollout(
     InputError
         There is no such run, stage, strategy or measure, or the run's artifacts are gone.
     """
-    if stage not in STAGES:
-        raise _bad("no such stage", "--stage", str(stage), ", ".join(map(str, STAGES)))
+    if stage not in rollout.STAGES:
+        raise _bad("no such stage", "--stage", str(stage), ", ".join(map(str, rollout.STAGES)))
     kept = open_kept_run(home, run, gold_set)
     names = list(kept.strategies)
     base = against or next((name for name in names if name != candidate), candidate)
@@ -137,10 +137,10 @@ def decide_rollout(
     per_query = with_delta_s(kept.per_query(), per_run)
     values = _pair_strategies(per_query[per_query["level"] == kept.level], base, candidate, measure)
     groups = np.unique(values["group"].to_numpy(dtype=str), return_inverse=True)[1]
-    decision = decide(
+    decision = rollout.decide(
         values["base"], values["candidate"], groups, higher_is_better=higher_is_better(measure)
     )
-    later = [other for other in STAGES if other > stage]
+    later = [other for other in rollout.STAGES if other > stage]
     return Rollout(
         gold_set=gold_set,
         gold_hash=kept.gold_hash,

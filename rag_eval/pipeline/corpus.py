@@ -30,7 +30,14 @@ from rag_eval.storage.artifacts import Parts, home_lock, write_bytes, write_text
 from rag_eval.storage.hashing import digest
 from rag_eval.trust.duplicates import floods
 from rag_eval.trust.guard import FILE_NAME as ALLOWED_FILE
-from rag_eval.trust.guard import across_titles, allowed_chunks, screen, still_meant
+from rag_eval.trust.guard import (
+    across_titles,
+    allowed_chunks,
+    chunk_verdicts,
+    findings_of_chunks,
+    screen,
+    still_meant,
+)
 from rag_eval.trust.rules import RuleSet
 from rag_eval.trust.signatures import (
     DocumentState,
@@ -46,7 +53,6 @@ from rag_eval.trust.signatures import (
 )
 from rag_eval.trust.sources import source_findings, source_trust, vouched_for
 from rag_eval.trust.topic_shift import topic_shift
-from rag_eval.trust.verdicts import chunk_verdicts, findings_of_chunks
 
 # ---- The corpus: read, mask, and cut into chunks.
 

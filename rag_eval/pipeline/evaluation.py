@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -47,13 +47,13 @@ class Accepted(BaseModel):
     at: str
 
 
-def calibrator_id(body: dict[str, Any]) -> str:
+def calibrator_id(body: Mapping[str, object]) -> str:
     """Hash a calibrator without its creation time."""
     left_out = {"calibrator_id", "fitted_at", "fitted_until"}
     return digest({key: value for key, value in body.items() if key not in left_out}, 32)
 
 
-def keep_calibrator(home: Path, body: dict[str, Any]) -> str:
+def keep_calibrator(home: Path, body: Mapping[str, object]) -> str:
     """Write a new calibrator, and return its id."""
     name = calibrator_id(body)
     path = home / "calibrators" / f"{name}.json"
@@ -63,11 +63,11 @@ def keep_calibrator(home: Path, body: dict[str, Any]) -> str:
 
 
 def _damaged(code: str, path: Path, found: str, remedy: str) -> InputError:
-    message = f"not as it was written; move it away, and {remedy}"
+    message = f"damaged; move it away, and {remedy}"
     return InputError.of(code, message, path, found=quoted(found, 200))
 
 
-def read_calibrator(home: Path, name: str) -> dict[str, Any]:
+def read_calibrator(home: Path, name: str) -> Mapping[str, object]:
     """Read a calibrator. Raises InputError if the file is absent or was changed."""
     path = home / "calibrators" / f"{name}.json"
     if not _ID.fullmatch(name) or not path.is_file():
@@ -124,7 +124,7 @@ class _Watch(BaseModel):
 
     schema_version: Literal[1] = 1
     fingerprint: str = Field(min_length=1)
-    drift: dict[str, Any]
+    drift: Mapping[str, object]
     since: str = Field(pattern=_MOMENT)
     fed: frozenset[Annotated[str, Field(pattern=rf"^[0-9a-f]{{{NAME_DIGITS}}}$")]]
     demoted_at: str = Field(pattern=_MOMENT)

@@ -23,7 +23,7 @@ from rag_eval.core.types import ELLIPSIS, OUTCOMES, SNIPPET_CHARS, Answer, is_jo
 from rag_eval.corpus.masking import PATTERNS, mask_shown_address, mask_snippet, masked_text
 from rag_eval.measures.ranking import Qrels
 from rag_eval.pipeline.answers import Answered
-from rag_eval.pipeline.claims import MissRateClaims
+from rag_eval.pipeline.claims import MissRateClaims, judge_runs
 from rag_eval.pipeline.corpus import (
     CorpusChunks,
     CorpusSnapshot,
@@ -53,7 +53,7 @@ from rag_eval.pipeline.measures import (
 from rag_eval.pipeline.runner import Work
 from rag_eval.reporting.html.elements import visible, web_address
 from rag_eval.reporting.metrics_report import Outgoing
-from rag_eval.storage.artifacts import Artifact
+from rag_eval.storage.artifacts import Artifact, Parts
 
 # ---- Format of the parts: rounded numbers, compact JSON, reproducible gzip bytes.
 
@@ -230,7 +230,7 @@ def marked(
 
 # ---- Rows of the explorer: the stages' tables, joined by wording and by unit.
 
-MEASURE: Final = f"R@{ALWAYS_K}"
+MEASURE: Final = "R@10"
 DEPTH: Final = 10
 """Number of ranks in the parts."""
 NEVER_FIRST: Final = 10
@@ -281,8 +281,7 @@ def _list_retrievals(
     level, parts = runs.config.level, []
     for place, strategy in enumerate(runs.names):
         scores = runs.scores(strategy)
-        with np.errstate(divide="ignore"):
-            rank = np.rint(1.0 / scores.column(level, "RR"))
+        first = judge_runs(runs, strategy).first
         part = pd.DataFrame(
             {
                 "strategy": strategy,
@@ -292,7 +291,7 @@ def _list_retrievals(
                 "failed": scores.failed,
                 "value": scores.column(level, MEASURE),
                 "hit": scores.column(level, f"Success@{ALWAYS_K}"),
-                "first": np.where(np.isfinite(rank), rank, np.nan),
+                "first": np.where(np.isfinite(first), first, np.nan),
                 "is_lowest": scores.seed == scores.seed.min(),
             }
         )
@@ -500,9 +499,6 @@ class Citation(GoldEntry):
 
 Columns = dict[str, list[Any]]
 """Columns of a JSON table: numbers, texts and nulls."""
-
-
-ANSWER_COLUMNS: Final = ("outcome", "correct", "cited", "groundedness")
 
 
 class AnswerEntry(TypedDict):
@@ -798,7 +794,9 @@ def _identify(previous: Previous) -> list[Any]:
     return [run.run_id, list(previous.changes), run.artifact("ranking_measures") is None]
 
 
-def _with_previous(base: dict[str, Any], previous: Previous, runs: ScoredRuns) -> dict[str, Any]:
+def _with_previous(
+    base: Mapping[str, Any], previous: Previous, runs: ScoredRuns
+) -> dict[str, object]:
     """Add the change of each question, [n_strategies, n_questions]; null when it is unknown."""
     run, level, values = previous.run, runs.config.level, values_of(runs)
     change, reason = np.full(values.shape, np.nan), NO_PREVIOUS
@@ -846,7 +844,7 @@ def write_explorer(work: Work, made: Explored) -> Artifact:
     """
     previous, lasting = _find_previous(work.evaluation, made.runs), _without_previous(work, made)
 
-    def make() -> dict[str, Any]:
+    def make() -> Parts:
         # Give paths, so that the store links the files instead of copying them every night.
         shared = [*sorted(lasting.folder.glob("*.json.gz")), lasting.path(f"{PRIORITY}.npy")]
         return {
@@ -872,7 +870,7 @@ def _without_previous(work: Work, made: Explored) -> Artifact:
         [config.uncertainty.target, config.uncertainty.k, config.trust.configured],
     ]
 
-    def make() -> dict[str, Any]:
+    def make() -> Parts:
         n = len(runs.gold.queries)
         with work.progress.step("Writing the explorer", n, "questions") as advance:
             parts = _parts(made)
@@ -882,7 +880,7 @@ def _without_previous(work: Work, made: Explored) -> Artifact:
     return work.keep("explorer parts", identity, make)
 
 
-def _parts(made: Explored) -> dict[str, Any]:
+def _parts(made: Explored) -> Parts:
     runs, corpus, gold = made.runs, made.corpus_snapshot, made.runs.gold_variants
     units = _describe_units(runs, corpus, made.corpus_chunks, made.evidence_trust)
     rows = _join_rows(runs, made.miss_rate_claims.claims, units)
@@ -894,7 +892,7 @@ def _parts(made: Explored) -> dict[str, Any]:
         answers, columns = _list_answers(runs, made.answered)
     questions = _write_questions(rows, gold, _collect_gold(corpus, gold), answers)
     shards = iter(lambda: list(itertools.islice(questions, QUESTIONS)), [])
-    parts: dict[str, Any] = {
+    parts: dict[str, object] = {
         "base": _summarize(runs, rows, made.stability_measures, columns),
         PRIORITY: rows.units["priority"].to_numpy(),
     }

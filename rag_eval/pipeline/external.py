@@ -28,10 +28,9 @@ from rag_eval.retrieval.kinds.external import (
     read_recorded,
     read_run,
 )
-from rag_eval.trust.guard import screen
+from rag_eval.trust.guard import ALLOWED, screen
 from rag_eval.trust.restating import restated_pairs
 from rag_eval.trust.sources import vouched_for
-from rag_eval.trust.verdicts import ALLOWED
 
 # ---- Replies of a source: asked, or read from a file.
 

@@ -25,10 +25,12 @@ from rag_eval.core.report import (
     Evaluated,
     HistoryPart,
     NightDelta,
+    Open,
     PastFigure,
     PastRun,
     PastStrategy,
     PreviousPart,
+    Report,
     UnreadableRun,
     number,
 )
@@ -40,7 +42,7 @@ from rag_eval.measures.paired import paired_comparison
 from rag_eval.measures.ranking import machine_name
 from rag_eval.pipeline.corpus import GoldArrays
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.measures import BOOTSTRAP_SEED, COMPARED
+from rag_eval.pipeline.measures import BOOTSTRAP_SEED, COMPARED, delta_of
 from rag_eval.reporting.metrics_report import REPORT_FILE, dumps
 from rag_eval.reporting.verdicts import read_object, read_report, whole_report
 from rag_eval.storage.artifacts import Artifact, ArtifactStore, write_text
@@ -51,7 +53,7 @@ from rag_eval.storage.hashing import code_version, digest
 RUN_ID: Final = r"[0-9]{8}T[0-9]{9}Z-[0-9a-f]{8}"
 MAX_STRATEGIES: Final = 1000
 NOT_STATED: Final = (
-    "the report of the run does not say it: too few questions, or a version that did not measure it"
+    "the run's report has no value: too few questions, or a version without this measure"
 )
 _SHOWN_REVISION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,:=+@/-]{0,199}")
 
@@ -130,7 +132,7 @@ class KeptRun(RunBasis):
         alone = self.file is not None and self.file.stem != self.run_id
         return self.file.parent if self.file is not None and alone else None
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Report:
         """Read the report.
 
         Raises
@@ -141,9 +143,7 @@ class KeptRun(RunBasis):
         assert self.file is not None
         if self.folder is not None:
             return read_report(self.file)
-        report: dict[str, Any] = read_object(self.file)["report"]
-        whole_report(report, self.file)
-        return report
+        return whole_report(read_object(self.file)["report"], self.file)
 
     def artifact(self, stage: str, strategy: str = "") -> Artifact | None:
         """Find the result of a stage; None when the run names no result or the result is gone."""
@@ -268,7 +268,7 @@ def _figure(record: Mapping[str, Any] | None) -> PastFigure | None:
 
 # ---- Storage of kept runs: write, list, find by name, and read.
 
-NOT_KEPT: Final = "not a run as it was kept"
+NOT_KEPT: Final = "not a complete kept run"
 CANNOT: Final = "it cannot be read"
 
 
@@ -325,7 +325,7 @@ def open_run(home: Path, name: str, gold_set: str | None = None) -> KeptRun:
         path = path / REPORT_FILE if path.is_dir() else path
         report = read_report(path)
         try:
-            return make_record(report["gold"]["name"], {}, report, path.absolute())
+            return make_record(report.gold.name, {}, report.dump(), path.absolute())
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             found = str(error)[:200]
             raise InputError.of("run_unreadable", NOT_KEPT, path, found=found) from error
@@ -443,7 +443,7 @@ CODES: Final = (
 MAX_NAMED: Final = 5
 
 
-def configuration_part(spec: Strategy) -> dict[str, Any]:
+def configuration_part(spec: Strategy) -> Open:
     """Describe the configuration of a strategy, without local paths and settings."""
     shown = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     for part in (shown, shown.get("rerank", {})):
@@ -514,7 +514,7 @@ def changes(before: RunBasis, now: RunBasis) -> dict[str, str]:
         found["index_changed"] = f"the index differs of {_name_some(indexed)}"
     if before.settings != now.settings or configured:
         parts = (
-            ["the level, cutoffs, depth, primary strategy, seeds or what a miss is"]
+            ["the level, cutoffs, depth, primary strategy, seeds or the target of the miss rate"]
             if before.settings != now.settings
             else []
         ) + ([f"strategies {_name_some(configured)}"] if configured else [])
@@ -544,13 +544,13 @@ def _name_some(names: list[str]) -> str:
 # ---- The parts `history` and `previous` of a report.
 
 NO_PREVIOUS: Final = "no run of this gold set is kept from before"
-FIRST: Final = "no run stands before it in this history"
+FIRST: Final = "the history holds no earlier run"
 GOLD_DIFFERS: Final = (
-    "the two were judged by different gold: the same question may have other targets, "
-    "so nothing can be paired"
+    "the two runs were judged by different gold: a question may have other targets, so no "
+    "figures can be paired"
 )
 GONE: Final = "the per-query figures of the previous run are no longer in the home"
-DAMAGED: Final = "the per-query figures of the previous run are not as they were kept"
+DAMAGED: Final = "the per-query figures of the previous run are damaged"
 NONE_IN_COMMON: Final = "the two have no strategy in common"
 NOT_PAIRED: Final = "no question was scored in both runs"
 NO_REVISION: Final = (
@@ -597,7 +597,7 @@ def _entry(run: KeptRun, before: KeptRun | None, *, is_this: bool) -> PastRun:
     has_rev = run.rev and _SHOWN_REVISION.fullmatch(run.rev) and mask(run.rev).text == run.rev
     why = {} if has_rev else {"rev": NO_REVISION}
     if not found:
-        why["reason"] = FIRST if before is None else "comparable with the run before it"
+        why["reason"] = FIRST if before is None else "comparable with the previous run"
     if before is None:
         why["comparable"] = FIRST
     return PastRun(
@@ -702,19 +702,7 @@ def delta_rows(
             key: number(float(values[scored, at].mean())) if scored.any() else None
             for key, values in (("before", before), ("after", now))
         }
-        rows.append(
-            NightDelta(
-                strategy=name,
-                measure=label,
-                **means,
-                delta=number(found.delta[at]),
-                ci_low=number(found.ci_low[at]),
-                ci_high=number(found.ci_high[at]),
-                n_better=int(found.n_better[at]),
-                n_worse=int(found.n_worse[at]),
-                n_tied=int(found.n_tied[at]),
-                n_groups=int(found.n_groups[at]),
-                why={} if scored.any() else dict.fromkeys(means, NOT_PAIRED),
-            )
-        )
+        why = {} if scored.any() else dict.fromkeys(means, NOT_PAIRED)
+        row = {"strategy": name, "measure": label, **means, **delta_of(found, at), "why": why}
+        rows.append(NightDelta.model_validate(row))
     return rows

@@ -229,8 +229,7 @@ BOOTSTRAP_SEED = 20_240_229
 COMPARED = ("R@10", "RR", "nDCG@10")
 
 
-def interval_of(record: MeasureRecord) -> dict[str, Any]:
-    """Write a figure outside the ranking measures: value, interval, denominators."""
+def _interval_of(record: MeasureRecord) -> dict[str, object]:
     return {
         "value": number(record.value),
         "ci_low": number(record.ci_low),
@@ -244,7 +243,8 @@ def interval_of(record: MeasureRecord) -> dict[str, Any]:
 
 def figure_of(record: MeasureRecord, reason: str | None = None) -> Figure:
     """Make a figure of the report, with the reason for a missing value."""
-    return Figure(**interval_of(record), why={} if reason is None else {"value": reason})
+    why = {} if reason is None else {"value": reason}
+    return Figure.model_validate({**_interval_of(record), "why": why})
 
 
 class ScoredRuns:
@@ -381,8 +381,9 @@ def _measures(runs: ScoredRuns, name: str, level: Level) -> list[Measure]:
     for record in average(scores.labels[level], scores.values[level]):
         why = {} if reason is None else {"value": reason}
         if level == "span" and np.isnan(record.judged_at_k):
-            why["judged_at_k"] = "what was not quoted was not judged"
-        parts: dict[str, object] = interval_of(record) | {
+            why["judged_at_k"] = "text that was not quoted is not judged"
+        parts: dict[str, object] = {
+            **_interval_of(record),
             "label": record.label,
             "name": machine_name(record.label),
             "level": level,
@@ -394,6 +395,14 @@ def _measures(runs: ScoredRuns, name: str, level: Level) -> list[Measure]:
             parts["value_if_unjudged_relevant"] = number(upper[record.label])
         measures.append(Measure.model_validate(parts))
     return measures
+
+
+def delta_of(found: PairedComparison, at: int) -> dict[str, float | None]:
+    """Write the fields of `PairedDelta` for one column of a comparison."""
+    figures, counts = ("delta", "ci_low", "ci_high"), ("n_better", "n_worse", "n_tied", "n_groups")
+    return {name: number(getattr(found, name)[at]) for name in figures} | {
+        name: int(getattr(found, name)[at]) for name in counts
+    }
 
 
 Row = dict[str, str | float | None]
@@ -410,14 +419,8 @@ def comparison_rows(pairs: Iterable[tuple[str, str, PairedComparison]], level: L
             "b": b,
             "measure": label,
             "level": level,
-            "delta": number(found.delta[at]),
-            "ci_low": number(found.ci_low[at]),
-            "ci_high": number(found.ci_high[at]),
+            **delta_of(found, at),
             "p": number(found.p[at]),
-            "n_better": int(found.n_better[at]),
-            "n_worse": int(found.n_worse[at]),
-            "n_tied": int(found.n_tied[at]),
-            "n_groups": int(found.n_groups[at]),
             "minimum_detectable": number(found.minimum_detectable[at]),
         }
         for a, b, found in pairs
@@ -685,8 +688,8 @@ def _count_hits(
 # ---- Stability stage: whether all wordings of a question find the same, close evidence.
 
 NO_SECOND_RUN = (
-    "no question has a second wording, and none was run under a second seed:"
-    " whether one is convergent is not known"
+    "no question has a second wording, and none was run under a second seed, so convergence "
+    "is not known"
 )
 ZONES = ("stable", "transitional", "risk", "undefined")
 STATES = ("convergent", "recursive", "divergent", "chaotic", "undefined")
@@ -743,7 +746,7 @@ def _distances(runs: ScoredRuns, name: str, source: EmbeddingSource) -> tuple[De
     others = zip(names[1:], (figure_of(record, reason) for record in records[1:]), strict=True)
     figures = DeltaS.model_validate(
         {
-            **interval_of(records[0]),
+            **_interval_of(records[0]),
             "why": {} if reason is None else {"value": reason},
             "target": f"<= {DELTA_S_TARGET}",
             "zones": _shares(zones(within), ZONES),
@@ -904,9 +907,7 @@ def measure_stability(
 # ---- Trust of the retrieved units, blocked chunks in results, and the cost of the trust filter.
 
 MAX_EXAMPLES = 20
-NOT_CONFIGURED = (
-    "the gold set names no trusted domains, authors or keys, so there is nothing to trust by"
-)
+NOT_CONFIGURED = "the gold set names no trusted domains, authors or keys, so trust is not known"
 
 
 @dataclasses.dataclass(frozen=True)

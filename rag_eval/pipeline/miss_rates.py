@@ -14,8 +14,22 @@ import pandas as pd
 
 from rag_eval.core.arrays import FloatArray
 from rag_eval.core.config import DISCOUNTING, TARGETS
-from rag_eval.core.errors import InputError, Problem, quoted
-from rag_eval.core.report import number
+from rag_eval.core.errors import InputError, quoted
+from rag_eval.core.report import Absent as NotMeasured
+from rag_eval.core.report import (
+    AnswerConfidences,
+    CalibrationPart,
+    CorpusCoverage,
+    CoverageCount,
+    Figure,
+    IterativeAccount,
+    MissComparison,
+    RiskyRetrieval,
+    StrategyCalibration,
+    StrategyMissRates,
+    UncertaintyPart,
+    number,
+)
 from rag_eval.core.types import (
     AUDITS,
     Absent,
@@ -44,7 +58,7 @@ from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.measures import (
     BOOTSTRAP_SEED,
     ScoredRuns,
-    interval_of,
+    figure_of,
     open_runs,
     score_runs,
     score_strategy,
@@ -65,18 +79,15 @@ from rag_eval.uncertainty.confidence import (
 from rag_eval.uncertainty.iterative import Iterative, harm
 from rag_eval.uncertainty.outcomes import OutcomeStore, fit_rows
 
-Record = dict[str, Any]
-"""A part of the report."""
 T = TypeVar("T")
 UNCERTAIN_FILE: Final = "uncertain-retrievals.jsonl"
 
 # ---- Confidence of each answer: its groundedness, discounted by the miss rate of its retrieval.
 
 NO_ANSWERS = "the gold set configures no answers"
-NO_INTERVAL = "what stated it knows no interval"
+NO_INTERVAL = "the estimator of this value has no interval"
 MIN_MISSED = 30
 """A share of right answers needs answers over missed retrievals from at least this many groups."""
-FIGURES: Final = ("synthesis_confidence", "final_confidence", "calibrated_confidence")
 
 
 def _read_miss_rate(row: Mapping[Any, Any], by: Speaker) -> MissRate:
@@ -131,9 +142,9 @@ class AnswerWorth:
         return self._measures.per_question.set_index("query_id")
 
     @functools.cached_property
-    def _first_claims(self) -> dict[str, Record]:
+    def _first_claims(self) -> dict[str, Mapping[Any, Any]]:
         frame = _original(self._claims.claims_of(self.strategy), self._runs, self.strategy)
-        return {row["query_id"]: row for row in frame.to_dict("records")}  # type: ignore[misc]  # pandas says Hashable
+        return {row["query_id"]: row for row in frame.to_dict("records")}
 
     @functools.cached_property
     def by_query(self) -> dict[str, dict[str, Confidence]]:
@@ -162,15 +173,15 @@ class AnswerWorth:
             }
         return found
 
-    def summarize(self) -> Record:
-        """Summarise the confidence of the answers; null with the reason without answers."""
+    def summarize(self) -> AnswerConfidences | NotMeasured:
+        """Summarise the confidence of the answers."""
         found = list(self.by_query.values())
         if not found:
-            return {"value": None, "reason": NO_ANSWERS}
+            return NotMeasured(reason=NO_ANSWERS)
         groups = dict(zip(self._runs.gold.queries["query_id"], self._runs.gold.groups, strict=True))
         group = pd.factorize(np.array([groups[query_id] for query_id in self.by_query]))[0]
 
-        def mean(name: str) -> Record:
+        def mean(name: str) -> Figure:
             # A question without an answer has nothing to discount.
             values = np.array(
                 [
@@ -181,21 +192,22 @@ class AnswerWorth:
                     for entry in found
                 ]
             )
-            record = interval_of(aggregate([name], values[:, None], group, BOOTSTRAP_SEED)[0])
-            if record["value"] is None:
-                absent = {one.reason for entry in found if isinstance(one := entry[name], Absent)}
-                record["value_reason"] = f"absent for every answer: {', '.join(sorted(absent))}"
-            return record
+            record = aggregate([name], values[:, None], group, BOOTSTRAP_SEED)[0]
+            if record.n_scored:
+                return figure_of(record)
+            absent = {one.reason for entry in found if isinstance(one := entry[name], Absent)}
+            return figure_of(record, f"absent for every answer: {', '.join(sorted(absent))}")
 
+        few = f"fewer than {MIN_MISSED} independent questions were answered over a missed retrieval"
         right = self.right_when_missed
-        summary = {"n": len(found), **{name: mean(name) for name in FIGURES}}
-        summary["right_when_missed"] = None if right is None else as_json(right)
-        if right is None:
-            summary["right_when_missed_reason"] = (
-                f"fewer than {MIN_MISSED} independent questions were answered over a missed"
-                " retrieval"
-            )
-        return summary
+        return AnswerConfidences(
+            n=len(found),
+            synthesis_confidence=mean("synthesis_confidence"),
+            final_confidence=mean("final_confidence"),
+            calibrated_confidence=mean("calibrated_confidence"),
+            right_when_missed=right,
+            why={"right_when_missed": few} if right is None else {},
+        )
 
     @functools.cached_property
     def _over_misses(self) -> pd.DataFrame | None:
@@ -270,37 +282,31 @@ def _original(claims: pd.DataFrame, runs: ScoredRuns, name: str) -> pd.DataFrame
 
 def _measure_coverage(
     corpus: CorpusSnapshot, chunks: CorpusChunks, admitted: AdmittedChunks, index: CorpusIndex
-) -> Record:
+) -> CorpusCoverage:
     """Count the shares of documents indexed, of text in chunks, and of chunks with vectors."""
     documents, cut = corpus.documents, chunks.about.n_chunks
     kept = admitted.artifact.frame("chunks", ["doc_id", "start", "end"])
     length = int(documents["text"].str.len().sum())
-    found: Record = {
-        "documents_indexed": _count_share(
+    in_chunks = "characters of the documents that an indexed chunk holds"
+    return CorpusCoverage(
+        documents_indexed=_count_share(
             kept["doc_id"].nunique(), len(documents), "documents with an indexed chunk"
         ),
-        "text_in_chunks": _count_share(
-            count_covered(kept),
-            length,
-            "characters of the documents that an indexed chunk holds",
-        ),
-        "chunks_admitted": _count_share(len(kept), cut, "chunks that the poisoning guard admitted"),
-    }
-    found["chunks_embedded"] = {
-        model: _count_share(
-            entry.added + entry.kept,
-            len(kept),
-            "chunks whose vectors stand in the store",
-        )
-        for model, entry in sorted(index.changes.vectors.items())
-    }
-    return found
+        text_in_chunks=_count_share(count_covered(kept), length, in_chunks),
+        chunks_admitted=_count_share(len(kept), cut, "chunks that the poisoning guard admitted"),
+        chunks_embedded={
+            model: _count_share(
+                entry.added + entry.kept, len(kept), "chunks whose vectors are in the store"
+            )
+            for model, entry in sorted(index.changes.vectors.items())
+        },
+    )
 
 
-def _count_share(part: int, whole: int, what: str) -> Record:
+def _count_share(part: int, whole: int, what: str) -> CoverageCount:
     value = min(part / whole, 1.0) if whole else 0.0
     counted = Deterministic(value=value, reason=f"counted: {part} of {whole} {what}")
-    return {"n": part, "of": whole, "confidence": as_json(counted)}
+    return CoverageCount(n=part, of=whole, confidence=counted)
 
 
 def count_covered(chunks: pd.DataFrame) -> int:
@@ -316,16 +322,14 @@ def count_covered(chunks: pd.DataFrame) -> int:
 
 RISKIEST = 10
 NONE_JUDGED = "no question with a stated miss rate can be judged"
-NOT_EARNED = (
-    "the stated miss rates are {status}: no mean of them is shown as if it had been measured"
-)
+NOT_EARNED = "the stated miss rates are {status}, so their mean is not shown as a measured figure"
 
 
 class CalibratedMissRates(Result):
     """The parts `uncertainty` and `calibration` of the report, and a file with every retrieval."""
 
-    uncertainty: Record = json_part()
-    calibration: Record = json_part()
+    uncertainty: UncertaintyPart = json_part()
+    calibration: CalibrationPart = json_part()
     lines: bytes | Path = file_part(UNCERTAIN_FILE)
 
 
@@ -350,26 +354,30 @@ def compare_miss_rates(
     spec, claims, outcomes = work.config.uncertainty, miss_rate_claims, retrieval_outcomes
     coverage = _measure_coverage(corpus_snapshot, corpus_chunks, admitted_chunks, corpus_index)
     worth = AnswerWorth(scored, claims, outcomes, answers, answer_measures)
-    about = {"target": spec.target, "k": spec.k}
-    uncertainty = {
-        **about,
-        "level": work.config.level,
-        "gold_source": outcomes.gold_source,
-        "strategies": {
-            name: _describe_strategy(scored, name, claims, outcomes)
-            | {"outcomes": dataclasses.asdict(outcomes.strategies[name])}
-            for name in scored.names
+    uncertainty = UncertaintyPart(
+        target=spec.target,
+        k=spec.k,
+        level=work.config.level,
+        gold_source=outcomes.gold_source,
+        strategies={
+            name: _describe_strategy(scored, name, claims, outcomes) for name in scored.names
         },
-        "corpus_coverage": coverage,
-        "answers": worth.summarize(),
-        "iterative": {
+        corpus_coverage=coverage,
+        answers=worth.summarize(),
+        iterative={
             name: _account_for_rounds(scored, name)
             for name in scored.names
             if scored.spec(name).base_name is not None
         },
-    }
-    part = {**about, "strategies": miss_rate_calibration.strategies}
-    part |= _compare_all(scored, claims, miss_rate_calibration)
+    )
+    comparison, reason = _compare_all(scored, claims, miss_rate_calibration)
+    calibration = CalibrationPart(
+        target=spec.target,
+        k=spec.k,
+        strategies=miss_rate_calibration.strategies,
+        comparison=comparison,
+        why={"comparison": reason} if reason else {},
+    )
     made_from = (claims, retrieval_signals, outcomes, gold_variants, admitted_chunks)
     identity = [*(one.id for one in made_from), *(run.id for run in runs.values())]
     identity += [one.id for one in (answers, answer_measures) if one is not None]
@@ -381,23 +389,25 @@ def compare_miss_rates(
         },
     )
     return CalibratedMissRates(
-        uncertainty=uncertainty, calibration=part, lines=lines.path(UNCERTAIN_FILE)
+        uncertainty=uncertainty, calibration=calibration, lines=lines.path(UNCERTAIN_FILE)
     )
 
 
-def describe_miss_rates(result: CalibratedMissRates) -> Record:
+def describe_miss_rates(result: CalibratedMissRates) -> dict[str, object]:
     """Show observed and claimed miss rates, and the differences between strategies."""
     part = result.uncertainty
     rows = [
-        {"strategy": name, "status": entry["status"], "stated": entry["stated"]["value"]}
-        | entry["observed"][part["target"]]
-        for name, entry in part["strategies"].items()
+        {"strategy": name, "status": entry.status, "stated": entry.stated.value}
+        | entry.observed[part.target].dump()
+        for name, entry in part.strategies.items()
     ]
     columns = ("strategy", "status", "value", "ci_low", "ci_high", "n_scored", "stated")
-    comparison = result.calibration["comparison"] or {}
-    differences = [{**row, **row["delta"]} for row in comparison.get("differences", ())]
+    comparison = result.calibration.comparison
+    differences = [
+        row.dump() | row.delta.dump() for row in (comparison.differences if comparison else ())
+    ]
     return {
-        "target": f"{part['target']}@{part['k']}",
+        "target": f"{part.target}@{part.k}",
         "observed": Table(columns, rows),
         "n_undefined": count_undefined(rows, "value"),
         "differences": Table(("a", "b", "measure", "value", "low", "high", "p_holm"), differences),
@@ -406,7 +416,7 @@ def describe_miss_rates(result: CalibratedMissRates) -> Record:
 
 def _describe_strategy(
     runs: ScoredRuns, name: str, claims: MissRateClaims, outcomes: RetrievalOutcomes
-) -> Record:
+) -> StrategyMissRates:
     """Combine the claims of one strategy with the observed misses."""
     gold, of, k = runs.gold, judge_runs(runs, name), runs.config.uncertainty.k
     by, stated = claims.speakers[name], claims.claims_of(name)
@@ -424,35 +434,31 @@ def _describe_strategy(
             failed_value=[1.0],
             ineligible=ineligible,
         )[0]
-        observed[target] = interval_of(record)
-        if not record.n_scored:
-            observed[target]["value_reason"] = "no question of this gold set can be judged"
+        none_judged = None if record.n_scored else "no question of this gold set can be judged"
+        observed[target] = figure_of(record, none_judged)
     with_rate = stated[stated["miss_rate"].notna()]
     riskiest = with_rate.sort_values(["miss_rate", "claim_id"], ascending=[False, True])
-    keys = ("query_id", "paraphrase_id", "seed")
-    entry = {
-        "fingerprint": by.fingerprint,
-        "status": by.status,
-        "calibrator": by.calibrator,
-        "n_claims": len(stated),
-        "n_absent": len(stated) - len(with_rate),
-        "observed": observed,
-        "stated": _mean_stated(with_rate, outcomes.judged_of(name))
+    return StrategyMissRates(
+        fingerprint=by.fingerprint,
+        status=by.status,
+        calibrator=by.calibrator,
+        n_claims=len(stated),
+        n_absent=len(stated) - len(with_rate),
+        observed=observed,
+        stated=_mean_stated(with_rate, outcomes.judged_of(name))
         if by.status in DISCOUNTING
-        else {"value": None, "reason": NOT_EARNED.format(status=by.status)},
-        "riskiest": [
-            {**{key: row[key] for key in keys}, **_describe_rates(row)}
-            for row in riskiest.head(RISKIEST).to_dict("records")
-        ],
-    }
-    return entry | ({"reason": by.reason} if by.reason else {})
+        else NotMeasured(reason=NOT_EARNED.format(status=by.status)),
+        riskiest=[_describe_risk(row) for row in riskiest.head(RISKIEST).to_dict("records")],
+        outcomes=outcomes.strategies[name],
+        **({"reason": by.reason} if by.reason else {}),
+    )
 
 
-def _mean_stated(claims: pd.DataFrame, judged: pd.DataFrame) -> Record:
+def _mean_stated(claims: pd.DataFrame, judged: pd.DataFrame) -> Figure | NotMeasured:
     """Average the claims of the judged questions."""
     usable = claims[claims["query_id"].isin(judged["query_id"])]
     if usable.empty:
-        return {"value": None, "reason": NONE_JUDGED}
+        return NotMeasured(reason=NONE_JUDGED)
     record = aggregate(
         ["miss_rate"],
         usable["miss_rate"].to_numpy()[:, None],
@@ -460,12 +466,16 @@ def _mean_stated(claims: pd.DataFrame, judged: pd.DataFrame) -> Record:
         BOOTSTRAP_SEED,
         query_of=pd.factorize(usable["query_id"])[0],
     )[0]
-    return interval_of(record)
+    return figure_of(record)
 
 
-def _describe_rates(row: Mapping[Any, Any]) -> Record:
-    found: Record = {name: _known(row[name]) for name in ("miss_rate", "ci_low", "ci_high")}
-    return found | {f"{name}_reason": NO_INTERVAL for name, value in found.items() if value is None}
+def _describe_risk(row: Mapping[Any, Any]) -> RiskyRetrieval:
+    rates = {name: _known(row[name]) for name in ("miss_rate", "ci_low", "ci_high")}
+    why = {name: NO_INTERVAL for name, value in rates.items() if value is None}
+    names = ("query_id", "paraphrase_id", "seed")
+    return RiskyRetrieval.model_validate(
+        {**{name: row[name] for name in names}, **rates, "why": why}
+    )
 
 
 def _misses(
@@ -498,20 +508,20 @@ def _misses(
 
 def _compare_all(
     runs: ScoredRuns, claims: MissRateClaims, calibration: MissRateCalibration
-) -> Record:
-    names = [name for name in runs.names if calibration.strategies[name]["validation"] is not None]
+) -> tuple[MissComparison | None, str]:
+    """Compare all calibrated strategies; None with the reason when there is no comparison."""
+    names = [name for name in runs.names if calibration.strategies[name].validation is not None]
     if len(names) < 2:  # noqa: PLR2004 - a pair
-        why = f"{len(names)} strategies have outcomes enough; a comparison needs two"
-        return {"comparison": None, "comparison_reason": why}
+        return None, f"{len(names)} strategies have enough outcomes; a comparison needs two"
     misses, common = _misses(runs, claims, calibration, names)
     if not common.any():
-        why = "no question was judged for every strategy"
-        return {"comparison": None, "comparison_reason": why}
+        return None, "no question was judged for every strategy"
     groups = runs.gold.groups[common].astype(np.int64)
-    return {"comparison": compare(misses, groups, seed=BOOTSTRAP_SEED).to_json()}
+    found = compare(misses, groups, seed=BOOTSTRAP_SEED)
+    return MissComparison.model_validate(found.to_json()), ""
 
 
-def _account_for_rounds(runs: ScoredRuns, name: str) -> Record:
+def _account_for_rounds(runs: ScoredRuns, name: str) -> IterativeAccount:
     """Describe the rounds of an iterative strategy under the first seed."""
     run, spec = runs.runs[name], Iterative.model_validate(runs.spec(name))
     about, gold, k = run.about.iterative, runs.gold, runs.config.uncertainty.k
@@ -529,20 +539,19 @@ def _account_for_rounds(runs: ScoredRuns, name: str) -> Record:
 
     group = gold.groups[gold.query_of].astype(np.int64)
     found = harm(rounds, run.expansions, recall, group, seed=BOOTSTRAP_SEED)
-    accounts = [account.as_json() for account in found]
-    return {
-        "base": spec.base,
-        "basis": about.basis,
-        "min_recall": spec.min_recall,
-        "stops": about.stops,
-        "not_viable": about.not_viable,
-        "suggestions_failed": about.suggestions_failed,
-        "recall_before": mean_recall(rounds[0]),
-        "recall_after": mean_recall(rounds[-1]),
-        "k": k,
-        "accounts": accounts,
-        "verdict": accounts[0]["verdict"],
-    }
+    return IterativeAccount(
+        base=spec.base,
+        basis=about.basis,
+        min_recall=spec.min_recall,
+        stops=about.stops,
+        not_viable=about.not_viable,
+        suggestions_failed=about.suggestions_failed,
+        recall_before=mean_recall(rounds[0]),
+        recall_after=mean_recall(rounds[-1]),
+        k=k,
+        accounts=[account.as_json() for account in found],
+        verdict=found[0].verdict,
+    )
 
 
 # ---- Calibration outside the nightly run, and strategies compared for researchers.
@@ -558,8 +567,8 @@ class Calibrated:
     gold_set: str
     target: str
     k: int
-    strategies: Record
-    traffic: dict[str, Record]
+    strategies: dict[str, StrategyCalibration]
+    traffic: dict[str, dict[str, object]]
 
 
 def calibrate_gold_set(evaluation: Evaluation) -> Calibrated:
@@ -594,9 +603,9 @@ def compare_strategies(evaluation: Evaluation, names: Sequence[str]) -> Comparis
         outcomes = _require_outcomes(evaluation)
         calibration = evaluation.runner.get(MissRateCalibration)
         found = calibration.strategies
-        few = [name for name in names if found[name]["validation"] is None]
+        few = [name for name in names if found[name].validation is None]
         if few:
-            message = f"{quoted(few[0])} cannot be compared: {found[few[0]]['estimator_reason']}"
+            message = f"{quoted(few[0])} cannot be compared: {found[few[0]].why['estimator']}"
             accepted = "strategies that are provisional or better"
             raise _refuse("too_few_outcomes", message, few, accepted)
         runs = open_runs(evaluation)
@@ -616,7 +625,7 @@ def compare_strategies(evaluation: Evaluation, names: Sequence[str]) -> Comparis
 
 def _refuse(code: str, message: str, names: Sequence[str], accepted: str) -> InputError:
     found = ", ".join(map(quoted, names))
-    return InputError(Problem(code, message, field="STRATEGY", found=found, accepted=accepted))
+    return InputError.of(code, message, field="STRATEGY", found=found, accepted=accepted)
 
 
 def _require_outcomes(evaluation: Evaluation) -> OutcomeStore:
@@ -680,6 +689,8 @@ def _read_audits(evaluation: Evaluation, store: OutcomeStore, name: str) -> Audi
 
 SCHEMA_VERSION = 1
 COVERAGE_SIGNAL = "cover_union"
+Line = dict[str, object]
+"""A line of the file, or an object in it."""
 _shown = functools.lru_cache(maxsize=100_000)(mask_snippet)
 """Mask a text. Results are cached, because ids and words recur."""
 
@@ -690,10 +701,12 @@ def _write_lines(  # noqa: PLR0917 - the results behind a line
     claims: MissRateClaims,
     signals: RetrievalSignals,
     worth: AnswerWorth,
-    coverage: Record,
+    coverage: CorpusCoverage,
 ) -> Iterator[bytes]:
     confidence = {
-        name: part["confidence"] for name, part in coverage.items() if "confidence" in part
+        "documents_indexed": as_json(coverage.documents_indexed.confidence),
+        "text_in_chunks": as_json(coverage.text_in_chunks.confidence),
+        "chunks_admitted": as_json(coverage.chunks_admitted.confidence),
     }
     title = "Writing uncertain retrievals"
     with work.progress.step(title, len(runs.names), "strategies") as advance:
@@ -715,7 +728,7 @@ class _Lines:
     signals: RetrievalSignals
     worth: AnswerWorth
 
-    def write(self, corpus_coverage: Record) -> Iterator[Record]:
+    def write(self, corpus_coverage: Mapping[str, object]) -> Iterator[Line]:
         """Write a line for every claim."""
         frame, first_seed = self.signals.signals_of(self.name), self.runs.first_seed(self.name)
         claims, by = self.claims.claims_of(self.name), self.claims.speakers[self.name]
@@ -728,10 +741,10 @@ class _Lines:
             key, miss = keys[at], _read_miss_rate(row, by)
             is_first = row["seed"] == first_seed
             steps = expansions.get(key[0], []) if is_first else []
-            covered: Record = {"signal": COVERAGE_SIGNAL, "value": number(coverage[at])}
+            covered: Line = {"signal": COVERAGE_SIGNAL, "value": number(coverage[at])}
             if covered["value"] is None:
                 covered["value_reason"] = "the question has no word to be covered"
-            uncertainty: Record = {
+            uncertainty: Line = {
                 "estimated_recall": as_json(
                     retrieval_confidence(miss) if miss.status == "measured" else UNCALIBRATED
                 ),
@@ -741,8 +754,7 @@ class _Lines:
             }
             if gaps is None:
                 uncertainty["semantic_gaps_reason"] = (
-                    "the retriever's own units were retrieved, which the words of the corpus say"
-                    " nothing of"
+                    "the retriever returned its own units, which the corpus does not describe"
                 )
             line = {
                 "schema_version": SCHEMA_VERSION,
@@ -761,11 +773,11 @@ class _Lines:
                 line["answer"] = {part: as_json(value) for part, value in values.items()}
             yield line
 
-    def _gaps(self) -> dict[tuple[int, int], list[Record]] | None:
+    def _gaps(self) -> dict[tuple[int, int], list[Line]] | None:
         """Collect the semantic gaps of every (variant, seed); None when gaps were not computed."""
         if not self.signals.about[self.name].has_gaps:
             return None
-        found: dict[tuple[int, int], list[Record]] = {}
+        found: dict[tuple[int, int], list[Line]] = {}
         unknown = as_json(UNCALIBRATED)
         for row in of_strategy(self.signals.gaps, self.name).to_dict("records"):
             gap = {
@@ -777,12 +789,12 @@ class _Lines:
             found.setdefault((row["variant"], row["seed"]), []).append(gap)
         return found
 
-    def _documents(self) -> dict[tuple[int, int], list[Record]]:
+    def _documents(self) -> dict[tuple[int, int], list[Line]]:
         """Collect the first K results of every (variant, seed), best first."""
         frame, units = self.runs.runs[self.name].run, self.runs.units(self.name)
         own = self.runs.spec(self.name).own_units
         ids = units["unit_id" if own else "chunk_id"]
-        found: dict[tuple[int, int], list[Record]] = {}
+        found: dict[tuple[int, int], list[Line]] = {}
         top = frame[frame["k_final"] <= self.runs.config.uncertainty.k]
         top = top.sort_values(["variant", "seed", "k_final"], kind="stable")
         top = top.assign(
@@ -797,9 +809,9 @@ class _Lines:
             found.setdefault((variant, seed), []).append(entry)
         return found
 
-    def _expansions(self) -> dict[int, list[Record]]:
+    def _expansions(self) -> dict[int, list[Line]]:
         """Collect the expansions of an iterative strategy by variant; empty for other kinds."""
-        frame, found = self.runs.runs[self.name].expansions, dict[int, list[Record]]()
+        frame, found = self.runs.runs[self.name].expansions, dict[int, list[Line]]()
         for row in [] if frame is None else frame.to_dict("records"):
             line = {
                 str(key): number(value) if isinstance(value, float) else value
@@ -815,16 +827,16 @@ UNCALIBRATED: Final = Absent(reason="uncalibrated")
 EXPANSION: Final = ("original", "expanded", "strategy", "result_count", "found_unique_results")
 
 
-def _describe_claim(row: Mapping[Any, Any], miss: MissRate) -> Record:
+def _describe_claim(row: Mapping[Any, Any], miss: MissRate) -> Line:
     """Describe a claim in JSON values, with a reason for each null."""
     columns = {"value": "miss_rate", **{n: n for n in ("ci_low", "ci_high", "heuristic_v0")}}
-    found: Record = {name: number(row[column]) for name, column in columns.items()}
+    found: Line = {name: number(row[column]) for name, column in columns.items()}
     why = "the retrieval failed" if found["value"] is None else NO_INTERVAL
     found |= {f"{name}_reason": why for name, value in found.items() if value is None}
     found |= {name: row[name] for name in ("target", "k", "status", "calibrator")}
     found["gold_source"] = miss.gold_source
     if not miss.gold_source:
-        found["gold_source_reason"] = "no outcome stands behind it"
+        found["gold_source_reason"] = "it is based on no outcome"
     return found
 
 

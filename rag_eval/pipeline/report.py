@@ -65,7 +65,15 @@ from rag_eval.pipeline.corpus import (
     GoldVariants,
 )
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.explorer import SUMMARY_FILE, Explored, slim, unpacked, write_explorer
+from rag_eval.pipeline.explorer import (
+    MEASURE,
+    SUMMARY_FILE,
+    Explored,
+    slim,
+    unpacked,
+    values_of,
+    write_explorer,
+)
 from rag_eval.pipeline.history import (
     NO_PREVIOUS,
     configuration_part,
@@ -84,16 +92,23 @@ from rag_eval.pipeline.measures import (
     StabilityMeasures,
     StrategyMeasures,
     TrustMeasures,
-    interval_of,
+    figure_of,
     list_measures,
     score_runs,
 )
 from rag_eval.pipeline.miss_rates import UNCERTAIN_FILE, CalibratedMissRates
 from rag_eval.pipeline.retrieval import CorpusIndex, RestatedPassages, StrategyRun, n_embedded
 from rag_eval.pipeline.runner import Result, Table, Work, json_part
-from rag_eval.reporting.exports import per_query_csv, trec_qrels, trec_run, write_measures
 from rag_eval.reporting.html.page import Built, build
-from rag_eval.reporting.metrics_report import REPORT_FILE, dumps, finish
+from rag_eval.reporting.metrics_report import (
+    REPORT_FILE,
+    dumps,
+    finish,
+    per_query_csv,
+    trec_qrels,
+    trec_run,
+    write_measures,
+)
 from rag_eval.reporting.mlflow import record
 from rag_eval.reporting.verdicts import VERDICT_FILES, verdict_rows, write_verdict
 from rag_eval.storage.artifacts import Artifact, Parts, atomic_path, write_bytes, write_text
@@ -136,7 +151,6 @@ class Inputs:
 
 # ---- Slices: recall and misses by tag, length and answerability.
 
-MEASURE: Final = "R@10"
 TARGET: Final = "miss_any"
 MAX_TAGS, MAX_TAG_CHARS = 30, 100
 NO_ANSWERS: Final = "the gold set configures no answers"
@@ -152,7 +166,7 @@ ANSWERABILITY: Final = {
     ),
     "unknown": (
         "questions of which the gold set does not say whether the corpus answers them",
-        "nobody judged what answers these questions",
+        "the gold of these questions is not judged",
     ),
 }
 """Slice -> its description, and the reason when no question of the slice is scored."""
@@ -263,7 +277,7 @@ def _abstention(
     abstained = measures.per_question["outcome"].isin(ABSTAINED).to_numpy(dtype=np.float64)
     groups = runs.gold.groups[member]
     records = aggregate(["abstention"], abstained[member][:, None], groups, BOOTSTRAP_SEED)
-    return Figure(**interval_of(records[0]))
+    return figure_of(records[0])
 
 
 def _values(runs: ScoredRuns) -> FloatArray:
@@ -271,14 +285,12 @@ def _values(runs: ScoredRuns) -> FloatArray:
 
     The array is [n_queries, 2 x n_strategies]. Questions without gold are NaN.
     """
-    gold, config = runs.gold, runs.config
-    n, columns = len(gold.queries), []
-    for name in runs.names:
-        scores, judgements = runs.scores(name), judge_runs(runs, name)
-        recall = scores.labels[config.level].index(MEASURE)
-        columns.append(scores.per_query(config.level, gold)[:, recall])
-        missed = judgements.missed(TARGET, config.uncertainty.k)
-        columns.append(within_query(missed, gold.query_of[judgements.variant], n)[:, 0])
+    gold, columns = runs.gold, []
+    for name, recall in zip(runs.names, values_of(runs), strict=True):
+        judged = judge_runs(runs, name)
+        missed = judged.missed(TARGET, runs.config.uncertainty.k)
+        miss_rate = within_query(missed, gold.query_of[judged.variant], len(gold.queries))[:, 0]
+        columns += [recall, miss_rate]
     return np.stack(columns, axis=1)
 
 
@@ -292,21 +304,23 @@ def _slice_part(
     for at, name in enumerate(runs.names):
         reason = runs.unmeasured(name).get(runs.config.level, part.unscored)
         recall, missed = (
-            interval_of(record) | {"why": {} if record.n_scored else {"value": reason}}
+            figure_of(record, None if record.n_scored else reason)
             for record in records[2 * at : 2 * at + 2]
         )
-        strategies[name] = SliceFigure(**recall, miss=Figure(**missed))
-    more: dict[str, Any] = {} if part.words is None else {"words": part.words}
+        strategies[name] = SliceFigure(**dict(recall), miss=missed)
+    more: dict[str, object] = {} if part.words is None else {"words": part.words}
     if part.kind == "answerability":
         more["abstention"] = _abstention(runs, part.member, measures)
-    return SlicePart(
-        kind=part.kind,
-        name=part.name,
-        about=part.about,
-        n_queries=int(part.member.sum()),
-        n_groups=len(np.unique(groups)),
-        strategies=strategies,
-        **more,
+    return SlicePart.model_validate(
+        {
+            "kind": part.kind,
+            "name": part.name,
+            "about": part.about,
+            "n_queries": int(part.member.sum()),
+            "n_groups": len(np.unique(groups)),
+            "strategies": strategies,
+            **more,
+        }
     )
 
 
@@ -330,7 +344,7 @@ def _evidence_lines(trust: pd.DataFrame, as_of: str) -> bytes:
             "domain": row["domain"] or None,
             "signature": row["signature_state"],
             "timestamp": row["date"] or None,
-            "factors": explain_factors(row, day),  # type: ignore[arg-type]  # by name
+            "factors": explain_factors(row, day),
             "blocked": row["verdict"] == "blocked",
             "reasons": list(row["reasons"]),
         }
@@ -432,8 +446,8 @@ CITATION_MEASURES: Final = (
     *(f"citation_{name}" for name in ("precision", "recall", "match_rate", "validity_rate")),
 )
 NOT_SEEN: Final = {
-    "ann_recall": "the index of an external retriever is not seen from here",
-    "cost_per_1k": "what an external retriever costs is not known here",
+    "ann_recall": "the index of an external retriever is not visible to rag_eval",
+    "cost_per_1k": "the cost of an external retriever is not known",
 }
 
 
@@ -457,7 +471,7 @@ def _embeddings(made: Inputs) -> Embeddings:
 
 def _strategy(work: Work, runs: ScoredRuns, entry: StrategyMeasures) -> StrategyPart:
     run, spec = runs.runs[entry.name], runs.spec(entry.name)
-    about, more = run.about, dict[str, Any]()
+    about, more = run.about, dict[str, object]()
     price = spec.question_price(work.settings.price_per_1k_embedding_tokens)
     cost: float | None = round(price * about.query_tokens, 6)
     if spec.own_units:
@@ -487,13 +501,18 @@ def _strategy(work: Work, runs: ScoredRuns, entry: StrategyMeasures) -> Strategy
     )
 
 
-def _answer_parts(answered: Answered | None) -> dict[str, Any]:
+def _answer_parts(answered: Answered | None) -> dict[str, object]:
     """Make the report fields of answers and citations."""
     if answered is None:
         absent = Absent(reason=NO_ANSWERS)
-        why = {"groundedness_reason": NO_ANSWERS, "faithfulness_reason": RAGAS_OFF}
-        nulls = {"groundedness": None, "faithfulness": None}
-        return nulls | {"answers": absent, "citations": absent} | why
+        return {
+            "answers": absent,
+            "citations": absent,
+            "groundedness": None,
+            "groundedness_reason": NO_ANSWERS,
+            "faithfulness": None,
+            "faithfulness_reason": RAGAS_OFF,
+        }
     about, found = answered.answers.about, answered.measures.about
     codes, usage = answered.citations.about, answered.answers.usage
     attempts = ("attempts", "schema_retries", "adaptive_reruns")
@@ -525,13 +544,13 @@ def _answer_parts(answered: Answered | None) -> dict[str, Any]:
     }
 
 
-def _headline(name: str, figure: Estimate) -> dict[str, Any]:
+def _headline(name: str, figure: Estimate) -> dict[str, object]:
     """Return a figure for the top of the report, with the reason when the value is missing."""
     reason = {} if figure.value is not None else {f"{name}_reason": figure.why["value"]}
     return {name: figure.value, **reason}
 
 
-def figures_for_gates(report: Mapping[str, Any], level: Level) -> dict[str, dict[str, Any]]:
+def figures_for_gates(report: Mapping[str, Any], level: Level) -> dict[str, Mapping[str, object]]:
     """Collect all figures that gates compare with floors, as name -> JSON values.
 
     `report` has the fields that are known before the gates, by name.
@@ -565,7 +584,7 @@ def figures_for_gates(report: Mapping[str, Any], level: Level) -> dict[str, dict
     }
 
 
-def _report_parts(work: Work, made: Inputs, runs: ScoredRuns) -> dict[str, Any]:
+def _report_parts(work: Work, made: Inputs, runs: ScoredRuns) -> dict[str, object]:
     """Make the report fields without hash, id, time and history."""
     config, settings = work.config, work.settings
     corpus, chunks = made.corpus_snapshot.about, made.admitted_chunks.about
@@ -575,7 +594,7 @@ def _report_parts(work: Work, made: Inputs, runs: ScoredRuns) -> dict[str, Any]:
     primary = next(entry for entry in strategies if entry.name == config.primary_strategy)
     use, trust = _embeddings(made), _trust_part(config, made)
     guard = trust.poisoning
-    body: dict[str, Any] = {
+    body: dict[str, object] = {
         "strategy": primary.name,
         "recallAt10": primary.measure("recall_at_10", config.level).value,
         "mrr": primary.measure("mrr", config.level).value,
@@ -976,7 +995,7 @@ def judge_report(_: Work, retrieval_metrics_report: MetricsReport) -> GateVerdic
     report = retrieval_metrics_report.report
     return GateVerdict(
         content_hash=report.content_hash,
-        failed=required_failures([gate.dump() for gate in report.gates]),
+        failed=required_failures(report.gates),
         run_id=report.run_id,
         gates=report.gates,
     )

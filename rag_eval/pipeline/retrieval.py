@@ -13,7 +13,6 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,7 +21,7 @@ from rag_eval.answers.chat import ChatCache, ChatClient
 from rag_eval.answers.evidence import Withheld
 from rag_eval.core.arrays import BoolArray, FloatArray, Int32Array, IntArray
 from rag_eval.core.config import DISCOUNTING, GoldSetConfig, Level, Status
-from rag_eval.core.errors import Embedding, InputError, Problem, quoted
+from rag_eval.core.errors import Embedding, InputError, quoted
 from rag_eval.core.frames import RUN
 from rag_eval.core.loader import Chunker
 from rag_eval.core.report import ExternalSource, Latency, Open
@@ -40,9 +39,8 @@ from rag_eval.pipeline.evaluation import Evaluation, accepted_calibrator, read_c
 from rag_eval.pipeline.external import ask_source, read_lists, unmeasured_levels
 from rag_eval.pipeline.runner import AGAIN, Result, Table, Work, array_part, frame_part, json_part
 from rag_eval.retrieval.dense import ChromaStore, ExactSearch
-from rag_eval.retrieval.embedding.source import EmbeddingSource
+from rag_eval.retrieval.embedding.source import ChunkTable, EmbeddingSource
 from rag_eval.retrieval.external_units import Placer, place_all
-from rag_eval.retrieval.identity import ChunkTable
 from rag_eval.retrieval.kinds.external import (
     External,
     Failure,
@@ -58,12 +56,17 @@ from rag_eval.storage.hashing import digest
 from rag_eval.storage.sql import open_store
 from rag_eval.trust.restating import restated_pairs
 from rag_eval.trust.sources import vouched_for
-from rag_eval.uncertainty.calibrators import unknown_kinds
-from rag_eval.uncertainty.estimator import MissRateModel, heuristic_v0
-from rag_eval.uncertainty.expansion import CorpusWords, ExpansionContext, Suggester
+from rag_eval.uncertainty.estimator import MissRateModel, heuristic_v0, unknown_calibrators
+from rag_eval.uncertainty.expansion import (
+    ChatSuggester,
+    CorpusWords,
+    ExpansionContext,
+    installed_wordnet,
+)
 from rag_eval.uncertainty.iterative import HEURISTIC, Iterated, Iterative, iterate
 from rag_eval.uncertainty.signals import SIGNALS, RankedBatch, TermSpace, signals
-from rag_eval.uncertainty.suggestions import ChatSuggester, installed_wordnet
+from rag_eval.uncertainty.stored import Stored
+from rag_eval.uncertainty.wordings import Branch
 
 # ---- Embedding for stages without a strategy: delta_s, and the second retriever of BM25.
 
@@ -278,6 +281,30 @@ def _mean_tokens(texts: Sequence[str]) -> float:
 
 
 @dataclasses.dataclass(frozen=True)
+class KeptWordings(Stored):
+    """The branch of a calibrator for other wordings, with its status; None when it did not help."""
+
+    model: Branch | None
+    status: Status
+
+
+@dataclasses.dataclass(frozen=True)
+class KeptCalibrator(Stored):
+    """The parts of a stored calibrator that later runs use.
+
+    `gold_sources` counts the outcomes of the fit by their judge. `fitted_until` is the time of the
+    newest outcome. `group_of_query` holds the groups at the time of the fit.
+    """
+
+    model: MissRateModel
+    wordings: KeptWordings | None
+    fitted_at: dt.datetime
+    gold_sources: Mapping[str, int]
+    group_of_query: Mapping[str, str]
+    fitted_until: str = "~"
+
+
+@dataclasses.dataclass(frozen=True)
 class Accepted:
     """The calibrator for the claims of a strategy.
 
@@ -288,7 +315,7 @@ class Accepted:
 
     calibrator_id: str
     status: Status
-    body: dict[str, Any] | None
+    body: KeptCalibrator | None
 
 
 def strategy_fingerprint(config: GoldSetConfig, spec: Strategy, index_hash: str) -> str:
@@ -313,14 +340,14 @@ def find_accepted(evaluation: Evaluation, name: str, fingerprint: str) -> Accept
         no_longer = Accepted(found.calibrator_id, "stale", None)
         return no_longer if has_earned else Accepted("", "absent", None)
     body = read_calibrator(home, found.calibrator_id)
-    if unknown := unknown_kinds(body):
+    if unknown := unknown_calibrators(body):
         message = (
             f"{name}: calibrator {found.calibrator_id} uses {', '.join(unknown)},"
             " which is no longer supported; the next run has a new one"
         )
         with evaluation.progress.step(message):
             return Accepted(found.calibrator_id, "stale", None)
-    return Accepted(found.calibrator_id, found.status, body)
+    return Accepted(found.calibrator_id, found.status, KeptCalibrator.from_json(body))
 
 
 # ---- Iterative strategies: their identity, and rounds of expansion around a base strategy.
@@ -355,14 +382,12 @@ class IterativeStrategy(ReadyStrategy):
         gold: GoldVariants | None,
     ) -> None:
         if evaluation.config.vectors_of_rounds(iterative):
-            raise InputError(
-                Problem(
-                    "vectors_of_rounds",
-                    "a file of vectors has none for expanded questions",
-                    field=f"strategies.{iterative.name}.base",
-                    found=iterative.base,
-                    accepted="a base of kind bm25, or one whose embedding names a model",
-                )
+            raise InputError.of(
+                "vectors_of_rounds",
+                "a file of vectors has none for expanded questions",
+                field=f"strategies.{iterative.name}.base",
+                found=iterative.base,
+                accepted="a base of kind bm25, or one whose embedding names a model",
             )
         base = opened.strategies[iterative.base]
         super().__init__(base.spec, base.index)
@@ -374,8 +399,9 @@ class IterativeStrategy(ReadyStrategy):
         self._groups: dict[str, str] = {}
         if steered_by:
             body = read_calibrator(evaluation.settings.home, steered_by)
-            self._model = MissRateModel.from_json(body["model"])
-            self._groups = _groups_of_wordings(gold, body["group_of_query"])
+            steering = KeptCalibrator.from_json(body)
+            self._model = steering.model
+            self._groups = _groups_of_wordings(gold, steering.group_of_query)
         self.last: Iterated | None = None
         """Rounds of the last search."""
 
@@ -429,7 +455,7 @@ class IterativeStrategy(ReadyStrategy):
         if self.last is None:
             raise RuntimeError(f"{self.name} has not searched yet")
         chat = self._suggester
-        failed = chat.failed if isinstance(chat, ChatSuggester) else {}
+        failed = chat.failed if chat else {}
         return IterativeFacts(
             basis=self.last.basis,
             n_rounds=len(self.last.rounds),
@@ -439,7 +465,7 @@ class IterativeStrategy(ReadyStrategy):
         )
 
     @functools.cached_property
-    def _suggester(self) -> Suggester | None:
+    def _suggester(self) -> ChatSuggester | None:
         """The configured chat endpoint that rewords questions; None without one.
 
         Its replies share the cache of the answers.
@@ -451,14 +477,12 @@ class IterativeStrategy(ReadyStrategy):
             accepted = (
                 ", ".join(sorted(settings.endpoints)) or "none is enabled; see RAG_EVAL_ENDPOINTS"
             )
-            raise InputError(
-                Problem(
-                    "unknown_endpoint",
-                    "the settings enable no chat endpoint of this name",
-                    field=f"strategies.{self.name}.endpoint",
-                    found=name,
-                    accepted=accepted,
-                )
+            raise InputError.of(
+                "unknown_endpoint",
+                "the settings enable no chat endpoint of this name",
+                field=f"strategies.{self.name}.endpoint",
+                found=name,
+                accepted=accepted,
             )
         endpoint = settings.endpoints[name]
         return ChatSuggester(
@@ -820,13 +844,11 @@ def open_port(evaluation: Evaluation) -> RetrievalService:
             ready[spec.name] = ready_strategy(evaluation, opened, spec, gold)
             kinds.setdefault(ready[spec.name].spec.kind, ready[spec.name])
     if not kinds:
-        raise InputError(
-            Problem(
-                "nothing_to_serve",
-                "every strategy of this gold set is external",
-                field="strategies",
-                accepted="bm25, vector or hybrid",
-            )
+        raise InputError.of(
+            "nothing_to_serve",
+            "every strategy of this gold set is external",
+            field="strategies",
+            accepted="bm25, vector or hybrid",
         )
     default = "hybrid" if evaluation.settings.feature_hybrid_retrieval else "bm25"
     if default not in kinds:

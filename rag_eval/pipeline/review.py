@@ -1,18 +1,22 @@
-"""Look up stored results: one question of a kept run, and the chunks that the guard blocks."""
+"""Look into stored results: one question, a file of citations, and blocked chunks."""
 
 import dataclasses
 import datetime as dt
 import difflib
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from rag_eval.core.errors import InputError
-from rag_eval.corpus.masking import mask_shown_address, masked_text
+from rag_eval.citations.payload import LIVE_CODES, LiveIndex, Verdicts, validate
+from rag_eval.core.errors import InputError, Problem, ProblemList, quoted
+from rag_eval.core.rows import read_objects
+from rag_eval.core.types import CODES, FIXES
+from rag_eval.corpus.masking import mask_shown_address, mask_snippet, masked_text
 from rag_eval.gold.lint import describe_blocked
-from rag_eval.pipeline.answers import AnswerMeasures, AnswerSet, CitationSet
+from rag_eval.pipeline.answers import AnswerMeasures, AnswerSet, CitationSet, with_units
 from rag_eval.pipeline.corpus import (
     AdmittedChunks,
     CorpusChunks,
@@ -24,16 +28,17 @@ from rag_eval.pipeline.corpus import (
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.history import KeptRun, open_kept_run
 from rag_eval.pipeline.retrieval import RestatedPassages
-from rag_eval.reporting.listings import CitationVerdict, Explanation, GoldSpan
+from rag_eval.reporting.listings import (
+    ChunkDetails,
+    CitationVerdict,
+    Explanation,
+    GoldSpan,
+    HeldBack,
+    HeldChunk,
+)
 from rag_eval.storage.artifacts import Artifact, home_lock
 from rag_eval.trust.guard import Decision, read_decisions, record_decision
 from rag_eval.trust.sources import explain_factors
-
-
-def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Convert the rows of a frame to plain mappings."""
-    return [dict(zip(frame.columns, row, strict=True)) for row in frame.itertuples(index=False)]
-
 
 # ---- One question of a kept run, assembled from the stored results.
 
@@ -95,7 +100,7 @@ def explanation(
         answer=next(answer for answer in made.answers if answer.query_id == query_id),
         verdicts=tuple(
             CitationVerdict(row["code"], row["field"], bool(row["correct"]))
-            for row in _rows(verdicts)
+            for row in verdicts.to_dict("records")
         ),
         targets=tuple(qrels["item_id"]),
         spans=tuple(_gold_spans(corpus.frame("documents"), spans, verdicts[verdicts["correct"]])),
@@ -111,9 +116,9 @@ def _gold_spans(
     documents: pd.DataFrame, spans: pd.DataFrame, right: pd.DataFrame
 ) -> list[GoldSpan]:
     """Collect the gold evidence of a question, and whether a correct citation overlaps it."""
-    owners = {row["doc_id"]: row for row in _rows(documents)}
+    owners = {row["doc_id"]: row for row in documents.to_dict("records")}
     found = []
-    for span in _rows(spans):
+    for span in spans.to_dict("records"):
         doc_id, start, end = span["doc_id"], int(span["start"]), int(span["end"])
         hit = (right["doc_id"] == doc_id) & (right["start"] < end) & (right["end"] > start)
         owner = owners.get(doc_id, {"text": "", "source_url": ""})
@@ -123,28 +128,141 @@ def _gold_spans(
     return found
 
 
+# ---- The validate command: check a file of citations against the newest run of a home.
+
+MAX_OFFENDERS = 20
+"""Largest number of offending lines in the output."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FileVerdicts:
+    """The result of validating a file: line number, record and verdict of each citation.
+
+    `problems` are lines that are no JSON objects, and faults of the file.
+    """
+
+    path: Path
+    lines: tuple[int, ...]
+    records: tuple[Mapping[str, object], ...]
+    verdicts: Verdicts
+    problems: tuple[Problem, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether the file was read completely, has a citation, and all citations are ok."""
+        return self.verdicts.passed and not self.problems
+
+
+def validate_file(path: Path, live: LiveIndex | None = None) -> FileVerdicts:
+    """Validate a JSONL file with the citation records of one run.
+
+    Without `live`, only the records themselves are checked. Broken lines and an unreadable file are
+    `problems`. Raises InputError if the file does not exist.
+    """
+    if not path.is_file():
+        message, accepted = (
+            "there is no such file of citations",
+            "a .jsonl file",
+        )
+        raise InputError.of("not_a_file", message, path, accepted=accepted)
+    problems = ProblemList()
+    rows = list(read_objects(path, problems))
+    verdicts = validate([row for _, row in rows], live)
+    numbers, records = tuple(number for number, _ in rows), tuple(row for _, row in rows)
+    return FileVerdicts(path, numbers, records, verdicts, problems.listed())
+
+
+def live_index(home: Path, gold_set: str | None = None) -> tuple[LiveIndex, str]:
+    """Open the newest stored run of a home, or of one gold set in it.
+
+    Returns the index of the run and a label of the run. Raises InputError if no run is stored
+    there, or if its corpus is no longer in the home.
+    """
+    run = open_kept_run(home, "latest", gold_set)
+    corpus, chunks = run.stored("corpus_snapshot"), run.stored("admitted_chunks")
+    frame = chunks.frame("chunks")
+    for name in run.strategies:
+        made = run.stored("run", name)
+        if made.path("units.parquet").is_file():  # only runs of external retrievers have units
+            frame = with_units(frame, made.frame("units"))
+    hashes = [strategy.index_hash for strategy in run.strategies.values()]
+    documents, sections = corpus.frame("documents"), corpus.frame("sections")
+    live = LiveIndex(documents, sections, frame, hashes, run.analyzer)
+    return live, f"run {quoted(run.run_id)} of gold set {quoted(run.gold_set)}"
+
+
+def verdict_lines(result: FileVerdicts) -> list[str]:
+    """Write the result for a terminal, with escaped control characters.
+
+    The lines show counts by code with their denominators, the first offenders, and the skipped
+    checks.
+    """
+    return [_printable(line) for line in _verdict_lines(result)]
+
+
+def _verdict_lines(result: FileVerdicts) -> Iterator[str]:
+    verdicts, n = result.verdicts, len(result.lines)
+    yield from map(str, result.problems)
+    yield (
+        f"{quoted(str(result.path), 400)}: {n:,} citation{'' if n == 1 else 's'},"
+        f" {verdicts.counts['ok']:,} ok"
+    )
+    for code in CODES[:-1]:
+        if verdicts.counts[code]:
+            yield (
+                f"  {code:<24} {verdicts.counts[code]:>7,} of {verdicts.tried[code]:,} tried"
+                f"   fix: {FIXES[code]}"
+            )
+    if verdicts.fail_fast:
+        yield "analyzer_mismatch ends the run: align the analyzers before anything else is judged"
+    offenders = [place for place, found in enumerate(verdicts.failures) if found]
+    if offenders:
+        yield f"first offenders ({min(len(offenders), MAX_OFFENDERS)} of {len(offenders):,}):"
+    for place in offenders[:MAX_OFFENDERS]:
+        code, field = verdicts.failures[place][0]
+        more = [other for other, _ in verdicts.failures[place][1:]]
+        also = f"; also {', '.join(more)}" if more else ""
+        yield (
+            f"  line {result.lines[place]}: {code}{f' [{field}]' if field else ''}"
+            f"{_quote_field(result.records[place], field)}{also}"
+        )
+    if not verdicts.live:
+        yield (
+            f"not tried without a live index (--index HOME): {', '.join(LIVE_CODES)},"
+            " and whether offsets end within the document"
+        )
+    elif n:
+        skipped = [
+            code
+            for code in verdicts.not_tried
+            if code in {*LIVE_CODES, "cross_section_reuse", "explained_before_cited"}
+        ]
+        if skipped:
+            yield f"not checked, because no citation has the needed fields: {', '.join(skipped)}"
+
+
+def _quote_field(record: Mapping[str, object], field: str) -> str:
+    value: Any = record
+    for part in field.split(".") if field else ():
+        value = value.get(part) if isinstance(value, dict) else None
+    return (
+        ""
+        if not field or value is None
+        else f" found {mask_snippet(value if isinstance(value, str) else repr(value), 60)}"
+    )
+
+
+def _printable(line: str) -> str:
+    """Escape lone surrogates, because a terminal cannot print them."""
+    return line.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 # ---- Chunks that the guard blocks, for a person to review.
 
 MAX_WHO, MAX_WHY, MAX_REASONS = 200, 2000, 100
 AT_RETRIEVAL = "at retrieval"
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 """Code points that stand for bytes outside UTF-8 on the command line."""
-
-
-@dataclasses.dataclass(frozen=True)
-class HeldBack:
-    """Chunks that are blocked, warned about or allowed, blocked ones first, with counts.
-
-    Each row has verdict, chunk_id, doc_id, source_url, trust, reasons and allowed_by. A chunk that
-    is withheld only from the questions that it restates has the verdict `at retrieval`.
-    """
-
-    gold_set: str
-    n_chunks: int
-    n_blocked: int
-    n_warned: int
-    rows: list[dict[str, Any]]
-    note: str = ""
 
 
 def held_back(evaluation: Evaluation, *, warnings: bool = False) -> HeldBack:
@@ -157,16 +275,21 @@ def held_back(evaluation: Evaluation, *, warnings: bool = False) -> HeldBack:
     warned = frame["verdict"] == "warning"
     wanted = blocked | (frame["allowed_by"] != "") | (warned & warnings)
     listed = frame[wanted].sort_values(["verdict", "doc_id", "chunk_id"], kind="stable")
-    rows = [
-        {name: row[name] for name in ("verdict", "chunk_id", "doc_id", "trust", "allowed_by")}
-        | {
-            "source_url": mask_shown_address(urls[row["doc_id"]]),
-            "reasons": list(row["reasons"]),
-        }
-        for row in _rows(listed)
-    ]
+    rows = [_describe_held(row, urls[row["doc_id"]]) for row in listed.to_dict("records")]
     counts = len(frame), int(blocked.sum()), int(warned.sum())
     return HeldBack(evaluation.config.name, *counts, rows, note)
+
+
+def _describe_held(row: Mapping[Any, Any], source_url: str) -> HeldChunk:
+    return HeldChunk(
+        row["chunk_id"],
+        row["doc_id"],
+        mask_shown_address(source_url),
+        row["verdict"],
+        row["trust"],
+        list(row["reasons"]),
+        row["allowed_by"],
+    )
 
 
 def _with_restated(evaluation: Evaluation) -> tuple[pd.DataFrame, str]:
@@ -209,7 +332,7 @@ def _row_of(evaluation: Evaluation, chunk_id: str) -> int:
     return found[0]
 
 
-def inspect(evaluation: Evaluation, chunk_id: str) -> dict[str, Any]:
+def inspect(evaluation: Evaluation, chunk_id: str) -> ChunkDetails:
     """Collect all facts on one chunk, with masked text and link.
 
     Raises
@@ -222,7 +345,7 @@ def inspect(evaluation: Evaluation, chunk_id: str) -> dict[str, Any]:
         stored, snapshot = runner.get(EvidenceTrust), runner.get(CorpusSnapshot)
         row = _row_of(evaluation, chunk_id)
         chunk = runner.get(CorpusChunks).chunks.iloc[row]
-        facts = _rows(_with_restated(evaluation)[0].iloc[[row]])[0]
+        facts = _with_restated(evaluation)[0].iloc[[row]].to_dict("records")[0]
     owner, source = (
         frame.set_index("doc_id").loc[facts["doc_id"]]
         for frame in (snapshot.documents, snapshot.sources)
@@ -230,26 +353,24 @@ def inspect(evaluation: Evaluation, chunk_id: str) -> dict[str, Any]:
     findings = stored.findings
     start, end = int(chunk["start"]), int(chunk["end"])
     text = masked_text(owner["text"])[start:end]
-    return {
-        **facts,
-        "reasons": list(facts["reasons"]),
-        "factors": explain_factors(facts, as_of(evaluation.settings)),
-        "source_url": mask_shown_address(owner["source_url"]),
-        "rev": owner["rev"],
-        "source_hash": str(source["source_hash"]),
-        "start": start,
-        "end": end,
-        "text": text if len(text) == len(chunk["text"]) else masked_text(chunk["text"]),
-        "findings": _rows(findings[findings["row"] == row].drop(columns="row")),
-        "decisions": [
+    return ChunkDetails(
+        chunk=_describe_held(facts, owner["source_url"]),
+        factors=explain_factors(facts, as_of(evaluation.settings)),
+        rev=owner["rev"],
+        source_hash=str(source["source_hash"]),
+        start=start,
+        end=end,
+        text=text if len(text) == len(chunk["text"]) else masked_text(chunk["text"]),
+        findings=findings[findings["row"] == row].drop(columns="row").to_dict("records"),
+        decisions=[
             decision
             for decision in read_decisions(evaluation.base)
             if decision.chunk_id == facts["chunk_id"]
         ],
-    }
+    )
 
 
-def decide(
+def decide_on_chunk(
     evaluation: Evaluation, chunk_id: str, *, who: str, why: str, revoke: bool
 ) -> tuple[Decision, Path]:
     """Record or revoke the permission of a person for a blocked chunk.
@@ -270,27 +391,27 @@ def decide(
                 accepted=f"1 to {most} characters of text in UTF-8",
             )
     facts = inspect(evaluation, chunk_id)
-    found, allowed = facts["chunk_id"], bool(facts["allowed_by"])
+    chunk, allowed = facts.chunk, bool(facts.chunk.allowed_by)
     if revoke and not allowed:
-        message = "nobody allows this chunk, so there is nothing to take back"
-        raise InputError.of("not_allowed", message, field="CHUNK_ID", found=found)
-    if not revoke and facts["verdict"] not in {"blocked", AT_RETRIEVAL}:
-        state = f"allowed by {facts['allowed_by']}" if allowed else facts["verdict"]
+        message = "this chunk was not allowed, so no permission can be withdrawn"
+        raise InputError.of("not_allowed", message, field="CHUNK_ID", found=chunk.chunk_id)
+    if not revoke and chunk.verdict not in {"blocked", AT_RETRIEVAL}:
+        state = f"allowed by {chunk.allowed_by}" if allowed else chunk.verdict
         raise InputError.of(
             "not_blocked",
             "only a blocked chunk can be allowed",
             field="CHUNK_ID",
-            found=f"{found}: {state}",
+            found=f"{chunk.chunk_id}: {state}",
             accepted="a chunk that rag-eval trust list shows as blocked",
         )
     decision = Decision(
-        chunk_id=found,
-        doc_id=facts["doc_id"],
-        source_hash=facts["source_hash"],
+        chunk_id=chunk.chunk_id,
+        doc_id=chunk.doc_id,
+        source_hash=facts.source_hash,
         action="revoke" if revoke else "allow",
         who=who.strip(),
         why=why.strip(),
-        reasons=tuple(facts["reasons"][:MAX_REASONS]),
+        reasons=tuple(chunk.reasons[:MAX_REASONS]),
         at=dt.datetime.now(dt.UTC),
     )
     return decision, record_decision(evaluation.base, decision)

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
 
 from rag_eval.core.config import GoldSetConfig
-from rag_eval.core.errors import InputError, Problem
+from rag_eval.core.errors import InputError
 from rag_eval.core.frames import FrameSchema
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline.evaluation import Evaluation, Progress
@@ -138,7 +138,7 @@ class Result:
             raise TypeError(
                 f"{type(self).__name__}: unknown {sorted(unknown)}, missing {sorted(missing)}"
             )
-        self.values: dict[str, Any] = {**dict.fromkeys(self.parts), **values}
+        self.values: dict[str, object] = {**dict.fromkeys(self.parts), **values}
         self.is_lasting = True
         """Whether equal inputs are known to repeat the result, so that it can be reused."""
         self._artifact: Artifact | None = None
@@ -464,7 +464,7 @@ class Runner:
         if recorded is None:
             asset = node.strategy or node.name
             message = f"there is no {asset} yet; materialize {asset} first"
-            raise InputError(Problem("not_made", message, file=str(self._place(node))))
+            raise InputError.of("not_made", message, file=str(self._place(node)))
         return recorded
 
     def version(self, node: Node) -> str:
@@ -555,7 +555,7 @@ def check_graph(stages: Sequence[Stage]) -> list[str]:
     for stage in stages:
         before = seen | {f"{one.name}s" for one in stages if one.each_strategy and one.name in seen}
         found += [
-            f"{stage.name} reads {name}, which does not stand before it"
+            f"{stage.name} reads {name}, which comes after it"
             for name in (*stage.inputs, *stage.after)
             if name not in before
         ]

@@ -121,8 +121,8 @@ STAGES: Final = (
     Stage(
         "stability_measures",
         "measures",
-        "Whether a question finds the same evidence however it is put: delta_s, lambda states,"
-        " flips between wordings.",
+        "Whether a question finds the same evidence under every wording: delta_s, lambda "
+        "states, flips between wordings.",
         measures.measure_stability,
         stores=("embeddings",),
         reads=("k", "level", "depth", "seeds", "strategies"),
@@ -132,8 +132,8 @@ STAGES: Final = (
     Stage(
         "trust_measures",
         "measures",
-        "Trust of what each strategy retrieved, blocked chunks that got through, and recall with"
-        " and without the trust filter.",
+        "Trust of the chunks that each strategy retrieved, retrieved blocked chunks, and "
+        "recall with and without the trust filter.",
         measures.measure_trust,
         reads=("trust", "k", "level", "depth", "strategies"),
         chosen=retrieval.chosen_kinds,
@@ -184,8 +184,8 @@ STAGES: Final = (
     Stage(
         "retrieval_signals",
         "uncertainty",
-        "What the rankings themselves say of a miss, for every wording and seed, and for imported"
-        " questions of production traffic.",
+        "Signals of a miss in the rankings, for every wording and seed, and for imported "
+        "questions of production traffic.",
         claims.collect_signals,
         stores=("embeddings", "traffic"),
         reads=("name", "level", "depth", "seeds", "strategies", "trust", "uncertainty.k"),
@@ -208,8 +208,8 @@ STAGES: Final = (
     Stage(
         "retrieval_outcomes",
         "uncertainty",
-        "What the gold says of every claim, appended to the table of outcomes; repeats of a night"
-        " add nothing.",
+        "The gold's judgement of every claim, appended to the table of outcomes. A repeated "
+        "run adds nothing.",
         calibration.record_outcomes,
         stores=("outcomes",),
         columns=types.RETRIEVAL_OUTCOMES,
@@ -220,8 +220,8 @@ STAGES: Final = (
     Stage(
         "miss_rate_calibration",
         "uncertainty",
-        "Each strategy's estimator fitted to its outcomes and validated on held-out groups; what"
-        " it has earned decides whether later runs use it.",
+        "Each strategy's estimator, fitted to its outcomes and validated on held-out groups. "
+        "Its status decides whether later runs use it.",
         calibration.calibrate_miss_rates,
         stores=("outcomes", "calibrators", "traffic", "kept_runs"),
         kinds=("json", "sql"),
@@ -231,8 +231,8 @@ STAGES: Final = (
     Stage(
         "calibrated_miss_rates",
         "uncertainty",
-        "Observed and stated miss rates, paired comparisons, conformal K, and what that makes of"
-        " the answers.",
+        "Observed and stated miss rates, paired comparisons, conformal K, and the confidence "
+        "of the answers.",
         miss_rates.compare_miss_rates,
         live=True,
         describe=miss_rates.describe_miss_rates,

@@ -55,26 +55,31 @@ class Module(NamedTuple):
 
 def analyse(source: str) -> Module:
     """Analyse the source code of one module, without docstrings and imports for annotations."""
-    tree, names, libraries, files = ast.parse(source), set[str](), set[str](), set[str]()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body = [part for part in node.body if not _is_passive(part)]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            libraries |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            top = node.module.partition(".")[0]
+    names, libraries, files = set[str](), set[str](), set[str]()
+
+    def show(part: object) -> object:
+        """Turn a part of the tree into nested lists, and note what it imports and names."""
+        if isinstance(part, list):
+            return [show(one) for one in part if not _is_passive(one)]
+        if not isinstance(part, ast.AST):
+            if isinstance(part, str) and part.endswith(DATA):
+                files.add(part.rpartition("/")[2])
+            return part
+        if isinstance(part, ast.Import):
+            libraries.update(alias.name.partition(".")[0] for alias in part.names)
+        elif isinstance(part, ast.ImportFrom) and part.module is not None:
+            top = part.module.partition(".")[0]
             libraries.add(top)
             if top == PACKAGE:
-                names |= {f"{node.module}.{alias.name}" for alias in node.names}
-                node.module = PACKAGE  # a renamed module costs nothing
-        elif isinstance(node, ast.Constant) and str(node.value).endswith(DATA):
-            files.add(str(node.value).rpartition("/")[2])
-    shown = hashlib.sha256(ast.dump(tree, annotate_fields=False).encode()).hexdigest()
-    return Module(shown, names, libraries - sys.stdlib_module_names - {PACKAGE}, files)
+                names.update(f"{part.module}.{alias.name}" for alias in part.names)
+                part.module = PACKAGE  # a renamed module costs nothing
+        return [type(part).__name__, *[show(getattr(part, field)) for field in part._fields]]
+
+    tree = hashlib.sha256(repr(show(ast.parse(source))).encode()).hexdigest()
+    return Module(tree, names, libraries - sys.stdlib_module_names - {PACKAGE}, files)
 
 
-def _is_passive(node: ast.stmt) -> bool:
+def _is_passive(node: object) -> bool:
     """Tell whether a statement is a docstring, or holds imports for annotations."""
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)

@@ -15,9 +15,10 @@ import pandas as pd
 from rag_eval.core.errors import quoted
 from rag_eval.core.types import FIXES, Answer, snippet
 from rag_eval.corpus.masking import mask_shown_address, mask_snippet
-from rag_eval.reporting.exports import write_csv
-from rag_eval.reporting.metrics_report import Outgoing
-from rag_eval.reporting.terminal import interval, make_table, print_parts
+from rag_eval.reporting.metrics_report import Outgoing, write_csv
+from rag_eval.reporting.terminal import Sheet, interval, make_table, print_parts
+from rag_eval.trust.guard import Decision
+from rag_eval.trust.sources import TrustFactors
 from rag_eval.uncertainty.comparing import (
     Comparison,
     Measure,
@@ -218,7 +219,7 @@ def show_outcomes(console: "Console", frame: pd.DataFrame, limit: int) -> None:
         stated = "-"
         if not math.isnan(row["shown_value"]):
             stated = f"{row['shown_value']:.2f} {row['shown_status']}"
-        words = row["feedback"].replace("_", " ") or "taken back"
+        words = row["feedback"].replace("_", " ") or "withdrawn"
         rows.append(
             [
                 _moment(row["at"]),
@@ -326,18 +327,65 @@ def show_feedback(console: "Console", frame: pd.DataFrame, limit: int) -> None:
 _MAX_ID, _MAX_REASONS = 200, 600
 
 
-def show_listing(console: "Console", held_back: Any) -> None:
-    """Print the chunks that the guard holds back (`HeldBack` of `rag_eval.pipeline.report`)."""
+@dataclasses.dataclass(frozen=True)
+class HeldChunk:
+    """A chunk with the verdict of the guard.
+
+    The verdict is `at retrieval` for a chunk that is withheld only from the questions that it
+    restates. `trust` is NaN without trust settings.
+    """
+
+    chunk_id: str
+    doc_id: str
+    source_url: str
+    verdict: str
+    trust: float
+    reasons: list[str]
+    allowed_by: str
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldBack:
+    """Chunks that are blocked, warned about or allowed, blocked ones first, with counts."""
+
+    gold_set: str
+    n_chunks: int
+    n_blocked: int
+    n_warned: int
+    rows: list[HeldChunk]
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class ChunkDetails:
+    """A chunk with its place, its masked text, and what decided on its verdict.
+
+    `findings` are rows of FINDINGS.
+    """
+
+    chunk: HeldChunk
+    rev: str
+    source_hash: str
+    start: int
+    end: int
+    text: str
+    factors: TrustFactors
+    findings: Sequence[Mapping[Any, Any]]
+    decisions: Sequence[Decision]
+
+
+def show_listing(console: "Console", held_back: HeldBack) -> None:
+    """Print the chunks that the guard holds back."""
     rows = []
     for row in held_back.rows:
-        by = f"(allowed by {quoted(row['allowed_by'], 60)}) " if row["allowed_by"] else ""
+        by = f"(allowed by {quoted(row.allowed_by, 60)}) " if row.allowed_by else ""
         rows.append(
             [
-                row["verdict"],
-                quoted(row["chunk_id"][:_SHORT_ID]),  # The commands accept the start of an id.
-                quoted(row["doc_id"][:_MAX_ID]),
-                "-" if math.isnan(row["trust"]) else f"{row['trust']:.2f}",
-                quoted(by + ", ".join(row["reasons"]), _MAX_REASONS),
+                row.verdict,
+                quoted(row.chunk_id[:_SHORT_ID]),  # The commands accept the start of an id.
+                quoted(row.doc_id[:_MAX_ID]),
+                "-" if math.isnan(row.trust) else f"{row.trust:.2f}",
+                quoted(by + ", ".join(row.reasons), _MAX_REASONS),
             ]
         )
     total = (
@@ -347,26 +395,28 @@ def show_listing(console: "Console", held_back: Any) -> None:
     print_parts(console, filter(None, [total, held_back.note]))
     if rows:
         columns = ["verdict", "chunk", "document", ">trust", "reasons"]
-        console.print(make_table("", columns, rows))
+        print_parts(console, [make_table("", columns, rows)])
 
 
-def show_chunk(console: "Console", facts: Mapping[str, Any]) -> None:
+def show_chunk(console: "Console", facts: ChunkDetails) -> None:
     """Print the verdict, the source and the findings of one chunk."""
-    allowed = f", allowed by {quoted(facts['allowed_by'], _MAX_ID)}" if facts["allowed_by"] else ""
-    trust = "not configured" if math.isnan(facts["trust"]) else f"{facts['trust']:.3f}"
+    chunk = facts.chunk
+    allowed = f", allowed by {quoted(chunk.allowed_by, _MAX_ID)}" if chunk.allowed_by else ""
+    trust = "not configured" if math.isnan(chunk.trust) else f"{chunk.trust:.3f}"
     lines = [
-        f"chunk     {quoted(facts['chunk_id'])}: {facts['verdict']}{allowed}",
+        f"chunk     {quoted(chunk.chunk_id)}: {chunk.verdict}{allowed}",
         (
-            f"document  {quoted(facts['doc_id'], _MAX_ID)} at {quoted(facts['rev'], _MAX_ID)}, "
-            f"characters {facts['start']} to {facts['end']}"
+            f"document  {quoted(chunk.doc_id, _MAX_ID)} at {quoted(facts.rev, _MAX_ID)}, "
+            f"characters {facts.start} to {facts.end}"
         ),
-        f"link      {quoted(mask_shown_address(facts['source_url']), _MAX_ID)}",
+        f"link      {quoted(mask_shown_address(chunk.source_url), _MAX_ID)}",
         f"trust     {trust}",
     ]
-    for name, factor in facts["factors"].items():
+    factors: Mapping[str, Any] = facts.factors
+    for name, factor in factors.items():
         values = ", ".join(f"{key} {quoted(str(value))}" for key, value in factor.items())
         lines.append(f"          {name}: {values}")
-    for finding in facts["findings"]:
+    for finding in facts.findings:
         place = f" at characters {finding['start']} to {finding['end']}"
         lines.append(
             f"{finding['severity']:<9} {finding['check']}.{quoted(finding['rule'])}"
@@ -375,15 +425,12 @@ def show_chunk(console: "Console", facts: Mapping[str, Any]) -> None:
     lines += [
         f"{decision.action:<9} {decision.at:%Y-%m-%d %H:%M} by {quoted(decision.who, _MAX_ID)}: "
         f"{quoted(decision.why, 400)}"
-        for decision in facts["decisions"]
+        for decision in facts.decisions
     ]
-    print_parts(console, [*lines, f"text      {mask_snippet(facts['text'])}"])
+    print_parts(console, [*lines, f"text      {mask_snippet(facts.text)}"])
 
 
 # ---- Comparisons of the misses of strategies
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 _NAMES: Final[Mapping[Measure, str]] = {
     "observed": "misses, judged",
@@ -474,7 +521,7 @@ def _in_sections(rows: Iterable[list[str]]) -> Iterator[list[str] | None]:
         before = name
 
 
-def strategies_table(comparison: Comparison) -> "Table":
+def strategies_table(comparison: Comparison) -> Sheet:
     """Make the table of figures, one row for each strategy and figure."""
     absent = _absences(comparison)
     return make_table(
@@ -486,7 +533,7 @@ def strategies_table(comparison: Comparison) -> "Table":
     )
 
 
-def differences_table(comparison: Comparison) -> "Table":
+def differences_table(comparison: Comparison) -> Sheet:
     """Make the table of differences, one row for each pair and figure."""
     rows = ([f"{a} - {b}", *rest] for a, b, *rest in _difference_rows(comparison))
     columns = ["a - b", "figure", ">difference [95 % interval]", ">p (Holm)"]

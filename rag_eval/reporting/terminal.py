@@ -3,6 +3,7 @@
 Texts of strangers go through `quoted` or `mask_snippet`; rich markup in them is never read.
 """
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,13 +26,15 @@ from rag_eval.core.report import (
 )
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions
     from rich.table import Table
     from rich.text import Text
 
 # ---- Figures, tables and lines.
 
 SHOWN: Final = ("R@10", "RR", "nDCG@10")
+_FOLDED: Final = 12
+"""Least width of a longer text that may be folded."""
 STATUS_STYLE: Final = {"pass": "green", "fail": "red", "insufficient_evidence": "yellow"}
 
 
@@ -59,6 +62,89 @@ def estimate(figure: Estimate | Interval | None) -> str:
     return interval(figure.value, figure.ci_low, figure.ci_high)
 
 
+@dataclasses.dataclass(frozen=True)
+class Sheet:
+    """A table that keeps every name and figure on a narrow terminal.
+
+    A column whose name starts with > is aligned at the right. None in place of a row begins a new
+    section. The columns `unbroken` are never wrapped. Where the terminal is too narrow, the bounds
+    of intervals move to a second line.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence["str | Text"] | None]
+    unbroken: Sequence[int] = ()
+    caption: str = ""
+
+    def __rich_console__(self, _: "Console", options: "ConsoleOptions") -> Iterator["Table"]:
+        """Yield the table for a width, as rich asks for it."""
+        if self.least_width() <= options.max_width:
+            yield self.build()
+        else:
+            rows = [None if row is None else [_break(cell) for cell in row] for row in self.rows]
+            columns = [name.replace(" [", "\n[") for name in self.columns]
+            broken = dataclasses.replace(self, columns=columns, rows=rows)
+            table = broken.build()
+            if broken.least_width() > options.max_width:  # rich would drop whole columns
+                table.width = broken.least_width()
+            yield table
+
+    def least_width(self) -> int:
+        """Return the width of the table below which a figure or a name would be cut."""
+        return sum(self._least_widths()) + 3 * len(self.columns) - 1
+
+    def _is_fixed(self, at: int) -> bool:
+        return self.columns[at].startswith(">") or at in self.unbroken
+
+    def _least_widths(self) -> list[int]:
+        """Return the same for each column."""
+        from rich.cells import cell_len
+
+        widths = []
+        for at, name in enumerate(self.columns):
+            texts = [name.removeprefix(">"), *(str(row[at]) for row in self.rows if row)]
+            longest = max(cell_len(line) for text in texts for line in text.split("\n"))
+            widths.append(longest if self._is_fixed(at) else min(longest, _FOLDED))
+        return widths
+
+    def build(self) -> "Table":
+        """Build the table for rich; no column gets narrower than its least width."""
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(
+            title=Text(self.title),
+            title_justify="left",
+            title_style="bold",
+            box=box.SIMPLE_HEAD,
+            pad_edge=False,
+            caption=Text(self.caption) if self.caption else None,
+            caption_justify="left",
+        )
+        for at, (name, width) in enumerate(zip(self.columns, self._least_widths(), strict=True)):
+            justify: Any = "right" if name.startswith(">") else "left"
+            table.add_column(
+                name.removeprefix(">"),
+                justify=justify,
+                no_wrap=self._is_fixed(at),
+                overflow="fold",
+                min_width=width,
+            )
+        for row in self.rows:
+            if row is None:
+                table.add_section()
+            else:
+                table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+        return table
+
+
+def _break(cell: "str | Text") -> "str | Text":
+    """Move the bounds of an interval to a line of their own."""
+    return cell.replace(" [", "\n[") if isinstance(cell, str) else cell
+
+
 def make_table(
     title: str,
     columns: Sequence[str],
@@ -66,45 +152,18 @@ def make_table(
     *,
     unbroken: Sequence[int] = (),
     caption: str = "",
-) -> "Table":
-    """Make a table.
-
-    A column whose name starts with > is aligned at the right. None in place of a row begins a new
-    section. The columns `unbroken` are never wrapped.
-    """
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(
-        title=Text(title),
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        caption=Text(caption) if caption else None,
-        caption_justify="left",
-    )
-    for at, name in enumerate(columns):
-        right = name.startswith(">")
-        no_wrap = right or at in unbroken
-        justify: Any = "right" if right else "left"
-        table.add_column(name.removeprefix(">"), justify=justify, no_wrap=no_wrap, overflow="fold")
-    for row in rows:
-        if row is None:
-            table.add_section()
-        else:
-            table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
-    return table
+) -> Sheet:
+    """Make a table; see `Sheet`."""
+    return Sheet(title, columns, list(rows), unbroken, caption)
 
 
-def print_parts(console: "Console", parts: Iterable["str | Table"]) -> None:
-    """Print tables and lines; lines are neither wrapped nor read as markup."""
+def print_parts(console: "Console", parts: Iterable[str | Sheet]) -> None:
+    """Print tables and lines. Lines are neither wrapped nor read as markup; nothing is cut."""
     for part in parts:
         if isinstance(part, str):
             console.print(part, markup=False, highlight=False, soft_wrap=True)
         else:
-            console.print(part)
+            console.print(part, crop=False)
 
 
 def _list_counts(counts: Mapping[str, int]) -> str:
@@ -115,7 +174,7 @@ def _list_counts(counts: Mapping[str, int]) -> str:
 
 # ---- The parts of a report: each yields tables and lines in the order of the terminal.
 
-Parts = Iterator["str | Table"]
+Parts = Iterator[str | Sheet]
 
 
 def _headline(report: Report) -> Parts:
@@ -168,7 +227,7 @@ def _measures(report: Report) -> Parts:
     yield from lines
 
 
-def comparisons_table(rows: Iterable[ComparedPair], title: str) -> "Table":
+def comparisons_table(rows: Iterable[ComparedPair], title: str) -> Sheet:
     """Show paired differences: interval, adjusted p, counts, smallest detectable difference."""
     return make_table(
         title,
@@ -202,15 +261,15 @@ def _stability(report: Report) -> Parts:
     flips, together = entry.hit_changes_with_wording["hit_at_10"], entry.convergent_and_hit
     if flips.n_scored:
         yield (
-            f"hit@10 changes with the wording for a share {estimate(flips)} of {flips.n_scored} "
-            "questions"
+            "share of questions whose hit@10 changes with the wording: "
+            f"{estimate(flips)}, over {flips.n_scored}"
         )
         yield (
-            f"found under every wording, with equal lists: a share {estimate(together)} "
-            f"of {together.n_scored} questions"
+            "share of questions found under every wording by equal lists: "
+            f"{estimate(together)}, over {together.n_scored}"
         )
     else:
-        yield "no question has a second wording: its effect on the hit is not known"
+        yield "no question has a second wording, so the effect of the wording is not known"
     yield (
         f"delta_s {estimate(entry.delta_s)} (target {entry.delta_s.target}), "
         f"measured with {quoted(report.stability.embedding)}"
@@ -358,7 +417,7 @@ def describe_baseline(gates: Sequence[GatePart]) -> Iterator[str]:
     yield f"{against}: {different or 'nothing else differs'}"
 
 
-def gates_table(gates: Sequence[GatePart]) -> "Table":
+def gates_table(gates: Sequence[GatePart]) -> Sheet:
     """Show each gate with its status, its figure, its bound and its reason."""
     from rich.text import Text
 
@@ -425,42 +484,47 @@ def _miss_rates(report: Report) -> Parts:
     columns = ["strategy", f">{part.target}@{part.k}", ">judged", "status", ">skill"]
     yield make_table(title, [*columns, f">K for {LEVEL:.0%}"], rows, unbroken=[0, 3])
     seen, entry, name = part.strategies[primary], calibration.strategies[primary], quoted(primary)
-    reason = f": {quoted(seen.reason, 200)}" if seen.reason else ""
+    reason = f" ({quoted(seen.reason, 200)})" if seen.reason else ""
     yield (
-        f"this run's miss rates of {name} are {seen.status}, from {quoted(seen.calibrator[:24])}"
+        f"miss rates of {name} in this run: {seen.status}, by {quoted(seen.calibrator[:24])}"
         f"{reason}"
     )
     if unmet := entry.unmet_conditions:
         why = "; ".join(
-            f"{condition.name} {quoted(condition.found, 80)}, needed {quoted(condition.needed, 80)}"
+            f"{condition.name} {quoted(condition.needed, 80)}, found {quoted(condition.found, 80)}"
             for condition in unmet[:_MAX_UNMET]
         )
         since = "from the next run on"
         if not entry.calibrator and entry.status in DISCOUNTING:
             since = f"by these outcomes ({entry.why['calibrator']})"
-        yield f"{name} is {entry.status} {since}; not more, because: {why}"
+        yield f"status of {name} {since}: {entry.status}; a higher status needs {why}"
     changes: dict[str, list[str]] = {}
     for other, entry in calibration.strategies.items():
         if change := _status_change(entry):
             changes.setdefault(change, []).append(quoted(other))
-    yield from (f"{change}: {', '.join(names)}" for change, names in changes.items())
+    yield from (f"{change} for {', '.join(names)}" for change, names in changes.items())
     for other, entry in calibration.strategies.items():
         yield from _alarms(other, entry, 400)
         yield from describe_feedback(other, entry.feedback)
     if isinstance(answers := part.answers, AnswerConfidences):
         grounded = answers.synthesis_confidence
         yield (
-            f"confidence, mean over the {grounded.n_scored} of {answers.n} answers that say "
-            f"something: grounded {estimate(grounded)}; discounted by miss rate "
-            f"{estimate(answers.final_confidence)}; calibrated, to act on "
-            f"{estimate(answers.calibrated_confidence)}"
+            f"mean confidence of the {grounded.n_scored} of {answers.n} answers with statements: "
+            f"{estimate(grounded)} grounded, {estimate(answers.final_confidence)} discounted by "
+            f"the miss rate, {estimate(answers.calibrated_confidence)} calibrated"
         )
     yield from (_describe_rounds(*item) for item in part.iterative.items())
 
 
 def _status_change(entry: StrategyCalibration) -> str:
     change = entry.promotion
-    return "" if change is None else f"{change.old_status} -> {change.new_status}"
+    if change is None:
+        return ""
+    old, new = (
+        "none" if status == "absent" else status
+        for status in (change.old_status, change.new_status)
+    )
+    return f"status: {old} -> {new}"
 
 
 def _alarms(name: str, entry: StrategyCalibration, limit: int) -> Iterator[str]:
@@ -492,7 +556,7 @@ def describe_feedback(name: str, feedback: Feedback) -> Iterator[str]:
         questions = ", ".join(quoted(query, 40) for query in against.query_ids)
         left = against.n_questions - len(against.query_ids)
         more = f" and {left} more" if left else ""
-        yield f"{name}: users miss something where the gold says hit, questions {questions}{more}"
+        yield f"{name}: users report a miss where the gold says hit: questions {questions}{more}"
 
 
 def _feedback_counts(part: FeedbackCounts) -> str:
@@ -504,7 +568,9 @@ def _feedback_counts(part: FeedbackCounts) -> str:
     audits = ""
     if part.audits_due:
         audits = f"; {part.audits_due} to audit: rag-eval audit list --feedback"
-    return f"feedback on {part.n_claims} claims ({kinds}), which fits no calibrator{audits}"
+    return (
+        f"feedback on {part.n_claims} claims ({kinds}); no calibrator is fitted to feedback{audits}"
+    )
 
 
 # ---- A whole report.
@@ -577,9 +643,7 @@ _METHODS: Final = {
 def show_calibration(console: "Console", calibrated: Any) -> None:
     """Print a calibration (`Calibrated` of `rag_eval.pipeline.miss_rates`)."""
     figures, errors, lines = [], [], list[str]()
-    for name, values in calibrated.strategies.items():
-        part = {key: value for key, value in values.items() if key != "artifact"}
-        entry = StrategyCalibration.model_validate(part)
+    for name, entry in calibrated.strategies.items():
         about, misses, fit, error = entry.validation, "-", ["-"] * 3, ["-"] * 3
         if about is not None:
             misses = str(about.misses)
@@ -601,8 +665,8 @@ def show_calibration(console: "Console", calibrated: Any) -> None:
                 figures,
             ),
             make_table(
-                "How well predictions fit (at most: the limit of what calibrated predictions show "
-                "by chance)",
+                "Fit of the predictions (at most: the largest ECE of calibrated predictions by "
+                "chance)",
                 ["strategy", ">AUROC", ">slope", ">ECE (at most)", f">K for {LEVEL:.0%}"],
                 errors,
             ),
@@ -627,9 +691,7 @@ def _describe_calibration(
         if (baseline := entry.heuristic_v0) is not None:
             skill, auroc = baseline.skill.value, baseline.auroc.value
             uncalibrated = f"heuristic_v0 has skill {skill:.2f}, AUROC {auroc:.2f}; "
-        yield (
-            f"{label}: {uncalibrated}folds that split groups would have feigned {gap:+.3f} of skill"
-        )
+        yield f"{label}: {uncalibrated}folds that split groups would change skill by {gap:+.3f}"
     if conformal := describe_conformal(entry):
         yield f"{label}: {conformal}"
     yield from _alarms(name, entry, 600)
@@ -638,7 +700,7 @@ def _describe_calibration(
     if entry.n_without_signals:
         yield (
             f"{label}: {entry.n_without_signals} outcomes left out, "
-            "no signal of what was retrieved is known"
+            "because the signals of their retrieval are not known"
         )
     yield from describe_feedback(name, entry.feedback)
     yield from (f"{label}: {line}" for line in _describe_traffic(claims))
@@ -652,11 +714,11 @@ def _describe_traffic(claims: Mapping[str, Any]) -> Iterator[str]:
         yield f"{claims['counted']} {words} counted in"
     if claims["n_unknown"]:
         reason = quoted(claims["reason"], 300)
-        yield f"{claims['n_unknown']} {words} left out, they say nothing here: {reason}"
+        yield f"{claims['n_unknown']} {words} left out: {reason}"
     if claims["n_differing"]:
         yield (
-            f"{claims['n_differing']} {words} left out, nothing of their first K is what this "
-            "strategy retrieves now"
+            f"{claims['n_differing']} {words} left out, because this strategy now retrieves "
+            "nothing of their first K"
         )
 
 
@@ -682,7 +744,7 @@ def describe_conformal(entry: StrategyCalibration) -> str:
     n, left_out = {rule.method: rule.n for rule in entry.conformal}, ""
     if about is not None and "mondrian" in n and about.without_risk:
         left_out = (
-            f"; by risk {about.without_risk} of {n['fixed']} questions without an outcome, "
-            "so without a risk, left out"
+            f"; K by risk leaves out {about.without_risk} of {n['fixed']} questions, "
+            "because they have no outcome"
         )
     return f"to find gold for {LEVEL:.0%} of new questions: {'; '.join(parts)}{left_out}"

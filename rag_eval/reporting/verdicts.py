@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from xml.etree import ElementTree as ET
 
-from rag_eval.core.errors import InputError, Problem, quoted
+from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.report import SCHEMA_VERSION, GatePart, Report, first_fault
 from rag_eval.core.rows import Fault, parse_object
 from rag_eval.reporting.metrics_report import content_hash
-from rag_eval.reporting.terminal import SHOWN, STATUS_STYLE, estimate, make_table
+from rag_eval.reporting.terminal import SHOWN, STATUS_STYLE, estimate, make_table, print_parts
 from rag_eval.storage.artifacts import write_bytes, write_text
 
 if TYPE_CHECKING:
@@ -313,28 +313,19 @@ def _unreadable(
     message: str = "not a whole report as rag-eval wrote it",
 ) -> InputError:
     accepted = f"a retrieval-metrics.json of schema_version {SCHEMA_VERSION}, unchanged"
-    return InputError(
-        Problem(
-            "run_unreadable",
-            message,
-            file=str(path),
-            field=field,
-            found=found,
-            accepted=accepted,
-        )
+    return InputError.of(
+        "run_unreadable", message, path, field=field, found=found, accepted=accepted
     )
 
 
 def read_object(path: Path) -> dict[str, Any]:
     """Read a file of one JSON object; raise InputError if it is missing, too large or no object."""
     if not path.is_file():
-        raise InputError(
-            Problem(
-                "run_not_found",
-                "no such report",
-                file=str(path),
-                accepted="the report of a run: rag-eval run writes it",
-            )
+        raise InputError.of(
+            "run_not_found",
+            "no such report",
+            path,
+            accepted="the report of a run: rag-eval run writes it",
         )
     if path.stat().st_size > MAX_BYTES:
         raise _unreadable(path, None, f"{path.stat().st_size} bytes")
@@ -344,8 +335,8 @@ def read_object(path: Path) -> dict[str, Any]:
     return value
 
 
-def whole_report(report: Mapping[str, Any], path: Path) -> None:
-    """Raise InputError with `path` if a report breaks its schema or was changed by hand."""
+def whole_report(report: Mapping[str, Any], path: Path) -> Report:
+    """Check a report; raise InputError with `path` if it breaks its schema or was changed."""
     version = report.get("schema_version")
     if version != SCHEMA_VERSION:
         if not isinstance(version, int):
@@ -357,13 +348,12 @@ def whole_report(report: Mapping[str, Any], path: Path) -> None:
         raise _unreadable(path, *fault)
     if report["content_hash"] != content_hash(report):
         raise _unreadable(path, "content_hash", report["content_hash"])
+    return Report.model_validate(report)
 
 
-def read_report(path: Path) -> dict[str, Any]:
+def read_report(path: Path) -> Report:
     """Read a report; raise InputError if it is missing, unreadable, damaged or changed."""
-    report = read_object(path)
-    whole_report(report, path)
-    return report
+    return whole_report(read_object(path), path)
 
 
 # ---- The verdict on a terminal
@@ -389,5 +379,5 @@ def show_verdict(console: "Console", verdict: VerdictRows) -> None:
     ]
     console.print(f"{verdict.gold_set}: run {verdict.run_id} of {verdict.timestamp}", markup=False)
     if rows:
-        console.print(make_table("", _HEADINGS, rows))
+        print_parts(console, [make_table("", _HEADINGS, rows)])
     console.print(verdict.headline, markup=False)

@@ -19,7 +19,7 @@ import numpy as np
 from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, Int32Array
 from rag_eval.core.errors import Embedding, InputError, Problem, quoted
 from rag_eval.corpus.analyzer import ANALYZER
-from rag_eval.retrieval.embedding.base import Advance, no_advance, unit
+from rag_eval.retrieval.embedding.embedders import Advance, no_advance, unit
 from rag_eval.retrieval.ranking import MARGIN, ROUNDING, Ranking, order, ranking, scale_min_max
 from rag_eval.retrieval.strategies import LocalStrategy, Request, StrategyIndex
 from rag_eval.storage.hashing import digest, library_versions

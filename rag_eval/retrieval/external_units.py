@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from rag_eval.core.frames import Column, FrameSchema
+from rag_eval.core.frames import Column, FrameSchema, make_frame
 from rag_eval.corpus.masking import mask
-from rag_eval.gold.files import make_frame
 from rag_eval.gold.resolving import Catalogue
 from rag_eval.retrieval.kinds.external import Item, Outcome, Retrieved
 from rag_eval.retrieval.ranking import Ranking, ranking, scale_min_max
@@ -23,14 +22,14 @@ UNITS = FrameSchema(
     "units",
     {
         "unit_id": Column("str", "the id that the source gave"),
-        "doc_id": Column("str", "the document; an unknown id stands as it was given"),
+        "doc_id": Column("str", "the document; an unknown id is kept as given"),
         "section_id": Column("str", "the section; empty where unknown"),
         "start": Column("int", "first character in the document's text; -1 where unknown"),
         "end": Column("int", "one past the last character; -1 where unknown"),
         "chunk": Column("int", "row of the chunks frame where it is one of our chunks; else -1"),
         "known": Column("bool", "whether the corpus has the document"),
         "text": Column("str", "the text of the place, else as the source gave it, masked"),
-        "returned": Column("str", "what the source gave, masked, where the corpus says otherwise"),
+        "returned": Column("str", "text of the source, masked, where it differs from the corpus"),
     },
 )
 _CACHED_TEXTS = 512

@@ -12,8 +12,7 @@ import numpy as np
 from rag_eval.core.arrays import BoolArray, Float32Array, Int32Array
 from rag_eval.core.errors import Embedding, InputError, Problem, quoted
 from rag_eval.core.strategy import Identity, IdentityInputs, Strategy
-from rag_eval.retrieval.embedding.source import EmbeddingSource, Places
-from rag_eval.retrieval.identity import ChunkTable, embed_model
+from rag_eval.retrieval.embedding.source import ChunkTable, EmbeddingSource, Places, embed_model
 from rag_eval.retrieval.ranking import ROUNDING, Ranking
 from rag_eval.storage.hashing import digest
 

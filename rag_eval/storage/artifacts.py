@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rag_eval.core.errors import InputError, Problem
+from rag_eval.core.errors import InputError
 from rag_eval.storage.hashing import canonical_json, digest, file_hash
 
 # ---- The artifact store
@@ -107,8 +107,8 @@ class Artifact:
 
 
 def _damaged(path: Path, found: str) -> InputError:
-    message = "a stored part is not as it was written; run the gold set again, and it is made anew"
-    return InputError(Problem("artifact_damaged", message, file=str(path), found=found))
+    message = "a stored part is damaged; run the gold set again to make it again"
+    return InputError.of("artifact_damaged", message, path, found=found)
 
 
 def _write(folder: Path, parts: Parts) -> None:
@@ -213,11 +213,8 @@ class ArtifactStore:
 
     def get(self, stage: str, key: str) -> Artifact | None:
         """Return the artifact if it exists and has a readable record. Reading a part checks it."""
-        folder = self.root / stage / key
-        if not (folder / _META).is_file():
-            return None
         try:
-            return _open(stage, key, folder)
+            return _open(stage, key, self.root / stage / key)
         except _UNREADABLE:
             return None
 
@@ -236,20 +233,13 @@ class ArtifactStore:
             return None
         return found
 
-    def memo(
-        self,
-        stage: str,
-        key: str,
-        make: Callable[[], Parts],
-        volatile: Collection[str] = (),
-        made_from: Sequence[tuple[str, str]] = (),
-    ) -> Artifact:
-        """Return the stored artifact, or store the parts that `make` returns; else as `put`.
+    def memo(self, stage: str, key: str, make: Callable[[], Parts]) -> Artifact:
+        """Return the stored artifact, or store the parts that `make` returns.
 
         If `make` raises, the exception passes on and nothing is stored.
         """
         found = self.whole(stage, key)
-        return self.put(stage, make(), volatile, made_from, key) if found is None else found
+        return self.put(stage, make(), key=key) if found is None else found
 
     def put(
         self,
@@ -367,13 +357,11 @@ def home_lock(home: Path) -> Iterator[None]:
         except BlockingIOError:
             stream.seek(0)
             holder = stream.read(40).strip() or "unknown"
-            raise InputError(
-                Problem(
-                    "home_busy",
-                    "another run is writing here; wait for it, or give this run its own --home",
-                    file=str(home),
-                    found=f"held by process {holder}",
-                )
+            raise InputError.of(
+                "home_busy",
+                "another run is writing here; wait for it, or give this run its own --home",
+                home,
+                found=f"held by process {holder}",
             ) from None
         stream.truncate(0)
         stream.write(str(os.getpid()))

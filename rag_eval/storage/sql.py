@@ -109,7 +109,7 @@ def _convert_values(kind: Kind, values: Sequence[Any]) -> Sequence[Any]:
     return values
 
 
-def _batches(table: TableSpec, rows: Iterable[Row]) -> Iterator[list[dict[str, Any]]]:
+def _batches(table: TableSpec, rows: Iterable[Row]) -> Iterator[list[dict[str, object]]]:
     """Yield rows in the form that every database keeps, up to `BATCH` at once."""
     left = iter(rows)
     while batch := list(itertools.islice(left, BATCH)):
@@ -144,7 +144,9 @@ _DRIVERS = {
 
 
 def _refuse_address(message: str, found: str | None = None) -> InputError:
-    return InputError(Problem("database_url", message, None, None, "database_url", found, ACCEPTED))
+    return InputError.of(
+        "database_url", message, field="database_url", found=found, accepted=ACCEPTED
+    )
 
 
 def _parse_address(address: str) -> "URL":
@@ -161,7 +163,7 @@ def _parse_address(address: str) -> "URL":
     if url.drivername not in _DRIVERS:
         raise _refuse_address("no such kind of SQL store", url.drivername)
     if _DRIVERS[url.drivername] == "sqlite" and url.database in {None, "", ":memory:"}:
-        raise _refuse_address("a store in memory would forget what it is given", address)
+        raise _refuse_address("a store in memory keeps nothing after the run", address)
     return url.set(drivername=_DRIVERS[url.drivername])
 
 
@@ -173,9 +175,7 @@ def _refuse_emptied(path: Path) -> None:
             "so its outcomes are lost"
         )
         accepted = "the file from a backup; or remove it, and the next run starts without outcomes"
-        raise InputError(
-            Problem("database_empty", message, file=str(path), found="0 bytes", accepted=accepted)
-        )
+        raise InputError.of("database_empty", message, path, found="0 bytes", accepted=accepted)
 
 
 def _into_wal(connection: sqlite3.Connection) -> None:
@@ -358,13 +358,11 @@ class SqlStore:
                 Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
             self._engine = _make_engine(url)
         except ModuleNotFoundError:
-            raise InputError(
-                Problem(
-                    "database_driver",
-                    "PostgreSQL needs psycopg: pip install 'rag-eval[postgresql]'",
-                    field="database_url",
-                    found=self.address,
-                )
+            raise InputError.of(
+                "database_driver",
+                "PostgreSQL needs psycopg: pip install 'rag-eval[postgresql]'",
+                field="database_url",
+                found=self.address,
             ) from None
         except OSError as error:
             raise InputError(self._failed(error)) from None
@@ -485,9 +483,7 @@ class SqlStore:
         return True
 
     def _differs(self, message: str, found: str, accepted: str) -> InputError:
-        return InputError(
-            Problem("table_differs", message, self.address, found=found, accepted=accepted)
-        )
+        return InputError.of("table_differs", message, self.address, found=found, accepted=accepted)
 
 
 def open_store(settings: Settings) -> SqlStore:

@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, expand_ranges
+from rag_eval.core.config import FINDINGS
+from rag_eval.core.frames import make_frame
 from rag_eval.corpus.chunking import front_matter
 from rag_eval.trust.sentences import asks, place
-from rag_eval.trust.verdicts import make_findings
-from rag_eval.trust.wording import Streams, Vocabulary, expand_ranges, word_spans
+from rag_eval.trust.wording import Streams, Vocabulary, word_spans
 
 _Hashes = npt.NDArray[np.uint64]
 _SEED = 20
@@ -294,4 +295,4 @@ def floods(
             f" {documents} go on differently"
         )
         add(row, "shared_claim" if claim else kind, detail, start, end)
-    return make_findings(sorted(rows))
+    return make_frame(FINDINGS, sorted(rows))

@@ -608,6 +608,6 @@ def _find_in(view: View, spans: list[tuple[int, int]]) -> list[tuple[int, int, s
         text = view.text[start:end].rstrip(" ")
         numbers = f"score {score:.1f}, limit {fitted.threshold:.1f}"
         reasons = fitted.explain(view.text[slice(*spans[at])])
-        detail = f"worded as if to whoever answers ({numbers}): {reasons}"
+        detail = f"worded as if to an answering model ({numbers}): {reasons}"
         result.append((*view.back(start, start + len(text)), detail))
     return result

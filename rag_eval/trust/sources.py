@@ -5,7 +5,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -14,6 +14,7 @@ from rag_eval.core.arrays import BoolArray
 from rag_eval.core.config import (
     AUTHOR_WEIGHT,
     DOMAIN_WEIGHT,
+    FINDINGS,
     FRESH,
     SIGNATURE_WEIGHT,
     STALE,
@@ -24,12 +25,12 @@ from rag_eval.core.config import (
     Trust,
 )
 from rag_eval.core.errors import quoted
+from rag_eval.core.frames import make_frame
 from rag_eval.corpus.masking import MAX_DOMAIN_CHARS
 from rag_eval.corpus.source import MAX_SHOWN_CHARS, author_hash
 from rag_eval.trust.rules import Severity
 from rag_eval.trust.signatures import DocumentState
 from rag_eval.trust.spelling import load_texts, load_words
-from rag_eval.trust.verdicts import make_findings
 
 # ---- Hosts that imitate an allowed host
 
@@ -512,7 +513,7 @@ class TrustFactors(TypedDict):
     freshness: _Freshness
 
 
-def explain_factors(row: Mapping[str, object], as_of: dt.date) -> TrustFactors:
+def explain_factors(row: Mapping[Any, object], as_of: dt.date) -> TrustFactors:
     """Explain the trust of a row of `source_trust` or of EVIDENCE_TRUST on the same day.
 
     `age_days` is None without a date, and negative for a date after `as_of`.
@@ -600,4 +601,4 @@ def source_findings(
                 domain, note = _quote_ascii(domains[row]), _quote_ascii(judged[domains[row]].note)
                 detail = template.format(domain=domain, note=note)[:_MAX_DETAIL_CHARS]
                 found.append((row, -1, -1, check, rule, severity or "", detail))
-    return make_findings(sorted(found, key=lambda finding: finding[0]))
+    return make_frame(FINDINGS, sorted(found, key=lambda finding: finding[0]))

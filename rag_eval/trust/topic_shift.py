@@ -16,9 +16,10 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, IntArray
+from rag_eval.core.config import FINDINGS
+from rag_eval.core.frames import make_frame
 from rag_eval.corpus.analyzer import Analyzer, count_matrix
 from rag_eval.trust.sentences import CLOSED_CLASS, SentenceForm, form_of, sentences_of
-from rag_eval.trust.verdicts import make_findings
 
 # ---- Terms of documents and sentences in one vocabulary, and a latent space
 
@@ -395,7 +396,7 @@ def topic_shift(texts: Sequence[str], groups: Sequence[str]) -> pd.DataFrame:
     True
     """
     if not texts:
-        return make_findings([])
+        return make_frame(FINDINGS, [])
     space = space_of(texts)
     group_of = np.asarray(pd.factorize(np.asarray(groups, dtype=object))[0], dtype=np.int64)
     far = _measure_unlikeness(space, group_of)
@@ -406,9 +407,10 @@ def topic_shift(texts: Sequence[str], groups: Sequence[str]) -> pd.DataFrame:
             detail = f"unlike the other documents of its source: {deviation}"
             found.append((row, -1, -1, "against_source", detail))
     found += _find_inside(space, group_of)
-    return make_findings(
+    return make_frame(
+        FINDINGS,
         [
             (row, start, end, "topic_shift", rule, "warning", detail)
             for row, start, end, rule, detail in sorted(found, key=lambda one: one[:2])
-        ]
+        ],
     )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, expand_ranges
 from rag_eval.corpus.analyzer import Analyzer
 
 _Hashes = npt.NDArray[np.uint64]
@@ -96,13 +96,6 @@ def split_blocks(texts: Sequence[str]) -> Iterator[slice]:
         size += len(text) + 1
     if len(texts) > start:
         yield slice(start, len(texts))
-
-
-def expand_ranges(starts: IntArray, lengths: IntArray) -> tuple[IntArray, IntArray]:
-    """Return row and position of every element of the ranges starts[i]:starts[i] + lengths[i]."""
-    row = np.repeat(np.arange(len(starts)), lengths)
-    offset = np.arange(len(row)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return row, starts[row] + offset
 
 
 # ---- Windows with the exact words of a query

@@ -8,7 +8,7 @@ import datetime as dt
 import json
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypedDict, cast
 
 import numpy as np
 import pandas as pd
@@ -99,6 +99,23 @@ class KnownClaim(NamedTuple):
     query: str
 
 
+class ClaimRow(TypedDict):
+    """A row of CLAIMS_TABLE; times are UTC texts."""
+
+    claim_id: str
+    query_id: str
+    group_id: str
+    strategy: str
+    strategy_fingerprint: str
+    query: str
+    retrieved: list[tuple[str, float | None]]
+    k: int
+    miss_rate: float | None
+    at: str | None
+    batch: int
+    imported_at: str
+
+
 class ClaimStore:
     """Claims of production traffic; nothing is updated or deleted.
 
@@ -123,10 +140,10 @@ class ClaimStore:
 
     def claims(
         self, *, strategy: str | None = None, fingerprint: str | None = None
-    ) -> list[dict[str, Any]]:
+    ) -> list[ClaimRow]:
         """Return the rows of claims in the order of import; a filter of None keeps all claims."""
         with self.sql.reading() as transaction:
-            rows = transaction.select(CLAIMS_TABLE, _of_strategy(strategy, fingerprint))
+            rows = _select_claims(transaction, strategy, fingerprint)
         return sorted(rows, key=lambda row: (row["batch"], row["at"] or "", row["claim_id"]))
 
     def by_id(self, claim_ids: Iterable[str]) -> dict[str, KnownClaim]:
@@ -137,9 +154,12 @@ class ClaimStore:
         return {name: KnownClaim(*row) for name, *row in zip(*columns.values(), strict=True)}
 
 
-def _of_strategy(strategy: str | None, fingerprint: str | None) -> dict[str, str]:
+def _select_claims(
+    transaction: Transaction, strategy: str | None, fingerprint: str | None
+) -> list[ClaimRow]:
     given = {"strategy": strategy, "strategy_fingerprint": fingerprint}
-    return {name: value for name, value in given.items() if value is not None}
+    where = {name: value for name, value in given.items() if value is not None}
+    return cast("list[ClaimRow]", transaction.select(CLAIMS_TABLE, where))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -299,11 +319,9 @@ class AuditStore:
         return counts
 
 
-def _find_population(
-    transaction: Transaction, sample: Sample
-) -> tuple[list[Mapping[str, Any]], list[int]]:
+def _find_population(transaction: Transaction, sample: Sample) -> tuple[list[ClaimRow], list[int]]:
     """List the claims of one fingerprint since its last draw, and the batches of its draws."""
-    rows = transaction.select(CLAIMS_TABLE, _of_strategy(sample.strategy, sample.fingerprint))
+    rows = _select_claims(transaction, sample.strategy, sample.fingerprint)
     found = sorted({(row["strategy"], row["strategy_fingerprint"]) for row in rows})
     fingerprints = sorted({fingerprint for _, fingerprint in found})
     if len(fingerprints) > 1:
@@ -321,8 +339,8 @@ def _find_population(
     where = {"strategy_fingerprint": fingerprints, "target": sample.target}
     batches = transaction.columns(FRAMES, where, ["batch"])["batch"]
     last = max(batches, default=-1)
-    left: list[Mapping[str, Any]] = [row for row in rows if row["batch"] > last]
-    left.sort(key=lambda row: str(row["claim_id"]))
+    left = [row for row in rows if row["batch"] > last]
+    left.sort(key=lambda row: row["claim_id"])
     if not left:
         accepted = "claims of production traffic: rag-eval claim import"
         message = "no claim came in since the last draw"
@@ -339,7 +357,7 @@ def _find_population(
     return left, batches
 
 
-def _audit_line(claim: Mapping[str, Any], draw_id: str, sample: Sample) -> Mapping[str, object]:
+def _audit_line(claim: ClaimRow, draw_id: str, sample: Sample) -> Mapping[str, object]:
     """Write the columns that the auditor reads, then the columns that the auditor fills in."""
     return {
         "draw_id": draw_id,

@@ -2,11 +2,13 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Final, get_args
+from typing import Annotated, Final, get_args
 
 import numpy as np
+from pydantic import Field
 
 from rag_eval.core.arrays import FloatArray, IntArray
+from rag_eval.core.report import ConformalMethods
 from rag_eval.uncertainty.conformal import ConformalK, Method, Questions, conformal_k
 from rag_eval.uncertainty.estimator import (
     ANY_AT_10,
@@ -19,7 +21,7 @@ from rag_eval.uncertainty.estimator import (
 )
 from rag_eval.uncertainty.scores import Labelled, brier_skill
 from rag_eval.uncertainty.status import Counts
-from rag_eval.uncertainty.stored import JsonObject
+from rag_eval.uncertainty.stored import Floats, Stored
 from rag_eval.uncertainty.validation import (
     LeakageGap,
     LearningPoint,
@@ -37,7 +39,7 @@ LEAKY_REPEATS: Final = 2
 """Number of repeats with folds that split groups, which only show the bias of such folds."""
 CURVE_SIZES: Final = (25, 50, 100, 200, 400, 800)
 CURVE_DRAWS: Final = 4
-NO_RANKS: Final = "no question has gold that its ranking was judged by"
+NO_RANKS: Final = "no question has gold to judge its ranking by"
 NO_ITEMS: Final = "the ranks of all gold items are not known"
 NO_RISKS: Final = "no question has an outcome of which the risk was predicted"
 FEW: Final = (
@@ -77,13 +79,14 @@ class Task:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Calibration:
+class Calibration(Stored):
     """The calibration of a strategy's miss rate by its outcomes.
 
     Too few outcomes leave only counts and conformal K. `predictions` [repeats, n] are out of fold.
     `heuristic` is the validation of heuristic_v0 on the same outcomes. `gap` is the false gain of
     skill from folds that split groups. `conformal_absent` says why a method gave no K.
     `without_risk` counts questions without a known risk. Methods by risk leave these questions out.
+    The JSON values leave the predictions out.
     """
 
     counts: Counts
@@ -91,34 +94,24 @@ class Calibration:
     conformal_absent: Mapping[Method, str]
     without_risk: int
     model: MissRateModel | None = None
-    predictions: FloatArray | None = None
+    predictions: Annotated[Floats | None, Field(exclude=True)] = None
     validation: Validation | None = None
     heuristic: Validation | None = None
     curve: tuple[LearningPoint, ...] = ()
     gap: LeakageGap | None = None
     wordings: JudgedBranch | None = None
 
-    def to_json(self) -> JsonObject:
-        """Write everything but the predictions as JSON values."""
-        parts = {
-            "model": self.model,
-            "validation": self.validation,
-            "heuristic_v0": self.heuristic,
-            "leakage_gap": self.gap,
-            "wordings": self.wordings,
-        }
+    @property
+    def conformal_methods(self) -> ConformalMethods:
+        """Number of questions of each method, or the reason why a method gave no K."""
         n = {rule.method: rule.n for rule in self.conformal}
-        return {
-            **{name: part and part.to_json() for name, part in parts.items()},
-            "counts": dataclasses.asdict(self.counts),
-            "learning_curve": [point.to_json() for point in self.curve],
-            "conformal": [rule.to_json() for rule in self.conformal],
-            "conformal_methods": {
-                **{method: n.get(method) for method in get_args(Method)},
-                **{f"{method}_reason": why for method, why in self.conformal_absent.items()},
-                "without_risk": self.without_risk,
-            },
-        }
+        return ConformalMethods(
+            fixed=n.get("fixed"),
+            recall=n.get("recall"),
+            mondrian=n.get("mondrian"),
+            without_risk=self.without_risk,
+            why=dict(self.conformal_absent),
+        )
 
 
 def calibrate(judged: Judged, task: Task) -> Calibration:

@@ -14,7 +14,7 @@ import numpy as np
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.core.errors import InputError, Problem, quoted
 from rag_eval.measures.intervals import effective_groups, wilson
-from rag_eval.measures.paired import FEW_DIFFERING, FLIPS, holm, paired_comparison
+from rag_eval.measures.paired import FEW_DIFFERING, FLIPS, holm, paired_comparison, power_factor
 from rag_eval.uncertainty.scores import (
     NO_FIGURE,
     Figure,
@@ -209,7 +209,7 @@ Measure = Literal["observed", "raw", "calibrated", "powered", "brier", "skill"]
 Brier score and skill of the calibrated miss rate.
 """
 NO_TRAFFIC: Final = (
-    "prediction-powered estimates are of production traffic, which was not looked at here"
+    "prediction-powered estimates are of production traffic, which this comparison does not read"
 )
 
 
@@ -416,7 +416,7 @@ def _compare_skill(a: Misses, b: Misses, group: IntArray, seed: int) -> Differen
     detectable = None
     if low is not None:
         spread = float(np.nanstd(drawn)) * (n_groups / (n_groups - 1)) ** 0.5
-        detectable = finite(_power_factor(n_groups) * spread)
+        detectable = finite(power_factor(n_groups) * spread)
     delta = Figure(value, low, high, n, n_groups)
     return Difference(
         a.name, b.name, "skill", delta, _swap_p(sums, value, seed), detectable=detectable
@@ -448,9 +448,3 @@ def _swap_p(sums: FloatArray, value: float, seed: int) -> float:
         swapped = np.column_stack([total[:2] + moved, total[2:4] - moved, queries])
         extreme += int((np.abs(_subtract_skills(swapped)) >= abs(value) - _ROUNDING).sum())
     return (1 + extreme) / (1 + FLIPS)
-
-
-def _power_factor(n_groups: int) -> float:
-    from scipy.stats import t
-
-    return float(t.ppf(0.975, n_groups - 1) + t.ppf(0.8, n_groups - 1))

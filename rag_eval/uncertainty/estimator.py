@@ -1,30 +1,403 @@
 """The estimator of miss rates: fitted to outcomes so that no query is judged by a fit of its group.
 
-`Prior` holds the coefficients that were fitted on public collections. `fit_head` makes a single
-fit. `MissRateModel` is the stored estimator. `heuristic_v0` guesses without outcomes.
+The estimator is a penalised logistic regression over signals. `Prior` holds the coefficients that
+were fitted on public collections. `fit_head` makes a single fit. A calibrator is a monotone map
+from its log-odds to the probability of a miss. `MissRateModel` is the stored estimator.
+`heuristic_v0` guesses without outcomes.
 """
 
+import abc
 import dataclasses
 import functools
 import json
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from typing import Any, Final, Literal, NamedTuple, Self, get_args
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self, get_args
 
 import numpy as np
+from pydantic import PlainSerializer, PlainValidator
 
-from rag_eval.core.arrays import FloatArray, IntArray
-from rag_eval.core.config import BinaryTarget
+from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, IntArray
+from rag_eval.core.config import BinaryTarget, CalibratorName
 from rag_eval.storage.hashing import digest
-from rag_eval.uncertainty.calibrators import (
-    StoredCalibrator,
-    Uncalibrated,
-    choose_calibrator,
-)
-from rag_eval.uncertainty.regression import Regression, log_loss
 from rag_eval.uncertainty.scores import Labelled, grouped_folds, random_folds
 from rag_eval.uncertainty.signals import RankedBatch
 from rag_eval.uncertainty.stored import Floats, JsonObject, NullableFloat, Stored
+
+# ---- Penalised logistic regression: many weights and penalties at once, and a covariance.
+
+MAX_STEPS, MAX_HALVINGS = 100, 40
+TOLERANCE = 1e-12
+"""Twice the largest distance to the minimum of a solved problem, in units of log likelihood."""
+COARSE = 1e-6
+"""Limit like TOLERANCE before the last coarse step, which about squares the distance."""
+LIMIT = 30.0
+"""Bound of the log-odds, so that probabilities are never 0 or 1."""
+
+
+def sigmoid(log_odds: FloatArray) -> FloatArray:
+    """Turn log-odds into probabilities in (0, 1)."""
+    return np.asarray(1 / (1 + np.exp(-np.clip(log_odds, -LIMIT, LIMIT))))
+
+
+def log_loss(log_odds: FloatArray, outcome: FloatArray) -> FloatArray:
+    """Compute minus the log likelihood of each 0/1 outcome, without forming probabilities."""
+    # NumPy vectorises log but not log1p. The sum is at least 1, so both agree to 1e-16.
+    loss = np.log(1 + np.exp(-np.abs(log_odds)))
+    loss += np.maximum(log_odds, 0)
+    loss -= outcome * log_odds
+    return np.asarray(loss)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Regression:
+    """A design [n, q], outcomes 0/1 [n], and the centre [q] towards which penalties draw.
+
+    For an intercept, add a column of ones to the design.
+    """
+
+    design: FloatArray
+    outcome: FloatArray
+    centre: FloatArray
+
+    @functools.cached_property
+    def _products(self) -> Float32Array:
+        """Products of each two columns, [n, q (q + 1) / 2], in the order of `np.triu_indices`.
+
+        Single precision suffices, because they serve coarse solutions only.
+        """
+        columns = np.ascontiguousarray(self.design.T, dtype=np.float32)
+        q, n = columns.shape
+        products = np.empty((q * (q + 1) // 2, n), dtype=np.float32)
+        start = 0
+        for j in range(q):
+            np.multiply(columns[j], columns[j:], out=products[start : start + q - j])
+            start += q - j
+        return products.T
+
+    @functools.cached_property
+    def _places(self) -> IntArray:
+        """Place of each pair of columns in `_products`, [q, q]."""
+        q = self.design.shape[1]
+        places = np.empty((q, q), dtype=np.int64)
+        rows, columns = np.triu_indices(q)
+        places[rows, columns] = places[columns, rows] = np.arange(len(rows))
+        return places
+
+    def _information(self, curvature: FloatArray, *, coarse: bool) -> FloatArray:
+        """Compute ``design' diag(c) design`` for each row c of curvatures [m, n], [m, q, q]."""
+        q = self.design.shape[1]
+        information = np.empty((len(curvature), q, q))
+        if coarse and len(curvature) > 1:  # a single problem does not repay the products
+            products = curvature.astype(np.float32) @ self._products
+            information[:] = products[:, self._places]
+        else:
+            for row, c in zip(information, curvature, strict=True):
+                row[:] = (self.design.T * c) @ self.design
+        return information
+
+    def solve(
+        self,
+        weight: FloatArray,
+        penalty: FloatArray,
+        *,
+        start: FloatArray | None = None,
+        coarse: bool = False,
+    ) -> FloatArray:
+        """Minimise ``sum w_i log_loss_i + sum penalty_j (b_j - centre_j)^2 / 2`` by Newton steps.
+
+        Every row of weights [m, n] is solved with every row of penalties [l, q]; both are 0 or
+        more. Returns coefficients [m, l, q]. Steps begin at `start` [q], else at the centre. A
+        `coarse` solution is off by about COARSE in units of log likelihood. See le Cessie & van
+        Houwelingen (1992), Applied Statistics 41:191-201.
+
+        Raises ArithmeticError if 100 steps do not suffice. That happens if columns differ in size
+        by more than doubles can hold, which never occurs with z-scores.
+        """
+        m, (n_penalties, q) = len(weight), penalty.shape
+        weights, penalties = np.repeat(weight, n_penalties, axis=0), np.tile(penalty, (m, 1))
+        result = np.tile(self.centre if start is None else start, (len(weights), 1))
+        log_odds = result @ self.design.T
+        value = self._objective(result, log_odds, weights, penalties)
+        active = np.arange(len(weights))
+        diagonal = np.arange(q)
+        for step_number in range(MAX_STEPS):
+            at, w, lam = result[active], weights[active], penalties[active]
+            mean = sigmoid(log_odds)
+            gradient = (w * (mean - self.outcome)) @ self.design + lam * (at - self.centre)
+            if step_number:
+                hessian = self._information(w * mean * (1 - mean), coarse=coarse)
+            else:  # all penalties start at one point and so share the data's part of the Hessian
+                first = self._information(weight * (mean[0] * (1 - mean[0])), coarse=coarse)
+                hessian = np.repeat(first, n_penalties, axis=0)
+            hessian[:, diagonal, diagonal] += lam + TOLERANCE
+            step = np.linalg.solve(hessian, gradient[:, :, None])[:, :, 0]
+            decrement = (gradient * step).sum(axis=1)
+            unsolved = decrement > TOLERANCE * (1 + value[active])
+            active, at, step = active[unsolved], at[unsolved], step[unsolved]
+            if len(active):
+                result[active], log_odds, value[active] = self._descend(
+                    at, step, value[active], weights[active], penalties[active]
+                )
+            if coarse:
+                remaining = decrement[unsolved] > COARSE
+                active, log_odds = active[remaining], log_odds[remaining]
+            if not len(active):
+                return result.reshape(m, n_penalties, q)
+        raise ArithmeticError(
+            f"{len(active)} of {len(result)} logistic regressions were not solved"
+            f" in {MAX_STEPS} steps"
+        )
+
+    def _objective(
+        self, at: FloatArray, log_odds: FloatArray, weight: FloatArray, penalty: FloatArray
+    ) -> FloatArray:
+        loss = np.vecdot(weight, log_loss(log_odds, self.outcome))
+        total: FloatArray = loss + 0.5 * (penalty * (at - self.centre) ** 2).sum(axis=1)
+        return total
+
+    def _descend(
+        self,
+        at: FloatArray,
+        step: FloatArray,
+        value: FloatArray,
+        weight: FloatArray,
+        penalty: FloatArray,
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Take the Newton step, and halve the step until the objective does not rise.
+
+        Returns coefficients, their log-odds and their objectives.
+        """
+        factor = np.ones(len(at))
+        for _ in range(MAX_HALVINGS):
+            tried = at - factor[:, None] * step
+            log_odds = tried @ self.design.T
+            reached = self._objective(tried, log_odds, weight, penalty)
+            worse = reached > value + 1e-9 * (1 + np.abs(value))
+            if not worse.any():
+                break
+            factor[worse] /= 2
+        return tried, log_odds, reached
+
+    def covariance(
+        self, coefficients: FloatArray, weight: FloatArray, penalty: FloatArray, group: IntArray
+    ) -> FloatArray:
+        """Compute the cluster-robust covariance [q, q], with the bias that the penalty brings.
+
+        ``H^-1 (M + P) H^-1``: H is the penalised Hessian, P the penalty, M the sum of squared
+        group scores times G / (G - 1). Residuals are divided by 1 - leverage, because a fit draws
+        near to its own rows. With independent rows and a true model, M estimates H - P. Then the
+        result is the posterior covariance H^-1. Intervals from this covariance cover on average
+        over the points, because they count the bias as variance.
+
+        References: Liang & Zeger (1986), Biometrika 73:13-22. MacKinnon & White (1985),
+        J. Econometrics 29:305-325. Nychka (1988), JASA 83:1134-1143. Marra & Wood (2012), Scand.
+        J. Statistics 39:53-74.
+        """
+        design = self.design
+        mean = sigmoid(design @ coefficients)
+        curvature = weight * mean * (1 - mean)
+        inverse = np.linalg.inv(
+            (design * curvature[:, None]).T @ design + np.diag(penalty + TOLERANCE)
+        )
+        leverage = curvature * ((design @ inverse) * design).sum(axis=1)
+        residual = (self.outcome - mean) / np.maximum(1 - leverage, 0.1)
+        _, code = np.unique(group, return_inverse=True)
+        n_groups = int(code.max(initial=-1)) + 1
+        scores = np.zeros((n_groups, design.shape[1]))
+        np.add.at(scores, code, (weight * residual)[:, None] * design)
+        middle = n_groups / max(n_groups - 1, 1) * scores.T @ scores + np.diag(penalty)
+        covariance: FloatArray = inverse @ middle @ inverse
+        return covariance
+
+
+# ---- Calibrators. One is used only if it clearly lowers the out-of-fold log loss.
+
+SLOPE_SD, INTERCEPT_SD = 0.25, 1.0
+"""SD of the priors of slope (mean 1) and intercept (0), as few outcomes fit a free slope badly."""
+FEWEST: Final[Mapping[CalibratorName, int]] = {"platt": 25, "isotonic": 400}
+"""Least number of outcomes of each calibrator; with under 400, isotonic regression costs skill."""
+NOISE = 2.0
+"""Number of standard errors over groups by which a calibrator must lower the log loss."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Steps:
+    """A step function: `at` [m] holds values at sorted `knots`, `between` [m + 1] all others."""
+
+    knots: Floats
+    at: Floats
+    between: Floats
+
+    def __call__(self, x: FloatArray) -> FloatArray:
+        """Compute the value at each x."""
+        place = np.searchsorted(self.knots, x, side="left")
+        inside = np.minimum(place, len(self.knots) - 1)
+        return np.where(self.knots[inside] == x, self.at[inside], self.between[place])
+
+
+def fit_steps(score: FloatArray, missed: FloatArray | BoolArray, weight: FloatArray) -> Steps:
+    """Fit miss rates that rise with the score, by weighted least squares; [n] each, weights > 0.
+
+    Between two knots the value is the mean of both values. Outside the knots the nearest value
+    holds.
+    """
+    from scipy.optimize import isotonic_regression
+
+    knots, code = np.unique(score, return_inverse=True)
+    mass = np.bincount(code, weights=weight)
+    misses = np.bincount(code, weights=weight * missed)
+    at = np.clip(isotonic_regression(misses / mass, weights=mass).x, 0.0, 1.0)
+    padded = np.concatenate([at[:1], at, at[-1:]])
+    return Steps(knots, at, (padded[1:] + padded[:-1]) / 2)
+
+
+class Calibrator(Stored, abc.ABC):
+    """A fitted monotone map from log-odds to the probability of a miss."""
+
+    name: ClassVar[CalibratorName]
+
+    @classmethod
+    @abc.abstractmethod
+    def fit(cls, log_odds: FloatArray, missed: FloatArray, weight: FloatArray) -> list[Self]:
+        """Fit one calibrator for each row of weights [m, n]; outcomes of weight 0 do not count."""
+
+    @abc.abstractmethod
+    def apply(self, log_odds: FloatArray) -> FloatArray:
+        """Compute probabilities in (0, 1) that never decrease with the log-odds."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Uncalibrated(Calibrator):
+    """The calibrator `none`, which keeps the estimator's own probabilities."""
+
+    name: ClassVar[CalibratorName] = "none"
+
+    @classmethod
+    def fit(cls, log_odds: FloatArray, missed: FloatArray, weight: FloatArray) -> list[Self]:  # noqa: ARG003 - fits nothing
+        """Return one calibrator for each row of weights, without a fit."""
+        return [cls()] * len(weight)
+
+    def apply(self, log_odds: FloatArray) -> FloatArray:
+        """Compute the probabilities of the log-odds."""
+        return sigmoid(log_odds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Platt(Calibrator):
+    """``sigmoid(intercept + slope * log_odds)``, slope 0 or more, drawn towards 1 (Platt 1999)."""
+
+    name: ClassVar[CalibratorName] = "platt"
+    intercept: float
+    slope: float
+
+    @classmethod
+    def fit(cls, log_odds: FloatArray, missed: FloatArray, weight: FloatArray) -> list[Self]:
+        """Fit by maximum a posteriori.
+
+        The problem is convex. So a negative slope is replaced by the best solution with slope 0.
+        """
+        penalty = np.array([[INTERCEPT_SD**-2, SLOPE_SD**-2]])
+        design = np.column_stack([np.ones(len(log_odds)), log_odds])
+        best = Regression(design, missed, np.array([0.0, 1.0])).solve(weight, penalty)[:, 0]
+        falling = best[:, 1] < 0
+        if falling.any():
+            flat = Regression(design[:, :1], missed, np.zeros(1))
+            best[falling, 0] = flat.solve(weight[falling], penalty[:, :1])[:, 0, 0]
+            best[falling, 1] = 0.0
+        return [cls(*row) for row in best.tolist()]
+
+    def apply(self, log_odds: FloatArray) -> FloatArray:
+        """Compute probabilities."""
+        return sigmoid(self.intercept + self.slope * log_odds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Isotonic(Calibrator):
+    """Isotonic regression, kept `edge` = 1 / (total weight + 2) away from 0 and 1.
+
+    The edge exists because few outcomes without a miss do not prove a miss rate of 0.
+    """
+
+    name: ClassVar[CalibratorName] = "isotonic"
+    steps: Steps
+    edge: float
+
+    @classmethod
+    def fit(cls, log_odds: FloatArray, missed: FloatArray, weight: FloatArray) -> list[Self]:
+        """Fit by pool adjacent violators."""
+        return [
+            cls(fit_steps(log_odds[w > 0], missed[w > 0], w[w > 0]), 1 / (float(w.sum()) + 2))
+            for w in weight
+        ]
+
+    def apply(self, log_odds: FloatArray) -> FloatArray:
+        """Compute probabilities."""
+        return np.clip(self.steps(log_odds), self.edge, 1 - self.edge)
+
+
+CALIBRATORS: Final[Mapping[CalibratorName, type[Calibrator]]] = {
+    kind.name: kind for kind in (Uncalibrated, Platt, Isotonic)
+}
+
+
+def _read_calibrator(document: Mapping[str, Any]) -> Calibrator:
+    name = document["name"]
+    if name not in CALIBRATORS:
+        raise ValueError(f"found calibrator {name!r}, accepted {', '.join(CALIBRATORS)}")
+    return CALIBRATORS[name].from_json(document["parameters"])
+
+
+StoredCalibrator = Annotated[
+    Calibrator,
+    PlainValidator(_read_calibrator),
+    PlainSerializer(lambda fitted: {"name": fitted.name, "parameters": fitted.to_json()}),
+]
+"""A calibrator of any kind, stored as its name and its parameters."""
+
+
+def unknown_calibrators(document: Any) -> list[str]:
+    """List the calibrator names in a stored document that CALIBRATORS does not have, sorted."""
+    if isinstance(document, list):
+        return sorted({name for part in document for name in unknown_calibrators(part)})
+    if not isinstance(document, dict):
+        return []
+    own = document.get("calibrator")
+    name = own.get("name") if isinstance(own, dict) else None
+    unknown = {str(name)} if name is not None and name not in CALIBRATORS else set()
+    return sorted(unknown.union(*map(unknown_calibrators, document.values())))
+
+
+def choose_calibrator(
+    log_odds: FloatArray, missed: FloatArray, weight: FloatArray, group: IntArray, fold: IntArray
+) -> Calibrator:
+    """Choose a calibrator by its out-of-fold log loss, and fit it to everything.
+
+    Takes out-of-fold log-odds, outcomes 0/1, weights, and codes of groups and folds, [n] each. No
+    fold may split a group. Each kind is judged on each fold after a fit to the other folds. Gains
+    in log loss are summed by group. The kind with the largest gain wins if the gain exceeds
+    `NOISE` standard errors. Otherwise the choice is `none`.
+    """
+    best: type[Calibrator] = Uncalibrated
+    held = fold == np.unique(fold)[:, None]
+    if len(held) > 1:
+        base, most = log_loss(log_odds, missed), 0.0
+        _, code = np.unique(group, return_inverse=True)
+        for name, fewest in FEWEST.items():
+            if len(missed) < fewest:
+                continue
+            gain = np.empty(len(missed))
+            fits = CALIBRATORS[name].fit(log_odds, missed, ~held * weight)
+            for rows, fitted in zip(held, fits, strict=True):
+                value = fitted.apply(log_odds[rows])
+                gain[rows] = base[rows] + np.log(np.where(missed[rows] > 0, value, 1 - value))
+            by_group = np.bincount(code, weights=weight * gain)
+            if by_group.sum() > max(most, NOISE * float(np.sqrt((by_group**2).sum()))):
+                best, most = CALIBRATORS[name], float(by_group.sum())
+    return best.fit(log_odds, missed, weight[None])[0]
+
+
+# ---- The prior, the fits, and the stored estimator.
 
 PRIOR_FILE: Final = "prior.json"
 Kind = Literal["any", "bm25", "vector", "hybrid"]
@@ -439,6 +812,8 @@ def cross_validate(
             row[held] = head.predict(labelled.signals[held], labelled.names)
     return result
 
+
+# ---- The guess without outcomes.
 
 TAIL, NEAR = (0.3, 0.5), (0.25, 0.35)
 """Ranges [from, to) of scores in the tail, and of scores near the tail's lower bound 0.3."""

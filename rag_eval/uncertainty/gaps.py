@@ -98,18 +98,19 @@ def _describe(name: ExpansionName, extent: float, k: int, named: str) -> str:
     share = f"{100 * extent:.0f} %"
     words = f": {named}" if named else ""
     return {
-        "synonym": f"the first {k} results leave out {share} of what the question asks, by rarity"
-        f" of its words{words}",
-        "related_concept": f"no single result holds more than {100 * (1 - extent):.0f} % of what"
-        " the question asks, by rarity of its words",
-        "code_pattern": "the question has identifiers or words that the corpus does not write that"
+        "synonym": f"the first {k} results lack {share} of the question's words, weighted by"
+        f" rarity{words}",
+        "related_concept": f"no single result holds more than {100 * (1 - extent):.0f} % of the"
+        " question's words, weighted by rarity",
+        "code_pattern": "the corpus writes identifiers or words of the question in another"
         f" way{words}",
         "reformulation": f"{share} of the first {k} results are not among those of a second"
         " retriever",
         "hypernym": f"the question's words are rare and not all of them are found{words}",
         "negative_sampling": f"the first {k} results are much alike and leave out words of the"
         f" question{words}",
-        "hyponym": f"the question's words are general and no result stands out among the first {k}",
+        "hyponym": "the question's words are general and no result is far ahead among the"
+        f" first {k}",
     }[name]
 
 

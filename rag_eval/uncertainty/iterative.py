@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -22,16 +22,15 @@ from pydantic import Field, model_validator
 from rag_eval.core.arrays import BoolArray, FloatArray, Int32Array, IntArray
 from rag_eval.core.config import EXPANSIONS, ExpansionName
 from rag_eval.core.errors import Name
-from rag_eval.core.frames import schema
+from rag_eval.core.frames import make_frame, schema
 from rag_eval.core.settings import Settings
 from rag_eval.core.strategy import Identity, IdentityInputs, Strategy
 from rag_eval.measures.paired import paired_comparison
 from rag_eval.retrieval.ranking import FUSED_ROUNDING, Ranking, order, ranking
 from rag_eval.storage.hashing import digest
-from rag_eval.uncertainty.expansion import STRATEGIES, ExpansionContext
+from rag_eval.uncertainty.expansion import STRATEGIES, ExpansionContext, installed_wordnet
 from rag_eval.uncertainty.gaps import semantic_gaps
 from rag_eval.uncertainty.signals import RankedBatch
-from rag_eval.uncertainty.suggestions import installed_wordnet
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,7 +75,7 @@ class Iterative(Strategy):
         """Name of the strategy that each round retrieves with."""
         return self.base
 
-    def ranking_options(self) -> dict[str, Any]:
+    def ranking_options(self) -> dict[str, object]:
         """Options without the names of the strategy and of its base."""
         return self.model_dump(mode="json", exclude={"name", "base"})
 
@@ -165,14 +164,7 @@ class Iterated:
 
     def frame(self) -> "pd.DataFrame":
         """Return all steps as an EXPANSIONS_FRAME. An empty frame has the same column types."""
-        import pandas as pd
-
-        kinds = {"int": "int64", "float": "float64", "str": "str"}
-        columns = EXPANSIONS_FRAME.columns
-        frame = pd.DataFrame(self.steps, columns=list(columns))
-        return EXPANSIONS_FRAME.check(
-            frame.astype({name: kinds[column.kind] for name, column in columns.items()})
-        )
+        return make_frame(EXPANSIONS_FRAME, self.steps)
 
 
 # ---- The effect of expansions: recovered misses, lost hits, cost and verdict

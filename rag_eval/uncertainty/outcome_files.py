@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -65,7 +65,7 @@ OUTCOME_LINE: Final = (
 )
 
 _CODES: Final = {"missing": "missing_field", "extra_forbidden": "unknown_key"}
-Line = dict[str, Any]
+Line = dict[str, object]
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -142,7 +142,7 @@ class Source:
 def _refuse_future(value: dt.datetime | None, info: ValidationInfo) -> dt.datetime | None:
     now: dt.datetime = info.context  # type: ignore[assignment]  # set by the caller
     if value is not None and value > now + AHEAD:
-        raise ValueError(f"a time that has not come yet; now it is {utc_text(now)}")
+        raise ValueError(f"a time in the future; now it is {utc_text(now)}")
     return value
 
 
@@ -190,7 +190,7 @@ class _Retrieved(BaseModel):
 def _refuse_repeated(value: tuple[_Retrieved, ...]) -> tuple[_Retrieved, ...]:
     twice = [name for name, count in Counter(item.id for item in value).items() if count > 1]
     if twice:
-        raise ValueError(f"{quoted(twice[0])} stands twice in the list")
+        raise ValueError(f"{quoted(twice[0])} occurs twice in the list")
     return value
 
 
@@ -249,7 +249,7 @@ def read_claims(
     return claims, masked
 
 
-def _drop_nulls(row: Mapping[str, Any]) -> Line:
+def _drop_nulls(row: Mapping[str, object]) -> Line:
     return {name: value for name, value in row.items() if value is not None}
 
 
@@ -348,7 +348,7 @@ def read_outcomes(
     given = {"strategy": strategy, "strategy_fingerprint": fingerprint}
     source = Source(now, ProblemList(), str(path), _drop_nulls(given))
     rows = list(source.objects(path, accepted=OUTCOME_LINE))
-    ids = {row["claim_id"] for _, row in rows if isinstance(row.get("claim_id"), str)}
+    ids = {name for _, row in rows if isinstance(name := row.get("claim_id"), str)}
     claims, drawn = ClaimStore(sql).by_id(ids), AuditStore(sql).find_drawn(ids)
     outcomes: list[OutcomeOutcomes] = []
     lines: dict[str, int] = {}
@@ -394,7 +394,7 @@ def read_outcome(given: Line, sql: SqlStore, *, now: dt.datetime) -> OutcomeOutc
     Raises InputError with every fault.
     """
     source = Source(now, ProblemList())
-    ids = [given["claim_id"]] if "claim_id" in given else []
+    ids = [str(given["claim_id"])] if "claim_id" in given else []
     claims, drawn = ClaimStore(sql).by_id(ids), AuditStore(sql).find_drawn(ids)
     return _require(source, _make_outcome(source, given, None, claims, drawn))
 
@@ -506,7 +506,7 @@ def _check_audit(source: Source, row: Line, number: int | None, drawn: Drawn | N
     if row.get("missed") is None:
         unfilled = "missed, missed_content, gold_source and audit_depth"
         accepted = f"true, false; or leave {unfilled} null"
-        message = "the line is begun and not finished"
+        message = "the line is filled in only in part"
         refuse("missing_field", message, "missed", accepted=accepted)
 
 
@@ -532,14 +532,14 @@ def _check_line(
         message, found = f"the top {line.k} cannot be judged by looking at fewer", line.audit_depth
         refuse("bad_value", message, "audit_depth", found=str(found), accepted=deep)
     if line.gold_source == "deep_audit" and line.audit_depth is None:
-        message = "a deep audit says how far down it looked"
+        message = "a deep audit needs its depth"
         refuse("missing_field", message, "audit_depth", accepted=deep)
     if line.inclusion_probability is not None and (line.gold_source in AUDITS or drawn is not None):
         refuse(
             "unknown_key",
-            "a file cannot say how likely a claim was to be audited",
+            "a file must not state the probability of an audit",
             "inclusion_probability",
             found=str(line.inclusion_probability),
             accepted="no such key: the store knows with which probability it drew a claim"
-            " (--restore takes an export as it stands)",
+            " (--restore imports an export unchanged)",
         )

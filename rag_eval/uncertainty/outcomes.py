@@ -143,14 +143,14 @@ def of_frame(frame: pd.DataFrame) -> list[OutcomeOutcomes]:
     """Read outcomes from a frame, in the order of the frame."""
     outcomes = []
     for row in frame.to_dict("records"):
-        fields: dict[str, Any] = {
+        fields: dict[str, object] = {
             str(name): value if isinstance(value, list | dict) or pd.notna(value) else None
             for name, value in row.items()
         }
         fields |= {name: value or None for name, value in fields.items() if isinstance(value, str)}
         fields["note"] = row["note"]
         for name, kind in (("missed", bool), ("agent_success", bool), ("audit_depth", int)):
-            fields[name] = None if fields[name] is None else kind(fields[name])
+            fields[name] = None if fields[name] is None else kind(row[name])
         shown = {name: fields.pop(f"shown_{name}") for name in Shown.model_fields}
         outcomes.append(OutcomeOutcomes.model_validate({**fields, "shown": shown}))
     return outcomes
@@ -235,8 +235,8 @@ def refuse_own_gold(frame: pd.DataFrame, strategy: str) -> None:
         Problem(
             "own_gold",
             f"the gold of all {len(own_rows)} outcomes of {name} was judged from what {name}"
-            " itself retrieved. What it never retrieves could not become gold, so its misses"
-            " cannot show and a calibrator would learn that there are few",
+            " itself retrieved. Text that it never retrieves could not become gold, so its misses"
+            " are invisible and a calibrator would learn too low a miss rate",
             field="gold_strategies",
             found=", ".join(named[:5]),
             accepted="outcomes whose gold depends on no strategy (gold_strategies is empty: qrels"
@@ -353,9 +353,8 @@ class OutcomeStore:
         **equal: str | int | None,
     ) -> pd.DataFrame:
         """Return every row, oldest first, with the recorded groups; filters as in `current`."""
-        where: dict[str, Any] = {name: value for name, value in equal.items() if value is not None}
-        if gold_sources is not None:
-            where["gold_source"] = list(gold_sources)
+        where: dict[str, object] = {} if gold_sources is None else {"gold_source": gold_sources}
+        where |= {name: value for name, value in equal.items() if value is not None}
         names = OUTCOMES_TABLE.column_names
         with self.sql.reading() as transaction:
             if claim_ids is None:

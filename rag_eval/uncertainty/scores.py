@@ -15,6 +15,7 @@ import numpy.typing as npt
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.measures.intervals import (
     RESAMPLES,
+    bootstrap_stretch,
     clustered_interval,
     effective_groups,
     resample_weights,
@@ -158,16 +159,8 @@ def bootstrap_bounds(
     if n_groups <= 1 or len(known) < len(drawn) / 2 or not np.isfinite(value):
         return None, None
     low, high = (float(bound) for bound in np.quantile(known, LEVELS))
-    stretch = _stretch(n_groups)
+    stretch = bootstrap_stretch(n_groups)
     return value - max(value - low, 0.0) * stretch, value + max(high - value, 0.0) * stretch
-
-
-def _stretch(n_groups: int) -> float:
-    """Return the factor by which intervals of resampled groups, 2 or more, are too narrow."""
-    from scipy.stats import norm, t
-
-    narrow = float(t.ppf(0.975, n_groups - 1) / norm.ppf(0.975))
-    return narrow * float((n_groups / (n_groups - 1)) ** 0.5)
 
 
 def skill_figure(
@@ -175,7 +168,6 @@ def skill_figure(
     missed: FloatArray,
     group: IntArray,
     seed: int = 0,
-    resamples: int = RESAMPLES,
 ) -> Figure:
     """Compute the Brier skill over the queries with prediction and outcome, [n], NaN = none."""
     both = ~(np.isnan(predicted) | np.isnan(missed))
@@ -184,7 +176,7 @@ def skill_figure(
     y, p = missed[both], predicted[both]
     sums = group_sums(np.column_stack([(p - y) ** 2, y, np.ones(len(y))]), group[both])
     value = float(compute_skill(*sums.sum(axis=0)))
-    drawn = compute_skill(*resample_sums(sums, seed, resamples).T)
+    drawn = compute_skill(*resample_sums(sums, seed).T)
     low, high = bootstrap_bounds(value, drawn, len(sums))
     return Figure(finite(value), low, high, len(y), len(sums))
 
@@ -231,7 +223,7 @@ def group_intervals(
         return ends
     # "weibull" quantiles have 95 % of the probability between the ends for any number of resamples
     ends[:, defined] = np.nanquantile(drawn[:, defined], LEVELS, axis=0, method="weibull")
-    stretched: FloatArray = value + (ends - value) * _stretch(n_groups)
+    stretched: FloatArray = value + (ends - value) * bootstrap_stretch(n_groups)
     return stretched
 
 

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, Int32Array, IntArray
+from rag_eval.core.arrays import (
+    BoolArray,
+    Float32Array,
+    FloatArray,
+    Int32Array,
+    IntArray,
+    expand_ranges,
+)
+from rag_eval.corpus.analyzer import count_matrix
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -49,24 +57,14 @@ class TermSpace:
 
     def queries(self, query_terms: Sequence[Sequence[int]]) -> "csr_array":
         """Count the known terms of queries, float32 [n, n_terms]."""
-        return _counts(
-            [[term for term in row if term < self.n_terms] for row in query_terms], self.n_terms
-        )
+        return _counts(query_terms, self.n_terms)
 
 
 def _counts(rows: Sequence[Sequence[int]], n_terms: int) -> "csr_array":
     from scipy.sparse import csr_array
 
-    lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
-    indices = np.fromiter(
-        (term for row in rows for term in row), dtype=np.int64, count=int(lengths.sum())
-    )
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    ones = np.ones(len(indices), dtype=np.float32)
-    matrix: Any = csr_array((ones, indices, starts), shape=(len(rows), n_terms))
-    matrix.sum_duplicates()
-    matrix.sort_indices()
-    return matrix
+    counts, indices, starts = count_matrix(rows, n_terms)
+    return csr_array((counts.astype(np.float32), indices, starts), shape=(len(rows), n_terms))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,15 +151,11 @@ class CorpusWeights:
         table are fast. A chunk of -1 holds no terms.
         """
         distinct, row = np.unique(terms, return_inverse=True)
-        sizes = self._starts[distinct + 1] - self._starts[distinct]
-        from_ = np.arange(sizes.sum()) + np.repeat(
-            self._starts[distinct] - np.cumsum(sizes) + sizes, sizes
-        )
+        starts = self._starts[distinct]
+        owner, posting = expand_ranges(starts, self._starts[distinct + 1] - starts)
         width = self.n_chunks + 1  # the last column is for chunks of -1
         table = np.zeros(len(distinct) * width, dtype=np.uint16)
-        table[np.repeat(np.arange(len(distinct)) * width, sizes) + self._chunks[from_]] = (
-            self._counts[from_]
-        )
+        table[owner * width + self._chunks[posting]] = self._counts[posting]
         found: npt.NDArray[np.uint16] = table[
             (row * width)[:, None] + np.where(chunks < 0, self.n_chunks, chunks)
         ]
@@ -726,16 +720,6 @@ SIGNALS: Final[tuple[str, ...]] = (
     *("coherence", "clarity", "same_document"),
     *WORDING_SIGNALS,
 )
-SINGLE_PREDICTORS: Final[tuple[str, ...]] = (
-    "nqc",
-    "wig",
-    "clarity",
-    "tail_ratio",
-    "cover_union",
-    "cover_best",
-)
-"""Signals that reports also show as single predictors, as the literature uses them."""
-
 BLOCK_BYTES = 64 * 2**20
 """Bytes of one table of term frequencies: terms of a block of queries x chunks."""
 QUERY_TERMS = 16

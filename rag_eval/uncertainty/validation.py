@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import PlainSerializer
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
-from rag_eval.uncertainty.calibrators import fit_steps
+from rag_eval.uncertainty.estimator import fit_steps
 from rag_eval.uncertainty.scores import (
     FIGURE_RESAMPLES,
     LEVELS,

@@ -12,7 +12,7 @@ import secrets
 import socket
 import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -48,14 +48,9 @@ from rag_eval.core.types import (
     Shown,
 )
 from rag_eval.corpus.masking import mask_snippet
-from rag_eval.pipeline.history import (
-    RUN_ID,
-    KeptRun,
-    read_run,
-    run_ids,
-)
+from rag_eval.pipeline.history import RUN_ID, KeptRun, read_run, run_ids
 from rag_eval.reporting.html.elements import visible
-from rag_eval.storage.sql import FILE_NAME, SqlStore
+from rag_eval.storage.sql import open_store
 from rag_eval.uncertainty.outcomes import OutcomeStore, new_outcome, of_frame
 from rag_eval.viewer.security import (
     MAX_HEAD,
@@ -192,10 +187,7 @@ class FeedbackDesk:
     """Records feedback on claims of the kept runs of a home."""
 
     def __init__(self, settings: Settings) -> None:
-        self._home = settings.home
-        url = settings.database_url
-        place = settings.home / FILE_NAME if url is None else url.get_secret_value()
-        self._store = OutcomeStore(SqlStore(place))
+        self._home, self._store = settings.home, OutcomeStore(open_store(settings))
 
     def take(self, request: FeedbackRequest) -> dict[str, str]:
         """Record feedback, and return outcome_id and standing: recorded or already_there.
@@ -223,7 +215,7 @@ class FeedbackDesk:
             # The id exists, because another writer superseded the same outcome first.
         raise HTTPException(
             503,
-            "Too many others say something of this retrieval; nothing was recorded, try again.",
+            "Others judge this retrieval at the same time. Nothing was recorded; try again.",
         )
 
     def _last_outcome(self, made: OutcomeOutcomes) -> OutcomeOutcomes | None:
@@ -233,7 +225,7 @@ class FeedbackDesk:
         last = of_frame(frame[~frame["outcome_id"].isin(frame["supersedes"])])
         return last[0] if last else None
 
-    def _find_claim(self, request: FeedbackRequest) -> dict[str, Any]:
+    def _find_claim(self, request: FeedbackRequest) -> Mapping[Hashable, Any]:
         artifact = find_run(self._home, request.run_id).artifact("miss_rate_claims")
         if artifact is None:
             raise HTTPException(
@@ -248,13 +240,12 @@ class FeedbackDesk:
         # Pages escape invisible characters of an id, and send the escaped id back.
         for name in ("query_id", "paraphrase_id"):
             frame = frame[frame[name].map(visible) == getattr(request, name)]
-        rows: list[dict[str, Any]] = frame.to_dict("records")  # type: ignore[assignment]  # pandas says Hashable
-        if len(rows) != 1:
+        if len(frame) != 1:
             raise HTTPException(404, "The run has no such retrieval.")
-        return rows[0]
+        return frame.to_dict("records")[0]
 
 
-def _make_outcome(request: FeedbackRequest, claim: Mapping[str, Any]) -> OutcomeOutcomes:
+def _make_outcome(request: FeedbackRequest, claim: Mapping[Hashable, Any]) -> OutcomeOutcomes:
     rate = claim["miss_rate"]
     return new_outcome(
         **{name: claim[name] for name in _CLAIM_FIELDS},
@@ -311,7 +302,7 @@ def _build_report(home: Path, run_id: str, _state: tuple[int, int]) -> bytes:
 
     run = find_run(home, run_id)
     try:
-        return built_page(run.report(), run.artifact("explorer")).html.encode()
+        return built_page(run.report().dump(), run.artifact("explorer")).html.encode()
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, *_DAMAGE) as error:
         # A report can fit the schema with impossible values, or the question files are damaged.
         raise _unreadable(run, error) from error

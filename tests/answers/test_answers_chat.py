@@ -9,7 +9,7 @@ import tracemalloc
 
 import pytest
 from fake_llm import FakeLLM
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval.answers.chat import MAX_TOKENS, ChatCache, ChatClient, one_line, read_reply
@@ -280,7 +280,6 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(
     st.binary()
     | JSON.map(lambda value: json.dumps(value).encode())

@@ -2,7 +2,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval.answers.extractive import (
@@ -16,9 +16,6 @@ from rag_eval.answers.extractive import (
 )
 from rag_eval.corpus.analyzer import DocumentFrequencies, count_documents
 from rag_eval.retrieval.synonyms import Expansion
-
-settings.register_profile("no-deadline", deadline=None, max_examples=50)
-settings.load_profile("no-deadline")
 
 PARIS = "Paris is the capital of France. It lies on the Seine. The country exports wine and cheese."
 FRANCE = Passage(PARIS, "France", rank=1)
@@ -213,7 +210,6 @@ TEXT = (
     "has value."
 )
 PASSAGES = (Passage(TEXT, "Column parts"),)
-QUESTIONS = ["How can I throw away a column?", "Which parts are blank?", "discard blank pages"]
 
 
 def measured(questions, synonyms, passages=PASSAGES):

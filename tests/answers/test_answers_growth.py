@@ -15,8 +15,8 @@ from rag_eval.answers.abstention import abstention
 from rag_eval.answers.codes import event_line
 from rag_eval.answers.recorded import read_markers
 from rag_eval.citations.matching import Source, uncopied
-from rag_eval.citations.payload import word_spans
 from rag_eval.core.config import Answers
+from rag_eval.corpus.analyzer import word_spans
 from rag_eval.measures import groundedness
 
 LENGTH = 60_000

@@ -14,7 +14,7 @@ from rag_eval.citations.matching import (
     match_citations,
     uncopied,
 )
-from rag_eval.citations.payload import word_spans
+from rag_eval.corpus.analyzer import word_spans
 
 N_QUERIES, N_DOCS = 3, 3
 YES = np.array([True])
@@ -95,7 +95,7 @@ def reference_coverage(cited, valid, gold, documents):
     return np.array(rows)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(spans, gold_spans, texts, st.data())
 def test_equals_the_slow_reference(cited, gold, documents, data):
     gold = [(query, doc, start, start + length) for query, doc, start, length in gold]

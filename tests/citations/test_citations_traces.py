@@ -3,7 +3,6 @@ import math
 import re
 
 import numpy as np
-import postgres_server
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -72,19 +71,6 @@ traces = st.builds(
 )
 
 
-@pytest.fixture(scope="module")
-def server():
-    with postgres_server.running() as url:
-        yield url
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def place(request, tmp_path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/store.db"
-    return postgres_server.new_database(request.getfixturevalue("server"))
-
-
 @pytest.fixture
 def store(place) -> SqlStore:
     return SqlStore(place)
@@ -125,7 +111,7 @@ def test_missing_value_is_a_dash_and_a_dash_is_quoted():
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(traces)
 def test_line_reads_back_and_no_value_brings_a_key(trace):
     written = format_line(trace)

@@ -10,7 +10,7 @@ from rag_eval.core.settings import Settings
 from rag_eval.core.types import RetrievalOptions
 from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.retrieval import open_port
-from rag_eval.pipeline.run import MAX_OFFENDERS, live_index, validate_file, verdict_lines
+from rag_eval.pipeline.review import MAX_OFFENDERS, live_index, validate_file, verdict_lines
 
 
 @pytest.fixture

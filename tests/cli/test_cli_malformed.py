@@ -14,9 +14,6 @@ from typing import NamedTuple
 import pytest
 from cli_project import BEIR_CORPUS, CONFIG, QRELS, QUERIES, Project, jsonl
 
-# raised inside MLflow's own SQLAlchemy models
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
-
 Spoil = Callable[[Project], object]
 
 
@@ -49,7 +46,7 @@ def config(old: str, new: str) -> Spoil:
 
 def ask_unanswerable(project: Project) -> None:
     rows = [{**row, "answerable": False} for row in QUERIES]
-    (project.gold / "queries.jsonl").write_text(jsonl(rows))
+    project.write("queries.jsonl", jsonl(rows))
     for name in ("answers.jsonl", "qrels.tsv"):
         (project.gold / name).unlink()
 
@@ -156,8 +153,7 @@ def spoil(project: Project, case: Case) -> list[str]:
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES if case.says])
 def test_a_fault_ends_in_a_clear_error(project, case):
-    result = project.invoke("run", *spoil(project, case))
-    assert result.exit_code == 1, result.stderr
+    result = project.command("run", *spoil(project, case), exit_code=1)
     assert not [part for part in case.says if part not in result.stderr], result.stderr
     assert "no report was written" in result.stderr.splitlines()[-1]
     assert not find_raw(result.output)
@@ -170,8 +166,7 @@ def test_a_fault_ends_in_a_clear_error(project, case):
     "case", [pytest.param(case, id=case.name) for case in CASES if not case.says]
 )
 def test_an_unusual_input_is_evaluated(project, case):
-    result = project.invoke("run", *spoil(project, case))
-    assert result.exit_code == 0, result.stderr
+    result = project.command("run", *spoil(project, case))
     assert not find_raw(result.output)
     assert is_whole(project.home)
     (report, *_) = sorted(project.reports.rglob("retrieval-metrics.json"))

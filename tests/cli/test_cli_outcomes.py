@@ -81,7 +81,7 @@ def test_from_traffic_to_audited_outcomes(tmp_path):
     assert (again.exit_code, "no claim came in since the last draw" in again.stderr) == (1, True)
 
 
-def test_one_judgement_is_added_corrected_and_taken_back():
+def test_one_judgement_is_added_corrected_and_withdrawn():
     said = ("outcome", "add", "--query", "What is NaN?", *NAMED)
     first = fine(*said, "--missed", "--missed-content", "ask jane.doe@example.org").stdout.split()[
         -1
@@ -99,7 +99,7 @@ def test_one_judgement_is_added_corrected_and_taken_back():
         for row in listed()
     ] == [(second, False, first, None)]
     fine("outcome", "add", "--correct", second)
-    assert "taken back" in fine("outcome", "list").stdout
+    assert "withdrawn" in fine("outcome", "list").stdout
     assert [row["missed"] for row in listed("--all")] == [True, False, None]
     assert listed("--all")[0]["missed_content"].startswith("ask [email█")
     for other in (

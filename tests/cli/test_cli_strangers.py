@@ -53,12 +53,11 @@ def address(listener, monkeypatch):
 
 def configure(project, old, new):
     assert old in CONFIG
-    (project.gold / "gold_set.yaml").write_text(CONFIG.replace(old, new), encoding="utf-8")
+    project.write("gold_set.yaml", CONFIG.replace(old, new))
 
 
 def refused(project, *told):
-    result = project.invoke("run", "tiny")
-    assert result.exit_code == 1
+    result = project.command("run", "tiny", exit_code=1)
     assert SECRET not in result.output
     for text in told:
         assert text in result.output
@@ -89,14 +88,13 @@ def test_an_embedding_of_the_settings_is_used(project, listener, address):
     lines = ["[embeddings.company]", 'function = "openai"', "[embeddings.company.config]"]
     lines += [f'{key} = "{value}"' for key, value in {**FUNCTION, "api_base": address}.items()]
     (project.root / "settings.toml").write_text("\n".join(lines), encoding="utf-8")
-    result = project.invoke("run", "tiny")
-    assert result.exit_code == 0, result.output
+    project.command("run", "tiny")
     assert any("A failed job is tried" in text for _, texts in listener.received for text in texts)
     assert {headers["Authorization"] for headers, _ in listener.received} == {f"Bearer {SECRET}"}
     written = [path.read_bytes() for path in project.reports.rglob("*") if path.is_file()]
     assert not [data for data in written if SECRET.encode() in data or address.encode() in data]
     before = len(listener.received)
-    assert project.invoke("run", "tiny").exit_code == 0
+    project.run()
     assert len(listener.received) == before  # the second run embeds nothing
 
 
@@ -156,14 +154,13 @@ def test_a_listed_root_is_accepted_and_its_neighbour_is_not(project, monkeypatch
     monkeypatch.setenv("RAG_EVAL_CORPUS_ROOTS", json.dumps([str(project.root / "doc")]))
     refused(project, "outside_gold_set")
     monkeypatch.setenv("RAG_EVAL_CORPUS_ROOTS", json.dumps([str(project.root / "docs")]))
-    assert project.invoke("lint", "tiny").exit_code == 0
+    project.command("lint", "tiny")
 
 
 def test_folders_and_files_of_the_command_line_count_as_listed(project, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     project.make_beir().rename(elsewhere / "collection")
-    result = project.invoke("run", "--beir", str(elsewhere / "collection"), "--strategy", "bm25")
-    assert result.exit_code == 0, result.output
+    result = project.command("run", "--beir", str(elsewhere / "collection"), "--strategy", "bm25")
     (elsewhere / "collection" / "queries.jsonl").rename(elsewhere / "queries.jsonl")
     (elsewhere / "collection" / "queries.jsonl").symlink_to(elsewhere / "queries.jsonl")
     result = project.invoke("run", "--beir", str(elsewhere / "collection"), "--strategy", "bm25")
@@ -178,8 +175,7 @@ def test_init_lists_the_folder_and_the_gold_set_runs(project, tmp_path_factory):
     content = '# ours\nlatency_queries = 3  # few\n\n[sources]\nmine = "http://127.0.0.1:1/"\n'
     settings.write_text(content, encoding="utf-8")
     settings.chmod(0o600)
-    result = project.invoke("init", "mine", "--docs", str(docs))
-    assert result.exit_code == 0, result.output
+    result = project.command("init", "mine", "--docs", str(docs))
     assert f"added {docs} to corpus_roots in settings.toml" in result.output
     written = settings.read_text(encoding="utf-8")
     assert [line for line in written.splitlines() if "corpus_roots" not in line and line] == [

@@ -39,7 +39,7 @@ def rows(project, *arguments):
 
 
 def configured(project, spec):
-    (project.gold / "gold_set.yaml").write_text(f"{CONFIG}trust: {spec}\n", encoding="utf-8")
+    project.write("gold_set.yaml", f"{CONFIG}trust: {spec}\n")
 
 
 def problem(result, code):
@@ -80,9 +80,9 @@ def test_warnings_are_listed_when_they_are_asked_for_and_after_what_is_blocked(p
     configured(project, "{domains: [docs.example.org]}")
     plant(project)
     for name in ("storage.md", "zebra.md"):
-        (project.corpus / name).write_text(
+        project.write(
+            f"corpus/{name}",
             f"---\nurl: https://pages.elsewhere.test/a\n---\n\n{DOCUMENTS['storage.md']}",
-            encoding="utf-8",
         )
     assert [row["verdict"] for row in rows(project)] == ["blocked"]
     found = rows(project, "--warnings")
@@ -276,7 +276,7 @@ def test_documents_are_signed_with_a_key_that_the_gold_set_names(project, key):
     assert again.exit_code == 0
     assert (project.gold / "signatures.jsonl").read_text(encoding="utf-8").splitlines() == lines
     assert rows(project, "--warnings") == []
-    (project.corpus / "alerts.md").write_text(DOCUMENTS["alerts.md"] + "More.\n", encoding="utf-8")
+    project.write("corpus/alerts.md", DOCUMENTS["alerts.md"] + "More.\n")
     found = rows(project)
     assert {(row["doc_id"], tuple(row["reasons"])) for row in found} == {
         ("alerts.md", ("signature.invalid",))
@@ -294,7 +294,7 @@ def test_a_manifest_is_written_signed_and_its_old_signature_goes(project, key):
     assert trust(project, "manifest", "--key", path).exit_code == 0
     assert (manifest.read_bytes(), signature.read_bytes()) == first
     configured(project, f"{{keys: {{release: '{public}'}}, manifest: manifest.json}}")
-    (project.corpus / "alerts.md").write_text("# Alerts\n\nOther.\n", encoding="utf-8")
+    project.write("corpus/alerts.md", "# Alerts\n\nOther.\n")
     assert {(row["doc_id"], tuple(row["reasons"])) for row in rows(project)} == {
         ("alerts.md", ("manifest.changed",))
     }

@@ -4,7 +4,7 @@ import itertools
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval.core.frames import CHUNKS
@@ -41,7 +41,6 @@ PARTS = (
 )
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.sampled_from(PARTS.split("|")), max_size=60).map("".join) | st.text(max_size=80),
     st.sampled_from(KINDS),

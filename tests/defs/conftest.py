@@ -43,7 +43,7 @@ class Ran:
 class Project:
     """Copy the smoke gold set, with its own stores and reports."""
 
-    def __init__(self, root: Path, smoke: Path) -> None:
+    def __init__(self, root: Path, smoke: Path, tracking_store: str) -> None:
         self.folder = root / "gold_sets" / "smoke"
         shutil.copytree(smoke, self.folder)
         self.settings = Settings(
@@ -52,6 +52,7 @@ class Project:
             gold_sets=root / "gold_sets",
             primary_gold_set="smoke",
             latency_queries=3,
+            tracking_uri=tracking_store,
         )
 
     def change(self, old: str, new: str, file: str = "gold_set.yaml") -> None:
@@ -72,10 +73,8 @@ class Project:
             if gold_set.name == name
         )
 
-    def run(
-        self, instance: dg.DagsterInstance, selection=None, *, gold_set: str = "smoke", **resources
-    ) -> Ran:
-        job = build_definitions(self.settings, resources).resolve_job_def(JOB)
+    def run(self, instance: dg.DagsterInstance, selection=None, *, gold_set: str = "smoke") -> Ran:
+        job = build_definitions(self.settings).resolve_job_def(JOB)
         return Ran(
             job.execute_in_process(
                 partition_key=gold_set,
@@ -87,8 +86,8 @@ class Project:
 
 
 @pytest.fixture
-def project(tmp_path, project_root) -> Project:
-    return Project(tmp_path, project_root / "gold_sets" / "smoke")
+def project(tmp_path, project_root, tracking_store) -> Project:
+    return Project(tmp_path, project_root / "gold_sets" / "smoke", tracking_store)
 
 
 @pytest.fixture

@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import dagster as dg
 import pytest
+from dagster._core.telemetry import _get_instance_telemetry_enabled
 
 from rag_eval.core.settings import TELEMETRY_OFF
+from rag_eval.defs.instance import prepare_home
 
 HEAVY = tuple(
     "chromadb mlflow ragas datasets bm25s rank_bm25 openai onnxruntime sklearn scipy ir_measures"
@@ -23,7 +26,7 @@ CI_SIGNS = (
 """Variables under which MLflow takes the process for a test and sends no telemetry."""
 
 
-def fresh(code: str, root: Path, **environment: str) -> str:
+def fresh(code: str, root: Path) -> str:
     """Run code in a new process without our telemetry switches; return its last line of output."""
     kept = {
         name: value
@@ -35,7 +38,7 @@ def fresh(code: str, root: Path, **environment: str) -> str:
         capture_output=True,
         text=True,
         cwd=root,
-        env={**kept, **environment},
+        env=kept,
         check=False,
         timeout=120,
     )
@@ -43,15 +46,11 @@ def fresh(code: str, root: Path, **environment: str) -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    ("more", "heavy"),
-    [("", HEAVY + FRAMES), ("rag_eval.definitions.defs()", HEAVY)],
-    ids=["imported", "built"],
-)
-def test_definitions_load_no_heavy_library(project_root, more, heavy):
+def test_definitions_load_no_heavy_library(project_root):
     code = (
-        f"import json, sys, rag_eval.definitions\n{more}\n"
-        f"print(json.dumps(sorted(set(sys.modules) & set({heavy!r}))))"
+        "import json, sys, rag_eval.definitions\nimported = set(sys.modules)\n"
+        "rag_eval.definitions.defs()\nbuilt = set(sys.modules)\n"
+        f"print(json.dumps([*(imported & set({HEAVY + FRAMES!r})), *(built & set({HEAVY!r}))]))"
     )
     assert json.loads(fresh(code, project_root)) == []
 
@@ -83,13 +82,7 @@ def test_each_library_says_whether_its_telemetry_is_off(project_root, switch, of
     assert found == dict.fromkeys(("chromadb", "huggingface_hub", "mlflow", "ragas"), off)
 
 
-def test_dagster_says_its_telemetry_is_off(project_root, tmp_path):
-    code = (
-        "import os, pathlib, dagster as dg\n"
-        "from dagster._core.telemetry import _get_instance_telemetry_enabled\n"
-        "from rag_eval.defs.instance import prepare_home\n"
-        "prepare_home(pathlib.Path(os.environ['DAGSTER_HOME']))\n"
-        "with dg.DagsterInstance.get() as instance: "
-        "print(_get_instance_telemetry_enabled(instance), instance.nux_enabled)"
-    )
-    assert fresh(code, project_root, DAGSTER_HOME=str(tmp_path / "dagster")) == "False False"
+def test_dagster_says_its_telemetry_is_off(tmp_path):
+    prepare_home(tmp_path)
+    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
+        assert (_get_instance_telemetry_enabled(instance), instance.nux_enabled) == (False, False)

@@ -8,8 +8,14 @@ import pytest
 
 from rag_eval.defs.assets import REPORT
 from rag_eval.defs.checks import gate_check
-from rag_eval.defs.instance import CONFIG, CONFIG_FILE, OURS, is_prepared, prepare_home
-from rag_eval.defs.lineage import record_lineage
+from rag_eval.defs.instance import (
+    CONFIG,
+    CONFIG_FILE,
+    OURS,
+    is_prepared,
+    prepare_home,
+    record_lineage,
+)
 from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.report import MetricsReport
 from rag_eval.pipeline.run import evaluate

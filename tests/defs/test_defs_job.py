@@ -165,13 +165,8 @@ def test_run_holds_the_home_and_releases_it(project, instance):
         pass
 
 
-def test_resource_can_be_replaced_by_a_plain_object(project, instance):
+def test_evaluations_open_once_and_hold_the_home_until_they_close(project):
     evaluations = Evaluations(project.settings)
-    assert project.run(
-        instance,
-        [asset("corpus/corpus_snapshot"), asset("corpus/corpus_chunks")],
-        evaluations=evaluations,
-    ).success
     assert evaluations.open("smoke") is evaluations.open("smoke")
     with (
         pytest.raises(InputError, match="another run is writing"),
@@ -179,3 +174,5 @@ def test_resource_can_be_replaced_by_a_plain_object(project, instance):
     ):
         pass
     evaluations.close()
+    with home_lock(project.settings.home):
+        pass

@@ -9,10 +9,6 @@ from typer.testing import CliRunner
 
 from rag_eval.cli.app import app
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning"
-)  # raised inside MLflow's own SQLAlchemy models
-
 
 @pytest.fixture(scope="module")
 def text(project_root):

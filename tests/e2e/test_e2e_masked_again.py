@@ -142,13 +142,15 @@ def test_what_the_guard_prints_is_masked(project, monkeypatch):
     assert found_in([*places, project.root / "trust.txt"]) == set()
 
 
-def test_the_password_of_the_tracking_server_is_not_printed(project, monkeypatch):
+def test_a_failing_mlflow_keeps_the_report_and_prints_no_password(project, monkeypatch):
+    monkeypatch.setenv("RAG_EVAL_HTML_REPORT", "false")
     password = "S3cret" + "Passw0rdXYZ"
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setenv("RAG_EVAL_TRACKING_URI", f"http://bob:{password}@127.0.0.1:1/")
     ran = project.run()
     assert "MLflow did not record this run" in ran.output
     assert "127.0.0.1" in ran.output
+    assert project.report()["run_id"] in ran.output
     texts = outputs(project.reports, project.home)
     assert [name for name, text in texts if password in text] == []
     assert password not in ran.output

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from rag_eval.cli.app import app
 from rag_eval.corpus.masking import FILL, mask, mask_shown_address
-from rag_eval.pipeline.run import live_index, validate_file
+from rag_eval.pipeline.review import live_index, validate_file
 
 pytestmark = pytest.mark.usefixtures("pages")
 
@@ -93,20 +93,20 @@ def personal(project, monkeypatch):
         for path in project.corpus.glob("*"):
             path.unlink()
         for number in range(N_EACH):
-            (project.corpus / f"d{number}.md").write_text(markdown(number), encoding="utf-8")
+            project.write(f"corpus/d{number}.md", markdown(number))
         asked = [
             {"query_id": f"q{n}", "text": question(n), "answerable": True} for n in range(N_EACH)
         ]
-        (project.gold / "queries.jsonl").write_text(jsonl(asked), encoding="utf-8")
+        project.write("queries.jsonl", jsonl(asked))
         (project.gold / "paraphrases.jsonl").unlink()
-        (project.gold / "qrels.tsv").write_text(
+        project.write(
+            "qrels.tsv",
             "query-id\tcorpus-id\tscore\n" + "".join(f"q{n}\td{n}.md\t1\n" for n in range(N_EACH)),
-            encoding="utf-8",
         )
         anchor = sentence(3) if recorded else mask(sentence(3)).text
-        (project.gold / "answers.jsonl").write_text(
+        project.write(
+            "answers.jsonl",
             jsonl([{"query_id": "q3", "doc_id": "d3.md", "anchors": [{"quote": anchor}]}]),
-            encoding="utf-8",
         )
         place = project.root / "alone" if recorded else project.gold
         place.mkdir(exist_ok=True)
@@ -114,10 +114,7 @@ def personal(project, monkeypatch):
             jsonl([output(n, body(n) if recorded else markdown(n)) for n in range(N_EACH)]),
             encoding="utf-8",
         )
-        (project.gold / "gold_set.yaml").write_text(
-            CONFIG.format(primary=primary, more=more),
-            encoding="utf-8",
-        )
+        project.write("gold_set.yaml", CONFIG.format(primary=primary, more=more))
         (project.root / "leaky_port.py").write_text(PORT, encoding="utf-8")
         monkeypatch.syspath_prepend(str(project.root))
         monkeypatch.delitem(__import__("sys").modules, "leaky_port", raising=False)

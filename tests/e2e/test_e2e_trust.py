@@ -289,7 +289,7 @@ def test_a_leaked_attack_fails_the_run_and_the_nightly_job(project, leaky):
     )
     (known,) = known_gold_sets(settings.gold_sets)
     with dg.DagsterInstance.ephemeral() as instance:
-        job = build_definitions(settings, {}).resolve_job_def(JOB)
+        job = build_definitions(settings).resolve_job_def(JOB)
         ended = job.execute_in_process(
             partition_key="tiny",
             instance=instance,

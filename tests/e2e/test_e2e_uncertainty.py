@@ -17,10 +17,6 @@ from rag_eval.storage.sql import SqlStore
 from rag_eval.uncertainty.outcomes import OutcomeStore
 from rag_eval.uncertainty.status import promotions
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning"
-)  # raised inside MLflow's own SQLAlchemy models
-
 ACCEPTED = ("calibrators", "accepted", "tiny")
 
 
@@ -68,7 +64,7 @@ def unmet_of(entry, status):
 
 def test_the_first_run_learns_the_rates_that_the_second_states(missing, tracking_store):
     first = night(missing)
-    assert "absent -> provisional" in first.stdout
+    assert "status: none -> provisional" in first.stdout
     entry, outcomes = stated(missing), stated(missing)["outcomes"]
     assert (entry["status"], entry["n_absent"]) == ("prior", 0)
     assert (outcomes["added"], outcomes["n_missed"]) == (120, 40)
@@ -91,7 +87,7 @@ def test_the_first_run_learns_the_rates_that_the_second_states(missing, tracking
 
     second = night(missing)
     entry, outcomes = stated(missing), stated(missing)["outcomes"]
-    assert f"provisional, from {known['calibrator'][:24]}" in re.sub(r"\s+", " ", second.stdout)
+    assert f"provisional, by {known['calibrator'][:24]}" in re.sub(r"\s+", " ", second.stdout)
     assert (entry["status"], entry["calibrator"]) == ("provisional", known["calibrator"])
     assert (outcomes["added"], outcomes["already_there"]) == (0, 120)
     assert missing.report()["content_hash"] == before  # the hash ignores the calibrator
@@ -270,12 +266,12 @@ def test_another_index_makes_a_rate_stale_for_one_run(learned):
     assert (entry["status"], entry["outcomes"]["added"]) == ("stale", 120)
     assert entry["calibrator"].startswith("prior:")
     assert entry["fingerprint"] != old["fingerprint"]
-    assert "no longer holds" in entry["reason"]
+    assert "is stale" in entry["reason"]
     answers = [line["answer"] for line in lines(learned) if "answer" in line]
     assert {answer["calibrated_confidence"]["kind"] for answer in answers} == {"absent"}
     steps = ["absent", "provisional", "stale", "provisional"]
     assert climbed(learned) == list(itertools.pairwise(steps))
-    assert "stale -> provisional" in changed.stdout
+    assert "status: stale -> provisional" in changed.stdout
     night(learned)
     assert (stated(learned)["status"], stated(learned)["outcomes"]["added"]) == ("provisional", 0)
 
@@ -391,8 +387,8 @@ def test_a_partial_run_accepts_no_calibrator(missing):
         result = night(missing, *part)
         # The calibrator of the earlier nights still gives the miss rates.
         assert stated(missing)["status"] == "provisional"
-        assert "decides nothing for later runs" in calibrated(missing)["calibrator_reason"]
-        assert "decides nothing for later runs" in result.stdout
+        assert "does not change later runs" in calibrated(missing)["calibrator_reason"]
+        assert "does not change later runs" in result.stdout
         assert calibrated(missing)["promotion"] is None
         assert read_accepted() == accepted
     night(missing)
@@ -418,7 +414,7 @@ def test_the_job_states_the_rates_of_the_command_line(missing, tmp_path):
     known = next(one for one in known_gold_sets(settings.gold_sets) if one.name == "tiny")
     with dg.DagsterInstance.ephemeral() as instance:
         for _ in range(2):
-            job = build_definitions(settings, {}).resolve_job_def(JOB)
+            job = build_definitions(settings).resolve_job_def(JOB)
             result = job.execute_in_process(
                 partition_key="tiny",
                 instance=instance,

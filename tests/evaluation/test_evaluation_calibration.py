@@ -101,22 +101,6 @@ def test_the_golds_questions_as_traffic_buy_no_group(missing, by):
     assert set(body["model"]["fold_of_group"]) == set(groups)
 
 
-@pytest.mark.slow
-def test_traffic_with_ties_to_two_groups_makes_them_one(missing):
-    questions = {
-        f"in what place is {made.word(number)} kept": ["new.md"] if number in {5, 7} else []
-        for number in (5, 7, 8)
-    }
-    audit_questions(missing, questions)
-    assert count_groups(missing) == (123, 62)
-    both = {f"where are {made.word(10)} and {made.word(11)}": ["d10.md", "d11.md"]}
-    audit_questions(missing, both)
-    assert count_groups(missing) == (124, 61)
-    kept = accepted_calibrator(missing.home, *PLACE)
-    groups = read_calibrator(missing.home, kept.calibrator_id)["group_of_query"]
-    assert {q: g for q, g in groups.items() if not q.startswith("q-") and g != q} == {"q11": "q10"}
-
-
 def test_traffic_that_nobody_judged_is_in_the_group_of_its_words(missing):
     other = f"in what place is {made.word(4)} kept"
     both = {made.question(1): [], made.question(2): [], other: []}
@@ -148,7 +132,7 @@ def ask(project, numbers):
         texts["paraphrases.jsonl"] += jsonl([{**query, **paraphrase}])
         texts["qrels.tsv"] += f"shifted{number}\td{FOUND[number - 1]:02d}.md\t1\n"
     for name, text in texts.items():
-        (project.gold / name).write_text(text, encoding="utf-8")
+        project.write(name, text)
 
 
 def state_of(project):
@@ -223,7 +207,7 @@ def test_a_killed_night_counts_once_and_a_partial_one_not_at_all(missing, monkey
     ask(missing, range(3, 5))
     partial = dataclasses.replace(opened(missing), partial=True)
     entry = partial.runner.get(MissRateCalibration).strategies["bm25"]
-    assert entry["drift"]["n_groups"] == 5
+    assert entry.drift.n_groups == 5
     assert path.read_bytes() == whole
 
     path.unlink()
@@ -233,8 +217,8 @@ def test_a_killed_night_counts_once_and_a_partial_one_not_at_all(missing, monkey
     kept = state_of(missing)
     (missing.home / "rag_eval.db").write_bytes(b"no database at all" * 100)
     entry = calibration(missing).strategies["bm25"]
-    assert "can neither be read nor written" in entry["refused"]
-    assert entry["drift"]["n_groups"] == 5
+    assert "can neither be read nor written" in entry.refused
+    assert entry.drift.n_groups == 5
     assert state_of(missing) == kept
 
 
@@ -355,12 +339,12 @@ def test_a_comparison_counts_corrected_outcomes(missing):
 
 def test_an_absent_method_says_why(missing):
     judged = "".join(f"q{number:02d}\td{number:02d}.md\t1\n" for number in range(12))
-    (missing.gold / "qrels.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
+    missing.write("qrels.tsv", f"query-id\tcorpus-id\tscore\n{judged}")
     queries = (
         {"query_id": f"q{number:02d}", "text": made.question(number), "answerable": number < 12}
         for number in range(made.N)
     )
-    (missing.gold / "queries.jsonl").write_text(jsonl(queries), encoding="utf-8")
+    missing.write("queries.jsonl", jsonl(queries))
     entry = calibrated(missing)
     assert {part["method"] for part in entry["conformal"]} == {"fixed", "recall"}
     about = entry["conformal_methods"]
@@ -395,7 +379,7 @@ def test_expected_recall_is_controlled_over_every_gold_item(missing, level):
         ("answers.jsonl", "" if by_document else jsonl(quotes)),
         ("queries.jsonl", jsonl(queries)),
     ):
-        (missing.gold / name).write_text(text, encoding="utf-8")
+        missing.write(name, text)
     (missing.gold / "paraphrases.jsonl").unlink()
     made.configure(missing, made.BM25, more="", extra=f"level: {level}\n")
     runs = open_runs(opened(missing))
@@ -418,13 +402,7 @@ def test_expected_recall_is_controlled_over_every_gold_item(missing, level):
 
 # ---- Feedback of users is counted, named and held against the gold, and never fitted.
 
-COUNTS = (
-    "n_claims",
-    "something_missing",
-    "evidence_not_relevant",
-    "nothing_missing",
-    "audits_due",
-)
+COUNTS = "n_claims something_missing evidence_not_relevant nothing_missing audits_due".split()
 
 
 def say(project, claims, **more):
@@ -501,3 +479,19 @@ def test_feedback_stays_known_when_the_configuration_changes(missing):
     assert "on an earlier index or configuration: feedback on 2 claims" in line
     say(missing, [(claims["q01"], "")], missed=False, gold_source="human", audit_depth=20)
     assert calibrated(missing)["feedback"]["earlier"]["audits_due"] == 0
+
+
+@pytest.mark.slow
+def test_traffic_with_ties_to_two_groups_makes_them_one(missing):
+    questions = {
+        f"in what place is {made.word(number)} kept": ["new.md"] if number in {5, 7} else []
+        for number in (5, 7, 8)
+    }
+    audit_questions(missing, questions)
+    assert count_groups(missing) == (123, 62)
+    both = {f"where are {made.word(10)} and {made.word(11)}": ["d10.md", "d11.md"]}
+    audit_questions(missing, both)
+    assert count_groups(missing) == (124, 61)
+    kept = accepted_calibrator(missing.home, *PLACE)
+    groups = read_calibrator(missing.home, kept.calibrator_id)["group_of_query"]
+    assert {q: g for q, g in groups.items() if not q.startswith("q-") and g != q} == {"q11": "q10"}

@@ -1,6 +1,10 @@
 """`explain` prints readable verdicts of one question, and hostile text has no effect."""
 
-from rag_eval.core.types import Answer, CitedSpan, Evidence, Offsets, ScoredChunk
+import dataclasses
+
+from answer_corpus import scored
+
+from rag_eval.core.types import Answer, CitedSpan, Evidence
 from rag_eval.reporting.listings import CitationVerdict, Explanation, GoldSpan, explain_question
 
 HOSTILE = "\x1b[31mred\nevent=run.start \u202e[bold]<script>"
@@ -11,23 +15,7 @@ def explain(explanation):
 
 
 def chunk(text="Jobs are kept for 30 days."):
-    return ScoredChunk(
-        "storage.md",
-        "storage.md#kept",
-        "abc",
-        "file",
-        Offsets(0, len(text)),
-        6,
-        "bm25s:1",
-        "",
-        "english",
-        "rev",
-        text,
-        3.0,
-        0.9,
-        k_pos=2,
-        k_final=1,
-    )
+    return dataclasses.replace(scored("storage.md", "kept", text), score_norm=0.9)
 
 
 def explained(**changes):
@@ -147,9 +135,8 @@ def test_personal_data_shows_nowhere_and_the_address_stands_beside_the_source():
     shown = "\n".join(lines)
     assert value not in shown
     assert "[email" in next(line for line in lines if "Who is" in line)
-    assert (
-        sum(line.endswith("  file") for line in lines) == 2
-    )  # the citation and the piece of evidence
+    # the citation and the piece of evidence
+    assert sum(line.endswith("  https://example.org/storage.md") for line in lines) == 2
     assert any(
         line.endswith("  https://example.org/[email" + "█" * (len(value) - 6)) for line in lines
     )

@@ -39,7 +39,7 @@ def settings_of(project):
 
 
 def evaluation_of(project, config=CONFIG):
-    (project.gold / "gold_set.yaml").write_text(config, encoding="utf-8")
+    project.write("gold_set.yaml", config)
     return open_gold_set(project.gold, settings_of(project))
 
 
@@ -213,7 +213,7 @@ def test_without_answers_and_spans_there_are_none(project):
 def test_units_of_a_run_file_stand_behind_the_chunks(project):
     rows = ["keep Q0 storage.md 1 2.0 t", "keep Q0 nowhere.md 2 1.0 t"]
     rows += ["again Q0 alerts.md 1 2.0 t", "again Q0 retries.md 2 1.0 t"]
-    (project.gold / "mine.trec").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    project.write("mine.trec", "\n".join(rows) + "\n")
     external = "  - {name: mine, kind: external, run_file: mine.trec}\n"
     config = CONFIG.replace(VECTOR, external) + "trust: {domains: [example.org]}\n"
     evaluation = evaluation_of(project, config)
@@ -238,7 +238,7 @@ def test_recorded_contexts_are_chunks_of_ours_or_units_of_their_own(project):
         {"doc_id": "elsewhere.md", "text": HOSTILE[:900_000]},
     ]
     answered = {"query_id": "again", "question": "?", "answer": FACT, "contexts": contexts}
-    (project.gold / "outputs.jsonl").write_text(jsonl([answered, UNKNOWN]), encoding="utf-8")
+    project.write("outputs.jsonl", jsonl([answered, UNKNOWN]))
     external = "  - {name: theirs, kind: external, recorded: outputs.jsonl}\n"
     found = read(evaluation_of(project, CONFIG.replace(VECTOR, external)))
     texts = [found.chunks["text"][unit] for unit in found.runs("again", 1)[0]["c"]]
@@ -275,10 +275,10 @@ def test_outputs_of_a_system_of_its_own_keep_to_the_format(project):
 
 def test_hostile_texts_are_masked_bounded_and_written_out(project):
     text = DOCUMENTS["storage.md"] + f"\n## Odd\n\n{HOSTILE}\n"
-    (project.corpus / "storage.md").write_text(text, encoding="utf-8")
+    project.write("corpus/storage.md", text)
     tags = ["__proto__", "<b>", "\u202etag"]
     queries = [{**QUERIES[0], "text": f"{HOSTILE}?"[:900], "tags": tags}, *QUERIES[1:]]
-    (project.gold / "queries.jsonl").write_text(jsonl(queries), encoding="utf-8")
+    project.write("queries.jsonl", jsonl(queries))
     found = read(evaluation_of(project))
     written = json.dumps(found.parts, ensure_ascii=False)
     assert not any(text in written for text in ("\u202e", "\u200b", "jane.doe", "w" * 700))

@@ -9,10 +9,6 @@ from rag_eval.core.report import Report
 from rag_eval.gates.verdict import judge_gates
 from rag_eval.pipeline.report import figures_for_gates
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning"
-)  # raised inside MLflow's own SQLAlchemy models
-
 FROM = "---\nurl: https://{}/{}\n---\n\n"
 TRUST = (
     "trust: {domains: [example.org], unlisted: allow}\nacceptance: {avg_trust_score: '>= 0.01'}\n"
@@ -27,15 +23,13 @@ def report(project, shared_runs):
     Two of the three documents come from the listed domain.
     """
     (project.gold / "paraphrases.jsonl").unlink()
-    (project.gold / "gold_set.yaml").write_text(CONFIGURED, encoding="utf-8")
+    project.write("gold_set.yaml", CONFIGURED)
     for name, host in (
         ("storage.md", "example.org"),
         ("retries.md", "example.org"),
         ("alerts.md", "example.net"),
     ):
-        (project.corpus / name).write_text(
-            FROM.format(host, name) + DOCUMENTS[name], encoding="utf-8"
-        )
+        project.write(f"corpus/{name}", FROM.format(host, name) + DOCUMENTS[name])
     shared_runs.run(project)
     return project.report()
 

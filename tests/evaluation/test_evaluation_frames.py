@@ -1,16 +1,10 @@
 """Dagster describes the frames of answers and measures correctly."""
 
-import pytest
-
 from rag_eval.core.frames import ANSWER_MEASURES, CITATIONS, DELTA_S, PER_QUERY
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline.answers import AnswerMeasures, CitationSet
 from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.measures import RankingMeasures, StabilityMeasures
-
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning"
-)  # raised inside MLflow's own SQLAlchemy models
 
 
 def test_frames_have_the_columns_that_are_said_of_them(project, shared_runs):

@@ -12,10 +12,7 @@ from rag_eval.pipeline.evaluation import Evaluation, open_gold_set
 from rag_eval.pipeline.history import read_run
 from rag_eval.pipeline.runner import Node
 
-pytestmark = [
-    pytest.mark.usefixtures("pages"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-]  # raised inside MLflow's own SQLAlchemy models
+pytestmark = pytest.mark.usefixtures("pages")
 
 
 def reopened(project) -> Evaluation:
@@ -37,7 +34,7 @@ def test_a_page_written_again_does_not_take_its_own_run_for_the_one_before(proje
 
 @pytest.mark.slow
 def test_questions_that_were_removed_from_the_home_are_left_out_of_a_page_written_later(project):
-    assert project.invoke("run", "tiny").exit_code == 0
+    project.run()
     key = read_run(project.home, project.report()["run_id"]).artifact("explorer").key
     (project.home / "artifacts" / "explorer" / key).rename(project.root / "gone")
     evaluation = reopened(project)
@@ -51,7 +48,7 @@ def test_questions_that_were_removed_from_the_home_are_left_out_of_a_page_writte
 
 @pytest.mark.slow
 def test_a_run_that_ends_before_its_page_leaves_no_page_and_no_tables_of_an_earlier_one(project):
-    assert project.invoke("run", "tiny").exit_code == 0
+    project.run()
     folder = project.reports / "tiny"
     assert list((folder / "tables").glob("*.csv"))
     reopened(project).runner.one(Node("retrieval_metrics_report"))

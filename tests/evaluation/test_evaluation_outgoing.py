@@ -3,32 +3,17 @@
 Quotes and text share the two hundred characters. Ids stay, and other text becomes a snippet.
 """
 
-from rag_eval.core.types import Answer, CitedSpan, Evidence, Offsets, ScoredChunk
+from answer_corpus import scored
+
+from rag_eval.core.types import Answer, CitedSpan, Evidence
 from rag_eval.reporting.metrics_report import Outgoing, outgoing_body, outgoing_record, outgoing_row
 
 VALUE = "jane.doe@" + "example.org"
 SOURCE = " ".join(f"word{number}" for number in range(100))
 
 
-def item(text=SOURCE, doc_id="a.md", url="https://example.org/a"):
-    chunk = ScoredChunk(
-        doc_id,
-        f"{doc_id}#s",
-        f"snippet-{doc_id}",
-        url,
-        Offsets(0, len(text)),
-        6,
-        "bm25s:1",
-        "",
-        "english",
-        "rev",
-        text,
-        3.0,
-        0.9,
-        k_pos=2,
-        k_final=1,
-    )
-    return Evidence(f"{doc_id}:1", chunk, "retrieve", 1, 1)
+def item(doc_id="a.md"):
+    return Evidence(f"{doc_id}:1", scored(doc_id, "s", SOURCE), "retrieve", 1, 1)
 
 
 def answer(text, citations, evidence=None):
@@ -49,7 +34,7 @@ def span(start, end, evidence=0, text=SOURCE, doc_id="a.md"):
 def test_a_quote_that_the_text_shows_costs_nothing_more():
     found = Outgoing(answer(SOURCE[:150], [span(0, 150), span(0, 150)]))
     assert [quote.fields for quote in found.quotes] == [{"quote": SOURCE[:150]}] * 2
-    assert found.quotes[0].source_url == "https://example.org/a"
+    assert found.quotes[0].source_url == "https://example.org/a.md"
 
 
 def test_quotes_and_text_share_what_may_be_shown_of_a_source():

@@ -5,21 +5,17 @@ import pandas as pd
 import pytest
 from cli_project import CONFIG
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning"
-)  # raised inside MLflow's own SQLAlchemy models
-
 
 @pytest.mark.parametrize(("level", "unit"), [("document", "document"), ("span", "section")])
 def test_pairs_are_those_of_the_stored_runs(scenario, level, unit):
     project = scenario.project  # one home builds the indexes once
-    (project.gold / "gold_set.yaml").write_text(
+    project.write(
+        "gold_set.yaml",
         CONFIG.replace("depth: 20", f"depth: 20\nlevel: {level}")
         .replace("  - {name: vector", "  - {name: again, kind: bm25, k1: 0.1}\n  - {name: vector")
         .replace("seeds: [13]", "seeds: [29, 13]"),
-        encoding="utf-8",
     )
-    assert project.invoke("run", "tiny").exit_code == 0
+    project.run()
     report = project.report()
     found = report["overlap"]
     assert (found["k"], found["unit"], found["level"]) == (10, unit, level)

@@ -6,20 +6,15 @@ import numpy as np
 import pandas as pd
 import pytest
 from cli_project import CONFIG, QUERIES, jsonl
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval.pipeline.report import MAX_TAGS, count_words, length_slices, tag_slices
-
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning"
-)  # raised inside MLflow's own SQLAlchemy models
 
 TAGS = st.lists(st.lists(st.sampled_from(["a", "b", "c", "ä <b>", ""]), max_size=4), max_size=12)
 
 
 @given(TAGS, st.integers(0, 3))
-@settings(deadline=None)
 def test_tags_are_the_most_frequent_and_hold_exactly_their_questions(tags, limit):
     n_tags, found = tag_slices(tags, limit)
     counts = {tag: sum(tag in row for row in tags) for tag in {tag for row in tags for tag in row}}
@@ -38,7 +33,6 @@ def test_a_tag_of_any_length_and_content_is_one_bounded_line():
 
 
 @given(st.lists(st.integers(0, 9), max_size=30))
-@settings(deadline=None)
 def test_thirds_hold_every_question_once_in_the_order_of_length(words):
     found = length_slices(np.array(words, dtype=np.int64))
     if len(set(words)) < 2:

@@ -6,6 +6,7 @@ import pytest
 from gate_inputs import NO_ANSWERS, configured, gate_inputs
 
 from rag_eval.core.config import Floor
+from rag_eval.core.report import GatePart
 from rag_eval.gates.floors import judge_floor
 from rag_eval.gates.verdict import judge_gates, required_failures
 
@@ -55,7 +56,15 @@ def test_a_figure_is_judged_by_its_worse_bound(measure, accepted, figure, status
 def test_a_required_gate_must_pass():
     statuses = ("pass", "fail", "insufficient_evidence")
     gates = [
-        {"id": f"{status} {required}", "required": required, "status": status}
+        GatePart(
+            id=f"{status} {required}",
+            gate="trust",
+            severity="P1",
+            required=required,
+            status=status,
+            reason_code="met",
+            evidence={},
+        )
         for status in statuses
         for required in (True, False)
     ]

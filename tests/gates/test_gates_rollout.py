@@ -34,12 +34,8 @@ def test_as_good_a_candidate_is_promoted_with_its_figures():
     assert (found.action, codes(found), found.questions_needed) == ("promote", ["not_worse"], None)
     figures = found.figures
     assert (figures["n_questions"], figures["n_groups"], figures["n_unpaired"]) == (400, 400, 0)
-    assert (
-        figures["base"],
-        figures["candidate"],
-        figures["difference"],
-        figures["degradation"],
-    ) == (0.8, 0.8, 0, 0)
+    names = ("base", "candidate", "difference", "degradation")
+    assert [figures[name] for name in names] == [0.8, 0.8, 0, 0]
     assert (figures["n_better"], figures["n_worse"], figures["n_tied"]) == (4, 4, 392)
     assert figures["base_low"] < 0.8 < figures["base_high"]
     assert figures["difference_low"] < 0 < figures["difference_high"]
@@ -85,26 +81,20 @@ def test_an_unsure_loss_is_held_with_the_questions_that_would_show_it():
 def test_under_the_minimum_nothing_is_decided(n):
     found = decide(np.ones(n), np.zeros(n), np.arange(n))
     assert (found.action, codes(found)) == ("hold", ["too_few_questions"])
-    assert (
-        decide(np.ones(MIN_GROUPS), np.zeros(MIN_GROUPS), np.arange(MIN_GROUPS)).action
-        == "roll_back"
-    )
+    enough = np.arange(MIN_GROUPS)
+    assert decide(np.ones(MIN_GROUPS), np.zeros(MIN_GROUPS), enough).action == "roll_back"
 
 
 def test_groups_count_and_not_questions():
     base, candidate, groups = outcomes(290, lost=100)
     found = decide(base, candidate, groups // 10)
-    assert (found.action, found.figures["n_groups"], found.figures["n_questions"]) == (
-        "hold",
-        29,
-        290,
-    )
+    counts = found.figures["n_groups"], found.figures["n_questions"]
+    assert (found.action, *counts) == ("hold", 29, 290)
 
 
 def test_strategies_that_never_differed_need_enough_questions():
-    assert (
-        decide(*outcomes(50)).action == "hold"
-    )  # 50 questions without a difference cannot exclude a loss of one in twenty
+    # 50 questions without a difference cannot exclude a loss of one in twenty
+    assert decide(*outcomes(50)).action == "hold"
     assert decide(*outcomes(120)).action == "promote"
 
 
@@ -121,18 +111,10 @@ def test_questions_without_the_candidate_could_all_be_lost():
 
 def test_a_measure_that_improves_as_it_falls():
     base = np.full(200, 0.4) + np.linspace(-0.1, 0.1, 200)
-    worse = decide(base, base * 1.2, np.arange(200), higher_is_better=False)
-    better = decide(base, base * 0.8, np.arange(200), higher_is_better=False)
-    assert (worse.action, worse.figures["degradation"], worse.figures["n_worse"]) == (
-        "roll_back",
-        pytest.approx(0.2),
-        200,
-    )
-    assert (better.action, better.figures["degradation"], better.figures["n_better"]) == (
-        "promote",
-        pytest.approx(-0.2),
-        200,
-    )
+    for factor, action, count in ((1.2, "roll_back", "n_worse"), (0.8, "promote", "n_better")):
+        found = decide(base, base * factor, np.arange(200), higher_is_better=False)
+        assert (found.action, found.figures[count]) == (action, 200)
+        assert found.figures["degradation"] == pytest.approx(factor - 1)
     few = base.copy()
     few[:5] = 0.9
     found = decide(base, few, np.arange(200), higher_is_better=False).figures
@@ -145,9 +127,8 @@ def test_a_base_that_scores_nothing():
     found = decide(nothing, nothing, np.arange(100))
     assert (found.action, codes(found), found.figures["degradation"]) == ("hold", ["no_base"], None)
     assert found.questions_needed is None
-    assert (
-        decide(nothing, nothing + 0.5, np.arange(100), higher_is_better=False).action == "roll_back"
-    )
+    risen = decide(nothing, nothing + 0.5, np.arange(100), higher_is_better=False)
+    assert risen.action == "roll_back"
 
 
 def test_assignment_keeps_the_share_and_nests_the_stages():

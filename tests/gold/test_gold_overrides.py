@@ -59,7 +59,6 @@ def test_overrides_are_carried_by_query(folder):
     assert gold.queries["query_id"].tolist() == ["q1", "q2", "q3"]
 
 
-DEPTH = {"kind": "grep", "depth": 3}
 FAULTS = [
     ({"answer_mode": "magic"}, "bad_value", "answer_mode", "magic", "deterministic"),
     ({"top_k": 1001}, "bad_value", "top_k", "1001", "1000"),

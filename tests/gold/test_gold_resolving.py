@@ -1,6 +1,6 @@
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval.gold.loading import load_beir_gold, load_gold
@@ -132,12 +132,9 @@ def test_beir_evidence_adds_no_documents(tmp_path, corpus_frames):
 def test_span_that_no_chunk_touches(make_gold, corpus_frames):
     answers = [{"query_id": "q1", "doc_id": "a.md", **SCRAPE}]
     frames = corpus_frames(TEXTS)
-    resolved = resolve(
-        load_gold(make_gold(_q("q1"), answers=answers)),
-        frames.documents,
-        frames.sections,
-        frames.chunks[frames.chunks["doc_id"] != "a.md"],
-    )
+    gold, chunks = load_gold(make_gold(_q("q1"), answers=answers)), frames.chunks
+    others = chunks[chunks["doc_id"] != "a.md"]
+    resolved = resolve(gold, frames.documents, frames.sections, others)
     assert [problem.code for problem in resolved.problems] == ["span_without_chunk"]
 
 
@@ -156,12 +153,8 @@ def test_nested_sections_give_the_innermost(make_gold, corpus_frames):
         {"query_id": "q1", "doc_id": "a.md", "anchors": [{"quote": "needle"}]},
         {"query_id": "q2", "doc_id": "a.md", "spans": [{"start": 21, "end": 24}]},
     ]
-    resolved = resolve(
-        load_gold(make_gold(_q("q1", "q2"), answers=answers)),
-        frames.documents,
-        nested,
-        frames.chunks,
-    )
+    gold = load_gold(make_gold(_q("q1", "q2"), answers=answers))
+    resolved = resolve(gold, frames.documents, nested, frames.chunks)
     assert _pairs(resolved.qrels["section"]) == {("q1", "a#two"): 1, ("q2", "a#all"): 1}
 
 
@@ -186,7 +179,6 @@ def _brute(spans, chunks):
     return found
 
 
-@settings(deadline=None)
 @given(spans=st.lists(intervals, max_size=8), chunks=st.lists(intervals, max_size=12))
 def test_carrying_chunks_equal_the_definition(spans, chunks):
     spans, chunks = (
@@ -223,9 +215,7 @@ def test_a_collection_keeps_judgements_of_documents_it_lacks(tmp_path, corpus_fr
         ("dangling_target", "warning", 3),
         ("dangling_target", "warning", 4),
     ]
-    (tmp_path / "qrels" / "test.tsv").write_text(
-        "query-id\tcorpus-id\tscore\nq1\tgone\t1\nq2\tgone\t2\n", encoding="utf-8"
-    )
-    assert [
-        problem.severity for problem in resolve(load_beir_gold(tmp_path, "test"), *frames).problems
-    ] == ["error", "error"]
+    lacking = "query-id\tcorpus-id\tscore\nq1\tgone\t1\nq2\tgone\t2\n"
+    (tmp_path / "qrels" / "test.tsv").write_text(lacking, encoding="utf-8")
+    problems = resolve(load_beir_gold(tmp_path, "test"), *frames).problems
+    assert [problem.severity for problem in problems] == ["error", "error"]

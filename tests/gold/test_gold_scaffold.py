@@ -11,15 +11,9 @@ from rag_eval.gold.scaffold import MAX_DRAFTS, init_gold_set
 
 def test_new_gold_set_loads_and_lint_names_every_draft(smoke, smoke_frames, tmp_path):
     target = tmp_path / "gold_sets" / "manual"
-    written = init_gold_set(target, smoke / "corpus")
-    assert [path.name for path in written] == [
-        "README.md",
-        "answers.jsonl",
-        "gold_set.yaml",
-        "paraphrases.jsonl",
-        "qrels.tsv",
-        "queries.jsonl",
-    ]
+    init_gold_set(target, smoke / "corpus")
+    names = "README.md answers.jsonl gold_set.yaml paraphrases.jsonl qrels.tsv queries.jsonl"
+    assert sorted(path.name for path in target.iterdir()) == names.split()
     assert list(discover(tmp_path / "gold_sets")) == ["manual"]
     config = load_config(target)
     assert isinstance(config.corpus, Folder)
@@ -49,7 +43,6 @@ def test_documents_without_headings_give_their_names(tmp_path):
     ("name", "docs", "code"),
     [
         ("taken", "docs", "target_exists"),
-        ("bad name", "docs", "bad_name"),
         ("..", "docs", "target_exists"),
         ("new", "nowhere", "missing_folder"),
         ("new", "empty", "no_documents"),

@@ -4,7 +4,7 @@ import shutil
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval.core.errors import InputError
@@ -101,7 +101,6 @@ def join_groups(queries, pairs):
     return [min(groups[query]) for query in queries]
 
 
-@settings(deadline=None)
 @given(
     queries=st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8),
     pairs=st.lists(st.tuples(st.sampled_from("abcdefghz"), st.sampled_from("12345")), max_size=10),

@@ -123,7 +123,7 @@ DEFINITIONS = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(results())
 def test_every_measure_equals_its_definition(rows):
     records = answer_figures(as_results(rows), 3, QUICK)

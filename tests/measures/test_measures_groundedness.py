@@ -14,7 +14,6 @@ from rag_eval.corpus.analyzer import count_documents, terms
 from rag_eval.measures.groundedness import (
     FUNCTION_WORDS,
     SUPPORTED,
-    VIOLATIONS,
     Gap,
     comparable,
     groundedness,
@@ -62,7 +61,7 @@ TEXT = st.lists(SENTENCE, max_size=7).map(" ".join)
 ANSWER = st.lists(SENTENCE, min_size=1, max_size=3).map(" ".join)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.tuples(ANSWER, st.lists(TEXT, max_size=3)), min_size=1, max_size=4))
 def test_the_join_gives_what_the_definition_says(cases):
     answers, evidence = [answer for answer, _ in cases], [texts for _, texts in cases]
@@ -152,12 +151,14 @@ def test_clapnq_answers_are_told_apart_on_their_own_and_the_nearest_other_passag
 
 FRANCE = ("The capital of France is Paris.",)
 CASES = read_cases("gap_cases.jsonl")
+BROKEN = {"content_unused", "empty_answer"}
+"""Reasons that break the rule."""
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["answer"][:40] or "(empty)")
 def test_gap_verdict(case):
     (found,) = retrieval_gaps([case["answer"]], [case["retrieved"]])
-    assert (found.reason, found.violation) == (case["reason"], case["reason"] in VIOLATIONS)
+    assert (found.reason, found.violation) == (case["reason"], case["reason"] in BROKEN)
 
 
 def test_human_answers_use_their_own_passage_and_no_other(clapnq):
@@ -174,13 +175,13 @@ def test_human_answers_use_their_own_passage_and_no_other(clapnq):
 )
 def test_retrieval_that_sets_the_tone_is_exempt(answer):
     (found,) = retrieval_gaps([answer], [FRANCE], purpose="context")
-    assert found == Gap(violation=False, reason="context_only")
+    assert found == Gap("context_only")
 
 
 def test_structured_citations_count():
     assert retrieval_gaps(["Berlin.", "Berlin."], [FRANCE, FRANCE], cites=[True, False]) == [
-        Gap(violation=False, reason="cited"),
-        Gap(violation=True, reason="content_unused"),
+        Gap("cited"),
+        Gap("content_unused"),
     ]
 
 
@@ -195,7 +196,7 @@ def test_what_decided_is_named_and_short():
 
 
 @given(st.text(max_size=400))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_text_can_be_judged(text):
     (found,) = retrieval_gaps([text], [FRANCE])
-    assert found.violation == (found.reason in VIOLATIONS)
+    assert found.violation == (found.reason in BROKEN)

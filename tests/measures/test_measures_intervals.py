@@ -85,7 +85,7 @@ def test_wilson_equals_its_definition():
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.integers(1, 30))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_bounds_are_ordered_and_inside_the_unit_range(values, n_groups):
     found = clustered_interval(values, np.arange(len(values)) % n_groups, seed=1, resamples=50)
     if min(n_groups, len(values)) > 1:

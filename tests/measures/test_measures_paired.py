@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval.measures.paired import holm, paired_comparison
@@ -78,7 +78,6 @@ def test_queries_of_a_group_flip_together():
 
 
 @given(st.lists(st.one_of(st.floats(0, 1), st.just(math.nan)), max_size=12))
-@settings(deadline=None)
 def test_holm_equals_its_definition(p):
     adjusted = holm(p)
     tested = sorted(value for value in p if not math.isnan(value))

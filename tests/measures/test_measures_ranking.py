@@ -90,7 +90,7 @@ def arrays(golds, runs, depth, code=lambda item: item):
 
 
 @given(cases())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_equals_the_definition_written_out(case):
     golds, runs, _ = case
     expected = [[slow(label, ranking, golds[q]) for label in LABELS] for q, ranking in runs]
@@ -157,7 +157,7 @@ def test_defective_input_is_refused(items, query_of, label, message):
 
 
 @given(cases(), st.integers(1, 12))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_upper_bound_of_precision_takes_unjudged_items_as_relevant(case, k):
     golds, runs, _ = case
     for bound, (q, ranking) in zip(precision_upper_bound(*arrays(*case), k), runs, strict=True):
@@ -167,7 +167,7 @@ def test_upper_bound_of_precision_takes_unjudged_items_as_relevant(case, k):
 
 
 @given(cases())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_every_relevant_item_has_its_rank(case):
     golds, runs, _ = case
     owner, rank = relevant_ranks(*arrays(*case))
@@ -233,7 +233,7 @@ chunk_codes = st.integers(0, CHUNKS - 1)
     st.lists(st.integers(-1, 4), min_size=CHUNKS, max_size=CHUNKS),
     st.integers(0, 10),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_collapse_keeps_the_best_rank_of_each_group(rankings, group_of, depth):
     groups = [
         list(dict.fromkeys(group_of[chunk] for chunk in ranking if group_of[chunk] >= 0))[:depth]
@@ -262,7 +262,7 @@ def span_arrays(golds, runs):
 
 
 @given(span_cases())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_span_measures_equal_a_slow_reference(case):
     golds, runs = case
     chunks, spans, query_of = span_arrays(*case)
@@ -298,7 +298,7 @@ def extents(rows):
 
 
 @given(places, places)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_carriers_overlap_by_half_of_the_shorter(spans, chunks):
     def common(one, other):
         characters = (set(range(start, start + length)) for _, start, length in (one, other))

@@ -51,7 +51,7 @@ def rows(rankings, depth=8):
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), lists), max_size=9))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_mean_over_all_pairs_of_a_query(runs):
     query = np.array([q for q, _ in runs], dtype=np.int64)
     ours = mean_pairwise_rbo(rows([ranking for _, ranking in runs]), query, 4)
@@ -78,7 +78,6 @@ def test_ann_recall_is_the_share_of_the_exact_list():
 
 
 @given(st.lists(st.tuples(lists, lists), max_size=6))
-@settings(deadline=None)
 def test_the_shared_share_is_that_of_sets(pairs):
     left, right = (rows([pair[side] for pair in pairs]) for side in (0, 1))
     expected = [len(set(a) & set(b)) / max(len(a), len(b)) if a or b else NAN for a, b in pairs]

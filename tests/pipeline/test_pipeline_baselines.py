@@ -29,10 +29,6 @@ from rag_eval.pipeline.history import open_kept_run
 from rag_eval.reporting.metrics_report import content_hash, dumps
 from rag_eval.storage.artifacts import home_lock
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning"
-)  # raised inside MLflow's own SQLAlchemy models
-
 
 def accept(project, name="latest", who="Ada", why="one", **options):
     given = Settings(home=project.home, reports=project.reports)
@@ -59,7 +55,7 @@ def read_newest(project):
     gold = run.artifact("gold_variants")
     documents = run.artifact("corpus_snapshot").frame("documents")
     taken = take_snapshot(documents, gold.frame("qrels_document"), gold.frame("spans"))
-    return taken, run.report(), run.per_query()
+    return taken, run.report().dump(), run.per_query()
 
 
 def run_again(project, exit_code=0):
@@ -71,9 +67,9 @@ def test_the_newest_acceptance_counts_and_none_is_forgotten(accepted):
     first = accepted.report()["run_id"]
     second = run_again(accepted)["run_id"]
     accept(accepted, who="Ben", why="two")
-    assert load_baseline(accepted.home, "tiny").report["run_id"] == second != first
+    assert load_baseline(accepted.home, "tiny").report.run_id == second != first
     accept(accepted, first, why="back", gold_set=None)
-    assert load_baseline(accepted.home, "tiny").report["run_id"] == first
+    assert load_baseline(accepted.home, "tiny").report.run_id == first
     assert [one.why for one in acceptances(accepted.home, "tiny")] == ["one", "two", "back"]
 
 
@@ -107,18 +103,6 @@ def test_a_changed_history_is_named_with_its_line(accepted, change):
         load_baseline(accepted.home, "tiny")
     (problem,) = caught.value.problems
     assert (problem.code, problem.line) == ("baseline_damaged", 2)
-
-
-def test_a_run_with_a_failed_required_gate_needs_force(project):
-    config = CONFIG.replace("required: [], advisory: [acceptance]", "required: [acceptance]")
-    (project.gold / "gold_set.yaml").write_text(f"{config}acceptance: {{mrr: '>= 0.5'}}\n")
-    run_again(project, exit_code=2)
-    with pytest.raises(InputError, match=r"gates_failed.*acceptance\.mrr"):
-        accept(project)
-    assert load_baseline(project.home, "tiny") is None
-    accept(project, force=True)
-    record = load_baseline(project.home, "tiny").record
-    assert (record.forced, record.failed_gates) == (True, ["acceptance.mrr"])
 
 
 @pytest.mark.parametrize(
@@ -204,7 +188,7 @@ def test_a_run_is_judged_against_its_baseline(accepted):
     assert found[1].evidence["baseline"] == found[1].evidence["now"] == accepted.report()["mrr"]
     assert "different" not in found[0].evidence
     qrels = QRELS.replace("night\talerts.md", "night\tstorage.md")
-    (accepted.gold / "qrels.tsv").write_text(qrels, encoding="utf-8")
+    accepted.write("qrels.tsv", qrels)
     run_again(accepted)
     assert {gate.reason_code for gate in judge()} == {"gold_differs"}
 
@@ -218,10 +202,10 @@ def test_drift_names_documents_targets_and_indexes(accepted):
     same = drift_part(base, "", now, report).dump()
     assert (same["comparable"], same["notes"]) == (True, [])
     assert (same["corpus"]["changed"]["n"], same["index"]["bm25"]["same"]) == (0, True)
-    assert same["baseline"]["run_id"] == base.report["run_id"]
+    assert same["baseline"]["run_id"] == base.report.run_id
     text = DOCUMENTS["alerts.md"] + "\n## Colour\n\nAlerts are red.\n"
-    (accepted.corpus / "alerts.md").write_text(text, encoding="utf-8")
-    (accepted.corpus / "new.md").write_text("# New\n\nSomething else.\n", encoding="utf-8")
+    accepted.write("corpus/alerts.md", text)
+    accepted.write("corpus/new.md", "# New\n\nSomething else.\n")
     found = run_again(accepted)["drift"]
     assert (found["corpus"]["new"], found["corpus"]["changed"], found["corpus"]["removed"]) == (
         {"n": 1, "names": ["new.md"]},
@@ -286,3 +270,15 @@ def test_names_from_a_corpus_are_bounded_and_printable(accepted):
     assert not {"\x1b", "\u202e"} & set(text)
     assert (found["corpus"]["new"]["n"], found["corpus"]["removed"]["n"]) == (5000, 3)
     assert found["corpus"]["new"]["names"][0].startswith("0000\\u001b[2J")
+
+
+def test_a_run_with_a_failed_required_gate_needs_force(project):
+    config = CONFIG.replace("required: [], advisory: [acceptance]", "required: [acceptance]")
+    (project.gold / "gold_set.yaml").write_text(f"{config}acceptance: {{mrr: '>= 0.5'}}\n")
+    run_again(project, exit_code=2)
+    with pytest.raises(InputError, match=r"gates_failed.*acceptance\.mrr"):
+        accept(project)
+    assert load_baseline(project.home, "tiny") is None
+    accept(project, force=True)
+    record = load_baseline(project.home, "tiny").record
+    assert (record.forced, record.failed_gates) == (True, ["acceptance.mrr"])

@@ -5,17 +5,13 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-from cli_project import Project, jsonl
+from cli_project import jsonl
 from typer.testing import CliRunner
 
 from rag_eval.cli.app import app
 from rag_eval.core.errors import InputError
 from rag_eval.pipeline.comparisons import _pair_strategies, compare_runs, decide_rollout
 from rag_eval.pipeline.history import open_kept_run
-
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning"
-)  # MLflow's own SQLAlchemy models raise this warning.
 
 MANY = 200
 MANY_CONFIG = """\
@@ -78,14 +74,15 @@ def test_strategies_are_paired_on_the_wordings_that_both_ran():
         ({"gold_set": "none"}, "run_not_found"),
     ],
 )
-def test_a_decision_that_cannot_be_made_is_refused(decided_project, arguments, says):
+def test_a_decision_that_cannot_be_made_is_refused(project, shared_runs, arguments, says):
+    shared_runs.run(project, times=2)
     given = {"gold_set": "tiny", "candidate": "vector", **arguments}
     with pytest.raises(InputError, match=says):
-        decide_rollout(decided_project.home, given.pop("gold_set"), given.pop("candidate"), **given)
+        decide_rollout(project.home, given.pop("gold_set"), given.pop("candidate"), **given)
 
 
-def test_a_run_without_artifacts_is_named(project):
-    assert project.invoke("run", "tiny").exit_code == 0
+def test_a_run_without_artifacts_is_named(project, shared_runs):
+    shared_runs.run(project, times=2)
     shutil.rmtree(project.home / "artifacts" / "ranking_measures")
     with pytest.raises(InputError, match="run_incomplete"):
         decide_rollout(project.home, "tiny", "vector")
@@ -116,7 +113,7 @@ def test_a_large_gold_set_decides_by_its_own_run(project):
         "".join(f"{one} Q0 d{one[1:]}.md 1 1 x\n" for one in ids if int(one[1:]) % 3),
         encoding="utf-8",
     )
-    assert project.invoke("run", "many").exit_code == 0
+    project.command("run", "many")
     found = [
         decide_rollout(project.home, "many", "same", stage=stage, measure="recall_at_5")
         for stage in (10, 50, 100)
@@ -141,13 +138,6 @@ def test_a_large_gold_set_decides_by_its_own_run(project):
         str(project.home),
     ]
     assert CliRunner().invoke(app, command, catch_exceptions=False).exit_code == 2
-
-
-@pytest.fixture(scope="module")
-def decided_project(tmp_path_factory):
-    project = Project(tmp_path_factory.mktemp("rollout"))
-    assert project.invoke("run", "tiny").exit_code == 0
-    return project
 
 
 def test_two_runs_are_compared_by_their_questions(project, shared_runs):

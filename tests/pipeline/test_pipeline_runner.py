@@ -253,8 +253,8 @@ def test_a_graph_is_checked(project):
         stages[3],
     ]
     assert check_graph(wrong) == [
-        "run reads words, which does not stand before it",
-        "words reads words, which does not stand before it",
-        "words reads totals, which does not stand before it",
+        "run reads words, which comes after it",
+        "words reads words, which comes after it",
+        "words reads totals, which comes after it",
         "total stands twice",
     ]

@@ -13,7 +13,7 @@ import numpy as np
 
 from rag_eval.answers.extractive import Passage, Pool
 from rag_eval.corpus.analyzer import Analyzer
-from rag_eval.retrieval.embedding import lsa
+from rag_eval.retrieval.embedding.embedders import LsaEmbedder, fit_lsa
 from rag_eval.retrieval.lexical import Bm25s
 
 POOL = 10
@@ -274,8 +274,8 @@ def lsa_embed(background: list[str], dimensions: int = 256):
     """Return the default embedding, which is LSA fitted on the corpus `background`."""
     analyzer = Analyzer()
     rows = analyzer.index(background)
-    return lsa.LsaEmbedder(
-        lsa.fit(rows, list(analyzer.vocabulary), dimensions), "reference", dimensions
+    return LsaEmbedder(
+        fit_lsa(rows, list(analyzer.vocabulary), dimensions), "reference", dimensions
     ).embed
 
 
@@ -283,7 +283,7 @@ def minilm_embed():
     """Return MiniLM that embeds each text once, or None when the machine lacks the model."""
     from chromadb.utils.embedding_functions.onnx_mini_lm_l6_v2 import ONNXMiniLM_L6_V2
 
-    from rag_eval.retrieval.embedding.minilm import MiniLmEmbedder
+    from rag_eval.retrieval.embedding.embedders import MiniLmEmbedder
 
     folder = Path(ONNXMiniLM_L6_V2.DOWNLOAD_PATH) / ONNXMiniLM_L6_V2.EXTRACTED_FOLDER_NAME
     if not (folder / "model.onnx").is_file():

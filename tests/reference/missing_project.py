@@ -73,14 +73,15 @@ def question(number: int, wording: int = 0) -> str:
 def gold(project: Project, *, only_gold: dict[int, int] | None = None) -> None:
     """Write questions and judgements; `only_gold` gives some questions another document."""
     given = only_gold or {}
-    (project.gold / "queries.jsonl").write_text(
+    project.write(
+        "queries.jsonl",
         jsonl(
             {"query_id": f"q{number:02d}", "text": question(number), "answerable": True}
             for number in range(N)
         ),
-        encoding="utf-8",
     )
-    (project.gold / "paraphrases.jsonl").write_text(
+    project.write(
+        "paraphrases.jsonl",
         jsonl(
             {
                 "query_id": f"q{number:02d}",
@@ -90,13 +91,12 @@ def gold(project: Project, *, only_gold: dict[int, int] | None = None) -> None:
             }
             for number in range(N)
         ),
-        encoding="utf-8",
     )
     rows = "".join(
         f"q{number:02d}\td{given.get(number, number):02d}.md\t1\n" for number in range(N)
     )
-    (project.gold / "qrels.tsv").write_text(f"query-id\tcorpus-id\tscore\n{rows}", encoding="utf-8")
-    (project.gold / "answers.jsonl").write_text("", encoding="utf-8")
+    project.write("qrels.tsv", f"query-id\tcorpus-id\tscore\n{rows}")
+    project.write("answers.jsonl", "")
 
 
 def configure(project: Project, *strategies: str, more: str = ANSWERS, extra: str = "") -> None:
@@ -104,9 +104,9 @@ def configure(project: Project, *strategies: str, more: str = ANSWERS, extra: st
         "name: tiny\nversion: 1\ncorpus: {loader: folder, path: corpus, chunker: {kind: markdown, "
         "max_tokens: 64}}\nk: [1, 5, 10]\ndepth: 20\nseeds: [13]\nnightly: false\nstrategies:\n"
     )
-    (project.gold / "gold_set.yaml").write_text(
+    project.write(
+        "gold_set.yaml",
         head + "".join(f"  - {one}\n" for one in strategies or (BM25,)) + GATES + more + extra,
-        encoding="utf-8",
     )
 
 
@@ -115,7 +115,7 @@ def make(project: Project) -> None:
     for path in project.corpus.glob("*.md"):
         path.unlink()
     for number in range(N):
-        (project.corpus / f"d{number:02d}.md").write_text(document(number), encoding="utf-8")
+        project.write(f"corpus/d{number:02d}.md", document(number))
     gold(project)
     configure(project)
 
@@ -181,7 +181,7 @@ def opened_index(project: Project) -> OpenIndex:
 
 def calibrated(project: Project, name: str = "bm25") -> dict[str, Any]:
     """Calibrate, and return the report's part of a strategy."""
-    return calibrate_gold_set(opened(project)).strategies[name]
+    return calibrate_gold_set(opened(project)).strategies[name].dump()
 
 
 def signals_of(project: Project) -> RetrievalSignals:

@@ -4,7 +4,10 @@ It holds all that the panels of answers, trust, slices, history, cost and method
 """
 
 import copy
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -17,6 +20,7 @@ HOSTILE = (
     '" onload="x',
 )
 HASH = "0123456789abcdef" * 2
+SLICES = (("length", "short"), ("tag", "io"), ("tag", "dates"))
 
 
 def estimate(
@@ -91,167 +95,20 @@ def _strategy(name: str, at: int) -> dict[str, Any]:
     }
 
 
-def _answer_figure(name: str, value: float | None, **more: Any) -> dict[str, Any]:
-    return {**estimate(value), "name": name, "n_failed": 1, "n_units": 31, **more}
-
-
-def _answers(strategy: str) -> dict[str, Any]:
-    return {
-        "strategy": strategy,
-        "modes": ["llm"],
-        "embedding": None,
-        "embedding_reason": "no question is answered in the deterministic mode",
-        "model": "judge-1",
-        "hash": HASH,
-        "n_questions": 22,
-        "attempts": {"attempts": 25, "schema_retries": 3, "adaptive_reruns": 0},
-        "outcomes": {"answered": 17, "not_found": 3, "failed": 2},
-        "codes": {"not_json": 2},
-        "measures": [
-            _answer_figure("groundedness", 0.71),
-            _answer_figure("supported_share", 0.8),
-            _answer_figure("failure_rate", 0.09),
-            _answer_figure("failure_rate_not_json", 0.09),
-        ],
-        "gap": {
-            "code": "FK019",
-            "severity": "warning",
-            "n_checked": 20,
-            "n_flagged": 1,
-            "flagged": [
-                {"query_id": "q1", "reason": "content_unused", "answer": "Something else."}
-            ],
-        },
-        "faithfulness": {
-            **estimate(0.83, 0.7, 0.9, 9),
-            "n_failed": 0,
-            "sample_rate": 0.5,
-            "n_sampled": 11,
-            "failures": {"timeout": 2},
-            "endpoint": "e",
-            "model": "judge-2",
-        },
-        "usage": {
-            "requests": 26,
-            "retries": 1,
-            "cached": 0,
-            "tokens_in": 1200,
-            "tokens_out": 300,
-            "saved_tokens_in": 0,
-            "saved_tokens_out": 0,
-            "usage_missing": 0,
-            "cost": 0.0375,
-            "saved_cost": 0.0,
-            "n_questions": 22,
-            "cost_per_1k": 1.7045,
-        },
-    }
-
-
-def _trust(names: tuple[str, ...]) -> dict[str, Any]:
-    row = {
-        "measure": "R@10",
-        "level": "document",
-        "delta": -0.02,
-        "ci_low": -0.05,
-        "ci_high": 0.01,
-        "p_adjusted": 0.3,
-        "n_better": 1,
-        "n_worse": 3,
-        "n_tied": 16,
-        "n_groups": 17,
-        "minimum_detectable": 0.07,
-    }
-    figure = {key: value for key, value in estimate(0.62).items() if key != "n_failed"}
-    blocked = [
-        {
-            "chunk_id": HASH,
-            "doc_id": "evil.md",
-            "query_id": "q1",
-            "rank": 3,
-            "reasons": ["pattern.reply_instruction"],
-            "n": 4,
-        }
-    ]
-    return {
-        "as_of": "2026-01-02",
-        "notes": ["one note"],
-        "configured": {"domains": 2, "authors": 1, "keys": 1, "manifest": True, "unlisted": "warn"},
-        "scores": {
-            "n_chunks": 90,
-            "mean": 0.55,
-            "min": 0.0,
-            "max": 0.97,
-            "histogram": [{"from": at / 10, "to": (at + 1) / 10, "n": 9} for at in range(10)],
-        },
-        "states": {
-            "domain_state": {"allowed": 80, "lookalike": 10},
-            "signature_state": {"valid": 90},
-            "author_state": {"known": 40, "unknown": 50},
-            "freshness_state": {"dated": 90},
-        },
-        "retrieved": {
-            name: {
-                "avg_trust": figure,
-                "n_retrieved": 440,
-                "n_blocked": 4 if not at else 0,
-                "n_warned": 7,
-                "blocked": blocked if not at else [],
-            }
-            for at, name in enumerate(names)
-        },
-        "filter": {
-            "threshold": 0.4,
-            "applied": False,
-            "n_chunks": 90,
-            "n_below": 12,
-            "rows": [
-                {"strategy": name, **row, "with_filter": figure, "without_filter": figure}
-                for name in names
-            ],
-        },
-        "poisoning": {
-            "rules_version": "2",
-            "quarantine": True,
-            "n_chunks": 90,
-            "n_documents": 30,
-            "n_blocked": 2,
-            "n_blocked_documents": 1,
-            "n_warned": 5,
-            "n_allowed": 0,
-            "reasons": {"pattern.reply_instruction": 2, "topic_shift.inside_document": 5},
-            "manifest": {
-                "signature": "signed",
-                "n_same": 28,
-                "n_changed": 1,
-                "n_not_in_manifest": 1,
-                "n_gone": 1,
-                "gone": ["old.md"],
-            },
-            "quarantined": [
-                {
-                    "chunk_id": HASH,
-                    "doc_id": "evil.md",
-                    "source_url": "https://example.org/evil",
-                    "reasons": ["pattern.reply_instruction"],
-                }
-            ],
-            "gold": {
-                "n_documents": 12,
-                "n_blocked": 1,
-                "n_wholly_blocked": 1,
-                "n_queries": 20,
-                "n_queries_blocked": 2,
-                "documents": [{"doc_id": "evil.md", "n_chunks": 2, "n_blocked": 2, "n_queries": 2}],
-            },
-            "at_retrieval": {
-                "n_blocked_pairs": 3,
-                "n_blocked_chunks": 2,
-                "n_warned_pairs": 1,
-                "dropped": dict.fromkeys(names, 1),
-            },
-        },
-    }
+def _fill_trust(trust: dict[str, Any], names: tuple[str, ...]) -> None:
+    """Add the parts of strategies; only the first strategy retrieved a blocked chunk."""
+    figure = estimate(0.62)
+    compared = {"measure": "R@10", "level": "document", "delta": -0.02, "ci_low": -0.05}
+    compared |= {"ci_high": 0.01, "p_adjusted": 0.3, "n_better": 1, "n_worse": 3, "n_tied": 16}
+    compared |= {"n_groups": 17, "minimum_detectable": 0.07}
+    compared |= {"with_filter": figure, "without_filter": figure}
+    blocked = {"chunk_id": HASH, "doc_id": "evil.md", "query_id": "q1", "rank": 3, "n": 4}
+    blocked["reasons"] = ["pattern.reply_instruction"]
+    nothing = {"avg_trust": figure, "n_retrieved": 440, "n_blocked": 0, "n_warned": 7}
+    trust["retrieved"] = {name: {**nothing, "blocked": []} for name in names}
+    trust["retrieved"][names[0]] |= {"n_blocked": 4, "blocked": [blocked]}
+    trust["filter"]["rows"] = [{"strategy": name, **compared} for name in names]
+    trust["poisoning"]["at_retrieval"]["dropped"] = dict.fromkeys(names, 1)
 
 
 def _slice(kind: str, name: str, names: tuple[str, ...], *, scored: bool = True) -> dict[str, Any]:
@@ -309,131 +166,24 @@ def full(names: tuple[str, ...] = ("bm25", "vector", "rrf"), nights: int = 4) ->
     }
     runs = [_night(at, names, changes.get(at, ())) for at in range(nights)]
     runs[-1]["is_this"] = True
-    deltas = [
-        {
-            "strategy": name,
-            "measure": "R@10",
-            "before": 0.5,
-            "after": 0.52,
-            "delta": 0.02,
-            "ci_low": -0.01,
-            "ci_high": 0.05,
-            "n_better": 3,
-            "n_worse": 1,
-            "n_tied": 16,
-            "n_groups": 17,
-        }
-        for name in names
+    delta = {"measure": "R@10", "before": 0.5, "after": 0.52, "delta": 0.02, "ci_low": -0.01}
+    delta |= {"ci_high": 0.05, "n_better": 3, "n_worse": 1, "n_tied": 16, "n_groups": 17}
+    report = yaml.safe_load(Path(__file__).with_name("panel_report.yaml").read_text("utf-8"))
+    report["strategy"] = report["evaluation"]["primary"] = report["answers"]["strategy"] = names[0]
+    report["run_id"] = runs[-1]["run_id"]
+    report["strategies"] = [_strategy(name, at) for at, name in enumerate(names)]
+    hashes = {"index_hash": f"bm25s:{HASH}", "embed_model": ""}
+    report["index"]["strategies"] = {name: dict(hashes) for name in names}
+    report["reused"]["runs"] = {name: at == 0 for at, name in enumerate(names)}
+    _fill_trust(report["trust"], names)
+    observed = {"observed": {"miss_any": estimate(0.31)}}
+    report["uncertainty"]["strategies"] = {name: copy.deepcopy(observed) for name in names}
+    report["slices"]["by"] = [
+        _slice("answerability", "answerable", names),
+        _slice("answerability", "unanswerable", names, scored=False),
+        *(_slice(kind, name, names) for kind, name in SLICES),
     ]
-    figure = estimate(0.5)
-    gate = {"gate": "acceptance", "required": False, "severity": "P2"}
-    return {
-        "strategy": names[0],
-        "timestamp": "2026-01-04T02:00:00Z",
-        "run_id": runs[-1]["run_id"],
-        "content_hash": HASH * 2,
-        "version": "0.1.0",
-        "groundedness": 0.71,
-        "faithfulness": 0.83,
-        "cacheHitRate": 0.75,
-        "code": {"version": HASH, "libraries": {"numpy": "2.4.6"}},
-        "features": {"FEATURE_HYBRID_RETRIEVAL": False, "FEATURE_RAGAS_EVAL": True},
-        "evaluation": {"k": [1, 10], "depth": 20, "level": "document", "primary": names[0]},
-        "gold": {"name": "tiny", "hash": HASH, "version": "1", "seeds": [13]},
-        "index": {
-            "hash": f"bm25s:{HASH}",
-            "rev": "r1",
-            "corpus_rev": "r1",
-            "chunks_hash": HASH,
-            "analyzer": "a-1",
-            "chunker": {"kind": "markdown", "max_tokens": 64, "overlap": 0},
-            "embed_model": "",
-            "n_documents": 30,
-            "n_chunks": 90,
-            "loader": "folder",
-            "masked": {},
-            "strategies": {
-                name: {"index_hash": f"bm25s:{HASH}", "embed_model": ""} for name in names
-            },
-        },
-        "strategies": [_strategy(name, at) for at, name in enumerate(names)],
-        "embeddings": {"models": ["lsa-8"], "needed": 100, "embedded": 25},
-        "reused": {"index": True, "runs": {name: at == 0 for at, name in enumerate(names)}},
-        "answers": _answers(names[0]),
-        "citations": {
-            "n_citations": 31,
-            "codes": {"unknown_snippet": 4, "quote_mismatch": 2, "ok": 25},
-            "measures": [
-                _answer_figure("coverage", 0.33, target=">= 0.70"),
-                _answer_figure("citation_precision", 0.9, target=">= 0.85"),
-                _answer_figure("citation_match_rate", 0.62, target=">= 0.95"),
-                _answer_figure("citation_validity_rate", None),
-            ],
-        },
-        "trust": _trust(names),
-        "uncertainty": {
-            "k": 10,
-            "target": "miss_any",
-            "level": "document",
-            "strategies": {name: {"observed": {"miss_any": estimate(0.31)}} for name in names},
-            "answers": {
-                "n": 22,
-                "synthesis_confidence": figure,
-                "final_confidence": figure,
-                "calibrated_confidence": estimate(None),
-                "right_when_missed": {
-                    "kind": "measured",
-                    "value": 0.2,
-                    "dataset": "d",
-                    "n": 33,
-                    "ci_low": 0.1,
-                    "ci_high": 0.35,
-                    "measured_at": "2026-01-02T03:04:05Z",
-                },
-            },
-        },
-        "gates": [
-            {
-                **gate,
-                "id": "acceptance.citation_precision",
-                "status": "pass",
-                "reason_code": "met",
-                "evidence": {
-                    "accepted": ">= 0.8",
-                    "measure": "citation_precision",
-                    **estimate(0.9),
-                },
-            },
-            {
-                **gate,
-                "id": "acceptance.latency_p95_ms",
-                "status": "fail",
-                "reason_code": "value_not_met",
-                "evidence": {"accepted": "<= 3", "measure": "latency_p95_ms", "value": 3.75},
-            },
-        ],
-        "slices": {
-            "measure": "R@10",
-            "target": "miss_any",
-            "k": 10,
-            "level": "document",
-            "n_tags": 40,
-            "n_tags_left_out": 38,
-            "by": [
-                _slice("answerability", "answerable", names),
-                _slice("answerability", "unanswerable", names, scored=False),
-                _slice("length", "short", names),
-                _slice("tag", "io", names),
-                _slice("tag", "dates", names),
-            ],
-        },
-        "history": {"runs": runs, "n_left_out": 0, "unreadable": [], "n_unreadable": 0},
-        "previous": {
-            "run_id": runs[-2]["run_id"] if nights > 1 else runs[-1]["run_id"],
-            "timestamp": "2026-01-03T02:00:00Z",
-            "comparable": True,
-            "reason_codes": [],
-            "reasons": [],
-            "deltas": deltas,
-        },
-    }
+    report["history"]["runs"] = runs
+    report["previous"]["run_id"] = runs[-2 if nights > 1 else -1]["run_id"]
+    report["previous"]["deltas"] = [{"strategy": name, **delta} for name in names]
+    return report

@@ -275,9 +275,9 @@ def test_two_observed_rates_say_what_each_counts(report):
     panel, html = rendered("miss-rates", report)
     captions = {table.name: table.caption for table in panel.exports}
     for name in ("miss-rates-compared", "miss-rate-differences", "miss-rate-differences-more"):
-        assert "as first put" in captions[name], name
+        assert "original wordings" in captions[name], name
         assert "first seed" in captions[name], name
     assert "every wording and seed" in captions["miss-rates"]
-    assert html.index("as it was first put, under the first seed") < html.index(
+    assert html.index("only the original wording and the first seed") < html.index(
         'data-table="miss-rates"'
     )

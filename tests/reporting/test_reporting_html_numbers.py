@@ -4,35 +4,17 @@ import json
 import re
 from html.parser import HTMLParser
 
-import missing_project
+import panel_reports
 import pytest
 
 from rag_eval.reporting.html import page as pages
 from rag_eval.reporting.html.elements import Cursor, absent, format_number, interval, number
 from rag_eval.reporting.html.page import build
 
-FREE = {
-    "h2",
-    "h3",
-    "button",
-    "summary",
-    "code",
-    "caption",
-    "figcaption",
-    "thead",
-    "abbr",
-    "style",
-    "script",
-    "title",
-    "desc",
-    "pre",
-    "dt",
-    "nav",
-    "header",
-    "footer",
-    "option",
-    "label",
-}
+FREE = set(
+    "h2 h3 button summary code caption figcaption thead abbr style script title desc pre dt nav "
+    "header footer option label".split()
+)
 """Elements that hold words, such as names of measures, hashes and definitions.
 
 Every other element holds digits only in a figure or a text of the report.
@@ -84,15 +66,10 @@ def plain_number(text):
 
 
 @pytest.fixture(scope="module")
-def walked(scenario):
-    """Return a report with every part, its walked page and the HTML.
-
-    The second night has a previous run and fitted calibrators.
-    """
-    missing_project.make(scenario.project)
-    missing_project.night(scenario.project)
-    missing_project.night(scenario.project)
-    report = scenario.project.report()
+def walked(first_night):
+    """Return a report with every part, its walked page and the HTML."""
+    made = panel_reports.full(("bm25", "vector", "rounds"))
+    report = first_night | {name: made[name] for name in ("history", "previous")}
     html = build(report).html
     walk = Walk()
     walk.feed(html)

@@ -70,7 +70,7 @@ def test_one_wording_has_nothing_to_flip(report):
         ):
             record.update(absent("no question has several wordings"))
     panel, html = rendered("stability", report)
-    assert "there is nothing to flip" in html
+    assert "nothing can flip" in html
     assert "no question has several wordings" in html
     assert not any(title.startswith(("Flips", "Questions whose hit")) for title in titles(html))
     assert "flips" not in {table.name for table in panel.exports}

@@ -13,18 +13,10 @@ from rag_eval.reporting.metrics_report import content_hash
 from rag_eval.reporting.mlflow import answer_metrics, note, strategy_metrics
 from rag_eval.reporting.terminal import comparisons_table, interval
 
-VOLATILE = {
-    "cacheHitRate",
-    "code",
-    "content_hash",
-    "embeddings",
-    "history",
-    "previous",
-    "reused",
-    "run_id",
-    "timestamp",
-    "uncertainty",
-}
+VOLATILE = set(
+    "cacheHitRate code content_hash embeddings history previous reused run_id timestamp "
+    "uncertainty".split()
+)
 
 
 @pytest.fixture

@@ -200,7 +200,7 @@ def test_texts_of_a_report_stay_texts():
     assert "\\u0040team" in markdown(hostile_rows(HOSTILE))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.text(
         st.sampled_from("|`\\<>@#[](){}&*_~!\n\r\t \x00\x1b\u202e\ud800\ufffeab1:/.-"), max_size=60

@@ -1,11 +1,7 @@
-"""Hypothesis without deadlines, because no test may depend on the clock, and shared data."""
+"""Shared data of tests of retrieval."""
 
 import pytest
 from corpora import scifact
-from hypothesis import settings
-
-settings.register_profile("no-deadline", deadline=None)
-settings.load_profile("no-deadline")
 
 
 @pytest.fixture(scope="session")

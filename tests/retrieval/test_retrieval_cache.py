@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rag_eval.retrieval.embedding import source as module
-from rag_eval.retrieval.embedding.base import no_advance
+from rag_eval.retrieval.embedding.embedders import no_advance
 from rag_eval.retrieval.embedding.source import (
     MAX_SEGMENTS,
     CacheUse,

@@ -14,7 +14,7 @@ from corpora import listed
 
 from rag_eval.core.errors import InputError
 from rag_eval.retrieval.dense import ChromaStore, ExactSearch, SyncReport
-from rag_eval.retrieval.embedding.base import unit
+from rag_eval.retrieval.embedding.embedders import unit
 
 N = 300
 IDS = [f"chunk{i:04d}" for i in range(N)]

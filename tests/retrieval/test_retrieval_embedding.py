@@ -15,11 +15,16 @@ from requirements import report_missing
 from rag_eval.core.errors import Embedding, InputError
 from rag_eval.corpus.analyzer import Analyzer, terms
 from rag_eval.retrieval.dense import ChromaFunctionEmbedder, model_folder
-from rag_eval.retrieval.embedding.base import unit
-from rag_eval.retrieval.embedding.lsa import LsaEmbedder, fit, fit_hash
-from rag_eval.retrieval.embedding.minilm import MiniLmEmbedder
+from rag_eval.retrieval.embedding.embedders import (
+    FileEmbedder,
+    LsaEmbedder,
+    MiniLmEmbedder,
+    fit_lsa,
+    lsa_hash,
+    read_vectors,
+    unit,
+)
 from rag_eval.retrieval.embedding.source import EmbeddingSource
-from rag_eval.retrieval.embedding.vectors_file import FileEmbedder, read_vectors
 from rag_eval.storage.hashing import text_hash
 
 TEXTS = [
@@ -41,7 +46,7 @@ def assert_unit_or_zero(vectors):
 def lsa(texts, dimensions=4):
     analyzer = Analyzer()
     documents = analyzer.index(texts)
-    return LsaEmbedder(fit(documents, list(analyzer.vocabulary), dimensions), "fit", dimensions)
+    return LsaEmbedder(fit_lsa(documents, list(analyzer.vocabulary), dimensions), "fit", dimensions)
 
 
 def test_lsa_rows_are_of_unit_norm_or_zero_and_equal_texts_have_equal_vectors():
@@ -104,7 +109,7 @@ def test_a_stored_fit_is_used_again_with_the_same_vectors(tmp_path):
     assert second.use.embedded == 0
     assert np.array_equal(second.query_vectors(asked, cached=False), queries)
     (stored,) = (tmp_path / "artifacts" / "lsa").iterdir()
-    assert stored.name == fit_hash(first.table.text_hashes, 4)
+    assert stored.name == lsa_hash(first.table.text_hashes, 4)
 
 
 # MiniLM

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rag_eval.corpus.analyzer import STOP_WORDS
 from rag_eval.retrieval.dense import ExactSearch
-from rag_eval.retrieval.embedding.base import unit
+from rag_eval.retrieval.embedding.embedders import unit
 from rag_eval.retrieval.lexical import Bm25s, RankBm25
 
 ENGINES = [Bm25s, RankBm25]

@@ -142,31 +142,25 @@ def test_offsets_beyond_the_document_give_way_to_the_text():
         item(doc_id="notes.txt", text="plain note", start=5, end=9999),
         item(doc_id="notes.txt", start=5, end=9999),
     )
-    assert (first["start"], first["end"]) == (4, 14)
+    assert named(first, "start", "end") == (4, 14)
     assert second["start"] == -1
 
 
 def test_unknown_documents_stand_under_their_own_names():
     first, second = placed(item(doc_id="elsewhere.md", text="x"), item(id="other"))
-    assert [(unit["doc_id"], unit["known"], unit["start"]) for unit in (first, second)] == [
-        ("elsewhere.md", False, -1),
-        ("other", False, -1),
-    ]
+    names = ("doc_id", "known", "start")
+    assert named(first, *names) == ("elsewhere.md", False, -1)
+    assert named(second, *names) == ("other", False, -1)
 
 
 def test_equal_things_are_one_unit_and_keep_their_best_place():
-    outcomes = [
-        Retrieved(
-            (
-                item(doc_id="guide.md", text="wait", score=3),
-                item(doc_id="the guide", text=" wait ", score=2),
-                item(doc_id="notes.txt", score=1),
-            )
-        ),
-        Failure("timeout", "timeout: too late"),
-        None,
-        Retrieved(()),
-    ]
+    three = (
+        item(doc_id="guide.md", text="wait", score=3),
+        item(doc_id="the guide", text=" wait ", score=2),
+        item(doc_id="notes.txt", score=1),
+    )
+    late = Failure("timeout", "timeout: too late")
+    outcomes = [Retrieved(three), late, None, Retrieved(())]
     found = place_all(outcomes, Placer(*CORPUS), 5)
     assert found.ranking.rows.tolist() == [[0, 1, -1, -1, -1], *[[-1] * 5] * 3]
     assert found.ranking.raw[0, :2].tolist() == [3.0, 1.0]
@@ -176,18 +170,8 @@ def test_equal_things_are_one_unit_and_keep_their_best_place():
     assert found.ran.tolist() == [True, True, False, True]
 
 
-NAMES = st.sampled_from(
-    [
-        "",
-        *TEXTS,
-        "the guide",
-        "guide.md#guide/use",
-        "nowhere",
-        "%E4%FF",
-        "a%20b",
-        *CHUNKS.iloc[0, :1],
-    ]
-)
+ODD = ("", "the guide", "guide.md#guide/use", "nowhere", "%E4%FF", "a%20b")
+NAMES = st.sampled_from([*ODD, *TEXTS, *CHUNKS.iloc[0, :1]])
 ITEMS = st.builds(
     item,
     id=NAMES,
@@ -238,15 +222,13 @@ def test_a_text_that_says_something_else_than_its_place_is_kept_beside_it():
 
 def test_other_words_for_a_place_take_no_second_place_and_are_all_kept():
     there = {"doc_id": "guide.md", "start": 0, "end": 7}
-    first = Retrieved(
-        (
-            item(**there, score=3),
-            item(**there, text="evil", score=2),
-            item(doc_id="notes.txt", score=1),
-            item(**there, text="worse", score=0),
-        )
+    first = (
+        item(**there, score=3),
+        item(**there, text="evil", score=2),
+        item(doc_id="notes.txt", score=1),
+        item(**there, text="worse", score=0),
     )
-    found = place_all([first, Retrieved((item(**there),))], Placer(*CORPUS), 4)
+    found = place_all([Retrieved(first), Retrieved((item(**there),))], Placer(*CORPUS), 4)
     assert found.ranking.rows.tolist() == [[0, 1, -1, -1], [2, -1, -1, -1]]
     assert found.ranking.raw[0, :2].tolist() == [3.0, 1.0]
     assert found.units["returned"].tolist() == ["evil\n\nworse", "", ""]

@@ -5,7 +5,8 @@ import pytest
 
 from rag_eval.core.errors import Embedding
 from rag_eval.core.strategy import Rerank
-from rag_eval.retrieval import dense, identity, lexical
+from rag_eval.retrieval import dense, lexical
+from rag_eval.retrieval.embedding.source import embed_model
 from rag_eval.retrieval.kinds.bm25 import Bm25
 from rag_eval.retrieval.kinds.hybrid import Hybrid
 from rag_eval.retrieval.kinds.vector import Vector
@@ -39,11 +40,7 @@ HASHES = [text_hash("one"), text_hash("two")]
 
 
 def hash_of(spec, tmp_path, chunks_hash="chunks", text_hashes=HASHES):
-    model = (
-        ""
-        if isinstance(spec, Bm25)
-        else identity.embed_model(spec.embedding, text_hashes, tmp_path)
-    )
+    model = "" if isinstance(spec, Bm25) else embed_model(spec.embedding, text_hashes, tmp_path)
     return spec.index_hash(chunks_hash, model)
 
 
@@ -83,43 +80,37 @@ def test_the_engine_stands_before_the_colon(tmp_path):
         BASE["bm25"].model_copy(update={"engine": "rank-bm25"}),
         BASE["vector"].model_copy(update={"search": "approximate"}),
     ]
-    assert [hash_of(spec, tmp_path).split(":")[0] for spec in specs] == [
-        "bm25s",
-        "exact",
-        "hybrid",
-        "rank-bm25",
-        "chroma-hnsw",
-    ]
+    engines = [hash_of(spec, tmp_path).split(":")[0] for spec in specs]
+    assert engines == "bm25s exact hybrid rank-bm25 chroma-hnsw".split()
     assert all(len(hash_of(spec, tmp_path).split(":")[1]) == 32 for spec in specs)
 
 
 def test_a_fitted_model_is_named_with_its_fit_and_a_pretrained_one_is_not(tmp_path):
     lsa, minilm = Embedding(model="lsa-256"), Embedding(model="all-MiniLM-L6-v2")
-    fit = identity.embed_model(lsa, HASHES, tmp_path)
+    fit = embed_model(lsa, HASHES, tmp_path)
     assert fit.startswith("lsa-256@")
-    assert fit != identity.embed_model(lsa, HASHES[:1], tmp_path)
+    assert fit != embed_model(lsa, HASHES[:1], tmp_path)
     assert (
-        identity.embed_model(minilm, HASHES, tmp_path)
-        == identity.embed_model(minilm, [], tmp_path)
+        embed_model(minilm, HASHES, tmp_path)
+        == embed_model(minilm, [], tmp_path)
         == "all-MiniLM-L6-v2"
     )
 
 
 def test_a_vectors_file_is_named_by_its_content(tmp_path):
     file = Embedding(vectors="vectors.npz")
-    assert identity.embed_model(file, HASHES, tmp_path) == "vectors-file@missing"
+    assert embed_model(file, HASHES, tmp_path) == "vectors-file@missing"
     np.savez(tmp_path / "vectors.npz", sha256=np.array(HASHES), vectors=np.eye(2, dtype=np.float32))
-    first = identity.embed_model(file, HASHES, tmp_path)
+    first = embed_model(file, HASHES, tmp_path)
     np.savez(
         tmp_path / "vectors.npz", sha256=np.array(HASHES), vectors=-np.eye(2, dtype=np.float32)
     )
-    assert identity.embed_model(file, HASHES, tmp_path) not in {first, "vectors-file@missing"}
+    assert embed_model(file, HASHES, tmp_path) not in {first, "vectors-file@missing"}
 
 
 def test_a_chroma_function_is_named_with_its_configuration(tmp_path):
     one, other = (
-        identity.embed_model(Embedding.from_settings("x", {"dim": dim}), [], tmp_path)
-        for dim in (1, 2)
+        embed_model(Embedding.from_settings("x", {"dim": dim}), [], tmp_path) for dim in (1, 2)
     )
     assert one != other
     assert one.startswith("chroma:x@")

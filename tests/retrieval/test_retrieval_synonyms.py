@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from rag_eval.corpus.analyzer import Analyzer, terms
-from rag_eval.retrieval.identity import ChunkTable
+from rag_eval.retrieval.embedding.source import ChunkTable
 from rag_eval.retrieval.kinds.bm25 import Bm25
 from rag_eval.retrieval.kinds.hybrid import Hybrid
 from rag_eval.retrieval.lexical import Bm25s

@@ -235,7 +235,7 @@ def test_each_damaged_artifact_is_kept(store):
 def test_equal_parts_have_equal_ids(store):
     def make(key, value):
         parts = {"value": value, "timing": key}
-        return store.memo("stage", key, lambda: parts, volatile=["timing"]).id
+        return store.put("stage", parts, volatile=["timing"], key=key).id
 
     ids = [make(*given) for given in (("a", 1), ("b", 1), ("c", 2))]
     assert ids[0] == ids[1] != ids[2]

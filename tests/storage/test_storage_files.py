@@ -56,18 +56,21 @@ def test_a_writer_that_fails_leaves_the_old_file(tmp_path, error):
 
 
 _HOLDER = """
-import sys, time, pathlib
+import sys, pathlib
 from rag_eval.storage.artifacts import home_lock
 with home_lock(pathlib.Path(sys.argv[1])):
     print("held", flush=True)
-    time.sleep(600)
+    sys.stdin.read()
 """
 
 
 def test_a_second_process_is_told_who_holds_the_home(tmp_path, project_root):
     environment = {**os.environ, "PYTHONPATH": str(project_root)}
     command = [sys.executable, "-c", _HOLDER, str(tmp_path)]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as holder:
+    # The holder ends with its input, so a failed assertion does not wait for it.
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(InputError) as caught, home_lock(tmp_path):
             pass

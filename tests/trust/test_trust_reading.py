@@ -21,7 +21,7 @@ ANY = Rule(id="any", severity="hint", pattern="ignore|x|[^a-z ]{2}", rationale="
 RULES = RuleSet([ANY], "1")
 
 
-@settings(deadline=None, max_examples=50)  # the first examples compile patterns
+@settings(max_examples=50)  # the first examples compile patterns
 @given(MIXED.map("".join))
 @example("\u202e\u200b<p hidden>x</p>")
 def test_any_text_is_read_and_every_finding_lies_in_it(text):

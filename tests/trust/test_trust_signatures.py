@@ -66,7 +66,7 @@ def test_every_state_has_its_cause(key, state, data, name):
     assert verify({"a": data}, signatures, {}) == {"a": "not_configured"}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.binary(min_size=1, max_size=60), st.data())
 def test_a_changed_byte_of_document_or_signature_is_found(key, data, draw):
     private, keys = key

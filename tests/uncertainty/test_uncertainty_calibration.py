@@ -16,6 +16,7 @@ from rag_eval.uncertainty.calibration import (
 )
 from rag_eval.uncertainty.conformal import Questions
 from rag_eval.uncertainty.scores import Labelled
+from tests.reference.growth import growth
 
 N = 160
 TASK = Task(prior=None, checked_together=1, seed=0)
@@ -65,7 +66,7 @@ def test_k_by_risk_leaves_out_questions_without_an_outcome(judged):
         assert dataclasses.replace(one, riskiest=other.riskiest) == other
         assert one.riskiest.n == 53  # a third of the questions with a known risk
     counts = {"fixed": N, "recall": None, "mondrian": N - 1, "without_risk": 1}
-    assert without.to_json()["conformal_methods"] == {**counts, "recall_reason": NO_ITEMS}
+    assert without.conformal_methods.dump() == {**counts, "recall_reason": NO_ITEMS}
 
 
 @pytest.mark.parametrize("known", [0, 2])
@@ -75,7 +76,7 @@ def test_hardly_any_question_with_an_outcome(judged, known):
     methods = {"fixed", "mondrian"} if known else {"fixed"}
     assert {part.method for part in found.conformal} == methods
     assert all(not part.attainable for part in found.conformal if part.method != "fixed")
-    said = found.to_json()["conformal_methods"]
+    said = found.conformal_methods.dump()
     assert (said["mondrian"], said["without_risk"]) == (known or None, N - known)
     assert said.get("mondrian_reason") == (None if known else NO_RISKS)
     json.dumps(found.to_json(), allow_nan=False)
@@ -85,7 +86,7 @@ def test_without_questions_every_method_says_why(judged):
     labelled, _ = judged
     ids = [f"g{code}" for code in labelled.group]
     found = calibrate(Judged(labelled, ids, np.full(N, 0.4)), TASK)
-    said = found.to_json()["conformal_methods"]
+    said = found.conformal_methods.dump()
     assert {said[f"{method}_reason"] for method in ("fixed", "recall", "mondrian")} == {NO_RANKS}
     assert found.conformal == ()
 
@@ -95,5 +96,19 @@ def test_with_too_few_outcomes_there_is_one_k(judged):
     few = (labelled.take(np.arange(12)), rank[:12])
     found = _calibrated(few, np.arange(12), np.arange(12))
     assert {part.method for part in found.conformal} == {"fixed"}
-    reason = found.to_json()["conformal_methods"]["mondrian_reason"]
+    reason = found.conformal_methods.dump()["mondrian_reason"]
     assert "12 distinct groups with outcomes" in reason
+
+
+@pytest.mark.slow
+def test_calibration_time_grows_at_most_linearly_with_outcomes():
+    def outcomes(size):
+        rng = np.random.default_rng(size)
+        signals = rng.normal(size=(size, 34))
+        missed = rng.random(size) < 1 / (1 + np.exp(0.8 - 2 * signals[:, 0]))
+        groups, names = np.arange(size), tuple(f"signal_{j}" for j in range(34))
+        labelled = Labelled(names, signals, missed, groups, np.ones(size), groups)
+        return Judged(labelled, [f"g{code}" for code in groups], np.full(size, 0.4))
+
+    ratio = growth(lambda judged: calibrate(judged, TASK), outcomes, 2_500, 10_000, repeats=1)
+    assert 0 < ratio <= 4

@@ -47,7 +47,6 @@ def slow_e_values(excess, tolerance):
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=60))
-@settings(deadline=None)
 def test_it_is_the_capital_of_the_bets(pairs):
     p, y = np.array([a for a, _ in pairs]), np.array([float(b) for _, b in pairs])
     states = [watch(p[:n], y[:n], names(n)) for n in range(1, len(p) + 1)]
@@ -62,7 +61,7 @@ def test_nothing_seen_is_no_evidence():
 
 
 @given(st.integers(0, 2**31), st.integers(1, 199))
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_resumed_from_its_stored_state_it_says_the_same(seed, cut):
     rng = np.random.default_rng(seed)
     p, y = rng.random(200), (rng.random(200) < 0.6).astype(float)
@@ -189,7 +188,7 @@ def test_evidence_adds_up_over_many_nights(tmp_path):
 
 
 @given(st.integers(0, 2**31), st.lists(st.integers(0, 60), max_size=6))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_feeding_in_parts_or_again_changes_nothing(seed, cuts):
     rng = np.random.default_rng(seed)
     frame = outcomes(1, rng.random(60), rng.random(60) < 0.3)

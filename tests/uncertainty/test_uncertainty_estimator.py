@@ -6,21 +6,21 @@ import pytest
 from signals_reference import heuristic
 from sklearn.linear_model import LogisticRegression
 
-from rag_eval.uncertainty.calibrators import Uncalibrated
 from rag_eval.uncertainty.estimator import (
     CLIP,
     Miss,
     MissRateModel,
     Prior,
     Scaling,
+    Uncalibrated,
     cross_validate,
     fit_head,
     fit_model,
     fit_scaling,
     heuristic_v0,
     model_from_prior,
+    sigmoid,
 )
-from rag_eval.uncertainty.regression import sigmoid
 from rag_eval.uncertainty.scores import Labelled
 from rag_eval.uncertainty.signals import RankedBatch, TermSpace
 

@@ -12,11 +12,12 @@ from rag_eval.core.config import EXPANSIONS
 from rag_eval.uncertainty.expansion import (
     MAX_QUESTION_CHARS,
     STRATEGIES,
+    WordNet,
     best,
+    installed_wordnet,
     is_identifier,
     parts,
 )
-from rag_eval.uncertainty.suggestions import WordNet, installed_wordnet
 
 
 def expanded(name, texts, questions, **more):

@@ -10,11 +10,11 @@ from fake_llm import FakeLLM
 from rag_eval.answers.chat import ChatClient
 from rag_eval.core.settings import Endpoint
 from rag_eval.core.types import ChatError, Reply
-from rag_eval.uncertainty.expansion import STRATEGIES
-from rag_eval.uncertainty.suggestions import (
+from rag_eval.uncertainty.expansion import (
     MAX_SHOWN_CHARS,
     MAX_SNIPPET_CHARS,
     MAX_TEXT_CHARS,
+    STRATEGIES,
     ChatSuggester,
 )
 

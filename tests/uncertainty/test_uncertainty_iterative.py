@@ -171,7 +171,7 @@ LISTS = st.lists(
 ).map(lambda pairs: sorted(pairs, key=lambda pair: (-pair[1], pair[0])))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     st.lists(st.tuples(LISTS, LISTS, LISTS), min_size=1, max_size=4),
     st.floats(0, 1),
@@ -200,7 +200,7 @@ def test_merging_keeps_every_chunk_once_in_order_of_the_weighted_mean(
         assert (fused.rows[query][len(found) :] == -1).all()
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(LISTS, st.floats(0, 3))
 def test_a_list_merged_with_itself_or_with_an_empty_one_keeps_its_order(pairs, weight):
     one, empty = made_ranking([pairs], 8), made_ranking([[]], 8)

@@ -10,7 +10,7 @@ import pytest
 @pytest.fixture
 def lines(project_root, monkeypatch):
     monkeypatch.syspath_prepend(project_root / "benchmarks")
-    return importlib.import_module("miss_rate_lines")
+    return importlib.import_module("miss_rate")
 
 
 @pytest.mark.parametrize(

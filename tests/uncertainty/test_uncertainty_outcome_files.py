@@ -135,7 +135,7 @@ values = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) 
 keys = st.sampled_from([*LINE, *JUDGED, "claim_id", "draw_id", "k", "at", "signals"])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     st.recursive(
         values,

@@ -378,7 +378,7 @@ outcomes = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(outcomes)
 def test_outcomes_survive_json_and_the_frame(outcome):
     assert OutcomeOutcomes.model_validate_json(outcome.model_dump_json()) == outcome

@@ -55,7 +55,7 @@ def test_with_independent_queries_it_is_the_published_estimate():
 
 
 @given(st.integers(0, 2**31), st.floats(0.02, 0.95), st.floats(-1, 1), st.booleans())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_it_is_never_much_wider_than_the_labels_alone(seed, share, knows, rate):
     y, f, group = queries(80, share, np.random.default_rng(seed), knows=knows)
     found = prediction_powered(y, f, group, unit_range=rate)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import brier_score_loss, roc_auc_score
@@ -43,7 +43,6 @@ def judged(draw, both=True):
     return predicted, missed, weight, rng.integers(0, max(2, n // 3), n)
 
 
-@settings(deadline=None)
 @given(judged())
 def test_auroc_brier_and_log_loss_agree_with_sklearn(case):
     predicted, missed, weight, _ = case
@@ -59,7 +58,6 @@ def test_auroc_brier_and_log_loss_agree_with_sklearn(case):
     )
 
 
-@settings(deadline=None)
 @given(judged(), st.integers(1, 5))
 def test_whole_weights_count_like_copies_and_zero_leaves_out(case, seed):
     predicted, missed, _, group = case
@@ -95,7 +93,6 @@ def test_every_score_is_vectorised_over_resamples():
     )
 
 
-@settings(deadline=None)
 @given(judged(both=False))
 def test_base_rate_of_the_other_groups_against_a_slow_reference(case):
     _, missed, weight, group = case

@@ -5,13 +5,13 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold
 from sklearn.preprocessing import StandardScaler
 
-from rag_eval.uncertainty.calibrators import fit_steps
+from rag_eval.uncertainty.estimator import fit_steps
 from rag_eval.uncertainty.scores import (
     Labelled,
     auroc,
@@ -209,7 +209,6 @@ def judged(draw):
     return predicted, rng.random(n) < draw(st.floats(0, 1)), rng.choice([1.0, 1.5, 4.0], n)
 
 
-@settings(deadline=None)
 @given(judged())
 def test_bins_of_the_diagram_are_those_of_the_error(case):
     predicted, missed, weight = case

@@ -4,8 +4,7 @@ import json
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from rag_eval.uncertainty.estimator import cross_validate
-from rag_eval.uncertainty.regression import sigmoid
+from rag_eval.uncertainty.estimator import cross_validate, sigmoid
 from rag_eval.uncertainty.scores import Labelled
 from rag_eval.uncertainty.wordings import (
     Shrinkage,

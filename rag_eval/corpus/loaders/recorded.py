@@ -11,7 +11,7 @@ import re
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import (
     AfterValidator,
@@ -19,6 +19,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    JsonValue,
     model_validator,
 )
 
@@ -50,7 +51,7 @@ MAX_NUMBER = 2**53
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
-def stated_payload(values: Mapping[str, Any]) -> dict[str, Any]:
+def stated_payload(values: Mapping[str, object]) -> dict[str, JsonValue]:
     """Take the values of a payload under the known keys.
 
     NUL and lone surrogates become U+FFFD. Long texts and lists are cut. Numbers beyond `MAX_NUMBER`
@@ -68,16 +69,20 @@ def stated_payload(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _bound(value: object, limit: int = MAX_SHORT_CHARS, depth: int = 0) -> Any:
+def _storable(text: str, limit: int = MAX_SHORT_CHARS) -> str:
+    return _UNSTORABLE.sub("\ufffd", text[:limit])
+
+
+def _bound(value: object, limit: int = MAX_SHORT_CHARS, depth: int = 0) -> JsonValue:
     if isinstance(value, str):
-        return _UNSTORABLE.sub("\ufffd", value[:limit])
+        return _storable(value, limit)
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int | float):  # NaN and infinity are out of range too
         return value if abs(value) <= MAX_NUMBER else "a number out of range"
     if depth < MAX_DEPTH and isinstance(value, Mapping):
         items = list(value.items())[:MAX_ITEMS]
-        return {_bound(str(name)): _bound(item, depth=depth + 1) for name, item in items}
+        return {_storable(str(name)): _bound(item, depth=depth + 1) for name, item in items}
     if depth < MAX_DEPTH and isinstance(value, list):
         return [_bound(item, depth=depth + 1) for item in value[:MAX_ITEMS]]
     return "..."
@@ -100,7 +105,7 @@ class Citation:
 
     number: int | None = None
     token: str = ""
-    payload: Mapping[str, Any] | None = None
+    payload: Mapping[str, JsonValue] | None = None
 
 
 def context_id(text: str) -> str:
@@ -204,7 +209,7 @@ class _OutputRow(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _keys_are_spelt(cls, values: dict[str, Any]) -> dict[str, Any]:
+    def _keys_are_spelt(cls, values: dict[str, object]) -> dict[str, object]:
         """Refuse a misspelt key, because an answer without `contexts` has no evidence."""
         known = list(cls.model_fields)
         for key in values.keys() - known:

@@ -28,7 +28,6 @@ MAX_LABEL: Final = 26
 DASHED, DOTTED = "4 3", "2 2"
 MARKERS: Final = "osD^vx"
 """Markers of the series: circle, square, diamond, two triangles and cross."""
-Marker = Literal["o", "s", "D", "^", "v", ">", "x"]
 _CORNERS: Final = {
     "s": ((-1, -1), (1, -1), (1, 1), (-1, 1)),
     "D": ((0, -1.3), (1.3, 0), (0, 1.3), (-1.3, 0)),
@@ -240,9 +239,9 @@ class Chart:
         """Draw a line from the bottom to the top of the axes."""
         self.line([(value, limit) for limit in self._limits_y], colour, width, dash=dash)
 
-    def horizontal(self, value: float, colour: str, dash: str = "", width: float = 1.0) -> None:
+    def horizontal(self, value: float, colour: str, dash: str = "") -> None:
         """Draw a line from the left to the right end of the axes."""
-        self.line([(limit, value) for limit in self._limits_x], colour, width, dash=dash)
+        self.line([(limit, value) for limit in self._limits_x], colour, 1.0, dash=dash)
 
     def band(
         self, places: Sequence[float], ends: Sequence[tuple[float, float]], colour: str
@@ -482,26 +481,6 @@ def _describe_rows(rows: Sequence[Row]) -> str:
     return "; ".join(parts)
 
 
-def forest_chart(
-    rows: Sequence[Row],
-    head: str,
-    axis: str = "",
-    *,
-    limits: tuple[float, float] = (0.0, 1.0),
-    reference: float | None = None,
-) -> Chart:
-    """Draw each estimate in a row with its 95 % interval; `reference` is a dotted line."""
-    chart = Chart.of_rows(head, [label(row.name) for row in rows], x=limits, x_label=axis)
-    if reference is not None:
-        chart.vertical(reference, MUTED, DOTTED)
-    for at, row in enumerate(rows):
-        if row.target is not None:
-            chart.line([(row.target, at - 0.36), (row.target, at + 0.36)], MUTED)
-        size = 4.6 if row.strong else 3.6
-        chart.estimate(row.record, at, row.colour, key=row.key, size=size)
-    return chart
-
-
 def forest(
     rows: Sequence[Row],
     slug: str,
@@ -512,10 +491,21 @@ def forest(
     reference: float | None = None,
     head: str = "",
 ) -> Markup:
-    """Write a forest as a figure of the page; return empty markup if no row has a value."""
+    """Draw each estimate in a row with its 95 % interval, as a figure of the page.
+
+    `reference` is a dotted line. Returns empty markup if no row has a value.
+    """
     if all(value_of(row.record, row.key) is None for row in rows):
         return Markup()
-    chart = forest_chart(rows, head or title, axis, limits=limits, reference=reference)
+    names = [label(row.name) for row in rows]
+    chart = Chart.of_rows(head or title, names, x=limits, x_label=axis)
+    if reference is not None:
+        chart.vertical(reference, MUTED, DOTTED)
+    for at, row in enumerate(rows):
+        if row.target is not None:
+            chart.line([(row.target, at - 0.36), (row.target, at + 0.36)], MUTED)
+        size = 4.6 if row.strong else 3.6
+        chart.estimate(row.record, at, row.colour, key=row.key, size=size)
     return chart.figure(slug, title, _describe_rows(rows))
 
 

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from markupsafe import Markup, escape
 
-from rag_eval.reporting.exports import latex_table
-
 if TYPE_CHECKING:
     from jinja2 import Environment
 
@@ -361,6 +359,16 @@ def limited_cell(value: Cursor | None) -> Cell:
 FEW_REASONS: Final = 4
 """Largest number of reasons that a table shows unfolded below its rows."""
 
+_LATEX: Final = str.maketrans(
+    {
+        "\\": r"\textbackslash ",
+        "~": r"\textasciitilde ",
+        "^": r"\textasciicircum ",
+        **{sign: f"\\{sign}" for sign in "_%$#{}&"},
+    }
+)
+"""Signs that LaTeX reads as commands, and how they are escaped."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Column:
@@ -415,12 +423,18 @@ class Table:
         return out.getvalue()
 
     def tex(self) -> str:
-        """Write the table as a LaTeX tabular of the package booktabs."""
-        return latex_table(
-            [column.heading for column in self.columns],
-            [[cell.text for cell in row] for row in self.rows],
-            figures=[column.figures for column in self.columns],
-        )
+        """Write the table as a LaTeX tabular of the package booktabs; every text is escaped."""
+        headings = [column.heading for column in self.columns]
+        rows = [headings, *([cell.text for cell in row] for row in self.rows)]
+        lines = [
+            " & ".join(" ".join(text.split()).translate(_LATEX) for text in row) + r" \\"
+            for row in rows
+        ]
+        # LaTeX reads [ or * after a line break as an argument of the line break.
+        heading, *body = ("{}" + line if line.startswith(("[", "*")) else line for line in lines)
+        columns = "".join("r" if column.figures else "l" for column in self.columns)
+        table = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", heading, r"\midrule", *body]
+        return "\n".join([*table, r"\bottomrule", r"\end{tabular}", ""])
 
     def html(self) -> Markup:
         """Write the table as HTML with reasons of dashes, meanings of columns, and downloads.

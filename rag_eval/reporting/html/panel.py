@@ -5,7 +5,7 @@ import functools
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias, TypedDict
 
 from markupsafe import Markup
 
@@ -23,24 +23,56 @@ from rag_eval.reporting.html.elements import (
     words_cell,
 )
 
-Row: TypeAlias = Mapping[str, Any]
+UNKNOWN: Final = "not described in this version"
+"""Meaning of a code or state that `words.toml` does not list."""
+TableRow: TypeAlias = Mapping[str, Any]
 """Values of a table row by name: each is a place, a finished cell, a text or None."""
 ColumnSpec: TypeAlias = Mapping[str, Any]
 """Specification of a column in `tables.toml`."""
 
 
+class TableSpec(TypedDict):
+    """Specification of a table in `tables.toml`."""
+
+    caption: str
+    columns: list[ColumnSpec]
+
+
+class PanelWords(TypedDict):
+    """Words of `words.toml` by code; a list is a name and its meaning."""
+
+    outcomes: dict[str, str]
+    citation_codes: dict[str, str]
+    answer_measures: dict[str, list[str]]
+    gaps: dict[str, str]
+    confidences: dict[str, list[str]]
+    usage: dict[str, str]
+    trust_factors: dict[str, str]
+    trust_states: dict[str, dict[str, str]]
+    trust_checks: dict[str, str]
+    conditions: dict[str, str]
+    miss_measures: dict[str, str]
+    conformal_methods: dict[str, str]
+    methods: list[dict[str, object]]
+
+
+def _read_toml(name: str) -> Any:
+    path = resources.files("rag_eval.reporting.html").joinpath(name)
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
 @functools.cache
-def table_specs() -> dict[str, Any]:
+def table_specs() -> dict[str, TableSpec]:
     """Read `tables.toml`: caption and columns of every table, by name."""
-    path = resources.files("rag_eval.reporting.html").joinpath("tables.toml")
-    return tomllib.loads(path.read_text(encoding="utf-8"))
+    specs: dict[str, TableSpec] = _read_toml("tables.toml")
+    return specs
 
 
 @functools.cache
-def panel_words() -> dict[str, Any]:
+def panel_words() -> PanelWords:
     """Read `words.toml`, the meanings of outcomes, codes, measures, states and methods."""
-    path = resources.files("rag_eval.reporting.html").joinpath("words.toml")
-    return tomllib.loads(path.read_text(encoding="utf-8"))
+    words: PanelWords = _read_toml("words.toml")
+    return words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +143,7 @@ class Page:
     def table(
         self,
         spec: str,
-        rows: Iterable[Row],
+        rows: Iterable[TableRow],
         *,
         name: str = "",
         inserts: Mapping[str, Sequence[ColumnSpec]] | None = None,
@@ -129,12 +161,12 @@ class Page:
         caption = table_specs()[spec]["caption"].format(**words)
         return Table(name or spec, caption, [_column(column, words) for column in columns], cells)
 
-    def optional_table(self, spec: str, rows: Iterable[Row], **more: Any) -> Table | None:
+    def optional_table(self, spec: str, rows: Iterable[TableRow], **more: Any) -> Table | None:
         """Make a table; None if there are no rows."""
         found = list(rows)
         return self.table(spec, found, **more) if found else None
 
-    def _cell(self, column: ColumnSpec, row: Row) -> Cell:
+    def _cell(self, column: ColumnSpec, row: TableRow) -> Cell:
         kind = column.get("as", "number")
         first, *rest = column.get("at", column["key"]).split(".")
         value = row[first]

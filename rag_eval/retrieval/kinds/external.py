@@ -298,7 +298,7 @@ def parse_items(chunks: Sequence[object]) -> tuple[Item, ...]:
     for place, item in enumerate(items, start=1):
         key = item.id or (item.doc_id, item.section_id, item.text, item.start, item.end)
         if key in seen:
-            message = f"chunk {place}: {quoted(item.name)} stands in this reply already"
+            message = f"chunk {place}: {quoted(item.name)} occurs in this reply already"
             raise QueryError("duplicate_id", message)
         seen.add(key)
     return items

@@ -1,17 +1,29 @@
-"""Panel of citations and groundedness: outcomes of answers, and measures of citations."""
+"""Citations and groundedness: outcomes of answers, and measures of citations."""
 
 import re
-from typing import Any, Final
+from typing import Final
 
 from markupsafe import Markup
 
 from rag_eval.answers.codes import CODES as CONTRACT
 from rag_eval.core.types import CODES, FIXES
-from rag_eval.reporting.html.drawing import BAD, GOOD, WARN, Row, forest, plots
-from rag_eval.reporting.html.elements import Cursor, Table, estimate_cell, number_cell, words_cell
-from rag_eval.reporting.html.panel import Page, Panel, panel_words
+from rag_eval.reporting.html.drawing import (
+    BAD,
+    GOOD,
+    WARN,
+    Row,
+    forest,
+    plots,
+)
+from rag_eval.reporting.html.elements import (
+    Cursor,
+    Table,
+    estimate_cell,
+    number_cell,
+    words_cell,
+)
+from rag_eval.reporting.html.panel import UNKNOWN, Page, Panel, panel_words
 
-UNKNOWN: Final = "not described in this version"
 _BOUND: Final = re.compile(r"(?:>=|<=|>|<)\s*(\d*\.?\d+)")
 _WEIGHTS: Final = ("citation_match_rate", "groundedness")
 _COLOURS: Final = {"pass": GOOD, "fail": BAD}
@@ -161,7 +173,7 @@ def panel(page: Page) -> Panel:
         "confidences": _confidences(page),
         "usage": _usage(page),
     }
-    context: dict[str, Any] = {
+    context = {
         "answers": answers,
         "citations": citations,
         "pictures": plots(_picture(page, part) for part in ("citations", "answers")),

@@ -368,7 +368,7 @@ def _conformal(page: Page, entries: Entries) -> Table:
         f"k_{float(level) * 1000:.0f}_permille": float(level)
         for level in sorted({float(rule["level"].value) for _, rule in rules})
     }
-    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    rows: dict[tuple[str, str], dict[str, Cursor | Cell | str]] = {}
     for name, rule in rules:
         method = str(rule["method"].value)
         first = {"strategy": name, "rule": methods.get(method, method)}
@@ -498,15 +498,20 @@ def _feedback(page: Page, entries: Entries) -> dict[str, Table | None]:
 
 
 def _tables(page: Page, entries: Entries, comparison: Cursor | None) -> dict[str, Table | None]:
-    rows: list[dict[str, Any]] = [{"strategy": n, "entry": entry} for n, entry in entries]
     others = [key for key in panel_words()["miss_measures"] if key != "observed"]
     wordings = [
-        {**row, "used": "used" if entry["other_wordings"]["used"].value else "not used"}
-        for row, (_, entry) in zip(rows, entries, strict=True)
+        {
+            "strategy": name,
+            "entry": entry,
+            "used": "used" if entry["other_wordings"]["used"].value else "not used",
+        }
+        for name, entry in entries
         if entry["other_wordings"].value is not None
     ]
-    promoted = [row for row in rows if row["entry"]["promotion"].value is not None]
-    leaking = [row for row in rows if row["entry"]["leakage_gap"].value is not None]
+    promoted, leaking = (
+        [{"strategy": n, "entry": entry} for n, entry in entries if entry[key].value is not None]
+        for key in ("promotion", "leakage_gap")
+    )
     signals = [
         {"strategy": name, "row": part}
         for name, entry in entries

@@ -20,14 +20,11 @@ from rag_eval.reporting.html.drawing import (
     Row,
     ends_of,
     forest,
-    forest_chart,
     label,
     plots,
-    sheet,
     stacked,
     value_of,
 )
-from rag_eval.reporting.html.drawing import colour as series_colour
 from rag_eval.reporting.html.elements import Cell, Cursor, Table, words_cell
 from rag_eval.reporting.html.panel import Page, Panel
 
@@ -111,24 +108,6 @@ def measures(page: Page) -> Panel:
     return Panel("Measures by strategy", "measures.html", context, tables)
 
 
-def recall_sheet(about: Cursor, level: str) -> str:
-    """Draw R@k with its 95 % interval, a row for each strategy and k, as one SVG file.
-
-    `about` is the stored result of the stage of ranking measures.
-    """
-    rows = [
-        Row(f"{entry['name'].value} {record['label'].value}", record, series_colour(at))
-        for at, entry in enumerate(about["strategies"])
-        for record in entry["measures"]
-        if record["level"].value == level
-        and record["label"].value.startswith("R@")
-        and record["value"].value is not None
-    ]
-    axis = f"share of the relevant found ({level} level), 95 % interval"
-    chart = forest_chart(rows, "recall", axis)
-    return sheet([(chart, "recall")], "Recall by strategy")
-
-
 # ---- Stability: whether a question finds the same evidence however it is put.
 
 WORST_PAIRS: Final = 20
@@ -198,7 +177,7 @@ def _states(entries: Entries) -> Markup:
         "stability-states",
         "lambda states of questions",
         [(("lambda", state, "share"), (state, *look)) for state, look in STATES.items()],
-        "Shares of questions by what their wordings and seeds bring: convergent, the same "
+        "Shares of questions by the results of their wordings and seeds: convergent, the same "
         "evidence; recursive, the seed decides the hit; divergent, the wording decides it or the "
         "order drifts; chaotic, the lists have almost nothing in common.",
     )
@@ -277,11 +256,11 @@ def _by_wording(page: Page, entries: Entries) -> Markup:
     )
 
 
-def flip_chart(name: str, matrix: Cursor, fill: str) -> Chart | None:
-    """Draw the flip matrix of one strategy; None for one wording or more than MAX_WORDINGS."""
+def _flips(page: Page, name: str, matrix: Cursor) -> Markup:
+    """Draw the flip matrix of one strategy; nothing for one wording or more than MAX_WORDINGS."""
     wordings = [label(wording, 14) for wording in matrix["wordings"].value]
     if not 1 < len(wordings) <= MAX_WORDINGS:
-        return None
+        return Markup()
     last, small = len(wordings) - 1, len(wordings) < FULL_CELLS
     side = 54.0 if small else 30.0
     short = wordings if small else [label(wording, 4) for wording in wordings]
@@ -299,30 +278,10 @@ def flip_chart(name: str, matrix: Cursor, fill: str) -> Chart | None:
         for column in range(row):  # the matrix is symmetric
             share, n = matrix["share"].value[row][column], matrix["n"].value[row][column]
             cell = ((column, column + 1), (row, row + 1))
-            chart.box(*cell, fill, 0.06 + 0.6 * (share or 0.0))
+            chart.box(*cell, page.colour(name), 0.06 + 0.6 * (share or 0.0))
             words = "–" if share is None else f"{share:.2f}" + (f"\nn={n}" if small else "")
             size = SMALL if small else 9.0
             chart.words(column + 0.5, row + 0.5, words, FOREGROUND, size)
-    return chart
-
-
-def flip_sheet(about: Cursor) -> str | None:
-    """Draw the flip matrices of all strategies as one SVG file; None if no matrix can be drawn.
-
-    `about` is the stored result of the stage of stability measures.
-    """
-    drawn = [
-        (chart, name)
-        for at, (name, entry) in enumerate(about["strategies"].items())
-        if (chart := flip_chart(name, entry["flip_matrix"], series_colour(at))) is not None
-    ]
-    return sheet(drawn, "Share of questions whose hit changes with the wording") if drawn else None
-
-
-def _flips(page: Page, name: str, matrix: Cursor) -> Markup:
-    chart = flip_chart(name, matrix, page.colour(name))
-    if chart is None:
-        return Markup()
     return chart.figure(
         f"flips-{page.strategies.index(name)}",
         f"Flips between wordings, {name}",

@@ -2,8 +2,8 @@
 
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from markupsafe import Markup
 
@@ -30,7 +30,7 @@ from rag_eval.reporting.html.elements import (
     visible,
     words_cell,
 )
-from rag_eval.reporting.html.panel import Page, Panel, panel_words
+from rag_eval.reporting.html.panel import Page, Panel, TableRow, panel_words
 
 # ---- Verdict: does the run pass, on which gates, and can it be compared with the run before it.
 
@@ -255,11 +255,11 @@ def delta_picture(page: Page, previous: Cursor) -> Markup:
         "R@10, this run minus the one before",
         limits=(-widest, widest),
         reference=0.0,
-        head="Against the run before",
+        head="Changes since the previous run",
     )
 
 
-def _history_row(page: Page, run: Cursor) -> dict[str, Any]:
+def _history_row(page: Page, run: Cursor) -> TableRow:
     own = run.get("strategies", page.primary)
     comparable = run.value.get("comparable")
     status = None if own is None else own.get("status")
@@ -355,7 +355,7 @@ def _latency_picture(page: Page) -> Markup:
     )
 
 
-def _approximate(page: Page) -> list[dict[str, Any]]:
+def _approximate(page: Page) -> list[TableRow]:
     """Return (strategy, seed, measure, figure) of every recall of an approximate index."""
     return [
         {"strategy": name, "seed": seed, "measure": measure, "figure": figure}
@@ -452,7 +452,7 @@ def methods(page: Page) -> Panel:
     ]
     gold, chunks = report["gold"]["hash"], report["index"]["chunks_hash"]
     content = "every figure that is not of time, place or cache"
-    hashes: list[Mapping[str, Any]] = [
+    hashes: list[TableRow] = [
         {"hash": "gold hash", "of": "every question, wording, target and quote", "value": gold},
         {"hash": "chunks_hash", "of": "every chunk, and the chunker", "value": chunks},
         *(
@@ -461,7 +461,7 @@ def methods(page: Page) -> Panel:
         ),
         {"hash": "content_hash", "of": content, "value": report["content_hash"]},
     ]
-    versions: list[dict[str, Any]] = [{"library": "rag_eval", "version": report["version"]}]
+    versions: list[TableRow] = [{"library": "rag_eval", "version": report["version"]}]
     versions += [
         {"library": name, "version": version}
         for name, version in report["code"]["libraries"].items()

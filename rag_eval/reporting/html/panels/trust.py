@@ -11,10 +11,13 @@ from rag_eval.reporting.html.drawing import (
     plots,
     round_ticks,
 )
-from rag_eval.reporting.html.elements import Cell, Cursor, Table, words_cell
-from rag_eval.reporting.html.panel import Page, Panel, panel_words
-
-UNKNOWN = "not described in this version"
+from rag_eval.reporting.html.elements import (
+    Cell,
+    Cursor,
+    Table,
+    words_cell,
+)
+from rag_eval.reporting.html.panel import UNKNOWN, Page, Panel, panel_words
 
 
 def _histogram(page: Page) -> Markup:

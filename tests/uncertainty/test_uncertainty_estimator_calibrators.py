@@ -1,19 +1,20 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from sklearn.isotonic import IsotonicRegression
 
-from rag_eval.uncertainty.calibrators import (
+from rag_eval.uncertainty.estimator import (
+    CALIBRATORS,
     FEWEST,
-    KINDS,
     StoredCalibrator,
     choose_calibrator,
     fit_steps,
-    unknown_kinds,
+    log_loss,
+    sigmoid,
+    unknown_calibrators,
 )
-from rag_eval.uncertainty.regression import log_loss, sigmoid
 from rag_eval.uncertainty.scores import grouped_folds
 
 STORED = TypeAdapter(StoredCalibrator)
@@ -34,10 +35,9 @@ def _columns(given_rows):
 
 
 @given(rows)
-@settings(deadline=None)
 def test_calibrators_are_monotone_and_inside_the_unit_interval(given_rows):
     score, missed, weight = _columns(given_rows)
-    for kind in KINDS.values():
+    for kind in CALIBRATORS.values():
         fitted = kind.fit(score, missed, weight[None])[0]
         value = fitted.apply(GRID)
         assert (np.diff(value) >= -1e-12).all()
@@ -45,10 +45,9 @@ def test_calibrators_are_monotone_and_inside_the_unit_interval(given_rows):
 
 
 @given(rows)
-@settings(deadline=None)
 def test_a_calibrator_is_read_back_exactly(given_rows):
     score, missed, weight = _columns(given_rows)
-    for kind in KINDS.values():
+    for kind in CALIBRATORS.values():
         fitted = kind.fit(score, missed, weight[None])[0]
         again = STORED.validate_json(STORED.dump_json(fitted))
         assert again.name == fitted.name
@@ -56,7 +55,6 @@ def test_a_calibrator_is_read_back_exactly(given_rows):
 
 
 @given(rows)
-@settings(deadline=None)
 def test_isotonic_is_that_of_scikit_learn(given_rows):
     score, missed, weight = _columns(given_rows)
     reference = IsotonicRegression().fit(score, missed, sample_weight=weight)
@@ -68,10 +66,10 @@ def test_isotonic_is_that_of_scikit_learn(given_rows):
 def test_slopes_are_never_negative_and_few_outcomes_move_little():
     score = np.linspace(-3, 3, 400)
     missed = (score < 0).astype(float)  # outcomes contradict the scores
-    fitted = KINDS["platt"].fit(score, missed, np.ones((1, 400)))[0]
+    fitted = CALIBRATORS["platt"].fit(score, missed, np.ones((1, 400)))[0]
     assert np.ptp(fitted.apply(score)) < 0.3
     assert (np.diff(fitted.apply(score)) >= 0).all()
-    separated = KINDS["platt"].fit(
+    separated = CALIBRATORS["platt"].fit(
         np.array([-1.0, -0.5, 0.5, 1.0]), np.array([0.0, 0, 1, 1]), np.ones((1, 4))
     )[0]
     assert 0.8 < separated.slope < 1.3
@@ -81,7 +79,7 @@ def test_platt_finds_the_map_that_made_the_outcomes():
     rng = np.random.default_rng(0)
     score = rng.normal(0, 2, 40_000)
     missed = (rng.random(40_000) < sigmoid(-1 + 0.5 * score)).astype(float)
-    platt = KINDS["platt"].fit(score, missed, np.ones((1, 40_000)))[0]
+    platt = CALIBRATORS["platt"].fit(score, missed, np.ones((1, 40_000)))[0]
     assert abs(platt.slope - 0.5) < 0.03
     assert abs(platt.intercept + 1) < 0.04
 
@@ -91,10 +89,10 @@ def test_weights_are_repeated_rows_and_weight_zero_is_not_seen():
     score, missed = rng.normal(size=60).round(1), (rng.random(60) < 0.4).astype(float)
     weights = rng.integers(0, 4, (3, 60))
     for name in ("platt", "isotonic"):
-        fits = KINDS[name].fit(score, missed, weights.astype(float))
+        fits = CALIBRATORS[name].fit(score, missed, weights.astype(float))
         for times, weighted in zip(weights, fits, strict=True):
             copies = np.repeat(score, times), np.repeat(missed, times)
-            repeated = KINDS[name].fit(*copies, np.ones((1, times.sum())))[0]
+            repeated = CALIBRATORS[name].fit(*copies, np.ones((1, times.sum())))[0]
             np.testing.assert_allclose(weighted.apply(GRID), repeated.apply(GRID), atol=1e-6)
 
 
@@ -138,5 +136,5 @@ def test_an_unknown_calibrator_is_named():
 def test_unknown_kinds_in_a_stored_model_are_listed():
     head = {"calibrator": {"name": "venn_abers", "parameters": {}}}
     model = {"head": {"calibrator": {"name": "platt"}}}
-    assert unknown_kinds({"model": {**model, "folds": [head, head]}}) == ["venn_abers"]
-    assert unknown_kinds({"calibrator": "0123", "model": model}) == []
+    assert unknown_calibrators({"model": {**model, "folds": [head, head]}}) == ["venn_abers"]
+    assert unknown_calibrators({"calibrator": "0123", "model": model}) == []

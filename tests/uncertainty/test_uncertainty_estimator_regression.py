@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from rag_eval.uncertainty.regression import Regression, log_loss, sigmoid
+from rag_eval.uncertainty.estimator import Regression, log_loss, sigmoid
 
 
 def solve(design, outcome, weight, penalty, centre):

@@ -6,14 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_eval.core.config import EVIDENCE_TRUST
-from rag_eval.core.frames import CHUNKS
-from rag_eval.trust.verdicts import (
+from rag_eval.core.config import EVIDENCE_TRUST, FINDINGS
+from rag_eval.core.frames import CHUNKS, make_frame
+from rag_eval.trust.guard import (
     ALLOWED,
     BESIDE,
     chunk_verdicts,
     findings_of_chunks,
-    make_findings,
 )
 
 PLACES = [("a", 0, 10), ("a", 10, 20), ("a", 25, 40), ("b", 0, 5), ("c", 0, 9)]
@@ -50,8 +49,9 @@ def make_facts():
 
 def findings(*rows):
     """Make a FINDINGS frame of (row, start, end, check.rule, severity) rows."""
-    return make_findings(
-        [(*place, *code.split(".", 1), severity, "detail") for *place, code, severity in rows]
+    return make_frame(
+        FINDINGS,
+        [(*place, *code.split(".", 1), severity, "detail") for *place, code, severity in rows],
     )
 
 

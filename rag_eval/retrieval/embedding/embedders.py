@@ -1,0 +1,328 @@
+"""Sources of vectors: LSA fitted on the corpus, all-MiniLM-L6-v2, and a file that a user made."""
+
+import dataclasses
+import os
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rag_eval.core.arrays import Float32Array
+from rag_eval.core.errors import InputError, Problem, quoted
+from rag_eval.corpus.analyzer import ANALYZER, Analyzer, count_matrix
+from rag_eval.storage.hashing import digest, file_hash, library_versions, text_hash
+
+Advance = Callable[[int], None]
+"""Callback for progress; its argument is the number of texts just embedded."""
+
+
+def no_advance(count: int) -> None:
+    """Ignore the progress."""
+
+
+class Embedder(Protocol):
+    """Embeds texts. `embed_queries` is optional, for models that embed questions differently."""
+
+    model: str
+    """Name of the model with everything that changes its vectors, such as the hash of a fit."""
+    dimensions: int
+
+    def embed(self, texts: Sequence[str], advance: Advance = no_advance) -> Float32Array:
+        """Return float32 [n, dimensions], rows of unit norm; zero without a known word."""
+        ...
+
+
+def row_norms(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+    """Compute the norms of rows, [n], in float64; squares in float32 could overflow or vanish."""
+    return np.asarray(np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64)))
+
+
+def unit(vectors: npt.NDArray[np.floating]) -> Float32Array:
+    """Scale rows to unit norm; zero rows stay zero."""
+    norms = row_norms(vectors)[:, None]
+    return np.asarray(vectors / np.where(norms > 0, norms, 1.0), dtype=np.float32)
+
+
+# ---- Latent semantic analysis: TF-IDF and a truncated SVD fitted on the corpus, no download.
+#
+# Source: Deerwester et al., JASIS 1990. tf is 1 + ln(tf), and idf is smoothed as in scikit-learn.
+# Vectors are projections onto the right singular vectors.
+
+SVD_SEED = 0
+SVD_ITERATIONS = 5
+BLOCK = 8192
+
+
+def lsa_hash(text_hashes: Sequence[str], dimensions: int) -> str:
+    """Hash the inputs of a fit: texts in order, analyzer, dimensions, seed and library version."""
+    return digest(
+        [list(text_hashes), ANALYZER, dimensions, library_versions()["scikit-learn"], SVD_SEED], 16
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class LsaFit:
+    """Result of a fit. Column j of the TF-IDF matrix is `terms[j]`."""
+
+    terms: tuple[str, ...]
+    idf: npt.NDArray[np.float64]
+    components: Float32Array
+    """[d, n_terms]; d is the least of wanted size, number of texts and number of terms."""
+
+
+def fit_lsa(documents: Sequence[Sequence[int]], terms: Sequence[str], dimensions: int) -> LsaFit:
+    """Fit on the term ids of each text; `terms` are the terms by id."""
+    from scipy.sparse import csr_array, csr_matrix
+    from sklearn.feature_extraction.text import TfidfTransformer
+    from sklearn.utils.extmath import randomized_svd, svd_flip
+
+    counts = csr_array(count_matrix(documents, len(terms)), shape=(len(documents), len(terms)))
+    if counts.nnz == 0:  # only stop words: all vectors are zero and retrieve nothing
+        blank = np.zeros((1, len(terms)), dtype=np.float32)
+        return LsaFit(tuple(terms), np.ones(len(terms)), blank)
+    transformer = TfidfTransformer(sublinear_tf=True)
+    weights = csr_matrix(transformer.fit_transform(csr_matrix(counts)), dtype=np.float32)
+    size = min(dimensions, *weights.shape)
+    # Repeats TruncatedSVD, which refuses a single term and divides 0 by 0 on a single text.
+    left, _, right = randomized_svd(
+        weights, size, n_iter=SVD_ITERATIONS, random_state=SVD_SEED, flip_sign=False
+    )
+    components = svd_flip(left, right, u_based_decision=False)[1]
+    return LsaFit(
+        tuple(terms),
+        np.asarray(transformer.idf_, dtype=np.float64),
+        np.ascontiguousarray(components, dtype=np.float32),
+    )
+
+
+class LsaEmbedder:
+    """Embeds texts with a fit. Its model name holds the `lsa_hash` and the wanted dimensions."""
+
+    def __init__(self, fitted: LsaFit, fit_id: str, dimensions: int) -> None:
+        self.model = f"lsa-{dimensions}@{fit_id}"
+        self.dimensions = len(fitted.components)
+        self._fit = fitted
+        # A product with a transposed view would copy the view for every query.
+        self._projection = np.ascontiguousarray(fitted.components.T)
+        self._analyzer = Analyzer()
+        self._analyzer.vocabulary.update({term: i for i, term in enumerate(fitted.terms)})
+
+    def embed(self, texts: Sequence[str], advance: Advance = no_advance) -> Float32Array:
+        """Project texts; words outside the corpus are ignored."""
+        return self.embed_terms(self._analyzer.index(texts), advance)
+
+    def embed_terms(
+        self, documents: Sequence[Sequence[int]], advance: Advance = no_advance
+    ) -> Float32Array:
+        """Project term ids in blocks, float32 [n, dimensions]."""
+        from scipy.sparse import csr_array
+
+        n_terms = len(self._fit.terms)
+        vectors = np.zeros((len(documents), self.dimensions), dtype=np.float32)
+        for start in range(0, len(documents), BLOCK):
+            part = documents[start : start + BLOCK]
+            data, indices, indptr = count_matrix(part, n_terms)
+            weights = (1.0 + np.log(data)) * self._fit.idf[indices]
+            lengths = np.sqrt(
+                np.add.reduceat(np.append(weights**2, 0.0), np.minimum(indptr[:-1], len(weights)))
+            )
+            weights /= np.repeat(np.where(lengths > 0, lengths, 1.0), np.diff(indptr))
+            matrix = csr_array(
+                (weights.astype(np.float32), indices, indptr), shape=(len(part), n_terms)
+            )
+            vectors[start : start + BLOCK] = unit(matrix @ self._projection)
+            advance(len(part))
+        return vectors
+
+
+# ---- all-MiniLM-L6-v2 through onnxruntime, from the model file that Chroma uses.
+
+DIMENSIONS = 384
+MAX_TOKENS = 256
+BATCH_TOKENS = 512
+"""Tokens of one batch with padding. 512 fit the processor caches; 4096 take a quarter longer."""
+
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+"""Cores that this process may use."""
+
+
+class MiniLmEmbedder:
+    """Embeds texts with the ONNX model in `folder` (`model.onnx`, `tokenizer.json`).
+
+    The vectors equal those of Chroma's own function: mean pooling over the attention mask, unit
+    norm, at most 256 tokens. This class is several times faster for three reasons. Texts are sorted
+    by length. A batch is padded only to its longest text. Each core works on a batch of its own.
+    """
+
+    model = "all-MiniLM-L6-v2"
+    dimensions = DIMENSIONS
+
+    def __init__(self, folder: Path) -> None:
+        import onnxruntime
+        from tokenizers import Tokenizer
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        # Cores that share a batch wait for each other at every layer, so each core has a batch.
+        options.intra_op_num_threads = 1
+        self._session = onnxruntime.InferenceSession(
+            str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"]
+        )
+        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self._tokenizer.enable_truncation(max_length=MAX_TOKENS)
+        self._tokenizer.no_padding()
+
+    def embed(self, texts: Sequence[str], advance: Advance = no_advance) -> Float32Array:
+        """Embed texts in batches of similar length; rows follow the order of `texts`."""
+        encoded = self._tokenizer.encode_batch_fast(list(texts))
+        ids = [np.asarray(item.ids, dtype=np.int64) for item in encoded]
+        lengths = np.array([len(row) for row in ids], dtype=np.int64)
+        vectors = np.zeros((len(texts), DIMENSIONS), dtype=np.float32)
+        batches = self._batches(lengths)
+        with ThreadPoolExecutor(CORES) as pool:
+            run = pool.map if len(batches) > 1 else map
+            forward = run(lambda batch: self._forward([ids[i] for i in batch]), batches)
+            for batch, found in zip(batches, forward, strict=True):
+                vectors[batch] = found
+                advance(len(batch))
+        return vectors
+
+    @staticmethod
+    def _batches(lengths: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
+        """Batch texts of similar length: one text, or at most BATCH_TOKENS tokens with padding."""
+        place = np.argsort(lengths, kind="stable")
+        batches, start = [], 0
+        for stop in range(1, len(place) + 1):
+            if stop == len(place) or (stop + 1 - start) * lengths[place[stop]] > BATCH_TOKENS:
+                batches.append(place[start:stop])
+                start = stop
+        return batches
+
+    def _forward(self, ids: list[npt.NDArray[np.int64]]) -> Float32Array:
+        width = max(len(row) for row in ids)
+        tokens = np.zeros((len(ids), width), dtype=np.int64)
+        mask = np.zeros((len(ids), width), dtype=np.int64)
+        for row, values in enumerate(ids):
+            tokens[row, : len(values)] = values
+            mask[row, : len(values)] = 1
+        feed = {
+            "input_ids": tokens,
+            "attention_mask": mask,
+            "token_type_ids": np.zeros_like(tokens),
+        }
+        hidden = self._session.run(None, feed)[0]
+        weights = mask[:, :, None].astype(np.float32)
+        pooled = (hidden * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1e-9)
+        return unit(pooled)
+
+
+# ---- Vectors that a user made: an .npz file with `sha256` (of the UTF-8 text) and `vectors`.
+
+UNIT_TOLERANCE = 1e-3
+ACCEPTED = "an .npz with `sha256` (n texts of 64 hex digits) and `vectors` (n x d finite numbers)"
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_DAMAGED = (
+    ValueError,
+    KeyError,
+    OSError,
+    EOFError,
+    MemoryError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""Exceptions of zipfile and NumPy on damaged or hostile archives."""
+
+
+def read_vectors(path: Path) -> tuple[list[str], Float32Array]:
+    """Read and check a vectors file.
+
+    Raises
+    ------
+    InputError
+        `vectors_missing`, `vectors_unreadable` (no .npz, or without its parts),
+        `vectors_bad_shape`, `vectors_not_finite`, `vectors_bad_keys` or `vectors_duplicate`.
+    """
+
+    def refuse(code: str, message: str, found: str | None = None) -> InputError:
+        return InputError(Problem(code, message, file=str(path), found=found, accepted=ACCEPTED))
+
+    if not path.is_file():
+        raise refuse("vectors_missing", "no such file")
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            keys, vectors = archive["sha256"], archive["vectors"]
+    except (*_DAMAGED, TypeError, AttributeError, IndexError) as error:  # also a single .npy array
+        found = f"{type(error).__name__}: {error}"
+        raise refuse("vectors_unreadable", "no .npz with these parts", found) from error
+    if keys.ndim != 1 or keys.dtype.kind not in "US":
+        raise refuse("vectors_bad_keys", "sha256 is no list of texts", f"{keys.dtype} {keys.shape}")
+    shape = (len(keys), *vectors.shape[1:])
+    if vectors.dtype.kind != "f" or len(shape) != 2 or vectors.shape != shape or not shape[1]:  # noqa: PLR2004 - rows and columns
+        raise refuse(
+            "vectors_bad_shape",
+            "vectors must be one row of numbers for each hash",
+            f"{vectors.dtype} {vectors.shape}, {len(keys)} hashes",
+        )
+    with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, refused below
+        vectors = vectors.astype(np.float32, copy=False)
+    bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+    if len(bad):
+        raise refuse(
+            "vectors_not_finite",
+            f"{len(bad)} of {len(vectors)} vectors hold NaN or infinity",
+            f"first in row {int(bad[0])}",
+        )
+    names = [
+        key.decode("ascii", "replace") if isinstance(key, bytes) else str(key)
+        for key in keys.tolist()
+    ]
+    wrong = next((name for name in names if not _SHA256.fullmatch(name)), None)
+    if wrong is not None:
+        raise refuse("vectors_bad_keys", "not a lower-case SHA-256", quoted(wrong))
+    if len(set(names)) != len(names):
+        twice = len(names) - len(set(names))
+        raise refuse("vectors_duplicate", "a hash occurs twice", f"{twice} of {len(names)}")
+    return names, vectors
+
+
+class FileEmbedder:
+    """Looks vectors up by text; a text without a vector is an error."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        names, vectors = read_vectors(path)
+        self.model = f"vectors-file@{file_hash(path)[:16]}"
+        self.dimensions = int(vectors.shape[1])
+        is_unit = np.allclose(row_norms(vectors), 1.0, atol=UNIT_TOLERANCE)
+        self._vectors = vectors if is_unit else unit(vectors)
+        self._row = {name: i for i, name in enumerate(names)}
+
+    def knows(self, text: str) -> bool:
+        """Return whether a text has a vector."""
+        return text_hash(text) in self._row
+
+    def embed(self, texts: Sequence[str], advance: Advance = no_advance) -> Float32Array:
+        """Return the stored vectors; raise `InputError` where texts have none."""
+        rows = [self._row.get(text_hash(text), -1) for text in texts]
+        missing = [text for text, row in zip(texts, rows, strict=True) if row < 0]
+        if missing:
+            examples = "; ".join(quoted(text, 60) for text in missing[:3])
+            raise InputError(
+                Problem(
+                    "vectors_incomplete",
+                    f"no vector for {len(missing)} of {len(texts)} texts",
+                    file=str(self.path),
+                    found=f"without a vector: {examples}",
+                    accepted="a vector under the SHA-256 of each indexed text "
+                    "`(title + ' ' + text).strip()` and of each question and paraphrase",
+                )
+            )
+        advance(len(texts))
+        return self._vectors[rows]
