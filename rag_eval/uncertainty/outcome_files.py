@@ -356,7 +356,7 @@ def read_outcomes(
     for number, row in rows:
         if restore:
             outcome = _restore(source, row, number)
-        elif "draw_id" in row and all(row.get(name) in {None, ""} for name in _UNFILLED):
+        elif "draw_id" in row and all(row.get(name) in (None, "") for name in _UNFILLED):
             not_judged += 1
             continue
         else:

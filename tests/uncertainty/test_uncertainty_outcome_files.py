@@ -4,7 +4,7 @@ import datetime as dt
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rag_eval.core.errors import InputError
@@ -143,6 +143,7 @@ keys = st.sampled_from([*LINE, *JUDGED, "claim_id", "draw_id", "k", "at", "signa
         max_leaves=12,
     )
 )
+@example({"draw_id": "d", "missed": []})
 def test_any_json_is_read_or_refused(tmp_path_factory, row):
     folder = tmp_path_factory.mktemp("any")
     sql = SqlStore(folder / "store.db")
