@@ -18,6 +18,8 @@ from requirements import report_missing
 from rag_eval.answers.extractive import Extractive
 from rag_eval.corpus.analyzer import count_documents
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def minilm():
@@ -92,7 +94,6 @@ def test_clapnq_sentences_and_abstention_without_a_model(clapnq_set, answerer):
     check_abstention(model, clapnq_set.carried, signals(found), parts, least=0.70, lower=0.65)
 
 
-@pytest.mark.slow
 def test_clapnq_with_minilm(clapnq_set, minilm):
     its = clapnq_set.every(3)
     model = with_model(its, minilm)
@@ -130,7 +131,6 @@ def test_scifact_rationales_with_words_alone(shared_data):
     check_sentences(its, lexical(its).answer(its.questions, its.passages), 0.34, 0.65)
 
 
-@pytest.mark.slow
 def test_scifact_rationales_with_minilm(shared_data, minilm):
     its = scifact_evidence(shared_data).every(3)
     found = with_model(its, minilm).answer(its.questions, its.passages)

@@ -73,10 +73,8 @@ print(json.dumps({{
 """
 
 
-@pytest.mark.parametrize(
-    ("switch", "off"),
-    [("telemetry_off()", True), pytest.param("pass", False, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("switch", "off"), [("telemetry_off()", True), ("pass", False)])
 def test_each_library_says_whether_its_telemetry_is_off(project_root, switch, off):
     found = json.loads(fresh(LIBRARIES.format(switch=switch), project_root))
     assert found == dict.fromkeys(("chromadb", "huggingface_hub", "mlflow", "ragas"), off)

@@ -27,6 +27,7 @@ def kept(tmp_path):
         yield instance, holds
 
 
+@pytest.mark.slow
 def test_the_password_of_the_tracking_server_is_kept_nowhere(project, kept, monkeypatch, capfd):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     project.settings = project.settings.model_copy(

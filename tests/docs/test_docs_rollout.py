@@ -19,6 +19,7 @@ def blocks(text, language):
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_commands_run_as_they_stand(text, project):
     project.gold.rename(project.gold.parent / "handbook")
     (project.gold.parent / "handbook" / "gold_set.yaml").write_text(

@@ -16,6 +16,8 @@ from service_process import ServiceProcess, running
 from rag_eval.core.report import StrategyPart
 from rag_eval.reporting.mlflow import strategy_metrics
 
+pytestmark = pytest.mark.slow
+
 N_WORDINGS, N_ORIGINALS = 6, 4
 QUICK = {"timeout_s": 5, "max_retries": 1, "backoff_s": 0.01, "concurrency": 2}
 FAULTS = {
@@ -259,7 +261,6 @@ def test_our_own_export_comes_back_as_the_same_figures(nights, project, outside)
     assert bm25 == mine
 
 
-@pytest.mark.slow
 def test_the_next_run_asks_a_killed_service_again(project, outside):
     service = ServiceProcess(project.corpus)
     try:
@@ -279,7 +280,6 @@ def test_the_next_run_asks_a_killed_service_again(project, outside):
         assert project.report()["reused"]["runs"] == {"bm25": True, "mine": False}
 
 
-@pytest.mark.slow
 def test_a_service_with_an_equal_version_is_not_asked_again(project, service, outside):
     plain, stated = service.url(own=1), service.url(version="v7")
     strategies = {"plain": "source: plain", "stated": "source: stated"}

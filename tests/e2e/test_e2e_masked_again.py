@@ -9,7 +9,7 @@ from personal_data import outputs
 
 from rag_eval.corpus.masking import FILL
 
-pytestmark = pytest.mark.usefixtures("pages")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("pages")]
 
 SECRET = "Xk39aBcD9f" + "Gh2JkLmN4pQrS7"
 PHONE = "030 12" + "34567"
@@ -126,7 +126,6 @@ def test_values_that_only_a_context_labels_are_masked(project, monkeypatch):
     assert found_in(places) == set()
 
 
-@pytest.mark.slow
 def test_what_the_guard_prints_is_masked(project, monkeypatch):
     folder_project(project)
     places = run_and_print(project, monkeypatch, "tiny")

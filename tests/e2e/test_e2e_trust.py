@@ -258,6 +258,7 @@ def test_an_allowed_chunk_is_indexed_until_revoked(nights):
 # --- an outside retriever
 
 
+@pytest.mark.slow
 def test_a_leaked_attack_fails_the_run_and_the_nightly_job(project, leaky):
     import dagster as dg
 
