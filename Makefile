@@ -14,7 +14,7 @@ TESTS := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -
 run: install  ## set up, then the nightly evaluation of the bundled gold sets
 	@$(BIN)/rag-eval run
 
-test: install  ## the test suite, about five minutes on two cores
+test: install  ## the test suite, about four minutes on two cores
 	@$(TESTS)
 
 test-all: install test-integrations $(BROWSER)/.installed  ## the long suites too: statistics, servers, kills, browsers, the frameworks of the field

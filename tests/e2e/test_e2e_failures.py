@@ -27,6 +27,7 @@ def reranked(project, monkeypatch):
     return run
 
 
+@pytest.mark.slow
 def test_a_failing_query_is_counted_and_scores_zero(project, reranked):
     result = reranked(
         f"{SCORES}        if {QUERIES[0]['text']!r} in queries:\n"
@@ -61,6 +62,7 @@ def test_a_reranker_that_cannot_load_ends_the_run(reranked, code):
     assert "reranker_unusable" in reranked(code, exit_code=1).stderr
 
 
+@pytest.mark.slow
 def test_a_required_gate_rests_on_the_groups_that_were_scored(project):
     """Two of the questions have a quoted anchor; a floor at the span level needs five groups."""
     text = CONFIG.replace("required: [], advisory: [acceptance]", "required: [acceptance]")

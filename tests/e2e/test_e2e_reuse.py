@@ -277,6 +277,7 @@ def test_a_failing_mlflow_never_loses_the_report(nights, monkeypatch, tmp_path):
     assert report["run_id"] in result.stdout
 
 
+@pytest.mark.slow
 def test_only_new_texts_are_embedded_and_gone_chunks_leave_the_store(project):
     folder = project.make_beir()
     more = [*BEIR_CORPUS, {"_id": "more.md", "title": "More", "text": "A page comes and goes."}]

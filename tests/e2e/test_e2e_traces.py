@@ -95,6 +95,7 @@ def test_lines_rows_and_report_agree(project, database):
         assert [row[1] for row in columns] == COLUMNS
 
 
+@pytest.mark.slow
 def test_a_database_that_cannot_be_used_leaves_the_report(project, monkeypatch):
     password = "s3cr3t-pw"
     monkeypatch.setenv("RAG_EVAL_DATABASE_URL", f"postgresql://me:{password}@127.0.0.1:9/db")

@@ -370,6 +370,7 @@ def keys(project):
     return private, re.search(r": ([A-Za-z0-9+/]{43}=)\n", made.stdout)[1]
 
 
+@pytest.mark.slow
 def test_a_changed_byte_is_blocked_and_a_forged_manifest_ends_the_run(project):
     private, public = keys(project)
     configured(project, trust=f"{{keys: {{release: '{public}'}}, manifest: manifest.json}}")

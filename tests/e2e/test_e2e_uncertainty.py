@@ -138,6 +138,7 @@ def refused(project, code, reports=None):
         assert read_files(project.reports / "tiny") == reports
 
 
+@pytest.mark.slow
 def test_few_questions_stay_uncalibrated(project):
     night(project)
     for name in ("bm25", "vector"):
@@ -184,6 +185,7 @@ HOSTILE = (
 )
 
 
+@pytest.mark.slow
 def test_markup_and_control_characters_stay_data(project):
     name = "[bold]storage[blink].md"
     paraphrase = {"query_id": "keep", "paraphrase_id": "[bold]p", "source": "hand"}
@@ -212,6 +214,7 @@ def test_markup_and_control_characters_stay_data(project):
     assert set(standing["query_id"]) == {"keep", "[red]q[blink]"}
 
 
+@pytest.mark.slow
 def test_an_iterative_strategy_alone_brings_its_base(project):
     bounded = ROUNDS.replace("}", ", max_iterations: 2, max_expansions: 1}")
     rewrite(project.gold / "gold_set.yaml", "gates:", f"{bounded}gates:")
@@ -235,6 +238,7 @@ def test_an_iterative_strategy_alone_brings_its_base(project):
     assert sum(found["stops"].values()) == 6
 
 
+@pytest.mark.slow
 def test_a_damaged_database_leaves_the_report(project):
     project.home.mkdir()
     (project.home / "rag_eval.db").write_bytes(b"no database at all" * 100)

@@ -48,12 +48,14 @@ def alarms(n, sets, shares, seed, *, fixed):
     return [found.reason_code for found in drops(*changed(n, sets, shares, seed, fixed=fixed))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fixed", [True, False])
 def test_a_drop_of_eight_percent_is_found_nine_times_in_ten(fixed):
     codes = alarms(200, 4000, WON_AND_LOST, 5, fixed=fixed)
     assert codes.count("regression") / len(codes) >= 0.90
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fixed", [True, False])
 def test_no_drop_alarms_at_most_one_time_in_twenty(fixed):
     codes = alarms(200, 4000, EVEN, 6, fixed=fixed)

@@ -170,6 +170,7 @@ class Docstrings(ast.NodeTransformer):
         return node
 
 
+@pytest.mark.slow
 def test_comments_and_docstrings_leave_every_stage_its_version(project_root, tmp_path):
     copy = shutil.copytree(
         project_root / "rag_eval", tmp_path / "rag_eval", ignore=lambda *_: ["__pycache__"]
