@@ -77,7 +77,7 @@ class Embedder:
         names, self._vectors = read_vectors(path)
         self._row = {name: row for row, name in enumerate(names)}
         self._made: dict[str, np.ndarray] = {}
-        self._model = MiniLmEmbedder(model_folder())
+        self._model = MiniLmEmbedder(model_folder(Settings().home / "models"))
 
     def __call__(self, texts: list[str]) -> Float32Array:
         keys = [text_hash(text) for text in texts]

