@@ -7,6 +7,7 @@ import collections
 import dataclasses
 import difflib
 import functools
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -159,7 +160,10 @@ class Located:
 
 
 _MISPLACED = {
-    "anchor_not_found": ("the quote is not in the document", "verbatim text of the document"),
+    "anchor_not_found": (
+        "the quote is not in the document",
+        "text of the document word for word; line breaks and spaces may differ",
+    ),
     "anchor_ambiguous": (
         "the quote occurs in the document more than once",
         "a longer quote that occurs once, or a section_id beside it",
@@ -181,28 +185,36 @@ class _MisplacedError(Exception):
     """A misplaced anchor, with its code and the found text."""
 
 
-def _find_quote(text: str, quote: str, low: int, high: int, *, passages: bool) -> int:
-    """Find the only place of a quote in text[low:high]; in passages, which overlap, the first."""
+def _find_quote(text: str, quote: str, low: int, high: int, *, passages: bool) -> tuple[int, int]:
+    """Find the only place of a quote in text[low:high]; in passages, which overlap, the first.
+
+    A quote that does not stand there exactly may differ from the text in runs of white space.
+    """
     first = text.find(quote, low, high)
-    if first < 0:
-        folded = " ".join(quote.split()) in " ".join(text[low:high].split())
-        hint = "; it is there with other white space: copy it verbatim" if folded else ""
-        raise _MisplacedError("anchor_not_found", f"{quoted(quote)}{hint}")
-    second = -1 if passages else text.find(quote, first + 1, high)
-    if second >= 0:
+    if first >= 0:
+        end, second = first + len(quote), text.find(quote, first + 1, high)
+    else:
+        words = re.compile(r"\s+".join(map(re.escape, quote.split())))
+        similar = words.search(text, low, high)
+        if similar is None:
+            raise _MisplacedError("anchor_not_found", quoted(quote))
+        first, end = similar.span()
+        again = words.search(text, first + 1, high)
+        second = -1 if again is None else again.start()
+    if second >= 0 and not passages:
         lines = (f"line {text.count(chr(10), 0, place) + 1}" for place in (first, second))
         found = f"{quoted(quote)} in {' and '.join(lines)} of the document"
         raise _MisplacedError("anchor_ambiguous", found)
-    return first
+    return first, end
 
 
-def _find_offsets(text: str, quote: str, start: int, end: int) -> int:
+def _find_offsets(text: str, quote: str, start: int, end: int) -> tuple[int, int]:
     """Check offsets; if masking has moved the quote, return its only other place."""
     if end > len(text):
         found = f"start {start}, end {end} in a document of {len(text)} characters"
         raise _MisplacedError("bad_offsets", found)
     if not quote or text[start:end] == quote:
-        return start
+        return start, end
     try:
         return _find_quote(text, quote, 0, len(text), passages=False)
     except _MisplacedError:
@@ -231,8 +243,10 @@ def _innermost_sections(document: np.ndarray, start: np.ndarray, corpus: Catalog
     return result
 
 
-def _find_anchor(row: Any, text: str, bounds: tuple[int, int], *, passages: bool) -> int:
-    """Find where an anchor starts: by its offsets, or by its quote within the bounds."""
+def _find_anchor(
+    row: Any, text: str, bounds: tuple[int, int], *, passages: bool
+) -> tuple[int, int]:
+    """Find start and end of an anchor: by its offsets, or by its quote within the bounds."""
     if passages and row.start >= 0 and not row.quote:
         found = f"start {row.start} of a document of which only passages are known"
         raise _MisplacedError("bad_offsets", found)
@@ -267,9 +281,9 @@ def _locate(
         bounds = (int(starts[part]), int(ends[part])) if part >= 0 else (0, len(text))
         is_foreign = given[anchor] and narrowed.document[anchor] != document
         code = "section_of_other_document" if is_foreign else ""
-        found, start = f"{quoted(row.section)}, {quoted(row.doc)}", -1
+        found, span = f"{quoted(row.section)}, {quoted(row.doc)}", (-1, -1)
         try:
-            start = start if code else _find_anchor(row, text, bounds, passages=passages)
+            span = span if code else _find_anchor(row, text, bounds, passages=passages)
         except _MisplacedError as error:
             code, found = error.args
         if code:
@@ -277,7 +291,7 @@ def _locate(
             more = {"field": "anchors", "found": found, "accepted": accepted}
             report_row(problems, row, code, message, **more)
         else:
-            rows.append((anchor, document, start, start + (len(row.quote) or row.end - row.start)))
+            rows.append((anchor, document, *span))
     table = np.array(rows, dtype=np.int64).reshape(-1, 4)
     inner = _innermost_sections(table[:, 1], table[:, 2], corpus)
     return Located(table[:, 0], table[:, 1], inner, table[:, 2], table[:, 3])

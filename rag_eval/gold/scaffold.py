@@ -78,8 +78,8 @@ refused until nothing is.
 2. `qrels.tsv`: the documents or sections that answer each question, with a grade from 1 (0 = looks
    right and is not). A section is written `document#heading`.
 3. `answers.jsonl`: quote the sentence that answers, word for word, under `anchors`:
-   `[{{"quote": "..."}}]`. It must occur in the document once. A `decoy` names a document or section
-   that looks right and is not: `{{"doc_id": "..."}}`.
+   `[{{"quote": "..."}}]`. It must occur in the document once; line breaks and spaces may
+   differ. A `decoy` names a document or section that looks right and is not: `{{"doc_id": "..."}}`.
 4. `paraphrases.jsonl`: two or more other wordings of each question, as other people would put it:
    `{{"query_id": "q001", "paraphrase_id": "p1", "text": "...", "source": "..."}}`. Without them
    stability cannot be measured.

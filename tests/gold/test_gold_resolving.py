@@ -90,6 +90,7 @@ NEST, ZZ = {"section_id": "a.md#nest"}, {"section_id": "a.md#zz"}
     [
         ({"anchors": [{"quote": "no such words"}]}, "anchor_not_found"),
         ({"anchors": [{"quote": "Terns eat fish"}]}, "anchor_ambiguous"),
+        ({"anchors": [{"quote": "Terns\n eat fish"}]}, "anchor_ambiguous"),
         (NEST | {"anchors": [{"quote": "Terns eat fish."}]}, "anchor_not_found"),
         (SCRAPE | {"section_id": "c.md#gamma"}, "section_of_other_document"),
         ({"doc_id": "zz.md", "anchors": [{"quote": "x"}]}, "dangling_target"),
@@ -109,6 +110,23 @@ def test_faults_of_anchors(resolve_rows, row, code):
 def test_offsets_that_masking_moved_are_found_by_their_text(resolve_rows):
     resolved = resolve_rows("q1", answers=[{"answers": [{"text": "scrape", "start": 1, "end": 7}]}])
     assert resolved.spans["start"].tolist() == [TEXTS["a.md"].index("scrape")]
+
+
+@pytest.mark.parametrize(
+    ("quote", "span"),
+    [
+        ("two words", (4, 13)),  # exact wins over "two  words"
+        ("it  has\n two lines", (26, 42)),
+        (" has two", (29, 36)),
+        ("lines\u00a0of text", (37, 51)),
+    ],
+)
+def test_a_quote_may_differ_in_white_space(make_gold, corpus_frames, quote, span):
+    frames = corpus_frames({"w.md": "The two words, two  words\nit has\ntwo\tlines\n\nof text"})
+    answers = [{"query_id": "q1", "doc_id": "w.md", "anchors": [{"quote": quote}]}]
+    resolved = resolve(load_gold(make_gold(_q("q1"), answers=answers)), *frames)
+    assert resolved.problems == ()
+    assert resolved.spans[["start", "end"]].to_numpy().tolist() == [list(span)]
 
 
 def test_beir_evidence_adds_no_documents(tmp_path, corpus_frames):
