@@ -466,7 +466,7 @@ def _clear(path: Path, start: int) -> int:
 class DenseStrategy(LocalStrategy):
     """Base class of the kinds that compare vectors."""
 
-    embedding: Embedding = Embedding(model="lsa-256")
+    embedding: Embedding = Embedding(model="all-MiniLM-L6-v2")
     search: Literal["exact", "approximate"] = "exact"
 
     @property

@@ -1,11 +1,17 @@
-"""The shipped gold set keeps its promises: counts, and no fault."""
+"""The shipped gold set keeps its promises: counts, no fault, and questions of users' own words."""
+
+import re
 
 import pytest
+import Stemmer
 
 from rag_eval.corpus.loading import load_corpus
 from rag_eval.gold.configuration import load_config
 from rag_eval.gold.lint import lint
 from rag_eval.gold.loading import load_gold
+
+QUOTE_WORDS = 6
+stem = Stemmer.Stemmer("porter").stemWord
 
 
 @pytest.fixture(scope="module")
@@ -29,3 +35,50 @@ def test_counts(shipped):
 def test_lints_clean(shipped):
     gold, corpus = shipped
     assert [str(problem) for problem in lint(gold, corpus.documents, corpus.sections)] == []
+
+
+def words(text):
+    return re.findall("[a-z0-9]+", text.lower())
+
+
+def stems(text):
+    return {stem(word) for word in words(text)}
+
+
+def test_nine_in_ten_questions_avoid_the_words_of_the_targets_name(shipped):
+    gold, _ = shipped
+    targets = gold.judgements.groupby("query_id")["target"].agg(list)
+    texts = gold.queries.set_index("query_id")["text"]
+    named = [
+        query
+        for query, names in targets.items()
+        if stems(texts[query])
+        & stems(" ".join(name.rsplit(".", 1)[-1].replace("_", " ") for name in names))
+    ]
+    assert len(named) / len(targets) <= 0.1
+
+
+def test_no_wording_quotes_its_docstring(shipped):
+    gold, corpus = shipped
+
+    def shingles(text):
+        found = words(text)
+        return {tuple(found[at : at + QUOTE_WORDS]) for at in range(len(found) - QUOTE_WORDS + 1)}
+
+    row_of = {name: row for row, names in enumerate(corpus.documents["names"]) for name in names}
+    documents = corpus.documents["text"].tolist()
+    asked = {
+        query: [text, *its["text"]]
+        for (query, its), text in zip(
+            gold.paraphrases.groupby("query_id"),
+            gold.queries.sort_values("query_id")["text"],
+            strict=True,
+        )
+    }
+    quoting = {
+        judged.query_id
+        for judged in gold.judgements.itertuples()
+        for text in asked[judged.query_id]
+        if shingles(text) & shingles(documents[row_of[judged.target]])
+    }
+    assert quoting == set()

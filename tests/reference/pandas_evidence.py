@@ -1,11 +1,13 @@
 """The input of the extractive answerer on pandas_api: wordings, retrieved chunks and gold spans."""
 
 import dataclasses
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import yaml
 from answer_sets import is_right
 
 from rag_eval.answers.extractive import Extract, Extractive, Passage
@@ -32,7 +34,7 @@ class Evidence:
     gold: list[list[tuple[str, int, int]]]
     embed: object
     frequencies: DocumentFrequencies
-    expansion: Expansion | None
+    expansion: Expansion
 
     def answerer(self, **options) -> Extractive:
         """Return the default answerer, with the strategy's synonyms and LSA of the corpus."""
@@ -54,17 +56,24 @@ class Evidence:
         return found
 
 
+STRATEGIES = [
+    {"name": "lexical", "kind": "bm25", "expand": "data-terms"},
+    {"name": "vector", "kind": "vector", "embedding": {"model": "lsa-256"}},
+]
+
+
 def pandas_evidence(root: Path, home: Path) -> Evidence:
-    """Retrieve for the questions of pandas_api as its gold set configures."""
+    """Retrieve for the questions of pandas_api with BM25 and synonyms."""
+    gold_set = home / "gold_sets" / "pandas_api"
+    shutil.copytree(root / "gold_sets" / "pandas_api", gold_set)
+    given = yaml.safe_load((gold_set / "gold_set.yaml").read_text(encoding="utf-8"))
+    given |= {"strategies": STRATEGIES, "primary": "lexical"}
+    (gold_set / "gold_set.yaml").write_text(yaml.safe_dump(given), encoding="utf-8")
     settings = Settings(
-        home=home, reports=home / "reports", gold_sets=root / "gold_sets", tracking_uri="refused://"
+        home=home, reports=home / "reports", gold_sets=gold_set.parent, tracking_uri="refused://"
     )
-    evaluation = open_gold_set(root / "gold_sets" / "pandas_api", settings)
-    config = evaluation.config
-    strategy, top_k = config.primary_strategy, config.answers.top_k
-    expand = getattr(
-        next(spec for spec in config.strategies if spec.name == strategy), "expand", None
-    )
+    evaluation = open_gold_set(gold_set, settings)
+    top_k = evaluation.config.answers.top_k
     gold = evaluation.runner.get(GoldVariants).artifact
     variants = gold.frame("variants")
     variants = variants[variants["paraphrase_id"] == "original"].reset_index(drop=True)
@@ -73,7 +82,7 @@ def pandas_evidence(root: Path, home: Path) -> Evidence:
         evaluation.runner.get(CorpusSnapshot).artifact.frame("documents"),
     )
     ready = open_index(evaluation, evaluation.runner.get(AdmittedChunks)).strategies
-    ranking = ready[strategy].search(variants["text"].tolist(), top_k, evaluation.config.seeds[0])
+    ranking = ready["lexical"].search(variants["text"].tolist(), top_k, evaluation.config.seeds[0])
     rows = [[row for row in its if row >= 0] for its in ranking.rows.tolist()]
     titles, texts = chunks["title"].tolist(), chunks["text"].tolist()
     passages = [
@@ -101,7 +110,7 @@ def pandas_evidence(root: Path, home: Path) -> Evidence:
         [spans.get(query, []) for query in variants["query_id"]],
         source.embedder.embed,
         frequencies,
-        Expansion.load(expand) if expand else None,
+        Expansion.load("data-terms"),
     )
 
 

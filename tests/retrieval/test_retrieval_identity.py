@@ -22,7 +22,7 @@ CHANGES = {
     "vector": [
         {"search": "approximate"},
         {"embedding": Embedding(model="lsa-128")},
-        {"embedding": Embedding(model="all-MiniLM-L6-v2")},
+        {"embedding": Embedding(model="lsa-256")},
     ],
     "hybrid": [
         {"k1": 1.2},
