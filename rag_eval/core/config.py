@@ -285,6 +285,10 @@ SOURCES: FrameSchema = schema(
     ),
     date=("str", "YYYY-MM-DD of its last change; empty where it is not known"),
     domain=("str", "host in lower case (xn-- form), python:<package>, or empty"),
+    signature=(
+        "str",
+        "valid or missing: whether the source's own record of hashes holds; empty without a record",
+    ),
 )
 
 FINDINGS: FrameSchema = schema(

@@ -77,6 +77,8 @@ class RawDocument(NamedTuple):
     author: str = ""
     date: str = ""
     """Date as YYYY-MM-DD; empty where the source gives no date."""
+    signature: Literal["", "valid", "missing"] = ""
+    """Whether hashes that the source recorded hold; empty where it recorded none."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

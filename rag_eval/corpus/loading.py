@@ -137,6 +137,7 @@ def load_corpus(spec: Loader, base: Path) -> LoadedCorpus:
                 "author_hash": hashed,
                 "date": document.date,
                 "domain": domain,
+                "signature": document.signature,
             }
         )
         rows.append(

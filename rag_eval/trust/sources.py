@@ -460,6 +460,7 @@ def source_trust(
     """Return the trust of every document of a SOURCES frame, in its order, with its reasons.
 
     `signature_states` comes from `signatures.verify`; None means that no signatures were read.
+    Without keys, the hashes that a source itself recorded take their place.
     Columns: doc_id, domain, domain_state, signature_state, author_state, freshness_state,
     freshness, date, trust. Trust is freshness times the sum of 0.4 for an allowed domain, 0.3 for
     a valid signature and 0.3 for a known author. It is 0 for a look-alike domain or an invalid
@@ -470,13 +471,17 @@ def source_trust(
     judged = judge_domains(domains, config.domains)
     missing: SignatureState = "missing" if config.keys else "not_configured"
     states = signature_states if signature_states is not None and config.keys else {}
+    recorded, counts = sources["signature"].tolist(), config.configured and not config.keys
     authors, hashes = sources["author"].tolist(), sources["author_hash"].tolist()
     frame = pd.DataFrame(
         {
             "doc_id": sources["doc_id"].to_numpy(),
             "domain": sources["domain"].to_numpy(),
             "domain_state": [judged[domain].state for domain in domains],
-            "signature_state": [states.get(one, missing) for one in sources["doc_id"].tolist()],
+            "signature_state": [
+                states.get(one, own if own and counts else missing)
+                for one, own in zip(sources["doc_id"].tolist(), recorded, strict=True)
+            ],
             "author_state": author_states(authors, hashes, config.authors),
             "freshness_state": fresh["state"],
             "freshness": fresh["factor"],

@@ -37,6 +37,7 @@ def make_sources(*documents):
         doc_id=[f"d{n}" for n in range(len(documents))],
         source_hash="0" * 64,
         author_hash=[author_hash(author) for _, author, _ in documents],
+        signature="",
     )
     return SOURCES.check(frame.astype("str"))
 

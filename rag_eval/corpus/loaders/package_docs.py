@@ -1,10 +1,11 @@
 """Loader `package_docs`: the docstrings of an installed package's public names.
 
 Of the package's code, the loader runs only imports and attribute access. The author of
-every docstring is the author in the distribution's metadata. Docstrings have no date, because no
-source states a date.
+every docstring is the author in the distribution's metadata. The hashes in the distribution's
+RECORD stand for a signature. Docstrings have no date, because no source states a date.
 """
 
+import base64
 import email.utils
 import fnmatch
 import hashlib
@@ -109,6 +110,36 @@ def find_package(package: str) -> Installed:
         return Installed(distribution.version, text_hash(record), author)
     content = _hash_sources(package)
     return Installed(f"{distribution.version}+sources.{content[:12]}", content, author)
+
+
+def verify_record(package: str) -> Literal["", "valid", "missing"]:
+    """Compare the package's files with the hashes in RECORD of its wheel.
+
+    Returns `valid` if all hold, and `missing` if a single one does not: then nothing vouches for
+    any docstring, because a docstring can be put together by other files than its own. Empty
+    without a RECORD.
+    """
+    distribution = None if package in sys.stdlib_module_names else _find_distribution(package)
+    if distribution is None or _find_record(distribution, package) is None:
+        return ""
+    recorded = [
+        (Path(file.locate()), file.hash)
+        for file in distribution.files or ()
+        if file.hash is not None and file.parts[0].partition(".")[0] == package
+    ]
+    if not recorded:
+        return ""
+    holds = all(
+        path.is_file() and _hash_record(path, known.mode) == known.value for path, known in recorded
+    )
+    return "valid" if holds else "missing"
+
+
+def _hash_record(path: Path, algorithm: str) -> str:
+    """Hash a file as RECORD does (PEP 376): base64 for URLs, without padding."""
+    with path.open("rb") as stream:
+        found = hashlib.file_digest(stream, algorithm).digest()
+    return base64.urlsafe_b64encode(found).decode("ascii").rstrip("=")
 
 
 # ---- The walk over public names
@@ -273,7 +304,7 @@ class PackageDocs(Loader):
         if not by_text:
             accepted = "modules with docstrings that exclude and min_chars leave over"
             raise empty_corpus("no docstring was found", self.package, accepted)
-        documents = []
+        documents, signature = [], verify_record(self.package)
         for text, names in by_text.items():
             doc_id = _choose_name(names)
             documents.append(
@@ -287,6 +318,7 @@ class PackageDocs(Loader):
                     rev=installed.version,
                     names=tuple(sorted(names.keys() - {doc_id})),
                     author=installed.author,
+                    signature=signature,
                 )
             )
         return RawCorpus(documents, rev=f"{self.package}=={installed.version}")
