@@ -202,11 +202,13 @@ class Lines(Progress):
             nonlocal done, last, said
             done += count
             said = f", {note}" if note else ""
-            if time.monotonic() - last > LINE_EVERY_S:
-                last = time.monotonic()
-                self._write(
-                    f"  {title}: {done:,}{f' of {total:,}' if total else ''} {unit}".rstrip() + said
-                )
+            now = time.monotonic()
+            if now - last > LINE_EVERY_S:
+                last, of, left = now, "", ""
+                if total and done:
+                    of = f" of {total:,}"
+                    left = f", about {(now - started) * (total - done) / done:.0f} s left"
+                self._write(f"  {title}: {done:,}{of} {unit}".rstrip() + said + left)
 
         self._write(f"{title}{f' ({total:,} {unit})' if total else ''} ...")
         yield advance
@@ -220,8 +222,9 @@ class Bars(Progress):
         from rich import progress
 
         counts, spent = progress.MofNCompleteColumn(), progress.TimeElapsedColumn()
+        left = progress.TimeRemainingColumn(compact=True)
         columns = (progress.SpinnerColumn(), "{task.description}", progress.BarColumn())
-        self._bars = progress.Progress(*columns, counts, spent, console=console)
+        self._bars = progress.Progress(*columns, counts, spent, left, console=console)
         self._open = 0
 
     @contextlib.contextmanager

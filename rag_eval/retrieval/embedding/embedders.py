@@ -202,7 +202,8 @@ class MiniLmEmbedder:
             if stop == len(place) or (stop + 1 - start) * lengths[place[stop]] > BATCH_TOKENS:
                 batches.append(place[start:stop])
                 start = stop
-        return batches
+        # Mixed lengths, so that the time left can be told from the number of texts done.
+        return [batches[at] for at in np.random.default_rng(0).permutation(len(batches))]
 
     def _forward(self, ids: list[npt.NDArray[np.int64]]) -> Float32Array:
         width = max(len(row) for row in ids)
