@@ -1,8 +1,8 @@
-"""Renew the generated parts of README.md from a real run of the bundled gold set.
+"""Renew the generated parts of README.md and docs/commands.md.
 
-The generated parts are the output of the run, the picture of the report and the list of commands.
-`python docs/make_readme.py` writes them. `--check` compares the README with a fresh run, and
-ignores times.
+The generated parts are the output of a real run of the bundled gold set, the picture of its report
+and the list of commands. `python docs/make_readme.py` writes them. `--check` compares them with a
+fresh run, and ignores times.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-README = ROOT / "README.md"
+README, COMMANDS = ROOT / "README.md", ROOT / "docs" / "commands.md"
 WIDTH = 100
 SCREEN = (1180, 1000)
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
@@ -34,7 +34,7 @@ def block(text: str, name: str) -> str:
     """Return the text between the markers of a generated part."""
     found = re.search(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", text, re.DOTALL)
     if found is None:
-        raise SystemExit(f"README.md has no generated part {name}")
+        raise SystemExit(f"the document has no generated part {name}")
     return found[1]
 
 
@@ -135,15 +135,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
-    text = README.read_text(encoding="utf-8")
+    readme, listed = (path.read_text(encoding="utf-8") for path in (README, COMMANDS))
     output, picture = evaluate(picture=not check)
-    new = replace(replace(text, "output", output), "commands", commands())
+    new, new_listed = replace(readme, "output", output), replace(listed, "commands", commands())
     if not check:
         README.write_text(new, encoding="utf-8", newline="\n")
+        COMMANDS.write_text(new_listed, encoding="utf-8", newline="\n")
         (ROOT / "docs" / "report.png").write_bytes(picture)
         return 0
-    if not same(new, text):
-        sys.stderr.write("README.md is not what a fresh run gives; run `make docs`\n")
+    if not same(new, readme) or new_listed != listed:
+        sys.stderr.write(
+            "README.md or docs/commands.md is not what a fresh run gives; run `make docs`\n"
+        )
         return 1
     return 0
 

@@ -1,6 +1,7 @@
-"""The README shows the real output of the tool, as a fresh run generates it."""
+"""The README and the reference pages show the real output, commands and settings of the tool."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -12,7 +13,19 @@ def readme(project_root):
     return (project_root / "README.md").read_text(encoding="utf-8")
 
 
-def test_every_command_is_in_the_readme(readme):
+@pytest.fixture(scope="module")
+def pages(project_root):
+    return {path.name: path.read_text("utf-8") for path in (project_root / "docs").glob("*.md")}
+
+
+def test_the_readme_is_short_and_its_links_lead_somewhere(readme, project_root):
+    assert len(readme.split()) <= 900
+    links = re.findall(r"\]\(([^)#:]+)\)", readme)
+    assert len(links) > 10
+    assert [link for link in links if not (project_root / link).is_file()] == []
+
+
+def test_every_command_is_in_the_reference(pages):
     import typer.main
 
     from rag_eval.cli.app import app
@@ -21,26 +34,26 @@ def test_every_command_is_in_the_readme(readme):
     missing = [
         name
         for name, command in group.commands.items()
-        if f"| `rag-eval {name}` | {command.help.splitlines()[0]} |" not in readme
+        if f"| `rag-eval {name}` | {command.help.splitlines()[0]} |" not in pages["commands.md"]
     ]
     assert missing == [], "run `make docs`"
 
 
-def test_every_setting_is_in_the_readme(readme):
+def test_every_setting_is_in_the_reference(pages):
     from rag_eval.core.settings import Settings
 
     assert [
         name
         for name in Settings.model_fields
-        if not name.startswith("feature_") and f"`{name}`" not in readme
+        if not name.startswith("feature_") and f"`{name}`" not in pages["nightly.md"]
     ] == []
 
 
-def test_make_targets_named_in_the_readme_exist(readme, project_root):
+def test_make_targets_that_documents_name_exist(readme, pages, project_root):
     makefile = (project_root / "Makefile").read_text(encoding="utf-8")
-    for target in ("run", "test", "ui", "bench", "help"):
-        assert f"make {target}" in readme
-        assert f"\n{target}:" in makefile
+    named = re.findall(r"(?:`|\$ )make ([a-z-]+)", "\n".join([readme, *pages.values()]))
+    assert {"run", "test", "ui", "bench", "help"} <= set(named)
+    assert [target for target in named if f"\n{target}:" not in makefile] == []
 
 
 @pytest.mark.slow
