@@ -9,7 +9,7 @@ BROWSER := tests/browser/node_modules
 # Two workers share two cores, so one thread each. The first worker that is idle takes tests of the other.
 TESTS := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: run test test-all test-integrations check faults bench fit ui install lock docs clean help
+.PHONY: run test test-all test-integrations check faults bench success fit ui install lock docs clean help
 
 run: install  ## set up, then the nightly evaluation of the bundled gold sets
 	@$(BIN)/rag-eval run
@@ -45,7 +45,10 @@ faults: install  ## apply deliberate faults to a copy, one at a time, and print 
 	@$(BIN)/python tests/faults.py -n 2
 
 bench: install  ## speed and memory against the libraries underneath, as JSON lines
-	@for script in $(filter-out benchmarks/fit_% benchmarks/timing.py benchmarks/planting.py benchmarks/miss_rate_data.py benchmarks/golden_record.py benchmarks/growth.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script || exit 1; done
+	@for script in $(filter-out benchmarks/fit_% benchmarks/timing.py benchmarks/planting.py benchmarks/miss_rate_data.py benchmarks/golden_record.py benchmarks/growth.py benchmarks/success.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script || exit 1; done
+
+success: run  ## judge the success criteria: met, not met, or not measurable
+	@$(BIN)/python benchmarks/success.py
 
 fit: install  ## fit the shipped coefficients anew (needs the public data of RAG_EVAL_TEST_DATA; minutes)
 	@for script in $(wildcard benchmarks/fit_*.py); do $(BIN)/python $$script || exit 1; done
