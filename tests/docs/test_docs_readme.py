@@ -58,6 +58,7 @@ def test_make_targets_that_documents_name_exist(readme, pages, project_root):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # it embeds 4,757 texts, beside another worker's tests
 def test_the_readme_shows_what_a_fresh_run_prints(project_root):
     done = subprocess.run(
         [sys.executable, "docs/make_readme.py", "--check"],
