@@ -9,7 +9,7 @@ import dataclasses
 import importlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -1199,6 +1199,24 @@ class GatePart(Record):
     status: Literal["pass", "fail", "insufficient_evidence"]
     reason_code: str = Field(pattern=r"^[a-z_]+$")
     evidence: Open
+
+
+def count_gates(gates: Iterable[tuple[bool, str]]) -> str:
+    """Count the gates that are met; each gate is (whether it is required, status).
+
+    Examples
+    --------
+    >>> count_gates([(True, "pass"), (False, "fail"), (False, "insufficient_evidence")])
+    'required 1 of 1 met, advisory 0 of 2 met (1 without enough evidence)'
+    """
+    counted, parts = list(gates), []
+    for word, required in (("required", True), ("advisory", False)):
+        states = [status for kind, status in counted if kind == required]
+        if states:
+            unknown = states.count("insufficient_evidence")
+            more = f" ({unknown} without enough evidence)" if unknown else ""
+            parts.append(f"{word} {states.count('pass')} of {len(states)} met{more}")
+    return ", ".join(parts)
 
 
 class Change(Record):

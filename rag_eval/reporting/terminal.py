@@ -23,6 +23,7 @@ from rag_eval.core.report import (
     Report,
     StrategyCalibration,
     TrustFilter,
+    count_gates,
 )
 
 if TYPE_CHECKING:
@@ -440,7 +441,8 @@ def gates_table(gates: Sequence[GatePart]) -> Sheet:
             ]
         )
     columns = ["gate", "status", ">found", "accepted", "reason"]
-    return make_table("Gates", columns, rows, unbroken=[0])
+    title = f"Gates: {count_gates((gate.required, gate.status) for gate in gates)}"
+    return make_table(title, columns, rows, unbroken=[0])
 
 
 def _gates(report: Report) -> Parts:

@@ -61,14 +61,22 @@ def card(markup, name):
 
 
 def test_a_run_of_which_no_gate_is_required_does_not_pass_one(report):
-    assert "<strong>Passes</strong>" in shown(report)
+    assert '<div class="verdict"><strong>required 1 of 1 met</strong>' in shown(report)
     report["gates"][0]["required"] = False
     for status in ("pass", "fail"):
         report["gates"][0]["status"] = status
-        assert "<strong>Passes</strong>" not in shown(report)
+        assert '<div class="verdict none"><strong>No verdict' in shown(report)
         assert "requires no gate" in shown(report)
     report["gates"][0] |= {"required": True, "status": "insufficient_evidence"}
-    assert "<strong>Fails</strong>" in shown(report)
+    assert "<strong>Fails: required 0 of 1 met (1 without enough evidence)</strong>" in shown(
+        report
+    )
+
+
+def test_nothing_is_green_over_an_advisory_gate_that_is_not_met(report):
+    report["gates"].append({**report["gates"][0], "required": False, "status": "fail"})
+    counts = "required 1 of 1 met, advisory 0 of 1 met"
+    assert f'<div class="verdict none"><strong>{counts}</strong>' in shown(report)
 
 
 def test_groundedness_and_trust_stand_with_interval_and_denominator(report):

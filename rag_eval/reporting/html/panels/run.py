@@ -7,6 +7,7 @@ from typing import Final
 
 from markupsafe import Markup
 
+from rag_eval.core.report import count_gates
 from rag_eval.reporting.html.drawing import (
     DASHED,
     LINE,
@@ -96,13 +97,16 @@ def verdict(page: Page) -> Panel:
     answers, trust = page.report.get("answers", "measures"), page.report["trust"]
     context = {
         "required": any(gate["required"].value for gate in gates),
+        "counts": count_gates((gate["required"].value, gate["status"].value) for gate in gates),
         "failed": [g for g in gates if g["required"].value and g["status"].value != "pass"],
         "by_status": {s: [g for g in gates if g["status"].value == s] for s in STATUSES},
         "states": STATUSES,
+        "n_gates": len(gates),
         "previous": page.report.get("previous"),
         "baseline": baseline,
         "different": _differing(baseline),
         "grounded": None if answers is None else answers.where(name="groundedness"),
+        "refused": None if answers is None else answers.where(name="refused_answerable"),
         "trusted": trust["retrieved"][page.primary]["avg_trust"],
         "guard": trust["poisoning"],
     }
