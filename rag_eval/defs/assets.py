@@ -159,7 +159,7 @@ def describe(runner: Runner, made: Made) -> Shown:
     """Describe a stored result for people, with its corpus and gold set."""
     shown = {
         "reused": made.reused,
-        **made.stage.describe(made.result),
+        **made.result.describe(),
         "artifact": str(made.result.artifact.folder.resolve()),
     }
     below = runner.ancestors(made.node)

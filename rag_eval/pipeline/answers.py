@@ -22,7 +22,7 @@ from rag_eval.citations.traces import Trace, write_log, write_traces
 from rag_eval.core import config as settings_of
 from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import Embedding, InputError, quoted
-from rag_eval.core.frames import CITATIONS, make_frame
+from rag_eval.core.frames import ANSWER_MEASURES, CITATIONS, make_frame
 from rag_eval.core.report import AnswerFigure, Faithfulness, GapFlag, Open, Report, RetrievalGap
 from rag_eval.core.settings import Endpoint
 from rag_eval.core.strategy import Identity
@@ -64,6 +64,7 @@ from rag_eval.pipeline.retrieval import (
 from rag_eval.pipeline.runner import (
     AGAIN,
     Result,
+    Stage,
     Table,
     Work,
     count_undefined,
@@ -123,8 +124,19 @@ class AnswerSet(Result):
     about: AnswerFacts = json_part()
     usage: AnswerUsage | None = json_part(volatile=True, default=None)
 
+    def describe(self) -> dict[str, object]:
+        """Show the modes and the counts."""
+        about = self.about
+        return {
+            "strategy": about.strategy,
+            "modes": ", ".join(about.modes),
+            "embedding": about.embedding or "none",
+            "model": about.model or "none",
+            **{name.replace(".", "_"): count for name, count in about.counts.items()},
+        }
 
-def has_answers(config: GoldSetConfig) -> bool:
+
+def _has_answers(config: GoldSetConfig) -> bool:
     """Tell whether a gold set configures answers."""
     return config.answers is not None
 
@@ -226,7 +238,7 @@ def _make_extractor(work: Work, admitted: AdmittedChunks, strategy: str) -> tupl
     return extractor, source.model
 
 
-def identify_answers(work: Work, gold_variants: GoldVariants, **_: object) -> object:
+def _identify_answers(work: Work, gold_variants: GoldVariants, **_: object) -> object:
     """Hash the file of recorded outputs; empty without a file.
 
     Returns AGAIN when a model answers or a validator is configured. A repeated stage takes known
@@ -239,6 +251,14 @@ def identify_answers(work: Work, gold_variants: GoldVariants, **_: object) -> ob
     return file_hash(path) if path.is_file() else ""
 
 
+@Stage(
+    "answers",
+    "answers",
+    stores=("chat", "embeddings"),
+    reads=("answers", "primary_strategy", "strategies", "trust.filter", "trust.quarantine"),
+    outside=_identify_answers,
+    configured=_has_answers,
+)
 def answer_gold_set(
     work: Work,
     *,
@@ -248,7 +268,7 @@ def answer_gold_set(
     gold_variants: GoldVariants,
     restated_passages: RestatedPassages,
 ) -> AnswerSet:
-    """Answer every question in its own wording.
+    """Answer every question from the evidence of one strategy, held to the answer contract.
 
     Raises
     ------
@@ -321,18 +341,6 @@ def answer_gold_set(
     )
 
 
-def describe_answers(result: AnswerSet) -> dict[str, object]:
-    """Show the modes and the counts."""
-    about = result.about
-    return {
-        "strategy": about.strategy,
-        "modes": ", ".join(about.modes),
-        "embedding": about.embedding or "none",
-        "model": about.model or "none",
-        **{name.replace(".", "_"): count for name, count in about.counts.items()},
-    }
-
-
 # ---- Stage `citations`: check every citation against the live index, and match it with the gold.
 
 
@@ -362,6 +370,11 @@ class CitationSet(Result):
     records: list[Open] = json_part()
     per_question: pd.DataFrame = frame_part()
     about: CitationFacts = json_part()
+
+    def describe(self) -> dict[str, object]:
+        """Show the citations by code."""
+        codes = [{"code": code, "n": count} for code, count in self.about.codes.items()]
+        return {"n_citations": self.about.n_citations, "codes": Table(("code", "n"), codes)}
 
 
 def _stated_records(
@@ -396,6 +409,13 @@ def with_units(chunks: pd.DataFrame, units: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([chunks, placed.reindex(columns=chunks.columns)], ignore_index=True)
 
 
+@Stage(
+    "citations",
+    "answers",
+    reads=("answers.cross_section_allowed", "corpus.has_whole_documents"),
+    configured=_has_answers,
+    columns=CITATIONS,
+)
 def check_citations(
     work: Work,
     *,
@@ -405,7 +425,7 @@ def check_citations(
     admitted_chunks: AdmittedChunks,
     gold_variants: GoldVariants,
 ) -> CitationSet:
-    """Validate and match every citation.
+    """Check every citation: its payload against the live index, its span against the gold.
 
     When only the contexts of recorded outputs are available, the index, analyzer and revisions of
     the system are unknown. A stated payload is then checked by itself, and its place against the
@@ -445,12 +465,6 @@ def check_citations(
         per_question=per_question,
         about=CitationFacts(codes, len(records)),
     )
-
-
-def describe_citations(result: CitationSet) -> dict[str, object]:
-    """Show the citations by code."""
-    codes = [{"code": code, "n": count} for code, count in result.about.codes.items()]
-    return {"n_citations": result.about.n_citations, "codes": Table(("code", "n"), codes)}
 
 
 def _refuse_analyzer(records: list[Open], verdicts: Verdicts) -> NoReturn:
@@ -526,7 +540,7 @@ def _find_judge(work: Work) -> tuple[str, Endpoint]:
     return name or "", _find_endpoint(work, name, "ragas_endpoint", reason)
 
 
-def identify_judge(work: Work, **_: object) -> object:
+def _identify_judge(work: Work, **_: object) -> object:
     """Return name, address and model of the judge; empty when FEATURE_RAGAS_EVAL is off."""
     if not work.settings.feature_ragas_eval:
         return ""
@@ -609,7 +623,30 @@ class AnswerMeasures(Result):
     per_question: pd.DataFrame = frame_part()
     about: AnswerMeasureFacts = json_part()
 
+    def describe(self) -> dict[str, object]:
+        """Show the measures, and the answers that leave retrieved content unused."""
+        figures = ("name", "value", "ci_low", "ci_high")
+        counts = ("n_scored", "n_units", "n_failed", "n_ineligible", "n_groups", "target")
+        measures, gap = [one.dump() for one in self.about.measures], self.about.gap
+        flagged = [one.dump() for one in gap.flagged]
+        return {
+            "measures": Table((*figures, *counts), measures),
+            "n_undefined": count_undefined(measures, "value"),
+            "n_checked": gap.n_checked,
+            "n_flagged": gap.n_flagged,
+            "flagged": Table(("query_id", "reason", "answer"), flagged),
+        }
 
+
+@Stage(
+    "answer_measures",
+    "measures",
+    stores=("chat",),
+    reads=("answers.purpose", "answers.ragas_sample_rate", "settings.feature_ragas_eval"),
+    outside=_identify_judge,
+    configured=_has_answers,
+    columns=ANSWER_MEASURES,
+)
 def measure_answers(
     work: Work,
     *,
@@ -618,7 +655,7 @@ def measure_answers(
     gold_variants: GoldVariants,
     admitted_chunks: AdmittedChunks,
 ) -> AnswerMeasures:
-    """Measure groundedness, citations, abstention and the gap, and faithfulness when it is on."""
+    """Measure citations, groundedness, abstention and cost of the answers, and unused evidence."""
     found, gold = answers.answers, GoldArrays(gold_variants, admitted_chunks.names)
     judged, is_lasting = _judge_faithfulness(work, found, gold_variants, gold.groups)
     with work.progress.step("Measuring answers", len(found), "answers") as advance:
@@ -675,21 +712,6 @@ def measure_answers(
     )
     measured.is_lasting = is_lasting  # after a failure of the judge, the next run asks again
     return measured
-
-
-def describe_answer_measures(result: AnswerMeasures) -> dict[str, object]:
-    """Show the measures, and the answers that leave retrieved content unused."""
-    figures = ("name", "value", "ci_low", "ci_high")
-    counts = ("n_scored", "n_units", "n_failed", "n_ineligible", "n_groups", "target")
-    measures, gap = [one.dump() for one in result.about.measures], result.about.gap
-    flagged = [one.dump() for one in gap.flagged]
-    return {
-        "measures": Table((*figures, *counts), measures),
-        "n_undefined": count_undefined(measures, "value"),
-        "n_checked": gap.n_checked,
-        "n_flagged": gap.n_flagged,
-        "flagged": Table(("query_id", "reason", "answer"), flagged),
-    }
 
 
 def answer_gaps(

@@ -25,7 +25,14 @@ from rag_eval.core.report import (
     FeedbackCounts,
     StrategyCalibration,
 )
-from rag_eval.core.types import AUDITS, MAX_NUMBER, MISSED_BY_FEEDBACK, OutcomeOutcomes, Shown
+from rag_eval.core.types import (
+    AUDITS,
+    MAX_NUMBER,
+    MISSED_BY_FEEDBACK,
+    RETRIEVAL_OUTCOMES,
+    OutcomeOutcomes,
+    Shown,
+)
 from rag_eval.corpus.masking import mask
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.pipeline.claims import (
@@ -53,6 +60,7 @@ from rag_eval.pipeline.measures import BOOTSTRAP_SEED, ScoredRuns, score_runs
 from rag_eval.pipeline.retrieval import KeptCalibrator, StrategyRun, steering_calibrator
 from rag_eval.pipeline.runner import (
     Result,
+    Stage,
     Table,
     Work,
     count_undefined,
@@ -122,7 +130,26 @@ class RetrievalOutcomes(Result):
         """Return the judged claims of one strategy."""
         return of_strategy(self.judged, name)
 
+    def describe(self) -> dict[str, object]:
+        """Show the judged claims and the rows added to the table."""
+        rows = [{"strategy": name, **entry.dump()} for name, entry in self.strategies.items()]
+        columns = ("strategy", "n_claims", "n_judged", "n_missed", "added", "already_there")
+        return {
+            "n_added": sum(entry.added for entry in self.strategies.values()),
+            "gold_source": self.gold_source,
+            "outcomes": Table(columns, rows),
+            "not_recorded": self.not_recorded or "none",
+        }
 
+
+@Stage(
+    "retrieval_outcomes",
+    "uncertainty",
+    stores=("outcomes",),
+    live=True,
+    columns=RETRIEVAL_OUTCOMES,
+    kinds=("sql",),
+)
 def record_outcomes(
     work: Work,
     *,
@@ -132,10 +159,10 @@ def record_outcomes(
     gold_variants: GoldVariants,
     admitted_chunks: AdmittedChunks,
 ) -> RetrievalOutcomes:
-    """Record an outcome for every claim whose question has gold.
+    """Append the gold's judgement of every claim to the table of outcomes.
 
-    Only the first of several seeds counts. The same wording under another seed is nearly the same
-    retrieval, so a second outcome would only repeat the first.
+    A repeated run adds nothing. Only the first of several seeds counts: the same wording under
+    another seed is nearly the same retrieval, so its outcome would only repeat the first.
     """
     scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
     outcomes, now = Outcomes(work.evaluation), dt.datetime.now(dt.UTC)
@@ -179,18 +206,6 @@ def record_outcomes(
         gold_source=QRELS,
         not_recorded=outcomes.fault,
     )
-
-
-def describe_outcomes(result: RetrievalOutcomes) -> dict[str, object]:
-    """Show the judged claims and the rows added to the table."""
-    rows = [{"strategy": name, **entry.dump()} for name, entry in result.strategies.items()]
-    columns = ("strategy", "n_claims", "n_judged", "n_missed", "added", "already_there")
-    return {
-        "n_added": sum(entry.added for entry in result.strategies.values()),
-        "gold_source": result.gold_source,
-        "outcomes": Table(columns, rows),
-        "not_recorded": result.not_recorded or "none",
-    }
 
 
 def _stand_already(history: pd.DataFrame, claims: pd.DataFrame) -> BoolArray:
@@ -282,7 +297,45 @@ class MissRateCalibration(Result):
         found = [self.artifact.path(name) for name in PICTURES]
         return [path for path in found if path.is_file()]
 
+    def describe(self) -> dict[str, object]:
+        """Show the status of each strategy, missing requirements, and changes of status."""
+        rows, unmet, changes = [], [], []
+        for name, entry in self.strategies.items():
+            strategy, validation = {"strategy": name}, entry.validation
+            row = {**strategy, "status": entry.status, **entry.counts.dump()}
+            row["calibrator"] = entry.calibrator or "none"
+            for key in ("skill", "auroc", "brier"):
+                row[key] = None if validation is None else getattr(validation, key).value
+            rows.append(row)
+            conditions = entry.standing.conditions
+            unmet += [{**one.dump(), **strategy} for one in conditions if not one.met]
+            changes += [{**strategy, **entry.promotion.dump()}] if entry.promotion else []
+        columns = (
+            "strategy",
+            "status",
+            "calibrator",
+            "outcomes",
+            "groups",
+            "skill",
+            "auroc",
+            "brier",
+        )
+        return {
+            "calibration": Table(columns, rows),
+            "n_undefined": count_undefined(rows, "skill"),
+            "conditions_not_met": Table(("strategy", "status", "name", "found", "needed"), unmet),
+            "promotions": Table(("strategy", "old_status", "new_status", "at"), changes),
+            **{path.stem.replace("-", "_"): str(path.resolve()) for path in self.pictures},
+        }
 
+
+@Stage(
+    "miss_rate_calibration",
+    "uncertainty",
+    stores=("outcomes", "calibrators", "traffic", "kept_runs"),
+    live=True,
+    kinds=("json", "sql"),
+)
 def calibrate_miss_rates(
     work: Work,
     *,
@@ -293,7 +346,10 @@ def calibrate_miss_rates(
     gold_variants: GoldVariants,
     admitted_chunks: AdmittedChunks,
 ) -> MissRateCalibration:
-    """Calibrate every strategy on the outcomes so far. Fits to equal outcomes are reused."""
+    """Fit each strategy's estimator to its outcomes, and validate it on held-out groups.
+
+    The status decides whether later runs use it. Fits to equal outcomes are reused.
+    """
     scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
     night = _Night(work, scored, retrieval_signals, miss_rate_claims, retrieval_outcomes)
     with work.progress.step("Calibrating miss rates", len(runs), "strategies") as advance:
@@ -310,29 +366,6 @@ def calibrate_miss_rates(
         predictions=pd.concat([part for _, part, _ in ordered], ignore_index=True),
         traffic=pd.concat([part for *_, part in ordered], ignore_index=True),
     )
-
-
-def describe_calibration(result: MissRateCalibration) -> dict[str, object]:
-    """Show the status of each strategy, missing requirements, and changes of status."""
-    rows, unmet, changes = [], [], []
-    for name, entry in result.strategies.items():
-        strategy, validation = {"strategy": name}, entry.validation
-        row = {**strategy, "status": entry.status, **entry.counts.dump()}
-        row["calibrator"] = entry.calibrator or "none"
-        for key in ("skill", "auroc", "brier"):
-            row[key] = None if validation is None else getattr(validation, key).value
-        rows.append(row)
-        conditions = entry.standing.conditions
-        unmet += [{**one.dump(), **strategy} for one in conditions if not one.met]
-        changes += [{**strategy, **entry.promotion.dump()}] if entry.promotion else []
-    columns = ("strategy", "status", "calibrator", "outcomes", "groups", "skill", "auroc", "brier")
-    return {
-        "calibration": Table(columns, rows),
-        "n_undefined": count_undefined(rows, "skill"),
-        "conditions_not_met": Table(("strategy", "status", "name", "found", "needed"), unmet),
-        "promotions": Table(("strategy", "old_status", "new_status", "at"), changes),
-        **{path.stem.replace("-", "_"): str(path.resolve()) for path in result.pictures},
-    }
 
 
 def _draw(work: Work, strategies: dict[str, StrategyCalibration]) -> dict[str, bytes | None]:

@@ -36,12 +36,21 @@ from rag_eval.pipeline.retrieval import (
     StrategyRun,
     batch_of,
     can_be_asked,
+    chosen_kinds,
     find_accepted,
     open_index,
     ready_strategy,
     strategy_fingerprint,
 )
-from rag_eval.pipeline.runner import Result, Table, Work, count_undefined, frame_part, json_part
+from rag_eval.pipeline.runner import (
+    Result,
+    Stage,
+    Table,
+    Work,
+    count_undefined,
+    frame_part,
+    json_part,
+)
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.storage.hashing import digest
 from rag_eval.storage.sql import open_store
@@ -236,13 +245,26 @@ class RetrievalSignals(Result):
         own, traffic = self.signals_of(name).query("not failed"), self.traffic_of(name)
         return np.vstack([part[list(SIGNALS)].to_numpy() for part in (own, traffic)])
 
+    def describe(self) -> dict[str, object]:
+        """Show how many retrievals and claims of production traffic have signals."""
+        signals = self.signals
+        rows = [
+            {
+                "strategy": name,
+                "n": int((signals["strategy"] == name).sum()),
+                **dataclasses.asdict(about.traffic),
+            }
+            for name, about in self.about.items()
+        ]
+        return {"signals": Table(("strategy", "n", "counted", "n_unknown", "n_differing"), rows)}
+
 
 def of_strategy(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     """Select the rows of one strategy."""
     return frame[frame["strategy"] == name]
 
 
-def identify_traffic(
+def _identify_traffic(
     work: Work, runs: Mapping[str, StrategyRun], corpus_index: CorpusIndex, **_: Result
 ) -> object:
     """Identify the imported claims of every strategy."""
@@ -262,6 +284,14 @@ def _fingerprint(work: Work, run: StrategyRun) -> str:
     return strategy_fingerprint(work.config, spec, run.about.index_hash)
 
 
+@Stage(
+    "retrieval_signals",
+    "uncertainty",
+    stores=("embeddings", "traffic"),
+    reads=("name", "level", "depth", "seeds", "strategies", "trust", "uncertainty.k"),
+    outside=_identify_traffic,
+    chosen=chosen_kinds,
+)
 def collect_signals(
     work: Work,
     *,
@@ -270,7 +300,7 @@ def collect_signals(
     admitted_chunks: AdmittedChunks,
     corpus_index: CorpusIndex,  # noqa: ARG001 - identifies the vectors of the opened index
 ) -> RetrievalSignals:
-    """Compute the signals of every retrieval, and of the repeated production traffic."""
+    """Compute the signals of a miss in every ranking, and in those of production traffic."""
     scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
     opened = open_index(work.evaluation, admitted_chunks)
     parts, traffic, about = list[pd.DataFrame](), list[pd.DataFrame](), dict[str, SignalFacts]()
@@ -326,20 +356,6 @@ def _gap_rows(
         for variant, gaps in enumerate(found)
         for gap in gaps[:MAX_GAPS]
     ]
-
-
-def describe_signals(result: RetrievalSignals) -> dict[str, object]:
-    """Show how many retrievals and claims of production traffic have signals."""
-    signals = result.signals
-    rows = [
-        {
-            "strategy": name,
-            "n": int((signals["strategy"] == name).sum()),
-            **dataclasses.asdict(about.traffic),
-        }
-        for name, about in result.about.items()
-    ]
-    return {"signals": Table(("strategy", "n", "counted", "n_unknown", "n_differing"), rows)}
 
 
 # ---- Claims of production traffic: search each question again for its signals.
@@ -492,6 +508,20 @@ class MissRateClaims(Result):
         """Return the claims of one strategy, in the order of its signals."""
         return of_strategy(self.claims, name).reset_index(drop=True)
 
+    def describe(self) -> dict[str, object]:
+        """Show the source and the mean of the claimed miss rates of every strategy."""
+        rows = []
+        for name, by in self.speakers.items():
+            own = self.claims_of(name)["miss_rate"]
+            mean = None if own.isna().all() else float(own.mean())
+            rows.append({"strategy": name, "n_claims": len(own), "mean_stated": mean, **vars(by)})
+        columns = ("strategy", "status", "calibrator", "n_claims", "mean_stated", "fingerprint")
+        return {
+            "n_claims": len(self.claims),
+            "stated": Table(columns, [{name: row[name] for name in columns} for row in rows]),
+            "n_undefined": count_undefined(rows, "mean_stated"),
+        }
+
 
 @dataclasses.dataclass(frozen=True)
 class _Spoken:
@@ -563,7 +593,7 @@ def _speak(work: Work, name: str, found: Accepted, signals_: RetrievalSignals) -
     return _Spoken(by, model_from_prior(prior, SIGNALS, unlabelled, Miss(k=spec.k)))
 
 
-def identify_speakers(
+def _identify_speakers(
     work: Work,
     retrieval_signals: RetrievalSignals,
     runs: Mapping[str, StrategyRun],
@@ -582,6 +612,14 @@ def identify_speakers(
     return found
 
 
+@Stage(
+    "miss_rate_claims",
+    "uncertainty",
+    stores=("calibrators", "outcomes"),
+    reads=("name", "strategies", "uncertainty.target", "uncertainty.k"),
+    outside=_identify_speakers,
+    columns=CLAIMS,
+)
 def state_miss_rates(
     work: Work,
     *,
@@ -589,7 +627,10 @@ def state_miss_rates(
     runs: dict[str, StrategyRun],
     gold_variants: GoldVariants,
 ) -> MissRateClaims:
-    """Claim a miss rate for every retrieval of every strategy."""
+    """State a miss rate for every retrieval, by the calibrator accepted before this run.
+
+    Without an accepted calibrator, the prior or the uncalibrated heuristic states it.
+    """
     parts, speakers, outcomes = [], {}, Outcomes(work.evaluation)
     with work.progress.step("Stating miss rates", len(runs), "strategies") as advance:
         for name, about in retrieval_signals.about.items():
@@ -606,21 +647,6 @@ def state_miss_rates(
             advance(1)
     frame = CLAIMS.check(pd.concat(parts, ignore_index=True))
     return MissRateClaims(claims=frame, speakers=speakers)
-
-
-def describe_claims(result: MissRateClaims) -> dict[str, object]:
-    """Show the source and the mean of the claimed miss rates of every strategy."""
-    rows = []
-    for name, by in result.speakers.items():
-        own = result.claims_of(name)["miss_rate"]
-        mean = None if own.isna().all() else float(own.mean())
-        rows.append({"strategy": name, "n_claims": len(own), "mean_stated": mean, **vars(by)})
-    columns = ("strategy", "status", "calibrator", "n_claims", "mean_stated", "fingerprint")
-    return {
-        "n_claims": len(result.claims),
-        "stated": Table(columns, [{name: row[name] for name in columns} for row in rows]),
-        "n_undefined": count_undefined(rows, "mean_stated"),
-    }
 
 
 def _claims(

@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, IntArray
-from rag_eval.core.config import FINDINGS, AnswerOverride
+from rag_eval.core.config import EVIDENCE_TRUST, FINDINGS, AnswerOverride
 from rag_eval.core.errors import InputError, Problem, quoted
+from rag_eval.core.frames import CHUNKS, DOCUMENTS, VARIANTS
 from rag_eval.core.loader import Chunker
 from rag_eval.core.report import Absent, BlockedGold, GoldFacts, LintWarning, Manifest
 from rag_eval.core.settings import Settings
@@ -25,7 +26,7 @@ from rag_eval.gold.loading import GoldSet, load_beir_gold, load_gold, read_gold,
 from rag_eval.gold.resolving import resolve as resolve_gold
 from rag_eval.measures.ranking import Qrels, Spans
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.runner import Result, Table, Work, array_part, frame_part, json_part
+from rag_eval.pipeline.runner import Result, Stage, Table, Work, array_part, frame_part, json_part
 from rag_eval.storage.artifacts import Parts, home_lock, write_bytes, write_text
 from rag_eval.storage.hashing import digest
 from rag_eval.trust.duplicates import floods
@@ -65,6 +66,19 @@ class CorpusSnapshot(Result):
     sources: pd.DataFrame = frame_part()
     about: CorpusFacts = json_part()
 
+    def describe(self) -> dict[str, object]:
+        """Show the revision and the masked data."""
+        about = self.about
+        masked: dict[str, object] = {"masking": "off"}
+        if about.masked is not None:
+            masked = {f"masked_{name}": count for name, count in sorted(about.masked.items())}
+        return {
+            "rev": about.corpus_rev,
+            "n_documents": about.n_documents,
+            "loader": about.loader,
+            **masked,
+        }
+
 
 @dataclasses.dataclass(frozen=True)
 class ChunkFacts:
@@ -81,19 +95,42 @@ class CorpusChunks(Result):
     chunks: pd.DataFrame = frame_part()
     about: ChunkFacts = json_part()
 
+    def describe(self) -> dict[str, object]:
+        """Show the number and lengths of the chunks."""
+        tokens = self.artifact.frame("chunks", ["tokens"])["tokens"].to_numpy()
+        edges = np.unique(np.linspace(tokens.min(), tokens.max() + 1, BINS + 1).astype(int))
+        counts, _ = np.histogram(tokens, edges)
+        lengths = [
+            {"tokens": f"{low} to {high - 1}", "n": int(n)}
+            for n, low, high in zip(counts, edges[:-1], edges[1:], strict=True)
+        ]
+        return {
+            "n_chunks": self.about.n_chunks,
+            "chunks_hash": self.about.chunks_hash,
+            "tokens_median": float(np.median(tokens)),
+            "tokens_max": int(tokens.max()),
+            "chunk_lengths": Table(("tokens", "n"), lengths),
+        }
 
-def identify_corpus(work: Work) -> str:
+
+def _identify_corpus(work: Work) -> str:
     """Hash the content of the input and the configuration of the corpus without the chunker."""
     return identify(work.config.corpus, work.base)
 
 
-def chosen_loader(evaluation: Evaluation, strategy: str) -> list[str]:  # noqa: ARG001 - of stages
+def _chosen_loader(evaluation: Evaluation, strategy: str) -> list[str]:  # noqa: ARG001 - of stages
     """Name the module of the configured loader."""
     return [type(evaluation.config.corpus).__module__]
 
 
+@Stage(
+    "corpus_snapshot", "corpus", outside=_identify_corpus, chosen=_chosen_loader, columns=DOCUMENTS
+)
 def read_corpus(work: Work) -> CorpusSnapshot:
-    """Read and mask the corpus. Raises `InputError`, for example for an empty corpus."""
+    """Read the corpus as it is now: documents and sections, masked, with its revision.
+
+    Raises `InputError`, for example for an empty corpus.
+    """
     with work.progress.step("Reading the corpus"):
         loaded = load_corpus(work.config.corpus, work.base)
     if loaded.documents.empty:
@@ -103,8 +140,12 @@ def read_corpus(work: Work) -> CorpusSnapshot:
     return CorpusSnapshot(**frames, about=loaded.about)
 
 
+@Stage("corpus_chunks", "corpus", reads=("corpus.chunker",), columns=CHUNKS)
 def cut_chunks(work: Work, corpus_snapshot: CorpusSnapshot) -> CorpusChunks:
-    """Cut the documents into chunks. Raises `empty_index` when no document has any text."""
+    """Cut the documents into chunks with exact offsets.
+
+    Raises `empty_index` when no document has any text.
+    """
     chunker = work.config.corpus.chunker
     with work.progress.step("Cutting documents into chunks"):
         chunks = chunk_documents(corpus_snapshot.documents, corpus_snapshot.sections, chunker)
@@ -211,6 +252,45 @@ class EvidenceTrust(Result):
     findings: pd.DataFrame = frame_part()
     about: TrustFacts = json_part()
 
+    def describe(self) -> dict[str, object]:
+        """Show the quarantined chunks with reasons, and the distribution of trust."""
+        frame = self.trust
+        scores, poor = frame["trust"].dropna(), frame[frame["verdict"] != "clean"]
+        counts, edges = np.histogram(scores, TRUST_BINS, range=(0.0, 1.0))
+        drawn = [
+            {"trust": f"{low:.1f} to {high:.1f}", "n": int(n)}
+            for n, low, high in zip(counts, edges[:-1], edges[1:], strict=True)
+        ]
+        first = poor.sort_values("verdict", kind="stable").head(MAX_SHOWN).to_dict("records")
+        rows = [
+            {
+                "verdict": row["verdict"],
+                "chunk_id": row["chunk_id"],
+                "doc_id": quoted(row["doc_id"], 200),
+                "reasons": ", ".join(row["reasons"]),
+                "allowed_by": quoted(row["allowed_by"], 200),
+            }
+            for row in first
+        ]
+        reasons = poor["reasons"].explode().value_counts().sort_index()
+        untrusted = "not configured: the gold set names no domains, authors or keys"
+        return {
+            "n_chunks": len(frame),
+            "n_quarantined": int((frame["verdict"] == "blocked").sum()),
+            "n_warned": int((frame["verdict"] == "warning").sum()),
+            "n_allowed": int((frame["allowed_by"] != "").sum()),
+            "rules_version": self.about.rules_version,
+            "as_of": self.about.as_of,
+            "trust": Table(("trust", "n"), drawn) if len(scores) else untrusted,
+            "quarantined_and_warned": Table(
+                ("verdict", "chunk_id", "doc_id", "reasons", "allowed_by"), rows
+            ),
+            "reasons": Table(
+                ("reason", "n_chunks"),
+                [{"reason": code, "n_chunks": int(n)} for code, n in reasons.items()],
+            ),
+        }
+
 
 class AdmittedChunks(Result):
     """The chunks for the index (CHUNKS), with their rows among all chunks, int64 [n].
@@ -239,13 +319,17 @@ class AdmittedChunks(Result):
         """Return the rows of EVIDENCE_TRUST for the admitted chunks, in the order of the chunks."""
         return trust.trust.iloc[self.rows].reset_index(drop=True)
 
+    def describe(self) -> dict[str, object]:
+        """Show the number of chunks for the index."""
+        return {"n_chunks": self.about.n_chunks, "chunks_hash": self.about.chunks_hash}
+
 
 def as_of(settings: Settings) -> dt.date:
     """Choose the reference day of ages."""
     return settings.trust_as_of or dt.datetime.now(dt.UTC).date()
 
 
-def identify_trust(
+def _identify_trust(
     work: Work, corpus_snapshot: CorpusSnapshot, corpus_chunks: CorpusChunks
 ) -> list[object]:
     """Identify the files, decisions and the day that trust depends on.
@@ -258,10 +342,22 @@ def identify_trust(
     return [corpus_chunks.id, inputs.identity, inputs.notes, sorted(inputs.allowed.items()), day]
 
 
+@Stage(
+    "evidence_trust",
+    "trust",
+    reads=("trust.domains", "trust.authors", "trust.keys", "trust.unlisted"),
+    outside=_identify_trust,
+    chosen=_chosen_loader,
+    columns=EVIDENCE_TRUST,
+)
 def judge_evidence(
     work: Work, corpus_snapshot: CorpusSnapshot, corpus_chunks: CorpusChunks
 ) -> EvidenceTrust:
-    """Judge every chunk of the corpus. Raises InputError if a file of trust cannot be used."""
+    """Judge every chunk: source trust with its factors, and the verdict of the poisoning guard.
+
+    A blocked chunk is quarantined: it is not indexed until a person allows it. Raises InputError
+    if a file of trust cannot be used.
+    """
     config, rules, day = work.config.trust, RuleSet.load(), as_of(work.settings)
     documents, sources = corpus_snapshot.documents, corpus_snapshot.sources
     chunks, inputs = corpus_chunks.chunks, _trust_inputs(work, sources)
@@ -335,10 +431,19 @@ def _screen_corpus(
     return work.keep("screened", identity, make).frame("findings")
 
 
+@Stage(
+    "admitted_chunks",
+    "corpus",
+    reads=("trust.quarantine", "trust.filter", "trust.threshold", "corpus.chunker"),
+    columns=CHUNKS,
+)
 def admit_chunks(
     work: Work, corpus_chunks: CorpusChunks, evidence_trust: EvidenceTrust
 ) -> AdmittedChunks:
-    """Remove the quarantined chunks. Raises `empty_index` when no chunk is left."""
+    """Select the chunks that may be indexed: all but the quarantined ones.
+
+    Raises `empty_index` when no chunk is left.
+    """
     spec, trust, chunks = work.config.trust, evidence_trust.trust, corpus_chunks.chunks
     blocked = (trust["verdict"] == "blocked").to_numpy()
     rows = np.flatnonzero(~blocked if spec.quarantine else np.ones(len(trust), dtype=bool))
@@ -392,6 +497,17 @@ class GoldVariants(Result):
         texts: list[str] = self.artifact.frame("variants", ["text"])["text"].tolist()
         return texts
 
+    def describe(self) -> dict[str, object]:
+        """Show the size of the gold set and its warnings."""
+        about = self.about.model_dump()
+        counts = {name: value for name, value in about.items() if name.startswith("n_")}
+        return {
+            "gold_hash": self.about.hash,
+            "version": self.about.version,
+            **counts,
+            "n_warnings": len(self.about.warnings),
+        }
+
 
 def _warn(problem: Problem, files: Sequence[Path]) -> LintWarning:
     """Make a warning for the report, with a file name that does not depend on the folder."""
@@ -408,19 +524,20 @@ def _read_gold_set(evaluation: Evaluation) -> GoldSet:
     return load_beir_gold(evaluation.base, evaluation.split)
 
 
-def identify_gold(work: Work, **_: Result) -> list[str]:
+def _identify_gold(work: Work, **_: Result) -> list[str]:
     """Identify the content and layout of the gold files."""
     gold = _read_gold_set(work.evaluation)
     return [gold.gold_hash, gold.layout]
 
 
+@Stage("gold_variants", "gold", outside=_identify_gold, columns=VARIANTS)
 def resolve_gold_set(
     work: Work,
     corpus_snapshot: CorpusSnapshot,
     corpus_chunks: CorpusChunks,
     admitted_chunks: AdmittedChunks,
 ) -> GoldVariants:
-    """Lint the gold set, resolve it, and expand it into variants.
+    """List every question under every wording, with judgements and evidence in this corpus.
 
     Raises `InputError` with every problem when lint finds an error.
     """
@@ -559,95 +676,6 @@ def lint_gold_set(evaluation: Evaluation) -> list[Problem]:
 # ---- Descriptions of these results for people.
 
 BINS, TRUST_BINS, MAX_SHOWN = 12, 10, 50
-
-
-def describe_corpus(result: CorpusSnapshot) -> dict[str, object]:
-    """Show the revision and the masked data."""
-    about = result.about
-    masked: dict[str, object] = {"masking": "off"}
-    if about.masked is not None:
-        masked = {f"masked_{name}": count for name, count in sorted(about.masked.items())}
-    return {
-        "rev": about.corpus_rev,
-        "n_documents": about.n_documents,
-        "loader": about.loader,
-        **masked,
-    }
-
-
-def describe_chunks(result: CorpusChunks) -> dict[str, object]:
-    """Show the number and lengths of the chunks."""
-    tokens = result.artifact.frame("chunks", ["tokens"])["tokens"].to_numpy()
-    edges = np.unique(np.linspace(tokens.min(), tokens.max() + 1, BINS + 1).astype(int))
-    counts, _ = np.histogram(tokens, edges)
-    lengths = [
-        {"tokens": f"{low} to {high - 1}", "n": int(n)}
-        for n, low, high in zip(counts, edges[:-1], edges[1:], strict=True)
-    ]
-    return {
-        "n_chunks": result.about.n_chunks,
-        "chunks_hash": result.about.chunks_hash,
-        "tokens_median": float(np.median(tokens)),
-        "tokens_max": int(tokens.max()),
-        "chunk_lengths": Table(("tokens", "n"), lengths),
-    }
-
-
-def describe_trust(result: EvidenceTrust) -> dict[str, object]:
-    """Show the quarantined chunks with reasons, and the distribution of trust."""
-    frame = result.trust
-    scores, poor = frame["trust"].dropna(), frame[frame["verdict"] != "clean"]
-    counts, edges = np.histogram(scores, TRUST_BINS, range=(0.0, 1.0))
-    drawn = [
-        {"trust": f"{low:.1f} to {high:.1f}", "n": int(n)}
-        for n, low, high in zip(counts, edges[:-1], edges[1:], strict=True)
-    ]
-    first = poor.sort_values("verdict", kind="stable").head(MAX_SHOWN).to_dict("records")
-    rows = [
-        {
-            "verdict": row["verdict"],
-            "chunk_id": row["chunk_id"],
-            "doc_id": quoted(row["doc_id"], 200),
-            "reasons": ", ".join(row["reasons"]),
-            "allowed_by": quoted(row["allowed_by"], 200),
-        }
-        for row in first
-    ]
-    reasons = poor["reasons"].explode().value_counts().sort_index()
-    untrusted = "not configured: the gold set names no domains, authors or keys"
-    return {
-        "n_chunks": len(frame),
-        "n_quarantined": int((frame["verdict"] == "blocked").sum()),
-        "n_warned": int((frame["verdict"] == "warning").sum()),
-        "n_allowed": int((frame["allowed_by"] != "").sum()),
-        "rules_version": result.about.rules_version,
-        "as_of": result.about.as_of,
-        "trust": Table(("trust", "n"), drawn) if len(scores) else untrusted,
-        "quarantined_and_warned": Table(
-            ("verdict", "chunk_id", "doc_id", "reasons", "allowed_by"), rows
-        ),
-        "reasons": Table(
-            ("reason", "n_chunks"),
-            [{"reason": code, "n_chunks": int(n)} for code, n in reasons.items()],
-        ),
-    }
-
-
-def describe_admitted(result: AdmittedChunks) -> dict[str, object]:
-    """Show the number of chunks for the index."""
-    return {"n_chunks": result.about.n_chunks, "chunks_hash": result.about.chunks_hash}
-
-
-def describe_gold(result: GoldVariants) -> dict[str, object]:
-    """Show the size of the gold set and its warnings."""
-    about = result.about.model_dump()
-    counts = {name: value for name, value in about.items() if name.startswith("n_")}
-    return {
-        "gold_hash": result.about.hash,
-        "version": result.about.version,
-        **counts,
-        "n_warnings": len(result.about.warnings),
-    }
 
 
 # ---- Files of `rag-eval trust manifest|sign|keygen`: manifests, signatures and keys.

@@ -12,6 +12,7 @@ import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.core.config import GoldSetConfig, Level
+from rag_eval.core.frames import DELTA_S, PER_QUERY
 from rag_eval.core.report import (
     Absent,
     AnnRecall,
@@ -76,12 +77,21 @@ from rag_eval.pipeline.retrieval import (
     RestatedPassages,
     RunFacts,
     StrategyRun,
+    chosen_kinds,
     guarded_search,
     open_index,
     ready_strategy,
     stability_embedding,
 )
-from rag_eval.pipeline.runner import Result, Table, Work, count_undefined, frame_part, json_part
+from rag_eval.pipeline.runner import (
+    Result,
+    Stage,
+    Table,
+    Work,
+    count_undefined,
+    frame_part,
+    json_part,
+)
 from rag_eval.reporting.terminal import interval as format_interval
 from rag_eval.retrieval.dense import ExactSearch, approximate_search
 from rag_eval.retrieval.embedding.source import EmbeddingSource
@@ -541,7 +551,19 @@ class RankingMeasures(Result):
     about: RankingFacts = json_part()
     overlap: OverlapPart = json_part()
 
+    def describe(self) -> dict[str, object]:
+        """Show the headline measures at the headline level, and how strategies compare."""
+        figures = ("a", "b", "measure", "delta", "ci_low", "ci_high", "p_adjusted")
+        counts = ("n_better", "n_worse", "n_tied", "n_groups", "minimum_detectable")
+        level, entries = self.overlap.level, self.artifact.json("about")
+        return {
+            "level": level,
+            **list_measures(entries["strategies"], level, HEADLINE),
+            "comparisons": Table((*figures, *counts), entries["comparisons"]),
+        }
 
+
+@Stage("ranking_measures", "measures", reads=("k", "level", "depth", "seeds"), columns=PER_QUERY)
 def measure_rankings(
     work: Work,
     *,
@@ -549,7 +571,7 @@ def measure_rankings(
     gold_variants: GoldVariants,
     admitted_chunks: AdmittedChunks,
 ) -> RankingMeasures:
-    """Score every run at every level, then aggregate and compare the scores."""
+    """Measure and compare the strategies at every level: recall, MRR, nDCG and more."""
     scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
     opened, strategies = open_index(work.evaluation, admitted_chunks), []
     with work.progress.step("Scoring rankings", len(scored.names), "strategies") as advance:
@@ -871,7 +893,39 @@ class StabilityMeasures(Result):
     per_query: pd.DataFrame = frame_part()
     about: StabilityPart = json_part()
 
+    def describe(self) -> dict[str, object]:
+        """Show delta_s, lambda states, and the effect of wordings on the results."""
+        rows: list[dict[str, object]] = []
+        for name, figures in self.about.strategies.items():
+            parts = {
+                "delta_s": figures.delta_s,
+                "convergent and hit": figures.convergent_and_hit,
+                "rbo": figures.rbo,
+                "hit@10 changes with wording": figures.hit_changes_with_wording["hit_at_10"],
+            }
+            rows += [
+                {"strategy": name, "measure": label, **part.dump()} for label, part in parts.items()
+            ]
+        columns = ("strategy", "measure", "value", "ci_low", "ci_high", "n_scored", "n_ineligible")
+        states = [
+            {"strategy": name, **{state: entry.n for state, entry in figures.lambda_states.items()}}
+            for name, figures in self.about.strategies.items()
+        ]
+        return {
+            "embedding": self.about.embedding,
+            "stability": Table(columns, rows),
+            "n_undefined": count_undefined(rows, "value"),
+            "lambda_states": Table(("strategy", *STATES), states),
+        }
 
+
+@Stage(
+    "stability_measures",
+    "measures",
+    stores=("embeddings",),
+    reads=("k", "level", "depth", "seeds", "strategies"),
+    columns=DELTA_S,
+)
 def measure_stability(
     work: Work,
     *,
@@ -879,7 +933,7 @@ def measure_stability(
     gold_variants: GoldVariants,
     admitted_chunks: AdmittedChunks,
 ) -> StabilityMeasures:
-    """Measure whether all wordings of a question find the same evidence, close to the question."""
+    """Measure whether a question finds the same evidence under every wording."""
     scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
     opened = open_index(work.evaluation, admitted_chunks)
     source = opened.index.source(stability_embedding(work.config))
@@ -1077,7 +1131,34 @@ class TrustMeasures(Result):
     strategies: dict[str, RetrievedTrust] = json_part()
     filter: TrustFilter | Absent = json_part()
 
+    def describe(self) -> dict[str, object]:
+        """Show the trust of the retrieved units, and the cost of the trust filter."""
+        rows = [
+            {**entry.dump(), **entry.avg_trust.dump(), "strategy": name}
+            for name, entry in self.strategies.items()
+        ]
+        cost = []
+        if isinstance(self.filter, TrustFilter):
+            for row in self.filter.rows:
+                values = {
+                    part: getattr(row, part).value for part in ("with_filter", "without_filter")
+                }
+                cost.append(row.dump() | values)
+        columns = ("strategy", "value", "ci_low", "ci_high", "n_scored", "n_retrieved", "n_blocked")
+        of_filter = ("strategy", "measure", "with_filter", "without_filter", "delta", "ci_low")
+        return {
+            "retrieved": Table((*columns, "n_warned"), rows),
+            "n_undefined": count_undefined(rows, "value"),
+            "trust_filter": Table((*of_filter, "ci_high", "n_groups"), cost),
+        }
 
+
+@Stage(
+    "trust_measures",
+    "measures",
+    reads=("trust", "k", "level", "depth", "strategies"),
+    chosen=chosen_kinds,
+)
 def measure_trust(
     work: Work,
     *,
@@ -1088,7 +1169,7 @@ def measure_trust(
     admitted_chunks: AdmittedChunks,
     restated_passages: RestatedPassages,
 ) -> TrustMeasures:
-    """Measure the trust of the retrieved units, and the blocked chunks in results."""
+    """Measure the trust of retrieved chunks, and recall with and without the trust filter."""
     scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
     guarded = _Guarded(scored, corpus_chunks, evidence_trust, restated_passages)
     strategies = {}
@@ -1126,62 +1207,4 @@ def list_measures(
     return {
         f"measures_{level}": Table(("strategy", "label", figure, *denominators), rows),
         "n_undefined": count_undefined(rows, "value"),
-    }
-
-
-def describe_ranking(result: RankingMeasures) -> dict[str, object]:
-    """Show the headline measures at the headline level, and how strategies compare."""
-    figures = ("a", "b", "measure", "delta", "ci_low", "ci_high", "p_adjusted")
-    counts = ("n_better", "n_worse", "n_tied", "n_groups", "minimum_detectable")
-    level, entries = result.overlap.level, result.artifact.json("about")
-    return {
-        "level": level,
-        **list_measures(entries["strategies"], level, HEADLINE),
-        "comparisons": Table((*figures, *counts), entries["comparisons"]),
-    }
-
-
-def describe_stability(result: StabilityMeasures) -> dict[str, object]:
-    """Show delta_s, lambda states, and the effect of wordings on the results."""
-    rows: list[dict[str, object]] = []
-    for name, figures in result.about.strategies.items():
-        parts = {
-            "delta_s": figures.delta_s,
-            "convergent and hit": figures.convergent_and_hit,
-            "rbo": figures.rbo,
-            "hit@10 changes with wording": figures.hit_changes_with_wording["hit_at_10"],
-        }
-        rows += [
-            {"strategy": name, "measure": label, **part.dump()} for label, part in parts.items()
-        ]
-    columns = ("strategy", "measure", "value", "ci_low", "ci_high", "n_scored", "n_ineligible")
-    states = [
-        {"strategy": name, **{state: entry.n for state, entry in figures.lambda_states.items()}}
-        for name, figures in result.about.strategies.items()
-    ]
-    return {
-        "embedding": result.about.embedding,
-        "stability": Table(columns, rows),
-        "n_undefined": count_undefined(rows, "value"),
-        "lambda_states": Table(("strategy", *STATES), states),
-    }
-
-
-def describe_trust(result: TrustMeasures) -> dict[str, object]:
-    """Show the trust of the retrieved units, and the cost of the trust filter."""
-    rows = [
-        {**entry.dump(), **entry.avg_trust.dump(), "strategy": name}
-        for name, entry in result.strategies.items()
-    ]
-    cost = []
-    if isinstance(result.filter, TrustFilter):
-        for row in result.filter.rows:
-            values = {part: getattr(row, part).value for part in ("with_filter", "without_filter")}
-            cost.append(row.dump() | values)
-    columns = ("strategy", "value", "ci_low", "ci_high", "n_scored", "n_retrieved", "n_blocked")
-    of_filter = ("strategy", "measure", "with_filter", "without_filter", "delta", "ci_low")
-    return {
-        "retrieved": Table((*columns, "n_warned"), rows),
-        "n_undefined": count_undefined(rows, "value"),
-        "trust_filter": Table((*of_filter, "ci_high", "n_groups"), cost),
     }

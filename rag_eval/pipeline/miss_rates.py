@@ -64,7 +64,15 @@ from rag_eval.pipeline.measures import (
     score_strategy,
 )
 from rag_eval.pipeline.retrieval import CorpusIndex, StrategyRun
-from rag_eval.pipeline.runner import Result, Table, Work, count_undefined, file_part, json_part
+from rag_eval.pipeline.runner import (
+    Result,
+    Stage,
+    Table,
+    Work,
+    count_undefined,
+    file_part,
+    json_part,
+)
 from rag_eval.storage.artifacts import home_lock
 from rag_eval.uncertainty.audits import AuditStore
 from rag_eval.uncertainty.comparing import Audited, Comparison, Misses, compare
@@ -332,7 +340,30 @@ class CalibratedMissRates(Result):
     calibration: CalibrationPart = json_part()
     lines: bytes | Path = file_part(UNCERTAIN_FILE)
 
+    def describe(self) -> dict[str, object]:
+        """Show observed and claimed miss rates, and the differences between strategies."""
+        part = self.uncertainty
+        rows = [
+            {"strategy": name, "status": entry.status, "stated": entry.stated.value}
+            | entry.observed[part.target].dump()
+            for name, entry in part.strategies.items()
+        ]
+        columns = ("strategy", "status", "value", "ci_low", "ci_high", "n_scored", "stated")
+        comparison = self.calibration.comparison
+        differences = [
+            row.dump() | row.delta.dump() for row in (comparison.differences if comparison else ())
+        ]
+        return {
+            "target": f"{part.target}@{part.k}",
+            "observed": Table(columns, rows),
+            "n_undefined": count_undefined(rows, "value"),
+            "differences": Table(
+                ("a", "b", "measure", "value", "low", "high", "p_holm"), differences
+            ),
+        }
 
+
+@Stage("calibrated_miss_rates", "uncertainty", live=True)
 def compare_miss_rates(
     work: Work,
     *,
@@ -349,7 +380,7 @@ def compare_miss_rates(
     answers: AnswerSet | None,
     answer_measures: AnswerMeasures | None,
 ) -> CalibratedMissRates:
-    """Compare claimed and observed miss rates, and write a line for every retrieval."""
+    """Compare observed and stated miss rates, and compute the confidence of the answers."""
     scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
     spec, claims, outcomes = work.config.uncertainty, miss_rate_claims, retrieval_outcomes
     coverage = _measure_coverage(corpus_snapshot, corpus_chunks, admitted_chunks, corpus_index)
@@ -391,27 +422,6 @@ def compare_miss_rates(
     return CalibratedMissRates(
         uncertainty=uncertainty, calibration=calibration, lines=lines.path(UNCERTAIN_FILE)
     )
-
-
-def describe_miss_rates(result: CalibratedMissRates) -> dict[str, object]:
-    """Show observed and claimed miss rates, and the differences between strategies."""
-    part = result.uncertainty
-    rows = [
-        {"strategy": name, "status": entry.status, "stated": entry.stated.value}
-        | entry.observed[part.target].dump()
-        for name, entry in part.strategies.items()
-    ]
-    columns = ("strategy", "status", "value", "ci_low", "ci_high", "n_scored", "stated")
-    comparison = result.calibration.comparison
-    differences = [
-        row.dump() | row.delta.dump() for row in (comparison.differences if comparison else ())
-    ]
-    return {
-        "target": f"{part.target}@{part.k}",
-        "observed": Table(columns, rows),
-        "n_undefined": count_undefined(rows, "value"),
-        "differences": Table(("a", "b", "measure", "value", "low", "high", "p_holm"), differences),
-    }
 
 
 def _describe_strategy(

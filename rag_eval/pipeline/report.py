@@ -98,7 +98,7 @@ from rag_eval.pipeline.measures import (
 )
 from rag_eval.pipeline.miss_rates import UNCERTAIN_FILE, CalibratedMissRates
 from rag_eval.pipeline.retrieval import CorpusIndex, RestatedPassages, StrategyRun, n_embedded
-from rag_eval.pipeline.runner import Result, Table, Work, json_part
+from rag_eval.pipeline.runner import Result, Stage, Table, Work, json_part
 from rag_eval.reporting.html.page import Built, build
 from rag_eval.reporting.metrics_report import (
     REPORT_FILE,
@@ -691,12 +691,45 @@ class MetricsReport(Result):
     trace_error: str = json_part(volatile=True)
     folder: str = json_part(volatile=True)
 
+    def describe(self) -> dict[str, object]:
+        """Show the headline figures with their denominators, latency and gates."""
+        report = self.report
+        entries = [entry.dump() for entry in report.strategies]
+        latency = [{"strategy": entry["name"], **entry["latency_ms"]} for entry in entries]
+        gates = [
+            gate.dump() | {key: gate.evidence.get(key) for key in ("accepted", "value")}
+            for gate in report.gates
+        ]
+        return {
+            "run_id": report.run_id,
+            "content_hash": report.content_hash,
+            "index_hash": report.index.hash,
+            "strategy": report.strategy,
+            "recall_at_10": report.recallAt10,
+            "mrr": report.mrr,
+            "cache_hit_rate": report.cacheHitRate,
+            "n_queries": report.gold.n_queries,
+            "n_groups_answerable": report.gold.n_groups_answerable,
+            **list_measures(entries, report.evaluation.level, HEADLINE),
+            "latency_ms": Table(("strategy", "n", "p50", "p95", "p99"), latency),
+            "gates": Table(("id", "required", "status", "reason_code", "value", "accepted"), gates),
+            "report": self.folder,
+            "trace_error": self.trace_error or "none",
+        }
 
+
+@Stage(
+    "retrieval_metrics_report",
+    "reporting",
+    given=tuple(field.name for field in dataclasses.fields(Inputs)),
+    stores=("baselines", "kept_runs", "traces", "reports"),
+    live=True,
+)
 def write_report(work: Work, **results: Any) -> MetricsReport:
-    """Write every file of the gold set's folder of reports. The report comes last.
+    """Write retrieval-metrics.json and its tables. Every figure carries its index_hash and rev.
 
-    `results` are the `Inputs`. The home also stores the run, so that later runs can be compared
-    with it.
+    `results` are the `Inputs`. The report comes last. The home also stores the run, so that later
+    runs can be compared with it.
     """
     made, folder, evaluation = Inputs(**results), work.evaluation.reports, work.evaluation
     runs = score_runs(work.config, made.gold_variants, made.admitted_chunks, made.runs)
@@ -747,33 +780,6 @@ def write_report(work: Work, **results: Any) -> MetricsReport:
         folder=str(folder.resolve()),
         trace_error=write_run_traces(work, made.answers, runs, made.stability_measures, report),
     )
-
-
-def describe_report(result: MetricsReport) -> dict[str, object]:
-    """Show the headline figures with their denominators, latency and gates."""
-    report = result.report
-    entries = [entry.dump() for entry in report.strategies]
-    latency = [{"strategy": entry["name"], **entry["latency_ms"]} for entry in entries]
-    gates = [
-        gate.dump() | {key: gate.evidence.get(key) for key in ("accepted", "value")}
-        for gate in report.gates
-    ]
-    return {
-        "run_id": report.run_id,
-        "content_hash": report.content_hash,
-        "index_hash": report.index.hash,
-        "strategy": report.strategy,
-        "recall_at_10": report.recallAt10,
-        "mrr": report.mrr,
-        "cache_hit_rate": report.cacheHitRate,
-        "n_queries": report.gold.n_queries,
-        "n_groups_answerable": report.gold.n_groups_answerable,
-        **list_measures(entries, report.evaluation.level, HEADLINE),
-        "latency_ms": Table(("strategy", "n", "p50", "p95", "p99"), latency),
-        "gates": Table(("id", "required", "status", "reason_code", "value", "accepted"), gates),
-        "report": result.folder,
-        "trace_error": result.trace_error or "none",
-    }
 
 
 def _publish(evaluation: Evaluation) -> None:
@@ -884,9 +890,18 @@ class HtmlReport(Result):
     content_hash: str = json_part()
     about: PageFacts | None = json_part(volatile=True)
 
+    def describe(self) -> dict[str, object]:
+        """Show the places of the page."""
+        if self.about is None:
+            return {"page": "not written: html_report is off"}
+        shown = dataclasses.asdict(self.about)
+        pictures = shown.pop("pictures").items()
+        return shown | {name.replace("-", "_"): path for name, path in pictures}
 
+
+@Stage("html_report", "reporting", stores=("reports",), live=True, kinds=("html",))
 def write_page(work: Work, retrieval_metrics_report: MetricsReport) -> HtmlReport:
-    """Write index.html, tables/*.csv and tables/*.tex."""
+    """Write index.html, one page that opens from disk, and its tables as CSV and LaTeX."""
     report, place = retrieval_metrics_report.report, work.evaluation.reports
     if not work.settings.html_report:
         return HtmlReport(content_hash=report.content_hash, about=None)
@@ -909,15 +924,6 @@ def write_page(work: Work, retrieval_metrics_report: MetricsReport) -> HtmlRepor
     return HtmlReport(content_hash=report.content_hash, about=about)
 
 
-def describe_page(result: HtmlReport) -> dict[str, object]:
-    """Show the places of the page."""
-    if result.about is None:
-        return {"page": "not written: html_report is off"}
-    shown = dataclasses.asdict(result.about)
-    pictures = shown.pop("pictures").items()
-    return shown | {name.replace("-", "_"): path for name, path in pictures}
-
-
 # ---- The record in MLflow.
 
 RECORDED: Final = (
@@ -936,7 +942,20 @@ class MlflowRecord(Result):
     run_id: str = json_part(volatile=True)
     error: str = json_part()
 
+    def describe(self) -> dict[str, object]:
+        """Show the ids of the run in MLflow and in the home."""
+        return {} if self.error else {"mlflow_run": self.mlflow_run, "run_id": self.run_id}
 
+
+@Stage(
+    "mlflow_record",
+    "reporting",
+    stores=("reports", "mlflow"),
+    after=("html_report",),
+    live=True,
+    kinds=("mlflow",),
+    failure=lambda result: result.error,
+)
 def record_in_mlflow(work: Work, retrieval_metrics_report: MetricsReport) -> MlflowRecord:
     """Record the report in MLflow. A failure of the tracking store does not affect the report."""
     report, folder = retrieval_metrics_report.report, work.evaluation.reports
@@ -955,11 +974,6 @@ def record_in_mlflow(work: Work, retrieval_metrics_report: MetricsReport) -> Mlf
         reason = quoted(without_secrets(f"{type(failure).__name__}: {failure}", uri), 400)
         error = f"MLflow did not record this run ({reason}); the report is complete"
     return MlflowRecord(mlflow_run=run, run_id=report.run_id, error=error)
-
-
-def describe_record(result: MlflowRecord) -> dict[str, object]:
-    """Show the ids of the run in MLflow and in the home."""
-    return {} if result.error else {"mlflow_run": result.mlflow_run, "run_id": result.run_id}
 
 
 def _questions_table(bundle: Artifact | None) -> dict[str, list[Any]]:
@@ -989,9 +1003,38 @@ class GateVerdict(Result):
     run_id: str = json_part(volatile=True)
     gates: list[GatePart] = json_part(volatile=True)
 
+    def describe(self) -> dict[str, object]:
+        """Show the verdict and every gate."""
+        gates = [gate.dump() for gate in self.gates]
+        statuses = ("pass", "fail", "insufficient_evidence")
+        return {
+            "verdict": "fail" if self.failed else "pass",
+            "required_failures": ", ".join(self.failed) or "none",
+            **{
+                f"n_{status}": sum(gate["status"] == status for gate in gates)
+                for status in statuses
+            },
+            "gates": Table(("id", "severity", "required", "status", "reason_code"), gates),
+            "run_id": self.run_id,
+        }
 
+
+def _explain_failure(result: GateVerdict) -> str:
+    """Say which required gates did not pass; empty when all did."""
+    named = ", ".join(result.failed)
+    return f"required gates did not pass: {named}" if named else ""
+
+
+@Stage(
+    "gate_verdict",
+    "reporting",
+    after=("html_report", "mlflow_record"),
+    live=True,
+    kinds=("python",),
+    failure=_explain_failure,
+)
 def judge_report(_: Work, retrieval_metrics_report: MetricsReport) -> GateVerdict:
-    """Find the required gates that did not pass."""
+    """Fail the run when a required gate did not pass. Everything else is written by then."""
     report = retrieval_metrics_report.report
     return GateVerdict(
         content_hash=report.content_hash,
@@ -999,22 +1042,3 @@ def judge_report(_: Work, retrieval_metrics_report: MetricsReport) -> GateVerdic
         run_id=report.run_id,
         gates=report.gates,
     )
-
-
-def describe_verdict(result: GateVerdict) -> dict[str, object]:
-    """Show the verdict and every gate."""
-    gates = [gate.dump() for gate in result.gates]
-    statuses = ("pass", "fail", "insufficient_evidence")
-    return {
-        "verdict": "fail" if result.failed else "pass",
-        "required_failures": ", ".join(result.failed) or "none",
-        **{f"n_{status}": sum(gate["status"] == status for gate in gates) for status in statuses},
-        "gates": Table(("id", "severity", "required", "status", "reason_code"), gates),
-        "run_id": result.run_id,
-    }
-
-
-def explain_failure(result: GateVerdict) -> str:
-    """Say which required gates did not pass; empty when all did."""
-    named = ", ".join(result.failed)
-    return f"required gates did not pass: {named}" if named else ""

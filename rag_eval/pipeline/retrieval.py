@@ -37,7 +37,16 @@ from rag_eval.pipeline.corpus import (
 )
 from rag_eval.pipeline.evaluation import Evaluation, accepted_calibrator, read_calibrator
 from rag_eval.pipeline.external import ask_source, read_lists, unmeasured_levels
-from rag_eval.pipeline.runner import AGAIN, Result, Table, Work, array_part, frame_part, json_part
+from rag_eval.pipeline.runner import (
+    AGAIN,
+    Result,
+    Stage,
+    Table,
+    Work,
+    array_part,
+    frame_part,
+    json_part,
+)
 from rag_eval.retrieval.dense import ChromaStore, ExactSearch
 from rag_eval.retrieval.embedding.source import ChunkTable, EmbeddingSource
 from rag_eval.retrieval.external_units import Placer, place_all
@@ -552,6 +561,26 @@ class CorpusIndex(Result):
         own = self.about.strategies.get(strategy)
         return self.id if not strategy else digest(None if own is None else dataclasses.asdict(own))
 
+    def describe(self) -> dict[str, object]:
+        """Show every strategy's index and the changes in the vector store."""
+        about, changes = self.about, self.changes
+        rows = [
+            {"strategy": name, **dataclasses.asdict(entry)}
+            for name, entry in about.strategies.items()
+        ]
+        vectors = [
+            {"model": model, **dataclasses.asdict(entry)}
+            for model, entry in changes.vectors.items()
+        ]
+        columns = ("model", "collection", "dimensions", "embedded", "added", "removed", "kept")
+        return {
+            "n_chunks": about.n_chunks,
+            "analyzer": about.analyzer,
+            "index_hashes": Table(("strategy", "index_hash", "embed_model"), rows),
+            "vectors": Table(columns, vectors),
+            "seconds": changes.seconds,
+        }
+
 
 def identity_of(
     evaluation: Evaluation, admitted: AdmittedChunks, spec: Strategy, steered_by: str | None = None
@@ -594,7 +623,7 @@ def _stated_index(evaluation: Evaluation, spec: External) -> Mapping[str, object
     return source.stated if isinstance(source, PortSource) else {}
 
 
-def identify_index(work: Work, admitted_chunks: AdmittedChunks) -> dict[str, list[str]]:
+def _identify_index(work: Work, admitted_chunks: AdmittedChunks) -> dict[str, list[str]]:
     """Identify the sources of every strategy's rankings.
 
     Raises
@@ -624,6 +653,15 @@ def chosen_kinds(evaluation: Evaluation, strategy: str) -> list[str]:
     return sorted(modules)
 
 
+@Stage(
+    "corpus_index",
+    "corpus",
+    stores=("embeddings", "vectors"),
+    reads=("name", "seeds", "strategies"),
+    outside=_identify_index,
+    chosen=chosen_kinds,
+    kinds=("chroma",),
+)
 def build_index(work: Work, admitted_chunks: AdmittedChunks) -> CorpusIndex:
     """Embed new chunks, update the vector store, and identify every strategy's index."""
     started, opened = time.perf_counter(), open_index(work.evaluation, admitted_chunks)
@@ -723,6 +761,10 @@ class RestatedPassages(Result):
         query, chunk = (pairs[name].to_numpy(dtype=np.int64) for name in ("query", "chunk"))
         return np.asarray(query * n_chunks + chunk, dtype=np.int64)
 
+    def describe(self) -> dict[str, object]:
+        """Show how many chunks restate a question."""
+        return dataclasses.asdict(self.about)
+
 
 @dataclasses.dataclass(frozen=True)
 class RestatedFacts:
@@ -733,10 +775,14 @@ class RestatedFacts:
     n_warned_pairs: int
 
 
+@Stage(
+    "restated_passages",
+    "trust",
+)
 def find_restated(
     work: Work, gold_variants: GoldVariants, admitted_chunks: AdmittedChunks
 ) -> RestatedPassages:
-    """Find the chunks that restate a wording of the gold set."""
+    """Find the chunks that restate a question: no strategy may return them for it."""
     chunks, facts = admitted_chunks.chunks, admitted_chunks.facts
     with work.progress.step("Looking for passages that restate a question"):
         found = restated_pairs(
@@ -959,6 +1005,21 @@ class StrategyRun(Result):
             result[seed][variant, place] = part["chunk"].to_numpy()
         return result
 
+    def describe(self) -> dict[str, object]:
+        """Show the numbers of retrievals and failures, and the durations."""
+        about, timing = self.about, self.timing
+        return {
+            "index_hash": about.index_hash,
+            "embed_model": about.embed_model or "none",
+            "n_runs": about.n_runs,
+            "n_empty": about.n_empty,
+            "n_failed": about.n_failed,
+            "first_failure": about.first_failure or "none",
+            "seeds_matter": about.seed_matters,
+            "latency_ms": Table(("n", "p50", "p95", "p99"), [timing.latency_ms.dump()]),
+            "seconds": timing.seconds,
+        }
+
 
 def ready_strategy(
     evaluation: Evaluation,
@@ -986,7 +1047,7 @@ def own_strategy(work: Work) -> Strategy:
     return next(spec for spec in work.config.strategies if spec.name == work.strategy)
 
 
-def identify_run(
+def _identify_run(
     work: Work, admitted_chunks: AdmittedChunks, gold_variants: GoldVariants, **_: Result
 ) -> object:
     """Identify the causes of a run besides its inputs.
@@ -1003,6 +1064,24 @@ def identify_run(
     return [identity.index_hash, version] if version else AGAIN
 
 
+@Stage(
+    "run",
+    "retrieval",
+    stores=("embeddings", "calibrators", "sources"),
+    reads=(
+        "strategy",
+        "depth",
+        "seeds",
+        "trust.filter",
+        "trust.quarantine",
+        "uncertainty.k",
+        "settings.latency_queries",
+    ),
+    outside=_identify_run,
+    each_strategy=True,
+    chosen=chosen_kinds,
+    columns=RUN,
+)
 def retrieve(
     work: Work,
     *,
@@ -1012,7 +1091,7 @@ def retrieve(
     restated_passages: RestatedPassages,
     corpus_index: CorpusIndex,
 ) -> StrategyRun:
-    """Run one strategy over every variant and seed.
+    """Run the strategy over every wording and seed.
 
     A strategy without randomness runs once, and the result counts for every seed.
     """
@@ -1156,43 +1235,3 @@ def _run_external(
 
 
 # ---- Descriptions of these results for people.
-
-
-def describe_index(result: CorpusIndex) -> dict[str, object]:
-    """Show every strategy's index and the changes in the vector store."""
-    about, changes = result.about, result.changes
-    rows = [
-        {"strategy": name, **dataclasses.asdict(entry)} for name, entry in about.strategies.items()
-    ]
-    vectors = [
-        {"model": model, **dataclasses.asdict(entry)} for model, entry in changes.vectors.items()
-    ]
-    columns = ("model", "collection", "dimensions", "embedded", "added", "removed", "kept")
-    return {
-        "n_chunks": about.n_chunks,
-        "analyzer": about.analyzer,
-        "index_hashes": Table(("strategy", "index_hash", "embed_model"), rows),
-        "vectors": Table(columns, vectors),
-        "seconds": changes.seconds,
-    }
-
-
-def describe_restated(result: RestatedPassages) -> dict[str, object]:
-    """Show how many chunks restate a question."""
-    return dataclasses.asdict(result.about)
-
-
-def describe_run(result: StrategyRun) -> dict[str, object]:
-    """Show the numbers of retrievals and failures, and the durations."""
-    about, timing = result.about, result.timing
-    return {
-        "index_hash": about.index_hash,
-        "embed_model": about.embed_model or "none",
-        "n_runs": about.n_runs,
-        "n_empty": about.n_empty,
-        "n_failed": about.n_failed,
-        "first_failure": about.first_failure or "none",
-        "seeds_matter": about.seed_matters,
-        "latency_ms": Table(("n", "p50", "p95", "p99"), [timing.latency_ms.dump()]),
-        "seconds": timing.seconds,
-    }

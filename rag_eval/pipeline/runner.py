@@ -166,6 +166,10 @@ class Result:
         """Return the identity of the content that a stage of one strategy reads."""
         return self.id
 
+    def describe(self) -> Mapping[str, object]:
+        """Summarize the result for people: plain values and `Table`s by name."""
+        return {}
+
     def as_parts(self) -> Parts:
         """Return the parts in the form for the store."""
         given = {
@@ -241,20 +245,23 @@ def _nothing(*_: Any, **__: Any) -> tuple[str, ...]:
     return ()
 
 
+def _undeclared(*_: Any, **__: Any) -> Result:
+    raise TypeError("this stage has no function: use it as a decorator")
+
+
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """One row of the graph.
+    """One row of the graph, and the decorator that declares its function.
 
     Parameters
     ----------
     name, group
         Name of the asset, of the artifact's kind and of progress lines; group of the asset.
-    title
-        One sentence for people.
     make
         `make(work, **inputs)` returns the result. Each argument after `work` has the name of a
         stage and gets the result of that stage. The plural of a stage with one result per strategy
         gives a mapping from strategies to results. A stage outside the configuration gives None.
+        The docstring begins with the sentence that people see.
     given
         Names of the inputs of a function that takes them as `**results`.
     stores
@@ -277,10 +284,8 @@ class Stage:
     chosen
         `chosen(evaluation, strategy)` names the modules that the configuration chooses, inside
         and outside the package. They are part of the version.
-    describe
-        `describe(result)` gives the summary for people: plain values and `Table`s by name.
     columns
-        Columns of the frame in that summary.
+        Columns of the result's frame, for people.
     kinds
         Kinds of the asset; default: the formats of its parts.
     failure
@@ -289,8 +294,7 @@ class Stage:
 
     name: str
     group: str
-    title: str
-    make: Callable[..., Result]
+    make: Callable[..., Result] = _undeclared
     given: tuple[str, ...] = ()
     stores: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
@@ -300,10 +304,18 @@ class Stage:
     live: bool = False
     configured: Callable[[Any], bool] = lambda _: True
     chosen: Callable[..., Sequence[str]] = _nothing
-    describe: Callable[..., Mapping[str, object]] = lambda _: {}
     columns: FrameSchema | None = None
     kinds: tuple[str, ...] = ()
     failure: Callable[..., str] = lambda _: ""
+
+    def __call__(self, make: Callable[..., Result]) -> "Stage":
+        """Declare the function of the stage."""
+        return dataclasses.replace(self, make=make)
+
+    @property
+    def title(self) -> str:
+        """First paragraph of the function's docstring, as one line."""
+        return " ".join((inspect.getdoc(self.make) or "").partition("\n\n")[0].split())
 
     @functools.cached_property
     def inputs(self) -> tuple[str, ...]:

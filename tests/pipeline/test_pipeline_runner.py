@@ -97,30 +97,10 @@ class Project:
     @property
     def stages(self) -> list[Stage]:
         return [
-            Stage(
-                "words",
-                "g",
-                "Words.",
-                self.read,
-                reads=("corpus.path",),
-                outside=lambda _: [self.words],
-            ),
-            Stage(
-                "run",
-                "g",
-                "Run.",
-                self.run,
-                reads=("strategy",),
-                each_strategy=True,
-            ),
-            Stage(
-                "extra",
-                "g",
-                "Extra.",
-                self.extra,
-                configured=lambda config: config.extra,
-            ),
-            Stage("total", "g", "Total.", self.total, live=True),
+            Stage("words", "g", self.read, reads=("corpus.path",), outside=lambda _: [self.words]),
+            Stage("run", "g", self.run, reads=("strategy",), each_strategy=True),
+            Stage("extra", "g", self.extra, configured=lambda config: config.extra),
+            Stage("total", "g", self.total, live=True),
         ]
 
     def runner(self) -> Runner:
