@@ -414,32 +414,15 @@ def draw(
 
 
 @audit.command("list")
-def list_audits(
-    *,
-    feedback: Annotated[
-        bool,
-        typer.Option(
-            "--feedback",
-            help="List claims with feedback of users that were not audited, instead of the draws.",
-        ),
-    ] = False,
-    limit: Limit = 50,
-    home: Home = None,
-) -> None:
-    """List the draws with their numbers of judged claims, or feedback that needs an audit."""
+def list_audits(home: Home = None) -> None:
+    """List the draws with their numbers of judged claims."""
     with report_errors():
         store = _open_outcomes(home)
-        if feedback:
-            from rag_eval.reporting.listings import show_feedback
-            from rag_eval.uncertainty.outcomes import feedback_without_audit
+        from rag_eval.reporting.listings import show_draws
+        from rag_eval.uncertainty.audits import AuditStore
 
-            show_feedback(console_for(), feedback_without_audit(store.current()), limit)
-        else:
-            from rag_eval.reporting.listings import show_draws
-            from rag_eval.uncertainty.audits import AuditStore
-
-            audits = AuditStore(store.sql)
-            show_draws(console_for(), audits.frames(), audits.count_judged(store.current()))
+        audits = AuditStore(store.sql)
+        show_draws(console_for(), audits.frames(), audits.count_judged(store.current()))
 
 
 calibrate = typer.Typer(invoke_without_command=True, pretty_exceptions_enable=False)

@@ -1059,31 +1059,6 @@ class OtherWordings(Record):
     validation: Validation
 
 
-class FeedbackCounts(Record):
-    """Feedback of users on the retrievals of a strategy."""
-
-    n_claims: Count
-    something_missing: Count
-    evidence_not_relevant: Count
-    nothing_missing: Count
-    audits_due: Count
-
-
-class Contradictions(Record):
-    """Questions with feedback of a miss although the gold says hit."""
-
-    n_claims: Count
-    n_questions: Count
-    query_ids: list[str] = Field(max_length=10)
-
-
-class Feedback(FeedbackCounts):
-    """Feedback on this index, and separately on earlier indexes. It never fits a calibrator."""
-
-    contradicts_gold: Contradictions
-    earlier: FeedbackCounts | None = None
-
-
 class StrategyCalibration(Record):
     """Calibration of the miss rates of one strategy."""
 
@@ -1103,7 +1078,6 @@ class StrategyCalibration(Record):
     refused: Annotated[str | None, Because("no outcome was refused")]
     promotion: Annotated[Promotion | None, Because("the status did not change")]
     other_wordings: Annotated[OtherWordings | None, Because(NOTHING)]
-    feedback: Feedback
     n_without_signals: Count = Field(description="outcomes without signals; they are not fitted")
 
     @property

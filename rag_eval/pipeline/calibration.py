@@ -18,21 +18,8 @@ import pandas as pd
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.core.config import DISCOUNTING, GoldSource, Status
 from rag_eval.core.errors import InputError
-from rag_eval.core.report import (
-    AddedOutcomes,
-    Contradictions,
-    Feedback,
-    FeedbackCounts,
-    StrategyCalibration,
-)
-from rag_eval.core.types import (
-    AUDITS,
-    MAX_NUMBER,
-    MISSED_BY_FEEDBACK,
-    RETRIEVAL_OUTCOMES,
-    OutcomeOutcomes,
-    Shown,
-)
+from rag_eval.core.report import AddedOutcomes, StrategyCalibration
+from rag_eval.core.types import MAX_NUMBER, RETRIEVAL_OUTCOMES, OutcomeOutcomes, Shown
 from rag_eval.corpus.masking import mask
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.pipeline.claims import (
@@ -55,7 +42,6 @@ from rag_eval.pipeline.evaluation import (
     kept_watch,
     read_calibrator,
 )
-from rag_eval.pipeline.history import known_fingerprints
 from rag_eval.pipeline.measures import BOOTSTRAP_SEED, ScoredRuns, score_runs
 from rag_eval.pipeline.retrieval import KeptCalibrator, StrategyRun, steering_calibrator
 from rag_eval.pipeline.runner import (
@@ -79,7 +65,6 @@ from rag_eval.uncertainty.outcomes import (
     Asked,
     QuestionGroups,
     document_tie,
-    feedback_without_audit,
     first_judgements,
     fit_rows,
     frame_of,
@@ -88,7 +73,6 @@ from rag_eval.uncertainty.outcomes import (
     question_id,
     refuse_own_gold,
     select_current,
-    standing_feedback,
     utc_text,
     words_tie,
 )
@@ -265,9 +249,6 @@ def _outcomes(
 # ---- Stage: calibrate each strategy's miss rate on the outcomes so far.
 
 PARTIAL: Final = "a partial run (some strategies, or other vectors) does not change later runs"
-COMPLAINT: Final = "something_missing"
-NAMED: Final = 10
-"""Largest number of questions in the list of complaints that contradict the gold."""
 PICTURES: Final = ("reliability.svg", "learning-curve.svg")
 
 
@@ -332,7 +313,7 @@ class MissRateCalibration(Result):
 @Stage(
     "miss_rate_calibration",
     "uncertainty",
-    stores=("outcomes", "calibrators", "traffic", "kept_runs"),
+    stores=("outcomes", "calibrators", "traffic"),
     live=True,
     kinds=("json", "sql"),
 )
@@ -656,43 +637,6 @@ class _Strategy:
         if state != before:
             keep_watch(home, *self.place, state=state)
 
-    # -- The feedback of users.
-
-    def feedback(self) -> Feedback:
-        """Count the current feedback, and compare complaints with the gold."""
-        every, said = self.standing, standing_feedback(self.standing)
-        complained = set(said.loc[said["feedback"] == COMPLAINT, "claim_id"])
-        hits = every[(every["gold_source"] == QRELS) & (every["missed"] == 0)]
-        hits = hits[hits["claim_id"].isin(complained)]
-        against = sorted(set(hits["query_id"]))
-        return Feedback(
-            **_count_feedback(every),
-            contradicts_gold=Contradictions(
-                n_claims=len(hits), n_questions=len(against), query_ids=against[:NAMED]
-            ),
-            earlier=FeedbackCounts(**_count_feedback(self._earlier())),
-        )
-
-    def _earlier(self) -> pd.DataFrame:
-        """Find feedback and audits of the strategy under another fingerprint, target or K.
-
-        Strategies of other gold sets may have the same name. Only fingerprints in the kept runs and
-        in the changes of status belong to this strategy.
-        """
-        spec, sources = self.work.config.uncertainty, ["user_feedback", *sorted(AUDITS)]
-        frame = self.night.outcomes.current(strategy=self.name, gold_sources=sources)
-        now = frame["strategy_fingerprint"] == self.fingerprint
-        frame = frame[~(now & (frame["target"] == spec.target) & (frame["k"] == spec.k))]
-        store = self.night.outcomes.store
-        if standing_feedback(frame).empty or store is None:
-            nothing: pd.DataFrame = frame.iloc[:0]
-            return nothing
-        changes = promotions(store.sql, Series(*self.place))
-        own = {self.fingerprint, *(change.strategy_fingerprint for change in changes)}
-        own |= known_fingerprints(self.work.settings.home, self.work.config.name, self.name)
-        kept: pd.DataFrame = frame[frame["strategy_fingerprint"].isin(own)]
-        return kept
-
     # -- Fitting, status and acceptance.
 
     def fit(self, of: _Fitting) -> Artifact:
@@ -964,18 +908,10 @@ class _Strategy:
                 "other_wordings": wordings
                 and {key: value for key, value in wordings.items() if key != "model"}
                 | {"status": earned.wordings},
-                "feedback": self.feedback(),
                 "n_without_signals": of.n_without_signals,
                 "why": absent,
             }
         )
-
-
-def _count_feedback(frame: pd.DataFrame) -> dict[str, int]:
-    said = standing_feedback(frame)
-    kinds = {str(kind): int((said["feedback"] == kind).sum()) for kind in MISSED_BY_FEEDBACK}
-    due = feedback_without_audit(frame)["feedback"] == COMPLAINT
-    return {"n_claims": int(said["claim_id"].nunique()), **kinds, "audits_due": int(due.sum())}
 
 
 def _describe_model(model: MissRateModel) -> dict[str, object]:

@@ -423,13 +423,6 @@ def earlier_runs(evaluation: Evaluation) -> Past:
     return past_runs(home, name, before=f"{now}Z", limit=MAX_RUNS - 1)
 
 
-def known_fingerprints(home: Path, gold_set: str, strategy: str) -> set[str]:
-    """Collect the fingerprints of a strategy's claims in the kept runs of a gold set."""
-    runs = past_runs(home, gold_set).runs
-    entries = (run.strategies.get(strategy) for run in runs)
-    return {entry.fingerprint for entry in entries if entry and entry.fingerprint}
-
-
 # ---- Differences between two runs.
 
 CODES: Final = (

@@ -303,25 +303,6 @@ def show_draws(
     print_parts(console, [make_table("", [*columns, ">judged"], rows), advice])
 
 
-def show_feedback(console: "Console", frame: pd.DataFrame, limit: int) -> None:
-    """Print claims with feedback of users and without an audit."""
-    rows = [
-        [
-            *(_moment(row["at"]), row["claim_id"], mask_snippet(row["query_id"], _MAX_CELL)),
-            mask_snippet(row["strategy"], _MAX_CELL),
-            row["feedback"].replace("_", " "),
-            _missed_content(row),
-        ]
-        for row in frame.head(limit).to_dict("records")
-    ]
-    columns = ["at (UTC)", "claim", "question", "strategy", "feedback", "what was missed, note"]
-    advice = (
-        f"{min(limit, len(frame))} of {len(frame):,} claims with feedback and no audit. Feedback "
-        "is mostly complaints: it calls for audits and never fits a calibrator."
-    )
-    print_parts(console, [make_table("", columns, rows), advice])
-
-
 # ---- The findings of the guard.
 
 _MAX_ID, _MAX_REASONS = 200, 600

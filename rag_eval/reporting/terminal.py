@@ -15,8 +15,6 @@ from rag_eval.core.report import (
     AnswerConfidences,
     ComparedPair,
     Estimate,
-    Feedback,
-    FeedbackCounts,
     GatePart,
     Interval,
     IterativeAccount,
@@ -507,7 +505,6 @@ def _miss_rates(report: Report) -> Parts:
     yield from (f"{change} for {', '.join(names)}" for change, names in changes.items())
     for other, entry in calibration.strategies.items():
         yield from _alarms(other, entry, 400)
-        yield from describe_feedback(other, entry.feedback)
     if isinstance(answers := part.answers, AnswerConfidences):
         grounded = answers.synthesis_confidence
         yield (
@@ -544,34 +541,6 @@ def _describe_rounds(name: str, rounds: IterativeAccount) -> str:
         f"{quoted(name)} over {quoted(rounds.base)}: expanded {whole['triggered']} of "
         f"{whole['questions']} wordings, recovered {whole['recovered']}, lost {whole['lost']}, "
         f"recall@{rounds.k} {change} over {whole['n_groups']} groups: {whole['verdict']}"
-    )
-
-
-def describe_feedback(name: str, feedback: Feedback) -> Iterator[str]:
-    """Describe the feedback of users on a strategy, and the claims to audit."""
-    name, earlier, against = quoted(name), feedback.earlier, feedback.contradicts_gold
-    if feedback.n_claims:
-        yield f"{name}: {_feedback_counts(feedback)}"
-    if earlier is not None and earlier.n_claims:
-        yield f"{name}: on an earlier index or configuration: {_feedback_counts(earlier)}"
-    if feedback.n_claims and against.n_questions:
-        questions = ", ".join(quoted(query, 40) for query in against.query_ids)
-        left = against.n_questions - len(against.query_ids)
-        more = f" and {left} more" if left else ""
-        yield f"{name}: users report a miss where the gold says hit: questions {questions}{more}"
-
-
-def _feedback_counts(part: FeedbackCounts) -> str:
-    kinds = ", ".join(
-        f"{count} {kind.replace('_', ' ')}"
-        for kind in ("something_missing", "evidence_not_relevant", "nothing_missing")
-        if (count := getattr(part, kind))
-    )
-    audits = ""
-    if part.audits_due:
-        audits = f"; {part.audits_due} to audit: rag-eval audit list --feedback"
-    return (
-        f"feedback on {part.n_claims} claims ({kinds}); no calibrator is fitted to feedback{audits}"
     )
 
 
@@ -704,7 +673,6 @@ def _describe_calibration(
             f"{label}: {entry.n_without_signals} outcomes left out, "
             "because the signals of their retrieval are not known"
         )
-    yield from describe_feedback(name, entry.feedback)
     yield from (f"{label}: {line}" for line in _describe_traffic(claims))
     if entry.calibrator:
         yield f"{label}: calibrator {entry.calibrator[:16]}, fingerprint {entry.fingerprint}"

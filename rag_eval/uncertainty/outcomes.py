@@ -14,9 +14,7 @@ import pandas as pd
 
 from rag_eval.core.errors import InputError, Problem, quoted
 from rag_eval.core.types import (
-    AUDITS,
     MAX_NOTE,
-    MISSED_BY_FEEDBACK,
     RETRIEVAL_OUTCOMES,
     OutcomeOutcomes,
     Shown,
@@ -244,23 +242,6 @@ def refuse_own_gold(frame: pd.DataFrame, strategy: str) -> None:
             " strategies' retrieval too",
         )
     )
-
-
-def standing_feedback(frame: pd.DataFrame) -> pd.DataFrame:
-    """Keep the feedback of users that was not taken back."""
-    is_feedback = frame["gold_source"] == "user_feedback"
-    taken_back = frame["missed"].isna() & frame["feedback"].map(MISSED_BY_FEEDBACK).notna()
-    return frame[is_feedback & ~taken_back]
-
-
-def feedback_without_audit(frame: pd.DataFrame) -> pd.DataFrame:
-    """Keep feedback on claims that no person has judged, complaints first, then the newest."""
-    audited = frame.loc[frame["gold_source"].isin(AUDITS) & frame["missed"].notna(), "claim_id"]
-    kept = standing_feedback(frame)
-    kept = kept[~kept["claim_id"].isin(audited)]
-    newest = kept.sort_values("at", ascending=False, kind="stable")
-    order = (newest["feedback"] != "something_missing").sort_values(kind="stable").index
-    return newest.loc[order].reset_index(drop=True)
 
 
 # ---- The store.

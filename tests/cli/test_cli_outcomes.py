@@ -131,18 +131,14 @@ def test_a_judgement_that_cannot_be_is_told_with_its_field(arguments, said):
     assert listed() == []
 
 
-def test_feedback_calls_for_an_audit_of_its_claim(tmp_path):
+def test_an_audit_of_a_claim_with_feedback_stands_beside_it(tmp_path):
     fine("claim", "import", traffic(tmp_path, n=2), *NAMED)
     claim_id = json.loads(fine("claim", "list", "--json").stdout.splitlines()[0])["claim_id"]
     said = {"gold_source": "user_feedback", "feedback": "evidence_not_relevant"}
     (tmp_path / "said.jsonl").write_text(jsonl([{"claim_id": claim_id, **said}]))
     fine("outcome", "import", "said.jsonl")
     assert [row["missed"] for row in listed()] == [None]
-    waiting = fine("audit", "list", "--feedback").stdout
-    assert claim_id in waiting
-    assert "evidence not relevant" in waiting
     fine("outcome", "add", "--claim", claim_id, "--hit", "--independent")
-    assert "0 of 0 claims with feedback and no audit" in fine("audit", "list", "--feedback").stdout
     assert [row["gold_strategies"] for row in listed("--gold-source", "human")] == [[]]
     assert "0 with a known probability" in fine("outcome", "list").stdout
 

@@ -13,15 +13,14 @@ from missing_project import (
     calibrated,
     call,
     first_claims,
-    night,
     opened,
     opened_index,
     signals_of,
 )
 
-from rag_eval.core.report import Feedback, StrategyCalibration, first_fault
+from rag_eval.core.report import StrategyCalibration
 from rag_eval.gold.files import ORIGINAL
-from rag_eval.pipeline.calibration import NAMED, MissRateCalibration
+from rag_eval.pipeline.calibration import MissRateCalibration
 from rag_eval.pipeline.claims import Outcomes, gold_ranks, judge_runs
 from rag_eval.pipeline.evaluation import (
     accepted_calibrator,
@@ -31,7 +30,7 @@ from rag_eval.pipeline.evaluation import (
 )
 from rag_eval.pipeline.measures import open_runs
 from rag_eval.pipeline.miss_rates import compare_strategies
-from rag_eval.reporting.terminal import describe_conformal, describe_feedback
+from rag_eval.reporting.terminal import describe_conformal
 from rag_eval.uncertainty.drift import WatchState, question_mark, watch
 from rag_eval.uncertainty.outcomes import question_id
 
@@ -398,87 +397,6 @@ def test_expected_recall_is_controlled_over_every_gold_item(missing, level):
         if part["k"] is not None:
             assert (rank <= part["k"]).mean() >= part["level"]
             assert (rank <= part["k"] - 1).mean() < part["level"] + 0.05
-
-
-# ---- Feedback of users is counted, named and held against the gold, and never fitted.
-
-COUNTS = "n_claims something_missing evidence_not_relevant nothing_missing audits_due".split()
-
-
-def say(project, claims, **more):
-    """Import (claim, kind) pairs as user feedback.
-
-    `more` replaces the fields of feedback, for example by those of a person's judgement.
-    """
-    names = ("claim_id", "query_id", "strategy", "strategy_fingerprint", "k")
-    rows = [
-        {
-            **{name: claim[name] for name in names},
-            **(more or {"gold_source": "user_feedback", "feedback": kind}),
-        }
-        for claim, kind in claims
-    ]
-    path = project.root / "said.jsonl"
-    path.write_text(jsonl(rows), encoding="utf-8")
-    call(project, "outcome", "import", path)
-
-
-@pytest.mark.slow
-def test_feedback_is_counted_and_the_fit_is_what_it_was(missing):
-    first = calibrated(missing)
-    nothing = {"n_claims": 0, "n_questions": 0, "query_ids": []}
-    none = dict.fromkeys(COUNTS, 0)
-    assert first["feedback"] == {**none, "contradicts_gold": nothing, "earlier": none}
-    assert not list(describe_feedback("bm25", Feedback.model_validate(first["feedback"])))
-    claims = first_claims(missing)
-    hits = [query for query in claims if not made.is_lost(int(query[1:]))]
-    lost = next(query for query in claims if made.is_lost(int(query[1:])))
-    kinds = dict(zip((*hits[:3], lost), (*COUNTS[1:4], "something_missing"), strict=True))
-    say(missing, [(claims[query], kind) for query, kind in kinds.items()])
-    second = calibrated(missing)
-    found = second["feedback"]
-    assert [found[name] for name in COUNTS] == [4, 2, 1, 1, 2]
-    assert found["contradicts_gold"] == {"n_claims": 1, "n_questions": 1, "query_ids": [hits[0]]}
-    for name in ("calibrator", "counts", "validation"):
-        assert second[name] == first[name]
-    # A person audits an outcome and takes a complaint back.
-    say(missing, [(claims[hits[0]], "")], missed=False, gold_source="human", audit_depth=20)
-    listed = call(missing, "outcome", "list", "--json", "--gold-source", "user_feedback").stdout
-    wrong = next(line for line in listed.splitlines() if f'"{lost}"' in line)
-    call(missing, "outcome", "add", "--correct", json.loads(wrong)["outcome_id"])
-    assert [calibrated(missing)["feedback"][name] for name in COUNTS] == [3, 1, 1, 1, 0]
-    # many complaints call for audits and change no status
-    say(missing, [(claims[query], "something_missing") for query in hits[10:40]])
-    third = calibrated(missing)
-    against = third["feedback"]["contradicts_gold"]
-    assert against["n_questions"] == 31
-    assert against["query_ids"] == sorted([hits[0], *hits[10:40]])[:NAMED]
-    assert (third["status"], third["promotion"], third["drift"]["n"]) == ("provisional", None, 0)
-    text = "\n".join(describe_feedback("bm25", Feedback.model_validate(third["feedback"])))
-    assert "rag-eval audit list --feedback" in text
-    assert f"and {31 - NAMED} more" in text
-
-
-@pytest.mark.slow
-def test_feedback_stays_known_when_the_configuration_changes(missing):
-    night(missing)
-    claims = first_claims(missing)
-    say(missing, [(claims["q01"], "something_missing"), (claims["q02"], "nothing_missing")])
-    foreign = {"claim_id": "0" * 32, "strategy_fingerprint": "f" * 32}  # of another gold set
-    say(missing, [({**claims["q04"], **foreign}, "something_missing")])
-    made.configure(
-        missing, "{name: bm25, kind: bm25, k1: 0.8}", more="", extra="uncertainty: {k: 5}\n"
-    )
-    night(missing)
-    report = missing.report()
-    assert first_fault(report) is None
-    found = report["calibration"]["strategies"]["bm25"]["feedback"]
-    assert (found["n_claims"], found["contradicts_gold"]["n_claims"]) == (0, 0)
-    assert [found["earlier"][name] for name in COUNTS] == [2, 1, 0, 1, 1]
-    (line,) = describe_feedback("bm25", Feedback.model_validate(found))
-    assert "on an earlier index or configuration: feedback on 2 claims" in line
-    say(missing, [(claims["q01"], "")], missed=False, gold_source="human", audit_depth=20)
-    assert calibrated(missing)["feedback"]["earlier"]["audits_due"] == 0
 
 
 @pytest.mark.slow

@@ -35,7 +35,6 @@ NOT_HERE = {
     ("run", "calibrators"): "smoke has no iterative strategy",
     ("trust_measures", "corpus_chunks"): "only units of external strategies are compared with them",
     ("retrieval_signals", "corpus_index"): "identifies the vectors of the index, which is open",
-    ("miss_rate_calibration", "kept_runs"): "smoke has no feedback of users",
     ("miss_rate_calibration", "run"): "the scores of the runs are in the memory of this process",
     ("retrieval_metrics_report", "corpus_chunks"): "only units of external strategies need them",
     ("retrieval_metrics_report", "miss_rate_calibration"): "smoke is too small for its pictures",

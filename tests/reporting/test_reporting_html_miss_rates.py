@@ -1,7 +1,7 @@
-"""The miss-rate panel: status, observed and stated rates, reliability, conformal K and feedback."""
+"""The miss-rate panel: status, observed and stated rates, reliability, conformal K."""
 
 import pytest
-from panel_pages import HOSTILE, rendered, rows, titles
+from panel_pages import rendered, rows, titles
 
 UNFITTED = {
     "validation": None,
@@ -132,7 +132,7 @@ def test_nulls_within_a_calibration_show_their_reason(report):
     ] == ["calibrated"]
 
 
-def test_alarms_promotions_refusals_and_feedback(report):
+def test_alarms_promotions_and_refusals(report):
     entry = report["calibration"]["strategies"]["bm25"]
     entry["drift"] |= {
         "alarm": True,
@@ -150,13 +150,6 @@ def test_alarms_promotions_refusals_and_feedback(report):
         "at": "2026-01-02T03:04:05+00:00",
     }
     entry["refused"] = "gold comes only from this strategy <b>"
-    entry["feedback"] |= {
-        "n_claims": 3,
-        "something_missing": 2,
-        "nothing_missing": 1,
-        "audits_due": 2,
-        "contradicts_gold": {"n_claims": 1, "n_questions": 1, "query_ids": [HOSTILE[0]]},
-    }
     panel, html = rendered("miss-rates", report)
     assert rows(panel, "miss-rate-drift")[0]["first"] == "17"
     assert ">alarm</span>" in html
@@ -169,44 +162,6 @@ def test_alarms_promotions_refusals_and_feedback(report):
         }
     ]
     assert "gold comes only from this strategy &lt;b&gt;" in html
-    assert rows(panel, "feedback") == [
-        {
-            "strategy": "bm25",
-            "n_claims": "3",
-            "something_missing": "2",
-            "evidence_not_relevant": "0",
-            "nothing_missing": "1",
-            "audits_due": "2",
-            "contradicts_gold": "1",
-            "queries": HOSTILE[0],
-        }
-    ]
-    assert "&lt;script&gt;" in html
-
-
-def test_feedback_on_an_earlier_index_stands_apart(report):
-    said = {
-        "n_claims": 2,
-        "something_missing": 1,
-        "evidence_not_relevant": 0,
-        "nothing_missing": 1,
-        "audits_due": 1,
-    }
-    report["calibration"]["strategies"]["vector"]["feedback"]["earlier"] = said
-    panel, html = rendered("miss-rates", report)
-    assert rows(panel, "feedback-earlier") == [
-        {"strategy": "vector", **{name: str(value) for name, value in said.items()}}
-    ]
-    assert not any(table.name == "feedback" for table in panel.exports)
-    assert "Nothing was said of the retrievals of this index and configuration" in html
-    assert "No feedback on" not in html
-    report["calibration"]["strategies"]["bm25"]["feedback"] |= {
-        "n_claims": 3,
-        "something_missing": 3,
-    }
-    panel, html = rendered("miss-rates", report)
-    assert [row["n_claims"] for row in rows(panel, "feedback")] == ["3"]
-    assert [row["n_claims"] for row in rows(panel, "feedback-earlier")] == ["2"]
 
 
 def test_conformal_k_in_every_shape(report):

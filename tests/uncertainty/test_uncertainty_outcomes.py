@@ -24,7 +24,6 @@ from rag_eval.uncertainty.outcomes import (
     OutcomeStore,
     claim_id_of,
     document_tie,
-    feedback_without_audit,
     fit_rows,
     frame_of,
     new_outcome,
@@ -298,21 +297,6 @@ def test_a_correction_must_not_contradict_the_feedback():
         correct_outcome(said, missed=True, now=AT)
     nothing = made(**SAID, feedback="nothing_missing", missed=False)
     assert correct_outcome(nothing, missed=None, now=AT).missed is None
-
-
-def test_feedback_calls_for_an_audit_until_the_claim_is_judged():
-    complaint, day = {**SAID, "feedback": "something_missing"}, dt.timedelta(days=1)
-    other = {**SAID, "feedback": "evidence_not_relevant", "missed": None}
-    rows = [
-        made("a", **other, at=AT + 3 * day),
-        made("b", **complaint),
-        made("c", **complaint, at=AT + day),
-        made("d", **complaint),
-        made("d", gold_source="human", inclusion_probability=None),
-        made("b"),  # gold does not audit the text that the user saw
-    ]
-    assert feedback_without_audit(frame_of(rows))["query_id"].tolist() == ["c", "b", "a"]
-    assert len(fit_rows(frame_of(rows))) == 1
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from viewed_project import RETRIEVAL, give
 
 from rag_eval.cli.app import app
 from rag_eval.core.types import MAX_NOTE
-from rag_eval.uncertainty.outcomes import feedback_without_audit, fit_rows
+from rag_eval.uncertainty.outcomes import fit_rows
 
 MISSED = {"something_missing": 1.0, "evidence_not_relevant": None, "nothing_missing": 0.0}
 
@@ -46,7 +46,7 @@ def test_feedback_is_an_outcome_of_the_claim(viewed, feedback):
     assert row["supersedes"] == ""
 
 
-def test_the_command_line_lists_it_and_calls_for_an_audit(viewed):
+def test_the_command_line_lists_it_and_no_fit_uses_it(viewed):
     give(viewed.client(), viewed.said())
     listed = CliRunner().invoke(
         app,
@@ -57,7 +57,6 @@ def test_the_command_line_lists_it_and_calls_for_an_audit(viewed):
     told = row["feedback"], row["missed"], row["query_id"]
     assert told == ("something_missing", True, "again")
     current = viewed.outcomes().current()
-    assert feedback_without_audit(current)["claim_id"].tolist() == [claim_of(viewed)["claim_id"]]
     assert not (fit_rows(current)["gold_source"] == "user_feedback").any()
 
 

@@ -30,7 +30,6 @@ from rag_eval.reporting.html.elements import (
     interval,
     number,
     plain,
-    several_cell,
     text,
     visible,
     words_cell,
@@ -475,28 +474,6 @@ def _iterative(page: Page) -> Table | None:
     return page.optional_table("iterative", rows)
 
 
-def _feedback(page: Page, entries: Entries) -> dict[str, Table | None]:
-    """Make the tables of feedback: on this index and configuration, and on earlier ones."""
-    now = [
-        {
-            "strategy": name,
-            "about": entry["feedback"],
-            "queries": several_cell(list(entry["feedback"]["contradicts_gold"]["query_ids"])),
-        }
-        for name, entry in entries
-        if entry.get("feedback", "n_claims")
-    ]
-    before = [
-        {"strategy": name, "about": about}
-        for name, entry in entries
-        if (about := entry.get("feedback", "earlier")) is not None and about["n_claims"]
-    ]
-    return {
-        "feedback": page.optional_table("feedback", now),
-        "feedback_earlier": page.optional_table("feedback-earlier", before),
-    }
-
-
 def _tables(page: Page, entries: Entries, comparison: Cursor | None) -> dict[str, Table | None]:
     others = [key for key in panel_words()["miss_measures"] if key != "observed"]
     wordings = [
@@ -536,7 +513,6 @@ def _tables(page: Page, entries: Entries, comparison: Cursor | None) -> dict[str
         "drift": _drift(page, entries),
         "promotions": page.optional_table("miss-rate-promotions", promoted),
         "iterative": _iterative(page),
-        **_feedback(page, entries),
         "conditions": _conditions(page, entries),
         "coefficients": page.optional_table("miss-rate-coefficients", signals),
         "riskiest": page.optional_table("riskiest", riskiest),
