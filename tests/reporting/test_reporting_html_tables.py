@@ -72,13 +72,13 @@ def test_a_dash_says_why_without_being_pointed_at():
     assert re.findall(r'<sup aria-hidden="true">(\w)</sup>', markup) == ["a", "b", "a"]
     assert re.search(r"a\s+no gold", visible_text(markup))
     assert re.search(r"b\s+off", visible_text(markup))
-    assert "dash" not in visible_text(str(table("x").html())).lower()
 
 
 def test_many_reasons_are_folded_and_all_there():
     reasons = [f"reason {'x' * at}" for at in range(40)]
     markup = str(dashes(*reasons).html())
-    assert re.search(r'<details class="why[^>]*><summary>[^<]*: 40 reasons', markup)
+    assert '<details class="why prose"><summary>' in markup
+    assert " open><summary>" in str(dashes("few", "reasons").html())
     assert all(f"{reason} " in visible_text(markup) for reason in reasons)
     marks = re.findall(r'<sup aria-hidden="true">(\w+)</sup>', markup)
     assert len(set(marks)) == 40
@@ -93,4 +93,4 @@ def test_what_a_column_means_can_be_read_without_pointing():
 
 def test_text_of_the_data_is_no_dash():
     said = '<span class="absent" title="x">–<span class="sr"> not available: x</span></span>'
-    assert "A dash" not in str(table(said).html())
+    assert "dashes" not in str(table(said).html())

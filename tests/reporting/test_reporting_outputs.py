@@ -7,11 +7,16 @@ import panel_reports
 import pytest
 from rich.console import Console
 
-from rag_eval.core.report import ComparedPair, Report
+from rag_eval.core.report import ComparedPair, GatePart, Report
 from rag_eval.reporting.html.elements import check_output, web_address
 from rag_eval.reporting.metrics_report import content_hash
 from rag_eval.reporting.mlflow import answer_metrics, note, strategy_metrics
-from rag_eval.reporting.terminal import comparisons_table, interval
+from rag_eval.reporting.terminal import (
+    comparisons_table,
+    describe_baseline,
+    gates_table,
+    interval,
+)
 
 VOLATILE = set(
     "cacheHitRate code content_hash embeddings history previous reused run_id timestamp "
@@ -125,3 +130,36 @@ def test_a_template_writes_out_what_cannot_be_seen():
 def test_only_web_addresses_become_links(address):
     assert web_address(address) == ""
     assert web_address("https://example.org/a?b=c") == "https://example.org/a?b=c"
+
+
+def test_the_terminal_shows_what_a_drop_is_held_against():
+    evidence = {
+        "accepted": "relative drop < 0.05",
+        "measure": "mrr",
+        "baseline": 0.43,
+        "now": 0.411,
+        "baseline_run": "20260101T000000000Z-00000000",
+        "relative_drop": 0.0442,
+        "value": -0.019,
+        "ci_low": -0.045,
+        "ci_high": 0.004,
+        "n_groups": 113,
+        "n_scored": 132,
+        "different": {"index": {"before": "bm25s:aaaa", "now": "bm25s:bbbb"}},
+    }
+    gate = {
+        "id": "regression.mrr",
+        "gate": "regression",
+        "required": False,
+        "severity": "P2",
+        "status": "pass",
+        "reason_code": "no_regression",
+        "evidence": evidence,
+    }
+    gates = [GatePart.model_validate(gate)]
+    (row,) = gates_table(gates).rows
+    assert row is not None
+    assert row[2] == "drop 0.044\ndiff. -0.019 [-0.04, +0.00]"
+    (line,) = describe_baseline(gates)
+    assert "20260101T000000000Z-00000000" in line
+    assert "index (bm25s:aaaa before, bm25s:bbbb now)" in line

@@ -4,15 +4,15 @@ A `Cursor` knows its place in the report. Every figure on the page carries its p
 pointer, and a null carries its reason.
 """
 
-import csv
 import dataclasses
 import functools
-import io
 import json
 import re
+import string
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import pandas as pd
 from markupsafe import Markup, escape
 
 if TYPE_CHECKING:
@@ -155,18 +155,6 @@ def absent(reason: str) -> Markup:
     ).format(visible(reason))
 
 
-def letters(at: int) -> str:
-    """Name a footnote: a to z, then aa, ab, ...
-
-    Examples
-    --------
-    >>> letters(0), letters(25), letters(26)
-    ('a', 'z', 'aa')
-    """
-    before, last = divmod(at, 26)
-    return (letters(before - 1) if before else "") + chr(ord("a") + last)
-
-
 def number(
     cursor: Cursor | None, digits: int = 3, *, percent: bool = False, signed: bool = False
 ) -> Markup:
@@ -280,7 +268,9 @@ class Cell:
 def words_cell(
     value: Cursor | str | None, kind: Literal["plain", "chip", "code"] = "plain"
 ) -> Cell:
-    """Make a cell of a text; `value` is a place in the report or a text of the page."""
+    """Make a cell of a text, or of a list of texts; `value` is a place or a text of the page."""
+    if isinstance(value, Cursor) and isinstance(value.value, list):
+        return several_cell(list(value))
     words = value if isinstance(value, str) else ""
     if isinstance(value, Cursor) and value.value is not None:
         words = str(value.value)
@@ -356,9 +346,6 @@ def limited_cell(value: Cursor | None) -> Cell:
 
 # ---- Tables: the same cells as HTML, CSV and LaTeX.
 
-FEW_REASONS: Final = 4
-"""Largest number of reasons that a table shows unfolded below its rows."""
-
 _LATEX: Final = str.maketrans(
     {
         "\\": r"\textbackslash ",
@@ -382,22 +369,12 @@ class Column:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A table: name (of files and downloads), caption, columns and rows of cells.
-
-    Raises
-    ------
-    ValueError
-        The number of cells of a row is not the number of columns.
-    """
+    """A table: name (of files and downloads), caption, columns and rows of cells."""
 
     name: str
     caption: str
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
-
-    def __post_init__(self) -> None:
-        if any(len(row) != len(self.columns) for row in self.rows):
-            raise ValueError(f"table {self.name}: a row has another number of cells than columns")
 
     @property
     def count(self) -> str:
@@ -414,13 +391,8 @@ class Table:
             }
             for row in self.rows
         ]
-        names = dict.fromkeys(name for row in rows for name in row)
-        out = io.StringIO()
-        fields = list(names) or [column.key for column in self.columns]
-        writer = csv.DictWriter(out, fields, restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        return out.getvalue()
+        columns = None if rows else [column.key for column in self.columns]
+        return pd.DataFrame(rows, columns=columns).to_csv(index=False, lineterminator="\n")
 
     def tex(self) -> str:
         """Write the table as a LaTeX tabular of the package booktabs; every text is escaped."""
@@ -441,80 +413,18 @@ class Table:
 
         A script shows the buttons of the downloads. A wide table scrolls in its own region.
         """
-        headings = Markup().join(
-            Markup('<th scope="col"{}{}>{}</th>').format(
-                Markup(' class="num"') if column.figures else "",
-                Markup(' title="{}"').format(column.means) if column.means else "",
-                column.heading,
-            )
-            for column in self.columns
+        body = environment().get_template("table_rows.html").render(table=self)
+        reasons = list(dict.fromkeys(_ABSENT.findall(body)))
+        letters = string.ascii_lowercase
+        letter = {reason: letters[at % 26] * (at // 26 + 1) for at, reason in enumerate(reasons)}
+        marked = _ABSENT.sub(
+            lambda dash: f'{dash[0]}<sup aria-hidden="true">{letter[dash[1]]}</sup>', body
         )
-        opened = [
-            Markup('<td class="num">') if col.figures else Markup("<td>") for col in self.columns
-        ]
-        rows = Markup("\n").join(
-            Markup('<tr><th scope="row">{}</th>{}</tr>').format(
-                row[0].html,
-                Markup().join(
-                    start + cell.html + Markup("</td>")
-                    for start, cell in zip(opened[1:], row[1:], strict=True)
-                ),
-            )
-            for row in self.rows
-        )
-        rows, why = _explain_dashes(rows)
-        buttons = Markup().join(
-            Markup(
-                '<button type="button" data-download data-name="{}" data-format="{}" '
-                'aria-label="{} as {}">{}</button>'
-            ).format(self.name, form, self.caption, words, words)
-            for form, words in (("csv", "CSV"), ("tex", "LaTeX"))
-        )
-        return Markup(
-            '<div class="table" data-table="{0}"><div class="scroll" role="region" tabindex="0" '
-            'aria-label="{1}"><table><caption>{1}</caption><thead><tr>{2}</tr></thead><tbody>\n{3}\n'
-            '</tbody></table></div>{4}{5}<p class="exports" hidden>{6}</p></div>'
-        ).format(self.name, self.caption, headings, rows, why, self._meanings(), buttons)
-
-    def _meanings(self) -> Markup:
-        """Explain the columns, for readers who cannot point at a heading."""
-        terms = Markup().join(
-            Markup("<dt>{}</dt><dd>{}</dd>").format(column.heading, column.means)
-            for column in self.columns
-            if column.means
-        )
-        if not terms:
-            return Markup()
-        return Markup(
-            '<details class="means prose"><summary>What the columns say</summary>'
-            "<dl>{}</dl></details>"
-        ).format(terms)
-
-
-def _explain_dashes(rows: Markup) -> tuple[Markup, Markup]:
-    """Mark each dash of a table with the letter of its reason; also return the list of reasons."""
-    reasons = list(dict.fromkeys(_ABSENT.findall(str(rows))))
-    if not reasons:
-        return rows, Markup()
-    if len(reasons) == 1:
-        # The reason was escaped when the dash was written.
-        return rows, Markup('<p class="why prose">A dash: {}</p>').format(Markup(reasons[0]))  # noqa: S704 - reasons are escaped
-    letter = {reason: letters(at) for at, reason in enumerate(reasons)}
-    marked = _ABSENT.sub(
-        lambda match: f'{match[0]}<sup aria-hidden="true">{letter[match[1]]}</sup>', str(rows)
-    )
-    lines = Markup("").join(
-        Markup("<li><sup>{}</sup> {}</li>").format(letter[reason], Markup(reason))  # noqa: S704 - reasons are escaped
-        for reason in reasons
-    )
-    if len(reasons) <= FEW_REASONS:
-        below = Markup('<div class="why prose">A dash: <ul>{}</ul></div>').format(lines)
-    else:
-        below = Markup(
-            '<details class="why prose"><summary>What the dashes say: {} reasons</summary>'
-            "<ul>{}</ul></details>"
-        ).format(len(reasons), lines)
-    return Markup(marked), below  # noqa: S704 - markup before, and letters
+        # The reasons were escaped when the dashes were written.
+        notes = [(letter[reason], Markup(reason)) for reason in reasons]  # noqa: S704
+        rows = Markup(marked)  # noqa: S704 - escaped by the environment
+        template = environment().get_template("table.html")
+        return Markup(template.render(table=self, rows=rows, notes=notes))  # noqa: S704
 
 
 # ---- Jinja2 of the page and the viewer: everything is escaped; a bare number is an error.

@@ -5,7 +5,7 @@ import functools
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
-from typing import Any, Final, TypeAlias, TypedDict
+from typing import Any, Final, TypeAlias
 
 from markupsafe import Markup
 
@@ -31,48 +31,20 @@ ColumnSpec: TypeAlias = Mapping[str, Any]
 """Specification of a column in `tables.toml`."""
 
 
-class TableSpec(TypedDict):
-    """Specification of a table in `tables.toml`."""
-
-    caption: str
-    columns: list[ColumnSpec]
-
-
-class PanelWords(TypedDict):
-    """Words of `words.toml` by code; a list is a name and its meaning."""
-
-    outcomes: dict[str, str]
-    citation_codes: dict[str, str]
-    answer_measures: dict[str, list[str]]
-    gaps: dict[str, str]
-    confidences: dict[str, list[str]]
-    usage: dict[str, str]
-    trust_factors: dict[str, str]
-    trust_states: dict[str, dict[str, str]]
-    trust_checks: dict[str, str]
-    conditions: dict[str, str]
-    miss_measures: dict[str, str]
-    conformal_methods: dict[str, str]
-    methods: list[dict[str, object]]
-
-
-def _read_toml(name: str) -> Any:
+@functools.cache
+def _read_toml(name: str) -> dict[str, Any]:
     path = resources.files("rag_eval.reporting.html").joinpath(name)
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
-@functools.cache
-def table_specs() -> dict[str, TableSpec]:
+def table_specs() -> dict[str, Any]:
     """Read `tables.toml`: caption and columns of every table, by name."""
-    specs: dict[str, TableSpec] = _read_toml("tables.toml")
-    return specs
+    return _read_toml("tables.toml")
 
 
-@functools.cache
-def panel_words() -> PanelWords:
+def panel_words() -> dict[str, Any]:
     """Read `words.toml`, the meanings of outcomes, codes, measures, states and methods."""
-    words: PanelWords = _read_toml("words.toml")
-    return words
+    return _read_toml("words.toml")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,13 +115,13 @@ class Page:
     def table(
         self,
         spec: str,
-        rows: Iterable[TableRow],
+        rows: Iterable[TableRow | Cursor],
         *,
         name: str = "",
         inserts: Mapping[str, Sequence[ColumnSpec]] | None = None,
         **words: str,
     ) -> Table:
-        """Make a table of `tables.toml`.
+        """Make a table of `tables.toml`. A row that is one place has the name `row`.
 
         `inserts` holds the columns that depend on the report; `words` fills the braces of caption,
         headings and meanings; `name` names the table when several tables share a specification.
@@ -157,11 +129,14 @@ class Page:
         columns: list[ColumnSpec] = []
         for column in table_specs()[spec]["columns"]:
             columns += (inserts or {})[column["insert"]] if "insert" in column else [column]
-        cells = [[self._cell(column, row) for column in columns] for row in rows]
+        named = [{"row": row} if isinstance(row, Cursor) else row for row in rows]
+        cells = [[self._cell(column, row) for column in columns] for row in named]
         caption = table_specs()[spec]["caption"].format(**words)
         return Table(name or spec, caption, [_column(column, words) for column in columns], cells)
 
-    def optional_table(self, spec: str, rows: Iterable[TableRow], **more: Any) -> Table | None:
+    def optional_table(
+        self, spec: str, rows: Iterable[TableRow | Cursor], **more: Any
+    ) -> Table | None:
         """Make a table; None if there are no rows."""
         found = list(rows)
         return self.table(spec, found, **more) if found else None
