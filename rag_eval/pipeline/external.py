@@ -24,9 +24,7 @@ from rag_eval.retrieval.kinds.external import (
     PortSource,
     Retrieved,
     failed_note,
-    match_lists,
-    read_recorded,
-    read_run,
+    read_lists,
 )
 from rag_eval.trust.guard import ALLOWED, screen
 from rag_eval.trust.restating import restated_pairs
@@ -51,21 +49,13 @@ class Replies:
     is_lasting: bool = True
 
 
-def read_lists(work: Work, spec: External, variants: pd.DataFrame, top_k: int) -> Replies:
+def read_file(work: Work, spec: External, variants: pd.DataFrame, top_k: int) -> Replies:
     """Read the rankings of a file. Raises `InputError` when the file cannot be used."""
     path = spec.list_path(work.base)
     with work.progress.step(f"Reading {path.name} for {spec.name}"):
-        if spec.run_file is None:
-            listed = match_lists(read_recorded(path), variants, top_k, missing="failed")
-        else:
-            listed = match_lists(read_run(path, variants), variants, top_k, missing="empty")
-    return Replies(
-        listed.outcomes,
-        version=None,
-        version_reason="a file is known by its hash",
-        notes=listed.notes,
-        wordings=listed.wordings,
-    )
+        listed = read_lists(path, spec, variants, top_k)
+    reason = "a file is known by its hash"
+    return Replies(listed.outcomes, None, reason, listed.notes, wordings=listed.wordings)
 
 
 def ask_source(

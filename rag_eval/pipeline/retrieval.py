@@ -36,7 +36,7 @@ from rag_eval.pipeline.corpus import (
     GoldVariants,
 )
 from rag_eval.pipeline.evaluation import Evaluation, accepted_calibrator, read_calibrator
-from rag_eval.pipeline.external import ask_source, read_lists, unmeasured_levels
+from rag_eval.pipeline.external import ask_source, read_file, unmeasured_levels
 from rag_eval.pipeline.runner import (
     AGAIN,
     Result,
@@ -49,7 +49,7 @@ from rag_eval.pipeline.runner import (
 )
 from rag_eval.retrieval.dense import ChromaStore, ExactSearch
 from rag_eval.retrieval.embedding.source import ChunkTable, EmbeddingSource
-from rag_eval.retrieval.external_units import Placer, place_all
+from rag_eval.retrieval.external_units import place_all
 from rag_eval.retrieval.kinds.external import (
     External,
     Failure,
@@ -1097,10 +1097,7 @@ def retrieve(
     """
     spec, config = own_strategy(work), work.config
     if spec.own_units:
-        placer = Placer(corpus_snapshot.documents, corpus_snapshot.sections, admitted_chunks.chunks)
-        identity = identity_of(work.evaluation, admitted_chunks, spec)
-        external = External.model_validate(spec)
-        return _run_external(work, external, identity, gold_variants, placer)
+        return _run_external(work, corpus_snapshot, admitted_chunks, gold_variants)
     texts, opened = gold_variants.texts, open_index(work.evaluation, admitted_chunks)
     strategy = ready_strategy(work.evaluation, opened, spec, gold_variants)
     _check_identity(corpus_index, strategy, spec.base_name or spec.name)
@@ -1171,13 +1168,15 @@ def _stacked(rounds: Sequence[Int32Array]) -> IntArray:
 
 
 def _run_external(
-    work: Work, spec: External, identity: Identity, gold: GoldVariants, placer: Placer
+    work: Work, corpus: CorpusSnapshot, admitted: AdmittedChunks, gold: GoldVariants
 ) -> StrategyRun:
     """Run an external strategy over every wording, and place its units in the corpus."""
     started, depth = time.perf_counter(), work.config.depth
+    spec = External.model_validate(own_strategy(work))
+    identity = identity_of(work.evaluation, admitted, spec)
     top_k = min(spec.top_k or depth, depth)
     if spec.files():
-        replies = read_lists(work, spec, gold.variants, top_k)
+        replies = read_file(work, spec, gold.variants, top_k)
         latency = _no_latency("a file has no latency")
     else:
         with contextlib.closing(work.evaluation.sources.open(spec)) as source:
@@ -1190,7 +1189,7 @@ def _run_external(
                 QueryError,
             )
     outcomes = replies.outcomes
-    placed = place_all(outcomes, placer, depth)
+    placed = place_all(outcomes, corpus.documents, corpus.sections, admitted.chunks, depth)
     units, rankings = placed.units, {work.config.seeds[0]: placed.ranking}
     unknown = sorted(units.loc[~units["known"], "doc_id"].unique())
     note = "{} retrieved documents are not in the corpus and count as not relevant, for example {}"

@@ -1,10 +1,9 @@
 """Units of an external retriever: the retrieved items with their places in the corpus."""
 
 import dataclasses
-import functools
 import re
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,9 +13,8 @@ import pandas as pd
 from rag_eval.core.frames import Column, FrameSchema, make_frame
 from rag_eval.corpus.masking import mask
 from rag_eval.gold.resolving import Catalogue
-from rag_eval.retrieval.kinds.external import Item, Outcome, Retrieved
+from rag_eval.retrieval.kinds.external import Failure, Item, Outcome, Retrieved
 from rag_eval.retrieval.ranking import Ranking, ranking, scale_min_max
-from rag_eval.storage.hashing import text_hash
 
 UNITS = FrameSchema(
     "units",
@@ -26,213 +24,136 @@ UNITS = FrameSchema(
         "section_id": Column("str", "the section; empty where unknown"),
         "start": Column("int", "first character in the document's text; -1 where unknown"),
         "end": Column("int", "one past the last character; -1 where unknown"),
+        "text": Column("str", "the text of the place, else as the source gave it, masked"),
         "chunk": Column("int", "row of the chunks frame where it is one of our chunks; else -1"),
         "known": Column("bool", "whether the corpus has the document"),
-        "text": Column("str", "the text of the place, else as the source gave it, masked"),
         "returned": Column("str", "text of the source, masked, where it differs from the corpus"),
     },
 )
-_CACHED_TEXTS = 512
-MAX_SEARCHED_CHARS = 200_000
-"""Longest text that is searched with single blanks for white space, in characters."""
-MAX_RETURNED_CHARS = 200_000
-"""Longest stored text of a source for one place in one ranking, in characters."""
+MAX_SEARCHED_CHARS = 20_000
+"""Longest text that is searched with any white space between its words, in characters."""
 
 
-class Even:
-    """A text with single blanks between words, and the places of its characters in the source."""
-
-    def __init__(self, text: str) -> None:
-        words = list(re.finditer(r"\S+", text))
-        self.text = " ".join(word[0] for word in words)
-        self._source = np.array([word.start() for word in words], dtype=np.int64)
-        lengths = np.array([len(word[0]) + 1 for word in words], dtype=np.int64)
-        self._even = np.cumsum(lengths) - lengths
-
-    def source(self, place: int) -> int:
-        """Convert an offset in the even text to an offset in the source."""
-        word = int(np.searchsorted(self._even, place, side="right")) - 1
-        return int(self._source[word] + place - self._even[word])
-
-
-def _other_words(given: str, stands: str) -> str:
-    """Return the masked text of a source when it differs from the text of its place, else "".
-
-    A part of the place's text, other white space, and masks count as no difference.
-    """
-    if not given.strip() or given == stands:
-        return ""
-    masked = mask(given).text
-    place, plain, hidden = (" ".join(text.split()) for text in (stands, given, masked))
-    if plain in place or hidden in place or hidden in " ".join(mask(stands).text.split()):
-        return ""
-    return masked
-
-
-_Key = tuple[object, ...]
-"""Key of a unit: items with equal keys are one unit. The first part names the kind of key."""
-
-
-class _Row(NamedTuple):
-    """Columns of UNITS before `returned`."""
+class _Unit(NamedTuple):
+    """A row of UNITS. Items that give equal units, whatever their id, are one unit."""
 
     unit_id: str
     doc_id: str
-    section_id: str
-    start: int
-    end: int
-    chunk: int
-    known: bool
-    text: str
+    section_id: str = ""
+    start: int = -1
+    end: int = -1
+    text: str = ""
+    chunk: int = -1
+    known: bool = True
+    returned: str = ""
 
 
-class Placer:
-    """Places items in one corpus (DOCUMENTS, SECTIONS and CHUNKS frames).
-
-    Equal items are one unit. Units are numbered in the order of their first item.
-    """
+class _Corpus:
+    """DOCUMENTS, SECTIONS and CHUNKS, with the names that the items of a source give."""
 
     def __init__(
-        self, documents: pd.DataFrame, sections: pd.DataFrame, chunks: pd.DataFrame
+        self,
+        documents: pd.DataFrame,
+        sections: pd.DataFrame,
+        chunks: pd.DataFrame,
+        items: Iterable[Item],
     ) -> None:
-        self._corpus = Catalogue(documents, sections)
+        catalogue = Catalogue(documents, sections)
+        names = list(dict.fromkeys(name for item in items for name in _names(item)))
+        found = catalogue.find(names)
+        places = zip(found.document.tolist(), found.section.tolist(), strict=True)
+        self._place_of = dict(zip(names, places, strict=True))
         self._doc_ids: list[str] = documents["doc_id"].tolist()
         self._texts: list[str] = documents["text"].tolist()
         self._section_ids: list[str] = sections["section_id"].tolist()
         self._bounds = list(zip(sections["start"].tolist(), sections["end"].tolist(), strict=True))
         self._sections_of: dict[int, list[int]] = {}
-        for row, owner in enumerate(self._corpus.section_document.tolist()):
+        for row, owner in enumerate(catalogue.section_document.tolist()):
             self._sections_of.setdefault(owner, []).append(row)
-        self._chunk_row = {name: row for row, name in enumerate(chunks["chunk_id"].tolist())}
-        self._chunks = list(
-            zip(
-                *(
-                    chunks[name].tolist()
-                    for name in ("chunk_id", "doc_id", "section_id", "start", "end", "text")
-                ),
-                strict=True,
+        columns = ("chunk_id", "doc_id", "section_id", "start", "end", "text")
+        units = [
+            _Unit(*row)._replace(chunk=chunk)
+            for chunk, row in enumerate(
+                zip(*(chunks[name].tolist() for name in columns), strict=True)
             )
-        )
-        self._chunk_at = {
-            (doc_id, start, end): row
-            for row, (_, doc_id, _, start, end, _) in enumerate(self._chunks)
-        }
-        self._units: dict[_Key, int] = {}
-        self._rows: list[tuple[object, ...]] = []
-        self._seen: dict[Item, tuple[_Key, _Row]] = {}
-        self._even = functools.lru_cache(maxsize=_CACHED_TEXTS)(
-            lambda document: Even(self._texts[document])
-        )
+        ]
+        self._chunk_of = {unit.unit_id: unit for unit in units}
+        self._chunk_at = {(unit.doc_id, unit.start, unit.end): unit for unit in units}
 
-    def rows(self, items: Sequence[Item]) -> list[tuple[int, float]]:
-        """Return the unit rows and scores of one ranking, best place first, and add new units.
-
-        Items of one place are one unit. The unit carries all texts that the source gave for the
-        place, so that the guard reads them. Other texts for another query make another unit.
-        """
-        best: dict[_Key, float] = {}
-        rows: dict[_Key, _Row] = {}
-        given: dict[_Key, dict[str, None]] = {}
-        for item in items:
-            seen = dataclasses.replace(item, score=0.0)
-            if seen not in self._seen:
-                self._seen[seen] = self._unit(item)
-            key, row = self._seen[seen]
-            best.setdefault(key, item.score)
-            rows.setdefault(key, row)
-            if key[0] not in {"unknown", "name"} and (text := _other_words(item.text, row.text)):
-                given.setdefault(key, {})[text] = None
-        ranked = []
-        for key, score in best.items():
-            returned = "\n\n".join(given.get(key, ()))[:MAX_RETURNED_CHARS]
-            named = (*key, text_hash(returned)) if returned else key
-            if named not in self._units:
-                self._units[named] = len(self._rows)
-                self._rows.append((*rows[key], returned))
-            ranked.append((self._units[named], score))
-        return ranked
-
-    def frame(self) -> pd.DataFrame:
-        """Return the units, UNITS schema."""
-        return make_frame(UNITS, self._rows)
-
-    def _own(self, unit_id: str, chunk: int) -> tuple[_Key, _Row]:
-        _, doc_id, section_id, start, end, text = self._chunks[chunk]
-        return ("chunk", chunk), _Row(unit_id, doc_id, section_id, start, end, chunk, True, text)  # noqa: FBT003 - a row
-
-    def _unit(self, item: Item) -> tuple[_Key, _Row]:
-        chunk = self._chunk_row.get(item.id, -1)
-        if chunk >= 0:
-            return self._own(item.id, chunk)
-        document, section = self._names(item)
+    def place(self, item: Item) -> _Unit:
+        """Place an item: by our chunk id, else by the document, section, offsets or text."""
         masked = mask(item.text).text
+        unit = self._chunk_of.get(item.id) or self._place_by_name(item, masked)
+        has_place = unit.start >= 0
+        returned = _other_words(item.text, masked, unit.text) if has_place else ""
+        return unit._replace(unit_id=item.name, returned=returned)
+
+    def _place_by_name(self, item: Item, masked: str) -> _Unit:
+        document, section = self._find_names(item)
         if document < 0:
-            doc_id = item.doc_id or item.id or item.section_id
-            key: _Key = ("unknown", doc_id, item.id, text_hash(item.text), item.start, item.end)
-            return key, _Row(item.name, doc_id, "", -1, -1, -1, False, masked)  # noqa: FBT003 - a row
+            doc_id = item.doc_id or item.name
+            return _Unit(item.name, doc_id, known=False, text=masked)
+        # The corpus may be masked, and a source is not.
+        start, end = self._find_place(item, (item.text, masked), document, section)
         doc_id = self._doc_ids[document]
-        start, end = self._place(item, item.text, document, section)
-        if start < 0 and masked != item.text:  # The corpus may be masked, and a source is not.
-            start, end = self._place(item, masked, document, section)
+        if (unit := self._chunk_at.get((doc_id, start, end))) is not None:
+            return unit
         if section < 0:
-            section = self._section(document, start)
+            section = self._section_at(document, start)
+        text = self._texts[document][start:end] if start >= 0 else masked
         section_id = self._section_ids[section] if section >= 0 else ""
-        chunk = self._chunk_at.get((doc_id, start, end), -1)
-        if chunk >= 0:  # The item has the exact place of one of our chunks.
-            return self._own(item.name, chunk)
-        # Without a place, two texts of a document may be two of its parts, so they are two units.
-        key, text = ("name", document, section, text_hash(item.text)), masked
-        if start >= 0:
-            key, text = ("place", document, start, end), self._texts[document][start:end]
-        return key, _Row(item.name, doc_id, section_id, start, end, -1, True, text)  # noqa: FBT003 - a row
+        return _Unit(item.name, doc_id, section_id, start, end, text)
 
-    def _names(self, item: Item) -> tuple[int, int]:
+    def _find_names(self, item: Item) -> tuple[int, int]:
         """Return the rows of the document and the section that an item names; -1 for none."""
-        document, section = -1, -1
-        for name in (item.doc_id, item.id):
-            if document < 0 and name:
-                document = self._corpus.document_row.get(
-                    name, self._corpus.document_row.get(urllib.parse.unquote(name), -1)
-                )
-        # An id may name a document and its lead section. Then the id means the document.
-        for name in (item.section_id, "" if item.id in self._corpus.document_row else item.id):
-            if section < 0 and name:
-                section = self._corpus.section_row.get(name, -1)
-        owner = int(self._corpus.section_document[section]) if section >= 0 else -1
-        if document < 0:
-            document = owner
-        elif owner != document:
-            section = -1  # The section belongs to another document, so it is ignored.
-        return document, section
+        places = [self._place_of[name] for name in _names(item)]
+        document = next((document for document, _ in places if document >= 0), -1)
+        # A section of another document is ignored.
+        named = [section for owner, section in places if section >= 0 and owner == document]
+        return document, next(iter(named), -1)
 
-    def _place(self, item: Item, given: str, document: int, section: int) -> tuple[int, int]:
-        """Place an item by its offsets, else where its text is found; (-1, -1) for neither."""
-        text = self._texts[document]
-        if 0 <= item.start < item.end <= len(text):
-            return item.start, item.end
-        wanted = given.strip()
-        if not wanted:
-            return -1, -1
-        low, high = self._bounds[section] if section >= 0 else (0, len(text))
-        start = text.find(wanted, low, high)
-        start = text.find(wanted) if start < 0 else start
-        if start >= 0:
-            return start, start + len(wanted)
-        if len(wanted) > MAX_SEARCHED_CHARS:
-            return -1, -1
-        even, plain = self._even(document), " ".join(wanted.split())
-        at = even.text.find(plain)
-        return (even.source(at), even.source(at + len(plain) - 1) + 1) if at >= 0 else (-1, -1)
+    def _find_place(
+        self, item: Item, texts: Sequence[str], document: int, section: int
+    ) -> tuple[int, int]:
+        """Place an item by its offsets, else where a text is found; (-1, -1) for neither."""
+        whole, at = self._texts[document], item.offsets
+        # Offsets in tokens do not give a place in the text.
+        if at is not None and at.unit == "char" and 0 <= at.start < at.end <= len(whole):
+            return at.start, at.end
+        low, high = self._bounds[section] if section >= 0 else (0, len(whole))
+        for text in dict.fromkeys(texts):
+            words = text.split() if len(text) <= MAX_SEARCHED_CHARS else [text.strip()]
+            pattern = re.compile(r"\s+".join(map(re.escape, words)))
+            found = pattern.search(whole, low, high) or pattern.search(whole)
+            if text.strip() and found:
+                return found.span()
+        return -1, -1
 
-    def _section(self, document: int, start: int) -> int:
+    def _section_at(self, document: int, start: int) -> int:
         """Return the section of a place, or the only section of the document; -1 for none."""
         rows = self._sections_of.get(document, [])
         if len(rows) == 1:
             return rows[0]
-        if start < 0:
-            return -1
-        holding = [row for row in rows if self._bounds[row][0] <= start < self._bounds[row][1]]
-        return min(holding, key=lambda row: self._bounds[row][1] - self._bounds[row][0], default=-1)
+        bounds = [(*self._bounds[row], row) for row in rows]
+        holding = [(high - low, row) for low, high, row in bounds if low <= start < high]
+        return min(holding, default=(0, -1))[1]
+
+
+def _names(item: Item) -> list[str]:
+    """List the names of an item, documents first; TREC runs have percent-encoded names."""
+    names = (item.doc_id, item.id)
+    return [*names, *map(urllib.parse.unquote, names), item.section_id]
+
+
+def _other_words(given: str, masked: str, place: str) -> str:
+    """Return the masked text of a source when it differs from the text of its place, else "".
+
+    A part of the place's text, other white space, and masks count as no difference.
+    """
+    held, plain, hidden = (
+        " ".join(text.split()) for text in (f"{place}\n{mask(place).text}", given, masked)
+    )
+    return "" if plain in held or hidden in held else masked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,20 +167,45 @@ class Placed:
     """[n]: whether the source was run on the wording."""
 
 
-def place_all(outcomes: Sequence[Outcome], placer: Placer, depth: int) -> Placed:
-    """Turn the outcomes of n wordings into one ranking of n rows."""
+def place_all(
+    outcomes: Sequence[Outcome],
+    documents: pd.DataFrame,
+    sections: pd.DataFrame,
+    chunks: pd.DataFrame,
+    depth: int,
+) -> Placed:
+    """Place the items of n wordings in the corpus, as one ranking of n rows over units.
+
+    The guard reads what the source returned: an item whose text differs from the corpus is a unit
+    of its own.
+    """
+    lists = [outcome.items if isinstance(outcome, Retrieved) else () for outcome in outcomes]
+    scored = [
+        [(item.model_copy(update={"score": 0.0}), item.score) for item in one] for one in lists
+    ]
+    distinct = dict.fromkeys(item for one in scored for item, _ in one)
+    corpus = _Corpus(documents, sections, chunks, distinct)
+    unit_of = {item: corpus.place(item) for item in distinct}
+    number: dict[tuple[object, ...], int] = {}
+    units: list[_Unit] = []
     rows = np.full((len(outcomes), depth), -1, dtype=np.int32)
     raw = np.full((len(outcomes), depth), -np.inf)
-    failed = np.zeros(len(outcomes), dtype=bool)
-    first: str | None = None
-    for query, outcome in enumerate(outcomes):
-        if isinstance(outcome, Retrieved):
-            kept = placer.rows(outcome.items)[:depth]
-            rows[query, : len(kept)] = [row for row, _ in kept]
-            raw[query, : len(kept)] = [score for _, score in kept]
-        elif outcome is not None:
-            failed[query] = True
-            first = first or outcome.message
-    found = ranking(rows, raw, scale_min_max(raw), (rows >= 0).sum(axis=1).astype(np.int64))
+    for query, one in enumerate(scored):
+        best: dict[int, float] = {}
+        for item, score in one:
+            unit = unit_of[item]
+            row = number.setdefault(unit[1:], len(units))
+            if row == len(units):
+                units.append(unit)
+            best.setdefault(row, score)
+        kept = list(best.items())[:depth]
+        rows[query, : len(kept)] = [row for row, _ in kept]
+        raw[query, : len(kept)] = [score for _, score in kept]
+    failed = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+    found = dataclasses.replace(
+        ranking(rows, raw, scale_min_max(raw), (rows >= 0).sum(axis=1).astype(np.int64)),
+        failed=np.array([isinstance(outcome, Failure) for outcome in outcomes], dtype=bool),
+        failure=failed[0].message if failed else None,
+    )
     ran = np.array([outcome is not None for outcome in outcomes], dtype=bool)
-    return Placed(dataclasses.replace(found, failed=failed, failure=first), placer.frame(), ran)
+    return Placed(found, make_frame(UNITS, units), ran)

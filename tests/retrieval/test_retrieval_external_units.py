@@ -3,8 +3,6 @@
 Units without a place are reported.
 """
 
-import dataclasses
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,7 +12,7 @@ from hypothesis import strategies as st
 from rag_eval.core.frames import DOCUMENTS, SECTIONS
 from rag_eval.core.loader import Chunker
 from rag_eval.corpus.chunking import chunk_documents, markdown_sections
-from rag_eval.retrieval.external_units import UNITS, Placer, place_all
+from rag_eval.retrieval.external_units import UNITS, place_all
 from rag_eval.retrieval.kinds.external import Failure, Item, Retrieved
 
 GUIDE = (
@@ -53,11 +51,9 @@ CORPUS = frames()
 CHUNKS = CORPUS[2]
 
 
-EMPTY = Item(id="", doc_id="", section_id="", text="", start=-1, end=-1, score=1.0)
-
-
-def item(**given):
-    return dataclasses.replace(EMPTY, **given)
+def item(start=-1, end=-1, **given):
+    offsets = {"start": start, "end": end}
+    return Item.model_validate({"score": 1.0, "offsets": offsets, **given})
 
 
 def named(unit, *names):
@@ -65,10 +61,8 @@ def named(unit, *names):
 
 
 def placed(*items):
-    placer = Placer(*CORPUS)
-    rows = [placer.rows([one])[0][0] for one in items]
-    frame = UNITS.check(placer.frame())
-    return frame.iloc[rows].to_dict("records")
+    found = place_all([Retrieved((one,)) for one in items], *CORPUS, 1)
+    return UNITS.check(found.units).iloc[found.ranking.rows[:, 0]].to_dict("records")
 
 
 def test_our_own_chunk_wins_over_everything_said_beside_it():
@@ -161,7 +155,7 @@ def test_equal_things_are_one_unit_and_keep_their_best_place():
     )
     late = Failure("timeout", "timeout: too late")
     outcomes = [Retrieved(three), late, None, Retrieved(())]
-    found = place_all(outcomes, Placer(*CORPUS), 5)
+    found = place_all(outcomes, *CORPUS, 5)
     assert found.ranking.rows.tolist() == [[0, 1, -1, -1, -1], *[[-1] * 5] * 3]
     assert found.ranking.raw[0, :2].tolist() == [3.0, 1.0]
     assert found.ranking.norm[0, :2].tolist() == [1.0, 0.0]
@@ -171,12 +165,11 @@ def test_equal_things_are_one_unit_and_keep_their_best_place():
 
 
 ODD = ("", "the guide", "guide.md#guide/use", "nowhere", "%E4%FF", "a%20b")
-NAMES = st.sampled_from([*ODD, *TEXTS, *CHUNKS.iloc[0, :1]])
 ITEMS = st.builds(
     item,
-    id=NAMES,
-    doc_id=NAMES,
-    section_id=NAMES,
+    id=st.sampled_from([*ODD[1:], *TEXTS, *CHUNKS.iloc[0, :1]]),
+    doc_id=st.sampled_from([*ODD, *TEXTS]),
+    section_id=st.sampled_from(ODD),
     text=st.sampled_from(["", "wait", "Press the button.", "zzz", GUIDE]),
     start=st.integers(-1, 200),
     end=st.integers(-1, 200),
@@ -184,17 +177,16 @@ ITEMS = st.builds(
 )
 
 
-@given(st.lists(st.lists(ITEMS.filter(lambda one: one.name), max_size=6), max_size=4))
+@given(st.lists(st.lists(ITEMS, max_size=6), max_size=4))
 def test_any_items_give_a_ranking_over_whole_units(lists):
-    found = place_all([Retrieved(tuple(items)) for items in lists], Placer(*CORPUS), 4)
+    found = place_all([Retrieved(tuple(items)) for items in lists], *CORPUS, 4)
     units = UNITS.check(found.units)
     for row in found.ranking.rows.tolist():
         kept = [unit for unit in row if unit >= 0]
         assert row[: len(kept)] == kept
         assert len(set(kept)) == len(kept)
-    texts = dict(TEXTS)
     for unit in units[units["start"] >= 0].to_dict("records"):
-        assert texts[unit["doc_id"]][unit["start"] : unit["end"]] == unit["text"]
+        assert TEXTS[unit["doc_id"]][unit["start"] : unit["end"]] == unit["text"]
     assert np.isfinite(found.ranking.norm).all()
     assert units.loc[~units["known"], "chunk"].eq(-1).all()
 
@@ -220,16 +212,14 @@ def test_a_text_that_says_something_else_than_its_place_is_kept_beside_it():
     ]
 
 
-def test_other_words_for_a_place_take_no_second_place_and_are_all_kept():
+def test_a_text_unlike_its_place_is_a_unit_of_its_own():
     there = {"doc_id": "guide.md", "start": 0, "end": 7}
-    first = (
+    items = (
         item(**there, score=3),
         item(**there, text="evil", score=2),
-        item(doc_id="notes.txt", score=1),
-        item(**there, text="worse", score=0),
+        item(**there, score=1),
     )
-    found = place_all([Retrieved(first), Retrieved((item(**there),))], Placer(*CORPUS), 4)
-    assert found.ranking.rows.tolist() == [[0, 1, -1, -1], [2, -1, -1, -1]]
-    assert found.ranking.raw[0, :2].tolist() == [3.0, 1.0]
-    assert found.units["returned"].tolist() == ["evil\n\nworse", "", ""]
-    assert found.units["start"].tolist() == [0, -1, 0]
+    found = place_all([Retrieved(items)], *CORPUS, 4)
+    assert found.ranking.rows.tolist() == [[0, 1, -1, -1]]
+    assert found.ranking.raw[0, :2].tolist() == [3.0, 2.0]
+    assert found.units["returned"].tolist() == ["", "evil"]

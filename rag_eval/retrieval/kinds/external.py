@@ -4,34 +4,31 @@ A source is asked over HTTP or through an imported port, or its lists are read f
 in a reply is trusted: a reply becomes items, or the code of a failure.
 """
 
-import contextlib
 import dataclasses
 import functools
 import importlib
-import json
 import math
-import numbers
 import threading
 import time
-import unicodedata
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import pandas as pd
 from pydantic import (
-    AfterValidator,
+    AliasChoices,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
+    StringConstraints,
     ValidationError,
     model_validator,
 )
 
-from rag_eval.core.errors import InputError, Name, Problem, ProblemList, quoted
+from rag_eval.core.errors import InputError, Name, ProblemList, quoted
 from rag_eval.core.rows import read_lines
 from rag_eval.core.settings import ExternalLimits, Settings
 from rag_eval.core.strategy import Identity, IdentityInputs, Strategy
@@ -102,16 +99,13 @@ class External(Strategy):
             return "recorded" if self.run_file is None else "run_file"
         address = settings.sources.get(self.source)
         if address is None:
-            raise InputError(
-                Problem(
-                    "unknown_source",
-                    "the settings enable no source of this name, "
-                    f"which strategy {self.name} asks for",
-                    field="source",
-                    found=self.source,
-                    accepted=(", ".join(sorted(settings.sources)) or "none is enabled")
-                    + " (enable one with RAG_EVAL_SOURCES or under [sources] of settings.toml)",
-                )
+            raise InputError.of(
+                "unknown_source",
+                f"the settings enable no source of this name, which strategy {self.name} asks for",
+                field="source",
+                found=self.source,
+                accepted=(", ".join(sorted(settings.sources)) or "none is enabled")
+                + " (enable one with RAG_EVAL_SOURCES or under [sources] of settings.toml)",
             )
         return "http" if address.startswith(("http://", "https://")) else "import"
 
@@ -120,15 +114,13 @@ class External(Strategy):
         ((field, name),) = self.files().items()
         path = folder / name
         if not path.is_file():
-            raise InputError(
-                Problem(
-                    "missing_file",
-                    f"strategy {self.name}: no such file",
-                    file=str(path),
-                    field=field,
-                    found=name,
-                    accepted="a path relative to the gold set",
-                )
+            raise InputError.of(
+                "missing_file",
+                f"strategy {self.name}: no such file",
+                path,
+                field=field,
+                found=name,
+                accepted="a path relative to the gold set",
             )
         return path
 
@@ -160,26 +152,54 @@ class Failure:
     message: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Item:
-    """One retrieved item as the source states it. Empty texts and -1 mean not given.
+def _as_text(value: object) -> object:
+    if value is None:
+        return ""
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return str(value) if is_number else value  # Some stores number their rows.
 
-    `id` names a chunk of this corpus, a document, a section, or an entry of the source. `start` and
-    `end` count the characters of the document's text.
+
+_Id = Annotated[
+    str,
+    # No control characters or line separators, which could forge a line of a log.
+    StringConstraints(max_length=1000, strip_whitespace=True, pattern=r"^[^\p{Cc}\p{Zl}\p{Zp}]*$"),
+    BeforeValidator(_as_text),
+]
+
+
+class Item(BaseModel):
+    """One retrieved item as the source states it; empty texts mean not given.
+
+    `id` names a chunk of this corpus, a document, a section, or an entry of the source. The other
+    names of fields are those of a `ScoredChunk`.
     """
 
-    id: str
-    doc_id: str
-    section_id: str
-    text: str
-    start: int
-    end: int
-    score: float
+    model_config = ConfigDict(frozen=True, from_attributes=True)
+
+    id: _Id = Field(default="", validation_alias=AliasChoices("id", "snippet_id"))
+    doc_id: _Id = ""
+    section_id: _Id = ""
+    text: Annotated[str, BeforeValidator(_as_text)] = ""
+    offsets: Offsets | None = None
+    score: float = Field(allow_inf_nan=False, validation_alias=AliasChoices("score", "score_raw"))
+
+    @model_validator(mode="after")
+    def _has_a_name(self) -> Self:
+        if not self.name:
+            raise ValueError("accepted: an id, a doc_id or a section_id")
+        return self
 
     @property
     def name(self) -> str:
         """Most exact id that the source gives: `id`, else `doc_id`, else `section_id`."""
         return self.id or self.doc_id or self.section_id
+
+
+class _Reply(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
+    chunks: list[Item]
+    version: object = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -193,13 +213,8 @@ class Retrieved:
 Outcome = Retrieved | Failure | None
 """Result of one wording; None for a wording that the source was not run on."""
 
-
-class Advance(Protocol):
-    """Display of progress: the number of new results, and a note."""
-
-    def __call__(self, count: int, note: str = "", /) -> object:
-        """Add to the display."""
-        ...
+Advance = Callable[[int, str], object]
+"""Callback for progress: the number of new results, and a note."""
 
 
 def failed_note(failed: int) -> str:
@@ -207,123 +222,26 @@ def failed_note(failed: int) -> str:
     return f"{failed:,} failed" if failed else ""
 
 
-# ---- A reply -> items, or the code of a failure.
+def parse_reply(reply: object, top_k: int) -> Retrieved:
+    """Read the first `top_k` chunks of a reply in JSON (bytes), or of a RetrievalResult.
 
-_UNSAFE = frozenset({"Cc", "Cs", "Zl", "Zp"})
-"""Unicode categories of characters that could forge a line of a log."""
-_LARGEST = 2**53
-
-
-def _as_id(value: object) -> object:
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _LARGEST:
-        return str(value)  # some stores number their rows
-    return value
-
-
-def _printable(value: str) -> str:
-    if not value.strip() or any(unicodedata.category(char) in _UNSAFE for char in value):
-        raise ValueError("accepted: a text without control characters")
-    return value
-
-
-def _as_float(value: object) -> object:
-    if not isinstance(value, bool) and isinstance(value, numbers.Real):  # Real includes NumPy
-        with contextlib.suppress(OverflowError):
-            return float(value)
-    return value
-
-
-def _storable(value: object) -> object:
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
-
-
-_Id = Annotated[str, BeforeValidator(_as_id), AfterValidator(_printable), Field(max_length=1000)]
-_Score = Annotated[float, BeforeValidator(_as_float), Field(allow_inf_nan=False)]
-_Text = Annotated[str, BeforeValidator(_storable)]
-
-
-class _Place(BaseModel):
-    model_config = ConfigDict(strict=True)
-
-    start: int | None = None
-    end: int | None = None
-    unit: str = "char"
-
-
-class _Chunk(BaseModel):
-    model_config = ConfigDict(strict=True)
-
-    id: _Id | None = None
-    doc_id: _Id | None = None
-    section_id: _Id | None = None
-    text: _Text | None = None
-    offsets: _Place | None = None
-    score: _Score
-
-
-_CODES = {"text": "bad_text", "score": "bad_score", "offsets": "bad_offsets"}
-
-
-def parse_item(chunk: object, place: int) -> Item:
-    """Read one chunk. `place` counts from 1, for the message. Raises `QueryError`."""
+    A single faulty chunk fails the query with a `QueryError`, because a ranking with a gap is not
+    the ranking of the source.
+    """
     try:
-        given = _Chunk.model_validate(chunk)
+        if isinstance(reply, bytes):
+            read = _Reply.model_validate_json(reply)
+        else:
+            read = _Reply.model_validate(reply)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = str(first["loc"][0]) if first["loc"] else ""
-        code = _CODES.get(field, "bad_id") if field else "wrong_shape"
-        raise QueryError(code, f"chunk {place}: {field}: {quoted(first['msg'])}") from error
-    if not (given.id or given.doc_id or given.section_id):
-        raise QueryError("missing_id", f"chunk {place}: accepted id, doc_id or section_id")
-    where = given.offsets or _Place()
-    start, end = -1, -1
-    # Offsets in tokens do not give a place in the text, so the text itself is searched later.
-    if where.unit == "char" and (where.start, where.end) != (None, None):
-        if where.start is None or where.end is None or not 0 <= where.start < where.end < _LARGEST:
-            raise QueryError("bad_offsets", f"chunk {place}: accepted 0 <= start < end")
-        start, end = where.start, where.end
-    given_texts = (given.id, given.doc_id, given.section_id, given.text)
-    name, doc_id, section_id, text = (part or "" for part in given_texts)
-    return Item(name, doc_id, section_id, text, start, end, given.score)
+        raise QueryError("malformed_reply", _describe_first(error)) from error
+    version = read.version[:200] if isinstance(read.version, str) else ""
+    return Retrieved(tuple(read.chunks[:top_k]), version)
 
 
-def parse_items(chunks: Sequence[object]) -> tuple[Item, ...]:
-    """Read chunks, best first. Raises `QueryError`.
-
-    A single faulty chunk fails the query, because a ranking with a gap is not the ranking of the
-    source. A document may occur again with another text or another place.
-    """
-    items = tuple(parse_item(chunk, place) for place, chunk in enumerate(chunks, start=1))
-    seen: set[object] = set()
-    for place, item in enumerate(items, start=1):
-        key = item.id or (item.doc_id, item.section_id, item.text, item.start, item.end)
-        if key in seen:
-            message = f"chunk {place}: {quoted(item.name)} occurs in this reply already"
-            raise QueryError("duplicate_id", message)
-        seen.add(key)
-    return items
-
-
-def parse_reply(data: bytes, top_k: int) -> Retrieved:
-    """Read the first `top_k` chunks and the version of a reply. Raises `QueryError`.
-
-    The reply is `{"chunks": [{"id" | "doc_id", "text", "score", ...}, ...], "version": ...}`. The
-    fields of a chunk are those of `_Chunk`.
-    """
-    try:
-        value = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        message = f"the reply is no JSON in UTF-8: {quoted(str(error))}"
-        raise QueryError("malformed_reply", message) from error
-    chunks = value.get("chunks") if isinstance(value, dict) else None
-    if not isinstance(chunks, list):
-        raise QueryError("wrong_shape", 'accepted: an object with a list "chunks"')
-    version = value.get("version")
-    return Retrieved(parse_items(chunks[:top_k]), version[:200] if isinstance(version, str) else "")
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")
+def _describe_first(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    return quoted(f"{'.'.join(map(str, first['loc']))}: {first['msg']}", 200)
 
 
 # ---- HTTP: `POST {query, top_k}`.
@@ -352,50 +270,37 @@ class HttpSource:
         self.url = url
         self.limits = limits
         self._stopped = threading.Event()
-        self._unanswered = 0
-        self._client: httpx.Client | None = None
+        self._n_silent = 0
+        """Number of queries in a row that got no reply."""
         self._stated: str | None = None
 
-    def _open(self) -> "httpx.Client":
+    @functools.cached_property
+    def _client(self) -> "httpx.Client":
         import httpx
 
-        if self._client is None:
-            # A proxy cannot reach this machine. A compressed reply could grow without bound.
-            self._client = httpx.Client(
-                timeout=self.limits.timeout_s,
-                follow_redirects=False,
-                trust_env=httpx.URL(self.url).host not in LOOPBACK,
-                limits=httpx.Limits(max_connections=self.limits.concurrency),
-                headers={
-                    "content-type": "application/json",
-                    "accept": "application/json",
-                    "accept-encoding": "identity",
-                },
-            )
-        return self._client
+        return httpx.Client(
+            timeout=self.limits.timeout_s,
+            follow_redirects=False,
+            trust_env=httpx.URL(self.url).host
+            not in LOOPBACK,  # A proxy cannot reach this machine.
+            limits=httpx.Limits(max_connections=self.limits.concurrency),
+            headers={"accept": "application/json", "accept-encoding": "identity"},
+        )
 
     def close(self) -> None:
         """Close the connections. The next query opens new ones."""
-        if self._client is not None:
-            self._client.close()
-            self._client = None
-
-    def ask_one(self, query: str, top_k: int) -> Retrieved:
-        """Ask once, without a retry. Raises `QueryError`."""
-        return self._try(self._open(), query, top_k)
+        client = self.__dict__.pop("_client", None)
+        if client is not None:
+            client.close()
 
     def ask_version(self, query: str) -> str:
-        """Ask one query to learn the version of the source; empty when it states none.
-
-        Later calls return the same version. The connections are closed, because a reused run asks
-        no further query.
-        """
+        """Ask one query to learn the version of the source, once; empty when it states none."""
         if self._stated is None:
             try:
                 self._stated = self.ask_one(query, 1).version
             except QueryError:
                 self._stated = ""
-            self.close()
+            self.close()  # A reused run asks no further query.
         return self._stated
 
     def ask_all(
@@ -407,54 +312,47 @@ class HttpSource:
         queries in a row as run at a time get no reply, the service may be down. Then each query
         gets one try until a reply comes.
         """
-        failed, client = 0, self._open()
-        with self._threads() as threads:
-            tasks = [threads.submit(self._ask, client, query, top_k) for query in queries]
-            for task in as_completed(tasks):
-                failed += isinstance(task.result(), Failure)
-                advance(1, failed_note(failed))
-        return [task.result() for task in tasks]
-
-    @contextlib.contextmanager
-    def _threads(self) -> Iterator[ThreadPoolExecutor]:
-        """Open threads that end with the caller, also threads that wait for their next try."""
+        failed, _ = 0, self._client
         self._stopped.clear()
         threads = ThreadPoolExecutor(self.limits.concurrency, thread_name_prefix="external")
         try:
-            yield threads
+            tasks = [threads.submit(self._ask, query, top_k) for query in queries]
+            for task in as_completed(tasks):
+                failed += isinstance(task.result(), Failure)
+                advance(1, failed_note(failed))
         finally:
-            self._stopped.set()
+            self._stopped.set()  # An interrupt wakes the threads that wait for their next try.
             threads.shutdown(cancel_futures=True)
+        return [task.result() for task in tasks]
 
-    def _ask(self, client: "httpx.Client", query: str, top_k: int) -> Retrieved | Failure:
-        retries = 0 if self._unanswered >= self.limits.concurrency else self.limits.max_retries
-        for number in range(retries + 1):
+    def _ask(self, query: str, top_k: int) -> Retrieved | Failure:
+        is_down = self._n_silent >= self.limits.concurrency
+        for tries_left in reversed(range(1 if is_down else 1 + self.limits.max_retries)):
             try:
-                reply = self._try(client, query, top_k)
+                reply = self.ask_one(query, top_k)
             except _RetryableError as again:
-                pause = again.wait_s
-                if pause is None:
-                    pause = self.limits.backoff_s * 2**number
-                if number == retries or pause > MAX_WAIT_S or self._stopped.wait(pause):
+                tries = self.limits.max_retries - tries_left
+                pause = self.limits.backoff_s * 2**tries if again.wait_s is None else again.wait_s
+                if not tries_left or pause > MAX_WAIT_S or self._stopped.wait(pause):
                     is_silent = again.code in {"timeout", "connection"}
-                    self._unanswered = self._unanswered + 1 if is_silent else 0
+                    self._n_silent = self._n_silent + 1 if is_silent else 0
                     return again.failure
             except QueryError as error:  # The service replied, so a retry would not help.
-                self._unanswered = 0
+                self._n_silent = 0
                 return error.failure
             else:
-                self._unanswered = 0
+                self._n_silent = 0
                 return reply
         raise AssertionError("the last try returns")
 
-    def _try(self, client: "httpx.Client", query: str, top_k: int) -> Retrieved:
-        """Post once. Raises `QueryError`, or `_RetryableError` when a retry may help."""
+    def ask_one(self, query: str, top_k: int) -> Retrieved:
+        """Ask once, without a retry. Raises `QueryError`."""
         import httpx
 
-        body = json.dumps({"query": query, "top_k": top_k}).encode("ascii")
+        body = {"query": query, "top_k": top_k}
         deadline = time.monotonic() + self.limits.timeout_s
         try:
-            with client.stream("POST", self.url, content=body) as reply:
+            with self._client.stream("POST", self.url, json=body) as reply:
                 _check_status(reply)
                 return parse_reply(self._read(reply, deadline), top_k)
         except httpx.TimeoutException as error:
@@ -469,10 +367,8 @@ class HttpSource:
 
     def _read(self, reply: "httpx.Response", deadline: float) -> bytes:
         """Read the body within the limits of size and time."""
-        if reply.headers.get("content-encoding", "identity").lower() != "identity":
-            raise QueryError("malformed_reply", "the reply is compressed, which was not asked for")
         parts, size = [], 0
-        for part in reply.iter_raw():
+        for part in reply.iter_bytes():
             size += len(part)
             if size > self.limits.max_reply_bytes:
                 message = f"more than {self.limits.max_reply_bytes} bytes"
@@ -510,32 +406,24 @@ def load_port(name: str, path: str) -> Any:
 
     Raises `InputError` (`source_unusable`) when it cannot be loaded or is no RetrievalPort.
     """
-
-    def unusable(message: str, found: str) -> InputError:
-        return InputError(
-            Problem(
-                "source_unusable",
-                f"the source {quoted(name)} {message}",
-                file="settings",
-                field="sources",
-                found=f"{path}: {found}",
-                accepted=f"version {VERSION} with {', '.join(METHODS)}",
-            )
-        )
-
     module, attribute = path.split(":")
     try:
         port: Any = getattr(importlib.import_module(module), attribute)
         if isinstance(port, type) or (callable(port) and not hasattr(port, "retrieve")):
             port = port()
+        lacks = [method for method in METHODS if not callable(getattr(port, method, None))]
+        version = getattr(port, "version", None)
+        if lacks or type(version) is not int or version != VERSION:
+            raise TypeError(f"without {', '.join(lacks)}" if lacks else f"version {version!r}")
     except FOREIGN as error:
-        raise unusable("cannot be loaded", f"{type(error).__name__}: {error}") from error
-    missing = [method for method in METHODS if not callable(getattr(port, method, None))]
-    if missing:
-        raise unusable("is no RetrievalPort", f"without {', '.join(missing)}")
-    version = getattr(port, "version", None)
-    if type(version) is not int or version != VERSION:
-        raise unusable("is no RetrievalPort", f"version {quoted(version)}")
+        raise InputError.of(
+            "source_unusable",
+            f"the source {quoted(name)} cannot be loaded as a RetrievalPort",
+            "settings",
+            field="sources",
+            found=f"{path}: {type(error).__name__}: {error}",
+            accepted=f"version {VERSION} with {', '.join(METHODS)}",
+        ) from error
     return port
 
 
@@ -546,112 +434,65 @@ class PortSource:
         self.port = port
         self.stated = self._read_stats()
         """Texts that identify the index, from the stats of the port; empty without them."""
-        self.version = digest(self.stated) if self.stated else ""
+        self.embed_model = quoted(self.stated.get("embed_model", ""), 200)
 
     def _read_stats(self) -> dict[str, str | dict[str, str]]:
+        names = ("corpus_rev", "chunks_hash", "embed_model", "index_hashes")
         try:
             stats = self.port.stats()
-            stated: dict[str, str | dict[str, str]] = {
-                name: str(value)
-                for name in ("corpus_rev", "chunks_hash", "embed_model")
-                if (value := getattr(stats, name, None))
+            found = {name: value for name in names if (value := getattr(stats, name, None))}
+            return {
+                name: {str(key): str(one) for key, one in dict(value).items()}
+                if name == "index_hashes"
+                else str(value)
+                for name, value in found.items()
             }
-            if hashes := getattr(stats, "index_hashes", None):
-                stated["index_hashes"] = {str(key): str(one) for key, one in dict(hashes).items()}
         except FOREIGN:
             return {}
-        return stated
 
     def ask_version(self, query: str) -> str:  # noqa: ARG002 - no query is needed
-        """Return the version that the stats state; empty without one."""
-        return self.version
-
-    @property
-    def embed_model(self) -> str:
-        """Name of the embedding in the stats, else empty."""
-        return quoted(self.stated.get("embed_model", ""), 200)
+        """Return a hash of the stats; empty without them."""
+        return digest(self.stated) if self.stated else ""
 
     def close(self) -> None:
         """Do nothing, because a port holds no connection of ours."""
 
     def ask_one(self, query: str, top_k: int) -> Retrieved:
         """Ask through `retrieve`. Raises `QueryError`."""
-        with _foreign():
-            return _read_result(self.port.retrieve(query, RetrievalOptions(top_k=top_k)), top_k)
+        try:
+            result = self.port.retrieve(query, RetrievalOptions(top_k=top_k))
+        except FOREIGN as error:
+            raise QueryError("raised", quoted(f"{type(error).__name__}: {error}")) from error
+        return parse_reply(result, top_k)
 
     def ask_all(
         self, queries: Sequence[str], top_k: int, advance: Advance
     ) -> list[Retrieved | Failure]:
         """Ask through `batch_retrieve`.
 
-        A batch that raises or has another length is asked one by one, so that only the faulty
-        queries fail.
+        A batch that raises, or has a faulty result or another length, is asked one by one, so that
+        only the faulty queries fail.
         """
         outcomes: list[Retrieved | Failure] = []
-        failed = 0
         for start in range(0, len(queries), BATCH):
             batch = self._ask_batch(list(queries[start : start + BATCH]), top_k)
             outcomes += batch
-            failed += sum(isinstance(outcome, Failure) for outcome in batch)
+            failed = sum(isinstance(outcome, Failure) for outcome in outcomes)
             advance(len(batch), failed_note(failed))
         return outcomes
 
     def _ask_batch(self, queries: list[str], top_k: int) -> list[Retrieved | Failure]:
         try:
             results = self.port.batch_retrieve(queries, RetrievalOptions(top_k=top_k))
-            is_whole = isinstance(results, (list, tuple)) and len(results) == len(queries)
+            return [parse_reply(result, top_k) for _, result in zip(queries, results, strict=True)]
         except FOREIGN:
-            is_whole = False
-        if is_whole:
-            return [_outcome(functools.partial(_read_result, one, top_k)) for one in results]
-        return [_outcome(functools.partial(self.ask_one, query, top_k)) for query in queries]
+            return [self._ask_alone(query, top_k) for query in queries]
 
-
-@contextlib.contextmanager
-def _foreign() -> Iterator[None]:
-    """Turn an exception of foreign code into the failure of its query."""
-    try:
-        yield
-    except QueryError:
-        raise
-    except FOREIGN as error:
-        raise QueryError("raised", quoted(f"{type(error).__name__}: {error}")) from error
-
-
-def _outcome(ask: Callable[[], Retrieved]) -> Retrieved | Failure:
-    try:
-        with _foreign():
-            return ask()
-    except QueryError as error:
-        return error.failure
-
-
-_ATTRIBUTES = {
-    "id": "snippet_id",
-    "doc_id": "doc_id",
-    "section_id": "section_id",
-    "text": "text",
-    "score": "score_raw",
-}
-"""Attribute of a ScoredChunk for each key of a reply."""
-
-
-def _read_result(result: Any, top_k: int) -> Retrieved:
-    """Read a RetrievalResult, or an object with the same attributes."""
-    chunks = getattr(result, "chunks", None)
-    if not isinstance(chunks, (list, tuple)):
-        message = f"found {type(result).__name__}, accepted a RetrievalResult"
-        raise QueryError("wrong_shape", message)
-    return Retrieved(parse_items([_describe(chunk) for chunk in chunks[:top_k]]))
-
-
-def _describe(chunk: Any) -> dict[str, object]:
-    """Write a ScoredChunk as in a reply, without empty ids and offsets."""
-    values = {key: getattr(chunk, name, None) for key, name in _ATTRIBUTES.items()}
-    offsets = getattr(chunk, "offsets", None)
-    if isinstance(offsets, Offsets) and 0 <= offsets.start < offsets.end:
-        values["offsets"] = dataclasses.asdict(offsets)
-    return {key: value for key, value in values.items() if key == "text" or value not in (None, "")}
+    def _ask_alone(self, query: str, top_k: int) -> Retrieved | Failure:
+        try:
+            return self.ask_one(query, top_k)
+        except QueryError as error:
+            return error.failure
 
 
 class Sources:
@@ -674,7 +515,7 @@ class Sources:
         return self._opened[name]
 
 
-# ---- Lists that were made beforehand: matched to the wordings, read from recorded outputs.
+# ---- Lists that were made beforehand: recorded outputs, or a TREC run.
 
 Key = tuple[str, str]
 """Key of a wording: (query_id, paraphrase_id)."""
@@ -691,85 +532,82 @@ class Listed:
 
 
 def match_lists(
-    lists: Mapping[Key, Sequence[Item] | Failure],
+    lists: Mapping[Key, Retrieved | Failure],
     variants: pd.DataFrame,
     top_k: int,
-    *,
-    missing: Literal["empty", "failed"],
+    missing: Retrieved | Failure,
 ) -> Listed:
-    """Give every wording (VARIANTS) its list, best first and cut at `top_k`.
+    """Give every wording (VARIANTS) its list, cut at `top_k`; `missing` where it has none.
 
-    `missing` is the outcome of a wording without a list: `empty` for a run file, because run files
-    leave empty rankings out, and `failed` for recorded outputs. If no paraphrase has a list, the
-    source was not run on paraphrases.
+    If no paraphrase has a list, the source was not run on paraphrases.
     """
     keys = list(zip(variants["query_id"].tolist(), variants["paraphrase_id"].tolist(), strict=True))
     paraphrases = {key for key in keys if key[1] != ORIGINAL}
     original_only = bool(paraphrases) and paraphrases.isdisjoint(lists)
     ran = [key for key in keys if not original_only or key not in paraphrases]
-    outcomes: dict[Key, Outcome] = {}
-    for key in ran:
-        items = lists.get(key, ())
-        if isinstance(items, Failure):
-            outcomes[key] = items
-        elif key in lists or missing == "empty":
-            outcomes[key] = Retrieved(tuple(items[:top_k]))
-        else:
-            message = f"no output for {quoted(key[0])}"
-            outcomes[key] = QueryError("not_recorded", message).failure
+    found = {key: lists.get(key, missing) for key in ran}
+    outcomes = [
+        Retrieved(outcome.items[:top_k]) if isinstance(outcome, Retrieved) else outcome
+        for outcome in map(found.get, keys)
+    ]
     without, others = sum(key not in lists for key in ran), len(set(lists) - set(keys))
     notes = {
         "evaluated on the questions' original wordings only: "
         "there is no list for any paraphrase": original_only,
         f"{without} of {len(ran)} wordings have no row and count as having retrieved nothing": (
-            without and missing == "empty"
+            without and isinstance(missing, Retrieved)
         ),
         f"{others} rankings belong to no question of the gold set and were left out": others,
     }
     return Listed(
-        [outcomes.get(key) for key in keys],
+        outcomes,
         "original" if original_only else "all",
         [note for note, applies in notes.items() if applies],
     )
 
 
-def read_recorded(path: Path) -> dict[Key, Sequence[Item] | Failure]:
+def read_lists(path: Path, spec: External, variants: pd.DataFrame, top_k: int) -> Listed:
+    """Read the rankings of a strategy's file. Raises `InputError` when it cannot be used.
+
+    A wording without a row of a run retrieved nothing, because run files leave empty rankings out.
+    A question without a recorded output failed.
+    """
+    if spec.run_file is not None:
+        return match_lists(read_run(path, variants), variants, top_k, Retrieved(()))
+    lacking = QueryError("not_recorded", "the recorded outputs lack the question").failure
+    return match_lists(_read_recorded(path), variants, top_k, lacking)
+
+
+def _read_recorded(path: Path) -> dict[Key, Retrieved | Failure]:
     """Read rankings of recorded outputs by (query_id, original).
 
     The recorded order is the ranking. A missing score becomes 1 / rank. An output with an error and
-    without contexts is a failed retrieval. Raises `InputError`, see `read_outputs`.
+    without contexts is a failed retrieval.
     """
     outputs = read_outputs(path)
+    lists: dict[Key, Retrieved | Failure] = {}
+    for query_id, rows in rankings(outputs).items():
+        chunks = [
+            {"doc_id": name, "text": text, "score": 1 / place if math.isnan(score) else score}
+            for place, (name, score, text) in enumerate(rows, start=1)
+        ]
+        try:
+            lists[query_id, ORIGINAL] = parse_reply({"chunks": chunks}, len(chunks))
+        except QueryError as error:
+            lists[query_id, ORIGINAL] = error.failure
     errors = {
-        output.query_id: QueryError("recorded_error", quoted(output.error)).failure
+        (output.query_id, ORIGINAL): QueryError("recorded_error", quoted(output.error)).failure
         for output in outputs
         if output.error and not output.contexts
     }
-    return {
-        (query_id, ORIGINAL): errors.get(query_id) or _read_contexts(rows)
-        for query_id, rows in rankings(outputs).items()
-    }
+    return lists | errors
 
-
-def _read_contexts(rows: Sequence[tuple[str, float, str]]) -> Sequence[Item] | Failure:
-    """Read a list of (document, score, text)."""
-    chunks = [
-        {"doc_id": name, "text": text, "score": 1 / place if math.isnan(score) else score}
-        for place, (name, score, text) in enumerate(rows, start=1)
-    ]
-    try:
-        return parse_items(chunks)
-    except QueryError as error:
-        return error.failure
-
-
-# ---- A TREC run: `qid Q0 docno rank score tag`, one retrieved document a line.
 
 ACCEPTED = "qid Q0 docno rank score tag, separated by white space"
 
 
-def read_run(path: Path, variants: pd.DataFrame) -> dict[Key, Sequence[Item] | Failure]:
-    """Read the rankings of a run file by (query_id, paraphrase_id).
+def read_run(path: Path, variants: pd.DataFrame) -> dict[Key, Retrieved | Failure]:
+    """Read the rankings of a TREC run by (query_id, paraphrase_id).
 
     A qid is `query_id` for the original wording, or `query_id/paraphrase_id`. Percent-encoded ids,
     as our exports write them, are decoded. As in trec_eval, rows are ordered by score. Equal scores
@@ -778,59 +616,41 @@ def read_run(path: Path, variants: pd.DataFrame) -> dict[Key, Sequence[Item] | F
     Raises
     ------
     InputError
-        Lists every faulty line: `missing_file`, `bad_columns`, `bad_number`, `bad_id`,
-        `duplicate_document`, `empty_file`, `other_queries`, and those of `read_lines`.
+        Lists every faulty line: `bad_row`, `other_queries`, and those of `read_lines`.
     """
     problems = ProblemList()
     keys = zip(variants["query_id"].tolist(), variants["paraphrase_id"].tolist(), strict=True)
     wordings = {"/".join(key): key for key in keys}
     wordings |= {query: (query, ORIGINAL) for query, _ in list(wordings.values())}
-    rows: dict[Key, dict[str, tuple[float, int, Item]]] = {}
+    rows: dict[Key, list[tuple[float, int, str, Item]]] = {}
     for line, text in read_lines(path, problems):
-        code, message = "duplicate_document", "the query names this document twice"
         try:
-            qid, rank, item = _parse_row(text)
-        except QueryError as error:
-            code, message = error.code, str(error)
-        else:
-            key = wordings.get(qid) or wordings.get(urllib.parse.unquote(qid)) or (qid, "")
-            ranking = rows.setdefault(key, {})
-            if item.id not in ranking:
-                ranking[item.id] = (-item.score, rank, item)
-                continue
-        problems.add(
-            code, message, file=str(path), line=line, found=quoted(text), accepted=ACCEPTED
-        )
+            qid, _, docno, rank, score, _ = text.split()
+            item = Item.model_validate({"id": docno, "score": score})
+            row = (-item.score, int(rank), docno, item)
+        except ValueError as error:
+            why = _describe_first(error) if isinstance(error, ValidationError) else str(error)
+            problems.add(
+                "bad_row",
+                f"not a row of a run: {why}",
+                file=str(path),
+                line=line,
+                found=quoted(text),
+                accepted=ACCEPTED,
+            )
+            continue
+        key = wordings.get(qid) or wordings.get(urllib.parse.unquote(qid)) or (qid, "")
+        rows.setdefault(key, []).append(row)
     if not problems.n_errors and not any(paraphrase for _, paraphrase in rows):
         problems.add(
-            "other_queries" if rows else "empty_file",
-            "no row is about a question of this gold set" if rows else "the run holds no row",
+            "other_queries",
+            "no row is about a question of this gold set",
             file=str(path),
-            found=", ".join(quoted(query, 40) for query, _ in list(rows)[:3]) or None,
-            accepted="query_id or query_id/paraphrase_id as qid" if rows else ACCEPTED,
+            found=", ".join(quoted(query, 40) for query, _ in list(rows)[:3]) or "no row",
+            accepted=f"query_id or query_id/paraphrase_id as qid of {ACCEPTED}",
         )
     problems.raise_errors()
     return {
-        key: tuple(
-            item for *_, item in sorted(ranking.values(), key=lambda row: (*row[:2], row[2].id))
-        )
+        key: Retrieved(tuple(item for *_, item in sorted(ranking, key=lambda row: row[:3])))
         for key, ranking in rows.items()
     }
-
-
-def _parse_row(text: str) -> tuple[str, int, Item]:
-    """Read (qid, rank, item) from a line. Raises `QueryError` with the code of the problem."""
-    parts = text.split()
-    if len(parts) != len(ACCEPTED.partition(",")[0].split()):
-        raise QueryError("bad_columns", f"the row has {len(parts)} columns, a run 6")
-    qid, _, docno, rank, score, _ = parts
-    try:
-        place, number = int(rank), float(score)
-    except ValueError as error:
-        raise QueryError("bad_number", str(error)) from error
-    if not math.isfinite(number):
-        raise QueryError("bad_number", "a score is a finite number")
-    try:
-        return qid, place, parse_item({"id": docno, "score": number}, 1)
-    except QueryError as error:
-        raise QueryError("bad_id", str(error)) from error
