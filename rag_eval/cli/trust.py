@@ -170,7 +170,7 @@ def keygen(
     """Make an Ed25519 key pair: write the private key to a file and print the public key."""
     with report_errors():
         open_settings()
-        from rag_eval.pipeline.corpus import write_key
+        from rag_eval.trust.signatures import write_key
 
         public = write_key(out)  # print no path before the key is written
         typer.echo(f"private key in {out}; keep it out of the repository")

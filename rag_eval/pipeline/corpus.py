@@ -1,12 +1,12 @@
 """Stages of the corpus, of trust and of the gold set, and commands on their files."""
 
-import base64
 import dataclasses
 import datetime as dt
 import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -37,19 +37,19 @@ from rag_eval.trust.guard import (
     chunk_verdicts,
     findings_of_chunks,
     screen,
-    still_meant,
 )
 from rag_eval.trust.rules import RuleSet
 from rag_eval.trust.signatures import (
     DocumentState,
     Signature,
-    check_manifest,
-    generate_key,
-    manifest_bytes,
+    compare_manifest,
+    format_signature,
+    make_manifest,
     read_manifest,
+    read_private_key,
     read_signatures,
-    sign_bytes,
-    sign_documents,
+    sign,
+    signature_beside,
     verify,
 )
 from rag_eval.trust.sources import source_findings, source_trust, vouched_for
@@ -168,12 +168,11 @@ def _chunk_facts(chunks: pd.DataFrame, chunker: Chunker) -> ChunkFacts:
 MAX_MISSING = 20
 
 
-@dataclasses.dataclass(frozen=True)
-class _TrustInputs:
+class _TrustInputs(NamedTuple):
     """Signatures by doc_id, manifest and decisions of a gold set.
 
-    `states` compares each document with the manifest; None without a manifest. `identity` covers
-    all files. `allowed` maps a chunk to the person who allowed the chunk.
+    `states` compares each document with the manifest; None without a manifest. `allowed` maps a
+    chunk to the person who allowed the chunk.
     """
 
     signatures: dict[str, Signature]
@@ -181,7 +180,6 @@ class _TrustInputs:
     manifest: Manifest | Absent
     notes: list[str]
     allowed: dict[str, str]
-    identity: str
 
 
 def _trust_inputs(work: Work, sources: pd.DataFrame) -> _TrustInputs:
@@ -190,45 +188,32 @@ def _trust_inputs(work: Work, sources: pd.DataFrame) -> _TrustInputs:
     Raises InputError if a file cannot be used, or if the signature of the manifest is wrong.
     """
     config, notes = work.config.trust, list[str]()
+    hashes = dict(zip(sources["doc_id"], sources["source_hash"], strict=True))
     signatures: dict[str, Signature] = {}
     if config.signatures is not None:
-        path = resolve(config.signatures, work.base)
-        signatures, unknown = read_signatures(path, sources["doc_id"].tolist(), config.keys)
-        if unknown:
+        signatures = read_signatures(resolve(config.signatures, work.base), config.keys)
+        if unknown := len(signatures.keys() - hashes.keys()):
             notes.append(f"{unknown} signatures are about documents that the corpus does not have")
-    identity: list[object] = [
-        sorted(
-            (doc_id, one.key, base64.b64encode(one.data).decode())
-            for doc_id, one in signatures.items()
-        )
-    ]
-    states, summary = None, Absent(reason="no trust.manifest is configured")
-    hashes = dict(zip(sources["doc_id"].tolist(), sources["source_hash"].tolist(), strict=True))
-    allowed, outdated = still_meant(allowed_chunks(work.base), hashes)
-    if outdated:
+    allowed, n_void = allowed_chunks(work.base, hashes)
+    if n_void:
         notes.append(
-            f"{len(outdated)} of the decisions in {ALLOWED_FILE} do not count: their documents have"
+            f"{n_void} of the decisions in {ALLOWED_FILE} do not count: their documents have"
             " other bytes now, or they do not say which they are about"
         )
     if config.manifest is None:
-        return _TrustInputs(signatures, states, summary, notes, allowed, digest(identity))
-    manifest = read_manifest(resolve(config.manifest, work.base), config.keys)
-    check = check_manifest(sources, manifest)
-    return _TrustInputs(
-        signatures,
-        check.states,
-        Manifest(
-            signature=manifest.signature,
-            n_same=check.states.count("same"),
-            n_changed=check.states.count("changed"),
-            n_not_in_manifest=check.states.count("not_in_manifest"),
-            n_gone=len(check.gone),
-            gone=[quoted(doc_id, 200) for doc_id in check.gone[:MAX_MISSING]],
-        ),
-        notes,
-        allowed,
-        digest([*identity, sorted(manifest.documents.items()), manifest.signature]),
+        absent = Absent(reason="no trust.manifest is configured")
+        return _TrustInputs(signatures, None, absent, notes, allowed)
+    recorded = read_manifest(resolve(config.manifest, work.base), config.keys)
+    states, gone = compare_manifest(sources, recorded)
+    manifest = Manifest(
+        signature="signed" if config.keys else "not_configured",
+        n_same=states.count("same"),
+        n_changed=states.count("changed"),
+        n_not_in_manifest=states.count("not_in_manifest"),
+        n_gone=len(gone),
+        gone=[quoted(doc_id, 200) for doc_id in gone[:MAX_MISSING]],
     )
+    return _TrustInputs(signatures, states, manifest, notes, allowed)
 
 
 # ---- Source trust and poisoning guard: verdicts on all chunks, and the chunks for the index.
@@ -339,7 +324,14 @@ def _identify_trust(
     sources = corpus_snapshot.sources
     inputs, dated = _trust_inputs(work, sources), bool((sources["date"] != "").any())
     day = as_of(work.settings).isoformat() if dated else None
-    return [corpus_chunks.id, inputs.identity, inputs.notes, sorted(inputs.allowed.items()), day]
+    signatures = sorted(
+        (doc_id, one.key, one.data.hex()) for doc_id, one in inputs.signatures.items()
+    )
+    manifest = (
+        None if inputs.states is None else [list(inputs.states), inputs.manifest.model_dump()]
+    )
+    allowed = sorted(inputs.allowed.items())
+    return [corpus_chunks.id, digest([signatures, manifest]), inputs.notes, allowed, day]
 
 
 @Stage(
@@ -411,7 +403,7 @@ def _screen_corpus(
 
     The result is stored separately, because neither the day nor allowed chunks change it.
     """
-    vouched = vouched_for(facts["domain_state"].tolist(), facts["signature_state"].tolist())
+    vouched = vouched_for(facts)
 
     def make() -> Parts:
         documents = corpus.documents
@@ -678,20 +670,7 @@ def lint_gold_set(evaluation: Evaluation) -> list[Problem]:
 BINS, TRUST_BINS, MAX_SHOWN = 12, 10, 50
 
 
-# ---- Files of `rag-eval trust manifest|sign|keygen`: manifests, signatures and keys.
-
-MAX_KEY_BYTES = 10_000
-
-
-def _read_private_key(path: Path) -> str:
-    if not path.is_file():
-        message = "the private key does not exist"
-        accepted = "an Ed25519 private key in PEM; rag-eval trust keygen makes one"
-        raise InputError.of("missing_file", message, path, field="--key", accepted=accepted)
-    if path.stat().st_size > MAX_KEY_BYTES:
-        message, accepted = "the file is too large for a key", f"at most {MAX_KEY_BYTES} bytes"
-        raise InputError.of("bad_private_key", message, path, field="--key", accepted=accepted)
-    return path.read_text(encoding="utf-8", errors="replace")
+# ---- Files of `rag-eval trust manifest|sign`: manifests and signatures.
 
 
 def write_manifest(
@@ -702,19 +681,17 @@ def write_manifest(
     Returns the file, the number of recorded documents, and whether the record is signed. An old
     signature is deleted, because it does not match the new record.
     """
-    private = None if key is None else _read_private_key(key)
+    private = None if key is None else read_private_key(key)
     with home_lock(evaluation.settings.home):
         sources = evaluation.runner.get(CorpusSnapshot).sources
-    data = manifest_bytes(sources)
+    data = make_manifest(sources)
     path = out or resolve(evaluation.config.trust.manifest or "manifest.json", evaluation.base)
-    signature = path.with_name(f"{path.name}.sig")
-    signed = None if private is None else sign_bytes(private, data)
     # Delete the old signature first, so that it never stands beside the new manifest.
-    signature.unlink(missing_ok=True)
+    signature_beside(path).unlink(missing_ok=True)
     write_bytes(path, data)
-    if signed is not None:
-        write_text(signature, f"{signed}\n")
-    return path, len(sources), signed is not None
+    if private is not None:
+        write_text(signature_beside(path), f"{sign(private, data)}\n")
+    return path, len(sources), private is not None
 
 
 def write_signatures(
@@ -726,31 +703,17 @@ def write_signatures(
     The entry is None when the gold set already names the file.
     """
     config, base = evaluation.config, evaluation.base
-    private = _read_private_key(key)
+    private = read_private_key(key)
     if name not in config.trust.keys:
         none_yet = "none yet; rag-eval trust keygen prints a public key for it"
         accepted = ", ".join(sorted(config.trust.keys)) or none_yet
         message = "trust.keys of the gold set has no key of this name"
         raise InputError.of("unknown_key", message, field="--name", found=name, accepted=accepted)
-    lines = sign_documents(private, source_bytes(config.corpus, base), name)
+    documents = sorted(source_bytes(config.corpus, base).items())
+    lines = [format_signature(doc_id, name, sign(private, data)) for doc_id, data in documents]
     named = config.trust.signatures
     path = out or resolve(named or "signatures.jsonl", base)
-    write_text(path, "".join(f"{line}\n" for line in lines))
+    write_text(path, "".join(lines))
     if named is not None and resolve(named, base).resolve() == path.resolve():
         return path, len(lines), None
     return path, len(lines), os.path.relpath(path.resolve(), base.resolve())
-
-
-def write_key(out: Path) -> str:
-    """Write a new private key, readable only by its owner, and return the public key in base64."""
-    private, public = generate_key()
-    try:
-        handle = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError as error:
-        message, accepted = "a key is never written over", "a file that does not exist yet"
-        raise InputError.of("file_exists", message, out, accepted=accepted) from error
-    with os.fdopen(handle, "w", encoding="ascii") as stream:
-        stream.write(private)
-        stream.flush()
-        os.fsync(stream.fileno())
-    return public

@@ -231,10 +231,7 @@ def unit_verdicts(
         mark(places[row], severity, [f"{check}.{rule}"] if RANK[severity] else [])
     facts = evidence.drop_duplicates("doc_id").set_index("doc_id").reindex(units["doc_id"])
     unknown = "unknown" if config.trust.configured else "not_configured"
-    vouched = vouched_for(
-        facts["domain_state"].fillna(unknown).tolist(),
-        facts["signature_state"].fillna(unknown).tolist(),
-    )
+    vouched = vouched_for(facts.fillna({"domain_state": unknown, "signature_state": unknown}))
     at = np.concatenate([np.arange(n), other])
     pairs = restated_pairs(
         texts_asked,

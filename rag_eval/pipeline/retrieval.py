@@ -791,7 +791,7 @@ def find_restated(
             titles=chunks["title"].tolist(),
             doc_ids=chunks["doc_id"].tolist(),
             sources=facts["domain"].tolist(),
-            vouched=_vouched(facts),
+            vouched=vouched_for(facts),
         )
     allowed = (facts["allowed_by"] != "").to_numpy(dtype=bool)
     pairs = found[~allowed[found["chunk"].to_numpy()]].reset_index(drop=True)
@@ -804,17 +804,13 @@ def find_restated(
     return RestatedPassages(pairs=pairs, about=about)
 
 
-def _vouched(facts: pd.DataFrame) -> BoolArray | None:
-    return vouched_for(facts["domain_state"].tolist(), facts["signature_state"].tolist())
-
-
 def query_guard(config: GoldSetConfig, admitted: AdmittedChunks) -> QueryGuard | None:
     """Make the guard of a `RetrievalService` over the admitted chunks; None without quarantine."""
     if not config.trust.quarantine:
         return None
     facts = admitted.facts
     exempt = (facts["allowed_by"] != "").to_numpy(dtype=bool)
-    return QueryGuard(admitted.chunks, facts["domain"].tolist(), _vouched(facts), exempt)
+    return QueryGuard(admitted.chunks, facts["domain"].tolist(), vouched_for(facts), exempt)
 
 
 def withheld_chunks(

@@ -18,7 +18,6 @@ from rag_eval.corpus.masking import mask_shown_address, mask_snippet
 from rag_eval.reporting.metrics_report import Outgoing, write_csv
 from rag_eval.reporting.terminal import Sheet, interval, make_table, print_parts
 from rag_eval.trust.guard import Decision
-from rag_eval.trust.sources import TrustFactors
 from rag_eval.uncertainty.comparing import (
     Comparison,
     Measure,
@@ -350,7 +349,7 @@ class ChunkDetails:
     start: int
     end: int
     text: str
-    factors: TrustFactors
+    factors: Mapping[str, Mapping[str, object]]
     findings: Sequence[Mapping[Any, Any]]
     decisions: Sequence[Decision]
 
@@ -393,8 +392,7 @@ def show_chunk(console: "Console", facts: ChunkDetails) -> None:
         f"link      {quoted(mask_shown_address(chunk.source_url), _MAX_ID)}",
         f"trust     {trust}",
     ]
-    factors: Mapping[str, Any] = facts.factors
-    for name, factor in factors.items():
+    for name, factor in facts.factors.items():
         values = ", ".join(f"{key} {quoted(str(value))}" for key, value in factor.items())
         lines.append(f"          {name}: {values}")
     for finding in facts.findings:

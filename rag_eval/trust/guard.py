@@ -113,15 +113,8 @@ _OF_TEXT = ("pattern", "hidden", "encoded", "topic_shift")
 _VERDICTS = ("clean", "warning", "blocked")
 _RANK = {"hint": 0, "warning": 1, "blocked": 2}
 _FACTS = (
-    "trust",
-    "domain",
-    "domain_state",
-    "signature_state",
-    "author_state",
-    "freshness_state",
-    "freshness",
-    "date",
-)
+    "trust domain domain_state signature_state author_state freshness_state freshness date"
+).split()
 
 
 def findings_of_chunks(
@@ -160,24 +153,25 @@ def chunk_verdicts(
     `allowed` is chunk_id -> person who allowed the chunk; a block of the chunk becomes a warning.
     The reason ALLOWED is always listed, because retrieval may block a chunk that is clean here.
     """
-    severity = findings["severity"].map(_RANK).to_numpy(dtype=np.int64)
+    graded = findings.assign(rank=findings["severity"].map(_RANK).astype("int64"))
     rank = np.zeros(len(chunks), dtype=np.int64)
-    np.maximum.at(rank, findings["row"].to_numpy(), severity)
-    shown = findings.assign(rank=severity)[severity > 0].sort_values(
+    np.maximum.at(rank, graded["row"].to_numpy(), graded["rank"].to_numpy())
+    shown = graded[graded["rank"] > 0].sort_values(
         ["row", "rank", "check", "rule"], ascending=[True, False, True, True], kind="stable"
     )
     reasons: list[list[str]] = [[] for _ in range(len(chunks))]
-    codes = (shown["check"] + "." + shown["rule"]).tolist()
-    for row, code in dict.fromkeys(zip(shown["row"].tolist(), codes, strict=True)):
+    codes = shown["check"] + "." + shown["rule"]
+    for row, code in dict.fromkeys(zip(shown["row"], codes, strict=True)):
         reasons[row].append(code)
-    ids, doc_ids = chunks["chunk_id"].to_numpy(), chunks["doc_id"].to_numpy()
-    allowed_by = [allowed.get(chunk_id, "") for chunk_id in ids.tolist()]
-    let = np.array([bool(who) for who in allowed_by], dtype=bool)
+    names = [allowed.get(chunk_id, "") for chunk_id in chunks["chunk_id"]]
+    allowed_by = np.array(names, dtype=object)
+    let = allowed_by != ""
     # An attack seldom ends with its chunk, so a warning in the same document blocks too. A chunk
     # that a person allowed does not count against other chunks.
+    doc_ids = chunks["doc_id"].to_numpy()
     of_text = shown[shown["check"].isin(_OF_TEXT)]
-    stopped = of_text.loc[of_text["severity"] == "blocked", "row"].unique()
-    blocked_in = set(doc_ids[stopped[~let[stopped]]].tolist())
+    stopped = of_text.loc[of_text["severity"] == "blocked", "row"].to_numpy()
+    blocked_in = set(doc_ids[stopped[~let[stopped]]])
     for row in of_text.loc[of_text["severity"] == "warning", "row"].unique().tolist():
         if rank[row] < _RANK["blocked"] and doc_ids[row] in blocked_in:
             rank[row] = _RANK["blocked"]
@@ -185,9 +179,9 @@ def chunk_verdicts(
     rank[let & (rank == _RANK["blocked"])] = _RANK["warning"]
     for row in np.flatnonzero(let).tolist():
         reasons[row].insert(0, ALLOWED)
-    facts = documents.set_index("doc_id").loc[doc_ids, list(_FACTS)].reset_index(drop=True)
+    facts = documents.set_index("doc_id").loc[doc_ids, _FACTS].reset_index(drop=True)
     frame = facts.assign(
-        chunk_id=ids,
+        chunk_id=chunks["chunk_id"].to_numpy(),
         doc_id=doc_ids,
         verdict=np.array(_VERDICTS, dtype=object)[rank],
         reasons=pd.Series(reasons, dtype=object),
@@ -220,11 +214,7 @@ class Decision(BaseModel):
 
 
 def read_decisions(folder: Path) -> list[Decision]:
-    """Read every decision of a gold set, in the order in which they were made.
-
-    Raises InputError for an unreadable line, because the guard must not guess which
-    chunks are allowed.
-    """
+    """Read every decision of a gold set, in order. Raises InputError for an unreadable line."""
     path, problems = folder / FILE_NAME, ProblemList()
     if not path.exists():
         return []
@@ -233,48 +223,30 @@ def read_decisions(folder: Path) -> list[Decision]:
     return decisions
 
 
-def allowed_chunks(folder: Path) -> dict[str, Decision]:
-    """Return chunk_id -> the decision that allows the chunk; revoked chunks are left out."""
-    allowed: dict[str, Decision] = {}
-    for decision in read_decisions(folder):
-        if decision.action == "allow":
-            allowed[decision.chunk_id] = decision
-        else:
-            allowed.pop(decision.chunk_id, None)
-    return allowed
+def allowed_chunks(folder: Path, source_hashes: Mapping[str, str]) -> tuple[dict[str, str], int]:
+    """Return chunk_id -> who allows the chunk now, and the number of void decisions.
 
-
-def still_meant(
-    allowed: Mapping[str, Decision], source_hashes: Mapping[str, str]
-) -> tuple[dict[str, str], list[str]]:
-    """Separate decisions about the present bytes of documents from void decisions.
-
-    `source_hashes` is doc_id -> SHA-256 of the present bytes. Returns chunk_id -> who allows it,
-    and the sorted chunk_ids whose decision is void. A decision is void after any change of the
-    document, because the person who allowed the chunk did not see the change.
+    `source_hashes` is doc_id -> SHA-256 of the present bytes. A decision is void after any change
+    of the document, because the person who allowed the chunk did not see the change.
     """
+    last = {one.chunk_id: one for one in read_decisions(folder)}
+    allowed = [one for one in last.values() if one.action == "allow"]
     valid = {
-        chunk_id: one.who
-        for chunk_id, one in allowed.items()
+        one.chunk_id: one.who
+        for one in allowed
         if bool(one.source_hash) and source_hashes.get(one.doc_id) == one.source_hash
     }
-    return valid, sorted(allowed.keys() - valid.keys())
+    return valid, len(allowed) - len(valid)
 
 
 def record_decision(folder: Path, decision: Decision) -> Path:
-    """Append a decision in one write, flushed to disk, and end a line left unfinished before.
-
-    Raises InputError if the file cannot be read.
-    """
+    """Append a decision, flushed to disk. Raises InputError if the file cannot be read."""
     read_decisions(folder)
     path = folder / FILE_NAME
-    line = json.dumps(decision.model_dump(mode="json"), sort_keys=True, ensure_ascii=True).encode()
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-    try:
-        size = os.fstat(handle).st_size
-        broken = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
-        os.write(handle, (b"\n" if broken else b"") + line + b"\n")
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    line = json.dumps(decision.model_dump(mode="json"), sort_keys=True).encode() + b"\n"
+    ended = not path.exists() or path.read_bytes().endswith(b"\n")
+    with path.open("ab") as stream:
+        stream.write(line if ended else b"\n" + line)
+        stream.flush()
+        os.fsync(stream.fileno())
     return path

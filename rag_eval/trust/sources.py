@@ -1,11 +1,11 @@
 """Compute each document's trust, 0 to 1, and the guard's findings about its source."""
 
 import datetime as dt
+import itertools
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -28,27 +28,23 @@ from rag_eval.core.errors import quoted
 from rag_eval.core.frames import make_frame
 from rag_eval.corpus.masking import MAX_DOMAIN_CHARS
 from rag_eval.corpus.source import MAX_SHOWN_CHARS, author_hash
-from rag_eval.trust.rules import Severity
 from rag_eval.trust.signatures import DocumentState
 from rag_eval.trust.spelling import load_texts, load_words
 
-# ---- Hosts that imitate an allowed host
-
-_HOSTS = {name: frozenset(words) for name, words in load_words("hosts").items()}
-
 # ---- Host names taken apart
 
-_LOOKS_LIKE = load_texts("host_letters").items()
-_FOLDED = {ord(char): plain for plain, chars in _LOOKS_LIKE for char in chars}
+_HOSTS = {name: frozenset(words) for name, words in load_words("hosts").items()}
+_FOLDED = {
+    ord(char): plain for plain, chars in load_texts("host_letters").items() for char in chars
+}
 _DIGITS = str.maketrans("0123456789i", "olzeasbtbgl")
-_PAIRS = (("rn", "m"), ("vv", "w"), ("cl", "d"))
 _ADDRESS = frozenset("0123456789abcdef:.[]")
 _COUNTRY_LETTERS = 2
 _MAX_LABEL = 63
 """Most characters of a label in the DNS (RFC 1035, section 2.3.4)."""
 
 
-class _HostName(NamedTuple):
+class _Host(NamedTuple):
     """A host in three parts: `en.wikipedia.org` has ("en",), "wikipedia" and "org".
 
     The name is empty if the host is itself a suffix or has one label.
@@ -59,18 +55,11 @@ class _HostName(NamedTuple):
     suffix: str
 
     @property
-    def registrable(self) -> str:
-        """Name and suffix joined by a dot; only the suffix if there is no name."""
+    def registered(self) -> str:
         return f"{self.name}.{self.suffix}" if self.name else self.suffix
 
-    @property
-    def controlled(self) -> bool:
-        """Whether a registry checks the owners of names under the suffix."""
-        first, _, rest = self.suffix.partition(".")
-        return first in _HOSTS["controlled"] and (first != "ac" or bool(rest))
 
-
-def _split_host(host: str) -> _HostName:
+def _split_host(host: str) -> _Host:
     """Split a host; a suffix has one label, or two labels if a short list has the suffix."""
     labels = host.split(".")
     before, last = labels[-2:-1], labels[-1]
@@ -78,33 +67,30 @@ def _split_host(host: str) -> _HostName:
     country = len(last) == _COUNTRY_LETTERS and not _HOSTS["second_level"].isdisjoint(before)
     cut = len(labels) - (2 if before and (shared or country) else 1)
     if cut <= 0:
-        return _HostName((), "", host)
-    return _HostName(tuple(labels[: cut - 1]), labels[cut - 1], ".".join(labels[cut:]))
+        return _Host((), "", host)
+    return _Host(tuple(labels[: cut - 1]), labels[cut - 1], ".".join(labels[cut:]))
 
 
 def _is_address(host: str) -> bool:
-    """Tell whether a host is an IP address."""
     return host.rpartition(".")[2].isdecimal() or (":" in host and set(host) <= _ADDRESS)
 
 
+def _decode_label(label: str) -> str:
+    """Decode an xn-- label to readable letters (RFC 3492); a malformed label stays."""
+    if label.startswith("xn--") and len(label) <= _MAX_LABEL:
+        try:
+            return label[4:].encode("ascii").decode("punycode")
+        except UnicodeError:
+            pass
+    return label
+
+
 def _decode_host(host: str) -> str:
-    """Return the host with xn-- labels decoded to readable letters (RFC 3492)."""
-    if "xn--" not in host:
-        return host
-    labels = host.split(".")
-    for at, label in enumerate(labels):
-        if label.startswith("xn--") and len(label) <= _MAX_LABEL:
-            try:
-                labels[at] = label[4:].encode("ascii").decode("punycode")
-            except UnicodeError:
-                continue  # compare a malformed label unchanged
-    return ".".join(labels)
+    return ".".join(map(_decode_label, host.split("."))) if "xn--" in host else host
 
 
 def _fold_letters(text: str) -> str:
     """Replace letters by the lower-case Latin letters that they look like, without accents."""
-    if text.isascii():
-        return text.lower()
     letters = (
         char
         for char in unicodedata.normalize("NFKD", text).casefold()
@@ -118,203 +104,136 @@ def _make_skeleton(text: str) -> str:
 
     Two names with one skeleton look alike, as in Unicode Technical Standard 39, section 4.
     """
-    shown = text.translate(_DIGITS)
-    for pair, letter in _PAIRS:
-        shown = shown.replace(pair, letter)
-    return shown
+    shown = text.replace("-", "").translate(_DIGITS)
+    return shown.replace("rn", "m").replace("vv", "w").replace("cl", "d")
 
 
 # ---- Imitations
 
-_MIN_SAME, _MIN_NEAR, _MIN_FAR, _MAX_FAR = 4, 5, 10, 24
-"""Least number of letters of names that are compared for equality, for one edit and for two edits,
-and most letters for two edits."""
+_MIN_SAME, _MIN_NEAR = 4, 5
+"""Least number of letters of names that are compared for equality, and for other likeness."""
 _MAX_PARTS = 8
-_SEPARATORS = re.compile(r"[.-]+")
 
 
-class _Imitation(NamedTuple):
-    """The registration that a host imitates, and the means of imitation."""
-
-    imitated: str
-    by: str
+def _drop_doubles(name: str) -> str:
+    return "".join(letter for letter, _ in itertools.groupby(name))
 
 
-def _edit_distance(a: str, b: str) -> int:
-    """Count edits; a swap of neighbours is one edit (optimal string alignment)."""
-    before, row = [0] * (len(b) + 1), list(range(len(b) + 1))
-    for i, letter in enumerate(a, start=1):
-        last, before, row = before, row, [i, *[0] * len(b)]
-        for j, other in enumerate(b, start=1):
-            row[j] = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != other))
-            if i > 1 and j > 1 and letter == b[j - 2] and a[i - 2] == other:
-                row[j] = min(row[j], last[j - 2] + 1)
-    return row[-1]
+def _shorten(name: str) -> set[str]:
+    """Return the name with and without one letter; names within one edit share a result."""
+    return {name, *(name[:at] + name[at + 1 :] for at in range(len(name)))}
 
 
-def _shorten(name: str, depth: int) -> set[str]:
-    """Return the name without up to `depth` letters; names within `depth` edits share a result."""
-    found = step = {name}
-    for _ in range(depth):
-        step = {one[:i] + one[i + 1 :] for one in step for i in range(len(one))}
-        found = found | step
-    return found
+def _drop_common(one: str, other: str) -> tuple[str, str]:
+    """Drop the common beginning of two names, and reverse the rest."""
+    pairs = zip(one, other, strict=False)
+    start = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return one[start:][::-1], other[start:][::-1]
 
 
-def _undouble(name: str) -> str:
-    return "".join(letter for letter, _ in groupby(name))
+def _is_one_edit(one: str, other: str) -> bool:
+    """Tell whether one insertion, deletion, substitution or swap of neighbours is between names."""
+    one, other = _drop_common(*_drop_common(one, other))
+    return max(len(one), len(other)) <= 1 or (len(one) == 2 and one == other[::-1])  # noqa: PLR2004 - two neighbours
 
 
-def _join_runs(parts: list[str], joint: str) -> Iterator[str]:
+def _join_runs(parts: Sequence[str], joint: str) -> Iterator[str]:
     for start in range(len(parts)):
         for end in range(start + 1, min(start + _MAX_PARTS, len(parts)) + 1):
             yield joint.join(parts[start:end])
 
 
-def _split_parts(text: str) -> list[str]:
-    return [_make_skeleton(part) for part in _SEPARATORS.split(text) if part]
+def _split_parts(labels: Iterable[str]) -> list[str]:
+    return [_make_skeleton(part) for label in labels for part in re.split("[.-]", label) if part]
 
 
 class _Lookalikes:
     """Index of allowed hosts (without `*.`), which finds the host that another host imitates.
 
     Registrations are compared (`wikipedia` of `en.wikipedia.org`), so hosts below an allowed
-    registration imitate nobody. The first of these rules that applies is reported:
+    registration imitate nobody. A host imitates an allowed host by one of these:
 
     1. the same name after look-alike letters, hyphens and the suffix are set aside, from 4 letters:
        `wikipedla.org`, `wiki-pedia.org`, `wikipedia.com`; letters of other scripts at any length;
-    2. the name and the suffix, `www` or a host below it written without their dots, from 5 letters:
-       `wikipediaorg.net`, `docspython.org`;
-    3. the allowed registration as a run of labels or hyphen parts: `wikipedia.org.evil.com`,
-       `en-wikipedia-org.net`, `wikipedia-org.net`;
-    4. doubled or undoubled letters, from 5: `wikkipedia.org`, `gogle.com`;
-    5. one edit (insertion, deletion, substitution, swap of neighbours) from 5 letters, two from 10;
-    6. the name as a label, or as hyphen parts of one, of another host, from 5 letters and not for
+       from 5 letters also with doubled letters (`wikkipedia.org`) or without dots
+       (`wikipediaorg.net`, `docspython.org`);
+    2. the allowed registration as a run of labels or hyphen parts: `wikipedia.org.evil.com`,
+       `en-wikipedia-org.net`;
+    3. one edit (insertion, deletion, substitution, swap of neighbours) from 5 letters;
+    4. the name as a label, or as hyphen parts of one, of another host, from 5 letters and not for
        everyday words: `wikipedia.evil.com`, `arxiv-vanity.com`.
 
     Some honest neighbours must be listed, because the rules apply to them too: sister sites under
-    another suffix, and projects named after what they serve. For suffixes with checked names
-    (`gov`, `edu`, `ac.uk`) only rule 3 is applied, below the registered name.
+    another suffix, and projects named after what they serve. For suffixes whose registry checks
+    the owners (`gov`, `edu`, `ac.uk`) only rule 2 is applied, below the registered name.
     """
 
     def __init__(self, hosts: Iterable[str]) -> None:
         self._registered: set[str] = set()
+        self._same: dict[str, str] = {}
         self._chains: dict[str, str] = {}
-        self._names: dict[str, list[tuple[str, str]]] = {}
-        self._joined: dict[str, str] = {}
-        self._undoubled: dict[str, str] = {}
-        self._near: dict[int, dict[str, list[tuple[str, str]]]] = {1: {}, 2: {}}
-        self._lengths: dict[int, set[int]] = {1: set(), 2: set()}
-        self._compared: dict[str, _Imitation | None] = {}
+        self._near: dict[str, set[tuple[str, str]]] = {}
+        self._parts: dict[str, str] = {}
         # Addresses and hosts of one label have no imitations.
         for host in sorted({host for host in hosts if "." in host and not _is_address(host)}):
-            self._add(_split_host(_fold_letters(_decode_host(host))), _split_host(host).registrable)
+            self._add(_split_host(_fold_letters(_decode_host(host))), _split_host(host).registered)
 
-    def _add(self, host: _HostName, registered: str) -> None:
-        known = registered in self._registered
+    def _add(self, host: _Host, registered: str) -> None:
         self._registered.add(registered)
+        self._chains.setdefault(".".join(_split_parts([host.registered])), registered)
         name = host.name.replace("-", "")
+        same = [name] if name else []
         if len(name) >= _MIN_NEAR:
-            below = (label.replace("-", "") for label in host.below)
-            suffix = host.suffix.replace(".", "")
-            for joined in (f"{name}{suffix}", f"www{name}", *(f"{one}{name}" for one in below)):
-                self._joined.setdefault(_make_skeleton(joined), registered)
-        if known:
-            return
-        self._chains.setdefault(".".join(_split_parts(host.registrable)), registered)
-        if not name:
-            return
-        self._names.setdefault(_make_skeleton(name), []).append((registered, host.name))
-        if len(name) >= _MIN_NEAR:
-            self._undoubled.setdefault(_undouble(_make_skeleton(name)), registered)
-            depth = 2 if _MIN_FAR <= len(name) <= _MAX_FAR else 1
-            self._lengths[depth].add(len(name))
-            for key in _shorten(name, depth):
-                self._near[depth].setdefault(key, []).append((name, registered))
+            same += [name + host.suffix.replace(".", ""), f"www{name}"]
+            same += [f"{label}{name}" for label in host.below]
+            self._same.setdefault(_drop_doubles(_make_skeleton(name)), registered)
+            for key in _shorten(name):
+                self._near.setdefault(key, set()).add((name, registered))
+            if host.name not in _HOSTS["everyday"]:
+                self._parts.setdefault(_make_skeleton(name), registered)
+        for one in same:
+            self._same.setdefault(_make_skeleton(one), registered)
 
-    def find(self, host: str) -> _Imitation | None:
-        """Return the imitation of a host that is not allowed, or None.
+    def find(self, host: str) -> str | None:
+        """Return the registration that a host imitates, or None; the host is not allowed itself.
 
         The host is in lower case, of 253 characters at most, international labels in xn-- form.
         """
         whole = _split_host(host)
-        registered = whole.registrable
-        if (
-            _is_address(host)
-            or registered in self._registered
-            or registered in _HOSTS["established"]
-        ):
+        known = whole.registered in self._registered or whole.registered in _HOSTS["established"]
+        if known or _is_address(host):
             return None
-        read = _decode_host(host)
-        shown = whole if read == host and host.isascii() else _split_host(_fold_letters(read))
-        if whole.controlled:
-            return self._find_chain(shown, controlled=True)
-        foreign = shown is not whole and not _split_host(read).name.isascii()
+        shown = _split_host(_fold_letters(_decode_host(host)))
+        first, _, rest = whole.suffix.partition(".")
+        if first in _HOSTS["controlled"] and (first != "ac" or rest):
+            return self._find_chain(_split_parts(shown.below))
+        name = shown.name.replace("-", "")
+        skeleton = _make_skeleton(name)
+        foreign = not _split_host(_decode_host(host)).name.isascii()
+        same = self._same.get(skeleton) if len(name) >= _MIN_SAME or foreign else None
+        if same is None and len(name) >= _MIN_NEAR:
+            same = self._same.get(_drop_doubles(skeleton))
+        # `t.co.uk` is not an extension of `t.co`
+        last = shown.registered if len(shown.name) >= _MIN_SAME else shown.name
         return (
-            self._find_same(shown, foreign=foreign)
-            or self._find_chain(shown, controlled=False)
-            or self._find_near(shown.name.replace("-", ""))
-            or self._find_part(shown)
+            same
+            or self._find_chain(_split_parts([*shown.below, last]))
+            or self._find_near(name)
+            or self._find_part([shown.name, *shown.below])
         )
 
-    def _find_same(self, host: _HostName, *, foreign: bool) -> _Imitation | None:
-        name = host.name.replace("-", "")
-        same = (
-            self._names.get(_make_skeleton(name), []) if len(name) >= _MIN_SAME or foreign else []
-        )
-        if same and foreign:
-            return _Imitation(same[0][0], "letters of another script")
-        for registered, other in same:
-            if other == host.name:
-                return _Imitation(registered, "the same name under another suffix")
-        for registered, other in same:
-            if other.replace("-", "") == name:
-                return _Imitation(registered, "hyphens added or removed")
-        if same:
-            return _Imitation(same[0][0], "letters that look alike")
-        joined = self._joined.get(_make_skeleton(name))
-        return _Imitation(joined, "its name without the dots") if joined else None
+    def _find_chain(self, parts: list[str]) -> str | None:
+        runs = _join_runs(parts, ".")
+        return next((self._chains[run] for run in runs if run in self._chains), None)
 
-    def _find_chain(self, host: _HostName, *, controlled: bool) -> _Imitation | None:
-        parts = [part for label in host.below for part in _split_parts(label)]
-        if not controlled:
-            # `t.co.uk` is not an extension of `t.co`
-            parts += _split_parts(host.registrable if len(host.name) >= _MIN_SAME else host.name)
-        for run in _join_runs(parts, "."):
-            if run in self._chains:
-                return _Imitation(self._chains[run], "its whole name within another")
-        return None
+    def _find_near(self, name: str) -> str | None:
+        near = {pair for key in _shorten(name) for pair in self._near.get(key, ())}
+        found = (known for allowed, known in sorted(near) if _is_one_edit(name, allowed))
+        return next(found, None)
 
-    def _find_near(self, name: str) -> _Imitation | None:
-        # compare a name once, because many hosts lie below one registration
-        if name not in self._compared:
-            self._compared[name] = self._compare(name)
-        return self._compared[name]
-
-    def _compare(self, name: str) -> _Imitation | None:
-        doubled = self._undoubled.get(_undouble(_make_skeleton(name))) if name else None
-        if doubled:
-            return _Imitation(doubled, "letters doubled or undoubled")
-        for depth, lengths in self._lengths.items():
-            if lengths.isdisjoint(range(len(name) - depth, len(name) + depth + 1)):
-                continue
-            index = self._near[depth]
-            found = sorted({pair for key in _shorten(name, depth) for pair in index.get(key, ())})
-            distances = [(_edit_distance(name, allowed), known) for allowed, known in found]
-            for most, by in ((1, "one letter changed"), (2, "two letters changed"))[:depth]:
-                for distance, registered in distances:
-                    if distance <= most:
-                        return _Imitation(registered, by)
-        return None
-
-    def _find_part(self, host: _HostName) -> _Imitation | None:
-        for label in (host.name, *host.below):
-            for run in _join_runs(label.split("-"), ""):
-                for registered, other in self._names.get(_make_skeleton(run), ()):
-                    long = len(other.replace("-", "")) >= _MIN_NEAR
-                    if long and other not in _HOSTS["everyday"]:
-                        return _Imitation(registered, "its name as a part of another")
-        return None
+    def _find_part(self, labels: Sequence[str]) -> str | None:
+        runs = (_make_skeleton(run) for one in labels for run in _join_runs(one.split("-"), ""))
+        return next((self._parts[run] for run in runs if run in self._parts), None)
 
 
 # ---- Domains
@@ -323,20 +242,20 @@ _PACKAGE = "python:"
 
 
 class DomainJudgement(NamedTuple):
-    """State of a domain; the note names the imitated host and the means of imitation."""
+    """State of a domain, and the registration that a look-alike imitates."""
 
     state: DomainState
-    note: str = ""
-
-
-def _read_host(domain: str) -> str:
-    return domain if domain.startswith(_PACKAGE) else domain.strip().rstrip(".").lower()
+    imitated: str = ""
 
 
 def _below(host: str, parents: frozenset[str]) -> bool:
     """Tell whether a host lies below one of the parents; a parent is not below itself."""
     labels = host.split(".")
     return any(".".join(labels[start:]) in parents for start in range(1, len(labels)))
+
+
+def _read_host(domain: str) -> str:
+    return domain if domain.startswith(_PACKAGE) else domain.strip().rstrip(".").lower()
 
 
 def judge_domains(domains: Iterable[str], allowlist: Sequence[str]) -> dict[str, DomainJudgement]:
@@ -365,14 +284,13 @@ def judge_domains(domains: Iterable[str], allowlist: Sequence[str]) -> dict[str,
             return DomainJudgement("not_listed")
         if host in hosts or host.removeprefix("www.") in hosts or _below(host, parents):
             return DomainJudgement("allowed")
-        if (found := lookalikes.find(host)) is None:
-            return DomainJudgement("not_listed")
-        return DomainJudgement("lookalike", f"imitates {found.imitated}: {found.by}")
+        imitated = lookalikes.find(host)
+        return DomainJudgement("lookalike" if imitated else "not_listed", imitated or "")
 
     return {domain: judge(domain) for domain in distinct}
 
 
-# ---- Freshness; the caller names the day, so that equal inputs give equal trust
+# ---- Freshness and authors
 
 _TOLERATED_DAYS = 1
 """Days that a date may lie ahead of `as_of`, because time zones differ."""
@@ -398,8 +316,7 @@ def freshness(dates: Sequence[str], as_of: dt.date) -> pd.DataFrame:
     >>> freshness(["2026-01-01", "", "2027-01-01"], dt.date(2026, 1, 1)).to_dict("list")
     {'state': ['dated', 'unknown', 'future'], 'factor': [1.0, 0.7, 0.7]}
     """
-    ages = {text: _age_days(text, as_of) for text in set(dates)}
-    age = np.fromiter((ages[text] for text in dates), dtype=float, count=len(dates))
+    age = np.array([_age_days(text, as_of) for text in dates], dtype=float)
     unknown, future = np.isnan(age), age < -_TOLERATED_DAYS
     fallen = np.maximum(STALE, FRESH - (FRESH - STALE) * np.maximum(age, 0.0) / YEAR_DAYS)
     state = np.select([unknown, future], ["unknown", "future"], default="dated")
@@ -407,35 +324,23 @@ def freshness(dates: Sequence[str], as_of: dt.date) -> pd.DataFrame:
     return pd.DataFrame({"state": pd.Series(state, dtype="str"), "factor": factor})
 
 
-# ---- Authors
+def author_state(author: str, whole: str, accepted: frozenset[str]) -> AuthorState:
+    """Return the state of a document's author.
 
-
-def author_states(
-    authors: Sequence[str], hashes: Sequence[str], known: Sequence[str]
-) -> list[AuthorState]:
-    """Return the state of each document's author.
-
-    `authors` (masked) and `hashes` (of the unmasked names) are columns of a SOURCES frame, `known`
-    are the configured names. If commas join several authors, all of them must be known, because an
-    unknown author may have written the whole document.
+    `author` (masked) and `whole` (the hash of the unmasked name) are of a SOURCES frame, `accepted`
+    are the hashes of the configured names. If commas join several authors, all of them must be
+    known, because an unknown author may have written the whole document.
     """
-    if not known:
-        return ["not_configured"] * len(authors)
-    accepted = frozenset(map(author_hash, known)) - {""}
-
-    def judge(author: str, whole: str) -> AuthorState:
-        if not whole:
-            return "unknown"
-        if whole in accepted:
-            return "known"
-        # Do not split a shortened list, because it lacks names.
-        names = author.split(",") if len(author) < MAX_SHOWN_CHARS else []
-        several = len(names) > 1 and all(author_hash(name) in accepted for name in names)
-        return "known" if several else "not_listed"
-
-    pairs = list(zip(authors, hashes, strict=True))
-    states = {pair: judge(*pair) for pair in set(pairs)}
-    return [states[pair] for pair in pairs]
+    if not accepted:
+        return "not_configured"
+    if not whole:
+        return "unknown"
+    if whole in accepted:
+        return "known"
+    # Do not split a shortened list, because it lacks names.
+    names = author.split(",") if len(author) < MAX_SHOWN_CHARS else []
+    several = len(names) > 1 and all(author_hash(name) in accepted for name in names)
+    return "known" if several else "not_listed"
 
 
 # ---- Trust
@@ -444,11 +349,11 @@ _DECIMALS = 6
 _FALSE_CLAIMS = {"domain_state": "lookalike", "signature_state": "invalid"}
 """Column -> state of a false claim, which voids all other claims of a document."""
 _POINTS = {
-    "domain": ("domain_state", "allowed", DOMAIN_WEIGHT),
-    "signature": ("signature_state", "valid", SIGNATURE_WEIGHT),
-    "author": ("author_state", "known", AUTHOR_WEIGHT),
+    "domain": ("allowed", DOMAIN_WEIGHT),
+    "signature": ("valid", SIGNATURE_WEIGHT),
+    "author": ("known", AUTHOR_WEIGHT),
 }
-"""Factor -> column, state that earns points, and points."""
+"""Factor -> state that earns points, and points."""
 
 
 def source_trust(
@@ -467,109 +372,88 @@ def source_trust(
     signature, and NaN if the configuration names no domain, author or key.
     """
     fresh = freshness(sources["date"].tolist(), as_of)
-    domains = sources["domain"].tolist()
-    judged = judge_domains(domains, config.domains)
-    missing: SignatureState = "missing" if config.keys else "not_configured"
-    states = signature_states if signature_states is not None and config.keys else {}
-    recorded, counts = sources["signature"].tolist(), config.configured and not config.keys
-    authors, hashes = sources["author"].tolist(), sources["author_hash"].tolist()
-    frame = pd.DataFrame(
-        {
-            "doc_id": sources["doc_id"].to_numpy(),
-            "domain": sources["domain"].to_numpy(),
-            "domain_state": [judged[domain].state for domain in domains],
-            "signature_state": [
-                states.get(one, own if own and counts else missing)
-                for one, own in zip(sources["doc_id"].tolist(), recorded, strict=True)
-            ],
-            "author_state": author_states(authors, hashes, config.authors),
-            "freshness_state": fresh["state"],
-            "freshness": fresh["factor"],
-            # Do not repeat text that is no date.
-            "date": sources["date"].where((fresh["state"] != "unknown").to_numpy(), "").to_numpy(),
-        }
+    judged = judge_domains(sources["domain"].tolist(), config.domains)
+    known = frozenset(map(author_hash, config.authors)) - {""}
+    if config.keys:
+        states = signature_states or {}
+        signed = pd.Series([states.get(doc_id, "missing") for doc_id in sources["doc_id"]])
+    else:
+        recorded = sources["signature"]
+        signed = recorded.where((recorded != "") & config.configured, "not_configured")
+    frame = sources[["doc_id", "domain"]].assign(
+        domain_state=[judged[domain].state for domain in sources["domain"]],
+        signature_state=signed.to_numpy(),
+        author_state=[
+            author_state(author, whole, known)
+            for author, whole in zip(sources["author"], sources["author_hash"], strict=True)
+        ],
+        freshness_state=fresh["state"].to_numpy(),
+        freshness=fresh["factor"].to_numpy(),
+        # Do not repeat text that is no date.
+        date=sources["date"].where((fresh["state"] != "unknown").to_numpy(), ""),
     )
     points = np.zeros(len(frame))
-    for column, state, weight in _POINTS.values():
-        points += weight * (frame[column] == state).to_numpy(dtype=float)
+    for factor, (state, weight) in _POINTS.items():
+        points += weight * (frame[f"{factor}_state"] == state).to_numpy(dtype=float)
     for column, state in _FALSE_CLAIMS.items():
         points *= (frame[column] != state).to_numpy()
     trust = np.round(frame["freshness"].to_numpy() * points, _DECIMALS)
     return frame.assign(trust=trust if config.configured else np.nan)
 
 
-class _Points(TypedDict):
-    state: str
-    points: float
+def explain_factors(row: Mapping[Any, Any], as_of: dt.date) -> dict[str, dict[str, Any]]:
+    """Return the state and points of each factor, and state, factor and age of the freshness.
 
-
-class _Freshness(TypedDict):
-    state: str
-    factor: float
-    age_days: int | None
-
-
-class TrustFactors(TypedDict):
-    """Parts of a document's trust: the sum of the points times the freshness factor."""
-
-    domain: _Points
-    signature: _Points
-    author: _Points
-    freshness: _Freshness
-
-
-def explain_factors(row: Mapping[Any, object], as_of: dt.date) -> TrustFactors:
-    """Explain the trust of a row of `source_trust` or of EVIDENCE_TRUST on the same day.
-
-    `age_days` is None without a date, and negative for a date after `as_of`.
+    `row` is a row of `source_trust` or of EVIDENCE_TRUST on the same day. `age_days` is None
+    without a date, and negative for a date after `as_of`.
     """
     honest = all(row[column] != state for column, state in _FALSE_CLAIMS.items())
-
-    def count(factor: str) -> _Points:
-        column, state, weight = _POINTS[factor]
-        earned = honest and row[column] == state
-        return {"state": str(row[column]), "points": weight if earned else 0.0}
-
+    factors: dict[str, dict[str, Any]] = {}
+    for factor, (state, weight) in _POINTS.items():
+        found = str(row[f"{factor}_state"])
+        factors[factor] = {"state": found, "points": weight if honest and found == state else 0.0}
     age = _age_days(str(row["date"]), as_of)
-    return {
-        "domain": count("domain"),
-        "signature": count("signature"),
-        "author": count("author"),
-        "freshness": {
-            "state": str(row["freshness_state"]),
-            "factor": round(float(str(row["freshness"])), _DECIMALS),
-            "age_days": None if np.isnan(age) else int(age),
-        },
+    factors["freshness"] = {
+        "state": str(row["freshness_state"]),
+        "factor": round(float(row["freshness"]), _DECIMALS),
+        "age_days": None if np.isnan(age) else int(age),
     }
+    return factors
 
 
-def vouched_for(domain_states: Sequence[str], signature_states: Sequence[str]) -> BoolArray | None:
+def vouched_for(facts: pd.DataFrame) -> BoolArray | None:
     """Tell whether the allowlist or a valid signature vouches for each source.
 
-    Returns None if neither domains nor keys are configured. As for trust, one false claim voids the
-    other claim.
+    `facts` has the columns domain_state and signature_state of `source_trust`. Returns None if
+    neither domains nor keys are configured. As for trust, one false claim voids the other claim.
     """
-    domains = np.asarray(domain_states, dtype=object)
-    signatures = np.asarray(signature_states, dtype=object)
+    domains, signatures = facts["domain_state"], facts["signature_state"]
     if (domains == "not_configured").all() and (signatures == "not_configured").all():
         return None
     honest = (domains != "lookalike") & (signatures != "invalid")
-    return np.asarray(((domains == "allowed") | (signatures == "valid")) & honest, dtype=bool)
+    return (((domains == "allowed") | (signatures == "valid")) & honest).to_numpy(dtype=bool)
 
 
 # ---- Findings about sources
 
 _MAX_DETAIL_CHARS, _MAX_PART_CHARS = 200, 80
-_UNLISTED: Mapping[str, Severity | None] = {"allow": None, "warn": "warning", "block": "blocked"}
 _DETAILS = {
-    ("domain", "lookalike"): "the domain {domain} {note}",
-    ("signature", "invalid"): "the signature does not hold for the document's bytes",
-    ("manifest", "changed"): "the document's bytes are not those that the manifest records",
-    ("manifest", "not_in_manifest"): "the manifest does not know the document",
-    ("domain", "not_listed"): "the domain {domain} is not on the allowlist",
-    ("domain", "unknown"): "the document has no address to look for on the allowlist",
+    ("domain", "lookalike"): ("lookalike", "the domain {domain} imitates {imitated}"),
+    ("signature", "invalid"): ("invalid", "the signature does not hold for the document's bytes"),
+    ("manifest", "changed"): (
+        "changed",
+        "the document's bytes are not those that the manifest records",
+    ),
+    ("manifest", "not_in_manifest"): ("not_in_manifest", "the manifest does not know the document"),
+    ("domain", "not_listed"): ("not_listed", "the domain {domain} is not on the allowlist"),
+    # Report missing addresses, because a source could omit the address to evade the allowlist.
+    ("domain", "unknown"): (
+        "no_address",
+        "the document has no address to look for on the allowlist",
+    ),
 }
-"""(check, state) -> detail of the finding, with placeholders for the domain and the note."""
+"""(check, state) -> rule and detail of the finding."""
+_UNLISTED = {"allow": "", "warn": "warning", "block": "blocked"}
 
 
 def _quote_ascii(text: str) -> str:
@@ -584,26 +468,25 @@ def source_findings(
 ) -> pd.DataFrame:
     """Return FINDINGS about the sources of documents, by row; start and end are -1.
 
-    `facts` is the result of `source_trust`. `manifest_states` is the result of `check_manifest`, or
-    None without a manifest.
+    `facts` is the result of `source_trust`. `manifest_states` is the result of `compare_manifest`,
+    or None without a manifest.
     """
-    domains = sources["domain"].tolist()
-    judged = judge_domains(domains, config.domains)
-    states: dict[str, Sequence[str]] = {
+    judged = judge_domains(sources["domain"].tolist(), config.domains)
+    unlisted = _UNLISTED[config.unlisted]
+    severities = {"not_in_manifest": "warning", "not_listed": unlisted, "unknown": unlisted}
+    states = {
         "domain": facts["domain_state"].tolist(),
         "signature": facts["signature_state"].tolist(),
         "manifest": manifest_states or [],
     }
     found: list[tuple[int | str, ...]] = []
-    for (check, state), template in _DETAILS.items():
-        # Report missing addresses, because a source could omit the address to evade the allowlist.
-        unlisted = state in {"not_listed", "unknown"}
-        warning = "warning" if state == "not_in_manifest" else "blocked"
-        severity = _UNLISTED[config.unlisted] if unlisted else warning
-        rule = "no_address" if state == "unknown" else state
-        for row, given in enumerate(states[check]) if severity else ():
-            if given == state:
-                domain, note = _quote_ascii(domains[row]), _quote_ascii(judged[domains[row]].note)
-                detail = template.format(domain=domain, note=note)[:_MAX_DETAIL_CHARS]
-                found.append((row, -1, -1, check, rule, severity or "", detail))
+    for (check, state), (rule, template) in _DETAILS.items():
+        severity = severities.get(state, "blocked")
+        for row in np.flatnonzero(np.array(states[check], dtype=object) == state).tolist():
+            domain = sources["domain"].iloc[row]
+            names = {"domain": domain, "imitated": judged[domain].imitated}
+            quotes = {name: _quote_ascii(text) for name, text in names.items()}
+            detail = template.format(**quotes)[:_MAX_DETAIL_CHARS]
+            if severity:
+                found.append((row, -1, -1, check, rule, severity, detail))
     return make_frame(FINDINGS, sorted(found, key=lambda finding: finding[0]))

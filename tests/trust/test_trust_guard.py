@@ -21,7 +21,6 @@ from rag_eval.trust.guard import (
     read_decisions,
     record_decision,
     screen,
-    still_meant,
 )
 from rag_eval.trust.rules import Rule, RuleSet
 
@@ -187,7 +186,12 @@ AT = dt.datetime(2026, 3, 1, 12, 30, tzinfo=dt.UTC)
 
 
 def make_decision(chunk_id="c1", action="allow", who="Ann", **more):
-    given = {"doc_id": "d.md", "why": "it quotes an attack", "at": AT} | more
+    given = {
+        "doc_id": "d.md",
+        "why": "it quotes an attack",
+        "at": AT,
+        "source_hash": sha("1"),
+    } | more
     return Decision(chunk_id=chunk_id, action=action, who=who, **given)
 
 
@@ -231,8 +235,7 @@ def test_lines_are_only_added_and_the_last_one_counts(tmp_path):
         assert now.count(b"\n") == before.count(b"\n") + 1
         before = now
     record_decision(tmp_path, make_decision("never allowed", "revoke"))
-    allowed = allowed_chunks(tmp_path)
-    assert {chunk_id: one.who for chunk_id, one in allowed.items()} == {"c1": "Cy"}
+    assert allowed_chunks(tmp_path, {"d.md": sha("1")}) == ({"c1": "Cy"}, 0)
 
 
 @pytest.mark.parametrize(
@@ -256,7 +259,7 @@ def test_a_bad_line_is_refused_with_its_file_and_number(tmp_path, bad, field):
     path = tmp_path / FILE_NAME
     path.write_text(f"{line()}\n\n{bad}\n{line()}\n", encoding="utf-8")
     before = path.read_bytes()
-    for use in (allowed_chunks, lambda folder: record_decision(folder, make_decision())):
+    for use in (read_decisions, lambda folder: record_decision(folder, make_decision())):
         with pytest.raises(InputError) as caught:
             use(tmp_path)
         [problem] = caught.value.problems
@@ -273,8 +276,14 @@ def test_a_decision_counts_for_the_bytes_that_were_seen(tmp_path):
         ("other", "e", "1"),
     ):
         record_decision(tmp_path, make_decision(chunk_id, doc_id=doc_id, source_hash=sha(text)))
-    allowed = allowed_chunks(record_decision(tmp_path, make_decision("unsaid", doc_id="d")).parent)
+    record_decision(tmp_path, make_decision("unsaid", doc_id="d", source_hash=""))
     # Two missing hashes are equal in "d", but no hash says which bytes were read.
     now = {"a": sha("1"), "b": sha("two"), "d": "", "e": sha("5")}
-    assert still_meant(allowed, now) == ({"same": "Ann"}, ["changed", "gone", "other", "unsaid"])
-    assert still_meant({}, now) == ({}, [])
+    assert allowed_chunks(tmp_path, now) == ({"same": "Ann"}, 4)
+
+
+def test_a_line_without_an_end_is_ended_first(tmp_path):
+    path = record_decision(tmp_path, make_decision())
+    path.write_bytes(path.read_bytes()[:-1])
+    record_decision(tmp_path, make_decision("c2"))
+    assert [one.chunk_id for one in read_decisions(tmp_path)] == ["c1", "c2"]

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from rag_eval.core.config import FINDINGS, SOURCES, Trust
 from rag_eval.corpus.source import author_hash
-from rag_eval.trust.signatures import generate_key
 from rag_eval.trust.sources import (
-    author_states,
+    author_state,
     explain_factors,
     freshness,
     judge_domains,
@@ -26,7 +25,7 @@ TODAY = dt.date(2026, 7, 1)
 CONFIG = Trust(
     domains=("example.org", "python:pandas", "wikipedia.org"),
     authors=("Ann  Lee", "Bob Ray"),
-    keys={"press": generate_key()[1]},
+    keys={"press": "A" * 43 + "="},
 )
 ANN, NOW = "Ann Lee", "2026-07-01"
 
@@ -84,15 +83,16 @@ def test_freshness_falls_over_a_year_and_no_date_buys_any(date, state, factor):
     ],
 )
 def test_all_of_several_authors_must_be_known(author, state):
-    assert author_states([author[:200]], [author_hash(author)], CONFIG.authors) == [state]
-    assert author_states([author[:200]], [author_hash(author)], ()) == ["not_configured"]
+    known = frozenset(map(author_hash, CONFIG.authors))
+    assert author_state(author[:200], author_hash(author), known) == state
+    assert author_state(author[:200], author_hash(author), frozenset()) == "not_configured"
 
 
 def test_an_author_is_known_by_the_name_before_masking():
-    known = ["Lee, Ann <ann@example.org>", "Ann Lee"]
-    hashes = [author_hash(known[0]), author_hash("eve@example.org")]
-    found = author_states(["Lee, Ann <[EMAIL]>", "[EMAIL]"], hashes, known)
-    assert found == ["known", "not_listed"]
+    name = "Lee, Ann <ann@example.org>"
+    known = frozenset([author_hash(name), author_hash("Ann Lee")])
+    assert author_state("Lee, Ann <[EMAIL]>", author_hash(name), known) == "known"
+    assert author_state("[EMAIL]", author_hash("eve@example.org"), known) == "not_listed"
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_the_explanation_adds_up_to_the_trust(domain, signature, author, date, a
     ],
 )
 def test_the_allowlist_or_a_valid_signature_vouches(domain, signature, expected):
-    found = vouched_for([domain], [signature])
+    found = vouched_for(pd.DataFrame({"domain_state": [domain], "signature_state": [signature]}))
     assert (None if found is None else found.tolist()) == (None if expected is None else [expected])
 
 
@@ -192,7 +192,7 @@ def test_findings_follow_the_states(unlisted, severity):
     rows = found[["row", "check", "rule", "severity"]].itertuples(index=False, name=None)
     assert list(rows) == [row for row in expected if row[3]]
     assert set(found["start"]) == set(found["end"]) == {-1}
-    detail = "the domain wikipedla.org imitates wikipedia.org: letters that look alike"
+    detail = "the domain wikipedla.org imitates wikipedia.org"
     assert found.loc[found["rule"] == "lookalike", "detail"].tolist() == [detail]
     FINDINGS.check(found)
 
@@ -226,8 +226,8 @@ def read_hosts(text):
 ALLOWED = read_hosts(HOSTS["allowlist"])
 NEIGHBOURS = [host for hosts in HOSTS["neighbours"].values() for host in read_hosts(hosts)]
 IMITATIONS = [
-    (pair.split("<")[1], pair.split("<")[0], by)
-    for by, pairs in HOSTS["imitations"].items()
+    pair.split("<")[::-1]
+    for pairs in HOSTS["imitations"].values()
     for pair in pairs.format(wiki=WIKI, index=INDEX).split()
 ]
 
@@ -247,10 +247,10 @@ def test_a_harmless_neighbour_is_only_not_listed(domain):
     assert judge_domains([domain], ALLOWED)[domain] == ("not_listed", "")
 
 
-@pytest.mark.parametrize(("domain", "imitated", "by"), IMITATIONS)
-def test_an_imitation_names_host_and_rule(domain, imitated, by):
+@pytest.mark.parametrize(("domain", "imitated"), IMITATIONS)
+def test_an_imitation_names_the_imitated_host(domain, imitated):
     host = ".".join(map(_xn, domain.split(".")))
-    assert judge_domains([host], ALLOWED)[host] == ("lookalike", f"imitates {imitated}: {by}")
+    assert judge_domains([host], ALLOWED)[host] == ("lookalike", imitated)
 
 
 @pytest.mark.parametrize(
