@@ -311,7 +311,8 @@ class Evaluation:
         from rag_eval.pipeline.stages import STAGES
         from rag_eval.pipeline.versions import shared_versions
 
-        return Runner(self, STAGES, shared_versions(), use_record=self.use_record)
+        versions = shared_versions(self.settings.home / "versions.json")
+        return Runner(self, STAGES, versions, use_record=self.use_record)
 
     @property
     def places(self) -> Places:

@@ -11,14 +11,16 @@ import contextlib
 import functools
 import hashlib
 import importlib.util
+import json
 import platform
 import sys
 from collections.abc import Collection, Iterable
 from importlib import metadata
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from rag_eval.storage.hashing import digest, file_hash
+from rag_eval.storage.artifacts import write_text
+from rag_eval.storage.hashing import canonical_json, digest, file_hash, text_hash
 
 PACKAGE: Final = "rag_eval"
 CHOSEN: Final = (f"{PACKAGE}.retrieval.kinds", f"{PACKAGE}.corpus.loaders")
@@ -90,13 +92,26 @@ def _is_passive(node: object) -> bool:
     )
 
 
-class Versions:
-    """Compute versions of stages; `root` is the folder of the package."""
+_OWN_HASH: Final = file_hash(Path(__file__))
+_ANALYSED: Final[dict[str, list[Any]]] = {}
+"""Fields of `Module`, sets as lists, by the hash of a source and of the code that analysed it."""
 
-    def __init__(self, root: Path | None = None) -> None:
-        self._root = root or Path(__file__).resolve().parents[1]
+
+class Versions:
+    """Compute versions of stages; `root` is the folder of the package.
+
+    `cache` is a file that keeps the analysis of each module by the hash of its source, because
+    analysing the whole package takes a second.
+    """
+
+    def __init__(self, root: Path | None = None, cache: Path | None = None) -> None:
+        self._root, self._cache = root or Path(__file__).resolve().parents[1], cache
         self._modules: dict[str, Module] = {}
         self._known: dict[tuple[str, ...], str] = {}
+        if cache is not None:
+            with contextlib.suppress(OSError, ValueError):
+                _ANALYSED.update(json.loads(cache.read_text(encoding="utf-8")))
+        self._n_cached = 0 if cache is None or not cache.is_file() else len(_ANALYSED)
 
     def of(self, module: str, chosen: Iterable[str] = ()) -> str:
         """Compute the version of the stages in a module.
@@ -106,6 +121,9 @@ class Versions:
         key = (module, *sorted(set(chosen)))
         if key not in self._known:
             self._known[key] = self._compute(key)
+            if self._cache is not None and self._n_cached < len(_ANALYSED):
+                write_text(self._cache, canonical_json(_ANALYSED))
+                self._n_cached = len(_ANALYSED)
         return self._known[key]
 
     def _compute(self, names: Collection[str]) -> str:
@@ -154,14 +172,20 @@ class Versions:
 
     def _module(self, module: str) -> Module:
         if module not in self._modules:
-            self._modules[module] = analyse(self._sources[module].read_text(encoding="utf-8"))
+            source = self._sources[module].read_text(encoding="utf-8")
+            key = text_hash(_OWN_HASH + source)
+            if key not in _ANALYSED:
+                tree, *names = analyse(source)
+                _ANALYSED[key] = [tree, *map(sorted, names)]
+            tree, *names = _ANALYSED[key]
+            self._modules[module] = Module(tree, *map(set, names))
         return self._modules[module]
 
 
 @functools.cache
-def shared_versions() -> Versions:
+def shared_versions(cache: Path | None = None) -> Versions:
     """Return the versions of the installed package, which each process computes once."""
-    return Versions()
+    return Versions(cache=cache)
 
 
 @functools.cache

@@ -218,3 +218,23 @@ def test_files_that_are_read_are_those_that_count(project_root):
     found = Versions()
     modules = ("trust.rules", "trust.spelling", "retrieval.synonyms", "uncertainty.estimator")
     assert opened <= found.data_files(f"rag_eval.{name}" for name in modules)
+
+
+def test_another_process_analyses_only_changed_modules(root, tmp_path, monkeypatch):
+    cache = tmp_path / "versions.json"
+    first = Versions(root, cache).of("rag_eval.stages.index")
+    versions._ANALYSED.clear()  # what another process starts with
+    change(root, "lazy.py", "late = 1", "late = 2")
+    analysed = []
+
+    def analyse(source):
+        analysed.append(source)
+        return versions.Module("tree", set(), set(), set())
+
+    monkeypatch.setattr(versions, "analyse", analyse)
+    assert Versions(root, cache).of("rag_eval.stages.index") != first
+    assert analysed == ["late = 2\n"]
+    cache.write_text("[")  # a damaged cache is made again
+    versions._ANALYSED.clear()
+    Versions(root, cache).of("rag_eval.stages.index")
+    assert len(analysed) == 2  # the index; the false analysis names no import
