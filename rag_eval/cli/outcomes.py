@@ -22,29 +22,13 @@ from rag_eval.cli.app import (
 
 if TYPE_CHECKING:
     from rag_eval.storage.sql import SqlStore
-    from rag_eval.uncertainty.outcomes import OutcomeStore
-
-
-outcome = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-app.add_typer(
-    outcome,
-    name="outcome",
-    help=(
-        "Outcomes are judgements of what retrievals missed: add, import, list and export them. "
-        "Nothing is changed or deleted; a correction is a new row."
-    ),
-)
-
 
 Target = Literal["miss_any", "miss_some"]
 Judge = Literal["qrels", "human", "llm_judge", "deep_audit"]
 Source = Literal[Judge, "user_feedback"]
 Strategy = Annotated[str | None, typer.Option(help="Name of the strategy.")]
 Fingerprint = Annotated[
-    str | None,
-    typer.Option(
-        help="Fingerprint of the strategy: the identity of everything that decides its rankings."
-    ),
+    str | None, typer.Option(help="Identity of everything that decides the strategy's rankings.")
 ]
 Limit = Annotated[int, typer.Option(min=1, max=10_000, help="Number of newest rows to show.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON lines instead of a table, all rows.")]
@@ -61,15 +45,17 @@ def _open_sql(home: Path | None) -> "SqlStore":
     return open_store(settings)
 
 
-def _open_outcomes(home: Path | None) -> "OutcomeStore":
-    sql = _open_sql(home)
-    from rag_eval.uncertainty.outcomes import OutcomeStore
-
-    return OutcomeStore(sql)
-
-
 def _now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
+
+
+outcome = typer.Typer(
+    name="outcome",
+    help="Outcomes are judgements of what retrievals missed: add, import, list and export them. "
+    "Nothing is changed or deleted; a correction is a new row.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
 
 
 @outcome.command("add")
@@ -81,10 +67,8 @@ def add_outcome(
     correct: Annotated[
         str | None,
         typer.Option(
-            help=(
-                "Correct this outcome (its id or the start of its id): the new judgement "
-                "supersedes it. Without --missed and --hit the outcome is withdrawn."
-            )
+            help="Correct this outcome (its id or the start of its id): the new judgement "
+            "supersedes it. Without --missed and --hit the outcome is withdrawn."
         ),
     ] = None,
     claim_id: Annotated[
@@ -103,32 +87,21 @@ def add_outcome(
         int | None, typer.Option(help="Depth to which the auditor looked.")
     ] = None,
     independent: Annotated[
-        bool,
-        typer.Option(
-            "--independent",
-            help=(
-                "The judgement comes from a search of the corpus by hand, not from a strategy's "
-                "retrieval."
-            ),
-        ),
+        bool, typer.Option("--independent", help="Judged by a search of the corpus by hand.")
     ] = False,
     missed_content: Annotated[
         str | None, typer.Option(help="What was missed; masked, at most 200 characters are kept.")
-    ] = None,
-    success: Annotated[
-        bool | None,
-        typer.Option("--success/--no-success", help="Whether the agent that used it succeeded."),
     ] = None,
     note: Annotated[str, typer.Option(help="Why, for a person.")] = "",
     home: Home = None,
 ) -> None:
     """Record one judgement, or correct one."""
     with report_errors():
-        store = _open_outcomes(home)
         from rag_eval.core.errors import InputError
         from rag_eval.uncertainty.outcome_files import correct_outcome, read_outcome
+        from rag_eval.uncertainty.outcomes import OutcomeStore
 
-        judgement = {"missed": missed, "missed_content": missed_content, "agent_success": success}
+        store = OutcomeStore(_open_sql(home))
         about: dict[str, object] = {
             "claim_id": claim_id,
             "query": query,
@@ -140,25 +113,20 @@ def add_outcome(
         }
         about = {name: value for name, value in about.items() if value is not None}
         if correct is None:
-            about |= {name: value for name, value in judgement.items() if value is not None}
-            about |= {"note": note, "target": target, "gold_source": gold_source}
+            about |= {"missed": missed, "missed_content": missed_content, "note": note}
+            about |= {"target": target, "gold_source": gold_source}
             made = read_outcome(about, store.sql, now=_now())
         elif about:
             raise InputError.of(
                 "bad_value",
                 "a correction is of the same claim; what it was judged from stays",
                 field="--correct",
-                accepted="with --correct only --missed or --hit, --missed-content, "
-                "--success or --no-success, --note",
+                accepted="only --missed or --hit, --missed-content and --note",
             )
         else:
+            old = store.outcome(correct)
             made = correct_outcome(
-                store.outcome(correct),
-                missed=missed,
-                missed_content=missed_content,
-                agent_success=success,
-                note=note,
-                now=_now(),
+                old, missed=missed, missed_content=missed_content, note=note, now=_now()
             )
         recorded = store.record([made])
         for standing in recorded.differing.values():
@@ -181,18 +149,13 @@ def import_outcomes(
     correct: Annotated[
         str | None,
         typer.Option(
-            help=(
-                "Reason of corrections: where a judgement of the file differs from the existing "
-                "one, it supersedes the existing one with this note."
-            )
+            help="Reason of corrections: where a judgement of the file differs from the existing "
+            "one, it supersedes the existing one with this note."
         ),
     ] = None,
     restore: Annotated[
         bool,
-        typer.Option(
-            "--restore",
-            help="The file is a JSON lines export of this tool; its rows are imported unchanged.",
-        ),
+        typer.Option("--restore", help="The file is an export to .jsonl; keep its rows unchanged."),
     ] = False,
     home: Home = None,
 ) -> None:
@@ -201,26 +164,18 @@ def import_outcomes(
     Judgements that are stored already are skipped.
     """
     with report_errors():
-        store = _open_outcomes(home)
         from rag_eval.core.types import MAX_NOTE
         from rag_eval.corpus.masking import mask_snippet
         from rag_eval.uncertainty.outcome_files import read_outcomes
+        from rag_eval.uncertainty.outcomes import OutcomeStore
 
-        read = read_outcomes(
-            file,
-            store.sql,
-            now=_now(),
-            strategy=strategy,
-            fingerprint=fingerprint,
-            restore=restore,
-        )
-        recorded = store.record(
-            read.outcomes, because=None if correct is None else mask_snippet(correct, MAX_NOTE)
-        )
-        left = f", {read.not_judged:,} lines not judged yet" if read.not_judged else ""
+        store, given = OutcomeStore(_open_sql(home)), (strategy, fingerprint)
+        outcomes, left = read_outcomes(file, store.sql, now=_now(), given=given, restore=restore)
+        because = None if correct is None else mask_snippet(correct, MAX_NOTE)
+        recorded = store.record(outcomes, because=because)
         typer.echo(
             f"{len(recorded.added):,} outcomes recorded, {len(recorded.already_there):,} were "
-            f"there already{left}"
+            f"there already{f', {left:,} lines not judged yet' if left else ''}"
         )
         if recorded.differing:
             typer.echo(
@@ -234,7 +189,6 @@ def import_outcomes(
 def list_outcomes(
     *,
     strategy: Strategy = None,
-    fingerprint: Fingerprint = None,
     gold_source: Annotated[Source | None, typer.Option(help="From this source only.")] = None,
     everything: Everything = False,
     limit: Limit = 50,
@@ -243,13 +197,12 @@ def list_outcomes(
 ) -> None:
     """List outcomes, the newest first, with how many can fit a calibrator."""
     with report_errors():
-        store = _open_outcomes(home)
-        read = store.history if everything else store.current
-        sources = None if gold_source is None else [gold_source]
-        frame = read(strategy=strategy, strategy_fingerprint=fingerprint, gold_sources=sources)
-        if json:
-            from rag_eval.uncertainty.outcomes import of_frame
+        from rag_eval.uncertainty.outcomes import OutcomeStore, of_frame
 
+        store = OutcomeStore(_open_sql(home))
+        read = store.history if everything else store.current
+        frame = read(strategy=strategy, gold_source=gold_source)
+        if json:
             for found in of_frame(frame):
                 typer.echo(json_form.dumps(found.model_dump(mode="json"), sort_keys=True))
         else:
@@ -263,45 +216,31 @@ def export_outcomes(
     file: Annotated[
         Path,
         typer.Argument(
-            help=(
-                "File to write: .csv, .parquet or .jsonl, which import --restore reads. It holds "
-                "the current outcomes and the rows that they supersede."
-            )
+            help="File to write: .csv or .parquet; or .jsonl, which import --restore reads and "
+            "which always holds all rows."
         ),
     ],
     *,
-    strategy: Strategy = None,
-    fingerprint: Fingerprint = None,
     everything: Everything = False,
     home: Home = None,
 ) -> None:
     """Write outcomes to a file, whole or not at all."""
     with report_errors():
-        store = _open_outcomes(home)
-        read = store.history if everything else store.current
-        frame = read(strategy=strategy, strategy_fingerprint=fingerprint)
         from rag_eval.reporting.metrics_report import RESTORED, write_outcomes
+        from rag_eval.uncertainty.outcomes import OutcomeStore
 
-        whole = store.as_recorded(frame) if file.suffix.lower() == RESTORED else frame
-        write_outcomes(file, whole)
-        n_more = len(whole) - len(frame)
-        more = f", and {n_more:,} that they supersede" if n_more else ""
-        typer.echo(f"{len(frame):,} outcomes written to {file}{more}")
+        store = OutcomeStore(_open_sql(home))
+        is_whole = everything or file.suffix.lower() == RESTORED
+        frame = store.history() if is_whole else store.current()
+        write_outcomes(file, frame)
+        typer.echo(f"{len(frame):,} outcomes written to {file}")
 
 
-claim = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-audit = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-app.add_typer(
-    claim,
+claim = typer.Typer(
     name="claim",
-    help="Production traffic without gold: import and list questions with what was retrieved for "
-    "them.",
-)
-app.add_typer(
-    audit,
-    name="audit",
-    help="Random audits of production traffic: draw claims to be judged, with known "
-    "probabilities, and list the draws.",
+    help="Production traffic without gold: import and list questions and what was retrieved.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
 )
 
 
@@ -330,43 +269,40 @@ def import_claims(
         from rag_eval.uncertainty.audits import ClaimStore
         from rag_eval.uncertainty.outcome_files import read_claims
 
-        found, masked = read_claims(
-            traffic, strategy=strategy, fingerprint=fingerprint, k=k, now=_now()
-        )
-        done = ClaimStore(_open_sql(home)).add(found, now=_now())
+        found, masked = read_claims(traffic, strategy=strategy, fingerprint=fingerprint, k=k)
+        added = ClaimStore(_open_sql(home)).add(found, now=_now())
         covered = ", ".join(f"{count} {name}" for name, count in sorted(masked.items()))
         typer.echo(
-            f"{done.added:,} claims imported, {done.already_there:,} were there already; masked: "
+            f"{added:,} claims imported, {len(found) - added:,} were there already; masked: "
             f"{covered or 'nothing'}"
         )
     typer.echo(f"next: {command()} audit draw --n 50 --seed 1 --depth 50")
 
 
 @claim.command("list")
-def list_claims(
-    *,
-    strategy: Strategy = None,
-    fingerprint: Fingerprint = None,
-    limit: Limit = 50,
-    json: AsJson = False,
-    home: Home = None,
-) -> None:
+def list_claims(*, limit: Limit = 50, json: AsJson = False, home: Home = None) -> None:
     """List claims of production traffic, the newest first, and how many each strategy has."""
     with report_errors():
+        from rag_eval.corpus.masking import mask_snippet
+        from rag_eval.reporting.listings import show_claims
         from rag_eval.uncertainty.audits import ClaimStore
 
-        rows = ClaimStore(_open_sql(home)).claims(strategy=strategy, fingerprint=fingerprint)
-        if json:
-            from rag_eval.corpus.masking import mask_snippet
+        claims = ClaimStore(_open_sql(home)).claims()
+        if not json:
+            show_claims(console_for(), claims, limit)
+            return
+        for found in claims:
+            row = {**found._asdict(), "query": mask_snippet(found.query)}
+            typer.echo(json_form.dumps(row, sort_keys=True))
 
-            for row in rows:
-                typer.echo(
-                    json_form.dumps({**row, "query": mask_snippet(row["query"])}, sort_keys=True)
-                )
-        else:
-            from rag_eval.reporting.listings import show_claims
 
-            show_claims(console_for(), rows, limit)
+audit = typer.Typer(
+    name="audit",
+    help="Random audits of production traffic: draw claims to be judged, with known probabilities, "
+    "and list the draws.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
 
 
 @audit.command()
@@ -395,17 +331,16 @@ def draw(
     Writes the file that the auditor fills in.
     """
     with report_errors():
+        from rag_eval.core.errors import quoted
         from rag_eval.uncertainty.audits import AuditStore, Sample
 
         given = {"strategy": strategy, "fingerprint": fingerprint}
         sample = Sample(n=n, seed=seed, depth=depth, target=target, **given)
         made = AuditStore(_open_sql(home)).draw(sample, out, now=_now())
-        from rag_eval.core.errors import quoted
-
         typer.echo(
             f"draw {made.draw_id}: {made.n:,} of {made.population:,} claims of "
-            f"{quoted(made.strategy)}, each drawn with probability {made.probability:.4g}, "
-            f"written to {made.path}"
+            f"{quoted(made.strategy)}, each drawn with probability "
+            f"{made.n / made.population:.4g}, written to {out}"
         )
     typer.echo(
         f"fill in missed, missed_content, gold_source and audit_depth, then: {command()} outcome "
@@ -414,30 +349,23 @@ def draw(
 
 
 @audit.command("list")
-def list_audits(home: Home = None) -> None:
+def list_audits(*, home: Home = None) -> None:
     """List the draws with their numbers of judged claims."""
     with report_errors():
-        store = _open_outcomes(home)
         from rag_eval.reporting.listings import show_draws
         from rag_eval.uncertainty.audits import AuditStore
+        from rag_eval.uncertainty.outcomes import OutcomeStore
 
-        audits = AuditStore(store.sql)
-        show_draws(console_for(), audits.frames(), audits.count_judged(store.current()))
+        sql = _open_sql(home)
+        show_draws(console_for(), AuditStore(sql).draws(OutcomeStore(sql).current()))
 
 
-calibrate = typer.Typer(invoke_without_command=True, pretty_exceptions_enable=False)
-app.add_typer(
-    calibrate,
-    name="calibrate",
-    help="Calibrate miss rates on the outcomes so far and show each status; compare strategies.",
+calibrate = typer.Typer(
+    name="calibrate", invoke_without_command=True, pretty_exceptions_enable=False
 )
 
 
-@calibrate.callback(
-    invoke_without_command=True,
-    help="Fit each strategy's estimator to its outcomes, validate it on held-out groups, "
-    "and keep what it has earned for the next run.",
-)
+@calibrate.callback()
 def calibrate_now(
     context: typer.Context,
     *,
@@ -448,7 +376,10 @@ def calibrate_now(
     home: Home = None,
     gold_sets: GoldSets = None,
 ) -> None:
-    """Fit and validate each strategy's estimator, and keep its status for the next run."""
+    """Calibrate miss rates on the outcomes so far, and show each status; compare strategies.
+
+    Validates on held-out groups, and keeps each earned status for the next run.
+    """
     if context.invoked_subcommand is not None:
         return
     with report_errors():
@@ -494,3 +425,7 @@ def compare(
         if csv is not None:
             write_comparison_csv(csv, found)
             typer.echo(f"written to {csv}")
+
+
+for group in (outcome, claim, audit, calibrate):
+    app.add_typer(group)

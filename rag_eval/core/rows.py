@@ -418,7 +418,11 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def report_faults(
-    error: ValidationError, model: type[BaseModel], problems: ProblemList, file: str, line: int
+    error: ValidationError,
+    model: type[BaseModel],
+    problems: ProblemList,
+    file: str | None,
+    line: int | None,
 ) -> None:
     """Add the faults that a model found in one line to the problems."""
     for fault in field_faults(error, model):
@@ -434,7 +438,11 @@ def report_faults(
 
 
 def check_row(
-    values: Mapping[str, Any], model: type[Model], problems: ProblemList, file: str, line: int
+    values: Mapping[str, Any],
+    model: type[Model],
+    problems: ProblemList,
+    file: str | None,
+    line: int | None,
 ) -> Model | None:
     """Make a record of the values of one line, or report each fault and return None."""
     try:

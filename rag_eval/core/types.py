@@ -529,7 +529,7 @@ def snippet(text: str, limit: int = SNIPPET_CHARS) -> str:
 # ---- Outcomes, which say whether a retrieval missed needed evidence, and claims to judge
 
 MAX_ID, MAX_QUERY, MAX_NOTE = 500, 10_000, 500
-MAX_SIGNALS, MAX_NAMES, MAX_RETRIEVED, MAX_NUMBER = 200, 100, 1000, 1e15
+MAX_SIGNALS, MAX_NAMES, MAX_NUMBER = 200, 100, 1e15
 HASH = r"^[A-Za-z0-9_.:-]{1,128}$"
 
 Feedback = Literal["something_missing", "evidence_not_relevant", "nothing_missing"]
@@ -653,28 +653,6 @@ MISSED_BY_FEEDBACK: Final[Mapping[Feedback, bool | None]] = {
     "evidence_not_relevant": None,
     "nothing_missing": False,
 }
-
-
-class Claim(_Record):
-    """One retrieval of production traffic without gold: the masked question and its results.
-
-    `retrieved` holds the ids of the results, best first, with their scores.
-    """
-
-    claim_id: Hash
-    query_id: Id
-    group_id: Id
-    strategy: Id
-    strategy_fingerprint: Id
-    query: Query
-    retrieved: Annotated[
-        tuple[tuple[Id, Number | None], ...],
-        Field(max_length=MAX_RETRIEVED),
-        BeforeValidator(_frozen),
-    ]
-    k: Annotated[int, Field(ge=1, le=MAX_RETRIEVED)]
-    miss_rate: UnitInterval | None = None
-    at: Moment | None = None
 
 
 RETRIEVAL_OUTCOMES = schema(

@@ -168,7 +168,7 @@ def record_outcomes(
                     strategy_fingerprint=retrieval_signals.about[name].fingerprint,
                     target=spec.target,
                     k=spec.k,
-                    gold_sources=[QRELS],
+                    gold_source=QRELS,
                 )
                 # After the first night, the table already has most judgements.
                 fresh = judged[~_stand_already(history, judged)]

@@ -54,7 +54,7 @@ from rag_eval.pipeline.runner import (
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.storage.hashing import digest
 from rag_eval.storage.sql import open_store
-from rag_eval.uncertainty.audits import ClaimRow, ClaimStore
+from rag_eval.uncertainty.audits import Claim, ClaimStore
 from rag_eval.uncertainty.estimator import (
     Miss,
     MissRateModel,
@@ -274,7 +274,7 @@ def _identify_traffic(
         return outcomes.fault
     claims = ClaimStore(outcomes.store.sql)
     return {
-        name: [claim["claim_id"] for claim in claims.claims(fingerprint=_fingerprint(work, run))]
+        name: [claim.claim_id for claim in claims.claims(_fingerprint(work, run))]
         for name, run in runs.items()
     }
 
@@ -397,16 +397,16 @@ class _Traffic:
             return self._frame([]), TrafficFacts(reason="an external retriever is not asked again")
         if store is None:
             return self._frame([]), TrafficFacts(reason="the table of claims cannot be read")
-        claims = ClaimStore(store.sql).claims(fingerprint=self.fingerprint)
+        claims = ClaimStore(store.sql).claims(self.fingerprint)
         if not claims:
             why = "no claim was imported for the strategy's current configuration"
             return self._frame([]), TrafficFacts(reason=why)
-        again = self._retrieve(list(dict.fromkeys(claim["query"] for claim in claims)))
+        again = self._retrieve(list(dict.fromkeys(claim.query for claim in claims)))
         states = self._states(claims, again)
         counted = [
-            (claim["claim_id"], claim["query_id"], claim["group_id"], found.signals)
+            (claim.claim_id, claim.query_id, claim.group_id, found.signals)
             for claim, state in zip(claims, states, strict=True)
-            if state == "counted" and (found := again[claim["query"]]) is not None
+            if state == "counted" and (found := again[claim.query]) is not None
         ]
         return self._frame(counted), TrafficFacts(
             counted=len(counted),
@@ -454,19 +454,19 @@ class _Traffic:
                 again[text] = _Again(retrieved, None if failed else values[at])
         return again
 
-    def _states(self, claims: Sequence[ClaimRow], again: dict[str, _Again | None]) -> list[str]:
+    def _states(self, claims: Sequence[Claim], again: dict[str, _Again | None]) -> list[str]:
         """Classify each claim as `counted`, `differing`, or a key of _UNKNOWN."""
         table, k = self.opened.table, self.work.config.uncertainty.k
         known = table.row_of.keys() | set(table.doc_ids)
 
-        def state(claim: ClaimRow) -> str:
-            found = again[claim["query"]]
+        def state(claim: Claim) -> str:
+            found = again[claim.query]
             if found is None or found.signals is None:
                 return "no_vector" if found is None else "failed"
-            stated = {name for name, _ in claim["retrieved"][: claim["k"]]}
+            stated = {name for name, _ in claim.retrieved[: claim.k]}
             if stated and not stated & known:
                 return "no_id"
-            top = found.rows[: max(claim["k"], k)]
+            top = found.rows[: max(claim.k, k)]
             now = {name for row in top for name in (table.chunk_ids[row], table.doc_ids[row])}
             return "counted" if (stated & now if stated else not top) else "differing"
 

@@ -664,7 +664,7 @@ def _read_audits(evaluation: Evaluation, store: OutcomeStore, name: str) -> Audi
             strategy_fingerprint=about.fingerprint,
             target=spec.target,
             k=spec.k,
-            gold_sources=sorted(AUDITS),
+            gold_source=sorted(AUDITS),
         )
     )
     rows = rows[rows["claim_id"].isin(claims)]

@@ -18,6 +18,7 @@ from rag_eval.corpus.masking import mask_shown_address, mask_snippet
 from rag_eval.reporting.metrics_report import Outgoing, write_csv
 from rag_eval.reporting.terminal import Sheet, interval, make_table, print_parts
 from rag_eval.trust.guard import Decision
+from rag_eval.uncertainty.audits import Claim
 from rag_eval.uncertainty.comparing import (
     Comparison,
     Measure,
@@ -205,20 +206,13 @@ def _moment(at: str | None) -> str:
     return "-" if not at else f"{at[:10]} {at[11:16]}"
 
 
-def _missed_content(row: Mapping[Any, Any]) -> str:
-    return "; ".join(
-        mask_snippet(row[name], _MAX_CELL) for name in ("missed_content", "note") if row[name]
-    )
-
-
 def show_outcomes(console: "Console", frame: pd.DataFrame, limit: int) -> None:
     """Print the newest `limit` outcomes, and the totals of all outcomes."""
     rows = []
     for row in frame.tail(limit).iloc[::-1].to_dict("records"):
-        stated = "-"
-        if not math.isnan(row["shown_value"]):
-            stated = f"{row['shown_value']:.2f} {row['shown_status']}"
+        stated = "" if math.isnan(row["shown_value"]) else f"{row['shown_value']:.2f} "
         words = row["feedback"].replace("_", " ") or "withdrawn"
+        notes = (mask_snippet(row[name], _MAX_CELL) for name in ("missed_content", "note"))
         rows.append(
             [
                 _moment(row["at"]),
@@ -228,71 +222,59 @@ def show_outcomes(console: "Console", frame: pd.DataFrame, limit: int) -> None:
                 f"{row['target']}@{row['k']}",
                 {1.0: "missed", 0.0: "hit"}.get(row["missed"], words),
                 f"{row['gold_source']} ({_share(row['inclusion_probability'])})",
-                stated,
-                _missed_content(row),
+                f"{stated}{row['shown_status']}",
+                "; ".join(filter(None, notes)),
             ]
         )
     columns = [">at (UTC)", ">outcome", "question", "strategy", ">target", "judged"]
     columns += [">gold (drawn with)", "shown", "what was missed, note"]
-    judged = frame["missed"].notna()
-    groups = frame.loc[judged, "group_id"].nunique()
-    known = judged & frame["inclusion_probability"].notna()
-    fit = int((known & (frame["gold_source"] != "user_feedback")).sum())
+    judged = frame[frame["missed"].notna()]
     total = (
-        f"{min(limit, len(frame))} of {len(frame):,} outcomes; judged {int(judged.sum()):,} in "
-        f"{groups:,} groups, missed {int((frame['missed'] == 1).sum()):,}; {fit:,} with a known "
-        "probability can fit a calibrator"
+        f"{min(limit, len(frame))} of {len(frame):,} outcomes; judged {len(judged):,} in "
+        f"{judged['group_id'].nunique():,} groups, missed {int(judged['missed'].sum()):,}; "
+        f"{judged['inclusion_probability'].count():,} with a known probability can fit a calibrator"
     )
     print_parts(console, [make_table("", columns, rows), total])
 
 
-def show_claims(console: "Console", rows: Sequence[Mapping[str, Any]], limit: int) -> None:
+def show_claims(console: "Console", claims: Sequence[Claim], limit: int) -> None:
     """Print the newest claims and how many each strategy has."""
     newest = [
         [
-            _moment(row["at"]),
-            row["claim_id"][:_SHORT_ID],
-            mask_snippet(row["query"], _MAX_CELL),
-            mask_snippet(row["strategy"], _MAX_CELL),
-            str(len(row["retrieved"])),
-            str(row["k"]),
-            _share(row["miss_rate"]),
+            _moment(claim.at),
+            claim.claim_id[:_SHORT_ID],
+            mask_snippet(claim.query, _MAX_CELL),
+            mask_snippet(claim.strategy, _MAX_CELL),
+            str(len(claim.retrieved)),
+            str(claim.k),
+            _share(claim.miss_rate),
         ]
-        for row in list(rows)[-limit:][::-1]
+        for claim in claims[-limit:][::-1]
     ]
     columns = ["at (UTC)", "claim", "question", "strategy", ">retrieved", ">k", ">miss rate"]
-    counts = collections.Counter((row["strategy"], row["strategy_fingerprint"]) for row in rows)
-    groups = len({row["group_id"] for row in rows})
-    print_parts(
-        console,
-        [
-            make_table("", columns, newest),
-            *(
-                f"{count:,} claims of {quoted(strategy, _MAX_CELL)}, "
-                f"fingerprint {quoted(fingerprint, _MAX_CELL)}"
-                for (strategy, fingerprint), count in sorted(counts.items())
-            ),
-            f"{min(limit, len(rows))} of {len(rows):,} claims in {groups:,} groups",
-        ],
-    )
+    counts = collections.Counter((claim.strategy, claim.strategy_fingerprint) for claim in claims)
+    groups = len({claim.group_id for claim in claims})
+    totals = [
+        f"{count:,} claims of {quoted(strategy, _MAX_CELL)}, "
+        f"fingerprint {quoted(fingerprint, _MAX_CELL)}"
+        for (strategy, fingerprint), count in sorted(counts.items())
+    ]
+    totals.append(f"{min(limit, len(claims))} of {len(claims):,} claims in {groups:,} groups")
+    print_parts(console, [make_table("", columns, newest), *totals])
 
 
-def show_draws(
-    console: "Console", draws: Sequence[Mapping[str, Any]], judged: Mapping[str, int]
-) -> None:
+def show_draws(console: "Console", draws: Sequence[Mapping[str, Any]]) -> None:
     """Print every draw, with how many of its claims were judged."""
     rows = [
         [
-            *(
-                _moment(row["at"]),
-                row["draw_id"],
-                mask_snippet(row["strategy"], _MAX_CELL),
-                row["target"],
-            ),
-            *(f"{row['n']:,}", f"{row['population']:,}", str(row["depth"]), str(row["seed"])),
-            f"{judged.get(row['draw_id'], 0)}/{row['n']}",
+            _moment(draw["at"]),
+            draw["draw_id"],
+            mask_snippet(draw["strategy"], _MAX_CELL),
+            draw["target"],
+            *(f"{draw[name]:,}" for name in ("n", "population", "depth", "seed")),
+            f"{draw['judged']}/{draw['n']}",
         ]
-        for row in draws
+        for draw in draws
     ]
     columns = ["at (UTC)", "draw", "strategy", "target", ">drawn", ">of claims", ">depth", ">seed"]
     advice = (

@@ -6,51 +6,49 @@
 import dataclasses
 import datetime as dt
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypedDict, cast
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from rag_eval.core.config import BinaryTarget
-from rag_eval.core.errors import InputError, Problem, quoted
-from rag_eval.core.types import AUDITS, Claim
+from rag_eval.core.errors import InputError, quoted
+from rag_eval.core.types import AUDITS
 from rag_eval.storage.artifacts import write_text
 from rag_eval.storage.hashing import digest
-from rag_eval.storage.sql import ColumnSpec, SqlStore, TableSpec, Transaction
-from rag_eval.uncertainty.outcomes import Lookup, utc_text
+from rag_eval.storage.sql import ColumnSpec, Kind, SqlStore, TableSpec, Transaction
+from rag_eval.uncertainty.outcomes import look_up, utc_text
+
+
+def _required(kind: Kind, names: str) -> list[ColumnSpec]:
+    return [ColumnSpec(name, kind, required=True) for name in names.split()]
+
 
 CLAIMS_TABLE: Final = TableSpec(
     "production_claims",
     (
-        ColumnSpec("claim_id", "text", required=True),
-        ColumnSpec("query_id", "text", required=True),
-        ColumnSpec("group_id", "text", required=True),
-        ColumnSpec("strategy", "text", required=True),
-        ColumnSpec("strategy_fingerprint", "text", required=True),
-        ColumnSpec("query", "text", required=True),
-        ColumnSpec("retrieved", "json", required=True),
-        ColumnSpec("k", "integer", required=True),
+        *_required("text", "claim_id query_id group_id strategy strategy_fingerprint query"),
+        *_required("json", "retrieved"),
+        *_required("integer", "k"),
         ColumnSpec("miss_rate", "float"),
         ColumnSpec("at", "text"),
-        ColumnSpec("batch", "integer", required=True),
-        ColumnSpec("imported_at", "text", required=True),
+        *_required("integer", "batch"),
+        *_required("text", "imported_at"),
     ),
     indexes=(("strategy_fingerprint",),),
     unique=(("claim_id",),),
 )
-"""Imported claims. `batch` counts imports, and a draw covers imports up to its own batch."""
 DRAWS: Final = TableSpec(
     "audit_draws",
     (
-        ColumnSpec("draw_id", "text", required=True),
-        ColumnSpec("claim_id", "text", required=True),
-        ColumnSpec("target", "text", required=True),
-        ColumnSpec("k", "integer", required=True),
-        ColumnSpec("stratum", "integer", required=True),
-        ColumnSpec("inclusion_probability", "float", required=True),
-        ColumnSpec("at", "text", required=True),
+        *_required("text", "draw_id claim_id target"),
+        *_required("integer", "k stratum"),
+        *_required("float", "inclusion_probability"),
+        *_required("text", "at"),
     ),
     indexes=(("draw_id",),),
     unique=(("claim_id", "target"),),
@@ -58,18 +56,11 @@ DRAWS: Final = TableSpec(
 FRAMES: Final = TableSpec(
     "audit_frames",
     (
-        ColumnSpec("draw_id", "text", required=True),
-        ColumnSpec("strategy", "text", required=True),
-        ColumnSpec("strategy_fingerprint", "text", required=True),
-        ColumnSpec("target", "text", required=True),
-        ColumnSpec("depth", "integer", required=True),
-        ColumnSpec("n", "integer", required=True),
-        ColumnSpec("population", "integer", required=True),
-        ColumnSpec("seed", "integer", required=True),
-        ColumnSpec("strata", "json", required=True),
-        ColumnSpec("batch", "integer", required=True),
-        ColumnSpec("number", "integer", required=True),
-        ColumnSpec("at", "text", required=True),
+        *_required("text", "draw_id strategy strategy_fingerprint target"),
+        *_required("integer", "depth n population seed"),
+        *_required("json", "strata"),
+        *_required("integer", "batch number"),
+        *_required("text", "at"),
     ),
     unique=(("draw_id",), ("strategy_fingerprint", "target", "number")),
 )
@@ -80,27 +71,12 @@ The columns `strata` and `stratum` remain from earlier versions that drew strata
 LOCK: Final = "production_claims"
 
 
-@dataclasses.dataclass(frozen=True)
-class Imported:
-    """Numbers of added claims, and of claims that were stored before or repeated in the file."""
+class Claim(NamedTuple):
+    """One retrieval of production traffic without gold: the masked question and its results.
 
-    added: int
-    already_there: int
-
-
-class KnownClaim(NamedTuple):
-    """Fields that identify a claim of production traffic."""
-
-    query_id: str
-    group_id: str
-    strategy: str
-    strategy_fingerprint: str
-    k: int
-    query: str
-
-
-class ClaimRow(TypedDict):
-    """A row of CLAIMS_TABLE; times are UTC texts."""
+    `retrieved` holds the ids of the results, best first, with their scores. Times are UTC texts.
+    The store numbers its imports from 1 in `batch`, and a draw covers imports up to its own batch.
+    """
 
     claim_id: str
     query_id: str
@@ -112,8 +88,11 @@ class ClaimRow(TypedDict):
     k: int
     miss_rate: float | None
     at: str | None
-    batch: int
-    imported_at: str
+    batch: int = 0
+    imported_at: str = ""
+
+
+_CLAIM_ID: Final = attrgetter("claim_id")
 
 
 class ClaimStore:
@@ -126,40 +105,30 @@ class ClaimStore:
         self.sql = store
         store.create(CLAIMS_TABLE)
 
-    def add(self, claims: Collection[Claim], *, now: dt.datetime) -> Imported:
-        """Add the claims that are new, in one transaction."""
+    def add(self, claims: Iterable[Claim], *, now: dt.datetime) -> int:
+        """Add the claims that are new in one transaction, and return their number."""
         with self.sql.transaction(LOCK) as transaction:
             batch = max(transaction.columns(CLAIMS_TABLE, None, ["batch"])["batch"], default=0) + 1
-            rows = []
-            for claim in sorted(claims, key=lambda claim: claim.claim_id):
-                values = {**dict(claim), "batch": batch, "imported_at": utc_text(now)}
-                values["at"] = None if claim.at is None else utc_text(claim.at)
-                rows.append([values[name] for name in CLAIMS_TABLE.column_names])
-            added = len(transaction.insert_new(CLAIMS_TABLE, rows, "claim_id"))
-        return Imported(added, len(claims) - added)
+            ordered = sorted(claims, key=_CLAIM_ID)
+            rows = (claim._replace(batch=batch, imported_at=utc_text(now)) for claim in ordered)
+            return len(transaction.insert_new(CLAIMS_TABLE, rows, "claim_id"))
 
-    def claims(
-        self, *, strategy: str | None = None, fingerprint: str | None = None
-    ) -> list[ClaimRow]:
-        """Return the rows of claims in the order of import; a filter of None keeps all claims."""
+    def claims(self, fingerprint: str | None = None) -> list[Claim]:
+        """Return the claims of one fingerprint, or all claims, in the order of import."""
         with self.sql.reading() as transaction:
-            rows = _select_claims(transaction, strategy, fingerprint)
-        return sorted(rows, key=lambda row: (row["batch"], row["at"] or "", row["claim_id"]))
+            found = _select_claims(transaction, strategy_fingerprint=fingerprint)
+        return sorted(found, key=lambda claim: (claim.batch, claim.at or "", claim.claim_id))
 
-    def by_id(self, claim_ids: Iterable[str]) -> dict[str, KnownClaim]:
+    def by_id(self, claim_ids: Iterable[str]) -> dict[str, Claim]:
         """Return the known claims of some ids, by id; unknown ids are left out."""
-        lookup = Lookup(CLAIMS_TABLE, "claim_id", ("claim_id", *KnownClaim._fields))
         with self.sql.reading() as transaction:
-            columns = lookup.find(transaction, claim_ids)
-        return {name: KnownClaim(*row) for name, *row in zip(*columns.values(), strict=True)}
+            columns = look_up(transaction, CLAIMS_TABLE, "claim_id", claim_ids, Claim._fields)
+        return {row[0]: Claim(*row) for row in zip(*columns.values(), strict=True)}
 
 
-def _select_claims(
-    transaction: Transaction, strategy: str | None, fingerprint: str | None
-) -> list[ClaimRow]:
-    given = {"strategy": strategy, "strategy_fingerprint": fingerprint}
+def _select_claims(transaction: Transaction, **given: str | None) -> list[Claim]:
     where = {name: value for name, value in given.items() if value is not None}
-    return cast("list[ClaimRow]", transaction.select(CLAIMS_TABLE, where))
+    return [Claim(**row) for row in transaction.select(CLAIMS_TABLE, where)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -178,21 +147,13 @@ class Sample:
     fingerprint: str | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Draw:
-    """A finished draw of `n` claims out of `population`, written to `path`."""
+class Draw(NamedTuple):
+    """A finished draw: `n` of `population` claims, each with probability n / population."""
 
     draw_id: str
     strategy: str
-    strategy_fingerprint: str
     n: int
     population: int
-    path: Path
-
-    @property
-    def probability(self) -> float:
-        """Inclusion probability of each claim: n / population."""
-        return self.n / self.population
 
 
 class Drawn(NamedTuple):
@@ -225,153 +186,127 @@ class AuditStore:
         if path.exists():
             message = "the file is there already, and may hold an auditor's work"
             accepted = "a file that does not exist"
-            raise InputError(
-                Problem("file_exists", message, file=str(path), field="--out", accepted=accepted)
-            )
+            raise InputError.of("file_exists", message, path, field="--out", accepted=accepted)
         with self.sql.transaction(LOCK) as transaction:
-            rows, frames = _find_population(transaction, sample)
-            order = np.random.default_rng(sample.seed).permutation(len(rows))
-            taken = [rows[at] for at in order[: sample.n]]
-            first, number, stamp = rows[0], len(frames) + 1, utc_text(now)
-            fingerprint, target = first["strategy_fingerprint"], sample.target
-            ids = sorted(row["claim_id"] for row in taken)
-            draw_id = digest(["draw", fingerprint, target, number, ids], 16)
-            done = Draw(draw_id, first["strategy"], fingerprint, len(taken), len(rows), path)
+            claims, number = _find_population(transaction, sample)
+            order = np.random.default_rng(sample.seed).permutation(len(claims))
+            taken = [claims[at] for at in order[: sample.n]]
+            first, stamp, target = claims[0], utc_text(now), sample.target
+            ids = sorted(claim.claim_id for claim in taken)
+            draw_id = digest(["draw", first.strategy_fingerprint, target, number, ids], 16)
+            made = Draw(draw_id, first.strategy, len(taken), len(claims))
             frame = {
-                "draw_id": draw_id,
-                "strategy": done.strategy,
-                "strategy_fingerprint": fingerprint,
+                **made._asdict(),
+                "strategy_fingerprint": first.strategy_fingerprint,
                 "target": target,
                 "depth": sample.depth,
-                "n": done.n,
-                "population": done.population,
                 "seed": sample.seed,
-                "strata": {"edges": [], "sizes": [done.population], "drawn": [done.n]},
-                "batch": max(row["batch"] for row in rows),
+                "strata": {"edges": [], "sizes": [made.population], "drawn": [made.n]},
+                "batch": max(claim.batch for claim in claims),
                 "number": number,
                 "at": stamp,
             }
             transaction.insert(FRAMES, [[frame[name] for name in FRAMES.column_names]])
-            transaction.insert(
-                DRAWS,
-                (
-                    [draw_id, row["claim_id"], target, row["k"], 0, done.probability, stamp]
-                    for row in taken
-                ),
-            )
+            share = made.n / made.population
+            rows = ([draw_id, one.claim_id, target, one.k, 0, share, stamp] for one in taken)
+            transaction.insert(DRAWS, rows)
             # The file is written inside the transaction, so that no draw is kept without a file.
-            lines = (_audit_line(row, draw_id, sample) for row in taken)
+            lines = (_audit_line(claim, draw_id, sample) for claim in taken)
             write_text(path, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
-        return done
+        return made
 
     def count_unaudited(
-        self, fingerprint: str, target: str, judged: Collection[str], claim_ids: Collection[str]
+        self, fingerprint: str, target: str, judged: Collection[str], claim_ids: Iterable[str]
     ) -> int:
         """Count the claims whose draw has no judged claim; claims without a draw count too.
 
         A claim belongs to the first draw after its import. `judged` are the ids of claims that an
         audit has judged. `claim_ids` are the claims to count.
         """
+        where = {"strategy_fingerprint": fingerprint, "target": target}
+        drawn, claims = self.find_drawn(judged), ClaimStore(self.sql).by_id(claim_ids).values()
+        done = {one.draw_id for (_, of), one in drawn.items() if of == target}
         with self.sql.reading() as transaction:
-            frames = sorted(
-                transaction.select(FRAMES, {"strategy_fingerprint": fingerprint, "target": target}),
-                key=lambda row: row["batch"],
-            )
-            names = [row["draw_id"] for row in frames]
-            drawn = transaction.columns(DRAWS, {"draw_id": names}, ["claim_id", "draw_id"])
-            claimed = transaction.columns(
-                CLAIMS_TABLE, {"strategy_fingerprint": fingerprint}, ["claim_id", "batch"]
-            )
-        done = {
-            draw
-            for claim, draw in zip(drawn["claim_id"], drawn["draw_id"], strict=True)
-            if claim in judged
-        }
-        batches = dict(zip(claimed["claim_id"], claimed["batch"], strict=True))
+            frames = sorted(transaction.select(FRAMES, where), key=lambda frame: frame["batch"])
         draws = (
-            next((row["draw_id"] for row in frames if row["batch"] >= batches[claim]), "")
-            for claim in claim_ids
+            next((frame["draw_id"] for frame in frames if frame["batch"] >= claim.batch), "")
+            for claim in claims
         )
         return sum(draw not in done for draw in draws)
 
     def find_drawn(self, claim_ids: Iterable[str]) -> dict[tuple[str, str], Drawn]:
         """Return the draw of each drawn (claim, target) of some claims."""
-        lookup = Lookup(DRAWS, "claim_id", ("claim_id", "target", *Drawn._fields))
+        wanted = ("claim_id", "target", *Drawn._fields)
         with self.sql.reading() as transaction:
-            columns = lookup.find(transaction, claim_ids)
+            columns = look_up(transaction, DRAWS, "claim_id", claim_ids, wanted)
         rows = zip(*columns.values(), strict=True)
         return {(claim, target): Drawn(*row) for claim, target, *row in rows}
 
-    def frames(self) -> list[dict[str, Any]]:
-        """Return every draw, oldest first."""
-        with self.sql.reading() as transaction:
-            return sorted(transaction.select(FRAMES), key=lambda row: (row["at"], row["number"]))
+    def draws(self, outcomes: pd.DataFrame) -> list[dict[str, Any]]:
+        """Return every draw, oldest first, with its number of claims that were `judged`.
 
-    def count_judged(self, outcomes: pd.DataFrame) -> dict[str, int]:
-        """Count the judged claims of each draw by its id; `outcomes` are the current outcomes."""
+        `outcomes` are the current outcomes.
+        """
         audited = outcomes[outcomes["gold_source"].isin(AUDITS) & outcomes["missed"].notna()]
         judged = set(zip(audited["claim_id"], audited["target"], strict=True))
         with self.sql.reading() as transaction:
-            drawn = transaction.select(DRAWS)
-        counts = dict.fromkeys((row["draw_id"] for row in drawn), 0)
-        for row in drawn:
-            counts[row["draw_id"]] += (row["claim_id"], row["target"]) in judged
-        return counts
-
-
-def _find_population(transaction: Transaction, sample: Sample) -> tuple[list[ClaimRow], list[int]]:
-    """List the claims of one fingerprint since its last draw, and the batches of its draws."""
-    rows = _select_claims(transaction, sample.strategy, sample.fingerprint)
-    found = sorted({(row["strategy"], row["strategy_fingerprint"]) for row in rows})
-    fingerprints = sorted({fingerprint for _, fingerprint in found})
-    if len(fingerprints) > 1:
-        names = (f"{quoted(name, 60)} {quoted(identity, 60)}" for name, identity in found[:10])
-        message = "claims of several fingerprints are there, and a draw is of one"
-        raise InputError(
-            Problem(
-                "several_strategies",
-                message,
-                field="--fingerprint",
-                found="; ".join(names),
-                accepted="one of them",
-            )
+            drawn, frames = transaction.select(DRAWS), transaction.select(FRAMES)
+        counts = Counter(
+            row["draw_id"] for row in drawn if (row["claim_id"], row["target"]) in judged
         )
-    where = {"strategy_fingerprint": fingerprints, "target": sample.target}
+        rows = [{**frame, "judged": counts[frame["draw_id"]]} for frame in frames]
+        return sorted(rows, key=lambda row: (row["at"], row["number"]))
+
+
+def _find_population(transaction: Transaction, sample: Sample) -> tuple[list[Claim], int]:
+    """List the claims of one fingerprint since its last draw, and number the next draw from 1."""
+    claims = _select_claims(
+        transaction, strategy=sample.strategy, strategy_fingerprint=sample.fingerprint
+    )
+    fingerprints = {claim.strategy_fingerprint: claim.strategy for claim in claims}
+    if len(fingerprints) > 1:
+        names = (f"{quoted(name)} {quoted(identity)}" for identity, name in fingerprints.items())
+        raise InputError.of(
+            "several_strategies",
+            "claims of several fingerprints are there, and a draw is of one",
+            field="--fingerprint",
+            found="; ".join(sorted(names)[:10]),
+            accepted="one of them",
+        )
+    where = {"strategy_fingerprint": list(fingerprints), "target": sample.target}
     batches = transaction.columns(FRAMES, where, ["batch"])["batch"]
     last = max(batches, default=-1)
-    left = [row for row in rows if row["batch"] > last]
-    left.sort(key=lambda row: row["claim_id"])
+    left = sorted((claim for claim in claims if claim.batch > last), key=_CLAIM_ID)
     if not left:
         accepted = "claims of production traffic: rag-eval claim import"
-        message = "no claim came in since the last draw"
-        raise InputError(Problem("no_claims", message, accepted=accepted))
-    deepest = max(row["k"] for row in left)
+        raise InputError.of("no_claims", "no claim came in since the last draw", accepted=accepted)
+    deepest = max(claim.k for claim in left)
     if sample.depth < deepest:
-        message = f"the top {deepest} cannot be judged by looking at {sample.depth}"
-        found_depth, accepted = str(sample.depth), f"{deepest} or more"
-        raise InputError(
-            Problem(
-                "depth_too_small", message, field="--depth", found=found_depth, accepted=accepted
-            )
+        raise InputError.of(
+            "depth_too_small",
+            f"the top {deepest} cannot be judged by looking at {sample.depth}",
+            field="--depth",
+            found=str(sample.depth),
+            accepted=f"{deepest} or more",
         )
-    return left, batches
+    return left, len(batches) + 1
 
 
-def _audit_line(claim: ClaimRow, draw_id: str, sample: Sample) -> Mapping[str, object]:
+def _audit_line(claim: Claim, draw_id: str, sample: Sample) -> dict[str, object]:
     """Write the columns that the auditor reads, then the columns that the auditor fills in."""
     return {
         "draw_id": draw_id,
-        "claim_id": claim["claim_id"],
-        "query": claim["query"],
+        "claim_id": claim.claim_id,
+        "query": claim.query,
         "target": sample.target,
-        "k": claim["k"],
+        "k": claim.k,
         "depth": sample.depth,
-        "retrieved": [name for name, _ in claim["retrieved"][: sample.depth]],
+        "retrieved": [name for name, _ in claim.retrieved[: sample.depth]],
         "missed": None,
         "missed_content": None,
         "gold_source": None,
         "audit_depth": None,
-        "gold_strategies": [claim["strategy_fingerprint"]],
+        "gold_strategies": [claim.strategy_fingerprint],
         "gold_documents": [],
         "note": "",
     }

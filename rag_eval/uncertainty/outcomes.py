@@ -6,6 +6,7 @@ Claims of production traffic and audits are in `audits`, imported files in `outc
 
 import dataclasses
 import datetime as dt
+import math
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -13,12 +14,7 @@ from typing import Any, Final, NamedTuple
 import pandas as pd
 
 from rag_eval.core.errors import InputError, Problem, quoted
-from rag_eval.core.types import (
-    MAX_NOTE,
-    RETRIEVAL_OUTCOMES,
-    OutcomeOutcomes,
-    Shown,
-)
+from rag_eval.core.types import MAX_NOTE, RETRIEVAL_OUTCOMES, OutcomeOutcomes
 from rag_eval.gold.loading import group_ids
 from rag_eval.storage.hashing import digest
 from rag_eval.storage.sql import ColumnSpec, Kind, Row, SqlStore, TableSpec, Transaction
@@ -62,15 +58,6 @@ def new_outcome(**fields: Any) -> OutcomeOutcomes:
     return OutcomeOutcomes.model_validate({**fields, "outcome_id": name})
 
 
-def has_own_id(outcome: OutcomeOutcomes) -> bool:
-    """Tell whether the id of an outcome follows from its other fields."""
-    return outcome.outcome_id == outcome_id_of(*_key(outcome), outcome.supersedes)
-
-
-def _key(outcome: OutcomeOutcomes) -> tuple[str, str, int, str]:
-    return outcome.claim_id, outcome.target, outcome.k, outcome.gold_source
-
-
 # ---- Outcomes as rows of the table and as a frame.
 
 _KINDS: Final[dict[str, Kind]] = {"str": "text", "int": "integer", "float": "float", "list": "json"}
@@ -104,12 +91,29 @@ def utc_text(at: dt.datetime) -> str:
     return f"{at.astimezone(dt.UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
 
 
+def look_up(
+    transaction: Transaction,
+    table: TableSpec,
+    column: str,
+    names: Iterable[str],
+    wanted: Sequence[str],
+    *,
+    where: Mapping[str, Any] | None = None,
+) -> Columns:
+    """Return the wanted columns of the rows of a table whose `column` is one of many names."""
+    ordered = sorted(set(names))
+    found: Columns = {name: [] for name in wanted}
+    for start in range(0, len(ordered), BATCH):
+        chosen = {**(where or {}), column: ordered[start : start + BATCH]}
+        for name, values in transaction.columns(table, chosen, wanted).items():
+            found[name] += values
+    return found
+
+
 def _row_of(outcome: OutcomeOutcomes) -> Row:
-    values = dict(outcome)
-    values |= {f"shown_{name}": value for name, value in dict(outcome.shown).items()}
-    values["signals"] = dict(outcome.signals)
+    values = dict(outcome) | {f"shown_{name}": value for name, value in outcome.shown}
+    values |= {"signals": dict(outcome.signals), "at": utc_text(outcome.at)}
     values["supersedes"] = outcome.supersedes or ""
-    values["at"] = utc_text(outcome.at)
     return [values[name] for name in OUTCOMES_TABLE.column_names]
 
 
@@ -141,39 +145,17 @@ def of_frame(frame: pd.DataFrame) -> list[OutcomeOutcomes]:
     """Read outcomes from a frame, in the order of the frame."""
     outcomes = []
     for row in frame.to_dict("records"):
-        fields: dict[str, object] = {
-            str(name): value if isinstance(value, list | dict) or pd.notna(value) else None
-            for name, value in row.items()
-        }
-        fields |= {name: value or None for name, value in fields.items() if isinstance(value, str)}
-        fields["note"] = row["note"]
-        for name, kind in (("missed", bool), ("agent_success", bool), ("audit_depth", int)):
-            fields[name] = None if fields[name] is None else kind(row[name])
-        shown = {name: fields.pop(f"shown_{name}") for name in Shown.model_fields}
-        outcomes.append(OutcomeOutcomes.model_validate({**fields, "shown": shown}))
+        fields: dict[Any, Any] = {"missed": None}
+        fields |= {name: value for name, value in row.items() if not _stands_for_null(value)}
+        names = [name for name in fields if name.startswith("shown_")]
+        shown = {name.removeprefix("shown_"): fields.pop(name) for name in names}
+        # The frame has floats for booleans, so the strict model reads it leniently.
+        outcomes.append(OutcomeOutcomes.model_validate({**fields, "shown": shown}, strict=False))
     return outcomes
 
 
-def join_groups(names: Iterable[str], ties: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Join names that share a tie; each name is mapped to the smallest name of its component."""
-    ordered = sorted(set(names))
-    found = group_ids(ordered, [name for name, _ in ties], [tie for _, tie in ties])
-    return dict(zip(ordered, found, strict=True))
-
-
-def _join_recorded_groups(frame: pd.DataFrame) -> pd.DataFrame:
-    """Join the groups that share a question or a known gold document."""
-    own = frame[["group_id", "query_id"]].drop_duplicates()
-    ties = [
-        (group, f"document {document}")
-        for group, documents in zip(frame["group_id"], frame["gold_documents"], strict=True)
-        for document in documents
-    ]
-    if not ties and own["query_id"].is_unique:
-        return frame
-    ties += [(group, f"query {query}") for group, query in own.itertuples(index=False)]
-    groups = join_groups(frame["group_id"], ties)
-    return frame.assign(group_id=frame["group_id"].map(groups).astype(str))
+def _stands_for_null(value: object) -> bool:
+    return value == "" or (isinstance(value, float) and math.isnan(value))
 
 
 # ---- Which outcomes serve which purpose.
@@ -228,19 +210,15 @@ def refuse_own_gold(frame: pd.DataFrame, strategy: str) -> None:
     if not judged_from or not all(names and own.issuperset(names) for names in judged_from):
         return
     name = quoted(strategy)
-    named = sorted({quoted(name) for names in judged_from for name in names})
-    raise InputError(
-        Problem(
-            "own_gold",
-            f"the gold of all {len(own_rows)} outcomes of {name} was judged from what {name}"
-            " itself retrieved. Text that it never retrieves could not become gold, so its misses"
-            " are invisible and a calibrator would learn too low a miss rate",
-            field="gold_strategies",
-            found=", ".join(named[:5]),
-            accepted="outcomes whose gold depends on no strategy (gold_strategies is empty: qrels"
-            " of a collection, a search of the corpus by hand), or was judged from other"
-            " strategies' retrieval too",
-        )
+    raise InputError.of(
+        "own_gold",
+        f"the gold of all {len(own_rows)} outcomes of {name} was judged from what {name} itself"
+        " retrieved. Text that it never retrieves could not become gold, so its misses are"
+        " invisible and a calibrator would learn too low a miss rate",
+        field="gold_strategies",
+        found=", ".join(sorted({quoted(name) for names in judged_from for name in names})[:5]),
+        accepted="outcomes whose gold depends on no strategy (gold_strategies is empty: qrels of a"
+        " collection, a search of the corpus by hand), or was judged from other strategies too",
     )
 
 
@@ -255,9 +233,9 @@ class Recorded:
     current judgement is another one, mapped to the id of the current judgement.
     """
 
-    added: tuple[str, ...] = ()
-    already_there: tuple[str, ...] = ()
-    differing: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    added: tuple[str, ...]
+    already_there: tuple[str, ...]
+    differing: Mapping[str, str]
 
 
 class OutcomeStore:
@@ -286,77 +264,60 @@ class OutcomeStore:
             outcome.outcome_id: outcome if because is None else _give_reason(outcome, because)
             for outcome in outcomes
         }
-        with self.sql.transaction() as transaction:
-            _check_superseded(transaction, offered)
-            added = _add(transaction, offered.values())
-            there = [outcome for name, outcome in offered.items() if name not in added]
-            chains = _Chains(transaction, there)
-            differing = {
-                outcome.outcome_id: outcome for outcome in there if chains.differs(outcome)
-            }
-            if because is not None and differing:
-                mended = {
-                    name: new_outcome(**{**dict(outcome), "supersedes": chains.last(outcome)})
-                    for name, outcome in differing.items()
-                    if not chains.has_reason(outcome)
-                }
-                added |= _add(transaction, mended.values())
-                for name, outcome in mended.items():
-                    if outcome.outcome_id in added:
-                        del differing[name]
-        named = [name for name in offered if name in added]
+        # The lock makes writers wait, so that what is read here still holds at the insertion.
+        with self.sql.transaction(OUTCOMES_TABLE.name) as transaction:
+            claims = (outcome.claim_id for outcome in offered.values())
+            columns = look_up(
+                transaction, OUTCOMES_TABLE, "claim_id", claims, _Judgement._fields
+            ).values()
+            recorded = {row[0]: _Judgement(*row) for row in zip(*columns, strict=True)}
+            new = [outcome for name, outcome in offered.items() if name not in recorded]
+            rows = [*recorded.values(), *map(_Judgement.of, new)]
+            _check_superseded(rows, new)
+            superseded = {row.supersedes for row in rows}
+            last = {row.key: row for row in rows if row.outcome_id not in superseded}
+            reasons = {(row.key, row.note) for row in rows}
+            there = [outcome for name, outcome in offered.items() if name in recorded]
+            differing: dict[str, str] = {}
+            for outcome in there:
+                judged = _Judgement.of(outcome)
+                standing = last[judged.key]
+                if not judged.differs(standing):
+                    continue
+                if because is None or (judged.key, judged.note) in reasons:
+                    differing[outcome.outcome_id] = standing.outcome_id
+                else:
+                    fields = {**dict(outcome), "supersedes": standing.outcome_id}
+                    new.append(new_outcome(**fields))
+            added = transaction.insert_new(OUTCOMES_TABLE, map(_row_of, new), "outcome_id")
         return Recorded(
-            (*named, *sorted(added.difference(named))),
+            tuple(outcome.outcome_id for outcome in new if outcome.outcome_id in added),
             tuple(outcome.outcome_id for outcome in there),
-            {name: chains.last(outcome) for name, outcome in differing.items()},
+            differing,
         )
 
-    def current(
-        self,
-        *,
-        claim_ids: Sequence[str] | None = None,
-        gold_sources: Sequence[str] | None = None,
-        **equal: str | int | None,
-    ) -> pd.DataFrame:
+    def current(self, **where: Any) -> pd.DataFrame:
         """Return the current outcomes: the last row of each chain, oldest first.
 
-        The columns are those of `RETRIEVAL_OUTCOMES`. Groups that share a question or a known gold
-        document are joined under their smallest name. `equal` filters by values of columns, and a
-        filter of None keeps all rows.
+        The filters are those of `history`. Groups that share a question or a known gold document
+        are joined under their smallest name.
         """
-        return select_current(self.history(claim_ids=claim_ids, gold_sources=gold_sources, **equal))
+        return select_current(self.history(**where))
 
-    def history(
-        self,
-        *,
-        claim_ids: Sequence[str] | None = None,
-        gold_sources: Sequence[str] | None = None,
-        **equal: str | int | None,
-    ) -> pd.DataFrame:
-        """Return every row, oldest first, with the recorded groups; filters as in `current`."""
-        where: dict[str, object] = {} if gold_sources is None else {"gold_source": gold_sources}
-        where |= {name: value for name, value in equal.items() if value is not None}
+    def history(self, *, claim_ids: Iterable[str] | None = None, **where: Any) -> pd.DataFrame:
+        """Return every row as RETRIEVAL_OUTCOMES, oldest first, with the recorded groups.
+
+        `where` gives the accepted value of a column, or several accepted values. A filter of None
+        keeps all rows.
+        """
+        chosen = {name: value for name, value in where.items() if value is not None}
         names = OUTCOMES_TABLE.column_names
         with self.sql.reading() as transaction:
             if claim_ids is None:
-                return _read_frame(transaction.columns(OUTCOMES_TABLE, where))
-            lookup = Lookup(OUTCOMES_TABLE, "claim_id", names)
-            return _read_frame(lookup.find(transaction, claim_ids, where))
-
-    def as_recorded(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Return the rows of a frame as they were recorded, with the rows that they supersede.
-
-        Rows are oldest first, so that another store can record them in this order.
-        """
-        rows = self.history(claim_ids=sorted(set(frame["claim_id"])))
-        superseded = dict(zip(rows["outcome_id"], rows["supersedes"], strict=True))
-        wanted: set[str] = set()
-        for outcome_id in frame["outcome_id"]:
-            link = outcome_id
-            while link and link not in wanted:
-                wanted.add(link)
-                link = superseded[link]
-        return rows[rows["outcome_id"].isin(wanted)].reset_index(drop=True)
+                return _read_frame(transaction.columns(OUTCOMES_TABLE, chosen))
+            return _read_frame(
+                look_up(transaction, OUTCOMES_TABLE, "claim_id", claim_ids, names, where=chosen)
+            )
 
     def outcome(self, outcome_id: str) -> OutcomeOutcomes:
         """Return one outcome by its id or by the start of its id.
@@ -366,17 +327,13 @@ class OutcomeStore:
         with self.sql.reading() as transaction:
             every = transaction.columns(OUTCOMES_TABLE, None, ["outcome_id"])["outcome_id"]
         names = [name for name in every if outcome_id and name.startswith(outcome_id)]
-        names = [outcome_id] if outcome_id in names else names
         if len(names) != 1:
-            several, none = "several outcomes have ids that begin so", "no outcome has this id"
-            raise InputError(
-                Problem(
-                    "unknown_outcome",
-                    several if names else none,
-                    field="outcome_id",
-                    found=quoted(outcome_id),
-                    accepted="an outcome_id as rag-eval outcome list shows it, or its start",
-                )
+            raise InputError.of(
+                "unknown_outcome",
+                f"{len(names)} outcomes have an id that begins so",
+                field="outcome_id",
+                found=quoted(outcome_id),
+                accepted="an outcome_id as rag-eval outcome list shows it, or its start",
             )
         return of_frame(self.history(outcome_id=names[0]))[0]
 
@@ -384,33 +341,17 @@ class OutcomeStore:
 def select_current(history: pd.DataFrame) -> pd.DataFrame:
     """Select the current outcomes of a history, as `OutcomeStore.current` returns them."""
     last = history[~history["outcome_id"].isin(history["supersedes"])].reset_index(drop=True)
-    return _join_recorded_groups(last)
-
-
-@dataclasses.dataclass(frozen=True)
-class Lookup:
-    """Look-up of the rows of a table whose `column` is one of many names."""
-
-    table: TableSpec
-    column: str
-    wanted: Sequence[str]
-
-    def find(
-        self, transaction: Transaction, names: Iterable[str], where: Mapping[str, Any] | None = None
-    ) -> Columns:
-        """Return the wanted columns of the found rows; `where` filters by further columns."""
-        ordered = sorted(set(names))
-        found: Columns = {name: [] for name in self.wanted}
-        for start in range(0, len(ordered), BATCH):
-            chosen = {**(where or {}), self.column: ordered[start : start + BATCH]}
-            part = transaction.columns(self.table, chosen, list(self.wanted))
-            for name, values in part.items():
-                found[name] += values
-        return found
+    documents = last[["group_id", "gold_documents"]].explode("gold_documents").dropna()
+    ties = [
+        *zip(last["group_id"], "query " + last["query_id"], strict=True),
+        *zip(documents["group_id"], "document " + documents["gold_documents"], strict=True),
+    ]
+    groups = _join_groups(last["group_id"], ties)
+    return last.assign(group_id=last["group_id"].map(groups).astype(str))
 
 
 class _Judgement(NamedTuple):
-    """Fields of a recorded outcome that identify the claim and the judgement."""
+    """Fields of an outcome that identify the claim and the judgement."""
 
     outcome_id: str
     claim_id: str
@@ -420,84 +361,49 @@ class _Judgement(NamedTuple):
     gold_source: str
     missed: bool | None
     inclusion_probability: float | None
-    supersedes: str
+    supersedes: str | None
     note: str | None
+
+    @classmethod
+    def of(cls, outcome: OutcomeOutcomes) -> "_Judgement":
+        """Take the fields of an outcome."""
+        return cls(*(getattr(outcome, name) for name in cls._fields))
 
     @property
     def key(self) -> tuple[str, str, int, str]:
         """Claim, target, K and gold source of the judgement."""
         return self.claim_id, self.target, self.k, self.gold_source
 
+    def differs(self, standing: "_Judgement") -> bool:
+        """Tell whether the current judgement differs, or lacks a known inclusion probability."""
+        return self.missed is not standing.missed or (
+            standing.inclusion_probability is None and self.inclusion_probability is not None
+        )
 
-def _find_judgements(
-    transaction: Transaction, column: str, names: Iterable[str]
-) -> list[_Judgement]:
-    columns = Lookup(OUTCOMES_TABLE, column, _Judgement._fields).find(transaction, names)
-    return [_Judgement(*row) for row in zip(*columns.values(), strict=True)]
 
-
-def _check_superseded(transaction: Transaction, offered: Mapping[str, OutcomeOutcomes]) -> None:
-    corrections = {
-        outcome.supersedes: outcome
-        for outcome in offered.values()
-        if outcome.supersedes is not None
-    }
-    found = {
-        name: (*_key(outcome), outcome.strategy_fingerprint) for name, outcome in offered.items()
-    }
-    for row in _find_judgements(transaction, "outcome_id", corrections.keys() - found.keys()):
-        found[row.outcome_id] = (*row.key, row.strategy_fingerprint)
+def _check_superseded(rows: Sequence[_Judgement], new: Iterable[OutcomeOutcomes]) -> None:
+    """Refuse corrections that supersede no outcome of the same claim and strategy."""
+    known = {row.outcome_id: (*row.key, row.strategy_fingerprint) for row in rows}
     problems = [
         Problem(
             "unknown_outcome",
             "there is no such outcome to correct",
             field="supersedes",
-            found=quoted(name),
+            found=quoted(outcome.supersedes),
             accepted="the outcome_id of an outcome of the same claim, target, k, gold source and"
             " strategy",
         )
-        for name, outcome in corrections.items()
-        if found.get(name) != (*_key(outcome), outcome.strategy_fingerprint)
+        for outcome in new
+        if outcome.supersedes is not None
+        and known.get(outcome.supersedes) != known[outcome.outcome_id]
     ]
     if problems:
         raise InputError(problems[:100])
 
 
-class _Chains:
-    """Recorded judgements of some claims, by claim, target, K and gold source."""
-
-    def __init__(self, transaction: Transaction, outcomes: Sequence[OutcomeOutcomes]) -> None:
-        claims = {outcome.claim_id for outcome in outcomes}
-        rows = _find_judgements(transaction, "claim_id", claims)
-        superseded = {row.supersedes for row in rows}
-        self._last = {row.key: row for row in rows if row.outcome_id not in superseded}
-        self._notes = {(row.key, row.note) for row in rows}
-
-    def differs(self, offered: OutcomeOutcomes) -> bool:
-        """Tell whether the current judgement differs, or lacks a known inclusion probability."""
-        last = self._last[_key(offered)]
-        return last.missed is not offered.missed or (
-            last.inclusion_probability is None and offered.inclusion_probability is not None
-        )
-
-    def has_reason(self, offered: OutcomeOutcomes) -> bool:
-        """Tell whether a judgement with this reason was recorded before."""
-        return (_key(offered), offered.note) in self._notes
-
-    def last(self, offered: OutcomeOutcomes) -> str:
-        """Return the id of the current outcome of the same claim, target, K and gold source."""
-        return self._last[_key(offered)].outcome_id
-
-
 def _give_reason(outcome: OutcomeOutcomes, because: str) -> OutcomeOutcomes:
     note = f"{because}: {outcome.note}" if outcome.note else because
     return outcome.model_copy(update={"note": note[:MAX_NOTE]})
-
-
-def _add(transaction: Transaction, outcomes: Iterable[OutcomeOutcomes]) -> set[str]:
-    # All writers insert in one order, so that two writers never block each other.
-    ordered = sorted(outcomes, key=lambda outcome: (*_key(outcome), outcome.outcome_id))
-    return transaction.insert_new(OUTCOMES_TABLE, map(_row_of, ordered), "outcome_id")
 
 
 # ---- Groups of the gold's questions together with everything else that was asked.
@@ -570,8 +476,15 @@ def question_groups(
         pairs += [(f"0{gold[query]}", tie) for query, tie in gold_ties if tie in wanted]
         pairs += [(f"0{group}", f"group {group}") for group in set(gold.values())]
     nodes = {*(node for node, _ in pairs), *(f"0{group}" for group in gold.values())}
-    found = join_groups(nodes, pairs)
+    found = _join_groups(nodes, pairs)
     return QuestionGroups(
         {query: found[f"0{group}"][1:] for query, group in gold.items()},
         {node[1:]: name[1:] for node, name in found.items() if node.startswith("1")},
     )
+
+
+def _join_groups(names: Iterable[str], ties: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Join names that share a tie; each name is mapped to the smallest name of its component."""
+    ordered = sorted(set(names))
+    found = group_ids(ordered, [name for name, _ in ties], [tie for _, tie in ties])
+    return dict(zip(ordered, found, strict=True))

@@ -220,7 +220,7 @@ class FeedbackDesk:
 
     def _last_outcome(self, made: OutcomeOutcomes) -> OutcomeOutcomes | None:
         frame = self._store.history(
-            target=made.target, k=made.k, gold_sources=[SOURCE], claim_ids=[made.claim_id]
+            target=made.target, k=made.k, gold_source=SOURCE, claim_ids=[made.claim_id]
         )
         last = of_frame(frame[~frame["outcome_id"].isin(frame["supersedes"])])
         return last[0] if last else None

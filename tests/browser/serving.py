@@ -31,7 +31,7 @@ class Viewer(Server):
     def outcomes(self, *, everything: bool = False) -> list[dict[str, Any]]:
         """List the readers' feedback in the store; `everything` adds superseded feedback."""
         store = OutcomeStore(SqlStore(self.home / "rag_eval.db"))
-        frame = (store.history if everything else store.current)(gold_sources=["user_feedback"])
+        frame = (store.history if everything else store.current)(gold_source="user_feedback")
         return [json.loads(outcome.model_dump_json()) for outcome in of_frame(frame)]
 
     def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":

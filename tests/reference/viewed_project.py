@@ -84,7 +84,7 @@ class Viewed:
 
     def given(self) -> list[dict[str, Any]]:
         """Return all rows of feedback, the oldest first."""
-        return self.outcomes().history(gold_sources=["user_feedback"]).to_dict("records")
+        return self.outcomes().history(gold_source="user_feedback").to_dict("records")
 
 
 def page_token(client: "httpx.Client") -> str:

@@ -34,7 +34,7 @@ class Traffic:
         self.missed |= {row["query"]: number < rate * n for number, row in enumerate(rows)}
         path = self.folder / f"traffic-{month}-{fingerprint}.jsonl"
         path.write_text(jsonl(rows), encoding="utf-8")
-        claims, _ = read_claims(path, strategy="bm25", fingerprint=fingerprint, now=NOW)
+        claims, _ = read_claims(path, strategy="bm25", fingerprint=fingerprint)
         self.claims.add(claims, now=NOW)
 
     def draw(self, n=10, seed=0, depth=10, path=None, **more):
@@ -51,10 +51,13 @@ class Traffic:
             for row in rows
         )
         path.write_text(jsonl(lines), encoding="utf-8")
-        self.outcomes.record(self.read(path).outcomes)
+        self.outcomes.record(self.read(path)[0])
 
     def read(self, path):
         return read_outcomes(path, self.sql, now=NOW)
+
+    def listed(self):
+        return self.audits.draws(self.outcomes.current())
 
 
 @pytest.fixture
@@ -92,7 +95,7 @@ def test_claims_of_no_judged_draw_are_counted(traffic):
     traffic.arrive(1, 30)
     second = traffic.draw(20)
     traffic.arrive(2, 5)
-    ids = [claim["claim_id"] for claim in traffic.claims.claims()]
+    ids = [claim.claim_id for claim in traffic.claims.claims()]
 
     def count_unaudited():
         judged = set(traffic.outcomes.current()["claim_id"])
@@ -106,8 +109,8 @@ def test_claims_of_no_judged_draw_are_counted(traffic):
 def test_an_audit_becomes_outcomes_with_their_probability(either):
     either.arrive(0, 40)
     rows = either.draw(10)
-    assert (either.made.n, either.made.population, either.made.probability) == (10, 40, 0.25)
-    assert either.read(either.made.path).not_judged == 10
+    assert (either.made.n, either.made.population) == (10, 40)
+    assert either.read(either.folder / "audit-1.jsonl") == ([], 10)
     content = "ask jane.doe@example.org"
     searched = {"gold_source": "deep_audit", "audit_depth": 100, "gold_strategies": []}
     either.judge(rows[:1], **searched, missed=True, missed_content=content)
@@ -117,14 +120,14 @@ def test_an_audit_becomes_outcomes_with_their_probability(either):
     first = fit.set_index("claim_id").loc[rows[0]["claim_id"]]
     assert (first["audit_depth"], first["missed_content"]) == (100.0, "ask [email██████████████")
     assert (first["query_id"], first["gold_strategies"]) == (question_id(rows[0]["query"]), [])
-    assert either.audits.count_judged(either.outcomes.current()) == {either.made.draw_id: 2}
+    assert [row["judged"] for row in either.listed()] == [2]
 
 
 def test_only_the_store_knows_the_probability_of_an_audit(traffic):
     traffic.arrive(0, 20)
     drawn = {row["claim_id"] for row in traffic.draw(2)}
     for claim in traffic.claims.claims():
-        line = {"claim_id": claim["claim_id"], "query": claim["query"]}
+        line = {"claim_id": claim.claim_id, "query": claim.query}
         with pytest.raises(InputError, match="inclusion_probability"):
             traffic.judge([line], inclusion_probability=1.0)
         traffic.judge([line])
@@ -176,7 +179,7 @@ def test_a_draw_that_cannot_be_made_keeps_nothing(traffic, options, code):
         options = {"path": traffic.folder / options["path"]}
     with pytest.raises(InputError, match=code):
         traffic.draw(**options)
-    assert traffic.audits.frames() == []
+    assert traffic.listed() == []
 
 
 def test_no_draw_is_kept_without_its_file(either):
@@ -184,5 +187,5 @@ def test_no_draw_is_kept_without_its_file(either):
     (either.folder / "folder").write_text("a file where the folder should be")
     with pytest.raises(OSError, match="folder"):
         either.draw(path=either.folder / "folder" / "audit.jsonl")
-    assert either.audits.frames() == []
-    assert either.audits.count_judged(either.outcomes.current()) == {}
+    assert either.listed() == []
+    assert either.audits.find_drawn(claim.claim_id for claim in either.claims.claims()) == {}

@@ -171,9 +171,9 @@ def test_filters_choose_outcomes(store):
         ({"strategy_fingerprint": "f1"}, "abde"),
         ({"strategy": "vector"}, "c"),
         ({"target": "miss_any", "k": 10}, "ace"),
-        ({"gold_sources": ["human", "llm_judge"]}, "e"),
+        ({"gold_source": ["human", "llm_judge"]}, "e"),
         ({"claim_ids": ids, "k": 10}, "ad"),
-        ({"gold_sources": []}, ""),
+        ({"gold_source": []}, ""),
     ):
         assert "".join(sorted(store.current(**where)["query_id"])) == chosen, where
     assert RETRIEVAL_OUTCOMES.check(store.current(strategy="none")).empty

@@ -81,7 +81,7 @@ def test_what_was_said_again_adds_nothing_and_another_opinion_supersedes(viewed)
     while chain[-1]["supersedes"]:
         chain.append(rows[chain[-1]["supersedes"]])
     assert [(row["feedback"], row["note"]) for row in reversed(chain)] == opinions
-    current = viewed.outcomes().current(gold_sources=["user_feedback"])
+    current = viewed.outcomes().current(gold_source="user_feedback")
     assert current["outcome_id"].tolist() == [answers[-1]["outcome_id"]]
 
 

@@ -94,7 +94,7 @@ def test_many_writers_lose_nothing(viewed, started):
     for body, answer in zip(bodies, answers, strict=True):
         row = rows[answer.json()["outcome_id"]]
         assert all(row[name] == body[name] for name in ("query_id", "strategy", "note"))
-    assert len(viewed.outcomes().current(gold_sources=["user_feedback"])) == len(retrievals)
+    assert len(viewed.outcomes().current(gold_source="user_feedback")) == len(retrievals)
 
 
 def raw(server, request):
@@ -208,7 +208,7 @@ def test_feedback_is_recorded_in_postgresql(viewed, started):
         )
         assert {answer.json()["standing"] for answer in answers} == {"recorded"}
         server.kill()
-        history = OutcomeStore(SqlStore(address)).history(gold_sources=["user_feedback"])
+        history = OutcomeStore(SqlStore(address)).history(gold_source="user_feedback")
         assert sorted(history["note"]) == sorted(f"note {number}" for number in range(WRITERS))
         assert history["supersedes"].nunique() == WRITERS
         assert "p@ss" not in json.dumps(server.said)
