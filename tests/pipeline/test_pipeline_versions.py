@@ -222,6 +222,7 @@ def test_files_that_are_read_are_those_that_count(project_root):
 
 def test_another_process_analyses_only_changed_modules(root, tmp_path, monkeypatch):
     cache = tmp_path / "versions.json"
+    monkeypatch.setattr(versions, "_ANALYSED", {})
     first = Versions(root, cache).of("rag_eval.stages.index")
     versions._ANALYSED.clear()  # what another process starts with
     change(root, "lazy.py", "late = 1", "late = 2")
