@@ -1,8 +1,8 @@
 """Record what the program puts out, and compare the records of two commits.
 
     golden_record.py record OUT.json [--only smoke,graph] [--checkout FOLDER]
-    golden_record.py compare OLD.json NEW.json [--only smoke,graph] [--allow FILE]
-    golden_record.py against REV [--only smoke,graph] [--allow FILE]
+    golden_record.py compare OLD.json NEW.json [--only smoke,graph]
+    golden_record.py against REV [--only smoke,graph]
 
 A record maps a path to a value, for each part. `smoke`, `pandas_api`, `scifact` and `recorded` are
 two runs of `rag-eval run` in a new home. `help` is the command line, `graph` the asset graph.
@@ -11,8 +11,7 @@ if they differ by at most 1e-9 (absolute, or relative to the larger number).
 `against` records a commit and this checkout with one interpreter, then compares the records.
 
 Only the command line, the files it writes and `rag_eval.definitions` are used, so modules inside
-the package can move. An allow file has lines `allow PATTERN  # reason` (see fnmatch). It
-also has lines `rename OLD NEW  # reason` (`re.sub` on each path of the old record).
+the package can move.
 """
 
 import argparse
@@ -325,22 +324,6 @@ def record(folder: Path, names: list[str]) -> dict[str, object]:
     return {"commit": commit, "python": sys.version.split()[0], "parts": parts}
 
 
-def read_allowed(path: Path | None) -> tuple[list[str], list[tuple[str, str]]]:
-    """Read the allow file: patterns of allowed paths, and renames of paths of the old record."""
-    allowed: list[str] = []
-    renames: list[tuple[str, str]] = []
-    form = re.compile(r"allow (?P<path>.+?) +# .+|rename (?P<old>\S+) (?P<new>\S+) +# .+")
-    for number, line in enumerate(path.read_text().splitlines() if path else [], start=1):
-        rule = form.fullmatch(line.strip())
-        if rule is None and line.strip():
-            sys.exit(f"{path}:{number}: need 'allow PATTERN # reason' or 'rename OLD NEW # reason'")
-        if rule and rule["path"]:
-            allowed.append(rule["path"])
-        elif rule:
-            renames.append((rule["old"], rule["new"]))
-    return allowed, renames
-
-
 def is_equal(old: Any, new: Any) -> bool:
     kinds = {type(old), type(new)}
     if kinds <= {int, float}:
@@ -348,14 +331,11 @@ def is_equal(old: Any, new: Any) -> bool:
     return len(kinds) == 1 and old == new
 
 
-def differences(old: Values, new: Values, allow_file: Path | None = None) -> list[str]:
+def differences(old: Values, new: Values) -> list[str]:
     """List the added, removed and changed paths, one line each."""
-    allowed, renames = read_allowed(allow_file)
-    for pattern, replacement in renames:
-        old = {re.sub(pattern, replacement, path): value for path, value in old.items()}
     lines = []
     for path in sorted(old.keys() | new.keys()):
-        if any(fnmatch.fnmatchcase(path, pattern) for pattern in (*VOLATILE, *allowed)):
+        if any(fnmatch.fnmatchcase(path, pattern) for pattern in VOLATILE):
             continue
         if path not in old:
             lines.append(f"added    {path}: {shown(new[path])}")
@@ -371,23 +351,21 @@ def shown(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:200]}... ({len(text)} characters)"
 
 
-def print_differences(
-    old: dict[str, object], new: dict[str, Any], names: list[str], allow_file: Path | None
-) -> int:
+def print_differences(old: dict[str, object], new: dict[str, Any], names: list[str]) -> int:
     """Print all differences of the named parts and return the exit code."""
     parts = [found["parts"] for found in (old, new)]
     names = names or sorted(parts[0].keys() | parts[1].keys())
     lines = []
     for name in names:
         if all(name in found for found in parts):
-            lines += differences(parts[0][name], parts[1][name], allow_file)
+            lines += differences(parts[0][name], parts[1][name])
         else:
             lines.append(f"missing  {name}: not in both records")
     print("\n".join([*lines, f"{len(lines)} differences ({', '.join(names)})"]))
     return 1 if lines else 0
 
 
-def against(revision: str, names: list[str], allow_file: Path | None) -> int:
+def against(revision: str, names: list[str]) -> int:
     """Record a commit in a temporary worktree, then this checkout, and compare them."""
     with tempfile.TemporaryDirectory(prefix="golden-") as parent:
         folder = Path(parent) / "checkout"
@@ -397,7 +375,7 @@ def against(revision: str, names: list[str], allow_file: Path | None) -> int:
             old = record(folder, names)
         finally:
             subprocess.run([*git, "remove", "--force", str(folder)], check=True)
-    return print_differences(old, record(ROOT, names), names, allow_file)
+    return print_differences(old, record(ROOT, names), names)
 
 
 def main() -> int:
@@ -405,7 +383,6 @@ def main() -> int:
     parser.add_argument("action", choices=("record", "compare", "against"))
     parser.add_argument("arguments", nargs="+", help="OUT.json | OLD.json NEW.json | REV")
     parser.add_argument("--only", default="", help=f"some of {','.join(PARTS)}")
-    parser.add_argument("--allow", type=Path, help="file of allowed differences and renames")
     parser.add_argument("--checkout", type=Path, default=ROOT, help="what `record` records")
     options = parser.parse_args()
     names = [name for name in options.only.split(",") if name]
@@ -413,10 +390,10 @@ def main() -> int:
     if unknown or len(options.arguments) != (2 if options.action == "compare" else 1):
         parser.error("unknown part or wrong number of arguments; see --help")
     if options.action == "against":
-        return against(options.arguments[0], names, options.allow)
+        return against(options.arguments[0], names)
     if options.action == "compare":
         old, new = (json.loads(Path(path).read_text()) for path in options.arguments)
-        return print_differences(old, new, names, options.allow)
+        return print_differences(old, new, names)
     found = record(options.checkout, names)
     Path(options.arguments[0]).write_text(json.dumps(found, indent=0) + "\n", encoding="utf-8")
     return 0

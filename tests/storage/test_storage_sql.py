@@ -1,16 +1,14 @@
-import contextlib
 import os
 import sqlite3
 import subprocess
 import sys
-import threading
 
 import postgres_server
 import pytest
 import sqlalchemy
 
 from rag_eval.core.errors import InputError
-from rag_eval.storage.sql import BATCH, ColumnSpec, SqlStore, TableSpec, _into_wal
+from rag_eval.storage.sql import ColumnSpec, SqlStore, TableSpec
 
 NOTES = TableSpec(
     "notes",
@@ -150,16 +148,6 @@ def test_a_block_that_raises_leaves_nothing(store):
     assert [row["id"] for row in notes(store)] == [1]
 
 
-def test_many_rows_go_in_batches(store):
-    count = 2 * BATCH + 1
-    given = ((number, number / 2, f"text {number}", True, [number]) for number in range(count))
-    with store.transaction() as transaction:
-        assert transaction.insert(NOTES, given) == count
-    rows = notes(store)
-    assert [row["id"] for row in rows] == list(range(count))
-    assert rows[-1]["more"] == [count - 1]
-
-
 @pytest.mark.parametrize(
     "other",
     [
@@ -255,22 +243,6 @@ def test_a_driver_that_repeats_the_password_is_not_quoted():
     store = SqlStore("postgresql://me:hunter%402@127.0.0.1:1/db?sslpassword=s3same")
     found = store._failed(RuntimeError("cannot use hunter@2\nnor s3same for me")).found
     assert found == "cannot use *** nor *** for me"
-
-
-def test_a_connection_refused_its_write_ahead_log_tries_again(tmp_path):
-    # SQLite sometimes fails at once when several processes open a new file.
-    path = tmp_path / "store.db"
-    held = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    refused = sqlite3.connect(path, timeout=0)
-    with contextlib.closing(held) as holder, contextlib.closing(refused) as connection:
-        holder.execute("BEGIN IMMEDIATE")
-        with pytest.raises(sqlite3.OperationalError, match="locked"):
-            connection.execute("PRAGMA journal_mode=WAL")
-        release = threading.Timer(0.2, holder.execute, ["COMMIT"])
-        release.start()
-        _into_wal(connection)
-        release.join()
-        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def test_what_is_no_sqlite_database_is_refused_and_left_alone(tmp_path):
