@@ -7,8 +7,8 @@ come from the shipped prior, and without a usable prior from the uncalibrated he
 
 import dataclasses
 import datetime as dt
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -24,6 +24,7 @@ from rag_eval.core.config import (
     Uncertainty,
 )
 from rag_eval.core.errors import InputError
+from rag_eval.core.strategy import Strategy
 from rag_eval.corpus.analyzer import Analyzer
 from rag_eval.measures.ranking import collapse, relevant_ranks, span_ranks
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
@@ -32,6 +33,7 @@ from rag_eval.pipeline.measures import ScoredRuns, score_runs
 from rag_eval.pipeline.retrieval import (
     Accepted,
     CorpusIndex,
+    KeptCalibrator,
     OpenIndex,
     StrategyRun,
     batch_of,
@@ -39,6 +41,7 @@ from rag_eval.pipeline.retrieval import (
     chosen_kinds,
     find_accepted,
     open_index,
+    read_ranking,
     ready_strategy,
     strategy_fingerprint,
 )
@@ -78,18 +81,11 @@ from rag_eval.uncertainty.wordings import Branch
 
 
 class Outcomes:
-    """The table of outcomes as one stage reads it.
-
-    Parameters
-    ----------
-    evaluation
-        Evaluation with the store.
-    """
+    """The table of outcomes as one stage reads it; `error` says why it cannot be used."""
 
     def __init__(self, evaluation: Evaluation) -> None:
         self.store: OutcomeStore | None = None
         self.error: InputError | None = None
-        """Reason why the table cannot be used."""
         try:
             self.store = OutcomeStore(open_store(evaluation.settings))
         except InputError as error:
@@ -103,9 +99,12 @@ class Outcomes:
         problem = self.error.problems[0]
         return f"the outcomes can neither be read nor written: {problem.code}, {problem.message}"
 
-    def current(self, **where: Any) -> pd.DataFrame:
-        """Read the current outcomes like `OutcomeStore.current`; no rows after a failure."""
-        return frame_of([]) if self.store is None else self.store.current(**where)
+    def fitting(self, config: GoldSetConfig, fingerprint: str) -> pd.DataFrame:
+        """Read the outcomes of a strategy that may fit: claim_id, query_id, missed, weight."""
+        spec, columns = config.uncertainty, ["claim_id", "query_id", "missed", "weight"]
+        where = {"strategy_fingerprint": fingerprint, "target": spec.target, "k": spec.k}
+        frame = frame_of([]) if self.store is None else self.store.current(**where)
+        return fit_rows(frame)[columns].sort_values("claim_id", ignore_index=True)
 
 
 # ---- The stored run of a strategy as batches for the estimators of a miss, one per seed.
@@ -120,11 +119,8 @@ def _stored_batches(runs: ScoredRuns, opened: OpenIndex, name: str) -> dict[int,
     """
     spec, texts = runs.spec(name), runs.gold_variants.texts
     question = np.asarray(runs.gold.query_of, dtype=np.int64)
-    frame = runs.runs[name].run
-    lists = {
-        seed: stored_ranking(frame, seed, len(texts), runs.config.depth)
-        for seed in runs.about(name).seeds
-    }
+    seeds, run = runs.about(name).seeds, runs.runs[name].run
+    lists = {seed: read_ranking(run, seed, len(texts), runs.config.depth) for seed in seeds}
     if spec.own_units:
         units = runs.units(name)
         chunk_of = units["chunk"].to_numpy()
@@ -139,24 +135,6 @@ def _stored_batches(runs: ScoredRuns, opened: OpenIndex, name: str) -> dict[int,
         )
         for seed, found in lists.items()
     }
-
-
-def stored_ranking(frame: pd.DataFrame, seed: int, n: int, depth: int) -> Ranking:
-    """Read one seed of a RUN frame as a ranking of n variants."""
-    part = frame[frame["seed"] == seed]
-    place = part["variant"].to_numpy(), part["k_final"].to_numpy() - 1
-    rows, k_pos = np.full((n, depth), -1, dtype=np.int32), np.zeros((n, depth), dtype=np.int32)
-    raw, norm, rerank = np.zeros((n, depth)), np.zeros((n, depth)), np.full((n, depth), np.nan)
-    for array, column in (
-        (rows, "chunk"),
-        (raw, "score_raw"),
-        (norm, "score_norm"),
-        (k_pos, "k_pos"),
-        (rerank, "rerank_score"),
-    ):
-        array[place] = part[column].to_numpy()
-    candidates = (rows >= 0).sum(axis=1).astype(np.int64)
-    return Ranking(rows, np.nan_to_num(raw), np.nan_to_num(norm), k_pos, rerank, candidates)
 
 
 def _unit_batches(
@@ -212,19 +190,12 @@ class SignalFacts:
 
 
 class RetrievalSignals(Result):
-    """Signals of every retrieval of every strategy.
+    """Signals of every retrieval of every strategy, with facts by strategy.
 
-    Attributes
-    ----------
-    signals
-        strategy, variant, seed, failed, heuristic_v0, and one column per signal, NaN if undefined.
-    gaps
-        strategy, variant, seed, description, severity, mitigation; the most severe gap first.
-    traffic
-        Counted claims of production traffic: strategy, claim_id, query_id, group_id, and the
-        signals of the current retrieval.
-    about
-        Facts by strategy.
+    `signals` has strategy, variant, seed, failed, heuristic_v0, and one column per signal, NaN if
+    undefined. `gaps` has strategy, variant, seed, description, severity, mitigation; the most
+    severe gap comes first. `traffic` has the counted claims of production traffic: strategy,
+    claim_id, query_id, group_id, and the signals of the current retrieval.
     """
 
     signals: pd.DataFrame = frame_part()
@@ -313,10 +284,10 @@ def collect_signals(
                 parts.append(_signal_rows(scored, name, seed, batch))
                 if has_gaps:
                     gaps += _gap_rows(scored, opened, name, seed, batch)
-            claims = _Traffic(work, scored, opened, name)
-            counted, facts = claims.ask_again()
+            fingerprint = _fingerprint(work, runs[name])
+            counted, facts = _count_traffic(work, scored, opened, name, fingerprint)
             traffic.append(counted)
-            about[name] = SignalFacts(claims.fingerprint, has_gaps, facts)
+            about[name] = SignalFacts(fingerprint, has_gaps, facts)
             advance(1)
     return RetrievalSignals(
         signals=pd.concat(parts, ignore_index=True),
@@ -369,108 +340,79 @@ _UNKNOWN: Final = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class _Again:
-    """Current chunks of a question, best first. A failed retrieval has no signals."""
+def _count_traffic(
+    work: Work, runs: ScoredRuns, opened: OpenIndex, name: str, fingerprint: str
+) -> tuple[pd.DataFrame, TrafficFacts]:
+    """Search the questions of imported claims again; return the counted claims with signals."""
+    store, spec = Outcomes(work.evaluation).store, runs.spec(name)
+    claims, reason = list[Claim](), ""
+    if spec.own_units:
+        reason = "an external retriever is not asked again"
+    elif store is None:
+        reason = "the table of claims cannot be read"
+    elif not (claims := ClaimStore(store.sql).claims(fingerprint)):
+        reason = "no claim was imported for the strategy's current configuration"
+    texts = list(dict.fromkeys(claim.query for claim in claims))
+    again = _search_again(work, runs, opened, spec, texts) if claims else {}
+    known = opened.table.row_of.keys() | set(opened.table.doc_ids)
+    states = [_state(claim, again.get(claim.query), opened, known, work) for claim in claims]
+    counted = [claim for claim, state in zip(claims, states, strict=True) if state == "counted"]
+    keys = pd.DataFrame(
+        [(name, claim.claim_id, claim.query_id, claim.group_id) for claim in counted],
+        columns=["strategy", "claim_id", "query_id", "group_id"],
+        dtype="str",
+    )
+    values = np.array([again[claim.query][1] for claim in counted], dtype=np.float64)
+    frame = pd.DataFrame(values.reshape(-1, len(SIGNALS)), columns=list(SIGNALS))
+    why = (f"{states.count(state)} {why}" for state, why in _UNKNOWN.items() if state in states)
+    facts = TrafficFacts(
+        counted=len(counted),
+        n_unknown=sum(state in _UNKNOWN for state in states),
+        n_differing=states.count("differing"),
+        reason=reason or "; ".join(why),
+    )
+    return pd.concat([keys, frame], axis=1), facts
 
-    rows: tuple[int, ...]
-    signals: FloatArray | None
+
+_Again = tuple[list[int], FloatArray | None]
+"""Current chunks of a question, best first, and signals; a failed retrieval has no signals."""
 
 
-@dataclasses.dataclass(frozen=True)
-class _Traffic:
-    """The imported claims of one strategy under its current fingerprint."""
+def _search_again(
+    work: Work, runs: ScoredRuns, opened: OpenIndex, spec: Strategy, texts: list[str]
+) -> dict[str, _Again]:
+    """Search each question, except where a file of vectors lacks the question.
 
-    work: Work
-    runs: ScoredRuns
-    opened: OpenIndex
-    name: str
+    The trust filter applies as for the gold set. The guard against restated questions only
+    compares with the wordings of the gold set.
+    """
+    config, again = work.config, dict[str, _Again]()
+    steered_by = runs.about(spec.name).steered_by
+    strategy = ready_strategy(work.evaluation, opened, spec, runs.gold_variants, steered_by)
+    asked = [text for text in texts if can_be_asked(config, opened, spec, text)]
+    allowed = runs.admitted_chunks.passes if config.trust.filter else None
+    for start in range(0, len(asked), AT_ONCE):
+        part = asked[start : start + AT_ONCE]
+        found = strategy.search(part, config.depth, config.seeds[0], allowed=allowed, strict=False)
+        values = signals(batch_of(config, opened, spec, part, found), config.uncertainty.k)
+        failed = np.zeros(len(part), dtype=bool) if found.failed is None else found.failed
+        for text, rows, own, broken in zip(part, found.rows, values, failed, strict=True):
+            again[text] = rows[rows >= 0].tolist(), None if broken else own
+    return again
 
-    @property
-    def fingerprint(self) -> str:
-        return _fingerprint(self.work, self.runs.runs[self.name])
 
-    def ask_again(self) -> tuple[pd.DataFrame, TrafficFacts]:
-        """Search every question again. Return the counted claims with signals."""
-        store = Outcomes(self.work.evaluation).store
-        if self.runs.spec(self.name).own_units:
-            return self._frame([]), TrafficFacts(reason="an external retriever is not asked again")
-        if store is None:
-            return self._frame([]), TrafficFacts(reason="the table of claims cannot be read")
-        claims = ClaimStore(store.sql).claims(self.fingerprint)
-        if not claims:
-            why = "no claim was imported for the strategy's current configuration"
-            return self._frame([]), TrafficFacts(reason=why)
-        again = self._retrieve(list(dict.fromkeys(claim.query for claim in claims)))
-        states = self._states(claims, again)
-        counted = [
-            (claim.claim_id, claim.query_id, claim.group_id, found.signals)
-            for claim, state in zip(claims, states, strict=True)
-            if state == "counted" and (found := again[claim.query]) is not None
-        ]
-        return self._frame(counted), TrafficFacts(
-            counted=len(counted),
-            n_unknown=sum(state in _UNKNOWN for state in states),
-            n_differing=states.count("differing"),
-            reason="; ".join(
-                f"{states.count(state)} {why}" for state, why in _UNKNOWN.items() if state in states
-            ),
-        )
-
-    def _frame(self, counted: list[tuple[str, str, str, FloatArray | None]]) -> pd.DataFrame:
-        names = pd.DataFrame(
-            [(self.name, *row[:3]) for row in counted],
-            columns=["strategy", "claim_id", "query_id", "group_id"],
-            dtype="str",
-        )
-        values = np.array([row[3] for row in counted], dtype=np.float64)
-        values = values.reshape(len(counted), len(SIGNALS))
-        return pd.concat([names, pd.DataFrame(values, columns=list(SIGNALS))], axis=1)
-
-    def _retrieve(self, texts: list[str]) -> dict[str, _Again | None]:
-        """Search each question; None when a file of vectors lacks the question.
-
-        The trust filter applies as for the gold set. The guard against restated questions only
-        compares with the wordings of the gold set.
-        """
-        runs, opened, config = self.runs, self.opened, self.work.config
-        spec, steered_by = runs.spec(self.name), runs.about(self.name).steered_by
-        strategy = ready_strategy(
-            self.work.evaluation, opened, spec, runs.gold_variants, steered_by
-        )
-        asked = [text for text in texts if can_be_asked(config, opened, spec, text)]
-        allowed = runs.admitted_chunks.passes if config.trust.filter else None
-        again: dict[str, _Again | None] = dict.fromkeys(texts)
-        for start in range(0, len(asked), AT_ONCE):
-            part = asked[start : start + AT_ONCE]
-            found = strategy.search(
-                part, config.depth, config.seeds[0], allowed=allowed, strict=False
-            )
-            values = signals(batch_of(config, opened, spec, part, found), config.uncertainty.k)
-            for at, text in enumerate(part):
-                failed = found.failed is not None and found.failed[at]
-                rows = found.rows[at]
-                retrieved = tuple(rows[rows >= 0].tolist())
-                again[text] = _Again(retrieved, None if failed else values[at])
-        return again
-
-    def _states(self, claims: Sequence[Claim], again: dict[str, _Again | None]) -> list[str]:
-        """Classify each claim as `counted`, `differing`, or a key of _UNKNOWN."""
-        table, k = self.opened.table, self.work.config.uncertainty.k
-        known = table.row_of.keys() | set(table.doc_ids)
-
-        def state(claim: Claim) -> str:
-            found = again[claim.query]
-            if found is None or found.signals is None:
-                return "no_vector" if found is None else "failed"
-            stated = {name for name, _ in claim.retrieved[: claim.k]}
-            if stated and not stated & known:
-                return "no_id"
-            top = found.rows[: max(claim.k, k)]
-            now = {name for row in top for name in (table.chunk_ids[row], table.doc_ids[row])}
-            return "counted" if (stated & now if stated else not top) else "differing"
-
-        return [state(claim) for claim in claims]
+def _state(
+    claim: Claim, again: _Again | None, opened: OpenIndex, known: set[str], work: Work
+) -> str:
+    """Classify a claim as `counted`, `differing`, or a key of _UNKNOWN."""
+    if again is None or again[1] is None:
+        return "no_vector" if again is None else "failed"
+    stated, table = {name for name, _ in claim.retrieved[: claim.k]}, opened.table
+    if stated and not stated & known:
+        return "no_id"
+    top = again[0][: max(claim.k, work.config.uncertainty.k)]
+    now = {name for row in top for name in (table.chunk_ids[row], table.doc_ids[row])}
+    return "counted" if (stated & now if stated else not top) else "differing"
 
 
 # ---- Stage: the claimed miss rate of every retrieval.
@@ -523,21 +465,6 @@ class MissRateClaims(Result):
         }
 
 
-@dataclasses.dataclass(frozen=True)
-class _Spoken:
-    """A source of claims with its estimator.
-
-    `branch` predicts questions with judged other wordings, under a status of its own.
-    `group_of_query` holds the groups at the time of the fit. These groups select the fit without
-    the question, even when the groups of the gold have changed since.
-    """
-
-    by: Speaker
-    model: MissRateModel | None = None
-    branch: tuple[Branch, Status] | None = None
-    group_of_query: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-
 def prior_of(config: GoldSetConfig, name: str) -> Prior:
     """Read the shipped prior for the kind of a strategy."""
     spec = next(spec for spec in config.strategies if spec.name == name)
@@ -551,46 +478,40 @@ def no_prior(target: Target, k: int) -> str:
     return f"no prior is shipped for {target}@{k}, only for {PRIOR_TARGET[0]}@{PRIOR_TARGET[1]}"
 
 
+def _usable(found: Accepted) -> KeptCalibrator | None:
+    return found.body if found.status in DISCOUNTING else None
+
+
 def _branch_of(found: Accepted) -> tuple[Branch, Status] | None:
-    """Return the branch for other wordings of an accepted calibrator; None if it is not usable."""
-    if found.body is None or found.status not in DISCOUNTING:
-        return None
-    wordings = found.body.wordings
+    """Return the branch for other wordings with its status; None if it is not usable."""
+    body = _usable(found)
+    wordings = None if body is None else body.wordings
     if wordings is None or wordings.model is None or wordings.status not in DISCOUNTING:
         return None
     return wordings.model, wordings.status
 
 
-def _speak(work: Work, name: str, found: Accepted, signals_: RetrievalSignals) -> _Spoken:
+def _speak(
+    work: Work, name: str, found: Accepted, signals_: RetrievalSignals
+) -> tuple[Speaker, MissRateModel | None]:
     """Choose the source of a strategy's claims, given its accepted calibrator."""
     spec, fingerprint = work.config.uncertainty, signals_.about[name].fingerprint
-    if found.body is not None and found.status in DISCOUNTING:
-        by = Speaker(
-            fingerprint,
-            found.status,
-            found.calibrator_id,
-            "",
-            n_outcomes=found.body.model.n,
-            fitted_at=found.body.fitted_at,
-            gold_sources=tuple(found.body.gold_sources),
-        )
-        return _Spoken(by, found.body.model, _branch_of(found), found.body.group_of_query)
-    stale = found.status == "stale"
-    why = (
-        f"calibrator {found.calibrator_id} is stale"
-        if stale
-        else "no calibrator was accepted before this run"
-    )
+    if (body := _usable(found)) is not None:
+        facts = body.model.n, body.fitted_at, tuple(body.gold_sources)
+        return Speaker(fingerprint, found.status, found.calibrator_id, "", *facts), body.model
+    stale, why = found.status == "stale", "no calibrator was accepted before this run"
+    if stale:
+        why = f"calibrator {found.calibrator_id} is stale"
     unlabelled = signals_.unlabelled(name)
     missing = no_prior(spec.target, spec.k)
     if len(unlabelled) < PRIOR_QUERIES:
         missing = f"{len(unlabelled)} queries, the prior needs {PRIOR_QUERIES}"
     if missing:
         status: Status = "stale" if stale else "uncalibrated"
-        return _Spoken(Speaker(fingerprint, status, HEURISTIC, f"{why}; {missing}"))
+        return Speaker(fingerprint, status, HEURISTIC, f"{why}; {missing}"), None
     prior = prior_of(work.config, name)
     by = Speaker(fingerprint, "stale" if stale else "prior", f"{PRIOR}{prior.id}", why)
-    return _Spoken(by, model_from_prior(prior, SIGNALS, unlabelled, Miss(k=spec.k)))
+    return by, model_from_prior(prior, SIGNALS, unlabelled, Miss(k=spec.k))
 
 
 def _identify_speakers(
@@ -606,7 +527,7 @@ def _identify_speakers(
         accepted = find_accepted(work.evaluation, name, about.fingerprint)
         judged: list[object] = []
         if _branch_of(accepted):
-            history = _history(work.config, outcomes, about.fingerprint)
+            history = outcomes.fitting(work.config, about.fingerprint)
             judged = [history["claim_id"].tolist(), history["missed"].tolist()]
         found[name] = [accepted.calibrator_id, accepted.status, digest(judged)]
     return found
@@ -635,87 +556,77 @@ def state_miss_rates(
     with work.progress.step("Stating miss rates", len(runs), "strategies") as advance:
         for name, about in retrieval_signals.about.items():
             found = find_accepted(work.evaluation, name, about.fingerprint)
-            spoken = _speak(work, name, found, retrieval_signals)
-            history = _history(work.config, outcomes, about.fingerprint)
+            speakers[name], model = _speak(work, name, found, retrieval_signals)
             frame = retrieval_signals.signals_of(name)
             variants = gold_variants.variants.iloc[frame["variant"].to_numpy()]
-            first = runs[name].about.seeds[0]
-            parts.append(
-                _claims(work.config.uncertainty, spoken, frame, variants, history, first_seed=first)
-            )
-            speakers[name] = spoken.by
+            variants = variants.reset_index(drop=True)
+            claims = _claims(work.config.uncertainty, speakers[name], frame, variants)
+            values, groups = frame[list(SIGNALS)].to_numpy(), _groups_at_fit(found, variants)
+            if model is not None:
+                claims["miss_rate"] = model.predict(values, SIGNALS, groups)
+                claims["ci_low"], claims["ci_high"] = model.interval(values, SIGNALS, groups)
+            if (branch := _branch_of(found)) is not None:
+                history = outcomes.fitting(work.config, about.fingerprint)
+                seed = runs[name].about.seeds[0]
+                own = _claim_ids(about.fingerprint, variants, [seed] * len(frame))
+                known = history[history["claim_id"].isin(own)]
+                misses, judged = count_others(known, variants["query_id"].tolist(), own)
+                better = branch[0].predict(values, SIGNALS, misses, judged, groups)
+                speaks = np.isfinite(better)
+                claims.loc[speaks, "miss_rate"] = better[speaks]
+                claims.loc[speaks, ["ci_low", "ci_high"]] = np.nan
+                claims.loc[speaks, "status"] = branch[1]
+            failed = frame["failed"].to_numpy()
+            claims.loc[failed, ["miss_rate", "ci_low", "ci_high", "heuristic_v0"]] = np.nan
+            claims.loc[failed, "status"] = "absent"
+            parts.append(claims)
             advance(1)
     frame = CLAIMS.check(pd.concat(parts, ignore_index=True))
     return MissRateClaims(claims=frame, speakers=speakers)
 
 
 def _claims(
-    spec: Uncertainty,
-    spoken: _Spoken,
-    frame: pd.DataFrame,
-    variants: pd.DataFrame,
-    history: pd.DataFrame,
-    *,
-    first_seed: int,
+    spec: Uncertainty, by: Speaker, frame: pd.DataFrame, variants: pd.DataFrame
 ) -> pd.DataFrame:
-    """Make the claims (CLAIMS) of one strategy.
+    """Make the claims (CLAIMS) of one strategy by the heuristic.
 
-    `frame` has the signals, `variants` the wording of each row, and `history` the earlier outcomes.
+    `frame` has the signals, and `variants` the wording of each row.
     """
-    by, n = spoken.by, len(frame)
-    value, low, high = frame["heuristic_v0"].to_numpy(), np.full(n, np.nan), np.full(n, np.nan)
-    status = np.full(n, by.status, dtype=object)
-    features, failed = frame[list(SIGNALS)].to_numpy(), frame["failed"].to_numpy()
-    queries, texts = variants["query_id"], variants["text"]
-    groups = [
-        spoken.group_of_query.get(query, group)
-        for query, group in zip(queries, variants["group_id"], strict=True)
-    ]
-
-    def claim_ids(seeds: Sequence[int]) -> list[str]:
-        parts = zip(queries, variants["paraphrase_id"], seeds, texts, strict=True)
-        return [claim_id_of(by.fingerprint, *part) for part in parts]
-
-    if spoken.model is not None:
-        value = spoken.model.predict(features, SIGNALS, groups)
-        low, high = spoken.model.interval(features, SIGNALS, groups)
-    if spoken.branch is not None:
-        branch, earned = spoken.branch
-        own = claim_ids([first_seed] * n)
-        known = history[history["claim_id"].isin(own)]
-        misses, judged = count_others(known, queries.tolist(), own)
-        better = branch.predict(features, SIGNALS, misses, judged, groups)
-        speaks = np.isfinite(better)
-        value = np.where(speaks, better, value)
-        low, high = np.where(speaks, np.nan, low), np.where(speaks, np.nan, high)
-        status = np.where(speaks, earned, status).astype(object)
     return pd.DataFrame(
         {
-            "claim_id": claim_ids(frame["seed"].tolist()),
-            "query_id": queries.to_numpy(),
-            "paraphrase_id": variants["paraphrase_id"].to_numpy(),
-            "group_id": variants["group_id"].to_numpy(),
-            "seed": frame["seed"].to_numpy(),
-            "strategy": frame["strategy"].to_numpy(),
+            "claim_id": _claim_ids(by.fingerprint, variants, frame["seed"]),
+            **{name: variants[name] for name in ("query_id", "paraphrase_id", "group_id")},
+            "seed": frame["seed"],
+            "strategy": frame["strategy"],
             "strategy_fingerprint": by.fingerprint,
             "target": spec.target,
             "k": spec.k,
-            "miss_rate": np.where(failed, np.nan, value),
-            "ci_low": np.where(failed, np.nan, low),
-            "ci_high": np.where(failed, np.nan, high),
-            "status": np.where(failed, "absent", status).astype(object),
+            "miss_rate": frame["heuristic_v0"],
+            "ci_low": np.nan,
+            "ci_high": np.nan,
+            "status": by.status,
             "calibrator": by.calibrator,
-            "heuristic_v0": np.where(failed, np.nan, frame["heuristic_v0"].to_numpy()),
+            "heuristic_v0": frame["heuristic_v0"],
         }
     )
 
 
-def _history(config: GoldSetConfig, outcomes: Outcomes, fingerprint: str) -> pd.DataFrame:
-    """Read the outcomes of a strategy before this run: claim_id, query_id, missed, weight."""
-    spec = config.uncertainty
-    frame = outcomes.current(strategy_fingerprint=fingerprint, target=spec.target, k=spec.k)
-    columns = ["claim_id", "query_id", "missed", "weight"]
-    return fit_rows(frame)[columns].sort_values("claim_id", ignore_index=True)
+def _claim_ids(fingerprint: str, variants: pd.DataFrame, seeds: Iterable[int]) -> list[str]:
+    names = "query_id", "paraphrase_id", "text"
+    queries, wordings, texts = (variants[name].tolist() for name in names)
+    parts = zip(queries, wordings, map(int, seeds), texts, strict=True)
+    return [claim_id_of(fingerprint, *part) for part in parts]
+
+
+def _groups_at_fit(found: Accepted, variants: pd.DataFrame) -> list[str]:
+    """Name the groups at the time of the fit, which select the fit without the question.
+
+    The groups of the gold may have changed since.
+    """
+    body = _usable(found)
+    known: Mapping[str, str] = {} if body is None else body.group_of_query
+    pairs = zip(variants["query_id"], variants["group_id"], strict=True)
+    return [known.get(query, group) for query, group in pairs]
 
 
 def count_others(
@@ -782,11 +693,8 @@ def gold_ranks(
 ) -> tuple[FloatArray, IntArray]:
     """Rank every gold item at the headline level, as `judge_runs` ranks the first.
 
-    Returns
-    -------
-    rank, owner
-        [n_items]: rank from 1, inf when the list lacks the item; and position of its wording in
-        `variant`.
+    Returns for [n_items] the rank from 1, inf when the list lacks the item, and the position of
+    its wording in `variant`.
     """
     level, gold = runs.config.level, runs.gold_of(name)
     rows, query = runs.rows(name)[seed][variant], gold.query_of[variant]

@@ -58,7 +58,7 @@ from rag_eval.retrieval.kinds.external import (
     Retrieved,
 )
 from rag_eval.retrieval.lexical import bm25s_engine
-from rag_eval.retrieval.ranking import Ranking
+from rag_eval.retrieval.ranking import Ranking, ranking
 from rag_eval.retrieval.service import QueryGuard, RetrievalService
 from rag_eval.retrieval.strategies import LocalStrategy, ReadyStrategy, StrategyIndex
 from rag_eval.storage.hashing import digest
@@ -214,6 +214,28 @@ def run_frame(rankings: Mapping[int, Ranking]) -> pd.DataFrame:
         }
         parts.append(pd.DataFrame(columns))
     return RUN.check(pd.concat(parts, ignore_index=True))
+
+
+def read_ranking(frame: pd.DataFrame, seed: int, n: int, depth: int) -> Ranking:
+    """Read one seed of a RUN frame as a ranking of n variants."""
+    part, nothing = frame[frame["seed"] == seed], np.zeros((n, depth))
+    rows = np.full((n, depth), -1, dtype=np.int32)
+    found = ranking(rows, nothing, nothing, np.zeros(n, dtype=np.int64))
+    place = part["variant"].to_numpy(), part["k_final"].to_numpy() - 1
+    for array, column in (
+        (found.rows, "chunk"),
+        (found.raw, "score_raw"),
+        (found.norm, "score_norm"),
+        (found.k_pos, "k_pos"),
+        (found.rerank, "rerank_score"),
+    ):
+        array[place] = part[column].to_numpy()
+    return dataclasses.replace(
+        found,
+        raw=np.nan_to_num(found.raw),
+        norm=np.nan_to_num(found.norm),
+        candidates=found.has_chunk.sum(axis=1).astype(np.int64),
+    )
 
 
 def failed_frame(rankings: Mapping[int, Ranking]) -> pd.DataFrame:

@@ -140,7 +140,8 @@ def state_of(project):
 
 def alarms_alone(project):
     """Return for each calibrator whether its outcomes alone would raise the alarm."""
-    frame = Outcomes(opened(project)).current()
+    store = Outcomes(opened(project)).store
+    frame = store.current()
     parts = frame[frame["shown_status"] == "provisional"].groupby("shown_calibrator")
     columns = ("shown_value", "missed")
     return [

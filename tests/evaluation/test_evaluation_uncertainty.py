@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
-from rag_eval.pipeline.claims import count_others, stored_ranking
+from rag_eval.pipeline.claims import count_others
 from rag_eval.pipeline.evaluation import (
     Accepted,
     accept_calibrator,
@@ -22,7 +22,7 @@ from rag_eval.pipeline.evaluation import (
     read_calibrator,
 )
 from rag_eval.pipeline.miss_rates import count_covered, leave_groups_out
-from rag_eval.pipeline.retrieval import find_accepted, run_frame
+from rag_eval.pipeline.retrieval import find_accepted, read_ranking, run_frame
 from rag_eval.retrieval.ranking import Ranking
 
 SPANS = st.lists(
@@ -194,7 +194,7 @@ def rankings(draw, n=4, depth=5):
 def test_a_stored_ranking_is_the_one_that_was_found(first, second):
     frame = run_frame({13: first, 29: second})
     for seed, ranking in ((13, first), (29, second)):
-        read = stored_ranking(frame, seed, 4, 5)
+        read = read_ranking(frame, seed, 4, 5)
         for field in ("rows", "raw", "norm", "k_pos", "rerank"):
             np.testing.assert_array_equal(
                 getattr(read, field), getattr(ranking, field), err_msg=field
