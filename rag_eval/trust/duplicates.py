@@ -9,141 +9,112 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, expand_ranges
+from rag_eval.core.arrays import BoolArray, IntArray, expand_ranges
 from rag_eval.core.config import FINDINGS
 from rag_eval.core.frames import make_frame
+from rag_eval.corpus.analyzer import WORD, Analyzer, count_matrix, word_spans
 from rag_eval.corpus.chunking import front_matter
 from rag_eval.trust.sentences import asks, place
-from rag_eval.trust.wording import Streams, Vocabulary, word_spans
 
-_Hashes = npt.NDArray[np.uint64]
-_SEED = 20
 _BLOCK = 500
+"""Rows of a matrix that are multiplied together, to bound the memory."""
 
 # ---- Near duplicates
 
-SHINGLE, LEAST_SHINGLES = 3, 6
+_SHINGLE, _LEAST_SHINGLES = 3, 6
 """Number of words of a shingle, and least number of shingles of a compared text."""
-NEAR_DUPLICATE = 0.8
-BANDS, ROWS = 16, 4
-"""Bands of minimum hashes, and hashes of a band. Two texts of resemblance 0.8 agree in a band with
-probability 1 - (1 - 0.8**4)**16 > 0.999."""
+_NEAR_DUPLICATE = 0.8
+_PARTNERS = 4
+"""Number of previous texts with the same hash that a text is compared with."""
 
 
-def _draw_factors(seed: int, shape: tuple[int, ...]) -> _Hashes:
-    numbers = np.random.default_rng(seed).integers(1, 2**63, shape, dtype=np.uint64)
-    return numbers | np.uint64(1)
-
-
-def _count_near_duplicates(streams: Streams, sources: IntArray) -> IntArray:
+def _count_near_duplicates(texts: Sequence[str], sources: IntArray) -> IntArray:
     """Count the documents in the group of each document [n], itself included.
 
     Chains of near copies in one source form a group. The sets of shingles of near copies have a
-    Jaccard resemblance of `NEAR_DUPLICATE` or more (Broder 1997, On the resemblance and containment
-    of documents). Time is linear, because each member of a bucket is compared with the first and
-    the previous member only.
+    Jaccard resemblance of `_NEAR_DUPLICATE` or more (Broder 1997, On the resemblance and
+    containment of documents). The hashes of shingles are in random order, and two near copies share
+    one of the first fifth of their hashes (prefix filtering; Chaudhuri, Ganti & Kaushik, ICDE
+    2006). Time is linear, because each text with a hash is compared with the first text and a few
+    previous texts only.
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
+    from sklearn.feature_extraction.text import HashingVectorizer
 
-    n = len(sources)
-    if not n:
-        return np.zeros(0, dtype=np.int64)
-    lengths = np.maximum(np.diff(streams.bounds) - (SHINGLE - 1), 0)
-    text, at = expand_ranges(streams.bounds[:-1], lengths)
-    pieces = np.zeros(len(at), dtype=np.uint64)
-    for offset, factor in enumerate(_draw_factors(_SEED, (SHINGLE,))):
-        pieces += (streams.words[at + offset].astype(np.uint64) + np.uint64(1)) * factor
-    pieces ^= pieces >> np.uint64(29)
-    one, other = _find_meetings(pieces, lengths, sources)
-    alike = _compare(pieces, text, one, other, n) >= NEAR_DUPLICATE
-    pairs = coo_array((np.ones(alike.sum()), (one[alike], other[alike])), shape=(n, n))
-    label = connected_components(pairs, directed=False)[1]
+    n = len(texts)
+    vectorizer = HashingVectorizer(
+        token_pattern=WORD.pattern,
+        ngram_range=(_SHINGLE, _SHINGLE),
+        n_features=2**31 - 1,
+        norm=None,
+        alternate_sign=False,
+        binary=True,
+        dtype=np.float32,
+    )
+    held = vectorizer.transform(texts)
+    held.sort_indices()
+    size = np.diff(held.indptr).astype(np.int64)
+    prefix = size - np.ceil(_NEAR_DUPLICATE * size).astype(np.int64) + 1
+    row, at = expand_ranges(
+        held.indptr[:-1].astype(np.int64), np.where(size >= _LEAST_SHINGLES, prefix, 0)
+    )
+    table = pd.DataFrame({"source": sources[row], "shingle": held.indices[at], "row": row})
+    rows = table.groupby(["source", "shingle"])["row"]
+    partners = [rows.transform("first"), *(rows.shift(n) for n in range(1, _PARTNERS + 1))]
+    pairs = pd.concat([table.assign(partner=partner) for partner in partners])
+    pairs = pairs.loc[pairs["partner"] < pairs["row"], ["partner", "row"]].drop_duplicates()
+    one, other = pairs.to_numpy(dtype=np.int64).T
+    shared = np.zeros(len(one))
+    for low in range(0, len(one), _BLOCK):
+        part = slice(low, low + _BLOCK)
+        shared[part] = held[one[part]].multiply(held[other[part]]).sum(axis=1).ravel()
+    alike = shared >= _NEAR_DUPLICATE * (size[one] + size[other] - shared)
+    graph = coo_array((np.ones(alike.sum()), (one[alike], other[alike])), shape=(n, n))
+    label = connected_components(graph, directed=False)[1]
     counts: IntArray = np.bincount(label)[label]
     return counts
 
 
-def _find_meetings(
-    pieces: _Hashes, lengths: IntArray, sources: IntArray
-) -> tuple[IntArray, IntArray]:
-    """Return pairs of texts of one source whose minimum hashes agree in a band."""
-    long = lengths >= LEAST_SHINGLES
-    texts = np.flatnonzero(long)
-    flat = pieces[np.repeat(long, lengths)]
-    starts = np.cumsum(lengths[texts]) - lengths[texts]
-    found = [np.zeros(0, dtype=np.int64)]
-    for band in _draw_factors(_SEED + 1, (BANDS, ROWS, 2)) if len(texts) > 1 else ():
-        key = sources[texts].astype(np.uint64)
-        for factor, offset in band:
-            least = np.minimum.reduceat((flat * factor + offset) >> np.uint64(11), starts)
-            key = (key ^ least) * factor
-            key ^= key >> np.uint64(31)
-        order = np.argsort(key, kind="stable")
-        opens = np.concatenate([[True], key[order[1:]] != key[order[:-1]]])
-        head = np.maximum.accumulate(np.where(opens, np.arange(len(order)), 0))
-        again = np.flatnonzero(~opens)
-        partners = (head[again], again - 1)
-        found += [texts[order[one]] * len(sources) + texts[order[again]] for one in partners]
-    one, other = np.divmod(np.unique(np.concatenate(found)), len(sources))
-    same = sources[one] == sources[other]  # compare the hashes, because keys can collide
-    return one[same], other[same]
-
-
-def _compare(pieces: _Hashes, text: IntArray, one: IntArray, other: IntArray, n: int) -> FloatArray:
-    """Return the Jaccard resemblance of pairs of texts, from all their pieces."""
-    from scipy.sparse import csr_array
-
-    known, column = np.unique(pieces, return_inverse=True)
-    held = csr_array((np.ones(len(text), dtype=np.int32), (text, column)), shape=(n, len(known)))
-    held.data[:] = 1
-    size = np.diff(held.indptr)
-    shared = np.zeros(len(one))
-    for low in range(0, len(one), _BLOCK):
-        rows = slice(low, low + _BLOCK)
-        shared[rows] = held[one[rows]].multiply(held[other[rows]]).sum(axis=1).ravel()
-    resemblance: FloatArray = shared / (size[one] + size[other] - shared)
-    return resemblance
-
-
 # ---- Passages about the same matter
 
-SAME_MATTER = 0.3
+_SAME_MATTER = 0.3
 """Least cosine of similar passages. At most 0.3 % of clean paragraphs have three of them."""
-PASSAGE_WORDS = 100
-"""Most words of a compared passage, because longer texts share the words of their field."""
-_LEAST_WORDS = 8
+_LEAST_WORDS, _PASSAGE_WORDS = 8, 100
+"""Least and most words of a compared passage, because longer texts share the words of their
+field."""
 _SLICE = 5_000
 _COMMON, _MANY = 0.1, 1_000
 
 
-def _say_the_same(streams: Streams, sources: IntArray, chosen: BoolArray, n_terms: int) -> IntArray:
+def _say_the_same(texts: Sequence[str], sources: IntArray, chosen: BoolArray) -> IntArray:
     """Count the similar passages of the same source for each document [n].
 
-    Similar means a cosine of `SAME_MATTER` or more. Terms weigh by their idf over all documents.
-    Only `chosen` documents of 8 to `PASSAGE_WORDS` words are compared; other documents count 0.
+    Similar means a cosine of `_SAME_MATTER` or more. Terms weigh by their idf over all documents.
+    Only `chosen` documents of 8 to `_PASSAGE_WORDS` words are compared; other documents count 0.
     Time is linear, because only passages in one slice of 5,000 passages are compared.
     """
     from scipy.sparse import csr_array
+    from sklearn.feature_extraction.text import TfidfTransformer
 
-    n = len(sources)
-    row = np.repeat(np.arange(n), np.diff(streams.term_bounds))
-    row, term = np.divmod(np.unique(row * n_terms + streams.terms), max(n_terms, 1))
-    held = csr_array((np.ones(len(row)), (row, term)), shape=(n, n_terms))
-    idf = np.log((1 + n) / (1 + np.bincount(term, minlength=n_terms))) + 1
-    held.data = idf[held.indices]
-    norms = np.sqrt(np.bincount(row, weights=held.data**2, minlength=n))
-    held.data /= np.repeat(np.maximum(norms, 1e-12), np.diff(held.indptr))
-    words = np.diff(streams.bounds)
-    passages = np.flatnonzero(chosen & (words >= _LEAST_WORDS) & (words <= PASSAGE_WORDS))
+    counts = np.zeros(len(texts), dtype=np.int64)
+    words = np.array([sum(1 for _ in WORD.finditer(text)) for text in texts], dtype=np.int64)
+    passages = np.flatnonzero(chosen & (words >= _LEAST_WORDS) & (words <= _PASSAGE_WORDS))
+    if not len(passages):
+        return counts
+    analyzer = Analyzer()
+    rows = analyzer.index(texts)
+    shape = (len(texts), len(analyzer.vocabulary))
+    held = csr_array(count_matrix(rows, shape[1]), shape=shape)
+    held.data[:] = 1.0
+    weighed = csr_array(TfidfTransformer().fit_transform(held))
     passages = passages[np.argsort(sources[passages], kind="stable")]
-    counts = np.zeros(n, dtype=np.int64)
     for members in np.split(passages, np.flatnonzero(np.diff(sources[passages])) + 1):
         for low in range(0, len(members), _SLICE):
             part = members[low : low + _SLICE]
-            counts[part] = _count_neighbours(held[part])
+            counts[part] = _count_neighbours(weighed[part])
     return counts
 
 
@@ -159,7 +130,7 @@ def _count_neighbours(held: Any) -> IntArray:
     for low in range(0, n, _BLOCK):
         near = rare[low : low + _BLOCK] @ other
         row = np.repeat(np.arange(near.shape[0]), np.diff(near.indptr))
-        alike = (near.data >= SAME_MATTER) & (near.indices != row + low)
+        alike = (near.data >= _SAME_MATTER) & (near.indices != row + low)
         counts[low : low + _BLOCK] = np.bincount(row[alike], minlength=near.shape[0])
     return counts
 
@@ -175,35 +146,33 @@ _LABEL = re.compile(r"\s{0,9}(?:q|question)\s?\d{0,3}\s?[:.)]", re.IGNORECASE)
 
 
 class _Lead(NamedTuple):
-    """The first words of a document, and the number of documents with these words."""
+    """The first words of a document.
+
+    `kind` is shared_question, shared_heading (a question as a heading) or shared_statement.
+    """
 
     row: int
     start: int
     end: int
     kind: str
-    """shared_question, shared_heading (a question as a heading) or shared_statement."""
-    documents: int
-    group: int
 
 
-def _find_shared_leads(texts: Sequence[str], sources: Sequence[str], least: int) -> list[_Lead]:
-    """Find first sentences that `least` documents of a source share with different continuations.
+def _find_shared_leads(texts: Sequence[str], sources: Sequence[str]) -> Iterator[list[_Lead]]:
+    """Find first sentences that `_SAME_LEADS` documents of a source share and continue differently.
 
     Questions count with five words or more, statements with eight. A question without a mark may
     run into the next words ("who wrote it It was ..."). The first seven words of such a question
-    also count.
+    also count. Each document counts in its first group.
     """
     groups: dict[tuple[str, str], list[tuple[_Lead, str]]] = {}
     for row, (text, source) in enumerate(zip(texts, sources, strict=True)):
         for words, lead, continuation in _find_leads(row, text):
             groups.setdefault((source, words), []).append((lead, continuation))
-    found: dict[int, _Lead] = {}
-    for group, members in enumerate(groups.values()):
-        documents = len({continuation for _, continuation in members})
-        if documents >= least:
-            for lead, _ in members:
-                found.setdefault(lead.row, lead._replace(documents=documents, group=group))
-    return [found[row] for row in sorted(found)]
+    seen = set[int]()
+    for members in groups.values():
+        if len({continuation for _, continuation in members}) >= _SAME_LEADS:
+            yield [lead for lead, _ in members if lead.row not in seen]
+            seen.update(lead.row for lead, _ in members)
 
 
 def _find_leads(row: int, text: str) -> Iterator[tuple[str, _Lead, str]]:
@@ -232,12 +201,13 @@ def _find_leads(row: int, text: str) -> Iterator[tuple[str, _Lead, str]]:
             running = place(text, start, end).form == "running"
             kind = "shared_question" if running else "shared_heading"
         after = " ".join(words[size : size + _CONTINUATION])
-        yield " ".join(words[:size]), _Lead(row, start, end, kind, 0, -1), after
+        yield " ".join(words[:size]), _Lead(row, start, end, kind), after
 
 
 # ---- Floods
 
-NEAR_DUPLICATES, SAME_LEADS, PARAPHRASES = 4, 3, 4
+_COPIES, _SAME_LEADS, _PARAPHRASES = 4, 3, 4
+"""Least number of documents of a flood of each kind."""
 _TRUSTED, _UNKNOWN, _DOUBTFUL = range(3)
 _SEVERITY = {
     "near_duplicate": ("hint", "hint", "blocked"),
@@ -262,13 +232,10 @@ def floods(
     standing = np.full(len(texts), _UNKNOWN)
     if vouched is not None:
         standing = np.where(np.asarray(vouched, dtype=bool), _TRUSTED, _DOUBTFUL)
-    codes = np.asarray(pd.factorize(np.asarray(sources, dtype=object))[0], dtype=np.int64)
-    vocabulary = Vocabulary()
-    streams = vocabulary.read(texts)
-    copies = _count_near_duplicates(streams, codes)
-    chosen = (standing != _TRUSTED) & (copies < NEAR_DUPLICATES)
-    alike = _say_the_same(streams, codes, chosen, vocabulary.n_terms)
-    paraphrases = alike >= PARAPHRASES - 1
+    codes = pd.factorize(np.asarray(sources, dtype=object))[0].astype(np.int64)
+    copies = _count_near_duplicates(texts, codes)
+    alike = _say_the_same(texts, codes, (standing != _TRUSTED) & (copies < _COPIES))
+    paraphrases = alike >= _PARAPHRASES - 1
     rows: list[tuple[int | str, ...]] = []
 
     def add(row: int, kind: str, detail: str, start: int = -1, end: int = -1) -> None:
@@ -276,23 +243,19 @@ def floods(
         if severity := _SEVERITY[kind][standing[row]]:
             rows.append((row, start, end, "flood", rule, severity, detail))
 
-    for row in np.flatnonzero(copies >= NEAR_DUPLICATES).tolist():
+    for row in np.flatnonzero(copies >= _COPIES).tolist():
         detail = f"one of {copies[row]} nearly equal documents of its source"
         add(row, "near_duplicate", detail)
     for row in np.flatnonzero(paraphrases).tolist():
         detail = f"about the same matter as {alike[row]} other passages of its source"
         add(row, "paraphrase", detail)
-    leads = _find_shared_leads(texts, sources, SAME_LEADS)
-    votes: dict[int, list[bool]] = {}
-    for lead in leads:
-        votes.setdefault(lead.group, []).append(bool(paraphrases[lead.row]))
-    for row, start, end, kind, documents, group in leads:
-        # A statement that paraphrases share is a planted claim.
-        claim = kind == "shared_statement" and 2 * sum(votes[group]) >= len(votes[group])
-        sentence = "sentence" if kind == "shared_statement" else "question"
-        detail = (
-            f"begins with the same {sentence} as others of its source,"
-            f" {documents} go on differently"
-        )
-        add(row, "shared_claim" if claim else kind, detail, start, end)
+    for group in _find_shared_leads(texts, sources):
+        votes = [bool(paraphrases[lead.row]) for lead in group]
+        for lead in group:
+            # A statement that paraphrases share is a planted claim.
+            claim = lead.kind == "shared_statement" and 2 * sum(votes) >= len(votes)
+            sentence = "sentence" if lead.kind == "shared_statement" else "question"
+            detail = f"begins with the same {sentence} as others of its source"
+            kind = "shared_claim" if claim else lead.kind
+            add(lead.row, kind, detail, lead.start, lead.end)
     return make_frame(FINDINGS, sorted(rows))

@@ -30,121 +30,189 @@ A separate line counts as a heading even without the mark of a heading. A questi
 mark counts as a heading in a text that asks and answers three questions or more. A stricter rule
 would not help, because an attacker can write the mark. `repeated` limits the gain of planted
 headings. For `repeated`, a heading of a query that asks nothing needs six words or more. Scripts
-without spaces are not checked.
+without spaces and queries of stop words alone are not checked.
 """
 
+import functools
 import itertools
+import math
 import re
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from rag_eval.core.arrays import BoolArray, IntArray
+from rag_eval.core.arrays import BoolArray
+from rag_eval.corpus.analyzer import WORD, Analyzer
 from rag_eval.trust.reading import plain, readings
-from rag_eval.trust.sentences import WH_WORDS, Place, asks, page_of_questions, place
-from rag_eval.trust.wording import (
-    EXACT,
-    RESEMBLANCE,
-    NearWording,
-    Vocabulary,
-    find_exact,
-    join_windows,
-    split_blocks,
-    word_spans,
-)
+from rag_eval.trust.sentences import WH_WORDS, Asking, asks, page_of_questions, place
 
-# ---- Sightings: each pair of query and chunk with its gravest restatement
+LEAST_WORDS, LEAST_TERMS = 4, 5
+"""Least words of a query that is found exactly, and least terms of one that is found nearly."""
+RESEMBLANCE = 0.8
+_EXACT = 2.0
+_TOLERANCE = 1e-9
 
-_LONG_WORDS, _LEAD_WORDS = 6, 3
-_NOTHING, _NAME, _HEADING, _FIRST_WORDS, _RUNNING = range(5)
-"""Grades of a restatement, rising: none, a heading or title of a query that asks nothing, a heading
-or title of a query that asks, the first words of a text, running text."""
+# ---- Words and terms of queries and texts
 
 
-class _Sighting(NamedTuple):
-    """The gravest restatement of one query in one chunk; a title has start and end -1."""
+class _Vocabulary:
+    """Numbers the stems of words; stop words and the rest of a possessive have none."""
 
-    query: int
-    chunk: int
-    start: int
-    end: int
-    grade: int
-    typed: bool
-    """The text begins with the exact words of a question, six or more, and has no mark."""
+    def __init__(self) -> None:
+        self._analyzer = Analyzer()
+        self._terms: dict[str, int | None] = {"s": None}
 
-
-class _Chunk(NamedTuple):
-    text: str
-    title: str
-    doc_id: str
-    source: str
+    def terms_of(self, words: Iterable[str]) -> list[int | None]:
+        """Return the term of each word in lower case, None for a stop word."""
+        words = list(words)
+        new = [word for word in dict.fromkeys(words) if word not in self._terms]
+        for word, row in zip(new, self._analyzer.index(new), strict=True):
+            self._terms[word] = row[0] if row else None
+        return [self._terms[word] for word in words]
 
 
-class _Text(NamedTuple):
-    """A text with the spans of its words, and whether the text is a page of questions."""
+class _Query(NamedTuple):
+    """A query; `terms` are its distinct terms, `ordered` all of them in order."""
 
-    text: str
-    spans: list[tuple[int, int]]
-    page: bool
+    words: list[str]
+    ordered: list[int]
+    terms: frozenset[int]
+    how: Asking
+    must: int | None
+    """Term of the question word, which a window must hold."""
 
+    @property
+    def nearly(self) -> bool:
+        """Whether windows that only resemble the query count."""
+        return self.how != "" and len(self.terms) >= LEAST_TERMS
 
-class _Queries:
-    """Distinct queries, prepared for the search."""
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        self.vocabulary = Vocabulary()
-        self.streams = self.vocabulary.read(texts)
-        words = [[text[low:high].lower() for low, high in word_spans(text)] for text in texts]
-        self.how = [asks(each, text) for each, text in zip(words, texts, strict=True)]
-        """Whether and how each query asks."""
-        asked = ([word for word in each if word in WH_WORDS] for each in words)
-        must = [self.vocabulary.term(found[0]) if found else -1 for found in asked]
-        self.must: IntArray = np.array(must, dtype=np.int64)
-        """Term of each query's question word, -1 for none."""
-        wanted = np.array([asking != "" for asking in self.how], dtype=bool)
-        self._near = NearWording(self.streams, self.vocabulary.n_terms, self.must, wanted)
-
-    def find(self, texts: Sequence[str]) -> Iterator[tuple[int, int, list[tuple[int, int, float]]]]:
-        """Yield text, query and (start, end, likeness) of the windows of each pair, in order.
-
-        Of windows that overlap, the most similar window counts, then the shortest.
-        """
-        streams = self.vocabulary.read(texts)
-        windows = join_windows([find_exact(self.streams, streams), self._near.find(streams)])
-        length = windows.end - windows.start
-        order = np.lexsort((windows.start, length, -windows.likeness, windows.query, windows.text))
-        columns = (windows.text, windows.query, windows.start, windows.end, windows.likeness)
-        rows = zip(*(column[order].tolist() for column in columns), strict=True)
-        for (at, query), group in itertools.groupby(rows, key=lambda row: row[:2]):
-            kept: list[tuple[int, int, float]] = []
-            taken = set[int]()
-            for _, _, first, last, likeness in group:
-                if taken.isdisjoint(range(first, last)):
-                    taken.update(range(first, last))
-                    kept.append((first, last, likeness))
-            yield at, query, sorted(kept)
-
-    def says_the_same(
-        self, query: int, text: str, spans: list[tuple[int, int]], stands: Place
-    ) -> bool:
-        """Tell whether a window that resembles a query asks the same question.
-
-        An answer does not ask the question. A window over two paragraphs does not count.
-        """
-        if "\n\n" in text[spans[0][0] : spans[-1][1]]:
-            return False
-        if not (stands.marked or (stands.begins and self.must[query] >= 0)):
-            return False
-        bounds = self.streams.term_bounds
-        wanted = self.streams.terms[bounds[query] : bounds[query + 1]].tolist()
-        terms = (self.vocabulary.term(text[low:high].lower()) for low, high in spans)
-        in_order = _measure_common([term for term in terms if term >= 0], wanted)
-        return in_order >= RESEMBLANCE * len(wanted)
+    @property
+    def need(self) -> int:
+        """Number of terms that a text with a window must hold; 0 if no text can have one."""
+        if self.nearly:
+            return math.ceil(RESEMBLANCE * len(self.terms) - _TOLERANCE)
+        return len(self.terms) if len(self.words) >= LEAST_WORDS else 0
 
 
-def _measure_common(one: list[int], other: list[int]) -> int:
+def _read_query(text: str, vocabulary: _Vocabulary) -> _Query:
+    words = [word.lower() for word in WORD.findall(text)]
+    ordered = [term for term in vocabulary.terms_of(words) if term is not None]
+    asked = vocabulary.terms_of(word for word in words if word in WH_WORDS)
+    must = asked[0] if asked else None
+    return _Query(words, ordered, frozenset(ordered), asks(words, text), must)
+
+
+class _Text:
+    """A text that may restate a query, with its words and terms."""
+
+    def __init__(self, text: str, vocabulary: _Vocabulary) -> None:
+        self.text = text
+        self.spans = [match.span() for match in WORD.finditer(text)]
+        self.words = [text[low:high].lower() for low, high in self.spans]
+        terms = vocabulary.terms_of(self.words)
+        self.word_of = [at for at, term in enumerate(terms) if term is not None]
+        self.terms = np.array([term for term in terms if term is not None], dtype=np.int64)
+
+    @functools.cached_property
+    def joined(self) -> str:
+        """The words between blanks."""
+        return f" {' '.join(self.words)} "
+
+    @functools.cached_property
+    def is_page_of_questions(self) -> bool:
+        """Whether the text asks and answers three questions or more."""
+        return page_of_questions(self.text)
+
+
+_BLOCK = 2_000
+"""Number of texts that are searched together, to bound the memory."""
+
+
+def _find_candidates(
+    queries: Sequence[_Query], texts: Sequence[str], vocabulary: _Vocabulary
+) -> Iterator[tuple[int, list[int]]]:
+    """Yield each text, and the queries of which the text holds as many terms as a window needs.
+
+    This is prefix filtering (Chaudhuri, Ganti & Kaushik, ICDE 2006). A text with `need` of the
+    `count` terms of a query has at least one of the `count - need + 1` rarest terms.
+    """
+    for low in range(0, len(texts), _BLOCK):
+        block = texts[low : low + _BLOCK]
+        held = [
+            set(vocabulary.terms_of({word.lower() for word in WORD.findall(text)}))
+            for text in block
+        ]
+        frequency = Counter(itertools.chain.from_iterable(held))
+        by_term: dict[int | None, list[int]] = {}
+        for row, query in enumerate(queries):
+            rarest = sorted(query.terms, key=lambda term: (frequency[term], term))
+            for term in rarest[: len(rarest) - query.need + 1] if query.need else ():
+                by_term.setdefault(term, []).append(row)
+        for at, terms in enumerate(held, start=low):
+            near = {row for term in terms for row in by_term.get(term, ())}
+            found = [row for row in near if len(queries[row].terms & terms) >= queries[row].need]
+            if found:
+                yield at, sorted(found)
+
+
+# ---- Windows of words that are those of a query, or resemble them
+
+
+class _Window(NamedTuple):
+    """Words [first, last) of a text; `likeness` is a Jaccard resemblance or `_EXACT`."""
+
+    likeness: float
+    first: int
+    last: int
+
+
+def _find_exact(query: _Query, text: _Text) -> Iterator[_Window]:
+    if len(query.words) < LEAST_WORDS:
+        return
+    wanted = f" {' '.join(query.words)} "
+    counted = word = 0
+    at = text.joined.find(wanted)
+    while at >= 0:
+        word += text.joined.count(" ", counted, at)
+        yield _Window(_EXACT, word, word + len(query.words))
+        counted = at
+        at = text.joined.find(wanted, at + len(wanted) - 1)
+
+
+def _find_near(query: _Query, text: _Text) -> Iterator[_Window]:
+    """Find the windows of every width that can reach `RESEMBLANCE`."""
+    count, terms = len(query.terms), text.terms
+    matched = np.isin(terms, list(query.terms))
+    sums = np.concatenate([[0], np.cumsum(matched)])
+    for width in range(query.need, math.floor(count / RESEMBLANCE + _TOLERANCE) + 1):
+        # A window begins with a term of the query. Repeated terms count repeatedly, so that the
+        # number of shared terms is an upper bound.
+        begin = np.flatnonzero(matched[: max(len(terms) - width + 1, 0)])
+        shared = sums[begin + width] - sums[begin]
+        least = RESEMBLANCE * (count + width) - _TOLERANCE
+        for at in begin[shared * (1 + RESEMBLANCE) >= least].tolist():
+            window = set(terms[at : at + width].tolist())
+            likeness = len(window & query.terms) / len(window | query.terms)
+            if likeness >= RESEMBLANCE - _TOLERANCE and query.must in {None, *window}:
+                yield _Window(likeness, text.word_of[at], text.word_of[at + width - 1] + 1)
+
+
+def _find_windows(query: _Query, text: _Text) -> list[_Window]:
+    """Return windows without overlaps: the most similar first, then the shortest."""
+    found = [*_find_exact(query, text), *(_find_near(query, text) if query.nearly else ())]
+    kept, taken = list[_Window](), set[int]()
+    for window in sorted(found, key=lambda one: (-one.likeness, one.last - one.first, one.first)):
+        words = range(window.first, window.last)
+        if taken.isdisjoint(words):
+            taken.update(words)
+            kept.append(window)
+    return sorted(kept, key=lambda one: one.first)
+
+
+def _count_common(one: list[int], other: list[int]) -> int:
     """Return the length of the longest common subsequence."""
     row = [0] * (len(other) + 1)
     for term in one:
@@ -154,82 +222,100 @@ def _measure_common(one: list[int], other: list[int]) -> int:
     return row[-1]
 
 
-def _judge(
-    queries: _Queries,
-    query: int,
-    chunk: int,
-    text: _Text,
-    windows: list[tuple[int, int, float]],
-) -> _Sighting | None:
-    """Return the gravest restatement among the windows of one pair."""
-    how = queries.how[query]
-    best: _Sighting | None = None
-    for first, last, likeness in windows:
-        lead, long = first <= _LEAD_WORDS, last - first >= _LONG_WORDS
-        if best is not None and best.grade == _RUNNING and not lead:
-            break  # no later window can be graver
-        spans = text.spans[first:last]
-        start, end = spans[0][0], spans[-1][1]
-        stands = place(text.text, start, end)
-        exact = likeness == EXACT
-        if not exact and not queries.says_the_same(query, text.text, spans, stands):
-            continue
-        heading = stands.form == "heading"
-        if how == "wording" or (how == "mark" and stands.marked):
-            grade = _HEADING if heading or (text.page and stands.marked) else _RUNNING
-        elif heading:
-            grade = _NAME if long else _NOTHING
-        else:
-            grade = _FIRST_WORDS if lead else _NOTHING
-        sentence = stands.marked or not stands.followed
-        typed = grade == _RUNNING and exact and lead and long and not sentence
-        if grade and (best is None or (grade, typed) > (best.grade, best.typed)):
-            best = _Sighting(query, chunk, start, end, grade, typed)
-    return best
+# ---- Sightings: each pair of query and chunk, with the gravest restatement in each reading
+
+_LONG_WORDS, _LEAD_WORDS = 6, 3
+_NOTHING, _NAME, _HEADING, _FIRST_WORDS, _RUNNING = range(5)
+"""Grades of a restatement, rising: none, a heading or title of a query that asks nothing, a heading
+or title of a query that asks, the first words of a text, running text."""
 
 
-def _find_sightings(queries: _Queries, chunks: Sequence[_Chunk]) -> Iterator[_Sighting]:
-    """Search the texts block by block, then the titles."""
-    seen = set[tuple[int, int]]()
-    for part in split_blocks([chunk.text for chunk in chunks]):
-        texts = [chunk.text for chunk in chunks[part]]
-        pairs = itertools.groupby(queries.find(texts), key=lambda pair: pair[0])
-        for at, group in pairs:
-            text = _Text(texts[at], word_spans(texts[at]), page_of_questions(texts[at]))
-            for _, query, windows in group:
-                found = _judge(queries, query, part.start + at, text, windows)
-                if found is not None:
-                    seen.add((query, found.chunk))
-                    yield found
-    yield from _find_titles(queries, chunks, seen)
+class _Grade(NamedTuple):
+    grade: int
+    typed: bool = False
+    """The text begins with the exact words of a question, six or more, and has no mark."""
 
 
-def _find_titles(
-    queries: _Queries, chunks: Sequence[_Chunk], seen: set[tuple[int, int]]
-) -> Iterator[_Sighting]:
-    """Search each distinct title once; skip the pairs of query and chunk in `seen`."""
-    by_title: dict[str, list[int]] = {}
-    for row, chunk in enumerate(chunks):
-        by_title.setdefault(chunk.title, []).append(row)
-    titles = [title for title in by_title if title]
-    for part in split_blocks(titles):
-        for at, query, windows in queries.find(titles[part]):
-            longest = max(last - first for first, last, _ in windows)
-            if queries.how[query] or longest >= _LONG_WORDS:
-                grade = _HEADING if queries.how[query] else _NAME
-                for row in by_title[titles[part][at]]:
-                    if (query, row) not in seen:
-                        yield _Sighting(query, row, -1, -1, grade, typed=False)
+def _grade_window(query: _Query, text: _Text, window: _Window) -> _Grade:
+    likeness, first, last = window
+    lead, long = first <= _LEAD_WORDS, last - first >= _LONG_WORDS
+    start, end = text.spans[first][0], text.spans[last - 1][1]
+    stands = place(text.text, start, end)
+    if likeness < _EXACT:
+        # An answer does not ask the question. A window over two paragraphs does not count.
+        opens = stands.marked or (stands.begins and query.must is not None)
+        terms = [
+            int(text.terms[at]) for at, word in enumerate(text.word_of) if first <= word < last
+        ]
+        in_order = _count_common(terms, query.ordered) >= RESEMBLANCE * len(query.ordered)
+        if "\n\n" in text.text[start:end] or not opens or not in_order:
+            return _Grade(_NOTHING)
+    heading = stands.form == "heading"
+    if query.how == "wording" or (query.how == "mark" and stands.marked):
+        heading = heading or (stands.marked and text.is_page_of_questions)
+        grade = _HEADING if heading else _RUNNING
+    elif heading:
+        grade = _NAME if long else _NOTHING
+    else:
+        grade = _FIRST_WORDS if lead else _NOTHING
+    is_sentence = stands.marked or not stands.followed
+    typed = grade == _RUNNING and likeness == _EXACT and lead and long and not is_sentence
+    return _Grade(grade, typed)
+
+
+class _Piece(NamedTuple):
+    """A reading of a chunk's text or title, or the end of the title joined to the text."""
+
+    chunk: int
+    text: str
+    form: Literal["text", "title", "joined"]
+    border: int = 0
+    """Length of the title in a joined text."""
+
+
+_ENDED = re.compile(r"[.!?:…。？！؟][\s*_\"'”’»)\]]*\Z")
+
+
+def _list_pieces(chunk: int, text: str, title: str, head: int) -> Iterator[_Piece]:
+    """Yield all readings of a chunk; `head` is the length of the text that is joined to a title."""
+    for read in readings(text):
+        yield _Piece(chunk, read, "text")
+    if not title:
+        return
+    for read in readings(title):
+        yield _Piece(chunk, read, "title")
+    ways = [(plain(title, gap).strip(), plain(text[:head], gap)) for gap in ("", " ")]
+    for name, beginning in dict.fromkeys(ways):
+        if name and not _ENDED.search(name):
+            yield _Piece(chunk, f"{name} {beginning}", "joined", len(name))
+
+
+def _judge(query: _Query, piece: _Piece, text: _Text) -> _Grade:
+    """Return the gravest restatement of a query in a piece."""
+    windows = _find_windows(query, text)
+    if piece.form == "title":
+        long = any(one.last - one.first >= _LONG_WORDS for one in windows)
+        name = _NAME if long else _NOTHING
+        return _Grade(_HEADING if query.how and windows else name)
+    if piece.form == "joined":
+        windows = [
+            one
+            for one in windows
+            if text.spans[one.first][0] < piece.border < text.spans[one.last - 1][1]
+        ]
+    return max((_grade_window(query, text, one) for one in windows), default=_Grade(_NOTHING))
 
 
 # ---- Restatements
 
 DOCUMENTS = 3
 """Least number of documents of one source that make the restatement of a query `repeated`."""
-_COLUMNS = ("query", "chunk", "start", "end", "rule", "severity")
+_HEAD_CHARACTERS = 2_000
+"""Characters of a text that are read together with the title, or twice the longest query."""
+_COLUMNS = {"query": "int64", "chunk": "int64", "rule": "str", "severity": "str"}
 
 
-def _apply_table(it: _Sighting, *, known: bool, allowlist: bool, repeated: bool) -> tuple[str, str]:
+def _apply_table(it: _Grade, *, known: bool, allowlist: bool, repeated: bool) -> tuple[str, str]:
     """Return rule and severity by the table above, both empty for "nothing".
 
     `known` says that the source of the chunk is known.
@@ -246,39 +332,6 @@ def _apply_table(it: _Sighting, *, known: bool, allowlist: bool, repeated: bool)
     return ("heading", "warning") if it.grade == _HEADING and allowlist else ("", "")
 
 
-def _find_restated(
-    queries: Sequence[str], chunks: Sequence[_Chunk], *, allowlist: bool
-) -> pd.DataFrame:
-    """Find the chunks whose unchanged texts restate a query; a row for each pair."""
-    numbers = {query: row for row, query in enumerate(dict.fromkeys(queries))}
-    found = list(_find_sightings(_Queries(list(numbers)), chunks))
-    holders: dict[tuple[int, str], set[str]] = {}
-    for it in found:
-        chunk = chunks[it.chunk]
-        holders.setdefault((it.query, chunk.source), set()).add(chunk.doc_id)
-    rows: list[list[tuple[int, int, int, str, str]]] = [[] for _ in numbers]
-    for it in found:
-        source = chunks[it.chunk].source
-        repeated = len(holders[it.query, source]) >= DOCUMENTS
-        rule, severity = _apply_table(
-            it, known=bool(source), allowlist=allowlist, repeated=repeated
-        )
-        if rule:
-            rows[it.query].append((it.chunk, it.start, it.end, rule, severity))
-    pairs = [
-        (query, *row) for query, text in enumerate(queries) for row in sorted(rows[numbers[text]])
-    ]
-    kinds = dict.fromkeys(_COLUMNS[:4], "int64") | dict.fromkeys(_COLUMNS[4:], "str")
-    return pd.DataFrame(pairs, columns=list(_COLUMNS)).astype(kinds)
-
-
-# ---- All readings of a passage: unchanged, without markup, and together with its title
-
-_HEAD_CHARACTERS = 2_000
-"""Characters of a text that are read together with the title, or twice the longest query."""
-_ENDED = re.compile(r"[.!?:…。？！؟][\s*_\"'”’»)\]]*\Z")
-
-
 def restated_pairs(
     queries: Sequence[str],
     texts: Sequence[str],
@@ -292,9 +345,7 @@ def restated_pairs(
 
     `titles` and `sources` (domains) are empty if unknown. `vouched` marks the chunks whose source
     the allowlist or a signature vouches for; None means that nothing is configured to trust.
-    Returns `query`, `chunk`, `start`, `end`, `rule`, `severity`: for each pair the gravest
-    restatement. `start` and `end` are characters of the unchanged text. They cover the whole text
-    for another reading, and are -1 for a title and for title and text together.
+    Returns `query`, `chunk`, `rule`, `severity`: for each pair the gravest restatement.
 
     Examples
     --------
@@ -303,54 +354,38 @@ def restated_pairs(
     >>> found["rule"].tolist()
     ['running_text']
     """
-    trusted = np.zeros(len(texts), dtype=bool) if vouched is None else np.asarray(vouched, bool)
-    doubtful = np.flatnonzero(~trusted).tolist()
-    allowlist = vouched is not None
-    chunks = [_Chunk(texts[at], titles[at], doc_ids[at], sources[at]) for at in doubtful]
-    owners = list(range(len(chunks)))
-    dressed = []
-    for owner, chunk in enumerate(chunks):
-        both = itertools.zip_longest(readings(chunk.text), readings(chunk.title), fillvalue="")
-        for text, title in list(both)[1:]:
-            owners.append(owner)
-            dressed.append(chunk._replace(text=text, title=title))
-    found = _find_restated(queries, [*chunks, *dressed], allowlist=allowlist)
-    other = (found["chunk"] >= len(chunks)).to_numpy() & (found["start"] >= 0).to_numpy()
-    found["chunk"] = np.array(owners, dtype=np.int64)[found["chunk"].to_numpy()]
-    whole = np.array([len(chunk.text) for chunk in chunks], dtype=np.int64)
-    found.loc[other, "start"] = 0
-    found.loc[other, "end"] = whole[found["chunk"].to_numpy()[other]]
-    together = _find_across_titles(queries, chunks, allowlist=allowlist)
-    parts = [part for part in (found, together) if len(part)] or [found]
-    both_frames = pd.concat(parts, ignore_index=True)
-    gravest = both_frames.sort_values("severity", kind="stable")  # "blocked" before "warning"
-    pairs = gravest.drop_duplicates(["query", "chunk"])
-    pairs = pairs.assign(chunk=np.array(doubtful, dtype=np.int64)[pairs["chunk"].to_numpy()])
-    return pairs.sort_values(["query", "chunk"], ignore_index=True)
-
-
-def _find_across_titles(
-    queries: Sequence[str], chunks: Sequence[_Chunk], *, allowlist: bool
-) -> pd.DataFrame:
-    """Find restatements that begin in a title without an end mark and continue in the text."""
-    length = max([_HEAD_CHARACTERS, *(2 * len(query) for query in queries)])
-    owners: list[int] = []
-    borders: list[int] = []
-    joined: list[_Chunk] = []
-    for owner, chunk in enumerate(chunks):
-        ways = [(plain(chunk.title, gap), plain(chunk.text[:length], gap)) for gap in ("", " ")]
-        for title, text in dict.fromkeys(ways) if chunk.title else ():
-            name = title.strip()
-            if name and not _ENDED.search(name):
-                # Give each pair its own source, because `_find_titles` counts equal titles.
-                alone = str(len(joined))
-                joined.append(_Chunk(f"{name} {text}", "", alone, alone))
-                owners.append(owner)
-                borders.append(len(name))
-    found = _find_restated(queries, joined, allowlist=allowlist)
-    at = found["chunk"].to_numpy()
-    border = np.array(borders, dtype=np.int64)[at]
-    across = (found["start"].to_numpy() < border) & (found["end"].to_numpy() > border)
-    owner_of = np.array(owners, dtype=np.int64)[at[across]]
-    met: pd.DataFrame = found[across].assign(chunk=owner_of, start=-1, end=-1)
-    return met
+    vocabulary = _Vocabulary()
+    numbers = {query: row for row, query in enumerate(dict.fromkeys(queries))}
+    asked = [_read_query(query, vocabulary) for query in numbers]
+    head = max([_HEAD_CHARACTERS, *(2 * len(query) for query in queries)])
+    doubtful = range(len(texts)) if vouched is None else np.flatnonzero(~vouched).tolist()
+    pieces = [
+        piece for row in doubtful for piece in _list_pieces(row, texts[row], titles[row], head)
+    ]
+    sightings: list[tuple[int, int, _Grade]] = []
+    holders: dict[tuple[int, str], set[str]] = defaultdict(set)
+    for at, rows in _find_candidates(asked, [piece.text for piece in pieces], vocabulary):
+        text, chunk = _Text(pieces[at].text, vocabulary), pieces[at].chunk
+        for row in rows:
+            worst = _judge(asked[row], pieces[at], text)
+            if worst.grade:
+                sightings.append((row, chunk, worst))
+                holders[row, sources[chunk]].add(doc_ids[chunk])
+    gravest: dict[int, dict[int, tuple[str, str]]] = defaultdict(dict)
+    for row, chunk, worst in sightings:
+        source = sources[chunk]
+        rule, severity = _apply_table(
+            worst,
+            known=bool(source),
+            allowlist=vouched is not None,
+            repeated=len(holders[row, source]) >= DOCUMENTS,
+        )
+        _, before = gravest[row].get(chunk, ("", ""))
+        if severity and (not before or (before, severity) == ("warning", "blocked")):
+            gravest[row][chunk] = (rule, severity)
+    pairs = [
+        (query, chunk, *found)
+        for query, text in enumerate(queries)
+        for chunk, found in sorted(gravest[numbers[text]].items())
+    ]
+    return pd.DataFrame(pairs, columns=list(_COLUMNS)).astype(_COLUMNS)

@@ -4,6 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from growth import growth
+from hypothesis import given
+from hypothesis import strategies as st
 from poisoned_corpus import (
     FORMS,
     LOOKALIKE,
@@ -16,6 +18,7 @@ from poisoned_corpus import (
 )
 
 from rag_eval.corpus.chunking import front_matter, markdown_sections
+from rag_eval.trust import restating
 from rag_eval.trust.duplicates import floods
 from rag_eval.trust.restating import restated_pairs
 
@@ -116,31 +119,64 @@ def test_sources_that_are_vouched_for_are_not_looked_at():
     assert pairs["chunk"].tolist() == [1]
 
 
-def test_repeated_queries_have_rows_each_and_places_are_those_of_the_text():
+def test_repeated_queries_have_rows_each():
     text = f"{ANSWER} {QUERY} {ANSWER}"
     pairs = find_pairs(["other words entirely here", QUERY, QUERY], [ANSWER, text])
     assert pairs[["query", "chunk"]].to_numpy().tolist() == [[1, 1], [2, 1]]
-    assert {text[row.start : row.end] for row in pairs.itertuples()} == {QUERY}
+
+
+WORDS = st.lists(
+    st.sampled_from("what who oak elm ash yew fir bay box tea the of".split()), max_size=14
+)
+
+
+@given(st.lists(WORDS, max_size=5), st.lists(WORDS, max_size=6))
+def test_the_search_misses_no_window(queries, texts):
+    vocabulary = restating._Vocabulary()
+    asked = [restating._read_query(" ".join(query), vocabulary) for query in queries]
+    joined = [" ".join(text) for text in texts]
+    found = set()
+    for at, rows in restating._find_candidates(asked, joined, vocabulary):
+        text = restating._Text(joined[at], vocabulary)
+        found |= {(row, at) for row in rows if restating._find_windows(asked[row], text)}
+
+    def is_near(query, row, low, high):
+        window = set(row[low:high])
+        like = len(window & query.terms) >= 0.8 * len(window | query.terms) - 1e-9
+        return like and row[low] in query.terms and query.must in {None, *window}
+
+    slow = set()
+    for at, words in enumerate(texts):
+        row = [term for term in vocabulary.terms_of(words) if term is not None]
+        for number, (asking, query) in enumerate(zip(asked, queries, strict=True)):
+            exact = len(query) >= 4 and asking.terms and f" {' '.join(query)} " in f" {joined[at]} "
+            near = asking.nearly and any(
+                is_near(asking, row, low, high)
+                for low in range(len(row))
+                for high in range(low + 1, len(row) + 1)
+            )
+            slow |= {(number, at)} if exact or near else set()
+    assert found == slow
 
 
 # ---- Readings
 
 LAKE = "how deep is the lake in summer"
-WORDS = LAKE.split()
+LAKE_WORDS = LAKE.split()
 DEPTH = "It is nine metres deep, says this page."
 DRESSES = {
-    "bold_words": " ".join(f"<b>{word}</b>" for word in WORDS),
-    "bold_without_blanks": "".join(f"<b>{word}</b>" for word in WORDS),
-    "attributes": " ".join(f'<span title="a>b">{word}</span>' for word in WORDS),
-    "unknown_elements": " ".join(f"<x-y>{word}</x-y>" for word in WORDS),
-    "escaped_tags": " ".join(f"&lt;i&gt;{word}&lt;/i&gt;" for word in WORDS),
-    "comments": " ".join(f"{word}<!-- and -->" for word in WORDS),
-    "zero_width": " ".join(f"{word[0]}\u200b{word[1:]}" for word in WORDS),
-    "zero_width_blanks": "\u200b".join(WORDS),
+    "bold_words": " ".join(f"<b>{word}</b>" for word in LAKE_WORDS),
+    "bold_without_blanks": "".join(f"<b>{word}</b>" for word in LAKE_WORDS),
+    "attributes": " ".join(f'<span title="a>b">{word}</span>' for word in LAKE_WORDS),
+    "unknown_elements": " ".join(f"<x-y>{word}</x-y>" for word in LAKE_WORDS),
+    "escaped_tags": " ".join(f"&lt;i&gt;{word}&lt;/i&gt;" for word in LAKE_WORDS),
+    "comments": " ".join(f"{word}<!-- and -->" for word in LAKE_WORDS),
+    "zero_width": " ".join(f"{word[0]}\u200b{word[1:]}" for word in LAKE_WORDS),
+    "zero_width_blanks": "\u200b".join(LAKE_WORDS),
     "cyrillic": LAKE.replace("e", "е").replace("a", "а"),
     "entities": LAKE.replace("e", "&#101;").replace("o", "&#x6f;"),
     "full_width": "".join(c if c == " " else chr(ord(c) + 0xFEE0) for c in LAKE),
-    "split_words": " ".join(f"<i>{word[0]}</i>{word[1:]}" for word in WORDS),
+    "split_words": " ".join(f"<i>{word[0]}</i>{word[1:]}" for word in LAKE_WORDS),
 }
 
 
