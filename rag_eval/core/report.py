@@ -937,12 +937,15 @@ class Validation(Record):
     observed_expected: Interval
     reliability: dict[CurveKey, list[Unit]]
     ece: CalibrationError
-    dependence: OptionalNumber
-    histogram: list[Count]
+    dependence: OptionalNumber = Field(description="of simulated outcomes inside groups")
+    histogram: list[Count] = Field(description="predictions in bins of 0.05")
 
 
 class LeakageGap(Record):
-    """Brier skill with random folds, which split groups, and with grouped folds."""
+    """Brier skill with random folds, which split groups, and with grouped folds.
+
+    The gap is the false skill of fits that saw other members of a group.
+    """
 
     random: OptionalNumber
     grouped: OptionalNumber
@@ -953,8 +956,8 @@ class LearningPoint(Record):
     """Brier skill by number of training outcomes."""
 
     wanted: Count
-    outcomes: float
-    held_out: float
+    outcomes: OptionalNumber
+    held_out: OptionalNumber
     draws: Count
     without_both: Count
     skill: OptionalNumber
@@ -971,10 +974,26 @@ class RiskBin(Record):
     coverage: CountedInterval
 
 
-class ConformalK(Record):
-    """Number of results to read so that gold is expected among them."""
+ConformalMethod = Literal["fixed", "recall", "mondrian"]
+"""How K is chosen.
 
-    method: Literal["fixed", "recall", "mondrian"]
+`fixed` has one K for the share of questions with gold, `recall` one K for expected recall.
+`mondrian` has one K for each third of predicted risk.
+"""
+
+
+class ConformalK(Record):
+    """Number of results to read so that gold is expected among them.
+
+    `k` is null if no K within `depth` is attainable, and for `mondrian`, whose K are in `bins`.
+    `coverage` is the covered share of held-out questions over `splits` splits (mean recall for
+    `recall`). In `coverage_by_group` every group counts once. `riskiest` is the coverage of the
+    riskiest third of the questions with a known risk. Questions whose K lies beyond the depth are
+    not covered; `share_unattainable` is their share. `within_depth` is the share of questions with
+    gold anywhere in the list (mean recall of lists for `recall`). No K covers more.
+    """
+
+    method: ConformalMethod
     level: Unit
     attainable: StrictBool
     k: OptionalCount
@@ -1049,7 +1068,11 @@ class Promotion(Record):
 
 
 class OtherWordings(Record):
-    """Whether the other wordings of a question help to predict its misses."""
+    """Whether the other wordings of a question help to predict its misses.
+
+    `brier_without` is the Brier score without them. `gain` is the decrease of the squared error,
+    and `gain_se` the standard error of the gain over groups.
+    """
 
     used: StrictBool
     status: Status
@@ -1071,7 +1094,7 @@ class StrategyCalibration(Record):
     leakage_gap: Annotated[LeakageGap | None, Because(NOTHING)]
     learning_curve: list[LearningPoint]
     conformal: list[ConformalK]
-    conformal_methods: ConformalMethods | None = None
+    conformal_methods: ConformalMethods
     estimator: Annotated[Open | None, Because(NOTHING)]
     standing: Standing
     drift: DriftWatch
@@ -1095,7 +1118,13 @@ class StrategyCalibration(Record):
 
 
 class PoweredEstimate(Record):
-    """Prediction-powered estimate over production traffic, and the estimate by labels alone."""
+    """Mean estimated from labels and predictions, over production traffic.
+
+    The `labels` figures come from the labels alone, by the same formula. `power` is the weight of
+    the predictions, 0 to 1. `extra_labels` is the share of further labelled groups that would
+    narrow the interval as much as the predictions do. A group with at least one label counts as
+    labelled. Intervals are null if labelled groups are too few.
+    """
 
     value: Annotated[float | None, Because(NOT_SCORED)]
     low: OptionalNumber
@@ -1126,12 +1155,30 @@ class ComparedStrategy(Record):
     powered: Annotated[PoweredEstimate | None, Because(_NO_TRAFFIC)]
 
 
+MissMeasure = Literal["observed", "raw", "calibrated", "powered", "brier", "skill"]
+"""Names of the compared figures.
+
+`observed` is the miss rate in outcomes. `raw` and `calibrated` are mean estimated miss rates.
+`powered` is the prediction-powered miss rate of production traffic. `brier` and `skill` are the
+Brier score and skill of the calibrated miss rate.
+"""
+
+
 class MissDifference(Record):
-    """Difference a - b in one figure."""
+    """Difference a - b under one measure, on the queries that both strategies have.
+
+    `delta` has a 95 % interval over groups. `p` is two-sided, of the sign-flip test (for skill, of
+    swapping the strategies in random groups). `p_holm` is adjusted by Holm over all pairs,
+    separately for each measure. Prediction-powered differences are not tested. `n_better`,
+    `n_worse` and `n_tied` count queries, null for measures without a value per query. `detectable`
+    is the smallest true difference found with 80 % power at two-sided 5 %. It is null if unknown or
+    larger than any possible difference. `powered` describes production traffic and belongs to the
+    measure of this name. The other measures describe the queries.
+    """
 
     a: Name
     b: Name
-    measure: Literal["observed", "raw", "calibrated", "powered", "brier", "skill"]
+    measure: MissMeasure
     delta: CountedInterval
     p: PValue
     p_holm: OptionalUnit

@@ -10,15 +10,22 @@ import datetime as dt
 import functools
 import math
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
 
-from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
-from rag_eval.core.config import DISCOUNTING, GoldSource, Status
+from rag_eval.core.arrays import FloatArray, IntArray
+from rag_eval.core.config import DISCOUNTING, BinaryTarget, GoldSource, Status
 from rag_eval.core.errors import InputError
-from rag_eval.core.report import AddedOutcomes, StrategyCalibration
+from rag_eval.core.report import (
+    AddedOutcomes,
+    Condition,
+    OutcomeCounts,
+    Promotion,
+    Standing,
+    StrategyCalibration,
+)
 from rag_eval.core.types import MAX_NUMBER, RETRIEVAL_OUTCOMES, OutcomeOutcomes, Shown
 from rag_eval.corpus.masking import mask
 from rag_eval.gold.files import ORIGINAL
@@ -79,18 +86,14 @@ from rag_eval.uncertainty.outcomes import (
 from rag_eval.uncertainty.scores import Labelled
 from rag_eval.uncertainty.signals import SIGNALS
 from rag_eval.uncertainty.status import (
-    Condition,
-    Counts,
-    Promotion,
     Series,
     Situation,
-    Standing,
     judge_status,
     promotions,
     record_status,
 )
 from rag_eval.uncertainty.stored import finite
-from rag_eval.uncertainty.validation import Validation
+from rag_eval.uncertainty.wordings import JudgedBranch
 
 # ---- Stage: judge every claim with the gold. Repeated nights on one index add nothing.
 
@@ -170,9 +173,11 @@ def record_outcomes(
                     k=spec.k,
                     gold_source=QRELS,
                 )
+                standing = select_current(history).set_index("claim_id")
                 # After the first night, the table already has most judgements.
-                fresh = judged[~_stand_already(history, judged)]
-                notes = _notes_of_returns(history, fresh, because)
+                known = judged["claim_id"].map(standing["missed"].astype(float))
+                fresh = judged[judged["missed"].astype(float).ne(known)]
+                notes = _notes_of_returns(history, standing, because)
                 offered = _outcomes(fresh, frame.loc[fresh.index], notes, now)
                 added = len(outcomes.store.record(offered, because=because).added)
             counts[name] = AddedOutcomes(
@@ -192,31 +197,21 @@ def record_outcomes(
     )
 
 
-def _stand_already(history: pd.DataFrame, claims: pd.DataFrame) -> BoolArray:
-    """Mark the claims whose judgement is already current in the gold's history, bool [n]."""
-    standing = select_current(history)
-    known = dict(zip(standing["claim_id"], standing["missed"], strict=True))
-    pairs = zip(claims["claim_id"], claims["missed"].tolist(), strict=True)
-    return np.array([known.get(claim) == missed for claim, missed in pairs], dtype=bool)
-
-
-def _notes_of_returns(history: pd.DataFrame, claims: pd.DataFrame, because: str) -> dict[str, str]:
+def _notes_of_returns(
+    history: pd.DataFrame, standing: pd.DataFrame, because: str
+) -> dict[str, str]:
     """Return notes by claim id for claims that this gold judged before, but another gold last.
 
     The store replaces an outcome once for each reason. The note makes the return of this gold a new
     reason. Corrections by a person get no note, so the store keeps the corrections.
     """
-    history = history[history["claim_id"].isin(claims["claim_id"])]
-    of_this_gold = history["note"].str.startswith(because)
-    heard = set(history.loc[of_this_gold, "claim_id"])
-    turned = history[
-        ~history["outcome_id"].isin(history["supersedes"])
-        & history["claim_id"].isin(heard)
-        & history["note"].str.fullmatch(OF_GOLD)
-        & ~of_this_gold
+    heard = history.loc[history["note"].str.startswith(because), "claim_id"]
+    turned = standing[
+        standing.index.isin(heard)
+        & standing["note"].str.fullmatch(OF_GOLD)
+        & ~standing["note"].str.startswith(because)
     ]
-    pairs = zip(turned["claim_id"], turned["outcome_id"], strict=True)
-    return {claim: f"instead of {outcome}" for claim, outcome in pairs}
+    return {str(claim): f"instead of {name}" for claim, name in turned["outcome_id"].items()}
 
 
 def _outcomes(
@@ -249,7 +244,7 @@ def _outcomes(
 # ---- Stage: calibrate each strategy's miss rate on the outcomes so far.
 
 PARTIAL: Final = "a partial run (some strategies, or other vectors) does not change later runs"
-PICTURES: Final = ("reliability.svg", "learning-curve.svg")
+PICTURE: Final = "reliability.svg"
 
 
 class MissRateCalibration(Result):
@@ -269,14 +264,13 @@ class MissRateCalibration(Result):
     strategies: dict[str, StrategyCalibration] = json_part()
     predictions: pd.DataFrame = frame_part()
     traffic: pd.DataFrame = frame_part()
-    reliability: bytes | None = file_part(PICTURES[0], default=None)
-    learning: bytes | None = file_part(PICTURES[1], default=None)
+    reliability: bytes | None = file_part(PICTURE, default=None)
 
     @property
-    def pictures(self) -> list[Path]:
-        """The picture files."""
-        found = [self.artifact.path(name) for name in PICTURES]
-        return [path for path in found if path.is_file()]
+    def picture(self) -> Path | None:
+        """The picture file, if any strategy was validated."""
+        path = self.artifact.path(PICTURE)
+        return path if path.is_file() else None
 
     def describe(self) -> dict[str, object]:
         """Show the status of each strategy, missing requirements, and changes of status."""
@@ -291,22 +285,13 @@ class MissRateCalibration(Result):
             conditions = entry.standing.conditions
             unmet += [{**one.dump(), **strategy} for one in conditions if not one.met]
             changes += [{**strategy, **entry.promotion.dump()}] if entry.promotion else []
-        columns = (
-            "strategy",
-            "status",
-            "calibrator",
-            "outcomes",
-            "groups",
-            "skill",
-            "auroc",
-            "brier",
-        )
+        columns = tuple("strategy status calibrator outcomes groups skill auroc brier".split())
         return {
             "calibration": Table(columns, rows),
             "n_undefined": count_undefined(rows, "skill"),
             "conditions_not_met": Table(("strategy", "status", "name", "found", "needed"), unmet),
             "promotions": Table(("strategy", "old_status", "new_status", "at"), changes),
-            **{path.stem.replace("-", "_"): str(path.resolve()) for path in self.pictures},
+            **({"reliability": str(self.picture.resolve())} if self.picture else {}),
         }
 
 
@@ -332,50 +317,40 @@ def calibrate_miss_rates(
     The status decides whether later runs use it. Fits to equal outcomes are reused.
     """
     scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
-    night = _Night(work, scored, retrieval_signals, miss_rate_claims, retrieval_outcomes)
+    outcomes, now = Outcomes(work.evaluation), dt.datetime.now(dt.UTC)
+    facts = (scored, retrieval_signals, miss_rate_claims, retrieval_outcomes, outcomes, now)
+    night = _Night(work, *facts)
     with work.progress.step("Calibrating miss rates", len(runs), "strategies") as advance:
         found = {}
         # Bases come first, because their calibrators steer iterative strategies.
         for name in sorted(scored.names, key=lambda one: scored.spec(one).base_name is not None):
-            found[name] = _Strategy(night, name).calibrate()
+            found[name] = _calibrate(night, name)
             advance(1)
     ordered = [found[name] for name in scored.names]
     strategies = {name: found[name][0] for name in scored.names}
     return MissRateCalibration(
-        **_draw(work, strategies),
         strategies=strategies,
+        reliability=_draw(work, strategies),
         predictions=pd.concat([part for _, part, _ in ordered], ignore_index=True),
         traffic=pd.concat([part for *_, part in ordered], ignore_index=True),
     )
 
 
-def _draw(work: Work, strategies: dict[str, StrategyCalibration]) -> dict[str, bytes | None]:
-    """Draw the reliability and the learning curves of all strategies with such curves."""
-    spec = work.config.uncertainty
-    target = f"{spec.target}@{spec.k}"
-    entries = strategies.items()
-    validations = {name: part.validation.dump() for name, part in entries if part.validation}
-    curves = {
-        name: [point.dump() for point in part.learning_curve]
-        for name, part in entries
-        if part.learning_curve
+def _draw(work: Work, strategies: dict[str, StrategyCalibration]) -> bytes | None:
+    """Draw the reliability diagrams of all strategies that were validated."""
+    target = f"{work.config.uncertainty.target}@{work.config.uncertainty.k}"
+    validations = {
+        name: entry.validation.dump() for name, entry in strategies.items() if entry.validation
     }
+    if not validations:
+        return None
 
     def make() -> Parts:
-        from rag_eval.reporting.html.panels.miss_rates import learning_sheet, reliability_sheet
+        from rag_eval.reporting.html.panels.miss_rates import reliability_sheet
 
-        sheets = (
-            reliability_sheet(validations, target) if validations else None,
-            learning_sheet(curves, target) if curves else None,
-        )
-        pictures = zip(PICTURES, sheets, strict=True)
-        return {name: sheet.encode() for name, sheet in pictures if sheet is not None}
+        return {PICTURE: reliability_sheet(validations, target).encode()}
 
-    kept = work.keep("calibration_pictures", [target, validations, curves], make)
-    return {
-        part: kept.bytes(name) if kept.path(name).is_file() else None
-        for part, name in zip(("reliability", "learning"), PICTURES, strict=True)
-    }
+    return work.keep("calibration_pictures", [target, validations], make).bytes(PICTURE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -387,14 +362,8 @@ class _Night:
     signals: RetrievalSignals
     claims: MissRateClaims
     judged: RetrievalOutcomes
-
-    @functools.cached_property
-    def outcomes(self) -> Outcomes:
-        return Outcomes(self.work.evaluation)
-
-    @functools.cached_property
-    def now(self) -> dt.datetime:
-        return dt.datetime.now(dt.UTC)
+    outcomes: Outcomes
+    now: dt.datetime
 
     @functools.cached_property
     def gold_ties(self) -> list[tuple[str, str]]:
@@ -411,6 +380,79 @@ class _Night:
             *((query, words_tie(question_id(mask(text).text))) for query, text in words),
             *((query, document_tie(document)) for query, document in documents),
         ]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Strategy:
+    """What is known of one strategy before the fit.
+
+    `history` has all recorded outcomes under the current fingerprint, `groups` joins the questions
+    of outcomes and traffic with the gold's groups, and `traffic` are the claims of production
+    traffic with these groups. `place` is the key of its calibrators: gold set, strategy, target, K.
+    """
+
+    night: _Night
+    name: str
+    fingerprint: str
+    place: tuple[str, str, BinaryTarget, int]
+    history: pd.DataFrame
+    groups: QuestionGroups
+    signals: pd.DataFrame
+    claims: pd.DataFrame
+    traffic: pd.DataFrame
+
+    @property
+    def work(self) -> Work:
+        return self.night.work
+
+
+def _open_strategy(night: _Night, name: str) -> _Strategy:
+    work, store, spec = night.work, night.outcomes.store, night.work.config.uncertainty
+    fingerprint, history = night.signals.about[name].fingerprint, frame_of([])
+    if store is not None:
+        history = store.history(strategy_fingerprint=fingerprint, target=spec.target, k=spec.k)
+    traffic = night.signals.traffic_of(name)
+    groups = _join_questions(night, select_current(history), traffic)
+    return _Strategy(
+        night,
+        name,
+        fingerprint,
+        (work.config.name, name, spec.target, spec.k),
+        history,
+        groups,
+        night.signals.signals_of(name),
+        night.claims.claims_of(name),
+        _regroup(traffic, groups),
+    )
+
+
+def _regroup(rows: pd.DataFrame, groups: QuestionGroups) -> pd.DataFrame:
+    pairs = zip(rows["query_id"], rows["group_id"], strict=True)
+    return rows.assign(group_id=[groups.group(*pair) for pair in pairs])
+
+
+def _join_questions(night: _Night, current: pd.DataFrame, traffic: pd.DataFrame) -> QuestionGroups:
+    """Join the questions of current outcomes and of traffic with the gold's groups."""
+    queries, store = night.runs.gold.queries, night.outcomes.store
+    gold = dict(zip(queries["query_id"], queries["group_id"], strict=True))
+    # Leave out the outcomes of this stage. Their questions are in the gold, or the gold dropped
+    # the questions.
+    of_stage = (current["gold_source"] == QRELS) & current["note"].str.fullmatch(OF_GOLD)
+    columns = ["claim_id", "query_id", "group_id"]
+    rows = pd.concat([current.loc[~of_stage, [*columns, "gold_documents"]], traffic[columns]])
+    known = {}
+    if store is not None and len(rows):
+        known = ClaimStore(store.sql).by_id(set(rows["claim_id"]))
+    asked = []
+    for claim, query, group, named in rows.itertuples(index=False):
+        ties = [document_tie(document) for document in (named if isinstance(named, list) else ())]
+        if claim in known:
+            ties.append(words_tie(question_id(known[claim].query)))
+        asked.append(Asked(query, group, tuple(ties)))
+    return question_groups(gold, night.gold_ties if asked else [], asked)
+
+
+# ---- The outcomes for the fit.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -436,482 +478,382 @@ class _Fitting:
         return digest([*(self.rows[name].tolist() for name in columns), self.refused], 32)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Earned:
-    """A fit with its status. `wordings` is the status of the branch for other wordings."""
+def _select_outcomes(strategy: _Strategy) -> _Fitting:
+    """Select the outcomes for the fit of a calibrator."""
+    night = strategy.night
+    rows = fit_rows(select_current(strategy.history)).sort_values("claim_id", kind="stable")
+    tonight = set(night.judged.judged_of(strategy.name)["claim_id"])
+    # An outcome of this stage counts only while the gold still judges the claim.
+    is_current = ~rows["note"].str.fullmatch(OF_GOLD) | rows["claim_id"].isin(tonight)
+    rows = _regroup(rows[is_current].reset_index(drop=True), strategy.groups)
+    values = _signals_of_outcomes(strategy, rows)
+    # Leave out outcomes without signals, because their z-scores would describe an average
+    # retrieval.
+    known = np.asarray(np.isfinite(values).any(axis=1))
+    rows, refused = rows[known].reset_index(drop=True), night.outcomes.fault
+    try:
+        refuse_own_gold(rows, strategy.name)
+    except InputError as error:
+        refused = str(error.problems[0])
+    ages = pd.Timestamp(night.now) - pd.to_datetime(rows["at"], utc=True)
+    days = np.maximum(ages.dt.total_seconds().to_numpy() / 86400, 0.0)
+    is_tonight = rows["claim_id"].isin(tonight).to_numpy(dtype=bool)
+    # Use the median age, because one recent outcome must not hide many old ones.
+    age = float(np.median(np.where(is_tonight, 0.0, days))) if len(rows) else None
+    # Give every claim of traffic an owner of its own. A question that is asked twice is not
+    # another wording of itself.
+    owner = rows["query_id"].where(is_tonight, "\x00" + rows["claim_id"])
+    labelled = Labelled(
+        SIGNALS,
+        values[known],
+        rows["missed"].to_numpy(dtype=bool),
+        pd.factorize(rows["group_id"])[0].astype(np.int64),
+        rows["weight"].to_numpy(dtype=np.float64),
+        pd.factorize(owner.to_numpy(dtype=object))[0].astype(np.int64),
+    )
+    return _Fitting(rows, labelled, refused, age, int((~known).sum()))
 
-    of: _Fitting
-    fit: Calibration
-    standing: Standing
-    wordings: Status | None
+
+def _signals_of_outcomes(strategy: _Strategy, rows: pd.DataFrame) -> FloatArray:
+    """Collect the signals of outcomes [n, p] from this run, or else from the stored outcomes.
+
+    Missing signals are NaN. Stored audits of traffic have no signals, and outcomes of earlier
+    versions may have fewer.
+    """
+    names = list(SIGNALS)
+    own = strategy.signals[names].set_index(strategy.claims["claim_id"])
+    other = strategy.traffic.set_index("claim_id")[names]
+    known = pd.concat([own, other[~other.index.isin(own.index)]])
+    values = np.array(known.reindex(rows["claim_id"]), dtype=np.float64)
+    for place in np.flatnonzero(~rows["claim_id"].isin(known.index)):
+        found = rows["signals"].iloc[place]
+        values[place] = [np.nan if found.get(name) is None else found[name] for name in SIGNALS]
+    return values
 
 
-@dataclasses.dataclass(frozen=True)
-class _Strategy:
-    """The calibration of one strategy."""
+# ---- The drift watch.
 
-    night: _Night
-    name: str
 
-    @property
-    def work(self) -> Work:
-        return self.night.work
+def _watch(strategy: _Strategy, rows: pd.DataFrame) -> WatchState:
+    """Continue the drift watch with the new outcomes. Nothing is written."""
+    night = strategy.night
+    kept = kept_watch(night.work.settings.home, *strategy.place)
+    state = resume(kept, strategy.fingerprint, utc_text(night.now))
+    if night.outcomes.store is None:
+        return state
+    known = zip(rows["query_id"], rows["group_id"], strict=True)
+    predicted = _predicted_before(strategy, rows)
+    return feed(state, predicted, [*strategy.groups.of_gold.items(), *known])
 
-    @property
-    def place(self) -> tuple[Any, ...]:
-        """Place of the strategy's calibrators: gold set, strategy, target, K."""
-        spec = self.work.config.uncertainty
-        return self.work.config.name, self.name, spec.target, spec.k
 
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        return self.night.signals.about[self.name].fingerprint
+def _predicted_before(strategy: _Strategy, rows: pd.DataFrame) -> pd.DataFrame:
+    """Select the outcomes (WATCHED) whose miss rate was stated before the first judgement.
 
-    @functools.cached_property
-    def history(self) -> pd.DataFrame:
-        """All recorded outcomes of the strategy under its current fingerprint."""
-        store, spec = self.night.outcomes.store, self.work.config.uncertainty
-        if store is None:
-            return frame_of([])
-        return store.history(strategy_fingerprint=self.fingerprint, target=spec.target, k=spec.k)
+    The first outcome of a gold claim holds the miss rate. The calibrator in force predicts audits
+    of production traffic that were first judged after the fit. Claims with an earlier judgement may
+    have been part of the fit.
+    """
+    columns = {"claim_id": "claim_id", "at": "first_at"}
+    columns |= {name: f"first_{name}" for name in ("shown_value", "shown_status")}
+    first = first_judgements(strategy.history)[[*columns]].rename(columns=columns)
+    rows = rows.merge(first, on="claim_id", validate="one_to_one")
+    was_shown = rows["first_shown_status"].isin(DISCOUNTING)
+    values = rows["first_shown_value"].where(was_shown).to_numpy(dtype=np.float64).copy()
+    by, traffic = strategy.night.claims.speakers[strategy.name], strategy.traffic
+    if by.status in DISCOUNTING and len(traffic):
+        home = strategy.work.settings.home
+        kept = KeptCalibrator.from_json(read_calibrator(home, by.calibrator))
+        later = np.isnan(values) & (rows["first_at"] > kept.fitted_until).to_numpy()
+        at = np.flatnonzero(later & rows["claim_id"].isin(traffic["claim_id"]).to_numpy())
+        audited = traffic.set_index("claim_id").loc[rows["claim_id"].iloc[at]]
+        pairs = zip(audited["query_id"], rows["group_id"].iloc[at], strict=True)
+        groups = [kept.group_of_query.get(query, group) for query, group in pairs]
+        values[at] = kept.model.predict(audited[list(SIGNALS)].to_numpy(), SIGNALS, groups)
+    made = rows.assign(
+        at=rows["first_at"], predicted=values, missed=rows["missed"].astype(np.float64)
+    )
+    found: pd.DataFrame = made.loc[np.isfinite(values), list(WATCHED)].reset_index(drop=True)
+    return found
 
-    @functools.cached_property
-    def standing(self) -> pd.DataFrame:
-        """The current outcomes of `history`."""
-        return select_current(self.history)
 
-    @functools.cached_property
-    def signals(self) -> pd.DataFrame:
-        return self.night.signals.signals_of(self.name)
+def _keep_watch(strategy: _Strategy, state: WatchState) -> None:
+    """Store a state for the next night, unless the run is partial or cannot read outcomes."""
+    home = strategy.work.settings.home
+    if strategy.work.evaluation.partial or strategy.night.outcomes.fault:
+        return
+    # An unchanged state is not stored, for example a new watch without outcomes.
+    if state != (kept_watch(home, *strategy.place) or WatchState(state.fingerprint)):
+        keep_watch(home, *strategy.place, state=state)
 
-    @functools.cached_property
-    def claims(self) -> pd.DataFrame:
-        return self.night.claims.claims_of(self.name)
 
-    @functools.cached_property
-    def traffic(self) -> pd.DataFrame:
-        """Claims of production traffic, with current groups."""
-        frame = self.night.signals.traffic_of(self.name)
-        pairs = zip(frame["query_id"], frame["group_id"], strict=True)
-        return frame.assign(group_id=[self.groups.group(*pair) for pair in pairs])
+# ---- Fit, status and acceptance.
 
-    @functools.cached_property
-    def groups(self) -> QuestionGroups:
-        """Join the outcomes and the traffic with the gold's groups."""
-        queries, every = self.night.runs.gold.queries, self.standing
-        gold = dict(zip(queries["query_id"], queries["group_id"], strict=True))
-        # Leave out the outcomes of this stage. Their questions are in the gold, or the gold dropped
-        # the questions.
-        by_hand = every[~((every["gold_source"] == QRELS) & every["note"].str.fullmatch(OF_GOLD))]
-        columns = ["claim_id", "query_id", "group_id"]
-        claims = self.night.signals.traffic_of(self.name)[columns]
-        documents = [*by_hand["gold_documents"], *([] for _ in range(len(claims)))]
-        rows, store = pd.concat([by_hand[columns], claims]), self.night.outcomes.store
-        known = {}
-        if store is not None and len(rows):
-            known = ClaimStore(store.sql).by_id(set(rows["claim_id"]))
-        asked = []
-        for (claim, query, group), named in zip(
-            rows.itertuples(index=False), documents, strict=True
-        ):
-            ties = [document_tie(document) for document in named]
-            if claim in known:
-                ties.append(words_tie(question_id(known[claim].query)))
-            asked.append(Asked(query, group, tuple(ties)))
-        return question_groups(gold, self.night.gold_ties if asked else [], asked)
 
-    # -- Outcomes for the fit.
+def _calibrate(night: _Night, name: str) -> tuple[StrategyCalibration, pd.DataFrame, pd.DataFrame]:
+    """Calibrate a strategy. Return its part of the report, predictions and traffic."""
+    strategy = _open_strategy(night, name)
+    fitting = _select_outcomes(strategy)
+    watch, kept = _watch(strategy, fitting.rows), _fit(strategy, fitting)
+    fit = Calibration.from_json(kept.json("about"))
+    counts = fit.counts
+    if fitting.refused:  # refused outcomes prove nothing, so their figures are hidden
+        fit = Calibration(fit.counts, fit.conformal, fit.conformal_methods)
+        nothing = dict.fromkeys(("outcomes", "groups", "groups_with_misses", "groups_with_hits"), 0)
+        counts = OutcomeCounts(**nothing)
+    situation = _situation(strategy, fitting, watch)
+    standing = judge_status(counts, fit.validation, situation)
+    if fit.wordings is not None:  # the branch for other wordings has its own status
+        fit = _judge_wordings(fit, fit.wordings, situation)
+    # Count these outcomes before acceptance of the calibrator. A run that is killed in between
+    # then counts them only once.
+    _keep_watch(strategy, watch)
+    calibrator = _accept(strategy, fitting, fit, standing.status)
+    promotion = _record(strategy, fit, standing, calibrator)
+    if watch.drift.alarm and standing.status == "stale":
+        # The alarm ended this status, so the next night resets the drift watch.
+        _keep_watch(strategy, dataclasses.replace(watch, demoted_at=utc_text(night.now)))
+    report = StrategyCalibration(
+        fingerprint=strategy.fingerprint,
+        status=standing.status,
+        calibrator=calibrator or None,
+        counts=fit.counts,
+        validation=fit.validation,
+        heuristic_v0=fit.heuristic,
+        leakage_gap=fit.gap,
+        learning_curve=list(fit.curve),
+        conformal=fit.conformal,
+        conformal_methods=fit.conformal_methods,
+        estimator=fit.model and _describe_model(fit.model),
+        standing=standing,
+        drift=watch.drift.describe(watch.since),
+        refused=fitting.refused or None,
+        promotion=promotion,
+        other_wordings=fit.wordings and fit.wordings.gain,
+        n_without_signals=fitting.n_without_signals,
+        why=_explain_absences(strategy, fitting, fit, calibrator),
+    )
+    predictions = kept.frame("predictions").assign(strategy=name)
+    return report, predictions, _predict_traffic(strategy.traffic, fit.model)
 
-    def fitting(self) -> _Fitting:
-        """Read the outcomes for the fit of a calibrator."""
-        rows = fit_rows(self.standing).sort_values("claim_id", kind="stable")
-        tonight = set(self.night.judged.judged_of(self.name)["claim_id"])
-        # An outcome of this stage counts only while the gold still judges the claim.
-        is_current = ~rows["note"].str.fullmatch(OF_GOLD) | rows["claim_id"].isin(tonight)
-        rows = rows[is_current].reset_index(drop=True)
-        pairs = zip(rows["query_id"], rows["group_id"], strict=True)
-        rows["group_id"] = [self.groups.group(*pair) for pair in pairs]
-        values = self._signals_of_outcomes(rows)
-        # Leave out outcomes without signals, because their z-scores would describe an average
-        # retrieval.
-        known = np.asarray(np.isfinite(values).any(axis=1))
-        rows, refused = rows[known].reset_index(drop=True), self.night.outcomes.fault
-        try:
-            refuse_own_gold(rows, self.name)
-        except InputError as error:
-            refused = str(error.problems[0])
-        ages = pd.Timestamp(self.night.now) - pd.to_datetime(rows["at"], utc=True)
-        days = np.maximum(ages.dt.total_seconds().to_numpy() / 86400, 0.0)
-        is_tonight = rows["claim_id"].isin(tonight).to_numpy(dtype=bool)
-        # Use the median age, because one recent outcome must not hide many old ones.
-        age = float(np.median(np.where(is_tonight, 0.0, days))) if len(rows) else None
-        # Give every claim of traffic an owner of its own. A question that is asked twice is not
-        # another wording of itself.
-        owner = rows["query_id"].where(is_tonight, "\x00" + rows["claim_id"])
-        labelled = Labelled(
-            SIGNALS,
-            values[known],
-            rows["missed"].to_numpy(dtype=bool),
-            pd.factorize(rows["group_id"])[0].astype(np.int64),
-            rows["weight"].to_numpy(dtype=np.float64),
-            pd.factorize(owner.to_numpy(dtype=object))[0].astype(np.int64),
+
+def _fit(strategy: _Strategy, fitting: _Fitting) -> Artifact:
+    """Fit and validate a calibrator, or read the stored fit to equal outcomes.
+
+    The parts are `about` (a `Calibration`) and `predictions` (means out of fold).
+    """
+    night, work, name = strategy.night, strategy.work, strategy.name
+    spec, names = work.config.uncertainty, list(SIGNALS)
+    prior, together = prior_of(work.config, name), len(night.runs.names)
+    identity = [
+        fitting.identity,
+        night.runs.runs[name].id,
+        night.runs.gold_variants.id,
+        work.config.level,
+        [spec.target, spec.k, together, prior.id],
+        pd.util.hash_pandas_object(strategy.signals, index=False).tolist(),
+        strategy.traffic["claim_id"].tolist(),
+        pd.util.hash_pandas_object(strategy.traffic[names], index=False).tolist(),
+    ]
+
+    def make() -> Parts:
+        rows, heuristic = fitting.rows, strategy.claims.set_index("claim_id")["heuristic_v0"]
+        judged = Judged(
+            fitting.labelled,
+            rows["group_id"].tolist(),
+            heuristic.reindex(rows["claim_id"]).to_numpy(dtype=np.float64),
+            *_questions(strategy, rows),
+            night.signals.unlabelled(name),
         )
-        return _Fitting(rows, labelled, refused, age, int((~known).sum()))
-
-    def _signals_of_outcomes(self, rows: pd.DataFrame) -> FloatArray:
-        """Collect the signals of outcomes [n, p] from this run, or else from the stored outcomes.
-
-        Missing signals are NaN. Stored audits of traffic have no signals, and outcomes of earlier
-        versions may have fewer.
-        """
-        names = list(SIGNALS)
-        own = self.signals[names].set_index(self.claims["claim_id"])
-        other = self.traffic.set_index("claim_id")[names]
-        known = pd.concat([own, other[~other.index.isin(own.index)]])
-        values = np.array(known.reindex(rows["claim_id"]), dtype=np.float64)
-        for place in np.flatnonzero(~rows["claim_id"].isin(known.index)):
-            found = rows["signals"].iloc[place]
-            values[place] = [np.nan if found.get(name) is None else found[name] for name in SIGNALS]
-        return values
-
-    # -- The drift watch.
-
-    def watch(self, rows: pd.DataFrame) -> WatchState:
-        """Continue the drift watch with the new outcomes. Nothing is written."""
-        state = resume(
-            kept_watch(self.work.settings.home, *self.place),
-            self.fingerprint,
-            utc_text(self.night.now),
+        miss = Miss(spec.target, spec.k)
+        task = Task(prior=prior, checked_together=together, seed=BOOTSTRAP_SEED, miss=miss)
+        found = calibrate(judged, task)
+        mean = np.nan if found.predictions is None else found.predictions.mean(axis=0)
+        predictions = rows[["claim_id", "group_id"]].assign(
+            missed=fitting.labelled.missed, predicted=mean
         )
-        if self.night.outcomes.store is None:
-            return state
-        known = zip(rows["query_id"], rows["group_id"], strict=True)
-        predicted = self._predicted_before(rows, first_judgements(self.history))
-        return feed(state, predicted, [*self.groups.of_gold.items(), *known])
+        return {"about": found.to_json(), "predictions": predictions}
 
-    def _predicted_before(self, rows: pd.DataFrame, first: pd.DataFrame) -> pd.DataFrame:
-        """Select the outcomes (WATCHED) whose miss rate was stated before the first judgement.
+    return work.keep("calibration", identity, make)
 
-        The first outcome of a gold claim holds the miss rate. The calibrator in force predicts
-        audits of production traffic that were first judged after the fit. Claims with an earlier
-        judgement may have been part of the fit.
-        """
-        shown = first[["claim_id", "at", "shown_value", "shown_status"]]
-        rows = rows.merge(
-            shown.rename(columns={"at": "first_at"}),
-            on="claim_id",
-            validate="one_to_one",
-            suffixes=("_now", ""),
+
+def _questions(
+    strategy: _Strategy, outcomes: pd.DataFrame
+) -> tuple[Questions | None, IntArray | None]:
+    """Compute the gold ranks of the original wordings, and their rows in `outcomes`.
+
+    Both are None when no original wording is judged.
+    """
+    runs, name, claims = strategy.night.runs, strategy.name, strategy.claims
+    gold, of, seed = runs.gold, judge_runs(runs, name), runs.first_seed(name)
+    original = (gold.variants["paraphrase_id"].to_numpy() == ORIGINAL)[of.variant]
+    first = original & (of.seed == seed) & ~np.isnan(of.first)
+    if not first.any():
+        return None, None
+    variant = of.variant[first]
+    claims = claims[(claims["paraphrase_id"] == ORIGINAL) & (claims["seed"] == seed)]
+    claim_of = claims.set_index("query_id")["claim_id"]
+    asked = claim_of.reindex(gold.variants["query_id"].to_numpy()[variant])
+    rank, owner = gold_ranks(runs, name, variant, seed)
+    questions = Questions(
+        of.first[first],
+        gold.groups[gold.query_of[variant]].astype(np.int64),
+        runs.config.depth,
+        gold_rank=rank,
+        gold_question=owner,
+    )
+    return questions, pd.Index(outcomes["claim_id"]).get_indexer(asked).astype(np.int64)
+
+
+def _situation(strategy: _Strategy, fitting: _Fitting, watch: WatchState) -> Situation:
+    """Collect what decides a status beside the figures of the fit."""
+    night, spec = strategy.night, strategy.work.config.uncertainty
+    runs, base_changes = night.runs, None
+    if runs.spec(strategy.name).base_name is not None:
+        base = runs.config.base_of(runs.spec(strategy.name))
+        index_hash = runs.about(base.name).index_hash
+        now = steering_calibrator(strategy.work.evaluation, base, index_hash)
+        base_changes = now != runs.about(strategy.name).steered_by
+    return Situation(
+        age_days=fitting.age_days,
+        stale_after_days=spec.stale_after_days,
+        n_unlabelled=len(night.signals.unlabelled(strategy.name)),
+        own_gold_only=bool(fitting.refused) and not night.outcomes.fault,
+        drift_alarm=watch.drift.alarm,
+        no_prior=no_prior(spec.target, spec.k),
+        base_changes=base_changes,
+    )
+
+
+def _judge_wordings(fit: Calibration, wordings: JudgedBranch, situation: Situation) -> Calibration:
+    """Give the branch for other wordings the status that its own validation supports."""
+    found = wordings.gain.validation
+    counts = OutcomeCounts(
+        outcomes=found.n,
+        groups=found.groups,
+        groups_with_misses=found.groups_with_misses,
+        groups_with_hits=found.groups_with_hits,
+    )
+    status = judge_status(counts, found, situation).status
+    gain = wordings.gain.model_copy(update={"status": status})
+    return dataclasses.replace(fit, wordings=dataclasses.replace(wordings, gain=gain))
+
+
+def _accept(strategy: _Strategy, fitting: _Fitting, fit: Calibration, status: Status) -> str:
+    """Store and accept a calibrator, or demote the previous one. Return the stored id."""
+    night, home = strategy.night, strategy.work.settings.home
+    if strategy.work.evaluation.partial:
+        return ""
+    before = accepted_calibrator(home, *strategy.place)
+    at, calibrator = night.now.isoformat(timespec="seconds"), ""
+    if fit.model is not None:
+        calibrator = keep_calibrator(home, _write_calibrator(strategy, fitting, fit, at))
+    elif before is None or night.outcomes.fault:
+        return ""
+    accepted = Accepted(
+        calibrator_id=calibrator or (before.calibrator_id if before else ""),
+        strategy_fingerprint=strategy.fingerprint,
+        status=status,
+        at=at,
+    )
+    if before is None or accepted.model_copy(update={"at": before.at}) != before:
+        accept_calibrator(home, *strategy.place, accepted=accepted)
+    return calibrator
+
+
+def _write_calibrator(
+    strategy: _Strategy, fitting: _Fitting, fit: Calibration, at: str
+) -> dict[str, object]:
+    """Write a calibrator as JSON values; later runs read it as a `KeptCalibrator`."""
+    rows, queries = fitting.rows, strategy.night.runs.gold.queries
+    own = dict(zip(queries["query_id"], queries["group_id"], strict=True))
+    # Store changed groups too, so that no fit to the group of a question without an outcome
+    # predicts the question.
+    of_gold = strategy.groups.of_gold.items()
+    group_of_query = {query: group for query, group in of_gold if group != own[query]}
+    group_of_query |= dict(zip(rows["query_id"], rows["group_id"], strict=True))
+    sources = rows["gold_source"].value_counts().sort_index()
+    written = fit.to_json()
+    wordings = written["wordings"]
+    return {
+        "schema_version": 1,
+        **dict(zip(("gold_set", "strategy", "target", "k"), strategy.place, strict=True)),
+        "strategy_fingerprint": strategy.fingerprint,
+        "gold_sources": {str(source): int(n) for source, n in sources.items()},
+        "outcomes": fitting.identity,
+        "fitted_at": at,
+        "fitted_until": str(rows["at"].max()),
+        **{name: written[name] for name in ("model", "validation", "conformal")},
+        "wordings": wordings and {"model": wordings["model"], **wordings["gain"]},
+        "group_of_query": group_of_query,
+    }
+
+
+def _record(
+    strategy: _Strategy, fit: Calibration, standing: Standing, calibrator: str
+) -> Promotion | None:
+    """Record a change of status.
+
+    When the last earned status belongs to another fingerprint, first record the status `stale`.
+    The claims of this run did not use the calibrator of the other fingerprint.
+    """
+    night, store, fingerprint = strategy.night, strategy.night.outcomes.store, strategy.fingerprint
+    if store is None or strategy.work.evaluation.partial:
+        return None
+    series = Series(*strategy.place)
+    record = functools.partial(
+        record_status, store.sql, series, strategy_fingerprint=fingerprint, at=night.now
+    )
+    last = promotions(store.sql, series)[-1:]
+    if any(
+        change["new_status"] in DISCOUNTING and change["strategy_fingerprint"] != fingerprint
+        for change in last
+    ):
+        changed = Condition(
+            name="same_fingerprint", met=False, found="changed", needed="unchanged", status="stale"
         )
-        was_shown = rows["shown_status"].isin(DISCOUNTING)
-        values = rows["shown_value"].where(was_shown).to_numpy(dtype=np.float64).copy()
-        by = self.night.claims.speakers[self.name]
-        if by.status in DISCOUNTING and len(self.traffic):
-            kept = KeptCalibrator.from_json(read_calibrator(self.work.settings.home, by.calibrator))
-            audited = pd.DataFrame(
-                {
-                    "claim_id": rows["claim_id"],
-                    "group": rows["group_id"],
-                    "at": np.arange(len(rows)),
-                }
-            )[np.isnan(values) & (rows["first_at"] > kept.fitted_until).to_numpy()]
-            audited = audited.merge(self.traffic, on="claim_id")
-            pairs = zip(audited["query_id"], audited["group"], strict=True)
-            groups = [kept.group_of_query.get(query, group) for query, group in pairs]
-            values[audited["at"].to_numpy()] = kept.model.predict(
-                audited[list(SIGNALS)].to_numpy(), SIGNALS, groups
-            )
-        made = rows.assign(
-            at=rows["first_at"], predicted=values, missed=rows["missed"].astype(np.float64)
-        )
-        found: pd.DataFrame = made.loc[np.isfinite(values), list(WATCHED)].reset_index(drop=True)
-        return found
+        record(status="stale", figures=None, reasons=[changed])
+    figures: dict[str, object] = {"counts": fit.counts.dump()}
+    if fit.validation is not None:
+        names = {"miss_rate", "brier", "skill", "auroc", "slope", "ece"}
+        figures |= {name: getattr(fit.validation, name).dump() for name in names}
+    unmet = [condition for condition in standing.conditions if not condition.met]
+    return record(
+        status=standing.status, figures=figures, reasons=unmet, calibrator_id=calibrator or None
+    )
 
-    def keep_watch(self, state: WatchState) -> None:
-        """Store a state for the next night, unless the run is partial or cannot read outcomes."""
-        home = self.work.settings.home
-        if self.work.evaluation.partial or self.night.outcomes.fault:
-            return
-        # An unchanged state is not stored, for example a new watch without outcomes.
-        before = kept_watch(home, *self.place) or WatchState(state.fingerprint)
-        if state != before:
-            keep_watch(home, *self.place, state=state)
 
-    # -- Fitting, status and acceptance.
+def _predict_traffic(traffic: pd.DataFrame, model: MissRateModel | None) -> pd.DataFrame:
+    """Predict the miss rates of claims of traffic.
 
-    def fit(self, of: _Fitting) -> Artifact:
-        """Fit and validate a calibrator, or read the stored fit to equal outcomes.
+    The fold that left the group out predicts the claims of a fitted group. The mean of all folds
+    predicts all other claims, so that all predictions are comparable.
+    """
+    frame = traffic[["strategy", "claim_id", "query_id", "group_id"]]
+    if model is None or frame.empty:
+        return frame.assign(predicted=np.nan)
+    values = traffic[list(SIGNALS)].to_numpy()
+    folds = [fold.predict(values, SIGNALS) for fold in model.folds or (model.head,)]
+    own = model.predict(values, SIGNALS, frame["group_id"].tolist())
+    was_fitted = frame["group_id"].isin(list(model.fold_of_group))
+    return frame.assign(predicted=np.where(was_fitted, own, np.mean(folds, axis=0)))
 
-        The parts are `about` (a `Calibration`) and `predictions` (means out of fold).
-        """
-        night, spec, names = self.night, self.work.config.uncertainty, list(SIGNALS)
-        prior, together = prior_of(self.work.config, self.name), len(night.runs.names)
-        seen = pd.util.hash_pandas_object(self.signals, index=False).tolist()
-        identity = [
-            of.identity,
-            night.runs.runs[self.name].id,
-            night.runs.gold_variants.id,
-            self.work.config.level,
-            [spec.target, spec.k, together, prior.id],
-            seen,
-            self.traffic["claim_id"].tolist(),
-            pd.util.hash_pandas_object(self.traffic[names], index=False).tolist(),
-        ]
 
-        def make() -> Parts:
-            heuristic = self.claims.set_index("claim_id")["heuristic_v0"]
-            questions, question_rows = self._questions(of.rows)
-            judged = Judged(
-                of.labelled,
-                of.rows["group_id"].tolist(),
-                heuristic.reindex(of.rows["claim_id"]).to_numpy(dtype=np.float64),
-                questions,
-                question_rows,
-                night.signals.unlabelled(self.name),
-            )
-            miss = Miss(spec.target, spec.k)
-            task = Task(prior=prior, checked_together=together, seed=BOOTSTRAP_SEED, miss=miss)
-            found = calibrate(judged, task)
-            mean = np.nan if found.predictions is None else found.predictions.mean(axis=0)
-            predictions = of.rows[["claim_id", "group_id"]].assign(
-                missed=of.labelled.missed, predicted=mean
-            )
-            return {"about": found.to_json(), "predictions": predictions}
-
-        return self.work.keep("calibration", identity, make)
-
-    def _questions(self, outcomes: pd.DataFrame) -> tuple[Questions | None, IntArray | None]:
-        """Compute the gold ranks of the original wordings, and their rows in `outcomes`.
-
-        Both are None when no original wording is judged.
-        """
-        runs, name = self.night.runs, self.name
-        gold, of, seed = runs.gold, judge_runs(runs, name), runs.first_seed(name)
-        original = (gold.variants["paraphrase_id"].to_numpy() == ORIGINAL)[of.variant]
-        first = original & (of.seed == seed) & ~np.isnan(of.first)
-        if not first.any():
-            return None, None
-        claims, variant = self.claims, of.variant[first]
-        claims = claims[(claims["paraphrase_id"] == ORIGINAL) & (claims["seed"] == seed)]
-        claim_of = claims.set_index("query_id")["claim_id"]
-        asked = claim_of.reindex(gold.variants["query_id"].to_numpy()[variant])
-        rows = pd.Index(outcomes["claim_id"]).get_indexer(asked).astype(np.int64)
-        rank, owner = gold_ranks(runs, name, variant, seed)
-        questions = Questions(
-            of.first[first],
-            gold.groups[gold.query_of[variant]].astype(np.int64),
-            runs.config.depth,
-            gold_rank=rank,
-            gold_question=owner,
-        )
-        return questions, rows
-
-    def calibrate(self) -> tuple[StrategyCalibration, pd.DataFrame, pd.DataFrame]:
-        """Calibrate the strategy. Return its part of the report, predictions and traffic."""
-        of = self.fitting()
-        watch, kept = self.watch(of.rows), self.fit(of)
-        fit = Calibration.from_json(kept.json("about"))
-        if of.refused:  # refused outcomes prove nothing, so their figures are hidden
-            fit = Calibration(fit.counts, fit.conformal, fit.conformal_absent, fit.without_risk)
-        counts = Counts(0, 0, 0, 0) if of.refused else fit.counts
-        standing = self._judge(of, watch, counts, fit.validation)
-        wordings: Status | None = None
-        if fit.wordings is not None:  # the branch for other wordings has its own status
-            found = fit.wordings.validation
-            counts = Counts(found.n, found.groups, found.groups_with_misses, found.groups_with_hits)
-            wordings = self._judge(of, watch, counts, found).status
-        # Count these outcomes before acceptance of the calibrator. A run that is killed in between
-        # then counts them only once.
-        self.keep_watch(watch)
-        earned = _Earned(of, fit, standing, wordings)
-        calibrator = self._accept(earned)
-        promotion = self._record(earned, calibrator)
-        if watch.drift.alarm and standing.status == "stale":
-            # The alarm ended this status, so the next night resets the drift watch.
-            self.keep_watch(watch.demoted(utc_text(self.night.now)))
-        report = self._describe(earned, watch, calibrator, promotion)
-        predictions = kept.frame("predictions").assign(strategy=self.name)
-        return report, predictions, self._predict_traffic(fit.model)
-
-    def _judge(
-        self, of: _Fitting, watch: WatchState, counts: Counts, validation: Validation | None
-    ) -> Standing:
-        spec = self.work.config.uncertainty
-        situation = Situation(
-            age_days=of.age_days,
-            stale_after_days=spec.stale_after_days,
-            n_unlabelled=len(self.night.signals.unlabelled(self.name)),
-            own_gold_only=bool(of.refused) and not self.night.outcomes.fault,
-            drift_alarm=watch.drift.alarm,
-            no_prior=no_prior(spec.target, spec.k),
-            base_changes=self._base_changes(),
-        )
-        return judge_status(counts, validation, situation)
-
-    def _base_changes(self) -> bool | None:
-        """Check whether another calibrator of the base steers the next run; None without a base."""
-        runs = self.night.runs
-        spec = runs.spec(self.name)
-        base = runs.config.base_of(spec)
-        if spec.base_name is None:
-            return None
-        now = steering_calibrator(self.work.evaluation, base, runs.about(base.name).index_hash)
-        return now != runs.about(self.name).steered_by
-
-    def _accept(self, earned: _Earned) -> str:
-        """Store and accept a calibrator, or demote the previous one. Return the stored id."""
-        evaluation, home = self.work.evaluation, self.work.settings.home
-        rows, fit, wordings = earned.of.rows, earned.fit, earned.fit.wordings
-        if evaluation.partial:
-            return ""
-        at = self.night.now.isoformat(timespec="seconds")
-        before = accepted_calibrator(home, *self.place)
-        calibrator = ""
-        if fit.model is not None:
-            sources = rows["gold_source"].value_counts().sort_index()
-            queries = self.night.runs.gold.queries
-            own = dict(zip(queries["query_id"], queries["group_id"], strict=True))
-            # Store changed groups too, so that no fit to the group of a question without an outcome
-            # predicts the question.
-            regrouped = {
-                query: group for query, group in self.groups.of_gold.items() if group != own[query]
-            }
-            body = {
-                "schema_version": 1,
-                **dict(zip(("gold_set", "strategy", "target", "k"), self.place, strict=True)),
-                "strategy_fingerprint": self.fingerprint,
-                "gold_sources": {str(source): int(n) for source, n in sources.items()},
-                "outcomes": earned.of.identity,
-                "fitted_until": str(rows["at"].max()),
-                "model": fit.model.to_json(),
-                "validation": fit.validation and fit.validation.to_json(),
-                "conformal": [rule.to_json() for rule in fit.conformal],
-                "wordings": wordings and {**wordings.to_json(), "status": earned.wordings},
-                "group_of_query": {
-                    **regrouped,
-                    **dict(zip(rows["query_id"], rows["group_id"], strict=True)),
-                },
-            }
-            calibrator = keep_calibrator(home, {**body, "fitted_at": at})
-        elif before is None or self.night.outcomes.fault:
-            return ""
-        accepted = Accepted(
-            calibrator_id=calibrator or (before.calibrator_id if before else ""),
-            strategy_fingerprint=self.fingerprint,
-            status=earned.standing.status,
-            at=at,
-        )
-        if before is None or accepted.model_copy(update={"at": before.at}) != before:
-            accept_calibrator(home, *self.place, accepted=accepted)
-        return calibrator
-
-    def _record(self, earned: _Earned, calibrator: str) -> Promotion | None:
-        """Record a change of status.
-
-        When the last earned status belongs to another fingerprint, first record the status `stale`.
-        The claims of this run did not use the calibrator of the other fingerprint.
-        """
-        store = self.night.outcomes.store
-        if store is None or self.work.evaluation.partial:
-            return None
-        series = Series(*self.place)
-        record = functools.partial(
-            record_status,
-            store.sql,
-            series,
-            strategy_fingerprint=self.fingerprint,
-            at=self.night.now,
-        )
-        before = promotions(store.sql, series)
-        last = before[-1] if before else None
-        if (
-            last is not None
-            and last.new_status in DISCOUNTING
-            and last.strategy_fingerprint != self.fingerprint
-        ):
-            changed = Condition(
-                "same_fingerprint", met=False, found="changed", needed="unchanged", status="stale"
-            )
-            record(status="stale", figures=None, reasons=(dataclasses.asdict(changed),))
-        figures: dict[str, object] = {"counts": dataclasses.asdict(earned.fit.counts)}
-        if earned.fit.validation is not None:
-            validation = earned.fit.validation.to_json()
-            names = ("miss_rate", "brier", "skill", "auroc", "slope", "ece")
-            figures |= {name: validation[name] for name in names}
-        return record(
-            status=earned.standing.status,
-            figures=figures,
-            reasons=tuple(dataclasses.asdict(condition) for condition in earned.standing.unmet),
-            calibrator_id=calibrator or None,
-        )
-
-    def _predict_traffic(self, model: MissRateModel | None) -> pd.DataFrame:
-        """Predict the miss rates of claims of traffic.
-
-        The fold that left the group out predicts the claims of a fitted group. The mean of all
-        folds predicts all other claims, so that all predictions are comparable.
-        """
-        frame = self.traffic[["strategy", "claim_id", "query_id", "group_id"]]
-        if model is None or frame.empty:
-            return frame.assign(predicted=np.nan)
-        values = self.traffic[list(SIGNALS)].to_numpy()
-        folds = [
-            dataclasses.replace(model, head=fold, fold_of_group={}).predict(values, SIGNALS)
-            for fold in model.folds or (model.head,)
-        ]
-        own = model.predict(values, SIGNALS, frame["group_id"].tolist())
-        was_fitted = frame["group_id"].isin(list(model.fold_of_group))
-        return frame.assign(predicted=np.where(was_fitted, own, np.mean(folds, axis=0)))
-
-    def _describe(
-        self, earned: _Earned, watch: WatchState, calibrator: str, promotion: Promotion | None
-    ) -> StrategyCalibration:
-        """Make the report part on the calibration of the strategy."""
-        fit, counts, of = earned.fit, earned.fit.counts, earned.of
-        why = of.refused or (
-            f"{counts.groups} distinct groups with outcomes, {counts.groups_with_misses} of them"
-            " with misses: too few to fit a calibrator"
-        )
-        absent = {}
-        if fit.wordings is None:
-            absent["other_wordings"] = "too few wordings whose question has another judged wording"
-        if fit.model is None:
-            absent |= dict.fromkeys(("estimator", "validation", "heuristic_v0", "leakage_gap"), why)
-        if self.work.evaluation.partial:
-            absent["calibrator"] = PARTIAL
-        elif not calibrator:
-            absent["calibrator"] = why
-        drift, wordings = watch.drift.to_json(), fit.wordings and fit.wordings.to_json()
-        since = {} if watch.since else {"since": "the watch covers all outcomes"}
-        return StrategyCalibration.model_validate(
-            {
-                "fingerprint": self.fingerprint,
-                "status": earned.standing.status,
-                "calibrator": calibrator or None,
-                "counts": dataclasses.asdict(counts),
-                "validation": fit.validation and fit.validation.to_json(),
-                "heuristic_v0": fit.heuristic and fit.heuristic.to_json(),
-                "leakage_gap": fit.gap and fit.gap.to_json(),
-                "learning_curve": [point.to_json() for point in fit.curve],
-                "conformal": [rule.to_json() for rule in fit.conformal],
-                "conformal_methods": fit.conformal_methods,
-                "estimator": fit.model and _describe_model(fit.model),
-                "standing": earned.standing.to_json(),
-                "drift": {
-                    **{name: drift[name] for name in drift if name not in {"groups", "wealth"}},
-                    "since": watch.since or None,
-                    "why": since,
-                },
-                "refused": of.refused or None,
-                "promotion": promotion
-                and {name: getattr(promotion, name) for name in ("old_status", "new_status", "at")},
-                "other_wordings": wordings
-                and {key: value for key, value in wordings.items() if key != "model"}
-                | {"status": earned.wordings},
-                "n_without_signals": of.n_without_signals,
-                "why": absent,
-            }
-        )
+def _explain_absences(
+    strategy: _Strategy, fitting: _Fitting, fit: Calibration, calibrator: str
+) -> dict[str, str]:
+    """Say why parts of the report are absent, by name."""
+    groups, misses = fit.counts.groups, fit.counts.groups_with_misses
+    few = f"{groups} distinct groups with outcomes, {misses} of them with misses: too few to fit"
+    why, absent = fitting.refused or f"{few} a calibrator", {}
+    if fit.wordings is None:
+        absent["other_wordings"] = "too few wordings whose question has another judged wording"
+    if fit.model is None:
+        absent |= dict.fromkeys(("estimator", "validation", "heuristic_v0", "leakage_gap"), why)
+    if strategy.work.evaluation.partial:
+        absent["calibrator"] = PARTIAL
+    elif not calibrator:
+        absent["calibrator"] = why
+    return absent
 
 
 def _describe_model(model: MissRateModel) -> dict[str, object]:

@@ -75,7 +75,7 @@ from rag_eval.pipeline.runner import (
 )
 from rag_eval.storage.artifacts import home_lock
 from rag_eval.uncertainty.audits import AuditStore
-from rag_eval.uncertainty.comparing import Audited, Comparison, Misses, compare
+from rag_eval.uncertainty.comparing import Audited, Misses, compare
 from rag_eval.uncertainty.confidence import (
     MissRate,
     calibrated_confidence,
@@ -527,8 +527,7 @@ def _compare_all(
     if not common.any():
         return None, "no question was judged for every strategy"
     groups = runs.gold.groups[common].astype(np.int64)
-    found = compare(misses, groups, seed=BOOTSTRAP_SEED)
-    return MissComparison.model_validate(found.to_json()), ""
+    return compare(misses, groups, seed=BOOTSTRAP_SEED), ""
 
 
 def _account_for_rounds(runs: ScoredRuns, name: str) -> IterativeAccount:
@@ -592,7 +591,7 @@ def calibrate_gold_set(evaluation: Evaluation) -> Calibrated:
         return Calibrated(evaluation.config.name, spec.target, spec.k, found, traffic)
 
 
-def compare_strategies(evaluation: Evaluation, names: Sequence[str]) -> Comparison:
+def compare_strategies(evaluation: Evaluation, names: Sequence[str]) -> MissComparison:
     """Compare strategies on the questions that were judged for all of them.
 
     The questions have their original wording. Only prediction-powered estimates use production

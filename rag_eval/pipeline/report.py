@@ -55,7 +55,7 @@ from rag_eval.pipeline.answers import (
     write_run_traces,
 )
 from rag_eval.pipeline.baselines import drift_part, take_snapshot, try_baseline
-from rag_eval.pipeline.calibration import PICTURES, MissRateCalibration
+from rag_eval.pipeline.calibration import PICTURE, MissRateCalibration
 from rag_eval.pipeline.claims import MissRateClaims, judge_runs
 from rag_eval.pipeline.corpus import (
     AdmittedChunks,
@@ -759,7 +759,7 @@ def write_report(work: Work, **results: Any) -> MetricsReport:
     for source in (
         *sorted(path for path in exported if path.suffix in EXPORTED),
         made.calibrated_miss_rates.artifact.path(UNCERTAIN_FILE),
-        *made.miss_rate_calibration.pictures,
+        *filter(None, [made.miss_rate_calibration.picture]),
     ):
         with atomic_path(folder / source.name) as partial:
             shutil.copyfile(source, partial)
@@ -806,7 +806,7 @@ def _remove_stale(work: Work, folder: Path) -> None:
     current = {f"run-{spec.name}.trec" for spec in work.config.strategies}
     gone = [path.name for path in folder.glob("run-*.trec") if path.name not in current]
     without = ANSWER_FILES if work.config.answers is None else ()
-    for name in (*gone, *PICTURES, *without):
+    for name in (*gone, PICTURE, *without):
         (folder / name).unlink(missing_ok=True)
 
 
@@ -930,7 +930,7 @@ RECORDED: Final = (
     REPORT_FILE,
     PAGE,
     *("measures.csv", "per-query.parquet", "answers.jsonl", "citations.jsonl", EVIDENCE_FILE),
-    *PICTURES,
+    PICTURE,
 )
 """Files that MLflow stores for every run."""
 

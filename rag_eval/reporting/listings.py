@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any, Final
 import pandas as pd
 
 from rag_eval.core.errors import quoted
+from rag_eval.core.report import (
+    ComparedStrategy,
+    CountedInterval,
+    MissComparison,
+    MissMeasure,
+    PoweredEstimate,
+)
 from rag_eval.core.types import FIXES, Answer, snippet
 from rag_eval.corpus.masking import mask_shown_address, mask_snippet
 from rag_eval.reporting.metrics_report import Outgoing, write_csv
 from rag_eval.reporting.terminal import Sheet, interval, make_table, print_parts
 from rag_eval.trust.guard import Decision
 from rag_eval.uncertainty.audits import Claim
-from rag_eval.uncertainty.comparing import (
-    Comparison,
-    Measure,
-    PredictionPowered,
-    StrategyFigures,
-    powered_figure,
-)
-from rag_eval.uncertainty.scores import Figure
+from rag_eval.uncertainty.comparing import powered_figure
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -393,7 +393,7 @@ def show_chunk(console: "Console", facts: ChunkDetails) -> None:
 
 # ---- Comparisons of the misses of strategies
 
-_NAMES: Final[Mapping[Measure, str]] = {
+_NAMES: Final[Mapping[MissMeasure, str]] = {
     "observed": "misses, judged",
     "raw": "misses, uncalibrated",
     "calibrated": "misses, calibrated",
@@ -423,8 +423,8 @@ _SMALLEST_P: Final = 0.001
 
 
 def _figures_of(
-    entry: StrategyFigures,
-) -> Iterator[tuple[Measure, Figure, PredictionPowered | None]]:
+    entry: ComparedStrategy,
+) -> Iterator[tuple[MissMeasure, CountedInterval, PoweredEstimate | None]]:
     yield "observed", entry.observed, None
     if entry.raw is not None:
         yield "raw", entry.raw, None
@@ -434,17 +434,17 @@ def _figures_of(
     yield "skill", entry.skill, None
 
 
-def _absences(comparison: Comparison) -> list[str]:
-    reasons = [entry.powered_reason for entry in comparison.strategies]
-    reasons += [row.powered_reason for row in comparison.differences]
+def _absences(comparison: MissComparison) -> list[str]:
+    rows = [row for row in comparison.differences if row.measure == "powered"]
+    reasons = [entry.why.get("powered") for entry in (*comparison.strategies, *rows)]
     return list(dict.fromkeys(filter(None, reasons)))
 
 
-def _figure(figure: Figure, sign: str = "") -> str:
+def _figure(figure: CountedInterval, sign: str = "") -> str:
     return interval(figure.value, figure.low, figure.high, sign, 3)
 
 
-def _figure_rows(comparison: Comparison) -> Iterator[list[str]]:
+def _figure_rows(comparison: MissComparison) -> Iterator[list[str]]:
     """Yield strategy, figure, value, queries and worth of every figure."""
     for entry in comparison.strategies:
         for measure, figure, powered in _figures_of(entry):
@@ -458,7 +458,7 @@ def _figure_rows(comparison: Comparison) -> Iterator[list[str]]:
             yield [quoted(entry.name), _NAMES[measure], _figure(figure), counts, worth]
 
 
-def _difference_rows(comparison: Comparison) -> Iterator[list[str]]:
+def _difference_rows(comparison: MissComparison) -> Iterator[list[str]]:
     """Yield both strategies, figure, difference, p, counts and detectable of every row."""
     for row in comparison.differences:
         p, versus = "-", "-"
@@ -482,7 +482,7 @@ def _in_sections(rows: Iterable[list[str]]) -> Iterator[list[str] | None]:
         before = name
 
 
-def strategies_table(comparison: Comparison) -> Sheet:
+def strategies_table(comparison: MissComparison) -> Sheet:
     """Make the table of figures, one row for each strategy and figure."""
     absent = _absences(comparison)
     return make_table(
@@ -494,7 +494,7 @@ def strategies_table(comparison: Comparison) -> Sheet:
     )
 
 
-def differences_table(comparison: Comparison) -> Sheet:
+def differences_table(comparison: MissComparison) -> Sheet:
     """Make the table of differences, one row for each pair and figure."""
     rows = ([f"{a} - {b}", *rest] for a, b, *rest in _difference_rows(comparison))
     columns = ["a - b", "figure", ">difference [95 % interval]", ">p (Holm)"]
@@ -503,27 +503,21 @@ def differences_table(comparison: Comparison) -> Sheet:
     return make_table(title, columns, _in_sections(rows), caption=NOTE)
 
 
-def _powered_fields(powered: PredictionPowered | None) -> dict[str, object]:
+def _powered_fields(powered: PoweredEstimate | None) -> dict[str, object]:
     return {name: getattr(powered, name) for name in _POWERED_FIELDS} if powered else {}
 
 
-def write_comparison_csv(path: Path, comparison: Comparison) -> None:
+def write_comparison_csv(path: Path, comparison: MissComparison) -> None:
     """Write one row for each figure and difference; a figure of one strategy has an empty `b`."""
     rows: list[dict[str, object]] = [
-        {
-            "a": entry.name,
-            "measure": measure,
-            **dataclasses.asdict(figure),
-            **_powered_fields(powered),
-        }
-        | {"reason": entry.powered_reason if measure == "powered" else ""}
+        {"a": entry.name, "measure": measure, **dict(figure), **_powered_fields(powered)}
+        | {"reason": entry.why.get("powered", "") if measure == "powered" else ""}
         for entry in comparison.strategies
         for measure, figure, powered in _figures_of(entry)
     ]
     rows += [
-        {"a": row.a, "b": row.b, "measure": row.measure, **dataclasses.asdict(row.delta)}
-        | {name: getattr(row, name) for name in _TESTED}
-        | {**_powered_fields(row.powered), "reason": row.powered_reason}
+        {**dict(row), **dict(row.delta), **_powered_fields(row.powered)}
+        | {"reason": row.why.get("powered", "") if row.measure == "powered" else ""}
         for row in comparison.differences
     ]
     write_csv(path, COLUMNS, rows)

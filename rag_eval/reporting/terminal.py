@@ -698,7 +698,7 @@ def describe_conformal(entry: StrategyCalibration) -> str:
     for method, words in _METHODS.items():
         rule = entry.conformal_rule(method, LEVEL)
         if rule is None:
-            if about is not None and getattr(about, method) is None:
+            if getattr(about, method) is None:
                 parts.append(f"{words}, none: {about.why[method]}")
             continue
         stated = f"not attainable within {rule.depth:,}"
@@ -712,7 +712,7 @@ def describe_conformal(entry: StrategyCalibration) -> str:
     if not parts:
         return ""
     n, left_out = {rule.method: rule.n for rule in entry.conformal}, ""
-    if about is not None and "mondrian" in n and about.without_risk:
+    if "mondrian" in n and about.without_risk:
         left_out = (
             f"; K by risk leaves out {about.without_risk} of {n['fixed']} questions, "
             "because they have no outcome"

@@ -1,15 +1,23 @@
 """Fit the miss rate of a strategy to judged retrievals, and validate the fit."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Final, get_args
 
 import numpy as np
 from pydantic import Field
 
 from rag_eval.core.arrays import FloatArray, IntArray
-from rag_eval.core.report import ConformalMethods
-from rag_eval.uncertainty.conformal import ConformalK, Method, Questions, conformal_k
+from rag_eval.core.report import (
+    ConformalK,
+    ConformalMethod,
+    ConformalMethods,
+    LeakageGap,
+    LearningPoint,
+    OutcomeCounts,
+    Validation,
+)
+from rag_eval.uncertainty.conformal import Questions, conformal_k
 from rag_eval.uncertainty.estimator import (
     ANY_AT_10,
     Miss,
@@ -20,15 +28,9 @@ from rag_eval.uncertainty.estimator import (
     fit_model,
 )
 from rag_eval.uncertainty.scores import Labelled, brier_skill
-from rag_eval.uncertainty.status import Counts
-from rag_eval.uncertainty.stored import Floats, Stored
-from rag_eval.uncertainty.validation import (
-    LeakageGap,
-    LearningPoint,
-    Validation,
-    learning_curve,
-    validate,
-)
+from rag_eval.uncertainty.status import count_outcomes, suffice_to_fit
+from rag_eval.uncertainty.stored import Floats, Stored, finite
+from rag_eval.uncertainty.validation import learning_curve, validate
 from rag_eval.uncertainty.wordings import JudgedBranch, fit_branch
 
 REPEATS: Final = 5
@@ -82,36 +84,21 @@ class Task:
 class Calibration(Stored):
     """The calibration of a strategy's miss rate by its outcomes.
 
-    Too few outcomes leave only counts and conformal K. `predictions` [repeats, n] are out of fold.
-    `heuristic` is the validation of heuristic_v0 on the same outcomes. `gap` is the false gain of
-    skill from folds that split groups. `conformal_absent` says why a method gave no K.
-    `without_risk` counts questions without a known risk. Methods by risk leave these questions out.
-    The JSON values leave the predictions out.
+    Too few outcomes leave only counts and conformal K. `predictions` [repeats, n] are out of fold;
+    the JSON values leave them out. `heuristic` is the validation of heuristic_v0 on the same
+    outcomes.
     """
 
-    counts: Counts
-    conformal: tuple[ConformalK, ...]
-    conformal_absent: Mapping[Method, str]
-    without_risk: int
+    counts: OutcomeCounts
+    conformal: list[ConformalK]
+    conformal_methods: ConformalMethods
     model: MissRateModel | None = None
     predictions: Annotated[Floats | None, Field(exclude=True)] = None
     validation: Validation | None = None
     heuristic: Validation | None = None
-    curve: tuple[LearningPoint, ...] = ()
+    curve: Sequence[LearningPoint] = ()
     gap: LeakageGap | None = None
     wordings: JudgedBranch | None = None
-
-    @property
-    def conformal_methods(self) -> ConformalMethods:
-        """Number of questions of each method, or the reason why a method gave no K."""
-        n = {rule.method: rule.n for rule in self.conformal}
-        return ConformalMethods(
-            fixed=n.get("fixed"),
-            recall=n.get("recall"),
-            mondrian=n.get("mondrian"),
-            without_risk=self.without_risk,
-            why=dict(self.conformal_absent),
-        )
 
 
 def calibrate(judged: Judged, task: Task) -> Calibration:
@@ -124,11 +111,11 @@ def calibrate(judged: Judged, task: Task) -> Calibration:
 
 
 def _calibrate(judged: Judged, task: Task) -> Calibration:
-    labelled, counts = judged.labelled, Counts.of(judged.labelled)
-    if not counts.provisional:
+    labelled, prior, seed = judged.labelled, task.prior, task.seed
+    counts, together = count_outcomes(labelled), task.checked_together
+    if not suffice_to_fit(counts):
         few = FEW.format(groups=counts.groups, misses=counts.groups_with_misses)
-        return Calibration(counts, *_conformal(judged.questions, task.seed, few))
-    prior, seed = task.prior, task.seed
+        return Calibration(counts, *_conformal(judged.questions, seed, few))
     model = fit_model(
         labelled,
         judged.group_ids,
@@ -139,17 +126,15 @@ def _calibrate(judged: Judged, task: Task) -> Calibration:
     )
     repeats = max(1, min(REPEATS, PREDICTIONS // len(labelled)))
     predictions = cross_validate(labelled, prior=prior, repeats=repeats, seed=seed)
-    together = task.checked_together
     validation = validate(labelled, predictions, checked_together=together, seed=seed)
     leaky = cross_validate(
         labelled, prior=prior, repeats=min(repeats, LEAKY_REPEATS), seed=seed, folds="random"
     )
     leaky_skill = brier_skill(leaky, labelled.missed, labelled.group, labelled.weight).mean()
     known = np.isfinite(judged.heuristic)
-    baseline = None
-    if Counts.of(labelled.take(known)).provisional:
+    guessed, baseline = labelled.take(known), None
+    if suffice_to_fit(count_outcomes(guessed)):
         guess = np.clip(judged.heuristic[known], 0, 1)[None, :]
-        guessed = labelled.take(known)
         baseline = validate(guessed, guess, checked_together=together, seed=seed)
 
     def refit(train: Labelled, test: Labelled) -> FloatArray:
@@ -162,6 +147,8 @@ def _calibrate(judged: Judged, task: Task) -> Calibration:
         risk = np.where(rows < 0, np.nan, mean[rows])
         questions = dataclasses.replace(questions, risk=risk)
     sizes = [size for size in CURVE_SIZES if size <= 0.75 * len(labelled)]
+    random, grouped = finite(leaky_skill), validation.skill.value
+    gap = None if random is None or grouped is None else random - grouped
     return Calibration(
         counts,
         *_conformal(questions, seed, NO_RISKS),
@@ -170,7 +157,7 @@ def _calibrate(judged: Judged, task: Task) -> Calibration:
         validation=validation,
         heuristic=baseline,
         curve=learning_curve(labelled, refit, sizes, CURVE_DRAWS, seed),
-        gap=LeakageGap(float(leaky_skill), validation.skill.value),
+        gap=LeakageGap(random=random, grouped=grouped, gap=gap),
         wordings=fit_branch(
             labelled,
             judged.group_ids,
@@ -185,11 +172,20 @@ def _calibrate(judged: Judged, task: Task) -> Calibration:
 
 def _conformal(
     questions: Questions | None, seed: int, without_risks: str
-) -> tuple[tuple[ConformalK, ...], dict[Method, str], int]:
-    """Return every K, the reason of each method without K, and the number of unknown risks."""
+) -> tuple[list[ConformalK], ConformalMethods]:
+    """Return every K, and by method the number of its questions or the reason why it has no K."""
+    methods: tuple[ConformalMethod, ...] = get_args(ConformalMethod)
     if questions is None or not len(questions):
-        return (), dict.fromkeys(get_args(Method), NO_RANKS), 0
-    absent: dict[Method, str] = {} if "recall" in questions.methods else {"recall": NO_ITEMS}
-    if "mondrian" not in questions.methods:
-        absent["mondrian"] = without_risks
-    return conformal_k(questions, seed=seed), absent, int((~questions.known_risk).sum())
+        why = dict.fromkeys(map(str, methods), NO_RANKS)
+        nothing = ConformalMethods(fixed=None, recall=None, mondrian=None, without_risk=0, why=why)
+        return [], nothing
+    found = conformal_k(questions, seed=seed)
+    n = {rule.method: rule.n for rule in found}
+    reasons = {"recall": NO_ITEMS, "mondrian": without_risks}
+    return found, ConformalMethods(
+        fixed=n.get("fixed"),
+        recall=n.get("recall"),
+        mondrian=n.get("mondrian"),
+        without_risk=int((~questions.known_risk).sum()),
+        why={method: reason for method, reason in reasons.items() if method not in n},
+    )

@@ -7,17 +7,24 @@ adjusted p, and the prediction-powered estimates. `reporting.comparisons` shows 
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, Self
+from typing import Any, Final, Self
 
 import numpy as np
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.core.errors import InputError, Problem, quoted
+from rag_eval.core.report import (
+    ComparedStrategy,
+    CountedInterval,
+    MissComparison,
+    MissDifference,
+    MissMeasure,
+    PoweredEstimate,
+)
 from rag_eval.measures.intervals import effective_groups, wilson
 from rag_eval.measures.paired import FEW_DIFFERING, FLIPS, holm, paired_comparison, power_factor
 from rag_eval.uncertainty.scores import (
     NO_FIGURE,
-    Figure,
     bootstrap_bounds,
     compute_skill,
     group_sums,
@@ -25,7 +32,7 @@ from rag_eval.uncertainty.scores import (
     resample_sums,
     skill_figure,
 )
-from rag_eval.uncertainty.stored import JsonObject, finite
+from rag_eval.uncertainty.stored import finite
 
 # ---- Prediction-powered means: few labelled outcomes, and predictions for many unlabelled queries
 
@@ -33,37 +40,17 @@ FEW_GROUPS = 3
 """Least number of labelled groups for a fitted power and an interval."""
 
 
-@dataclasses.dataclass(frozen=True)
-class PredictionPowered:
-    """A mean estimated from labels and predictions, with 95 % interval.
-
-    Intervals are None if labelled groups are too few. The `labels` figures come from the labels
-    alone, by the same formula. `power` is the weight of the predictions, 0 to 1. `extra_labels` is
-    the share of further labelled groups that would narrow the interval as much as the predictions
-    do. A group with at least one label counts as labelled.
-    """
-
-    value: float | None
-    low: float | None
-    high: float | None
-    labels_value: float | None
-    labels_low: float | None
-    labels_high: float | None
-    power: float
-    extra_labels: float
-    n_labelled: int
-    n_unlabelled: int
-    n_groups_labelled: int
-    n_groups_unlabelled: int
-
-
-def powered_figure(estimate: PredictionPowered | None) -> Figure:
+def powered_figure(estimate: PoweredEstimate | None) -> CountedInterval:
     """Write an estimate as a figure with its denominators; no estimate gives an empty figure."""
     if estimate is None:
         return NO_FIGURE
-    n = estimate.n_labelled + estimate.n_unlabelled
-    n_groups = estimate.n_groups_labelled + estimate.n_groups_unlabelled
-    return Figure(estimate.value, estimate.low, estimate.high, n, n_groups)
+    return CountedInterval(
+        value=estimate.value,
+        low=estimate.low,
+        high=estimate.high,
+        n=estimate.n_labelled + estimate.n_unlabelled,
+        n_groups=estimate.n_groups_labelled + estimate.n_groups_unlabelled,
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -97,36 +84,36 @@ class Audited:
         return {self.query[row]: row for row in rows}
 
 
-Powered = tuple[PredictionPowered | None, str]
-"""An estimate with an empty reason, or None with the reason why no estimate is possible."""
+Powered = tuple[PoweredEstimate | None, dict[str, str]]
+"""An estimate, or None with the reason under the name `powered`."""
 
 
 def _estimate_mean(traffic: Audited) -> Powered:
     """Estimate the miss rate of all claims."""
     if traffic.reason:
-        return None, traffic.reason
+        return None, {"powered": traffic.reason}
     group = np.unique(traffic.group, return_inverse=True)[1]
-    return prediction_powered(traffic.missed, traffic.predicted, group), ""
+    return prediction_powered(traffic.missed, traffic.predicted, group), {}
 
 
 def _estimate_difference(a: Audited, b: Audited) -> Powered:
     """Estimate the mean difference a - b over shared questions, by their first claims."""
-    if a.reason or b.reason:
-        return None, a.reason or b.reason
+    if reason := a.reason or b.reason:
+        return None, {"powered": reason}
     row_of_a, row_of_b = a.first(), b.first()
     shared = sorted(row_of_a.keys() & row_of_b.keys())
     left, right = [row_of_a[query] for query in shared], [row_of_b[query] for query in shared]
     missed, predicted = a.missed[left] - b.missed[right], a.predicted[left] - b.predicted[right]
     if np.isnan(missed).all():
         reason = f"of {len(shared)} questions in the traffic of both strategies"
-        return None, f"{reason} none was audited for both"
+        return None, {"powered": f"{reason} none was audited for both"}
     group = np.unique([a.group[row] for row in left], return_inverse=True)[1]
-    return prediction_powered(missed, predicted, group, unit_range=False), ""
+    return prediction_powered(missed, predicted, group, unit_range=False), {}
 
 
 def prediction_powered(
     outcome: FloatArray, predicted: FloatArray, group: IntArray, *, unit_range: bool = True
-) -> PredictionPowered:
+) -> PoweredEstimate:
     """Estimate the mean outcome of all queries (PPI++, Angelopoulos et al. 2023, by groups).
 
     `outcome` [n] are outcomes or paired differences of outcomes, NaN = not labelled. Labelled
@@ -149,10 +136,18 @@ def prediction_powered(
     size = sum_groups(used)
     with_label = size > 0
     n_groups = int(with_label.sum())
-    counts = n, m, n_groups, int((sum_groups(unlabelled) > 0)[~with_label].sum())
+    counts = {
+        "n_labelled": n,
+        "n_unlabelled": m,
+        "n_groups_labelled": n_groups,
+        "n_groups_unlabelled": int((sum_groups(unlabelled) > 0)[~with_label].sum()),
+    }
     if n_groups < FEW_GROUPS:
-        mean = float(outcome[used].mean()) if n else None
-        return PredictionPowered(mean, None, None, mean, None, None, 0.0, 0.0, *counts)
+        names = ("value", "low", "high", "labels_value", "labels_low", "labels_high")
+        figures: dict[str, float | None] = dict.fromkeys(names)
+        if n:
+            figures["value"] = figures["labels_value"] = float(outcome[used].mean())
+        return PoweredEstimate(**figures, power=0.0, extra_labels=0.0, **counts)
     mean_y, mean_f = float(outcome[used].mean()), float(predicted[used].mean())
     mean_u = float(predicted[unlabelled].mean()) if m else mean_f
     by_label = sum_groups(used, outcome[used] - mean_y) / n
@@ -173,9 +168,18 @@ def prediction_powered(
     worth = max(alone / variance, 1.0) if variance > 0 else 1.0
     kish = float(size.sum() ** 2 / (size**2).sum())
     low, high = _interval(value, variance, kish * worth, n_groups, unit_range=unit_range)
-    labels = mean_y, *_interval(mean_y, alone, kish, n_groups, unit_range=unit_range)
-    clipped = float(np.clip(value, 0, 1)) if unit_range else value
-    return PredictionPowered(clipped, low, high, *labels, power, worth - 1, *counts)
+    labels_low, labels_high = _interval(mean_y, alone, kish, n_groups, unit_range=unit_range)
+    return PoweredEstimate(
+        value=float(np.clip(value, 0, 1)) if unit_range else value,
+        low=low,
+        high=high,
+        labels_value=mean_y,
+        labels_low=labels_low,
+        labels_high=labels_high,
+        power=power,
+        extra_labels=worth - 1,
+        **counts,
+    )
 
 
 def _variance(terms: FloatArray, with_label: BoolArray) -> float:
@@ -201,13 +205,6 @@ def _interval(
 
 # ---- The comparison of strategies
 
-Measure = Literal["observed", "raw", "calibrated", "powered", "brier", "skill"]
-"""Names of the compared figures.
-
-`observed` is the miss rate in outcomes. `raw` and `calibrated` are mean estimated miss rates.
-`powered` is the prediction-powered miss rate of production traffic. `brier` and `skill` are the
-Brier score and skill of the calibrated miss rate.
-"""
 NO_TRAFFIC: Final = (
     "prediction-powered estimates are of production traffic, which this comparison does not read"
 )
@@ -233,76 +230,13 @@ class Misses:
         return np.asarray((self.calibrated - self.missed) ** 2)
 
 
-@dataclasses.dataclass(frozen=True)
-class StrategyFigures:
-    """Figures of one strategy with intervals.
-
-    `raw` is None if no uncalibrated estimates were given. If `powered` is None, `powered_reason`
-    says why.
-    """
-
-    name: str
-    observed: Figure
-    raw: Figure | None
-    calibrated: Figure
-    brier: Figure
-    skill: Figure
-    powered: PredictionPowered | None
-    powered_reason: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class Difference:
-    """Difference a - b under one measure, on the queries that both strategies have.
-
-    `delta` has a 95 % interval over groups. `p` is two-sided, of the sign-flip test (for skill, of
-    swapping the strategies in random groups). `p_holm` is adjusted by Holm over all pairs,
-    separately for each measure. Prediction-powered differences are not tested. `n_better`,
-    `n_worse` and `n_tied` count queries, None for measures without a value per query. `detectable`
-    is the smallest true difference found with 80 % power at two-sided 5 %. It is None if unknown or
-    larger than any possible difference. `powered`, or the reason why it is missing, belongs to the
-    measure `powered`. It describes production traffic; the other measures describe the queries.
-    """
-
-    a: str
-    b: str
-    measure: Measure
-    delta: Figure
-    p: float | None = None
-    n_better: int | None = None
-    n_worse: int | None = None
-    n_tied: int | None = None
-    detectable: float | None = None
-    p_holm: float | None = None
-    powered: PredictionPowered | None = None
-    powered_reason: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-    """Strategies, their differences, and the number of compared queries and groups."""
-
-    strategies: tuple[StrategyFigures, ...]
-    differences: tuple[Difference, ...]
-    n: int
-    n_groups: int
-
-    def to_json(self) -> JsonObject:
-        """Write JSON values; an empty reason is left out."""
-        document = dataclasses.asdict(self)
-        for entry in (*document["strategies"], *document["differences"]):
-            if not entry["powered_reason"]:
-                del entry["powered_reason"]
-        return document
-
-
 def compare(
     strategies: Sequence[Misses],
     group: IntArray,
     *,
     seed: int = 0,
     audited: Mapping[str, Audited] | None = None,
-) -> Comparison:
+) -> MissComparison:
     """Compare every pair of two or more strategies on the same queries, in the order given.
 
     `group` [n] is the unit of inference of the queries. `seed` serves the resampling and the sign
@@ -322,48 +256,61 @@ def compare(
             )
         )
     traffic = audited or {name: Audited.nothing(NO_TRAFFIC) for name in names}
-    rows: list[Difference] = []
+    rows: list[Row] = []
     for a, b in itertools.combinations(strategies, 2):
-        estimate, reason = _estimate_difference(traffic[a.name], traffic[b.name])
-        powered = Difference(a.name, b.name, "powered", powered_figure(estimate))
-        powered = dataclasses.replace(powered, powered=estimate, powered_reason=reason)
+        estimate, why = _estimate_difference(traffic[a.name], traffic[b.name])
+        powered = _row(a, b, "powered", powered_figure(estimate), powered=estimate, why=why)
         rows += [*_compare_values(a, b, group, seed), _compare_skill(a, b, group, seed), powered]
-    return Comparison(
-        tuple(
-            StrategyFigures(
-                entry.name,
-                mean_figure(entry.missed, group, seed),
-                None if entry.raw is None else mean_figure(entry.raw, group, seed),
-                mean_figure(entry.calibrated, group, seed),
-                mean_figure(entry.squared_error, group, seed),
-                skill_figure(entry.calibrated, entry.missed, group, seed),
-                *_estimate_mean(traffic[entry.name]),
-            )
+    return MissComparison(
+        strategies=[
+            _describe(entry, group, seed, _estimate_mean(traffic[entry.name]))
             for entry in strategies
-        ),
-        _adjust(rows),
-        len(group),
-        len(np.unique(group)),
+        ],
+        differences=_adjust(rows),
+        n=len(group),
+        n_groups=len(np.unique(group)),
     )
 
 
-def _adjust(rows: list[Difference]) -> tuple[Difference, ...]:
+def _describe(entry: Misses, group: IntArray, seed: int, powered: Powered) -> ComparedStrategy:
+    return ComparedStrategy(
+        name=entry.name,
+        observed=mean_figure(entry.missed, group, seed),
+        raw=None if entry.raw is None else mean_figure(entry.raw, group, seed),
+        calibrated=mean_figure(entry.calibrated, group, seed),
+        brier=mean_figure(entry.squared_error, group, seed),
+        skill=skill_figure(entry.calibrated, entry.missed, group, seed),
+        powered=powered[0],
+        why=powered[1],
+    )
+
+
+Row = dict[str, Any]
+"""Fields of a MissDifference; absent fields are null."""
+
+
+def _row(a: Misses, b: Misses, measure: MissMeasure, delta: CountedInterval, **more: Any) -> Row:
+    return {"a": a.name, "b": b.name, "measure": measure, "delta": delta, **more}
+
+
+def _adjust(rows: list[Row]) -> list[MissDifference]:
     """Adjust p over all pairs, separately for each measure.
 
     The measures answer different questions, and estimated miss rates nearly always differ.
     """
-    for measure in dict.fromkeys(row.measure for row in rows):
-        places = [at for at, row in enumerate(rows) if row.measure == measure]
-        # NumPy turns None into NaN
-        adjusted = holm(np.array([rows[at].p for at in places], dtype=np.float64))
-        for at, p in zip(places, adjusted.tolist(), strict=True):
-            rows[at] = dataclasses.replace(rows[at], p_holm=finite(p))
-    return tuple(rows)
+    for measure in {row["measure"] for row in rows}:
+        alike = [row for row in rows if row["measure"] == measure]
+        # NumPy turns None into NaN.
+        adjusted = holm(np.array([row.get("p") for row in alike], dtype=np.float64))
+        for row, p in zip(alike, adjusted, strict=True):
+            row["p_holm"] = finite(p)
+    absent = dict.fromkeys(("p", "n_better", "n_worse", "n_tied", "detectable", "powered"))
+    return [MissDifference(**{**absent, **row}) for row in rows]
 
 
-def _compare_values(a: Misses, b: Misses, group: IntArray, seed: int) -> list[Difference]:
+def _compare_values(a: Misses, b: Misses, group: IntArray, seed: int) -> list[Row]:
     """Compare the measures that have a value for each query."""
-    columns: dict[Measure, tuple[FloatArray, FloatArray]] = {"observed": (a.missed, b.missed)}
+    columns: dict[MissMeasure, tuple[FloatArray, FloatArray]] = {"observed": (a.missed, b.missed)}
     if a.raw is not None and b.raw is not None:
         columns["raw"] = (a.raw, b.raw)
     columns["calibrated"] = (a.calibrated, b.calibrated)
@@ -373,16 +320,17 @@ def _compare_values(a: Misses, b: Misses, group: IntArray, seed: int) -> list[Di
     n_both = (~np.isnan(left - right)).sum(axis=0).tolist()
     rows = []
     for at, (measure, n) in enumerate(zip(columns, n_both, strict=True)):
-        value, low, high = (
-            finite(part[at]) for part in (paired.delta, paired.ci_low, paired.ci_high)
+        delta = CountedInterval(
+            value=finite(paired.delta[at]),
+            low=finite(paired.ci_low[at]),
+            high=finite(paired.ci_high[at]),
+            n=n,
+            n_groups=int(paired.n_groups[at]),
         )
-        better, worse, tied = (
-            int(part[at]) if n else None
-            for part in (paired.n_better, paired.n_worse, paired.n_tied)
-        )
-        delta = Figure(value, low, high, n, int(paired.n_groups[at]))
+        names = ("n_better", "n_worse", "n_tied")
+        versus = {name: int(getattr(paired, name)[at]) for name in names} if n else {}
         p, detectable = finite(paired.p[at]), finite(paired.minimum_detectable[at])
-        rows.append(Difference(a.name, b.name, measure, delta, p, better, worse, tied, detectable))
+        rows.append(_row(a, b, measure, delta, p=p, detectable=detectable, **versus))
     return rows
 
 
@@ -392,7 +340,7 @@ _ROUNDING = 1e-12
 _BLOCK = 4_000_000
 
 
-def _compare_skill(a: Misses, b: Misses, group: IntArray, seed: int) -> Difference:
+def _compare_skill(a: Misses, b: Misses, group: IntArray, seed: int) -> Row:
     """Compare the skills of two forecasters on the queries that have all four values.
 
     The interval is a bootstrap over groups. The test swaps a and b in random groups and computes
@@ -403,24 +351,22 @@ def _compare_skill(a: Misses, b: Misses, group: IntArray, seed: int) -> Differen
     known = ~np.isnan(parts).any(axis=1)
     n = int(known.sum())
     if not n:
-        return Difference(a.name, b.name, "skill", NO_FIGURE)
+        return _row(a, b, "skill", NO_FIGURE)
     sums = group_sums(np.column_stack([parts[known], np.ones(n)]), group[known])
     n_groups = len(sums)
-    value = float(_subtract_skills(sums.sum(axis=0)))
+    value, low, high = float(_subtract_skills(sums.sum(axis=0))), None, None
     differing = int((np.abs(sums[:, :2] - sums[:, 2:4]) > _ROUNDING).any(axis=1).sum())
+    figures: dict[str, float | None] = {}
     # Too few differing groups would give a false interval without width.
-    if not np.isfinite(value) or differing < FEW_DIFFERING:
-        return Difference(a.name, b.name, "skill", Figure(finite(value), None, None, n, n_groups))
-    drawn = _subtract_skills(resample_sums(sums, seed))
-    low, high = bootstrap_bounds(value, drawn, n_groups)
-    detectable = None
-    if low is not None:
-        spread = float(np.nanstd(drawn)) * (n_groups / (n_groups - 1)) ** 0.5
-        detectable = finite(power_factor(n_groups) * spread)
-    delta = Figure(value, low, high, n, n_groups)
-    return Difference(
-        a.name, b.name, "skill", delta, _swap_p(sums, value, seed), detectable=detectable
-    )
+    if np.isfinite(value) and differing >= FEW_DIFFERING:
+        drawn = _subtract_skills(resample_sums(sums, seed))
+        low, high = bootstrap_bounds(value, drawn, n_groups)
+        figures["p"] = _swap_p(sums, value, seed)
+        if low is not None:
+            spread = float(np.nanstd(drawn)) * (n_groups / (n_groups - 1)) ** 0.5
+            figures["detectable"] = finite(power_factor(n_groups) * spread)
+    delta = CountedInterval(value=finite(value), low=low, high=high, n=n, n_groups=n_groups)
+    return _row(a, b, "skill", delta, **figures)
 
 
 def _subtract_skills(sums: FloatArray) -> FloatArray:

@@ -18,20 +18,15 @@ References: Papadopoulos et al. (2002), ECML: 345-356. Dunn, Wasserman, Ramdas (
 """
 
 import dataclasses
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
-from rag_eval.uncertainty.scores import Figure, mean_figure
-from rag_eval.uncertainty.stored import JsonObject, finite
+from rag_eval.core.report import ConformalK, ConformalMethod, CountedInterval, RiskBin
+from rag_eval.uncertainty.scores import mean_figure
+from rag_eval.uncertainty.stored import finite
 
-Method = Literal["fixed", "recall", "mondrian"]
-"""How K is chosen.
-
-`fixed` has one K for the share of questions with gold, `recall` one K for expected recall.
-`mondrian` has one K for each third of predicted risk.
-"""
 LEVELS: Final = (0.8, 0.9, 0.95)
 SPLITS: Final = 200
 TEST_SHARE: Final = 1 / 3
@@ -69,13 +64,13 @@ class Questions:
         return np.zeros(len(self), dtype=bool) if self.risk is None else ~np.isnan(self.risk)
 
     @property
-    def methods(self) -> tuple[Method, ...]:
+    def methods(self) -> tuple[ConformalMethod, ...]:
         """List the methods that have the data they need."""
-        recall: tuple[Method, ...] = () if self.gold_rank is None else ("recall",)
-        by_risk: tuple[Method, ...] = ("mondrian",) if self.known_risk.any() else ()
+        recall: tuple[ConformalMethod, ...] = () if self.gold_rank is None else ("recall",)
+        by_risk: tuple[ConformalMethod, ...] = ("mondrian",) if self.known_risk.any() else ()
         return ("fixed", *recall, *by_risk)
 
-    def share_covered(self, method: Method, k: FloatArray) -> FloatArray:
+    def share_covered(self, method: ConformalMethod, k: FloatArray) -> FloatArray:
         """Return whether the top K of each question has gold, or recall@K for `recall`, [n].
 
         `k` is [n], inf where K is not attainable. A K of inf covers nothing. The recall of a
@@ -134,7 +129,7 @@ def _cut_thirds(questions: Questions) -> tuple[tuple[float, ...], IntArray]:
 class _Calibration:
     """One method over some questions: its cells, and the cell of each question [n]."""
 
-    def __init__(self, questions: Questions, method: Method) -> None:
+    def __init__(self, questions: Questions, method: ConformalMethod) -> None:
         self.questions, self.method = questions, method
         self.edges, self.third = _cut_thirds(questions)
         n, group = len(questions), questions.group
@@ -159,10 +154,14 @@ class _Calibration:
         """Return the K of each question [n] from the K of each cell."""
         return np.asarray(k[self._cell_of])
 
-    def judge(self, levels: tuple[float, ...], splits: int, seed: int) -> list["_SplitFigures"]:
+    def judge(
+        self, levels: tuple[float, ...], splits: int, seed: int
+    ) -> list[tuple[FloatArray, float, float]]:
         """Calibrate on random groups and judge on the others, for each level.
 
-        Every method sees the same splits.
+        Every method sees the same splits. Returns, by level, the share of splits that covered a
+        question among those that held it out [n], the mean attainable K of held-out questions, and
+        the share of held-out questions whose K lay beyond the depth; NaN where undefined.
         """
         data, rng = self.questions, np.random.default_rng(seed)
         codes, code = np.unique(data.group, return_inverse=True)
@@ -177,114 +176,15 @@ class _Calibration:
                 covered[row] += np.where(test, data.share_covered(self.method, k), 0.0)
                 total_k[row] += k[is_finite].sum()
                 attained[row] += is_finite.sum()
-        shares = covered / np.where(tested == 0, np.nan, tested)
         with np.errstate(invalid="ignore", divide="ignore"):
-            mean_k, unattainable = total_k / attained, 1 - attained / tested.sum()
-        rows = zip(shares, mean_k.tolist(), unattainable.tolist(), strict=True)
-        return [_SplitFigures(*row) for row in rows]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _SplitFigures:
-    """Results of one method at one level over all splits.
-
-    `covered` [n] is the mean over the splits that held the question out, NaN without such a split.
-    `mean_k` is the mean over held-out questions and splits with an attainable K, NaN without any.
-    `unattainable` is the share of held-out questions whose K lay beyond the depth.
-    """
-
-    covered: FloatArray
-    mean_k: float
-    unattainable: float
-
-
-@dataclasses.dataclass(frozen=True)
-class RiskBin:
-    """K for `risk_low` <= risk < `risk_high`, with its coverage on held-out groups."""
-
-    risk_low: float
-    risk_high: float
-    k: int | None
-    coverage: Figure
-
-
-@dataclasses.dataclass(frozen=True)
-class ConformalK:
-    """One conformal rule at one level.
-
-    `depth` is the length of the lists. `k` is None if no K within `depth` is attainable, and for
-    `mondrian`, whose K are in `bins`. `coverage` is the covered share of held-out questions over
-    `splits` splits (expected recall for `recall`). In `coverage_by_group` every group counts once.
-    `riskiest` is the coverage of the riskiest third of the questions with a known risk.
-    `share_unattainable` is the share of questions whose K lay beyond the depth. They count as not
-    covered. `within_depth` is the share of questions with gold anywhere in the list (mean recall
-    of lists for `recall`). No K covers more.
-    """
-
-    method: Method
-    level: float
-    k: int | None
-    depth: int
-    bins: tuple[RiskBin, ...]
-    mean_k: float | None
-    mean_k_held_out: float | None
-    coverage: Figure
-    coverage_by_group: float | None
-    riskiest: Figure | None
-    share_unattainable: float | None
-    within_depth: float | None
-    n: int
-    n_groups: int
-    splits: int
-
-    @property
-    def attainable(self) -> bool:
-        """Whether every K of the rule lies within the depth."""
-        in_bins = bool(self.bins) and all(part.k is not None for part in self.bins)
-        return self.k is not None or in_bins
-
-    @property
-    def text(self) -> str:
-        """Describe what K promises and the population that the promise averages over."""
-        basis = (
-            f"an average over questions like these {self.n:,} ({self.n_groups:,} independent"
-            " groups), for this strategy fingerprint and this gold; it promises nothing for a"
-            " single question"
-        )
-        recall = self.method == "recall"
-        if not self.attainable:
-            most = "is the mean recall of whole lists"
-            most = most if recall else "of the questions have gold anywhere in them"
-            held = "" if self.within_depth is None else f" ({self.within_depth:.1%} {most})"
-            partly = any(part.k is not None for part in self.bins)
-            where = " in every third of predicted risk" if partly else ""
-            return (
-                f"A level of {self.level:.0%} is not attainable{where} within lists of"
-                f" {self.depth:,}{held}: {basis}."
-            )
-        risky = ""
-        if self.riskiest is not None and self.riskiest.value is not None:
-            verb = "was" if recall else "held for"
-            value = f"{self.riskiest.value:.1%}"
-            risky = f"; in the riskiest third of the questions it {verb} {value}"
-        share = f"at least {self.level:.0%} of new questions are expected to have gold"
-        rule = {
-            "fixed": f"With K = {self.k or 0:,} {share} in the top K",
-            "recall": f"With K = {self.k or 0:,} the expected recall@K is at least"
-            f" {self.level:.0%}",
-            "mondrian": f"With K = {', '.join(f'{part.k or 0:,}' for part in self.bins)} by third"
-            f" of predicted risk {share} in their top K, in each third",
-        }[self.method]
-        return f"{rule}: {basis}{risky}."
-
-    def to_json(self) -> JsonObject:
-        """Write all fields as JSON values; an unknown value is null."""
-        return {**dataclasses.asdict(self), "attainable": self.attainable, "text": self.text}
+            shares, mean_k = covered / tested, total_k / attained
+            unattainable = 1 - attained / tested.sum()
+        return list(zip(shares, mean_k.tolist(), unattainable.tolist(), strict=True))
 
 
 def conformal_k(
     questions: Questions, levels: tuple[float, ...] = LEVELS, *, splits: int = SPLITS, seed: int = 0
-) -> tuple[ConformalK, ...]:
+) -> list[ConformalK]:
     """Calibrate every method that has its data, at every level in (0, 1).
 
     Results are ordered by method, then level. `recall` needs gold ranks. `mondrian` uses only the
@@ -302,49 +202,90 @@ def conformal_k(
         figures = calibration.judge(levels, splits, seed)
         for level, k, judged in zip(levels, thresholds, figures, strict=True):
             found.append(_describe(calibration, level, k, judged, splits))
-    return tuple(found)
+    return found
 
 
 def _describe(
-    calibration: _Calibration, level: float, k: FloatArray, figures: _SplitFigures, splits: int
+    calibration: _Calibration,
+    level: float,
+    k: FloatArray,
+    judged: tuple[FloatArray, float, float],
+    splits: int,
 ) -> ConformalK:
+    """Describe a rule with the K of each cell, [cells], and what `_Calibration.judge` found."""
     questions, method = calibration.questions, calibration.method
-    n, depth, group, covered = len(questions), questions.depth, questions.group, figures.covered
-    within = questions.share_covered(method, np.full(n, float(depth)))
+    covered, mean_k, unattainable = judged
+    n, group = len(questions), questions.group
+    within = questions.share_covered(method, np.full(n, float(questions.depth)))
     within = within[~np.isnan(within)]
     known = ~np.isnan(covered)
     sizes = np.bincount(group[known])[group[known]]
+    ks = [int(value) if np.isfinite(value) else None for value in k]
 
-    def cover_third(number: int) -> Figure:
+    def cover_third(number: int) -> CountedInterval:
         inside = calibration.third == number
         return mean_figure(covered[inside], group[inside])
 
-    bins: tuple[RiskBin, ...] = ()
+    bins = []
     if method == "mondrian":
         edges = (0.0, *calibration.edges, 1.0)
-        bins = tuple(
-            RiskBin(edges[at], edges[at + 1], _whole(k[at]), cover_third(at)) for at in range(BINS)
-        )
-    return ConformalK(
+        bins = [
+            RiskBin(k=ks[at], risk_low=edges[at], risk_high=edges[at + 1], coverage=cover_third(at))
+            for at in range(BINS)
+        ]
+    rule = ConformalK(
         method=method,
         level=level,
-        k=None if method == "mondrian" else _whole(k[0]),
-        depth=depth,
-        bins=bins,
+        attainable=None not in ks,
+        k=None if bins else ks[0],
+        depth=questions.depth,
+        n=n,
+        n_groups=len(np.unique(group)),
+        splits=splits,
         mean_k=finite(float(calibration.depths(k).mean())) if n else None,
-        mean_k_held_out=finite(figures.mean_k),
+        mean_k_held_out=finite(mean_k),
+        bins=bins,
         coverage=mean_figure(covered, group),
         coverage_by_group=float(np.average(covered[known], weights=1.0 / sizes))
         if known.any()
         else None,
         riskiest=None if questions.risk is None else cover_third(BINS - 1),
-        share_unattainable=finite(figures.unattainable),
+        share_unattainable=finite(unattainable),
         within_depth=float(within.mean()) if len(within) else None,
-        n=n,
-        n_groups=len(np.unique(group)),
-        splits=splits,
+        text="",
     )
+    return rule.model_copy(update={"text": _state_promise(rule)})
 
 
-def _whole(value: float) -> int | None:
-    return int(value) if np.isfinite(value) else None
+def _state_promise(rule: ConformalK) -> str:
+    """Write what K promises and the population that the promise averages over."""
+    basis = (
+        f"an average over questions like these {rule.n:,} ({rule.n_groups:,} independent groups),"
+        " for this strategy fingerprint and this gold; it promises nothing for a single question"
+    )
+    recall = rule.method == "recall"
+    if not rule.attainable:
+        held = ""
+        if rule.within_depth is not None:
+            most = "of the questions have gold anywhere in them"
+            most = "is the mean recall of whole lists" if recall else most
+            held = f" ({rule.within_depth:.1%} {most})"
+        partly = any(part.k is not None for part in rule.bins)
+        where = " in every third of predicted risk" if partly else ""
+        return (
+            f"A level of {rule.level:.0%} is not attainable{where} within lists of"
+            f" {rule.depth:,}{held}: {basis}."
+        )
+    ks = ", ".join(f"{k:,}" for k in ([part.k for part in rule.bins] or [rule.k]) if k is not None)
+    share = f"at least {rule.level:.0%} of new questions are expected to have gold"
+    stated = {
+        "fixed": f"With K = {ks} {share} in the top K",
+        "recall": f"With K = {ks} the expected recall@K is at least {rule.level:.0%}",
+        "mondrian": f"With K = {ks} by third of predicted risk {share} in their top K, in each"
+        " third",
+    }[rule.method]
+    risky = ""
+    if rule.riskiest is not None and rule.riskiest.value is not None:
+        verb = "was" if recall else "held for"
+        risky = f"; in the riskiest third of the questions it {verb} {rule.riskiest.value:.1%}"
+    return f"{stated}: {basis}{risky}."

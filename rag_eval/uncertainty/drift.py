@@ -14,8 +14,9 @@ import numpy as np
 from pydantic import Field, FiniteFloat
 
 from rag_eval.core.arrays import FloatArray
+from rag_eval.core.report import DriftWatch
 from rag_eval.storage.hashing import digest
-from rag_eval.uncertainty.stored import JsonObject, Stored
+from rag_eval.uncertainty.stored import Stored
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,34 +91,34 @@ class Drift(Stored):
         return self.first_alarm_at is not None
 
     @property
-    def e_high(self) -> float:
-        """E-value of the evidence for more misses than predicted plus the tolerance."""
-        return self._compute_e_value(0)
+    def e_values(self) -> tuple[float, float]:
+        """E-values for more misses than predicted plus the tolerance, and for fewer."""
+        capital = _log_capital(np.asarray(self.wealth), np.full(2, len(self.groups)))
+        high, low = np.exp(np.minimum(capital, _LARGEST)).tolist()
+        return high, low
 
-    @property
-    def e_low(self) -> float:
-        """E-value of the evidence for fewer misses than predicted minus the tolerance."""
-        return self._compute_e_value(1)
-
-    def _compute_e_value(self, side: int) -> float:
-        capital = _log_capital(np.asarray(self.wealth[side]), len(self.groups))
-        return float(np.exp(min(capital, _LARGEST)))
-
-    def to_json(self) -> JsonObject:
-        """Write the state and its derived figures as JSON values."""
-        n_groups = len(self.groups)
-        return {
-            **super().to_json(),
-            "level": LEVEL,
-            "tolerance": TOLERANCE,
-            "alarm": self.alarm,
-            "e_high": self.e_high,
-            "e_low": self.e_low,
-            "bar": BAR,
-            "n_groups": n_groups,
-            "mean_missed": self.sum_missed / n_groups if n_groups else None,
-            "mean_predicted": self.sum_predicted / n_groups if n_groups else None,
-        }
+    def describe(self, since: str) -> DriftWatch:
+        """Describe the state for a report; `since` as in `WatchState`."""
+        n = len(self.groups)
+        high, low = self.e_values
+        return DriftWatch(
+            alarm=self.alarm,
+            direction=self.direction,
+            first_alarm_at=self.first_alarm_at,
+            e_high=high,
+            e_low=low,
+            bar=BAR,
+            level=LEVEL,
+            tolerance=TOLERANCE,
+            n=self.n,
+            n_groups=n,
+            sum_missed=self.sum_missed,
+            sum_predicted=self.sum_predicted,
+            mean_missed=self.sum_missed / n if n else None,
+            mean_predicted=self.sum_predicted / n if n else None,
+            since=since or None,
+            why={} if since else {"since": "the watch covers all outcomes"},
+        )
 
 
 def watch(
@@ -190,10 +191,6 @@ class WatchState:
     """
     demoted_at: str = ""
     """Time of the alarm that ended the status, or empty. A new monitor follows an alarm."""
-
-    def demoted(self, at: str) -> "WatchState":
-        """Return the state with the time at which the alarm ended the status."""
-        return dataclasses.replace(self, demoted_at=at)
 
 
 def question_mark(query_id: str) -> str:

@@ -5,7 +5,6 @@ Scores take weights `[..., n]`, so that all resamples are scored at once.
 
 import dataclasses
 import heapq
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -13,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
+from rag_eval.core.report import CountedInterval, Interval
 from rag_eval.measures.intervals import (
     RESAMPLES,
     bootstrap_stretch,
@@ -21,7 +21,7 @@ from rag_eval.measures.intervals import (
     resample_weights,
     wilson,
 )
-from rag_eval.uncertainty.stored import NullableFloat, Stored, finite
+from rag_eval.uncertainty.stored import finite
 
 LEVELS = (0.025, 0.975)
 FIGURE_RESAMPLES = 2000
@@ -57,14 +57,8 @@ class Labelled:
 
     def take(self, rows: BoolArray | IntArray) -> "Labelled":
         """Keep some rows, by mask or index."""
-        return Labelled(
-            self.names,
-            self.signals[rows],
-            self.missed[rows],
-            self.group[rows],
-            self.weight[rows],
-            self.question[rows],
-        )
+        names = ("signals", "missed", "group", "weight", "question")
+        return dataclasses.replace(self, **{name: getattr(self, name)[rows] for name in names})
 
 
 def grouped_folds(group: npt.ArrayLike, n_folds: int, rng: np.random.Generator) -> IntArray:
@@ -94,21 +88,10 @@ def random_folds(n: int, n_folds: int, rng: np.random.Generator) -> IntArray:
     return rng.permutation(np.arange(n, dtype=np.int64) % n_folds)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Figure:
-    """A figure over n queries in n_groups groups, with its 95 % interval; None where undefined."""
-
-    value: float | None
-    low: float | None
-    high: float | None
-    n: int
-    n_groups: int
+NO_FIGURE = CountedInterval(value=None, low=None, high=None, n=0, n_groups=0)
 
 
-NO_FIGURE = Figure(None, None, None, 0, 0)
-
-
-def mean_figure(values: FloatArray, group: IntArray, seed: int = 0) -> Figure:
+def mean_figure(values: FloatArray, group: IntArray, seed: int = 0) -> CountedInterval:
     """Compute the mean of values [n] in [0, 1] over queries; NaN is left out."""
     known = ~np.isnan(values)
     if not known.any():
@@ -116,8 +99,13 @@ def mean_figure(values: FloatArray, group: IntArray, seed: int = 0) -> Figure:
     bounds = clustered_interval(np.clip(values[known], 0, 1), group[known], seed)
     value, low, high = (float(bound[0]) for bound in bounds)
     # Rounding must not put the mean of equal values outside of its interval.
-    low_high = finite(min(low, value)), finite(max(high, value))
-    return Figure(value, *low_high, int(known.sum()), len(np.unique(group[known])))
+    return CountedInterval(
+        value=value,
+        low=finite(min(low, value)),
+        high=finite(max(high, value)),
+        n=int(known.sum()),
+        n_groups=len(np.unique(group[known])),
+    )
 
 
 def compute_skill(brier_sum: FloatArray, misses: FloatArray, n: FloatArray) -> FloatArray:
@@ -164,11 +152,8 @@ def bootstrap_bounds(
 
 
 def skill_figure(
-    predicted: FloatArray,
-    missed: FloatArray,
-    group: IntArray,
-    seed: int = 0,
-) -> Figure:
+    predicted: FloatArray, missed: FloatArray, group: IntArray, seed: int = 0
+) -> CountedInterval:
     """Compute the Brier skill over the queries with prediction and outcome, [n], NaN = none."""
     both = ~(np.isnan(predicted) | np.isnan(missed))
     if not both.any():
@@ -176,18 +161,8 @@ def skill_figure(
     y, p = missed[both], predicted[both]
     sums = group_sums(np.column_stack([(p - y) ** 2, y, np.ones(len(y))]), group[both])
     value = float(compute_skill(*sums.sum(axis=0)))
-    drawn = compute_skill(*resample_sums(sums, seed).T)
-    low, high = bootstrap_bounds(value, drawn, len(sums))
-    return Figure(finite(value), low, high, len(y), len(sums))
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ResampledFigure(Stored):
-    """A figure with its 95 % interval; an undefined value or bound is NaN."""
-
-    value: NullableFloat
-    low: NullableFloat
-    high: NullableFloat
+    low, high = bootstrap_bounds(value, compute_skill(*resample_sums(sums, seed).T), len(sums))
+    return CountedInterval(value=finite(value), low=low, high=high, n=len(y), n_groups=len(sums))
 
 
 def group_intervals(
@@ -227,22 +202,22 @@ def group_intervals(
     return stretched
 
 
-def miss_rate(missed: BoolArray, group: IntArray, weight: FloatArray) -> ResampledFigure:
+def miss_rate(missed: BoolArray, group: IntArray, weight: FloatArray) -> Interval:
     """Compute the weighted share of misses, with Wilson's interval on the effective groups."""
     from scipy.stats import norm
 
     _, code = np.unique(group, return_inverse=True)
     totals, misses = np.bincount(code, weight), np.bincount(code, weight * missed)
     total, n_groups = totals.sum(), len(totals)
-    value = misses.sum() / total
+    value = float(misses.sum() / total)
     if n_groups <= 1:
-        return ResampledFigure(float(value), math.nan, math.nan)
+        return Interval(value=value, low=None, high=None)
     variance = ((misses - value * totals) ** 2).sum() * n_groups / (n_groups - 1) / total**2
     size = effective_groups(
         np.array([value]), np.array([variance]), float(total**2 / (totals**2).sum())
     )
     low, high = wilson(np.array([value]), size, float(norm.ppf(0.975)))
-    return ResampledFigure(float(value), max(0.0, float(low[0])), min(1.0, float(high[0])))
+    return Interval(value=value, low=max(0.0, float(low[0])), high=min(1.0, float(high[0])))
 
 
 def _ratio(above: npt.ArrayLike, below: npt.ArrayLike) -> FloatArray:
@@ -257,12 +232,6 @@ def weighted_mean(values: FloatArray, weight: FloatArray) -> FloatArray:
     return _ratio(np.vecdot(values, weight), weight.sum(axis=-1))
 
 
-def squared_errors(predicted: FloatArray, missed: BoolArray) -> FloatArray:
-    """Square the differences of prediction and outcome, `[..., n]`."""
-    errors: FloatArray = (predicted - missed) ** 2
-    return errors
-
-
 def log_losses(predicted: FloatArray, missed: BoolArray) -> FloatArray:
     """Compute -ln of the clipped probability of the observed outcome, `[..., n]`."""
     clipped = np.clip(predicted, CLIP, 1 - CLIP)
@@ -272,7 +241,7 @@ def log_losses(predicted: FloatArray, missed: BoolArray) -> FloatArray:
 
 def brier(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> FloatArray:
     """Compute the Brier score `[...]`: the weighted mean squared error."""
-    return weighted_mean(squared_errors(predicted, missed), weight)
+    return weighted_mean((predicted - missed) ** 2, weight)
 
 
 def base_rate_brier(missed: BoolArray, group: IntArray, weight: FloatArray) -> FloatArray:

@@ -2,9 +2,8 @@
 
 import dataclasses
 import datetime as dt
-import math
-from collections.abc import Mapping
-from typing import Any, Final, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,71 +18,28 @@ from rag_eval.core.config import (
     BinaryTarget,
     Status,
 )
+from rag_eval.core.report import Condition, OutcomeCounts, Promotion, Standing, Validation
 from rag_eval.storage.sql import ColumnSpec, SqlStore, TableSpec
 from rag_eval.uncertainty.scores import Labelled
-from rag_eval.uncertainty.stored import JsonObject
-from rag_eval.uncertainty.validation import Validation
 
 _EARNED: Final[tuple[Status, ...]] = ("uncalibrated", "prior", "provisional", "measured")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Counts:
-    """Numbers of outcomes that may fit a calibrator, and of their groups.
-
-    A group may hold both misses and hits. The status depends on groups and never on outcomes.
-    """
-
-    outcomes: int
-    groups: int
-    groups_with_misses: int
-    groups_with_hits: int
-
-    @classmethod
-    def of(cls, labelled: Labelled) -> Self:
-        """Count the outcomes of labelled retrievals, and their groups."""
-        group, missed = labelled.group, labelled.missed
-        groups = [len(np.unique(part)) for part in (group, group[missed], group[~missed])]
-        return cls(len(labelled), *groups)
-
-    @property
-    def provisional(self) -> bool:
-        """Whether the groups suffice for a provisional miss rate, and so to fit a calibrator."""
-        fewer = min(self.groups_with_misses, self.groups_with_hits)
-        return self.groups >= PROVISIONAL_OUTCOMES and fewer >= PROVISIONAL_EACH
+def count_outcomes(labelled: Labelled) -> OutcomeCounts:
+    """Count outcomes and their groups; a group may hold both misses and hits."""
+    group, missed = labelled.group, labelled.missed
+    return OutcomeCounts(
+        outcomes=len(labelled),
+        groups=len(np.unique(group)),
+        groups_with_misses=len(np.unique(group[missed])),
+        groups_with_hits=len(np.unique(group[~missed])),
+    )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Condition:
-    """One condition of a status, with its result, the found value and the needed value."""
-
-    name: str
-    met: bool
-    found: str
-    needed: str
-    status: Status
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Standing:
-    """Status of a miss rate, and the conditions of every status."""
-
-    status: Status
-    conditions: tuple[Condition, ...]
-
-    @property
-    def discounts(self) -> bool:
-        """Whether an answer's confidence may be discounted by the miss rate."""
-        return self.status in DISCOUNTING
-
-    @property
-    def unmet(self) -> tuple[Condition, ...]:
-        """Conditions that are not met and keep the status from being higher."""
-        return tuple(condition for condition in self.conditions if not condition.met)
-
-    def to_json(self) -> JsonObject:
-        """Write the status and all conditions as JSON values."""
-        return {**dataclasses.asdict(self), "discounts": self.discounts}
+def suffice_to_fit(counts: OutcomeCounts) -> bool:
+    """Tell whether the groups suffice for a provisional miss rate, and so to fit a calibrator."""
+    fewer = min(counts.groups_with_misses, counts.groups_with_hits)
+    return counts.groups >= PROVISIONAL_OUTCOMES and fewer >= PROVISIONAL_EACH
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +64,9 @@ class Situation:
     """
 
 
-def judge_status(counts: Counts, validation: Validation | None, situation: Situation) -> Standing:
+def judge_status(
+    counts: OutcomeCounts, validation: Validation | None, situation: Situation
+) -> Standing:
     """Find the status of the miss rate of a strategy, target and K.
 
     Every status needs its own conditions and the conditions of all lower statuses. A `provisional`
@@ -121,18 +79,17 @@ def judge_status(counts: Counts, validation: Validation | None, situation: Situa
     gold = own if situation.own_gold_only else others
     provisional = [
         *_count_conditions(counts, PROVISIONAL_OUTCOMES, PROVISIONAL_EACH, "provisional"),
-        Condition("gold_of_others", not situation.own_gold_only, gold, others, "provisional"),
+        _condition("provisional", "gold_of_others", not situation.own_gold_only, gold, others),
     ]
     by_outcomes = all(condition.met for condition in provisional)
     prior = situation.no_prior or "there is one"
     if situation.no_prior and by_outcomes:
         prior += ", and outcomes instead"
     needed = "a shipped prior for this target, K and kind of strategy; or what provisional needs"
-    has_prior = not situation.no_prior or by_outcomes
     conditions = [
-        _at_least("queries", situation.n_unlabelled, 1, "uncalibrated"),
-        _at_least("queries_for_z_scores", situation.n_unlabelled, PRIOR_QUERIES, "prior"),
-        Condition("shipped_prior", has_prior, prior, needed, "prior"),
+        _at_least("uncalibrated", "queries", situation.n_unlabelled, 1),
+        _at_least("prior", "queries_for_z_scores", situation.n_unlabelled, PRIOR_QUERIES),
+        _condition("prior", "shipped_prior", not situation.no_prior or by_outcomes, prior, needed),
         *provisional,
         *_count_conditions(counts, MEASURED_OUTCOMES, MEASURED_EACH, "measured"),
         *_validation_conditions(validation),
@@ -144,61 +101,85 @@ def judge_status(counts: Counts, validation: Validation | None, situation: Situa
             break
         status = step
     fresh = all(condition.met for condition in conditions if condition.status == "stale")
-    return Standing("stale" if status in DISCOUNTING and not fresh else status, tuple(conditions))
+    status = "stale" if status in DISCOUNTING and not fresh else status
+    return Standing(status=status, discounts=status in DISCOUNTING, conditions=conditions)
 
 
-def _at_least(name: str, found: int, needed: int, status: Status) -> Condition:
-    return Condition(name, found >= needed, str(found), f"at least {needed}", status)
+def _condition(status: Status, name: str, met: bool, found: str, needed: str) -> Condition:  # noqa: FBT001 - the columns of a condition
+    return Condition(name=name, met=met, found=found, needed=needed, status=status)
 
 
-def _count_conditions(counts: Counts, groups: int, each: int, status: Status) -> list[Condition]:
+def _at_least(status: Status, name: str, found: int, needed: int) -> Condition:
+    return _condition(status, name, found >= needed, str(found), f"at least {needed}")
+
+
+def _count_conditions(
+    counts: OutcomeCounts, groups: int, each: int, status: Status
+) -> list[Condition]:
     return [
-        _at_least("outcomes", counts.groups, groups, status),
-        _at_least("misses", counts.groups_with_misses, each, status),
-        _at_least("hits", counts.groups_with_hits, each, status),
+        _at_least(status, "outcomes", counts.groups, groups),
+        _at_least(status, "misses", counts.groups_with_misses, each),
+        _at_least(status, "hits", counts.groups_with_hits, each),
     ]
 
 
 def _validation_conditions(validation: Validation | None) -> list[Condition]:
     needed = "grouped cross-validation"
     if validation is None:
-        return [Condition("validation", met=False, found="none", needed=needed, status="measured")]
-    skill, slope, ece = validation.skill, validation.slope.value, validation.ece
+        return [_condition("measured", "validation", False, "none", needed)]  # noqa: FBT003 - the columns of a condition
+    skill, ece = validation.skill, validation.ece
+    # Comparisons with NaN are false, so an undefined figure meets no condition.
+    value, low, slope = (
+        np.nan if figure is None else figure
+        for figure in (skill.value, skill.low, validation.slope.value)
+    )
     counted = f"{validation.n} outcomes in {validation.groups} groups"
-    low_end = f"{skill.value:.3f}, low end of the 95 % interval {skill.low:.3f}"
-    limit = f"at most {ece.null_limit:.4f}, the limit of calibrated predictions"
-    steepness = "none that can be estimated" if math.isnan(slope) else f"{slope:.3f}"
     least, most = SLOPE
     return [
-        Condition("validation", met=True, found=counted, needed=needed, status="measured"),
-        # A NaN bound fails this condition, because NaN is not above 0.
-        Condition("skill", skill.low > 0, low_end, "low end above 0", "measured"),
-        Condition("ece", ece.inside, f"{ece.value:.4f}", limit, "measured"),
-        Condition("slope", least <= slope <= most, steepness, f"{least} to {most}", "measured"),
+        _condition("measured", "validation", True, counted, needed),  # noqa: FBT003 - the columns of a condition
+        _condition(
+            "measured",
+            "skill",
+            low > 0,
+            f"{value:.3f}, low end of the 95 % interval {low:.3f}",
+            "low end above 0",
+        ),
+        _condition(
+            "measured",
+            "ece",
+            ece.inside,
+            f"{ece.value:.4f}",
+            f"at most {ece.null_limit:.4f}, the limit of calibrated predictions",
+        ),
+        _condition(
+            "measured",
+            "slope",
+            least <= slope <= most,
+            "none that can be estimated" if np.isnan(slope) else f"{slope:.3f}",
+            f"{least} to {most}",
+        ),
     ]
 
 
 def _freshness_conditions(situation: Situation) -> list[Condition]:
     alarm, age, most = situation.drift_alarm, situation.age_days, situation.stale_after_days
     days = "no outcomes" if age is None else f"{age:.1f} days"
-    recent = age is None or age <= most
-    conditions = [
+    rows = [
         # Only outcomes of the current fingerprint are read.
-        Condition(
-            "same_fingerprint", met=True, found="unchanged", needed="unchanged", status="stale"
-        ),
-        Condition("no_drift", not alarm, "alarm" if alarm else "no alarm", "no alarm", "stale"),
-        Condition("recent", recent, days, f"at most {most:g} days", "stale"),
+        ("same_fingerprint", True, "unchanged", "unchanged"),
+        ("no_drift", not alarm, "alarm" if alarm else "no alarm", "no alarm"),
+        ("recent", age is None or age <= most, days, f"at most {most:g} days"),
     ]
-    base_changes = situation.base_changes
-    if base_changes is not None:
-        changes = "changes with this run, and with it the next run's rankings"
+    if (changes := situation.base_changes) is not None:
+        found = "changes with this run, and with it the next run's rankings"
         needed = "a base whose calibrator steers the next run as it did this one"
-        found = changes if base_changes else "unchanged"
-        same = Condition("same_base_calibrator", not base_changes, found, needed, "stale")
-        conditions.append(same)
-    return conditions
+        rows.append(
+            ("same_base_calibrator", not changes, found if changes else "unchanged", needed)
+        )
+    return [_condition("stale", *row) for row in rows]
 
+
+# ---- The record of changes of status.
 
 MISS_RATE_PROMOTIONS: Final = TableSpec(
     "miss_rate_promotions",
@@ -219,6 +200,11 @@ MISS_RATE_PROMOTIONS: Final = TableSpec(
     ),
     indexes=(("dataset", "strategy"),),
 )
+"""Changes of status.
+
+`number` counts the changes of a series from 1. `strategy_fingerprint` and `calibrator_id` are
+those after the change, `reasons` the conditions that decided it. `at` is UTC in ISO 8601.
+"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -231,34 +217,6 @@ class Series:
     k: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Promotion:
-    """A change of status; `number` counts the changes of a series from 1."""
-
-    series: Series
-    number: int
-    strategy_fingerprint: str
-    """Fingerprint of the strategy after the change."""
-    old_status: Status
-    new_status: Status
-    figures_before: Mapping[str, Any] | None
-    """Figures behind the old status; None at the first change."""
-    figures_after: Mapping[str, Any] | None
-    reasons: tuple[Mapping[str, Any], ...]
-    """Conditions that decided the new status, as JSON values."""
-    calibrator_id: str | None
-    """Id of the calibrator in use after the change."""
-    at: str
-    """Time of the change, UTC, ISO 8601."""
-
-    @classmethod
-    def of_row(cls, row: Mapping[str, Any]) -> Self:
-        """Make a change of status from a row of the table."""
-        values = dict(row)
-        series = Series(*(values.pop(field.name) for field in dataclasses.fields(Series)))
-        return cls(series=series, **{**values, "reasons": tuple(row["reasons"] or ())})
-
-
 def record_status(
     store: SqlStore,
     series: Series,
@@ -266,7 +224,7 @@ def record_status(
     *,
     strategy_fingerprint: str,
     figures: Mapping[str, Any] | None,
-    reasons: tuple[Mapping[str, Any], ...] = (),
+    reasons: Sequence[Condition] = (),
     calibrator_id: str | None = None,
     at: dt.datetime,
 ) -> Promotion | None:
@@ -276,38 +234,34 @@ def record_status(
     a time zone.
     """
     store.create(MISS_RATE_PROMOTIONS)
+    key = dataclasses.asdict(series)
     with store.transaction(MISS_RATE_PROMOTIONS.name) as transaction:
-        rows = transaction.select(
-            MISS_RATE_PROMOTIONS, dataclasses.asdict(series), order=["number"]
-        )
-        last = Promotion.of_row(rows[-1]) if rows else None
-        old: Status = last.new_status if last else "absent"
+        rows = transaction.select(MISS_RATE_PROMOTIONS, key, order=["number"])
+        last: Mapping[str, Any] = rows[-1] if rows else {}
+        old: Status = last.get("new_status", "absent")
         if status == old:
             return None
-        change = Promotion(
-            series=series,
-            number=last.number + 1 if last else 1,
-            strategy_fingerprint=strategy_fingerprint,
-            old_status=old,
-            new_status=status,
-            figures_before=last.figures_after if last else None,
-            figures_after=figures,
-            reasons=reasons,
-            calibrator_id=calibrator_id,
-            at=at.astimezone(dt.UTC).isoformat(timespec="seconds"),
-        )
+        row = {
+            **key,
+            "number": last.get("number", 0) + 1,
+            "strategy_fingerprint": strategy_fingerprint,
+            "old_status": old,
+            "new_status": status,
+            "figures_before": last.get("figures_after"),
+            "figures_after": figures,
+            "reasons": [condition.dump() for condition in reasons],
+            "calibrator_id": calibrator_id,
+            "at": at.astimezone(dt.UTC).isoformat(timespec="seconds"),
+        }
         names = MISS_RATE_PROMOTIONS.column_names
-        place = dataclasses.asdict(series)
-        row = [place[name] if name in place else getattr(change, name) for name in names]
-        transaction.insert(MISS_RATE_PROMOTIONS, [row])
-    return change
+        transaction.insert(MISS_RATE_PROMOTIONS, [[row[name] for name in names]])
+    return Promotion(old_status=old, new_status=status, at=row["at"])
 
 
-def promotions(store: SqlStore, series: Series | None = None) -> list[Promotion]:
-    """Return the changes of status, of one series or of all, ordered by series and number."""
+def promotions(store: SqlStore, series: Series | None = None) -> list[dict[str, Any]]:
+    """Read the changes of status, of one series or of all, ordered by series and number."""
     store.create(MISS_RATE_PROMOTIONS)
     where = dataclasses.asdict(series) if series else None
-    order = ["dataset", "strategy", "target", "k", "number"]
     with store.reading() as transaction:
-        rows = transaction.select(MISS_RATE_PROMOTIONS, where, order=order)
-    return [Promotion.of_row(row) for row in rows]
+        order = ["dataset", "strategy", "target", "k", "number"]
+        return transaction.select(MISS_RATE_PROMOTIONS, where, order=order)

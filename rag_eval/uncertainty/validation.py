@@ -4,21 +4,19 @@
 the status.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Self
+from typing import get_args
 
 import numpy as np
-from pydantic import PlainSerializer
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
+from rag_eval.core.report import CalibrationError, CurveKey, Interval, LearningPoint, Validation
 from rag_eval.uncertainty.estimator import fit_steps
 from rag_eval.uncertainty.scores import (
     FIGURE_RESAMPLES,
     LEVELS,
     Labelled,
-    ResampledFigure,
     auroc,
     base_rate_brier,
     brier_skill,
@@ -27,10 +25,9 @@ from rag_eval.uncertainty.scores import (
     miss_rate,
     observed_expected,
     recalibration,
-    squared_errors,
     weighted_mean,
 )
-from rag_eval.uncertainty.stored import Floats, JsonObject, NullableFloat, Stored
+from rag_eval.uncertainty.stored import finite
 
 MAX_BINS = 15
 MIN_PER_BIN = 20
@@ -132,36 +129,22 @@ def ece(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> FloatAr
     return np.asarray(np.abs(gaps).sum(axis=-1) / weight.sum())
 
 
-RoundedFloats = Annotated[Floats, PlainSerializer(lambda values: values.round(_DIGITS).tolist())]
-
-
-@dataclasses.dataclass(frozen=True)
-class Reliability(Stored):
-    """Weighted mean prediction and observed miss rate in bins of equal mass, in rising order.
-
-    For calibrated predictions, the band of a bin holds 95 % of the observed rates.
-    """
-
-    predicted: RoundedFloats
-    observed: RoundedFloats
-    band_low: RoundedFloats
-    band_high: RoundedFloats
-
-
 def reliability(
     predicted: FloatArray, missed: BoolArray, weight: FloatArray, calibrated: Sequence[BoolArray]
-) -> Reliability:
-    """Compute the reliability diagram with its consistency band.
+) -> dict[CurveKey, list[float]]:
+    """Compute the reliability diagram in bins of equal mass, in rising order, with its band.
 
+    For calibrated predictions, the consistency band of a bin holds 95 % of the observed rates.
     `calibrated` are blocks of `calibrated_outcomes`. They have the correlation inside groups, so
     the width of the band includes the correlation.
     """
     bins = equal_mass_bins(predicted, weight)
     mass = _sum_by_bin(weight, bins)
     drawn = np.concatenate([_sum_by_bin(block * weight, bins) for block in calibrated]) / mass
-    low, high = np.quantile(drawn, LEVELS, axis=0)
     means = (_sum_by_bin(values * weight, bins) / mass for values in (predicted, missed))
-    return Reliability(*(np.clip(values, 0, 1) for values in (*means, low, high)))
+    names: tuple[CurveKey, ...] = get_args(CurveKey)
+    curves = zip(names, (*means, *np.quantile(drawn, LEVELS, axis=0)), strict=True)
+    return {name: np.clip(values, 0, 1).round(_DIGITS).tolist() for name, values in curves}
 
 
 def adjusted_level(checked_together: int) -> float:
@@ -187,60 +170,25 @@ def limit(simulated: FloatArray, level: float) -> float:
     return float(np.sort(simulated)[place - 1])
 
 
-@dataclasses.dataclass(frozen=True)
-class CalibrationError:
-    """A calibration error, beside the error that calibrated predictions show by chance.
+def judge_error(value: float, simulated: FloatArray, checked_together: int) -> CalibrationError:
+    """Compare a calibration error with the simulated errors of calibrated predictions.
 
-    The value is compared with the percentile `null_limit`, which rises with the number of figures
-    checked together. `p` is (1 + simulated errors at least as large) / (1 + simulations).
+    The limit rises with the number of figures that are checked together. `p` is
+    (1 + simulated errors at least as large) / (1 + simulations).
     """
-
-    value: float
-    null_median: float
-    null_95: float
-    null_limit: float
-    p: float
-
-    @property
-    def inside(self) -> bool:
-        """Whether the error is at most `null_limit`, as calibrated predictions can have."""
-        return self.value <= self.null_limit
-
-    @classmethod
-    def against(cls, value: float, simulated: FloatArray, checked_together: int) -> Self:
-        """Compare an error with the simulated errors of calibrated predictions."""
-        return cls(
-            value,
-            float(np.median(simulated)),
-            limit(simulated, LEVEL),
-            limit(simulated, adjusted_level(checked_together)),
-            (1 + int((simulated >= value).sum())) / (1 + len(simulated)),
-        )
+    most = limit(simulated, adjusted_level(checked_together))
+    return CalibrationError(
+        value=value,
+        null_median=float(np.median(simulated)),
+        null_95=limit(simulated, LEVEL),
+        null_limit=most,
+        p=(1 + int((simulated >= value).sum())) / (1 + len(simulated)),
+        inside=value <= most,
+    )
 
 
 Fitter = Callable[[Labelled, Labelled], FloatArray]
 """Function that fits the first part and predicts the miss probabilities of the second part."""
-
-
-@dataclasses.dataclass(frozen=True)
-class LearningPoint(Stored):
-    """Brier skill on held-out groups after training on about `wanted` outcomes.
-
-    Whole groups are taken until there are enough outcomes. `outcomes` is their mean number. `low`
-    and `high` bound the middle 95 % of the draws. They show the spread of the draws and are no
-    confidence interval of the mean. `draws` counts the draws with enough training outcomes and
-    with held-out misses and hits. Without such a draw the figures are NaN. `without_both` counts
-    the draws whose training outcomes were all alike. These draws predict the smoothed rate.
-    """
-
-    wanted: int
-    outcomes: NullableFloat
-    skill: NullableFloat
-    low: NullableFloat
-    high: NullableFloat
-    held_out: NullableFloat
-    draws: int
-    without_both: int
 
 
 def learning_curve(
@@ -249,8 +197,11 @@ def learning_curve(
     """Compute Brier skill on held-out groups by number of training outcomes.
 
     Each draw holds out a quarter of the groups and trains on the first of the others, in random
-    order. All sizes of a draw share the held-out groups. A smaller training set is part of every
-    larger training set.
+    order, until there are enough outcomes. All sizes of a draw share the held-out groups, and a
+    smaller training set is part of every larger one. `low` and `high` bound the middle 95 % of the
+    draws, which is no confidence interval of the mean. `draws` counts the draws with enough
+    training outcomes and with held-out misses and hits. `without_both` of them had training
+    outcomes that were all alike, and predict the smoothed rate.
     """
     rng = np.random.default_rng(seed)
     _, group = np.unique(labelled.group, return_inverse=True)
@@ -280,69 +231,15 @@ def learning_curve(
 
 
 def _point(size: int, drawn: list[tuple[float, int, int, bool]]) -> LearningPoint:
-    if not drawn:
-        nan = math.nan
-        return LearningPoint(size, nan, nan, nan, nan, nan, draws=0, without_both=0)
-    values = np.array(drawn, dtype=np.float64)
-    low, high = np.quantile(values[:, 0], LEVELS).tolist()
-    skill, outcomes, held_out, without = values.mean(axis=0).tolist()
-    n = len(drawn)
-    return LearningPoint(size, outcomes, skill, low, high, held_out, n, round(without * n))
-
-
-@dataclasses.dataclass(frozen=True)
-class LeakageGap:
-    """Skill under folds that split groups (`random`) and under folds that do not (`grouped`).
-
-    The gap is the false skill from fits that saw other members of a group.
-    """
-
-    random: float
-    grouped: float
-
-    def to_json(self) -> dict[str, float]:
-        """Write both skills and their gap as a JSON object."""
-        return {**dataclasses.asdict(self), "gap": self.random - self.grouped}
-
-
-@dataclasses.dataclass(frozen=True)
-class Validation(Stored):
-    """How good the out-of-fold predictions of one strategy and target are.
-
-    A group with a miss and a hit counts in `groups_with_misses` and `groups_with_hits`. All
-    figures weigh outcomes by inverse inclusion probability. `brier`, `log_loss` and `skill`
-    describe a single fit, so they average losses over the repeats. The other figures use the
-    prediction averaged over the repeats, because a curve needs one prediction for each outcome.
-    `dependence` is the dependence of the simulated outcomes within groups. `histogram` counts
-    predictions in bins of 0.05.
-    """
-
-    n: int
-    groups: int
-    misses: int
-    groups_with_misses: int
-    groups_with_hits: int
-    repeats: int
-    miss_rate: ResampledFigure
-    brier: ResampledFigure
-    log_loss: ResampledFigure
-    skill: ResampledFigure
-    auroc: ResampledFigure
-    intercept: ResampledFigure
-    slope: ResampledFigure
-    observed_expected: ResampledFigure
-    reliability: Reliability
-    ece: CalibrationError
-    dependence: NullableFloat
-    checked_together: int
-    simulations: int
-    histogram: tuple[int, ...]
-
-    def to_json(self) -> JsonObject:
-        """Write a JSON object; figures as {value, low, high}, NaN as null."""
-        document = super().to_json()
-        document["ece"]["inside"] = self.ece.inside
-        return document
+    names = ("skill", "outcomes", "held_out", "low", "high")
+    figures: dict[str, float | None] = dict.fromkeys(names)
+    without = 0
+    if drawn:
+        values = np.array(drawn, dtype=np.float64)
+        ends = np.quantile(values[:, 0], LEVELS)
+        figures = dict(zip(names, (*values[:, :3].mean(axis=0), *ends), strict=True))
+        without = int(values[:, 3].sum())
+    return LearningPoint(wanted=size, draws=len(drawn), without_both=without, **figures)
 
 
 def validate(
@@ -356,8 +253,12 @@ def validate(
     """Judge out-of-fold predictions `[repeats, n]` of fits that did not see the groups.
 
     `checked_together` counts the strategies and targets whose calibration is checked together.
-    Figures that need misses and hits are NaN if all outcomes are equal. Intervals resample groups
-    of outcomes and keep the predictions, without new fits.
+    All figures weigh outcomes by inverse inclusion probability. Figures that need misses and hits
+    are null if all outcomes are equal. `brier`, `log_loss` and `skill` describe a single fit, so
+    they average losses over the repeats. The other figures use the prediction averaged over the
+    repeats, because a curve needs one prediction for each outcome. Intervals resample groups of
+    outcomes and keep the predictions, without new fits. A group with a miss and a hit counts in
+    `groups_with_misses` and in `groups_with_hits`.
     """
     missed, weight, group = labelled.missed, labelled.weight, labelled.group
     averaged = np.clip(predictions.mean(axis=0), 0, 1)
@@ -377,20 +278,20 @@ def validate(
         miss_rate=miss_rate(missed, group, weight),
         **_resample(labelled, predictions, averaged, seed, resamples),
         reliability=reliability(averaged, missed, weight, simulated),
-        ece=CalibrationError.against(error, null, checked_together),
+        ece=judge_error(error, null, checked_together),
         dependence=dependence,
         checked_together=checked_together,
         simulations=simulations,
-        histogram=tuple(np.histogram(averaged, bins=HISTOGRAM_BINS, range=(0, 1))[0].tolist()),
+        histogram=np.histogram(averaged, bins=HISTOGRAM_BINS, range=(0, 1))[0].tolist(),
     )
 
 
 def _resample(
     labelled: Labelled, predictions: FloatArray, averaged: FloatArray, seed: int, resamples: int
-) -> dict[str, ResampledFigure]:
+) -> dict[str, Interval]:
     """Compute the figures of `_BOUNDS` with their intervals."""
     missed, group = labelled.missed, labelled.group
-    squared = squared_errors(predictions, missed).mean(axis=0)
+    squared = ((predictions - missed) ** 2).mean(axis=0)
     logarithmic = log_losses(predictions, missed).mean(axis=0)
 
     def compute_figures(weight: FloatArray) -> FloatArray:
@@ -411,7 +312,8 @@ def _resample(
     values = compute_figures(labelled.weight[None, :])[0]
     ends = group_intervals(compute_figures, group, labelled.weight, seed, resamples)
     low, high = np.clip(ends, *np.array(list(_BOUNDS.values())).T)
+    rows = zip(_BOUNDS, values.tolist(), low.tolist(), high.tolist(), strict=True)
     return {
-        name: ResampledFigure(*row)
-        for name, row in zip(_BOUNDS, np.stack([values, low, high], axis=1).tolist(), strict=True)
+        name: Interval(value=finite(value), low=finite(least), high=finite(most))
+        for name, value, least, most in rows
     }

@@ -12,10 +12,11 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
+from rag_eval.core.report import OtherWordings
 from rag_eval.uncertainty.estimator import N_FOLDS, Head, MissRateModel, Prior, fit_head
-from rag_eval.uncertainty.scores import Labelled, brier, grouped_folds, squared_errors
-from rag_eval.uncertainty.stored import JsonObject, Stored
-from rag_eval.uncertainty.validation import Validation, validate
+from rag_eval.uncertainty.scores import Labelled, brier, grouped_folds
+from rag_eval.uncertainty.stored import Stored
+from rag_eval.uncertainty.validation import validate
 
 HISTORY: Final = "other_wordings"
 """Name of the added signal: log-odds of the shrunk miss rate of the other wordings."""
@@ -172,24 +173,12 @@ class Branch(Stored):
 class JudgedBranch(Stored):
     """A branch with its benefit on the wordings with a history.
 
-    It is fitted only where it was better than the estimator alone by more than chance.
-    `brier_without` is the Brier score of the estimator alone. `gain` is the decrease of the squared
-    error by the branch, and `gain_se` the standard error of the gain over groups.
+    It is fitted only where it was better than the estimator alone by more than chance. `gain` has
+    the status `absent`, because validations do not decide a status.
     """
 
     model: Branch | None
-    validation: Validation
-    brier_without: float
-    gain: float
-    gain_se: float
-
-    def to_json(self) -> JsonObject:
-        """Write figures and fits as JSON values."""
-        return {
-            **super().to_json(),
-            "used": self.model is not None,
-            "validation": self.validation.to_json(),
-        }
+    gain: OtherWordings
 
 
 def fit_branch(
@@ -210,11 +199,11 @@ def fit_branch(
     own = cross_validate_wordings(labelled, prior=prior, repeats=len(predictions), seed=seed)
     known = np.asarray(np.isfinite(own).all(axis=0))
     judged = labelled.take(known)
-    if known.sum() < MIN_WORDINGS or judged.missed.all() or not judged.missed.any():
+    missed = judged.missed
+    if known.sum() < MIN_WORDINGS or missed.all() or not missed.any():
         return None
     own, predictions = own[:, known], predictions[:, known]
-    lower = squared_errors(predictions, judged.missed) - squared_errors(own, judged.missed)
-    lower = lower.mean(axis=0)
+    lower = ((predictions - missed) ** 2 - (own - missed) ** 2).mean(axis=0)
     gain = float(np.average(lower, weights=judged.weight))
     _, code = np.unique(judged.group, return_inverse=True)
     by_group = np.bincount(code, weights=judged.weight * (lower - gain))
@@ -224,10 +213,14 @@ def fit_branch(
         branch = _fit_branch(labelled, group_ids, model, prior, np.random.default_rng(seed))
     return JudgedBranch(
         model=branch,
-        validation=validate(judged, own, checked_together=checked_together, seed=seed),
-        brier_without=float(np.mean(brier(predictions, judged.missed, judged.weight))),
-        gain=gain,
-        gain_se=gain_se,
+        gain=OtherWordings(
+            used=branch is not None,
+            status="absent",
+            brier_without=float(np.mean(brier(predictions, missed, judged.weight))),
+            gain=gain,
+            gain_se=gain_se,
+            validation=validate(judged, own, checked_together=checked_together, seed=seed),
+        ),
     )
 
 

@@ -48,9 +48,9 @@ def outcomes_of(project):
 
 def climbed(project, name="bm25"):
     return [
-        (change.old_status, change.new_status)
+        (change["old_status"], change["new_status"])
         for change in promotions(SqlStore(project.home / "rag_eval.db"))
-        if change.series.strategy == name
+        if change["strategy"] == name
     ]
 
 
@@ -120,7 +120,7 @@ def test_the_first_run_learns_the_rates_that_the_second_states(missing, tracking
     assert child.data.metrics["miss_any_at_10"] == pytest.approx(1 / made.MISSED_OF)
     parent = next(run for run in runs if "mlflow.parentRunId" not in run.data.tags)
     pictures = {item.path for item in client.list_artifacts(parent.info.run_id)}
-    assert {"reliability.svg", "learning-curve.svg"} <= pictures
+    assert "reliability.svg" in pictures
     assert (missing.reports / "tiny" / "reliability.svg").read_text().startswith("<svg")
 
 
@@ -449,7 +449,7 @@ def test_the_job_states_the_rates_of_the_command_line(missing, tmp_path):
         assert told[asset][table].records[0].data[column] == value
     unmet = told["miss_rate_calibration"]["conditions_not_met"].records
     assert "outcomes" in {row.data["name"] for row in unmet}
-    assert {"reliability", "learning_curve"} <= set(told["miss_rate_calibration"])
+    assert "reliability" in told["miss_rate_calibration"]
 
 
 def without(part, keys=("age_days", "at", "found", "measured_at", "fitted_at")):

@@ -16,9 +16,9 @@ from rag_eval.reporting.html.drawing import (
     text_width,
 )
 from rag_eval.reporting.html.elements import Cursor
-from rag_eval.reporting.html.panels.miss_rates import learning_sheet, reliability_sheet
+from rag_eval.reporting.html.panels.miss_rates import reliability_sheet
 from rag_eval.uncertainty.scores import Labelled
-from rag_eval.uncertainty.validation import learning_curve, validate
+from rag_eval.uncertainty.validation import validate
 
 LONG = ["a_strategy_of_two_parts", "n" * 40, "rrf", "another_of_three_parts"]
 
@@ -36,7 +36,7 @@ def validations():
     def check(outcomes):
         data = labelled(outcomes, true)
         found = validate(data, true[None, :], checked_together=1, seed=1, resamples=50)
-        return found.to_json()
+        return found.dump()
 
     return {"bm25": check(missed), "</svg><b>": check(np.zeros(120, dtype=bool))}
 
@@ -128,19 +128,3 @@ def test_files_of_pictures_stand_three_a_row(validations):
     assert "http" not in reliability_sheet(validations, "x").replace(
         "http://www.w3.org/2000/svg", ""
     )
-
-
-def test_learning_curves_leave_out_sizes_without_a_figure(validations):
-    rng = np.random.default_rng(2)
-    data = labelled(rng.random(120) < 0.4, rng.random(120))
-    found = learning_curve(
-        data,
-        lambda train, test: np.full(len(test), train.missed.mean()),
-        [10, 50],
-        repeats=3,
-        seed=1,
-    )
-    points = [point.to_json() for point in found]
-    empty = [{**point, "skill": None, "low": None, "high": None} for point in points]
-    assert "what outcomes bring" in learning_sheet({"a": points, "b": empty}, "miss_any@10")
-    assert learning_sheet({"b": empty}, "miss_any@10") is None

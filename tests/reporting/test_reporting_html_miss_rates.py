@@ -49,11 +49,7 @@ def test_everything_that_was_calibrated_stands_there(report):
     assert float(found[0]["skill"]) == about["bm25"]["validation"]["skill"]["value"]
     assert float(found[0]["ece_limit"]) == about["bm25"]["validation"]["ece"]["null_limit"]
     assert float(found[1]["auroc_high"]) == about["bm25"]["heuristic_v0"]["auroc"]["high"]
-    assert {
-        "Observed against stated miss rates",
-        "Learning curves",
-        "Observed, calibrated and uncalibrated miss rates",
-    } <= set(titles(html))
+    assert "Observed against stated miss rates" in titles(html)
     assert (
         sum(title.startswith("Reliability of predicted miss rates") for title in titles(html)) == 3
     )
@@ -199,7 +195,6 @@ def test_conformal_k_in_every_shape(report):
     assert found["one K"]["k_800_permille"] == "52"
     assert found["one K"]["k_950_permille"] == "not attainable"
     assert found["K by third of predicted risk"]["k_800_permille"] == "4; not attainable"
-    assert "Coverage of conformal K at 80%" in titles(html)
     assert "1,234" in html
 
 

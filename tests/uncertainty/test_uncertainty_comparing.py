@@ -11,7 +11,7 @@ from rag_eval.measures.intervals import clustered_interval
 from rag_eval.measures.paired import holm, paired_comparison
 from rag_eval.uncertainty.comparing import NO_TRAFFIC, Audited, Misses, compare, prediction_powered
 from rag_eval.uncertainty.scores import (
-    Figure,
+    NO_FIGURE,
     bootstrap_bounds,
     compute_skill,
     mean_figure,
@@ -44,7 +44,9 @@ def test_figures_are_those_of_the_measures_they_are_named_after():
     judged = ~np.isnan(one.missed)
     interval = [float(bound[0]) for bound in clustered_interval(one.missed, group, 0)]
     denominators = int(judged.sum()), len(np.unique(group[judged]))
-    assert dataclasses.astuple(entry.observed) == pytest.approx((*interval, *denominators))
+    observed = entry.observed.value, entry.observed.low, entry.observed.high
+    assert observed == pytest.approx(interval)
+    assert (entry.observed.n, entry.observed.n_groups) == denominators
     assert entry.calibrated.value == pytest.approx(one.calibrated.mean())
     assert entry.calibrated.n == len(group)
     assert entry.raw.value == pytest.approx(0.5)
@@ -53,7 +55,7 @@ def test_figures_are_those_of_the_measures_they_are_named_after():
     assert entry.skill.value == pytest.approx(1 - brier / (rate * (1 - rate)))
     assert entry.skill.low < entry.skill.value < entry.skill.high
     # unjudged gold questions are no production traffic
-    assert (entry.powered, entry.powered_reason) == (None, NO_TRAFFIC)
+    assert (entry.powered, entry.why["powered"]) == (None, NO_TRAFFIC)
     assert (comparison.n, comparison.n_groups) == (len(group), 150)
 
 
@@ -119,7 +121,7 @@ def test_unknown_values_are_none_and_still_json():
     group, nothing = np.arange(4), np.full(4, np.nan)
     half = Misses("b", np.array([0, 1, 0, 1.0]), nothing)
     comparison = compare([Misses("a", nothing, nothing), half], group)
-    json.dumps(comparison.to_json(), allow_nan=False)
+    json.dumps(comparison.dump(), allow_nan=False)
     first = comparison.strategies[0]
     values = first.observed.value, first.skill.value, first.powered, first.observed.n
     assert values == (None, None, None, 0)
@@ -147,18 +149,18 @@ def test_powered_estimates_are_of_traffic_and_not_of_the_gold_questions():
     comparison = compare(made, group, audited=live)
     powered = comparison.strategies[0].powered
     whole = prediction_powered(one.missed, one.predicted, np.arange(200) // 4)
-    assert dataclasses.asdict(powered) == pytest.approx(dataclasses.asdict(whole))
+    assert powered.dump() == pytest.approx(whole.dump())
     n_unaudited = int(np.isnan(one.missed).sum())
     assert (powered.n_labelled, powered.n_unlabelled) == (200 - n_unaudited, n_unaudited)
     row = by(comparison, "one", "two", "powered")
     missed, predicted = one.missed[:160] - two.missed, one.predicted[:160] - two.predicted
     direct = prediction_powered(missed, predicted, np.arange(160) // 4, unit_range=False)
-    assert dataclasses.asdict(row.powered) == pytest.approx(dataclasses.asdict(direct))
+    assert row.powered.dump() == pytest.approx(direct.dump())
     assert row.delta.n == row.powered.n_labelled + row.powered.n_unlabelled == 160
     absent = by(comparison, "one", "three", "powered")
-    assert (absent.delta, absent.powered) == (Figure(None, None, None, 0, 0), None)
-    assert absent.powered_reason == "nobody asked"
-    entries = comparison.to_json()["strategies"]
+    assert (absent.delta, absent.powered) == (NO_FIGURE, None)
+    assert absent.why["powered"] == "nobody asked"
+    entries = comparison.dump()["strategies"]
     assert (entries[2]["powered"], entries[2]["powered_reason"]) == (None, "nobody asked")
     assert "powered_reason" not in entries[0]
 
@@ -179,7 +181,7 @@ def test_a_pair_takes_one_claim_of_each_question_whoever_was_audited():
     assert powered(a, b).delta.n == 40
     others = dataclasses.replace(b, query=tuple(f"x{at}" for at in range(120)))
     none = "of 0 questions in the traffic of both strategies none was audited for both"
-    assert powered(audited(120, 3), others).powered_reason == none
+    assert powered(audited(120, 3), others).why["powered"] == none
 
 
 def test_everything_missed_has_no_skill():
@@ -193,7 +195,7 @@ def test_equal_values_lie_inside_their_interval():
     figure = mean_figure(np.full(1109, 0.3), np.arange(1109))
     assert figure.low <= figure.value <= figure.high
     single = mean_figure(np.array([0.4, np.nan]), np.array([0, 1]))
-    assert single == Figure(0.4, None, None, 1, 1)
+    assert (single.value, single.low, single.n, single.n_groups) == (0.4, None, 1, 1)
     assert mean_figure(np.array([np.nan]), np.array([0])).n == 0
     assert bootstrap_bounds(0.3, np.full(10, np.nan), 5) == (None, None)
 

@@ -160,7 +160,7 @@ def test_the_text_says_what_k_is_an_average_of():
         counted = f"an average over questions like these {len(data):,} (120 independent groups)"
         assert f"{counted}, for this strategy fingerprint and this gold" in result.text
         assert "riskiest third" in result.text
-        plain = json.loads(json.dumps(result.to_json(), allow_nan=False))
+        plain = json.loads(json.dumps(result.dump(), allow_nan=False))
         assert plain["text"] == result.text
         assert plain["coverage"]["n"] == len(data)
         assert plain["level"] == 0.8
@@ -174,6 +174,6 @@ def test_equal_seeds_agree_and_no_data_gives_no_k():
     for result in conformal_k(empty, (0.9,), splits=2):
         assert not result.attainable
         assert result.coverage.value is None
-        json.dumps(result.to_json(), allow_nan=False)
+        json.dumps(result.dump(), allow_nan=False)
     single = Questions(np.array([2.0]), np.array([0]), 10, np.array([0.3]))
     assert not any(result.attainable for result in conformal_k(single, (0.9,), splits=2))

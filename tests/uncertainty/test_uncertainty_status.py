@@ -3,21 +3,18 @@
 import dataclasses
 import datetime as dt
 import json
-import math
 import multiprocessing
 
 import numpy as np
 import pytest
 
-from rag_eval.core.config import STATUSES
+from rag_eval.core.report import Condition, Interval, OutcomeCounts
 from rag_eval.storage.sql import SqlStore
-from rag_eval.uncertainty.scores import Labelled, ResampledFigure
+from rag_eval.uncertainty.scores import Labelled
 from rag_eval.uncertainty.status import (
-    Condition,
-    Counts,
     Series,
     Situation,
-    Standing,
+    count_outcomes,
     judge_status,
     promotions,
     record_status,
@@ -25,7 +22,22 @@ from rag_eval.uncertainty.status import (
 from rag_eval.uncertainty.validation import validate
 
 FINE = Situation(age_days=3.0, stale_after_days=180, n_unlabelled=50)
-NONE, FEW, ENOUGH = Counts(0, 0, 0, 0), Counts(40, 25, 5, 5), Counts(260, 200, 30, 30)
+NAMES = ("outcomes", "groups", "groups_with_misses", "groups_with_hits")
+
+
+def counted(*numbers):
+    return OutcomeCounts(**dict(zip(NAMES, numbers, strict=True)))
+
+
+def figure(value, low, high):
+    return Interval(value=value, low=low, high=high)
+
+
+def with_fields(record, **changes):
+    return record.model_copy(update=changes)
+
+
+NONE, FEW, ENOUGH = counted(0, 0, 0, 0), counted(40, 25, 5, 5), counted(260, 200, 30, 30)
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +60,10 @@ def status(counts, validation=None, **changes):
     return judge(counts, validation, **changes).status
 
 
+def unmet_of(standing):
+    return [condition for condition in standing.conditions if not condition.met]
+
+
 def test_every_step_from_absent_to_measured(good):
     for n_unlabelled, low in ((0, "absent"), (1, "uncalibrated"), (49, "uncalibrated")):
         assert status(NONE, n_unlabelled=n_unlabelled) == low
@@ -61,31 +77,31 @@ def test_every_step_from_absent_to_measured(good):
 @pytest.mark.parametrize("name", ["groups", "groups_with_misses", "groups_with_hits"])
 def test_one_group_less_is_one_step_less(good, name):
     for counts, under in ((FEW, "prior"), (ENOUGH, "provisional")):
-        less = dataclasses.replace(counts, **{name: getattr(counts, name) - 1})
+        less = with_fields(counts, **{name: getattr(counts, name) - 1})
         assert status(less, good) == under
 
 
 @pytest.mark.parametrize(
     ("changes", "unmet"),
     [
-        ({"skill": ResampledFigure(0.3, 0.0, 0.6)}, ["skill"]),
-        ({"skill": ResampledFigure(0.3, math.nan, math.nan)}, ["skill"]),
-        ({"slope": ResampledFigure(1.26, 0.1, 3)}, ["slope"]),
-        ({"slope": ResampledFigure(0.79, 0.1, 3)}, ["slope"]),
-        ({"slope": ResampledFigure(math.nan, 0.1, 3)}, ["slope"]),
-        ({"slope": ResampledFigure(0.8, 0.1, 3)}, []),
-        ({"slope": ResampledFigure(1.25, 0.1, 3)}, []),
+        ({"skill": figure(0.3, 0.0, 0.6)}, ["skill"]),
+        ({"skill": figure(0.3, None, None)}, ["skill"]),
+        ({"slope": figure(1.26, 0.1, 3)}, ["slope"]),
+        ({"slope": figure(0.79, 0.1, 3)}, ["slope"]),
+        ({"slope": figure(None, 0.1, 3)}, ["slope"]),
+        ({"slope": figure(0.8, 0.1, 3)}, []),
+        ({"slope": figure(1.25, 0.1, 3)}, []),
     ],
 )
 def test_every_condition_of_a_measured_rate_is_needed(good, changes, unmet):
-    found = judge(ENOUGH, dataclasses.replace(good, **changes))
+    found = judge(ENOUGH, with_fields(good, **changes))
     assert found.status == ("provisional" if unmet else "measured")
-    assert [condition.name for condition in found.unmet] == unmet
+    assert [condition.name for condition in unmet_of(found)] == unmet
 
 
 def test_an_error_beyond_chance_is_not_measured(good):
-    ece = dataclasses.replace(good.ece, value=good.ece.null_limit + 1e-9)
-    assert status(ENOUGH, dataclasses.replace(good, ece=ece)) == "provisional"
+    ece = with_fields(good.ece, inside=False)
+    assert status(ENOUGH, with_fields(good, ece=ece)) == "provisional"
 
 
 def test_gold_of_the_strategy_itself_earns_nothing(good):
@@ -104,14 +120,15 @@ def test_statuses_that_rest_on_outcomes_go_stale(good, change):
 def test_a_status_without_a_shipped_prior(good):
     why = "none for miss_any@5"
     assert status(NONE, no_prior=why) == "uncalibrated"
-    assert status(dataclasses.replace(FEW, groups=24), no_prior=why) == "uncalibrated"
+    assert status(with_fields(FEW, groups=24), no_prior=why) == "uncalibrated"
     assert status(NONE, n_unlabelled=0, no_prior=why) == "absent"
     needed = "a shipped prior for this target, K and kind of strategy; or what provisional needs"
-    unmet = [one for one in judge(NONE, no_prior=why).unmet if one.status == "prior"]
-    assert unmet == [Condition("shipped_prior", False, why, needed, "prior")]
+    (unmet,) = [one for one in unmet_of(judge(NONE, no_prior=why)) if one.status == "prior"]
+    facts = {"name": "shipped_prior", "met": False, "found": why, "needed": needed}
+    assert unmet.dump() == {**facts, "status": "prior"}
     assert status(FEW, good, no_prior=why) == "provisional"
     assert status(ENOUGH, good, no_prior=why) == "measured"
-    assert judge(ENOUGH, good, no_prior=why).unmet == ()
+    assert unmet_of(judge(ENOUGH, good, no_prior=why)) == []
     # No calibrator is fitted to gold that comes from the strategy itself.
     assert status(ENOUGH, good, no_prior=why, own_gold_only=True) == "uncalibrated"
 
@@ -130,14 +147,14 @@ def test_a_changing_base_calibrator_makes_stale(good):
 
 
 def test_only_earned_rates_discount(good):
-    earned = [name for name in STATUSES if Standing(name, ()).discounts]
-    assert earned == ["provisional", "measured"]
+    assert judge(FEW).discounts
     assert judge(ENOUGH, good).discounts
+    assert not judge(NONE).discounts
     assert not judge(ENOUGH, good, drift_alarm=True).discounts
 
 
 def test_conditions_tell_found_and_needed():
-    written = json.loads(json.dumps(judge(FEW).to_json()))
+    written = json.loads(json.dumps(judge(FEW).dump()))
     assert written["status"] == "provisional"
     unmet = {
         (condition["status"], condition["name"]): (condition["found"], condition["needed"])
@@ -153,9 +170,10 @@ def test_counts_are_of_distinct_groups():
     data = Labelled(
         (), np.zeros((5, 0)), missed, np.array([0, 0, 0, 1, 2]), np.ones(5), np.arange(5)
     )
-    assert Counts.of(data) == Counts(5, 3, 2, 2)
+    assert count_outcomes(data) == counted(5, 3, 2, 2)
 
 
+CONDITION = Condition(name="n", met=False, found="1", needed="2", status="prior")
 SERIES = Series("scifact", "bm25", "miss_any", 10)
 AT = dt.datetime(2026, 3, 1, 2, 0, tzinfo=dt.UTC)
 
@@ -174,37 +192,44 @@ def test_changes_are_appended_with_figures_before_and_after(place):
             step,
             strategy_fingerprint=f"f{number}",
             figures={"skill": number},
-            reasons=({"name": "n"},),
+            reasons=[CONDITION],
             calibrator_id=f"c{number}",
         )
         for number, step in enumerate(steps)
     ]
     assert [number for number, change in enumerate(written) if change] == [1, 3, 4, 6]
     rows = promotions(store, SERIES)
-    assert rows == [change for change in written if change]
-    assert [(row.number, row.old_status, row.new_status) for row in rows] == [
+    assert [{name: row[name] for name in ("old_status", "new_status", "at")} for row in rows] == [
+        change.dump() for change in written if change
+    ]
+    assert [(row["number"], row["old_status"], row["new_status"]) for row in rows] == [
         (1, "absent", "uncalibrated"),
         (2, "uncalibrated", "provisional"),
         (3, "provisional", "measured"),
         (4, "measured", "stale"),
     ]
-    assert rows[0].figures_before is None
+    assert rows[0]["figures_before"] is None
     last = rows[3]
-    assert (last.figures_before, last.figures_after) == ({"skill": 4}, {"skill": 6})
-    known = last.strategy_fingerprint, last.calibrator_id, last.at
+    assert (last["figures_before"], last["figures_after"]) == ({"skill": 4}, {"skill": 6})
+    known = last["strategy_fingerprint"], last["calibrator_id"], last["at"]
     assert known == ("f6", "c6", "2026-03-01T02:00:00+00:00")
+    assert last["reasons"] == [CONDITION.dump()]
 
 
 def test_series_are_apart(place):
     store, other = SqlStore(place), dataclasses.replace(SERIES, k=5)
     record(store, "provisional", figures={"skill": 0.1})
     record(store, "prior", other)
-    assert record(store, "stale").figures_before == {"skill": 0.1}
-    assert [row.number for row in promotions(store, SERIES)] == [1, 2]
-    assert [(row.series, row.new_status) for row in promotions(store)] == [
-        (other, "prior"),
-        (SERIES, "provisional"),
-        (SERIES, "stale"),
+    record(store, "stale")
+    rows = promotions(store, SERIES)
+    assert [(row["number"], row["figures_before"]) for row in rows] == [
+        (1, None),
+        (2, {"skill": 0.1}),
+    ]
+    assert [(row["k"], row["new_status"]) for row in promotions(store)] == [
+        (5, "prior"),
+        (10, "provisional"),
+        (10, "stale"),
     ]
 
 
@@ -223,4 +248,6 @@ def test_writers_at_once_write_a_change_once(place):
         for writer in writers:
             getattr(writer, act)()
     assert [writer.exitcode for writer in writers] == [0] * 4
-    assert [(row.number, row.new_status) for row in promotions(SqlStore(place))] == [(1, "prior")]
+    assert [(row["number"], row["new_status"]) for row in promotions(SqlStore(place))] == [
+        (1, "prior")
+    ]

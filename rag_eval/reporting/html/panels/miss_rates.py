@@ -9,7 +9,6 @@ from rag_eval.reporting.html.drawing import (
     BAD,
     DASHED,
     DOTTED,
-    FOREGROUND,
     MARKERS,
     MUTED,
     Chart,
@@ -25,7 +24,6 @@ from rag_eval.reporting.html.elements import (
     Cursor,
     Table,
     absent,
-    denominator,
     format_number,
     interval,
     number,
@@ -40,8 +38,6 @@ STRONGEST: Final = 10
 OPEN_DIAGRAMS: Final = 6
 """Number of reliability diagrams that are shown unfolded."""
 NOT_ATTAINABLE: Final = "not attainable"
-APART: Final = 1.045
-"""Factor between strategies on a logarithmic axis, so that their intervals do not overlap."""
 Entries = Sequence[tuple[str, Cursor]]
 
 # ---- Pictures: they draw figures of the report and compute nothing
@@ -142,126 +138,6 @@ def _against(page: Page) -> Markup:
         "for the same questions, both with 95 % intervals. Above the diagonal a strategy misses "
         "more than it says.",
     )
-
-
-def _three_estimates(page: Page, comparison: Cursor) -> Markup:
-    """Draw observed, calibrated and uncalibrated miss rates of the same questions."""
-    entries = {str(entry["name"].value): entry for entry in comparison["strategies"]}
-    title = "questions as first put, three estimates"
-    chart = Chart.of_rows(title, [label(name) for name in entries], row=42)
-    for row, (name, entry) in enumerate(entries.items()):
-        fill = page.colour(name) if name in page.strategies else MUTED
-        chart.estimate(entry["observed"], row - 0.22, fill, size=4.2)
-        chart.estimate(entry["calibrated"], row, fill, marker="D", hollow=True)
-        chart.estimate(entry.down("raw"), row + 0.22, MUTED, marker="x")
-    chart.key("observed", FOREGROUND)
-    chart.key("calibrated", FOREGROUND, "D", hollow=True)
-    chart.key("heuristic_v0", MUTED, "x")
-    return chart.figure(
-        "miss-three",
-        "Observed, calibrated and uncalibrated miss rates",
-        "A row a strategy, each question as it was first put, under the first seed: the miss rate "
-        "seen in outcomes, the mean of the calibrated miss rates that were predicted out of fold, "
-        "and the mean of the uncalibrated heuristic, with 95 % intervals. Calibration worked where "
-        "the first two lie together.",
-        denominator(comparison),
-    )
-
-
-def learning_chart(
-    curves: Mapping[str, Sequence[Cursor]], fills: Mapping[str, str]
-) -> Chart | None:
-    """Draw Brier skill on held-out groups by training outcomes; None without a figure."""
-    known = {
-        name: [point for point in points if point["skill"].value is not None]
-        for name, points in curves.items()
-    }
-    known = {name: points for name, points in known.items() if points}
-    drawn = [point for points in known.values() for point in points]
-    if not drawn:
-        return None
-    sizes = sorted({int(point["wanted"].value) for point in drawn})
-    seen = [float(point["outcomes"].value) for point in drawn]
-    ends = [end for point in drawn for end in ends_of(point, point["skill"].value)] + [0.0, 0.05]
-    chart = Chart(
-        "what outcomes bring",
-        x=(min([*seen, *sizes]) / 1.3, max([*seen, *sizes]) * 1.3),
-        y=(min(ends) - 0.02, max(ends) + 0.02),
-        log=True,
-        height=230,
-        x_ticks=[(float(size), f"{size:,}") for size in sizes],
-        x_label="training outcomes",
-        y_label="Brier skill on held-out groups",
-    )
-    chart.horizontal(0, MUTED, DASHED)
-    for at, (name, points) in enumerate(known.items()):
-        fill, marker = fills[name], MARKERS[at % len(MARKERS)]
-        apart = APART ** (at - (len(known) - 1) / 2)
-        pairs = []
-        for point in points:
-            x, y = point["outcomes"].value * apart, float(point["skill"].value)
-            chart.line([(x, end) for end in ends_of(point, y)], fill, 1.6, opacity=0.5)
-            chart.point(x, y, fill, marker, size=3.2)
-            pairs.append((x, y))
-        chart.line(pairs, fill, 1.8)
-        chart.key(label(name), fill, marker)
-    return chart
-
-
-def _learning(page: Page, entries: Entries) -> Markup:
-    curves = {name: list(entry["learning_curve"]) for name, entry in entries}
-    chart = learning_chart(curves, {name: page.colour(name) for name in curves})
-    if chart is None:
-        return Markup()
-    return chart.figure(
-        "miss-learning",
-        "Learning curves",
-        "Brier skill on groups that were held out, by number of outcomes trained on: mean over "
-        "random draws, bars the middle 95 % of the draws. A curve that still rises says that more "
-        "outcomes would help.",
-    )
-
-
-def learning_sheet(curves: Mapping[str, Sequence[Mapping[str, Any]]], target: str) -> str | None:
-    """Write the learning curves of several strategies as one SVG file; None without a figure."""
-    cursors = {name: list(Cursor(list(points))) for name, points in curves.items()}
-    chart = learning_chart(cursors, {name: series_colour(at) for at, name in enumerate(cursors)})
-    return None if chart is None else sheet([(chart, target)], f"What outcomes bring, {target}")
-
-
-def _coverage(page: Page, entries: Entries) -> Markup:
-    """Draw for each level the held-out coverage of the attainable conformal rules."""
-    found = [
-        (name, rule)
-        for name, entry in entries
-        for rule in entry["conformal"]
-        if rule["attainable"].value
-    ]
-    words, pictures = panel_words()["conformal_methods"], []
-    for level in sorted({float(rule["level"].value) for _, rule in found}):
-        rules = [(name, rule) for name, rule in found if rule["level"].value == level]
-        names = [
-            f"{label(name, 18)}, {label(words.get(rule['method'].value, rule['method'].value))}"
-            for name, rule in rules
-        ]
-        chart = Chart.of_rows(f"coverage, level {level:.0%}", names, row=30)
-        chart.vertical(level, FOREGROUND, DASHED)
-        for row, (name, rule) in enumerate(rules):
-            chart.estimate(rule["coverage"], row - 0.14, page.colour(name))
-            chart.estimate(rule.down("riskiest"), row + 0.16, page.colour(name), hollow=True)
-        chart.key("all questions", FOREGROUND)
-        chart.key("riskiest third", FOREGROUND, hollow=True)
-        pictures.append(
-            chart.figure(
-                f"miss-coverage-{level * 1000:.0f}",
-                f"Coverage of conformal K at {level:.0%}",
-                "Share of held-out questions with gold within the K of each attainable rule, for "
-                f"expected recall their mean recall, against the level of {level:.0%} that was "
-                "asked for (dashed); hollow: the riskiest third of the questions. A rule may hold "
-                "on average and fail where it matters.",
-            )
-        )
-    return plots(pictures)
 
 
 # ---- Tables of single strategies: status, rates, quality, conformal K.
@@ -392,29 +268,25 @@ def _conformal_coverage(page: Page, entries: Entries) -> Table:
     return page.table("conformal-coverage", rows)
 
 
-def _methods(entries: Entries) -> list[tuple[str, Cursor]]:
-    """Return the strategies with `conformal_methods`, which older reports lack."""
-    return [(n, entry["conformal_methods"]) for n, entry in entries if "conformal_methods" in entry]
-
-
 def _without_k(page: Page, entries: Entries) -> list[tuple[Markup, Cursor | str]]:
     """Return (strategies without K by a method, reason) for each method and reason."""
     return [
         (Markup("{} of {}").format(words, names), reason)
         for method, words in panel_words()["conformal_methods"].items()
         for names, reason in page.group_alike(
-            (name, about[method].reason_beside)
-            for name, about in _methods(entries)
-            if about[method].value is None
+            (name, entry["conformal_methods"][method].reason_beside)
+            for name, entry in entries
+            if entry["conformal_methods"][method].value is None
         )
     ]
 
 
 def _left_out(page: Page, entries: Entries) -> list[tuple[Markup, Cursor]]:
     """Return (strategy, number of questions that K by risk leaves out)."""
+    methods = [(name, entry["conformal_methods"]) for name, entry in entries]
     return [
         (page.swatch(name), about["without_risk"])
-        for name, about in _methods(entries)
+        for name, about in methods
         if about["without_risk"].value and about["mondrian"].value is not None
     ]
 
@@ -535,9 +407,6 @@ def panel(page: Page) -> Panel:
         for name, entry in sorted(entries, key=lambda pair: pair[0] != page.primary)
         if (picture := _reliability(page, name, entry))
     ]
-    pictures = [_against(page)]
-    if comparison is not None:
-        pictures.append(_three_estimates(page, comparison))
     compared = [] if comparison is None else list(comparison["strategies"])
     unpowered = [entry["powered"] for entry in compared if entry["powered"].value is None]
     seen = page.by_strategy("uncertainty", "strategies")
@@ -549,11 +418,10 @@ def panel(page: Page) -> Panel:
 
     refused = [(name, entry["refused"]) for name, entry in entries if entry["refused"].value]
     context = {
-        "pictures": plots([*pictures, _learning(page, entries)]),
+        "pictures": plots([_against(page)]),
         "diagrams": plots(diagrams[:OPEN_DIAGRAMS]),
         "further": plots(diagrams[OPEN_DIAGRAMS:]),
         "n_further": str(len(diagrams[OPEN_DIAGRAMS:])),
-        "coverage": _coverage(page, entries),
         "about": uncertainty,
         "calibration": calibration,
         "unfitted": reasons_of("validation"),
