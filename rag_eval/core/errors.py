@@ -7,7 +7,7 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, TypedDict, Unpack
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
@@ -15,11 +15,13 @@ from pydantic.json_schema import SkipJsonSchema
 Severity = Literal["error", "warning"]
 
 MAX_QUOTED_CHARS = 120
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff]")
+_CONTROL = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ud800-\udfff]"
+)
 
 
 def quoted(value: object, limit: int = MAX_QUOTED_CHARS) -> str:
-    """Make untrusted text safe for one line of a log: escape controls and bound the length."""
+    """Make untrusted text safe for one line of a log: escape controls, bound the length."""
     text = value if isinstance(value, str) else repr(value)
     head = _CONTROL.sub(lambda match: f"\\u{ord(match.group()):04x}", text[:limit])
     return f"{head}… ({len(text)} characters)" if len(text) > limit else head
@@ -56,6 +58,16 @@ class Problem:
         return f"{place}{' ' * bool(place)}{self.severity} {self.code}{field}: {self.message}{tail}"
 
 
+class Place(TypedDict, total=False):
+    """Optional parts of a problem."""
+
+    line: int | None
+    field: str | None
+    found: str | None
+    accepted: str | None
+    severity: Severity
+
+
 class InputError(Exception):
     """The input cannot be used. The error carries every problem, not only the first."""
 
@@ -67,28 +79,14 @@ class InputError(Exception):
 
     @classmethod
     def of(
-        cls,
-        code: str,
-        message: str,
-        file: object = None,
-        *,
-        line: int | None = None,
-        field: str | None = None,
-        found: str | None = None,
-        accepted: str | None = None,
+        cls, code: str, message: str, file: object = None, **more: Unpack[Place]
     ) -> "InputError":
         """Make the error of one problem; the parameters are those of `Problem`."""
-        place = None if file is None else str(file)
-        return cls(Problem(code, message, place, line, field, found, accepted))
+        return cls(Problem(code, message, None if file is None else str(file), **more))
 
 
 MAX_LISTED = 100
 """Largest number of listed problems of one severity. Further problems are only counted."""
-
-
-def _escape_surrogates(text: str | None) -> str | None:
-    """Escape lone surrogates, because no terminal can print them."""
-    return None if text is None else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 class ProblemList:
@@ -98,22 +96,9 @@ class ProblemList:
         self._kept: list[Problem] = []
         self._counts: Counter[Severity] = Counter()
 
-    def add(
-        self,
-        code: str,
-        message: str,
-        *,
-        file: str | None = None,
-        line: int | None = None,
-        field: str | None = None,
-        found: str | None = None,
-        accepted: str | None = None,
-        severity: Severity = "error",
-    ) -> None:
+    def add(self, code: str, message: str, file: object = None, **more: Unpack[Place]) -> None:
         """Add one problem; the parameters are those of `Problem`."""
-        file, field, found = map(_escape_surrogates, (file, field, found))
-        message = _escape_surrogates(message) or ""
-        self.extend([Problem(code, message, file, line, field, found, accepted, severity)])
+        self.extend([Problem(code, message, None if file is None else str(file), **more)])
 
     def extend(self, problems: Iterable[Problem]) -> None:
         """Add problems."""

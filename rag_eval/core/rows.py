@@ -3,30 +3,28 @@
 Sizes are bounded, texts are decoded strictly, and each fault becomes a problem with its place.
 """
 
-import dataclasses
 import difflib
-import functools
 import json
+import math
+import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, NoReturn, TypeVar
+from typing import Annotated, Any, BinaryIO, NamedTuple, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-from rag_eval.core.errors import ProblemList, quoted
+from rag_eval.core.errors import Place, ProblemList, quoted
+from rag_eval.core.plugins import AnyClass
 
 MAX_FILE_BYTES = 2 * 1024**3
 """Largest file in bytes. A larger file is refused before it is read."""
 MAX_LINE_BYTES = 16 * 1024**2
 """Longest line in bytes. A longer line is reported and never held in memory as a whole."""
 
-MAX_DIGITS = 308
-"""Most digits of a whole number. No float holds a number with more digits."""
-
 _BOM = b"\xef\xbb\xbf"
-_ONE_OBJECT = "one JSON object a line"
 
 Location = tuple[int | str, ...]
 """Keys and list indices that lead to a value."""
@@ -56,27 +54,24 @@ class _RefusedError(ValueError):
 # ---- Files and lines.
 
 
-def check_file(path: Path, problems: ProblemList, limit: int = MAX_FILE_BYTES) -> bool:
-    """Tell whether a path is a regular file of at most `limit` bytes; else report a problem."""
-    file = str(path)
+def _open(path: Path, problems: ProblemList, limit: int) -> BinaryIO | None:
+    """Open a regular file of at most `limit` bytes; None after one problem."""
+    accepted = None
     try:
         status = path.stat()
+        if stat.S_ISREG(status.st_mode) and status.st_size <= limit:
+            return path.open("rb")
+        fault = Fault("not_a_file", "this is not a regular file")
+        if stat.S_ISREG(status.st_mode):
+            fault = Fault("file_too_large", "the file is too large", f"{status.st_size} bytes")
+            accepted = f"at most {limit} bytes"
     except FileNotFoundError:
-        problems.add("missing_file", "the file does not exist", file=file)
-        return False
+        fault = Fault("missing_file", "the file does not exist")
     except (OSError, ValueError) as error:
-        problems.add("unreadable_file", f"the file cannot be read: {quoted(str(error))}", file=file)
-        return False
-    if not stat.S_ISREG(status.st_mode):
-        problems.add("not_a_file", "this is not a regular file", file=file, accepted="a text file")
-        return False
-    if status.st_size > limit:
-        found, accepted = f"{status.st_size} bytes", f"at most {limit} bytes"
-        problems.add(
-            "file_too_large", "the file is too large", file=file, found=found, accepted=accepted
-        )
-        return False
-    return True
+        fault = Fault("unreadable_file", f"the file cannot be read: {quoted(str(error))}")
+    code, message, found = fault
+    problems.add(code, message, file=str(path), found=found, accepted=accepted)
+    return None
 
 
 def split_lines(
@@ -94,7 +89,7 @@ def split_lines(
         yield number, None
 
 
-def decode_text(data: bytes | None) -> str | Fault:
+def _decode(data: bytes | None) -> str | Fault:
     """Decode UTF-8 without NUL, or return the fault; `data` None means a line over the limit."""
     if data is None:
         return Fault("line_too_long", "the line is too long", f"over {MAX_LINE_BYTES} bytes")
@@ -109,62 +104,55 @@ def decode_text(data: bytes | None) -> str | Fault:
         return Fault("bad_encoding", "the text is not UTF-8", found)
 
 
-def read_text(path: Path, problems: ProblemList, limit: int) -> str | None:
-    """Read a small file whole; None after one problem. A byte-order mark is left out."""
-    if not check_file(path, problems, limit):
-        return None
-    try:
-        data = path.read_bytes().removeprefix(_BOM)
-    except OSError as error:
-        message = f"the file cannot be read: {quoted(str(error))}"
-        problems.add("unreadable_file", message, file=str(path))
-        return None
+def decode_file(data: bytes, path: Path, problems: ProblemList) -> str | None:
+    """Decode a whole file without its byte-order mark; report the first line with a fault."""
+    data = data.removeprefix(_BOM)
     for number, line in enumerate(data.split(b"\n"), 1):
-        if isinstance(fault := decode_text(line), Fault):
+        if isinstance(fault := _decode(line), Fault):
             fault.report(problems, path, number, "text in UTF-8")
             return None
     return data.decode("utf-8")
 
 
-def read_lines(path: Path, problems: ProblemList) -> Iterator[tuple[int, str]]:
+def read_text(path: Path, problems: ProblemList, limit: int) -> str | None:
+    """Read a small file whole; None after one problem. A byte-order mark is left out."""
+    stream = _open(path, problems, limit)
+    if stream is None:
+        return None
+    with stream:
+        return decode_file(stream.read(), path, problems)
+
+
+def read_lines(
+    path: Path, problems: ProblemList, limit: int = MAX_FILE_BYTES
+) -> Iterator[tuple[int, str]]:
     """Yield the number and the text of each line that is not blank, without its line end.
 
     A byte-order mark and CRLF are tolerated. Lines with a fault are reported and left out:
     `line_too_long`, `nul_byte`, `bad_encoding`; of the file `missing_file`, `unreadable_file`,
     `not_a_file` and `file_too_large`.
     """
-    if not check_file(path, problems):
+    stream = _open(path, problems, limit)
+    if stream is None:
         return
-    try:
-        with path.open("rb") as stream:
-            for number, data in split_lines(stream):
-                text = decode_text(data)
-                if isinstance(text, Fault):
-                    text.report(problems, path, number, "text in UTF-8")
-                    if data is not None and data[:1] in (b"\xff", b"\xfe"):
-                        return  # Stop: in UTF-16 each further line would be a fault too.
-                elif text.strip():
-                    yield number, text.rstrip("\r\n")
-    except OSError as error:
-        message = f"the file cannot be read: {quoted(str(error))}"
-        problems.add("unreadable_file", message, file=str(path))
+    with stream:
+        for number, data in split_lines(stream):
+            text = _decode(data)
+            if isinstance(text, Fault):
+                text.report(problems, path, number, "text in UTF-8")
+                if data is not None and data[:1] in (b"\xff", b"\xfe"):
+                    return  # Stop: in UTF-16 each further line would be a fault too.
+            elif text.strip():
+                yield number, text.rstrip("\r\n")
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise _RefusedError("bad_number", "NaN and infinity are not JSON", name)
+# ---- JSON lines.
 
 
-def _read_finite(text: str) -> float:
-    number = float(text)
-    if number in {float("inf"), float("-inf")}:
-        raise _RefusedError("bad_number", "the number is out of range", text)
-    return number
-
-
-def _read_whole(text: str) -> int:
-    if len(text.lstrip("-")) > MAX_DIGITS:
-        raise _RefusedError("bad_number", "the number is out of range", f"{len(text)} digits")
-    return int(text)
+def _read_number(text: str) -> float:
+    if not math.isfinite(float(text)):
+        raise _RefusedError("bad_number", "NaN, infinity and larger numbers are refused", text[:40])
+    return int(text) if text.lstrip("-").isdigit() else float(text)
 
 
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -176,48 +164,43 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return row
 
 
+_STRICT: dict[str, Any] = {
+    "object_pairs_hook": _refuse_duplicates,
+    **dict.fromkeys(("parse_constant", "parse_float", "parse_int"), _read_number),
+}
+
+
 def parse_object(data: bytes | str | None, *, strict: bool = True) -> dict[str, Any] | Fault:
     """Parse one line to a JSON object.
 
-    With `strict`, NaN, infinity, whole numbers that no float holds, and keys that stand twice are
+    With `strict`, NaN, infinity, numbers that no float holds, and keys that stand twice are
     refused.
     """
-    text = data if isinstance(data, str) else decode_text(data)
+    text = data if isinstance(data, str) else _decode(data)
     if isinstance(text, Fault):
         return text
     try:
-        value = (
-            json.loads(
-                text,
-                parse_constant=_refuse_constant,
-                parse_float=_read_finite,
-                parse_int=_read_whole,
-                object_pairs_hook=_refuse_duplicates,
-            )
-            if strict
-            else json.loads(text)
-        )
+        value = json.loads(text, **(_STRICT if strict else {}))
     except RecursionError:
         return Fault("too_deep", "the JSON is nested too deeply")
     except _RefusedError as error:
         return error.fault
-    except json.JSONDecodeError as error:
-        return Fault("bad_json", f"not JSON: {error.msg} at column {error.colno}", quoted(text))
-    except ValueError as error:  # an integer of more digits than Python converts
-        return Fault("bad_number", quoted(str(error)))
-    return (
-        value
-        if isinstance(value, dict)
-        else Fault("not_an_object", "the line is JSON but not an object", quoted(text))
-    )
+    except ValueError as error:
+        return Fault("bad_json", f"not JSON: {quoted(str(error))}", quoted(text))
+    if not isinstance(value, dict):
+        return Fault("not_an_object", "the line is JSON but not an object", quoted(text))
+    return value
 
 
 def read_objects(
-    path: Path, problems: ProblemList, *, strict: bool = True, accepted: str = _ONE_OBJECT
+    path: Path,
+    problems: ProblemList,
+    accepted: str = "one JSON object a line",
+    limit: int = MAX_FILE_BYTES,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the JSON objects of a .jsonl file with their line numbers; faults become problems."""
-    for number, text in read_lines(path, problems):
-        value = parse_object(text, strict=strict)
+    for number, text in read_lines(path, problems, limit):
+        value = parse_object(text)
         if isinstance(value, Fault):
             value.report(problems, path, number, accepted)
         else:
@@ -226,31 +209,8 @@ def read_objects(
 
 # ---- Errors of pydantic models as problems that name field, found and accepted.
 
-_CODES = {
-    "missing": "missing_key",
-    "extra_forbidden": "unknown_key",
-    "union_tag_not_found": "missing_key",
-}
-_KINDS = {
-    "string": "a text",
-    "integer": "a whole number",
-    "number": "a number",
-    "boolean": "true or false",
-    "array": "a list",
-    "object": "a mapping",
-    "null": "nothing",
-}
-_BOUNDS = {
-    "minimum": "at least {}",
-    "exclusiveMinimum": "above {}",
-    "maximum": "at most {}",
-    "exclusiveMaximum": "below {}",
-    "pattern": "of the form {}",
-    "minItems": "with at least {} items",
-    "maxItems": "with at most {} items",
-    "minLength": "with at least {} characters",
-    "maxLength": "with at most {} characters",
-}
+_IN_QUOTES = re.compile(r"'([^']*)'")
+_UNFIT = "this value is not accepted"
 
 
 def refuse(code: str, message: str, accepted: str, field: str = "") -> PydanticCustomError:
@@ -262,15 +222,14 @@ def refuse(code: str, message: str, accepted: str, field: str = "") -> PydanticC
     return PydanticCustomError(code, "{sentence}", context)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class FieldFault:
+class FieldFault(NamedTuple):
     """One error of a model: code, sentence, location, found value and accepted values."""
 
     code: str
     message: str
     location: Location
     found: str | None
-    accepted: str
+    accepted: str | None
     is_rule: bool
     """Whether a rule over several keys was broken; `location` is then their mapping."""
 
@@ -293,66 +252,47 @@ def suggest(found: str, accepted: Sequence[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-@functools.cache
-def _schema_of(model: type[BaseModel]) -> "_Schema":
-    return _Schema(model)
+def _models_in(annotation: object) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+        return
+    for part in get_args(annotation):
+        yield from part.load().values() if isinstance(part, AnyClass) else _models_in(part)
 
 
-class _Schema:
-    """JSON Schema of a model, to look up the accepted values of a location."""
+def _fields_at(model: type[BaseModel], location: Location) -> list[tuple[str, FieldInfo]]:
+    """List the fields of the mapping at a location, which may hold tags of union members."""
+    models = [model]
+    for part in location:
+        below = [
+            inner
+            for one in models
+            for name, field in one.model_fields.items()
+            if part == (field.alias or name)
+            for inner in _models_in(Annotated[(field.annotation, *field.metadata, None)])
+        ]
+        tagged = [
+            one
+            for one in models
+            if any(part in get_args(field.annotation) for field in one.model_fields.values())
+        ]
+        models = below or tagged or models
+    fields = (field for one in models for field in one.model_fields.items())
+    return [(field.alias or name, field) for name, field in fields]
 
-    def __init__(self, model: type[BaseModel]) -> None:
-        self._root = model.model_json_schema()
 
-    def _members(self, schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        while "$ref" in schema:
-            schema = self._root["$defs"][schema["$ref"].rsplit("/", 1)[1]]
-        options = schema.get("anyOf") or schema.get("oneOf")
-        if options is None or "discriminator" in schema:
-            return [schema]
-        return [member for option in options for member in self._members(option)]
-
-    def find(self, location: Location) -> tuple[Location, list[Mapping[str, Any]]]:
-        """Return a location without the names of union members, and its schemas."""
-        here, place = self._members(self._root), []
-        for part in location:
-            below: list[Mapping[str, Any]] = []
-            tagged: list[Mapping[str, Any]] = []
-            for schema in here:
-                mapping = schema.get("discriminator", {}).get("mapping", {})
-                if part in mapping:
-                    tagged += self._members({"$ref": mapping[part]})
-                elif isinstance(part, int):
-                    below += self._members(schema["items"]) if "items" in schema else []
-                elif isinstance(
-                    inner := schema.get("properties", {}).get(part)
-                    or schema.get("additionalProperties"),
-                    Mapping,
-                ):
-                    below += self._members(inner)
-            if below:
-                place.append(part)
-            here = tagged or below or here
-        return tuple(place), here
-
-    def describe(self, schema: Mapping[str, Any]) -> str:
-        """Describe the values that a schema accepts: literal values, or kind and bounds."""
-        if "discriminator" in schema:
-            choices = ", ".join(schema["discriminator"]["mapping"])
-            return f"a mapping with {schema['discriminator']['propertyName']}: {choices}"
-        if "enum" in schema or "const" in schema:
-            return ", ".join(str(value) for value in schema.get("enum", [schema.get("const")]))
-        if schema.get("properties"):
-            return f"a mapping with the keys {', '.join(schema['properties'])}"
-        given = (words.format(schema[key]) for key, words in _BOUNDS.items() if key in schema)
-        bounds = " and ".join(given)
-        items = ""
-        if isinstance(schema.get("items"), Mapping):
-            inner = dict.fromkeys(map(self.describe, self._members(schema["items"])))
-            items = f" of: {' or '.join(inner)}"
-        note = f" ({schema['description']})" if "description" in schema else ""
-        kind = _KINDS.get(str(schema.get("type")), "a value")
-        return f"{kind}{items}{' ' if bounds else ''}{bounds}{note}"
+def _find_keys(location: Location, values: object) -> Location:
+    """Leave out the parts of a location that are no keys of `values` but tags of union members."""
+    if values is None:
+        return location
+    place: list[int | str] = []
+    for part in location:
+        try:
+            values = values[part]  # type: ignore[index]  # another type is an error
+        except (TypeError, LookupError):
+            continue
+        place.append(part)
+    return tuple(place)
 
 
 def _show(value: object) -> str | None:
@@ -364,77 +304,68 @@ def _show(value: object) -> str | None:
     return "nothing" if value is None else quoted(json.dumps(value, default=repr))
 
 
-def field_faults(error: ValidationError, model: type[BaseModel]) -> Iterator[FieldFault]:
-    """Yield the faults that a model found; locations hold no names of union members.
+def field_faults(
+    error: ValidationError, model: type[BaseModel], values: object
+) -> Iterator[FieldFault]:
+    """Yield the faults that a model found in `values`.
 
     Codes: `missing_key`, `unknown_key`, `wrong_type`, `bad_value`, and those of `refuse`.
     """
-    schema = _schema_of(model)
     errors = error.errors(include_url=False)
     deeper = {item["loc"][:end] for item in errors for end in range(len(item["loc"]))}
     for item in errors:
-        kind, context = item["type"], item.get("ctx", {})
-        if kind == "too_short" and item["loc"] in deeper:
+        kind, context, path = item["type"], item.get("ctx", {}), item["loc"]
+        if kind == "too_short" and path in deeper:
             continue  # the list is too short because its only item is at fault
-        unknown = kind == "extra_forbidden"
-        location, schemas = schema.find(item["loc"][:-1] if unknown else item["loc"])
-        code = _CODES.get(kind, "wrong_type" if kind.endswith("_type") else "bad_value")
-        message = item["msg"].removeprefix("Value error, ").replace("tuple", "list")
-        found = None if kind == "missing" else _show(item["input"])
-        accepted = " or ".join(dict.fromkeys(map(schema.describe, schemas))) or "nothing"
-        if unknown:
-            keys = list(dict.fromkeys(key for one in schemas for key in one.get("properties", {})))
-            location = (*location, item["loc"][-1])
-            found, accepted = quoted(str(location[-1])), ", ".join(keys)
-            message = f"the key is not known{suggest(str(location[-1]), keys)}"
-        elif kind.startswith("union_tag"):
-            tag = context["discriminator"].strip("'")
-            mappings = (one.get("discriminator", {}).get("mapping", ()) for one in schemas)
-            accepted = ", ".join(choice for mapping in mappings for choice in mapping)
-            location = (*location, tag)
-            found = quoted(str(context["tag"])) if "tag" in context else None
-            near = suggest(found or "", accepted.split(", "))
-            message = f"{tag} is not one of the known ones{near}" if found else f"{tag} is missing"
-        elif kind == "missing":
-            message = f"{item['loc'][-1]} is missing"
-        elif kind in {"literal_error", "enum"}:
-            message += suggest(found or "", accepted.split(", "))
-        elif kind == "value_error":
-            accepted = message
+        tag = context.get("discriminator", "").strip("'")
+        above, key = (path, tag) if tag else (path[:-1], str((*path, "")[len(path) - 1]))
+        fields = _fields_at(model, above)
+        note = next((field.description for name, field in fields if name == key), None)
+        location, found = _find_keys(path, values), _show(item["input"])
+        code = "wrong_type" if kind.endswith("_type") else "bad_value"
+        message, _, rest = item["msg"].removeprefix("Value error, ").partition(" should ")
+        accepted = " ".join(filter(None, (rest.removeprefix("be "), note and f"({note})"))) or None
+        message = _UNFIT if rest else message
+        words = _IN_QUOTES.findall(context.get("expected") or context.get("expected_tags", ""))
+        if kind in {"missing", "extra_forbidden", "union_tag_not_found"}:
+            keys = list(dict.fromkeys(name for name, _ in fields))
+            if kind == "extra_forbidden":
+                code, found, note = "unknown_key", quoted(key), None
+                message = f"the key is not known{suggest(key, keys)}"
+            else:
+                code, message, found = "missing_key", f"{key} is missing", None
+                location = (*_find_keys(above, values), key)
+                kinds = (field.annotation for name, field in fields if name == tag)
+                keys = sorted(word for kind in kinds for word in get_args(kind)) or keys
+            accepted = note or ", ".join(keys)
+        elif words:
+            if tag:
+                location, found = (*location, tag), quoted(str(context["tag"]))
+            message, accepted = f"{_UNFIT}{suggest(found or '', words)}", ", ".join(sorted(words))
         elif "accepted" in context:
             code, accepted = kind, context["accepted"]
-            if context["field"]:
-                location = (*location, context["field"])
-                found = (
-                    _show(item["input"].get(context["field"]))
-                    if isinstance(item["input"], dict)
-                    else None
-                )
-        message = message[:1].lower() + message[1:]
+            if field := context["field"]:
+                location = (*location, field)
+                found = _show(item["input"].get(field)) if isinstance(item["input"], dict) else None
         yield FieldFault(code, message, location, found, accepted, kind == "value_error")
 
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def report_faults(
+def report_faults(  # noqa: PLR0917 - an error, its model, and the place of the faults
     error: ValidationError,
     model: type[BaseModel],
     problems: ProblemList,
     file: str | None,
     line: int | None,
+    values: object = None,
 ) -> None:
     """Add the faults that a model found in one line to the problems."""
-    for fault in field_faults(error, model):
-        problems.add(
-            fault.code,
-            fault.message,
-            file=file,
-            line=line,
-            field=format_location(fault.location) or None,
-            found=fault.found,
-            accepted=fault.accepted,
-        )
+    for code, message, place, found, accepted, _ in field_faults(error, model, values):
+        field = format_location(place) or None
+        more: Place = {"line": line, "field": field, "found": found, "accepted": accepted}
+        problems.add(code, message, file, **more)
 
 
 def check_row(
@@ -443,12 +374,17 @@ def check_row(
     problems: ProblemList,
     file: str | None,
     line: int | None,
+    *,
+    strict: bool = False,
 ) -> Model | None:
     """Make a record of the values of one line, or report each fault and return None."""
     try:
-        return model.model_validate(values)
+        if not strict:
+            return model.model_validate(values)
+        # strict validation accepts a list for a tuple only from JSON
+        return model.model_validate_json(json.dumps(values), strict=True)
     except ValidationError as error:
-        report_faults(error, model, problems, file, line)
+        report_faults(error, model, problems, file, line, values)
         return None
 
 

@@ -198,7 +198,7 @@ def load_config(folder: Path) -> GoldSetConfig:
         config = GoldSetConfig.model_validate_json(json.dumps(document.values), strict=True)
     except ValidationError as error:
         config = None
-        for fault in field_faults(error, GoldSetConfig):
+        for fault in field_faults(error, GoldSetConfig, document.values):
             place, accepted = _refine(document, fault), fault.accepted
             if place[-2:-1] == ("embedding",) and fault.code == "unknown_key":
                 accepted = f"{accepted}; for anything else {NAME_AN_ENTRY}"

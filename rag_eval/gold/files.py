@@ -4,7 +4,6 @@ A row is a pydantic model; every fault of a row is a problem with file, line and
 """
 
 import dataclasses
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +20,6 @@ from pydantic import (
     Field,
     StrictBool,
     StrictInt,
-    ValidationError,
     model_validator,
 )
 
@@ -35,7 +33,6 @@ from rag_eval.core.rows import (
     read_objects,
     read_rows,
     refuse,
-    report_faults,
 )
 from rag_eval.corpus.source import QueryId
 
@@ -293,12 +290,7 @@ def _read_override(
     given = {key: values[key] for key in AnswerOverride.model_fields if values.get(key) is not None}
     if not given:
         return None
-    try:
-        # strict validation accepts a list for a tuple only from JSON
-        return AnswerOverride.model_validate_json(json.dumps(given), strict=True)
-    except ValidationError as error:
-        report_faults(error, AnswerOverride, problems, file, line)
-        return None
+    return check_row(given, AnswerOverride, problems, file, line, strict=True)
 
 
 class _FirstUses:

@@ -16,7 +16,6 @@ from rag_eval.core.config import SignatureState
 from rag_eval.core.errors import InputError, Part, ProblemList, quoted
 from rag_eval.core.rows import (
     Fault,
-    check_file,
     check_row,
     parse_object,
     read_rows,
@@ -122,10 +121,10 @@ def read_private_key(path: Path) -> "Ed25519PrivateKey":
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     problems = ProblemList()
-    check_file(path, problems, _MAX_KEY_BYTES)
+    text = read_text(path, problems, _MAX_KEY_BYTES) or ""
     problems.raise_errors()
     try:
-        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+        key = serialization.load_pem_private_key(text.encode(), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None  # the message of the library may quote the key
     if isinstance(key, Ed25519PrivateKey):
@@ -246,7 +245,7 @@ def read_manifest(path: Path, keys: Mapping[str, str]) -> dict[str, str]:
     if isinstance(values, Fault):
         values.report(problems, path, 1, '{"schema_version": 1, "documents": {doc_id: sha256}}')
     else:
-        file = check_row(values, _ManifestFile, problems, str(path), 1)
+        file = check_row(values, _ManifestFile, problems, str(path), 1, strict=True)
     problems.raise_errors()
     return {} if file is None else file.documents
 

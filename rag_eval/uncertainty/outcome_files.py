@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from rag_eval.core import types as record
 from rag_eval.core.config import BinaryTarget, GoldSource
 from rag_eval.core.errors import ProblemList, quoted
-from rag_eval.core.rows import check_file, check_row, read_objects, report_faults
+from rag_eval.core.rows import check_row, read_objects, report_faults
 from rag_eval.core.types import (
     AUDITS,
     MAX_NOTE,
@@ -79,9 +79,7 @@ class _Line(BaseModel):
 
 def _read_objects(path: Path, problems: ProblemList, accepted: str) -> list[tuple[int, Line]]:
     """Read the objects of a file with their line numbers; faults become problems."""
-    if not check_file(path, problems, MAX_FILE_BYTES):
-        return []
-    found = read_objects(path, problems, accepted=accepted)
+    found = read_objects(path, problems, accepted, MAX_FILE_BYTES)
     rows = list(itertools.islice(found, MAX_LINES + 1))
     file, limit = str(path), f"at most {MAX_LINES} lines"
     if len(rows) > MAX_LINES:

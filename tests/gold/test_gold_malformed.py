@@ -149,7 +149,7 @@ def test_a_fault_says_what_is_accepted(tmp_path):
         for problem in _faults(load_config, path.parent)
     }
     assert found["strategies[0].kind"] == (
-        "kind is not one of the known ones; did you mean bm25?",
+        "this value is not accepted; did you mean bm25?",
         "bm52",
         "bm25, external, hybrid, iterative, vector",
     )

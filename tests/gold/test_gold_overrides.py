@@ -62,9 +62,9 @@ def test_overrides_are_carried_by_query(folder):
 FAULTS = [
     ({"answer_mode": "magic"}, "bad_value", "answer_mode", "magic", "deterministic"),
     ({"top_k": 1001}, "bad_value", "top_k", "1001", "1000"),
-    ({"top_k": "5"}, "wrong_type", "top_k", "5", "whole number"),
-    ({"verdicts": []}, "bad_value", "verdicts", "empty list", "list"),
-    ({"verdicts": ["ok", "1st"]}, "bad_value", "verdicts[1]", "1st", "letters"),
+    ({"top_k": "5"}, "wrong_type", "top_k", "5", "valid integer"),
+    ({"verdicts": []}, "bad_value", "verdicts", "empty list", "at least 1 item"),
+    ({"verdicts": ["ok", "1st"]}, "bad_value", "verdicts[1]", "1st", "pattern"),
     ({"preflights": [{"kind": "ask"}]}, "bad_value", "preflights[0].kind", "ask", "grep"),
     ({"preflights": [{"terms": ["a"]}]}, "missing_key", "preflights[0].kind", None, "grep"),
     (

@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 
 from rag_eval.core.errors import InputError, Problem, ProblemList
 from rag_eval.core.loader import Chunker, PathLoader, RawCorpus, RawDocument
-from rag_eval.core.rows import Fault, decode_text
+from rag_eval.core.rows import decode_file
 from rag_eval.corpus.chunking import first_string, front_matter, headings
 from rag_eval.corpus.source import (
     LatestDay,
@@ -233,7 +233,7 @@ class Folder(PathLoader):
                 problems.extend([fault])
                 continue
             source = path.read_bytes()
-            text = _read_text(name, source, problems)
+            text = decode_file(source, Path(name), problems)
             if text is not None:
                 document, undated = self._make_document(name, text, source, git)
                 documents.append(document)
@@ -297,13 +297,3 @@ def _path_fault(name: str, path: Path, root: Path) -> Problem | None:
         message = "the file is too large"
         return Problem("too_large", message, name, found=found, accepted=accepted)
     return None
-
-
-def _read_text(name: str, data: bytes, problems: ProblemList) -> str | None:
-    text = decode_text(data.removeprefix(b"\xef\xbb\xbf"))
-    if isinstance(text, Fault):
-        lines = enumerate(data.split(b"\n"), 1)
-        line = next((n for n, part in lines if isinstance(decode_text(part), Fault)), 1)
-        text.report(problems, Path(name), line, "text in UTF-8")
-        return None
-    return text
