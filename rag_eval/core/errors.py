@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Literal, Self, TypedDict, Unpack
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic.json_schema import SkipJsonSchema
 
 Severity = Literal["error", "warning"]
 
@@ -162,7 +161,7 @@ class Embedding(Part):
     """
 
     model: str | None = Field(default=None, description=MODELS)
-    config: SkipJsonSchema[dict[str, ConfigValue]] = Field(default_factory=dict)
+    config: dict[str, ConfigValue] = Field(default_factory=dict)
     vectors: str | None = Field(
         default=None, description="an .npz file with `sha256` and `vectors`"
     )
@@ -186,9 +185,9 @@ class Embedding(Part):
     @model_validator(mode="before")
     @classmethod
     def _has_no_config(cls, data: object) -> object:
-        if isinstance(data, Mapping) and "config" in data:
-            given = "config: a gold set gives no address, key, variable or configuration"
-            raise ValueError(f"{given}; {NAME_AN_ENTRY}")
+        if isinstance(data, Mapping) and (unknown := data.keys() - {"model", "vectors"}):
+            given = "a gold set gives no address, key, variable or configuration"
+            raise ValueError(f"{min(unknown)}: {given}; {NAME_AN_ENTRY}")
         return data
 
     @model_validator(mode="after")

@@ -18,10 +18,9 @@ from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import (
     MODELS,
     NAME,
-    NAME_AN_ENTRY,
     Embedding,
     InputError,
-    Problem,
+    Place,
     ProblemList,
     quoted,
 )
@@ -32,34 +31,31 @@ CONFIG_FILE = "gold_set.yaml"
 MAX_BYTES = 400_000
 
 _CORE = "tag:yaml.org,2002:"
-_VALUES = {_CORE + kind for kind in ("null", "bool", "int", "float", "str", "timestamp")}
+_SCALARS = {"null", "bool", "int", "float", "str", "timestamp"}
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff]")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_KEYS = "a mapping with name, corpus and strategies"
-
-
-def _line_of(node: yaml.Node) -> int:
-    return int(node.start_mark.line) + 1
 
 
 class Document:
     """A YAML mapping as plain values, with the line of each key and list item.
 
-    Dangerous YAML is refused: aliases, tags and duplicate keys. Dates stay texts.
+    Dangerous YAML is refused: aliases, tags and duplicate keys. Dates stay texts. Raises InputError
+    with the first fault.
     """
 
-    def __init__(self, path: Path, problems: ProblemList) -> None:
+    def __init__(self, path: Path) -> None:
         self.file = str(path)
-        self.values: dict[str, object] | None = None
         self._lines: dict[Location, int] = {(): 1}
         self._seen: set[int] = set()
-        self._has_alias = False
-        self._problems = problems
+        problems = ProblemList()
         text = read_text(path, problems, MAX_BYTES)
-        root = None if text is None else self._compose(text)
-        if root is not None:
-            values = self._read(root, ())
-            self.values = values if isinstance(values, dict) and not self._has_alias else None
+        if text is None:
+            raise InputError(problems.listed())
+        values = self._read(self._compose(text), ())
+        if not isinstance(values, dict):
+            message, accepted = "not a mapping", "a mapping with name, corpus and strategies"
+            raise InputError.of("not_a_mapping", message, path, line=1, accepted=accepted)
+        self.values: dict[str, object] = values
 
     def line(self, location: Location) -> int:
         """Return the line (from 1) of the deepest part of a location that the file holds."""
@@ -71,103 +67,77 @@ class Document:
         """Tell whether the file has a value at a location."""
         return location in self._lines
 
-    def report(  # noqa: PLR0917 - the parts of a problem
-        self,
-        code: str,
-        message: str,
-        place: Location | int,
-        found: str | None,
-        accepted: str,
-        line: int | None = None,
-    ) -> None:
-        """Report a fault at a location, or at a line without a location."""
-        field = None if isinstance(place, int) else format_location(place) or None
-        line = line or (place if isinstance(place, int) else self.line(place))
-        self._problems.extend([Problem(code, message, self.file, line, field, found, accepted)])
-
     def _compose(self, text: str) -> yaml.Node | None:
         try:
-            node = yaml.compose(text, Loader=yaml.SafeLoader)
-        except RecursionError:
-            self.report("too_deep", "the file is nested too deeply", 1, None, "a flat mapping")
-            return None
+            return yaml.compose(text, Loader=yaml.SafeLoader)
+        except RecursionError as error:
+            message = "the file is nested too deeply"
+            raise InputError.of("too_deep", message, self.file, line=1) from error
         except yaml.reader.ReaderError as error:
-            line = text.count("\n", 0, error.position) + 1
-            found = f"U+{ord(text[error.position]):04X}"
-            message = "the file holds a character that YAML does not accept"
-            self.report("control_character", message, line, found, "printable text")
-            return None
+            line, message = text.count("\n", 0, error.position) + 1, error.reason
+            raise self._refuse("bad_yaml", message, line, (), "printable text") from error
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             quotes = "; a text that begins with > or < needs quotes: " + '">= 0.60"'
             hint = quotes if "chomping or indentation" in str(error.problem) else ""
-            message = f"not YAML: {quoted(str(error.problem))}"
-            self.report("bad_yaml", message, mark.line + 1 if mark else 1, None, f"YAML{hint}")
-            return None
-        if node is None:
-            self.report("empty_file", "the file holds nothing", 1, None, _KEYS)
-        elif not isinstance(node, yaml.MappingNode):
-            message = "the file is YAML but not a mapping"
-            self.report("not_a_mapping", message, _line_of(node), None, _KEYS)
-        else:
-            return node
-        return None
+            message, line = quoted(str(error.problem)), mark.line + 1 if mark else 1
+            raise self._refuse("bad_yaml", message, line, (), f"YAML{hint}") from error
 
-    def _read(self, node: yaml.Node, place: Location) -> object:
-        if id(node) in self._seen:  # an alias: aliases of aliases can grow without bound
-            if not self._has_alias:
-                message = "anchors and aliases are not accepted here"
-                self.report("alias_refused", message, _line_of(node), None, "the value itself")
-            self._has_alias = True
+    def _refuse(  # noqa: PLR0917 - the parts of a problem
+        self, code: str, message: str, line: int, place: Location, accepted: str, found: str = ""
+    ) -> InputError:
+        field, shown = format_location(place) or None, quoted(found) or None
+        more: Place = {"line": line, "field": field, "found": shown, "accepted": accepted}
+        return InputError.of(code, message, self.file, **more)
+
+    def _read(self, node: yaml.Node | None, place: Location) -> object:
+        if node is None:
             return None
+        line = node.start_mark.line + 1
+        if id(node) in self._seen:  # aliases of aliases can grow without bound
+            message = "anchors and aliases are not accepted here"
+            raise self._refuse("alias_refused", message, line, (), "the value itself")
         self._seen.add(id(node))
-        if isinstance(node, yaml.MappingNode) and node.tag == _CORE + "map":
+        self._lines.setdefault(place, line)
+        kind = node.tag.removeprefix(_CORE)
+        if isinstance(node, yaml.MappingNode) and kind == "map":
             return self._read_mapping(node, place)
-        if isinstance(node, yaml.SequenceNode) and node.tag == _CORE + "seq":
-            self._lines.update({(*place, i): _line_of(item) for i, item in enumerate(node.value)})
+        if isinstance(node, yaml.SequenceNode) and kind == "seq":
             return [self._read(item, (*place, i)) for i, item in enumerate(node.value)]
-        if isinstance(node, yaml.ScalarNode) and node.tag in _VALUES:
+        if isinstance(node, yaml.ScalarNode) and kind in _SCALARS:
             return self._read_scalar(node, place)
-        self.report(
-            "bad_tag", "tags are not accepted here", place, quoted(node.tag), "plain values"
-        )
-        return None
+        message, line = "tags are not accepted here", self._lines[place]
+        raise self._refuse("bad_tag", message, line, place, "plain values", node.tag)
 
     def _read_mapping(self, node: yaml.MappingNode, place: Location) -> dict[str, object]:
         values: dict[str, object] = {}
         for key, value in node.value:
+            line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode) or key.tag != _CORE + "str":
-                found = quoted(key.value) if isinstance(key, yaml.ScalarNode) else "a list"
                 accepted = "a word; quote it if YAML reads it as a number, date or truth value"
-                self.report("bad_key", "a key must be a plain word", _line_of(key), found, accepted)
-                continue
+                raise self._refuse("bad_key", "a key must be a plain word", line, (), accepted)
             inner = (*place, key.value)
             if key.value in values:
                 message = f"the key is in line {self._lines[inner]} already"
-                found, line = quoted(key.value), _line_of(key)
-                self.report("duplicate_key", message, inner, found, "each key once", line)
-                continue
-            self._lines[inner] = _line_of(key)
+                raise self._refuse("duplicate_key", message, line, inner, "each key once")
+            self._lines[inner] = line
             values[key.value] = self._read(value, inner)
         return values
 
     def _read_scalar(self, node: yaml.ScalarNode, place: Location) -> object:
+        line = self._lines[place]
         if fault := _CONTROL.search(node.value):
             found, message = f"U+{ord(fault.group()):04X}", "the value holds a control character"
-            self.report("control_character", message, place, found, "printable text")
-            return None
+            raise self._refuse("control_character", message, line, place, "printable text", found)
         if node.tag == _CORE + "timestamp":
             return node.value
         try:
             value = yaml.constructor.SafeConstructor().construct_object(node)
-        except ValueError as error:  # a number with more digits than Python converts
-            message, found = f"the value cannot be read: {quoted(str(error))}", quoted(node.value)
-            self.report("bad_value", message, place, found, "a number of usual size")
-            return None
+        except ValueError:  # a number with more digits than Python converts
+            value = math.inf
         if isinstance(value, float) and not math.isfinite(value):
-            message = "NaN and infinity are not accepted here"
-            self.report("bad_number", message, place, quoted(node.value), "a finite number")
-            return None
+            message = "NaN, infinity and larger numbers are not accepted here"
+            raise self._refuse("bad_number", message, line, place, "a finite number", node.value)
         return value
 
 
@@ -185,34 +155,27 @@ def load_config(folder: Path) -> GoldSetConfig:
     """Read `gold_set.yaml` of a folder.
 
     Numbers, texts and truth values are not converted into each other: `"5"` is no number. Raises
-    InputError with every mistake: the faults of `field_faults`, `Document` and `read_text`, and
-    `name_mismatch` if the name differs from the name of the folder.
+    InputError with every mistake: the faults of `field_faults`, and `name_mismatch` if the name
+    differs from the name of the folder. A fault of `Document` or `read_text` is raised alone.
     """
-    problems = ProblemList()
-    document = Document(folder / CONFIG_FILE, problems)
-    if document.values is None:
-        raise InputError(problems.listed())
-    reported = {(problem.line, problem.field) for problem in problems.listed()}
+    document, problems, config = Document(folder / CONFIG_FILE), ProblemList(), None
     try:
         # strict validation accepts a list for a tuple only from JSON
         config = GoldSetConfig.model_validate_json(json.dumps(document.values), strict=True)
     except ValidationError as error:
-        config = None
         for fault in field_faults(error, GoldSetConfig, document.values):
-            place, accepted = _refine(document, fault), fault.accepted
-            if place[-2:-1] == ("embedding",) and fault.code == "unknown_key":
-                accepted = f"{accepted}; for anything else {NAME_AN_ENTRY}"
-            key = (document.line(place), format_location(place) or None)
-            if key not in reported:
-                reported.add(key)
-                document.report(fault.code, fault.message, place, fault.found, accepted)
+            place = _refine(document, fault)
+            more: Place = {"field": format_location(place) or None, "found": fault.found}
+            more |= {"line": document.line(place), "accepted": fault.accepted}
+            problems.add(fault.code, fault.message, document.file, **more)
     name, expected = document.values.get("name"), folder.resolve().name
     if isinstance(name, str) and name != expected and re.match(NAME, name):
         message = "the name must be that of the folder"
-        document.report("name_mismatch", message, ("name",), quoted(name), quoted(expected))
-    problems.raise_errors()
-    if config is None:  # unreachable, unless `reported` hides a new fault of the model
-        raise InputError.of("bad_value", "the configuration cannot be used", document.file, line=1)
+        more = {"field": "name", "found": quoted(name), "accepted": quoted(expected)}
+        more |= {"line": document.line(("name",))}
+        problems.add("name_mismatch", message, document.file, **more)
+    if config is None or problems.n_errors:
+        raise InputError(problems.listed())
     return config
 
 
@@ -227,15 +190,7 @@ def discover(gold_sets: Path) -> dict[str, Path]:
         message, accepted = "the folder of gold sets does not exist", "a folder of gold sets"
         raise InputError.of("missing_folder", message, gold_sets, accepted=accepted)
     found = sorted(path.parent for path in gold_sets.glob(f"*/{CONFIG_FILE}"))
-    folders = [folder for folder in found if not folder.name.startswith(".")]
-    message = "the folder's name cannot be that of a gold set"
-    if bad := [
-        Problem("bad_name", message, str(folder), None, "name", quoted(folder.name), NAME)
-        for folder in folders
-        if not re.fullmatch(NAME, folder.name)
-    ]:
-        raise InputError(bad)
-    return {folder.name: folder for folder in folders}
+    return {gold_set_name(path.name): path for path in found if not path.name.startswith(".")}
 
 
 def gold_set_name(name: str, field: str | None = None) -> str:
@@ -290,24 +245,22 @@ def _named_files(config: GoldSetConfig) -> Iterator[tuple[Location, str]]:
     yield from ((place, path) for place, path in paths if path is not None)
 
 
-def _outside(
+def _find_outside(
     config: GoldSetConfig, folder: Path, roots: Iterable[Path]
-) -> Iterator[tuple[Location, Path]]:
-    """Yield location and path of each path or link that leads out of the folder and the roots."""
+) -> dict[Path, Location]:
+    """Find each path or link that leads out of the folder and the roots, with its location."""
     allowed = [folder, *roots]
-    reported: set[Path] = set()
-    for place, text in _named_files(config):
-        if not is_below(folder / text, allowed):
-            reported.add(folder / text)
-            yield place, folder / text
-    own = (*folder.glob("*"), *folder.glob("qrels/*"))
-    links: list[tuple[Location, Path]] = [((), link) for link in sorted(own) if link.is_symlink()]
-    if not reported:  # search the corpus for links only if its own path is allowed
-        links += [(("corpus", "path"), link) for link in config.corpus.links(folder)]
-    for place, link in links:
-        if link not in reported and not is_below(link, allowed):
-            reported.add(link)
-            yield place, link
+    named = ((folder / text, place) for place, text in _named_files(config))
+    outside = {path: place for path, place in named if not is_below(path, allowed)}
+    links: list[tuple[Path, Location]] = [
+        (link, ()) for link in sorted((*folder.glob("*"), *folder.glob("qrels/*")))
+    ]
+    if not outside:  # search the corpus for links only if its own path is allowed
+        links += [(link, ("corpus", "path")) for link in config.corpus.links(folder)]
+    for link, place in links:
+        if link.is_symlink() and not is_below(link, allowed):
+            outside.setdefault(link, place)
+    return outside
 
 
 def _replace_named(strategy: Strategy, known: Mapping[str, Embedding]) -> Strategy:
@@ -331,16 +284,17 @@ def permitted(
     `unknown_embedding` if the settings have no embedding of a name.
     """
     path = folder / CONFIG_FILE
-    document = Document(path, ProblemList()) if path.is_file() else None
+    document = Document(path) if path.is_file() else None
+    problems = ProblemList()
 
     def report(code: str, message: str, place: Location, found: str, accepted: str) -> None:
-        file = str(folder if document is None else path) if place else found
-        line = None if document is None or not place else document.line(place)
-        field = format_location(place) or None
-        problems.append(Problem(code, message, file, line, field, found, accepted))
+        more: Place = {"found": quoted(found), "accepted": accepted}
+        if place:
+            line = document.line(place) if document else None
+            more |= {"field": format_location(place), "line": line}
+        problems.add(code, message, path if place and document else found, **more)
 
-    problems: list[Problem] = []
-    for place, outside in _outside(config, folder, tuple(roots)):
+    for outside, place in _find_outside(config, folder, roots).items():
         message = "the path leads out of the gold set's folder"
         report("outside_gold_set", message, place, str(outside), _ACCEPTED_PATH)
     for place, embedding in _embeddings(config):
@@ -349,8 +303,7 @@ def permitted(
             accepted = f"{MODELS} (there: {', '.join(sorted(known)) or 'none'})"
             model = embedding.model or ""
             report("unknown_embedding", message, (*place, "model"), model, accepted)
-    if problems:
-        raise InputError(problems)
+    problems.raise_errors()
     answers = config.answers
     if answers is not None and answers.embedding is not None and answers.embedding.is_named:
         answers = answers.model_copy(update={"embedding": known[answers.embedding.model or ""]})

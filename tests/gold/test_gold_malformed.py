@@ -43,7 +43,7 @@ YAML = [
     ["too large", CONFIG + "#" * 400_000, [["file_too_large", None, None]]],
     ["deep lists", CONFIG + "k: " + "[" * 2_000 + "\n", [["too_deep", 1, None]]],
     ["deep mappings", CONFIG + "k: " + "{a: " * 2_000 + "\n", [["too_deep", 1, None]]],
-    ["5,000 digits", CONFIG + f"depth: {'9' * 5_000}\n", [["bad_value", 5, "depth"]]],
+    ["5,000 digits", CONFIG + f"depth: {'9' * 5_000}\n", [["bad_number", 5, "depth"]]],
 ]
 BEIR = [
     ["no such split", "qrels/test.tsv", None, ["missing_file", None]],
