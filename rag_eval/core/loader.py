@@ -90,7 +90,6 @@ class RawCorpus:
     """Revision of the corpus; empty stands for the hash of the contents."""
     is_dirty: bool = False
     """Whether the content differs from the revision `rev`, so that the hash is shown too."""
-    unreadable_dates: int = 0
 
 
 class Loader(Part):

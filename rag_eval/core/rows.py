@@ -8,11 +8,11 @@ import json
 import math
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, NamedTuple, TypeVar, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, BeforeValidator, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
@@ -220,6 +220,19 @@ def refuse(code: str, message: str, accepted: str, field: str = "") -> PydanticC
     """
     context = {"accepted": accepted, "field": field, "sentence": message}
     return PydanticCustomError(code, "{sentence}", context)
+
+
+def require(
+    holds: Callable[[str], object], code: str, message: str, accepted: str
+) -> BeforeValidator:
+    """Make a validator that refuses texts for which `holds` is false; other types pass on."""
+
+    def check(value: object) -> object:
+        if isinstance(value, str) and not holds(value):
+            raise refuse(code, message, accepted)
+        return value
+
+    return BeforeValidator(check)
 
 
 class FieldFault(NamedTuple):

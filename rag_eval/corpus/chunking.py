@@ -6,7 +6,7 @@ The module also finds the borders of texts: front matter, headings, sections, se
 import functools
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -168,12 +168,6 @@ def front_matter(text: str) -> tuple[dict[str, object], int]:
         return {}, 0
     values = _mapping(text[head.end() : closing.start()], head["fence"])
     return ({}, 0) if values is None else (values, closing.end())
-
-
-def first_string(values: dict[str, object], keys: Sequence[str]) -> str | None:
-    """Return the first non-empty string under these keys."""
-    texts = (value.strip() for key in keys if isinstance(value := values.get(key), str))
-    return next(filter(None, texts), None)
 
 
 # ---- Sections: text under one heading, with ids that people can write into a gold set

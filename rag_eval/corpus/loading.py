@@ -31,8 +31,6 @@ class CorpusFacts:
     masked: dict[str, int] | None
     """Numbers of masked pieces by pattern name, 0 included; None when masking is off."""
     n_documents: int
-    unreadable_dates: int
-    """Number of stated dates that could not be read."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -163,7 +161,6 @@ def load_corpus(spec: Loader, base: Path) -> LoadedCorpus:
         loader=spec.loader,
         masked={name: masked[name] for name in NAMES} if spec.mask_pii else None,
         n_documents=len(rows),
-        unreadable_dates=raw.unreadable_dates,
     )
     return LoadedCorpus(
         documents=DOCUMENTS.check(pd.DataFrame(rows)),

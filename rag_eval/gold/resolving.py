@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.core.config import Level
-from rag_eval.core.errors import Problem, ProblemList, Severity, quoted
+from rag_eval.core.errors import Place, Problem, ProblemList, Severity, quoted
 from rag_eval.core.frames import QRELS, SPANS
 from rag_eval.corpus.chunking import Ranges, find_overlaps, slug
 from rag_eval.gold.files import report_row, rows_of
@@ -28,21 +28,6 @@ _MAX_SUGGESTIONS = 10
 """Most lookups with a suggestion, because comparing every name of a large corpus is slow."""
 _MAX_COMPARED = 20_000
 _TARGET = "a document name or section id of this revision of the corpus"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Found:
-    """Rows of the targets: `document` and `section`, int64 [n_targets], -1 for none.
-
-    A target that is a section has the row of its document too.
-    """
-
-    document: np.ndarray
-    section: np.ndarray
-
-    def __getitem__(self, chosen: np.ndarray) -> "Found":
-        """Choose some of the targets."""
-        return Found(self.document[chosen], self.section[chosen])
 
 
 class Catalogue:
@@ -64,6 +49,12 @@ class Catalogue:
         self.section_document = pd.Index(documents["doc_id"]).get_indexer(
             pd.Index(sections["doc_id"])
         )
+        self._sections_of: dict[int, list[tuple[int, int, int]]] = collections.defaultdict(list)
+        bounds = zip(sections["start"].tolist(), sections["end"].tolist(), strict=True)
+        for row, (owner, (low, high)) in enumerate(
+            zip(self.section_document.tolist(), bounds, strict=True)
+        ):
+            self._sections_of[owner].append((low, -high, row))
 
     @functools.cached_property
     def _section_by_heading(self) -> Mapping[tuple[int, str], int]:
@@ -87,25 +78,27 @@ class Catalogue:
             place = target.find("#", place + 1)
         return row
 
-    def find(self, targets: Iterable[str]) -> Found:
+    def find_innermost(self, document: int, start: int) -> int:
+        """Return the row of the innermost section around a place; -1 for none."""
+        found = (one for one in self._sections_of[document] if one[0] <= start < -one[1])
+        return max(found, default=(0, 0, -1))[2]
+
+    def find(self, targets: Iterable[str]) -> pd.DataFrame:
         """Look up every target: a document by any of its names, else a section.
 
-        The target of a section is its id, also with another name of the document (`isna#notes` for
-        `pandas.isna#notes`), or its heading if the document has that heading once
-        (`guide.md#Retry limits`, `guide.md#retry-limits`).
+        Returns the columns `document` and `section`, rows of the corpus frames, -1 for none. A
+        target that is a section has the row of its document too. The target of a section is its id,
+        also with another name of the document (`isna#notes` for `pandas.isna#notes`), or its
+        heading if the document has that heading once (`guide.md#Retry limits`).
         """
         codes, unique = pd.factorize(np.asarray(list(targets), dtype=object))
-        document = np.array([self.document_row.get(name, -1) for name in unique], dtype=np.int64)
-        section = np.array(
-            [
-                self._find_section(name) if row < 0 else -1
-                for name, row in zip(unique, document, strict=True)
-            ],
-            dtype=np.int64,
-        )
-        if len(self.section_document):
-            document = np.where(section >= 0, self.section_document[section], document)
-        return Found(document[codes], section[codes])
+        rows = []
+        for name in unique:
+            document = self.document_row.get(name, -1)
+            section = self._find_section(name) if document < 0 else -1
+            rows.append((self.section_document[section] if section >= 0 else document, section))
+        table = np.array(rows, dtype=np.int64).reshape(-1, 2)[codes]
+        return pd.DataFrame(table, columns=["document", "section"])
 
     def accepted(self, target: str) -> str:
         """Suggest accepted values: similar section ids of the document, else document names."""
@@ -121,42 +114,27 @@ class Catalogue:
         return _TARGET + (f"; did you mean {' or '.join(map(quoted, near))}?" if near else "")
 
 
-def _report_dangling(
+def _report_dangling(  # noqa: PLR0917 - rows, and the look-up of their targets
     rows: pd.DataFrame,
-    found: Found,
+    found: pd.DataFrame,
     corpus: Catalogue,
     problems: ProblemList,
-    *,
     field: str,
     severity: Severity = "error",
 ) -> None:
     """Report every row with a target that the corpus lacks (`dangling_target`)."""
     accepted: dict[str, str] = {}
-    for row in rows_of(rows[found.document < 0]):
-        target = row.target
-        if target not in accepted:
+    message = "this document or section is not in this revision of the corpus"
+    for row in rows_of(rows[found["document"].to_numpy() < 0]):
+        if row.target not in accepted:
             few = len(accepted) < _MAX_SUGGESTIONS
-            accepted[target] = corpus.accepted(target) if few else _TARGET
-        message = "this document or section is not in this revision of the corpus"
-        more = {"field": field, "found": quoted(target), "accepted": accepted[target]}
-        report_row(problems, row, "dangling_target", message, severity=severity, **more)
+            accepted[row.target] = corpus.accepted(row.target) if few else _TARGET
+        more: Place = {"field": field, "found": quoted(row.target), "severity": severity}
+        more["accepted"] = accepted[row.target]
+        report_row(problems, row, "dangling_target", message, **more)
 
 
 # ---- Quoted evidence -> character spans of the documents. A quote must stand there exactly once.
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Located:
-    """Found anchors: rows of the anchors frame, of the documents and of the sections.
-
-    `section` is the section of the first character, or -1. All arrays are [n_found].
-    """
-
-    anchor: np.ndarray
-    document: np.ndarray
-    section: np.ndarray
-    start: np.ndarray
-    end: np.ndarray
 
 
 _MISPLACED = {
@@ -222,31 +200,16 @@ def _find_offsets(text: str, quote: str, start: int, end: int) -> tuple[int, int
         raise _MisplacedError("offset_mismatch", found) from None
 
 
-def _innermost_sections(document: np.ndarray, start: np.ndarray, corpus: Catalogue) -> np.ndarray:
-    """Find the row of the innermost section around each position; -1 for none."""
-    result = np.full(len(document), -1, dtype=np.int64)
-    if not len(corpus.sections) or not len(document):
-        return result
-    starts, ends = corpus.sections["start"].to_numpy(), corpus.sections["end"].to_numpy()
-    order = np.lexsort((-ends, starts, corpus.section_document))
-    size = int(max(ends.max(), start.max())) + 2
-    keys = corpus.section_document[order] * size + starts[order]
-    position = np.searchsorted(keys, document * size + start, side="right") - 1
-    is_open = position >= 0
-    while is_open.any():  # each step goes from a section that has ended to the section before
-        row = order[np.maximum(position, 0)]
-        same = is_open & (corpus.section_document[row] == document)
-        holds = same & (ends[row] > start)
-        result[holds] = row[holds]
-        is_open = same & ~holds & (position > 0)
-        position = position - 1
-    return result
-
-
 def _find_anchor(
-    row: Any, text: str, bounds: tuple[int, int], *, passages: bool
+    row: Any, text: str, bounds: tuple[int, int] | None, *, passages: bool
 ) -> tuple[int, int]:
-    """Find start and end of an anchor: by its offsets, or by its quote within the bounds."""
+    """Find start and end of an anchor: by its offsets, or by its quote within the bounds.
+
+    Without bounds, the section of the anchor belongs to another document.
+    """
+    if bounds is None:
+        found = f"{quoted(row.section)}, {quoted(row.doc)}"
+        raise _MisplacedError("section_of_other_document", found)
     if passages and row.start >= 0 and not row.quote:
         found = f"start {row.start} of a document of which only passages are known"
         raise _MisplacedError("bad_offsets", found)
@@ -257,44 +220,42 @@ def _find_anchor(
 
 def _locate(
     anchors: pd.DataFrame, corpus: Catalogue, problems: ProblemList, *, passages: bool
-) -> Located:
+) -> pd.DataFrame:
     """Find every anchor (ANCHORS) in its section, or in its document if the row names no section.
 
-    Problems: `dangling_target` and those of `_MISPLACED`; such anchors are left out. With
-    `passages`, only passages of the documents are known, so offsets need a quote.
+    Returns anchor, document, section (of the first character, or -1), start and end of those that
+    were found. Problems: `dangling_target` and those of `_MISPLACED`. With `passages`, only
+    passages of the documents are known, so offsets need a quote.
     """
     named, narrowed = corpus.find(anchors["doc"]), corpus.find(anchors["section"])
     given = (anchors["section"] != "").to_numpy()
     by_doc, by_section = (anchors.rename(columns={name: "target"}) for name in ("doc", "section"))
-    _report_dangling(by_doc, named, corpus, problems, field="doc_id")
-    _report_dangling(by_section[given], narrowed[given], corpus, problems, field="section_id")
-    section = np.where(given, narrowed.section, named.section)
+    _report_dangling(by_doc, named, corpus, problems, "doc_id")
+    _report_dangling(by_section[given], narrowed[given], corpus, problems, "section_id")
+    sections = narrowed["section"].where(given, named["section"]).tolist()
+    documents, owners = named["document"].tolist(), narrowed["document"].tolist()
     texts = corpus.documents["text"].to_numpy(dtype=object)
-    starts, ends = corpus.sections["start"].to_numpy(), corpus.sections["end"].to_numpy()
-    usable = (named.document >= 0) & (~given | (narrowed.document >= 0))
-    rows: list[tuple[int, int, int, int]] = []
+    starts, ends = corpus.sections["start"].tolist(), corpus.sections["end"].tolist()
+    rows: list[tuple[int, ...]] = []
     for anchor, row in enumerate(rows_of(anchors)):
-        if not usable[anchor]:
+        document, part, owner = documents[anchor], sections[anchor], owners[anchor]
+        if document < 0 or (given[anchor] and owner < 0):
             continue
-        document, part = int(named.document[anchor]), int(section[anchor])
         text = texts[document]
-        bounds = (int(starts[part]), int(ends[part])) if part >= 0 else (0, len(text))
-        is_foreign = given[anchor] and narrowed.document[anchor] != document
-        code = "section_of_other_document" if is_foreign else ""
-        found, span = f"{quoted(row.section)}, {quoted(row.doc)}", (-1, -1)
         try:
-            span = span if code else _find_anchor(row, text, bounds, passages=passages)
+            bounds = (starts[part], ends[part]) if part >= 0 else (0, len(text))
+            bounds = None if given[anchor] and owner != document else bounds
+            start, end = _find_anchor(row, text, bounds, passages=passages)
         except _MisplacedError as error:
             code, found = error.args
-        if code:
             message, accepted = _MISPLACED[code]
-            more = {"field": "anchors", "found": found, "accepted": accepted}
+            more: Place = {"field": "anchors", "found": found, "accepted": accepted}
             report_row(problems, row, code, message, **more)
         else:
-            rows.append((anchor, document, *span))
-    table = np.array(rows, dtype=np.int64).reshape(-1, 4)
-    inner = _innermost_sections(table[:, 1], table[:, 2], corpus)
-    return Located(table[:, 0], table[:, 1], inner, table[:, 2], table[:, 3])
+            inner = corpus.find_innermost(document, start)
+            rows.append((anchor, document, inner, start, end))
+    names = ["anchor", "document", "section", "start", "end"]
+    return pd.DataFrame(rows, columns=names, dtype=np.int64)
 
 
 # ---- Which chunks carry a gold span.
@@ -360,14 +321,17 @@ class ResolvedGold:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Placed:
-    """Gold on a corpus, before chunking; `gone` are judgements with targets the corpus lacks."""
+    """Gold on a corpus, before chunking.
+
+    Judgements and decoys have the columns of `Catalogue.find`. `gone` are judgements with targets
+    that the corpus lacks. `located` are the found anchors, as `_locate` returns them.
+    """
 
     corpus: Catalogue
     judgements: pd.DataFrame
     gone: pd.DataFrame
-    located: Located
+    located: pd.DataFrame
     decoys: pd.DataFrame
-    found_decoys: Found
 
 
 _MISSED = frozenset({"dangling_target", "anchor_not_found"})
@@ -385,26 +349,19 @@ def place(
     target is always a warning, and judgements and quotes stay in the denominators.
     """
     corpus, found_problems = Catalogue(documents, sections), ProblemList()
+    recorded = gold.layout == "recorded"
     found = corpus.find(gold.judgements["target"])
     # the anchors report the document of an answer row, so it is not reported twice
     anchored = pd.MultiIndex.from_frame(gold.anchors[["file", "line"]])
     lines = pd.MultiIndex.from_frame(gold.judgements[["file", "line"]])
     shown = gold.judgements["explicit"].to_numpy() | ~lines.isin(anchored)
-    is_foreign = gold.layout != "own" and (found.document >= 0).any()
+    is_foreign = gold.layout != "own" and (found["document"] >= 0).any()
     severity: Severity = "warning" if is_foreign else "error"
-    _report_dangling(
-        gold.judgements[shown],
-        found[shown],
-        corpus,
-        found_problems,
-        field="target",
-        severity=severity,
-    )
-    recorded = gold.layout == "recorded"
-    judgements = gold.judgements.assign(document=found.document, section=found.section)
+    explicit = (gold.judgements[shown], found[shown])
+    _report_dangling(*explicit, corpus, found_problems, "target", severity)
     located = _locate(gold.anchors, corpus, found_problems, passages=recorded)
-    decoys = corpus.find(gold.decoys["target"])
-    _report_dangling(gold.decoys, decoys, corpus, found_problems, field="decoy")
+    decoys = gold.decoys.join(corpus.find(gold.decoys["target"]))
+    _report_dangling(decoys, decoys, corpus, found_problems, "decoy")
     problems.extend(
         dataclasses.replace(problem, severity="warning")
         if recorded and problem.code in _MISSED
@@ -412,22 +369,22 @@ def place(
         for problem in found_problems.listed()
         if not recorded or problem.code != "more_problems"
     )
-    kept, known = found.document >= 0, decoys.document >= 0
+    judgements = gold.judgements.join(found)
+    kept = judgements["document"] >= 0
     return Placed(
         corpus,
         judgements[kept].reset_index(drop=True),
         judgements[~kept].reset_index(drop=True),
         located,
-        gold.decoys[known].reset_index(drop=True),
-        decoys[known],
+        decoys[decoys["document"] >= 0].reset_index(drop=True),
     )
 
 
-def _piece(query_id: Any, item_id: np.ndarray, gain: Any, rank: Any) -> pd.DataFrame:
+def _piece(query_id: pd.Series, item_id: np.ndarray, gain: Any, rank: Any) -> pd.DataFrame:
     """Make rows of judgements. A lower `rank` is more explicit, from 0."""
-    columns = {"query_id": np.asarray(query_id), "item_id": item_id, "gain": gain, "rank": rank}
+    columns = {"query_id": query_id, "item_id": item_id, "gain": gain, "rank": rank}
     dtypes = {"query_id": "str", "item_id": "str", "gain": "int64", "rank": "int64"}
-    return pd.DataFrame(columns).astype(dtypes)
+    return pd.DataFrame(columns, index=query_id.index).astype(dtypes)
 
 
 def _collapse(pieces: list[pd.DataFrame], queries: pd.Index) -> pd.DataFrame:
@@ -449,40 +406,38 @@ def _gone_names(gold: GoldSet, placed: Placed) -> np.ndarray:
         return placed.gone["target"].to_numpy(dtype=object)
     parts = [document_part(target) for target in placed.gone["target"]]
     rows = [placed.corpus.document_row.get(part, -1) for part in parts]
-    names = (
-        placed.corpus.doc_ids[row] if row >= 0 else part
-        for row, part in zip(rows, parts, strict=True)
-    )
-    return np.array(list(names), dtype=object)
+    found = zip(rows, parts, strict=True)
+    names = [placed.corpus.doc_ids[row] if row >= 0 else part for row, part in found]
+    return np.array(names, dtype=object)
 
 
 def _judge_levels(gold: GoldSet, placed: Placed, spans: pd.DataFrame) -> dict[Level, pd.DataFrame]:
     corpus, judged, located = placed.corpus, placed.judgements, placed.located
     queries = pd.Index(gold.queries["query_id"])
-    anchor_query = gold.anchors["query_id"].iloc[located.anchor]
+    located = located.assign(query_id=gold.anchors["query_id"].to_numpy()[located["anchor"]])
     # an explicit judgement of a document (rank 0) wins over a grade that follows from one of its
     # sections or anchors (rank 1)
     follows = judged[(judged["section"] < 0) | (judged["gain"] > 0)]
-    implied = ((follows["section"] >= 0) | ~follows["explicit"]).astype(np.int64)
+    implied = (follows["section"] >= 0) | ~follows["explicit"]
     names = corpus.doc_ids[follows["document"]]
-    document = [_piece(follows["query_id"], names, follows["gain"].array, implied.array)]
+    document = [_piece(follows["query_id"], names, follows["gain"], implied)]
     if gold.layout in {"own", "recorded"}:
-        document.append(_piece(anchor_query, corpus.doc_ids[located.document], 1, 1))
+        anchored = corpus.doc_ids[located["document"]]
+        document.append(_piece(located["query_id"], anchored, 1, 1))
     if gold.layout != "own":
         gone = placed.gone
-        document.append(_piece(gone["query_id"], _gone_names(gold, placed), gone["gain"].array, 0))
+        document.append(_piece(gone["query_id"], _gone_names(gold, placed), gone["gain"], 0))
     # if a document has only one section, a judgement of the document is one of the section
-    owned = corpus.section_document >= 0
-    n_sections = np.bincount(corpus.section_document[owned], minlength=len(corpus.doc_ids))
-    only = np.full(len(corpus.doc_ids), -1, dtype=np.int64)
-    only[corpus.section_document[owned]] = np.flatnonzero(owned)
-    rows, sections = judged["document"].to_numpy(), judged["section"].to_numpy()
-    whole = np.where((n_sections[rows] == 1) & (sections < 0), only[rows], sections)
-    named, held = judged[whole >= 0], located.section >= 0
-    ids, implicit = corpus.section_ids[whole[whole >= 0]], (~named["explicit"]).astype(np.int64)
+    owners = pd.Series(corpus.section_document)
+    only = owners[~owners.duplicated(keep=False)]
+    only_of = pd.Series(only.index, index=only.to_numpy())
+    single = judged["document"].map(only_of).fillna(-1).astype(np.int64)
+    named = judged.assign(section=judged["section"].where(judged["section"] >= 0, single))
+    named, held = named[named["section"] >= 0], located[located["section"] >= 0]
+    ids = corpus.section_ids[named["section"]]
     section = [
-        _piece(named["query_id"], ids, named["gain"].array, implicit.array),
-        _piece(anchor_query[held], corpus.section_ids[located.section[held]], 1, 1),
+        _piece(named["query_id"], ids, named["gain"], ~named["explicit"]),
+        _piece(held["query_id"], corpus.section_ids[held["section"]], 1, 1),
     ]
     span = _piece(spans["query_id"], spans["span_id"].to_numpy(dtype=object), 1, 0)
     return {
@@ -500,7 +455,7 @@ def _missed_spans(gold: GoldSet, placed: Placed) -> pd.DataFrame:
     corpus = placed.corpus
     is_missed = ~np.isin(np.arange(len(gold.anchors)), placed.located.anchor)
     missed = gold.anchors[is_missed].drop_duplicates(["query_id", "doc", "quote"])
-    rows = corpus.find(missed["doc"]).document
+    rows = corpus.find(missed["doc"])["document"].to_numpy()
     lengths = corpus.documents["text"].str.len().to_numpy()
     sizes = missed["quote"].str.len().to_numpy(dtype=np.int64)
     starts = np.array([lengths[row] + 1 if row >= 0 else 0 for row in rows], dtype=np.int64)
@@ -516,10 +471,10 @@ def _missed_spans(gold: GoldSet, placed: Placed) -> pd.DataFrame:
 def _make_spans(gold: GoldSet, placed: Placed) -> pd.DataFrame:
     located = placed.located
     columns = {
-        "query_id": gold.anchors["query_id"].to_numpy(dtype=object)[located.anchor],
-        "doc_id": placed.corpus.doc_ids[located.document],
-        "start": located.start,
-        "end": located.end,
+        "query_id": gold.anchors["query_id"].to_numpy(dtype=object)[located["anchor"]],
+        "doc_id": placed.corpus.doc_ids[located["document"]],
+        "start": located["start"],
+        "end": located["end"],
     }
     frame = pd.DataFrame(columns)
     if gold.layout == "recorded":
@@ -531,11 +486,11 @@ def _make_spans(gold: GoldSet, placed: Placed) -> pd.DataFrame:
 
 
 def _resolve_decoys(placed: Placed) -> pd.DataFrame:
-    found, corpus = placed.found_decoys, placed.corpus
+    decoys, corpus = placed.decoys, placed.corpus
     columns = {
-        "query_id": placed.decoys["query_id"].to_numpy(dtype=object),
-        "doc_id": corpus.doc_ids[found.document],
-        "section_id": [corpus.section_ids[row] if row >= 0 else "" for row in found.section],
+        "query_id": decoys["query_id"].tolist(),
+        "doc_id": corpus.doc_ids[decoys["document"]],
+        "section_id": [corpus.section_ids[row] if row >= 0 else "" for row in decoys["section"]],
     }
     return pd.DataFrame(columns).astype("str").drop_duplicates(ignore_index=True)
 

@@ -22,7 +22,7 @@ from rag_eval.corpus.chunking import chunk_documents, chunks_hash
 from rag_eval.corpus.loading import CorpusFacts, identify, load_corpus, source_bytes
 from rag_eval.corpus.source import resolve
 from rag_eval.gold.lint import blocked_gold, blocked_problems, lint
-from rag_eval.gold.loading import GoldSet, load_beir_gold, load_gold, read_gold, variants
+from rag_eval.gold.loading import GoldSet, load_gold, read_gold, variants
 from rag_eval.gold.resolving import resolve as resolve_gold
 from rag_eval.measures.ranking import Qrels, Spans
 from rag_eval.pipeline.evaluation import Evaluation
@@ -511,9 +511,7 @@ def _warn(problem: Problem, files: Sequence[Path]) -> LintWarning:
 
 def _read_gold_set(evaluation: Evaluation) -> GoldSet:
     """Read and check the gold set: a folder, or a split of a BEIR folder."""
-    if evaluation.split is None:
-        return load_gold(evaluation.base, evaluation.config)
-    return load_beir_gold(evaluation.base, evaluation.split)
+    return load_gold(evaluation.base, evaluation.config, evaluation.split)
 
 
 def _identify_gold(work: Work, **_: Result) -> list[str]:

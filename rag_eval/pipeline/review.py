@@ -15,7 +15,6 @@ from rag_eval.core.errors import InputError, Problem, ProblemList, quoted
 from rag_eval.core.rows import read_objects
 from rag_eval.core.types import CODES, FIXES
 from rag_eval.corpus.masking import mask_shown_address, mask_snippet, masked_text
-from rag_eval.gold.lint import describe_blocked
 from rag_eval.pipeline.answers import AnswerMeasures, AnswerSet, CitationSet, with_units
 from rag_eval.pipeline.corpus import (
     AdmittedChunks,
@@ -108,7 +107,9 @@ def explanation(
         rejected=tuple(
             dataclasses.asdict(row) for row in made.rejected if row.query_id == query_id
         ),
-        blocked=tuple(describe_blocked(blocked)),
+        blocked=tuple(
+            f"{quoted(one.doc_id)} ({one.n_blocked} of {one.n_chunks} chunks)" for one in blocked
+        ),
     )
 
 

@@ -64,9 +64,9 @@ def test_bad_rows_are_all_named(base):
     with pytest.raises(InputError) as caught:
         load_corpus(HuggingFace(loader="hf_datasets", path="bad.parquet"), base)
     assert [(problem.code, problem.line) for problem in caught.value.problems] == [
-        ("missing_id", 2),
+        ("bad_id", 2),
         ("duplicate_id", 3),
-        ("path_traversal", 4),
+        ("bad_id", 4),
         ("wrong_type", 5),
     ]
 

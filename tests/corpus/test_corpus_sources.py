@@ -67,10 +67,9 @@ def test_front_matter_of_files(checkout):
     assert corpus.sources["date"].tolist() == ["2024-02-02", "2023-05-06", "", ""]
     assert corpus.sources["domain"].tolist() == ["example.org", "", "", ""]
     assert corpus.sources["author_hash"][0] == author_hash("jane  DOE")
-    assert corpus.about.unreadable_dates == 0
 
 
-def test_dates_that_cannot_be_read_are_counted_and_cost_nothing_else(checkout):
+def test_dates_that_cannot_be_read_cost_nothing_else(checkout):
     checkout.write("a.md", "---\ntitle: Kept\ndate: never\n---\nx\n")
     checkout.write("b.md", "---\ndate: soon\nupdated: 2024-01-31\n---\nx\n")
     checkout.write("c.md", "---\ndate:\nupdated: ''\n---\nx\n")
@@ -81,7 +80,6 @@ def test_dates_that_cannot_be_read_are_counted_and_cost_nothing_else(checkout):
     # an unreadable stated date does not fall back to the commit
     assert corpus.sources["date"].tolist() == ["", "2024-01-31", "2025-06-07", ""]
     assert corpus.documents["title"][0] == "Kept"
-    assert corpus.about.unreadable_dates == 4
 
 
 def test_files_that_say_no_date_have_that_of_their_commit(checkout):
@@ -100,7 +98,6 @@ def test_files_that_say_no_date_have_that_of_their_commit(checkout):
     checkout.write("new.txt", "n")
     expected = {"a.md": "", "b.txt": "2024-05-01", "c.md": "2002-02-03", "new.txt": ""}
     assert dates(checkout.base) == expected
-    assert load_corpus(FOLDER, checkout.base).about.unreadable_dates == 0
 
 
 def test_the_first_commit_of_a_shallow_clone_dates_nothing(tmp_path, checkout):
@@ -128,20 +125,19 @@ FUTURE = {"author": {"name": "Jane"}, "last_modified": "2999-01-01", "date": Fal
 
 
 @pytest.mark.parametrize(
-    ("metadata", "author", "date", "unreadable"),
+    ("metadata", "author", "date"),
     [
-        ({}, "", "", 0),
-        ({"author": "Jane", "authors": ["Joe"], "date": "2024-01-31"}, "Jane", "2024-01-31", 0),
-        (JOE_AND_ANN, "Joe, Ann", "2024-02-01", 0),
-        ({"author": 7, "timestamp": 1706745600}, "", "2024-02-01", 0),
-        (FUTURE, "Jane", "2999-01-01", 1),
-        ({"authors": [["Jane"]], "date": {}, "timestamp": 1706745600000}, "", "", 2),
+        ({}, "", ""),
+        ({"author": "Jane", "authors": ["Joe"], "date": "2024-01-31"}, "Jane", "2024-01-31"),
+        (JOE_AND_ANN, "Joe, Ann", "2024-02-01"),
+        ({"author": 7, "timestamp": 1706745600}, "", "2024-02-01"),
+        (FUTURE, "Jane", "2999-01-01"),
+        ({"authors": [["Jane"]], "date": {}, "timestamp": 1706745600000}, "", ""),
     ],
 )
-def test_metadata_of_lines(load_line, metadata, author, date, unreadable):
-    corpus = load_line(**metadata)
-    assert (only(corpus)["author"], only(corpus)["date"]) == (author, date)
-    assert corpus.about.unreadable_dates == unreadable
+def test_metadata_of_lines(load_line, metadata, author, date):
+    source = only(load_line(**metadata))
+    assert (source["author"], source["date"]) == (author, date)
 
 
 def test_authors_and_addresses_are_masked_and_compared_unmasked(load_line, tmp_path):
@@ -190,10 +186,7 @@ def test_columns_of_data_sets(tmp_path):
     assert corpus.sources["date"].tolist() == ["2024-01-31", "", "2024-02-01"]
     assert agree(spec("when"), tmp_path)["2"] == '{"id":"2","text":"two ü","title":""}'.encode()
     said = load_corpus(spec("said"), tmp_path)
-    assert (said.sources["date"].tolist(), said.about.unreadable_dates) == (
-        ["2024-02-01", "", ""],
-        1,
-    )
+    assert said.sources["date"].tolist() == ["2024-02-01", "", ""]
     with pytest.raises(InputError) as caught:
         load_corpus(spec("never", title_column="head"), tmp_path)
     problem = caught.value.problems[0]

@@ -7,7 +7,7 @@ import pytest
 
 from rag_eval.core.errors import InputError
 from rag_eval.gold.configuration import load_config
-from rag_eval.gold.loading import load_beir_gold, load_gold
+from rag_eval.gold.loading import load_gold
 
 QUERY = '{"query_id": "q1", "text": "why?", "answerable": true}\n'
 QRELS = "query-id\tcorpus-id\tscore\nq1\ta.md\t1\n"
@@ -31,7 +31,7 @@ ROWS = [
         "text too long",
         "queries.jsonl",
         '{"query_id": "q1", "text": "' + "a" * 20_001 + '"}\n',
-        [["text_too_long", 1]],
+        [["bad_value", 1]],
     ],
     ["grade is huge", "qrels.tsv", QRELS + f"q1\tb.md\t{'9' * 30}\n", [["bad_grade", 3]]],
     ["5,000 digits", "queries.jsonl", f'{{"weight": {"9" * 5_000}}}\n', [["bad_number", 1]]],
@@ -119,12 +119,12 @@ def test_malformed_beir(tmp_path, file, content, expected):
     _write(tmp_path, "queries.jsonl", '{"_id": "1", "text": "a", "metadata": {}}\n')
     _write(tmp_path, "qrels/test.tsv", "query-id\tcorpus-id\tscore\n1\td\t1\n")
     path = _write(tmp_path, file, content)
-    assert _places(path, load_beir_gold, tmp_path, "test") == [expected]
+    assert _places(path, load_gold, tmp_path, None, "test") == [expected]
 
 
 @pytest.mark.parametrize("split", ["../test", "a/b", "", "..", "x\x00y", "x" * 300])
 def test_a_split_is_a_name(tmp_path, split):
-    assert _faults(load_beir_gold, tmp_path, split)[0].code == "bad_value"
+    assert _faults(load_gold, tmp_path, None, split)[0].code == "missing_file"
 
 
 @pytest.mark.parametrize(("file", "content", "expected"), _cases(TREC))

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval.gold.loading import load_beir_gold, load_gold
+from rag_eval.gold.loading import load_gold
 from rag_eval.gold.resolving import carrying_chunks, resolve
 
 TEXTS = {
@@ -139,7 +139,7 @@ def test_beir_evidence_adds_no_documents(tmp_path, corpus_frames):
         '{"query_id": "1", "doc_id": "b.md", "spans": [{"start": 0, "end": 5}]}\n'
         '{"query_id": "2", "doc_id": "zz", "spans": [{"start": 0, "end": 5}]}\n'
     )
-    gold = load_beir_gold(tmp_path, "test")
+    gold = load_gold(tmp_path, split="test")
     resolved = resolve(gold, *corpus_frames(TEXTS))
     assert gold.queries["query_id"].tolist() == ["1"]
     assert _pairs(resolved.qrels["document"]) == {("1", "a.md"): 1}
@@ -223,7 +223,7 @@ def test_a_collection_keeps_judgements_of_documents_it_lacks(tmp_path, corpus_fr
     for name, text in write.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
-    resolved = resolve(load_beir_gold(tmp_path, "test"), *frames)
+    resolved = resolve(load_gold(tmp_path, split="test"), *frames)
     assert _pairs(resolved.qrels["document"]) == {
         ("q1", "a.md"): 1,
         ("q1", "gone"): 1,
@@ -235,5 +235,5 @@ def test_a_collection_keeps_judgements_of_documents_it_lacks(tmp_path, corpus_fr
     ]
     lacking = "query-id\tcorpus-id\tscore\nq1\tgone\t1\nq2\tgone\t2\n"
     (tmp_path / "qrels" / "test.tsv").write_text(lacking, encoding="utf-8")
-    problems = resolve(load_beir_gold(tmp_path, "test"), *frames).problems
+    problems = resolve(load_gold(tmp_path, split="test"), *frames).problems
     assert [problem.severity for problem in problems] == ["error", "error"]

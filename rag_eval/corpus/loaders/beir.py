@@ -76,7 +76,6 @@ class Beir(PathLoader):
         problems = ProblemList()
         seen = SeenIds(problems)
         documents: list[RawDocument] = []
-        unreadable = 0
         with self._path(base).open("rb") as stream:
             for line, data in split_lines(stream):
                 if data is not None and not data.strip():
@@ -89,21 +88,18 @@ class Beir(PathLoader):
                 row = check_row(values, _Row, problems, _FILE, line)
                 if row is not None and seen.add(row.id, _FILE, line, "_id"):
                     source = (data or b"").removesuffix(b"\n").removesuffix(b"\r")
-                    document, undated = _make_document(row, source, line)
-                    documents.append(document)
-                    unreadable += undated
+                    documents.append(_make_document(row, source, line))
         problems.raise_errors()
         if not documents:
             raise empty_corpus("there is no document", self.path, "one JSON object a line")
-        return RawCorpus(documents, unreadable_dates=unreadable)
+        return RawCorpus(documents)
 
 
-def _make_document(row: _Row, source: bytes, line: int) -> tuple[RawDocument, int]:
-    """Make the document, and count the dates that could not be read."""
+def _make_document(row: _Row, source: bytes, line: int) -> RawDocument:
     about = row.metadata or _Metadata()
     values = about.model_extra or {}
-    url, day = values.get("url"), latest_day(values.get(key) for key in _DATE_KEYS)
-    document = RawDocument(
+    url = values.get("url")
+    return RawDocument(
         row.id,
         row.title,
         row.text,
@@ -113,6 +109,5 @@ def _make_document(row: _Row, source: bytes, line: int) -> tuple[RawDocument, in
         section_id=about.section_id,
         place=f"{_FILE}:{line}",
         author=find_author(values),
-        date=day.day,
+        date=latest_day(values.get(key) for key in _DATE_KEYS),
     )
-    return document, day.unreadable

@@ -19,16 +19,15 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
-from rag_eval.core.errors import InputError, Problem, ProblemList
+from rag_eval.core.errors import InputError, Place, Problem, ProblemList
 from rag_eval.core.loader import Chunker, PathLoader, RawCorpus, RawDocument
 from rag_eval.core.rows import decode_file
-from rag_eval.corpus.chunking import first_string, front_matter, headings
+from rag_eval.corpus.chunking import front_matter, headings
 from rag_eval.corpus.source import (
-    LatestDay,
-    day_of_seconds,
+    day_of,
     empty_corpus,
     find_author,
-    id_fault,
+    is_doc_id,
     latest_day,
     missing_input,
     resolve,
@@ -51,36 +50,36 @@ _SAFE = (
     "log.showSignature=false",
     "core.quotePath=false",
 )
+_LOG = "log --format=%x00%H,%ct,%P --name-only --no-renames --relative -z -- ."
+_STATUS = "status --porcelain=v1 -z --no-renames --untracked-files=all -- ."
 
 
 class Revisions(NamedTuple):
-    """Facts from git about the files of a folder, with paths relative to the folder."""
+    """Commit and UTC day of the last change of each committed file; no day where it is unknown."""
 
-    head: str
-    """Commit of the work tree."""
-    last_commit: dict[str, str]
-    """Commit that last changed each committed file."""
-    last_date: dict[str, str]
-    """UTC day of the last commit of each file; empty for an impossible date.
-
-    Files whose last commit is the oldest commit of a shallow clone are absent. Git reports every
-    file as created in that commit.
-    """
-    dirty: frozenset[str]
-    """Files that differ from HEAD."""
-    has_lost_files: bool
-    """Whether a file of HEAD was deleted from the folder or renamed."""
+    commit: dict[str, str]
+    day: dict[str, str]
 
 
 class Git:
     """The work tree that holds a folder; `head` is empty outside a work tree, or without git."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        answer = self._ask("rev-parse", "--show-prefix", "HEAD") or ""
-        self._prefix, _, self.head = answer.removesuffix("\n").rpartition("\n")
+    def __init__(self, folder: Path, files: Iterable[str]) -> None:
+        self._folder, self._files = folder, frozenset(files)
+        answer = self._ask("rev-parse --is-shallow-repository --show-prefix HEAD") or "\n\n"
+        self._shallow, prefix, self.head = answer.split("\n")[:3]
+        self.differing: set[str] = set()
+        """Files that differ from HEAD."""
+        self.has_lost_files = False
+        """Whether a file of HEAD was deleted from the folder or renamed."""
+        for entry in (self._ask(_STATUS) or "").split("\0") if self.head else ():
+            name = entry[3:].removeprefix(prefix)
+            if name in self._files:
+                self.differing.add(name)
+            elif entry[:2] in {"D ", " D"} and entry[3:].startswith(prefix):
+                self.has_lost_files = True
 
-    def _ask(self, *arguments: str) -> str | None:
+    def _ask(self, command: str) -> str | None:
         program = shutil.which("git")
         if program is None or not self._folder.is_dir():
             return None
@@ -89,7 +88,7 @@ class Git:
         options = [part for option in _SAFE for part in ("-c", option)]
         try:
             done = subprocess.run(  # noqa: S603 - fixed arguments, no shell
-                [program, *options, "-C", str(self._folder), *arguments],
+                [program, *options, "-C", str(self._folder), *command.split()],
                 capture_output=True,
                 timeout=_TIMEOUT_S,
                 check=False,
@@ -99,69 +98,34 @@ class Git:
             return None
         return done.stdout.decode("utf-8", "surrogateescape") if done.returncode == 0 else None
 
-    def _changes(self) -> dict[str, bool]:
-        """Find the files of the folder that differ from HEAD, and whether each is gone."""
-        status = self._ask("status", "--porcelain=v1", "-z", "--untracked-files=all", "--", ".")
-        changes: dict[str, bool] = {}
-        entries = iter((status or "").split("\0"))
-        for entry in filter(None, entries):
-            index, tree, path = entry[0], entry[1], entry[3:]
-            changes[path] = index == "D" or (tree == "D" and index not in "ARC")
-            if index in "RC" or tree in "RC":  # git lists two paths for a renamed file
-                changes[next(entries, "")] = "R" in entry[:2]
-        return {
-            path.removeprefix(self._prefix): gone
-            for path, gone in changes.items()
-            if path.startswith(self._prefix)
-        }
-
-    def _oldest(self) -> frozenset[str]:
-        """Return the oldest commits of a shallow clone; empty for a full clone."""
-        answer = self._ask("rev-parse", "--git-path", "shallow") or ""
-        place = self._folder / answer.removesuffix("\n")
-        text = place.read_text(encoding="ascii") if answer and place.is_file() else ""
-        return frozenset(text.split())
-
-    def state(self, wanted: Iterable[str]) -> list[str]:
-        """Return the facts from git that decide the revisions: commits and changed files.
+    def state(self) -> list[str]:
+        """Return the facts from git that decide the revisions: commit and changed files.
 
         A file can differ from HEAD with unchanged bytes, for example after `git rm --cached`.
         """
-        if not self.head:
-            return []
-        differing = sorted(self._changes().keys() & set(wanted))
-        return [self.head, *sorted(self._oldest()), "differing", *differing]
+        return [self.head, self._shallow, *sorted(self.differing)]
 
-    def revisions(self, wanted: Iterable[str]) -> Revisions | None:
-        """Read revisions and dates with one `git log` and one `git status` of the whole folder."""
-        log = self._ask(
-            *("log", "--format=%x00%H %ct", "--name-only", "--no-renames", "--relative"),
-            *("-z", "--", "."),
-        )
-        if not self.head or log is None:
-            return None
-        files, changes, oldest = set(wanted), self._changes(), self._oldest()
-        last: dict[str, str] = {}
-        dates: dict[str, str] = {}
-        commit = seconds = ""
-        entries = iter(log.split("\0"))
+    def revisions(self) -> Revisions:
+        """Read the last commit of each file with one `git log` of the whole folder.
+
+        In a shallow clone, git reports every file as created in the oldest commit, so files whose
+        last commit has no parent have no day there.
+        """
+        found = Revisions({}, {})
+        commit = day = ""
+        entries = iter((self._ask(_LOG) or "" if self.head else "").split("\0"))
         for entry in entries:  # newest first; an empty entry comes before each commit
-            path = entry.removeprefix("\n")
+            name = entry.removeprefix("\n")
             if not entry:
-                commit, _, seconds = next(entries, "").partition(" ")
-            elif path in files and path not in last:
-                last[path] = commit
-                if commit not in oldest:
-                    dates[path] = day_of_seconds(int(seconds))
-        lost = any(gone and path not in files for path, gone in changes.items())
-        return Revisions(self.head, last, dates, frozenset(changes.keys() & files), lost)
+                commit, seconds, parents = (next(entries, "") + ",,").split(",")[:3]
+                is_oldest = self._shallow == "true" and not parents
+                day = "" if is_oldest or not seconds else day_of(int(seconds))
+            elif name in self._files and name not in found.commit:
+                found.commit[name], found.day[name] = commit, day
+        return found
 
 
 # ---- Files.
-
-
-def _is_hidden(name: str) -> bool:
-    return any(part.startswith(".") for part in name.split("/"))
 
 
 class Folder(PathLoader):
@@ -177,40 +141,34 @@ class Folder(PathLoader):
             raise missing_input(self.path, "a folder, relative to the gold set's folder")
         return root
 
-    def _paths(self, root: Path) -> list[tuple[str, Path]]:
-        """Return doc_id and path of every file that matches a pattern, sorted by doc_id."""
-        field, accepted = "corpus.pattern", "shell patterns below the folder, such as **/*.md"
+    def _paths(self, root: Path) -> dict[str, Path]:
+        """Return doc_id -> path of every file that matches a pattern, sorted by doc_id."""
+        found: dict[str, Path] = {}
         for pattern in self.pattern:
             leaves = pattern.startswith(("/", "\\")) or ".." in PurePosixPath(pattern).parts
-            if not pattern or leaves:
-                message = "the pattern leaves the folder"
-                raise InputError.of(
-                    "bad_pattern", message, field=field, found=pattern, accepted=accepted
-                )
-        try:
-            found = {
-                path.relative_to(root).as_posix(): path
-                for pattern in self.pattern
-                for path in root.glob(pattern)
-            }
-        except ValueError as error:  # such as `a**b` before Python 3.13
-            shown = ", ".join(self.pattern)
-            raise InputError.of(
-                "bad_pattern", str(error), field=field, found=shown, accepted=accepted
-            ) from error
-        return sorted(
-            (name, path)
-            for name, path in found.items()
-            if not _is_hidden(name) and not path.is_dir()
-        )
+            try:
+                paths = [] if leaves else list(root.glob(pattern))
+            except ValueError:  # such as `a**b` before Python 3.13
+                leaves = True
+            if leaves:
+                more: Place = {"field": "corpus.pattern", "found": pattern}
+                more["accepted"] = "shell patterns below the folder, such as **/*.md"
+                raise InputError.of("bad_pattern", "the pattern cannot be used", **more)
+            found |= {path.relative_to(root).as_posix(): path for path in paths}
+        return {
+            name: found[name]
+            for name in sorted(found)
+            if not any(part.startswith(".") for part in name.split("/"))
+            and not found[name].is_dir()
+        }
 
     def identity(self, base: Path) -> list[str]:
         """Return names and content hashes of the files, and the state of git."""
         root = self._root(base)
         paths = self._paths(root)
-        parts = [*Git(root).state(name for name, _ in paths), "files"]
-        for name, path in paths:
-            parts += (name, file_hash(path) if _path_fault(name, path, root) is None else "refused")
+        parts = [*Git(root, paths).state(), "files"]
+        for name, path in paths.items():
+            parts += (name, "refused" if _path_fault(name, path, root) else file_hash(path))
         return parts
 
     def read(self, base: Path) -> RawCorpus:
@@ -224,68 +182,66 @@ class Folder(PathLoader):
         if not paths:
             accepted = ", ".join(self.pattern)
             raise empty_corpus("no file fits the patterns", self.path, accepted)
-        git = Git(root).revisions(name for name, _ in paths)
-        problems = ProblemList()
+        git, problems = Git(root, paths), ProblemList()
+        revisions = git.revisions()
         documents: list[RawDocument] = []
-        unreadable = 0
-        for name, path in paths:
+        for name, path in paths.items():
             if (fault := _path_fault(name, path, root)) is not None:
                 problems.extend([fault])
                 continue
             source = path.read_bytes()
             text = decode_file(source, Path(name), problems)
             if text is not None:
-                document, undated = self._make_document(name, text, source, git)
-                documents.append(document)
-                unreadable += undated
+                documents.append(self._make_document(name, text, source, git, revisions))
         problems.raise_errors()
         # if git tracks none of the files, the commit says nothing about the files
-        if git is None or not git.last_commit:
-            return RawCorpus(documents, unreadable_dates=unreadable)
+        if not revisions.commit:
+            return RawCorpus(documents)
         is_dirty = git.has_lost_files or any(
             document.is_dirty or not document.rev for document in documents
         )
-        return RawCorpus(documents, git.head, is_dirty, unreadable)
+        return RawCorpus(documents, git.head, is_dirty)
 
     def _make_document(
-        self, name: str, text: str, source: bytes, git: Revisions | None
-    ) -> tuple[RawDocument, int]:
-        """Make the document, and count the dates that could not be read."""
+        self, name: str, text: str, source: bytes, git: Git, revisions: Revisions
+    ) -> RawDocument:
         path = PurePosixPath(name)
         is_markdown = path.suffix.lower() in _MARKDOWN
         values, body_start = front_matter(text) if is_markdown else ({}, 0)
-        title = first_string(values, ("title",))
-        if title is None and is_markdown:
+        title = _first_text(values, ("title",))
+        if not title and is_markdown:
             heads = (head.title for head in headings(text, body_start) if head.level == 1)
-            title = next(filter(None, heads), None)
-        day = latest_day(values.get(key) for key in _DATE_KEYS)
-        is_dirty = git is not None and name in git.dirty
-        if not day.day and not day.unreadable and git is not None and not is_dirty:
-            committed = git.last_date.get(name)
-            day = LatestDay(committed or "", int(committed == ""))
-        rev = "" if git is None else git.last_commit.get(name, "")
-        document = RawDocument(
+            title = next(filter(None, heads), "")
+        dates = [value for key in _DATE_KEYS if (value := values.get(key))]
+        if not dates and name not in git.differing:
+            dates = [revisions.day.get(name, "")]
+        rev = revisions.commit.get(name, "")
+        return RawDocument(
             name,
-            path.stem if title is None else title,
+            title or path.stem,
             text,
-            first_string(values, _URL_KEYS) or f"{self.path.rstrip('/')}/{name}",
+            _first_text(values, _URL_KEYS) or f"{self.path.rstrip('/')}/{name}",
             "markdown" if is_markdown else "text",
             source,
             rev=rev,
-            is_dirty=bool(rev) and is_dirty,
+            is_dirty=bool(rev) and name in git.differing,
             body_start=body_start,
             place=name,
             author=find_author(values),
-            date=day.day,
+            date=latest_day(dates),
         )
-        return document, day.unreadable
+
+
+def _first_text(values: dict[str, object], keys: Iterable[str]) -> str:
+    texts = (value.strip() for key in keys if isinstance(value := values.get(key), str))
+    return next(filter(None, texts), "")
 
 
 def _path_fault(name: str, path: Path, root: Path) -> Problem | None:
     """Return the reason for refusing a file; None for a readable file."""
-    if (fault := id_fault(name)) is not None:
+    if not is_doc_id(name):
         message, accepted = "the file's name cannot be a doc_id", "names in UTF-8"
-        return Problem(fault.code, message, ascii(name)[1:-1], accepted=accepted)
+        return Problem("bad_id", message, ascii(name)[1:-1], accepted=accepted)
     if not path.resolve().is_relative_to(root.resolve()):
         message = "a symbolic link leads out of the folder"
         return Problem("outside_folder", message, name, accepted="files inside the folder")

@@ -163,7 +163,6 @@ class HuggingFace(PathLoader):
         problems = ProblemList()
         seen = SeenIds(problems)
         documents: list[RawDocument] = []
-        unreadable = 0
         for line, values in enumerate(zip(*self._columns(path), strict=True), start=1):
             doc_id, text, title, url, author, date = values
             # hub data sets often number their rows; a missing title becomes an empty title
@@ -171,8 +170,6 @@ class HuggingFace(PathLoader):
             given["title"] = "" if title is None else title
             row = check_row(given, DocumentRow, problems, self.path, line)
             if row is not None and seen.add(row.id, self.path, line, "id"):
-                day = latest_day([date])
-                unreadable += day.unreadable
                 documents.append(
                     RawDocument(
                         row.id,
@@ -183,13 +180,11 @@ class HuggingFace(PathLoader):
                         canonical_json(row.model_dump()).encode("utf-8", "surrogatepass"),
                         place=f"{self.path}:{line}",
                         author=read_author(author),
-                        date=day.day,
+                        date=latest_day([date]),
                     )
                 )
         problems.raise_errors()
         if not documents:
             raise empty_corpus("there is no document", self.path, "at least one row")
         pinned = self.revision if not path.exists() else None
-        return RawCorpus(
-            documents, rev=f"{self.path}@{pinned}" if pinned else "", unreadable_dates=unreadable
-        )
+        return RawCorpus(documents, rev=f"{self.path}@{pinned}" if pinned else "")

@@ -32,7 +32,7 @@ from rag_eval.corpus.source import (
     DocId,
     QueryId,
     empty_corpus,
-    id_fault,
+    is_doc_id,
     missing_input,
     resolve,
 )
@@ -261,9 +261,8 @@ class _RagasRow(_OutputRow):
         if ids and contexts and len(ids) != len(contexts):
             accepted = f"one id for each context, not {len(ids)} ids for {len(contexts)}"
             raise refuse("wrong_length", "ids and contexts do not pair", accepted, field)
-        for name in ids:
-            if (fault := id_fault(str(name))) is not None:
-                raise refuse(fault.code, fault.message, ACCEPTED_ID, field)
+        if not all(is_doc_id(str(name)) for name in ids):
+            raise refuse("bad_id", "this cannot be the id of a document", ACCEPTED_ID, field)
         return self
 
     def output(self, line: int) -> RecordedOutput:
