@@ -243,8 +243,8 @@ def _locate(
             continue
         text = texts[document]
         try:
-            bounds = (starts[part], ends[part]) if part >= 0 else (0, len(text))
-            bounds = None if given[anchor] and owner != document else bounds
+            whole = (starts[part], ends[part]) if part >= 0 else (0, len(text))
+            bounds = None if given[anchor] and owner != document else whole
             start, end = _find_anchor(row, text, bounds, passages=passages)
         except _MisplacedError as error:
             code, found = error.args
