@@ -1,5 +1,6 @@
 """Commands about verdicts: gate, rollout, and the baseline for comparisons with later runs."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -60,10 +61,13 @@ def gate(
     with report_errors():
         settings = open_settings(home, reports)
         from rag_eval.core.errors import quoted
-        from rag_eval.pipeline.history import open_judged_run
+        from rag_eval.gold.configuration import gold_set_name
+        from rag_eval.pipeline.history import open_run
         from rag_eval.reporting.verdicts import show_verdict, verdict_rows, write_verdict
 
-        judged = open_judged_run(settings, gold_set, run)
+        owner = gold_set or settings.primary_gold_set
+        newest = settings.reports / gold_set_name(owner) / "retrieval-metrics.json"
+        judged = open_run(settings.home, run or str(newest), owner)
         verdict = verdict_rows(judged.report(), gold_set or judged.gold_set)
         show_verdict(console_for(), verdict)
         folder = out or judged.folder
@@ -98,7 +102,8 @@ def accept(
         settings = open_settings(home)
         from rag_eval.pipeline.baselines import accept_baseline
 
-        record = accept_baseline(settings, run, who, why, gold_set=gold_set, force=force)
+        name = gold_set or settings.primary_gold_set
+        record = accept_baseline(settings.home, run, who, why, gold_set=name, force=force)
     typer.echo(f"accepted: {record.run_id}")
 
 
@@ -108,15 +113,14 @@ def show(gold_set: OneGoldSet = None, home: Home = None) -> None:
     with report_errors():
         settings = open_settings(home)
         from rag_eval.pipeline.baselines import acceptances, load_baseline
-        from rag_eval.reporting.verdicts import baseline_lines
+        from rag_eval.reporting.verdicts import describe_baseline
 
         name = gold_set or settings.primary_gold_set
         accepted = load_baseline(settings.home, name)
         records = [record.model_dump() for record in acceptances(settings.home, name)]
-        report = None if accepted is None else accepted.report
-        lines = baseline_lines(name, report, records)
-    for line in lines:
-        typer.echo(line)
+        run = None if accepted is None else accepted.run
+        for line in describe_baseline(name, run, records):
+            typer.echo(line)
 
 
 @app.command()
@@ -161,7 +165,8 @@ def rollout(
             settings.home, name, candidate, against=against, stage=stage, run=run, measure=measure
         )
         if out is not None:
-            write_text(out, json.dumps(found.as_json(), indent=2, sort_keys=True) + "\n")
+            text = json.dumps(dataclasses.asdict(found), indent=2, sort_keys=True)
+            write_text(out, f"{text}\n")
         _show(found)
     if found.decision.action == "roll_back":
         raise typer.Exit(GATE_FAILED)
@@ -171,42 +176,26 @@ def _show(found: "Rollout") -> None:
     from rag_eval.reporting.terminal import interval, make_table, print_parts
 
     console, decision, figures = console_for(), found.decision, found.decision.figures
-    to = (
-        f" to {found.next_stage} %"
-        if found.next_stage
-        else ": the rollout is done"
-        if decision.action == "promote"
-        else ""
-    )
+    to = f" to {found.next_stage} %" if found.next_stage else ""
+    if decision.action == "promote" and not to:
+        to = ": the rollout is done"
     action = decision.action.replace("_", " ").upper()
-    console.print(
-        f"{action}{to} ({found.candidate} against {found.base} at {found.stage} %)", markup=False
-    )
+    lines = [f"{action}{to} ({found.candidate} against {found.base} at {found.stage} %)"]
     if figures.get("base") is not None:
         asked = f"{figures['n_questions']:,} ({figures['n_groups']:,} independent)"
-        counts = (
-            f"{figures['n_better']:,} better, {figures['n_worse']:,} worse, "
-            f"{figures['n_tied']:,} equal"
-        )
-        rows = [
-            [
-                f"{found.measure} of {name}",
-                interval(figures[key], figures[f"{key}_low"], figures[f"{key}_high"]),
-                asked,
-            ]
-            for name, key in ((found.base, "base"), (found.candidate, "candidate"))
-        ]
-        for name, key, form, beside in (
-            ("difference", "difference", "{:+.4f}", counts),
-            ("degradation (negative is better)", "degradation", "{:.1%}", asked),
+        counts = "{n_better:,} better, {n_worse:,} worse, {n_tied:,} equal".format(**figures)
+        rows = []
+        for name, key, sign, beside in (
+            (f"{found.measure} of {found.base}", "base", "", asked),
+            (f"{found.measure} of {found.candidate}", "candidate", "", asked),
+            ("difference", "difference", "+", counts),
+            ("degradation (share of the base, negative is better)", "degradation", "+", asked),
         ):
-            value, low, high = (
-                "-" if (bound := figures[f"{key}{end}"]) is None else form.format(bound)
-                for end in ("", "_low", "_high")
-            )
-            rows.append([name, f"{value} [{low}, {high}]", beside])
-        print_parts(console, [make_table("", ["", ">value", "questions"], rows)])
-    lines = [f"{code}: {sentence}." for code, sentence in decision.reasons]
+            value, low, high = (figures[f"{key}{end}"] for end in ("", "_low", "_high"))
+            rows.append([name, interval(value, low, high, sign), beside])
+        print_parts(console, [*lines, make_table("", ["", ">value", "questions"], rows)])
+        lines = []
+    lines += [f"{code}: {sentence}." for code, sentence in decision.reasons.items()]
     if decision.questions_needed is not None:
         lines.append(
             f"{decision.questions_needed:,} independent questions would decide with 80 % power if "

@@ -527,13 +527,6 @@ class SliceFigure(Figure):
     miss: Figure
 
 
-class WordCounts(Record):
-    """Content words of the shortest and of the longest question of a slice."""
-
-    low: Count
-    high: Count
-
-
 class SlicePart(Record):
     """A part of the questions."""
 
@@ -542,7 +535,6 @@ class SlicePart(Record):
     about: str = Field(max_length=1200)
     n_queries: Count
     n_groups: Count
-    words: WordCounts | None = None
     abstention: Figure | Absent | None = None
     strategies: dict[Name, SliceFigure]
 
@@ -555,8 +547,6 @@ class SlicesPart(Record):
     k: PositiveInt
     level: Level
     n_tags: Count
-    n_tags_left_out: Count
-    lengths_reason: Text | None = None
     by: list[SlicePart]
 
 
@@ -1210,6 +1200,9 @@ class CalibrationPart(Record):
 # ---- Gates, drift from the baseline, history.
 
 
+GateStatus = Literal["pass", "fail", "insufficient_evidence"]
+
+
 class GatePart(Record):
     """The judgement of one gate, with its evidence."""
 
@@ -1217,7 +1210,7 @@ class GatePart(Record):
     gate: str
     severity: Literal["P0", "P1", "P2"]
     required: StrictBool
-    status: Literal["pass", "fail", "insufficient_evidence"]
+    status: GateStatus
     reason_code: str = Field(pattern=r"^[a-z_]+$")
     evidence: Open
 
@@ -1240,68 +1233,11 @@ def count_gates(gates: Iterable[tuple[bool, str]]) -> str:
     return ", ".join(parts)
 
 
-class Change(Record):
-    """A value in the baseline and in this run."""
-
-    before: Annotated[str | None, Because(NOTHING)]
-    after: Annotated[str | None, Because(NOTHING)]
-    same: Annotated[StrictBool | None, Because(NOTHING)]
-
-
-class CountChange(Record):
-    """A count in the baseline and in this run."""
-
-    before: Count
-    after: Count
-    same: StrictBool
-
-
 class NamedPart(Record):
-    """A number of documents or questions, with some of their names."""
+    """A number of documents or questions, with the first names in alphabetical order."""
 
     n: Count
-    names: list[ShortText] | None = None
-    query_ids: list[ShortText] | None = None
-    n_left: PositiveInt | None = None
-
-
-class AcceptedRun(Record):
-    """The accepted baseline."""
-
-    run_id: str
-    accepted_at: str
-
-
-class CorpusDrift(Record):
-    """Changes of the corpus since the baseline."""
-
-    rev: Change
-    chunks_hash: Change
-    n_documents: CountChange
-    new: NamedPart
-    changed: NamedPart
-    removed: NamedPart
-
-
-class GoldDrift(Record):
-    """Changes of the gold set since the baseline."""
-
-    hash: Change
-    targets_changed: NamedPart
-    evidence_changed: NamedPart
-    questions_new: NamedPart
-    questions_removed: NamedPart
-
-
-class DriftPart(Record):
-    """Changes since the accepted baseline."""
-
-    baseline: AcceptedRun
-    corpus: CorpusDrift
-    gold: GoldDrift
-    index: dict[Name, Change]
-    comparable: StrictBool
-    notes: list[str]
+    names: list[ShortText] = Field(max_length=1000)
 
 
 ChangeCode = Literal[
@@ -1312,6 +1248,41 @@ ChangeCode = Literal[
     "strategies_changed",
     "code_changed",
 ]
+Changes = dict[ChangeCode, ShortText]
+"""Changed inputs of a run since another run, as code -> sentence."""
+
+
+class DriftPart(Record):
+    """Changes since the accepted baseline. `chunks_hash` and `n_documents` are the baseline's."""
+
+    run_id: ShortText
+    accepted_at: ShortText
+    comparable: StrictBool
+    changes: Changes
+    chunks_hash: Hash
+    n_documents: Count
+    documents: dict[Literal["new", "changed", "removed"], NamedPart]
+    targets_changed: NamedPart = Field(description="questions with another text of a target")
+
+
+class StrategyInputs(Record):
+    """Inputs of the figures of a strategy: its index and a hash of its configuration."""
+
+    index_hash: IndexHash
+    configuration: Hash
+
+
+class RunInputs(Record):
+    """Inputs of the figures of a run.
+
+    `settings` is a hash of levels, cutoffs, seeds and of the definition of a miss.
+    """
+
+    gold_hash: Hash
+    chunks_hash: Hash
+    settings: Hash
+    code: Hash
+    strategies: Mapping[Name, StrategyInputs]
 
 
 class PastFigure(Estimate):
@@ -1320,39 +1291,39 @@ class PastFigure(Estimate):
     n_scored: Count
 
 
-class PastStrategy(Record):
+class PastStrategy(StrategyInputs):
     """A strategy in a kept run."""
 
-    recall: Annotated[PastFigure | None, Because(NOTHING)]
-    mrr: Annotated[PastFigure | None, Because(NOTHING)]
-    miss_any: Annotated[PastFigure | None, Because(NOTHING)]
-    skill: Annotated[Estimate | None, Because(NOTHING)]
-    status: Annotated[Status | None, Because(NOTHING)]
+    recall: PastFigure
+    mrr: PastFigure
+    miss_any: PastFigure
+    skill: Annotated[Interval | None, Because(NOTHING)]
+    status: Status
     latency_p95_ms: OptionalNumber
-    index_hash: IndexHash
 
 
-class PastRun(Record):
-    """A kept run."""
+class PastRun(RunInputs):
+    """A kept run; `changes` are its changed inputs since the run before it."""
 
+    gold_set: Name
     run_id: RunId
+    content_hash: Hash
     timestamp: Timestamp
     index_hash: IndexHash
-    chunks_hash: Hash
-    rev: Annotated[Annotated[str, Field(max_length=200)] | None, Because(NOTHING)]
-    gold_hash: Hash
+    analyzer: ShortText
+    rev: ShortText
     n_groups: Count
     level: Level
-    comparable: Annotated[
-        StrictBool | None,
-        Because("the history holds no earlier run"),
-        Field(description="whether everything that decides its figures is equal"),
-    ]
-    reason: Annotated[Annotated[str, Field(max_length=4000)] | None, Because(NOTHING)]
-    reason_codes: list[ChangeCode]
-    strategies: dict[Name, PastStrategy]
-    gates: dict[Literal["passed", "failed", "insufficient"], Count]
-    is_this: StrictBool
+    primary: Name
+    strategies: Mapping[Name, PastStrategy]
+    gates: dict[GateStatus, Count]
+    comparable: Annotated[StrictBool | None, Because("the history holds no earlier run")]
+    changes: Changes
+
+    @property
+    def recall(self) -> PastFigure:
+        """R@10 of the primary strategy at the headline level."""
+        return self.strategies[self.primary].recall
 
 
 class UnreadableRun(Record):
@@ -1386,8 +1357,7 @@ class PreviousPart(Record):
     run_id: RunId
     timestamp: Timestamp
     comparable: StrictBool
-    reason_codes: list[ChangeCode]
-    reasons: list[ShortText]
+    changes: Changes
     deltas: Annotated[list[NightDelta] | None, Because(NOTHING)]
 
 

@@ -183,11 +183,8 @@ class PoisoningGate(Gate):
 
 def _bound_texts(example: Mapping[str, Any]) -> dict[str, object]:
     """Escape and shorten the texts of a blocked chunk, so that they are safe to print."""
-    return {
-        quoted(key): [quoted(str(part), _MAX_TEXT) for part in value[:MAX_EXAMPLES]]
-        if isinstance(value, (list, tuple))
-        else value
-        if isinstance(value, (bool, int, float))
-        else quoted(str(value), _MAX_TEXT)
-        for key, value in example.items()
+    texts = {
+        key: quoted(str(example[key]), _MAX_TEXT) for key in ("chunk_id", "doc_id", "query_id")
     }
+    reasons = [quoted(reason, _MAX_TEXT) for reason in example["reasons"][:MAX_EXAMPLES]]
+    return {**texts, "rank": example["rank"], "n": example["n"], "reasons": reasons}

@@ -8,9 +8,8 @@ from typing import Any, Literal, NamedTuple
 import pandas as pd
 
 from rag_eval.core.config import GoldSetConfig
-from rag_eval.core.report import GatePart
+from rag_eval.core.report import Changes, GatePart, GateStatus
 
-Status = Literal["pass", "fail", "insufficient_evidence"]
 Priority = Literal["P0", "P1", "P2"]
 Figure = Mapping[str, Any]
 """A figure: `value`, and if known ci_low, ci_high, n_scored, n_groups and judged_at_k.
@@ -25,44 +24,40 @@ class Judgement(NamedTuple):
     the figure if the gate judges several figures.
     """
 
-    status: Status
+    status: GateStatus
     reason_code: str
     evidence: Mapping[str, object]
     part: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
-class MeasuredRun:
-    """Parts of a run that the regression gate reads."""
+class AcceptedRun:
+    """The accepted baseline. `changes`: its changed inputs until now, as code -> sentence."""
 
     run_id: str
-    """Id of a kept run; empty for the run that is being judged."""
-    gold_hash: str
     per_query: pd.DataFrame
-    """One row for each (strategy, level, query, wording, seed), one column for each measure.
-
-    A value is NaN where the question is not eligible."""
-    index_hashes: Mapping[str, str]
-    identity: Mapping[str, str]
-    """Other inputs of the figures, by name: chunks, corpus, code."""
+    changes: Changes
 
 
 @dataclasses.dataclass(frozen=True)
 class GateInputs:
-    """Inputs of all gates: parts of the report, and the accepted baseline."""
+    """Inputs of all gates: parts of the report, and the accepted baseline.
+
+    `figures`: Figures of the primary strategy by the names of floors.
+    `answers`: Part `answers` of the report. It has no `outcomes` if no answers were made.
+    `trust`: Strategy -> part `trust.retrieved` of the report.
+    `per_query`: One row for each (strategy, level, query, wording, seed), one column for each
+      measure, NaN where the question is not eligible. Also a part of the baseline.
+    `baseline`: None without a baseline, or if it cannot be used for `baseline_fault`.
+    """
 
     config: GoldSetConfig
     figures: Mapping[str, Figure]
-    """Figures of the primary strategy by the names of floors."""
     answers: Mapping[str, Any]
-    """Part `answers` of the report. It has no `outcomes` if no answers were made."""
     trust: Mapping[str, Mapping[str, Any]]
-    """Strategy -> part `trust.retrieved` of the report."""
-    now: MeasuredRun
-    before: MeasuredRun | None
-    """The accepted baseline; None without a baseline."""
+    per_query: pd.DataFrame
+    baseline: AcceptedRun | None
     baseline_fault: str = ""
-    """Reason why the baseline cannot be used; empty if it can be used."""
 
 
 class Gate(ABC):

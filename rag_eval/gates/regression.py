@@ -7,8 +7,8 @@ The interval is two-sided although the alarm is one-sided. On 200 questions with
 Every measure is judged by itself, so the chance of some false alarm is at most their sum.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -16,13 +16,7 @@ from numpy.typing import ArrayLike
 
 from rag_eval.core.errors import quoted
 from rag_eval.core.report import number
-from rag_eval.gates.gate import (
-    Gate,
-    GateInputs,
-    Judgement,
-    MeasuredRun,
-    Priority,
-)
+from rag_eval.gates.gate import Gate, GateInputs, Judgement, Priority
 from rag_eval.measures.paired import PairedComparison, paired_comparison
 
 SEED: Final = 20_240_229
@@ -44,30 +38,11 @@ def higher_is_better(measure: str) -> bool:
     return not measure.startswith(LOWER_IS_BETTER)
 
 
-def measured_run(report: Mapping[str, Any], per_query: pd.DataFrame) -> MeasuredRun:
-    """Take the parts that the gate reads from a finished or unfinished report."""
-    index = report["index"]
-    return MeasuredRun(
-        run_id=str(report.get("run_id", "")),
-        gold_hash=report["gold"]["hash"],
-        per_query=per_query,
-        index_hashes={entry["name"]: entry["index_hash"] for entry in report["strategies"]},
-        identity={
-            "chunks": index["chunks_hash"],
-            "corpus": index["corpus_rev"],
-            "code": report["code"]["version"],
-        },
-    )
-
-
-def with_delta_s(per_query: pd.DataFrame, per_run: pd.DataFrame | None) -> pd.DataFrame:
-    """Add delta_s of each retrieval to the per-query figures of the ranking stage.
+def with_delta_s(per_query: pd.DataFrame, per_run: pd.DataFrame) -> pd.DataFrame:
+    """Add delta_s of each retrieval, a part of the stability stage, to the per-query figures.
 
     A failed retrieval counts 1, as in the report. A strategy without any delta_s has none.
-    `per_run` is a part of the stability stage; None leaves the frame as it is.
     """
-    if per_run is None:
-        return per_query
     keys = ["strategy", "query_id", "paraphrase_id", "seed"]
     joined = per_query.merge(
         per_run[[*keys, "delta_s"]], on=keys, how="left", validate="many_to_one"
@@ -145,23 +120,19 @@ def _judge_drop(
 ) -> Judgement:
     """Judge one measure whose questions can be paired."""
     base, level = means
-    evidence |= {
-        "baseline": number(base),
-        "now": number(level),
-        "value": number(compared.delta[at]),
-        "ci_low": number(compared.ci_low[at]),
-        "ci_high": number(compared.ci_high[at]),
-    }
+    value, low, high = (field[at] for field in (compared.delta, compared.ci_low, compared.ci_high))
+    fallen = base - level if up else level - base
+    figures = {"baseline": base, "now": level, "value": value, "ci_low": low, "ci_high": high}
+    if base > 0:
+        figures["relative_drop"] = fallen / base
+    if not np.isnan(compared.minimum_detectable[at]):
+        figures["minimum_detectable"] = compared.minimum_detectable[at]
+    evidence |= {name: number(figure) for name, figure in figures.items()}
     for name in ("n_better", "n_worse", "n_tied"):
         evidence[name] = int(getattr(compared, name)[at])
-    fallen = base - level if up else level - base
-    if base > 0:
-        evidence["relative_drop"] = number(fallen / base)
-    if not np.isnan(compared.minimum_detectable[at]):
-        evidence["minimum_detectable"] = number(compared.minimum_detectable[at])
     enough = fallen > 0 if base <= 0 else fallen / base >= max_relative_drop - _ROUNDING
     # The bound of a single group is NaN, which compares as false.
-    sure = compared.ci_high[at] < 0 if up else compared.ci_low[at] > 0
+    sure = high < 0 if up else low > 0
     if enough and sure:
         return Judgement("fail", "regression", evidence)
     return Judgement("pass", "no_regression", evidence)
@@ -175,7 +146,7 @@ class RegressionGate(Gate):
 
     def judge(self, inputs: GateInputs) -> Iterator[Judgement]:
         """Judge each measure, or give the reason why the two runs cannot be paired."""
-        config = inputs.config
+        config, baseline = inputs.config, inputs.baseline
         gates, strategy = config.gates, config.primary_strategy
         measures = list(dict.fromkeys(gates.regression))
         about: dict[str, object] = {
@@ -183,20 +154,18 @@ class RegressionGate(Gate):
             "level": config.level,
             "accepted": f"relative drop < {gates.max_relative_drop:g}, or not significant",
         }
-        before, now = inputs.before, inputs.now
-        if inputs.baseline_fault:
-            about = {}
-        elif before is not None:
-            about["baseline_run"] = quoted(before.run_id)
-        obstacle = _find_obstacle(inputs)
-        if obstacle is not None:
-            judgements = [obstacle] * len(measures)
+        if baseline is not None:
+            about["baseline_run"] = quoted(baseline.run_id)
+        code, reason = _find_obstacle(inputs)
+        if baseline is None or code:
+            judgements = [Judgement("insufficient_evidence", code, {"reason": reason})]
+            judgements *= len(measures)
         else:
-            assert before is not None
-            if different := _different_parts(before, now, strategy):
-                about["different"] = different
+            if baseline.changes:
+                about["different"] = list(baseline.changes.values())
             left, right = (
-                _mean_by_query(run, strategy, config.level, measures) for run in (before, now)
+                _mean_by_query(per_query, strategy, config.level, measures)
+                for per_query in (baseline.per_query, inputs.per_query)
             )
             queries = left.index.union(right.index)
             left, right = left.reindex(queries), right.reindex(queries)
@@ -213,52 +182,30 @@ class RegressionGate(Gate):
             yield Judgement(status, code, {"measure": measure, **about, **evidence}, measure)
 
 
-def _find_obstacle(inputs: GateInputs) -> Judgement | None:
-    """Return why the run and the baseline cannot be compared; None if they can."""
-    before, now, strategy = inputs.before, inputs.now, inputs.config.primary_strategy
+def _find_obstacle(inputs: GateInputs) -> tuple[str, str]:
+    """Return code and reason why the run and the baseline cannot be compared; empty if they can."""
+    baseline, strategy = inputs.baseline, inputs.config.primary_strategy
     if inputs.baseline_fault:
-        code = "baseline_damaged"
-        reason = f"the baseline cannot be used: {inputs.baseline_fault}"
-    elif before is None:
-        code = "no_baseline"
-        reason = "no run was accepted as the baseline yet: rag-eval baseline accept"
-    elif before.gold_hash != now.gold_hash:
-        code = "gold_differs"
-        reason = (
-            f"the baseline was judged by other gold ({quoted(before.gold_hash[:12])}, now "
-            f"{quoted(now.gold_hash[:12])}), so its figures cannot be paired: "
+        return "baseline_damaged", f"the baseline cannot be used: {inputs.baseline_fault}"
+    if baseline is None:
+        advice = "rag-eval baseline accept"
+        return "no_baseline", f"no run was accepted as the baseline yet: {advice}"
+    if "gold_changed" in baseline.changes:
+        return "gold_differs", (
+            f"{baseline.changes['gold_changed']}, so figures cannot be paired: "
             "accept a run of this gold"
         )
-    elif strategy not in set(before.per_query["strategy"]):
-        code = "strategy_missing"
-        reason = f"the baseline has no strategy {quoted(strategy)}"
-    else:
-        return None
-    return Judgement("insufficient_evidence", code, {"reason": reason})
-
-
-def _different_parts(
-    before: MeasuredRun, now: MeasuredRun, strategy: str
-) -> dict[str, dict[str, str]]:
-    """Name the inputs that differ between the two runs: index, chunks, corpus, code."""
-    left, right = (
-        {"index": run.index_hashes.get(strategy, ""), **run.identity} for run in (before, now)
-    )
-    return {
-        name: {"before": quoted(left.get(name, "")), "now": quoted(value)}
-        for name, value in right.items()
-        if left.get(name, "") != value
-    }
+    if strategy not in set(baseline.per_query["strategy"]):
+        return "strategy_missing", f"the baseline has no strategy {quoted(strategy)}"
+    return "", ""
 
 
 def _mean_by_query(
-    run: MeasuredRun, strategy: str, level: str, measures: list[str]
+    per_query: pd.DataFrame, strategy: str, level: str, measures: list[str]
 ) -> pd.DataFrame:
     """Mean of each measure inside each question, and its group; NaN for unknown measures."""
-    frame = run.per_query
-    by_query = frame[(frame["strategy"] == strategy) & (frame["level"] == level)].groupby(
-        "query_id", sort=True
-    )
-    measured = [name for name in measures if name in frame.columns]
+    chosen = per_query[(per_query["strategy"] == strategy) & (per_query["level"] == level)]
+    by_query = chosen.groupby("query_id", sort=True)
+    measured = [name for name in measures if name in per_query.columns]
     means = by_query[measured].mean().reindex(columns=measures)
     return means.assign(group_id=by_query["group_id"].first())

@@ -6,8 +6,10 @@ with the number of independent questions that would decide. The unit of inferenc
 """
 
 import dataclasses
+import functools
 import math
-from typing import Final, Literal, NamedTuple
+from collections.abc import Callable
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,7 +17,7 @@ from numpy.typing import ArrayLike
 from rag_eval.core.arrays import FloatArray, IntArray
 from rag_eval.core.report import number
 from rag_eval.measures.intervals import RESAMPLES, clustered_interval
-from rag_eval.measures.paired import FEW_DIFFERING, paired_comparison
+from rag_eval.measures.paired import FEW_DIFFERING, PairedComparison, paired_comparison
 from rag_eval.measures.ranking import as_codes
 from rag_eval.storage.hashing import text_hash
 
@@ -52,19 +54,11 @@ def assign(question_id: str, share: float, salt: str) -> bool:
     return int(text_hash(f"{salt}\0{question_id}")[:_HEX_DIGITS], 16) / 16.0**_HEX_DIGITS < share
 
 
-class Reason(NamedTuple):
-    """Reason of a decision: a stable machine name, and a sentence with the figures."""
-
-    code: str
-    sentence: str
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Decision:
     """A decision about a candidate, with its reasons and figures.
 
-    `action`: promote, hold or roll_back.
-    `reasons`: At least one.
+    `reasons`: Stable code -> sentence; at least one.
     `questions_needed`: Independent questions for a decision with 80 % power, if the difference
       stays the same. None if the action is a decision, or if the number is unknown.
     `figures`: n_questions, n_groups, n_unpaired, n_better, n_worse, n_tied; base, candidate (means)
@@ -73,32 +67,9 @@ class Decision:
     """
 
     action: Action
-    reasons: tuple[Reason, ...]
+    reasons: dict[str, str]
     questions_needed: int | None
     figures: dict[str, float | int | None]
-
-
-def count_questions(spread: float, difference: float) -> int:
-    """Count the independent questions that tell a true difference from zero.
-
-    The power is 80 % and the test is two-sided at 5 %.
-
-    ``n = ((z[0.975] + z[0.8]) * spread / difference) ** 2 + z[0.975] ** 2 / 2``, where `spread` is
-    the standard deviation of the difference; the last part is for the t distribution.
-
-    References
-    ----------
-    Guenther (1981), Sample size formulas for normal theory t tests, The American Statistician 35.
-
-    Examples
-    --------
-    >>> count_questions(0.4, 0.1)
-    128
-    """
-    from scipy.stats import norm
-
-    z = float(norm.ppf(0.975))
-    return math.ceil(((z + float(norm.ppf(POWER))) * spread / difference) ** 2 + z**2 / 2)
 
 
 def decide(
@@ -113,21 +84,12 @@ def decide(
 
     `base`, `candidate`: `[n_questions]` values of the two strategies; NaN = not scored.
     `groups`: `[n_questions]` group code of each question.
-    `higher_is_better`: Whether the measure improves as it rises.
-    `resamples`: Number of bootstrap resamples.
-
-    Raises `ValueError`: The shapes differ.
 
     The interval of the difference is that of `paired_comparison`. The interval of the relative
     degradation uses the linearised spread of the ratio of the two means.
     """
     left, right = np.asarray(base, dtype=np.float64), np.asarray(candidate, dtype=np.float64)
     codes = as_codes(groups, "groups")
-    if not left.shape == right.shape == codes.shape:
-        raise ValueError(
-            f"shapes {left.shape}, {right.shape}, {codes.shape}; "
-            "accepted: one shape for base, candidate and groups"
-        )
     paired = ~np.isnan(left) & ~np.isnan(right)
     n_unpaired = int((~np.isnan(left) & np.isnan(right)).sum())
     left, right, codes = left[paired], right[paired], codes[paired]
@@ -138,83 +100,60 @@ def decide(
         "n_unpaired": n_unpaired,
     }
     if not len(left):
-        reason = Reason("too_few_questions", "no question was scored with both strategies")
-        return Decision("hold", (reason,), None, figures)
+        reasons = {"too_few_questions": "no question was scored with both strategies"}
+        return Decision("hold", reasons, None, figures)
+    compare = functools.partial(
+        paired_comparison, groups=codes, seed=SEED, flips=1, resamples=resamples
+    )
     unit = not np.any(np.abs(right - left) > 1)
-    found = paired_comparison(
-        right,
-        left,
-        codes,
-        SEED,
-        flips=1,
-        resamples=resamples,
-        higher_is_better=higher_is_better,
-        unit_range=unit,
-    )
-    ends = float(found.ci_low[0]), float(found.ci_high[0])
-    worse, low, high = _degradation(
-        (left, right), codes, ends, higher_is_better=higher_is_better, resamples=resamples
-    )
-    degradation = _round(worse), _round(low), _round(high)
+    found = compare(right, left, higher_is_better=higher_is_better, unit_range=unit)
+    figures |= {name: int(getattr(found, name)[0]) for name in ("n_better", "n_worse", "n_tied")}
     both = np.stack([left, right], axis=1)
     mean = clustered_interval(
         both, codes, SEED, resamples, unit_range=bool(((both >= 0) & (both <= 1)).all())
     )
-    for name in ("n_better", "n_worse", "n_tied"):
-        figures[name] = int(getattr(found, name)[0])
+    ends = float(found.ci_low[0]), float(found.ci_high[0])
+    loss = left - right if higher_is_better else right - left
+    loss_ends = (-ends[1], -ends[0]) if higher_is_better else ends
+    degradation = _degradation(left, loss, loss_ends, codes, compare)
     for name, triple in (
         ("base", (mean.value[0], mean.low[0], mean.high[0])),
         ("candidate", (mean.value[1], mean.low[1], mean.high[1])),
         ("difference", (found.delta[0], *ends)),
         ("degradation", degradation),
     ):
-        figures |= {
-            f"{name}{end}": number(value)
-            for end, value in zip(("", "_low", "_high"), triple, strict=True)
-        }
-    surely_worse = ends[1] < 0 if higher_is_better else ends[0] > 0
-    action, reasons = _judge(figures, degradation, surely_worse=surely_worse)
+        for end, value in zip(("", "_low", "_high"), triple, strict=True):
+            figures[f"{name}{end}"] = number(value)
+    action, reasons = _judge(figures, degradation, surely_worse=loss_ends[0] > 0)
     needed = _questions_needed(degradation, n_groups) if action == "hold" else None
     return Decision(action, reasons, needed, figures)
 
 
 def _degradation(
-    values: tuple[FloatArray, FloatArray],
-    groups: IntArray,
+    base: FloatArray,
+    loss: FloatArray,
     ends: tuple[float, float],
-    *,
-    higher_is_better: bool,
-    resamples: int,
+    groups: IntArray,
+    compare: Callable[..., PairedComparison],
 ) -> tuple[float, float, float]:
-    """Compute the relative degradation and its interval; NaN if the base's mean is not positive."""
-    base, candidate = values
+    """Compute the relative degradation and its interval; NaN if the base's mean is not positive.
+
+    `loss` is how much worse the candidate is on each question, `ends` the interval of its mean.
+    """
     mean = float(base.mean())
     if mean <= 0:
         return math.nan, math.nan, math.nan
-    loss = base - candidate if higher_is_better else candidate - base
     worse = float(loss.mean()) / mean
-    sums = np.bincount(
-        np.unique(groups, return_inverse=True)[1], weights=np.where(np.abs(loss) <= _TIE, 0.0, loss)
-    )
-    if np.count_nonzero(np.abs(sums) > _TIE) < FEW_DIFFERING:
-        # Too few groups differ for a bootstrap, so use the interval of the difference.
-        low, high = (-ends[1], -ends[0]) if higher_is_better else ends
-        return worse, low / mean, high / mean
-    spread = paired_comparison(
-        (loss - worse * base) / mean,
-        np.zeros_like(loss),
-        groups,
-        SEED,
-        flips=1,
-        resamples=resamples,
-        unit_range=False,
-    )
-    return worse, worse + float(spread.ci_low[0]), worse + float(spread.ci_high[0])
-
-
-def _round(value: float) -> float:
-    """Round to twelve significant digits, so that rounding errors change no bound and no byte."""
-    return float(f"{value:.12g}")
+    low, high = (end / mean for end in ends)
+    weights = np.where(np.abs(loss) <= _TIE, 0.0, loss)
+    sums = np.bincount(np.unique(groups, return_inverse=True)[1], weights=weights)
+    # With too few differing groups for a bootstrap, the interval of the difference stays.
+    if np.count_nonzero(np.abs(sums) > _TIE) >= FEW_DIFFERING:
+        spread = compare((loss - worse * base) / mean, np.zeros_like(loss), unit_range=False)
+        low, high = worse + float(spread.ci_low[0]), worse + float(spread.ci_high[0])
+    # Twelve significant digits, so that rounding errors change no bound and no byte.
+    worse, low, high = (float(f"{value:.12g}") for value in (worse, low, high))
+    return worse, low, high
 
 
 def _percent(share: float) -> str:
@@ -226,44 +165,56 @@ def _judge(
     degradation: tuple[float, float, float],
     *,
     surely_worse: bool,
-) -> tuple[Action, tuple[Reason, ...]]:
-    worse, low, high = degradation
+) -> tuple[Action, dict[str, str]]:
+    """Decide, with the reasons as code -> sentence."""
+    worse, _, high = degradation
     n, questions, unpaired = (
         int(figures[name] or 0) for name in ("n_groups", "n_questions", "n_unpaired")
     )
     seen = f"on {questions} questions ({n} independent)"
-    shown = f"{_percent(worse)} [{_percent(low)}, {_percent(high)}]"
+    value, *bounds = map(_percent, degradation)
+    shown = f"{value} [{', '.join(bounds)}]"
     if n < MIN_GROUPS:
         sentence = f"{n} independent questions are too few; at least {MIN_GROUPS} are needed"
-        return "hold", (Reason("too_few_questions", sentence),)
+        return "hold", {"too_few_questions": sentence}
     if surely_worse and not worse <= MAX_DEGRADATION:  # NaN if the base scores 0
         by = f"by {shown}, more than {_percent(MAX_DEGRADATION)}"
         if math.isnan(worse):
             by = f"the base scores {figures['base']:g}"
         sentence = f"the candidate is worse {seen}: {by}; the interval excludes zero"
-        return "roll_back", (Reason("degraded", sentence),)
-    reasons = []
+        return "roll_back", {"degraded": sentence}
+    reasons = {}
     if math.isnan(worse):
-        sentence = (
+        reasons["no_base"] = (
             f"the base scores {figures['base']:g} {seen}; a relative degradation is undefined"
         )
-        reasons.append(Reason("no_base", sentence))
     elif high >= MAX_DEGRADATION:
-        sentence = f"a degradation of {_percent(high)} is still possible {seen}: {shown}"
-        reasons.append(Reason("not_excluded", f"{sentence}, positive is worse"))
-    if unpaired and unpaired >= MAX_DEGRADATION * (unpaired + questions):
-        total = unpaired + questions
-        sentence = f"{unpaired} of {total} questions were scored with the base only"
-        reasons.append(Reason("not_paired", sentence))
+        reasons["not_excluded"] = (
+            f"a degradation of {_percent(high)} is still possible {seen}: {shown}, "
+            "positive is worse"
+        )
+    total = unpaired + questions
+    if unpaired and unpaired >= MAX_DEGRADATION * total:
+        reasons["not_paired"] = f"{unpaired} of {total} questions were scored with the base only"
     if reasons:
-        return "hold", tuple(reasons)
-    sentence = f"a degradation of {_percent(MAX_DEGRADATION)} or more is excluded {seen}: {shown}"
-    return "promote", (Reason("not_worse", f"{sentence}, positive is worse"),)
+        return "hold", reasons
+    bound = _percent(MAX_DEGRADATION)
+    sentence = f"a degradation of {bound} or more is excluded {seen}: {shown}, positive is worse"
+    return "promote", {"not_worse": sentence}
 
 
 def _questions_needed(degradation: tuple[float, float, float], n_groups: int) -> int | None:
-    """Count the independent questions that would decide if the degradation stays the same."""
-    from scipy.stats import t
+    """Count the independent questions that would decide if the degradation stays the same.
+
+    With power 0.8 of a two-sided test at 5 %, n = ((z[0.975] + z[0.8]) * spread / difference) ** 2
+    + z[0.975] ** 2 / 2, where `spread` is the standard deviation of the difference; the last part
+    is for the t distribution.
+
+    References
+    ----------
+    Guenther (1981), Sample size formulas for normal theory t tests, The American Statistician 35.
+    """
+    from scipy.stats import norm, t
 
     worse, low, high = degradation
     if n_groups < 2 or not math.isfinite(high - low):  # noqa: PLR2004 - one group has no spread
@@ -272,5 +223,7 @@ def _questions_needed(degradation: tuple[float, float, float], n_groups: int) ->
     difference = worse if worse > MAX_DEGRADATION else MAX_DEGRADATION - max(worse, 0.0)
     if difference <= _TIE:
         return None
-    needed = max(count_questions(spread, difference), MIN_GROUPS)
+    z, power = (float(norm.ppf(share)) for share in (0.975, POWER))
+    n = math.ceil(((z + power) * spread / difference) ** 2 + z**2 / 2)
+    needed = max(n, MIN_GROUPS)
     return needed if needed > n_groups else None

@@ -9,11 +9,10 @@ import pandas as pd
 
 from rag_eval.core.errors import InputError
 from rag_eval.gates import rollout
-from rag_eval.gates.regression import higher_is_better, with_delta_s
+from rag_eval.gates.regression import higher_is_better
 from rag_eval.measures.paired import paired_comparison
-from rag_eval.measures.ranking import machine_name
-from rag_eval.pipeline.history import KeptRun, changes, open_kept_run
-from rag_eval.pipeline.measures import BOOTSTRAP_SEED, COMPARED, Row, comparison_rows
+from rag_eval.pipeline.history import KeptRun, changes, means_by_query, open_run
+from rag_eval.pipeline.measures import BOOTSTRAP_SEED, Row, comparison_rows
 
 # ---- Comparison of two runs of the same gold, by question.
 
@@ -41,20 +40,14 @@ def compare_runs(a: KeptRun, b: KeptRun) -> tuple[list[str], list[Row]]:
         raise InputError.of(
             "nothing_to_compare", "the runs have no strategy in common", field="strategies"
         )
-    columns = [machine_name(label) for label in COMPARED]
-    means = [
-        run[run["level"] == a.level].groupby(["strategy", "query_id", "group_id"])[columns].mean()
-        for run in (a.per_query(), b.per_query())
-    ]
+    frames = a.per_query(), b.per_query()
+    groups_of = frames[0].groupby("query_id")["group_id"].first()
+    groups = np.unique(groups_of.to_numpy(dtype=str), return_inverse=True)[1]
     pairs = []
     for name in names:
-        left = means[0].loc[name]
-        queries = left.index.get_level_values("query_id")
-        right = means[1].loc[name].reset_index("group_id", drop=True).reindex(queries)
-        groups = np.unique(
-            left.index.get_level_values("group_id").to_numpy(dtype=str), return_inverse=True
-        )[1]
-        found = paired_comparison(left.to_numpy(), right.to_numpy(), groups, BOOTSTRAP_SEED)
+        queries = groups_of.index.tolist()
+        left, right = (means_by_query(one, [name], queries, a.level) for one in frames)
+        found = paired_comparison(left, right, groups, BOOTSTRAP_SEED)
         pairs.append((f"{name} (a)", f"{name} (b)", found))
     earlier, later = sorted((a, b), key=lambda run: run.run_id)
     notes = [f"DIFFERENT: {sentence}" for sentence in changes(earlier, later).values()]
@@ -83,13 +76,6 @@ class Rollout:
     stage: int
     next_stage: int | None
     decision: rollout.Decision
-
-    def as_json(self) -> dict[str, object]:
-        """Return the record as plain JSON values."""
-        row = dataclasses.asdict(self)
-        decision = row.pop("decision")
-        reasons = [reason._asdict() for reason in self.decision.reasons]
-        return {**row, **decision, "reasons": reasons}
 
 
 def decide_rollout(
@@ -122,7 +108,7 @@ def decide_rollout(
     """
     if stage not in rollout.STAGES:
         raise _bad("no such stage", "--stage", str(stage), ", ".join(map(str, rollout.STAGES)))
-    kept = open_kept_run(home, run, gold_set)
+    kept = open_run(home, run, gold_set)
     names = list(kept.strategies)
     base = against or next((name for name in names if name != candidate), candidate)
     for field, name in (("CANDIDATE", candidate), ("--against", base)):
@@ -132,9 +118,7 @@ def decide_rollout(
     if base == candidate:
         message = "A strategy is not compared with itself."
         raise _bad(message, "--against", base, "another strategy of the run")
-    stability = kept.artifact("stability_measures")
-    per_run = None if stability is None else stability.frame("per_run")
-    per_query = with_delta_s(kept.per_query(), per_run)
+    per_query = kept.per_query()
     values = _pair_strategies(per_query[per_query["level"] == kept.level], base, candidate, measure)
     groups = np.unique(values["group"].to_numpy(dtype=str), return_inverse=True)[1]
     decision = rollout.decide(

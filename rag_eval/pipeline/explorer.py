@@ -31,17 +31,8 @@ from rag_eval.pipeline.corpus import (
     GoldArrays,
     GoldVariants,
 )
-from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.external import unit_verdicts
-from rag_eval.pipeline.history import (
-    NO_PREVIOUS,
-    KeptRun,
-    are_comparable,
-    changes,
-    earlier_runs,
-    previous_means,
-    run_basis,
-)
+from rag_eval.pipeline.history import NO_PREVIOUS, Previous, are_comparable
 from rag_eval.pipeline.measures import (
     ALWAYS_K,
     COMPARED,
@@ -753,65 +744,21 @@ def _write_units(
 # ---- The previous run, and the change of recall at 10 of each question since that run.
 
 
-@dataclasses.dataclass(frozen=True)
-class Previous:
-    """The run before this one.
-
-    Attributes
-    ----------
-    run
-        The previous run; None without one.
-    changes
-        One sentence for each changed input of the figures.
-    comparable
-        Whether both runs measured the same thing; None without a previous run.
-    """
-
-    run: KeptRun | None
-    changes: tuple[str, ...] = ()
-    comparable: bool | None = None
-
-
-def _find_previous(evaluation: Evaluation, runs: ScoredRuns) -> Previous:
-    earlier = earlier_runs(evaluation).runs
-    if not earlier:
-        return Previous(None)
-    basis = run_basis(
-        evaluation,
-        runs.gold_variants.about.hash,
-        runs.admitted_chunks.about.chunks_hash,
-        {name: runs.about(name).index_hash for name in runs.names},
-    )
-    found = changes(earlier[-1], basis)
-    return Previous(earlier[-1], tuple(found.values()), are_comparable(found))
-
-
-def _identify(previous: Previous) -> list[Any]:
-    """List the key parts for the previous run: id, changes, and whether its measures are gone."""
-    run = previous.run
-    if run is None:
-        return []
-    return [run.run_id, list(previous.changes), run.artifact("ranking_measures") is None]
-
-
 def _with_previous(
-    base: Mapping[str, Any], previous: Previous, runs: ScoredRuns
+    base: Mapping[str, Any], previous: Previous | None, runs: ScoredRuns
 ) -> dict[str, object]:
     """Add the change of each question, [n_strategies, n_questions]; null when it is unknown."""
-    run, level, values = previous.run, runs.config.level, values_of(runs)
-    change, reason = np.full(values.shape, np.nan), NO_PREVIOUS
-    if run is not None:
-        queries = runs.gold.queries["query_id"].tolist()
-        means = previous_means(run, runs.gold_variants.about.hash, runs.names, queries, level)
-        reason = means if isinstance(means, str) else ""
-        if not isinstance(means, str):
-            change = np.round(values - means[:, COMPARED.index(MEASURE) :: len(COMPARED)].T, 12)
+    values = values_of(runs)
+    change = np.full(values.shape, np.nan)
+    if previous is not None and previous.means is not None:
+        means = previous.means[:, COMPARED.index(MEASURE) :: len(COMPARED)].T
+        change = np.round(values - means, 12)
     return {
         **base,
-        "previous": None if run is None else run.run_id,
-        "previous_reason": reason or None,
-        "previous_comparable": previous.comparable,
-        "previous_changes": list(previous.changes),
+        "previous": None if previous is None else previous.run.run_id,
+        "previous_reason": (NO_PREVIOUS if previous is None else previous.reason) or None,
+        "previous_comparable": None if previous is None else are_comparable(previous.changes),
+        "previous_changes": [] if previous is None else list(previous.changes.values()),
         "questions": {**base["questions"], "change": nullable(change)},
     }
 
@@ -835,14 +782,18 @@ class Explored:
     answered: Answered | None
 
 
-def write_explorer(work: Work, made: Explored) -> Artifact:
+def write_explorer(work: Work, made: Explored, previous: Previous | None) -> Artifact:
     """Write the parts of the explorer.
 
     The parts are summary.json.gz, questions-NNNN.json.gz and chunks-NNNN.json.gz, with published
     schemas `explorer-*.schema.json`, and the array `priority` by number of the unit. When only the
     previous run differs, all parts except the summary are shared with the earlier artifact.
     """
-    previous, lasting = _find_previous(work.evaluation, made.runs), _without_previous(work, made)
+    lasting = _without_previous(work, made)
+    identity: list[object] = []
+    if previous is not None:
+        changed = list(previous.changes.values())
+        identity = [previous.run.run_id, changed, previous.means is None]
 
     def make() -> Parts:
         # Give paths, so that the store links the files instead of copying them every night.
@@ -852,7 +803,7 @@ def write_explorer(work: Work, made: Explored) -> Artifact:
             **{path.name: path for path in shared},
         }
 
-    return work.keep("explorer", [lasting.key, _identify(previous)], make)
+    return work.keep("explorer", [lasting.key, identity], make)
 
 
 def _without_previous(work: Work, made: Explored) -> Artifact:

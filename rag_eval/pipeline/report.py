@@ -16,7 +16,7 @@ from pydantic_core import to_jsonable_python
 from rag_eval import __version__
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.core.config import GoldSetConfig, Level
-from rag_eval.core.errors import quoted
+from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.report import (
     Absent,
     AnswersPart,
@@ -28,20 +28,20 @@ from rag_eval.core.report import (
     Poisoning,
     Record,
     Report,
+    RunInputs,
     SliceFigure,
     SlicePart,
     SlicesPart,
     StrategyPart,
     TrustPart,
     TrustScores,
-    WordCounts,
     number,
 )
 from rag_eval.core.types import ABSTAINED
 from rag_eval.corpus.analyzer import Analyzer
 from rag_eval.corpus.masking import mask_shown_address
-from rag_eval.gates.gate import GateInputs
-from rag_eval.gates.regression import measured_run, with_delta_s
+from rag_eval.gates.gate import AcceptedRun, GateInputs
+from rag_eval.gates.regression import with_delta_s
 from rag_eval.gates.verdict import judge_gates, required_failures
 from rag_eval.measures.groundedness import comparable
 from rag_eval.measures.intervals import aggregate, within_query
@@ -54,7 +54,7 @@ from rag_eval.pipeline.answers import (
     answer_files,
     write_run_traces,
 )
-from rag_eval.pipeline.baselines import drift_part, take_snapshot, try_baseline
+from rag_eval.pipeline.baselines import drift_part, find_targets, load_baseline
 from rag_eval.pipeline.calibration import PICTURE, MissRateCalibration
 from rag_eval.pipeline.claims import MissRateClaims, judge_runs
 from rag_eval.pipeline.corpus import (
@@ -76,11 +76,15 @@ from rag_eval.pipeline.explorer import (
 )
 from rag_eval.pipeline.history import (
     NO_PREVIOUS,
+    changes,
     configuration_part,
-    evaluation_part,
-    history_parts,
+    find_previous,
+    history_part,
     keep_run,
     make_record,
+    past_runs,
+    previous_part,
+    run_inputs,
 )
 from rag_eval.pipeline.measures import (
     BOOTSTRAP_SEED,
@@ -181,7 +185,6 @@ class Slice:
     about: str
     member: BoolArray
     unscored: str = UNSCORED
-    words: WordCounts | None = None
 
 
 def _slices(work: Work, runs: ScoredRuns, measures: AnswerMeasures | None) -> SlicesPart:
@@ -199,11 +202,9 @@ def _slices(work: Work, runs: ScoredRuns, measures: AnswerMeasures | None) -> Sl
                 k=config.uncertainty.k,
                 level=config.level,
                 n_tags=n_tags,
-                n_tags_left_out=n_tags - len(tags),
                 by=[_slice_part(runs, part, values, measures) for part in parts],
             )
-        reason = "the questions are all of one length"
-        return {"about": found.dump() | ({} if lengths else {"lengths_reason": reason})}
+        return {"about": found.dump()}
 
     identity = [
         *(one.id for one in (runs.gold_variants, runs.admitted_chunks, *runs.runs.values())),
@@ -248,8 +249,7 @@ def length_slices(words: IntArray) -> list[Slice]:
             low, high = int(words[member].min()), int(words[member].max())
             bounds = f"{low}" if low == high else f"{low} to {high}"
             about = f"questions of {bounds} content words as they were first put"
-            counts = WordCounts(low=low, high=high)
-            found.append(Slice("length", name, about, member, words=counts))
+            found.append(Slice("length", name, about, member))
     return found
 
 
@@ -266,18 +266,6 @@ def _answerability(runs: ScoredRuns) -> list[Slice]:
         for name, member in members.items()
         if member.any()
     ]
-
-
-def _abstention(
-    runs: ScoredRuns, member: BoolArray, measures: AnswerMeasures | None
-) -> Figure | Absent:
-    """Compute the share of the questions with an abstention."""
-    if measures is None:
-        return Absent(reason=NO_ANSWERS)
-    abstained = measures.per_question["outcome"].isin(ABSTAINED).to_numpy(dtype=np.float64)
-    groups = runs.gold.groups[member]
-    records = aggregate(["abstention"], abstained[member][:, None], groups, BOOTSTRAP_SEED)
-    return figure_of(records[0])
 
 
 def _values(runs: ScoredRuns) -> FloatArray:
@@ -308,18 +296,18 @@ def _slice_part(
             for record in records[2 * at : 2 * at + 2]
         )
         strategies[name] = SliceFigure(**dict(recall), miss=missed)
-    more: dict[str, object] = {} if part.words is None else {"words": part.words}
-    if part.kind == "answerability":
-        more["abstention"] = _abstention(runs, part.member, measures)
+    abstention: Figure | Absent = Absent(reason=NO_ANSWERS)
+    if measures is not None:
+        abstained = measures.per_question["outcome"].isin(ABSTAINED).to_numpy(dtype=np.float64)
+        column = abstained[part.member][:, None]
+        abstention = figure_of(aggregate(["abstention"], column, groups, BOOTSTRAP_SEED)[0])
     return SlicePart.model_validate(
         {
-            "kind": part.kind,
-            "name": part.name,
-            "about": part.about,
+            **{name: getattr(part, name) for name in ("kind", "name", "about")},
             "n_queries": int(part.member.sum()),
             "n_groups": len(np.unique(groups)),
             "strategies": strategies,
-            **more,
+            **({"abstention": abstention} if part.kind == "answerability" else {}),
         }
     )
 
@@ -605,7 +593,12 @@ def _report_parts(work: Work, made: Inputs, runs: ScoredRuns) -> dict[str, objec
             "FEATURE_HYBRID_RETRIEVAL": settings.feature_hybrid_retrieval,
             "FEATURE_RAGAS_EVAL": settings.feature_ragas_eval,
         },
-        "evaluation": evaluation_part(work.evaluation),
+        "evaluation": {
+            **{name: getattr(config, name) for name in ("k", "depth", "level")},
+            "primary": config.primary_strategy,
+            "partial": work.evaluation.partial,
+            "known": work.evaluation.known,
+        },
         "gold": {**made.gold_variants.about.model_dump(), "seeds": list(config.seeds)},
         "index": {
             "hash": primary.index_hash,
@@ -652,24 +645,41 @@ def _report_parts(work: Work, made: Inputs, runs: ScoredRuns) -> dict[str, objec
         "uncertainty": made.calibrated_miss_rates.uncertainty,
         "calibration": made.calibrated_miss_rates.calibration,
     }
-    baseline, fault = try_baseline(settings.home, config.name)
-    gold = made.gold_variants
-    taken = take_snapshot(made.corpus_snapshot.documents, gold.qrels_document, gold.spans)
     plain = to_jsonable_python(body)
-    drift = drift_part(baseline, fault, taken, plain)
-    per_query = with_delta_s(made.ranking_measures.per_query, made.stability_measures.per_run)
-    results = judge_gates(
-        GateInputs(
-            config=config,
-            figures=figures_for_gates(body, config.level),
-            answers=plain["answers"],
-            trust=plain["trust"]["retrieved"],
-            now=measured_run(plain, per_query),
-            before=None if baseline is None else baseline.measured,
-            baseline_fault=fault,
-        )
+    return body | _compare_with_baseline(work, made, body, plain)
+
+
+def _compare_with_baseline(
+    work: Work, made: Inputs, body: Mapping[str, Any], plain: Mapping[str, Any]
+) -> dict[str, object]:
+    """Make the report fields `drift` and `gates`; `plain` are the JSON values of `body`.
+
+    A damaged baseline raises no error here, because the report must not fail.
+    """
+    config, gold, documents = work.config, made.gold_variants, made.corpus_snapshot.documents
+    baseline, fault = None, ""
+    try:
+        baseline = load_baseline(work.settings.home, config.name)
+    except InputError as error:
+        fault = quoted(error.problems[0].message, 300)
+    now, accepted = RunInputs.model_validate(run_inputs(plain)), None
+    if baseline is not None:
+        found = changes(baseline.run, now)
+        accepted = AcceptedRun(baseline.run.run_id, baseline.per_query, found)
+    inputs = GateInputs(
+        config=config,
+        figures=figures_for_gates(body, config.level),
+        answers=plain["answers"],
+        trust=plain["trust"]["retrieved"],
+        per_query=with_delta_s(made.ranking_measures.per_query, made.stability_measures.per_run),
+        baseline=accepted,
+        baseline_fault=fault,
     )
-    return body | {"drift": drift, "gates": [result.dump() for result in results]}
+    targets = find_targets(documents, gold.qrels_document, gold.spans)
+    return {
+        "drift": drift_part(baseline, fault, now, documents, targets),
+        "gates": [gate.dump() for gate in judge_gates(inputs)],
+    }
 
 
 class MetricsReport(Result):
@@ -731,27 +741,29 @@ def write_report(work: Work, **results: Any) -> MetricsReport:
     `results` are the `Inputs`. The report comes last. The home also stores the run, so that later
     runs can be compared with it.
     """
-    made, folder, evaluation = Inputs(**results), work.evaluation.reports, work.evaluation
+    made, folder, settings = Inputs(**results), work.evaluation.reports, work.settings
     runs = score_runs(work.config, made.gold_variants, made.admitted_chunks, made.runs)
     plain = finish(_report_parts(work, made, runs), dt.datetime.now(dt.UTC)).dump()
-    explorer = write_explorer(
-        work,
-        Explored(
-            runs,
-            made.corpus_snapshot,
-            made.corpus_chunks,
-            made.evidence_trust,
-            made.stability_measures,
-            made.miss_rate_claims,
-            made.answered,
-        ),
+    now = make_record(work.config.name, {}, plain)
+    # Runs with a later date come from a wrong clock and are left out.
+    past, unreadable = past_runs(settings.home, now.gold_set, before=now.run_id)
+    previous = find_previous(past, now, runs.gold)
+    explored = Explored(
+        runs,
+        made.corpus_snapshot,
+        made.corpus_chunks,
+        made.evidence_trust,
+        made.stability_measures,
+        made.miss_rate_claims,
+        made.answered,
     )
-    kept = make_record(work.config.name, _artifact_keys(made, explorer), plain)
-    per_query = made.ranking_measures.per_query
-    history, previous = history_parts(evaluation, kept, runs.gold, per_query)
-    plain |= {"history": history, "previous": previous}
+    explorer = write_explorer(work, explored, previous)
+    plain |= {"history": history_part(past, unreadable, now), "previous": None}
     if previous is None:
         plain["previous_reason"] = NO_PREVIOUS
+    else:
+        per_query = made.ranking_measures.per_query
+        plain["previous"] = previous_part(previous, now, runs.gold, per_query)
     report = Report.model_validate(plain)
     plain = report.dump()
     _remove_stale(work, folder)
@@ -766,13 +778,13 @@ def write_report(work: Work, **results: Any) -> MetricsReport:
     lines = _evidence_lines(made.evidence_trust.trust, report.trust.as_of)
     write_bytes(folder / EVIDENCE_FILE, lines)
     write_measures(folder / "measures.csv", report.strategies)
-    keep_run(work.settings.home, kept, plain)
+    keep_run(settings.home, now, _artifact_keys(made, explorer), plain)
     # Remove the verdict and page of the earlier run, because this run may end before it writes its
     # own.
     _remove(folder, *VERDICT_FILES, PAGE, f"{TABLES}/*.csv", f"{TABLES}/*.tex")
     write_text(folder / REPORT_FILE, dumps(plain))
     write_verdict(verdict_rows(report, work.config.name), folder)
-    _publish(evaluation)
+    _publish(work.evaluation)
     return MetricsReport(
         content_hash=report.content_hash,
         report=report,

@@ -25,7 +25,7 @@ from rag_eval.pipeline.corpus import (
     as_of,
 )
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.history import KeptRun, open_kept_run
+from rag_eval.pipeline.history import KeptRun, open_run
 from rag_eval.pipeline.retrieval import RestatedPassages
 from rag_eval.reporting.listings import (
     ChunkDetails,
@@ -65,7 +65,7 @@ def explanation(
     InputError
         There is no such run, the run has no answers, or there is no such question.
     """
-    kept = open_kept_run(home, run, gold_set)
+    kept = open_run(home, run, gold_set)
     made = AnswerSet.stored(_stored(kept, "answers"))
     cited = CitationSet.stored(_stored(kept, "citations"))
     measured = AnswerMeasures.stored(_stored(kept, "answer_measures"))
@@ -179,11 +179,11 @@ def live_index(home: Path, gold_set: str | None = None) -> tuple[LiveIndex, str]
     Returns the index of the run and a label of the run. Raises InputError if no run is stored
     there, or if its corpus is no longer in the home.
     """
-    run = open_kept_run(home, "latest", gold_set)
+    run = open_run(home, "latest", gold_set)
     corpus, chunks = run.stored("corpus_snapshot"), run.stored("admitted_chunks")
     frame = chunks.frame("chunks")
     for name in run.strategies:
-        made = run.stored("run", name)
+        made = run.stored(f"run {name}")
         if made.path("units.parquet").is_file():  # only runs of external retrievers have units
             frame = with_units(frame, made.frame("units"))
     hashes = [strategy.index_hash for strategy in run.strategies.values()]

@@ -5,16 +5,16 @@ Reports are untrusted, so this file escapes and shortens every text of a report 
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from xml.etree import ElementTree as ET
 
 from rag_eval.core.errors import InputError, quoted
-from rag_eval.core.report import SCHEMA_VERSION, GatePart, Report, first_fault
+from rag_eval.core.report import SCHEMA_VERSION, GatePart, PastRun, Report, first_fault
 from rag_eval.core.rows import Fault, parse_object
 from rag_eval.reporting.metrics_report import content_hash
-from rag_eval.reporting.terminal import SHOWN, STATUS_STYLE, estimate, make_table, print_parts
+from rag_eval.reporting.terminal import STATUS_STYLE, estimate, make_table, print_parts
 from rag_eval.storage.artifacts import write_bytes, write_text
 
 if TYPE_CHECKING:
@@ -171,37 +171,24 @@ def evidence_text(evidence: Mapping[str, Any]) -> str:
 MAX_SHOWN = 50
 
 
-def baseline_lines(
-    gold_set: str, report: Report | None, records: Sequence[Mapping[str, Any]]
-) -> list[str]:
-    """Describe the accepted baseline and its history, oldest first; None for no baseline."""
+def describe_baseline(
+    gold_set: str, run: PastRun | None, records: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
+    """Describe the accepted baseline and all acceptances; None for no baseline."""
     name = safe_text(gold_set)
-    if report is None or not records:
-        advice = "accept one with rag-eval baseline accept"
-        return [f"{name}: no run was accepted as the baseline yet; {advice}"]
-    level = report.evaluation.level
-    lines = [
-        (
-            f"{name}: the baseline is run {report.run_id}; strategy {report.strategy}, "
-            f"{level} level, gold {report.gold.hash[:12]}"
-        ),
-        f"  index {report.primary.index_hash}",
-    ]
-    lines += [
-        f"  {measure.label} {estimate(measure)} over {measure.n_scored}/{measure.n_attempted} "
-        "questions"
-        for measure in report.primary.measures
-        if measure.level == level and measure.label in SHOWN
-    ]
-    lines.append(f"accepted {len(records)} times, the newest first:")
+    if run is None:
+        yield f"{name}: no run was accepted as the baseline yet; rag-eval baseline accept"
+        return
+    own = run.strategies[run.primary]
+    yield f"{name}: the baseline is run {run.run_id}; strategy {run.primary}, {run.level} level"
+    yield f"  gold {run.gold_hash[:12]}, index {own.index_hash}"
+    for label, figure in (("R@10", own.recall), ("MRR", own.mrr), ("missed", own.miss_any)):
+        yield f"  {label} {estimate(figure)} over {figure.n_scored} questions"
+    yield f"accepted {len(records)} times, the newest first:"
     for record in records[::-1][:MAX_SHOWN]:
-        failed = safe_text(", ".join(map(str, record.get("failed_gates", []))))
-        lines.append(
-            f"  {safe_text(record['accepted_at'])} {safe_text(record['run_id'])} by "
-            f"{safe_text(record['who'])}: {safe_text(record['why'], 400)}"
-            f"{f' FORCED past {failed}' if record.get('forced') else ''}"
-        )
-    return lines
+        forced = f" FORCED past {', '.join(record['failed_gates'])}" if record["forced"] else ""
+        line = "{accepted_at} {run_id} by {who}: {why}".format(**record)
+        yield f"  {safe_text(line + forced, MAX_EVIDENCE)}"
 
 
 # ---- The verdict as JUnit XML: CI shows each gate as a test case

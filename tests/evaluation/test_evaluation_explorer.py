@@ -334,8 +334,8 @@ def test_changes_are_against_the_newest_kept_run(project):
             expected = None if after is None else pytest.approx(after - earlier, rel=0, abs=1e-5)
             assert change == expected
     reported = new.runner.get(MetricsReport).report.previous
-    assert summary["previous_changes"] == reported.reasons
-    assert reported.reason_codes == ["index_changed", "configuration_changed"]
+    assert summary["previous_changes"] == list(reported.changes.values())
+    assert list(reported.changes) == ["index_changed", "configuration_changed"]
     # A previous run with other figures changes the explorer's comparison.
     keep(new, NIGHTS[2])
     again = read(evaluation_of(project))

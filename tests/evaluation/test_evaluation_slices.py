@@ -39,10 +39,10 @@ def test_thirds_hold_every_question_once_in_the_order_of_length(words):
         assert found == []
         return
     assert np.sum([part.member for part in found], axis=0).tolist() == [1] * len(words)
-    bounds = [(part.words.low, part.words.high) for part in found]
+    chosen = [np.array(words)[part.member] for part in found]
+    bounds = [(own.min(), own.max()) for own in chosen]
     assert bounds == sorted(bounds)
     for part, (low, high) in zip(found, bounds, strict=True):
-        assert {low, high} <= set(np.array(words)[part.member].tolist())
         assert part.member.tolist() == [low <= count <= high for count in words]
         assert (f"{low} to {high}" if low != high else f"of {low} ") in part.about
 
@@ -101,7 +101,6 @@ def test_figures_are_those_of_the_per_query_table(sliced):
         == "one group of questions gives no interval"
     )
     assert report["slices"]["n_tags"] == 2
-    assert report["slices"]["n_tags_left_out"] == 0
 
 
 def test_the_answerable_slice_is_what_the_report_says_of_the_whole(sliced):
@@ -153,7 +152,7 @@ def test_without_answers_abstention_is_null_and_says_why(project):
         "value": None,
         "reason": "the gold set configures no answers",
     }
-    assert (report["slices"]["n_tags"], report["slices"]["n_tags_left_out"]) == (80, 80 - MAX_TAGS)
+    assert report["slices"]["n_tags"] == 80
     assert sum(part["kind"] == "tag" for part in report["slices"]["by"]) == MAX_TAGS
 
 

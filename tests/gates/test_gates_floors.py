@@ -175,7 +175,8 @@ def poisoning(*, required=("poisoning",), **retrieved):
 
 
 def test_one_blocked_chunk_of_any_strategy_fails():
-    example = {"chunk_id": "c1", "reasons": ["pattern.reply_instruction"]}
+    place = {"doc_id": "d", "query_id": "q", "rank": 1, "n": 2}
+    example = {"chunk_id": "c1", "reasons": ["pattern.reply_instruction"], **place}
     (gate,) = poisoning(bm25=(900, 0), mine=(3, 1, example))
     assert (gate.id, gate.status, gate.reason_code) == ("poisoning", "fail", "blocked_retrieved")
     assert (gate.required, gate.severity) == (True, "P0")
@@ -197,9 +198,10 @@ def test_what_a_poisoned_corpus_calls_itself_is_bounded():
     hostile = {
         "chunk_id": "x" * 10_000,
         "doc_id": "a\x1b[2J\u202e\nb",
+        "query_id": "q",
+        "rank": 1,
         "reasons": ["r" * 5000] * 500,
         "n": 3,
-        "text": {"deep": ["y" * 9000] * 9},
     }
     (gate,) = poisoning(**{"s" * 500: (400, 400, *[hostile] * 400), "t": (1, 1, hostile)})
     text = json.dumps(gate.evidence, ensure_ascii=False)

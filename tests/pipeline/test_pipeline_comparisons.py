@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from rag_eval.cli.app import app
 from rag_eval.core.errors import InputError
 from rag_eval.pipeline.comparisons import _pair_strategies, compare_runs, decide_rollout
-from rag_eval.pipeline.history import open_kept_run
+from rag_eval.pipeline.history import open_run
 
 MANY = 200
 MANY_CONFIG = """\
@@ -142,7 +142,7 @@ def test_a_large_gold_set_decides_by_its_own_run(project):
 
 def test_two_runs_are_compared_by_their_questions(project, shared_runs):
     shared_runs.run(project, times=2)
-    a, b = (open_kept_run(project.home, name) for name in ("latest", "previous"))
+    a, b = (open_run(project.home, name) for name in ("latest", "previous"))
     notes, rows = compare_runs(a, b)
     assert notes == []
     assert [row["a"] for row in rows[::3]] == ["bm25 (a)", "vector (a)"]

@@ -3,9 +3,8 @@
 import pandas as pd
 
 from rag_eval.core.config import GoldSetConfig
-from rag_eval.gates.gate import GateInputs, MeasuredRun
+from rag_eval.gates.gate import GateInputs
 
-NO_RUN = MeasuredRun("", "", pd.DataFrame(), {}, {})
 NO_ANSWERS = {"value": None, "reason": "the gold set configures no answers"}
 
 
@@ -23,5 +22,6 @@ def configured(**parts):
 
 
 def gate_inputs(config, **parts):
-    empty = {"figures": {}, "answers": NO_ANSWERS, "trust": {}, "now": NO_RUN, "before": None}
+    empty = {"figures": {}, "answers": NO_ANSWERS, "trust": {}, "baseline": None}
+    empty["per_query"] = pd.DataFrame()
     return GateInputs(config, **{**empty, **parts})

@@ -121,11 +121,8 @@ def _slice(kind: str, name: str, names: tuple[str, ...], *, scored: bool = True)
         "n_groups": 7,
         "strategies": {each: {**figure, "miss": figure} for each in names},
     }
-    return (
-        entry
-        | ({"abstention": estimate(0.3, 0.1, 0.5, 9)} if kind == "answerability" else {})
-        | ({"words": {"low": 3, "high": 5}} if kind == "length" else {})
-    )
+    abstention = {"abstention": estimate(0.3, 0.1, 0.5, 9)}
+    return entry | (abstention if kind == "answerability" else {})
 
 
 def _night(at: int, names: tuple[str, ...], codes: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -134,10 +131,11 @@ def _night(at: int, names: tuple[str, ...], codes: tuple[str, ...] = ()) -> dict
         "recall": {"value": 0.5 + at / 100, **short, "n_scored": 20},
         "mrr": {"value": 0.45, **short, "n_scored": 20},
         "miss_any": {"value": 0.3, **short, "n_scored": 20},
-        "skill": {"value": 0.2, "ci_low": 0.1, "ci_high": 0.3},
+        "skill": {"value": 0.2, "low": 0.1, "high": 0.3},
         "status": "provisional",
         "latency_p95_ms": 4.5,
         "index_hash": f"bm25s:{HASH}",
+        "configuration": HASH,
     }
     first = "no run stands before it in this history"
     return {
@@ -150,11 +148,13 @@ def _night(at: int, names: tuple[str, ...], codes: tuple[str, ...] = ()) -> dict
         "n_groups": 17,
         "level": "document",
         **({"comparable": not codes} if at else {"comparable": None, "comparable_reason": first}),
-        **({"reason": "; ".join(codes)} if codes else {"reason": None, "reason_reason": first}),
-        "reason_codes": list(codes),
+        "changes": dict.fromkeys(codes, "other inputs"),
         "strategies": {name: copy.deepcopy(found) for name in names},
-        "gates": {"passed": 3, "failed": 1, "insufficient": 2},
-        "is_this": False,
+        "gates": {"pass": 3, "fail": 1, "insufficient_evidence": 2},
+        **dict.fromkeys(("settings", "code", "content_hash"), HASH),
+        "gold_set": "tiny",
+        "primary": names[0],
+        "analyzer": "en",
     }
 
 
@@ -165,7 +165,6 @@ def full(names: tuple[str, ...] = ("bm25", "vector", "rrf"), nights: int = 4) ->
         2: ("index_changed", "gold_changed"),
     }
     runs = [_night(at, names, changes.get(at, ())) for at in range(nights)]
-    runs[-1]["is_this"] = True
     delta = {"measure": "R@10", "before": 0.5, "after": 0.52, "delta": 0.02, "ci_low": -0.01}
     delta |= {"ci_high": 0.05, "n_better": 3, "n_worse": 1, "n_tied": 16, "n_groups": 17}
     report = yaml.safe_load(Path(__file__).with_name("panel_report.yaml").read_text("utf-8"))

@@ -338,7 +338,7 @@ def test_a_report_that_keeps_its_schema_and_makes_no_page_is_refused(viewed):
     kept, client = viewed.kept(), viewed.client()
     kept["report"]["uncertainty"]["strategies"].pop(kept["report"]["strategy"])
     viewed.keep(kept)
-    answer = client.get(f"/runs/{viewed.run_id}/report")
-    assert answer.status_code == 409
-    assert "cannot be shown" in answer.text
-    assert client.get(f"/runs/{viewed.run_id}/").status_code == 200
+    for rest in ("/", "/report"):
+        answer = client.get(f"/runs/{viewed.run_id}{rest}")
+        assert answer.status_code == 409
+        assert "cannot be shown" in answer.text

@@ -60,7 +60,7 @@ def verdict(page: Page) -> Panel:
         "n_gates": len(gates),
         "previous": page.report.get("previous"),
         "baseline": baseline,
-        "different": [] if different is None else different.items(),
+        "different": [] if different is None else list(different),
         "grounded": None if answers is None else answers.where(name="groundedness"),
         "refused": None if answers is None else answers.where(name="refused_answerable"),
         "trusted": trust["retrieved"][page.primary]["avg_trust"],
@@ -132,9 +132,7 @@ def _draw_history(page: Page, runs: Sequence[Cursor], key: str, title: str) -> M
         x_ticks=[(at, str(runs[at]["timestamp"].value)[5:10]) for at in dated],
         height=170,
     )
-    cut = [
-        at for at in range(1, last + 1) if not BREAKING.isdisjoint(runs[at].value["reason_codes"])
-    ]
+    cut = [at for at in range(1, last + 1) if not BREAKING.isdisjoint(runs[at].value["changes"])]
     for at in cut:
         chart.vertical(at - 0.5, MUTED, DASHED)
     for name, known in figures.items():
@@ -161,9 +159,8 @@ def _history_row(page: Page, run: Cursor) -> TableRow:
         "run": run,
         "own": own,
         "comparable": comparable[run.value.get("comparable")],
-        "reason": run.get("reason") or "",
+        "reason": "; ".join(run.value["changes"].values()),
         "status": (None if own is None else own.get("status")) or "",
-        "rev": run.get("rev") or "not stated",
     }
 
 
