@@ -9,12 +9,11 @@ request imports the package, so a run whose replies are all kept never loads it.
 import collections
 import dataclasses
 import functools
-import ipaddress
 import json
 import os
+import re
 import threading
 import time
-import urllib.parse
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -43,15 +42,7 @@ REPLIES = TableSpec(
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class StoredReply:
-    """A reply with its cost; missing token counts are 0."""
-
-    text: str
-    finish_reason: str
-    tokens_in: int
-    tokens_out: int
-    usage_missing: bool
+_KEPT = ("text", "finish_reason", "tokens_in", "tokens_out", "usage_missing")
 
 
 class ChatCache:
@@ -60,17 +51,17 @@ class ChatCache:
     def __init__(self, store: SqlStore) -> None:
         self._store = store
 
-    def read(self, key: str) -> StoredReply | None:
+    def read(self, key: str) -> Reply | None:
         """Return the reply to a request, or None."""
         self._store.create(REPLIES)
         with self._store.reading() as transaction:
             rows = transaction.select(REPLIES, {"request": key})
-        return StoredReply(**json.loads(rows[0]["reply"])) if rows else None
+        return Reply(**json.loads(rows[0]["reply"])) if rows else None
 
-    def keep(self, key: str, reply: StoredReply) -> StoredReply:
+    def keep(self, key: str, reply: Reply) -> Reply:
         """Keep the first reply to a request, and return it."""
         # databases refuse NUL in text, so the row holds JSON in ASCII, where NUL is escaped
-        text = json.dumps(dataclasses.asdict(reply))
+        text = json.dumps({name: getattr(reply, name) for name in _KEPT})
         self._store.create(REPLIES)
         with self._store.transaction() as transaction:
             added = transaction.insert_new(REPLIES, [(key, text)], "request")
@@ -79,33 +70,26 @@ class ChatCache:
 
 # ---- Addresses and keys
 
-
-def _is_loopback(base_url: str) -> bool:
-    """Tell whether an address is on this machine, so that requests need no proxy."""
-    host = urllib.parse.urlsplit(base_url).hostname or ""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+_ADDRESS = re.compile(
+    r"http(?P<s>s?)://(?P<host>\[[0-9A-Fa-f:.]+\]|[\w.-]+)(?::(?P<port>[0-9]{1,5}))?"
+    r"(?P<path>/[!-~]*)?",
+    re.ASCII,
+)
+_LOOPBACK = re.compile(r"https?://(?:localhost|127\.|\[::1\])")  # is reached without a proxy
 
 
 def _read_address(base_url: str) -> str:
     """Return `host:port/path` of an endpoint; raises InputError `bad_base_url`."""
-    try:
-        parts = urllib.parse.urlsplit(base_url)
-        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
-    except (ValueError, KeyError):
-        parts, port = urllib.parse.urlsplit(""), 0
-    plain = base_url.isascii() and base_url.isprintable()
-    if not parts.hostname or "@" in parts.netloc or parts.query or parts.fragment or not plain:
+    match = _ADDRESS.fullmatch(base_url)
+    if match is None or {"?", "#"} & set(base_url):
         raise InputError.of(  # do not quote the address, because the address may contain a password
             "bad_base_url",
             "not the address of a chat endpoint; a key belongs in api_key or api_key_env",
             field="base_url",
             accepted="http(s)://host[:port][/path] in ASCII, no user name, query or fragment",
         )
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{host}:{port}{parts.path.rstrip('/')}"
+    port = match["port"] or ("443" if match["s"] else "80")
+    return f"{match['host'].lower()}:{port}{(match['path'] or '').rstrip('/')}"
 
 
 def _read_key(endpoint: Endpoint) -> str:
@@ -115,7 +99,7 @@ def _read_key(endpoint: Endpoint) -> str:
     else:
         key = os.environ.get(endpoint.api_key_env or "", "")
     key = key.strip() or NO_KEY  # a key read from a file often ends with a line end
-    if not (key.isascii() and key.isprintable()) or " " in key:
+    if not re.fullmatch("[!-~]+", key):
         raise InputError.of(
             "bad_api_key",
             "the key cannot be sent in a header",
@@ -133,18 +117,23 @@ def _replace_surrogates(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def one_line(text: str, secret: str) -> str:
+def _one_line(text: str, secret: str) -> str:
     """Shorten untrusted text to one line, after removing the key, so that no part of it is left."""
     shown = text.replace(secret, "[key]") if secret else text
     return quoted(" ".join(shown.split()), MAX_MESSAGE_CHARS)
 
 
-def _count(usage: object, name: str) -> int | None:
-    value = usage.get(name) if isinstance(usage, dict) else None
-    return value if type(value) is int and 0 <= value <= MAX_TOKENS else None
+def _look_up(value: Any, *path: str | int) -> Any:
+    """Return the value at a path of keys and places; None if the path leads nowhere."""
+    for step in path:
+        try:
+            value = value[step]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return value
 
 
-def read_reply(body: bytes) -> tuple[StoredReply, str]:
+def read_reply(body: bytes) -> tuple[Reply, str]:
     """Read a chat completion of any content.
 
     Returns the reply, and the reason why it carries no text, or "". Tokens count even without text,
@@ -153,27 +142,24 @@ def read_reply(body: bytes) -> tuple[StoredReply, str]:
     try:
         value: Any = json.loads(body)
     except (ValueError, RecursionError):
-        return StoredReply("", "", 0, 0, usage_missing=True), "not JSON"
-    value = value if isinstance(value, dict) else {}
-    counts = [_count(value.get("usage"), name) for name in ("prompt_tokens", "completion_tokens")]
-    choices = value.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices else None
-    message = choice.get("message") if isinstance(choice, dict) else None
-    content = message.get("content") if isinstance(message, dict) else None
+        return Reply("", 0, 0, "", usage_missing=True), "not JSON"
+    found = (_look_up(value, "usage", name) for name in ("prompt_tokens", "completion_tokens"))
+    tokens = [n if type(n) is int and 0 <= n <= MAX_TOKENS else None for n in found]
+    choice = _look_up(value, "choices", 0)
+    content, finish = _look_up(choice, "message", "content"), _look_up(choice, "finish_reason")
     problem = ""
     if not isinstance(content, str):
-        refusal = message.get("refusal") if isinstance(message, dict) else value.get("error")
-        why = f": {refusal}" if isinstance(refusal, str | dict) and refusal else ""
-        problem = _replace_surrogates(f"the first choice carries no text{why}")
-    reason = choice.get("finish_reason") if isinstance(choice, dict) else None
-    reply = StoredReply(
-        _replace_surrogates(content) if isinstance(content, str) else "",
-        quoted(_replace_surrogates(reason), 40) if isinstance(reason, str) else "",
-        counts[0] or 0,
-        counts[1] or 0,
-        usage_missing=None in counts,
+        content, problem = "", "the first choice carries no text"
+        why = _look_up(choice, "message", "refusal") or _look_up(value, "error")
+        problem += f": {why}" if isinstance(why, str | dict) and why else ""
+    reply = Reply(
+        _replace_surrogates(content),
+        tokens[0] or 0,
+        tokens[1] or 0,
+        quoted(_replace_surrogates(finish), 40) if isinstance(finish, str) else "",
+        usage_missing=None in tokens,
     )
-    return reply, problem
+    return reply, _replace_surrogates(problem)
 
 
 # ---- The client
@@ -219,19 +205,9 @@ class Usage:
 class ChatClient:
     """Ask one endpoint, from any number of threads.
 
-    Parameters
-    ----------
-    endpoint
-        `timeout_s` bounds each wait for bytes and the whole reply.
-    cache
-        The store of replies. None: every call goes out.
-    max_reply_bytes
-        A longer reply is `reply_too_large`.
-
-    Raises
-    ------
-    InputError
-        `bad_base_url` or `bad_api_key`.
+    Without a cache, every call goes out. A longer reply than `max_reply_bytes` is
+    `reply_too_large`. `timeout_s` of the endpoint bounds each wait for bytes and the whole reply.
+    Raises InputError `bad_base_url` or `bad_api_key`.
     """
 
     def __init__(
@@ -257,16 +233,13 @@ class ChatClient:
         with self._lock:
             counts = self._counts.copy()
         prices = self._endpoint.price_per_1k_tokens_in, self._endpoint.price_per_1k_tokens_out
-
-        def cost(tokens_in: int, tokens_out: int) -> float:
-            return (tokens_in * prices[0] + tokens_out * prices[1]) / 1000
-
-        names = [field.name for field in dataclasses.fields(Usage) if "cost" not in field.name]
-        return Usage(
-            **{name: counts[name] for name in names},
-            cost=cost(counts["tokens_in"], counts["tokens_out"]),
-            saved_cost=cost(counts["saved_tokens_in"], counts["saved_tokens_out"]),
+        cost, saved = (
+            (counts[f"{prefix}tokens_in"] * prices[0] + counts[f"{prefix}tokens_out"] * prices[1])
+            / 1000
+            for prefix in ("", "saved_")
         )
+        names = [field.name for field in dataclasses.fields(Usage) if "cost" not in field.name]
+        return Usage(**{name: counts[name] for name in names}, cost=cost, saved_cost=saved)
 
     def ask(self, messages: Sequence[Message]) -> Reply:
         """Return the reply, from the cache if possible; raises ChatError after all retries."""
@@ -286,29 +259,19 @@ class ChatClient:
         key = digest(sent, length=64)
         if self._cache and (known := self._cache.read(key)):
             self._add(cached=1, saved_tokens_in=known.tokens_in, saved_tokens_out=known.tokens_out)
-            return Reply(known.text, 0, 0, known.finish_reason, cached=True)
+            return dataclasses.replace(known, tokens_in=0, tokens_out=0, cached=True)
         result = self._send(payload)
         if isinstance(result, ChatError):
             # raise outside the `except` block, because the context would hold the headers
             raise result
-        reply, retries = result
-        if self._cache:
-            text = self._cache.keep(key, reply).text
-            reply = dataclasses.replace(reply, text=text)
-        return Reply(
-            reply.text,
-            reply.tokens_in,
-            reply.tokens_out,
-            reply.finish_reason,
-            retries=retries,
-        )
+        text = self._cache.keep(key, result).text if self._cache else result.text
+        return dataclasses.replace(result, text=text)
 
     def _add(self, **counts: int) -> None:
         with self._lock:
             self._counts.update(counts)
 
-    def _send(self, payload: Mapping[str, object]) -> tuple[StoredReply, int] | ChatError:
-        """Return the reply and the number of retries."""
+    def _send(self, payload: Mapping[str, object]) -> Reply | ChatError:
         import openai
 
         try:
@@ -328,10 +291,10 @@ class ChatClient:
         )
         if problem:
             return self._error("malformed_reply", problem, raw.retries_taken)
-        if len(self._key) >= _MIN_SECRET:
-            # an endpoint could repeat the key in an answer, which reports show
-            reply = dataclasses.replace(reply, text=reply.text.replace(self._key, "[key]"))
-        return reply, raw.retries_taken
+        # an endpoint could repeat the key in an answer, which reports show
+        is_secret = len(self._key) >= _MIN_SECRET
+        text = reply.text.replace(self._key, "[key]") if is_secret else reply.text
+        return dataclasses.replace(reply, text=text, retries=raw.retries_taken)
 
     def _judge(self, error: Any) -> tuple[str, str]:
         """Return the code and the message of an error of the openai package."""
@@ -344,22 +307,18 @@ class ChatClient:
             return "connection", f"{type(error.__cause__).__name__}: {error.__cause__}"
         if not status:
             return "reply_too_large", error.message
-        text, name = f"HTTP {status}: {_replace_surrogates(error.message)}", endpoint.api_key_env
+        text = f"HTTP {status}: {_replace_surrogates(error.message)}"
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             return "server_error", text
-        passing = {429: "rate_limited", 408: "timeout"}
-        if status in passing and error.code != "insufficient_quota":
-            return passing[status], text
-        unset = f"the environment variable {name} is not set; " if name and self._no_key else ""
-        return "refused", unset + text
-
-    @property
-    def _no_key(self) -> bool:
-        return self._key == NO_KEY
+        if status == HTTPStatus.TOO_MANY_REQUESTS and error.code != "insufficient_quota":
+            return "rate_limited", text
+        if self._key == NO_KEY and endpoint.api_key_env:
+            text = f"the environment variable {endpoint.api_key_env} is not set; {text}"
+        return "refused", text
 
     def _error(self, code: str, message: str, retries: int) -> ChatError:
         sent = f"{retries + 1} requests" if retries else "1 request"
-        line = one_line(message, "" if self._no_key else self._key)
+        line = _one_line(message, "" if self._key == NO_KEY else self._key)
         return ChatError(code, f"{self._address}: {line} (after {sent})", retries)
 
     @functools.cached_property
@@ -367,14 +326,24 @@ class ChatClient:
         """Make the openai package's method that returns the raw response of a request."""
         import openai
 
-        endpoint = self._endpoint
-        return openai.OpenAI(
-            base_url=endpoint.base_url,
-            api_key=self._key,
-            timeout=endpoint.timeout_s,
-            max_retries=endpoint.max_retries,
-            http_client=_narrow_http(endpoint, self._key, self._max_reply_bytes),
-        ).chat.completions.with_raw_response.create
+        client = openai.OpenAI(
+            **_options(self._endpoint, self._key),
+            http_client=_narrow_http(self._endpoint, self._key, self._max_reply_bytes),
+        )
+        return client.chat.completions.with_raw_response.create
+
+
+def _options(endpoint: Endpoint, key: str) -> dict[str, Any]:
+    return {
+        "base_url": endpoint.base_url,
+        "api_key": key,
+        "timeout": endpoint.timeout_s,
+        "max_retries": endpoint.max_retries,
+    }
+
+
+def _http_options(endpoint: Endpoint) -> dict[str, Any]:
+    return {"trust_env": not _LOOPBACK.match(endpoint.base_url), "follow_redirects": False}
 
 
 def _narrow_http(endpoint: Endpoint, key: str, max_reply_bytes: int) -> Any:
@@ -429,19 +398,12 @@ def _narrow_http(endpoint: Endpoint, key: str, max_reply_bytes: int) -> Any:
                 request=request,
             )
 
-    return Narrow(trust_env=not _is_loopback(endpoint.base_url), follow_redirects=False)
+    return Narrow(**_http_options(endpoint))
 
 
 def async_client(endpoint: Endpoint) -> Any:
     """Make the openai package's asynchronous client, without `ChatClient`'s cache and bounds."""
     import openai
 
-    return openai.AsyncOpenAI(
-        base_url=endpoint.base_url,
-        api_key=_read_key(endpoint),
-        timeout=endpoint.timeout_s,
-        max_retries=endpoint.max_retries,
-        http_client=openai.DefaultAsyncHttpxClient(
-            trust_env=not _is_loopback(endpoint.base_url), follow_redirects=False
-        ),
-    )
+    http_client = openai.DefaultAsyncHttpxClient(**_http_options(endpoint))
+    return openai.AsyncOpenAI(**_options(endpoint, _read_key(endpoint)), http_client=http_client)

@@ -5,7 +5,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
@@ -34,9 +34,6 @@ CODES: Final[dict[str, CodeInfo]] = {
 
 PROVENANCE: Final[frozenset[str]] = frozenset({"unknown_snippet", "path_not_in_evidence"})
 """Codes that start an adaptive rerun, because more evidence can mend the answer."""
-
-NOT_RETRIED: Final[frozenset[str]] = frozenset({"validator_error"})
-"""Codes for which asking the model again is useless."""
 
 
 class Fault(NamedTuple):
@@ -67,27 +64,24 @@ def _format_value(key: str, value: Value) -> str:
     return json.dumps(text).replace("=", "\\u003d").replace("\x7f", "\\u007f")
 
 
-def event_line(name: str, fields: Mapping[str, Value]) -> str:
-    r"""Make one line of ASCII in which personal data is masked and long values are cut.
-
-    Examples
-    --------
-    >>> event_line("question.done", {"query_id": "q 1", "message": "a\nevent=run.start"})
-    'event=question.done query_id="q 1" message="a\\nevent\\u003drun.start"'
-    """
-    parts = [f"{key}={_format_value(key, value)}" for key, value in fields.items()]
-    return " ".join([f"event={name}", *parts])
-
-
 class Events:
-    """Collects event lines in order."""
+    """Collects event lines: ASCII, with personal data masked and long values cut."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
 
     def add(self, name: str, **fields: Value) -> None:
-        """Record one event."""
-        self.lines.append(event_line(name, fields))
+        r"""Record one event.
+
+        Examples
+        --------
+        >>> log = Events()
+        >>> log.add("question.done", query_id="q 1", message="a\nevent=run.start")
+        >>> log.lines
+        ['event=question.done query_id="q 1" message="a\\nevent\\u003drun.start"']
+        """
+        parts = [f"{key}={_format_value(key, value)}" for key, value in fields.items()]
+        self.lines.append(" ".join([f"event={name}", *parts]))
 
 
 # ---- Regular expressions of gold sets, with limits of size and time

@@ -13,25 +13,18 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar
+from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from rag_eval.answers.abstention import MAX_GAPS_CHARS, states_an_answer
 from rag_eval.answers.codes import Fault, TimedPattern
-from rag_eval.answers.evidence import cite_token, line_span
-from rag_eval.answers.paths import (
-    find_paths,
-    folders_of,
-    has_content,
-    split_lines,
-    tidy_path,
-    visible,
-)
+from rag_eval.answers.evidence import cite_token, line_starts
+from rag_eval.answers.paths import find_paths, has_content, split_lines, tidy_path, visible
 from rag_eval.core.config import Answers, ValidatorUse
 from rag_eval.core.errors import InputError, Problem, quoted
 from rag_eval.core.types import INSUFFICIENT_EVIDENCE, NOT_FOUND, CitedSpan, Evidence, Mode
-from rag_eval.corpus.chunking import spans
+from rag_eval.corpus.chunking import spans, trim
 
 # ---- Shared parts of both forms of a reply
 
@@ -100,11 +93,15 @@ def _check(holds: object, code: str, message: str) -> None:
         _fail(code, message)
 
 
-_NOT_TEXT = "control characters and lone surrogates are not text."
+def _check_characters(value: object) -> object:
+    if isinstance(value, str) and _CONTROL.search(value):
+        _fail("bad_characters", "control characters and lone surrogates are not text.")
+    return value
 
 
-def _check_characters(*texts: str) -> None:
-    _check(not any(map(_CONTROL.search, texts)), "bad_characters", _NOT_TEXT)
+def _shorten(value: object) -> str:
+    """Return the beginning of an untrusted value, in ASCII, for a message."""
+    return quoted(value, 80).encode("ascii", "backslashreplace").decode()
 
 
 def read_token(text: str) -> Citation | None:
@@ -130,55 +127,40 @@ def read_token(text: str) -> Citation | None:
     return Citation(match["doc"], first, last) if 1 <= first <= last else None
 
 
-def _shorten(value: object) -> str:
-    """Return the beginning of an untrusted value, in ASCII, for a message."""
-    return quoted(value, 80).encode("ascii", "backslashreplace").decode()
-
-
-def _check_gaps(gaps: str) -> None:
-    """Raise _BrokenError if a refusal's text about gaps is too long or states the answer."""
-    message = f"a refusal names its gaps in {MAX_GAPS_CHARS} characters at most."
-    _check(len(gaps) <= MAX_GAPS_CHARS, "refusal_not_allowed", message)
-    answers = states_an_answer(gaps)
-    _check(not answers, "refusal_not_allowed", "a refusal holds no answer.")
-
-
-class _Refusal(NamedTuple):
-    outcome: ParsedOutcome
-    names_gaps: bool
-
-
-def _read_refusal(text: str) -> _Refusal | None:
-    """Read a text that consists of a refusal; None for any other text."""
+def _split_refusal(text: str) -> tuple[ParsedOutcome, str] | None:
+    """Read a text that consists of a refusal: its outcome and gaps; None for any other text."""
     if text.strip(" \t\r\n*_`\"'.!") == NOT_FOUND:
-        return _Refusal("not_found", names_gaps=True)
+        return "not_found", ""
     match = _GAPS.fullmatch(text.strip(" \t\r\n*_`\"'"))
-    if match is None:
-        return None
-    gaps = match["gaps"] or ""
-    _check_gaps(gaps)
-    return _Refusal("insufficient_evidence", names_gaps=has_content(gaps))
+    return None if match is None else ("insufficient_evidence", match["gaps"] or "")
 
 
-def _allow_refusal(refusal: _Refusal, *, analyze_only: bool) -> ParsedOutcome:
-    """Return the outcome of a refusal if the prompt allowed it and it names its gaps."""
-    phrase = INSUFFICIENT_EVIDENCE if analyze_only else NOT_FOUND
-    allowed = refusal.outcome == _REFUSALS[phrase]
-    _check(allowed, "refusal_not_allowed", f"the allowed refusal is {phrase}.")
-    message = f"name what is missing after {INSUFFICIENT_EVIDENCE}:"
-    _check(refusal.names_gaps, "missing_gaps", message)
-    return refusal.outcome
+def _check_refusal(outcome: ParsedOutcome, gaps: str, allowed: Collection[str]) -> None:
+    """Raise _BrokenError if a refusal is not allowed, or if its gaps are no gaps."""
+    code = "refusal_not_allowed"
+    is_allowed = any(_REFUSALS.get(phrase) == outcome for phrase in allowed)
+    _check(is_allowed, code, f"the allowed refusal is {', '.join(allowed)}.")
+    message = f"a refusal names its gaps in {MAX_GAPS_CHARS} characters at most."
+    _check(len(gaps) <= MAX_GAPS_CHARS, code, message)
+    _check(not states_an_answer(gaps), code, "a refusal holds no answer.")
+    named = outcome == "not_found" or has_content(gaps)
+    _check(named, "missing_gaps", f"name what is missing after {INSUFFICIENT_EVIDENCE}:")
+
+
+def _refusal_phrase(*, analyze_only: bool) -> str:
+    return INSUFFICIENT_EVIDENCE if analyze_only else NOT_FOUND
 
 
 # ---- The JSON form: `{citations, answer, deltaS, lambda}`, also in a fence; and `{error, fix}`
 
 _FormT = TypeVar("_FormT", bound=BaseModel)
+_Text = Annotated[str, BeforeValidator(_check_characters)]
 _FENCE = re.compile(r"```(?:json|JSON)?\s*+(?=[{\[])")
 
 
 class _CitedToken(BaseModel, extra="forbid", strict=True):
-    token: str
-    quote: str = ""
+    token: _Text
+    quote: _Text = ""
 
 
 def _wrap_token(value: object) -> object:
@@ -189,7 +171,7 @@ class _JsonReply(BaseModel, extra="forbid", strict=True):
     citations: list[Annotated[_CitedToken, BeforeValidator(_wrap_token)]] = Field(
         max_length=MAX_CITATIONS
     )
-    answer: str
+    answer: _Text
     delta_s: float | None = Field(alias="deltaS", ge=0, le=1)
     lambda_state: Literal["convergent", "divergent", "recursive", "chaotic"] | None = Field(
         alias="lambda"
@@ -197,8 +179,8 @@ class _JsonReply(BaseModel, extra="forbid", strict=True):
 
 
 class _ErrorReply(BaseModel, extra="forbid", strict=True):
-    error: str
-    fix: str
+    error: _Text
+    fix: _Text
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -207,9 +189,8 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def _read_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     keys = [key for key, _ in pairs]
-    if len(set(keys)) != len(keys):
-        double = next(key for key in keys if keys.count(key) > 1)
-        _fail("duplicate_key", f"the key {_shorten(double)} occurs twice.")
+    double = next((key for key in keys if keys.count(key) > 1), None) if pairs else None
+    _check(double is None, "duplicate_key", f"the key {_shorten(double)} occurs twice.")
     return dict(pairs)
 
 
@@ -240,8 +221,6 @@ def _read_form(form: type[_FormT], value: object) -> _FormT:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"])) or "the reply"
         _fail("wrong_schema", f"{_shorten(place)}: {_shorten(first['msg'])}.")
-    except UnicodeEncodeError:
-        return _fail("bad_characters", _NOT_TEXT)
 
 
 def _read_citation(cited: _CitedToken) -> Citation:
@@ -256,7 +235,6 @@ def _read_json(text: str, settings: Answers, *, analyze_only: bool) -> Parsed:
     value = _decode(text)
     if isinstance(value, dict) and "error" in value and "answer" not in value:
         refused = _read_form(_ErrorReply, value)
-        _check_characters(refused.error, refused.fix)
         filled = has_content(refused.error) and has_content(refused.fix)
         _check(filled, "wrong_schema", "error and fix must have a letter or digit.")
         text = f"error: {refused.error.strip()}; fix: {refused.fix.strip()}"
@@ -267,11 +245,11 @@ def _read_json(text: str, settings: Answers, *, analyze_only: bool) -> Parsed:
     is_first = isinstance(value, dict) and next(iter(value)) == "citations"
     _check(is_first, "explained_before_cited", "the key citations must be the first.")
     citations = tuple(dict.fromkeys(map(_read_citation, reply.citations)))
-    _check_characters(reply.answer, *(item.doc_id + item.quote for item in citations))
     _check(has_content(reply.answer), "empty_answer", "answer has no letter or digit.")
     outcome: ParsedOutcome = "answered"
-    if refusal := _read_refusal(reply.answer):
-        outcome = _allow_refusal(refusal, analyze_only=analyze_only)
+    if refusal := _split_refusal(reply.answer):
+        outcome, gaps = refusal
+        _check_refusal(outcome, gaps, [_refusal_phrase(analyze_only=analyze_only)])
     else:
         _check(citations, "empty_citations", "citations is empty.")
     stated = reply.delta_s, reply.lambda_state or ""
@@ -316,19 +294,15 @@ def _read_headers(text: str) -> tuple[str, str, str]:
     names = [name for _, name, _ in heads]
     message = "the first line must be VERDICT=<one of the allowed>."
     _check("VERDICT" in names, "missing_verdict", message)
-    filled = [number for number, line in enumerate(lines) if line.strip()]
-    message = "nothing may stand before the lines VERDICT= and CITATIONS=."
-    _check(filled[0] == heads[0][0], "explained_before_cited", message)
-    message = "the line VERDICT= comes first, then CITATIONS=."
-    _check(names[0] == "VERDICT", "wrong_form", message)
     _check("CITATIONS" in names, "empty_citations", "the line CITATIONS= is missing.")
-    once = "the lines VERDICT= and CITATIONS= may stand once each."
-    _check(len(names) == len(set(names)), "duplicate_key", once)
-    message = "the line CITATIONS= comes right after VERDICT=, before any text."
-    _check(filled[1] == heads[1][0], "explained_before_cited", message)
+    filled = [number for number, line in enumerate(lines) if line.strip()]
+    ordered = names[0] == "VERDICT" and filled[:2] == [number for number, *_ in heads[:2]]
+    message = "the lines VERDICT= and then CITATIONS= come first, before any text."
+    _check(ordered, "explained_before_cited", message)
     body = "\n".join(lines[heads[1][0] + 1 :]).strip()
     plain = (unicodedata.normalize("NFKC", visible(line)) for line in body.splitlines())
-    _check(not any(map(_AGAIN.match, plain)), "duplicate_key", once)
+    once = names[1] == "CITATIONS" and not any(map(_AGAIN.match, plain))
+    _check(once, "duplicate_key", "the lines VERDICT= and CITATIONS= may stand once each.")
     return heads[0][2], heads[1][2], body
 
 
@@ -339,24 +313,20 @@ def _read_verdict(text: str, settings: Answers, *, analyze_only: bool) -> Parsed
     """
     verdict, cited, body = _read_headers(text)
     outcome: ParsedOutcome = _REFUSALS.get(verdict, "answered")
-    if verdict not in settings.verdicts:
-        message = f"the verdict {_shorten(verdict)} is none of {', '.join(settings.verdicts)}."
-        _check(outcome != "answered", "verdict_not_allowed", message)
-        _allow_refusal(_Refusal(outcome, names_gaps=True), analyze_only=analyze_only)
+    message = f"the verdict {_shorten(verdict)} is none of {', '.join(settings.verdicts)}."
+    known = verdict in settings.verdicts or outcome != "answered"
+    _check(known, "verdict_not_allowed", message)
     citations = _read_list(cited)
-    refusal = _read_refusal(body) if body else None
+    refusal = _split_refusal(body)
     if outcome == "answered":
         message = "the verdict says one thing and the text refuses."
-        _check(not refusal, "refusal_not_allowed", message)
+        _check(refusal is None, "refusal_not_allowed", message)
         _check(citations, "empty_citations", "the line CITATIONS= is empty.")
         _check(has_content(body), "empty_answer", "no text follows the two lines.")
     else:
-        _check_gaps(body)
-    names_gaps = has_content(body)
-    if refusal and refusal.outcome == outcome:
-        names_gaps = refusal.names_gaps
-    named = names_gaps or outcome != "insufficient_evidence"
-    _check(named, "missing_gaps", "name what is missing after the two lines.")
+        gaps = refusal[1] if refusal and refusal[0] == outcome else body
+        allowed = (_refusal_phrase(analyze_only=analyze_only), *settings.verdicts)
+        _check_refusal(outcome, gaps, allowed)
     return Parsed(outcome, body or NOT_FOUND, citations, verdict)
 
 
@@ -369,8 +339,9 @@ def _parse(reply: str, settings: Answers, *, analyze_only: bool) -> Parsed:
     text = reply.lstrip("\ufeff").strip()
     _check(text, "empty_reply", "the reply is empty.")
     _check_characters(text)
-    if refusal := _read_refusal(text):
-        return Parsed(_allow_refusal(refusal, analyze_only=analyze_only), text)
+    if refusal := _split_refusal(text):
+        _check_refusal(*refusal, [_refusal_phrase(analyze_only=analyze_only)])
+        return Parsed(refusal[0], text)
     if text[0] == "{" or _FENCE.match(text):
         return _read_json(text, settings, analyze_only=analyze_only)
     if settings.response_schema == "verdict":
@@ -385,20 +356,9 @@ def _parse(reply: str, settings: Answers, *, analyze_only: bool) -> Parsed:
 def parse_reply(reply: str, settings: Answers, *, analyze_only: bool) -> Parsed | Fault:
     """Read a reply of any length and content; no reply raises an exception.
 
-    Parameters
-    ----------
-    settings
-        Settings of the question: form, verdicts and length of the reply.
-    analyze_only
-        Whether the prompt was analyze-only. An analyze-only prompt allows the refusal INSUFFICIENT
-        EVIDENCE, any other prompt NOT FOUND.
-
-    Returns
-    -------
-    Parsed
-        A reply of the right form; `judge` still has to judge its citations.
-    Fault
-        The first broken rule, in the order of `codes.CODES`.
+    The first broken rule gives the fault, in the order of `codes.CODES`. An analyze-only prompt
+    allows the refusal INSUFFICIENT EVIDENCE, any other prompt NOT FOUND. `judge` still has to judge
+    the citations.
     """
     try:
         return _parse(reply, settings, analyze_only=analyze_only)
@@ -416,7 +376,6 @@ MAX_NAMED = 5
 
 # match a run of blanks only from its beginning, so that long runs take linear time
 _MARK = re.compile(r"(?<![ \t])[ \t]*+\[([^\[\]\n]{1,2000}:[0-9]{1,9}(?:-[0-9]{1,9})?)\]")
-_WORD = re.compile(r"\S+")
 _LIST_ITEM = re.compile(r"[\r\n][^\S\r\n]*+(?:[-*•‣–]|\d{1,3}[.)])\s")
 
 
@@ -439,27 +398,11 @@ def _join_named(values: Iterable[str]) -> str:
     return ", ".join(listed[:MAX_NAMED]) + more
 
 
-def find_quote(quote: str, text: str, start: int, end: int) -> tuple[int, int] | None:
-    r"""Find a quote in text[start:end]; runs of white space of any length are equal.
-
-    Examples
-    --------
-    >>> find_quote("a  b", "x a\nb y", 0, 7)
-    (2, 5)
-    """
-    wanted = " ".join(quote.split())
-    words = [match.span() for match in _WORD.finditer(text, start, end)]
-    at = " ".join(text[low:high] for low, high in words).find(wanted) if wanted else -1
-    if at < 0:
-        return None
-    # offset of each word in the text with single blanks
-    joined = list(itertools.accumulate((high - low + 1 for low, high in words), initial=0))
-
-    def locate(place: int) -> int:
-        word = bisect.bisect_right(joined, place) - 1
-        return words[word][0] + place - joined[word]
-
-    return locate(at), locate(at + len(wanted) - 1) + 1
+def _find_lines(item: Evidence, first: int, last: int) -> tuple[int, int] | None:
+    """Return where lines of the evidence stand in its text, trimmed; None for blank lines."""
+    starts = [*line_starts(item.chunk.text).tolist(), len(item.chunk.text)]
+    low, after = starts[first - item.first_line], last - item.first_line + 1
+    return trim(item.chunk.text, low, starts[min(after, len(starts) - 1)])
 
 
 def _place(
@@ -473,29 +416,30 @@ def _place(
         fault = Fault("unknown_snippet", f"{token} is not in the evidence.")
         return CitedSpan(segment, -1, doc, -1, -1, quote), fault
     filled = [
-        (number, item, span)
+        (number, item.chunk, lines)
         for number, item in inside
-        if (span := line_span(item, citation.first, citation.last))
+        if (lines := _find_lines(item, citation.first, citation.last))
     ]
     if not filled:
         fault = Fault("bad_offsets", f"{token} cites blank lines.")
         return CitedSpan(segment, inside[0][0], doc, -1, -1, quote), fault
-    number, _, lines = filled[0]
-    whole = CitedSpan(segment, number, doc, *lines, quote)
+    number, chunk, (low, high) = filled[0]
+    base = chunk.offsets.start
+    whole = CitedSpan(segment, number, doc, base + low, base + high, quote)
     if not quote:
         return whole, None
     if sum(map(str.isalnum, visible(citation.quote))) < MIN_QUOTE:
         message = f"a quote has {MIN_QUOTE} letters or digits at least."
         return whole, Fault("quote_mismatch", message)
-    for number, item, (start, end) in filled:
-        base, text = item.chunk.offsets.start, item.chunk.text
-        if place := find_quote(quote, text, start - base, end - base):
-            low, high = place
-            return CitedSpan(segment, number, doc, base + low, base + high, text[low:high]), None
+    wanted = re.compile(r"\s++".join(map(re.escape, quote.split())))  # all white space is equal
+    for number, chunk, lines in filled:
+        if match := wanted.search(chunk.text, *lines):
+            low, high = (chunk.offsets.start + at for at in match.span())
+            return CitedSpan(segment, number, doc, low, high, match[0]), None
     return whole, Fault("quote_mismatch", f"{token} does not say what is quoted.")
 
 
-def remove_marks(body: str) -> tuple[str, list[tuple[int, Citation]]]:
+def _remove_marks(body: str) -> tuple[str, list[tuple[int, Citation]]]:
     """Take the inline `[token]` marks out of a body.
 
     Returns the text, and each mark with the number (from 0) of the sentence around or before the
@@ -524,7 +468,7 @@ def _find_crossing(
     allowed: Collection[tuple[str, str]],
     *,
     one_sentence: bool,
-) -> Fault | None:
+) -> list[Fault]:
     """Find a sentence that cites two sections which are not whitelisted together.
 
     A citation without an inline mark supports the sentence of a one-sentence answer. In a longer
@@ -536,12 +480,14 @@ def _find_crossing(
         segment = max(span.segment, 0) if one_sentence else span.segment
         if segment >= 0 and span.evidence >= 0:
             sections.setdefault(segment, {})[evidence[span.evidence].chunk.section_id] = None
-    for segment, names in sections.items():
-        if any(frozenset((a, b)) not in pairs for a, b in itertools.combinations(names, 2)):
-            named = _join_named(names)
-            message = f"sentence {segment + 1} cites more than one section: {named}."
-            return Fault("cross_section_reuse", message)
-    return None
+    return [
+        Fault(
+            "cross_section_reuse",
+            f"sentence {segment + 1} cites more than one section: {_join_named(names)}.",
+        )
+        for segment, names in sections.items()
+        if any(frozenset((a, b)) not in pairs for a, b in itertools.combinations(names, 2))
+    ][:1]
 
 
 def _is_part_of(path: str, whole: str) -> bool:
@@ -576,18 +522,21 @@ class _Known:
         return name in self._text and re.search(whole, self._text) is not None
 
 
-def path_faults(
-    body: str,
-    evidence: Sequence[Evidence],
-    citations: Sequence[Citation],
-    question: str | None = None,
+def _check_paths(
+    body: str, evidence: Sequence[Evidence], citations: Sequence[Citation], question: str | None
 ) -> list[Fault]:
     """Check gate A (no path that the evidence lacks) and gate B (every path is cited).
 
-    A path in the text of a cited item counts as cited. For a refusal, give the question: gaps may
-    name its paths and need no citation.
+    A path in the text of a cited item counts as cited. The gaps of a refusal may name the paths of
+    the question and need no citation.
     """
-    paths = find_paths(body, folders_of(item.chunk.doc_id for item in evidence))
+    folders = {
+        part
+        for item in evidence
+        for part in tidy_path(item.chunk.doc_id).split("/")[:-1]
+        if len(part) > 1 and "." not in part and ":" not in part
+    }
+    paths = find_paths(body, folders)
     if len(paths) > MAX_PATHS:
         return [Fault("path_not_cited", f"the answer names more than {MAX_PATHS} paths.")]
     lines = {(item.chunk.doc_id, item.first_line, item.last_line) for item in evidence}
@@ -625,10 +574,10 @@ def judge(
     cross_section_allowed
         Pairs of section_ids that one sentence may cite together.
     """
-    text, marks = remove_marks(body)
-    faults: dict[Fault, None] = {}
+    text, marks = _remove_marks(body)
+    faults: list[Fault | None] = []
     if refusal_to is None and not has_content(text):  # only marks or invisible characters
-        faults[Fault("empty_answer", "the answer has no letter or digit.")] = None
+        faults.append(Fault("empty_answer", "the answer has no letter or digit."))
     placed: list[CitedSpan] = []
     for citation in citations:
         # sentences of the inline marks of the citation, or -1 for the whole answer
@@ -636,21 +585,18 @@ def judge(
         for segment in marked or (-1,):
             span, fault = _place(citation, segment, evidence)
             placed.append(span)
-            if fault:
-                faults[fault] = None
+            faults.append(fault)
     listed = {citation.lines for citation in citations}
     for _, mark in marks:
         if mark.lines not in listed:
             known = any(mark.lies_in(item) for item in evidence)
             token = quoted(cite_token(*mark.lines), 200)
             message = f"{token} is in the text but not under citations."
-            faults[Fault("path_not_cited" if known else "unknown_snippet", message)] = None
+            faults.append(Fault("path_not_cited" if known else "unknown_snippet", message))
     one_sentence = refusal_to is None and len(spans(text)) == 1 and not _LIST_ITEM.search(text)
-    crossing = _find_crossing(placed, evidence, cross_section_allowed, one_sentence=one_sentence)
-    if crossing:
-        faults[crossing] = None
-    faults |= dict.fromkeys(path_faults(text, evidence, citations, refusal_to))
-    return Judged(text, tuple(placed), tuple(faults))
+    faults += _find_crossing(placed, evidence, cross_section_allowed, one_sentence=one_sentence)
+    faults += _check_paths(text, evidence, citations, refusal_to)
+    return Judged(text, tuple(placed), tuple(dict.fromkeys(filter(None, faults))))
 
 
 # ---- Domain validators, found by name in the entry-point group `rag_eval.validators`
@@ -722,42 +668,27 @@ def require_min_inline_regex_count(options: Mapping[str, Any]) -> Check:
     return check
 
 
-def _load_validator(use: ValidatorUse) -> Check | list[Problem]:
-    """Load the installed validator of a name with its options, or report the fault."""
+def _load_validator(use: ValidatorUse) -> Check:
+    """Load the installed validator of a name with its options; raises InputError."""
     installed = {entry.name: entry for entry in importlib.metadata.entry_points(group=GROUP)}
-    field = "answers.validators.name"
-    if use.name not in installed:
-        near = difflib.get_close_matches(use.name, sorted(installed), 1)
+    field, name = f"answers.validators.{use.name}", use.name
+    if name not in installed:
+        near = difflib.get_close_matches(name, sorted(installed), 1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        message = f"no validator of this name is installed{hint}"
-        accepted = ", ".join(sorted(installed))
-        return [
-            Problem("unknown_validator", message, field=field, found=use.name, accepted=accepted)
-        ]
+        message, known = (
+            f"no validator of this name is installed{hint}",
+            ", ".join(sorted(installed)),
+        )
+        raise InputError.of("unknown_validator", message, field=field, found=name, accepted=known)
     try:
-        factory: Factory = installed[use.name].load()
-    except Exception as error:  # noqa: BLE001 - another package's import may fail in any way
-        place = quoted(installed[use.name].value)
-        message = f"{place} cannot be loaded: {quoted(repr(error), 300)}"
-        return [Problem("broken_validator", message, field=field, found=use.name)]
-    field = f"answers.validators.{use.name}"
-    try:
+        factory: Factory = installed[name].load()
         return factory(use.options)
-    except ValidationError as error:
-        return [
-            Problem(
-                "bad_validator_options",
-                quoted(part["msg"], 400),
-                field=".".join([field, *map(str, part["loc"])]),
-                found=quoted(part["input"]),
-            )
-            for part in error.errors(include_url=False)
-        ]
-    except ValueError as error:
-        return [Problem("bad_validator_options", quoted(str(error), 400), field=field)]
+    except ValueError as error:  # pydantic's ValidationError is a subclass
+        message = quoted(" ".join(str(error).split()), 400)
+        raise InputError.of("bad_validator_options", message, field=field) from None
     except Exception as error:  # noqa: BLE001 - a validator is anybody's code
-        message = f"it does not take its options: {quoted(repr(error), 300)}"
-        return [Problem("broken_validator", message, field=field)]
+        message = f"it cannot be loaded: {quoted(repr(error), 300)}"
+        raise InputError.of("broken_validator", message, field=field) from None
 
 
 def load_validators(uses: Sequence[ValidatorUse]) -> list[tuple[str, Check]]:
@@ -769,11 +700,16 @@ def load_validators(uses: Sequence[ValidatorUse]) -> list[tuple[str, Check]]:
         Every problem of every validator: `unknown_validator` (with the installed names),
         `broken_validator`, `bad_validator_options`.
     """
-    loaded = [(use.name, _load_validator(use)) for use in uses]
-    problems = [problem for _, result in loaded if isinstance(result, list) for problem in result]
+    loaded: list[tuple[str, Check]] = []
+    problems: list[Problem] = []
+    for use in uses:
+        try:
+            loaded.append((use.name, _load_validator(use)))
+        except InputError as error:
+            problems += error.problems
     if problems:
         raise InputError(problems)
-    return [(name, check) for name, check in loaded if not isinstance(check, list)]
+    return loaded
 
 
 def validate(
@@ -784,11 +720,10 @@ def validate(
     for name, check in validators:
         try:
             message = check(candidate)
+            code, reason = "validator_failed", f"{name}: {quoted(str(message), MAX_MESSAGE_CHARS)}"
         except Exception as error:  # noqa: BLE001 - a validator is anybody's code
-            reason = quoted(repr(error), MAX_MESSAGE_CHARS)
-            objections.append((name, Fault("validator_error", f"{name} raised {reason}")))
-            continue
+            message = quoted(repr(error), MAX_MESSAGE_CHARS)
+            code, reason = "validator_error", f"{name} raised {message}"
         if message is not None:
-            reason = quoted(str(message), MAX_MESSAGE_CHARS)
-            objections.append((name, Fault("validator_failed", f"{name}: {reason}")))
+            objections.append((name, Fault(code, reason)))
     return objections

@@ -7,8 +7,7 @@ import dataclasses
 import functools
 import math
 import re
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -18,13 +17,7 @@ from rag_eval.core.arrays import BoolArray, IntArray
 from rag_eval.core.config import AnswerOverride, Answers, Grep, Preflight, Retrieve, Section
 from rag_eval.core.errors import InputError, Problem, quoted
 from rag_eval.core.strategy import Identity
-from rag_eval.core.types import (
-    Evidence,
-    EvidenceKind,
-    Offsets,
-    RetrievalResult,
-    ScoredChunk,
-)
+from rag_eval.core.types import Evidence, EvidenceKind, Offsets, RetrievalResult, ScoredChunk
 from rag_eval.corpus.analyzer import count_tokens
 from rag_eval.retrieval.service import Payloads, Rank
 
@@ -110,10 +103,11 @@ class Library:
         inside = (starts < end) & (ends > start)
         return [int(row) for row in rows[inside][np.argsort(starts[inside], kind="stable")]]
 
-    def payload(self, row: int, *, rank: int, score_raw: float, score_norm: float) -> ScoredChunk:
+    def payload(self, row: int, rank: int, score_raw: float, score_norm: float) -> ScoredChunk:
         """Make the payload of a chunk that comes from no ranking; rank from 1."""
-        rank_of_chunk = Rank(score_raw, score_norm, rank, rank, None)
-        return self._payloads.scored(row, self._index, rank_of_chunk)
+        return self._payloads.scored(
+            row, self._index, Rank(score_raw, score_norm, rank, rank, None)
+        )
 
     def evidence(self, chunk: ScoredChunk, kind: EvidenceKind) -> Evidence | None:
         """Give a chunk its lines in the corpus document and its cite token; None for blank text.
@@ -143,24 +137,7 @@ class Library:
         return Evidence(cite_token(doc_id, first, last), chunk, kind, first, last)
 
 
-def line_span(item: Evidence, first: int, last: int) -> tuple[int, int] | None:
-    """Return the characters of lines in the document, without white space at the ends.
-
-    None for lines outside the evidence and for blank lines.
-    """
-    if not item.first_line <= first <= last <= item.last_line:
-        return None
-    text = item.chunk.text
-    starts = line_starts(text)
-    low, after = int(starts[first - item.first_line]), last - item.first_line + 1
-    piece = text[low : int(starts[after]) if after < len(starts) else None]
-    if not piece.strip():
-        return None
-    low += item.chunk.offsets.start + len(piece) - len(piece.lstrip())
-    return low, low + len(piece.strip())
-
-
-# ---- Patterns of grep
+# ---- Terms of grep
 
 MAX_TERMS = 32
 MAX_TERM_CHARS = 200
@@ -172,23 +149,17 @@ _QUOTED = re.compile(
 _DOTTED = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*(?:\(\))?")
 _INNER = re.compile(r"_|\.|\(\)|[a-z][A-Z]|[A-Za-z]\d|[A-Z]{2}")
 _ABBREVIATION = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]")
-_WORD = re.compile(r"\w+")
 _SENTENCE_START = re.compile(r"(?:^|[.!?:]\s+)[\"'“«(]*$")
 
 
-def _find_names(text: str) -> Iterable[str]:
+def _find_names(text: str) -> Iterator[str]:
     """Yield identifiers, and capitalised words inside a sentence."""
     for match in _DOTTED.finditer(text):
         word = match[0]
-        bare = word.removesuffix("()")
-        if _ABBREVIATION.fullmatch(bare):
-            continue
-        if _INNER.search(word) or (
-            word[0].isupper()
-            and len(word) > 1
-            and not _SENTENCE_START.search(text[max(0, match.start() - 8) : match.start()])
-        ):
-            yield bare
+        before = text[max(0, match.start() - 8) : match.start()]
+        is_name = word[0].isupper() and len(word) > 1 and not _SENTENCE_START.search(before)
+        if (_INNER.search(word) or is_name) and not _ABBREVIATION.fullmatch(word):
+            yield word.removesuffix("()")
 
 
 def default_terms(question: str) -> tuple[str, ...]:
@@ -199,42 +170,17 @@ def default_terms(question: str) -> tuple[str, ...]:
     >>> default_terms("How does DataFrame.sort_values() treat 'na_position' in Paris?")
     ('na_position', 'DataFrame.sort_values', 'Paris')
     """
-    quoted = (
-        next(group for group in match.groups() if group is not None).strip()
-        for match in _QUOTED.finditer(question)
-    )
-    terms = [term for term in (*quoted, *_find_names(_QUOTED.sub(" ", question))) if term]
-    return tuple(dict.fromkeys(term[:MAX_TERM_CHARS] for term in terms))[:MAX_TERMS]
+    quoted_words = (next(filter(None, groups)).strip() for groups in _QUOTED.findall(question))
+    terms = [*quoted_words, *_find_names(_QUOTED.sub(" ", question))]
+    return tuple(dict.fromkeys(term[:MAX_TERM_CHARS] for term in terms if term))[:MAX_TERMS]
 
 
 def _compile(term: str) -> re.Pattern[str]:
     """Compile a term so that it matches whole words, in any case unless it has a capital."""
     before = r"(?<!\w)" if term[0].isalnum() or term[0] == "_" else ""
     after = r"(?!\w)" if term[-1].isalnum() or term[-1] == "_" else ""
-    return re.compile(
-        before + re.escape(term) + after,
-        0 if any(letter.isupper() for letter in term) else re.IGNORECASE,
-    )
-
-
-def find_terms(terms: Iterable[str], texts: Sequence[str]) -> dict[str, list[int]]:
-    """Return term -> places of the texts that have the term, rising.
-
-    One pass finds the texts that have all words of a term; only these are searched for the term.
-    """
-    words = {term: frozenset(_WORD.findall(term.lower())) for term in terms}
-    needed = frozenset[str]().union(*words.values())
-    having: dict[str, set[int]] = {word: set() for word in needed}
-    for place, text in enumerate(texts if needed else ()):
-        for word in needed.intersection(_WORD.findall(text.lower())):
-            having[word].add(place)
-    rows_of = {}
-    for term, parts in words.items():
-        common = set.intersection(*(having[part] for part in parts)) if parts else None
-        places = range(len(texts)) if common is None else sorted(common)
-        search = _compile(term).search
-        rows_of[term] = [place for place in places if search(texts[place])]
-    return rows_of
+    has_capital = any(letter.isupper() for letter in term)
+    return re.compile(before + re.escape(term) + after, 0 if has_capital else re.IGNORECASE)
 
 
 # ---- Questions with their settings, and chunks that may not be evidence
@@ -251,9 +197,7 @@ class Question:
 
 def apply_override(config: Answers, own: AnswerOverride | None) -> Answers:
     """Return the settings of the gold set with the changes `own` of one question."""
-    changes = {} if own is None else own.model_dump(exclude_none=True)
-    if own is not None and own.preflights:
-        changes["preflights"] = own.preflights
+    changes = {} if own is None else {name: value for name, value in own if value is not None}
     if "answer_mode" in changes:
         changes["mode"] = changes.pop("answer_mode")
     if not config.retry_on_schema_fail:
@@ -278,17 +222,16 @@ class Withheld:
 
     def keep(self, query_id: str, rows: Iterable[int]) -> list[int]:
         """Return the rows that may be evidence for a question, in their order."""
-        restating = self.of_question.get(query_id, frozenset())
-        allowed = self.allowed
+        restating, allowed = self.of_question.get(query_id, frozenset()), self.allowed
         return [
             row for row in rows if row not in restating and (allowed is None or bool(allowed[row]))
         ]
 
 
-# ---- Preflights: `retrieve`, `grep` and `section` for many questions at once
+# ---- Preflights: `retrieve`, `grep` and `section`
 
-Retriever = Callable[[Sequence[str], int], Sequence[RetrievalResult | None]]
-"""(queries, top_k) -> a result for each query, None after a failed retrieval."""
+Retriever = Callable[[str, int], RetrievalResult | None]
+"""(query, top_k) -> result; None after a failed retrieval."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -327,8 +270,8 @@ class PreflightRecord:
 class Gathered:
     """Evidence of one question, a record for each step, and the fault if gathering failed."""
 
-    evidence: tuple[Evidence, ...]
-    records: tuple[PreflightRecord, ...]
+    evidence: tuple[Evidence, ...] = ()
+    records: tuple[PreflightRecord, ...] = ()
     fault: Fault | None = None
 
 
@@ -343,24 +286,16 @@ class _Findings:
     missing: Sequence[str] = ()
 
 
-def _list_patterns(questions: Iterable[Question]) -> list[str]:
-    steps = (step for question in questions for step in question.settings.preflights)
-    patterns = (pattern for step in steps if isinstance(step, Grep) for pattern in step.patterns)
-    return list(dict.fromkeys(patterns))
-
-
 def check_patterns(questions: Iterable[Question]) -> None:
     """Compile every pattern; raises InputError with a `bad_pattern` for each broken pattern."""
+    steps = (step for question in questions for step in question.settings.preflights)
     problems = []
-    for pattern in _list_patterns(questions):
+    for pattern in {p: None for step in steps if isinstance(step, Grep) for p in step.patterns}:
         try:
             TimedPattern(pattern)
         except ValueError as error:
-            field, accepted = "preflights.patterns", "a regular expression"
-            message = quoted(str(error), 400)
-            problems.append(
-                Problem("bad_pattern", message, field=field, found=pattern, accepted=accepted)
-            )
+            message, field = quoted(str(error), 400), "preflights.patterns"
+            problems.append(Problem("bad_pattern", message, field=field, found=pattern))
     if problems:
         raise InputError(problems)
 
@@ -370,56 +305,33 @@ def asks_for_ranking(step: Preflight) -> bool:
     return isinstance(step, Retrieve) or (isinstance(step, Section) and not step.sections)
 
 
-def _terms(question: Question, step: Grep) -> tuple[str, ...]:
-    return step.terms or (() if step.patterns else default_terms(question.text))
-
-
-def _depth(question: Question, step: Preflight, raised: int) -> int:
-    """Return the number of chunks that a step asks retrieval for, or 0."""
-    own = step.top_k if isinstance(step, Retrieve) else None
-    return max(own or question.settings.top_k, raised) if asks_for_ranking(step) else 0
-
-
 def _count_withheld(n: int) -> dict[str, int]:
     return {"withheld": n} if n else {}
 
 
 class Preflights:
-    """Runs preflights over one corpus with the ranking of one strategy.
+    """Runs preflights over one corpus with the ranking of one strategy, from any thread.
 
     Grep and section leave out the withheld chunks. The ranking already lacks these chunks.
     """
 
     def __init__(self, library: Library, retrieve: Retriever, withheld: Withheld) -> None:
         self._library, self._retrieve, self._withheld = library, retrieve, withheld
-        self._term_rows: dict[str, list[int]] = {}
-        self._pattern_rows: dict[str, list[int] | None] = {}  # None: the pattern ran out of time
-        self._lock = threading.Lock()
+        self._find_term = functools.cache(self._search_term)
+        self._find_pattern = functools.cache(self._search_pattern)
 
-    def gather(
-        self, questions: Sequence[Question], logs: Sequence[Events], raised: int = 0
-    ) -> list[Gathered]:
-        """Run the steps of all questions; call `check_patterns` before.
+    def gather(self, question: Question, log: Events, raised: int = 0) -> Gathered:
+        """Run the steps of one question; keep the first of equal pieces of evidence.
 
-        `logs` takes the events of each question. `raised` is the top_k of an adaptive rerun. A
-        larger top_k of a step overrides `raised`.
+        Call `check_patterns` before. `raised` is the top_k of an adaptive rerun. A larger top_k of
+        a step overrides `raised`.
         """
-        with self._lock:  # because reruns come from several threads
-            ranked = self._rank(questions, raised)
-            self._search(questions)
-        return [self._gather(*each, raised) for each in zip(questions, logs, ranked, strict=True)]
-
-    def _gather(
-        self, question: Question, log: Events, ranked: Mapping[int, RetrievalResult], raised: int
-    ) -> Gathered:
-        """Run the steps of one question; keep the first of equal pieces of evidence."""
         evidence: dict[tuple[str, Offsets, str], Evidence] = {}
         records: list[PreflightRecord] = []
         for place, step in enumerate(question.settings.preflights):
-            about: dict[str, str | int] = {"query_id": question.query_id, "step": place}
-            about["kind"] = step.kind
+            about: dict[str, str | int] = {"query_id": question.query_id, "step": place, "kind": step.kind}
             log.add("preflight.step.start", **about)
-            findings = self._run(question, step, _depth(question, step, raised), ranked)
+            findings = self._run(question, step, raised)
             if isinstance(findings, Fault):
                 return Gathered((), tuple(records), findings)
             items, record = self._record(question, place, step, findings)
@@ -432,60 +344,45 @@ class Preflights:
                 log.add("preflight.step.filtered_to_zero", **about, missing=missing)
         return Gathered(tuple(evidence.values()), tuple(records))
 
-    def _run(
-        self, question: Question, step: Preflight, depth: int, ranked: Mapping[int, RetrievalResult]
-    ) -> _Findings | Fault:
-        if depth and depth not in ranked:
-            return Fault("retrieval_error", "retrieval failed for this question.")
+    def _run(self, question: Question, step: Preflight, raised: int) -> _Findings | Fault:
+        depth, ranked = 0, tuple[ScoredChunk, ...]()
+        if asks_for_ranking(step):
+            own = step.top_k if isinstance(step, Retrieve) else None
+            depth = max(own or question.settings.top_k, raised)
+            result = self._retrieve(question.text, depth)
+            if result is None:
+                return Fault("retrieval_error", "retrieval failed for this question.")
+            ranked = result.chunks[:depth]
         if isinstance(step, Retrieve):
-            return _Findings({"top_k": depth}, ranked[depth].chunks[:depth])
+            return _Findings({"top_k": depth}, ranked)
         if isinstance(step, Section):
-            return self._take_sections(question, step, ranked.get(depth))
-        for pattern in step.patterns:
-            if self._pattern_rows[pattern] is None:
-                message = f"the pattern {quoted(pattern)} ran out of time."
-                return Fault("pattern_timeout", message)
+            return self._take_sections(question, step, ranked)
         return self._grep(question, step)
 
-    def _rank(self, questions: Sequence[Question], raised: int) -> list[dict[int, RetrievalResult]]:
-        """Return top_k -> ranking of each question: one call of the retriever for each top_k."""
-        asked: dict[int, dict[int, None]] = {}
-        for number, question in enumerate(questions):
-            for step in question.settings.preflights:
-                if depth := _depth(question, step, raised):
-                    asked.setdefault(depth, {})[number] = None
-        rankings: list[dict[int, RetrievalResult]] = [{} for _ in questions]
-        for depth, numbers in sorted(asked.items()):
-            results = self._retrieve([questions[number].text for number in numbers], depth)
-            for number, result in zip(numbers, results, strict=True):
-                if result is not None:
-                    rankings[number][depth] = result
-        return rankings
+    def _search_term(self, term: str) -> list[int]:
+        """Return the rows of the chunks that have a term."""
+        lowered, search = term.lower(), _compile(term).search
+        texts = enumerate(self._library.texts)
+        return [row for row, text in texts if lowered in text.lower() and search(text)]
 
-    def _search(self, questions: Sequence[Question]) -> None:
-        """Find the new terms and patterns of all questions."""
-        terms = {
-            term: None
-            for question in questions
-            for step in question.settings.preflights
-            if isinstance(step, Grep)
-            for term in _terms(question, step)
-        }
-        new = [term for term in terms if term not in self._term_rows]
-        self._term_rows.update(find_terms(new, self._library.texts) if new else {})
-        for pattern in _list_patterns(questions):
-            if pattern not in self._pattern_rows:
-                try:
-                    counts = TimedPattern(pattern).count_in(self._library.texts, at_most=1)
-                    self._pattern_rows[pattern] = np.flatnonzero(counts).tolist()
-                except PatternTimeoutError:
-                    self._pattern_rows[pattern] = None
+    def _search_pattern(self, pattern: str) -> list[int] | None:
+        """Return the rows of the chunks that match; None if the pattern runs out of time."""
+        try:
+            counts = TimedPattern(pattern).count_in(self._library.texts, at_most=1)
+        except PatternTimeoutError:
+            return None
+        return np.flatnonzero(counts).tolist()
 
-    def _grep(self, question: Question, step: Grep) -> _Findings:
+    def _grep(self, question: Question, step: Grep) -> _Findings | Fault:
         """Rank chunks by the summed idf of their matches; ties keep the chunks' order."""
-        terms = _terms(question, step)
-        sought = [(term, self._term_rows[term]) for term in terms]
-        sought += [(pattern, self._pattern_rows[pattern] or []) for pattern in step.patterns]
+        terms = step.terms or (() if step.patterns else default_terms(question.text))
+        sought = [(term, self._find_term(term)) for term in terms]
+        for pattern in step.patterns:
+            found = self._find_pattern(pattern)
+            if found is None:
+                message = f"the pattern {quoted(pattern)} ran out of time."
+                return Fault("pattern_timeout", message)
+            sought.append((pattern, found))
         scores: dict[int, float] = {}
         matched: dict[int, list[str]] = {}
         best = 0.0
@@ -499,26 +396,23 @@ class Preflights:
         # remove withheld chunks before the cut, so that they displace no other chunk
         rows = self._withheld.keep(question.query_id, ranked)
         taken = rows[: step.max_hits]
-        chunks = [
-            self._library.payload(
-                row, rank=rank, score_raw=scores[row], score_norm=scores[row] / best
-            )
-            for rank, row in enumerate(taken, 1)
-        ]
         return _Findings(
             {"terms": terms, "patterns": step.patterns, "max_hits": step.max_hits},
-            chunks,
+            [
+                self._library.payload(row, rank, scores[row], scores[row] / best)
+                for rank, row in enumerate(taken, 1)
+            ],
             [matched[row] for row in taken],
             {"over_max_hits": len(rows) - len(taken), **_count_withheld(len(ranked) - len(rows))},
             [name for name, places in sought if not places],
         )
 
     def _take_sections(
-        self, question: Question, step: Section, ranked: RetrievalResult | None
+        self, question: Question, step: Section, ranked: Sequence[ScoredChunk]
     ) -> _Findings:
         """Take the chunks of the named sections, or of the first sections of the ranking."""
-        ranking = {chunk.snippet_id: chunk for chunk in ranked.chunks} if ranked else {}
-        wanted = step.sections or tuple(dict.fromkeys(c.section_id for c in ranking.values()))
+        ranking = {chunk.snippet_id: chunk for chunk in ranked}
+        wanted = step.sections or tuple(dict.fromkeys(chunk.section_id for chunk in ranked))
         taken = wanted if step.sections else wanted[: step.max_sections]
         chunks: list[ScoredChunk] = []
         missing = []
@@ -526,15 +420,14 @@ class Preflights:
         for section in taken:
             rows = self._library.section_rows(section)
             if rows is None:  # the section is from an outside retriever or was deleted
-                alike = [chunk for chunk in ranking.values() if chunk.section_id == section]
+                alike = [chunk for chunk in ranked if chunk.section_id == section]
                 chunks += alike
                 missing += [] if alike else [section]
                 continue
             allowed = self._withheld.keep(question.query_id, rows)
             n_withheld += len(rows) - len(allowed)
             for row in allowed:
-                rank = len(chunks) + 1
-                chunk = self._library.payload(row, rank=rank, score_raw=1.0, score_norm=1.0)
+                chunk = self._library.payload(row, len(chunks) + 1, 1.0, 1.0)
                 chunks.append(ranking.get(chunk.snippet_id, chunk))
         return _Findings(
             {"sections": step.sections, "max_sections": step.max_sections},
@@ -548,24 +441,25 @@ class Preflights:
     ) -> tuple[list[Evidence], PreflightRecord]:
         """Make the evidence of a step, and its record."""
         evidence, hits = [], []
-        for number, scored in enumerate(findings.chunks):
-            item = self._library.evidence(scored, step.kind)
+        matches = findings.matched or [()] * len(findings.chunks)
+        for chunk, matched in zip(findings.chunks, matches, strict=True):
+            item = self._library.evidence(chunk, step.kind)
             if item is None:
                 continue
             evidence.append(item)
-            chunk, raw = item.chunk, item.chunk.score_raw
+            offsets, raw = item.chunk.offsets, item.chunk.score_raw
             hits.append(
                 Hit(
                     item.token,
-                    chunk.doc_id,
-                    chunk.section_id,
-                    chunk.snippet_id,
-                    chunk.offsets.start,
-                    chunk.offsets.end,
-                    chunk.rev,
+                    item.chunk.doc_id,
+                    item.chunk.section_id,
+                    item.chunk.snippet_id,
+                    offsets.start,
+                    offsets.end,
+                    item.chunk.rev,
                     round(raw, 9) if math.isfinite(raw) else None,
-                    chunk.k_final,
-                    tuple(findings.matched[number]) if findings.matched else (),
+                    item.chunk.k_final,
+                    tuple(matched),
                 )
             )
         return evidence, PreflightRecord(

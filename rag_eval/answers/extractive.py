@@ -21,7 +21,6 @@ import pandas as pd
 from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, IntArray, count_within
 from rag_eval.corpus.analyzer import Analyzer, DocumentFrequencies, count_matrix
 from rag_eval.corpus.chunking import borders, spans, trim
-from rag_eval.retrieval.synonyms import Expansion, Mean, Phrase
 
 # ---- Pieces of a passage that an answer may cite
 
@@ -147,7 +146,41 @@ def cut_units(text: str) -> list[Unit]:
     return [unit for unit in units if any(map(str.isalnum, text[unit.start : unit.end]))]
 
 
-# ---- The candidates of a batch
+# ---- Features of the candidates of a batch
+
+SATURATION, LENGTH_SHARE = 0.9, 0.4
+"""BM25's k1 and b, as for retrieval."""
+AVERAGE_TERMS = 12.0
+"""Average number of terms of a sentence without stop words (12.6 on CLAPnq, SciFact, XQuAD)."""
+LONGEST_EMBEDDED = 2000
+"""Longest beginning of a text that is embedded; sentence models read fewer characters."""
+
+LEXICAL = (
+    *("unit_coverage", "titled_coverage", "passage_coverage", "evidence_coverage"),
+    *("local_coverage", "frequency", "pairs", "missing", "number_fits", "number_lacks"),
+    *("name_fits", "first", "position", "length"),
+)
+DENSE = ("similarity", "window_similarity", "passage_similarity")
+
+Embed = Callable[[Sequence[str]], Float32Array]
+"""Texts -> float32 [n, d], rows of unit norm (or zero)."""
+
+_BLOCK = 65_536
+_WANTS_NUMBER = re.compile(
+    r"\b(?:when|what (?:year|date|day|time|age|percentage|number)|which year"
+    r"|how (?:many|much|long|old|far|often|tall|big|large|high|fast))\b",
+    re.IGNORECASE,
+)
+_WANTS_NAME = re.compile(
+    r"\b(?:who|whom|whose|where|(?:which|what) (?:country|city|state|team|person|company|name))\b",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(
+    r"\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|hundred|thousand"
+    r"|million|billion|dozen|half|twice|percent)\b",
+    re.IGNORECASE,
+)
+_NAME = re.compile(r"[a-z0-9,;:] [A-Z][a-z]+")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -161,13 +194,6 @@ class Passage:
     text: str
     title: str = ""
     rank: int = 1
-
-
-def _ones(rows: IntArray, columns: IntArray, shape: tuple[int, int]) -> Any:
-    """Return a CSR matrix with a 1 at each (row, column)."""
-    from scipy.sparse import csr_array
-
-    return csr_array((np.ones(len(rows)), (rows, columns)), shape=shape)
 
 
 class Pool:
@@ -195,8 +221,7 @@ class Pool:
         sizes = np.array([len(listed) for listed in passages], dtype=np.int64)
         self.question_of_pair: IntArray = np.repeat(np.arange(len(sizes)), sizes)
         self.passage_of_pair = count_within(sizes)
-        texts = pd.Series([passage.text for passage in flat], dtype=object)
-        self.text_of_pair, distinct = pd.factorize(texts)
+        self.text_of_pair, distinct = pd.factorize(_objects(passage.text for passage in flat))
         self.texts: list[str] = distinct.tolist()
         cut = [cut_units(text) for text in self.texts]
         units = [unit for listed in cut for unit in listed]
@@ -204,9 +229,8 @@ class Pool:
         self.text_of_unit: IntArray = np.repeat(np.arange(len(cut)), counts)
         self.kinds = [unit.kind for unit in units]
         self.unit_texts = [
-            text[unit.start : unit.end]
-            for text, listed in zip(self.texts, cut, strict=True)
-            for unit in listed
+            self.texts[text][unit.start : unit.end]
+            for text, unit in zip(self.text_of_unit, units, strict=True)
         ]
         per_pair = counts[self.text_of_pair]
         self.pair_of: IntArray = np.repeat(np.arange(len(flat)), per_pair)
@@ -214,33 +238,206 @@ class Pool:
         first = np.cumsum(counts) - counts
         self.unit_of: IntArray = first[self.text_of_pair][self.pair_of] + self.place
         self.question_of: IntArray = self.question_of_pair[self.pair_of]
-        self.starts, self.ends = (
-            np.array([getattr(unit, edge) for unit in units], dtype=np.int64)[self.unit_of]
-            for edge in ("start", "end")
-        )
+        edges = np.array([(unit.start, unit.end) for unit in units], dtype=np.int64).reshape(-1, 2)
+        self.starts, self.ends = edges[self.unit_of].T
         plain = (" ".join(text.lower().split()) for text in self.unit_texts)
-        words, distinct = pd.factorize(pd.Series(list(plain), dtype=object))
+        words, distinct = pd.factorize(_objects(plain))
         self.words_of: IntArray = self.question_of * len(distinct) + words[self.unit_of]
         ranks = np.array([passage.rank for passage in flat], dtype=np.int64)
         places = self.passage_of_pair[self.pair_of], ranks[self.pair_of]
         self.tie_breaks: tuple[IntArray, ...] = (self.starts, *places)
 
     @functools.cached_property
-    def membership(self) -> Any:
+    def _membership(self) -> Any:
         """CSR [n_texts, n_units]: the units of each passage."""
         n = len(self.unit_texts)
         return _ones(self.text_of_unit, np.arange(n), (len(self.texts), n))
 
+    def lexical(self, frequencies: DocumentFrequencies) -> FloatArray:
+        """Measure words, [n_candidates, len(LEXICAL)].
 
-# ---- Terms of a batch as sparse matrices, and how much each term says
+        Coverages are shares of the question's term weight: in the unit, in the unit or the
+        passage's title, in the passage or title, in all of the question's evidence.
+        `local_coverage` weighs terms by how few of the question's own candidates have them.
+        `frequency` is `unit_coverage` with counts saturated as in BM25. `pairs`: share of the
+        question's neighbouring terms that are neighbours in the unit. `missing`: the heaviest term
+        that neither passage nor title has, as a share of the heaviest of all. `number_*`,
+        `name_fits`: the question asks for a number or a name, and the unit has or lacks it.
+        `position`: 1 / (1 + place in the passage). `length`: ln(1 + terms). Questions have no
+        function words.
+        """
+        analyzer = Analyzer()
+        functional = {term for row in analyzer.index(_function_words()) for term in row}
+        questions, units = analyzer.index(self.questions), analyzer.index(self.unit_texts)
+        asked_rows, unit_rows = (
+            [[term for term in row if term not in functional] for row in rows]
+            for rows in (questions, units)
+        )
+        titles = analyzer.index([title.replace("_", " ") for title in self.titles])
+        n_terms = len(analyzer.vocabulary)
+        weights = _weigh_terms(frequencies, analyzer.vocabulary)
+        counts = _count(units, n_terms)
+        asked, titled = (_present(_count(rows, n_terms)) for rows in (asked_rows, titles))
+        has = _present(counts)
+        lengths = counts.sum(axis=1)
+        # compare the length with an average sentence, because an answer must not depend on the
+        # other questions of the batch
+        longer = 1.0 - LENGTH_SHARE + LENGTH_SHARE * lengths / AVERAGE_TERMS
+        rows = np.repeat(np.arange(len(units)), np.diff(counts.indptr))
+        saturated = counts.copy()
+        saturated.data = counts.data / (counts.data + SATURATION * longer[rows])
 
-SATURATION, LENGTH_SHARE = 0.9, 0.4
-"""BM25's k1 and b, as for retrieval."""
-AVERAGE_TERMS = 12.0
-"""Average number of terms of a sentence without stop words (12.6 on CLAPnq, SciFact, XQuAD)."""
+        q, pair, unit, asker = self.question_of, self.pair_of, self.unit_of, self.question_of_pair
+        total = np.maximum(asked @ weights, 1e-12)
+        in_unit = has[unit].multiply(asked[q]).tocsr()
+        in_title = titled.multiply(asked[asker]).tocsr()
+        passages = _present((self._membership @ has).tocsr())
+        in_passage = passages[self.text_of_pair].multiply(asked[asker]).tocsr()
+        in_passage = in_passage.maximum(in_title).tocsr()
+        n_questions = len(self.questions)
+        by_question = _ones(asker, np.arange(len(asker)), (n_questions, len(asker)))
+        in_evidence = _present((by_question @ in_passage).tocsr())
+        absent = _heaviest((asked[asker] - in_passage).tocsr(), weights)
+        missing = absent / np.maximum(_heaviest(asked, weights), 1e-12)[asker]
+        wants_number = _flag(_WANTS_NUMBER, self.questions)[q]
+        wants_name = _flag(_WANTS_NAME, self.questions)[q]
+        has_number = _flag(_NUMBER, self.unit_texts)[unit]
+        columns = {
+            "unit_coverage": (in_unit @ weights) / total[q],
+            "titled_coverage": (in_unit.maximum(in_title[pair]) @ weights) / total[q],
+            "passage_coverage": ((in_passage @ weights) / total[asker])[pair],
+            "evidence_coverage": ((in_evidence @ weights) / total)[q],
+            "local_coverage": self._local_coverage(in_unit),
+            "frequency": (saturated[unit].multiply(asked[q]).tocsr() @ weights) / total[q],
+            "pairs": self._share_pairs(asked_rows, unit_rows),
+            "missing": missing[pair],
+            "number_fits": wants_number & has_number,
+            "number_lacks": wants_number & ~has_number,
+            "name_fits": wants_name & _flag(_NAME, self.unit_texts)[unit],
+            "first": self.place == 0,
+            "position": 1.0 / (1.0 + self.place),
+            "length": np.log1p(lengths[unit]),
+        }
+        return np.column_stack([np.asarray(columns[name], dtype=np.float64) for name in LEXICAL])
+
+    def _local_coverage(self, in_unit: Any) -> FloatArray:
+        """Weigh each term by how few of the question's own candidates have it."""
+        n_questions, n_candidates = len(self.questions), len(self.question_of)
+        gather = _ones(self.question_of, np.arange(n_candidates), (n_questions, n_candidates))
+        rarity = (gather @ in_unit).tocsr()
+        counts = np.bincount(self.question_of, minlength=n_questions).astype(np.float64)
+        rows = np.repeat(np.arange(n_questions), np.diff(rarity.indptr))
+        rarity.data = np.log1p((counts[rows] - rarity.data + 0.5) / (rarity.data + 0.5))
+        total = np.maximum(rarity.sum(axis=1), 1e-12)
+        covered = in_unit.multiply(rarity[self.question_of]).sum(axis=1)
+        return np.asarray(covered / total[self.question_of])
+
+    def _share_pairs(self, asked: list[list[int]], units: list[list[int]]) -> FloatArray:
+        """Return the share of neighbouring terms of questions that are neighbours in a unit."""
+        codes: dict[frozenset[int], int] = {}
+        wanted_rows, unit_rows = (
+            [
+                [codes.setdefault(frozenset(two), len(codes)) for two in itertools.pairwise(row)]
+                for row in rows
+            ]
+            for rows in (asked, units)
+        )
+        wanted, present = (_present(_count(rows, len(codes))) for rows in (wanted_rows, unit_rows))
+        shared = present[self.unit_of].multiply(wanted[self.question_of]).sum(axis=1)
+        return np.asarray(shared / np.maximum(wanted.sum(axis=1), 1.0)[self.question_of])
+
+    def dense(self, embed: Embed) -> FloatArray:
+        """Measure nearness of vectors, [n_candidates, len(DENSE)]; one call embeds each text once.
+
+        The features are cosines of the question with three vectors: the unit, the mean of the unit
+        and its neighbours, and the mean of all units of the passage.
+        """
+        texts = [text[:LONGEST_EMBEDDED] for text in [*self.questions, *self.unit_texts]]
+        vectors = np.asarray(embed(texts), dtype=np.float32)
+        asked, units = np.split(vectors, [len(self.questions)])
+        at = np.arange(len(units))
+        later = at[1:][self.text_of_unit[1:] == self.text_of_unit[:-1]]
+        rows, columns = np.concatenate([[at, at], [later, later - 1], [later - 1, later]], axis=1)
+        windows = _normalise(_ones(rows, columns, (len(at), len(at))) @ units)
+        passages = _normalise(self._membership @ units)
+        near = _multiply_rows(asked, self.question_of, units, self.unit_of)
+        around = _multiply_rows(asked, self.question_of, windows, self.unit_of)
+        whole = _multiply_rows(asked, self.question_of_pair, passages, self.text_of_pair)
+        return np.column_stack([near, around, whole[self.pair_of]])
+
+    def signals(
+        self, names: tuple[str, ...], measured: FloatArray, log_odds: FloatArray, order: IntArray
+    ) -> FloatArray:
+        """Compute the signal's features of each question, [n_questions, len(signal_names(names))].
+
+        Rows of questions without a candidate are 0.
+
+        Parameters
+        ----------
+        names
+            Columns of `measured` [n_candidates, len(names)].
+        log_odds
+            Log-odds that each candidate answers, [n_candidates].
+        order
+            Candidates by (question, best first).
+        """
+        counts = np.bincount(self.question_of, minlength=len(self.questions))
+        rows = np.zeros((len(counts), len(signal_names(names))))
+        asked = np.flatnonzero(counts)
+        first = (np.cumsum(counts) - counts)[asked]
+        best, second = order[first], order[np.minimum(first + 1, len(order) - 1)]
+        lead = np.where(counts[asked] > 1, log_odds[best] - log_odds[second], ALONE)
+        rows[asked, :3] = np.column_stack([log_odds[best], lead, np.log1p(counts[asked])])
+        columns = [names.index(name) for name in OF_BEST if name in names]
+        rows[asked, 3:] = measured[best][:, columns]
+        return rows
 
 
-def weigh_terms(frequencies: DocumentFrequencies, vocabulary: Mapping[str, int]) -> FloatArray:
+def _objects(values: Iterator[str]) -> "pd.Series[Any]":
+    return pd.Series(list(values), dtype=object)
+
+
+def _ones(rows: IntArray, columns: IntArray, shape: tuple[int, int]) -> Any:
+    """Return a CSR matrix with a 1 at each (row, column)."""
+    from scipy.sparse import csr_array
+
+    return csr_array((np.ones(len(rows)), (rows, columns)), shape=shape)
+
+
+def _count(rows: Sequence[Sequence[int]], width: int) -> Any:
+    """Count the terms of each row, as a CSR matrix [len(rows), width]."""
+    from scipy.sparse import csr_array
+
+    width = max(width, 1)
+    return csr_array(count_matrix(rows, width), shape=(len(rows), width))
+
+
+def _present(matrix: Any) -> Any:
+    """Copy a matrix of counts with each count at most 1."""
+    matrix = matrix.copy()
+    matrix.data = np.minimum(matrix.data, 1.0)
+    return matrix
+
+
+def _heaviest(matrix: Any, weights: FloatArray) -> FloatArray:
+    """Return the largest weight among the terms of each row, 0 for an empty row."""
+    weighed = matrix.copy()
+    weighed.data = weighed.data * weights[weighed.indices]
+    return np.asarray(weighed.max(axis=1).toarray(), dtype=np.float64).ravel()
+
+
+def _flag(pattern: re.Pattern[str], texts: Sequence[str]) -> BoolArray:
+    return np.array([pattern.search(text) is not None for text in texts], dtype=bool)
+
+
+@functools.cache
+def _function_words() -> tuple[str, ...]:
+    """Read the English words that build a question and say nothing about its subject."""
+    text = files("rag_eval.answers").joinpath("function_words.json").read_text("utf-8")
+    return tuple(json.loads(text))
+
+
+def _weigh_terms(frequencies: DocumentFrequencies, vocabulary: Mapping[str, int]) -> FloatArray:
     """Return the idf of each term over a background of texts, scaled to (0, 1].
 
     weight(t) = ln(1 + (N - df + 0.5) / (df + 0.5)) / ln(1 + (N + 0.5) / 0.5), so that a term in no
@@ -252,321 +449,6 @@ def weigh_terms(frequencies: DocumentFrequencies, vocabulary: Mapping[str, int])
     n = float(frequencies.n_texts)
     rarity = np.log1p((np.maximum(n - df, 0) + 0.5) / (df + 0.5))
     return np.asarray(rarity / np.log1p((n + 0.5) / 0.5))
-
-
-@functools.cache
-def _function_words() -> tuple[str, ...]:
-    """Read the English words that build a question and say nothing about its subject."""
-    text = files("rag_eval.answers").joinpath("function_words.json").read_text("utf-8")
-    return tuple(json.loads(text))
-
-
-class _Widening:
-    """Further columns for question terms that have synonyms.
-
-    Parameters
-    ----------
-    rows
-        Term ids of the questions with function words, because phrases are made of them.
-    asked
-        Term ids of the questions that count.
-
-    Attributes
-    ----------
-    asked
-        Column ids of each question. A widened column stands for a term that has synonyms. A term
-        counts once in a question.
-    terms
-        Term of each widened column. The ids of these columns start at `n_terms`, the size of the
-        vocabulary.
-    """
-
-    def __init__(
-        self,
-        expansion: Expansion,
-        analyzer: Analyzer,
-        rows: Sequence[Sequence[int]],
-        asked: Sequence[Sequence[int]],
-    ) -> None:
-        bound = expansion.bind(analyzer)
-        self.n_terms = len(analyzer.vocabulary)
-        columns: dict[tuple[int, Phrase], int] = {}
-        self.terms: list[int] = []
-        self._options: list[tuple[Mean, ...]] = []
-        self.asked: list[list[int]] = []
-        for phrases, counted in zip(bound.phrases(rows), asked, strict=True):
-            column_of = {term: term for term in counted}
-            for phrase in phrases:
-                for term in phrase:
-                    alone = () if phrase == (term,) else bound.means((term,))
-                    means = (*bound.means(phrase), *alone)
-                    if means and column_of.get(term) == term:
-                        key = (term, phrase)
-                        if key not in columns:
-                            columns[key] = self.n_terms + len(columns)
-                            self.terms.append(term)
-                            self._options.append(means)
-                        column_of[term] = columns[key]
-            self.asked.append(list(column_of.values()))
-        distinct = dict.fromkeys(mean.terms for means in self._options for mean in means)
-        self._means = {terms: place for place, terms in enumerate(distinct)}
-
-    def widen(self, values: Any) -> Any:
-        """Append the widened columns to a CSR matrix [n, n_terms], 0 where a text lacks the term.
-
-        A widened column has the largest of several values: the value of the term, and a value of
-        each meaning whose terms are all in the text. The value of a meaning is the mean value of
-        its terms times its weight.
-        """
-        from scipy.sparse import csr_array, hstack
-
-        if not self.terms:
-            return values
-        present = values.copy()
-        present.data = (present.data > 0).astype(np.float64)
-        distinct = [tuple(dict.fromkeys(terms)) for terms in self._means]
-        sizes = np.array([len(terms) for terms in distinct])
-        rows = np.array([term for terms in distinct for term in terms], dtype=np.int64)
-        owners = np.repeat(np.arange(len(distinct)), sizes)
-        member = _ones(rows, owners, (self.n_terms, len(distinct)))
-        whole = (present @ member).tocoo()
-        has_all = whole.data >= sizes[whole.col]
-        row, column = whole.row[has_all], whole.col[has_all]
-        complete = csr_array((1.0 / sizes[column], (row, column)), shape=whole.shape)
-        meant = (values @ member).multiply(complete).tocsr()
-        terms = np.array(self.terms, dtype=np.int64)
-        widened = values @ _ones(terms, np.arange(len(terms)), (self.n_terms, len(terms)))
-        # take the n-th meanings of all columns, because one product would sum the meanings
-        for place in range(max(map(len, self._options))):
-            nth = [
-                (options[place].weight, self._means[options[place].terms], column)
-                for column, options in enumerate(self._options)
-                if place < len(options)
-            ]
-            weights, means, columns = (np.array(part) for part in zip(*nth, strict=True))
-            chosen = csr_array((weights, (means, columns)), shape=(len(distinct), len(terms)))
-            widened = widened.maximum(meant @ chosen)
-        return hstack([values, widened], format="csr")
-
-
-def _present(matrix: Any) -> Any:
-    """Copy a matrix of counts with each count at most 1."""
-    matrix = matrix.copy()
-    matrix.data = np.minimum(matrix.data, 1.0)
-    return matrix
-
-
-class _Terms:
-    """The terms of a pool, as CSR matrices with a row for each text.
-
-    Attributes
-    ----------
-    questions, units, titles, passages
-        1 for a term of a text, less for a synonym, else 0. `titles` has a row for each pair,
-        `passages` for each distinct text. Questions have no function words. The columns of widened
-        terms follow the columns of the vocabulary.
-    saturated
-        Counts in units, as BM25 saturates them.
-    unit_lengths, weights
-        Number of terms of each unit; weight of each column.
-    pair_share
-        [n_candidates]: share of the question's neighbouring terms that are neighbours in the unit.
-    """
-
-    def __init__(
-        self, pool: Pool, frequencies: DocumentFrequencies, expansion: Expansion | None
-    ) -> None:
-        from scipy.sparse import csr_array
-
-        analyzer = Analyzer()
-        functional = {term for row in analyzer.index(_function_words()) for term in row}
-
-        def drop_function_words(rows: Sequence[Sequence[int]]) -> list[list[int]]:
-            return [[term for term in row if term not in functional] for row in rows]
-
-        questions = analyzer.index(pool.questions)
-        asked = drop_function_words(questions)
-        unit_rows = analyzer.index(pool.unit_texts)
-        titles = analyzer.index([title.replace("_", " ") for title in pool.titles])
-        widening = expansion and _Widening(expansion, analyzer, questions, asked)
-        n_terms = len(analyzer.vocabulary)
-
-        def count(rows: Sequence[Sequence[int]], width: int = n_terms) -> Any:
-            return csr_array(count_matrix(rows, width), shape=(len(rows), width))
-
-        units = count(unit_rows)
-        self.questions, self.units, self.titles = map(
-            _present, (count(asked), units, count(titles))
-        )
-        self.passages = _present((pool.membership @ units).tocsr())
-        self.unit_lengths = units.sum(axis=1)
-        # compare the length with an average sentence, because an answer must not depend on the
-        # other questions of the batch
-        longer = 1.0 - LENGTH_SHARE + LENGTH_SHARE * self.unit_lengths / AVERAGE_TERMS
-        self.saturated = units
-        rows = np.repeat(np.arange(units.shape[0]), np.diff(units.indptr))
-        self.saturated.data = units.data / (units.data + SATURATION * longer[rows])
-        self.weights = weigh_terms(frequencies, analyzer.vocabulary)
-        if widening:
-            self.questions = count(widening.asked, n_terms + len(widening.terms))
-            for name in ("units", "titles", "passages", "saturated"):
-                setattr(self, name, widening.widen(getattr(self, name)))
-            self.weights = np.concatenate([self.weights, self.weights[widening.terms]])
-        self.pair_share = _share_pairs(pool, asked, drop_function_words(unit_rows), n_terms)
-
-
-def _share_pairs(
-    pool: Pool, asked: list[list[int]], units: list[list[int]], n_terms: int
-) -> FloatArray:
-    """Return the share of neighbouring terms of questions that are neighbours in a unit."""
-    owners, codes = zip(*(_pair_terms(rows, n_terms) for rows in (asked, units)), strict=True)
-    distinct, columns = np.unique(np.concatenate(codes), return_inverse=True)
-    wanted, present = (
-        _present(_ones(owner, column, (len(rows), max(len(distinct), 1))))
-        for owner, column, rows in zip(
-            owners, np.split(columns, [len(codes[0])]), (asked, units), strict=True
-        )
-    )
-    shared = present[pool.unit_of].multiply(wanted[pool.question_of]).sum(axis=1)
-    return np.asarray(shared / np.maximum(wanted.sum(axis=1), 1.0)[pool.question_of])
-
-
-def _pair_terms(rows: list[list[int]], n_terms: int) -> tuple[IntArray, IntArray]:
-    """Return row and code of each pair of neighbouring terms, in either order."""
-    owner = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
-    flat = np.array([term for row in rows for term in row], dtype=np.int64)
-    same = owner[1:] == owner[:-1]
-    low, high = np.minimum(flat[1:], flat[:-1]), np.maximum(flat[1:], flat[:-1])
-    return owner[1:][same], (low * n_terms + high)[same]
-
-
-# ---- Features of each candidate
-
-Embed = Callable[[Sequence[str]], Float32Array]
-"""Texts -> float32 [n, d], rows of unit norm (or zero)."""
-
-LEXICAL = (
-    *("unit_coverage", "titled_coverage", "passage_coverage", "evidence_coverage"),
-    *("local_coverage", "frequency", "pairs", "missing", "number_fits", "number_lacks"),
-    *("name_fits", "first", "position", "length"),
-)
-DENSE = ("similarity", "window_similarity", "passage_similarity")
-
-LONGEST_EMBEDDED = 2000
-"""Longest beginning of a text that is embedded; sentence models read fewer characters."""
-
-_BLOCK = 65_536
-_WANTS_NUMBER = re.compile(
-    r"\b(?:when|what (?:year|date|day|time|age|percentage|number)|which year"
-    r"|how (?:many|much|long|old|far|often|tall|big|large|high|fast))\b",
-    re.IGNORECASE,
-)
-_WANTS_NAME = re.compile(
-    r"\b(?:who|whom|whose|where|(?:which|what) (?:country|city|state|team|person|company|name))\b",
-    re.IGNORECASE,
-)
-_NUMBER = re.compile(
-    r"\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|hundred|thousand"
-    r"|million|billion|dozen|half|twice|percent)\b",
-    re.IGNORECASE,
-)
-_NAME = re.compile(r"[a-z0-9,;:] [A-Z][a-z]+")
-
-
-def _flag(pattern: re.Pattern[str], texts: Sequence[str]) -> BoolArray:
-    return np.array([pattern.search(text) is not None for text in texts], dtype=bool)
-
-
-def lexical(
-    pool: Pool, frequencies: DocumentFrequencies, expansion: Expansion | None = None
-) -> FloatArray:
-    """Measure words, [n_candidates, len(LEXICAL)].
-
-    Coverages are shares of the question's term weight: in the unit, in the unit or the passage's
-    title, in the passage or title, in all of the question's evidence. `local_coverage` weighs terms
-    by how few of the question's own candidates have them. `frequency` is `unit_coverage` with
-    counts saturated as in BM25. `pairs`: share of the question's neighbouring terms that are
-    neighbours in the unit. `missing`: the heaviest term that neither passage nor title has, as a
-    share of the heaviest of all. `number_*`, `name_fits`: the question asks for a number or a name,
-    and the unit has or lacks it. `position`: 1 / (1 + place in the passage). `length`: ln(1 +
-    terms).
-    """
-    terms = _Terms(pool, frequencies, expansion)
-    q, pair, unit = pool.question_of, pool.pair_of, pool.unit_of
-    asker, n_questions = pool.question_of_pair, len(pool.questions)
-    asked, weights = terms.questions, terms.weights
-    total = np.maximum(asked @ weights, 1e-12)
-    in_unit = terms.units[unit].multiply(asked[q]).tocsr()
-    in_title = terms.titles.multiply(asked[asker]).tocsr()
-    in_passage = terms.passages[pool.text_of_pair].multiply(asked[asker]).tocsr()
-    in_passage = in_passage.maximum(in_title).tocsr()
-    in_evidence = in_passage[:0]
-    in_evidence.resize((n_questions, in_passage.shape[1]))
-    for place in range(int(pool.passage_of_pair.max()) + 1):  # the n-th passages of all questions
-        rows = np.flatnonzero(pool.passage_of_pair == place)
-        nth = _ones(asker[rows], rows, (n_questions, len(asker))) @ in_passage
-        in_evidence = in_evidence.maximum(nth)
-    absent = _heaviest((asked[asker] - in_passage).tocsr(), weights)
-    missing = absent / np.maximum(_heaviest(asked, weights), 1e-12)[asker]
-    wants_number = _flag(_WANTS_NUMBER, pool.questions)[q]
-    has_number = _flag(_NUMBER, pool.unit_texts)[unit]
-    columns = {
-        "unit_coverage": (in_unit @ weights) / total[q],
-        "titled_coverage": (in_unit.maximum(in_title[pair]) @ weights) / total[q],
-        "passage_coverage": ((in_passage @ weights) / total[asker])[pair],
-        "evidence_coverage": ((in_evidence @ weights) / total)[q],
-        "local_coverage": _local_coverage(in_unit, pool),
-        "frequency": (terms.saturated[unit].multiply(asked[q]).tocsr() @ weights) / total[q],
-        "pairs": terms.pair_share,
-        "missing": missing[pair],
-        "number_fits": wants_number & has_number,
-        "number_lacks": wants_number & ~has_number,
-        "name_fits": _flag(_WANTS_NAME, pool.questions)[q] & _flag(_NAME, pool.unit_texts)[unit],
-        "first": pool.place == 0,
-        "position": 1.0 / (1.0 + pool.place),
-        "length": np.log1p(terms.unit_lengths[unit]),
-    }
-    return np.column_stack([np.asarray(columns[name], dtype=np.float64) for name in LEXICAL])
-
-
-def _heaviest(matrix: Any, weights: FloatArray) -> FloatArray:
-    """Return the largest weight among the terms of each row, 0 for an empty row."""
-    weighed = matrix.copy()
-    weighed.data = weighed.data * weights[weighed.indices]
-    return np.asarray(weighed.max(axis=1).toarray(), dtype=np.float64).ravel()
-
-
-def _local_coverage(in_unit: Any, pool: Pool) -> FloatArray:
-    """Weigh each term by how few of the question's own candidates have it."""
-    n_questions, n_candidates = len(pool.questions), len(pool.question_of)
-    gather = _ones(pool.question_of, np.arange(n_candidates), (n_questions, n_candidates))
-    rarity = (gather @ in_unit).tocsr()
-    counts = np.bincount(pool.question_of, minlength=n_questions).astype(np.float64)
-    rows = np.repeat(np.arange(n_questions), np.diff(rarity.indptr))
-    rarity.data = np.log1p((counts[rows] - rarity.data + 0.5) / (rarity.data + 0.5))
-    total = np.maximum(rarity.sum(axis=1), 1e-12)
-    covered = in_unit.multiply(rarity[pool.question_of]).sum(axis=1)
-    return np.asarray(covered / total[pool.question_of])
-
-
-def dense(pool: Pool, embed: Embed) -> FloatArray:
-    """Measure nearness of vectors, [n_candidates, len(DENSE)]; one call embeds each text once.
-
-    The features are cosines of the question with three vectors: the unit, the mean of the unit and
-    its neighbours, and the mean of all units of the passage.
-    """
-    texts = [text[:LONGEST_EMBEDDED] for text in [*pool.questions, *pool.unit_texts]]
-    vectors = np.asarray(embed(texts), dtype=np.float32)
-    asked, units = vectors[: len(pool.questions)], vectors[len(pool.questions) :]
-    near = _multiply_rows(asked, pool.question_of, units, pool.unit_of)
-    at = np.arange(len(units))
-    later = at[1:][pool.text_of_unit[1:] == pool.text_of_unit[:-1]]
-    rows, columns = np.concatenate([[at, at], [later, later - 1], [later - 1, later]], axis=1)
-    windows = _normalise(_ones(rows, columns, (len(at), len(at))) @ units)
-    around = _multiply_rows(asked, pool.question_of, windows, pool.unit_of)
-    passages = _normalise(pool.membership @ units)
-    whole = _multiply_rows(asked, pool.question_of_pair, passages, pool.text_of_pair)
-    return np.column_stack([near, around, whole[pool.pair_of]])
 
 
 def _normalise(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
@@ -584,14 +466,20 @@ def _multiply_rows(
     products = np.zeros(len(left_rows))
     for start in range(0, len(left_rows), _BLOCK):
         part = slice(start, start + _BLOCK)
-        products[part] = np.einsum(
-            "ij,ij->i", left[left_rows[part]], right[right_rows[part]], dtype=np.float64
-        )
+        one, other = left[left_rows[part]], right[right_rows[part]]
+        products[part] = np.einsum("ij,ij->i", one, other, dtype=np.float64)
     return products
 
 
-# ---- Signals of each question: whether the evidence carries it
+# ---- The fitted weights of units and of the signal, which tells whether the evidence carries it
 
+FILE = "coefficients.json"
+Model = Literal["lexical", "lsa", "sentence"]
+FEATURES: dict[Model, tuple[str, ...]] = {
+    "lexical": LEXICAL,
+    **dict.fromkeys(("lsa", "sentence"), (*LEXICAL, *DENSE)),
+}
+"""The features that each model weighs."""
 OF_BEST = (*LEXICAL[:11], *DENSE)
 """Features of the best unit that the signal also uses. The fit of the best unit says more about the
 evidence than the rank."""
@@ -603,50 +491,12 @@ ALONE = 2.0
 
 
 def signal_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of the columns of `question_rows` for the features `names` of units."""
+    """Return the names of the columns of `Pool.signals` for the features `names` of units."""
     return (*OF_QUESTION, *(name for name in OF_BEST if name in names))
 
 
-def question_rows(
-    names: tuple[str, ...], measured: FloatArray, log_odds: FloatArray, order: IntArray, pool: Pool
-) -> FloatArray:
-    """Compute the signal's features of each question, [n_questions, len(signal_names(names))].
-
-    Rows of questions without a candidate are 0.
-
-    Parameters
-    ----------
-    names
-        Columns of `measured` [n_candidates, len(names)].
-    log_odds
-        Log-odds that each candidate answers, [n_candidates].
-    order
-        Candidates by (question, best first).
-    """
-    counts = np.bincount(pool.question_of, minlength=len(pool.questions))
-    rows = np.zeros((len(counts), len(signal_names(names))))
-    asked = np.flatnonzero(counts)
-    first = (np.cumsum(counts) - counts)[asked]
-    best, second = order[first], order[np.minimum(first + 1, len(order) - 1)]
-    lead = np.where(counts[asked] > 1, log_odds[best] - log_odds[second], ALONE)
-    rows[asked, :3] = np.column_stack([log_odds[best], lead, np.log1p(counts[asked])])
-    rows[asked, 3:] = measured[best][:, [names.index(name) for name in OF_BEST if name in names]]
-    return rows
-
-
-# ---- Fitted weights
-
-FILE = "coefficients.json"
-Model = Literal["lexical", "lsa", "sentence"]
-FEATURES: dict[Model, tuple[str, ...]] = {
-    "lexical": LEXICAL,
-    **dict.fromkeys(("lsa", "sentence"), (*LEXICAL, *DENSE)),
-}
-"""The features that each model weighs."""
-
-
 @dataclasses.dataclass(frozen=True)
-class Weights:
+class _Weights:
     """A fitted model."""
 
     features: tuple[str, ...]
@@ -661,11 +511,10 @@ class Weights:
 
 
 @functools.cache
-def load(model: Model) -> Weights:
-    """Read the weights of a model."""
+def _load(model: Model) -> _Weights:
     text = files("rag_eval.answers").joinpath(FILE).read_text(encoding="utf-8")
     names, fitted = FEATURES[model], json.loads(text)["models"][model]
-    return Weights(
+    return _Weights(
         names,
         np.array([fitted["sentence"][name] for name in names]),
         fitted["sentence"]["bias"],
@@ -729,16 +578,11 @@ class Extractive:
     embedding
         The kind of `embed`: `sentence` (a sentence model such as MiniLM) or `lsa`. Their cosines
         mean different things.
-    max_sentences
-        Largest number of sentences in an answer.
     abstain_below
         Threshold of the signal; None takes the fitted default.
     frequencies
         Document frequencies of the corpus of the evidence. Without them, every content word weighs
         the same.
-    expansion
-        Synonyms. The weights were fitted without synonyms, so the signal is calibrated only
-        without them.
     """
 
     def __init__(
@@ -749,14 +593,12 @@ class Extractive:
         max_sentences: int = 3,
         abstain_below: float | None = None,
         frequencies: DocumentFrequencies | None = None,
-        expansion: Expansion | None = None,
     ) -> None:
         self._embed = embed
-        self._weights = load("lexical" if embed is None else embedding)
+        self._weights = _load("lexical" if embed is None else embedding)
         self._max_sentences = max_sentences
         self.abstain_below = self._weights.threshold if abstain_below is None else abstain_below
         self._frequencies = frequencies or DocumentFrequencies(0, {})
-        self._expansion = expansion
 
     def answer(
         self, questions: Sequence[str], passages: Sequence[Sequence[Passage]]
@@ -774,7 +616,7 @@ class Extractive:
         log_odds = measured @ weights.sentence + weights.sentence_bias - handicaps
         scores = _probability(log_odds)
         order = np.lexsort((*pool.tie_breaks, -scores, pool.question_of))
-        rows = question_rows(weights.features, measured, log_odds, order, pool)
+        rows = pool.signals(weights.features, measured, log_odds, order)
         signals = _probability(rows @ weights.signal + weights.signal_bias)
         signals = np.where(is_askable, signals, 0.0)
         cited = self._choose(pool, scores, order)
@@ -799,14 +641,14 @@ class Extractive:
 
     def _measure(self, pool: Pool) -> tuple[FloatArray, BoolArray]:
         """Return the features of all candidates, and whether each question can be answered."""
-        words = lexical(pool, self._frequencies, self._expansion)
+        words = pool.lexical(self._frequencies)
         has_words = np.array([any(map(str.isalnum, question)) for question in pool.questions])
         is_reached = np.zeros(len(pool.questions), dtype=bool)
         if self._embed is None:
             is_reached[pool.question_of] = words[:, LEXICAL.index("evidence_coverage")] > 0
             return words, has_words & is_reached
         is_reached[pool.question_of] = True
-        return np.hstack([words, dense(pool, self._embed)]), has_words & is_reached
+        return np.hstack([words, pool.dense(self._embed)]), has_words & is_reached
 
     def _choose(self, pool: Pool, scores: FloatArray, order: IntArray) -> IntArray:
         """Return the candidates to cite, by (question, best first), each text once."""

@@ -3,7 +3,7 @@
 import json
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection
 from importlib.resources import files
 
 _WORDS = {
@@ -12,41 +12,30 @@ _WORDS = {
         files("rag_eval.answers").joinpath("paths.json").read_text("utf-8")
     ).items()
 }
-_CLEAR_FOLDERS = _WORDS["clear_folders"]
-"""Folder names that make two parts a path, unlike `public/private`, which is two words."""
-_FOLDERS = _WORDS["folders"] | _CLEAR_FOLDERS
 _MANY_PARTS = 4
+"""Number of parts from which words between slashes are a path in any case."""
 
 _URL = (
     r"(?:[A-Za-z][A-Za-z0-9+.-]{1,20}://(?=[\w/.~])|www\.)[^\s<>\"'`|\\^{}\[\]()]*"
     r"(?:\([^\s<>\"'`()]*\)[^\s<>\"'`|\\^{}\[\]()]*)*"
 )
-_WORDISH = r"[^\s<>\"'`|,;(){}\[\]*?!=“”‘’«»…–—]+"
-_FOUND = re.compile(rf"(?P<url>{_URL})|(?P<word>{_WORDISH})(?P<call>\()?")
-_LINES = re.compile(r":(?P<first>[0-9]{1,9})(?:-(?P<last>[0-9]{1,9}))?$")
-_LETTER = re.compile(r"[^\W\d_]")
+# The slash behind a bracket, as in `(mg)/kg`, is no root.
+_FOUND = re.compile(
+    rf"(?P<url>{_URL})|(?:(?<=\))/)?(?P<word>[^\s<>\"'`|,;(){{}}\[\]*?!=“”‘’«»…–—。，；：]+)(?P<call>\()?"
+)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{1,20}://(?=[\w/.~])")
-_HOST = re.compile(r"\\\\[\w.-]{2,}\\[\w$.-]")
-_ONLY_EXTENSION = re.compile(r"(?:\.[A-Za-z0-9]{1,8})+")
-_OPENING = frozenset("\"'`(<[=:|{*“‘«,;")
-_CLOCK = re.compile(r"\d{4}-\d\d-\d\dT\d\d(?::\d\d)?|(?:UTC|GMT)[+-]\d\d?", re.IGNORECASE)
-_ROOT = re.compile(r"(?:\.{1,2}/|~[\w-]*/|/|[A-Za-z]:/|//)(?=[\w.~-])")
-_EXTENSION = re.compile(r"(?P<base>.*[\w)])\.(?P<ext>[A-Za-z0-9]{1,12})")
-_GLUED = re.compile(r"(.*[\w)]\.[A-Za-z0-9]{1,12})[^\w./\\]")
-_DOTTED_ENV = re.compile(
-    r".*\.env\.(?:local|prod|production|dev|development|test|testing|stage|staging|example|sample"
-    r"|template|defaults|backup|old|docker|ci)",
-    re.IGNORECASE,
-)
 _HALF_SCHEME = re.compile(r"(?:https?|ftps?|sftp|wss?|ssh|git|file):/?[\w.~-]", re.IGNORECASE)
-_ADDRESS = re.compile(
-    r"(?:\d{1,3}\.){3}\d{1,3}(?::\d{1,5})?"
-    r"|(?:[\w.-]+@)?(?:localhost|(?P<name>[\w-]+(?:\.[\w-]+)*)\.(?P<domain>[a-z]{2,9}))"
-    r"(?::\d{1,5})?"
-    r"|[A-Za-z][\w.-]*:\d{2,5}"
-)
+_LINES = re.compile(r":(?P<first>[0-9]{1,9})(?:-(?P<last>[0-9]{1,9}))?$")
+_CLOCK = re.compile(r"\d{4}-\d\d-\d\dT\d\d(?::\d\d)?|(?:UTC|GMT)[+-]\d\d?", re.IGNORECASE)
+_LETTER = re.compile(r"[^\W\d_]")
+_ROOT = re.compile(r"(?:\.{1,2}/|~[\w-]*/|/|[A-Za-z]:/|//)(?=[\w.~-])")
+_SHARE = re.compile(r"\\\\[\w.-]{2,}\\[\w$.-]")
+_EXTENSION = re.compile(r"(?P<base>.*[\w)])\.(?P<ext>[A-Za-z0-9]{1,12})")
 _CLASS = re.compile(r"(?:.*\.)?[A-Z]\w*[a-z]\w*")
-_TAIL = ".:,-_~&#"
+_HOST = re.compile(
+    r"(?:\d{1,3}\.){3}\d{1,3}(?::\d{1,5})?|[A-Za-z][\w.-]*:\d{2,5}"
+    r"|(?:[\w.-]+@)?(?:localhost|(?P<name>[\w-]+(?:\.[\w-]+)*)\.(?P<domain>[a-z]{2,9}))(?::\d{1,5})?"
+)
 _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 """Further invisible characters, besides format characters and variation selectors."""
 
@@ -73,13 +62,7 @@ def visible(text: str) -> str:
 
 
 def has_content(text: str) -> bool:
-    r"""Tell whether a text has a visible letter or digit.
-
-    Examples
-    --------
-    >>> has_content("...\u200b"), has_content("7")
-    (False, True)
-    """
+    """Tell whether a text has a visible letter or digit."""
     return any(map(str.isalnum, visible(text)))
 
 
@@ -108,89 +91,58 @@ def split_lines(path: str) -> tuple[str, int, int] | None:
 
 def _is_file_name(name: str, *, call: bool) -> bool:
     lowered = name.lower()
-    if (
-        lowered in _WORDS["dot_files"]
-        or (lowered in _WORDS["files"] and not call)
-        or (name.startswith(".") and "." + lowered.split(".")[1] in _WORDS["dot_files"])
-        or _DOTTED_ENV.fullmatch(name)
-    ):
+    if name.startswith(".") and "." + lowered.split(".")[1] in _WORDS["dot_files"]:
         return True
     match = _EXTENSION.fullmatch(name)
-    if match is None or call or _ONLY_EXTENSION.fullmatch(name) or lowered in _WORDS["products"]:
-        return False
+    if call or match is None or lowered in _WORDS["products"]:
+        return lowered in _WORDS["files"] and not call
     base, ext = match["base"], match["ext"]
-    is_known = ext.lower() in _WORDS["extensions"] and not ext.isdigit()
-    if not is_known or not re.search(r"[^\W\d]|\d{2}", base):
+    if ext.lower() not in _WORDS["extensions"] or not re.search(r"[^\W\d]|\d{2}", base):
         return False
     if len(ext) == 1 and not re.fullmatch(r"[\w-]{2,}", base):  # D.C and U.S.C are abbreviations
         return False
-    # classes with an attribute `log` are listed, because Server.log is a file
-    is_class = base in _WORDS["logarithms"] if ext == "log" else _CLASS.fullmatch(base)
-    return ext not in _WORDS["attributes"] or not (base in _WORDS["objects"] or is_class)
+    is_object = base in _WORDS["objects"] or _CLASS.fullmatch(base)
+    return not base.startswith(".") and not (ext in _WORDS["attributes"] and is_object)
 
 
-def _is_address(parts: list[str]) -> bool:
-    """Tell whether the first of several parts looks like a host; `df.info/df.describe` does not."""
-    match = _ADDRESS.fullmatch(parts[0])
-    if match is None or not any(map(_LETTER.search, parts[1:])):
-        return False
-    second = _ADDRESS.fullmatch(parts[1])
-    # Booking.com/Expedia.com is two names, not a path
-    two_names = not parts[2:] and second and second["domain"]
-    is_host = match["domain"] in _WORDS["domains"] and match["name"] not in _WORDS["objects"]
-    return match["domain"] is None or bool(is_host and not two_names)
+def _is_host(part: str) -> bool:
+    match = _HOST.fullmatch(part)
+    return match is not None and (
+        match["domain"] is None
+        or (match["domain"] in _WORDS["domains"] and match["name"] not in _WORDS["objects"])
+    )
 
 
 def _is_slashed_path(path: str, folders: Collection[str], *, call: bool) -> bool:
     parts = [part for part in path.split("/") if part]
-    if not parts or not _LETTER.search(path):
+    with_letters = sum(bool(_LETTER.search(part)) for part in parts)
+    if not with_letters:
         return False
-    if (
-        _ROOT.match(path)
+    # public/private is two words, and public/img/logo is a path
+    customary = _WORDS["folders"] if parts[2:] else _WORDS["clear_folders"]
+    return (
+        with_letters >= _MANY_PARTS
+        or _ROOT.match(path) is not None
         or _is_file_name(parts[-1], call=call)
         or any(re.match(r"\.[^\W\d]", part) for part in parts)
-        or _is_address(parts)
-    ):
-        return True
-    # home/office looks like a path but is two alternatives
-    through = [] if path in _WORDS["alternatives"] else parts[:-1]
-    through = parts if path.endswith("/") else through
-    customary = _FOLDERS if parts[2:] else _CLEAR_FOLDERS
-    return (
-        any(part in customary or part in folders for part in through)
-        or sum(bool(_LETTER.search(part)) for part in parts) >= _MANY_PARTS
+        or (_is_host(parts[0]) and any(map(_LETTER.search, parts[1:])))
+        or any(
+            part in customary or part in folders
+            for part in (parts if path.endswith("/") else parts[:-1])
+        )
     )
 
 
 def _is_path(word: str, folders: Collection[str], *, call: bool) -> bool:
     if _HALF_SCHEME.match(word):
         return True
-    lines = split_lines(word)
-    if lines is not None:
+    if lines := split_lines(word):
         return not _CLOCK.fullmatch(lines[0])
     path = word.replace("\\", "/").partition("#")[0]
-    if word.startswith("\\") and not _HOST.match(word):
+    if word.startswith("\\") and not _SHARE.match(word):
         path = path.lstrip("/")  # \alpha and \d have no root
     slashed = "/" in path
     return _is_slashed_path(path, folders, call=call) if slashed else _is_file_name(path, call=call)
-
-
-def _split_words(text: str) -> Iterator[tuple[str, bool, bool]]:
-    """Yield (word, whether it is a URL, whether a call's bracket follows)."""
-    for match in _FOUND.finditer(text):
-        inner = None if match["url"] else _SCHEME.search(match["word"])
-        if match["url"] or inner:
-            url = match["url"] or match["word"][inner.start() if inner else 0 :]
-            yield url.rstrip(".,:;!?_~'*"), True, False
-            continue
-        word = match["word"].lstrip(":&#-+%").partition("::")[0]  # tests/test_a.py::test_b
-        start = match.start("word") + match["word"].find(word)
-        before = text[start - 1] if start else " "
-        opened = before.isspace() or before in _OPENING
-        if word.startswith("/") and "/" not in word[1:] and not opened:
-            word = word[1:]  # in `(mg)/kg`, the slash is no root
-        word = (word.lstrip(".") if word.startswith("...") else word).rstrip(_TAIL)
-        yield word, False, bool(match["call"])
 
 
 def find_paths(text: str, folders: Collection[str] = ()) -> tuple[str, ...]:
@@ -204,20 +156,15 @@ def find_paths(text: str, folders: Collection[str] = ()) -> tuple[str, ...]:
     ('docs/guide.md', 'setup.py', 'guide.md:3-7')
     """
     paths: dict[str, None] = {}
-    for word, is_url, call in _split_words(visible(text)):
-        glued = None if is_url or split_lines(word) else _GLUED.match(word)
-        if word and (is_url or _is_path(word, folders, call=call)):
+    for match in _FOUND.finditer(visible(text)):
+        url, word = match["url"], match["word"] or ""
+        if url is None and (inner := _SCHEME.search(word)):
+            url = word[inner.start() :]
+        if url is not None:
+            paths[url.rstrip(".,:;!?_~'*")] = None
+            continue
+        word = word.lstrip(":&#-+%").partition("::")[0]  # tests/test_a.py::test_b
+        word = (word.lstrip(".") if word.startswith("...") else word).rstrip(".:,-_~&#")
+        if word and _is_path(word, folders, call=bool(match["call"])):
             paths[word] = None
-        elif glued and _is_path(glued[1], folders, call=False):
-            paths[glued[1]] = None  # guide.md:first
     return tuple(paths)
-
-
-def folders_of(paths: Iterable[str]) -> frozenset[str]:
-    """Name the folders that paths go through, for `find_paths`."""
-    return frozenset(
-        part
-        for path in paths
-        for part in tidy_path(path).split("/")[:-1]
-        if len(part) > 1 and "." not in part and ":" not in part
-    )

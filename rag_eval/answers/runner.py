@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from typing import Any
 
-from rag_eval.answers.codes import CODES, NOT_RETRIED, PROVENANCE, Events, Fault
+from rag_eval.answers.codes import CODES, PROVENANCE, Events, Fault
 from rag_eval.answers.contract import (
     Candidate,
     Check,
@@ -37,7 +37,7 @@ from rag_eval.answers.evidence import (
 )
 from rag_eval.answers.extractive import Extract, Extractive, Passage
 from rag_eval.core.config import Answers
-from rag_eval.core.errors import InputError, Problem, quoted
+from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.types import (
     INSUFFICIENT_EVIDENCE,
     NOT_FOUND,
@@ -92,13 +92,13 @@ class PromptTooLongError(Exception):
     """Not even one piece of evidence fits within max_prompt_chars."""
 
 
-def make_plain(text: str) -> str:
+def _make_plain(text: str) -> str:
     """Remove control characters and all line ends but line feeds."""
     return _UNSAFE.sub("\ufffd", _BREAKS.sub(" ", text))
 
 
 def _format_evidence(item: Evidence) -> str:
-    first, *others = make_plain(item.chunk.text.replace("\r\n", "\n")).split("\n")
+    first, *others = _make_plain(item.chunk.text.replace("\r\n", "\n")).split("\n")
     numbered = [f"{number}| {line}" for number, line in enumerate(others, item.first_line + 1)]
     return "\n".join([f"[{quoted(item.token, 4000)}] {first}", *numbered])
 
@@ -120,18 +120,18 @@ def _system(question: Question, *, analyze_only: bool, nonce: str) -> str:
 
 def _user(question: Question, shown: Sequence[str], nonce: str) -> str:
     block = shown or ["(no evidence was found)"]
-    asked = make_plain(question.text).replace("\n", " ")
+    asked = _make_plain(question.text).replace("\n", " ")
     lines = [f"<<<EVIDENCE {nonce}>>>", *block, f"<<<END {nonce}>>>", f"Question: {asked}"]
     return "\n".join(lines)
 
 
 def correct(reply: str, faults: Sequence[str]) -> tuple[Message, Message]:
     """Make the messages after a rejected reply: its beginning, and its faults."""
-    reasons = " ".join(make_plain(fault)[:MAX_CORRECTION_CHARS] for fault in faults)
+    reasons = " ".join(_make_plain(fault)[:MAX_CORRECTION_CHARS] for fault in faults)
     reasons = reasons[: 2 * MAX_CORRECTION_CHARS]
     again = "Reply again, to the same question and in the same form."
     return (
-        Message("assistant", make_plain(reply[:MAX_REJECTED_CHARS]) or "(empty)"),
+        Message("assistant", _make_plain(reply[:MAX_REJECTED_CHARS]) or "(empty)"),
         Message("user", f"This reply was rejected: {reasons} {again}"),
     )
 
@@ -144,19 +144,19 @@ def build_prompt(
     Whole pieces of evidence are left out from the end until the rest fits. Raises
     PromptTooLongError if the question does not fit, or no piece of the evidence fits.
     """
-    bypass = question.settings.quote_bypass
+    bypass, longest = question.settings.quote_bypass, question.settings.max_prompt_chars
     analyze_only = bypass == "on" or (bypass == "auto" and bool(evidence))
     texts = [_format_evidence(item) for item in evidence]
     nonce = lines_hash([question.query_id, question.text, *texts], NONCE_DIGITS)
     system = _system(question, analyze_only=analyze_only, nonce=nonce)
-    room = question.settings.max_prompt_chars - len(system) - len(_user(question, [], nonce))
+    room = longest - len(system) - len(_user(question, [], nonce))
     room -= sum(len(message.content) for message in correcting)
     used = list(itertools.accumulate(len(text) + 1 for text in texts))
     n = bisect.bisect_right(used, room)
     if n == 0 and (evidence or room < 0):
         raise PromptTooLongError(
-            f"the prompt of question {quoted(question.query_id)} has more than "
-            f"{question.settings.max_prompt_chars} characters with one piece of evidence"
+            f"the prompt of question {quoted(question.query_id)} has more than {longest} "
+            "characters with one piece of evidence"
         )
     user = _user(question, texts[:n], nonce)
     messages = (Message("system", system), Message("user", user), *correcting)
@@ -206,15 +206,6 @@ class Rejected:
     reply: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Rules:
-    """Settings, preflights and validators that all questions of a run share."""
-
-    config: Answers
-    preflights: Preflights
-    validators: Sequence[tuple[str, Check]]
-
-
 # ---- One question
 
 _CUT_OFF = {
@@ -223,11 +214,17 @@ _CUT_OFF = {
 }
 
 
+def _codes_of(faults: Sequence[Fault]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(fault.code for fault in faults))
+
+
 class _Case:
     """A question with its answer so far, its events and its part of the counts."""
 
-    def __init__(self, question: Question, rules: _Rules) -> None:
-        self.question, self.rules, self.log = question, rules, Events()
+    def __init__(
+        self, question: Question, preflights: Preflights, validators: Sequence[tuple[str, Check]]
+    ) -> None:
+        self.question, self._preflights, self._validators = question, preflights, validators
         self.answer = Answer(
             question.query_id,
             question.settings.mode,
@@ -236,10 +233,10 @@ class _Case:
             attempts=0,
             top_k=question.settings.top_k,
         )
-        self.gathered = Gathered((), ())
-        self.has_ended = False
-        self.rejected: list[Rejected] = []
+        self.log = Events()
+        self.gathered = Gathered()
         self.reruns: list[PreflightRecord] = []
+        self.rejected: list[Rejected] = []
         self.counts: Counter[str] = Counter()
 
     def _add_event(self, name: str, **fields: str | int) -> None:
@@ -250,17 +247,13 @@ class _Case:
 
     def _fail(self, *faults: Fault) -> None:
         """End as failed, without the content of the answer."""
-        codes = tuple(dict.fromkeys(fault.code for fault in faults))
-        self._set(outcome="failed", codes=codes, text="", citations=())
+        self._set(outcome="failed", codes=_codes_of(faults), text="", citations=())
 
-    def _reject(self, reply: str, faults: Sequence[Fault]) -> tuple[str, ...]:
-        """Keep a rejected reply and return its codes."""
-        codes = tuple(dict.fromkeys(fault.code for fault in faults))
-        messages = tuple(fault.message for fault in faults)
+    def _reject(self, reply: str, faults: Sequence[Fault]) -> None:
         cut = reply[:MAX_KEPT_CHARS].encode("utf-8", "backslashreplace").decode()
         id_, attempt, top_k = self.answer.query_id, self.answer.attempts, self.answer.top_k
-        self.rejected.append(Rejected(id_, attempt, top_k, codes, messages, cut))
-        return codes
+        messages = tuple(fault.message for fault in faults)
+        self.rejected.append(Rejected(id_, attempt, top_k, _codes_of(faults), messages, cut))
 
     def _ask_validators(self, body: str, answer: Answer) -> list[Fault]:
         """Return the objections of the domain validators to an answer, and count them."""
@@ -274,20 +267,19 @@ class _Case:
             answer.citations,
             answer.evidence,
         )
-        objections = validate(candidate, self.rules.validators)
+        objections = validate(candidate, self._validators)
         self.counts.update(f"{fault.code}.{name}" for name, fault in objections)
         return [fault for _, fault in objections]
 
-    def take_evidence(self, gathered: Gathered) -> None:
-        """Take the evidence; end the question if gathering failed or gave no evidence."""
-        self.gathered = gathered
-        self.has_ended = gathered.fault is not None or not gathered.evidence
-        if gathered.fault:
-            self._fail(gathered.fault)
+    def gather(self) -> None:
+        """Run the preflights; a fault of a preflight ends the question."""
+        self.gathered = self._preflights.gather(self.question, self.log)
+        if self.gathered.fault:
+            self._fail(self.gathered.fault)
 
     def end_with(self, answer: Answer) -> None:
         """End with an answer if the validators accept the answer; else end as failed."""
-        self.answer, self.has_ended = answer, True
+        self.answer = answer
         if answer.outcome == "answered" and (faults := self._ask_validators(answer.text, answer)):
             self._reject(answer.text, faults)
             self._fail(*faults)
@@ -309,70 +301,61 @@ class _Case:
 
     def converse(self, chat: Chat) -> None:
         """Let a model answer; no error of one question stops the others."""
-        evidence = self.gathered.evidence
-        self._set(outcome="failed", text="", evidence=evidence)
+        self._set(outcome="failed", text="", evidence=self.gathered.evidence)
         try:
-            self._converse(chat, evidence)
+            faults = self._converse(chat)
         except Exception as error:  # noqa: BLE001 - the endpoint adapter may be anybody's code
             self._add_event("question.error", error=type(error).__name__, message=str(error))
-            self._fail(Fault("internal_error", str(error)))
+            faults = [Fault("internal_error", str(error))]
+        if faults:
+            self._fail(*faults)
 
-    def _converse(self, chat: Chat, evidence: tuple[Evidence, ...]) -> None:
-        """Ask at most 1 + schema_retry_attempts + len(adaptive_top_k) times.
+    def _converse(self, chat: Chat) -> Sequence[Fault]:
+        """Ask at most 1 + schema_retry_attempts + len(adaptive_top_k) times; return what fails.
 
         A reply that breaks the form, the quotes, gate B or a validator is requested again with the
         reasons. A reply that cites or names things outside the evidence is requested again with
         more evidence.
         """
-        settings = self.question.settings
+        settings, evidence = self.question.settings, self.gathered.evidence
         ladder, left = self._list_larger_top_k(), settings.schema_retry_attempts
         correcting: tuple[Message, ...] = ()
         while True:
             try:
                 prompt = build_prompt(self.question, evidence, correcting)
             except PromptTooLongError as error:
-                return self._fail(Fault("prompt_too_long", str(error)))
-            self._add_event(
-                "question.chat.prepare",
-                attempt=self.answer.attempts + 1,
-                mode="analyze_only" if prompt.analyze_only else "grounding",
-                schema=settings.response_schema,
-                evidence=len(prompt.evidence),
-                left_out=prompt.left_out,
-                chars=prompt.chars,
-                top_k=self.answer.top_k,
-            )
+                return [Fault("prompt_too_long", str(error))]
             reply = self._ask(chat, prompt)
             if isinstance(reply, Fault):
-                return self._fail(reply)
+                return [reply]
             faults = self._judge(reply, prompt)
             attempt = self.answer.attempts
             if not faults:
                 if left < settings.schema_retry_attempts:
                     self._add_event("question.chat.schema_retry.satisfied", attempt=attempt)
-                return None
-            codes = self._reject(reply.text, faults)
-            named, message = ",".join(codes), faults[0].message
+                return []
+            self._reject(reply.text, faults)
+            codes, message = _codes_of(faults), faults[0].message
+            named = ",".join(codes)
             self._add_event("question.chat.rejected", attempt=attempt, codes=named, message=message)
             correcting = correct(reply.text, [fault.message for fault in faults])
-            lacks_evidence = not PROVENANCE.isdisjoint(codes)
-            if not NOT_RETRIED.isdisjoint(codes) or not (ladder if lacks_evidence else left):
-                return self._fail(*faults)
-            if lacks_evidence:
+            if not PROVENANCE.isdisjoint(codes) and ladder:
                 again = self._gather_again(ladder.pop(0))
                 if again.fault:
-                    return self._fail(again.fault)
+                    return [again.fault]
                 evidence = again.evidence
-            else:
+            elif PROVENANCE.isdisjoint(codes) and left and "validator_error" not in codes:
                 left -= 1
                 self.counts["schema_retries"] += 1
                 self._add_event("question.chat.schema_retry", attempt=attempt + 1, left=left)
+            else:
+                return faults
 
     def _list_larger_top_k(self) -> list[int]:
         """Return the rising values of adaptive_top_k; empty if top_k cannot change the evidence."""
         ladder: list[int] = []
         if any(map(asks_for_ranking, self.question.settings.preflights)):
-            for top_k in self.rules.config.adaptive_top_k:
+            for top_k in self.question.settings.adaptive_top_k:
                 if top_k > max(self.answer.top_k, *ladder, 0):
                     ladder.append(top_k)
         return ladder
@@ -380,7 +363,7 @@ class _Case:
     def _gather_again(self, top_k: int) -> Gathered:
         self.counts["adaptive_reruns"] += 1
         self._add_event("question.chat.adaptive_rerun", top_k=top_k)
-        (again,) = self.rules.preflights.gather([self.question], [self.log], top_k)
+        again = self._preflights.gather(self.question, self.log, top_k)
         self.reruns.extend(again.records)
         self._set(top_k=top_k)
         return again
@@ -388,6 +371,16 @@ class _Case:
     def _ask(self, chat: Chat, prompt: Prompt) -> Reply | Fault:
         """Send the prompt and add its cost, even if the reply is useless."""
         self._set(attempts=self.answer.attempts + 1, evidence=prompt.evidence)
+        self._add_event(
+            "question.chat.prepare",
+            attempt=self.answer.attempts,
+            mode="analyze_only" if prompt.analyze_only else "grounding",
+            schema=self.question.settings.response_schema,
+            evidence=len(prompt.evidence),
+            left_out=prompt.left_out,
+            chars=prompt.chars,
+            top_k=self.answer.top_k,
+        )
         try:
             reply = chat.ask(prompt.messages)
         except ChatError as error:
@@ -398,11 +391,11 @@ class _Case:
             return fault
         self.counts["chat_retries"] += reply.retries
         self.counts["cached_replies"] += reply.cached
-        for name in ("tokens_in", "tokens_out"):
-            self._set(**{name: getattr(self.answer, name) + getattr(reply, name)})
+        tokens_in, tokens_out = self.answer.tokens_in, self.answer.tokens_out
+        self._set(tokens_in=tokens_in + reply.tokens_in, tokens_out=tokens_out + reply.tokens_out)
         return reply
 
-    def _judge(self, reply: Reply, prompt: Prompt) -> list[Fault]:
+    def _judge(self, reply: Reply, prompt: Prompt) -> Sequence[Fault]:
         """Return the faults of a reply; take its content if there is no fault."""
         settings = self.question.settings
         if reply.finish_reason in _CUT_OFF and len(reply.text) <= settings.max_reply_chars:
@@ -431,14 +424,12 @@ class _Case:
             delta_s=parsed.delta_s,
             lambda_state=parsed.lambda_state,
         )
-        faults = list(judged.faults)
-        if not faults and not judged.text:
-            faults = [Fault("empty_answer", "there is nothing but citations.")]
-        if not faults and is_answered:
-            faults = self._ask_validators(parsed.text, answer)
-        if not faults:
-            self.answer = answer
-        return faults
+        if judged.faults or not judged.text:
+            return judged.faults or [Fault("empty_answer", "there is nothing but citations.")]
+        if is_answered and (faults := self._ask_validators(parsed.text, answer)):
+            return faults
+        self.answer = answer
+        return []
 
 
 # ---- The run over all questions
@@ -470,54 +461,40 @@ class AnswerRun:
 
 
 def _check_tools(questions: Sequence[Question], tools: Tools) -> None:
-    needs: dict[Mode, tuple[str, object]] = {
-        "deterministic": ("an extractive answerer", tools.extract),
-        "llm": ("answers.endpoint", tools.chat),
-        "recorded": ("answers.recorded", tools.recorded),
+    """Raise InputError `mode_not_available` if a question's mode lacks its input."""
+    made: dict[Mode, object] = {
+        "deterministic": tools.extract,
+        "llm": tools.chat,
+        "recorded": tools.recorded,
     }
-    present = ", ".join(mode for mode, (_, tool) in needs.items() if tool is not None)
-    problems = []
-    for mode, (need, tool) in needs.items():
-        wanting = [question.query_id for question in questions if question.settings.mode == mode]
-        if wanting and tool is None:
-            message = (
-                f"{len(wanting)} questions are answered in mode {mode}, which needs {need}; "
-                f"the first is {quoted(wanting[0])}"
+    for question in questions:
+        if made[question.settings.mode] is None:
+            available = ", ".join(mode for mode, tool in made.items() if tool is not None)
+            raise InputError.of(
+                "mode_not_available",
+                f"question {quoted(question.query_id)} has a mode that nothing is configured for",
+                field="answer_mode",
+                found=question.settings.mode,
+                accepted=available or "none",
             )
-            field, accepted = "answer_mode", present or need
-            problems.append(
-                Problem("mode_not_available", message, field=field, found=mode, accepted=accepted)
-            )
-    if problems:
-        raise InputError(problems)
 
 
-def _gather(cases: Sequence[_Case], rules: _Rules) -> None:
-    """Run the preflights of all questions; raises InputError `empty_evidence` in strict mode."""
-    asked = [case for case in cases if case.question.settings.mode != "recorded"]
-    questions, logs = [case.question for case in asked], [case.log for case in asked]
-    for case, gathered in zip(asked, rules.preflights.gather(questions, logs), strict=True):
-        case.take_evidence(gathered)
+def _check_evidence(cases: Sequence[_Case]) -> None:
+    """Raise InputError `empty_evidence` if a question has no evidence."""
     empty = [
         case.question.query_id
-        for case in asked
+        for case in cases
         if not case.gathered.evidence and not case.gathered.fault
     ]
-    if empty and rules.config.strict_fail_on_empty_evidence:
-        named = ", ".join(quoted(query_id) for query_id in empty[:MAX_NAMED])
+    if empty:
+        named = ", ".join(map(quoted, empty[:MAX_NAMED]))
         more = f" and {len(empty) - MAX_NAMED} more" if len(empty) > MAX_NAMED else ""
         field = "answers.strict_fail_on_empty_evidence"
         message = (
             f"no evidence for {len(empty)} questions: {named}{more}; fix the corpus or the "
             f"preflights, or switch {field} off"
         )
-        number = f"{len(empty)} questions"
-        raise InputError.of("empty_evidence", message, field=field, found=number)
-
-
-def _list_due(cases: Sequence[_Case], mode: Mode) -> list[_Case]:
-    """Return the cases of a mode that have not ended."""
-    return [case for case in cases if case.question.settings.mode == mode and not case.has_ended]
+        raise InputError.of("empty_evidence", message, field=field)
 
 
 def _extract(cases: Sequence[_Case], extract: Extractive, library: Library) -> None:
@@ -534,15 +511,13 @@ def _extract(cases: Sequence[_Case], extract: Extractive, library: Library) -> N
         case.quote(chosen)
 
 
-def _finish(cases: Sequence[_Case], tools: Tools, on_end: Callable[[], None]) -> None:
+def _finish(
+    cases: Sequence[_Case], due: Sequence[_Case], tools: Tools, on_end: Callable[[], None]
+) -> None:
     """Ask the model, several questions at a time; record ends in the questions' order."""
-    workers = max(1, tools.concurrency)
-    pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="answers")
+    pool = ThreadPoolExecutor(max(1, tools.concurrency), thread_name_prefix="answers")
     try:
-        pending = {}
-        if chat := tools.chat:
-            due = _list_due(cases, "llm")
-            pending = {case: pool.submit(case.converse, chat) for case in due}
+        pending = {case: pool.submit(case.converse, tools.chat) for case in due if tools.chat}
         for case in cases:
             if case in pending:
                 pending[case].result()
@@ -599,22 +574,33 @@ def answer_questions(
     _check_tools(questions, tools)
     check_patterns(questions)
     preflights = Preflights(tools.library, tools.retrieve, tools.withheld)
-    rules = _Rules(config, preflights, load_validators(config.validators))
-    cases, events = [_Case(question, rules) for question in questions], Events()
-    modes = Counter(question.settings.mode for question in questions)
+    validators = load_validators(config.validators)
+    cases = [_Case(question, preflights, validators) for question in questions]
+    modes, events = Counter(question.settings.mode for question in questions), Events()
     events.add("run.start", questions=len(questions), **dict(sorted(modes.items())))
-    _gather(cases, rules)
+    of_mode: dict[Mode, list[_Case]] = {"recorded": [], "deterministic": [], "llm": []}
+    for case in cases:
+        of_mode[case.question.settings.mode].append(case)
+        if case.question.settings.mode != "recorded":
+            case.gather()
+    asked = [*of_mode["deterministic"], *of_mode["llm"]]
+    if config.strict_fail_on_empty_evidence:
+        _check_evidence(asked)
     for case in cases:  # write the events of all preflights before the events of the answers
         events.lines += case.log.lines
         case.log.lines.clear()
-    if tools.recorded is not None:
-        for case in _list_due(cases, "recorded"):
-            query_id = case.question.query_id
-            missing = Answer(query_id, "recorded", "failed", ("no_output",))
-            case.end_with(tools.recorded.get(query_id, missing))
+    for case in of_mode["recorded"]:
+        query_id = case.question.query_id
+        missing = Answer(query_id, "recorded", "failed", ("no_output",))
+        case.end_with((tools.recorded or {}).get(query_id, missing))
+    # a question without evidence ends NOT FOUND
+    deterministic, llm = (
+        [case for case in of_mode[mode] if case.gathered.evidence]
+        for mode in ("deterministic", "llm")
+    )
     if tools.extract is not None:
-        _extract(_list_due(cases, "deterministic"), tools.extract, tools.library)
-    _finish(cases, tools, on_end)
+        _extract(deterministic, tools.extract, tools.library)
+    _finish(cases, llm, tools, on_end)
     counts = _count(cases)
     for case in cases:
         events.lines += case.log.lines

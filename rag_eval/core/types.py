@@ -248,7 +248,10 @@ class Message:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reply:
-    """Reply of a chat endpoint, with its tokens; a cached reply costs no tokens."""
+    """Reply of a chat endpoint, with its tokens; a cached reply costs no tokens.
+
+    `usage_missing`: the endpoint named no believable number of tokens, which then counts 0.
+    """
 
     text: str
     tokens_in: int
@@ -256,6 +259,7 @@ class Reply:
     finish_reason: str = "stop"
     cached: bool = False
     retries: int = 0
+    usage_missing: bool = False
 
 
 class ChatError(Exception):

@@ -74,7 +74,6 @@ from rag_eval.pipeline.runner import (
 )
 from rag_eval.reporting.metrics_report import Outgoing, outgoing_record, outgoing_row
 from rag_eval.retrieval.service import Payloads, Rank
-from rag_eval.retrieval.synonyms import Expansion
 from rag_eval.storage.hashing import digest, file_hash
 from rag_eval.storage.sql import open_store
 
@@ -196,11 +195,9 @@ class StoredRetrieval:
             )
         self._payloads = Payloads(chunks, documents)
 
-    def __call__(self, queries: Sequence[str], top_k: int) -> list[RetrievalResult | None]:
-        """Return the first top_k chunks of each wording; None after a failed retrieval."""
-        return [self._result(self._variant_of[query], top_k) for query in queries]
-
-    def _result(self, variant: int, top_k: int) -> RetrievalResult | None:
+    def __call__(self, query: str, top_k: int) -> RetrievalResult | None:
+        """Return the first top_k chunks of a wording; None after a failed retrieval."""
+        variant = self._variant_of[query]
         if variant in self._failed:
             return None
         rows = self._rows.iloc[self._bounds[variant] : self._bounds[variant + 1]]
@@ -233,7 +230,6 @@ def _make_extractor(work: Work, admitted: AdmittedChunks, strategy: str) -> tupl
         max_sentences=answers.max_sentences,
         abstain_below=answers.abstain_below,
         frequencies=count_documents(indexed),
-        expansion=None if spec.synonyms is None else Expansion.load(spec.synonyms),
     )
     return extractor, source.model
 

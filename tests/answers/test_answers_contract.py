@@ -1,16 +1,20 @@
-"""The parser reads valid replies and gives a code to each broken reply."""
+"""Replies are read or get a code, and are held against their evidence by the gates."""
 
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
-from answer_corpus import evidence
+from answer_corpus import DOCS, evidence, library, scored
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval.answers.codes import CODES, Fault
-from rag_eval.answers.contract import Citation, Parsed, judge, parse_reply
+from rag_eval.answers.contract import Citation, Parsed, judge, parse_reply, read_token
+from rag_eval.answers.paths import find_paths
 from rag_eval.core.config import Answers
+
+# ---- The form of a reply
 
 
 def terms(form, analyze_only, *verdicts, max_reply_chars=20_000):
@@ -61,7 +65,6 @@ def outcome(text, terms) -> str:
 # Each line is [terms, code, reply] in ASCII, which shows control characters and surrogates.
 _CASES = Path(__file__).with_name("reply_cases.jsonl").read_text(encoding="ascii").splitlines()
 _LONG = [
-    ["json", "reply_too_long", "x" * 20_001],
     ["json", "reply_too_long", "x" * 10_000_000],
     ["json", "reply_too_long", reply(answer="a" * 20_000)],
     ["json", "not_json", '{"a":' * 3900],
@@ -132,3 +135,111 @@ def test_good_reply_keeps_its_citations_and_figures():
         Citation("docs/capitals.md", 3, 3),
         Citation("My notes, part 1.md", 1, 3),
     )
+
+
+# ---- Provenance, quotes, sections and the two path gates
+
+SOUTH, SETUP = "docs/capitals.md#south", "docs/setup.md#setup"
+DATA = json.loads(Path(__file__).with_name("gate_cases.json").read_text(encoding="utf-8"))
+PATHS = DATA["paths"]  # (text, paths in the text)
+CASES = DATA["answers"]  # (body, cited tokens, codes)
+
+
+def codes(judged):
+    return [fault.code for fault in judged.faults]
+
+
+@pytest.mark.parametrize(("text", "expected"), PATHS, ids=[text[:40] for text, _ in PATHS])
+def test_paths_are_told_from_ordinary_words(text, expected):
+    assert list(find_paths(text)) == expected
+
+
+def test_verbatim_text_of_a_cited_item_passes_both_gates():
+    """Text copied from a cited item passes, also with the addresses and file names of real docs."""
+    names = "read_csv DataFrame read_parquet read_sql to_datetime merge concat read_excel HDFStore"
+    for name in names.split():
+        item = library().evidence(scored("api.rst", "s", getattr(pd, name).__doc__), "retrieve")
+        assert item is not None
+        found = judge(item.chunk.text, [Citation("api.rst", 1, item.last_line)], [item])
+        assert not [code for code in codes(found) if code.startswith("path")]
+
+
+def test_a_folder_of_the_evidence_makes_a_path_of_two_plain_words():
+    assert find_paths("content/posts") == ()
+    assert find_paths("content/posts", {"content"}) == ("content/posts",)
+
+
+@given(st.text(alphabet="ab/.\\:1-_#~ (\"'*", max_size=60))
+def test_finding_paths_never_fails_and_finds_pieces_of_the_text(text):
+    assert all(path in text for path in find_paths(text))
+
+
+@pytest.mark.parametrize(
+    ("body", "cited", "expected"),
+    CASES,
+    ids=[f"{number}-{body[:30]}" for number, (body, _, _) in enumerate(CASES)],
+)
+def test_an_answer_is_held_against_its_evidence(body, cited, expected):
+    judged = judge(body, [read_token(token) for token in cited], evidence())
+    assert codes(judged) == expected
+    json.dumps(judged.text)
+
+
+def test_cited_lines_become_characters_of_the_document():
+    west = "docs/capitals.md#west"
+    judged = judge("Berlin.", [Citation("docs/capitals.md", 3, 3)], evidence(SOUTH, west))
+    (span,) = judged.citations
+    assert (span.segment, span.evidence, span.doc_id) == (-1, 1, "docs/capitals.md")
+    assert DOCS["docs/capitals.md"][span.start : span.end] == "Berlin is the capital of Germany."
+
+
+@pytest.mark.parametrize(
+    ("quote", "code", "text"),
+    [
+        ("Berlin is the capital", None, "Berlin is the capital"),
+        ("Berlin  is\nthe capital", None, "Berlin is the capital"),
+        ("Paris is the capital of France. Berlin", None, "Paris is the capital of France.\nBerlin"),
+        ("berlin is the capital", "quote_mismatch", None),
+        ("Rome is the capital", "quote_mismatch", None),
+        ("B", "quote_mismatch", None),
+        ("Be", None, "Be"),
+    ],
+)
+def test_a_quote_must_stand_in_the_cited_lines(quote, code, text):
+    judged = judge("Berlin.", [Citation("docs/capitals.md", 2, 3, quote)], evidence())
+    assert codes(judged) == ([code] if code else [])
+    if text:
+        (span,) = judged.citations
+        assert span.quote == text == DOCS["docs/capitals.md"][span.start : span.end]
+
+
+def test_a_whitelisted_pair_of_sections_may_share_a_sentence():
+    body, west = f"Paris and pip [{WEST}] [docs/setup.md:2].", "docs/capitals.md#west"
+    cited = [Citation("docs/capitals.md", 2, 2), Citation("docs/setup.md", 2, 2)]
+    assert not judge(body, cited, evidence(), cross_section_allowed=[(SETUP, west)]).faults
+    assert judge(body, cited, evidence(), cross_section_allowed=[(SETUP, SOUTH)]).faults
+
+
+def test_marks_leave_the_text_and_number_its_sentences():
+    judged = judge(
+        "Paris is the capital [docs/capitals.md:2]. Rome lies on the Tiber. "
+        "[docs/capitals.md:5-6] Done [1].",
+        [Citation("docs/capitals.md", 2, 2), Citation("docs/capitals.md", 5, 6)],
+        evidence(),
+    )
+    assert judged.text == "Paris is the capital. Rome lies on the Tiber. Done [1]."
+    assert [span.segment for span in judged.citations] == [0, 1]
+
+
+def test_a_refusal_may_name_paths_of_the_question_only():
+    refusal = "INSUFFICIENT EVIDENCE: what deploy/prod.yaml says"
+    asked = "What does deploy/prod.yaml say?"
+    assert not judge(refusal, [], evidence(), refusal_to=asked).faults
+    other = judge(refusal, [], evidence(), refusal_to="What is said?")
+    assert codes(other) == ["path_not_in_evidence"]
+
+
+def test_an_answer_that_names_hundreds_of_paths_is_not_searched_for():
+    assert codes(judge(" ".join(f"f{n}.py" for n in range(600)), [], evidence())) == [
+        "path_not_cited"
+    ]

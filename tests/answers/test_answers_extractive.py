@@ -1,21 +1,125 @@
-import json
+"""The extractive answerer: units, choices, invariants, features, and its bars on public data."""
 
 import numpy as np
 import pytest
+from answer_sets import (
+    auroc,
+    auroc_interval,
+    clapnq,
+    lsa_embed,
+    minilm_embed,
+    precision_recall,
+    scifact_evidence,
+    xquad,
+)
 from hypothesis import given
 from hypothesis import strategies as st
+from pandas_evidence import figures, pandas_evidence
+from requirements import report_missing
 
 from rag_eval.answers.extractive import (
     LEXICAL,
+    MAX_ENTRY,
+    MAX_SENTENCE,
     Extractive,
     Passage,
     Pool,
     cut_units,
-    lexical,
-    weigh_terms,
 )
 from rag_eval.corpus.analyzer import DocumentFrequencies, count_documents
-from rag_eval.retrieval.synonyms import Expansion
+
+# ---- Units of a passage
+
+DOCSTRING = """Sort by the values along either axis.
+
+Rows are compared in their order. The result is new.
+
+Parameters
+----------
+by : str or list of str
+    Name or list of names to sort by.
+
+    * if `axis` is 0 then `by` may contain index levels
+na_position : {'first', 'last'}, default 'last'
+    Puts NaNs at the beginning if `first`.
+**kwargs
+    Passed on.
+
+See Also
+--------
+Series.sort_values : Similar method for a Series.
+
+Examples
+--------
+>>> frame.sort_values(by="a")
+   a
+0  1
+
+>>> frame.sort_index()
+"""
+
+
+def test_a_docstring_is_cut_into_sentences_entries_items_pointers_and_code():
+    found = [(unit.kind, DOCSTRING[unit.start : unit.end]) for unit in cut_units(DOCSTRING)]
+    assert found == [
+        ("sentence", "Sort by the values along either axis."),
+        ("sentence", "Rows are compared in their order."),
+        ("sentence", "The result is new."),
+        (
+            "entry",
+            (
+                "by : str or list of str\n    Name or list of names to sort by.\n\n"
+                "    * if `axis` is 0 then `by` may contain index levels"
+            ),
+        ),
+        (
+            "entry",
+            (
+                "na_position : {'first', 'last'}, default 'last'\n"
+                "    Puts NaNs at the beginning if `first`."
+            ),
+        ),
+        ("entry", "**kwargs\n    Passed on."),
+        ("pointer", "Series.sort_values : Similar method for a Series."),
+        ("code", '>>> frame.sort_values(by="a")\n   a\n0  1'),
+        ("code", ">>> frame.sort_index()"),
+    ]
+
+
+def test_list_items_are_units_of_their_own():
+    text = "Choose one:\n\n- red, which\n  is warm\n- blue\n\nThen go on. Stop."
+    assert [text[unit.start : unit.end] for unit in cut_units(text)] == [
+        "Choose one:",
+        "- red, which\n  is warm",
+        "- blue",
+        "Then go on.",
+        "Stop.",
+    ]
+
+
+def test_what_is_too_long_is_cut():
+    entry = "key : callable\n" + "".join(
+        f"    It is applied to the values of row {i} before they are sorted.\n" for i in range(40)
+    )
+    pieces = [unit.end - unit.start for unit in cut_units(entry)]
+    assert len(pieces) > 1
+    assert max(pieces) <= MAX_ENTRY
+    word = cut_units("x" * 1_000_000)
+    assert len(word) == 1_000_000 // MAX_SENTENCE
+    assert max(unit.end - unit.start for unit in word) == MAX_SENTENCE
+
+
+@given(st.text(alphabet=st.sampled_from("ab.:*->=\n \t\u3000\u2028名。é-"), max_size=300))
+def test_units_lie_in_their_text_in_order_and_each_has_a_word(text):
+    found = cut_units(text)
+    edges = [edge for unit in found for edge in (unit.start, unit.end)]
+    assert edges == sorted(edges)
+    for unit in found:
+        piece = text[unit.start : unit.end]
+        assert piece
+        assert piece == piece.strip()
+        assert any(character.isalnum() for character in piece)
+
 
 PARIS = "Paris is the capital of France. It lies on the Seine. The country exports wine and cheese."
 FRANCE = Passage(PARIS, "France", rank=1)
@@ -179,75 +283,174 @@ def test_batch_gives_what_single_questions_give(batch, embedded):
             assert one == other
 
 
-# ---- Weights
+# ---- Features
 
 
-def test_term_weights_are_scaled_idf():
-    background = count_documents(["the capital of France", "the river", "the river Seine"])
-    vocabulary = {"river": 0, "franc": 1, "unknown": 2}
-    river, france, unknown = weigh_terms(background, vocabulary)
-    assert river == pytest.approx(np.log1p(1.5 / 2.5) / np.log1p(3.5 / 0.5))
-    assert river < france < unknown == 1
-    assert weigh_terms(DocumentFrequencies(0, {}), vocabulary).tolist() == [1, 1, 1]
-
-
-# ---- Features and synonyms
-
-
-def expansion(*entries):
-    keys = ("terms", "means", "weight")
-    rows = [dict(zip(keys, entry, strict=True)) for entry in entries]
-    return Expansion.model_validate_json(json.dumps({"version": 1, "entries": rows}))
-
-
-SMALL = expansion(
-    (["discard", "throw away"], ["drop"], 0.5),
-    (["blank"], ["missing", "empty value"], 0.8),
-    (["so far"], ["cumulative"], 0.6),
-)
-TEXT = (
-    "Drop a column. Blank pages follow. Find missing parts. There is no value. An empty string "
-    "has value."
-)
-PASSAGES = (Passage(TEXT, "Column parts"),)
-
-
-def measured(questions, synonyms, passages=PASSAGES):
-    pool = Pool(questions, [list(passages)] * len(questions))
-    values = lexical(pool, DocumentFrequencies(0, {}), synonyms)
+def measured(question, passages, frequencies=FREQUENCIES):
+    values = Pool([question], [passages]).lexical(frequencies)
     return dict(zip(LEXICAL, values.T, strict=True))
 
 
 def test_function_words_of_a_question_count_for_nothing():
-    found = measured(["How do I get the capital of France?"], None, [FRANCE])
+    found = measured("How do I get the capital of France?", [FRANCE])
     assert found["unit_coverage"][0] == 1
 
 
-def test_a_synonym_counts_its_weight():
-    found, plain = measured(["blank"], SMALL), measured(["blank"], None)
-    # The synonym "empty value" counts only where both of its words stand.
-    assert found["unit_coverage"].tolist() == pytest.approx([0, 1, 0.8, 0, 0.8])
-    assert plain["unit_coverage"].tolist() == [0, 1, 0, 0, 0]
-    assert found["frequency"][1] == plain["frequency"][1]
-    assert 0 < found["frequency"][2] < 0.8
+def test_coverage_is_the_share_of_scaled_idf():
+    background = count_documents(["the capital of France", "the river", "the river Seine"])
+    found = measured("river unknown", [Passage("A river. Nothing.")], background)
+    river = np.log1p(1.5 / 2.5) / np.log1p(3.5 / 0.5)
+    assert found["unit_coverage"].tolist() == pytest.approx([river / (river + 1), 0])
+    assert found["missing"].tolist() == pytest.approx([1, 1])
+    none = DocumentFrequencies(0, {})  # every term weighs the same
+    found = measured("river unknown", [Passage("A river. Nothing.")], none)
+    assert found["evidence_coverage"].tolist() == pytest.approx([0.5, 0.5])
 
 
-def test_each_word_of_a_phrase_counts():
-    # "away" is a function word: it belongs to the phrase "throw away" but has no weight.
-    found = measured(["throw away a column"], SMALL)
-    for name in ("unit_coverage", "passage_coverage", "evidence_coverage"):
-        assert found[name][0] == pytest.approx((0.5 + 1) / 2)
-    assert found["missing"][0] == pytest.approx(0.5)
+def test_neighbouring_words_of_a_question_are_a_pair_in_either_order():
+    found = measured("capital France", [Passage("France has a capital. Capital, France, river.")])
+    assert found["pairs"].tolist() == [1, 1]
+    found = measured("river capital France", [Passage("Capital France. Capital, river, France.")])
+    assert found["pairs"].tolist() == [0.5, 0.5]
 
 
-def test_evidence_is_covered_by_its_best_passage_not_by_their_sum():
-    passages = [Passage(text) for text in ("Drop it.", "They drop.", "A dropped one.")]
-    assert measured(["discard"], SMALL, passages)["evidence_coverage"].tolist() == [0.5] * 3
+# ---- Bars on public data, also on questions outside any fit
 
 
-def test_a_synonym_finds_the_sentence():
-    passages = [Passage("Rows are counted. Missing cells are removed. Columns are renamed.")]
-    asked = ["What happens to blanks?"], [passages]
-    assert not Extractive().answer(*asked)[0].sentences
-    (found,) = Extractive(expansion=Expansion.load("data-terms")).answer(*asked)
-    assert texts(passages, found)[0] == "Missing cells are removed."
+@pytest.fixture(scope="module")
+def minilm():
+    embed = minilm_embed()
+    if embed is None:
+        report_missing("minilm", "the model all-MiniLM-L6-v2 is not on this machine")
+    return embed
+
+
+@pytest.fixture(scope="module")
+def clapnq_set(shared_data):
+    return clapnq(shared_data)
+
+
+@pytest.fixture(scope="module")
+def xquad_sets(shared_data):
+    return xquad(shared_data)
+
+
+def words_only(its):
+    return Extractive(frequencies=count_documents(its.background))
+
+
+def embedded_default(its):
+    embed = lsa_embed(its.background)
+    return Extractive(embed, embedding="lsa", frequencies=count_documents(its.background))
+
+
+def with_model(its, minilm):
+    return Extractive(minilm, frequencies=count_documents(its.background))
+
+
+def halves(its):
+    return {
+        "all": np.ones(len(its.held_out), dtype=bool),
+        "fitted": ~its.held_out,
+        "held out": its.held_out,
+    }
+
+
+def check_sentences(its, extracts, least_precision, least_recall):
+    precision, recall = precision_recall(extracts, its.gold)
+    for part, rows in halves(its).items():
+        used = rows & its.answerable
+        found = precision[used].mean(), recall[used].mean()
+        assert found[0] >= least_precision, (part, found)
+        assert found[1] >= least_recall, (part, found)
+
+
+def check_abstention(answerer, positive, signal, parts, *, least, lower):
+    """Check how well the signal tells positive questions from the others.
+
+    The lower bound of the AUROC over the whole sample is at least `lower`. The AUROC of each part
+    is at least `least`. The answerer refuses fewer than 15 % of the positive questions of a part.
+    """
+    assert auroc_interval(positive, signal, resamples=500)[0] >= lower
+    for part, rows in parts.items():
+        assert auroc(positive[rows], signal[rows]) >= least, part
+        assert (signal[rows & positive] < answerer.abstain_below).mean() < 0.15, part
+
+
+def signals(extracts):
+    return np.array([its.signal for its in extracts])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("answerer", [words_only, embedded_default])
+def test_clapnq_sentences_and_abstention_without_a_model(clapnq_set, answerer):
+    model = answerer(clapnq_set)
+    found = model.answer(clapnq_set.questions, clapnq_set.passages)
+    check_sentences(clapnq_set, found, 0.58, 0.55)
+    parts = halves(clapnq_set)
+    check_abstention(model, clapnq_set.carried, signals(found), parts, least=0.70, lower=0.65)
+
+
+@pytest.mark.slow
+def test_clapnq_with_minilm(clapnq_set, minilm):
+    its = clapnq_set.every(3)
+    model = with_model(its, minilm)
+    found = model.answer(its.questions, its.passages)
+    check_sentences(its, found, 0.58, 0.58)
+    check_abstention(model, its.carried, signals(found), halves(its), least=0.80, lower=0.80)
+
+
+@pytest.mark.slow
+def test_xquad_the_right_paragraph_is_told_from_the_nearest_wrong_one(xquad_sets):
+    right, wrong = xquad_sets["xquad"], xquad_sets["xquad_wrong"]
+    model = embedded_default(right)
+    signal = np.concatenate(
+        [signals(model.answer(its.questions, its.passages)) for its in (right, wrong)]
+    )
+    positive = np.repeat([True, False], len(right.questions))
+    parts = {name: np.tile(rows, 2) for name, rows in halves(right).items()}
+    check_abstention(model, positive, signal, parts, least=0.82, lower=0.82)
+
+
+@pytest.mark.slow
+def test_the_signal_is_about_as_often_right_as_it_says(xquad_sets):
+    its = xquad_sets["xquad_open"]
+    found = embedded_default(its).answer(its.questions, its.passages)
+    precision, _ = precision_recall(
+        [type(one)(one.sentences[:1], one.signal, answered=one.answered) for one in found], its.gold
+    )
+    sure = signals(found) >= 0.7
+    unsure = (signals(found) < 0.4) & its.answerable
+    assert its.held_out[sure].sum() > 100
+    assert np.nanmean(precision[sure & its.held_out]) >= 0.8
+    assert np.nanmean(precision[unsure]) <= 0.6
+
+
+@pytest.mark.slow
+def test_scifact_rationales_with_words_alone(shared_data):
+    its = scifact_evidence(shared_data)
+    check_sentences(its, words_only(its).answer(its.questions, its.passages), 0.34, 0.65)
+
+
+@pytest.mark.slow
+def test_scifact_rationales_with_minilm(shared_data, minilm):
+    its = scifact_evidence(shared_data).every(3)
+    found = with_model(its, minilm).answer(its.questions, its.passages)
+    check_sentences(its, found, 0.36, 0.68)
+    _, recall = precision_recall(found, its.gold)
+    assert recall.mean() >= 0.70
+
+
+@pytest.mark.slow
+def test_answers_of_pandas_api(project_root, tmp_path):
+    evidence = pandas_evidence(project_root, tmp_path)
+    answers = evidence.answerer().answer(evidence.variants["text"].tolist(), evidence.passages)
+    found, with_refused = (
+        figures(evidence, answers, ignore_refusals=ignored) for ignored in (False, True)
+    )
+    assert found["citation_validity"] == 1.0
+    assert found["answered_unanswerable"] <= 3
+    # Most of the 150 questions are refused, because their evidence lacks the gold.
+    assert found["cited"] >= 10
+    assert with_refused["cited"] >= 150
+    assert found["citation_precision"] >= 0.50 > with_refused["citation_precision"] >= 0.07

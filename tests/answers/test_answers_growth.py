@@ -9,10 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
+from answer_corpus import scored, small_library
 
 from rag_eval.answers import contract, paths, runner
 from rag_eval.answers.abstention import abstention
-from rag_eval.answers.codes import event_line
+from rag_eval.answers.codes import Events
 from rag_eval.answers.recorded import read_markers
 from rag_eval.citations.matching import Source, uncopied
 from rag_eval.core.config import Answers
@@ -36,6 +37,13 @@ def _replies(text: str) -> None:
             contract.parse_reply(text, settings, analyze_only=analyze_only)
 
 
+def _judge_quote(text: str) -> None:
+    item = small_library().evidence(scored("a", "s", text), "retrieve")
+    if item is not None:
+        cited = contract.Citation("a", item.first_line, item.last_line, f"{text[:2000]}§")
+        contract.judge("Yes.", [cited], [item])
+
+
 READERS = {
     "answer_sentences": groundedness.answer_sentences,
     "numbers": groundedness.numbers,
@@ -44,8 +52,8 @@ READERS = {
     "refers_to_sources": lambda text: groundedness.refers_to_sources(text, 3),
     "acknowledges_nothing_found": groundedness.acknowledges_nothing_found,
     "retrieval_gap": groundedness._with_quotes,
-    "remove_marks": contract.remove_marks,
-    "find_quote": lambda text: contract.find_quote(f"{text[:2000]}§", text, 0, len(text)),
+    "judge, body": lambda text: contract.judge(text, [], []),
+    "judge, quote": _judge_quote,
     "find_paths": lambda text: paths.find_paths(text, {"content"}),
     "split_lines": paths.split_lines,
     "parse_reply": _replies,
@@ -60,8 +68,8 @@ READERS = {
     "parse_reply, refusal": lambda text: _replies(f"NOT FOUND{text}"),
     "read_markers": read_markers,
     "abstention": abstention,
-    "prompt": runner.make_plain,
-    "event_line": lambda text: event_line("a", {"b": text}),
+    "prompt": lambda text: runner.correct(text, [text]),
+    "event": lambda text: Events().add("a", b=text),
     "word_spans": word_spans,
     "uncopied": lambda text: uncopied(text, [Source("a", text[::-1])]),
 }

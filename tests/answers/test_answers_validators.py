@@ -57,31 +57,25 @@ def test_require_min_inline_regex_count(options, body, rejected):
     assert messages(body, use(COUNT, **options)) == expected
 
 
-def test_message_says_how_often_a_pattern_must_match():
-    found = validate(candidate("a"), load_validators([use(COUNT, pattern="b+", min_count=2)]))
-    message = f"{COUNT}: the answer must match b+ at least 2 times, and does 0 times."
-    assert [fault.message for _, fault in found] == [message]
-
-
 @pytest.mark.parametrize(
-    ("name", "options", "field"),
+    ("name", "options", "said"),
     [
-        ("ban_regex", {}, ".patterns"),
-        ("ban_regex", {"patterns": []}, ".patterns"),
-        ("ban_regex", {"patterns": "TODO"}, ".patterns"),
-        ("ban_regex", {"patterns": [""]}, ".patterns.0"),
-        ("ban_regex", {"patterns": ["a"], "ignorecase": True}, ".ignorecase"),
-        ("ban_regex", {"patterns": ["("]}, ""),
-        ("ban_regex", {"patterns": ["(?:a{1000}){1000}"]}, ""),
-        (COUNT, {"pattern": "a", "min_count": 0}, ".min_count"),
-        (COUNT, {"pattern": "[", "min_count": 1}, ""),
+        ("ban_regex", {}, "patterns Field required"),
+        ("ban_regex", {"patterns": []}, "patterns Tuple should have at least 1 item"),
+        ("ban_regex", {"patterns": "TODO"}, "patterns Input should be a valid tuple"),
+        ("ban_regex", {"patterns": ["a"], "ignorecase": True}, "ignorecase Extra inputs"),
+        ("ban_regex", {"patterns": ["("]}, "does not compile"),
+        ("ban_regex", {"patterns": ["(?:a{1000}){1000}"]}, "repeat counts"),
+        (COUNT, {"pattern": "a", "min_count": 0}, "min_count Input should be greater"),
+        (COUNT, {"pattern": "[", "min_count": 1}, "does not compile"),
     ],
 )
-def test_options_that_make_no_sense_are_named(name, options, field):
+def test_options_that_make_no_sense_are_named(name, options, said):
     with pytest.raises(InputError) as caught:
         load_validators([use(name, **options)])
-    assert {problem.code for problem in caught.value.problems} == {"bad_validator_options"}
-    assert caught.value.problems[0].field == f"answers.validators.{name}{field}"
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.field) == ("bad_validator_options", f"answers.validators.{name}")
+    assert said in problem.message
 
 
 def test_unknown_validators_are_named_all_at_once_with_what_is_installed():

@@ -122,13 +122,10 @@ class Ranking:
 
     def __init__(self, corpus: Library) -> None:
         self.corpus = corpus
-        self.calls: list[tuple[tuple[str, ...], int]] = []
+        self.calls: list[tuple[str, int]] = []
 
-    def __call__(self, queries: Sequence[str], top_k: int) -> list[RetrievalResult]:
-        self.calls.append((tuple(queries), top_k))
-        return [self._one(query, top_k) for query in queries]
-
-    def _one(self, query: str, top_k: int) -> RetrievalResult:
+    def __call__(self, query: str, top_k: int) -> RetrievalResult:
+        self.calls.append((query, top_k))
         words = set(query.lower().strip("?").split())
         shared = [
             len(words & set(text.lower().replace(".", " ").replace("\n", " ").split()))
@@ -138,7 +135,7 @@ class Ranking:
             (row for row, count in enumerate(shared) if count), key=lambda row: (-shared[row], row)
         )[:top_k]
         chunks = tuple(
-            self.corpus.payload(row, rank=rank, score_raw=float(shared[row]), score_norm=1.0 / rank)
+            self.corpus.payload(row, rank, float(shared[row]), 1.0 / rank)
             for rank, row in enumerate(rows, 1)
         )
         return RetrievalResult(chunks, RetrievalMetadata("words", 0.0, len(chunks)))
@@ -149,9 +146,7 @@ def evidence(*tokens: str) -> tuple[Evidence, ...]:
     corpus = small_library()
     rows = {str(section): row for row, section in enumerate(corpus.chunks["section_id"].tolist())}
     found = [
-        corpus.evidence(
-            corpus.payload(rows[token], rank=rank, score_raw=1.0, score_norm=1.0), "retrieve"
-        )
+        corpus.evidence(corpus.payload(rows[token], rank, 1.0, 1.0), "retrieve")
         for rank, token in enumerate(tokens or list(rows), 1)
     ]
     return tuple(item for item in found if item is not None)
