@@ -405,7 +405,7 @@ def _find_lines(item: Evidence, first: int, last: int) -> tuple[int, int] | None
     return trim(item.chunk.text, low, starts[min(after, len(starts) - 1)])
 
 
-def _place(
+def place_citation(
     citation: Citation, segment: int, evidence: Sequence[Evidence]
 ) -> tuple[CitedSpan, Fault | None]:
     """Find the first evidence with the lines of a citation, and with its quote if any."""
@@ -583,7 +583,7 @@ def judge(
         # sentences of the inline marks of the citation, or -1 for the whole answer
         marked = dict.fromkeys(place for place, mark in marks if mark.lines == citation.lines)
         for segment in marked or (-1,):
-            span, fault = _place(citation, segment, evidence)
+            span, fault = place_citation(citation, segment, evidence)
             placed.append(span)
             faults.append(fault)
     listed = {citation.lines for citation in citations}

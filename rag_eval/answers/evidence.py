@@ -8,6 +8,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -69,7 +70,9 @@ class Library:
     ) -> None:
         self.chunks = chunks
         self.texts: list[str] = chunks["text"].tolist()
-        self._index, self._payloads = Identity(index_hash, embed_model), Payloads(chunks, documents)
+        self.starts: list[int] = chunks["start"].tolist()
+        self.index = Identity(index_hash, embed_model)
+        self._payloads = Payloads(chunks, documents)
         self._documents = documents.set_index("doc_id")[["text", "title"]].to_dict("index")
         columns = sections[["doc_id", "start", "end"]].itertuples(index=False, name=None)
         self._sections = dict(zip(sections["section_id"].tolist(), columns, strict=True))
@@ -83,31 +86,35 @@ class Library:
         """Return the title of a document, or an empty text."""
         return self._documents[doc_id]["title"] if doc_id in self._documents else ""
 
-    def _line_of(self, doc_id: str, offset: int) -> int:
+    def line_of(self, doc_id: str, offset: int) -> int:
+        """Return the line of a character of a known document, from 1."""
         if doc_id not in self._starts:
             self._starts[doc_id] = line_starts(self._documents[doc_id]["text"])
         return int(np.searchsorted(self._starts[doc_id], offset, side="right"))
 
     @functools.cached_property
-    def _rows_of_document(self) -> dict[str, IntArray]:
-        groups = self.chunks.groupby("doc_id", sort=False).indices
-        return {str(doc): np.asarray(rows, dtype=np.int64) for doc, rows in groups.items()}
+    def _rows_of_document(self) -> Mapping[Any, Iterable[int]]:
+        return self.chunks.groupby("doc_id", sort=False).indices
+
+    def document_rows(self, doc_id: str) -> list[int]:
+        """Return the rows of the chunks of a document, by place; empty if unknown."""
+        rows = self._rows_of_document.get(doc_id, ())
+        return sorted(map(int, rows), key=lambda row: self.starts[row])
 
     def section_rows(self, section_id: str) -> list[int] | None:
         """Return the rows of the chunks that overlap a section, by place; None if unknown."""
         if section_id not in self._sections:
             return None
         doc_id, start, end = self._sections[section_id]
-        rows = self._rows_of_document.get(doc_id, np.zeros(0, dtype=np.int64))
-        starts, ends = self.chunks["start"].to_numpy()[rows], self.chunks["end"].to_numpy()[rows]
-        inside = (starts < end) & (ends > start)
-        return [int(row) for row in rows[inside][np.argsort(starts[inside], kind="stable")]]
+        return [
+            row
+            for row in self.document_rows(doc_id)
+            if self.starts[row] < end and self.starts[row] + len(self.texts[row]) > start
+        ]
 
     def payload(self, row: int, rank: int, score_raw: float, score_norm: float) -> ScoredChunk:
         """Make the payload of a chunk that comes from no ranking; rank from 1."""
-        return self._payloads.scored(
-            row, self._index, Rank(score_raw, score_norm, rank, rank, None)
-        )
+        return self._payloads.scored(row, self.index, Rank(score_raw, score_norm, rank, rank, None))
 
     def evidence(self, chunk: ScoredChunk, kind: EvidenceKind) -> Evidence | None:
         """Give a chunk its lines in the corpus document and its cite token; None for blank text.
@@ -128,8 +135,8 @@ class Library:
         if whole is None or start < 0:
             start, first, last = 0, 1, 1 + text.count("\n", 0, len(text) - 1)
         else:
-            first = self._line_of(doc_id, start)
-            last = self._line_of(doc_id, start + len(text) - 1)
+            first = self.line_of(doc_id, start)
+            last = self.line_of(doc_id, start + len(text) - 1)
         offsets = Offsets(start, start + len(text))
         if offsets != chunk.offsets:
             tokens = count_tokens(text)
@@ -329,7 +336,11 @@ class Preflights:
         evidence: dict[tuple[str, Offsets, str], Evidence] = {}
         records: list[PreflightRecord] = []
         for place, step in enumerate(question.settings.preflights):
-            about: dict[str, str | int] = {"query_id": question.query_id, "step": place, "kind": step.kind}
+            about: dict[str, str | int] = {
+                "query_id": question.query_id,
+                "step": place,
+                "kind": step.kind,
+            }
             log.add("preflight.step.start", **about)
             findings = self._run(question, step, raised)
             if isinstance(findings, Fault):

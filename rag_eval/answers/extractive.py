@@ -21,6 +21,7 @@ import pandas as pd
 from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, IntArray, count_within
 from rag_eval.corpus.analyzer import Analyzer, DocumentFrequencies, count_matrix
 from rag_eval.corpus.chunking import borders, spans, trim
+from rag_eval.retrieval.synonyms import Expansion, Mean, Phrase
 
 # ---- Pieces of a passage that an answer may cite
 
@@ -253,7 +254,9 @@ class Pool:
         n = len(self.unit_texts)
         return _ones(self.text_of_unit, np.arange(n), (len(self.texts), n))
 
-    def lexical(self, frequencies: DocumentFrequencies) -> FloatArray:
+    def lexical(
+        self, frequencies: DocumentFrequencies, expansion: Expansion | None = None
+    ) -> FloatArray:
         """Measure words, [n_candidates, len(LEXICAL)].
 
         Coverages are shares of the question's term weight: in the unit, in the unit or the
@@ -264,7 +267,7 @@ class Pool:
         that neither passage nor title has, as a share of the heaviest of all. `number_*`,
         `name_fits`: the question asks for a number or a name, and the unit has or lacks it.
         `position`: 1 / (1 + place in the passage). `length`: ln(1 + terms). Questions have no
-        function words.
+        function words. A synonym counts its weight.
         """
         analyzer = Analyzer()
         functional = {term for row in analyzer.index(_function_words()) for term in row}
@@ -274,11 +277,12 @@ class Pool:
             for rows in (questions, units)
         )
         titles = analyzer.index([title.replace("_", " ") for title in self.titles])
+        widening = _Widening(expansion, analyzer, questions, asked_rows) if expansion else None
         n_terms = len(analyzer.vocabulary)
         weights = _weigh_terms(frequencies, analyzer.vocabulary)
         counts = _count(units, n_terms)
         asked, titled = (_present(_count(rows, n_terms)) for rows in (asked_rows, titles))
-        has = _present(counts)
+        has, passages = _present(counts), _present((self._membership @ counts).tocsr())
         lengths = counts.sum(axis=1)
         # compare the length with an average sentence, because an answer must not depend on the
         # other questions of the batch
@@ -286,17 +290,25 @@ class Pool:
         rows = np.repeat(np.arange(len(units)), np.diff(counts.indptr))
         saturated = counts.copy()
         saturated.data = counts.data / (counts.data + SATURATION * longer[rows])
+        if widening:
+            asked = _count(widening.asked, n_terms + len(widening.terms))
+            has, titled, passages, saturated = map(
+                widening.widen, (has, titled, passages, saturated)
+            )
+            weights = np.concatenate([weights, weights[widening.terms]])
 
         q, pair, unit, asker = self.question_of, self.pair_of, self.unit_of, self.question_of_pair
         total = np.maximum(asked @ weights, 1e-12)
         in_unit = has[unit].multiply(asked[q]).tocsr()
         in_title = titled.multiply(asked[asker]).tocsr()
-        passages = _present((self._membership @ has).tocsr())
         in_passage = passages[self.text_of_pair].multiply(asked[asker]).tocsr()
         in_passage = in_passage.maximum(in_title).tocsr()
         n_questions = len(self.questions)
-        by_question = _ones(asker, np.arange(len(asker)), (n_questions, len(asker)))
-        in_evidence = _present((by_question @ in_passage).tocsr())
+        in_evidence = _ones(asker[:0], asker[:0], (n_questions, in_passage.shape[1]))
+        for place in range(int(self.passage_of_pair.max()) + 1):  # n-th passages of all questions
+            rows = np.flatnonzero(self.passage_of_pair == place)
+            nth = _ones(asker[rows], rows, (n_questions, len(asker))) @ in_passage
+            in_evidence = in_evidence.maximum(nth)
         absent = _heaviest((asked[asker] - in_passage).tocsr(), weights)
         missing = absent / np.maximum(_heaviest(asked, weights), 1e-12)[asker]
         wants_number = _flag(_WANTS_NUMBER, self.questions)[q]
@@ -391,6 +403,64 @@ class Pool:
         columns = [names.index(name) for name in OF_BEST if name in names]
         rows[asked, 3:] = measured[best][:, columns]
         return rows
+
+
+class _Widening:
+    """Further columns for question terms that have synonyms.
+
+    `rows` has the term ids of the questions with function words, because phrases are made of them,
+    `asked` the ids that count. The attribute `asked` has the column ids of each question instead:
+    term i of `terms` has a column of its own at (size of the vocabulary) + i.
+    """
+
+    def __init__(
+        self,
+        expansion: Expansion,
+        analyzer: Analyzer,
+        rows: Sequence[Sequence[int]],
+        asked: Sequence[Sequence[int]],
+    ) -> None:
+        bound = expansion.bind(analyzer)
+        columns: dict[tuple[int, Phrase], int] = {}
+        self.terms: list[int] = []
+        self._means: list[tuple[Mean, ...]] = []
+        self.asked: list[list[int]] = []
+        for phrases, counted in zip(bound.phrases(rows), asked, strict=True):
+            column_of = {term: term for term in counted}
+            for phrase in phrases:
+                for term in phrase:
+                    alone = () if phrase == (term,) else bound.means((term,))
+                    means = (*bound.means(phrase), *alone)
+                    if means and column_of.get(term) == term:
+                        if (term, phrase) not in columns:
+                            columns[term, phrase] = len(analyzer.vocabulary) + len(columns)
+                            self.terms.append(term)
+                            self._means.append(means)
+                        column_of[term] = columns[term, phrase]
+            self.asked.append(list(column_of.values()))
+
+    def widen(self, values: Any) -> Any:
+        """Append the widened columns to a CSR matrix [n, n_terms].
+
+        A widened column has the largest of several values: the value of the term, and the mean
+        value of each meaning whose terms are all in the text, times its weight.
+        """
+        from scipy.sparse import csr_array, hstack
+
+        by_term = values.tocsc()
+
+        @functools.cache
+        def value_of(terms: Phrase) -> FloatArray:
+            parts = by_term[:, list(dict.fromkeys(terms))].toarray()
+            return np.asarray(parts.mean(axis=1) * (parts > 0).all(axis=1))
+
+        columns = [
+            np.maximum.reduce(
+                [value_of((term,)), *(mean.weight * value_of(mean.terms) for mean in means)]
+            )
+            for term, means in zip(self.terms, self._means, strict=True)
+        ]
+        return hstack([values, *(csr_array(column[:, None]) for column in columns)], format="csr")
 
 
 def _objects(values: Iterator[str]) -> "pd.Series[Any]":
@@ -583,6 +653,9 @@ class Extractive:
     frequencies
         Document frequencies of the corpus of the evidence. Without them, every content word weighs
         the same.
+    expansion
+        Synonyms. The weights were fitted without synonyms, so the signal is calibrated only
+        without them.
     """
 
     def __init__(
@@ -593,12 +666,14 @@ class Extractive:
         max_sentences: int = 3,
         abstain_below: float | None = None,
         frequencies: DocumentFrequencies | None = None,
+        expansion: Expansion | None = None,
     ) -> None:
         self._embed = embed
         self._weights = _load("lexical" if embed is None else embedding)
         self._max_sentences = max_sentences
         self.abstain_below = self._weights.threshold if abstain_below is None else abstain_below
         self._frequencies = frequencies or DocumentFrequencies(0, {})
+        self._expansion = expansion
 
     def answer(
         self, questions: Sequence[str], passages: Sequence[Sequence[Passage]]
@@ -641,7 +716,7 @@ class Extractive:
 
     def _measure(self, pool: Pool) -> tuple[FloatArray, BoolArray]:
         """Return the features of all candidates, and whether each question can be answered."""
-        words = pool.lexical(self._frequencies)
+        words = pool.lexical(self._frequencies, self._expansion)
         has_words = np.array([any(map(str.isalnum, question)) for question in pool.questions])
         is_reached = np.zeros(len(pool.questions), dtype=bool)
         if self._embed is None:

@@ -1,21 +1,21 @@
 """Turn recorded outputs into answers.
 
-Contexts become evidence. Markers and listed citations become cited spans.
-
-Every citation is kept; `evidence` is -1 for a citation outside the contexts.
+Contexts become evidence. Markers and listed citations become cited spans. Every citation is kept;
+`evidence` is -1 for a citation outside the contexts.
 """
 
 import bisect
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 from pydantic import JsonValue
 
 from rag_eval.answers.abstention import abstention
-from rag_eval.answers.evidence import cite_token, line_starts
+from rag_eval.answers.contract import place_citation, read_token
+from rag_eval.answers.evidence import Library, cite_token
 from rag_eval.core.types import (
     INSUFFICIENT_EVIDENCE,
     NOT_FOUND,
@@ -35,99 +35,60 @@ from rag_eval.storage.hashing import digest, text_hash
 
 # ---- Citation markers inside an answer: `[1]`, `[1, 3]`, `[1][3]`
 
-MAX_DIGITS = 3
-"""Most digits of a number in a marker, because `[2019]` is a year."""
-
-_MARKER = re.compile(rf"\[\s*(\d{{1,{MAX_DIGITS}}}(?:\s*[,;]\s*\d{{1,{MAX_DIGITS}}})*)\s*\]")
-_CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]+`", re.DOTALL)
+# A number has three digits at most, because `[2019]` is a year.
+_MARK = r"\[\s*(?:\d{1,3}(?:\s*[,;]\s*\d{1,3})*)\s*\]"
+_MARKER = re.compile(_MARK)
+_MARKER_OR_CODE = re.compile(rf"```.*?(?:```|\Z)|`[^`\n]+`|(?P<marker>{_MARK})", re.DOTALL)
+_OPENING = re.compile(rf"^(?:[^\S\n]*+{_MARK})++(?=[^\S\n]*+\S)", re.MULTILINE)
+"""Markers at the beginning of a line with further text."""
+_BLANKS = re.compile(r"[ \t]*")
 _CLOSES = ".,;:!?…)]}\"'”’»["
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Marked:
-    """An answer without its markers.
-
-    `segments` are the sentences of `text` as (start, end). `citations` are (segment, number) in
-    order; the segment is -1 in a text of markers alone.
-    """
-
-    text: str
-    segments: list[tuple[int, int]]
-    citations: list[tuple[int, int]]
-
-
-def _find_markers(text: str) -> Iterator[tuple[int, int, list[int]]]:
-    """Yield (start, end, numbers) of each marker outside code.
-
-    A list with a 0 is an interval such as `[0, 1]`. A single `[0]` is a marker out of range.
-    """
-    code = [match.span() for match in _CODE.finditer(text)]
-    ends = [end for _, end in code]
-    for match in _MARKER.finditer(text):
-        at = bisect.bisect_right(ends, match.start())
-        inside = at < len(code) and code[at][0] <= match.start()
-        numbers = [int(number) for number in re.findall(r"\d+", match[1])]
-        if not inside and (len(numbers) == 1 or 0 not in numbers):
-            yield match.start(), match.end(), numbers
-
-
-def _find_openings(text: str) -> set[int]:
-    """Return the offsets of markers at the beginning of a line with further text."""
-    openings: set[int] = set()
-    at = 0
-    for line in text.split("\n"):
-        waiting: list[int] = []
-        reached = 0
-        for match in _MARKER.finditer(line):
-            if line[reached : match.start()].strip():
-                break
-            waiting.append(at + match.start())
-            reached = match.end()
-        if waiting and _MARKER.sub("", line).strip():
-            openings.update(waiting)
-        at += len(line) + 1
-    return openings
-
-
-def read_markers(text: str) -> Marked:
-    """Take the markers out of an answer.
+def read_markers(text: str) -> tuple[str, list[tuple[int, int]]]:
+    """Take the markers out of an answer, and return them as (sentence, number) in order.
 
     A marker at the beginning of a line supports the sentence after the marker. Any other marker
-    supports the sentence around or before the marker. Code between backticks has no markers.
+    supports the sentence around or before the marker. The sentence is -1 in a text of markers
+    alone. Code between backticks has no markers.
 
     Examples
     --------
-    >>> marked = read_markers("Terns fly far [1][2]. They eat fish. [3]")
-    >>> marked.text, marked.citations
+    >>> read_markers("Terns fly far [1][2]. They eat fish. [3]")
     ('Terns fly far. They eat fish.', [(0, 1), (0, 2), (1, 3)])
     """
+    openings = {
+        run.start() + match.start()
+        for run in _OPENING.finditer(text)
+        for match in _MARKER.finditer(run[0])
+    }
     pieces: list[str] = []
-    length = last = 0
     marks: list[tuple[int, bool, list[int]]] = []
-    openings = _find_openings(text)
-    for start, end, numbers in _find_markers(text):
-        opens = start in openings
-        piece = text[last:start] if opens else text[last:start].rstrip(" \t\u00a0")
+    length = last = 0
+    for match in _MARKER_OR_CODE.finditer(text):
+        numbers = [int(number) for number in re.findall(r"\d+", match["marker"] or "")]
+        if not numbers or (len(numbers) > 1 and 0 in numbers):
+            continue  # code, or an interval such as [0, 1]
+        opens, piece = match.start() in openings, text[last : match.start()]
+        piece = piece if opens else piece.rstrip(" \t\u00a0")
         marks.append((length + len(piece), opens, numbers))
-        last, following = end, text[end : end + 1]
+        last, following = match.end(), text[match.end() : match.end() + 1]
         if opens:
-            while text[last : last + 1] in {" ", "\t"}:
-                last += 1
+            last = _BLANKS.match(text, last).end()  # type: ignore[union-attr]  # always matches
         elif following and not following.isspace() and following not in _CLOSES:
             piece += " "
         pieces.append(piece)
         length += len(piece)
     plain = "".join([*pieces, text[last:]])
-    segments = spans(plain)
-    starts, ends = [start for start, _ in segments], [end for _, end in segments]
+    sentences = spans(plain)
+    starts, ends = [start for start, _ in sentences], [end for _, end in sentences]
     citations = []
     for place, opens, numbers in marks:
-        if opens:
-            segment = min(bisect.bisect_right(ends, place), len(ends) - 1)
-        else:
-            segment = max(bisect.bisect_left(starts, place) - 1, 0)
-        citations += [(segment if segments else -1, number) for number in numbers]
-    return Marked(plain, segments, citations)
+        after = min(bisect.bisect_right(ends, place), len(ends) - 1)
+        around = max(bisect.bisect_left(starts, place) - 1, 0)
+        segment = (after if opens else around) if sentences else -1
+        citations += [(segment, number) for number in numbers]
+    return plain, citations
 
 
 # ---- Recorded outputs -> answers
@@ -137,38 +98,13 @@ NO_ANSWER = "no_answer"
 EMPTY_ANSWER = "empty_answer"
 """Code of an answer without any text."""
 
-_TOKEN = re.compile(r"(?P<doc>.+):(?P<first>\d{1,9})(?:-(?P<last>\d{1,9}))?", re.DOTALL)
 _BRACKETED = re.compile(r"\[?(\d{1,9})\]?")
 _VERDICTS: dict[str, AnswerOutcome] = {
     NOT_FOUND: "not_found",
     INSUFFICIENT_EVIDENCE: "insufficient_evidence",
 }
 
-
-@dataclasses.dataclass(frozen=True)
-class StatedPayload:
-    """A payload that a recorded output states for citation number `place` of an answer, from 0."""
-
-    place: int
-    payload: dict[str, JsonValue]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Chunk:
-    chunk_id: str
-    section_id: str
-    start: int
-    end: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Document:
-    """A document of the corpus with its chunks, or a context without a corpus document."""
-
-    text: str
-    source_url: str
-    rev: str
-    chunks: tuple[_Chunk, ...]
+Payload = dict[str, JsonValue]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -180,9 +116,10 @@ class _Shown:
 
     def find(self, name: object) -> list[int]:
         """Return the places of the evidence with this id, given by the system or the corpus."""
+        pairs = zip(self.contexts, self.evidence, strict=True)
         return [
             place
-            for place, (context, item) in enumerate(zip(self.contexts, self.evidence, strict=True))
+            for place, (context, item) in enumerate(pairs)
             if name
             and name
             in (context.document, context.snippet, item.chunk.doc_id, item.chunk.snippet_id)
@@ -203,49 +140,26 @@ class _Shown:
         return (span.start, span.end) == (offsets.start, offsets.end)
 
 
-def _find_lines(text: str, first: int, last: int) -> tuple[int, int]:
-    """Return the characters of lines first to last, from 1, without the last line end.
-
-    (-1, -1) for missing or empty lines.
-    """
-    starts = [*line_starts(text).tolist(), len(text) + 1]
-    if not 1 <= first <= last < len(starts):
-        return -1, -1
-    start, end = starts[first - 1], starts[last] - 1
-    return (start, end) if start < end else (-1, -1)
-
-
 class RecordedAnswers:
     """Makes answers of recorded outputs over one corpus.
 
     Parameters
     ----------
-    documents, chunks
-        DOCUMENTS and CHUNKS frames of the user's corpus, or of the recorded contexts.
-    index_hash, embed_model
-        Identity of the index of the strategy.
+    library
+        The user's corpus, or a corpus of the recorded contexts.
+    documents
+        DOCUMENTS frame of the same corpus.
     """
 
-    def __init__(
-        self, documents: pd.DataFrame, chunks: pd.DataFrame, index_hash: str, embed_model: str = ""
-    ) -> None:
-        chunks_of: dict[str, list[_Chunk]] = {}
-        self._chunks: dict[str, tuple[str, _Chunk]] = {}
-        names = ["doc_id", "chunk_id", "section_id", "start", "end"]
-        for doc_id, *rest in zip(*(chunks[name].tolist() for name in names), strict=True):
-            chunk = _Chunk(*rest)
-            chunks_of.setdefault(doc_id, []).append(chunk)
-            self._chunks[chunk.chunk_id] = doc_id, chunk
-        self._documents: dict[str, _Document] = {}
+    def __init__(self, library: Library, documents: pd.DataFrame) -> None:
+        self._library = library
+        ids = library.chunks["chunk_id"].tolist()
+        self._row_of = {chunk_id: row for row, chunk_id in enumerate(ids)}
         self._named: dict[str, str] = {}
-        names = ["doc_id", "text", "source_url", "rev", "names"]
-        rows = zip(*(documents[name].tolist() for name in names), strict=True)
-        for doc_id, text, url, rev, others in rows:
-            held = sorted(chunks_of.get(doc_id, []), key=lambda chunk: chunk.start)
-            self._documents[doc_id] = _Document(text, url, rev, tuple(held))
-            self._named.update(dict.fromkeys(reversed(list(others)), doc_id))
-        self._named.update({doc_id: doc_id for doc_id in self._documents})
-        self._index_hash, self._embed_model = index_hash, embed_model
+        pairs = list(zip(documents["doc_id"].tolist(), documents["names"].tolist(), strict=True))
+        for doc_id, names in pairs:
+            self._named.update(dict.fromkeys(names, doc_id))
+        self._named.update({doc_id: doc_id for doc_id, _ in pairs})
 
     def evidence(self, contexts: Sequence[Context]) -> tuple[Evidence, ...]:
         """Make a piece of evidence of each context, in the order of the markers.
@@ -258,64 +172,65 @@ class RecordedAnswers:
         )
 
     def _make_evidence(self, context: Context, rank: int) -> Evidence:
+        score_raw = 1 / rank if context.score is None else context.score
+        score_norm = 1 / rank  # the scale of the system's scores is unknown
         place = self._place_masked(context) or self._place(context)
-        if place is None:
-            rev = text_hash(context.text)
-            document = _Document(context.text, context.url, rev, ())
-            doc_id = section_id = context.document
-            snippet_id = context.snippet or digest([doc_id, rev])
-            start, end = 0, len(context.text)
+        if place is not None:
+            row, start, end = place
+            chunk = self._library.payload(row, rank, score_raw, score_norm)
+            text = (self._library.text(chunk.doc_id) or "")[start:end]
+            offsets, tokens = Offsets(start, end), count_tokens(text)
+            chunk = dataclasses.replace(chunk, text=text, offsets=offsets, tokens=tokens)
+            last = start + max(len(text.rstrip()) - 1, 0)
+            first, last = (self._library.line_of(chunk.doc_id, at) for at in (start, last))
         else:
-            doc_id, chunk, start, end = place
-            document = self._documents[doc_id]
-            section_id, snippet_id = chunk.section_id, chunk.chunk_id
-        text = document.text[start:end]
-        first, last = (
-            document.text.count("\n", 0, at) + 1 for at in (start, start + len(text.rstrip()))
-        )
-        scored = ScoredChunk(
-            doc_id,
-            section_id,
-            snippet_id,
-            document.source_url,
-            Offsets(start, end),
-            count_tokens(text),
-            self._index_hash,
-            self._embed_model,
-            ANALYZER,
-            document.rev,
-            text,
-            score_raw=1 / rank if context.score is None else context.score,
-            score_norm=1 / rank,  # the scale of the system's scores is unknown
-            k_pos=rank,
-            k_final=rank,
-        )
-        return Evidence(cite_token(doc_id, first, last), scored, "recorded", first, last)
+            doc_id, text, rev = context.document, context.text, text_hash(context.text)
+            index = self._library.index
+            chunk = ScoredChunk(
+                doc_id,
+                doc_id,
+                context.snippet or digest([doc_id, rev]),
+                context.url,
+                Offsets(0, len(text)),
+                count_tokens(text),
+                index.index_hash,
+                index.embed_model,
+                ANALYZER,
+                rev,
+                text,
+                score_raw,
+                score_norm,
+                rank,
+                rank,
+            )
+            first, last = 1, 1 + text.rstrip().count("\n")
+        return Evidence(cite_token(chunk.doc_id, first, last), chunk, "recorded", first, last)
 
-    def _place(self, context: Context) -> tuple[str, _Chunk, int, int] | None:
-        """Return (doc_id, chunk, start, end) in the corpus; None for an unknown passage."""
+    def _place(self, context: Context) -> tuple[int, int, int] | None:
+        """Return (row, start, end) in the corpus; None for an unknown passage."""
         for name in (context.snippet, context.document):
-            if name in self._chunks:
-                doc_id, chunk = self._chunks[name]
-                text = self._documents[doc_id].text[chunk.start : chunk.end]
+            if name in self._row_of:
+                row = self._row_of[name]
+                text, start = self._library.texts[row], self._library.starts[row]
                 if not context.text or text.strip() == context.text.strip():
-                    return doc_id, chunk, chunk.start, chunk.end
+                    return row, start, start + len(text)
         doc_id = self._named.get(context.document, "")
-        document = self._documents.get(doc_id)
-        if document is None or not document.chunks:
-            return None
-        start, end = 0, len(document.text)
+        rows, whole = self._library.document_rows(doc_id), self._library.text(doc_id) or ""
+        start, end = 0, len(whole)
         if context.text:
-            start = document.text.find(context.text)
-            if start < 0:
-                return None
-            exact = (c for c in document.chunks if document.text[c.start : c.end] == context.text)
-            start = next((chunk.start for chunk in exact), start)
+            exact = [row for row in rows if self._library.texts[row] == context.text]
+            start = self._library.starts[exact[0]] if exact else whole.find(context.text)
             end = start + len(context.text)
-        best = max(document.chunks, key=lambda c: min(end, c.end) - max(start, c.start))
-        return doc_id, best, start, end
+        if start < 0 or not rows:
+            return None
 
-    def _place_masked(self, context: Context) -> tuple[str, _Chunk, int, int] | None:
+        def overlap(row: int) -> int:
+            low = self._library.starts[row]
+            return min(end, low + len(self._library.texts[row])) - max(start, low)
+
+        return max(rows, key=overlap), start, end
+
+    def _place_masked(self, context: Context) -> tuple[int, int, int] | None:
         """Return the place of a passage that only matches the corpus after masking."""
         masked = mask(context.text).text
         if masked == context.text or self._place(context):
@@ -323,28 +238,27 @@ class RecordedAnswers:
         same = {"doc_id": context.document, "text": masked}  # a name may be a hash of the text
         return self._place(context.model_copy(update=same))
 
-    def answer(self, output: RecordedOutput) -> tuple[Answer, list[StatedPayload]]:
-        """Make the answer of one output, and the payloads that the system stated.
+    def answer(self, output: RecordedOutput) -> tuple[Answer, list[Payload | None]]:
+        """Make the answer of one output, and the payload that the system stated for each citation.
 
         Null gives `failed` (code `no_answer`). A verdict, or else an abstaining text, gives
         `not_found` or `insufficient_evidence`. An empty text without a verdict gives `failed` (code
         `empty_answer`). Any other text gives `answered`.
         """
-        contexts = output.contexts
-        shown = _Shown(contexts, self.evidence(contexts))
-        marked = read_markers(output.answer or "")
+        shown = _Shown(output.contexts, self.evidence(output.contexts))
+        text, marks = read_markers(output.answer or "")
         # mask labelled values of the contexts, because the answer may repeat a value without the
         # label
-        masked = [context.text for context in contexts if self._place_masked(context)]
+        masked = [context.text for context in output.contexts if self._place_masked(context)]
         known = labelled_values(masked)
-        outcome, codes = _judge_outcome(output, marked)
-        cited = self._cite(output, marked, shown)
+        outcome, codes = _judge_outcome(output, text)
+        cited = self._cite(output, marks, shown)
         answer = Answer(
             output.query_id,
             "recorded",
             outcome,
             codes,
-            covered_with(marked.text, known),
+            covered_with(text, known),
             covered_with(output.verdict, known),
             tuple(_cover_span(span, known) for span, _ in cited),
             tuple(shown.evidence),
@@ -353,36 +267,30 @@ class RecordedAnswers:
             tokens_out=output.tokens_out or 0,
             confidence=output.confidence,
         )
-        return answer, [
-            StatedPayload(place, self._cover(payload, known) if known else dict(payload))
-            for place, (_, payload) in enumerate(cited)
-            if payload is not None
-        ]
+        return answer, [None if own is None else self._cover(own, known) for _, own in cited]
 
     def _cover(self, value: Any, known: dict[str, str]) -> Any:
         """Cover known values in every text of a stated payload, except ids of the corpus."""
         if isinstance(value, str):
-            named = value in self._named or value in self._chunks
+            named = value in self._named or value in self._row_of
             return value if named else covered_with(value, known)
         if isinstance(value, Mapping):
             return {name: self._cover(item, known) for name, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [self._cover(item, known) for item in value]
-        return value
+        return [self._cover(item, known) for item in value] if isinstance(value, list) else value
 
     def _cite(
-        self, output: RecordedOutput, marked: Marked, shown: _Shown
-    ) -> list[tuple[CitedSpan, Mapping[str, Any] | None]]:
+        self, output: RecordedOutput, marks: list[tuple[int, int]], shown: _Shown
+    ) -> list[tuple[CitedSpan, Mapping[str, JsonValue] | None]]:
         """Return every citation, markers first, with its stated payload.
 
         A marker and a listed citation of the same context are one citation.
         """
-        marks = [shown.cite_number(number, segment) for segment, number in marked.citations]
-        held = {(span.evidence, span.doc_id) for span in marks}
-        further: list[tuple[CitedSpan, Mapping[str, Any] | None]] = []
-        behind: dict[tuple[int, str], Mapping[str, Any]] = {}
+        marked = [shown.cite_number(number, segment) for segment, number in marks]
+        held = {(span.evidence, span.doc_id) for span in marked}
+        further: list[tuple[CitedSpan, Mapping[str, JsonValue] | None]] = []
+        behind: dict[tuple[int, str], Mapping[str, JsonValue]] = {}
         for citation in output.citations:
-            span, payload = self._read_citation(citation, shown), citation.payload
+            span, payload = _read_citation(citation, shown), citation.payload
             # an object without a payload field counts as a marker
             if payload is not None and payload.keys().isdisjoint(PAYLOAD_FIELDS):
                 payload = None
@@ -391,101 +299,81 @@ class RecordedAnswers:
                 further.append((span, payload))
             elif payload is not None:
                 behind.setdefault(name, payload)
-        return [*((span, behind.get((span.evidence, span.doc_id))) for span in marks), *further]
+        return [*((span, behind.get((span.evidence, span.doc_id))) for span in marked), *further]
 
-    def _read_citation(self, citation: Citation, shown: _Shown) -> CitedSpan:
-        if citation.number is not None:
-            return shown.cite_number(citation.number)
-        if citation.payload is not None:
-            return self._read_payload(citation.payload, shown)
-        if named := shown.find(citation.token):
-            return shown.cite_number(named[0] + 1)
-        if number := _BRACKETED.fullmatch(citation.token):
-            return shown.cite_number(int(number[1]))
-        token = _TOKEN.fullmatch(citation.token)
-        if not token:
-            return CitedSpan(-1, -1, citation.token, -1, -1)
-        first = int(token["first"])
-        return self._read_lines(token["doc"], first, int(token["last"] or first), shown)
 
-    def _read_lines(self, doc: str, first: int, last: int, shown: _Shown) -> CitedSpan:
-        """Read a citation of lines, in evidence with all the lines or else some of the lines."""
-        lines = {
-            place: (shown.evidence[place].first_line, shown.evidence[place].last_line)
-            for place in shown.find(doc)
-        }
-        touched = [at for at, (low, high) in lines.items() if max(first, low) <= min(last, high)]
-        if not touched or first > last:
-            return CitedSpan(-1, -1, doc, -1, -1)
-        inside = (at for at in touched if lines[at][0] <= first and last <= lines[at][1])
-        place = next(inside, touched[0])
-        chunk = shown.evidence[place].chunk
-        document = self._documents.get(chunk.doc_id)
-        whole = document.text if document and document.rev == chunk.rev else chunk.text
-        return CitedSpan(-1, place, chunk.doc_id, *_find_lines(whole, first, last))
+def _read_citation(citation: Citation, shown: _Shown) -> CitedSpan:
+    if citation.payload is not None:
+        return _read_payload(citation.payload, shown)
+    if citation.number is not None:
+        return shown.cite_number(citation.number)
+    if named := shown.find(citation.token):
+        return shown.cite_number(named[0] + 1)
+    if number := _BRACKETED.fullmatch(citation.token):
+        return shown.cite_number(int(number[1]))
+    if lines := read_token(citation.token):
+        for place in shown.find(lines.doc_id):
+            doc_id = shown.evidence[place].chunk.doc_id
+            span, _ = place_citation(dataclasses.replace(lines, doc_id=doc_id), -1, shown.evidence)
+            if span.evidence >= 0:
+                return span
+    return CitedSpan(-1, -1, lines.doc_id if lines else citation.token, -1, -1)
 
-    def _read_payload(self, payload: Mapping[str, Any], shown: _Shown) -> CitedSpan:
-        """Read a payload, which may also have the keys `number`, `quote` and `segment`."""
-        names = ("quote", "segment", "doc_id", "snippet_id", "number")
-        quote, segment, doc, snippet, number = map(payload.get, names)
-        quote = quote if isinstance(quote, str) else ""
-        segment = segment if type(segment) is int and segment >= 0 else -1
-        start, end = _read_offsets(payload.get("offsets"))
-        by_snippet = isinstance(snippet, str)
-        if type(number) is int:
-            span = shown.cite_number(number, segment)
-            places, name = [span.evidence] if span.evidence >= 0 else [], span.doc_id
+
+def _read_payload(payload: Mapping[str, Any], shown: _Shown) -> CitedSpan:
+    """Read a payload, which may also have the keys `number`, `quote` and `segment`."""
+    names = ("quote", "segment", "doc_id", "snippet_id", "number")
+    quote, segment, doc, snippet, number = map(payload.get, names)
+    quote = quote if isinstance(quote, str) else ""
+    segment = segment if type(segment) is int and segment >= 0 else -1
+    start, end = _read_offsets(payload.get("offsets"))
+    by_snippet = isinstance(snippet, str)
+    if type(number) is int:
+        span = shown.cite_number(number, segment)
+        places, name = [span.evidence] if span.evidence >= 0 else [], span.doc_id
+    else:
+        name = next((one for one in (doc, snippet) if isinstance(one, str)), "")
+        places = shown.find(snippet if by_snippet else name)
+    if start >= 0:
+        offsets = {place: shown.evidence[place].chunk.offsets for place in places}
+        touched = [at for at, own in offsets.items() if own.start < end and start < own.end]
+        # ignore offsets outside a named passage, because they count in the system's document
+        # and not in the passage
+        if not touched and places and by_snippet:
+            start = end = -1
         else:
-            named = doc if isinstance(doc, str) else snippet
-            name = named if isinstance(named, str) else ""
-            places = shown.find(snippet if by_snippet else name)
-        if start >= 0:
-            offsets = [shown.evidence[place].chunk.offsets for place in places]
-            touched = [
-                place
-                for place, own in zip(places, offsets, strict=True)
-                if own.start < end and start < own.end
-            ]
-            # ignore offsets outside a named passage, because they count in the system's document
-            # and not in the passage
-            if not touched and places and by_snippet:
-                start = end = -1
-            else:
-                places = touched
-        if not places:
-            return CitedSpan(segment, -1, name, start, end, quote)
-        quoting = (place for place in places if quote and quote in shown.evidence[place].chunk.text)
-        place = next(quoting, places[0])
-        chunk = shown.evidence[place].chunk
-        if start < 0:
-            low, at = chunk.offsets.start, chunk.text.find(quote) if quote else -1
-            start, end = (low + at, low + at + len(quote)) if at >= 0 else (low, chunk.offsets.end)
-        return CitedSpan(segment, place, chunk.doc_id, start, end, quote)
+            places = touched
+    if not places:
+        return CitedSpan(segment, -1, name, start, end, quote)
+    quoting = (place for place in places if quote and quote in shown.evidence[place].chunk.text)
+    place = next(quoting, places[0])
+    chunk = shown.evidence[place].chunk
+    if start < 0:
+        low, at = chunk.offsets.start, chunk.text.find(quote) if quote else -1
+        start, end = (low + at, low + at + len(quote)) if at >= 0 else (low, chunk.offsets.end)
+    return CitedSpan(segment, place, chunk.doc_id, start, end, quote)
 
 
 def _cover_span(span: CitedSpan, known: dict[str, str]) -> CitedSpan:
-    if not known:
-        return span
     doc_id = span.doc_id if span.evidence >= 0 else covered_with(span.doc_id, known)
     return dataclasses.replace(span, quote=covered_with(span.quote, known), doc_id=doc_id)
 
 
 def _read_offsets(value: object) -> tuple[int, int]:
     """Return the character offsets of a payload; (-1, -1) without such offsets."""
-    if not isinstance(value, Mapping) or value.get("unit", "char") != "char":
-        return -1, -1
-    start, end = value.get("start"), value.get("end")
-    if type(start) is int and type(end) is int and 0 <= start < end:
-        return start, end
+    if isinstance(value, Mapping) and value.get("unit", "char") == "char":
+        start, end = value.get("start"), value.get("end")
+        if type(start) is int and type(end) is int and 0 <= start < end:
+            return start, end
     return -1, -1
 
 
-def _judge_outcome(output: RecordedOutput, marked: Marked) -> tuple[AnswerOutcome, tuple[str, ...]]:
+def _judge_outcome(output: RecordedOutput, text: str) -> tuple[AnswerOutcome, tuple[str, ...]]:
     if output.answer is None:
         return "failed", (NO_ANSWER,)
     verdict = _VERDICTS.get(" ".join(output.verdict.upper().replace("_", " ").split()))
     if verdict is not None:
         return verdict, ()
-    if not marked.text.strip():
+    if not text.strip():
         return "failed", (EMPTY_ANSWER,)
     return abstention(output.answer) or "answered", ()

@@ -6,15 +6,15 @@ import hashlib
 import math
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
-from pydantic import JsonValue
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, count_within
 from rag_eval.core.report import AnswerFigure, Faithfulness, number
+from rag_eval.core.settings import Endpoint
 from rag_eval.core.types import ABSTAINED, AnswerOutcome
 from rag_eval.measures.intervals import RESAMPLES, Interval, clustered_interval
 
@@ -98,14 +98,26 @@ def answer_figures(
     n_valid, n_correct = (
         np.where(failed, 0, part) for part in (results.n_valid, results.n_correct)
     )
-    everything = np.ones(n, dtype=bool)
 
     def figure(
-        name: str, interval: Interval, units: IntArray | BoolArray, reason: str
+        name: str,
+        values: FloatArray | IntArray | BoolArray,
+        scored: BoolArray,
+        reason: str,
+        wholes: IntArray | None = None,
     ) -> AnswerFigure:
+        """Average the scored values, or divide their sum by the sum of `wholes`."""
+        if wholes is None:
+            kept = np.where(scored, values.astype(np.float64), np.nan)
+            units: IntArray = (~np.isnan(kept)).astype(np.int64)
+            interval = clustered_interval(kept, groups, seed, resamples)
+        else:
+            units = np.where(scored, wholes, 0)
+            parts = np.where(scored, values, 0).astype(np.int64)
+            interval = ratio_interval(parts, units, groups, seed, resamples)
         value, low, high = (number(float(part[0])) for part in interval)
-        scored = units > 0
-        n_scored = int(scored.sum())
+        counted = units > 0
+        n_scored = int(counted.sum())
         return AnswerFigure(
             name=name,
             value=value,
@@ -113,66 +125,38 @@ def answer_figures(
             ci_high=high,
             n_attempted=n,
             n_scored=n_scored,
-            n_failed=int((scored & failed).sum()),
+            n_failed=int((counted & failed).sum()),
             n_ineligible=n - n_scored,
             n_units=int(units.sum()),
-            n_groups=len(np.unique(groups[scored])),
+            n_groups=len(np.unique(groups[counted])),
             why={} if n_scored else {"value": reason},
             **({"target": TARGETS[name]} if name in TARGETS else {}),
         )
 
-    def mean(
-        name: str, values: FloatArray | BoolArray, scored: BoolArray, reason: str
-    ) -> AnswerFigure:
-        kept = np.where(scored, values.astype(np.float64), np.nan)
-        return figure(
-            name, clustered_interval(kept, groups, seed, resamples), ~np.isnan(kept), reason
-        )
-
-    def ratio(
-        name: str, parts: IntArray, wholes: IntArray, scored: BoolArray, reason: str
-    ) -> AnswerFigure:
-        units = np.where(scored, wholes, 0)
-        interval = ratio_interval(np.where(scored, parts, 0), units, groups, seed, resamples)
-        return figure(name, interval, units, reason)
-
+    everything, has_text = np.ones(n, dtype=bool), answered | failed
+    judged, due = gold | unanswerable, np.maximum(n_cited, 1)
+    of_answerable = np.where(results.answerable, n_correct, 0)
     no_gold = "no answerable question has a gold span"
+    no_citation = "no answer to a judged question cites anything"
     no_text = "no answer has a sentence to score"
     no_unanswerable = "no question is unanswerable"
+    no_answerable = "no question is answerable"
     nothing = "no question was attempted"
-    found_text = answered | failed
-    due = np.maximum(n_cited, 1)
+    n_correct, n_matched = (np.where(answered, part, 0) for part in (n_correct, results.n_matched))
     return [
-        mean("coverage", np.where(answered, results.coverage, 0.0), gold, no_gold),
-        ratio(
-            "citation_precision",
-            np.where(results.answerable, n_correct, 0),
-            n_cited,
-            gold | unanswerable,
-            "no answer to a judged question cites anything",
-        ),
-        ratio(
-            "citation_recall",
-            np.where(answered, results.n_matched, 0),
-            results.n_gold,
-            gold,
-            no_gold,
-        ),
-        ratio("citation_match_rate", np.where(answered, n_correct, 0), due, gold, no_gold),
-        ratio("citation_validity_rate", n_valid, n_cited, everything, "no answer cites anything"),
-        mean("groundedness", np.where(failed, 0.0, results.groundedness), found_text, no_text),
-        mean("supported_share", np.where(failed, 0.0, results.supported), found_text, no_text),
-        mean("abstention_rate", abstained, unanswerable, no_unanswerable),
-        mean("answered_anyway", answered, unanswerable, no_unanswerable),
-        mean(
-            "refused_answerable",
-            abstained,
-            results.known & results.answerable,
-            "no question is answerable",
-        ),
-        mean("failure_rate", failed, everything, nothing),
+        figure("coverage", np.where(answered, results.coverage, 0.0), gold, no_gold),
+        figure("citation_precision", of_answerable, judged, no_citation, n_cited),
+        figure("citation_recall", n_matched, gold, no_gold, results.n_gold),
+        figure("citation_match_rate", n_correct, gold, no_gold, due),
+        figure("citation_validity_rate", n_valid, everything, "no answer cites anything", n_cited),
+        figure("groundedness", np.where(failed, 0.0, results.groundedness), has_text, no_text),
+        figure("supported_share", np.where(failed, 0.0, results.supported), has_text, no_text),
+        figure("abstention_rate", abstained, unanswerable, no_unanswerable),
+        figure("answered_anyway", answered, unanswerable, no_unanswerable),
+        figure("refused_answerable", abstained, results.known & results.answerable, no_answerable),
+        figure("failure_rate", failed, everything, nothing),
         *(
-            mean(
+            figure(
                 f"failure_rate_{code}",
                 np.array([code in row for row in results.codes], dtype=bool),
                 everything,
@@ -188,28 +172,14 @@ def answer_figures(
 _REQUESTS = 2
 """Requests that ragas sends for a sample: one for the statements, one for their verdicts."""
 
-MakeMetric = Callable[[Any], Any]
-"""Function that makes the metric of ragas from the client of the endpoint."""
-
 
 class Sample(NamedTuple):
-    """A question for ragas; `response` is None without an answer."""
+    """A question for ragas; `response` is empty without an answer."""
 
     query_id: str
     user_input: str
-    response: str | None
+    response: str
     retrieved_contexts: Sequence[str]
-
-
-class Limits(NamedTuple):
-    """Options of the calls to the judge."""
-
-    concurrency: int = 4
-    """Largest number of samples judged at a time."""
-    requests_per_minute: int = 0
-    """Largest number of requests per minute; 0 sets no limit."""
-    timeout_s: float = 120.0
-    """Seconds that one sample may take. The client repeats requests after 429 and 5xx."""
 
 
 class Judged(NamedTuple):
@@ -217,10 +187,6 @@ class Judged(NamedTuple):
 
     value: FloatArray
     """Faithfulness in [0, 1]; NaN outside the sample, or after a failure of the judge."""
-    eligible: BoolArray
-    """Whether the question has a text, an answer and retrieved contexts."""
-    sampled: BoolArray
-    """Whether the question is eligible and in the sample."""
     failure: list[str]
     """Reason why a sampled question has no value: `nan`, `timeout`, `refused`, ...; else empty."""
 
@@ -239,92 +205,77 @@ def is_sampled(query_id: str, rate: float) -> bool:
 
 
 def judge_faithfulness(
-    samples: Sequence[Sample],
-    make_client: Callable[[], Any],
-    model: str,
-    *,
-    rate: float = 1.0,
-    limits: Limits | None = None,
-    options: Mapping[str, float | int] | None = None,
+    samples: Sequence[Sample], make_client: Callable[[], Any], endpoint: Endpoint, rate: float
 ) -> Judged:
     """Ask ragas' Faithfulness about a deterministic sample of the questions.
 
     ragas splits an answer into statements, and asks which statements follow from the contexts. The
     value is their share. ragas gives NaN without a statement or verdict, which counts as a failure.
-
-    Parameters
-    ----------
-    samples
-        A sample for each question.
-    make_client
-        Makes the `openai.AsyncOpenAI` of an endpoint, once, in the thread and event loop that use
-        and close the client.
-    rate
-        Share of the questions (`ragas_sample_rate`).
-    options
-        Further arguments of `ragas.llms.llm_factory`: temperature, max_tokens.
+    Questions without words, answer or contexts are left out. `make_client` makes the
+    `openai.AsyncOpenAI` of the endpoint, once, in the thread and event loop that use and close it.
     """
-    eligible = np.array(
-        [
-            bool(
-                sample.user_input.strip()
-                and (sample.response or "").strip()
-                and sample.retrieved_contexts
-            )
-            for sample in samples
-        ],
-        dtype=bool,
-    )
-    drawn = [is_sampled(sample.query_id, rate) for sample in samples]
-    sampled = eligible & np.array(drawn, dtype=bool)
     value, failure = np.full(len(samples), np.nan), [""] * len(samples)
-    chosen = np.flatnonzero(sampled).tolist()
+    chosen = [
+        at
+        for at, sample in enumerate(samples)
+        if sample.user_input.strip() and sample.response.strip() and sample.retrieved_contexts
+        if is_sampled(sample.query_id, rate)
+    ]
     if chosen:
-        make_metric = _import_ragas(model, options or {})
-        asked = _ask_all(
-            [samples[at] for at in chosen], make_client, make_metric, limits or Limits()
-        )
+        metric = _import_ragas(endpoint)
+        asked = _ask_all([samples[at] for at in chosen], make_client, metric, endpoint)
         # The caller may run an event loop, and a client belongs to one loop. So use a new thread.
         with ThreadPoolExecutor(1) as pool:
             results = pool.submit(asyncio.run, asked).result()
         for at, (score, reason) in zip(chosen, results, strict=True):
             value[at], failure[at] = score, reason
-    return Judged(value, eligible, sampled, failure)
+    return Judged(value, failure)
 
 
 def faithfulness_figure(
-    judged: Judged, groups: IntArray, seed: int, resamples: int = RESAMPLES, **about: JsonValue
+    judged: Judged,
+    groups: IntArray,
+    seed: int,
+    *,
+    rate: float = 1.0,
+    judge: tuple[str, str] = ("", ""),
+    resamples: int = RESAMPLES,
 ) -> Faithfulness:
     """Average over the questions with a value; count the judge's failures in `n_failed`.
 
-    A failure of the judge says nothing about the answer, so `n_ineligible` counts it too. `about`
-    holds further fields of the report.
+    A failure of the judge says nothing about the answer, so `n_ineligible` counts it too. `judge`
+    is the name and the model of the endpoint.
     """
     scored = ~np.isnan(judged.value)
     n_scored = int(scored.sum())
-    failures = Counter(filter(None, judged.failure))
-    listed = ", ".join(f"{name} {count}" for name, count in sorted(failures.items()))
+    failures = dict(sorted(Counter(filter(None, judged.failure)).items()))
+    listed = ", ".join(f"{name} {count}" for name, count in failures.items())
     reason = (
         f"every call of the judge failed: {listed}" if listed else "no answer was in the sample"
     )
     interval = clustered_interval(judged.value, groups, seed, resamples)
     value, low, high = (number(float(part[0])) for part in interval)
-    fields = {
-        "n_attempted": len(scored),
-        "n_scored": n_scored,
-        "n_failed": failures.total(),
-        "n_ineligible": len(scored) - n_scored,
-        "n_groups": len(np.unique(groups[scored])),
-        "n_sampled": int(judged.sampled.sum()),
-        "failures": dict(sorted(failures.items())),
-    }
-    why = {} if n_scored else {"value": reason}
     return Faithfulness.model_validate(
-        {"value": value, "ci_low": low, "ci_high": high, "why": why, **fields, **about}
+        {
+            "value": value,
+            "ci_low": low,
+            "ci_high": high,
+            "why": {} if n_scored else {"value": reason},
+            "n_attempted": len(scored),
+            "n_scored": n_scored,
+            "n_failed": sum(failures.values()),
+            "n_ineligible": len(scored) - n_scored,
+            "n_groups": len(np.unique(groups[scored])),
+            "n_sampled": n_scored + sum(failures.values()),
+            "failures": failures,
+            "sample_rate": rate,
+            "endpoint": judge[0],
+            "model": judge[1],
+        }
     )
 
 
-def _import_ragas(model: str, options: Mapping[str, float | int]) -> MakeMetric:
+def _import_ragas(endpoint: Endpoint) -> Callable[[Any], Any]:
     """Import ragas in the caller's thread; return the function that makes the metric."""
     from rag_eval.core.settings import telemetry_off
 
@@ -333,39 +284,43 @@ def _import_ragas(model: str, options: Mapping[str, float | int]) -> MakeMetric:
         warnings.simplefilter("ignore")  # dependencies of ragas deprecate each other
         from ragas.llms import llm_factory
         from ragas.metrics.collections import Faithfulness as Metric
-    return lambda client: Metric(llm=llm_factory(model, client=client, **options))
+    options = {"temperature": endpoint.temperature, "max_tokens": endpoint.max_tokens}
+    return lambda client: Metric(llm=llm_factory(endpoint.model, client=client, **options))
 
 
 async def _ask_all(
     samples: list[Sample],
     make_client: Callable[[], Any],
-    make_metric: MakeMetric,
-    limits: Limits,
+    make_metric: Callable[[Any], Any],
+    endpoint: Endpoint,
 ) -> list[tuple[float, str]]:
-    slots, pace = asyncio.Semaphore(limits.concurrency), _Pace(limits.requests_per_minute)
+    """Return value (NaN after a failure) and failure of each sample.
+
+    Samples start no faster than the endpoint's limit of requests a minute allows.
+    """
+    slots = asyncio.Semaphore(endpoint.concurrency)
+    per_minute = endpoint.requests_per_minute
+    gap = 60 * _REQUESTS / per_minute if per_minute else 0.0
     async with make_client() as client:
         metric = make_metric(client)
 
-        async def ask(sample: Sample) -> tuple[float, str]:
+        async def ask(place: int, sample: Sample) -> tuple[float, str]:
+            await asyncio.sleep(place * gap)
             async with slots:
-                return await _ask(metric, sample, limits, pace)
+                try:
+                    call = metric.ascore(
+                        user_input=sample.user_input,
+                        response=sample.response,
+                        retrieved_contexts=list(sample.retrieved_contexts),
+                    )
+                    found = await asyncio.wait_for(call, _REQUESTS * endpoint.timeout_s)
+                    score = float(found.value)
+                except Exception as error:  # noqa: BLE001 - any error fails this sample only
+                    return math.nan, _failure_name(error)
+            is_score = math.isfinite(score) and 0 <= score <= 1
+            return (score, "") if is_score else (math.nan, "nan")
 
-        return await asyncio.gather(*map(ask, samples))
-
-
-async def _ask(metric: Any, sample: Sample, limits: Limits, pace: "_Pace") -> tuple[float, str]:
-    """Return the value of one sample (NaN after a failure) and the name of the failure."""
-    await pace.wait()
-    try:
-        call = metric.ascore(
-            user_input=sample.user_input,
-            response=sample.response,
-            retrieved_contexts=list(sample.retrieved_contexts),
-        )
-        score = float((await asyncio.wait_for(call, limits.timeout_s)).value)
-    except Exception as error:  # noqa: BLE001 - whatever the judge raises fails this sample only
-        return math.nan, _failure_name(error)
-    return (score, "") if math.isfinite(score) and 0 <= score <= 1 else (math.nan, "nan")
+        return await asyncio.gather(*(ask(at, sample) for at, sample in enumerate(samples)))
 
 
 _FAILURES = {
@@ -374,11 +329,6 @@ _FAILURES = {
     "RateLimitError": "rate_limited",
     "APIStatusError": "refused",
     "APIConnectionError": "connection",
-    "InstructorError": "invalid_reply",
-    "InstructorRetryException": "invalid_reply",
-    "ValidationError": "invalid_reply",
-    "JSONDecodeError": "invalid_reply",
-    "IncompleteOutputException": "invalid_reply",
 }
 """Failure name by class of an error or of its cause; the first fitting class counts."""
 
@@ -387,20 +337,4 @@ def _failure_name(error: BaseException) -> str:
     """Name a failure without the text of the reply, because the text is untrusted."""
     links = [link for link in (error, error.__cause__, error.__context__) if link is not None]
     classes = {cls.__name__ for link in links for cls in type(link).__mro__}
-    fitting = (name for cls, name in _FAILURES.items() if cls in classes)
-    return next(fitting, type(error).__name__)
-
-
-class _Pace:
-    """Delays the start of samples to respect the endpoint's limit of requests per minute."""
-
-    def __init__(self, requests_per_minute: int) -> None:
-        self._gap = 60 * _REQUESTS / requests_per_minute if requests_per_minute else 0.0
-        self._next = 0.0
-
-    async def wait(self) -> None:
-        if self._gap:
-            now = asyncio.get_running_loop().time()
-            start = max(now, self._next)
-            self._next = start + self._gap
-            await asyncio.sleep(start - now)
+    return next((name for cls, name in _FAILURES.items() if cls in classes), "invalid_reply")

@@ -14,7 +14,7 @@ from pydantic_core import to_jsonable_python
 from rag_eval.answers.chat import ChatCache, ChatClient, Usage, async_client
 from rag_eval.answers.evidence import Library, PreflightRecord, Question, apply_override
 from rag_eval.answers.extractive import Extractive
-from rag_eval.answers.recorded import RecordedAnswers, StatedPayload
+from rag_eval.answers.recorded import Payload, RecordedAnswers
 from rag_eval.answers.runner import Rejected, Tools, answer_questions
 from rag_eval.citations.matching import Spans, Words, coverage, match_citations
 from rag_eval.citations.payload import LiveIndex, Verdicts, citation_records, validate
@@ -26,23 +26,16 @@ from rag_eval.core.frames import ANSWER_MEASURES, CITATIONS, make_frame
 from rag_eval.core.report import AnswerFigure, Faithfulness, GapFlag, Open, Report, RetrievalGap
 from rag_eval.core.settings import Endpoint
 from rag_eval.core.strategy import Identity
-from rag_eval.core.types import (
-    Answer,
-    RetrievalMetadata,
-    RetrievalResult,
-    snippet,
-)
+from rag_eval.core.types import Answer, RetrievalMetadata, RetrievalResult, snippet
 from rag_eval.corpus.analyzer import ANALYZER, DocumentFrequencies, count_documents, count_tokens
 from rag_eval.corpus.loaders.recorded import read_outputs
 from rag_eval.corpus.masking import mask_snippet
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.answers import (
     AnswerResults,
-    Limits,
     Sample,
     answer_figures,
     faithfulness_figure,
-    is_sampled,
     judge_faithfulness,
 )
 from rag_eval.measures.groundedness import (
@@ -74,6 +67,7 @@ from rag_eval.pipeline.runner import (
 )
 from rag_eval.reporting.metrics_report import Outgoing, outgoing_record, outgoing_row
 from rag_eval.retrieval.service import Payloads, Rank
+from rag_eval.retrieval.synonyms import Expansion
 from rag_eval.storage.hashing import digest, file_hash
 from rag_eval.storage.sql import open_store
 
@@ -108,7 +102,7 @@ class AnswerSet(Result):
     answers
         In the order of the questions.
     stated
-        query_id -> payloads of a recorded output.
+        query_id -> payload that a recorded output states for each citation.
     events
         Event lines.
     usage
@@ -118,7 +112,7 @@ class AnswerSet(Result):
     answers: list[Answer] = json_part()
     preflights: list[PreflightRecord] = json_part()
     rejected: list[Rejected] = json_part()
-    stated: dict[str, list[StatedPayload]] = json_part()
+    stated: dict[str, list[Payload | None]] = json_part()
     events: bytes = file_part("events.log")
     about: AnswerFacts = json_part()
     usage: AnswerUsage | None = json_part(volatile=True, default=None)
@@ -147,21 +141,23 @@ def _answers_config(config: GoldSetConfig) -> settings_of.Answers:
 
 
 def _list_questions(config: GoldSetConfig, gold: GoldVariants) -> list[Question]:
-    queries, answers = gold.queries, _answers_config(config)
+    answers, rows = _answers_config(config), gold.queries[["query_id", "text"]]
     return [
         Question(query_id, text, apply_override(answers, gold.overrides.get(query_id)))
-        for query_id, text in zip(
-            queries["query_id"].tolist(), queries["text"].tolist(), strict=True
-        )
+        for query_id, text in rows.itertuples(index=False, name=None)
     ]
 
 
-def _find_endpoint(work: Work, name: str | None, field: str, reason: str) -> Endpoint:
+def _find_endpoint(work: Work, name: str | None, field: str) -> Endpoint:
     endpoints = work.settings.endpoints
     if name is None or name not in endpoints:
-        known = ", ".join(sorted(endpoints)) or "none is enabled; see RAG_EVAL_ENDPOINTS"
-        found = name or "nothing"
-        raise InputError.of("unknown_endpoint", reason, field=field, found=found, accepted=known)
+        raise InputError.of(
+            "unknown_endpoint",
+            "the settings enable no chat endpoint of this name",
+            field=field,
+            found=name or "nothing",
+            accepted=", ".join(sorted(endpoints)) or "none is enabled; see RAG_EVAL_ENDPOINTS",
+        )
     return endpoints[name]
 
 
@@ -230,6 +226,7 @@ def _make_extractor(work: Work, admitted: AdmittedChunks, strategy: str) -> tupl
         max_sentences=answers.max_sentences,
         abstain_below=answers.abstain_below,
         frequencies=count_documents(indexed),
+        expansion=None if spec.synonyms is None else Expansion.load(spec.synonyms),
     )
     return extractor, source.model
 
@@ -279,29 +276,25 @@ def answer_gold_set(
     documents, chunks = corpus_snapshot.documents, admitted_chunks.chunks
     stored = StoredRetrieval(runs[strategy], chunks, documents, gold_variants.variants)
     identity = {"index_hash": stored.about.index_hash, "embed_model": stored.about.embed_model}
-    reason = "the settings enable no chat endpoint of this name"
-    endpoint = (
-        _find_endpoint(work, answers.endpoint, "answers.endpoint", reason)
-        if "llm" in modes
-        else None
-    )
-    chat = ChatClient(endpoint, ChatCache(open_store(work.settings))) if endpoint else None
-    extract, embedding = None, ""
+    library = Library(documents, corpus_snapshot.sections, chunks, **identity)
+    endpoint = chat = extract = recorded = None
+    embedding = ""
+    if "llm" in modes:
+        endpoint = _find_endpoint(work, answers.endpoint, "answers.endpoint")
+        chat = ChatClient(endpoint, ChatCache(open_store(work.settings)))
     if "deterministic" in modes:
         extract, embedding = _make_extractor(work, admitted_chunks, strategy)
-    recorded: dict[str, Answer] | None = None
-    stated: dict[str, list[StatedPayload]] = {}
+    stated: dict[str, list[Payload | None]] = {}
     if "recorded" in modes and answers.recorded is not None:
-        maker = RecordedAnswers(documents, chunks, **identity)
+        maker, recorded = RecordedAnswers(library, documents), {}
         asked = {one.query_id for one in questions if one.settings.mode == "recorded"}
-        recorded = {}
         for output in read_outputs(work.base / answers.recorded):
             if output.query_id in asked:
                 recorded[output.query_id], payloads = maker.answer(output)
-                if payloads:
+                if any(payloads):
                     stated[output.query_id] = payloads
     tools = Tools(
-        Library(documents, corpus_snapshot.sections, chunks, **identity),
+        library,
         stored,
         withheld_chunks(config, gold_variants, admitted_chunks, restated_passages),
         extract,
@@ -374,28 +367,32 @@ class CitationSet(Result):
 
 
 def _stated_records(
-    answers: Sequence[Answer], placed: list[Open], stated: Mapping[str, Sequence[StatedPayload]]
+    answers: Sequence[Answer], placed: list[Open], stated: Mapping[str, Sequence[Payload | None]]
 ) -> list[Open]:
     """Replace the records of citations that have a payload from the system itself.
 
     A valid payload outside the evidence of the answer is marked `in_evidence: false`. An invalid
     payload stays, so that its first broken rule is reported.
     """
+    spans = [(answer, span) for answer in answers for span in answer.citations]
+    payloads = [
+        payload
+        for answer in answers
+        # a domain validator may have rejected the answer with its citations
+        for payload in (
+            stated.get(answer.query_id, [None] * len(answer.citations))[: len(answer.citations)]
+        )
+    ]
     found = list(placed)
-    start = 0
-    for answer in answers:
-        for one in stated.get(answer.query_id, ()):
-            # A domain validator may have rejected the answer with its citations.
-            if one.place < len(answer.citations):
-                span = answer.citations[one.place]
-                record: Open = {"segment": span.segment, **one.payload, "query_id": answer.query_id}
-                if span.segment >= 0:  # the marker in the text overrides the payload
-                    record["segment"] = span.segment
-                record.pop("number", None)
-                if span.evidence < 0 and not validate([record]).failures[0]:
-                    record["in_evidence"] = False
-                found[start + one.place] = record
-        start += len(answer.citations)
+    for place, ((answer, span), payload) in enumerate(zip(spans, payloads, strict=True)):
+        if payload is not None:
+            record: Open = {"segment": span.segment, **payload, "query_id": answer.query_id}
+            if span.segment >= 0:  # the marker in the text overrides the payload
+                record["segment"] = span.segment
+            record.pop("number", None)
+            if span.evidence < 0 and not validate([record]).failures[0]:
+                record["in_evidence"] = False
+            found[place] = record
     return found
 
 
@@ -452,7 +449,7 @@ def check_citations(
         else:
             verdicts = validate(placed, live, pairs).joined(validate(records, None, pairs))
         if verdicts.fail_fast:
-            _refuse_analyzer(records, verdicts)
+            _refuse_analyzer(records, verdicts.counts["analyzer_mismatch"])
         cited, per_question = _match(gold_variants, found, verdicts, live)
     codes = {code: n for code, n in verdicts.counts.items() if n} if records else {}
     return CitationSet(
@@ -463,24 +460,22 @@ def check_citations(
     )
 
 
-def _refuse_analyzer(records: list[Open], verdicts: Verdicts) -> NoReturn:
+def _refuse_analyzer(records: list[Open], n: int) -> NoReturn:
     """Raise `analyzer_mismatch`, which ends the run.
 
     No citation can be trusted when the citing system uses another analyzer than the index.
     """
-    n = verdicts.counts["analyzer_mismatch"]
-    record = next(
-        record
-        for record, found in zip(records, verdicts.failures, strict=True)
-        if any(code == "analyzer_mismatch" for code, _ in found)
-    )
-    first, found = (quoted(str(record.get(name))) for name in ("query_id", "analyzer"))
+    record = next(one for one in records if one.get("analyzer", ANALYZER) != ANALYZER)
     message = (
-        f"{n} citations were made with another analyzer, the first for question {first}; "
-        "align the analyzers"
+        f"{n} citations were made with another analyzer, the first for question "
+        f"{quoted(str(record.get('query_id')))}; align the analyzers"
     )
     raise InputError.of(
-        "analyzer_mismatch", message, field="analyzer", found=found, accepted=ANALYZER
+        "analyzer_mismatch",
+        message,
+        field="analyzer",
+        found=quoted(str(record.get("analyzer"))),
+        accepted=ANALYZER,
     )
 
 
@@ -532,8 +527,7 @@ RAGAS_OFF = "FEATURE_RAGAS_EVAL is off"
 def _find_judge(work: Work) -> tuple[str, Endpoint]:
     """Return name and endpoint of the judge; default: the endpoint of the answers."""
     name = work.settings.ragas_endpoint or _answers_config(work.config).endpoint
-    reason = "FEATURE_RAGAS_EVAL is on and needs a chat endpoint that judges"
-    return name or "", _find_endpoint(work, name, "ragas_endpoint", reason)
+    return name or "", _find_endpoint(work, name, "ragas_endpoint")
 
 
 def _identify_judge(work: Work, **_: object) -> object:
@@ -546,10 +540,10 @@ def _identify_judge(work: Work, **_: object) -> object:
 
 def _judge_faithfulness(
     work: Work, found: Sequence[Answer], gold: GoldVariants, groups: np.ndarray
-) -> tuple[Faithfulness, bool]:
-    """Judge a sample of the answers. Also return whether the judge answered for all of them."""
+) -> Faithfulness:
+    """Judge a sample of the answers."""
     if not work.settings.feature_ragas_eval:
-        return Faithfulness(value=None, why={"value": RAGAS_OFF}), True
+        return Faithfulness(value=None, why={"value": RAGAS_OFF})
     rate = _answers_config(work.config).ragas_sample_rate
     name, endpoint = _find_judge(work)
     texts = dict(zip(gold.queries["query_id"], gold.queries["text"], strict=True))
@@ -557,36 +551,16 @@ def _judge_faithfulness(
         Sample(
             answer.query_id,
             texts[answer.query_id],
-            answer.text if answer.outcome == "answered" else None,
+            answer.text if answer.outcome == "answered" else "",
             [item.chunk.text for item in answer.evidence],
         )
         for answer in found
     ]
-    n = sum(is_sampled(sample.query_id, rate) for sample in samples)
-    title = f"Judging faithfulness with {endpoint.model}"
-    with work.progress.step(title, n, "answers") as advance:
-        judged = judge_faithfulness(
-            samples,
-            lambda: async_client(endpoint),
-            endpoint.model,
-            rate=rate,
-            limits=Limits(
-                concurrency=endpoint.concurrency,
-                requests_per_minute=endpoint.requests_per_minute,
-                timeout_s=2 * endpoint.timeout_s,
-            ),
-            options={"temperature": endpoint.temperature, "max_tokens": endpoint.max_tokens},
-        )
-        advance(n)
-    figure = faithfulness_figure(
-        judged,
-        groups,
-        BOOTSTRAP_SEED,
-        sample_rate=rate,
-        endpoint=name,
-        model=endpoint.model,
+    with work.progress.step(f"Judging faithfulness with {endpoint.model}"):
+        judged = judge_faithfulness(samples, lambda: async_client(endpoint), endpoint, rate)
+    return faithfulness_figure(
+        judged, groups, BOOTSTRAP_SEED, rate=rate, judge=(name, endpoint.model)
     )
-    return figure, not any(judged.failure)
 
 
 # ---- Stage `answer_measures`
@@ -653,7 +627,7 @@ def measure_answers(
 ) -> AnswerMeasures:
     """Measure citations, groundedness, abstention and cost of the answers, and unused evidence."""
     found, gold = answers.answers, GoldArrays(gold_variants, admitted_chunks.names)
-    judged, is_lasting = _judge_faithfulness(work, found, gold_variants, gold.groups)
+    judged = _judge_faithfulness(work, found, gold_variants, gold.groups)
     with work.progress.step("Measuring answers", len(found), "answers") as advance:
         texts = admitted_chunks.artifact.frame("chunks", ["text"])["text"].tolist()
         frequencies = count_documents([comparable(text) for text in texts])
@@ -706,7 +680,8 @@ def measure_answers(
             faithfulness=judged,
         ),
     )
-    measured.is_lasting = is_lasting  # after a failure of the judge, the next run asks again
+    # after a failure of the judge, the next run asks again
+    measured.is_lasting = not (judged.model_extra or {}).get("failures")
     return measured
 
 

@@ -1,5 +1,7 @@
 """The extractive answerer: units, choices, invariants, features, and its bars on public data."""
 
+import json
+
 import numpy as np
 import pytest
 from answer_sets import (
@@ -27,6 +29,7 @@ from rag_eval.answers.extractive import (
     cut_units,
 )
 from rag_eval.corpus.analyzer import DocumentFrequencies, count_documents
+from rag_eval.retrieval.synonyms import Expansion
 
 # ---- Units of a passage
 
@@ -286,8 +289,25 @@ def test_batch_gives_what_single_questions_give(batch, embedded):
 # ---- Features
 
 
-def measured(question, passages, frequencies=FREQUENCIES):
-    values = Pool([question], [passages]).lexical(frequencies)
+def expansion(*entries):
+    keys = ("terms", "means", "weight")
+    rows = [dict(zip(keys, entry, strict=True)) for entry in entries]
+    return Expansion.model_validate_json(json.dumps({"version": 1, "entries": rows}))
+
+
+SMALL = expansion(
+    (["discard", "throw away"], ["drop"], 0.5),
+    (["blank"], ["missing", "empty value"], 0.8),
+)
+TEXT = (
+    "Drop a column. Blank pages follow. Find missing parts. There is no value. An empty string "
+    "has value."
+)
+EQUAL = DocumentFrequencies(0, {})  # every term weighs the same
+
+
+def measured(question, passages, frequencies=FREQUENCIES, synonyms=None):
+    values = Pool([question], [passages]).lexical(frequencies, synonyms)
     return dict(zip(LEXICAL, values.T, strict=True))
 
 
@@ -302,8 +322,7 @@ def test_coverage_is_the_share_of_scaled_idf():
     river = np.log1p(1.5 / 2.5) / np.log1p(3.5 / 0.5)
     assert found["unit_coverage"].tolist() == pytest.approx([river / (river + 1), 0])
     assert found["missing"].tolist() == pytest.approx([1, 1])
-    none = DocumentFrequencies(0, {})  # every term weighs the same
-    found = measured("river unknown", [Passage("A river. Nothing.")], none)
+    found = measured("river unknown", [Passage("A river. Nothing.")], EQUAL)
     assert found["evidence_coverage"].tolist() == pytest.approx([0.5, 0.5])
 
 
@@ -312,6 +331,27 @@ def test_neighbouring_words_of_a_question_are_a_pair_in_either_order():
     assert found["pairs"].tolist() == [1, 1]
     found = measured("river capital France", [Passage("Capital France. Capital, river, France.")])
     assert found["pairs"].tolist() == [0.5, 0.5]
+
+
+def test_a_synonym_counts_its_weight():
+    parts = [Passage(TEXT, "Column parts")]
+    found, plain = measured("blank", parts, EQUAL, SMALL), measured("blank", parts, EQUAL)
+    # The synonym "empty value" counts only where both of its words stand.
+    assert found["unit_coverage"].tolist() == pytest.approx([0, 1, 0.8, 0, 0.8])
+    assert plain["unit_coverage"].tolist() == [0, 1, 0, 0, 0]
+    assert found["frequency"][1] == plain["frequency"][1]
+    assert 0 < found["frequency"][2] < 0.8
+    # "away" is a function word: it belongs to the phrase "throw away" but has no weight.
+    found = measured("throw away a column", parts, EQUAL, SMALL)
+    for name in ("unit_coverage", "passage_coverage", "evidence_coverage"):
+        assert found[name][0] == pytest.approx((0.5 + 1) / 2)
+    assert found["missing"][0] == pytest.approx(0.5)
+
+
+def test_evidence_is_covered_by_its_best_passage_not_by_their_sum():
+    passages = [Passage(text) for text in ("Drop it.", "They drop.", "A dropped one.")]
+    found = measured("discard", passages, EQUAL, SMALL)
+    assert found["evidence_coverage"].tolist() == [0.5] * 3
 
 
 # ---- Bars on public data, also on questions outside any fit

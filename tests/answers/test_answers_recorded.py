@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rag_eval.answers.evidence import Library
 from rag_eval.answers.recorded import RecordedAnswers, read_markers
 from rag_eval.core.loader import Chunker
 from rag_eval.corpus.chunking import chunk_documents
+from rag_eval.corpus.chunking import spans as spans_of
 from rag_eval.corpus.loaders.folder import Folder
 from rag_eval.corpus.loaders.recorded import Recorded, read_outputs
 from rag_eval.corpus.loading import load_corpus
@@ -27,8 +29,10 @@ def maker(tmp_path, spec=None):
     """Return (RecordedAnswers, documents, chunks) of a corpus, by default of the contexts alone."""
     spec = spec or Recorded(loader="recorded", path="outputs.jsonl")
     loaded = load_corpus(spec, tmp_path)
-    chunks = chunk_documents(loaded.documents, loaded.sections, spec.chunker)
-    return RecordedAnswers(loaded.documents, chunks, "external:x"), loaded.documents, chunks
+    documents, sections = loaded.documents, loaded.sections
+    chunks = chunk_documents(documents, sections, spec.chunker)
+    library = Library(documents, sections, chunks, index_hash="external:x", embed_model="")
+    return RecordedAnswers(library, documents), documents, chunks
 
 
 @pytest.fixture
@@ -113,7 +117,7 @@ STATED = [
     ("a.md:2", (0, "a.md", 4, 7)),
     ("a.md:2-3", (0, "a.md", 4, 13)),
     ("a.md:9", (-1, "a.md", -1, -1)),
-    ("a.md:3-2", (-1, "a.md", -1, -1)),
+    ("a.md:3-2", (-1, "a.md:3-2", -1, -1)),
     ("c.md:1", (-1, "c.md", -1, -1)),
     ({"doc_id": "a.md"}, (0, "a.md", 0, 13)),
     ({"doc_id": "a.md", "offsets": {"start": 4, "end": 7, "unit": "char"}}, (0, "a.md", 4, 7)),
@@ -228,12 +232,13 @@ def test_payloads_that_the_system_states_stay_with_their_citation(tmp_path):
     read = maker(tmp_path)[0]
     found = {output.query_id: read.answer(output) for output in outputs}
     stated = {
-        query_id: [one.place for one in payloads] for query_id, (_, payloads) in found.items()
+        query_id: [payload is not None for payload in payloads]
+        for query_id, (_, payloads) in found.items()
     }
-    assert stated == {"behind": [0], "alone": [0], "tokens": []}
+    assert stated == {"behind": [True], "alone": [True, False], "tokens": [False]}
     answer, payloads = found["alone"]
-    assert payloads[0].payload["rev"] == "7"
-    assert "mine" not in payloads[0].payload
+    assert payloads[0]["rev"] == "7"
+    assert "mine" not in payloads[0]
     # Offsets of the system's own document lie outside the passage, so the named passage counts.
     assert [(span.evidence, span.start, span.end) for span in answer.citations] == [(0, 0, 10)] * 2
 
@@ -268,18 +273,17 @@ MARKED = [  # answer, text, (segment, number) of each marker
 
 @pytest.mark.parametrize(("answer", "text", "citations"), MARKED)
 def test_markers(answer, text, citations):
-    marked = read_markers(answer)
-    assert marked.text == text
-    assert [number for _, number in marked.citations] == [number for _, number in citations]
+    plain, found = read_markers(answer)
+    assert plain == text
+    assert [number for _, number in found] == [number for _, number in citations]
     if "```" not in answer:  # the splitter may see a code block and its sentence as one or two
-        assert marked.citations == citations
+        assert found == citations
 
 
 @given(st.text(alphabet="ab.[]1,0` \n", max_size=80))
 def test_no_text_is_lost_but_markers_and_blanks(answer):
-    marked = read_markers(answer)
+    plain, found = read_markers(answer)
     rest = iter(answer)
-    assert all(character in rest for character in marked.text if not character.isspace())
-    assert marked.text.count("a") == answer.count("a")
-    assert all(-1 <= segment < len(marked.segments) for segment, _ in marked.citations)
-    assert all(marked.text[start:end].strip() for start, end in marked.segments)
+    assert all(character in rest for character in plain if not character.isspace())
+    assert plain.count("a") == answer.count("a")
+    assert all(-1 <= segment < len(spans_of(plain)) for segment, _ in found)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from ragas_fake_server import FakeJudge
 
+from rag_eval.core.settings import Endpoint
 from rag_eval.measures.answers import (
-    Limits,
     Sample,
     faithfulness_figure,
     is_sampled,
@@ -22,20 +22,18 @@ SAMPLES = [
     Sample(name, "Where is it?", answer, CONTEXT)
     for name, answer in (("all", TOWER), ("half", f"{TOWER} {ELEPHANTS}"), ("none", ELEPHANTS))
 ]
-QUICK = Limits(timeout_s=20)
-
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 
 
-def ask(judge, samples=SAMPLES, **how):
+def ask(judge, samples=SAMPLES, rate=1.0, **options):
     import openai
 
-    how = {"limits": QUICK} | how
+    options = {"base_url": judge.base_url, "model": "judge", "timeout_s": 10, **options}
     return judge_faithfulness(
         samples,
         lambda: openai.AsyncOpenAI(base_url=judge.base_url, api_key="fake", max_retries=1),
-        "judge",
-        **how,
+        Endpoint(**options),
+        rate,
     )
 
 
@@ -48,7 +46,7 @@ def test_a_good_judge_is_believed():
         for request in judge.requests:
             assert request["response_format"]["type"] == "json_object"
             assert request["model"] == "judge"
-    record = faithfulness_figure(found, np.arange(3), 1, 200)
+    record = faithfulness_figure(found, np.arange(3), 1, resamples=200)
     assert (record.value, record.why) == (0.5, {})
     extra = record.model_extra
     assert (extra["n_scored"], extra["n_failed"], extra["n_groups"]) == (3, 0, 3)
@@ -69,7 +67,7 @@ def test_a_bad_judge_is_counted(behaviour, failure):
         found = ask(judge, SAMPLES[:2])
     assert np.isnan(found.value).all()
     assert found.failure == [failure, failure]
-    record = faithfulness_figure(found, np.arange(2), 1, 200)
+    record = faithfulness_figure(found, np.arange(2), 1, resamples=200)
     assert record.value is None
     extra = record.model_extra
     assert (extra["n_attempted"], extra["n_scored"], extra["n_failed"]) == (2, 0, 2)
@@ -84,13 +82,13 @@ def test_a_busy_moment_is_waited_out():
 
 def test_a_slow_judge_times_out():
     with FakeJudge("slow") as judge:
-        found = ask(judge, SAMPLES[:1], limits=Limits(timeout_s=0.2))
+        found = ask(judge, SAMPLES[:1], timeout_s=0.1)
     assert found.failure == ["timeout"]
 
 
 def test_no_more_are_asked_at_once_than_allowed_and_a_running_loop_does_not_matter():
     async def inside() -> np.ndarray:
-        return ask(judge, SAMPLES * 3, limits=Limits(concurrency=1, timeout_s=20)).value
+        return ask(judge, SAMPLES * 3, concurrency=1).value
 
     with FakeJudge() as judge:
         assert asyncio.run(inside()).tolist() == [1.0, 0.5, 0.0] * 3
@@ -99,7 +97,7 @@ def test_no_more_are_asked_at_once_than_allowed_and_a_running_loop_does_not_matt
 
 def test_samples_start_at_the_allowed_pace():
     with FakeJudge() as judge:
-        found = ask(judge, SAMPLES, limits=Limits(requests_per_minute=300, timeout_s=20))
+        found = ask(judge, SAMPLES, requests_per_minute=300)
         first = [
             at
             for at, request in zip(judge.started, judge.requests, strict=True)
@@ -111,13 +109,13 @@ def test_samples_start_at_the_allowed_pace():
 
 
 def test_what_cannot_be_judged_is_not_asked():
-    rows = [("Where?", "", CONTEXT), ("Where?", "There.", ()), ("Where?", None, CONTEXT)]
+    rows = [("Where?", "", CONTEXT), ("Where?", "There.", ()), ("Where?", " ", CONTEXT)]
     rows.append((" ", "There.", CONTEXT))
     with FakeJudge() as judge:
         found = ask(judge, [Sample(str(number), *row) for number, row in enumerate(rows)])
         assert not judge.requests
-    assert not found.eligible.any()
-    figure = faithfulness_figure(found, np.arange(4), 1, 200)
+    assert found.failure == [""] * 4
+    figure = faithfulness_figure(found, np.arange(4), 1, resamples=200)
     assert figure.why["value"] == "no answer was in the sample"
 
 
@@ -134,7 +132,7 @@ def test_without_a_sample_ragas_is_not_imported(project_root):
     code = (
         "import sys, rag_eval.measures.answers as bridge\n"
         "bridge.judge_faithfulness([bridge.Sample('q', 'Why?', 'So.', ('So it is.',))], None, "
-        "'m', rate=0)\n"
+        "None, rate=0)\n"
         "print(sorted({'ragas', 'openai', 'instructor', 'langchain_core'} & set(sys.modules)))"
     )
     done = subprocess.run(

@@ -16,6 +16,7 @@ from rag_eval.corpus.analyzer import DocumentFrequencies, count_documents
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusSnapshot, GoldVariants
 from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.retrieval import open_index
+from rag_eval.retrieval.synonyms import Expansion
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,13 +34,15 @@ class Evidence:
     gold: list[list[tuple[str, int, int]]]
     embed: object
     frequencies: DocumentFrequencies
+    expansion: Expansion
 
     def answerer(self, **options) -> Extractive:
-        """Return the default answerer with LSA of the corpus."""
+        """Return the default answerer, with the strategy's synonyms and LSA of the corpus."""
         return Extractive(
             self.embed,
             embedding="lsa",
             frequencies=self.frequencies,
+            expansion=self.expansion,
             **options,
         )
 
@@ -107,6 +110,7 @@ def pandas_evidence(root: Path, home: Path) -> Evidence:
         [spans.get(query, []) for query in variants["query_id"]],
         source.embedder.embed,
         frequencies,
+        Expansion.load("data-terms"),
     )
 
 
