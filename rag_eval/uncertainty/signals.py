@@ -5,6 +5,7 @@ A signal is never a confidence. `signals` computes all signals.
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,25 +25,38 @@ from rag_eval.corpus.analyzer import count_matrix
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-# ---- A batch of ranked lists, and the terms of the corpus.
+# ---- The terms of the corpus.
+
+K1, B = 0.9, 0.4
+"""Parameters of BM25 in lexical scores; the parameters of a strategy do not change them."""
 
 
 class TermSpace:
-    """Terms of the corpus: counts of every chunk and idf.
+    """Terms of the corpus: counts of every chunk, idf, and the weights that signals need.
 
     `chunk_terms` are the term ids of each chunk, with every repetition. A query term at or above
-    `n_terms` is unknown.
+    `n_terms` is unknown. Weights are computed once, so that live queries are fast.
     """
 
     def __init__(self, chunk_terms: Sequence[Sequence[int]], n_terms: int) -> None:
         self.n_chunks, self.n_terms = len(chunk_terms), n_terms
-        self.counts: csr_array = _counts(chunk_terms, n_terms)
+        self.counts = self.queries(chunk_terms)
         """Count of each term in each chunk, float32 [n_chunks, n_terms], with sorted indices."""
         frequency = np.bincount(self.counts.indices, minlength=n_terms).astype(np.float64)
         self.frequency: FloatArray = frequency
         """Number of chunks that hold each term, [n_terms]."""
         self.idf: FloatArray = np.log1p((self.n_chunks - frequency + 0.5) / (frequency + 0.5))
         """Idf of each term, [n_terms]: ln(1 + (N - df + 0.5) / (df + 0.5)), as in Lucene's BM25."""
+        self.nowhere = float(np.log1p((self.n_chunks + 0.5) / 0.5))
+        """Idf of a term that no chunk holds; the weight of an unknown term."""
+
+    def queries(self, terms: Sequence[Sequence[int]]) -> "csr_array":
+        """Count the known terms of queries, float32 [n, n_terms]."""
+        from scipy.sparse import csr_array
+
+        counts, indices, starts = count_matrix(terms, self.n_terms)
+        shape = len(terms), self.n_terms
+        return csr_array((counts.astype(np.float32), indices, starts), shape=shape)
 
     @functools.cached_property
     def by_term(self) -> "csr_array":
@@ -51,20 +65,76 @@ class TermSpace:
         return transposed
 
     @functools.cached_property
-    def weights(self) -> "CorpusWeights":
-        """Term weights of the corpus, computed once so that live queries are fast."""
-        return CorpusWeights(self)
+    def _lengths(self) -> FloatArray:
+        return np.asarray(self.counts.sum(axis=1, dtype=np.float64)).ravel()
 
-    def queries(self, query_terms: Sequence[Sequence[int]]) -> "csr_array":
-        """Count the known terms of queries, float32 [n, n_terms]."""
-        return _counts(query_terms, self.n_terms)
+    @functools.cached_property
+    def share(self) -> "csr_array":
+        """Share of each term in the terms of a chunk, float32 [n_chunks, n_terms]."""
+        return _scale_rows(self.counts, self.counts.data, self._lengths)
+
+    @functools.cached_property
+    def unit(self) -> "csr_array":
+        """(1 + ln tf) * idf, scaled to rows of unit norm or zero, float32 [n_chunks, n_terms]."""
+        weighted = (1 + np.log(self.counts.data)) * self.idf[self.counts.indices]
+        norm = np.bincount(_row_of(self.counts), weights=weighted**2, minlength=self.n_chunks)
+        return _scale_rows(self.counts, weighted, np.sqrt(norm))
+
+    @functools.cached_property
+    def probability(self) -> FloatArray:
+        """Share of each term in all terms of the corpus, [n_terms]."""
+        total = np.bincount(
+            self.counts.indices, weights=self.counts.data, minlength=self.n_terms
+        ).astype(np.float64)
+        return total / max(float(total.sum()), 1.0)
+
+    @functools.cached_property
+    def slow(self) -> Float32Array:
+        """Compute k1 (1 - b + b length / mean length) of each chunk, [n_chunks + 1].
+
+        The last value is for a chunk of -1. BM25's weight of a term is tf / (tf + slow).
+        """
+        mean = max(float(self._lengths.mean()) if self.n_chunks else 0.0, 1e-9)
+        slow: Float32Array = (K1 * (1 - B + B * np.append(self._lengths, mean) / mean)).astype(
+            np.float32
+        )
+        return slow
+
+    @functools.cached_property
+    def _short_counts(self) -> npt.NDArray[np.uint16]:
+        most = np.iinfo(np.uint16).max
+        return np.minimum(self.by_term.data, most).astype(np.uint16)
+
+    def frequencies(self, terms: IntArray, chunks: Int32Array) -> npt.NDArray[np.uint16]:
+        """Count how often chunks [m, j] hold terms [m], at most 65,535, [m, j].
+
+        The postings of the distinct terms are spread over a dense table, because look-ups in the
+        table are fast. A chunk of -1 holds no terms.
+        """
+        distinct, row = np.unique(terms, return_inverse=True)
+        starts = self.by_term.indptr.astype(np.int64)
+        owner, posting = expand_ranges(starts[distinct], np.diff(starts)[distinct])
+        width = self.n_chunks + 1  # the last column is for chunks of -1
+        table = np.zeros((len(distinct), width), dtype=np.uint16)
+        table[owner, self.by_term.indices[posting]] = self._short_counts[posting]
+        found: npt.NDArray[np.uint16] = table[row[:, None], chunks]
+        return found
 
 
-def _counts(rows: Sequence[Sequence[int]], n_terms: int) -> "csr_array":
+def _row_of(matrix: "csr_array") -> IntArray:
+    """Return the row of each stored value of a matrix."""
+    return np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+
+
+def _scale_rows(matrix: "csr_array", data: npt.NDArray[Any], norm: FloatArray) -> "csr_array":
+    """Divide values at the places of a matrix by the norm of their row, float32."""
     from scipy.sparse import csr_array
 
-    counts, indices, starts = count_matrix(rows, n_terms)
-    return csr_array((counts.astype(np.float32), indices, starts), shape=(len(rows), n_terms))
+    scaled = (data / norm[_row_of(matrix)]).astype(np.float32)
+    return csr_array((scaled, matrix.indices, matrix.indptr), shape=matrix.shape)
+
+
+# ---- A batch of ranked lists, and its look-ups.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,75 +172,6 @@ class RankedBatch:
         return self.space.queries(self.query_terms)
 
 
-# ---- Term weights of a corpus.
-
-K1, B = 0.9, 0.4
-"""Parameters of BM25 in lexical scores; the parameters of a strategy do not change them."""
-
-
-class CorpusWeights:
-    """Term weights of a corpus, in the forms that the signals need."""
-
-    def __init__(self, space: TermSpace) -> None:
-        counts, by_term = space.counts, space.by_term
-        self.n_chunks, self.n_terms = space.n_chunks, space.n_terms
-        self.idf: FloatArray = space.idf
-        self.nowhere = float(np.log1p((space.n_chunks + 0.5) / 0.5))
-        """Idf of a term that no chunk holds; the weight of an unknown term."""
-        chunk = np.repeat(np.arange(space.n_chunks, dtype=np.int64), np.diff(counts.indptr))
-        length = np.bincount(chunk, weights=counts.data, minlength=space.n_chunks)
-        self.share: csr_array = _like(
-            counts, counts.data / length[chunk] if len(chunk) else counts.data
-        )
-        """Share of each term in the terms of a chunk, [n_chunks, n_terms]."""
-        weighted = (1 + np.log(counts.data)) * space.idf[counts.indices]
-        norm = np.sqrt(np.bincount(chunk, weights=weighted**2, minlength=space.n_chunks))
-        self.unit: csr_array = _like(counts, weighted / norm[chunk] if len(chunk) else weighted)
-        """(1 + ln tf) * idf, scaled to rows of unit norm or zero, [n_chunks, n_terms]."""
-        total = np.bincount(counts.indices, weights=counts.data, minlength=space.n_terms)
-        self.probability: FloatArray = total / max(float(total.sum()), 1.0)
-        """Share of each term in all terms of the corpus, [n_terms]."""
-        mean_length = max(float(length.mean()) if space.n_chunks else 0.0, 1e-9)
-        self.slow: Float32Array = (
-            K1 * (1 - B + B * np.append(length, mean_length) / mean_length)
-        ).astype(np.float32)
-        """k1 (1 - b + b length / mean length) of each chunk, [n_chunks + 1].
-
-        The last value is for a chunk of -1. BM25's weight of a term is tf / (tf + slow).
-        """
-        self._starts: IntArray = by_term.indptr.astype(np.int64)
-        self._chunks = by_term.indices
-        self._counts: npt.NDArray[np.uint16] = np.minimum(
-            by_term.data, np.iinfo(np.uint16).max
-        ).astype(np.uint16)
-
-    def frequencies(self, terms: IntArray, chunks: Int32Array) -> npt.NDArray[np.uint16]:
-        """Count how often chunks [m, j] hold terms [m], at most 65,535, [m, j].
-
-        The postings of the distinct terms are spread over a dense table, because look-ups in the
-        table are fast. A chunk of -1 holds no terms.
-        """
-        distinct, row = np.unique(terms, return_inverse=True)
-        starts = self._starts[distinct]
-        owner, posting = expand_ranges(starts, self._starts[distinct + 1] - starts)
-        width = self.n_chunks + 1  # the last column is for chunks of -1
-        table = np.zeros(len(distinct) * width, dtype=np.uint16)
-        table[owner * width + self._chunks[posting]] = self._counts[posting]
-        found: npt.NDArray[np.uint16] = table[
-            (row * width)[:, None] + np.where(chunks < 0, self.n_chunks, chunks)
-        ]
-        return found
-
-
-def _like(matrix: Any, data: npt.NDArray[Any]) -> Any:
-    """Return a sparse matrix with the places of `matrix` and the values of `data`, float32."""
-    from scipy.sparse import csr_array
-
-    return csr_array((data.astype(np.float32), matrix.indices, matrix.indptr), shape=matrix.shape)
-
-
-# ---- A block of queries with its look-ups.
-
 POOL = 30
 """Least number of ranks of each list whose chunks both engines score."""
 CUTOFFS = 3
@@ -179,137 +180,80 @@ GATHERED_BYTES = 2**21
 """Bytes of chunk vectors in one block; blocks that fit a cache are three times as fast."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class Evidence:
-    """A block of queries with its look-ups; `centre` [d] is the mean of the chunk vectors."""
+    """A block of queries with its look-ups; `centre` [d] is the mean of the chunk vectors.
 
-    batch: RankedBatch
-    k: int
-    corpus: CorpusWeights
-    centre: Float32Array | None
+    `rows` and `other` are the lists of the strategy and of the second retriever, int32 [n, at most
+    pool]. `query` and `term` name each distinct term of each query, unknown terms too, [m] each.
+    `idf` [m] is that of a term in no chunk where the term is unknown. `idf_sum` [n] is NaN for a
+    query without terms.
+    """
 
-    @property
-    def n(self) -> int:
-        """Number of queries of the block."""
-        return len(self.batch)
-
-    @property
-    def pool(self) -> int:
-        """Number of ranks of each list that both engines score."""
-        return max(POOL, CUTOFFS * self.k)
-
-    @property
-    def rows(self) -> Int32Array:
-        """List of the strategy, int32 [n, at most pool]."""
-        return self.batch.rows[:, : self.pool]
-
-    @property
-    def other(self) -> Int32Array:
-        """List of the second retriever, int32 [n, at most pool]; [n, 0] without this retriever."""
-        rows = self.batch.other_rows
-        return self.batch.rows[:, :0] if rows is None else rows[:, : self.pool]
-
-    @functools.cached_property
-    def entries(self) -> tuple[IntArray, IntArray]:
-        """Entries: query and term of each distinct term of a query, unknown terms too, [m] each."""
-        lengths = self.length
-        flat = np.fromiter(
-            (term for row in self.batch.query_terms for term in row),
-            dtype=np.int64,
-            count=int(lengths.sum()),
-        )
+    def __init__(self, batch: RankedBatch, k: int, centre: Float32Array | None) -> None:
+        self.batch, self.k, self.centre = batch, k, centre
+        self.n, self.space, self.pool = len(batch), batch.space, max(POOL, CUTOFFS * k)
+        self.rows = batch.rows[:, : self.pool]
+        other = batch.rows[:, :0] if batch.other_rows is None else batch.other_rows
+        self.other = other[:, : self.pool]
+        self.length = np.array([len(row) for row in batch.query_terms], dtype=np.int64)
+        flat = np.array(list(itertools.chain.from_iterable(batch.query_terms)), dtype=np.int64)
         width = int(flat.max(initial=0)) + 1
-        distinct = np.unique(np.repeat(np.arange(len(lengths)), lengths) * width + flat)
-        return distinct // width, distinct % width
-
-    @functools.cached_property
-    def length(self) -> IntArray:
-        """Number of terms of each query with repetitions, int64 [n]."""
-        return np.fromiter(
-            (len(row) for row in self.batch.query_terms), dtype=np.int64, count=self.n
-        )
-
-    @functools.cached_property
-    def known(self) -> BoolArray:
-        """Whether the term of each entry is known, bool [m]."""
-        return np.asarray(self.entries[1] < self.corpus.n_terms)
-
-    @functools.cached_property
-    def idf(self) -> FloatArray:
-        """Idf of each entry, [m]; an unknown term has the idf of a term in no chunk."""
-        values = np.full(len(self.known), self.corpus.nowhere)
-        values[self.known] = self.corpus.idf[self.entries[1][self.known]]
-        return values
-
-    @functools.cached_property
-    def idf_sum(self) -> FloatArray:
-        """Summed idf of each query's distinct terms, [n]; NaN for a query without terms."""
+        distinct = np.unique(np.repeat(np.arange(self.n), self.length) * width + flat)
+        self.query, self.term = distinct // width, distinct % width
+        self.known: BoolArray = np.asarray(self.term < self.space.n_terms)
+        self.idf: FloatArray = np.full(len(self.known), self.space.nowhere)
+        self.idf[self.known] = self.space.idf[self.term[self.known]]
         total = self.per_query(self.idf)
-        return np.where(total > 0, total, np.nan)
+        self.idf_sum: FloatArray = np.where(total > 0, total, np.nan)
 
     def per_query(self, values: FloatArray | Float32Array) -> FloatArray:
-        """Sum over the entries of each query: [m] gives [n], [m, j] gives [n, j]."""
-        query = self.entries[0]
+        """Sum over the terms of each query: [m] gives [n], [m, j] gives [n, j]."""
         if values.ndim == 1:
-            return np.bincount(query, weights=values, minlength=self.n).astype(np.float64)
+            return np.bincount(self.query, weights=values, minlength=self.n).astype(np.float64)
         summed = np.zeros((self.n, values.shape[1]))
-        if len(query):
-            has, first = np.unique(query, return_index=True)
+        if len(self.query):
+            has, first = np.unique(self.query, return_index=True)
             summed[has] = np.add.reduceat(values, first, axis=0)
         return summed
 
     @functools.cached_property
     def frequencies(self) -> Float32Array:
-        """Number of times that each chunk of `rows` holds the entry's term, [m, j]."""
+        """Number of times that each chunk of `rows` holds a query's term, [m, j]."""
         return self._frequencies(self.rows)
-
-    @functools.cached_property
-    def has_term(self) -> BoolArray:
-        """Whether each of the first k chunks holds the entry's term, [m, min(k, depth)]."""
-        return self.frequencies[:, : self.k] > 0
-
-    @functools.cached_property
-    def coverage(self) -> FloatArray:
-        """Share of the query's idf that each chunk of `rows` holds, [n, j].
-
-        NaN for an empty place, and for a query without terms.
-        """
-        return self._scores((self.frequencies > 0).astype(np.float32), self.rows)
 
     @functools.cached_property
     def listed(self) -> tuple[FloatArray, FloatArray]:
         """Lexical score and cosine of the chunks of `rows`, [n, j] each."""
-        cosine = (
-            np.where(self.rows >= 0, self.batch.raw[:, : self.pool], np.nan)
-            if self.batch.cosine
-            else self.cosine(self.rows)
-        )
+        raw = np.where(self.rows >= 0, self.batch.raw[:, : self.pool], np.nan)
+        cosine = raw if self.batch.cosine else self._cosine(self.rows)
         return self._lexical(self.rows, self.frequencies), cosine
 
     @functools.cached_property
     def other_listed(self) -> tuple[FloatArray, FloatArray]:
         """Lexical score and cosine of the chunks of `other`, [n, j] each."""
-        return self._lexical(self.other, self._frequencies(self.other)), self.cosine(self.other)
+        return self._lexical(self.other, self._frequencies(self.other)), self._cosine(self.other)
 
     def _frequencies(self, rows: Int32Array) -> Float32Array:
-        query, term = self.entries
-        found = np.zeros((len(query), rows.shape[1]), dtype=np.float32)
-        found[self.known] = self.corpus.frequencies(term[self.known], rows[query[self.known]])
+        found = np.zeros((len(self.query), rows.shape[1]), dtype=np.float32)
+        known = self.known
+        found[known] = self.space.frequencies(self.term[known], rows[self.query[known]])
         return found
 
     def _lexical(self, rows: Int32Array, frequencies: Float32Array) -> FloatArray:
         """Compute BM25 of each chunk divided by the query's summed idf, in [0, 1), [n, j]."""
-        return self._scores(
-            frequencies / (frequencies + self.corpus.slow[rows][self.entries[0]]), rows
-        )
+        weights = frequencies / (frequencies + self.space.slow[rows][self.query])
+        return self.shares(weights, rows)
 
-    def _scores(self, weights: Float32Array, rows: Int32Array) -> FloatArray:
-        """Sum weight x idf over the entries of each query, divided by their summed idf."""
-        share = (self.idf / self.idf_sum[self.entries[0]]).astype(np.float32)
+    def shares(self, weights: Float32Array, rows: Int32Array) -> FloatArray:
+        """Sum weight x idf over the terms of each query, divided by their summed idf, [n, j].
+
+        NaN for an empty place, and for a query without terms.
+        """
+        share = (self.idf / self.idf_sum[self.query]).astype(np.float32)
         summed = self.per_query(weights * share[:, None])
         return np.where((rows >= 0) & ~np.isnan(self.idf_sum)[:, None], summed, np.nan)
 
-    def cosine(self, rows: Int32Array) -> FloatArray:
+    def _cosine(self, rows: Int32Array) -> FloatArray:
         """Compute the cosine of query and chunk, [n, j]; NaN without a chunk or a vector."""
         queries, chunks = self.batch.query_vectors, self.batch.chunk_vectors
         if queries is None or chunks is None or not len(chunks):
@@ -318,11 +262,9 @@ class Evidence:
         step = max(1, GATHERED_BYTES // (4 * max(rows.shape[1] * chunks.shape[1], 1)))
         for start in range(0, self.n, step):
             block = slice(start, start + step)
-            found[block] = np.einsum(
-                "nd,njd->nj", queries[block], chunks[np.maximum(rows[block], 0)]
-            )
-        asked: BoolArray = np.asarray(queries.any(axis=1))
-        return np.where((rows >= 0) & asked[:, None], found, np.nan)
+            near = chunks[np.maximum(rows[block], 0)]
+            found[block] = np.einsum("nd,njd->nj", queries[block], near)
+        return np.where((rows >= 0) & queries.any(axis=1)[:, None], found, np.nan)
 
 
 # ---- Agreement of two retrievers.
@@ -330,8 +272,6 @@ class Evidence:
 PERSISTENCE = 0.9
 RANKS = 100
 """Largest K of the overlap; later ranks weigh under 0.00003 in rank-biased overlap."""
-
-AGREEMENT_SIGNALS = ("overlap", "rbo", "other_first", "first_in_other", "same_first")
 
 
 def _agreement(evidence: Evidence) -> dict[str, FloatArray]:
@@ -344,7 +284,7 @@ def _agreement(evidence: Evidence) -> dict[str, FloatArray]:
     """
     rows, other = evidence.batch.rows, evidence.batch.other_rows
     if other is None or not rows.shape[1] or not other.shape[1]:
-        return dict.fromkeys(AGREEMENT_SIGNALS, np.full(evidence.n, np.nan))
+        return {}
     width = min(evidence.k, RANKS)
     together = _agreeing(rows[:, :width], other[:, :width], width)
     weight = PERSISTENCE ** np.arange(width)
@@ -430,7 +370,7 @@ def _candidates(evidence: Evidence) -> dict[str, FloatArray]:
     score and cosine, each standardised over the pool. A missing score gives NaN.
     """
     rows, other = evidence.rows, evidence.other
-    again = _again(rows, other, evidence.corpus.n_chunks)
+    again = _again(rows, other, evidence.space.n_chunks)
     lexical, cosine = (
         np.concatenate([own, np.where(again, np.nan, theirs)], axis=1)
         for own, theirs in zip(evidence.listed, evidence.other_listed, strict=True)
@@ -470,7 +410,7 @@ def _clustering(evidence: Evidence) -> dict[str, FloatArray]:
     document, rows = evidence.batch.document, evidence.batch.rows[:, : evidence.k]
     # the largest code + 1 is the number of documents
     if document is None or not rows.shape[1] or document.max(initial=-1) + 1 == len(document):
-        return {"same_document": np.full(evidence.n, np.nan)}
+        return {}
     held = rows >= 0
     owner = np.where(held, document[np.maximum(rows, 0)], -1)
     count = held.sum(axis=1)
@@ -492,54 +432,35 @@ def _coherence(evidence: Evidence) -> dict[str, FloatArray]:
     terms of the corpus; NaN without a term. See Cronen-Townsend et al., SIGIR 2002. Here the list
     replaces their query model.
     """
+    from scipy.sparse import csr_array
+
+    space, vectors, n = evidence.space, evidence.batch.chunk_vectors, evidence.n
     rows = evidence.batch.rows[:, :FIRST]
     held = rows >= 0
     count = held.sum(axis=1)
-    chosen = _chosen(rows, held, evidence.corpus.n_chunks)
-    vectors = evidence.batch.chunk_vectors
+    places = np.concatenate([[0], np.cumsum(count)])
+    ones = np.ones(len(rows[held]), dtype=np.float32)
+    chosen = csr_array((ones, rows[held], places), shape=(n, space.n_chunks))
     if vectors is None:
-        summed = chosen @ evidence.corpus.unit
-        norm = np.bincount(
-            _queries(summed), weights=summed.data.astype(np.float64) ** 2, minlength=evidence.n
-        )
-        single = np.bincount(
-            _queries(chosen),
-            weights=np.diff(evidence.corpus.unit.indptr)[chosen.indices] > 0,
-            minlength=evidence.n,
-        )
+        summed = chosen @ space.unit
+        squares = summed.data.astype(np.float64) ** 2
+        norm = np.bincount(_row_of(summed), weights=squares, minlength=n)
+        lengths = np.diff(space.unit.indptr) > 0
     else:
         total = chosen @ vectors
-        norm = np.vecdot(total, total).astype(np.float64)
-        single = np.bincount(
-            _queries(chosen),
-            weights=np.vecdot(vectors, vectors)[chosen.indices] if len(vectors) else None,
-            minlength=evidence.n,
-        )
+        norm, lengths = np.vecdot(total, total).astype(np.float64), np.vecdot(vectors, vectors)
+    single = np.bincount(_row_of(chosen), weights=lengths[chosen.indices], minlength=n)
     pairs = np.where(count > 1, count * (count - 1), 1)
-    mixed = chosen @ evidence.corpus.share
-    query = _queries(mixed)
-    terms = np.bincount(query, weights=mixed.data, minlength=evidence.n)
+    mixed = chosen @ space.share
+    query = _row_of(mixed)
+    terms = np.bincount(query, weights=mixed.data, minlength=n)
     share = mixed.data / terms[query]
-    gains = share * np.log(share / evidence.corpus.probability[mixed.indices])
-    clarity = np.bincount(query, weights=gains, minlength=evidence.n)
+    gains = share * np.log(share / space.probability[mixed.indices])
+    clarity = np.bincount(query, weights=gains, minlength=n)
     return {
         "coherence": np.where(count > 1, (norm - single) / pairs, np.nan),
         "clarity": np.where(terms > 0, clarity, np.nan),
     }
-
-
-def _chosen(rows: Int32Array, held: BoolArray, n_chunks: int) -> "csr_array":
-    from scipy.sparse import csr_array
-
-    starts = np.concatenate([[0], np.cumsum(held.sum(axis=1))])
-    return csr_array(
-        (np.ones(int(held.sum()), dtype=np.float32), rows[held], starts),
-        shape=(len(rows), n_chunks),
-    )
-
-
-def _queries(matrix: "csr_array") -> IntArray:
-    return np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
 
 
 # ---- The semantic gap.
@@ -556,12 +477,15 @@ def _coverage(evidence: Evidence) -> dict[str, FloatArray]:
     idf, total = evidence.idf, evidence.idf_sum
     squared = evidence.per_query(idf**2)
     squares = np.where(squared > 0, squared, np.nan)
-    shares = evidence.per_query(evidence.has_term * idf[:, None]) / total[:, None]
-    rare = evidence.per_query(evidence.has_term * (idf**2)[:, None]) / squares[:, None]
-    crowd = _nth_highest(evidence.coverage, evidence.k)
+    has_term = evidence.frequencies > 0
+    first = has_term[:, : evidence.k]
+    shares = evidence.per_query(first * idf[:, None]) / total[:, None]
+    rare = evidence.per_query(first * (idf**2)[:, None]) / squares[:, None]
+    pool = evidence.shares(has_term.astype(np.float32), evidence.rows)
+    crowd = _nth_highest(pool, evidence.k)
     asked = ~np.isnan(total)
     found = {
-        "cover_union": evidence.per_query(evidence.has_term.any(axis=1) * idf) / total,
+        "cover_union": evidence.per_query(first.any(axis=1) * idf) / total,
         "cover_best": shares.max(axis=1, initial=0.0),
         "cover_rare": rare.max(axis=1, initial=0.0),
         "cover_top": shares[:, 0] if shares.shape[1] else np.zeros(evidence.n),
@@ -588,9 +512,7 @@ def _score_shape(evidence: Evidence) -> dict[str, FloatArray]:
     batch, k = evidence.batch, evidence.k
     depth = min(max(DEPTH, k + 1), batch.rows.shape[1])
     if not depth:
-        return dict.fromkeys(
-            ("tail_ratio", "score_sd", "wig", "nqc", "cut_gap"), np.full(evidence.n, np.nan)
-        )
+        return {}
     held = batch.rows[:, :depth] >= 0
     raw = np.where(held, batch.raw[:, :depth], np.nan)
     first = np.where(raw[:, 0] > 0, raw[:, 0], np.nan)
@@ -616,23 +538,22 @@ def _specificity(evidence: Evidence) -> dict[str, FloatArray]:
     corpus lacks. `idf_mean`, `idf_max` and `unknown` are NaN without terms. `generic` is the cosine
     of the query vector and the mean chunk vector, NaN without vectors.
     """
-    query, corpus = evidence.entries[0], evidence.corpus
+    query = evidence.query
     count = np.bincount(query, minlength=evidence.n)
     some, per = count > 0, np.maximum(count, 1)
     top = np.zeros(evidence.n)
     np.maximum.at(top, query, evidence.idf)
     strange = np.bincount(query, weights=~evidence.known, minlength=evidence.n)
     queries, centre = evidence.batch.query_vectors, evidence.centre
-    generic = np.full(evidence.n, np.nan)
+    found = {}
     if queries is not None and centre is not None and centre.any():
         cosine = (queries @ (centre / np.linalg.norm(centre))).astype(np.float64)
-        generic = np.where(queries.any(axis=1), cosine, np.nan)
-    return {
-        "idf_mean": evidence.idf_sum / per / corpus.nowhere,
-        "idf_max": np.where(some, top / corpus.nowhere, np.nan),
+        found["generic"] = np.where(queries.any(axis=1), cosine, np.nan)
+    return found | {
+        "idf_mean": evidence.idf_sum / per / evidence.space.nowhere,
+        "idf_max": np.where(some, top / evidence.space.nowhere, np.nan),
         "length": np.log1p(evidence.length),
         "unknown": np.where(some, strange / per, np.nan),
-        "generic": generic,
     }
 
 
@@ -653,9 +574,8 @@ def _wordings(batch: RankedBatch, k: int) -> dict[str, FloatArray]:
     best score minus the best score in this wording's first K.
     """
     n = len(batch)
-    nothing = dict.fromkeys(WORDING_SIGNALS, np.full(n, np.nan))
     if batch.question is None or not n or not batch.rows.shape[1]:
-        return nothing
+        return {}
     _, question, count = np.unique(batch.question, return_inverse=True, return_counts=True)
     rows = batch.rows[:, : max(POOL_WORDINGS, k)].astype(np.int64)
     codes = question[:, None] * batch.space.n_chunks + rows
@@ -703,21 +623,13 @@ FAMILIES: Final = (
     _coherence,
     _clustering,
 )
-SIGNALS: Final[tuple[str, ...]] = (
-    *("tail_ratio", "score_sd", "wig", "nqc", "cut_gap"),
-    *("cover_union", "cover_best", "cover_rare", "cover_top", "cover_crowd"),
-    *("overlap", "rbo", "other_first", "first_in_other", "same_first"),
-    *(
-        "lexical_other",
-        "cosine_other",
-        "lexical_crowd",
-        "beyond_lexical",
-        "beyond_cosine",
-        "beyond_fused",
-        "fused_gap",
-    ),
-    *("idf_mean", "idf_max", "length", "unknown", "generic"),
-    *("coherence", "clarity", "same_document"),
+SIGNALS: Final = (
+    *"tail_ratio score_sd wig nqc cut_gap".split(),
+    *"cover_union cover_best cover_rare cover_top cover_crowd".split(),
+    *"overlap rbo other_first first_in_other same_first".split(),
+    *"lexical_other cosine_other lexical_crowd".split(),
+    *"beyond_lexical beyond_cosine beyond_fused fused_gap".split(),
+    *"idf_mean idf_max length unknown generic coherence clarity same_document".split(),
     *WORDING_SIGNALS,
 )
 BLOCK_BYTES = 64 * 2**20
@@ -736,20 +648,19 @@ def signals(batch: RankedBatch, k: int) -> FloatArray:
     `k` is the cutoff of the target, at least 1.
     """
     found = np.full((len(batch), len(SIGNALS)), np.nan)
-    corpus, vectors = batch.space.weights, batch.chunk_vectors
-    centre = None
+    vectors, centre = batch.chunk_vectors, None
     if vectors is not None and len(vectors):
         centre = vectors[:: -(-len(vectors) // CENTRE_SAMPLE)].mean(axis=0)
-    together = _wordings(batch, k)
-    bytes_a_query = 2 * QUERY_TERMS * max(corpus.n_chunks, 1)
+    for name, values in _wordings(batch, k).items():
+        found[:, SIGNALS.index(name)] = values
+    bytes_a_query = 2 * QUERY_TERMS * max(batch.space.n_chunks, 1)
     step = max(1, min(BLOCK_PLACES // k, BLOCK_BYTES // bytes_a_query))
     for start in range(0, len(batch), step):
         block = slice(start, start + step)
-        evidence = Evidence(_part(batch, block), k, corpus, centre)
-        by_name = {name: values[block] for name, values in together.items()}
+        evidence = Evidence(_part(batch, block), k, centre)
         for family in FAMILIES:
-            by_name |= family(evidence)
-        found[block] = np.stack([by_name[name] for name in SIGNALS], axis=1)
+            for name, values in family(evidence).items():
+                found[block, SIGNALS.index(name)] = values
     return found
 
 
