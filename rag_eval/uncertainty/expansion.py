@@ -75,6 +75,10 @@ class CorpusWords:
                 surface[row[0]] = word
         return surface
 
+    def spelling(self, term: int) -> str:
+        """Return the spelling of a term of a question; empty for an unknown term."""
+        return self.surface[term] if term < self.space.n_terms else ""
+
     @cached_property
     def addable(self) -> BoolArray:
         """Whether a term may be added, [n_terms]: it has letters, and is not too common or rare."""
@@ -156,22 +160,18 @@ def _unit(rows: Float32Array) -> Float32Array:
 
 SuggestionKind = Literal["related_concept", "reformulation"]
 
-MAX_SNIPPET_CHARS = 600
-MAX_SHOWN_CHARS = 2000
-"""Largest number of characters of a question in the prompt."""
-MAX_REPLY_CHARS = 20_000
-"""Largest number of characters of an accepted reply."""
-MAX_TEXT_CHARS = 400
-"""Largest number of characters taken from a reply."""
-MAX_CONCEPTS = 8
-MAX_CONCEPT_CHARS = 60
-NONCE_DIGITS = 16
+MAX_SNIPPET_CHARS, MAX_SHOWN_CHARS = 600, 2000
+"""Largest numbers of characters of a retrieved text and of a question in the prompt."""
+MAX_REPLY_CHARS, MAX_TEXT_CHARS = 20_000, 400
+"""Largest numbers of characters of an accepted reply, and of the text taken from the reply."""
+MAX_CONCEPTS, MAX_CONCEPT_CHARS = 8, 60
 THREADS = 8
+SNIPPETS = 5
+"""Number of retrieved texts of each question that a language model sees."""
 _FENCE: Final = re.compile(r"\A\s*```(?:json|JSON)?\s*(\{.*\})\s*```\s*\Z", re.DOTALL)
 _BREAKS: Final = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ud800-\udfff]+"
 )
-
 _TASK: Final[dict[SuggestionKind, str]] = {
     "related_concept": (
         "Name terms that documents which answer the question would use and the question does not. "
@@ -194,7 +194,7 @@ class ChatSuggester:
 
     def __init__(self, chat: Chat, *, threads: int = THREADS) -> None:
         self._chat, self._threads = chat, threads
-        self.failed: dict[str, int] = {}
+        self.failed: Counter[str] = Counter()
         """Number of missing suggestions by the code of the ChatError, or by `bad_suggestion`."""
 
     def suggest(
@@ -205,43 +205,30 @@ class ChatSuggester:
         `snippets` are the texts that were retrieved for each question, best first. They are data,
         so text in a snippet is never an instruction.
         """
-        if not questions:
-            return []
-        with ThreadPoolExecutor(min(self._threads, len(questions))) as pool:
-            found = list(
-                pool.map(lambda pair: self._one(kind, *pair), zip(questions, snippets, strict=True))
-            )
-        for _, code in found:
-            if code:
-                self.failed[code] = self.failed.get(code, 0) + 1
-        return [text for text, _ in found]
 
-    def _one(
-        self, kind: SuggestionKind, question: str, snippets: Sequence[str]
-    ) -> tuple[str | None, str]:
-        try:
-            reply = self._chat.ask(_write_prompt(kind, question, snippets)).text
-        except ChatError as error:
-            return None, error.code
-        text = _read_suggestion(kind, question, reply)
-        return text, "" if text else "bad_suggestion"
+        def ask(question: str, shown: Sequence[str]) -> tuple[str | None, str]:
+            try:
+                reply = self._chat.ask(_write_prompt(kind, question, shown)).text
+            except ChatError as error:
+                return None, error.code
+            return _read_suggestion(kind, question, reply), "bad_suggestion"
+
+        with ThreadPoolExecutor(self._threads) as pool:
+            found = list(pool.map(ask, questions, snippets))
+        self.failed.update(code for text, code in found if not text)
+        return [text for text, _ in found]
 
 
 def _write_prompt(kind: SuggestionKind, question: str, snippets: Sequence[str]) -> list[Message]:
     """Write the messages that ask for one suggestion."""
-    shown = [
-        f"[{number}] {_one_line(text, MAX_SNIPPET_CHARS)}"
-        for number, text in enumerate(snippets, 1)
-    ] or ["(nothing was retrieved)"]
+    shown = [f"[{n}] {_one_line(text, MAX_SNIPPET_CHARS)}" for n, text in enumerate(snippets, 1)]
+    shown = shown or ["(nothing was retrieved)"]
     asked = _one_line(question, MAX_SHOWN_CHARS)
-    nonce = lines_hash([kind, asked, *shown], NONCE_DIGITS)
-    user = "\n".join(
-        [f"<<<RETRIEVED {nonce}>>>", *shown, f"<<<END {nonce}>>>", f"Question: {asked}"]
-    )
-    return [
-        Message("system", f"{_TASK[kind]}\n{_RULES.format(nonce=nonce)}"),
-        Message("user", user),
-    ]
+    # The texts cannot contain the marks, because the marks hold a hash of the texts.
+    nonce = lines_hash([kind, asked, *shown], 16)
+    lines = f"<<<RETRIEVED {nonce}>>>", *shown, f"<<<END {nonce}>>>", f"Question: {asked}"
+    system = f"{_TASK[kind]}\n{_RULES.format(nonce=nonce)}"
+    return [Message("system", system), Message("user", "\n".join(lines))]
 
 
 def _read_suggestion(kind: SuggestionKind, question: str, reply: str) -> str | None:
@@ -259,10 +246,9 @@ def _read_suggestion(kind: SuggestionKind, question: str, reply: str) -> str | N
         line = _read_words(value.get("question"), MAX_TEXT_CHARS)
         return line if line and line != _one_line(question, MAX_TEXT_CHARS) else None
     concepts = value.get("concepts")
-    if not isinstance(concepts, list):
-        return None
-    named = [_read_words(item, MAX_CONCEPT_CHARS) for item in concepts[:MAX_CONCEPTS]]
-    added = " ".join(dict.fromkeys(filter(None, named)))[:MAX_TEXT_CHARS]
+    named = concepts[:MAX_CONCEPTS] if isinstance(concepts, list) else []
+    lines = dict.fromkeys(_read_words(item, MAX_CONCEPT_CHARS) for item in named)
+    added = " ".join(filter(None, lines))[:MAX_TEXT_CHARS]
     return f"{question[:MAX_QUESTION_CHARS]} {added}" if added else None
 
 
@@ -434,12 +420,9 @@ def _writings(runs: Sequence[str]) -> Iterator[str]:
 def _affixed(run: str) -> Iterator[str]:
     """Yield a word with common affixes put on or taken off."""
     word = run.lower()
-    for prefix in PREFIXES:
-        if word.startswith(prefix) and len(word) - len(prefix) >= MIN_STEM_CHARS:
-            yield word[len(prefix) :]
-    for suffix in SUFFIXES:
-        if word.endswith(suffix) and len(word) - len(suffix) >= MIN_STEM_CHARS:
-            yield word[: -len(suffix)]
+    bare = [word.removeprefix(prefix) for prefix in PREFIXES]
+    bare += [word.removesuffix(suffix) for suffix in SUFFIXES]
+    yield from (stem for stem in bare if stem != word and len(stem) >= MIN_STEM_CHARS)
     if len(word) >= MIN_STEM_CHARS:
         yield from (prefix + word for prefix in PREFIXES)
         yield from (word + suffix for suffix in SUFFIXES)
@@ -450,13 +433,12 @@ def _expand_code_pattern(context: ExpansionContext, which: IntArray) -> list[str
 
     Affixes are tried only on words that the corpus lacks.
     """
-    corpus = context.words
+    corpus, table = context.words, context.words.table
     n_terms, frequency = corpus.space.n_terms, corpus.space.frequency
     added = []
     for question in context.texts(which):
         runs = find_runs(question)
-        own = corpus.table.query_terms(runs)
-        held = {term for row in own for term in row}
+        own = table.query_terms(runs)
         unknown = [
             run
             for run, row in zip(runs, own, strict=True)
@@ -467,11 +449,10 @@ def _expand_code_pattern(context: ExpansionContext, which: IntArray) -> list[str
             *itertools.islice(_writings(runs), MAX_CANDIDATES),
             *itertools.islice(affixed, MAX_CANDIDATES),
         ]
-        found: dict[int, None] = {}
-        for row in corpus.table.query_terms(candidates):
-            if row and all(term < n_terms and corpus.surface[term] for term in row):
-                found.update(dict.fromkeys(term for term in row if term not in held))
-        added.append(list(found)[:MOST_WRITINGS])
+        asked = set(itertools.chain.from_iterable(own))
+        found = [row for row in table.query_terms(candidates) if all(map(corpus.spelling, row))]
+        new = (term for row in found for term in row if term not in asked)
+        added.append(list(dict.fromkeys(new))[:MOST_WRITINGS])
     return context.widen(which, added)
 
 
@@ -484,11 +465,7 @@ MEANINGS = 3
 FROM_THESAURUS = 0.9
 """Weight of a word from a thesaurus, on the scale of a cosine."""
 MOSTLY = 0.8
-"""Least share of chunks for subsumption.
-
-x subsumes y if at least this share of the chunks with y hold x, and a smaller share of the chunks
-with x hold y.
-"""
+"""Least share of the chunks with y that hold x, where x subsumes y."""
 LEAST_CHUNKS = 3
 """Least number of chunks of a term: rarer terms share chunks with many terms by chance."""
 LIFT = 2.0
@@ -515,21 +492,13 @@ def _add_relatives(
     if context.thesaurus is not None:
         look_up = context.thesaurus.wider if upwards else context.thesaurus.narrower
         near = near.maximum(_from_thesaurus(corpus, terms, look_up))
-    place = np.full(space.n_terms, -1, dtype=np.int64)
-    place[terms] = np.arange(len(terms))
-    query = np.repeat(np.arange(len(which)), np.diff(known.indptr))
-    used = place[known.indices] >= 0
-    asks = csr_array(
-        (space.idf[known.indices[used]], (query[used], place[known.indices[used]])),
-        shape=(len(which), len(terms)),
-    )
-    columns = np.unique(near.tocoo().col)
+    asks = csr_array((space.idf[known.indices], known.indices, known.indptr), shape=known.shape)
+    asks, columns = asks[:, terms], np.unique(near.tocoo().col)
     near, aims = near[:, columns], corpus.aims(known)
 
     def score(part: slice) -> FloatArray:
         scores: FloatArray = (asks[part] @ near).toarray()
-        scores *= np.maximum(aims[part] @ corpus.term_vectors[columns].T, 0.05)
-        return scores
+        return scores * np.maximum(aims[part] @ corpus.term_vectors[columns].T, 0.05)
 
     return context.widen(which, _choose_terms(known, columns, score, MOST_RELATIVES))
 
@@ -537,6 +506,7 @@ def _add_relatives(
 def _subsumption(corpus: CorpusWords, terms: IntArray, *, upwards: bool) -> "csr_array":
     """Return cosines of terms [m] with addable terms that subsume them, float64 [m, n_terms].
 
+    x subsumes y if most chunks with y hold x, and a smaller share of the chunks with x hold y.
     Without `upwards`, the cosines are with the addable terms that the terms subsume.
     """
     from scipy.sparse import csr_array, vstack
@@ -548,11 +518,8 @@ def _subsumption(corpus: CorpusWords, terms: IntArray, *, upwards: bool) -> "csr
         rows = by_term[start : start + BLOCK_SUBSUMPTION]
         together = (rows @ corpus.present).tocoo()
         mine, other = terms[start + together.row], together.col.astype(np.int64)
-        of_mine = together.data / space.frequency[mine]
-        of_other = together.data / space.frequency[other]
-        high, low, narrow, wide = (
-            (of_mine, of_other, mine, other) if upwards else (of_other, of_mine, other, mine)
-        )
+        narrow, wide = (mine, other) if upwards else (other, mine)
+        high, low = (together.data / space.frequency[term] for term in (narrow, wide))
         related = (
             (high >= MOSTLY)
             & (low < high)
@@ -574,18 +541,17 @@ def _from_thesaurus(
     """Weigh the words that a thesaurus gives for terms and that the corpus holds, [m, n_terms]."""
     from scipy.sparse import csr_array
 
-    surface, addable = corpus.surface, set(corpus.addable_terms.tolist())
     relatives = [
         (row, word)
         for row, term in enumerate(terms.tolist())
-        if surface[term]
-        for word in look_up(surface[term])[:MEANINGS]
+        if corpus.surface[term]
+        for word in look_up(corpus.surface[term])[:MEANINGS]
     ]
     ids = corpus.table.query_terms([word for _, word in relatives])
     pairs = {
-        (row, *term_ids)
-        for (row, _), term_ids in zip(relatives, ids, strict=True)
-        if len(term_ids) == 1 and term_ids[0] in addable
+        (row, own[0])
+        for (row, _), own in zip(relatives, ids, strict=True)
+        if len(own) == 1 and own[0] < corpus.space.n_terms and corpus.addable[own[0]]
     }
     places = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2).T
     shape = len(terms), corpus.space.n_terms
@@ -594,8 +560,7 @@ def _from_thesaurus(
 
 LOOKED_AT = 20
 """Number of top chunks that are parted into two groups."""
-LEAST_PARTED = 4
-MOST_CONTRASTS = 2
+LEAST_PARTED, MOST_CONTRASTS = 4, 2
 OWN = 3
 """Largest number of the question's own terms that are repeated."""
 
@@ -608,7 +573,7 @@ def _expand_negative_sampling(context: ExpansionContext, which: IntArray) -> lis
     from scipy.sparse import csr_array
 
     corpus, known = context.words, context.batch.known[which]
-    rows = context.batch.rows[which, :LOOKED_AT]
+    rows, idf = context.batch.rows[which, :LOOKED_AT], corpus.space.idf
     if known.nnz == 0 or rows.shape[1] == 0:
         return [None] * len(which)
     retrieved = rows >= 0
@@ -630,26 +595,22 @@ def _expand_negative_sampling(context: ExpansionContext, which: IntArray) -> lis
 
     def score(part: slice) -> FloatArray:
         contrast = (of_second[part][:, columns] - of_first[part][:, columns]).toarray()
-        contrast = contrast * corpus.space.idf[columns]
-        scores: FloatArray = contrast * np.maximum(aims[part] @ corpus.term_vectors[columns].T, 0.0)
+        near = np.maximum(aims[part] @ corpus.term_vectors[columns].T, 0.0)
+        scores: FloatArray = contrast * idf[columns] * near
         return scores
 
     added = _choose_terms(known, columns, score, MOST_CONTRASTS)
+    viable = (retrieved.sum(axis=1) >= LEAST_PARTED) & second.any(axis=1)
     query = np.repeat(np.arange(len(which)), np.diff(known.indptr))
     uncovered = 1.0 - np.asarray(of_first[query, known.indices]).ravel()
-    left_out = uncovered * corpus.space.idf[known.indices]
-    viable = (retrieved.sum(axis=1) >= LEAST_PARTED) & second.any(axis=1)
-    for row in range(len(which)):
-        span = slice(known.indptr[row], known.indptr[row + 1])
-        terms, values = known.indices[span], left_out[span]
-        ranked = np.lexsort((terms, -np.round(values, 6)))[:OWN]
-        own = [int(terms[at]) for at in ranked if values[at] > 0 and corpus.surface[terms[at]]]
-        added[row] = added[row] + own if viable[row] and added[row] else []
+    left_out = np.round(uncovered * idf[known.indices], 6)
+    for row, contrasts in enumerate(added):
+        own_terms = slice(known.indptr[row], known.indptr[row + 1])
+        terms, values = known.indices[own_terms], left_out[own_terms]
+        ranked = [at for at in np.lexsort((terms, -values))[:OWN] if values[at] > 0]
+        own = [int(terms[at]) for at in ranked if corpus.surface[terms[at]]]
+        added[row] = contrasts + own if viable[row] and contrasts else []
     return context.widen(which, added)
-
-
-SNIPPETS = 5
-"""Number of retrieved texts of each question that a language model sees."""
 
 
 def _ask_suggester(
@@ -668,9 +629,8 @@ def _ask_suggester(
     return found
 
 
-FEEDBACK = 3
-"""Number of top chunks that count as relevant."""
-MOST_FEEDBACK = 5
+FEEDBACK, MOST_FEEDBACK = 3, 5
+"""Number of top chunks that count as relevant, and largest number of added terms."""
 SUPPORT = 2
 """Least number of these top chunks that hold an added term."""
 
@@ -680,19 +640,19 @@ def _expand_by_feedback(context: ExpansionContext, which: IntArray) -> list[str 
     from scipy.sparse import csr_array
 
     corpus, batch = context.words, context.batch
+    space, columns = corpus.space, corpus.addable_terms
     rows = batch.rows[which, :FEEDBACK]
     scores = np.where(rows >= 0, np.maximum(batch.norm[which, :FEEDBACK], 1e-6), 0.0)
     scores /= np.maximum(scores.sum(axis=1, keepdims=True), 1e-9)
     query, place = np.nonzero(rows >= 0)
-    chunks, shape = rows[query, place], (len(which), corpus.space.n_chunks)
-    lengths = np.maximum(np.asarray(corpus.space.counts.sum(axis=1)).ravel(), 1.0)
+    chunks, shape = rows[query, place], (len(which), space.n_chunks)
+    lengths = np.maximum(np.asarray(space.counts.sum(axis=1)).ravel(), 1.0)
     believed = csr_array((scores[query, place] / lengths[chunks], (query, chunks)), shape=shape)
     held = csr_array((np.ones(len(query)), (query, chunks)), shape=shape)
-    columns = corpus.addable_terms
-    counts, present = corpus.space.counts[:, columns], corpus.present[:, columns]
+    counts, present = space.counts[:, columns], corpus.present[:, columns]
 
     def score(part: slice) -> FloatArray:
-        likely: FloatArray = (believed[part] @ counts).toarray() * corpus.space.idf[columns]
+        likely: FloatArray = (believed[part] @ counts).toarray() * space.idf[columns]
         likely[(held[part] @ present).toarray() < SUPPORT] = 0.0
         return likely
 
@@ -712,15 +672,13 @@ def _expand_by_association(context: ExpansionContext, which: IntArray) -> list[s
 
     def score(part: slice) -> FloatArray:
         cosines = (aims[part] @ vectors.T).astype(np.float64)
-        cosines[cosines < NEAR_CONCEPT] = 0.0
-        return cosines
+        return np.where(cosines < NEAR_CONCEPT, 0.0, cosines)
 
     return context.widen(which, _choose_terms(known, columns, score, MOST_CONCEPTS))
 
 
-NEAREST = 1
-"""Number of synonyms for one term of the question."""
 MOST_SYNONYMS = 4
+"""Largest number of synonyms added to a question; each of its terms has one synonym."""
 NEAR_SYNONYM = 0.45
 """Least cosine between a term of the question and a synonym."""
 MIN_IDF = 1.5
@@ -728,39 +686,35 @@ MIN_IDF = 1.5
 
 
 def _expand_synonym(context: ExpansionContext, which: IntArray) -> list[str | None]:
-    """Add the nearest terms of the corpus to each question's terms, the rarest terms first."""
+    """Add the nearest term of the corpus to each question's terms, the rarest terms first."""
     corpus, known = context.words, context.batch.known[which]
     idf = corpus.space.idf
     terms = np.unique(known.indices)
     terms = terms[(idf[terms] >= MIN_IDF) & (corpus.space.frequency[terms] > 0)]
-    near = dict(zip(terms.tolist(), _nearest_terms(corpus, terms), strict=True))
+    near = _nearest_terms(corpus, terms)
     added = []
     for row in range(len(which)):
         held = set(known.indices[known.indptr[row] : known.indptr[row + 1]].tolist())
+        pairs = ((term, *near[term]) for term in held.intersection(near))
         ranked = sorted(
-            (-idf[term] * cosine, other)
-            for term in held
-            for other, cosine in near.get(term, ())
-            if other not in held
+            (-idf[term] * cosine, other) for term, other, cosine in pairs if other not in held
         )
         added.append(list(dict.fromkeys(other for _, other in ranked))[:MOST_SYNONYMS])
     return context.widen(which, added)
 
 
-def _nearest_terms(corpus: CorpusWords, terms: IntArray) -> list[list[tuple[int, float]]]:
-    """Give (term, cosine) of the nearest addable terms of each term, nearest first."""
+def _nearest_terms(corpus: CorpusWords, terms: IntArray) -> dict[int, tuple[int, float]]:
+    """Map terms to their nearest addable term and its cosine."""
     columns = corpus.addable_terms
     vectors = corpus.term_vectors[columns]
-    found = []
+    found = {}
     for start in range(0, len(terms), BLOCK):
         part = terms[start : start + BLOCK]
         cosines = (corpus.term_vectors[part] @ vectors.T).astype(np.float64)
-        cosines[columns[None, :] == part[:, None]] = 0.0
-        cosines[cosines < NEAR_SYNONYM] = 0.0
-        found += [
-            [(int(columns[place]), round(float(row[place]), 6)) for place in chosen]
-            for row, chosen in zip(cosines, best(cosines, NEAREST), strict=True)
-        ]
+        cosines[(columns[None, :] == part[:, None]) | (cosines < NEAR_SYNONYM)] = 0.0
+        for term, row, chosen in zip(part.tolist(), cosines, best(cosines, 1), strict=True):
+            for place in chosen:
+                found[term] = int(columns[place]), round(float(row[place]), 6)
     return found
 
 

@@ -1,6 +1,7 @@
 """Find semantic gaps: parts of a question that retrieved chunks do not cover, and their cures."""
 
 import dataclasses
+import itertools
 from typing import Final, Literal
 
 import numpy as np
@@ -40,35 +41,19 @@ class Gap:
     mitigation: ExpansionName
 
 
-@dataclasses.dataclass(frozen=True)
-class _Coverage:
-    """Shares of each question's idf that the top K hold, [n] each.
-
-    `union` is held by all chunks together, `best` by the best chunk, `first` by the first chunk.
-    `unknown` is the share of words that the corpus lacks, counted with the largest idf.
-    `uncovered` are the known terms that no chunk of the top K holds, rarest first.
-    """
-
-    union: FloatArray
-    best: FloatArray
-    first: FloatArray
-    unknown: FloatArray
-    uncovered: list[list[int]]
-
-
 def semantic_gaps(context: ExpansionContext, which: IntArray, k: int = 10) -> list[list[Gap]]:
     """Find the gaps of some questions in their top k, the severest first."""
-    cover = _coverage(context, which, k)
-    extents, surface = _extents(context, which, k, cover), context.words.surface
+    extents, uncovered = _extents(context, which, k)
+    surface = context.words.surface
     found: list[list[Gap]] = []
     for row, question in enumerate(which.tolist()):
-        uncovered = [surface[term] for term in cover.uncovered[row]]
+        words = [surface[term] for term in uncovered[row]]
         gaps = []
         for name, levels in LEVELS.items():
             extent = float(extents[name][row])
             passed = sum(extent > level for level in levels)
             if passed:  # an undefined extent (NaN) passes no level, so it is no gap
-                named = _name_words(name, context.questions[question], uncovered, context)
+                named = _name_words(name, context.questions[question], words, context)
                 gaps.append(Gap(_describe(name, extent, k, named), SEVERITIES[passed - 1], name))
         gaps.sort(key=lambda gap: SEVERITIES.index(gap.severity), reverse=True)
         found.append(gaps)
@@ -114,73 +99,62 @@ def _describe(name: ExpansionName, extent: float, k: int, named: str) -> str:
     }[name]
 
 
-def _coverage(context: ExpansionContext, which: IntArray, k: int) -> _Coverage:
+def _extents(
+    context: ExpansionContext, which: IntArray, k: int
+) -> tuple[dict[ExpansionName, FloatArray], list[list[int]]]:
+    """Compute the extent of each gap in [0, 1], [n] each; NaN for an undefined extent.
+
+    Also returns the known terms of each question that no chunk of the top k holds, rarest first.
+    """
     from scipy.sparse import csr_array
 
     batch, space = context.batch, context.batch.space
-    asked = batch.known[which]
-    asked.data = space.idf[asked.indices]
-    asked_terms = (set(batch.query_terms[place]) for place in which.tolist())
-    n_unknown = [sum(term >= space.n_terms for term in terms) for terms in asked_terms]
-    missing = np.array(n_unknown, dtype=np.float64) * float(space.idf.max(initial=1.0))
+    rows, raw, known = batch.rows[which, :k], batch.raw[which, :k], batch.known[which]
+    retrieved, most = rows >= 0, float(space.idf.max(initial=1.0))
+
+    # Shares of each question's idf that the chunks hold: together, the best one, and the first.
+    asked = csr_array((space.idf[known.indices], known.indices, known.indptr), shape=known.shape)
+    strangers = (set(batch.query_terms[place]) for place in which.tolist())
+    n_unknown = [sum(term >= space.n_terms for term in terms) for terms in strangers]
+    missing = np.array(n_unknown, dtype=np.float64) * most
     total = np.maximum(np.asarray(asked.sum(axis=1)).ravel() + missing, 1e-9)
-    rows = batch.rows[which, :k]
-    held = np.zeros((len(which), rows.shape[1]))
-    union = csr_array(asked.shape, dtype=np.float64)
+    held, union = np.zeros((len(which), rows.shape[1])), csr_array(asked.shape, dtype=np.float64)
     for place in range(rows.shape[1]):
-        retrieved = (rows[:, place] >= 0)[:, None].astype(np.float64)
         present = space.counts[np.maximum(rows[:, place], 0)] > 0
-        covered = asked.multiply(present).tocsr().multiply(retrieved).tocsr()
+        covered = asked.multiply(present).multiply(retrieved[:, [place]].astype(float)).tocsr()
         held[:, place] = np.asarray(covered.sum(axis=1)).ravel()
         union = union.maximum(covered)
+    together = np.asarray(union.sum(axis=1)).ravel() / total
+    best = held.max(axis=1, initial=0.0) / total
+    first = (held[:, 0] if held.shape[1] else np.zeros(len(which))) / total
     left = (asked - union).tocsr()
     uncovered = []
-    for row in range(len(which)):
-        span = slice(left.indptr[row], left.indptr[row + 1])
-        terms, values = left.indices[span], left.data[span]
+    for start, end in itertools.pairwise(left.indptr):
+        terms, values = left.indices[start:end], left.data[start:end]
         ranked = np.lexsort((terms, -values))
         uncovered.append([int(terms[at]) for at in ranked if values[at] > 0])
-    return _Coverage(
-        union=np.asarray(union.sum(axis=1)).ravel() / total,
-        best=held.max(axis=1, initial=0.0) / total,
-        first=(held[:, 0] if held.shape[1] else np.zeros(len(which))) / total,
-        unknown=missing / total,
-        uncovered=uncovered,
-    )
 
-
-def _extents(
-    context: ExpansionContext, which: IntArray, k: int, cover: _Coverage
-) -> dict[ExpansionName, FloatArray]:
-    """Compute the extent of each gap in [0, 1], [n] each; NaN for an undefined extent."""
-    batch, space = context.batch, context.words.space
-    rows, raw = batch.rows[which, :k], batch.raw[which, :k]
-    none = np.full(len(which), np.nan)
-    flat = none
+    counts, n_found = np.diff(known.indptr), retrieved.sum(axis=1)
+    query = np.repeat(np.arange(len(which)), counts)
+    rarity = np.bincount(query, space.idf[known.indices] / max(most, 1e-9), minlength=len(which))
+    rarity = np.where(counts > 0, rarity / np.maximum(counts, 1), np.nan)
+    none = flat = np.full(len(which), np.nan)
     if rows.shape[1]:
-        n_found, top = (rows >= 0).sum(axis=1), raw[:, 0]
+        top = raw[:, 0]
         last = np.take_along_axis(raw, np.maximum(n_found - 1, 0)[:, None], axis=1)[:, 0]
         flat = np.where((n_found > 1) & (top > 0), last / np.where(top > 0, top, 1.0), np.nan)
-    known = batch.known[which]
-    idf = space.idf[known.indices] / max(float(space.idf.max(initial=1.0)), 1e-9)
-    counts = np.diff(known.indptr)
-    query = np.repeat(np.arange(len(which)), counts)
-    rarity = np.bincount(query, idf, minlength=len(which)) / np.maximum(counts, 1)
-    rarity = np.where(counts > 0, rarity, np.nan)
     runs = [find_runs(text) for text in context.texts(which)]
     identifiers = np.array([sum(map(is_identifier, own)) / max(len(own), 1) for own in runs])
-    left_out = np.clip(1.0 - cover.union, 0.0, 1.0)
+    left_out, others = np.clip(1.0 - together, 0.0, 1.0), batch.other_rows
     return {
         "synonym": left_out,
-        "related_concept": np.clip(1.0 - cover.best, 0.0, 1.0),
-        "code_pattern": np.maximum(cover.unknown, identifiers * (1.0 - cover.first)),
-        "reformulation": none
-        if batch.other_rows is None
-        else 1.0 - _overlap(rows, batch.other_rows[which, :k]),
+        "related_concept": np.clip(1.0 - best, 0.0, 1.0),
+        "code_pattern": np.maximum(missing / total, identifiers * (1.0 - first)),
+        "reformulation": none if others is None else 1.0 - _overlap(rows, others[which, :k]),
         "hypernym": rarity * left_out**0.5,
-        "negative_sampling": _alikeness(context.words.chunk_vectors, rows) * (cover.union < 1.0),
+        "negative_sampling": _alikeness(context.words.chunk_vectors, rows) * (together < 1.0),
         "hyponym": (1.0 - rarity) * flat,
-    }
+    }, uncovered
 
 
 def _overlap(rows: Int32Array, others: Int32Array) -> FloatArray:
