@@ -252,7 +252,7 @@ def measure(case: Case) -> None:
         for part, mask in halves.items():
             accounts = harm(
                 done.rounds,
-                done.frame(),
+                done.steps,
                 lambda rows, mask=mask: np.where(mask, case.recall(rows, every), np.nan),
                 case.groups,
             )

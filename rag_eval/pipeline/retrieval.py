@@ -1161,7 +1161,7 @@ def retrieve(
     return StrategyRun(
         run=run_frame(rankings),
         failed=failed,
-        expansions=None if last is None else last.frame(),
+        expansions=None if last is None else last.steps,
         rounds=None if last is None else _stacked(last.rounds),
         about=about,
         timing=RunTiming(latency_ms=latency, seconds=seconds, embedded_queries=embedded),

@@ -498,7 +498,8 @@ def _add_relatives(
 
     def score(part: slice) -> FloatArray:
         scores: FloatArray = (asks[part] @ near).toarray()
-        return scores * np.maximum(aims[part] @ corpus.term_vectors[columns].T, 0.05)
+        scores *= np.maximum(aims[part] @ corpus.term_vectors[columns].T, 0.05)
+        return scores
 
     return context.widen(which, _choose_terms(known, columns, score, MOST_RELATIVES))
 

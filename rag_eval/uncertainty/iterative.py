@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -126,45 +126,23 @@ EXPANSIONS_FRAME: Final = schema(
 )
 
 
-class Step(NamedTuple):
-    """One expansion of one question; fields as in EXPANSIONS_FRAME."""
-
-    question: int
-    iteration: int
-    strategy: ExpansionName
-    original: str
-    expanded: str
-    result_count: int
-    found_unique_results: int
-    confidence_before: float
-    confidence_after: float
-    basis: str
-    seconds: float
-    stopped: str = ""
-
-
 @dataclasses.dataclass(frozen=True)
 class Iterated:
     """Rankings of n questions after all rounds.
 
-    A question without expansions keeps its list of the first ranking. `steps` are all expansions by
-    question and round. `stopped` [n] says why each question's rounds ended. `basis` is the source
-    of the confidence values, `extra_queries` [n] the number of retrieved expansions. `rounds` are
-    the rows of the first ranking and of the ranking after each round. `not_viable` counts how often
-    each strategy was chosen and had nothing to add.
+    A question without expansions keeps its list of the first ranking. `steps` is an
+    EXPANSIONS_FRAME, sorted by question and round. `stopped` [n] says why each question's rounds
+    ended. `basis` is the source of the confidence values. `rounds` are the rows of the first
+    ranking and of the ranking after each round. `not_viable` counts how often each strategy was
+    chosen and had nothing to add.
     """
 
     ranking: Ranking
-    steps: tuple[Step, ...]
+    steps: "pd.DataFrame"
     stopped: tuple[Stopped, ...]
     basis: str
-    extra_queries: IntArray
     rounds: tuple[Int32Array, ...]
     not_viable: dict[ExpansionName, int]
-
-    def frame(self) -> "pd.DataFrame":
-        """Return all steps as an EXPANSIONS_FRAME. An empty frame has the same column types."""
-        return make_frame(EXPANSIONS_FRAME, self.steps)
 
 
 # ---- The effect of expansions: recovered misses, lost hits, cost and verdict
@@ -221,25 +199,25 @@ def harm(
 ) -> list[Harm]:
     """Return the effect of all rounds first, then the effect of each used strategy.
 
-    `rounds` are those of `Iterated`, `steps` an EXPANSIONS_FRAME. `recall` computes recall@K [n]
-    from the rows of a ranking [n, depth]. NaN marks a question without gold, which is not counted.
-    `groups` [n] are the unit of the interval.
+    `rounds` and `steps` are those of `Iterated`. `recall` computes recall@K [n] from the rows of a
+    ranking [n, depth]. NaN marks a question without gold, which is not counted. `groups` [n] are
+    the unit of the interval.
     """
     values = np.stack([recall(rows) for rows in rounds])
     eligible = ~np.isnan(values[0])
+    steps = steps[eligible[steps["question"]]]
 
     def account(name: str, expanded: "pd.DataFrame", before: FloatArray, after: FloatArray) -> Harm:
-        counted = expanded[eligible[expanded["question"]]]
         paired = paired_comparison(after, before, groups, seed)
         low, high = float(paired.ci_low[0]), float(paired.ci_high[0])
         return Harm(
             strategy=name,
             questions=int(eligible.sum()),
-            triggered=counted["question"].nunique(),
+            triggered=expanded["question"].nunique(),
             recovered=int(((before == 0) & (after > 0)).sum()),
             lost=int(((before > 0) & (after == 0)).sum()),
-            extra_queries=len(counted),
-            extra_seconds=float(counted["seconds"].sum()),
+            extra_queries=len(expanded),
+            extra_seconds=float(expanded["seconds"].sum()),
             delta=float(paired.delta[0]),
             ci_low=low,
             ci_high=high,
@@ -249,14 +227,16 @@ def harm(
         )
 
     accounts = [account(OVERALL, steps, values[0], values[-1])]
-    for name in EXPANSIONS:
-        own = steps[steps["strategy"] == name]
-        if len(own):  # a strategy is tried at most once a question
-            question, iteration = own["question"].to_numpy(), own["iteration"].to_numpy()
-            before, after = np.full((2, len(eligible)), np.nan)
-            before[question] = values[iteration - 1, question]
-            after[question] = values[iteration, question]
-            accounts.append(account(name, own, before, after))
+    by_strategy = dict(iter(steps.groupby("strategy")))
+    for name in filter(by_strategy.__contains__, EXPANSIONS):
+        question, iteration = by_strategy[name][["question", "iteration"]].to_numpy().T
+        before, after = np.full((2, len(eligible)), np.nan)
+        # A strategy is tried at most once for a question.
+        before[question], after[question] = (
+            values[iteration - 1, question],
+            values[iteration, question],
+        )
+        accounts.append(account(name, by_strategy[name], before, after))
     return accounts
 
 
@@ -359,19 +339,23 @@ class _Rounds:
         self.spec, self.search, self.risk = spec, search, risk
         self.context, self.ranking = context, first
         self.lists, self.weights, self.rounds = [first], np.ones((n, 1)), [first.rows]
-        self.confidence, self.basis = self._estimate()
-        self.first_miss = 1.0 - self.confidence
+        self.missed, self.basis = risk(context.batch)
+        self.first_miss = self.missed
         self.tried: list[set[ExpansionName]] = [set() for _ in range(n)]
         self.asked = [{text} for text in context.questions]
-        self.extra = np.zeros(n, dtype=np.int64)
         self.stopped: list[Stopped | None] = [None] * n
-        self.steps: list[Step] = []
+        self.steps: list[dict[str, object]] = []
         self.not_viable: Counter[ExpansionName] = Counter()
 
-    def _estimate(self) -> tuple[FloatArray, str]:
-        """Estimate the retrieval confidence of the current lists, and name its source."""
-        missed, basis = self.risk(self.context.batch)
-        return 1.0 - missed, basis
+    @property
+    def confidence(self) -> FloatArray:
+        """Retrieval confidence of the current lists, [n]."""
+        return 1.0 - self.missed
+
+    @property
+    def extra(self) -> IntArray:
+        """Number of expansions of each question, [n]."""
+        return np.array([len(texts) - 1 for texts in self.asked], dtype=np.int64)
 
     def stop(self, places: IntArray, why: Stopped) -> None:
         """End the rounds of some questions and keep the first reason."""
@@ -414,30 +398,25 @@ class _Rounds:
         if not chosen:
             return
         places = np.array(list(chosen), dtype=np.int64)
-        found = self.search([text for _, text in chosen.values()])
-        seconds = (time.perf_counter() - started) / len(places)
-        counts, unique = found.has_chunk.sum(axis=1), self._count_unique(found, places)
-        before = self.confidence
-        weights = np.array([WEIGHTS[name] for name, _ in chosen.values()])
-        self._merge(found, places, weights * self.first_miss[places])
-        self.extra[places] += 1
-        for at, (place, (name, text)) in enumerate(chosen.items()):
+        names, texts = zip(*chosen.values(), strict=True)
+        found = self.search(list(texts))
+        steps = {
+            "question": places,
+            "iteration": iteration,
+            "strategy": names,
+            "original": [self.context.questions[place] for place in chosen],
+            "expanded": texts,
+            "result_count": found.has_chunk.sum(axis=1),
+            "found_unique_results": self._count_unique(found, places),
+            "confidence_before": self.confidence[places],
+            "seconds": (time.perf_counter() - started) / len(places),
+            "stopped": "",
+        }
+        self._merge(found, places, np.array([WEIGHTS[name] for name in names]))
+        for place, text in zip(chosen, texts, strict=True):
             self.asked[place].add(text)
-            self.steps.append(
-                Step(
-                    question=place,
-                    iteration=iteration,
-                    strategy=name,
-                    original=self.context.questions[place],
-                    expanded=text,
-                    result_count=int(counts[at]),
-                    found_unique_results=int(unique[at]),
-                    confidence_before=float(before[place]),
-                    confidence_after=float(self.confidence[place]),
-                    basis=self.basis,
-                    seconds=seconds,
-                )
-            )
+        steps |= {"confidence_after": self.confidence[places], "basis": self.basis}
+        self.steps.append(steps)
 
     def _count_unique(self, found: Ranking, places: IntArray) -> IntArray:
         """Count the retrieved chunks that no earlier list of the question has, [len(places)]."""
@@ -448,20 +427,21 @@ class _Rounds:
         return np.asarray(is_new.sum(axis=1))
 
     def _merge(self, found: Ranking, places: IntArray, weights: FloatArray) -> None:
-        n = len(self.context.questions)
-        self.lists.append(_spread(found, places, n))
-        column = np.zeros(n)
+        """Merge the lists of expansions into the lists of their questions, and estimate anew."""
+        self.lists.append(_spread(found, places, len(self.asked)))
+        column = np.zeros(len(self.asked))
         # an empty or failed list gets weight 0, so that it does not lower the merged scores
-        column[places] = np.where(found.has_chunk.any(axis=1), weights, 0.0)
+        has_list = found.has_chunk.any(axis=1)
+        column[places] = np.where(has_list, weights * self.first_miss[places], 0.0)
         self.weights = np.column_stack([self.weights, column])
         fused = merge(self.lists, self.weights, self.ranking.rows.shape[1])
         self.ranking = _replace(self.ranking, fused, column > 0)
-        batch = dataclasses.replace(
-            self.context.batch, rows=self.ranking.rows, raw=self.ranking.raw, norm=self.ranking.norm
-        )
+        names = ("rows", "raw", "norm")
+        lists = {name: getattr(self.ranking, name) for name in names}
+        batch = dataclasses.replace(self.context.batch, **lists)
         self.context = dataclasses.replace(self.context, batch=batch)
         self.rounds.append(self.ranking.rows)
-        self.confidence, self.basis = self._estimate()
+        self.missed, self.basis = self.risk(batch)
 
 
 def iterate(
@@ -481,6 +461,8 @@ def iterate(
     The source is `calibrated`, or `heuristic_v0@` with the ranks that the estimate read. Gaps are
     searched in the first `k` ranks.
     """
+    import pandas as pd
+
     state = _Rounds(first, context, spec, search, risk)
     if first.failed is not None:
         state.stop(np.flatnonzero(first.failed), "failed")
@@ -495,17 +477,12 @@ def iterate(
     left = state.active()
     state.stop(left[state.confidence[left] >= spec.min_recall], "threshold")
     stopped = tuple(why or "max_iterations" for why in state.stopped)
-    last = {step.question: step for step in state.steps}
-    steps = [
-        step._replace(stopped=stopped[step.question]) if step is last[step.question] else step
-        for step in sorted(state.steps, key=lambda step: (step.question, step.iteration))
-    ]
-    return Iterated(
-        state.ranking,
-        tuple(steps),
-        stopped,
-        state.basis,
-        state.extra,
-        tuple(state.rounds),
-        dict(state.not_viable),
-    )
+    steps = make_frame(EXPANSIONS_FRAME, [])
+    if state.steps:
+        steps = pd.concat(map(pd.DataFrame, state.steps), ignore_index=True)[list(steps)]
+        steps = steps.sort_values(["question", "iteration"], ignore_index=True)
+        last = ~steps["question"].duplicated(keep="last")
+        steps.loc[last, "stopped"] = [stopped[place] for place in steps.loc[last, "question"]]
+    rounds = tuple(state.rounds)
+    steps = EXPANSIONS_FRAME.check(steps)
+    return Iterated(state.ranking, steps, stopped, state.basis, rounds, dict(state.not_viable))

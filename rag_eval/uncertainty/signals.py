@@ -103,7 +103,7 @@ class TermSpace:
     @functools.cached_property
     def _short_counts(self) -> npt.NDArray[np.uint16]:
         most = np.iinfo(np.uint16).max
-        return np.minimum(self.by_term.data, most).astype(np.uint16)
+        return np.asarray(np.minimum(self.by_term.data, most), dtype=np.uint16)
 
     def frequencies(self, terms: IntArray, chunks: Int32Array) -> npt.NDArray[np.uint16]:
         """Count how often chunks [m, j] hold terms [m], at most 65,535, [m, j].
@@ -264,7 +264,8 @@ class Evidence:
             block = slice(start, start + step)
             near = chunks[np.maximum(rows[block], 0)]
             found[block] = np.einsum("nd,njd->nj", queries[block], near)
-        return np.where((rows >= 0) & queries.any(axis=1)[:, None], found, np.nan)
+        asked: BoolArray = np.asarray(queries.any(axis=1))
+        return np.where((rows >= 0) & asked[:, None], found, np.nan)
 
 
 # ---- Agreement of two retrievers.
