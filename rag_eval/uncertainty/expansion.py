@@ -604,11 +604,11 @@ def _expand_negative_sampling(context: ExpansionContext, which: IntArray) -> lis
     viable = (retrieved.sum(axis=1) >= LEAST_PARTED) & second.any(axis=1)
     query = np.repeat(np.arange(len(which)), np.diff(known.indptr))
     uncovered = 1.0 - np.asarray(of_first[query, known.indices]).ravel()
-    left_out = np.round(uncovered * idf[known.indices], 6)
+    left_out = uncovered * idf[known.indices]
     for row, contrasts in enumerate(added):
         own_terms = slice(known.indptr[row], known.indptr[row + 1])
         terms, values = known.indices[own_terms], left_out[own_terms]
-        ranked = [at for at in np.lexsort((terms, -values))[:OWN] if values[at] > 0]
+        ranked = [at for at in np.lexsort((terms, -np.round(values, 6)))[:OWN] if values[at] > 0]
         own = [int(terms[at]) for at in ranked if corpus.surface[terms[at]]]
         added[row] = contrasts + own if viable[row] and contrasts else []
     return context.widen(which, added)

@@ -205,19 +205,19 @@ def harm(
     """
     values = np.stack([recall(rows) for rows in rounds])
     eligible = ~np.isnan(values[0])
-    steps = steps[eligible[steps["question"]]]
 
     def account(name: str, expanded: "pd.DataFrame", before: FloatArray, after: FloatArray) -> Harm:
+        counted = expanded[eligible[expanded["question"]]]
         paired = paired_comparison(after, before, groups, seed)
         low, high = float(paired.ci_low[0]), float(paired.ci_high[0])
         return Harm(
             strategy=name,
             questions=int(eligible.sum()),
-            triggered=expanded["question"].nunique(),
+            triggered=counted["question"].nunique(),
             recovered=int(((before == 0) & (after > 0)).sum()),
             lost=int(((before > 0) & (after == 0)).sum()),
-            extra_queries=len(expanded),
-            extra_seconds=float(expanded["seconds"].sum()),
+            extra_queries=len(counted),
+            extra_seconds=float(counted["seconds"].sum()),
             delta=float(paired.delta[0]),
             ci_low=low,
             ci_high=high,
