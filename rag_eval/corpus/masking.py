@@ -1,7 +1,6 @@
 """Mask personal data and secrets, character for character, so that offsets stay true."""
 
 import dataclasses
-import ipaddress
 import math
 import re
 import urllib.parse
@@ -33,35 +32,22 @@ def _is_card(match: re.Match[str]) -> bool:
     return len(number) in _CARD_LENGTHS[number[0]] and _has_luhn_digit(number)
 
 
-_IBAN_COUNTRIES = {
-    15: "NO",
-    16: "BE",
-    18: "DK|FI|FO|GL|NL|SD",
-    19: "MK|SI",
-    20: "AT|BA|EE|KZ|LT|LU|XK",
-    21: "CH|HR|LI|LV",
-    22: "BG|BH|CR|DE|GB|GE|IE|ME|RS|VA",
-    23: "AE|GI|IL|IQ|TL",
-    24: "AD|CZ|ES|MD|PK|RO|SA|SE|SK|TN|VG",
-    25: "LY|PT|ST",
-    26: "IS|TR",
-    27: "FR|GR|IT|MC|MR|SM",
-    28: "AL|AZ|BY|CY|DO|GT|HU|LB|PL|SV",
-    29: "BR|EG|PS|QA|UA",
-    30: "JO|KW|MU",
-    31: "MT|SC",
-    32: "LC",
-}
-"""Countries by the length of their numbers (ISO 13616 registry)."""
+_IBANS = """
+NO15 BE16 DK18 FI18 FO18 GL18 NL18 SD18 MK19 SI19 AT20 BA20 EE20 KZ20 LT20 LU20 XK20 CH21 HR21 LI21
+LV21 BG22 BH22 CR22 DE22 GB22 GE22 IE22 ME22 RS22 VA22 AE23 GI23 IL23 IQ23 TL23 AD24 CZ24 ES24 MD24
+PK24 RO24 SA24 SE24 SK24 TN24 VG24 LY25 PT25 ST25 IS26 TR26 FR27 GR27 IT27 MC27 MR27 SM27 AL28 AZ28
+BY28 CY28 DO28 GT28 HU28 LB28 PL28 SV28 BR29 EG29 PS29 QA29 UA29 JO30 KW30 MU30 MT31 SC31 LC32
+"""
+"""Countries with the length of their numbers (ISO 13616 registry)."""
 
 
 def _make_iban_regex() -> re.Pattern[str]:
     """Make an alternative for each length, because an open length would match the next word."""
     alternatives = []
-    for length, countries in _IBAN_COUNTRIES.items():
-        blocks, rest = divmod(length - 4, 4)
+    for entry in _IBANS.split():
+        blocks, rest = divmod(int(entry[2:]) - 4, 4)
         tail = f"(?: ?[A-Z0-9]{{{rest}}})" if rest else ""
-        alternatives.append(f"(?:{countries})[0-9]{{2}}(?: ?[A-Z0-9]{{4}}){{{blocks}}}{tail}")
+        alternatives.append(f"{entry[:2]}[0-9]{{2}}(?: ?[A-Z0-9]{{4}}){{{blocks}}}{tail}")
     # The first look-ahead lets the search skip quickly.
     return re.compile(
         rf"(?=[A-Z][A-Z][0-9]{{2}})(?<![A-Za-z0-9])(?:{'|'.join(alternatives)})(?![A-Za-z0-9])"
@@ -287,36 +273,15 @@ MAX_DOMAIN_CHARS = 253
 _WEB = re.compile(r"(?:https?|ftp)://([^/?#]*)", re.IGNORECASE)
 _DOCSTRING = re.compile(r"(python:[A-Za-z_][A-Za-z0-9_]*)(?:\.|\Z)")
 _USER_INFO = re.compile(r"(?P<before>(?:[A-Za-z][A-Za-z0-9+.-]*+:)?//)(?P<authority>[^/?#\\]*+)")
-_PORT = re.compile(r"(?::[0-9]{0,5})?")
-_ADDRESS_LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
-_AMBIGUOUS = re.compile(r"[\s\\\x00-\x1f\x7f]")
-"""Characters at which programs disagree about the host: a browser ends it at a backslash."""
-_DEVIATING = re.compile("[\u00df\u1e9e\u03c2\u200c\u200d]")
-"""Letters that IDNA 2003 (Python) and IDNA 2008 (browsers) encode differently (RFC 5894)."""
+_LABEL_OF_HOST = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+_HOST = re.compile(rf"{_LABEL_OF_HOST}(?:\.{_LABEL_OF_HOST})*")
+_AMBIGUOUS = re.compile("[\\s\\\\\x00-\x1f\x7f\u00df\u1e9e\u03c2\u200c\u200d]")
+"""Characters at which programs disagree about the host.
+
+A browser ends it at a backslash. IDNA 2003 (Python) and IDNA 2008 (browsers) encode some letters
+differently (RFC 5894)."""
 _ENCODED = re.compile(r"%(?:[2-6][0-9A-Fa-f]|7[0-9A-Ea-e])")
 """Escapes of printable ASCII only, so that a decoded address gains no line end."""
-
-
-def _read_host(name: str) -> str:
-    """Return a host in lower case and xn-- form; empty for an invalid or ambiguous host."""
-    name = name.removesuffix(".")
-    if not name or len(name) > MAX_DOMAIN_CHARS or _DEVIATING.search(name):
-        return ""
-    try:
-        host = name.encode("idna").decode("ascii").lower()
-    except UnicodeError:
-        return ""
-    # Check the encoded name, because look-alikes of / and : are encoded as / and :.
-    is_host = all(_ADDRESS_LABEL.fullmatch(label) for label in host.split("."))
-    return host if is_host and len(host) <= MAX_DOMAIN_CHARS else ""
-
-
-def _read_ipv6(literal: str) -> str:
-    """Return an IPv6 address in its shortest form; empty for any other text."""
-    try:
-        return ipaddress.IPv6Address(literal).compressed
-    except ValueError:
-        return ""
 
 
 def domain_of(source_url: str) -> str:
@@ -324,8 +289,8 @@ def domain_of(source_url: str) -> str:
 
     For http, https and ftp, the domain is the host in lower case, without user, port and final dot.
     Letters beyond ASCII are in xn-- form (RFC 3490). For `python:<package>.<name>`, the domain is
-    `python:<package>`. A host that programs read differently gives an empty domain, because such a
-    host must not pass an allowlist.
+    `python:<package>`. A host that programs read differently and an IPv6 address give an empty
+    domain, because they must not pass an allowlist.
 
     Examples
     --------
@@ -339,14 +304,14 @@ def domain_of(source_url: str) -> str:
     web = _WEB.match(address)
     if web is None or _AMBIGUOUS.search(web[1]):
         return ""
-    host = web[1].rpartition("@")[2]
-    if "%" in host:  # a browser would decode the host
+    try:
+        parts = urllib.parse.urlsplit(address)
+        _ = parts.port  # raises ValueError for what is no port
+        host = (parts.hostname or "").removesuffix(".").encode("idna").decode("ascii").lower()
+    except ValueError:
         return ""
-    if host.startswith("["):
-        literal, closed, port = host[1:].partition("]")
-        return _read_ipv6(literal) if closed and _PORT.fullmatch(port) else ""
-    name, colon, port = host.partition(":")
-    return _read_host(name) if _PORT.fullmatch(colon + port) else ""
+    # Check the encoded name, because look-alikes of / and : are encoded as / and :.
+    return host if _HOST.fullmatch(host) and len(host) <= MAX_DOMAIN_CHARS else ""
 
 
 def without_user(source_url: str) -> str:

@@ -29,7 +29,6 @@ LONG = ".".join(["a" * 63] * 3)
         ("https://p\u0430ypal.example/", "xn--pypal-4ve.example"),
         ("https://\uff45xample\u3002org/", "example.org"),
         ("https://127.0.0.1:9/", "127.0.0.1"),
-        ("https://[2001:DB8::0:1]:443/", "2001:db8::1"),
         (f"https://{LONG}.{'b' * 61}/", f"{LONG}.{'b' * 61}"),
         ("python:pandas.DataFrame.merge", "python:pandas"),
         ("python:pandas", "python:pandas"),
@@ -43,7 +42,8 @@ NO_DOMAIN = f"""
 guide/a.md corpus.jsonl#7 file:///etc/passwd mailto:a@example.org //example.org/a https:example.org
 https:// https:///a https://:80/ https://user@/ https://.example.org/ https://example..org/
 https://example.org:port/ https://example.org:80:80/ https://-example.org/ https://{"a" * 64}.org/
-https://{LONG}.{"b" * 62}/ https://[::1 https://[::1]x/ https://[not:ipv6]/ python: python:pandas/x
+https://{LONG}.{"b" * 62}/ https://[2001:DB8::1]:443/ https://[::1 https://[not:ipv6]/ python:
+python:pandas/x
 https://good.example\\@evil.example/ https://good.example%2eevil.example/ https://stra\u00dfe.example/
 https://\u2100.example/ https://\ufffd.example/ https://a\u200db.example/ javascript://example.org/
 https://good.example\x00.evil.example/ https://\u00ad/
