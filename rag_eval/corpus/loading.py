@@ -5,12 +5,13 @@ import hashlib
 import re
 from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 
 from rag_eval.core.config import SOURCES
-from rag_eval.core.errors import ProblemList
-from rag_eval.core.frames import DOCUMENTS, SECTIONS
+from rag_eval.core.errors import Place, ProblemList, quoted
+from rag_eval.core.frames import DOCUMENTS, SECTIONS, make_frame
 from rag_eval.core.loader import Loader, RawDocument
 from rag_eval.corpus.chunking import Section, markdown_sections, numpydoc_sections
 from rag_eval.corpus.masking import NAMES, domain_of, mask, mask_decoded, without_user
@@ -33,8 +34,7 @@ class CorpusFacts:
     n_documents: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class LoadedCorpus:
+class LoadedCorpus(NamedTuple):
     """A corpus as stages use it."""
 
     documents: pd.DataFrame
@@ -88,14 +88,9 @@ def _refuse_shared_sections(found: list[tuple[Section, RawDocument]]) -> None:
     for section, owner in found:
         other = first.setdefault(section.section_id, owner.doc_id)
         if other != owner.doc_id:
-            problems.add(
-                "duplicate_section_id",
-                f"the section id is also that of document {other}",
-                file=owner.place or owner.doc_id,
-                field="section_id",
-                found=section.section_id,
-                accepted="every section id once",
-            )
+            message = f"the section id is also that of document {quoted(other)}"
+            more: Place = {"field": "section_id", "found": quoted(section.section_id)}
+            problems.add("duplicate_section_id", message, owner.place or owner.doc_id, **more)
     problems.raise_errors()
 
 
@@ -109,10 +104,11 @@ def load_corpus(spec: Loader, base: Path) -> LoadedCorpus:
     """
     raw = spec.read(base)
     masked: Counter[str] = Counter()
-    rows: list[dict[str, object]] = []
-    sources: list[dict[str, str]] = []
+    rows: list[tuple[object, ...]] = []
+    sources: list[tuple[str, ...]] = []
     found: list[tuple[Section, RawDocument]] = []
     for document in sorted(raw.documents, key=lambda document: document.doc_id):
+        doc_id = document.doc_id
         title, text = _make_storable(document.title), _make_storable(document.text)
         url = without_user(_make_storable(document.source_url))
         author = _make_storable(document.author)
@@ -125,46 +121,28 @@ def load_corpus(spec: Loader, base: Path) -> LoadedCorpus:
             title, text, url = (piece.text for piece in pieces)
             for piece in pieces:
                 masked.update(piece.counts)
-        content_hash = text_hash(text)
-        rev = document.rev or content_hash
-        sources.append(
-            {
-                "doc_id": document.doc_id,
-                "source_hash": hashlib.sha256(document.source).hexdigest(),
-                "author": shown[:MAX_SHOWN_CHARS],
-                "author_hash": hashed,
-                "date": document.date,
-                "domain": domain,
-                "signature": document.signature,
-            }
-        )
-        rows.append(
-            {
-                "doc_id": document.doc_id,
-                "title": title,
-                "text": text,
-                "rev": f"{rev}+dirty.{content_hash[:_DIRTY_DIGITS]}" if document.is_dirty else rev,
-                "content_hash": content_hash,
-                "source_url": url,
-                "kind": document.kind,
-                "names": [document.doc_id, *document.names],
-            }
-        )
+        source_hash = hashlib.sha256(document.source).hexdigest()
+        shown = shown[:MAX_SHOWN_CHARS]
+        about = (source_hash, shown, hashed, document.date, domain, document.signature)
+        sources.append((doc_id, *about))
+        content = text_hash(text)
+        rev = _mark_dirty(document.rev or content, content, is_dirty=document.is_dirty)
+        names = [doc_id, *document.names]
+        rows.append((doc_id, title, text, rev, content, url, document.kind, names))
         found += [(section, document) for section in _make_sections(document, title, text)]
     _refuse_shared_sections(found)
     sections = pd.DataFrame([section for section, _ in found], columns=list(Section._fields))
     sections["doc_id"] = [owner.doc_id for _, owner in found]
-    content = lines_hash(str(row[key]) for row in rows for key in ("doc_id", "content_hash"))
-    rev = raw.rev or content
-    about = CorpusFacts(
-        corpus_rev=f"{rev}+dirty.{content[:_DIRTY_DIGITS]}" if raw.is_dirty else rev,
+    documents = make_frame(DOCUMENTS, rows)
+    content = lines_hash(documents[["doc_id", "content_hash"]].to_numpy().ravel().tolist())
+    facts = CorpusFacts(
+        corpus_rev=_mark_dirty(raw.rev or content, content, is_dirty=raw.is_dirty),
         loader=spec.loader,
         masked={name: masked[name] for name in NAMES} if spec.mask_pii else None,
         n_documents=len(rows),
     )
-    return LoadedCorpus(
-        documents=DOCUMENTS.check(pd.DataFrame(rows)),
-        sections=SECTIONS.check(sections),
-        sources=SOURCES.check(pd.DataFrame(sources)),
-        about=about,
-    )
+    return LoadedCorpus(documents, SECTIONS.check(sections), make_frame(SOURCES, sources), facts)
+
+
+def _mark_dirty(rev: str, content: str, *, is_dirty: bool) -> str:
+    return f"{rev}+dirty.{content[:_DIRTY_DIGITS]}" if is_dirty else rev

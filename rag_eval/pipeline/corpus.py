@@ -22,7 +22,7 @@ from rag_eval.corpus.chunking import chunk_documents, chunks_hash
 from rag_eval.corpus.loading import CorpusFacts, identify, load_corpus, source_bytes
 from rag_eval.corpus.source import resolve
 from rag_eval.gold.lint import blocked_gold, blocked_problems, lint
-from rag_eval.gold.loading import GoldSet, load_gold, read_gold, variants
+from rag_eval.gold.loading import load_gold, read_gold, variants
 from rag_eval.gold.resolving import resolve as resolve_gold
 from rag_eval.measures.ranking import Qrels, Spans
 from rag_eval.pipeline.evaluation import Evaluation
@@ -97,19 +97,12 @@ class CorpusChunks(Result):
 
     def describe(self) -> dict[str, object]:
         """Show the number and lengths of the chunks."""
-        tokens = self.artifact.frame("chunks", ["tokens"])["tokens"].to_numpy()
-        edges = np.unique(np.linspace(tokens.min(), tokens.max() + 1, BINS + 1).astype(int))
-        counts, _ = np.histogram(tokens, edges)
-        lengths = [
-            {"tokens": f"{low} to {high - 1}", "n": int(n)}
-            for n, low, high in zip(counts, edges[:-1], edges[1:], strict=True)
-        ]
+        tokens = self.artifact.frame("chunks", ["tokens"])["tokens"]
         return {
             "n_chunks": self.about.n_chunks,
             "chunks_hash": self.about.chunks_hash,
-            "tokens_median": float(np.median(tokens)),
+            "tokens_median": float(tokens.median()),
             "tokens_max": int(tokens.max()),
-            "chunk_lengths": Table(("tokens", "n"), lengths),
         }
 
 
@@ -136,8 +129,7 @@ def read_corpus(work: Work) -> CorpusSnapshot:
     if loaded.documents.empty:
         message = "the corpus has no document"
         raise InputError.of("empty_corpus", message, work.base, field="corpus")
-    frames = {"documents": loaded.documents, "sections": loaded.sections, "sources": loaded.sources}
-    return CorpusSnapshot(**frames, about=loaded.about)
+    return CorpusSnapshot(**loaded._asdict())
 
 
 @Stage("corpus_chunks", "corpus", reads=("corpus.chunker",), columns=CHUNKS)
@@ -166,6 +158,8 @@ def _chunk_facts(chunks: pd.DataFrame, chunker: Chunker) -> ChunkFacts:
 # ---- Inputs of trust besides the corpus: signatures and manifest, with their identity.
 
 MAX_MISSING = 20
+MAX_SHOWN = 50
+"""Most chunks that a description lists."""
 
 
 class _TrustInputs(NamedTuple):
@@ -238,27 +232,17 @@ class EvidenceTrust(Result):
     about: TrustFacts = json_part()
 
     def describe(self) -> dict[str, object]:
-        """Show the quarantined chunks with reasons, and the distribution of trust."""
+        """Show the quarantined chunks with reasons, and the mean trust."""
         frame = self.trust
-        scores, poor = frame["trust"].dropna(), frame[frame["verdict"] != "clean"]
-        counts, edges = np.histogram(scores, TRUST_BINS, range=(0.0, 1.0))
-        drawn = [
-            {"trust": f"{low:.1f} to {high:.1f}", "n": int(n)}
-            for n, low, high in zip(counts, edges[:-1], edges[1:], strict=True)
-        ]
-        first = poor.sort_values("verdict", kind="stable").head(MAX_SHOWN).to_dict("records")
+        poor = frame[frame["verdict"] != "clean"].sort_values("verdict", kind="stable")
+        columns = ("verdict", "chunk_id", "doc_id", "reasons", "allowed_by")
+        shown = poor.head(MAX_SHOWN)[list(columns)].astype({"reasons": "object"})
+        shown["reasons"] = shown["reasons"].map(", ".join)
         rows = [
-            {
-                "verdict": row["verdict"],
-                "chunk_id": row["chunk_id"],
-                "doc_id": quoted(row["doc_id"], 200),
-                "reasons": ", ".join(row["reasons"]),
-                "allowed_by": quoted(row["allowed_by"], 200),
-            }
-            for row in first
+            {name: quoted(row[name], 200) for name in columns} for row in shown.to_dict("records")
         ]
-        reasons = poor["reasons"].explode().value_counts().sort_index()
         untrusted = "not configured: the gold set names no domains, authors or keys"
+        has_trust = frame["trust"].notna().any()
         return {
             "n_chunks": len(frame),
             "n_quarantined": int((frame["verdict"] == "blocked").sum()),
@@ -266,14 +250,8 @@ class EvidenceTrust(Result):
             "n_allowed": int((frame["allowed_by"] != "").sum()),
             "rules_version": self.about.rules_version,
             "as_of": self.about.as_of,
-            "trust": Table(("trust", "n"), drawn) if len(scores) else untrusted,
-            "quarantined_and_warned": Table(
-                ("verdict", "chunk_id", "doc_id", "reasons", "allowed_by"), rows
-            ),
-            "reasons": Table(
-                ("reason", "n_chunks"),
-                [{"reason": code, "n_chunks": int(n)} for code, n in reasons.items()],
-            ),
+            "mean_trust": float(frame["trust"].mean()) if has_trust else untrusted,
+            "quarantined_and_warned": Table(columns, rows),
         }
 
 
@@ -504,19 +482,15 @@ class GoldVariants(Result):
 def _warn(problem: Problem, files: Sequence[Path]) -> LintWarning:
     """Make a warning for the report, with a file name that does not depend on the folder."""
     values = {key: value for key, value in dataclasses.asdict(problem).items() if value is not None}
-    if problem.file is not None:
-        values["file"] = {str(file): file.name for file in files}.get(problem.file, problem.file)
+    names = {str(file): file.name for file in files}
+    values |= {"file": names.get(problem.file, problem.file)} if problem.file else {}
     return LintWarning.model_validate(values)
-
-
-def _read_gold_set(evaluation: Evaluation) -> GoldSet:
-    """Read and check the gold set: a folder, or a split of a BEIR folder."""
-    return load_gold(evaluation.base, evaluation.config, evaluation.split)
 
 
 def _identify_gold(work: Work, **_: Result) -> list[str]:
     """Identify the content and layout of the gold files."""
-    gold = _read_gold_set(work.evaluation)
+    evaluation = work.evaluation
+    gold = load_gold(evaluation.base, evaluation.config, evaluation.split)
     return [gold.gold_hash, gold.layout]
 
 
@@ -531,7 +505,8 @@ def resolve_gold_set(
 
     Raises `InputError` with every problem when lint finds an error.
     """
-    gold = _read_gold_set(work.evaluation)
+    evaluation = work.evaluation
+    gold = load_gold(evaluation.base, evaluation.config, evaluation.split)
     documents, sections = corpus_snapshot.documents, corpus_snapshot.sections
     with work.progress.step("Checking the gold set"):
         problems = lint(gold, documents, sections)
@@ -661,11 +636,6 @@ def lint_gold_set(evaluation: Evaluation) -> list[Problem]:
         return [*problems, *error.problems]
     qrels = resolve_gold(gold, documents, sections, admitted.chunks).qrels["document"]
     return [*problems, *blocked_problems(_blocked(qrels, runner.get(CorpusChunks), admitted))]
-
-
-# ---- Descriptions of these results for people.
-
-BINS, TRUST_BINS, MAX_SHOWN = 12, 10, 50
 
 
 # ---- Files of `rag-eval trust manifest|sign`: manifests and signatures.
