@@ -92,7 +92,7 @@ FAULTS = [
     ({"query_id": "../a", "answer": "x"}, "bad_id", "query_id"),
     ({"query_id": "q1"}, "missing_key", "answer"),
     (row(answer="a\x00b"), "nul_byte", "answer"),
-    (row(question="x" * 20_001), "text_too_long", "question"),
+    (row(question="x" * 20_001), "bad_value", "question"),
     (row(contexts=[3]), "wrong_type", "contexts[0]"),
     (row(contexts=["x", {"title": "t"}]), "missing_key", "contexts[1]"),
     (row(contexts=[{"id": "../a", "text": "x"}]), "bad_id", "contexts[0].id"),
@@ -102,7 +102,7 @@ FAULTS = [
     (row(citations=[1.5]), "wrong_type", "citations[0]"),
     (row(tokens_in=-1), "bad_value", "tokens_in"),
     (row(seconds="1"), "wrong_type", "seconds"),
-    (row(verdict="x" * 65), "text_too_long", "verdict"),
+    (row(verdict="x" * 65), "bad_value", "verdict"),
     (row(context=["x"]), "unknown_key", "context"),
     (
         {"user_input": "x", "retrieved_contexts": ["a"], "retrieved_context_ids": ["a", "b"]},
@@ -123,7 +123,7 @@ def test_a_fault_names_its_place(write, values, code, field):
 def test_a_second_output_of_a_question_is_refused(write):
     (problem,) = problems_of(write(row(), row(query_id="q2"), row()))
     assert (problem.code, problem.line, problem.found) == ("duplicate_id", 3, "q1")
-    assert "line 1" in problem.message
+    assert "outputs.jsonl:1" in problem.message
 
 
 def test_rankings_are_the_contexts_in_order(write):

@@ -11,10 +11,11 @@ import re
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import (
     AfterValidator,
+    AliasChoices,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -23,16 +24,15 @@ from pydantic import (
     model_validator,
 )
 
-from rag_eval.core.errors import Problem, ProblemList, quoted
+from rag_eval.core.errors import ProblemList, quoted
 from rag_eval.core.loader import Chunker, PathLoader, RawCorpus, RawDocument
-from rag_eval.core.rows import check_row, read_objects, refuse
+from rag_eval.core.rows import check_row, read_objects, refuse, require
 from rag_eval.core.types import PAYLOAD_FIELDS
 from rag_eval.corpus.source import (
-    ACCEPTED_ID,
     DocId,
     QueryId,
+    SeenIds,
     empty_corpus,
-    is_doc_id,
     missing_input,
     resolve,
 )
@@ -69,23 +69,26 @@ def stated_payload(values: Mapping[str, object]) -> dict[str, JsonValue]:
     }
 
 
-def _storable(text: str, limit: int = MAX_SHORT_CHARS) -> str:
-    return _UNSTORABLE.sub("\ufffd", text[:limit])
-
-
 def _bound(value: object, limit: int = MAX_SHORT_CHARS, depth: int = 0) -> JsonValue:
     if isinstance(value, str):
-        return _storable(value, limit)
+        return _make_storable(value[:limit])
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int | float):  # NaN and infinity are out of range too
         return value if abs(value) <= MAX_NUMBER else "a number out of range"
     if depth < MAX_DEPTH and isinstance(value, Mapping):
         items = list(value.items())[:MAX_ITEMS]
-        return {_storable(str(name)): _bound(item, depth=depth + 1) for name, item in items}
+        return {
+            _make_storable(str(name)[:limit]): _bound(it, depth=depth + 1) for name, it in items
+        }
     if depth < MAX_DEPTH and isinstance(value, list):
         return [_bound(item, depth=depth + 1) for item in value[:MAX_ITEMS]]
     return "..."
+
+
+def _make_storable(text: str) -> str:
+    """Replace NUL and lone surrogates, as a cut stream leaves them, by U+FFFD."""
+    return _UNSTORABLE.sub("\ufffd", text)
 
 
 # ---- One output.
@@ -116,41 +119,29 @@ def context_id(text: str) -> str:
 # ---- Rows.
 
 
-class _Limit:
-    """Checks a text; a lone surrogate, as a cut stream leaves it, becomes U+FFFD."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-
-    def __call__(self, value: str) -> str:
-        """Return the text that can be stored."""
-        if len(value) > self._limit:
-            accepted = f"at most {self._limit} characters, not {len(value)}"
-            raise refuse("text_too_long", "the text is too long", accepted)
-        if "\x00" in value:
-            raise refuse("nul_byte", "the text holds a NUL", "text without NUL")
-        return _UNSTORABLE.sub("\ufffd", value)
-
-
 def _read_citation(value: object) -> Citation:
     if isinstance(value, dict):
         return Citation(payload=stated_payload(value))
     if isinstance(value, int) and not isinstance(value, bool):
         return Citation(number=max(min(value, MAX_CONTEXTS + 1), 0))
-    if isinstance(value, str) and value.strip():
-        return Citation(token=_Limit(MAX_SHORT_ROW_CHARS)(value.strip()))
+    if isinstance(value, str) and 0 < len(value.strip()) <= MAX_SHORT_ROW_CHARS:
+        return Citation(token=_make_storable(value.strip()))
     accepted = 'a citation payload, "<doc>:<line>[-<line>]", an id, or a context\'s number from 1'
     raise refuse("wrong_type", "this is no citation", accepted)
 
 
-_Text = Annotated[str, AfterValidator(_Limit(MAX_TEXT_CHARS))]
-_Question = Annotated[str, AfterValidator(_Limit(MAX_QUESTION_CHARS))]
-_ShortText = Annotated[str, AfterValidator(_Limit(MAX_SHORT_ROW_CHARS))]
-_Word = Annotated[str, AfterValidator(_Limit(64))]
+_HAS_NO_NUL = require(
+    lambda text: "\x00" not in text, "nul_byte", "the text holds a NUL", "text without NUL"
+)
+_Text = Annotated[
+    str, Field(max_length=MAX_TEXT_CHARS), AfterValidator(_make_storable), _HAS_NO_NUL
+]
+_Question = Annotated[_Text, Field(max_length=MAX_QUESTION_CHARS)]
+_ShortText = Annotated[_Text, Field(max_length=MAX_SHORT_ROW_CHARS)]
 _Count = Annotated[int, Field(strict=True, ge=0, le=MAX_NUMBER)]
+_Number = Annotated[float, Field(strict=True, ge=0, le=MAX_NUMBER, allow_inf_nan=False)]
 _EMPTY = BeforeValidator(lambda value: "" if value is None else value)
 _NO_ITEMS = BeforeValidator(lambda value: () if value is None else value)
-_Number = Annotated[float, Field(strict=True, ge=0, le=MAX_NUMBER, allow_inf_nan=False)]
 
 
 class Context(BaseModel):
@@ -171,14 +162,10 @@ class Context(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _text_is_a_context(cls, value: object) -> object:
-        return {"text": value} if isinstance(value, str) else value
-
-    @model_validator(mode="after")
-    def _says_something(self) -> Self:
-        if self.id is None and self.doc_id is None and "text" not in self.model_fields_set:
+        if isinstance(value, dict) and value.keys().isdisjoint({"id", "doc_id", "text"}):
             accepted = 'a text, or {"id" or "doc_id": ..., "text": ...}'
             raise refuse("missing_key", "a context has neither text nor id", accepted)
-        return self
+        return {"text": value} if isinstance(value, str) else value
 
     @property
     def document(self) -> str:
@@ -196,93 +183,67 @@ class Context(BaseModel):
         return bool(self.doc_id or self.id)
 
 
-_Contexts = Annotated[tuple[Context, ...], Field(max_length=MAX_CONTEXTS), _NO_ITEMS]
-_Citations = Annotated[
-    tuple[Annotated[Citation, BeforeValidator(_read_citation)], ...],
-    Field(max_length=MAX_CITATIONS),
-    _NO_ITEMS,
-]
+_RAGAS_KEYS = ("user_input", "response", "retrieved_contexts", "retrieved_context_ids")
 
 
-class _OutputRow(BaseModel):
+def _complete_ragas(values: dict[str, Any]) -> dict[str, Any]:
+    """Pair the ids of a ragas sample with the contexts, and name the question by its hash."""
+    row = {"response": None, **values}
+    row.setdefault("query_id", f"q-{digest(row['user_input'], _CONTEXT_HASH_DIGITS)}")
+    if ids := values.get("retrieved_context_ids"):
+        texts = values.get("retrieved_contexts") or [""] * len(ids)
+        if not isinstance(ids, list) or not isinstance(texts, list) or len(ids) != len(texts):
+            message, field = "ids and contexts do not pair", "retrieved_context_ids"
+            raise refuse("wrong_length", message, "a list with one id for each context", field)
+        pairs = zip(ids, texts, strict=True)
+        row["retrieved_contexts"] = [{"id": str(name), "text": text} for name, text in pairs]
+    return row
+
+
+class RecordedOutput(BaseModel):
+    """Record of the user's system for one question; None or empty for missing values.
+
+    A ragas sample without `query_id` gets an id from the hash of the question.
+    """
+
     model_config = ConfigDict(extra="ignore", frozen=True)
+
+    query_id: QueryId
+    question: Annotated[_Question, _EMPTY] = Field(
+        default="", validation_alias=AliasChoices("question", "user_input")
+    )
+    answer: _Text | None = Field(validation_alias=AliasChoices("answer", "response"))
+    error: Annotated[_ShortText, _EMPTY] = ""
+    citations: Annotated[
+        tuple[Annotated[Citation, BeforeValidator(_read_citation)], ...],
+        Field(max_length=MAX_CITATIONS),
+        _NO_ITEMS,
+    ] = ()
+    """Citations listed beside the answer, without the markers inside the answer."""
+    contexts: Annotated[tuple[Context, ...], Field(max_length=MAX_CONTEXTS), _NO_ITEMS] = Field(
+        default=(), validation_alias=AliasChoices("contexts", "retrieved_contexts")
+    )
+    """Contexts in the system's order, best first."""
+    tokens_in: _Count | None = None
+    tokens_out: _Count | None = None
+    seconds: _Number | None = None
+    verdict: Annotated[_Text, Field(max_length=64), _EMPTY] = ""
+    confidence: Annotated[_Number, Field(le=1)] | None = None
+    reference: Annotated[_Text, _EMPTY] = ""
+    """The reference answer of a ragas row."""
+    line: int = 0
 
     @model_validator(mode="before")
     @classmethod
     def _keys_are_spelt(cls, values: dict[str, object]) -> dict[str, object]:
         """Refuse a misspelt key, because an answer without `contexts` has no evidence."""
-        known = list(cls.model_fields)
+        known = [*cls.model_fields, *_RAGAS_KEYS]
         for key in values.keys() - known:
             near = difflib.get_close_matches(key[:100], known, n=1, cutoff=0.85)
             if near and near[0] not in values:
                 message = f"the key is not known; did you mean {near[0]}?"
                 raise refuse("unknown_key", message, ", ".join(known), quoted(key))
-        return values
-
-
-class _OwnRow(_OutputRow):
-    query_id: QueryId
-    question: Annotated[_Question, _EMPTY] = ""
-    answer: _Text | None
-    error: Annotated[_ShortText, _EMPTY] = ""
-    citations: _Citations = ()
-    """Citations listed beside the answer, without the markers inside the answer."""
-    contexts: _Contexts = ()
-    """Contexts in the system's order, best first."""
-    tokens_in: _Count | None = None
-    tokens_out: _Count | None = None
-    seconds: _Number | None = None
-    verdict: Annotated[_Word, _EMPTY] = ""
-    confidence: Annotated[_Number, Field(le=1)] | None = None
-
-
-class RecordedOutput(_OwnRow):
-    """Record of the user's system for one question; None or empty for missing values."""
-
-    reference: str = ""
-    """The reference answer of a ragas row."""
-    line: int = 0
-
-
-class _RagasRow(_OutputRow):
-    query_id: QueryId | None = None
-    user_input: _Question
-    response: _Text | None = None
-    retrieved_contexts: _Contexts = ()
-    retrieved_context_ids: (
-        Annotated[tuple[int | str, ...], Field(max_length=MAX_CONTEXTS)] | None
-    ) = None
-    reference: Annotated[_Text, _EMPTY] = ""
-
-    @model_validator(mode="after")
-    def _ids_pair_with_contexts(self) -> Self:
-        ids, contexts = self.retrieved_context_ids or (), self.retrieved_contexts
-        field = "retrieved_context_ids"
-        if ids and contexts and len(ids) != len(contexts):
-            accepted = f"one id for each context, not {len(ids)} ids for {len(contexts)}"
-            raise refuse("wrong_length", "ids and contexts do not pair", accepted, field)
-        if not all(is_doc_id(str(name)) for name in ids):
-            raise refuse("bad_id", "this cannot be the id of a document", ACCEPTED_ID, field)
-        return self
-
-    def output(self, line: int) -> RecordedOutput:
-        """Make the output; without a `query_id`, the id is a hash of the question."""
-        contexts = self.retrieved_contexts
-        if ids := tuple(map(str, self.retrieved_context_ids or ())):
-            contexts = tuple(
-                context.model_copy(update={"id": name, "doc_id": None})
-                for context, name in zip(
-                    contexts or (Context(text=""),) * len(ids), ids, strict=True
-                )
-            )
-        return RecordedOutput(
-            query_id=self.query_id or f"q-{digest(self.user_input, _CONTEXT_HASH_DIGITS)}",
-            question=self.user_input,
-            answer=self.response,
-            contexts=contexts,
-            reference=self.reference,
-            line=line,
-        )
+        return _complete_ragas(values) if "user_input" in values else values
 
 
 ACCEPTED_LINE = (
@@ -306,27 +267,17 @@ def read_outputs(path: Path) -> list[RecordedOutput]:
     `check_row`.
     """
     problems, file = ProblemList(), str(path)
-    outputs: dict[str, RecordedOutput] = {}
+    outputs: list[RecordedOutput] = []
+    seen = SeenIds(problems)
     for line, values in read_objects(path, problems, accepted=ACCEPTED_LINE):
-        model: type[_OwnRow | _RagasRow] = _RagasRow if "user_input" in values else _OwnRow
-        row = check_row(values, model, problems, file, line)
-        if row is None:
-            continue
-        if isinstance(row, _RagasRow):
-            output = row.output(line)
-        else:
-            output = RecordedOutput.model_construct(**dict(row), line=line)
-        first = outputs.setdefault(output.query_id, output)
-        if first is not output:
-            message = f"this question has an output in line {first.line} already"
-            found, accepted = quoted(output.query_id), "one output for each question"
-            problem = Problem("duplicate_id", message, file, line, "query_id", found, accepted)
-            problems.extend([problem])
+        row = check_row(values | {"line": line}, RecordedOutput, problems, file, line)
+        if row is not None and seen.add(row.query_id, file, line, "query_id"):
+            outputs.append(row)
     if not outputs and not problems.n_errors:
         accepted = f"one {ACCEPTED_LINE} a line"
-        problems.add("empty_file", "the file holds no output", file=file, line=1, accepted=accepted)
+        problems.add("empty_file", "the file holds no output", file, line=1, accepted=accepted)
     problems.raise_errors()
-    return list(outputs.values())
+    return outputs
 
 
 def rankings(outputs: Sequence[RecordedOutput]) -> dict[str, list[Ranked]]:
