@@ -11,6 +11,7 @@ import codecs
 import dataclasses
 import functools
 import html
+import itertools
 import re
 import urllib.parse
 from bisect import bisect_right
@@ -60,17 +61,22 @@ class Discovery:
     parts: list[Part] = dataclasses.field(default_factory=list)
     tricks: list[Trick] = dataclasses.field(default_factory=list)
 
-    def add_trick(self, rule: str, span: tuple[int, int], severity: Severity, detail: str) -> None:
-        """Add a trick of the check `hidden`."""
-        self.tricks.append(Trick(*span, "hidden", rule, severity, detail))
+    def add(
+        self,
+        rule: str,
+        span: tuple[int, int],
+        text: str | None = None,
+        severity: Severity | None = None,
+        detail: str = "",
+    ) -> None:
+        """Add a text that is hidden, or a trick of the check `hidden`, or both."""
+        if text is not None:
+            self.parts.append(Part("hidden", rule, text, *span))
+        if severity is not None:
+            self.tricks.append(Trick(*span, "hidden", rule, severity, detail))
 
-    def add_part(self, source: str, span: tuple[int, int], text: str) -> None:
-        """Add text that is hidden."""
-        self.parts.append(Part("hidden", source, text, *span))
 
-    def sort_cuts(self) -> None:
-        """Sort the cuts by start, and cuts of equal start by falling length."""
-        self.cuts.sort(key=lambda cut: (cut.start, -cut.end))
+_GRAVE = ("hint", "warning", "blocked")
 
 
 def merge_tricks(tricks: Iterable[Trick], near: int) -> list[Trick]:
@@ -78,28 +84,23 @@ def merge_tricks(tricks: Iterable[Trick], near: int) -> list[Trick]:
 
     A text with a million tricks must not give a million findings.
     """
-    grave = ("hint", "warning", "blocked")
-    groups: dict[tuple[str, str], list[tuple[Trick, int]]] = {}
+    merged: dict[str, list[Trick]] = {}
     for trick in sorted(tricks):
-        group = groups.setdefault((trick.check, trick.rule), [])
-        if group and trick.start - group[-1][0].end <= near:
-            before, count = group[-1]
-            worst = max((before, trick), key=lambda one: grave.index(one.severity))
-            worst = worst._replace(start=before.start, end=max(before.end, trick.end))
-            group[-1] = (worst, count + 1)
+        group = merged.setdefault(trick.rule, [])
+        if group and trick.start - group[-1].end <= near:
+            pair = group.pop(), trick
+            worst = max(pair, key=lambda one: _GRAVE.index(one.severity))
+            end = max(one.end for one in pair)
+            group.append(worst._replace(start=pair[0].start, end=end))
         else:
-            group.append((trick, 1))
-    pairs = sorted((pair for group in groups.values() for pair in group), key=lambda p: p[0][:2])
-    return [
-        trick if count == 1 else trick._replace(detail=f"{trick.detail}; {count} places")
-        for trick, count in pairs
-    ]
+            group.append(trick)
+    return sorted(itertools.chain.from_iterable(merged.values()))
 
 
 class Edited:
     """A text after cuts, which maps places back to the text before.
 
-    Cuts must be sorted by start. A cut that begins inside another cut is ignored.
+    A cut that begins inside another cut is ignored.
     """
 
     def __init__(self, text: str, cuts: Iterable[Cut]) -> None:
@@ -107,7 +108,7 @@ class Edited:
         self._new: list[int] = [0]
         self._old: list[tuple[int, int]] = []
         at = length = 0
-        for start, end, instead in cuts:
+        for start, end, instead in sorted(cuts, key=lambda cut: (cut.start, -cut.end)):
             if start < at:
                 continue
             length += start - at
@@ -153,42 +154,19 @@ _ANSI = re.compile(
 _CONCEALED = re.compile(
     r"(?:\x1b\[|\x9b)(?:[0-9]{1,3};){0,6}8(?:;[0-9]{1,3}){0,6}m([^\x1b\x9b]{1,100000})"
 )
-_FLAG = re.compile(r"\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{3,6}\U000e007f")
-_TAG_RUN = re.compile(f"[{_TAGS}]+")
-_SELECTOR_RUN = re.compile(f"[{_SELECTORS}]{{2,}}")
+_FLAG = "\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{3,6}\U000e007f"
 _SELECTOR_ON_LETTER = re.compile(f"(?<=[A-Za-z .,])[{_SELECTORS}]")
-_OVERRIDE = re.compile(r"[\u202d\u202e]([^\u202c\n]*)")
-_RIGHT_TO_LEFT = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
-_EMBEDDED = re.compile(r"[\u202a\u202b\u2066-\u2068]")
 _SPLIT = re.compile(f"(?<=[A-Za-z])[{_ZERO_WIDTH}]+(?=[A-Za-z])")
-_ZERO_WIDTH_RUN = re.compile(r"[\u200b-\u200f\u2060-\u2064\ufeff]{8,}")
 _SOFT_HYPHEN = re.compile(r"(?<=[0-9])\u00ad+(?=[0-9])")
-_TWO, _MANY_SELECTORS, _MANY_SPLITS, _MANY_ESCAPES = 2, 4, 3, 3
+_TWO, _MANY_SELECTORS, _MANY = 2, 4, 3
+
+_Run = tuple[str, Severity, str]
+"""Hidden text, severity and detail of a run of invisible characters."""
 
 
-def _find_terminal_escapes(text: str, found: Discovery) -> None:
-    escapes = list(_ANSI.finditer(text))
-    if not escapes:
-        return
-    concealed = list(_CONCEALED.finditer(text))
-    severity: Severity = "warning" if concealed or len(escapes) >= _MANY_ESCAPES else "hint"
-    span = escapes[0].start(), escapes[-1].end()
-    detail = f"{len(escapes)} terminal escape sequences"
-    found.add_trick("terminal_escape", span, severity, detail)
-    for match in concealed:
-        found.add_part("terminal_escape", match.span(), match[1])
-    found.cuts.extend(Cut(*match.span(), "") for match in escapes)
-
-
-def _find_tags(text: str, found: Discovery) -> None:
-    flags = {match.start() + 1: match.end() for match in _FLAG.finditer(text)}
-    for match in _TAG_RUN.finditer(text):
-        start, end = max(match.start(), flags.get(match.start(), 0)), match.end()
-        if start < end:
-            spelled = "".join(chr(ord(mark) - 0xE0000) for mark in text[start:end])
-            found.add_part("tag_characters", (start, end), spelled)
-            detail = f"{end - start} invisible tag characters that spell text"
-            found.add_trick("tag_characters", (start, end), "blocked", detail)
+def _read_tags(run: str) -> _Run:
+    spelled = "".join(chr(ord(mark) - 0xE0000) for mark in run)
+    return spelled, "blocked", f"{len(run)} invisible tag characters that spell text"
 
 
 def _decode_selectors(selectors: str) -> str:
@@ -199,28 +177,15 @@ def _decode_selectors(selectors: str) -> str:
     ).decode("utf-8", "replace")
 
 
-def _find_selectors(text: str, found: Discovery) -> None:
-    rule = "variation_selectors"
-    for match in _SELECTOR_RUN.finditer(text):
-        count = len(match[0])
-        found.add_part(rule, match.span(), _decode_selectors(match[0]))
-        severity: Severity = "blocked" if count >= _MANY_SELECTORS else "hint"
-        detail = f"{count} variation selectors in a row carry bytes"
-        found.add_trick(rule, match.span(), severity, detail)
-    single = list(_SELECTOR_ON_LETTER.finditer(text))
-    if len(single) >= _MANY_SELECTORS:
-        span = single[0].start(), single[-1].end()
-        found.add_part(rule, span, _decode_selectors("".join(match[0] for match in single)))
-        detail = f"{len(single)} variation selectors on plain letters carry bytes"
-        found.add_trick(rule, span, "blocked", detail)
+def _read_selectors(run: str) -> _Run:
+    severity: Severity = "blocked" if len(run) >= _MANY_SELECTORS else "hint"
+    return _decode_selectors(run), severity, f"{len(run)} variation selectors carry bytes"
 
 
 def _read_bits(run: str) -> Iterator[str]:
     """Read a run of two kinds of invisible characters as bits, in four ways."""
     kinds = sorted(set(run))
-    if len(kinds) != _TWO:
-        return
-    for zero, one in (kinds, kinds[::-1]):
+    for zero, one in (kinds, kinds[::-1]) if len(kinds) == _TWO else ():
         bits = run.replace(zero, "0").replace(one, "1")
         for width in (8, 7):
             places = range(0, len(bits) - width + 1, width)
@@ -228,42 +193,61 @@ def _read_bits(run: str) -> Iterator[str]:
             yield bytes(codes).decode("latin-1")
 
 
-def _find_zero_width_runs(text: str, found: Discovery) -> None:
-    for match in _ZERO_WIDTH_RUN.finditer(text):
-        spelled = next((reading for reading in _read_bits(match[0]) if is_text(reading)), "")
-        found.add_part("zero_width_run", match.span(), spelled)
-        detail = f"{len(match[0])} invisible characters in a row"
-        detail += " spell text in bits" if spelled else ""
-        severity: Severity = "blocked" if spelled else "warning"
-        found.add_trick("zero_width_run", match.span(), severity, detail)
+def _read_zero_width(run: str) -> _Run:
+    spelled = next(filter(is_text, _read_bits(run)), "")
+    severity: Severity = "blocked" if spelled else "warning"
+    return spelled, severity, f"{len(run)} invisible characters in a row"
 
 
-def _find_bidirectional(text: str, found: Discovery) -> None:
-    for match in _OVERRIDE.finditer(text):
-        latin = sum("a" <= letter <= "z" for letter in match[1].lower()) >= _TWO
-        found.add_part("bidirectional_override", match.span(), match[1][::-1])
-        detail = "a bidirectional override shows characters in another order than they are read"
-        severity: Severity = "blocked" if latin else "warning"
-        found.add_trick("bidirectional_override", match.span(), severity, detail)
-    if (control := _EMBEDDED.search(text)) and not _RIGHT_TO_LEFT.search(text):
-        detail = "bidirectional controls in a text without right-to-left letters"
-        found.add_trick("bidirectional_control", control.span(), "hint", detail)
+def _read_override(run: str) -> _Run:
+    latin = sum("a" <= letter <= "z" for letter in run.lower()) >= _TWO
+    severity: Severity = "blocked" if latin else "warning"
+    return run[:0:-1], severity, "a bidirectional override shows characters in another order"
+
+
+_RUNS: dict[str, tuple[re.Pattern[str], Callable[[str], _Run]]] = {
+    "tag_characters": (re.compile(f"{_FLAG}|([{_TAGS}]+)"), _read_tags),
+    "variation_selectors": (re.compile(f"([{_SELECTORS}]{{2,}})"), _read_selectors),
+    "zero_width_run": (re.compile(r"([\u200b-\u200f\u2060-\u2064\ufeff]{8,})"), _read_zero_width),
+    "bidirectional_override": (re.compile(r"([\u202d\u202e][^\u202c\n]*)"), _read_override),
+}
+"""Rule -> pattern of a run, in its group, and reader of the run."""
+
+
+def _cover(matches: list[re.Match[str]]) -> tuple[int, int]:
+    return matches[0].start(), matches[-1].end()
+
+
+def _find_terminal_escapes(text: str, found: Discovery) -> None:
+    rule, concealed = "terminal_escape", list(_CONCEALED.finditer(text))
+    for match in concealed:
+        found.add(rule, match.span(), match[1])
+    if escapes := list(_ANSI.finditer(text)):
+        severity: Severity = "warning" if concealed or len(escapes) >= _MANY else "hint"
+        detail = f"{len(escapes)} terminal escape sequences"
+        found.add(rule, _cover(escapes), severity=severity, detail=detail)
+        found.cuts.extend(Cut(*match.span(), "") for match in escapes)
 
 
 def _find_inside_words(text: str, found: Discovery) -> None:
+    single = list(_SELECTOR_ON_LETTER.finditer(text))
+    if len(single) >= _MANY_SELECTORS:
+        hidden = _decode_selectors("".join(match[0] for match in single))
+        detail = f"{len(single)} variation selectors on plain letters carry bytes"
+        found.add("variation_selectors", _cover(single), hidden, "blocked", detail)
     if split := list(_SPLIT.finditer(text)):
-        span = max(split[0].start() - 40, 0), min(split[-1].end() + 40, len(text))
+        low, high = _cover(split)
+        span = max(low - 40, 0), min(high + 40, len(text))
         # The cuts remove these characters; the characters may also replace spaces of a sentence.
-        found.add_part("zero_width", span, _ALL.sub(" ", text[slice(*span)]))
-        severity: Severity = "warning" if len(split) >= _MANY_SPLITS else "hint"
-        if severity == "warning":
-            found.add_part("broken_words", span, text[slice(*span)])
+        found.add("zero_width", span, _ALL.sub(" ", text[slice(*span)]))
+        if len(split) >= _MANY:
+            found.add("broken_words", span, text[slice(*span)])
+        severity: Severity = "warning" if len(split) >= _MANY else "hint"
         detail = f"invisible characters inside words at {len(split)} places"
-        found.add_trick("zero_width", (split[0].start(), split[-1].end()), severity, detail)
+        found.add("zero_width", (low, high), severity=severity, detail=detail)
     if hyphens := list(_SOFT_HYPHEN.finditer(text)):
-        span = hyphens[0].start(), hyphens[-1].end()
         detail = f"soft hyphens inside numbers at {len(hyphens)} places"
-        found.add_trick("soft_hyphen_in_number", span, "warning", detail)
+        found.add("soft_hyphen_in_number", _cover(hyphens), severity="warning", detail=detail)
 
 
 def find_invisible(text: str) -> Discovery:
@@ -278,39 +262,37 @@ def find_invisible(text: str) -> Discovery:
     found = Discovery()
     _find_terminal_escapes(text, found)
     if not text.isascii():
-        _find_tags(text, found)
-        _find_selectors(text, found)
-        _find_zero_width_runs(text, found)
-        _find_bidirectional(text, found)
+        for rule, (pattern, read) in _RUNS.items():
+            for match in pattern.finditer(text):
+                if match[1]:
+                    found.add(rule, match.span(1), *read(match[1]))
         _find_inside_words(text, found)
     found.cuts.extend(Cut(*match.span(), "") for match in _ALL.finditer(text))
-    found.sort_cuts()
     return found
 
 
 # ---- Encoded text
 
-MAX_DEPTH = 2
+_MAX_DEPTH = 2
 """Layers of encoding that are decoded."""
 _LONGEST = 1 << 20
 _ENCODED_LETTERS, _DISTINCT_LETTERS = 6, 7
 _NEAR, _AROUND = 120, 160
 
-# Possessive outer repeats keep the engine from backtracking in a long run.
 _BASE64 = (
     r"[A-Za-z0-9+/_-]{16,}(?:\r?\n[ \t]{0,20}[A-Za-z0-9+/_-]{20,})*"
     r"(?:\r?\n[ \t]{0,20}[A-Za-z0-9+/_-]{2,19})?={0,2}"
 )
-_HEX = r"(?:0x|\\x)?[0-9A-Fa-f]{2}(?:[ ,:]{0,2}(?:0x|\\x)?[0-9A-Fa-f]{2}){7,}+"
-_BINARY = r"[01]{7,8}(?:[ ,]{0,2}[01]{7,8}){3,}+"
-_CODES = r"\b[0-9]{2,3}(?:[ ,;]{1,2}[0-9]{2,3}(?![0-9])){5,}+"
-_PERCENT = r"(?:%[0-9A-Fa-f]{2}|[A-Za-z0-9_.~+-]){4,}+"
+_HEX = r"(?:0x|\\x)?[0-9A-Fa-f]{2}(?:[ ,:]{0,2}(?:0x|\\x)?[0-9A-Fa-f]{2}){7,}"
+_BINARY = r"[01]{7,8}(?:[ ,]{0,2}[01]{7,8}){3,}"
+_CODES = r"\b[0-9]{2,3}(?:[ ,;]{1,2}[0-9]{2,3}\b){5,}"
+_PERCENT = r"(?:%[0-9A-Fa-f]{2}|[A-Za-z0-9_.~+-]){4,}"
 _ESCAPE = re.compile(
     r"\\(?:u\{([0-9A-Fa-f]{1,6})\}|u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|U([0-9A-Fa-f]{8}))"
 )
 _ESCAPES = (
     r"(?:\\u\{[0-9A-Fa-f]{1,6}\}|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|\\U[0-9A-Fa-f]{8}"
-    r"|[ A-Za-z.,]){4,}+"
+    r"|[ A-Za-z.,]){4,}"
 )
 _ENTITY = r"&#(?:[0-9]{1,7}|[xX][0-9A-Fa-f]{1,6});?"
 _SPACED = re.compile(r"\b[A-Za-z](?:(?:[._*|/-]| {1,4})[A-Za-z](?![A-Za-z])){7,}+")
@@ -332,34 +314,15 @@ SIGNALS = {
 }
 """Decoder -> RE2 pattern; a decoder runs only on texts that match the pattern."""
 
-
-class _Decoded(NamedTuple):
-    text: str
-    start: int
-    end: int
-    is_trick: bool
-    """Whether the encoding itself is a finding."""
-
+_Decoded = tuple[str, tuple[int, int], bool]
+"""Decoded text, its characters, and whether the encoding itself is a finding."""
+_Decoder = Callable[[str, int], Iterator[_Decoded]]
+"""Decodes the passages of a text that was decoded from a number of layers before."""
 
 # ---- Runs of characters that decode to bytes
 
 
-@functools.cache
-def _base64_pattern() -> LinearPattern:
-    """Compile with RE2, which finds the many runs of a manual four times faster than `re`."""
-    return LinearPattern(_BASE64)
-
-
-def _find_base64(text: str) -> Iterator[tuple[int, int]]:
-    return _base64_pattern().find_all(text)
-
-
-def _find_spans(pattern: str) -> Callable[[str], Iterator[tuple[int, int]]]:
-    compiled = re.compile(pattern)
-    return lambda text: (match.span() for match in compiled.finditer(text))
-
-
-def _decode_base64(run: str) -> Iterator[str | None]:
+def _decode_base64(run: str) -> Iterator[bytes]:
     """Decode a run and then the first line alone, because later lines may only look encoded."""
     if len(set(run[:200])) < _DISTINCT_LETTERS:  # a line of few different letters, such as a rule
         return
@@ -371,46 +334,43 @@ def _decode_base64(run: str) -> Iterator[str | None]:
             raw = base64.b64decode(whole + "=" * (-len(whole) % 4))
         except binascii.Error:
             continue
-        if raw[1::2].count(0) > len(raw) // 4:
-            raw = raw.decode("utf-16-le", "replace").encode("utf-8", "replace")
-        yield decode_printable(raw)
+        wide = raw[1::2].count(0) > len(raw) // 4
+        yield raw.decode("utf-16-le", "replace").encode("utf-8", "replace") if wide else raw
 
 
-def _decode_hex(run: str) -> Iterator[str | None]:
+def _decode_hex(run: str) -> Iterator[bytes]:
     digits = re.sub(r"0x|\\x|[ ,:]", "", run)
-    yield decode_printable(bytes.fromhex(digits[: len(digits) // 2 * 2]))
+    yield bytes.fromhex(digits[: len(digits) // 2 * 2])
 
 
-def _decode_bits(run: str) -> Iterator[str | None]:
+def _decode_bits(run: str) -> Iterator[bytes]:
     groups = re.split(r"[ ,]+", run)
     bits = "".join(groups)
     width = 7 if all(len(group) == 7 for group in groups) else 8  # noqa: PLR2004 - bits of ASCII
     places = range(0, len(bits) - width + 1, width)
-    yield decode_printable(bytes(int(bits[place : place + width], 2) for place in places))
+    yield bytes(int(bits[place : place + width], 2) for place in places)
 
 
-def _decode_codes(run: str) -> Iterator[str | None]:
+def _decode_codes(run: str) -> Iterator[bytes]:
     numbers = [int(number) for number in re.findall(r"[0-9]+", run)]
     if max(numbers) < 256:  # noqa: PLR2004 - a byte
-        yield decode_printable(bytes(numbers))
+        yield bytes(numbers)
 
 
-def _find_runs(
-    find_spans: Callable[[str], Iterator[tuple[int, int]]],
-    decode: Callable[[str], Iterator[str | None]],
-) -> Callable[[str, int], Iterator[_Decoded]]:
-    """Make a decoder of runs, which decodes nested encodings up to MAX_DEPTH layers."""
+def _make_run_decoder(pattern: str, decode: Callable[[str], Iterator[bytes]]) -> _Decoder:
+    """Make a decoder of runs, which decodes nested encodings up to _MAX_DEPTH layers."""
+    runs = LinearPattern(pattern)
 
     def find(text: str, depth: int) -> Iterator[_Decoded]:
-        for start, end in find_spans(text):
-            for decoded in decode(text[start : min(end, start + _LONGEST)]):
+        for start, end in runs.find_all(text):
+            for data in decode(text[start : min(end, start + _LONGEST)]):
+                decoded = decode_printable(data)
                 if decoded and not is_text(decoded):
-                    if depth + 1 >= MAX_DEPTH:
-                        continue
-                    parts = find_encoded(decoded, depth + 1).parts
-                    decoded = " ".join(part.text for part in parts)  # noqa: PLW2901 - the visible parts replace it
+                    deeper = depth + 1
+                    nested = find_encoded(decoded, deeper).parts if deeper < _MAX_DEPTH else ()
+                    decoded = " ".join(part.text for part in nested)
                 if decoded:
-                    yield _Decoded(decoded, start, end, is_trick=True)
+                    yield decoded, (start, end), True
                     break
 
     return find
@@ -425,18 +385,16 @@ def _unescape(found: re.Match[str]) -> str:
     return chr(code) if valid else "\ufffd"
 
 
-def _find_escapes(
-    pattern: str, escape: str, decode: Callable[[str], str]
-) -> Callable[[str, int], Iterator[_Decoded]]:
+def _make_escape_decoder(pattern: str, escape: str, decode: Callable[[str], str]) -> _Decoder:
     """Make a decoder of runs of escapes; six escaped plain letters are a finding."""
-    run, one = re.compile(pattern), re.compile(escape)
+    runs, one = LinearPattern(pattern), re.compile(escape)
 
     def find(text: str, depth: int) -> Iterator[_Decoded]:  # noqa: ARG001 - a shared signature
-        for match in run.finditer(text):
-            escapes = "".join(found[0] for found in one.finditer(match[0]))
-            if escapes and is_text(decoded := decode(match[0])):
+        for start, end in runs.find_all(text):
+            escapes = "".join(found[0] for found in one.finditer(text, start, end))
+            if escapes and is_text(decoded := decode(text[start:end])):
                 letters = sum(c.isascii() and c.isalpha() for c in decode(escapes))
-                yield _Decoded(decoded, *match.span(), is_trick=letters >= _ENCODED_LETTERS)
+                yield decoded, (start, end), letters >= _ENCODED_LETTERS
 
     return find
 
@@ -448,53 +406,54 @@ def _find_spaced(text: str, depth: int) -> Iterator[_Decoded]:  # noqa: ARG001 -
         words = [re.sub(r"[^A-Za-z]", "", word).lower() for word in re.split(between, run)]
         if len(words) == 1:  # without gaps, split the letters at common words
             words = [_GLUED.sub(lambda found: f" {found[0]} ", words[0])]
-        yield _Decoded(" ".join(words), *match.span(), is_trick=False)
+        yield " ".join(words), match.span(), False
 
 
-def _find_changed(
-    words: str, decode: Callable[[str], str]
-) -> Callable[[str, int], Iterator[_Decoded]]:
+def _make_word_decoder(words: str, decode: Callable[[str], str]) -> _Decoder:
     """Make a decoder of passages with two different words of a list near each other."""
     known = re.compile(rf"\b(?:{words})\b", re.IGNORECASE)
 
     def find(text: str, depth: int) -> Iterator[_Decoded]:  # noqa: ARG001 - a shared signature
-        group: list[re.Match[str]] = []
-        for match in (*known.finditer(text), None):
-            if group and (match is None or match.start() - group[-1].end() > _NEAR):
-                if len({found[0].lower() for found in group}) > 1:
-                    start = max(group[0].start() - _AROUND, 0)
-                    end = min(group[-1].end() + _AROUND, len(text))
-                    yield _Decoded(decode(text[start:end]), start, end, is_trick=False)
-                group = []
-            if match is not None:
-                group.append(match)
+        groups: list[list[re.Match[str]]] = []
+        for match in known.finditer(text):
+            if groups and match.start() - groups[-1][-1].end() <= _NEAR:
+                groups[-1].append(match)
+            else:
+                groups.append([match])
+        for group in groups:
+            if len({found[0].lower() for found in group}) > 1:
+                low, high = _cover(group)
+                start, end = max(low - _AROUND, 0), min(high + _AROUND, len(text))
+                yield decode(text[start:end]), (start, end), False
 
     return find
 
 
-_DECODERS: dict[str, Callable[[str, int], Iterator[_Decoded]]] = {
-    "base64": _find_runs(_find_base64, _decode_base64),
-    "hex": _find_runs(_find_spans(_HEX), _decode_hex),
-    "binary": _find_runs(_find_spans(_BINARY), _decode_bits),
-    "codes": _find_runs(_find_spans(_CODES), _decode_codes),
-    "percent": _find_escapes(
+_DECODERS: dict[str, _Decoder] = {
+    "base64": _make_run_decoder(_BASE64, _decode_base64),
+    "hex": _make_run_decoder(_HEX, _decode_hex),
+    "binary": _make_run_decoder(_BINARY, _decode_bits),
+    "codes": _make_run_decoder(_CODES, _decode_codes),
+    "percent": _make_escape_decoder(
         _PERCENT,
         "%[0-9A-Fa-f]{2}",
         functools.partial(urllib.parse.unquote_plus, errors="replace"),
     ),
-    "escapes": _find_escapes(_ESCAPES, _ESCAPE.pattern, functools.partial(_ESCAPE.sub, _unescape)),
-    "entities": _find_escapes(rf"(?:{_ENTITY}\s?){{4,}}+", _ENTITY, html.unescape),
+    "escapes": _make_escape_decoder(
+        _ESCAPES, _ESCAPE.pattern, functools.partial(_ESCAPE.sub, _unescape)
+    ),
+    "entities": _make_escape_decoder(rf"(?:{_ENTITY}\s?){{4,}}", _ENTITY, html.unescape),
     "spaced": _find_spaced,
-    "rot13": _find_changed(_ROT13, lambda text: codecs.encode(text, "rot13")),
-    "reversed": _find_changed(_REVERSED, lambda text: text[::-1]),
+    "rot13": _make_word_decoder(_ROT13, lambda text: codecs.encode(text, "rot13")),
+    "reversed": _make_word_decoder(_REVERSED, lambda text: text[::-1]),
 }
 
 
-def find_encoded(text: str, depth: int = 0, names: frozenset[str] | None = None) -> Discovery:
+def find_encoded(text: str, depth: int = 0, names: Iterable[str] = SIGNALS) -> Discovery:
     """Find encoded text.
 
     `depth` is the number of layers that were decoded before. `names` are the keys of `SIGNALS` to
-    try, by default all.
+    try.
 
     Examples
     --------
@@ -504,11 +463,9 @@ def find_encoded(text: str, depth: int = 0, names: frozenset[str] | None = None)
     """
     found = Discovery()
     for name, decoder in _DECODERS.items():
-        if names is not None and name not in names:
-            continue
-        for decoded, start, end, is_trick in decoder(text, depth):
-            found.parts.append(Part("decoded", name, decoded, start, end))
+        for decoded, span, is_trick in decoder(text, depth) if name in names else ():
+            found.parts.append(Part("decoded", name, decoded, *span))
             if is_trick:
-                detail = f"{end - start} characters that decode to text ({name})"
-                found.tricks.append(Trick(start, end, "encoded", name, "warning", detail))
+                detail = f"{span[1] - span[0]} characters that decode to text ({name})"
+                found.tricks.append(Trick(*span, "encoded", name, "warning", detail))
     return found

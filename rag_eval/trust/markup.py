@@ -275,6 +275,12 @@ _MEDIA = frozenset(("img", "source", "video", "audio", "iframe", "embed", "objec
 _LONG_ATTRIBUTE, _LONGEST_ADDRESS, _LEAST_WORDS = 20, 4000, 3
 
 
+_CARRIERS: dict[bool, tuple[str, Severity]] = {
+    False: ("carrying_link", "hint"),
+    True: ("carrying_image", "warning"),
+}
+
+
 def _has_markdown(text: str) -> bool:
     """Tell whether a text has a Markdown comment or link, in code or outside."""
     return ("]:" in text and _MARKDOWN_COMMENT.search(text) is not None) or (
@@ -284,15 +290,12 @@ def _has_markdown(text: str) -> bool:
 
 def _find_link(address: str, span: tuple[int, int], found: Discovery, *, image: bool) -> None:
     if _RUNS.match(address):
-        found.add_part("script_link", span, address)
         detail = "a link that runs a script or holds a page"
-        found.add_trick("script_link", span, "warning", detail)
+        found.add("script_link", span, address, "warning", detail)
     elif "//" in address and _CARRIES.search(address, 0, _LONGEST_ADDRESS):
+        rule, severity = _CARRIERS[image]
         detail = "an address with a place for data to be put in"
-        if image:
-            found.add_trick("carrying_image", span, "warning", detail)
-        else:
-            found.add_trick("carrying_link", span, "hint", detail)
+        found.add(rule, span, severity=severity, detail=detail)
 
 
 def _find_in_markdown(text: str, code: list[tuple[int, int]], found: Discovery) -> None:
@@ -303,9 +306,8 @@ def _find_in_markdown(text: str, code: list[tuple[int, int]], found: Discovery) 
     for match in _MARKDOWN_COMMENT.finditer(text) if "]:" in text else ():
         if not is_code(match.start()):
             comment = match[1] or match[2] or match[3] or ""
-            found.add_part("markdown_comment", match.span(), comment)
             detail = "a Markdown comment, which no reader sees"
-            found.add_trick("markdown_comment", match.span(), "hint", detail)
+            found.add("markdown_comment", match.span(), comment, "hint", detail)
             found.cuts.append(Cut(*match.span(), " "))
     for match in _MARKDOWN_LINK.finditer(text) if "](" in text else ():
         if is_code(match.start()):
@@ -313,23 +315,22 @@ def _find_in_markdown(text: str, code: list[tuple[int, int]], found: Discovery) 
         _find_link(match[3], match.span(), found, image=bool(match[1]))
         for group in (2, 4) if match[1] else (4,):
             if len(match[group] or "") >= _LONG_ATTRIBUTE:
-                found.add_part("attribute", match.span(group), match[group])
+                found.add("attribute", match.span(group), match[group])
 
 
 def _find_in_attributes(tag: Tag, found: Discovery) -> None:
     for name, value, start, end in tag.attributes:
         shown = html.unescape(value)
         if _HANDLER.fullmatch(name) and value:
-            found.add_part("event_handler", (start, end), shown)
             detail = "an attribute that runs a script"
-            found.add_trick("event_handler", (start, end), "hint", detail)
+            found.add("event_handler", (start, end), shown, "hint", detail)
         elif name in _WORDS["links"]:
             _find_link(shown, (start, end), found, image=tag.name in _MEDIA)
-            found.add_part("address", (start, end), shown)
+            found.add("address", (start, end), shown)
         elif len(value) >= _LONG_ATTRIBUTE and (
             name in _WORDS["text_attributes"] or name.startswith("data-")
         ):
-            found.add_part("attribute", (start, end), shown)
+            found.add("attribute", (start, end), shown)
 
 
 def _name_hiding(tag: Tag, names: frozenset[str]) -> str | None:
@@ -403,23 +404,19 @@ def find_in_markup(text: str, *, markdown: bool = False) -> Discovery:
             instead = "" if tag.name in _WORDS["inline"] else " "
             found.cuts.append(Cut(tag.start, tag.end, instead))
             continue
-        found.add_part("html_comment", (tag.start, tag.end), tag.inside)
-        detail = "an HTML comment, which no reader sees" + (
-            "" if tag.complete else "; it has no end"
-        )
-        found.add_trick("html_comment", (tag.start, tag.end), "hint", detail)
+        detail = "an HTML comment, which no reader sees"
+        found.add("html_comment", (tag.start, tag.end), tag.inside, "hint", detail)
         spaced = tag.inside[:1].isspace() and tag.inside[-1:].isspace()
         end = tag.end if tag.complete else tag.start
         found.cuts.append(Cut(tag.start, end, " " if spaced else ""))
     for reason, tag, end, closed in _find_hidden_elements(tags, names):
         inside = text[tag.end : end]
-        found.add_part(reason, (tag.start, end), inside)
+        found.add(reason, (tag.start, end), inside)
         is_markup = reason in {"script", "style", "unseen_element"}
         if not is_markup and len(inside.split()) >= _LEAST_WORDS:
             severity: Severity = "hint" if reason == "aria_hidden" else "warning"
             detail = "text in an element that is not shown"
-            found.add_trick(reason, (tag.start, end), severity, detail)
+            found.add(reason, (tag.start, end), severity=severity, detail=detail)
         if closed:
             found.cuts.append(Cut(tag.start, end, " "))
-    found.sort_cuts()
     return found
