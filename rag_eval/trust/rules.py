@@ -162,7 +162,8 @@ class RuleSet:
 
     def __init__(self, rules: Iterable[Rule], version: str) -> None:
         self.rules, self.version = tuple(rules), version
-        self._places = {rule.id: place for place, rule in enumerate(self.rules)}
+        places = {rule.id: place for place, rule in enumerate(self.rules)}
+        self._needed = [[places[name] for name in rule.needs] for rule in self.rules]
         self._compiled = [LinearPattern(rule.pattern) for rule in self.rules]
         self._filter = re2.Filter()
         for rule in self.rules:
@@ -176,10 +177,6 @@ class RuleSet:
         content = json.loads((files("rag_eval.trust") / "rules.json").read_bytes())
         return cls([Rule(**rule) for rule in content["rules"]], content["version"])
 
-    def candidates(self, data: bytes) -> set[int]:
-        """Return the places in `rules` of rules whose literal words are in a text."""
-        return set(self._filter.Match(data, potential=True) or ())
-
     def find(self, views: Sequence[tuple[str, ViewKind]]) -> list[list[RuleMatch]]:
         """Return the matches in each view, in the order of the rules and then of the text.
 
@@ -187,43 +184,41 @@ class RuleSet:
         rule, because alternating automata drive each other out of the processor's cache.
         """
         data = [text.encode("utf-8", "replace") for text, _ in views]
-        wanted: dict[int, list[int]] = {}
+        asked: list[list[int]] = []
+        wanted: dict[int, set[int]] = {}
         for at, (_, kind) in enumerate(views):
-            candidates = self.candidates(data[at])
-            for place in sorted(candidates):
-                rule = self.rules[place]
-                needed = {self._places[name] for name in rule.needs}
-                if kind in rule.views and needed <= candidates:
-                    wanted.setdefault(place, []).append(at)
-        spans = self._find_spans(wanted, data)
-        needed_by: dict[int, set[int]] = {}
-        for place, at in spans:
-            for name in self.rules[place].needs:
-                needed_by.setdefault(self._places[name], set()).add(at)
-        beside = self._find_spans(needed_by, data)
-        found: list[list[tuple[Rule, int, int]]] = [[] for _ in views]
-        for (place, at), kept in sorted(spans.items()):
-            rule = self.rules[place]
-            gap = len(data[at]) if rule.max_gap is None else rule.max_gap
-            near = kept
-            for name in rule.needs:
-                near = _keep_near(near, beside.get((self._places[name], at), []), gap)
-            found[at].extend((rule, start, end) for start, end in near)
+            literal = set(self._filter.Match(data[at], potential=True) or ())
+            asked.append(
+                [
+                    place
+                    for place in sorted(literal)
+                    if kind in self.rules[place].views and literal.issuperset(self._needed[place])
+                ]
+            )
+            for place in asked[at]:
+                for one in (place, *self._needed[place]):
+                    wanted.setdefault(one, set()).add(at)
+        spans = {
+            (place, at): self._compiled[place].find(data[at])
+            for place, texts in sorted(wanted.items())
+            for at in sorted(texts)
+        }
         result = []
-        for matches, text in zip(found, data, strict=True):
-            places = _list_characters(text, (place for _, *span in matches for place in span))
+        for at, places in enumerate(asked):
+            found: list[tuple[Rule, int, int]] = []
+            for place in places:
+                rule, kept = self.rules[place], spans[place, at]
+                gap = len(data[at]) if rule.max_gap is None else rule.max_gap
+                for other in self._needed[place]:
+                    kept = _keep_near(kept, spans[other, at], gap)
+                found.extend((rule, start, end) for start, end in kept)
+            to_characters = _list_characters(
+                data[at], (byte for _, *span in found for byte in span)
+            )
             result.append(
-                [RuleMatch(rule, places[low], places[high]) for rule, low, high in matches]
+                [
+                    RuleMatch(rule, to_characters[low], to_characters[high])
+                    for rule, low, high in found
+                ]
             )
         return result
-
-    def _find_spans(
-        self, rules: dict[int, Any], data: list[bytes]
-    ) -> dict[tuple[int, int], _Spans]:
-        """Return (rule, text) -> spans, for the texts in which a rule matches."""
-        return {
-            (place, at): found
-            for place, texts in rules.items()
-            for at in sorted(texts)
-            if (found := self._compiled[place].find(data[at]))
-        }

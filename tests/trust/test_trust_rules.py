@@ -42,21 +42,6 @@ def test_a_view_that_a_rule_does_not_name_is_left_out():
     assert find("ignore instructions", hidden, "hidden")
 
 
-def test_the_prefilter_names_every_rule_that_matches():
-    shipped = RuleSet.load()
-    texts = [" ".join(text.lower().split()) for rule in shipped.rules for text in rule.tests.match]
-    for text in (*texts, " ".join(texts)):
-        data = text.encode()
-        matching = {
-            place
-            for place, rule in enumerate(shipped.rules)
-            if LinearPattern(rule.pattern).matches(data)
-        }
-        assert matching <= shipped.candidates(data), text
-    assert len(matching) > len(shipped.rules) * 0.8
-    assert RULES.candidates(b"nothing of interest") == set()
-
-
 def test_many_matches_are_bounded_and_none_is_lost():
     text = "your reply " * 20_000
     spans = LinearPattern(REPLY["pattern"]).find(text.encode())
