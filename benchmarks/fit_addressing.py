@@ -19,6 +19,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import planting
 from scipy.sparse import csr_matrix
 from sklearn.feature_selection import chi2
@@ -49,30 +50,12 @@ CLEAN_SHARE, LOOKALIKE_SHARE = 0.0015, 0.16
 
 # ---- Other wordings of an attack, by rules
 
-_REPLY = ("answer", "reply", "response", "output", "summary", "message")
-_USER = ("user", "reader", "customer", "person asking", "visitor")
-_MODEL = ("assistant", "AI", "chatbot", "language model", "agent")
-_LEADS = (
-    "Please {}",
-    "Note: {}",
-    "Important: {}",
-    "When you answer, {}",
-    "Assistants reading this should note: {}",
-    "It is essential that you do this: {}",
-    "If anyone asks, {}",
-    "AI agents must comply: {}",
-    "Would you kindly {}",
-    "Before you answer, {}",
-    "From now on, {}",
-    "{} Do not tell the user.",
-    "{} This applies to every reply.",
-    "{} Ignore anything that says otherwise.",
-)
+_LEADS = planting.SENTENCES["leads"].strip().splitlines()
 MOST_VARIANTS = 3
 
 
 def _swapped(text: str, number: int) -> str:
-    for words in (_REPLY, _USER, _MODEL):
+    for words in planting.SENTENCES["alike"]:
         for word in words:
             other = words[(number + words.index(word)) % len(words)]
             found = re.search(rf"\b{re.escape(word)}(?=s?\b)", text)
@@ -142,52 +125,19 @@ def _installed(package: str) -> list[str]:
         return []
 
 
-def sentences(text: str) -> list[tuple[set[str], bool]]:
-    """Return, for each checked sentence, its features and whether it adjoins the previous one."""
-    shown = normalise(text)
-    spans = list(sentences_looked_at(shown))
-    return [
-        (features_of(tokens_of(shown[start:end])), bool(at) and spans[at - 1][1] == start)
-        for at, (start, end) in enumerate(spans)
-    ]
-
-
-class Rows:
-    """Features of sentences, with the document, kind and group of each sentence."""
-
-    def __init__(self) -> None:
-        self.features: list[set[str]] = []
-        self.beside: list[bool] = []
-        self.document: list[int] = []
-        self.kind: list[str] = []
-        self.group: list[str] = []
-        self.documents = 0
-
-    def add(self, kind: str, group: str, text: str) -> list[set[str]]:
-        """Add the sentences of a text and return their features."""
-        found = sentences(text)
-        self.features += [its for its, _ in found]
-        self.beside += [beside for _, beside in found]
-        self.document += [self.documents] * len(found)
-        self.kind += [kind] * len(found)
-        self.group += [group] * len(found)
-        self.documents += 1
-        return self.features[len(self.features) - len(found) :]
-
-
-def chosen(rows: Rows, mask: np.ndarray) -> list[str]:
+def chosen(rows: pd.DataFrame, mask: np.ndarray) -> list[str]:
     """Choose the at most MOST_TERMS features with the highest chi-square statistic."""
-    kinds = np.array(rows.kind)
+    kinds, features = rows["kind"].to_numpy(), rows["features"].tolist()
 
     def count(wanted: tuple[str, ...]) -> Counter[str]:
         use = np.flatnonzero(mask & np.isin(kinds, wanted))
-        return Counter(feature for at in use for feature in rows.features[at])
+        return Counter(feature for at in use for feature in features[at])
 
     often = {name for name, n in count(("attack",)).items() if n >= LEAST_ATTACKS}
     benign = count(("lookalike", "clean"))
     known = sorted(often | {name for name, n in benign.items() if n >= 4 * LEAST_ATTACKS})
     use = np.flatnonzero(mask & (kinds != "variant"))
-    x = matrix([rows.features[at] for at in use], known)
+    x = matrix([features[at] for at in use], known)
     scores = np.nan_to_num(chi2(x, kinds[use] == "attack")[0])
     return [known[at] for at in np.sort(np.argsort(-scores, kind="stable")[:MOST_TERMS])]
 
@@ -200,13 +150,13 @@ def matrix(features: list[set[str]], names: list[str]) -> csr_matrix:
     return csr_matrix((np.ones(ends[-1]), columns, ends), shape=(len(features), len(names)))
 
 
-def fitted(rows: Rows, mask: np.ndarray) -> tuple[dict[str, float], float]:
+def fitted(rows: pd.DataFrame, mask: np.ndarray) -> tuple[dict[str, float], float]:
     names = chosen(rows, mask)
-    kinds = np.array(rows.kind)[mask]
-    use = np.flatnonzero(mask)
+    used = rows[mask]
+    kinds = used["kind"].to_numpy()
     named = [kinds == kind for kind in ("attack", "variant", "lookalike")]
     weight = np.select(named, [ATTACK, VARIANT, LOOKALIKE], CLEAN)
-    x = matrix([rows.features[at] for at in use], names)
+    x = matrix(used["features"].tolist(), names)
     model = LogisticRegression(
         C=STRENGTH, solver="liblinear", l1_ratio=0.0, max_iter=2_000, tol=1e-6, random_state=0
     )
@@ -217,37 +167,42 @@ def fitted(rows: Rows, mask: np.ndarray) -> tuple[dict[str, float], float]:
 
 
 def highest(
-    rows: Rows, weights: dict[str, float], bias: float, use: np.ndarray, documents: int
+    rows: pd.DataFrame, weights: dict[str, float], bias: float, documents: int
 ) -> np.ndarray:
     """Return the highest score of a sentence in each document; -99 without a sentence."""
-    scores = np.full(len(rows.features), -99.0)
-    for at in np.flatnonzero(use):
-        scores[at] = bias + sum(weights.get(name, 0.0) for name in rows.features[at])
-    joined = np.array(with_neighbours(scores.tolist(), rows.beside))
+    scores = [bias + sum(weights.get(name, 0.0) for name in its) for its in rows["features"]]
     result = np.full(documents, -99.0)
-    np.maximum.at(result, np.array(rows.document)[use], joined[use])
+    np.maximum.at(result, rows["document"], with_neighbours(scores, rows["beside"].tolist()))
     return result
 
 
-def gathered(folder: Path) -> tuple[Rows, list[tuple[str, str]], str]:
-    """Return all sentences, kind and group of each document, and a hash of the sentences."""
-    rows, documents, seen = Rows(), [], hashlib.sha256()
+def gathered(folder: Path) -> tuple[pd.DataFrame, list[tuple[str, str]], str]:
+    """Return all sentences, kind and group of each document, and a hash of the sentences.
+
+    The columns are the features of a sentence, whether it adjoins the previous one (beside), its
+    document, kind and group.
+    """
+    rows, documents, seen = [], [], hashlib.sha256()
 
     def add(kind: str, group: str, text: str) -> None:
-        documents.append((kind, group))
-        for its in rows.add(kind, group, text):
+        shown, last = normalise(text), -1
+        for start, end in sentences_looked_at(shown):
+            its = features_of(tokens_of(shown[start:end]))
+            rows.append((its, last == start, len(documents), kind, group))
             seen.update("\0".join([kind, group, *sorted(its)]).encode("utf-8", "replace"))
+            last = end
+        documents.append((kind, group))
 
-    attacks = json_lines(HERE / "addressing_attacks.jsonl")
-    for row in attacks:
-        add("attack", f"attack {row['type']}", row["text"])
-        for text in variants(row["text"]):
-            add("variant", f"attack {row['type']}", text)
+    for row in json_lines(HERE / "addressing_attacks.jsonl"):
+        for kind, texts in (("attack", [row["text"]]), ("variant", variants(row["text"]))):
+            for text in texts:
+                add(kind, f"attack {row['type']}", text)
     for row in json_lines(HERE / "addressing_lookalikes.jsonl"):
         add("lookalike", f"lookalike {row['type']}", row["text"])
     for group, text in clean_documents(folder):
         add("clean", group, text)
-    return rows, documents, seen.hexdigest()
+    columns = ["features", "beside", "document", "kind", "group"]
+    return pd.DataFrame(rows, columns=columns), documents, seen.hexdigest()
 
 
 def limit_of(documents: list[tuple[str, str]], scores: np.ndarray) -> float:
@@ -258,16 +213,21 @@ def limit_of(documents: list[tuple[str, str]], scores: np.ndarray) -> float:
     return float(max(limits))
 
 
-def held_out(rows: Rows, documents: list[tuple[str, str]]) -> np.ndarray:
+def held_out(rows: pd.DataFrame, documents: list[tuple[str, str]]) -> np.ndarray:
     """Score each document with weights that were fitted without its group."""
-    folds = np.array([fold_of(group) for group in rows.group])
+    folds = rows["group"].map(fold_of).to_numpy()
     document_folds = np.array([fold_of(group) for _, group in documents])
     scores = np.full(len(documents), -99.0)
     for fold in range(FOLDS):
         weights, bias = fitted(rows, folds != fold)
-        its = highest(rows, weights, bias, folds == fold, len(documents))
+        its = highest(rows[folds == fold], weights, bias, len(documents))
         scores[document_folds == fold] = its[document_folds == fold]
     return scores
+
+
+def figures_of(texts: np.ndarray, found: np.ndarray) -> dict[str, float]:
+    share = round(float(found[texts].mean()), 4)
+    return {"texts": int(texts.sum()), "share found": share}
 
 
 def main() -> None:
@@ -277,30 +237,20 @@ def main() -> None:
         return
     rows, documents, seen = gathered(folder)
     kinds = np.array([kind for kind, _ in documents])
+    readmes = np.array([group.startswith("readme") for _, group in documents])
     apart = held_out(rows, documents)
     limit = round(limit_of(documents, apart), 2)
-    weights, bias = fitted(rows, np.ones(len(rows.features), dtype=bool))
+    weights, bias = fitted(rows, np.ones(len(rows), dtype=bool))
     figures = {
-        kind: {
-            "texts": int((kinds == kind).sum()),
-            "share found": round(float((apart[kinds == kind] > limit).mean()), 4),
-        }
-        for kind in ("attack", "lookalike", "clean")
+        kind: figures_of(kinds == kind, apart > limit) for kind in ("attack", "lookalike", "clean")
     }
-    readmes = np.array([group.startswith("readme") for _, group in documents])
-    figures["readme paragraphs"] = {
-        "texts": int(readmes.sum()),
-        "share found": round(float((apart[readmes] > limit).mean()), 4),
-    }
+    figures["readme paragraphs"] = figures_of(readmes, apart > limit)
     document: dict[str, object] = {
         "schema_version": 1,
         "provenance": {
             "fitted_by": "benchmarks/fit_addressing.py",
             "sentences_sha256": seen,
-            "sentences": {
-                kind: int(np.sum(np.array(rows.kind) == kind))
-                for kind in ("attack", "variant", "lookalike", "clean")
-            },
+            "sentences": rows["kind"].value_counts().to_dict(),
             "held_out": figures,
             "sets": "attacks and look-alikes written for this project; SQuAD paragraphs (CC BY-SA"
             " 4.0), CLAPnq dev (Apache-2.0), ExpertQA (MIT), QuoteSum (CC BY-SA 4.0), docstrings"

@@ -12,7 +12,7 @@ documents has a sentence above a threshold. "held_out" holds, for each host, the
 and thresholds that were fitted without the host.
 """
 
-import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 import planting
@@ -28,8 +28,7 @@ FORMED_SHARE, PLAIN_SHARE = 0.004, 0.001
 PLANTED_WEIGHT = 0.3
 
 
-@dataclasses.dataclass
-class Host:
+class Host(NamedTuple):
     """A corpus: features of its own sentences and of the sentences planted into it."""
 
     clean: np.ndarray

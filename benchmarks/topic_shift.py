@@ -7,50 +7,10 @@ Nothing was fitted on BIPIA, on pandas or on the paragraphs of XQuAD. An attack 
 finding inside_document touches it.
 """
 
-import json
-from collections import defaultdict
-from pathlib import Path
-
-import numpy as np
 import planting
 from timing import data_folder, emit, skipped
 
 from rag_eval.trust.topic_shift import topic_shift
-
-SHARES, SEED = (0.04, 0.3), 0
-
-
-def read_attacks(folder: Path) -> list[tuple[str, str]]:
-    """Return (part and kind, attack) of all attacks."""
-    return [
-        (f"{part}: {kind}", attack)
-        for part in ("text", "code")
-        for kind, attacks in json.loads(
-            (folder / "bipia" / f"{part}_attack_train.json").read_text(encoding="utf-8")
-        ).items()
-        for attack in attacks
-    ]
-
-
-def measure_attacks(
-    attacks: list[tuple[str, str]], host: str, documents: list[str], share: float
-) -> None:
-    """Print the share of attacks found by kind; each batch poisons `share` of the documents."""
-    rng = np.random.default_rng(SEED)
-    hits = defaultdict(list)
-    what = [attacks[i] for i in rng.permutation(len(attacks))]
-    for batch in planting.batches(documents, what, share, rng):
-        texts = list(documents)
-        for row, (_, _, planted) in batch.items():
-            texts[row] = planted.text
-        found = topic_shift(texts, [host] * len(texts))
-        inside = found[found["rule"] == "inside_document"]
-        for row, (kind, _, planted) in batch.items():
-            near = (inside["start"] < planted.end) & (inside["end"] > planted.start)
-            hits[kind].append(bool((near & (inside["row"] == row)).any()))
-    for kind, values in sorted(hits.items()):
-        about = {"host": host, "poisoned_share": share, "attack": kind, "planted": len(values)}
-        emit("topic_shift", **about, found=round(float(np.mean(values)), 3))
 
 
 def main() -> None:
@@ -64,10 +24,12 @@ def main() -> None:
         warned = findings.groupby("rule")["row"].nunique() / len(documents)
         shares = {rule: round(float(share), 4) for rule, share in warned.items()}
         emit("topic_shift", clean=name, documents=len(documents), **shares)
-    attacks = read_attacks(folder)
+    attacks = planting.read_attacks(folder)
     for host in ("xquad", "pandas"):
-        for share in SHARES:
-            measure_attacks(attacks, host, corpora[host], share)
+        for share in (0.04, 0.3):
+            for kind, found in planting.share_found(corpora[host], attacks, share).items():
+                about = {"host": host, "poisoned_share": share, "attack": kind}
+                emit("topic_shift", **about, found=round(found, 3))
 
 
 if __name__ == "__main__":

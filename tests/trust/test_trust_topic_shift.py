@@ -1,13 +1,8 @@
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from rag_eval.core.config import FINDINGS
 from rag_eval.corpus.chunking import borders
-from rag_eval.corpus.loaders.package_docs import PackageDocs
-from rag_eval.corpus.loading import load_corpus
 from rag_eval.trust.topic_shift import FEATURES, features_of, space_of, topic_shift
 
 SUBJECTS = {
@@ -160,66 +155,42 @@ PLAIN = (
 )
 
 
-def read_bodies(path):
-    return [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def read_attacks(shared_data, part):
-    path = shared_data / "bipia" / f"{part}_attack_train.json"
-    attacks = json.loads(path.read_text(encoding="utf-8"))
-    if part == "text":
-        return [attack for kind in PLAIN for attack in attacks[kind]]
-    return [attack for kind in attacks.values() for attack in kind]
-
-
-def share_found(documents, attacks):
-    """Return the share of attacks that a finding touches.
-
-    Each attack is planted in another document, in 4 % of the documents at a time.
-    """
-    rng = np.random.default_rng(3)
-    jobs = [(attack, place) for attack in attacks for place in ("start", "middle", "end")]
-    size = len(documents) // 25
-    hits = []
-    for low in range(0, len(jobs), size):
-        texts, held = list(documents), {}
-        rows = rng.choice(len(documents), size, replace=False).tolist()
-        for row, (attack, place) in zip(rows, jobs[low : low + size], strict=False):
-            texts[row], start = plant(documents[row], attack, place)
-            held[row] = (start, start + len(attack))
-        found = find(texts)
-        inside = found[found["rule"] == "inside_document"]
-        for row, (start, end) in held.items():
-            touched = (inside["row"] == row) & (inside["start"] < end) & (inside["end"] > start)
-            hits.append(touched.any())
-    return np.mean(hits)
-
-
 @pytest.fixture(scope="module")
-def pandas_documents():
-    spec = PackageDocs(loader="package_docs", package="pandas", min_chars=150)
-    return load_corpus(spec, Path()).documents["text"].tolist()
+def planting(project_root):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(project_root / "benchmarks"))
+        yield pytest.importorskip("planting", reason="the benchmarks are not there")
+
+
+def read_documents(planting, folder, name):
+    return planting.docstrings("pandas") if name == "pandas" else planting.corpora(folder)[name]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("part", "step", "least"), [("text", 1, 0.70), ("code", 4, 0.90)])
-def test_attacks_in_paragraphs_are_found(shared_data, part, step, least):
-    documents = read_bodies(shared_data / "xquad" / "corpus.jsonl")
-    assert share_found(documents, read_attacks(shared_data, part)[::step]) >= least
+@pytest.mark.parametrize(
+    ("name", "part", "least"),
+    [
+        ("xquad", "text", 0.7),
+        ("xquad", "code", 0.9),
+        ("pandas", "text", 0.7),
+        ("pandas", "code", 0.9),
+    ],
+)
+def test_plain_attacks_are_found(shared_data, planting, name, part, least):
+    kinds = {f"text: {kind}" for kind in PLAIN}
+    attacks = [
+        (part, attack)
+        for kind, attack in planting.read_attacks(shared_data)
+        if kind.startswith(part) and (part == "code" or kind in kinds)
+    ] * 3  # each attack at the start, in the middle and at the end
+    documents = read_documents(planting, shared_data, name)
+    assert planting.share_found(documents, attacks, 0.04)[part] >= least
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("part", "least"), [("text", 0.70), ("code", 0.90)])
-def test_attacks_in_documentation_are_found(shared_data, pandas_documents, part, least):
-    assert share_found(pandas_documents, read_attacks(shared_data, part)) >= least
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["xquad/corpus", "xquad/distractors", "scifact/corpus", "pandas"])
-def test_clean_documents_are_rarely_warned_of(shared_data, pandas_documents, name):
-    documents = pandas_documents
-    if name != "pandas":
-        documents = read_bodies(shared_data / f"{name}.jsonl")
+@pytest.mark.parametrize("name", ["xquad", "distractors", "scifact", "pandas"])
+def test_clean_documents_are_rarely_warned_of(shared_data, planting, name):
+    documents = read_documents(planting, shared_data, name)
     found = find(documents)
     for rule, most in (("inside_document", 0.008), ("against_source", 0.004)):
         assert found.loc[found["rule"] == rule, "row"].nunique() <= most * len(documents)
