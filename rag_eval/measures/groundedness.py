@@ -9,16 +9,15 @@ import json
 import re
 import sys
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, expand_ranges
 from rag_eval.corpus import chunking as sentences
-from rag_eval.corpus.analyzer import STOP_WORDS, Analyzer, DocumentFrequencies
-from rag_eval.measures.ranking import csr, expand
+from rag_eval.corpus.analyzer import STOP_WORDS, Analyzer, DocumentFrequencies, count_matrix
 
 # ---- Sentences of a text, and their words in any script, numbers and names
 
@@ -187,174 +186,20 @@ def _names_something(word: str) -> bool:
     return lowered not in STOP_WORDS and lowered not in FUNCTION_WORDS
 
 
-# ---- The window of evidence sentences with most of a sentence's words
+# ---- Groundedness: the share of a sentence's words in the best window of the evidence
 
 WINDOW = 3
 """Number of evidence sentences in a window."""
-_SCALE = 2**20
-"""Scale of the integer weights; sums of integers do not depend on the order of addition."""
-_CELLS = 4_000_000
-"""Number of evidence terms, or (sentence, window) sums, in memory at a time."""
-
-
-class _Wanted(NamedTuple):
-    """Distinct terms of every answer sentence, with weights.
-
-    Sentence s has the terms from `indptr[s]` to `indptr[s + 1]`.
-    """
-
-    indptr: IntArray
-    terms: IntArray
-    weights: FloatArray
-    answer_of: IntArray
-    """Answer of each sentence, [n_sentences], rising."""
-
-
-class _Texts(NamedTuple):
-    """Sentences and terms of every evidence text.
-
-    Text t has the sentences from `sentence_indptr[t]` to `sentence_indptr[t + 1]`. Sentence e has
-    the terms from `term_indptr[e]` to `term_indptr[e + 1]`.
-    """
-
-    sentence_indptr: IntArray
-    term_indptr: IntArray
-    terms: IntArray
-
-
-class _Offered(NamedTuple):
-    """Evidence of every answer: answer a has the texts `texts[indptr[a]:indptr[a + 1]]`."""
-
-    indptr: IntArray
-    texts: IntArray
-
-
-def _distinct(keys: IntArray) -> IntArray:
-    """Return the distinct keys, rising; sorting is faster than the hashing of `np.unique`."""
-    ordered = np.sort(keys)
-    return ordered[np.diff(ordered, prepend=-1) > 0]
-
-
-def _columns(texts: _Texts) -> IntArray:
-    """Count the columns of each text: one for each window, and one that ends the intervals."""
-    sizes = np.diff(texts.sentence_indptr)
-    return np.where(sizes > 0, np.maximum(sizes - WINDOW + 1, 1) + 1, 0)
-
-
-def _best_windows(wanted: _Wanted, texts: _Texts, offered: _Offered) -> tuple[BoolArray, BoolArray]:
-    """Find the window of three evidence sentences with most of each sentence's weight.
-
-    A window lies inside one text. The first of equal windows counts. Returns two arrays [n_terms]:
-    whether the window holds the term, and whether the text of the window holds the term.
-    """
-    inside, beside = (np.zeros(len(wanted.terms), dtype=bool) for _ in range(2))
-    n_answers = len(offered.indptr) - 1
-    first = np.searchsorted(wanted.answer_of, np.arange(n_answers + 1))
-    n_terms = np.diff(texts.term_indptr[texts.sentence_indptr])
-    owner = np.repeat(np.arange(n_answers), np.diff(offered.indptr))
-    width, read = (
-        np.bincount(owner, weights=part[offered.texts], minlength=n_answers)
-        for part in (_columns(texts), n_terms)
-    )
-    block_of = (np.cumsum(np.maximum(width * np.diff(first), read)) // _CELLS).astype(np.int64)
-    edges = [0, *(np.flatnonzero(np.diff(block_of)) + 1).tolist(), n_answers]
-    for low, high in itertools.pairwise(edges):
-        rows = slice(first[low], first[high])
-        indptr = wanted.indptr[first[low] : first[high] + 1]
-        entries = slice(indptr[0], indptr[-1])
-        given = slice(offered.indptr[low], offered.indptr[high])
-        inside[entries], beside[entries] = _search_block(
-            _Wanted(
-                indptr - indptr[0],
-                wanted.terms[entries],
-                wanted.weights[entries],
-                wanted.answer_of[rows] - low,
-            ),
-            texts,
-            _Offered(offered.indptr[low : high + 1] - given.start, offered.texts[given]),
-        )
-    return inside, beside
-
-
-def _search_block(wanted: _Wanted, texts: _Texts, offered: _Offered) -> tuple[BoolArray, BoolArray]:
-    """Search the windows of a block of answers, as `_best_windows` describes."""
-    answer, text = wanted.answer_of, offered.texts
-    row_of = np.repeat(np.arange(len(answer)), np.diff(wanted.indptr))
-    owner = np.repeat(np.arange(len(offered.indptr) - 1), np.diff(offered.indptr))
-    left = np.concatenate([[0], np.cumsum(_columns(texts)[text])])  # first column of each offer
-    row_left = left[offered.indptr]
-    row_width = np.diff(row_left)[answer]
-    row_start = np.cumsum(row_width) - row_width
-
-    entry, offer, at = _matches((answer[row_of], wanted.terms), texts, text, owner)
-    row = row_of[entry]
-    # Windows that hold the term's previous sentence in this text must not count the term again.
-    before = np.full(len(entry), -1)
-    same = (entry[1:] == entry[:-1]) & (offer[1:] == offer[:-1])
-    before[1:][same] = at[:-1][same]
-    last = np.maximum(np.diff(texts.sentence_indptr)[text[offer]] - WINDOW, 0)
-    low, high = np.maximum(np.maximum(at - WINDOW, before) + 1, 0), np.minimum(at, last)
-    new = low <= high
-    weight = np.rint(wanted.weights * _SCALE).astype(np.int64)[entry[new]]
-    base = row_start[row] + left[offer] - row_left[answer[row]]
-    sums = np.zeros(int(row_width.sum()) + 1, dtype=np.int64)
-    np.add.at(sums, (base + low)[new], weight)
-    np.add.at(sums, (base + high)[new] + 1, -weight)
-    sums = np.cumsum(sums)[:-1]
-
-    inside, beside = (np.zeros(len(wanted.terms), dtype=bool) for _ in range(2))
-    some = np.flatnonzero(row_width > 0)
-    if not len(some):
-        return inside, beside
-    best = np.maximum.reduceat(sums, row_start[some])
-    cells = np.flatnonzero(sums == np.repeat(best, row_width[some]))
-    cell = cells[np.searchsorted(cells, row_start[some])]
-    column = cell - row_start[some] + row_left[answer[some]]
-    chosen, first = np.full(len(answer), -1), np.full(len(answer), -1)
-    chosen[some] = np.searchsorted(left, column, side="right") - 1
-    first[some] = column - left[chosen[some]]
-    in_text = offer == chosen[row]
-    in_window = in_text & (at >= first[row]) & (at < first[row] + WINDOW)
-    inside[entry[in_window]], beside[entry[in_text]] = True, True
-    return inside, beside
-
-
-def _matches(
-    wanted: tuple[IntArray, IntArray], texts: _Texts, text: IntArray, offer_answer: IntArray
-) -> tuple[IntArray, IntArray, IntArray]:
-    """List each place of a wanted term once, ordered: (entry, offer, sentence of the text)."""
-    answer, term = wanted
-    n_terms = max(int(term.max(initial=-1)), int(texts.terms.max(initial=-1))) + 1
-    order = np.argsort(answer * n_terms + term, kind="stable")
-    keys, starts = np.unique((answer * n_terms + term)[order], return_index=True)
-    if not len(keys) or not len(text):
-        nothing = np.zeros(0, dtype=np.int64)
-        return nothing, nothing, nothing
-    starts = np.append(starts, len(order))
-    offer, token = expand(texts.term_indptr[texts.sentence_indptr], text)
-    token_keys = offer_answer[offer] * n_terms + texts.terms[token]
-    places = np.minimum(np.searchsorted(keys, token_keys), len(keys) - 1)
-    kept = np.flatnonzero(keys[places] == token_keys)
-    sentence = np.searchsorted(texts.term_indptr, token[kept], side="right") - 1
-    at = sentence - texts.sentence_indptr[text[offer[kept]]]
-    match, place = expand(starts, places[kept])
-    depth, n_offers = int(at.max(initial=0)) + 1, len(text)
-    unique = _distinct((order[place] * n_offers + offer[kept][match]) * depth + at[match])
-    pair, at = np.divmod(unique, depth)
-    entry, offer = np.divmod(pair, n_offers)
-    return entry, offer, at
-
-
-# ---- Groundedness of answer sentences.
-
-_BLOCK = 256
-"""Number of documents read at a time."""
 SUPPORTED = 0.5
 """Score from which a sentence counts as supported."""
 _NUMBER_MISSING = 0.5
 """Factor of the score if the text of the window lacks a number of the sentence."""
 _NO_NAME = 0.25
 """Factor of the score if the text of the window has no name of the sentence."""
+_SCALE = 2**20
+"""Scale of the integer weights; sums of integers do not depend on the order of addition."""
+_BLOCK = 256
+"""Number of answers compared at a time, so that memory does not grow with the answers."""
 
 
 class Groundedness(NamedTuple):
@@ -373,6 +218,58 @@ class Groundedness(NamedTuple):
     """Mean score of each answer's sentences; NaN if no sentence has a score."""
     supported: FloatArray
     """Share of each answer's supported sentences; NaN if no sentence has a score."""
+
+
+class _Texts:
+    """Distinct evidence texts, their sentences, and the terms of the sentences.
+
+    `terms` is a CSR matrix [n_sentences, n_terms] of ones. The sentences of text t are
+    `first[t]` to `first[t + 1]`. `numbers(t)` are the numbers of text t, also of number words.
+    """
+
+    def __init__(self, texts: Sequence[str], analyzer: Analyzer) -> None:
+        spans = [sentences.spans(text) for text in texts]
+        self._parts = [
+            [text[start:end] for start, end in pieces]
+            for text, pieces in zip(texts, spans, strict=True)
+        ]
+        self.first = np.cumsum([0, *map(len, spans)], dtype=np.int64)
+        flat = itertools.chain.from_iterable(self._parts)
+        self._rows = analyzer.index([comparable(part) for part in flat])
+        spelled = analyzer.index(NUMBER_WORDS)
+        self._spelled = {ids[0]: str(number) for number, ids in enumerate(spelled)}
+        self.numbers = functools.cache(self._read_numbers)
+
+    def count(self, n_terms: int) -> None:
+        """Make `terms`, once the vocabulary is complete."""
+        self.terms = _ones(self._rows, n_terms)
+
+    def _read_numbers(self, text: int) -> frozenset[str]:
+        low, high = self.terms.indptr[self.first[text : text + 2]]
+        words = set(self.terms.indices[low:high].tolist()) & self._spelled.keys()
+        found = itertools.chain.from_iterable(map(numbers, self._parts[text]))
+        return frozenset([*found, *(self._spelled[term] for term in words)])
+
+
+def _ones(rows: Sequence[Sequence[int]], n_terms: int) -> Any:
+    """Return a CSR matrix [len(rows), n_terms] with a 1 for each term of a row."""
+    from scipy.sparse import csr_array
+
+    _, indices, indptr = count_matrix(rows, n_terms)
+    return csr_array((np.ones(len(indices), np.int64), indices, indptr), (len(rows), n_terms))
+
+
+def _membership(owner: IntArray, member: IntArray, shape: tuple[int, int]) -> Any:
+    from scipy.sparse import csr_array
+
+    return csr_array((np.ones(len(owner), np.int64), (owner, member)), shape=shape)
+
+
+def _present(matrix: Any) -> Any:
+    """Return a CSR matrix of counts with each count at most 1."""
+    matrix = matrix.tocsr()
+    matrix.data = np.minimum(matrix.data, 1)
+    return matrix
 
 
 def groundedness(
@@ -413,148 +310,143 @@ def groundedness(
     pieces = [answer_sentences(answer) for answer in answers]
     flat = list(itertools.chain.from_iterable(pieces))
     answer_of = np.repeat(np.arange(len(answers)), [len(piece) for piece in pieces])
-    rows, terms = _flatten(analyzer.index([comparable(sentence) for sentence in flat]))
-    named = [" ".join(map(comparable, names(sentence))) for sentence in flat]
-    name_rows, name_terms = _flatten(analyzer.index(named))
-    codes: dict[str, int] = {}
-    number_rows, number_terms = _flatten(
-        [[codes.setdefault(one, len(codes)) for one in numbers(sentence)] for sentence in flat]
-    )
-    place: dict[str, int] = {}
-    offers, offered = _flatten(
-        [[place.setdefault(text, len(place)) for text in texts] for texts in evidence]
-    )
-    with_numbers = np.zeros(len(place), dtype=bool)
-    with_numbers[offered[np.isin(offers, answer_of[number_rows])]] = True
-    texts = _read(list(place), analyzer, codes, with_numbers)
-
-    # Numbers follow the vocabulary as terms of weight 0, because they only count as found or not.
+    rows = analyzer.index([comparable(sentence) for sentence in flat])
+    named_rows = analyzer.index([" ".join(map(comparable, names(one))) for one in flat])
+    place = {text: at for at, text in enumerate(dict.fromkeys(itertools.chain(*evidence)))}
+    texts = _Texts(list(place), analyzer)
     n_terms = len(analyzer.vocabulary)
-    width = max(n_terms + len(codes), 1)
-    weights = np.zeros(width)
-    weights[:n_terms] = _weights(texts, analyzer, frequencies)
+    texts.count(n_terms)
+    weights = _weigh(texts, analyzer, frequencies)
     weights[function_words] = 0.0
-    number_keys = number_rows * width + number_terms + n_terms
-    keys = _distinct(np.concatenate([rows * width + terms, number_keys]))
-    row, term = np.divmod(keys, width)
-    weight, is_number = weights[term], term >= n_terms
-    is_name = np.isin(keys, name_rows * width + name_terms)
-    inside, beside = _best_windows(
-        _Wanted(np.searchsorted(row, np.arange(len(flat) + 1)), term, weight, answer_of),
-        texts,
-        _Offered(np.searchsorted(offers, np.arange(len(answers) + 1)), offered),
-    )
 
-    def add_up(values: FloatArray | BoolArray) -> FloatArray:
-        return np.bincount(row, weights=values, minlength=len(flat)).astype(np.float64)
+    wanted = _ones(rows, n_terms)
+    row, term = np.repeat(np.arange(len(flat)), np.diff(wanted.indptr)), wanted.indices
+    weight = weights[term]
+    is_name = _lookup(_ones(named_rows, n_terms), row, term)
+    inside, beside = np.zeros(len(row), dtype=bool), np.zeros(len(row), dtype=bool)
+    chosen = np.full(len(flat), -1)
+    for low in range(0, len(answers), _BLOCK):
+        block = slice(*np.searchsorted(answer_of, [low, low + _BLOCK]))
+        entries = slice(*wanted.indptr[[block.start, block.stop]])
+        offers = [[place[text] for text in own] for own in evidence[low : low + _BLOCK]]
+        inside[entries], beside[entries], chosen[block] = _search(
+            row[entries] - block.start,
+            term[entries],
+            weight[entries],
+            answer_of=answer_of[block] - low,
+            offers=offers,
+            texts=texts,
+        )
 
     def share_of(part: FloatArray | BoolArray, whole: FloatArray | BoolArray) -> FloatArray:
-        total = add_up(whole)
-        quotient: FloatArray = np.divide(
-            add_up(part), total, out=np.full(len(flat), np.nan), where=total > 0
+        shared, total = (
+            np.bincount(row, weights=one, minlength=len(flat)) for one in (part, whole)
         )
-        return quotient
+        nothing = np.full(len(flat), np.nan)
+        return np.asarray(np.divide(shared, total, out=nothing, where=total > 0))
 
     share = np.minimum(share_of(weight * inside, weight), 1.0)
-    numbers_share = share_of(is_number & beside, is_number)
     names_share = share_of(is_name & beside, is_name)
     names_factor = np.where(np.isnan(names_share), 1.0, np.maximum(names_share, _NO_NAME))
-    score = share * names_factor * np.where(numbers_share < 1, _NUMBER_MISSING, 1.0)
-    n_words = add_up(weight > 0).astype(np.int64)
-    value, supported = _average(score, answer_of, len(answers))
+    lacks_number = np.zeros(len(flat), dtype=bool)
+    for at, sentence in enumerate(flat):
+        if own := numbers(sentence):
+            known = texts.numbers(int(chosen[at])) if chosen[at] >= 0 else frozenset()
+            lacks_number[at] = not known.issuperset(own)
+    score = share * names_factor * np.where(lacks_number, _NUMBER_MISSING, 1.0)
+    n_words = np.bincount(row, weights=weight > 0, minlength=len(flat)).astype(np.int64)
+    owner, scored = answer_of[~np.isnan(score)], score[~np.isnan(score)]
+    counts = np.bincount(owner, minlength=len(answers)).astype(np.float64)
+    counts[counts == 0] = np.nan
+    value, supported = (
+        np.bincount(owner, weights=part, minlength=len(answers)) / counts
+        for part in (scored, scored >= SUPPORTED)
+    )
     return Groundedness(answer_of, flat, score, share, n_words, value, supported)
 
 
-def _flatten(rows: Sequence[Sequence[int]]) -> tuple[IntArray, IntArray]:
-    """Return the row and the value of every entry of a ragged list."""
-    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-    values = np.fromiter(itertools.chain.from_iterable(rows), np.int64, int(lengths.sum()))
-    return np.repeat(np.arange(len(rows)), lengths), values
+def _lookup(matrix: Any, rows: IntArray, columns: IntArray) -> BoolArray:
+    """Tell for each (row, column) whether a CSR matrix has a value there."""
+    return np.asarray(matrix[rows, columns] > 0).ravel() if len(rows) else np.zeros(0, dtype=bool)
 
 
-def _read(
-    documents: list[str], analyzer: Analyzer, codes: Mapping[str, int], with_numbers: BoolArray
-) -> _Texts:
-    """Read the terms of every evidence sentence; numbers of `codes` are terms too.
+def _search(
+    row: IntArray,
+    term: IntArray,
+    weight: FloatArray,
+    *,
+    answer_of: IntArray,
+    offers: Sequence[Sequence[int]],
+    texts: _Texts,
+) -> tuple[BoolArray, BoolArray, IntArray]:
+    """Find the window of three evidence sentences with most of each sentence's weight.
 
-    `with_numbers` marks the evidence of answers with numbers. No other document is searched for
-    numbers.
+    A window lies inside one text. The first of equal windows counts. `row` and `term` are the terms
+    of the answer sentences, ordered; `offers` has the texts of each answer. Returns, for each term,
+    whether the window has it and whether the text of the window has it, and the text for each
+    sentence, -1 without any.
     """
-    spelled = np.array([ids[0] for ids in analyzer.index(NUMBER_WORDS)], dtype=np.int64)
-    blocks = [
-        _read_block(documents[at : at + _BLOCK], analyzer, codes, with_numbers[at : at + _BLOCK])
-        for at in range(0, len(documents), _BLOCK)
-    ]
-    n_sentences, lengths, terms = (
-        np.concatenate([np.zeros(0, dtype=np.int64), *parts])
-        for parts in (zip(*blocks, strict=True) if blocks else ((), (), ()))
+    n_terms = texts.terms.shape[1]
+    keys, column = np.unique(answer_of[row] * n_terms + term, return_inverse=True)
+    offered = np.array([text for own in offers for text in own], dtype=np.int64)
+    asker = np.repeat(np.arange(len(offers)), [len(own) for own in offers])
+    n_sentences = np.diff(texts.first)[offered]
+    offer, sentence = expand_ranges(texts.first[offered], n_sentences)
+    # a term of the evidence counts for the answer that was offered the text
+    found = texts.terms[sentence].tocoo()
+    found_keys = asker[offer[found.row]] * n_terms + found.col
+    at = np.minimum(np.searchsorted(keys, found_keys), max(len(keys) - 1, 0))
+    kept = keys[at] == found_keys if len(keys) else np.zeros(0, dtype=bool)
+    has = _membership(found.row[kept], at[kept], (len(sentence), len(keys)))
+    n_windows = np.where(n_sentences > 0, np.maximum(n_sentences - WINDOW + 1, 1), 0)
+    window_of, start = expand_ranges(np.cumsum(n_sentences) - n_sentences, n_windows)
+    ends = np.cumsum(n_sentences)[window_of]
+    window, member = expand_ranges(start, np.minimum(start + WINDOW, ends) - start)
+    windows = _present(_membership(window, member, (len(start), len(sentence))) @ has)
+
+    from scipy.sparse import csr_array
+
+    scaled = np.rint(weight * _SCALE).astype(np.int64)
+    shape = (len(answer_of), len(keys))
+    sums = (csr_array((scaled, (row, column)), shape=shape) @ windows.T).tocsr()
+    sums.sort_indices()
+    # without a match, the first window of the answer counts
+    first = np.searchsorted(asker[window_of], np.arange(len(offers) + 1))
+    best = np.where(np.diff(first) > 0, first[:-1], -1)[answer_of]
+    filled = np.flatnonzero(np.diff(sums.indptr))
+    if len(filled):
+        most = np.maximum.reduceat(sums.data, sums.indptr[filled])
+        is_best = sums.data == np.repeat(most, np.diff(sums.indptr)[filled])
+        places = np.flatnonzero(is_best)
+        place = places[np.searchsorted(places, sums.indptr[filled])]
+        best[filled[most > 0]] = sums.indices[place[most > 0]]
+    text_of = _present(
+        _membership(offer, np.arange(len(sentence)), (len(offered), len(sentence))) @ has
     )
-    n_terms, rows = len(analyzer.vocabulary), np.repeat(np.arange(len(lengths)), lengths)
-    terms = np.where(terms < 0, n_terms - 1 - terms, terms)
-    code_of_term = np.full(n_terms + len(codes), -1, dtype=np.int64)
-    code_of_term[spelled] = [codes.get(str(number), -1) for number in range(len(spelled))]
-    words = np.flatnonzero(code_of_term[terms] >= 0)
-    term_indptr, ordered = csr(
-        np.concatenate([rows, rows[words]]),
-        len(lengths),
-        np.concatenate([terms, n_terms + code_of_term[terms[words]]]),
-    )
-    return _Texts(np.concatenate([[0], np.cumsum(n_sentences)]), term_indptr, ordered)
+    reached = best[row] >= 0
+    inside, beside = np.zeros(len(row), dtype=bool), np.zeros(len(row), dtype=bool)
+    inside[reached] = _lookup(windows, best[row[reached]], column[reached])
+    beside[reached] = _lookup(text_of, window_of[best[row[reached]]], column[reached])
+    chosen = np.full(len(answer_of), -1)
+    chosen[best >= 0] = offered[window_of[best[best >= 0]]]
+    return inside, beside, chosen
 
 
-def _read_block(
-    documents: list[str], analyzer: Analyzer, codes: Mapping[str, int], with_numbers: BoolArray
-) -> tuple[IntArray, IntArray, IntArray]:
-    """Return the number of sentences of each document, of terms of each sentence, and the terms.
-
-    Number c is the term -1 - c here. Blocks keep the number of lists small, because the garbage
-    collector visits every list.
-    """
-    spans = [sentences.spans(document) for document in documents]
-    parts = [
-        document[start:end]
-        for document, pieces in zip(documents, spans, strict=True)
-        for start, end in pieces
-    ]
-    n_sentences = np.fromiter(map(len, spans), np.int64, len(spans))
-    rows = analyzer.index([comparable(part) for part in parts])
-    for at in np.flatnonzero(np.repeat(with_numbers, n_sentences)).tolist():
-        rows[at] += [-1 - codes[number] for number in numbers(parts[at]) if number in codes]
-    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-    return n_sentences, lengths, _flatten(rows)[1]
-
-
-def _weights(
+def _weigh(
     texts: _Texts, analyzer: Analyzer, frequencies: DocumentFrequencies | None
 ) -> FloatArray:
     """Return the BM25 idf of every term; a term without a text weighs like a term in one text."""
-    n_terms = len(analyzer.vocabulary)
+    n_terms, n_texts = len(analyzer.vocabulary), len(texts.first) - 1
     if frequencies is None:
-        n_texts = len(texts.sentence_indptr) - 1
-        text = np.repeat(np.arange(n_texts), np.diff(texts.term_indptr[texts.sentence_indptr]))
-        words = texts.terms < n_terms
-        pairs = _distinct(text[words] * n_terms + texts.terms[words])
-        counts = np.bincount(pairs % max(n_terms, 1), minlength=n_terms)
+        text_of, sentence = expand_ranges(texts.first[:-1], np.diff(texts.first))
+        shape = (n_texts, texts.terms.shape[0])
+        counts = _present(_membership(text_of, sentence, shape) @ texts.terms).sum(axis=0)
     else:
         n_texts = frequencies.n_texts
         known = (frequencies.counts.get(term, 0) for term in analyzer.vocabulary)
         counts = np.fromiter(known, np.int64, n_terms)
     n = np.clip(counts, 1, max(n_texts, 1))
     return np.log1p((n_texts - n + 0.5) / (n + 0.5)) if n_texts else np.ones(n_terms)
-
-
-def _average(
-    score: FloatArray, answer_of: IntArray, n_answers: int
-) -> tuple[FloatArray, FloatArray]:
-    """Return the mean score and the share of supported sentences of each answer."""
-    owner, known = answer_of[~np.isnan(score)], score[~np.isnan(score)]
-    counts = np.bincount(owner, minlength=n_answers).astype(np.float64)
-    counts[counts == 0] = np.nan
-    total, supported = (
-        np.bincount(owner, weights=part, minlength=n_answers)
-        for part in (known, known >= SUPPORTED)
-    )
-    return total / counts, supported / counts
 
 
 # ---- Phrases that refer to the sources, or say that the sources have no answer.
@@ -595,17 +487,11 @@ _CLAUSE = re.compile(r"[.;:!?。！？\n]|,?\s+but\s|,\s*(?:aber|mais|pero|ma|ma
 _LOOK_BACK = 60
 
 
-def refers_to_sources(text: str, n_sources: int) -> str:
+def _refers_to_sources(text: str, n_sources: int) -> str:
     """Return the first words that refer to the sources, or an empty text.
 
-    A marker `[7]` among fewer sources, or inside code, refers to nothing.
-
-    Examples
-    --------
-    >>> refers_to_sources("According to the retrieved documentation, it rains.", 1)
-    'According to the retrieved documentation'
-    >>> refers_to_sources("Without looking at the provided context: it rains.", 1)
-    ''
+    A marker `[7]` among fewer sources, or inside code, refers to nothing, and neither does a
+    reference behind a negation, as in "without looking at the provided context".
     """
     plain = _CODE.sub(" ", text[:MOST])
     for match in _MARKER.finditer(plain):
@@ -616,20 +502,6 @@ def refers_to_sources(text: str, n_sources: int) -> str:
         if not _NEGATOR.search(_CLAUSE.split(before)[-1]):
             return match[0]
     return ""
-
-
-def acknowledges_nothing_found(text: str) -> str:
-    """Return the first words that say that the sources have no answer, or an empty text.
-
-    Examples
-    --------
-    >>> acknowledges_nothing_found("The documents do not mention the price.")
-    'The documents do not mention'
-    >>> acknowledges_nothing_found("There is no shortage of information.")
-    ''
-    """
-    match = _ACKNOWLEDGEMENT.search(_CODE.sub(" ", text[:MOST]))
-    return match[0] if match else ""
 
 
 # ---- FK019, the retrieval-to-answer gap: the answer neither cites nor uses what was retrieved.
@@ -697,18 +569,9 @@ def retrieval_gaps(
     empty answer must not look best. Only words are compared. So an answer that translates its
     sources without naming them is a violation.
 
-    Parameters
-    ----------
-    answers
-        Texts, as the user sees them.
-    retrieved
-        The retrieved texts of each answer; texts without content count as not retrieved.
-    cites
-        Whether each answer cites a retrieved text outside the text of the answer.
-    purpose
-        `context` exempts every answer, for retrieval that only sets the tone.
-    frequencies
-        As for `groundedness`.
+    Retrieved texts without content count as not retrieved. `cites` tells whether each answer cites
+    a retrieved text outside its own text. The purpose `context` is for retrieval that only sets the
+    tone. `frequencies` are as for `groundedness`.
     """
     shown = [[text for text in texts if _has_content(text)] for texts in retrieved]
     verdicts = [
@@ -742,10 +605,10 @@ def _judge_without_overlap(
         return Gap("empty_answer")
     if is_cited:
         return Gap("cited")
-    if phrase := refers_to_sources(answer, n_texts):
+    if phrase := _refers_to_sources(answer, n_texts):
         return Gap("refers_to_sources", phrase[:_SHOWN])
-    phrase = acknowledges_nothing_found(answer)
-    return Gap("acknowledged", phrase[:_SHOWN]) if phrase else None
+    match = _ACKNOWLEDGEMENT.search(_CODE.sub(" ", answer[:MOST]))
+    return Gap("acknowledged", match[0][:_SHOWN]) if match else None
 
 
 def _with_quotes(answer: str) -> str:

@@ -90,7 +90,6 @@ def test_blocks_do_not_change_scores(monkeypatch):
     tower, bridge = "Tower {} is old. It stands by a river. Stone it is.", "A bridge. A river."
     evidence = [[tower.format(number), bridge][: number % 3] for number in range(30)]
     whole = groundedness(answers, evidence)
-    monkeypatch.setattr("rag_eval.measures.groundedness._CELLS", 40)
     monkeypatch.setattr("rag_eval.measures.groundedness._BLOCK", 3)
     parts = groundedness(answers, evidence)
     for name in ("score", "share", "value"):
