@@ -6,25 +6,23 @@ Unknown keys and impossible values are refused. `rag_eval.gold.configuration` re
 import base64
 import importlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Annotated, Final, Literal, get_args
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
-    GetCoreSchemaHandler,
     StringConstraints,
     field_validator,
     model_validator,
 )
-from pydantic_core import CoreSchema, core_schema
 
 from rag_eval.core.errors import Embedding, Name, Part, quoted
 from rag_eval.core.frames import FrameSchema, schema
 from rag_eval.core.loader import AnyLoader
-from rag_eval.core.rows import refuse, suggest
+from rag_eval.core.rows import require, suggest
 from rag_eval.core.strategy import AnyStrategy, Strategy
 
 # ---- Answers
@@ -34,7 +32,8 @@ class Retrieve(Part):
     """Evidence by the strategy's own ranking."""
 
     kind: Literal["retrieve"]
-    top_k: int | None = Field(default=None, ge=1, le=1000, description="default: answers.top_k")
+    top_k: int | None = Field(default=None, ge=1, le=1000)
+    """Default: answers.top_k."""
 
 
 class Grep(Part):
@@ -89,22 +88,15 @@ class Answers(Part):
     """How questions are answered, and the rules that an answer must follow."""
 
     mode: AnswerMode = "deterministic"
-    strategy: str | None = Field(
-        default=None, description="whose retrieval is the evidence; default: the primary strategy"
-    )
+    strategy: str | None = None
+    """Whose retrieval is the evidence; default: the primary strategy."""
     top_k: int = Field(default=10, ge=1, le=1000)
     preflights: tuple[Preflight, ...] = Field(default=(Retrieve(kind="retrieve"),), min_length=1)
-    embedding: Embedding | None = Field(
-        default=None,
-        description="for the deterministic mode; default: that of the strategy, else lsa-256",
-    )
+    embedding: Embedding | None = None
+    """For the deterministic mode; default: that of the strategy, else lsa-256."""
     max_sentences: int = Field(default=3, ge=1, le=20)
-    abstain_below: float | None = Field(
-        default=None,
-        ge=0,
-        le=1,
-        description="signal under which the deterministic mode says NOT FOUND; default: its own",
-    )
+    abstain_below: float | None = Field(default=None, ge=0, le=1)
+    """Signal under which the deterministic mode says NOT FOUND; default: its own."""
     response_schema: ResponseSchema = "json"
     verdicts: tuple[VerdictWord, ...] = Field(
         default=("SUPPORTED", "CONTRADICTED", "NOT FOUND"), min_length=1
@@ -118,28 +110,18 @@ class Answers(Part):
         default=(20,), description="top_k of each rerun after a provenance failure"
     )
     validators: tuple[ValidatorUse, ...] = ()
-    cross_section_allowed: tuple[tuple[str, str], ...] = Field(
-        default=(), description="pairs of section_ids that one answer sentence may cite together"
-    )
-    endpoint: Name | None = Field(
-        default=None, description="for llm: a name under `endpoints` of the settings"
-    )
-    recorded: str | None = Field(
-        default=None,
-        description="for recorded: the JSONL of the system's outputs; relative to the gold set",
-    )
-    purpose: Literal["answer", "context"] = Field(
-        default="answer",
-        description="context: retrieval only sets the tone, and an answer need not use it",
-    )
+    cross_section_allowed: tuple[tuple[str, str], ...] = ()
+    """Pairs of section_ids that one answer sentence may cite together."""
+    endpoint: Name | None = None
+    """For llm: a name under `endpoints` of the settings."""
+    recorded: str | None = None
+    """For recorded: the JSONL of the system's outputs; relative to the gold set."""
+    purpose: Literal["answer", "context"] = "answer"
+    """Context: retrieval only sets the tone, and an answer need not use it."""
     max_prompt_chars: int = Field(default=60_000, ge=1000, le=10_000_000)
     max_reply_chars: int = Field(default=20_000, ge=100, le=1_000_000)
-    ragas_sample_rate: float = Field(
-        default=0.1,
-        ge=0,
-        le=1,
-        description="share of the questions that FEATURE_RAGAS_EVAL looks at",
-    )
+    ragas_sample_rate: float = Field(default=0.1, ge=0, le=1)
+    """Share of the questions that FEATURE_RAGAS_EVAL looks at."""
 
     @model_validator(mode="after")
     def _mode_has_what_it_needs(self) -> "Answers":
@@ -183,80 +165,61 @@ AuthorState = Literal["known", "not_listed", "unknown", "not_configured"]
 AuthorName = Annotated[str, StringConstraints(min_length=1, max_length=200, strip_whitespace=True)]
 
 
+def _normalise_domain(value: object) -> object:
+    if not isinstance(value, str) or value.startswith("python:"):
+        return value
+    return value.strip().rstrip(".").lower()
+
+
+def _is_key(text: str) -> bool:
+    try:
+        return len(base64.b64decode(text, validate=True)) == _KEY_BYTES
+    except ValueError:
+        return False
+
+
+_IS_DOMAIN = require(
+    _DOMAIN.fullmatch,
+    "bad_value",
+    "this is not a domain",
+    "example.org, *.example.org and python:<package>; other letters as xn--",
+)
+_IS_KEY = require(
+    _is_key,
+    "bad_value",
+    "this is not a key",
+    f"an Ed25519 public key, {_KEY_BYTES} bytes in base64",
+)
+Domain = Annotated[str, _IS_DOMAIN, BeforeValidator(_normalise_domain)]
+PublicKey = Annotated[str, _IS_KEY]
+
+
 class Trust(Part):
     """Trusted domains, authors and keys of the corpus, and settings of the poisoning guard."""
 
-    domains: tuple[str, ...] = Field(
-        default=(),
-        max_length=10_000,
-        description="allowlist: example.org (and www.example.org), *.example.org with all below, "
-        "python:<package> for docstrings",
-    )
-    authors: tuple[AuthorName, ...] = Field(
-        default=(),
-        max_length=10_000,
-        description="known authors; compared without regard to case and runs of white space",
-    )
-    keys: dict[Name, str] = Field(
+    domains: tuple[Domain, ...] = Field(default=(), max_length=10_000)
+    """Allowlist: example.org (and www.example.org), *.example.org with all below, python:<package>
+    for docstrings."""
+    authors: tuple[AuthorName, ...] = Field(default=(), max_length=10_000)
+    """Known authors; compared without regard to case and runs of white space."""
+    keys: dict[Name, PublicKey] = Field(
         default_factory=dict, description="name -> Ed25519 public key, 32 bytes in base64"
     )
-    signatures: str | None = Field(
-        default=None,
-        description='JSON lines {"doc_id", "key", "signature"}, relative to the gold set',
-    )
-    manifest: str | None = Field(
-        default=None,
-        description="recorded hashes of the documents, relative to the gold set; <manifest>.sig "
-        "must sign it where keys are given",
-    )
-    unlisted: Literal["allow", "warn", "block"] = Field(
-        default="warn",
-        description="what happens to documents of domains that are not on the allowlist, and to "
-        "those without an address; look-alikes are always blocked",
-    )
-    quarantine: bool = Field(
-        default=True,
-        description="whether blocked chunks are left out; off: they are only reported",
-    )
-    threshold: float | None = Field(
-        default=None,
-        ge=0,
-        le=1,
-        description="trust under which chunks are left out; recall is reported with and without",
-    )
-    filter: bool = Field(
-        default=False,
-        description=(
-            "whether strategies retrieve with the threshold; else the report only states its "
-            "effect on recall"
-        ),
-    )
-
-    @field_validator("domains")
-    @classmethod
-    def _domains_are_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        shown = tuple(
-            domain if domain.startswith("python:") else domain.strip().rstrip(".").lower()
-            for domain in value
-        )
-        for domain in shown:
-            if not _DOMAIN.fullmatch(domain):
-                accepted = "example.org, *.example.org and python:<package>; other letters as xn--"
-                raise ValueError(f"domains: found {domain[:100]!r}; accepted are {accepted}")
-        return shown
-
-    @field_validator("keys")
-    @classmethod
-    def _keys_are_keys(cls, value: dict[str, str]) -> dict[str, str]:
-        for name, key in value.items():
-            try:
-                raw = base64.b64decode(key, validate=True)
-            except ValueError:
-                raw = b""
-            if len(raw) != _KEY_BYTES:
-                accepted = f"an Ed25519 public key, {_KEY_BYTES} bytes in base64"
-                raise ValueError(f"keys.{name}: not a key; accepted: {accepted}")
-        return value
+    signatures: str | None = None
+    """JSON lines {"doc_id", "key", "signature"}, relative to the gold set."""
+    manifest: str | None = None
+    """Recorded hashes of the documents, relative to the gold set; <manifest>.sig must sign it where
+    keys are given."""
+    unlisted: Literal["allow", "warn", "block"] = "warn"
+    """What happens to documents of domains that are not on the allowlist, and to those without an
+    address; look-alikes are always blocked."""
+    quarantine: bool = True
+    """Whether blocked chunks are left out; off: they are only reported."""
+    threshold: float | None = Field(default=None, ge=0, le=1)
+    """Trust under which chunks are left out; recall is reported with and without."""
+    filter: bool = False
+    """Whether strategies retrieve with the threshold; else the report only states its effect on
+    recall."""
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "Trust":
@@ -361,12 +324,8 @@ SLOPE: Final = (0.8, 1.25)
 class Uncertainty(Part):
     """How the nightly run estimates and calibrates miss rates."""
 
-    k: int = Field(
-        default=10,
-        ge=1,
-        le=1000,
-        description="cutoff of the target: 10, or one of the gold set's k",
-    )
+    k: int = Field(default=10, ge=1, le=1000)
+    """Cutoff of the target: 10, or one of the gold set's k."""
     target: BinaryTarget = "miss_any"
     stale_after_days: int = Field(default=180, ge=1, le=3650)
 
@@ -408,12 +367,13 @@ _FLOOR = re.compile(r"^\s*(>=|<=)\s*(-?\d+(?:\.\d+)?)\s*$")
 Level = Literal["document", "section", "span"]
 
 
-def _list_measures(names: Sequence[str], others: Sequence[str]) -> str:
-    """List names for a message; a measure with several cutoffs appears once, with `_at_`."""
-    families = dict.fromkeys(re.sub(r"_at_\d+$", "_at_", name) for name in names)
-    swept = [name for name in families if sum(other.startswith(name) for other in names) > 1]
-    single = [name for name in names if not name.startswith(tuple(swept))]
-    return f"{', '.join([*single, *others])}, and {', '.join(swept)} with one of k or 10"
+def _require_known(place: str, found: str, accepted: Iterable[str], kind: str = "strategy") -> None:
+    """Refuse an unknown name; a measure with several cutoffs is listed once, with `_at_`."""
+    names = list(accepted)
+    if found not in names:
+        families = dict.fromkeys(re.sub(r"_at_\d+$", "_at_<k>", name) for name in names)
+        wrong = f"{place}: found {quoted(found)}, no such {kind}{suggest(found, names)}"
+        raise ValueError(f"{wrong}; accepted are {', '.join(families)}")
 
 
 class Floor(Part):
@@ -424,58 +384,26 @@ class Floor(Part):
     bound: float
 
 
-def _check_floor(value: str) -> str:
-    if not _FLOOR.match(value):
-        raise refuse("bad_value", "the floor cannot be read", '">= number" or "<= number"')
-    return value
-
-
-FloorText = Annotated[
-    str, AfterValidator(_check_floor), Field(description='">= number" or "<= number", in quotes')
-]
-
-
-class _GateNames:
-    """Tells pydantic the names of the gates, which `rag_eval.gates.verdict` lists."""
-
-    def __get_pydantic_core_schema__(
-        self, source: object, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        gates = importlib.import_module("rag_eval.gates.verdict").GATES
-        return core_schema.literal_schema([gate.name for gate in gates])
-
-
-GateName = Annotated[str, _GateNames()]
+_IS_FLOOR = require(
+    _FLOOR.match, "bad_value", "the floor cannot be read", '">= number" or "<= number", in quotes'
+)
+FloorText = Annotated[str, _IS_FLOOR]
 
 
 class Gates(Part):
     """Which gates end the run (`required`) and which only report (`advisory`)."""
 
-    model_config = ConfigDict(defer_build=True)  # rag_eval.gates imports this module
-
-    required: tuple[GateName, ...] = ("poisoning",)
-    advisory: tuple[GateName, ...] = ("acceptance", "regression", "trust", "stability")
+    required: tuple[str, ...] = ("poisoning",)
+    advisory: tuple[str, ...] = ("acceptance", "regression", "trust", "stability")
     min_queries: int = Field(default=50, ge=1)
-    regression: tuple[str, ...] = Field(
-        default=("recall_at_10", "mrr"),
-        min_length=1,
-        description="measures of the primary strategy that are compared with the accepted baseline",
-    )
-    max_relative_drop: float = Field(
-        default=0.05,
-        gt=0,
-        lt=1,
-        description="a drop of this share whose interval excludes zero fails the regression gate",
-    )
-    min_convergent_hit: float = Field(
-        default=0.5,
-        ge=0,
-        le=1,
-        description="share of questions that must be convergent and hit, for the stability gate",
-    )
-    min_trust: float = Field(
-        default=0.6, ge=0, le=1, description="mean trust of the primary strategy's results"
-    )
+    regression: tuple[str, ...] = Field(default=("recall_at_10", "mrr"), min_length=1)
+    """Measures of the primary strategy that are compared with the accepted baseline."""
+    max_relative_drop: float = Field(default=0.05, gt=0, lt=1)
+    """A drop of this share whose interval excludes zero fails the regression gate."""
+    min_convergent_hit: float = Field(default=0.5, ge=0, le=1)
+    """Share of questions that must be convergent and hit, for the stability gate."""
+    min_trust: float = Field(default=0.6, ge=0, le=1)
+    """Mean trust of the primary strategy's results."""
 
 
 class GoldSetConfig(Part):
@@ -488,24 +416,22 @@ class GoldSetConfig(Part):
     description: str = ""
     corpus: AnyLoader
     k: tuple[Annotated[int, Field(ge=1, le=1000)], ...] = (1, 5, 10, 20)
-    depth: int = Field(
-        default=100, ge=1, le=10_000, description="chunks retrieved for each wording"
-    )
+    depth: int = Field(default=100, ge=1, le=10_000)
+    """Chunks retrieved for each wording."""
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**32)], ...] = (13, 29)
     strategies: tuple[AnyStrategy, ...] = Field(min_length=1)
     primary: str | None = None
     level: Level = "document"
-    split: str | None = Field(
-        default=None, description="for gold in BEIR layout: qrels/<split>.tsv"
-    )
+    split: str | None = None
+    """For gold in BEIR layout: qrels/<split>.tsv."""
     trust: Trust = Trust()
     uncertainty: Uncertainty = Uncertainty()
-    answers: Answers | None = Field(
-        default=None, description="left out: retrieval alone is evaluated"
-    )
+    answers: Answers | None = None
+    """Left out: retrieval alone is evaluated."""
     acceptance: dict[str, FloorText] = Field(default_factory=dict)
-    gates: Gates = Field(default_factory=lambda: Gates())  # noqa: PLW0108 - built at the first use
-    nightly: bool = Field(default=True, description="whether the nightly job runs this gold set")
+    gates: Gates = Gates()
+    nightly: bool = True
+    """Whether the nightly job runs this gold set."""
 
     @field_validator("k")
     @classmethod
@@ -524,14 +450,13 @@ class GoldSetConfig(Part):
     @model_validator(mode="after")
     def _names_fit(self) -> "GoldSetConfig":
         names = [strategy.name for strategy in self.strategies]
-        listed = ", ".join(names)
         if len(set(names)) != len(names):
             raise ValueError("strategies: names must differ")
-        if self.primary is not None and self.primary not in names:
-            raise ValueError(f"primary: accepted are {listed}")
+        if self.primary is not None:
+            _require_known("primary", self.primary, names)
         if (answers := self.answers) is not None:
-            if answers.strategy is not None and answers.strategy not in names:
-                raise ValueError(f"answers.strategy: accepted are {listed}")
+            if answers.strategy is not None:
+                _require_known("answers.strategy", answers.strategy, names)
             if "top_k" in answers.model_fields_set and answers.top_k > self.depth:
                 raise ValueError(
                     f"answers.top_k: found {answers.top_k}, but depth retrieves {self.depth} chunks"
@@ -539,18 +464,15 @@ class GoldSetConfig(Part):
         if self.depth < max(self.k):
             raise ValueError("depth must be at least the largest k")
         if self.uncertainty.k not in {*self.k, 10}:
-            accepted = f"10 and the values of k: {', '.join(map(str, self.k))}"
-            raise ValueError(f"uncertainty.k: found {self.uncertainty.k}, accepted are {accepted}")
+            _require_known("uncertainty.k", str(self.uncertainty.k), map(str, (*self.k, 10)), "k")
         return self
 
     @model_validator(mode="after")
     def _bases_fit(self) -> "GoldSetConfig":
-        local = sorted(strategy.name for strategy in self.strategies if strategy.runs_here)
-        accepted = ", ".join(local) or "none: no strategy here runs by itself"
+        local = [strategy.name for strategy in self.strategies if strategy.runs_here]
         for strategy in self.strategies:
-            place = f"strategies.{strategy.name}.base: found {strategy.base_name}"
-            if strategy.base_name is not None and strategy.base_name not in local:
-                raise ValueError(f"{place}, accepted are {accepted}")
+            if strategy.base_name is not None:
+                _require_known(f"strategies.{strategy.name}.base", strategy.base_name, local)
         for strategy in self.strategies:
             if fault := self.vectors_of_rounds(strategy):
                 raise ValueError(fault)
@@ -558,14 +480,12 @@ class GoldSetConfig(Part):
 
     @model_validator(mode="after")
     def _gates_can_be_judged(self) -> "GoldSetConfig":
-        names = self._measured_names("document")
-        accepted = {*names, *OTHER_FIGURES}
+        gates, names = self.gates, self._measured_names("document")
         for measure in self.acceptance:
-            if measure not in accepted:
-                wrong = f"acceptance.{measure}: no such measure{suggest(measure, sorted(accepted))}"
-                listed = _list_measures(names, OTHER_FIGURES)
-                raise ValueError(f"{wrong}; accepted are {listed}")
-        gates = self.gates
+            _require_known(f"acceptance.{measure}", measure, (*names, *OTHER_FIGURES), "measure")
+        known = [gate.name for gate in importlib.import_module("rag_eval.gates.verdict").GATES]
+        for gate in (*gates.required, *gates.advisory):
+            _require_known("gates", gate, known, "gate")
         if self.acceptance and "acceptance" not in {*gates.required, *gates.advisory}:
             raise ValueError(
                 "acceptance: nothing judges the floors; name acceptance under gates.required or"
@@ -574,17 +494,8 @@ class GoldSetConfig(Part):
         if "acceptance" in gates.required and not self.acceptance:
             raise ValueError("gates.required: acceptance is required but there is no floor to fail")
         names = self._measured_names(self.level)
-        accepted = {*names, "delta_s"}
         for measure in gates.regression:
-            if measure not in accepted:
-                is_other = measure in OTHER_FIGURES
-                known = "not measured question by question" if is_other else "no such measure"
-                near, listed = (
-                    suggest(measure, sorted(accepted)),
-                    _list_measures(names, ("delta_s",)),
-                )
-                wrong = f"gates.regression: found {quoted(measure)}, {known}{near}"
-                raise ValueError(f"{wrong}; accepted are {listed}")
+            _require_known("gates.regression", measure, (*names, "delta_s"), "measure")
         return self
 
     def _measured_names(self, level: Level) -> tuple[str, ...]:
