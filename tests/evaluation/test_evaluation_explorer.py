@@ -1,23 +1,36 @@
-"""The explorer's parts keep their schemas and agree with the measures on every retrieval."""
+"""The explorer's parts agree with the measures on every retrieval, and its texts are safe."""
 
 import json
 import math
+import re
 
-import jsonschema
 import numpy as np
 import pytest
 from cli_project import ANSWERS, CONFIG, DOCUMENTS, QUERIES, jsonl
-from schemas import published
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from rag_eval.core.settings import Settings
+from rag_eval.corpus.masking import mask_shown_address, mask_snippet
 from rag_eval.pipeline.answers import Answered, AnswerMeasures, AnswerSet, CitationSet
 from rag_eval.pipeline.claims import MissRateClaims
 from rag_eval.pipeline.corpus import CorpusChunks, CorpusSnapshot, EvidenceTrust
 from rag_eval.pipeline.evaluation import open_gold_set, open_recorded
-from rag_eval.pipeline.explorer import Explored, embedded_size, slim, unpacked, write_explorer
+from rag_eval.pipeline.explorer import (
+    Explored,
+    address,
+    embedded_size,
+    line,
+    marked,
+    slim,
+    unpacked,
+    write_explorer,
+)
+from rag_eval.pipeline.history import find_previous, make_record, past_runs
 from rag_eval.pipeline.measures import RankingMeasures, StabilityMeasures, open_runs
 from rag_eval.pipeline.report import MetricsReport
 from rag_eval.pipeline.runner import Work
+from rag_eval.reporting.html.elements import visible
 
 VECTOR = "  - {name: vector, kind: vector, embedding: {model: lsa-8}}\n"
 SEEDS = CONFIG.replace("seeds: [13]", "seeds: [13, 29]").replace(
@@ -51,40 +64,34 @@ def explore(evaluation):
         answered = Answered(get(AnswerSet), get(CitationSet), get(AnswerMeasures))
     types = (CorpusSnapshot, CorpusChunks, EvidenceTrust, StabilityMeasures, MissRateClaims)
     made = Explored(open_runs(evaluation), *map(get, types), answered)
-    return write_explorer(Work(evaluation, stage, "1"), made)
+    now = make_record(evaluation.config.name, {}, get(MetricsReport).report.dump())
+    past, _ = past_runs(evaluation.settings.home, now.gold_set, before=now.run_id)
+    previous = find_previous(past, now, made.runs.gold)
+    return write_explorer(Work(evaluation, stage, "1"), made, previous)
 
 
 class Read:
-    """Parts of an explorer, each checked against its schema."""
+    """Parts of an explorer."""
 
     def __init__(self, parts):
         self.parts = {name: unpacked(part) for name, part in sorted(parts.items())}
-        for name, part in self.parts.items():
-            schema = published(f"explorer-{name.split('.')[0].split('-')[0]}")
-            jsonschema.Draft202012Validator.check_schema(schema)
-            check = jsonschema.Draft202012Validator(schema)
-            assert [error.message for error in check.iter_errors(part)] == []
-            more = [{**part[0], "more": 1}] if isinstance(part, list) else {**part, "more": 1}
-            assert not check.is_valid(more)
         self.summary = self.parts["summary.json.gz"]
         self.table = self.summary["questions"]
-        self.questions = self._joined("questions-")
-        names = list(self.parts["chunks-0000.json.gz"])
-        parts = [part for name, part in self.parts.items() if name.startswith("chunks-")]
-        self.chunks = {name: [value for part in parts for value in part[name]] for name in names}
-        assert {len(values) for values in self.chunks.values()} == {self.summary["n_chunks"]}
+        shards = (part for name, part in self.parts.items() if name.startswith("questions-"))
+        self.questions = [question for part in shards for question in part]
         assert self.summary["n_questions"] == len(self.questions)
         assert [question["id"] for question in self.questions] == self.table["id"]
-
-    def _joined(self, start):
-        parts = (part for name, part in self.parts.items() if name.startswith(start))
-        return [row for part in parts for row in part]
 
     def question(self, query_id):
         return next(question for question in self.questions if question["id"] == query_id)
 
     def runs(self, query_id, strategy):
         return [run for run in self.question(query_id)["runs"] if run["s"] == strategy]
+
+    def units(self, query_id, strategy):
+        """Return the units of the first retrieval of a strategy, best first."""
+        units = self.question(query_id)["units"]
+        return [units[place] for place in self.runs(query_id, strategy)[0]["units"]]
 
 
 def parts_of(artifact):
@@ -133,16 +140,15 @@ def check_against_measures(evaluation, found):
             by_strategy[name].append((wording, run, row))
             assert close(run["value"], row["recall_at_10"])
             assert run["first"] == (None if not row["mrr"] > 0 else round(1 / row["mrr"]))
-            assert len(run["c"]) == len(run["x"])
-            assert run["failed"] == int(row["failed"])
+            assert len(run["units"]) == len(run["scores"])
+            assert run["failed"] == bool(row["failed"])
             claim = claims.loc[(name, question["id"], wording, run["seed"])]
             assert close(run["miss"][0], claim["miss_rate"], 1e-3)
-            assert found.summary["statuses"][run["miss"][3]] == claim["status"]
-            assert run["miss"][4] == claim["calibrator"]
+            assert run["miss"][3:] == [claim["status"], claim["calibrator"]]
             asked = {"id": question["id"], "wording": wording}
             if not runs.spec(name).own_units:
-                assert run["h"] == relevant_places(runs, name, asked, run["seed"])
-            n_hits += len(run["h"])
+                assert run["hits"] == relevant_places(runs, name, asked, run["seed"])
+            n_hits += len(run["hits"])
         for place, name in enumerate(names):
             rows = by_strategy[name]
             scored = [row for _, _, row in rows if not math.isnan(row["recall_at_10"])]
@@ -167,8 +173,6 @@ def test_every_retrieval_says_what_the_measures_say(project, config):
     assert found.summary["previous"] is None
     assert "no run of this gold set" in found.summary["previous_reason"]
     assert {None} == {value for row in found.table["change"] for value in row}
-    n = found.summary["n_chunks"]
-    assert found.summary["texts"] == {"kept": n, "of": n}
     seeds = [{run["seed"] for run in found.runs("keep", strategy)} for strategy in (0, 1)]
     assert seeds == [{13}, {13, 29} if config is SEEDS else {13}]
 
@@ -177,19 +181,17 @@ def test_questions_show_gold_marks_tags_and_answers(project):
     found = read(evaluation_of(project))
     question, quote = found.question("again"), ANSWERS[0]["anchors"][0]["quote"]
     assert [(entry["doc"], entry["quote"]) for entry in question["gold"]] == [("retries.md", quote)]
-    assert question["marks"]
-    for unit, mark in question["marks"].items():
-        assert found.chunks["doc"][int(unit)] == "retries.md"
-        assert [mark["text"][start:end] for start, end in mark["at"]] == [quote]
+    gold = [unit for unit in question["units"] if quote in unit["text"][1::2]]
+    assert gold
+    assert {unit["doc"] for unit in gold} == {"retries.md"}
     assert found.question("keep")["gold"][0]["quote"] == ""
-    assert found.question("keep")["marks"] == {}
+    assert {len(unit["text"]) for unit in found.question("keep")["units"]} == {1}
     assert found.question("price")["gold"] == []
     table, at = found.table, found.table["id"].index("price")
-    assert table["answerable"] == [1, 1, 1, 0]
+    assert table["answerable"] == [True, True, True, False]
     assert [row[at] for row in table["value"]] == [row[at] for row in table["hits"]] == [None] * 2
     assert table["wordings"] == [2, 2, 1, 1]
-    assert found.summary["tags"] == ["storage"]
-    assert table["tags"] == [[0], [], [], []]
+    assert table["tags"] == [["storage"], [], [], []]
     for asked, outcome in zip(found.questions, table["outcome"], strict=True):
         assert asked["answer"]["outcome"] == outcome
         assert all(citation["code"] == "ok" for citation in asked["answer"]["citations"])
@@ -203,11 +205,11 @@ def test_without_answers_and_spans_there_are_none(project):
     config = CONFIG.replace("answers: {mode: deterministic, top_k: 5}\n", "level: span\n")
     found = read(evaluation_of(project, config))
     assert {question["answer"] is None for question in found.questions} == {True}
-    for column in ("outcome", "cited", "correct", "groundedness"):
+    for column in ("outcome", "cited", "correct"):
         assert found.table[column] == [None] * 4
     for column in ("value", "state"):
         assert {value for row in found.table[column] for value in row} == {None}
-    assert all(run["h"] == [] for question in found.questions for run in question["runs"])
+    assert all(run["hits"] == [] for question in found.questions for run in question["runs"])
 
 
 def test_units_of_a_run_file_stand_behind_the_chunks(project):
@@ -219,15 +221,9 @@ def test_units_of_a_run_file_stand_behind_the_chunks(project):
     evaluation = evaluation_of(project, config)
     found = read(evaluation)
     check_against_measures(evaluation, found)
-    own, chunks = (
-        {unit for query in found.table["id"] for run in found.runs(query, s) for unit in run["c"]}
-        for s in (1, 0)
-    )
-    assert min(own) > max(chunks)
-    documents = {found.chunks["doc"][unit] for unit in own}
-    assert documents == {"storage.md", "nowhere.md", "alerts.md", "retries.md"}
+    assert {unit["doc"] for unit in found.units("keep", 1)} == {"storage.md", "nowhere.md"}
     # The run file has the original wordings only.
-    assert [(run["w"], run["h"]) for run in found.runs("again", 1)] == [(0, [1])]
+    assert [(run["w"], run["hits"]) for run in found.runs("again", 1)] == [(0, [1])]
     assert found.table["runs"][1][:2] == [1, 1]
 
 
@@ -241,13 +237,12 @@ def test_recorded_contexts_are_chunks_of_ours_or_units_of_their_own(project):
     project.write("outputs.jsonl", jsonl([answered, UNKNOWN]))
     external = "  - {name: theirs, kind: external, recorded: outputs.jsonl}\n"
     found = read(evaluation_of(project, CONFIG.replace(VECTOR, external)))
-    texts = [found.chunks["text"][unit] for unit in found.runs("again", 1)[0]["c"]]
-    assert texts[0].startswith("A failed job") or texts[0] in found.chunks["text"]
-    assert "example.org" not in json.dumps(found.chunks)
-    assert all(len(text) <= 200 for text in texts)
-    assert found.question("again")["marks"]
+    units = found.units("again", 1)
+    assert units[0]["text"][1] == FACT
+    assert "jane.doe" not in json.dumps(found.parts)
+    assert all(len("".join(unit["text"])) <= 202 for unit in units)
     failed = found.runs("keep", 1)[0]
-    assert (failed["failed"], failed["c"], failed["miss"][0]) == (1, [], None)
+    assert (failed["failed"], failed["units"], failed["miss"][0]) == (True, [], None)
 
 
 def test_outputs_of_a_system_of_its_own_keep_to_the_format(project):
@@ -266,11 +261,10 @@ def test_outputs_of_a_system_of_its_own_keep_to_the_format(project):
     assert found.table["answerable"] == [None, None]
     citation = found.question("again")["answer"]["citations"][0]
     assert (citation["doc"], citation["correct"]) == ("retries.md", None)
-    failed = found.summary["outcomes"].index("failed")
-    assert found.question("keep")["answer"]["outcome"] == failed
-    assert [run["failed"] for run in found.question("keep")["runs"]] == [1]
+    assert found.question("keep")["answer"]["outcome"] == "failed"
+    assert [run["failed"] for run in found.question("keep")["runs"]] == [True]
     assert "jane.doe" not in json.dumps(found.parts)
-    assert set(found.chunks["link"]) == {""}
+    assert {unit["link"] for unit in found.question("again")["units"]} == {""}
 
 
 def test_hostile_texts_are_masked_bounded_and_written_out(project):
@@ -282,7 +276,7 @@ def test_hostile_texts_are_masked_bounded_and_written_out(project):
     found = read(evaluation_of(project))
     written = json.dumps(found.parts, ensure_ascii=False)
     assert not any(text in written for text in ("\u202e", "\u200b", "jane.doe", "w" * 700))
-    assert found.summary["tags"][:2] == ["__proto__", "<b>"]
+    assert found.table["tags"][0][:2] == ["__proto__", "<b>"]
     assert "<script>" in found.table["text"][0]
 
 
@@ -300,17 +294,10 @@ def keep(evaluation, run_id):
 NIGHTS = [f"2026010{day}T000000000Z-00000000" for day in (1, 2, 3)]
 
 
-def test_equal_inputs_give_equal_bytes_and_another_run_before_costs_a_summary(project):
-    evaluation = evaluation_of(project)
-    first = explore(evaluation)
-    parts = parts_of(first)
-    for stage in ("explorer", "explorer parts"):
-        for path in (project.home / "artifacts" / stage).iterdir():
-            path.rename(project.root / f"{stage}-{path.name}")
+def test_another_previous_run_costs_only_a_summary(project):
     first = explore(evaluation_of(project))
-    assert parts_of(first) == parts
     assert explore(evaluation_of(project)).reused
-    keep(evaluation, NIGHTS[0])
+    keep(evaluation_of(project), NIGHTS[0])
     second = explore(evaluation_of(project))
     names = {path.name for path in first.folder.iterdir()}
     assert names == {path.name for path in second.folder.iterdir()}
@@ -345,24 +332,77 @@ def test_changes_are_against_the_newest_kept_run(project):
     assert again.questions == found.questions
 
 
-def test_a_page_takes_as_many_texts_as_fit_the_first_ranked_first(project):
+def test_a_page_keeps_the_first_ranks_that_fit(project):
     made = explore(evaluation_of(project))
     whole = parts_of(made)
     assert slim(made, embedded_size(whole)) == whole
-    least = slim(made, 1)
-    none = Read(least)
-    assert none.summary["texts"] == {"kept": 0, "of": none.summary["n_chunks"]}
-    assert set(none.chunks["text"]) == {None}
-    assert set(none.chunks["title"]) == set(none.chunks["source"]) == {""}
-    limit = (embedded_size(least) + embedded_size(whole)) // 2
-    parts = slim(made, limit)
-    assert embedded_size(parts) <= limit
-    assert parts == slim(made, limit)
-    found = Read(parts)
-    texts = {at for at, text in enumerate(found.chunks["text"]) if text is not None}
-    assert 0 < len(texts) == found.summary["texts"]["kept"] < found.summary["n_chunks"]
-    runs = [run for question in found.questions for run in question["runs"]]
-    first = {run["c"][0] for run in runs if run["w"] == 0 and run["c"]}
-    assert texts <= first or first <= texts
-    questions = {name: part for name, part in whole.items() if name.startswith("questions-")}
-    assert questions.items() <= parts.items()
+    least = Read(slim(made, 1))
+    assert least.summary["cut"] == [0, 0]
+    for question, before in zip(least.questions, Read(whole).questions, strict=True):
+        units = [unit for unit in question["units"] if unit is not None]
+        assert {(unit["text"], unit["title"], unit["source"]) for unit in units} <= {(None, "", "")}
+        for run, then in zip(question["runs"], before["runs"], strict=True):
+            assert run["units"] == (then["units"] if run["w"] == 0 else [])
+        assert (question["gold"], question["answer"]) == (before["gold"], before["answer"])
+    limit = (embedded_size(slim(made, 1)) + embedded_size(whole)) // 2
+    assert embedded_size(slim(made, limit)) <= limit
+    assert slim(made, limit) == slim(made, limit)
+
+
+# ---- Texts of strangers.
+
+SPANS = st.lists(st.tuples(st.integers(0, 900), st.integers(1, 300)), min_size=1, max_size=4)
+
+
+@given(st.text(max_size=700), st.sampled_from([1, 7, 200]))
+@example("jane.doe@example.org and more", 200)
+@example("x " * 300, 200)
+def test_a_line_is_the_masked_snippet_with_everything_visible(text, limit):
+    assert line(text, limit) == visible(mask_snippet(text, limit))
+    assert len(line(text, limit)) <= limit
+
+
+@given(st.text(max_size=200), st.sampled_from(["https://example.org/", "javascript:", ""]))
+@example("people/jane.doe@example.org", "https://example.org/")
+@example("a?tel=+44%2020%207946%200958", "https://example.org/")
+def test_an_address_is_masked_and_followed_only_as_it_stands(path, start):
+    found = address(start + path)
+    assert visible(found["source"]) == found["source"]
+    assert len(found["source"]) <= 500
+    if mask_shown_address(start + path) != start + path:
+        assert found["link"] == ""
+    assert found["link"] in {"", start + path}
+    assert not found["link"] or found["link"].startswith("https://example.org/")
+
+
+@given(st.text(st.sampled_from("abcdefgh \n"), min_size=1, max_size=900), SPANS)
+def test_every_second_piece_is_gold(text, spans):
+    pieces = marked(text, [(start, start + size) for start, size in spans])
+    held = [(start, start + size) for start, size in sorted(spans) if start < len(text)]
+    assert (len(pieces) > 1) == bool(held)
+    assert len(pieces) % 2 == 1
+    assert len("".join(pieces)) <= 202
+    if held:
+        start, end = held[0]
+        gold = re.sub(r"\s+", " ", text[start:end])
+        assert gold.startswith(pieces[1]) or pieces[1].startswith(gold)
+
+
+@given(st.text(max_size=700), SPANS)
+def test_pieces_hold_nothing_invisible(text, spans):
+    written = "".join(marked(text, [(start, start + size) for start, size in spans]))
+    assert visible(written) == written
+    assert "\n" not in written
+    json.dumps(written).encode("ascii")
+
+
+def test_a_window_lies_around_its_span_and_masks_what_it_cuts():
+    text = "before\u202e   the\n\n gold\u200b words \u202e after"
+    start, end = text.index("gold"), text.index("words") + 5
+    pieces = ["before[U+202E] the ", "gold[U+200B] words", " [U+202E] after"]
+    assert marked(text, [(start, end)]) == pieces
+    long = "a" * 50 + "b" * 1000 + "c" * 50
+    assert marked(long, [(50, 1050)]) == ["…", "b" * 200, "…"]
+    text = "x" * 30 + " jane.doe@example.org " + "gold " * 60
+    for span in ((40, 60), (len(text) - 200, len(text) - 5)):
+        assert "example.org" not in "".join(marked(text, [span]))

@@ -18,7 +18,7 @@ from rag_eval.reporting.html.panels import answers, miss_rates, retrieval, run, 
 
 def _explorer(page: Page) -> Panel:
     """Make the panel of the explorer; a script draws it from data in the page."""
-    return Panel("Questions", "explorer.html", {"summary": page.summary})
+    return Panel("Questions", "explorer.html", {"has_questions": page.has_questions})
 
 
 PANELS: Final[Mapping[str, Callable[[Page], Panel]]] = {
@@ -71,9 +71,9 @@ def _policy(script: str, style: str) -> str:
 
 def _block(name: str, content: bytes) -> Markup:
     """Write gzip bytes as base64 data in a script element that browsers do not run."""
-    return Markup('<script type="application/octet-stream+base64" id="{}">{}</script>').format(
-        name, base64.b64encode(content).decode("ascii")
-    )
+    return Markup(
+        '<script type="application/octet-stream+base64" id="bundle-{}">{}</script>'
+    ).format(name, base64.b64encode(content).decode("ascii"))
 
 
 def build(
@@ -87,29 +87,21 @@ def build(
     ...) within this size. With None the page says that the explorer is left out. `limit` is the
     largest size of the page in bytes. The explorer gets the bytes that the panels leave.
     """
-    page = Page(Cursor(dict(report)))
+    page = Page(Cursor(dict(report)), has_questions=bundle is not None)
     script = "\n".join(asset(name) for name in SCRIPTS)
     style = "\n".join(asset(name) for name in STYLES)
     sections, tables = list[dict[str, str]](), list[Table]()
     for name in PANELS:
-        if name != "explorer":
-            section, made = _section(name, page)
-            sections.append(section)
-            tables += made
+        panel, body = render_panel(name, page)
+        sections.append({"id": name, "title": panel.title, "body": body})
+        tables += panel.exports
     forms = {table.name: {"csv": table.csv(), "tex": table.tex()} for table in tables}
-    packed = gzip.compress(json.dumps(forms, sort_keys=True).encode(), mtime=0)
-    blocks = [_block("bundle-tables", packed)]
+    blocks = {"tables": gzip.compress(json.dumps(forms, sort_keys=True).encode(), mtime=0)}
     if bundle is not None:
         texts = [script, style, *(text for section in sections for text in section.values())]
-        taken = sum(len(text.encode()) for text in texts) + len(blocks[0])
+        taken = sum(len(text.encode()) for text in texts) + 4 * len(blocks["tables"]) // 3
         parts = bundle(limit - taken - FRAME_BYTES)
-        summary = json.loads(gzip.decompress(parts["summary.json.gz"]))
-        page = dataclasses.replace(page, summary=summary)
-        blocks += [
-            _block("bundle-" + name.removesuffix(".json.gz"), content)
-            for name, content in sorted(parts.items())
-        ]
-    sections.append(_section("explorer", page)[0])
+        blocks |= {name.removesuffix(".json.gz"): part for name, part in parts.items()}
     context = {
         "page": page,
         "report": page.report,
@@ -117,7 +109,7 @@ def build(
         "policy": _policy(script, style),
         "script": Markup(script),  # noqa: S704 - our own files
         "style": Markup(style),  # noqa: S704 - our own files
-        "blocks": Markup("\n").join(blocks),
+        "blocks": Markup("\n").join(_block(*block) for block in blocks.items()),
     }
     html = environment().get_template("page.html").render(context)
     files = {f"{name}.{end}": text for name, both in forms.items() for end, text in both.items()}
@@ -130,8 +122,3 @@ def render_panel(name: str, page: Page) -> tuple[Panel, Markup]:
     context = {"page": page, "report": page.report, "tables": panel.tables, **panel.context}
     body = environment().get_template(panel.template).render(**context)
     return panel, Markup(body)  # noqa: S704 - escaped by the environment
-
-
-def _section(name: str, page: Page) -> tuple[dict[str, str], list[Table]]:
-    panel, body = render_panel(name, page)
-    return {"id": name, "title": panel.title, "body": body}, list(panel.exports)

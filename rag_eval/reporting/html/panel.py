@@ -49,10 +49,10 @@ def panel_words() -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Page:
-    """Input of every panel: the report, and the explorer's summary if it exists."""
+    """Input of every panel: the report, and whether the page holds the questions of the run."""
 
     report: Cursor
-    summary: Mapping[str, Any] | None = None
+    has_questions: bool = False
 
     @functools.cached_property
     def _entries(self) -> dict[str, Cursor]:

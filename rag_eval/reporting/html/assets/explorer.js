@@ -8,7 +8,6 @@
 (() => {
   'use strict';
 
-  const SCHEMA_VERSION = 1;
   const SIZES = [20, 50, 100, 200];
   const DEFAULT_SIZE = 50;
   const MAX_NOTE = 500;
@@ -18,7 +17,7 @@
   const PREFIX = '#explorer';
   const NO_ANSWER = '-';
   const ALL = '*';
-  const VERDICTS = ['clean', 'warning', 'blocked'];
+  const PER_STRATEGY = ['value', 'change', 'first', 'hits', 'runs', 'miss', 'status', 'state'];
   const FLAGS = ['missed', 'changed', 'wordings', 'strategies'];
 
   const STATUSES = new Map([
@@ -111,21 +110,8 @@
     return make('a', { href: address, target: '_blank', rel: 'noopener noreferrer nofollow' }, label);
   };
 
-  /** A text with its gold marked; `at` counts code points, so the text is taken apart by them. */
-  const marked = (text, at) => {
-    const points = Array.from(String(text));
-    const parts = [];
-    let done = 0;
-    for (const [from, to] of [...at].sort((a, b) => a[0] - b[0])) {
-      const start = Math.max(from, done);
-      const end = Math.min(to, points.length);
-      if (end <= start) continue;
-      parts.push(points.slice(done, start).join(''), make('mark', {}, points.slice(start, end).join('')));
-      done = end;
-    }
-    parts.push(points.slice(done).join(''));
-    return make('bdi', {}, parts);
-  };
+  /** A text in pieces, plain and gold in turn. */
+  const marked = (pieces) => make('bdi', {}, pieces.map((piece, at) => (at % 2 === 1 ? make('mark', {}, piece) : piece)));
 
   /** Where in a document: the section without the document's name, which stands before it. */
   const sectionOf = (item) => {
@@ -191,48 +177,27 @@
     };
   };
 
-  /** Shards by kind and number, each read once; one that failed is read again when it is asked for again. */
-  const shards = (read, sizes) => {
+  /** The questions, each part read once; a part that failed is read again when it is asked for again. */
+  const questionsOf = (read, size) => {
     const kept = new Map();
-    const shard = (kind, at) => {
-      const name = kind + '-' + String(at).padStart(4, '0');
+    return async (at, id) => {
+      const name = 'questions-' + String(Math.floor(at / size)).padStart(4, '0');
       if (!kept.has(name)) {
         kept.set(name, read(name));
         kept.get(name).catch(() => kept.delete(name));
       }
-      return kept.get(name);
-    };
-    return {
-      async question(at, id) {
-        const question = (await shard('questions', Math.floor(at / sizes.questions)))[at % sizes.questions];
-        if (question === undefined || question.id !== id) throw new Told('The explorer’s data are damaged: another question stands where this one should.');
-        return question;
-      },
-      async units(numbers) {
-        const wanted = new Set(numbers.map((unit) => Math.floor(unit / sizes.chunks)));
-        const found = new Map();
-        await Promise.all([...wanted].map(async (at) => found.set(at, await shard('chunks', at))));
-        return (unit) => {
-          const columns = found.get(Math.floor(unit / sizes.chunks));
-          const row = unit % sizes.chunks;
-          if (row >= columns.doc.length) throw new Told('The explorer’s data are damaged: a ranked passage is missing.');
-          return Object.fromEntries(['doc', 'section', 'title', 'text', 'source', 'link', 'trust', 'verdict', 'reasons'].map((key) => [key, columns[key][row]]));
-        };
-      },
+      const question = (await kept.get(name))[at % size];
+      if (question === undefined || question.id !== id) throw new Told('The explorer’s data are damaged: another question stands where this one should.');
+      return question;
     };
   };
 
   /** The summary, its shape tried: every column as long as there are questions. */
   const checked = (summary) => {
-    if (summary === null || typeof summary !== 'object' || summary.schema_version !== SCHEMA_VERSION) throw new Told('The explorer’s data are of another version than this page; open them with the version of rag-eval that made them.');
-    const n = summary.n_questions;
-    const { questions } = summary;
-    const single = ['id', 'text', 'tags', 'answerable', 'wordings', 'outcome', 'correct', 'cited', 'groundedness'];
-    const each = ['value', 'change', 'first', 'hits', 'runs', 'miss', 'status', 'state'];
-    const whole = (column) => Array.isArray(column) && column.length === n;
-    const bad = [...single.filter((key) => !whole(questions[key])), ...each.filter((key) => !Array.isArray(questions[key]) || questions[key].length !== summary.strategies.length || !questions[key].every(whole))];
-    if (bad.length > 0) throw new Told('The explorer’s data are damaged: incomplete columns (' + bad.join(', ') + ').');
-    if (summary.strategies.length === 0) throw new Told('This run has no strategies to look at.');
+    const columns = Object.entries(summary?.questions ?? {});
+    const whole = (column) => Array.isArray(column) && column.length === summary.n_questions;
+    const bad = columns.filter(([key, column]) => !whole(column) && !(PER_STRATEGY.includes(key) && column.length === summary.strategies.length && column.every(whole)));
+    if (columns.length === 0 || bad.length > 0) throw new Told('The explorer’s data are damaged, or of another version of rag-eval: incomplete columns (' + bad.map(([key]) => key).join(', ') + ').');
     return summary;
   };
 
@@ -264,18 +229,17 @@
   const sortKeys = (summary, strategy, column) => {
     const { questions } = summary;
     const numbers = (values) => Float64Array.from(values, (value) => (isNumber(value) ? value : NaN));
-    const named = (names) => (at) => (at === null || at === undefined ? null : (names[at] ?? null));
     const keys = {
       question: () => places(questions.id),
-      tags: () => places(questions.tags.map((tags) => (tags.length === 0 ? null : tags.map(named(summary.tags)).sort().join('\n')))),
-      answerable: () => numbers(questions.answerable),
+      tags: () => places(questions.tags.map((tags) => (tags.length === 0 ? null : [...tags].sort().join('\n')))),
+      answerable: () => numbers(questions.answerable.map((value) => (value === null ? null : Number(value)))),
       value: () => numbers(questions.value[strategy]),
       change: () => numbers(questions.change[strategy]),
       first: () => Float64Array.from(questions.first[strategy], (rank, at) => (isNumber(rank) ? rank : isNumber(questions.value[strategy][at]) ? NOWHERE : NaN)),
       hits: () => Float64Array.from(questions.hits[strategy], (hits, at) => (isNumber(hits) && questions.runs[strategy][at] > 0 ? hits / questions.runs[strategy][at] : NaN)),
       miss: () => numbers(questions.miss[strategy]),
-      state: () => places(questions.state[strategy].map(named(summary.states))),
-      outcome: () => places(questions.outcome.map(named(summary.outcomes))),
+      state: () => places(questions.state[strategy]),
+      outcome: () => places(questions.outcome),
       citations: () => Float64Array.from(questions.cited, (cited, at) => (isNumber(cited) && cited > 0 ? (questions.correct[at] ?? 0) / cited : NaN)),
     };
     return keys[column]();
@@ -319,15 +283,12 @@
     const { questions } = summary;
     const s = view.strategy;
     const asked = view.q.trim().toLowerCase();
-    const tag = summary.tags.indexOf(view.tag);
-    const status = summary.statuses.indexOf(view.status);
-    const outcome = summary.outcomes.indexOf(view.outcome);
     const tests = [];
     if (asked !== '') tests.push((at) => searched[at].includes(asked));
-    if (view.tag !== '') tests.push((at) => questions.tags[at].includes(tag));
-    if (view.status !== '') tests.push((at) => questions.status[s][at] === status);
+    if (view.tag !== '') tests.push((at) => questions.tags[at].includes(view.tag));
+    if (view.status !== '') tests.push((at) => questions.status[s][at] === view.status);
     if (view.outcome === NO_ANSWER) tests.push((at) => questions.outcome[at] === null);
-    else if (view.outcome !== '') tests.push((at) => questions.outcome[at] === outcome);
+    else if (view.outcome !== '') tests.push((at) => questions.outcome[at] === view.outcome);
     if (view.missed) tests.push((at) => isNumber(questions.value[s][at]) && !found(questions.first[s][at]));
     if (view.changed) tests.push((at) => isNumber(questions.change[s][at]) && questions.change[s][at] !== 0);
     if (view.wordings) tests.push((at) => questions.hits[s][at] > 0 && questions.hits[s][at] < questions.runs[s][at]);
@@ -348,9 +309,9 @@
 
   /** What the rank of the first gold counts, where the list of passages below counts otherwise or ends before it. */
   const rankSays = (summary, run) => {
-    if (!isNumber(run.first) || run.c.length === 0 || run.h[0] + 1 === run.first) return null;
+    if (!isNumber(run.first) || run.units.length === 0 || run.hits[0] + 1 === run.first) return null;
     const counts = summary.level === 'span' ? '' : 'counts ' + summary.level + 's, the list below passages: ';
-    const place = run.h.length === 0 ? 'its passage comes after those shown' : 'its passage is number ' + (run.h[0] + 1) + ' below';
+    const place = run.hits.length === 0 ? 'its passage comes after those shown' : 'its passage is number ' + (run.hits[0] + 1) + ' below';
     return make('span', { class: 'ex-quiet' }, ' (' + counts + place + ')');
   };
 
@@ -358,9 +319,7 @@
   const calibratorOf = (id) => make('span', { title: 'calibrator ' + id }, foreign(/^[0-9a-f]{32,}$/.test(id) ? id.slice(0, 8) + '…' : id, 'ex-code-text'));
 
   /** The stated miss rate in words: value, interval, what it has earned, what gave it. */
-  const missRate = (summary, miss) => {
-    const [value, low, high, status, calibrator] = miss ?? [null, null, null, null, ''];
-    const name = summary.statuses[status] ?? 'absent';
+  const missRate = ([value, low, high, name, calibrator]) => {
     const range = isNumber(low) && isNumber(high) ? ' [' + fixed(low) + ', ' + fixed(high) + ']' : '';
     return make(
       'span',
@@ -374,17 +333,11 @@
   };
 
   const trust = (unit) => {
-    const verdict = VERDICTS[unit.verdict];
     const level = isNumber(unit.trust) ? 'trust ' + fixed(unit.trust, 2) : null;
-    if (verdict === undefined) return make('span', { class: 'ex-trust', 'data-verdict': 'none' }, level ?? 'not screened');
-    return make('span', { class: 'ex-trust', 'data-verdict': verdict }, level === null ? verdict : verdict + ' · ' + level);
+    return make('span', { class: 'ex-trust', 'data-verdict': unit.verdict }, level === null ? unit.verdict : unit.verdict + ' · ' + level);
   };
 
-  const snippet = (unit, mark) => {
-    if (mark !== undefined) return make('p', { class: 'ex-snippet' }, marked(mark.text, mark.at));
-    if (unit.text === null) return make('p', { class: 'ex-left-out' }, 'The text is not in this file: rag-eval view shows it.');
-    return make('p', { class: 'ex-snippet' }, foreign(unit.text));
-  };
+  const snippet = (unit) => (unit.text === null ? make('p', { class: 'ex-left-out' }, 'The text is not in this file: rag-eval view shows it.') : make('p', { class: 'ex-snippet' }, marked(unit.text)));
 
   /** The address as text where no link carries it and the document's name does not say it already. */
   const address = (item) => (item.link || !item.source || item.source === item.doc || item.source.endsWith(':' + item.doc) ? null : foreign(item.source, 'ex-source'));
@@ -396,13 +349,12 @@
   };
 
   /** One ranked passage. */
-  const ranked = (summary, run, unitOf, marks) => {
-    const digits = digitsOf(run.x);
-    const hits = new Set(run.h);
-    return (unitNumber, at) => {
-      const unit = unitOf(unitNumber);
-      const hit = hits.has(at);
-      const reasons = unit.reasons ?? [];
+  const ranked = (summary, run, units) => {
+    const digits = digitsOf(run.scores);
+    return (place, at) => {
+      const unit = units[place];
+      const hit = run.hits.includes(at);
+      const { reasons } = unit;
       return make(
         'li',
         { class: hit ? 'ex-unit ex-hit' : 'ex-unit', value: at + 1 },
@@ -417,9 +369,9 @@
             sectionOf(unit),
             unit.title && unit.title !== unit.doc ? [' ', foreign(unit.title, 'ex-title')] : null,
           ),
-          make('span', { class: 'ex-score' }, make('span', { class: 'ex-hidden' }, 'score '), number(run.x[at] ?? null, 'no score', digits)),
+          make('span', { class: 'ex-score' }, make('span', { class: 'ex-hidden' }, 'score '), number(run.scores[at] ?? null, 'no score', digits)),
         ),
-        snippet(unit, marks.get(String(unitNumber))),
+        snippet(unit),
         make(
           'p',
           { class: 'ex-badges' },
@@ -457,7 +409,7 @@
   const meaning = (code) => CODES.get(code) ?? (code.startsWith('missing_') ? 'the citation lacks ' + code.slice('missing_'.length) : 'a rule of the citation payload fails');
 
   const citation = (cited) => {
-    const right = cited.correct === 1 ? ['ex-right', 'correct', 'the cited passage is gold'] : cited.correct === 0 ? ['ex-wrong', 'not correct', 'the cited passage is not gold'] : ['ex-open-verdict', 'not judged', 'there is nothing to judge it by'];
+    const right = cited.correct === true ? ['ex-right', 'correct', 'the cited passage is gold'] : cited.correct === false ? ['ex-wrong', 'not correct', 'the cited passage is not gold'] : ['ex-open-verdict', 'not judged', 'there is nothing to judge it by'];
     const code = String(cited.code ?? '');
     return make(
       'li',
@@ -474,10 +426,10 @@
     );
   };
 
-  const answerPart = (summary, question) => {
+  const answerPart = (question) => {
     const { answer } = question;
     if (answer === null || answer === undefined) return make('section', { class: 'ex-part ex-answer' }, make('h4', {}, 'Answer'), make('p', { class: 'ex-quiet' }, 'This run has no answer to this question.'));
-    const outcome = summary.outcomes[answer.outcome] ?? String(answer.outcome);
+    const { outcome } = answer;
     return make(
       'section',
       { class: 'ex-part ex-answer' },
@@ -487,7 +439,8 @@
         { class: 'ex-facts' },
         make('span', { class: 'ex-outcome', 'data-outcome': outcome }, OUTCOMES.get(outcome) ?? foreign(outcome)),
         isNumber(answer.groundedness) ? [' · groundedness ', fixed(answer.groundedness)] : null,
-        summary.strategies[answer.strategy] === undefined ? null : [' · from ', foreign(summary.strategies[answer.strategy])],
+        ' · from ',
+        foreign(answer.strategy),
       ),
       answer.text ? make('p', { class: 'ex-answer-text' }, foreign(answer.text)) : null,
       answer.citations.length === 0 ? make('p', { class: 'ex-quiet' }, 'It cites nothing.') : make('ol', { class: 'ex-citations' }, answer.citations.map(citation)),
@@ -553,7 +506,7 @@
 
   /** Everything about one question. `view` holds the wording and the strategies chosen; `chosen` is called when they change. */
   const detail = (context, at, chosen) => {
-    const { summary, store, view, said, root } = context;
+    const { summary, questionAt, view, said, root } = context;
     const id = summary.questions.id[at];
     const title = make('h3', { id: 'ex-detail-title', tabindex: -1 }, foreign(summary.questions.text[at] || id));
     const link = make('a', { id: 'ex-link', href: PREFIX }, 'Link to this view');
@@ -609,7 +562,7 @@
       );
     };
 
-    const runArticle = (question, s, w, seed, units, marks, changeSeed) => {
+    const runArticle = (question, s, w, seed, changeSeed) => {
       const name = summary.strategies[s];
       const wording = question.wordings[w];
       const runs = runsOf(question, s, w);
@@ -627,11 +580,11 @@
           { class: 'ex-facts' },
           make('div', {}, make('dt', {}, summary.measure), make('dd', {}, number(run.value, 'not judged'))),
           make('div', {}, make('dt', {}, 'First gold'), make('dd', {}, firstGold(run), rankSays(summary, run))),
-          make('div', {}, make('dt', {}, 'Miss rate'), make('dd', {}, missRate(summary, run.miss))),
+          make('div', {}, make('dt', {}, 'Miss rate'), make('dd', {}, missRate(run.miss))),
           seeds === null ? null : make('div', {}, make('dt', {}, 'Seed'), make('dd', {}, seeds)),
         ),
         run.failed ? make('p', { class: 'ex-problem' }, 'The retrieval failed; it counts as a miss.') : '',
-        run.c.length === 0 ? make('p', { class: 'ex-quiet' }, run.w > 0 && summary.lists?.others === 0 ? 'Its ranks are not in this file: rag-eval view shows them.' : 'Nothing was retrieved.') : make('ol', { class: 'ex-evidence', 'aria-label': 'Ranked evidence' }, run.c.map(ranked(summary, run, units, marks))),
+        run.units.length === 0 ? make('p', { class: 'ex-quiet' }, run.w > 0 && summary.cut?.[0] === 0 ? 'Its ranks are not in this file: rag-eval view shows them.' : 'Nothing was retrieved.') : make('ol', { class: 'ex-evidence', 'aria-label': 'Ranked evidence' }, run.units.map(ranked(summary, run, question.units))),
       );
       if (root.dataset.feedback === 'on' && root.dataset.source === 'fetch') {
         const claim = { run_id: context.run, query_id: id, paraphrase_id: wording.id, seed: run.seed, strategy: name, strategy_number: s };
@@ -640,43 +593,34 @@
       return article;
     };
 
-    const show = async (question) => {
-      const marks = new Map(Object.entries(question.marks ?? {}));
+    const show = (question) => {
       const runs = make('div', { class: 'ex-runs' });
       const shownWordings = question.wordings.length;
       const select = make('select', { id: 'ex-show' }, summary.strategies.map((name) => make('option', { value: name }, name)), summary.strategies.length > 1 ? make('option', { value: ALL }, 'all side by side') : null);
       let wording = Math.max(0, question.wordings.findIndex((one) => one.id === view.w));
       let seed = null;
-      let asked = 0;
-      const draw = async () => {
-        const ticket = (asked += 1);
+      const draw = () => {
         const all = view.show === ALL;
         const named = summary.strategies.indexOf(view.show);
         const strategies = all ? summary.strategies.map((_, s) => s) : [named < 0 ? view.strategy : named];
         select.value = all ? ALL : summary.strategies[strategies[0]];
         link.setAttribute('href', chosen());
-        try {
-          const units = await store.units(strategies.flatMap((s) => runsOf(question, s, wording)).flatMap((run) => run.c));
-          if (ticket !== asked) return;
-          const changeSeed = (value) => {
-            seed = value;
-            void draw();
-          };
-          section.classList.toggle('ex-side', all);
-          runs.replaceChildren(...strategies.map((s) => runArticle(question, s, wording, seed, units, marks, changeSeed)));
-          section.dataset.state = 'ready';
-        } catch (error) {
-          if (ticket === asked) failed(error);
-        }
+        const changeSeed = (value) => {
+          seed = value;
+          draw();
+        };
+        section.classList.toggle('ex-side', all);
+        runs.replaceChildren(...strategies.map((s) => runArticle(question, s, wording, seed, changeSeed)));
+        section.dataset.state = 'ready';
       };
       const pick = (w) => {
         wording = w;
         view.w = w === 0 ? '' : question.wordings[w].id;
-        void draw();
+        draw();
       };
       select.addEventListener('change', () => {
         view.show = select.value === summary.strategies[view.strategy] ? '' : select.value;
-        void draw();
+        draw();
       });
       const table = wordingTable(question, pick);
       table.querySelectorAll('input')[wording]?.setAttribute('checked', '');
@@ -686,17 +630,17 @@
           'div',
           { class: 'ex-columns' },
           make('div', { class: 'ex-main' }, make('div', { class: 'ex-bar' }, make('label', { for: 'ex-show' }, 'Ranked evidence of'), select), runs),
-          make('div', { class: 'ex-beside' }, goldPart(question), answerPart(summary, question)),
+          make('div', { class: 'ex-beside' }, goldPart(question), answerPart(question)),
         ),
       );
-      await draw();
+      draw();
     };
 
     async function load() {
       section.dataset.state = 'loading';
       try {
-        const question = await store.question(at, id);
-        if (section.isConnected) await show(question);
+        const question = await questionAt(at, id);
+        if (section.isConnected) show(question);
       } catch (error) {
         failed(error);
       }
@@ -736,9 +680,9 @@
     const parts = new URLSearchParams(hash.slice(PREFIX.length + 1));
     view.q = parts.get('q') ?? '';
     const known = (key, names) => (names.includes(parts.get(key)) ? parts.get(key) : '');
-    view.tag = known('tag', summary.tags);
-    view.status = known('status', summary.statuses);
-    view.outcome = known('outcome', [...summary.outcomes, NO_ANSWER]);
+    view.tag = known('tag', [...new Set(summary.questions.tags.flat())]);
+    view.status = known('status', [...STATUSES.keys()]);
+    view.outcome = known('outcome', [...OUTCOMES.keys(), NO_ANSWER]);
     if (summary.strategies.includes(parts.get('strategy'))) view.strategy = summary.strategies.indexOf(parts.get('strategy'));
     for (const key of FLAGS) view[key] = parts.get(key) === '1';
     view.sort = known('sort', columns.map((column) => column.key));
@@ -756,7 +700,7 @@
 
   const labelled = (label, control) => make('label', { class: 'ex-field', for: control.id }, make('span', {}, label), control);
 
-  const explore = (root, summary, store) => {
+  const explore = (root, summary, questionAt) => {
     const { questions } = summary;
     const columns = columnsOf(summary);
     const searched = questions.id.map((id, at) => (id + '\n' + questions.text[at]).toLowerCase());
@@ -787,12 +731,12 @@
     const page = make('span', { id: 'ex-page' });
     const body = make('tbody', { role: 'rowgroup' });
 
-    const tagged = new Array(summary.tags.length).fill(0);
-    for (const tags of questions.tags) for (const each of tags) tagged[each] += 1;
+    const tagged = new Map();
+    for (const each of questions.tags.flat()) tagged.set(each, (tagged.get(each) ?? 0) + 1);
     choices(strategy, summary.strategies.map((name, s) => [name, s === summary.primary ? name + ' (primary)' : name]));
-    choices(tag, [['', 'any'], ...summary.tags.map((name, at) => [name, name + ' (' + tagged[at] + ')'])]);
-    choices(status, [['', 'any'], ...summary.statuses.map((name) => [name, name])]);
-    choices(outcome, [['', 'any'], ...summary.outcomes.map((name) => [name, OUTCOMES.get(name) ?? name]), [NO_ANSWER, 'no answer']]);
+    choices(tag, [['', 'any'], ...[...tagged].map(([name, n]) => [name, name + ' (' + n + ')'])]);
+    choices(status, [['', 'any'], ...[...STATUSES.keys()].map((name) => [name, name])]);
+    choices(outcome, [['', 'any'], ...OUTCOMES, [NO_ANSWER, 'no answer']]);
     choices(sortBy, [['', 'worst first'], ...columns.map((column) => [column.key, column.label])]);
     choices(size, SIZES.map((n) => [n, n]));
 
@@ -834,12 +778,9 @@
       make('summary', {}, 'What the columns and filters say'),
       make('dl', {}, columns.map((column) => make('div', {}, make('dt', {}, column.label), make('dd', {}, column.about))), make('div', {}, make('dt', {}, 'A dash'), make('dd', {}, 'Nothing to show: no tags; not judged, for want of gold; no figure of a previous run; no miss rate stated; states not measured; no answer, or one without citations.')), FLAGS.map((key) => make('div', {}, make('dt', {}, names[key]), make('dd', {}, meanings[key] + '.')))),
     );
-    const { kept, of } = summary.texts ?? { kept: 0, of: 0 };
-    const left = kept < of ? make('p', { class: 'ex-quiet' }, 'To keep this file small it holds the texts of ' + kept.toLocaleString('en') + ' of ' + plural(of, 'ranked passage', 'ranked passages') + '; rag-eval view shows all.') : null;
-    const lists = summary.lists
-      ? make('p', { class: 'ex-quiet' }, 'Of the ranks of each list it holds the first ' + summary.lists.original + ' under the original wording and the first ' + summary.lists.others + ' under others' + (summary.lists.scores ? '' : ', those without scores') + '.')
-      : null;
-    root.replaceChildren(...[filters, make('div', { class: 'ex-told-row' }, count, ordering), region, pager, left, lists, help].filter((part) => part !== null));
+    const { cut } = summary;
+    const left = cut === undefined ? null : make('p', { class: 'ex-quiet' }, 'To keep this file small it holds the first ' + cut[0] + ' ranks of wordings beside the original one, and the texts of the first ' + cut[1] + ' ranks under the original one; rag-eval view shows all.');
+    root.replaceChildren(...[filters, make('div', { class: 'ex-told-row' }, count, ordering), region, pager, left, help].filter((part) => part !== null));
 
     // -------- rows
 
@@ -849,9 +790,9 @@
       tags: (at) => {
         const own = questions.tags[at];
         if (own.length === 0) return absent('no tags');
-        return [own.slice(0, TAGS_IN_ROW).map((each) => foreign(summary.tags[each], 'ex-tag')), own.length > TAGS_IN_ROW ? make('span', { class: 'ex-quiet' }, '+' + (own.length - TAGS_IN_ROW)) : null];
+        return [own.slice(0, TAGS_IN_ROW).map((each) => foreign(each, 'ex-tag')), own.length > TAGS_IN_ROW ? make('span', { class: 'ex-quiet' }, '+' + (own.length - TAGS_IN_ROW)) : null];
       },
-      answerable: (at) => (questions.answerable[at] === 1 ? 'yes' : questions.answerable[at] === 0 ? 'no' : absent('the gold set does not say')),
+      answerable: (at) => (questions.answerable[at] === true ? 'yes' : questions.answerable[at] === false ? 'no' : absent('the gold set does not say')),
       value: (at, s) => number(questions.value[s][at], 'not judged'),
       change: (at, s) => {
         const change = questions.change[s][at];
@@ -865,15 +806,15 @@
       },
       hits: (at, s) => (isNumber(questions.hits[s][at]) && questions.runs[s][at] > 0 ? questions.hits[s][at] + ' / ' + questions.runs[s][at] : absent('not judged')),
       miss: (at, s) => {
-        const name = summary.statuses[questions.status[s][at]] ?? 'absent';
+        const name = questions.status[s][at];
         return [make('span', { class: 'ex-figure' }, number(questions.miss[s][at], 'no miss rate is stated')), ' ', make('span', { class: 'ex-status', 'data-status': name, title: STATUSES.get(name) ?? null }, name)];
       },
       state: (at, s) => {
-        const name = summary.states[questions.state[s][at]];
+        const name = questions.state[s][at];
         return name ? make('span', { class: 'ex-state', title: STATES.get(name) ?? null }, name) : absent('not measured');
       },
       outcome: (at) => {
-        const name = summary.outcomes[questions.outcome[at]];
+        const name = questions.outcome[at];
         return name ? make('span', { class: 'ex-outcome', 'data-outcome': name }, OUTCOMES.get(name) ?? foreign(name)) : absent('no answer');
       },
       citations: (at) => (questions.cited[at] > 0 ? (questions.correct[at] ?? 0) + ' / ' + questions.cited[at] : absent('no citations')),
@@ -921,7 +862,7 @@
       const line = lineOf(at);
       if (line === null) return;
       view.open = at;
-      const panel = detail({ summary, store, view, said, root, run }, at, () => {
+      const panel = detail({ summary, questionAt, view, said, root, run }, at, () => {
         keep();
         return hashOf();
       });
@@ -1081,7 +1022,7 @@
     try {
       const reading = reader(root);
       const summary = checked(await reading('summary'));
-      explore(root, summary, shards(reading, summary.shards));
+      explore(root, summary, questionsOf(reading, summary.per_part));
       root.dataset.state = 'ready';
     } catch (error) {
       root.replaceChildren(make('p', { id: 'ex-problem', class: 'ex-problem', role: 'alert' }, sentence(error)));
