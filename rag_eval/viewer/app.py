@@ -3,7 +3,6 @@
 import asyncio
 import datetime as dt
 import functools
-import gzip
 import ipaddress
 import logging
 import math
@@ -11,7 +10,6 @@ import re
 import secrets
 import socket
 import time
-import zlib
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,7 +27,6 @@ from starlette.responses import (
     HTMLResponse,
     JSONResponse,
     PlainTextResponse,
-    RedirectResponse,
     Response,
 )
 from starlette.routing import Route
@@ -66,7 +63,8 @@ LOG = logging.getLogger("rag_eval.viewer")
 
 # ---- Pages: Jinja2 escapes every text, and invisible characters are written out
 
-PER_PAGE: Final = 50
+MAX_RUNS: Final = 100
+"""Largest number of runs in the list."""
 LEFT_OUT: Final = "–"
 _GATES: Final = {
     "pass": "passed",
@@ -76,13 +74,7 @@ _GATES: Final = {
 
 
 def _format_moment(text: str) -> str:
-    """Format an ISO 8601 time for people, in UTC; another text is returned, made visible.
-
-    Examples
-    --------
-    >>> _format_moment("2026-11-22T13:08:24Z")
-    '2026-11-22 13:08 UTC'
-    """
+    """Format an ISO 8601 time for people, in UTC; another text is returned, made visible."""
     try:
         return dt.datetime.fromisoformat(text).astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M UTC")
     except (ValueError, OverflowError):  # OverflowError: in UTC the year is out of range
@@ -90,13 +82,7 @@ def _format_moment(text: str) -> str:
 
 
 def _format_figure(figure: PastFigure | None) -> str:
-    """Format a figure and its interval with three decimals.
-
-    Examples
-    --------
-    >>> _format_figure(PastFigure(value=0.4587, ci_low=0.4023, ci_high=0.5181, n_scored=132))
-    '0.459 [0.402, 0.518]'
-    """
+    """Format a figure and its interval with three decimals."""
     if figure is None or figure.value is None:
         return LEFT_OUT
     if figure.ci_low is None or figure.ci_high is None:
@@ -136,6 +122,7 @@ def render(template: str, **context: Any) -> HTMLResponse:
 # ---- Feedback of a reader on one retrieval, recorded as an outcome before it is answered.
 
 SOURCE: Final[GoldSource] = "user_feedback"
+_NO_CLAIMS: Final = "This run keeps no claims, so feedback on it cannot be recorded."
 TRY_SECONDS: Final = 60.0
 """Seconds for retries while other writers correct the same claim."""
 _CLAIM_FIELDS: Final = (
@@ -169,18 +156,14 @@ def _parse_feedback(body: bytes) -> FeedbackRequest:
     Raises
     ------
     HTTPException
-        400 with the names of the wrong fields, without any text of the request.
+        400 with the names of the fields, without any text of the request.
     """
     try:
         return FeedbackRequest.model_validate_json(body)
-    except ValidationError as error:
-        places = {str(fault["loc"][0]) if fault["loc"] else "" for fault in error.errors()}
-        known = [name for name in FeedbackRequest.model_fields if name in places]
-        wrong = f" These cannot be used: {', '.join(known)}." if known else ""
+    except ValidationError:
         fields = ", ".join(FeedbackRequest.model_fields)
-        raise HTTPException(
-            400, f"Accepted is a JSON object of {fields} (at most {MAX_NOTE} characters).{wrong}"
-        ) from None
+        accepted = f"Accepted is a JSON object of {fields} (at most {MAX_NOTE} characters)."
+        raise HTTPException(400, accepted) from None
 
 
 class FeedbackDesk:
@@ -205,18 +188,14 @@ class FeedbackDesk:
             made = _make_outcome(request, claim)
             last = self._last_outcome(made)
             if last is not None:
-                if (last.feedback, last.note) == (made.feedback, made.note) and (
-                    last.missed == made.missed
-                ):
+                opinion = (made.feedback, made.note, made.missed)
+                if (last.feedback, last.note, last.missed) == opinion:
                     return {"outcome_id": last.outcome_id, "standing": "already_there"}
                 made = new_outcome(**{**dict(made), "supersedes": last.outcome_id})
             if made.outcome_id in self._store.record([made]).added:
                 return {"outcome_id": made.outcome_id, "standing": "recorded"}
             # The id exists, because another writer superseded the same outcome first.
-        raise HTTPException(
-            503,
-            "Others judge this retrieval at the same time. Nothing was recorded; try again.",
-        )
+        raise HTTPException(503, "Others judge this retrieval at the same time; try again.")
 
     def _last_outcome(self, made: OutcomeOutcomes) -> OutcomeOutcomes | None:
         frame = self._store.history(
@@ -228,11 +207,7 @@ class FeedbackDesk:
     def _find_claim(self, request: FeedbackRequest) -> Mapping[Hashable, Any]:
         artifact = find_run(self._home, request.run_id).artifact("miss_rate_claims")
         if artifact is None:
-            raise HTTPException(
-                409,
-                "This run keeps no claims, so feedback on it cannot be recorded; "
-                "run the gold set again.",
-            )
+            raise HTTPException(409, _NO_CLAIMS)
         frame = pd.read_parquet(
             artifact.path("claims.parquet"),
             filters=[(name, "==", getattr(request, name)) for name in ("seed", "strategy")],
@@ -265,7 +240,7 @@ def _make_outcome(request: FeedbackRequest, claim: Mapping[Hashable, Any]) -> Ou
 
 # ---- Kept runs and their parts.
 
-PART: Final = re.compile(r"summary|(?:questions|chunks)-[0-9]{4,7}")
+PART: Final = re.compile(r"summary|questions-[0-9]{4,7}")
 
 
 def find_run(home: Path, run_id: str) -> KeptRun:
@@ -285,27 +260,6 @@ def find_run(home: Path, run_id: str) -> KeptRun:
     if isinstance(run, UnreadableRun):
         raise InputError.of("run_unreadable", run.reason, file=path, found=run_id)
     return run
-
-
-_DAMAGE: Final = (EOFError, gzip.BadGzipFile, zlib.error)
-"""Errors of gzip for a file that was cut off, is not gzip, or was changed."""
-
-
-def _unreadable(run: KeptRun, error: Exception) -> InputError:
-    message, found = "a part of it is damaged", f"{type(error).__name__}: {error}"
-    return InputError.of("run_unreadable", message, file=run.file, found=found)
-
-
-@functools.lru_cache(maxsize=2)
-def _build_report(home: Path, run_id: str, _state: tuple[int, int]) -> bytes:
-    from rag_eval.pipeline.report import built_page
-
-    run = find_run(home, run_id)
-    try:
-        return built_page(run.report().dump(), run.artifact("explorer")).html.encode()
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, *_DAMAGE) as error:
-        # A report can fit the schema with impossible values, or the question files are damaged.
-        raise _unreadable(run, error) from error
 
 
 # ---- The application: its addresses and their answers
@@ -338,7 +292,6 @@ class Viewer:
         """Addresses with their handlers. Starlette runs handlers that are not async in threads."""
         return [
             Route("/", self.list_runs),
-            Route("/runs/{run_id}", self.add_slash),
             Route("/runs/{run_id}/", self.show_run),
             Route("/runs/{run_id}/report", self.show_report),
             Route("/runs/{run_id}/explorer/{part}.json", self.explorer_part),
@@ -347,26 +300,16 @@ class Viewer:
             Route("/feedback", self.feedback, methods=["POST"]),
         ]
 
-    def list_runs(self, request: Request) -> Response:
-        """Answer GET /, with ?before=RUN_ID for older runs."""
-        before = request.query_params.get("before", "~")
-        if before != "~" and not re.fullmatch(RUN_ID, before):
-            raise HTTPException(400, "before: accepted is the id of a run.")
+    def list_runs(self, _: Request) -> Response:
+        """Answer GET / with the newest runs."""
         ids = [run_id for run_id in run_ids(self._home) if re.fullmatch(RUN_ID, run_id)]
-        left = [run_id for run_id in ids if run_id < before]
-        chosen = left[: -PER_PAGE - 1 : -1]
         return render(
             "runs.html",
-            rows=[read_run(self._home, run_id) for run_id in chosen],
+            rows=[read_run(self._home, run_id) for run_id in ids[: -MAX_RUNS - 1 : -1]],
             n_runs=len(ids),
-            older=chosen[-1] if len(left) > len(chosen) else None,
             token=self._page_token,
             read_only=self._desk is None,
         )
-
-    def add_slash(self, request: Request) -> Response:
-        """Redirect GET /runs/ID to /runs/ID/, because the page has relative addresses."""
-        return RedirectResponse(f"/runs/{self._run(request).run_id}/", 308)
 
     def show_run(self, request: Request) -> Response:
         """Answer GET /runs/ID/ with the page of a run."""
@@ -375,7 +318,7 @@ class Viewer:
         if self._desk is None:
             why = "This viewer is read-only: no feedback is taken."
         elif run.artifact("miss_rate_claims") is None:
-            why = "This run keeps no claims, so feedback on it cannot be recorded."
+            why = _NO_CLAIMS
         return render(
             "run.html",
             run=run,
@@ -387,27 +330,27 @@ class Viewer:
 
     def show_report(self, request: Request) -> Response:
         """Answer GET /runs/ID/report with the report of the kept parts, in a sandbox."""
+        from rag_eval.pipeline.report import built_page
+
         run = self._run(request)
-        state = (self._home / "runs" / f"{run.run_id}.json").stat()
-        page = _build_report(self._home, run.run_id, (state.st_mtime_ns, state.st_size))
+        try:
+            page = built_page(run.report().dump(), run.artifact("explorer")).html
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # A report can fit the schema with impossible values.
+            found = f"{type(error).__name__}: {error}"
+            message = "a part of it is damaged"
+            raise InputError.of("run_unreadable", message, file=run.file, found=found) from error
         return HTMLResponse(page, headers={"Content-Security-Policy": REPORT_POLICY})
 
     def explorer_part(self, request: Request) -> Response:
-        """Answer GET /runs/ID/explorer/PART.json, as gzip if the client accepts gzip."""
+        """Answer GET /runs/ID/explorer/PART.json with the gzip bytes, which browsers unpack."""
         run, part = self._run(request), request.path_params["part"]
         explorer = run.artifact("explorer") if PART.fullmatch(part) else None
         path = None if explorer is None else explorer.path(f"{part}.json.gz")
         if path is None or not path.is_file():
             raise HTTPException(404, "The run keeps no such part.")
-        body, headers = path.read_bytes(), {"Vary": "Accept-Encoding"}
-        if "gzip" in request.headers.get("accept-encoding", ""):
-            headers["Content-Encoding"] = "gzip"
-        else:
-            try:
-                body = gzip.decompress(body)
-            except _DAMAGE as error:
-                raise _unreadable(run, error) from error
-        return Response(body, headers=headers, media_type="application/json")
+        headers = {"Content-Encoding": "gzip"}
+        return Response(path.read_bytes(), headers=headers, media_type="application/json")
 
     def asset(self, request: Request) -> Response:
         """Answer GET /assets/NAME with a file of `ASSETS`."""
@@ -432,25 +375,17 @@ class Viewer:
 
 def _answer_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return refuse(request, error.status_code, error.detail, dict(error.headers or {}))
+    return refuse(request, error.status_code, error.detail)
 
 
 def _answer_unusable(request: Request, error: Exception) -> Response:
     """Answer that a kept run or the database cannot be used; the log holds place and cause."""
     LOG.error("%s", quoted(str(error), 1000))
     if request.method == "POST":
-        return refuse(
-            request,
-            503,
-            "The store of outcomes or the kept run cannot be used; nothing was recorded. "
-            "The server's log says why.",
-        )
-    return refuse(
-        request,
-        409,
-        "This kept run cannot be shown: it is damaged, or its report is of another version of "
-        "rag-eval. The server's log says more; the other runs are not affected.",
-    )
+        message = "The store of outcomes or the run cannot be used; nothing was recorded."
+        return refuse(request, 503, message)
+    message = "This kept run cannot be shown: it is damaged, or of another version of rag-eval."
+    return refuse(request, 409, message)
 
 
 def create_app(
@@ -481,7 +416,7 @@ def create_app(
     hosts = list_hosts(allow_hosts, beyond_loopback=beyond_loopback)
     access = None if token is None else Access(token, port)
     viewer = Viewer(settings, None if read_only else FeedbackDesk(settings))
-    app = Starlette(
+    return Starlette(
         routes=viewer.routes,
         middleware=[
             Middleware(Guard, access=access),
@@ -489,8 +424,6 @@ def create_app(
         ],
         exception_handlers={HTTPException: _answer_http_error, InputError: _answer_unusable},
     )
-    app.router.redirect_slashes = False
-    return app
 
 
 # ---- The viewer as a server of this machine.

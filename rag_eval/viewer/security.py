@@ -13,13 +13,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
-from rag_eval.core.errors import InputError, Problem, quoted
+from rag_eval.core.errors import InputError, quoted
 
 LOG = logging.getLogger("rag_eval.viewer")
 
@@ -44,19 +45,15 @@ def list_hosts(allowed: Iterable[str], *, beyond_loopback: bool) -> list[str]:
         `bad_host`: an allowed name is not a host name.
     """
     names = list(allowed)
-    wrong = [
-        Problem(
-            "bad_host",
-            "this is no host name",
-            field="--allow-host",
-            found=name,
-            accepted="a name without a port, such as eval.example.org",
-        )
-        for name in names
-        if not _HOST_NAME.fullmatch(name)
-    ]
-    if wrong:
-        raise InputError(wrong)
+    for name in names:
+        if not _HOST_NAME.fullmatch(name):
+            raise InputError.of(
+                "bad_host",
+                "this is no host name",
+                field="--allow-host",
+                found=name,
+                accepted="a name without a port, such as eval.example.org",
+            )
     return ["*"] if beyond_loopback else [*LOOPBACK_NAMES, *names]
 
 
@@ -151,13 +148,11 @@ _HEADERS: Final = {
 _FOREIGN: Final = "Requests of other sites are not answered."
 
 
-def refuse(
-    request: Request, status: int, message: str, headers: dict[str, str] | None = None
-) -> Response:
+def refuse(request: Request, status: int, message: str) -> Response:
     """Answer with `message`, which holds no text of the request; a POST gets JSON."""
     if request.method == "POST":
-        return JSONResponse({"error": message}, status, headers)
-    return PlainTextResponse(f"{message}\n", status, headers)
+        return JSONResponse({"error": message}, status)
+    return PlainTextResponse(f"{message}\n", status)
 
 
 def _is_foreign(headers: Headers, method: str) -> bool:
@@ -168,35 +163,22 @@ def _is_foreign(headers: Headers, method: str) -> bool:
     return not (method == "GET" and is_link and headers.get("sec-fetch-dest") == "document")
 
 
-class Guard:
-    """ASGI middleware around the application: access control, headers of answers, and errors.
+class Guard(BaseHTTPMiddleware):
+    """Middleware around the application: access control, headers of answers, and errors.
 
     `access`: The sign-in; None if no access token is needed.
     """
 
     def __init__(self, app: ASGIApp, access: Access | None) -> None:
-        self._app, self._access = app, access
+        super().__init__(app)
+        self._access = access
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
         """Refuse a request, or pass it to the application."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        started = False
-
-        async def send_with_headers(message: Message) -> None:
-            nonlocal started
-            if message["type"] == "http.response.start":
-                started = True
-                _add_headers(message)
-            await send(message)
-
-        request = Request(scope)
         try:
-            answer = self._refuse(request) or self._app
-            await answer(scope, receive, send_with_headers)
+            answer = self._refuse(request) or await call_next(request)
         except ClientDisconnect:
-            return
+            answer = refuse(request, 400, "The request ended early.")
         except Exception as error:  # noqa: BLE001 - the browser is told nothing, the log all of it
             frames = traceback.extract_tb(error.__traceback__)
             LOG.error(  # noqa: TRY400 - a traceback would hold untrusted text
@@ -206,28 +188,21 @@ class Guard:
                 Path(frames[-1].filename).name,
                 frames[-1].lineno,
             )
-            if not started:
-                failed = refuse(request, 500, "This failed on the server; its log says why.")
-                await failed(scope, receive, send_with_headers)
+            answer = refuse(request, 500, "This failed on the server; its log says why.")
+        answer.headers.update(_HEADERS)
+        answer.headers.setdefault("Content-Security-Policy", CONTENT_SECURITY_POLICY)
+        answer.headers.setdefault("Cache-Control", "no-store")
+        if answer.headers["Content-Security-Policy"] != REPORT_POLICY:
+            # Browsers refuse a page with this header and a sandbox, as the report has.
+            answer.headers["Cross-Origin-Opener-Policy"] = "same-origin"
+        return answer
 
     def _refuse(self, request: Request) -> Response | None:
-        if sum(len(name) + len(value) for name, value in request.headers.raw) > MAX_HEAD:
-            return refuse(request, 431, "The head of this request is too large.")
         if _is_foreign(request.headers, request.method):
             return refuse(request, 403, _FOREIGN)
         if self._access is not None and request.url.path != HEALTH:
             return self._access.sign_in(request)
         return None
-
-
-def _add_headers(message: Message) -> None:
-    headers = MutableHeaders(scope=message)
-    headers.update(_HEADERS)
-    headers.setdefault("Content-Security-Policy", CONTENT_SECURITY_POLICY)
-    headers.setdefault("Cache-Control", "no-store")
-    if headers["Content-Security-Policy"] != REPORT_POLICY:
-        # The report is left out, because browsers refuse a page with this header and a sandbox.
-        headers["Cross-Origin-Opener-Policy"] = "same-origin"
 
 
 # ---- Requests that change something.

@@ -1,8 +1,8 @@
 """The viewer shows runs, stored parts and sandboxed reports, and no stored text becomes markup."""
 
 import copy
-import gzip
 import html.parser
+import re
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -41,7 +41,7 @@ def test_hostile_texts_are_shown_as_texts(viewed, template):
     )
     run.strategies[HOSTILE] = run.strategies["bm25"]
     unreadable = UnreadableRun(run_id="20260101T000000001Z-00000000", reason=HOSTILE)
-    more = {"n_runs": 2, "older": None, "read_only": False, "token": "t"}
+    more = {"n_runs": 2, "read_only": False, "token": "t"}
     more |= {"explorer": False, "feedback": False, "why_no_feedback": ""}
     made = render(template, run=run, rows=[run, unreadable], **more).body.decode()
     found = Elements(made)
@@ -73,24 +73,15 @@ def test_the_list_has_each_run_with_its_figures(viewed):
     assert "tiny" in page.text
 
 
-def test_runs_are_listed_newest_first_and_in_parts(viewed):
+def test_runs_are_listed_newest_first(viewed):
     kept = viewed.kept()
-    ids = [f"20300101T0000{number:05d}Z-00000000" for number in range(60)]
+    ids = [f"20300101T0000{number:05d}Z-00000000" for number in range(100)]
     for run_id in ids:
         kept["report"]["run_id"] = run_id
         viewed.keep(kept, run_id)
-    client = viewed.client()
-    first = client.get("/").text
-    assert [run_id for run_id in ids if f'href="/runs/{run_id}/"' in first] == ids[10:]
-    assert first.index(ids[59]) < first.index(ids[10])
-    second = client.get("/", params={"before": ids[10]}).text
-    assert f'href="/?before={ids[10]}"' in first
-    assert [run_id for run_id in [*ids, viewed.run_id] if f'href="/runs/{run_id}/"' in second] == [
-        *ids[:10],
-        viewed.run_id,
-    ]
-    assert "before=" not in second
-    assert client.get("/", params={"before": "../../etc"}).status_code == 400
+    page = viewed.client().get("/").text
+    assert re.findall(r'href="/runs/([^/"]+)/"', page) == ids[::-1]
+    assert "101 kept" in page
 
 
 @pytest.mark.parametrize(
@@ -145,11 +136,6 @@ def test_the_page_of_a_run_holds_the_explorer(viewed):
     assert not [name for name, _ in found.attributes if name.startswith("on") or name == "style"]
 
 
-def test_without_the_slash_it_leads_to_the_page(viewed):
-    answer = viewed.client().get(f"/runs/{viewed.run_id}")
-    assert (answer.status_code, answer.headers["location"]) == (308, f"/runs/{viewed.run_id}/")
-
-
 def test_read_only_pages_say_so(viewed):
     client = viewed.client(read_only=True)
     page = client.get(f"/runs/{viewed.run_id}/").text
@@ -159,57 +145,21 @@ def test_read_only_pages_say_so(viewed):
     assert "rag-eval-token" not in page
 
 
-def test_parts_are_sent_as_they_are_stored_or_unpacked(viewed):
-    client = viewed.client()
-    address = f"/runs/{viewed.run_id}/explorer/summary.json"
-    with client.stream("GET", address, headers={"Accept-Encoding": "br, gzip"}) as answer:
+def test_parts_are_sent_as_they_are_stored(viewed):
+    client, folder = viewed.client(), f"/runs/{viewed.run_id}/explorer"
+    with client.stream("GET", f"{folder}/summary.json") as answer:
         stored = b"".join(answer.iter_raw())
     assert answer.headers["content-encoding"] == "gzip"
     assert answer.headers["content-type"] == "application/json"
-    assert answer.headers["vary"] == "Accept-Encoding"
     assert stored == viewed.explorer.joinpath("summary.json.gz").read_bytes()
-    plain = client.get(address, headers={"Accept-Encoding": "identity"})
-    assert "content-encoding" not in plain.headers
-    assert plain.content == gzip.decompress(stored)
-    assert plain.json()["questions"]["id"] == ["keep", "again", "night", "price"]
-    assert [
-        question["id"]
-        for question in client.get(f"/runs/{viewed.run_id}/explorer/questions-0000.json").json()
-    ] == plain.json()["questions"]["id"]
-    assert client.get(f"/runs/{viewed.run_id}/explorer/chunks-0000.json").json()["doc"]
-    assert client.head(address).status_code == 200
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda data: data[:-20],
-        lambda data: b"not gzip" + data,
-        lambda data: data[:40] + bytes([data[40] ^ 255]) + data[41:],
-        lambda _: gzip.compress(b"[1,"),
-    ],
-    ids=["cut off", "no gzip", "changed", "no JSON"],
-)
-def test_damaged_questions_are_said_and_stop_nothing_else(viewed, damage):
-    path = viewed.explorer / "summary.json.gz"
-    whole = path.read_bytes()
-    path.unlink()  # another night may link to the file
-    path.write_bytes(damage(whole))
-    client = viewed.client()
-    plain = client.get(
-        f"/runs/{viewed.run_id}/explorer/summary.json", headers={"Accept-Encoding": "identity"}
-    )
-    report = client.get(f"/runs/{viewed.run_id}/report")
-    assert report.status_code == 409
-    assert "damaged" in report.text
-    if damage(whole) != gzip.compress(b"[1,"):
-        assert plain.status_code == 409
-    assert client.get("/").status_code == 200
-    assert client.get(f"/runs/{viewed.run_id}/explorer/questions-0000.json").status_code == 200
+    ids = client.get(f"{folder}/summary.json").json()["questions"]["id"]
+    assert ids == ["keep", "again", "night", "price"]
+    questions = client.get(f"{folder}/questions-0000.json").json()
+    assert [question["id"] for question in questions] == ids
 
 
 NOWHERE = (
-    *(f"/runs/RUN/explorer/{part}.json" for part in "chunks-0001 questions-0001 artifact".split()),
+    *(f"/runs/RUN/explorer/{part}.json" for part in "chunks-0000 questions-0001 artifact".split()),
     *(f"/runs/RUN/explorer/{part}.json" for part in "..%2fartifact summary.json SUMMARY".split()),
     *(f"/runs/RUN/explorer/{part}.json" for part in "questions-٠٠٠٠ summary%00".split()),
     "/runs/RUN/explorer/questions-000.json",
@@ -219,7 +169,7 @@ NOWHERE = (
             *("%2e%2e", "..%2f..%2fetc%2fpasswd", "..%5c..", "a%00b", "%0a", "x" * 5000),
             *("20261122T130838752Z-488d41af", "٢٠261122T130838752Z-488d41af"),
         )
-        for rest in ("/", "/report", "/explorer/summary.json", "")
+        for rest in ("/", "/report", "/explorer/summary.json")
     ),
     *(f"/assets/{name}" for name in "viewer.py ..%2fapp.py %2e%2e%2fapp.py".split()),
     *(f"/assets/{name}" for name in "templates%2fbase.html viewer.css%00 VIEWER.CSS".split()),
