@@ -173,7 +173,7 @@ def rollout(
 
 
 def _show(found: "Rollout") -> None:
-    from rag_eval.reporting.terminal import interval, make_table, print_parts
+    from rag_eval.reporting.terminal import Sheet, interval, print_parts
 
     console, decision, figures = console_for(), found.decision, found.decision.figures
     to = f" to {found.next_stage} %" if found.next_stage else ""
@@ -193,7 +193,7 @@ def _show(found: "Rollout") -> None:
         ):
             value, low, high = (figures[f"{key}{end}"] for end in ("", "_low", "_high"))
             rows.append([name, interval(value, low, high, sign), beside])
-        print_parts(console, [*lines, make_table("", ["", ">value", "questions"], rows)])
+        print_parts(console, [*lines, Sheet("", ["", ">value", "questions"], rows)])
         lines = []
     lines += [f"{code}: {sentence}." for code, sentence in decision.reasons.items()]
     if decision.questions_needed is not None:

@@ -413,15 +413,10 @@ def compare(
     with report_errors():
         evaluation = open_evaluation(gold_set, home, gold_sets)
         from rag_eval.pipeline.miss_rates import compare_strategies
-        from rag_eval.reporting.listings import (
-            differences_table,
-            strategies_table,
-            write_comparison_csv,
-        )
-        from rag_eval.reporting.terminal import print_parts
+        from rag_eval.reporting.listings import show_comparison, write_comparison_csv
 
         found = compare_strategies(evaluation, strategies)
-        print_parts(console_for(), [strategies_table(found), differences_table(found)])
+        show_comparison(console_for(), found)
         if csv is not None:
             write_comparison_csv(csv, found)
             typer.echo(f"written to {csv}")

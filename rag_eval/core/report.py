@@ -169,12 +169,20 @@ def number(value: float) -> float | None:
     return float(f"{value:.12g}") if math.isfinite(value) else None
 
 
+Triple = tuple[float | None, float | None, float | None]
+
+
 class Estimate(Record):
     """A value with its 95 % interval."""
 
     value: Annotated[float | None, Because(NOT_SCORED)]
     ci_low: Annotated[float | None, Because(ONE_GROUP, "value")]
     ci_high: Annotated[float | None, Because(ONE_GROUP, "value")]
+
+    @property
+    def triple(self) -> Triple:
+        """Value, lower and upper bound."""
+        return self.value, self.ci_low, self.ci_high
 
 
 class Figure(Estimate):
@@ -192,6 +200,11 @@ class Interval(Record):
     value: Annotated[float | None, Because(NOT_SCORED)]
     low: OptionalNumber
     high: OptionalNumber
+
+    @property
+    def triple(self) -> Triple:
+        """Value, lower and upper bound."""
+        return self.value, self.low, self.high
 
 
 class CountedInterval(Interval):
@@ -249,6 +262,11 @@ class PairedDelta(Record):
     n_worse: Count
     n_tied: Count
     n_groups: Count
+
+    @property
+    def triple(self) -> Triple:
+        """Difference, lower and upper bound."""
+        return self.delta, self.ci_low, self.ci_high
 
 
 class StrategyDelta(PairedDelta):

@@ -5,7 +5,7 @@ import datetime as dt
 import json
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -151,6 +151,16 @@ class Inputs:
         if self.answers is None or self.citations is None or self.answer_measures is None:
             return None
         return Answered(self.answers, self.citations, self.answer_measures)
+
+    @property
+    def artifact_keys(self) -> dict[str, str]:
+        """Keys of all results, which give access to the details of a kept run."""
+        results = vars(self) | {f"run {name}": run for name, run in self.runs.items()}
+        return {
+            name: result.artifact.key
+            for name, result in results.items()
+            if isinstance(result, Result)
+        }
 
 
 # ---- Slices: recall and misses by tag, length and answerability.
@@ -429,6 +439,11 @@ ANSWER_FILES: Final = (
     *(f"{name}.jsonl" for name in ("answers", "citations", "preflights", "rejected")),
     *("events.log", "traces.log"),
 )
+REPLACED: Final = (
+    *("run-*.trec", PICTURE, PAGE, f"{TABLES}/*.csv", f"{TABLES}/*.tex"),
+    *(*ANSWER_FILES, *VERDICT_FILES),
+)
+"""Files that every run writes anew, or removes."""
 CITATION_MEASURES: Final = (
     "coverage",
     *(f"citation_{name}" for name in ("precision", "recall", "match_rate", "validity_rate")),
@@ -546,30 +561,30 @@ def figures_for_gates(report: Mapping[str, Any], level: Level) -> dict[str, Mapp
     name = report["strategy"]
     primary = next(entry for entry in report["strategies"] if entry.name == name)
     stability = report["stability"].strategies[name]
-    found: dict[str, Record] = {
+    records: dict[str, Record] = {
         record.name: record for record in primary.measures if record.level == level
     }
-    found |= {
+    records |= {
         "delta_s": stability.delta_s,
         "avg_trust_score": report["trust"].retrieved[name].avg_trust,
         "convergent_hit_share": stability.convergent_and_hit,
     }
-    cost = {"value": primary.cost_per_1k, "reason": primary.why.get("cost_per_1k", "")}
+    cost = primary.cost_per_1k
     for part in (report["answers"], report["citations"]):
         if not isinstance(part, Absent):
-            found |= {record.name: record for record in part.measures}
+            records |= {record.name: record for record in part.measures}
     if isinstance(report["answers"], AnswersPart):
-        found["faithfulness"] = report["answers"].faithfulness
-        if cost["value"] is not None:
-            cost["value"] += report["answers"].usage.get("cost_per_1k", 0.0)
-    return {name: record.dump() for name, record in found.items()} | {
-        **{
-            f"latency_{at}_ms": {"value": getattr(primary.latency_ms, at)}
-            for at in ("p50", "p95", "p99")
-        },
-        "cost_per_1k": cost,
+        records["faithfulness"] = report["answers"].faithfulness
+        if cost is not None:
+            cost += report["answers"].usage.get("cost_per_1k", 0.0)
+    figures: dict[str, Mapping[str, object]] = {
+        **{name: record.dump() for name, record in records.items()},
+        "cost_per_1k": {"value": cost, "reason": primary.why.get("cost_per_1k", "")},
         "cache_hit_rate": {"value": report["cacheHitRate"]},
     }
+    for at in ("p50", "p95", "p99"):
+        figures[f"latency_{at}_ms"] = {"value": getattr(primary.latency_ms, at)}
+    return figures
 
 
 def _report_parts(work: Work, made: Inputs, runs: ScoredRuns) -> dict[str, object]:
@@ -766,22 +781,22 @@ def write_report(work: Work, **results: Any) -> MetricsReport:
         plain["previous"] = previous_part(previous, now, runs.gold, per_query)
     report = Report.model_validate(plain)
     plain = report.dump()
-    _remove_stale(work, folder)
     exported = _exports(work, made, runs).folder.glob("*.*")
-    for source in (
-        *sorted(path for path in exported if path.suffix in EXPORTED),
+    sources = [
+        *(path for path in exported if path.suffix in EXPORTED),
         made.calibrated_miss_rates.artifact.path(UNCERTAIN_FILE),
         *filter(None, [made.miss_rate_calibration.picture]),
-    ):
+    ]
+    for source in sources:
         with atomic_path(folder / source.name) as partial:
             shutil.copyfile(source, partial)
     lines = _evidence_lines(made.evidence_trust.trust, report.trust.as_of)
     write_bytes(folder / EVIDENCE_FILE, lines)
     write_measures(folder / "measures.csv", report.strategies)
-    keep_run(settings.home, now, _artifact_keys(made, explorer), plain)
-    # Remove the verdict and page of the earlier run, because this run may end before it writes its
-    # own.
-    _remove(folder, *VERDICT_FILES, PAGE, f"{TABLES}/*.csv", f"{TABLES}/*.tex")
+    keys = made.artifact_keys | {"explorer": explorer.key}
+    keep_run(settings.home, now, keys, plain)
+    # This run may end before it writes its verdict and page, so none of an earlier run may stay.
+    _remove(folder, {source.name for source in sources}, *REPLACED)
     write_text(folder / REPORT_FILE, dumps(plain))
     write_verdict(verdict_rows(report, work.config.name), folder)
     _publish(work.evaluation)
@@ -807,39 +822,11 @@ def _publish(evaluation: Evaluation) -> None:
                 shutil.copyfile(evaluation.reports / name, partial)
 
 
-def _remove(folder: Path, *patterns: str) -> None:
+def _remove(folder: Path, kept: Container[str], *patterns: str) -> None:
     for pattern in patterns:
         for path in folder.glob(pattern):
-            path.unlink(missing_ok=True)
-
-
-def _remove_stale(work: Work, folder: Path) -> None:
-    """Remove rankings, answers and pictures of an earlier run that this run does not replace."""
-    current = {f"run-{spec.name}.trec" for spec in work.config.strategies}
-    gone = [path.name for path in folder.glob("run-*.trec") if path.name not in current]
-    without = ANSWER_FILES if work.config.answers is None else ()
-    for name in (*gone, PICTURE, *without):
-        (folder / name).unlink(missing_ok=True)
-
-
-def _artifact_keys(made: Inputs, explorer: Artifact) -> dict[str, str]:
-    """Collect the artifact keys that give access to the details of a kept run."""
-    kept: dict[str, Result | None] = {
-        "evidence_trust": made.evidence_trust,
-        "stability_measures": made.stability_measures,
-        "corpus_chunks": made.corpus_chunks,
-        "ranking_measures": made.ranking_measures,
-        "corpus_snapshot": made.corpus_snapshot,
-        "admitted_chunks": made.admitted_chunks,
-        "gold_variants": made.gold_variants,
-        **{f"run {name}": run for name, run in made.runs.items()},
-        "miss_rate_claims": made.miss_rate_claims,
-        "answers": made.answers,
-        "citations": made.citations,
-        "answer_measures": made.answer_measures,
-    }
-    keys = {name: result.artifact.key for name, result in kept.items() if result is not None}
-    return keys | {"explorer": explorer.key}
+            if path.name not in kept:
+                path.unlink(missing_ok=True)
 
 
 def _exports(work: Work, made: Inputs, runs: ScoredRuns) -> Artifact:
@@ -885,30 +872,15 @@ def _questions_of(work: Work, made: MetricsReport) -> Artifact | None:
     return work.evaluation.store.get("explorer", made.explorer)
 
 
-@dataclasses.dataclass(frozen=True)
-class PageFacts:
-    """Places of the page, its tables and its pictures, its size, and its address in the viewer."""
-
-    page: str
-    page_bytes: int
-    tables: str
-    viewer: str
-    pictures: dict[str, str]
-
-
 class HtmlReport(Result):
-    """The page of a report; `about` is None when the settings want no page."""
+    """Places of the page, its tables and its pictures; empty when the settings want no page."""
 
     content_hash: str = json_part()
-    about: PageFacts | None = json_part(volatile=True)
+    about: dict[str, str | int] = json_part(volatile=True)
 
-    def describe(self) -> dict[str, object]:
-        """Show the places of the page."""
-        if self.about is None:
-            return {"page": "not written: html_report is off"}
-        shown = dataclasses.asdict(self.about)
-        pictures = shown.pop("pictures").items()
-        return shown | {name.replace("-", "_"): path for name, path in pictures}
+    def describe(self) -> Mapping[str, object]:
+        """Show the places of the page, its size, and its address in the viewer."""
+        return self.about or {"page": "not written: html_report is off"}
 
 
 @Stage("html_report", "reporting", stores=("reports",), live=True, kinds=("html",))
@@ -916,23 +888,22 @@ def write_page(work: Work, retrieval_metrics_report: MetricsReport) -> HtmlRepor
     """Write index.html, one page that opens from disk, and its tables as CSV and LaTeX."""
     report, place = retrieval_metrics_report.report, work.evaluation.reports
     if not work.settings.html_report:
-        return HtmlReport(content_hash=report.content_hash, about=None)
+        return HtmlReport(content_hash=report.content_hash, about={})
     with work.progress.step("Writing the HTML report"):
         built = built_page(report.dump(), _questions_of(work, retrieval_metrics_report))
         (place / TABLES).mkdir(parents=True, exist_ok=True)
-        _remove(place / TABLES, "*.csv", "*.tex")  # an earlier run may have had other tables
         for name, text in built.files.items():
             write_text(place / TABLES / name, text)
         write_text(place / PAGE, built.html)
     _publish(work.evaluation)
     folder = place.resolve()
-    about = PageFacts(
-        page=str(folder / PAGE),
-        page_bytes=(folder / PAGE).stat().st_size,
-        tables=str(folder / TABLES),
-        viewer=f"http://127.0.0.1:{work.settings.view_port}/runs/{report.run_id}/",
-        pictures={path.stem: str(path) for path in sorted(folder.glob("*.svg"))},
-    )
+    about: dict[str, str | int] = {
+        "page": str(folder / PAGE),
+        "page_bytes": (folder / PAGE).stat().st_size,
+        "tables": str(folder / TABLES),
+        "viewer": f"http://127.0.0.1:{work.settings.view_port}/runs/{report.run_id}/",
+        **{path.stem.replace("-", "_"): str(path) for path in sorted(folder.glob("*.svg"))},
+    }
     return HtmlReport(content_hash=report.content_hash, about=about)
 
 

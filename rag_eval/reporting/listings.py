@@ -17,13 +17,13 @@ from rag_eval.core.report import (
     ComparedStrategy,
     CountedInterval,
     MissComparison,
+    MissDifference,
     MissMeasure,
-    PoweredEstimate,
 )
 from rag_eval.core.types import FIXES, Answer, snippet
 from rag_eval.corpus.masking import mask_shown_address, mask_snippet
 from rag_eval.reporting.metrics_report import Outgoing, write_csv
-from rag_eval.reporting.terminal import Sheet, interval, make_table, print_parts
+from rag_eval.reporting.terminal import Sheet, interval, print_parts
 from rag_eval.trust.guard import Decision
 from rag_eval.uncertainty.audits import Claim
 from rag_eval.uncertainty.comparing import powered_figure
@@ -234,7 +234,7 @@ def show_outcomes(console: "Console", frame: pd.DataFrame, limit: int) -> None:
         f"{judged['group_id'].nunique():,} groups, missed {int(judged['missed'].sum()):,}; "
         f"{judged['inclusion_probability'].count():,} with a known probability can fit a calibrator"
     )
-    print_parts(console, [make_table("", columns, rows), total])
+    print_parts(console, [Sheet("", columns, rows), total])
 
 
 def show_claims(console: "Console", claims: Sequence[Claim], limit: int) -> None:
@@ -260,7 +260,7 @@ def show_claims(console: "Console", claims: Sequence[Claim], limit: int) -> None
         for (strategy, fingerprint), count in sorted(counts.items())
     ]
     totals.append(f"{min(limit, len(claims))} of {len(claims):,} claims in {groups:,} groups")
-    print_parts(console, [make_table("", columns, newest), *totals])
+    print_parts(console, [Sheet("", columns, newest), *totals])
 
 
 def show_draws(console: "Console", draws: Sequence[Mapping[str, Any]]) -> None:
@@ -281,7 +281,7 @@ def show_draws(console: "Console", draws: Sequence[Mapping[str, Any]]) -> None:
         f"{len(draws)} draws. A draw that is judged in part only stands for all claims if what "
         "was left unjudged was left by chance."
     )
-    print_parts(console, [make_table("", [*columns, ">judged"], rows), advice])
+    print_parts(console, [Sheet("", [*columns, ">judged"], rows), advice])
 
 
 # ---- The findings of the guard.
@@ -357,7 +357,7 @@ def show_listing(console: "Console", held_back: HeldBack) -> None:
     print_parts(console, filter(None, [total, held_back.note]))
     if rows:
         columns = ["verdict", "chunk", "document", ">trust", "reasons"]
-        print_parts(console, [make_table("", columns, rows)])
+        print_parts(console, [Sheet("", columns, rows)])
 
 
 def show_chunk(console: "Console", facts: ChunkDetails) -> None:
@@ -422,54 +422,56 @@ NOTE: Final = (
 _SMALLEST_P: Final = 0.001
 
 
-def _figures_of(
-    entry: ComparedStrategy,
-) -> Iterator[tuple[MissMeasure, CountedInterval, PoweredEstimate | None]]:
-    yield "observed", entry.observed, None
-    if entry.raw is not None:
-        yield "raw", entry.raw, None
-    yield "calibrated", entry.calibrated, None
-    yield "powered", powered_figure(entry.powered), entry.powered
-    yield "brier", entry.brier, None
-    yield "skill", entry.skill, None
-
-
-def _absences(comparison: MissComparison) -> list[str]:
-    rows = [row for row in comparison.differences if row.measure == "powered"]
-    reasons = [entry.why.get("powered") for entry in (*comparison.strategies, *rows)]
-    return list(dict.fromkeys(filter(None, reasons)))
-
-
-def _figure(figure: CountedInterval, sign: str = "") -> str:
-    return interval(figure.value, figure.low, figure.high, sign, 3)
-
-
-def _figure_rows(comparison: MissComparison) -> Iterator[list[str]]:
-    """Yield strategy, figure, value, queries and worth of every figure."""
+def _list_figures(comparison: MissComparison) -> list[dict[str, Any]]:
+    """List every figure and difference by COLUMNS; a figure of one strategy has an empty `b`."""
+    found: list[tuple[str, str, MissMeasure, ComparedStrategy | MissDifference]] = []
     for entry in comparison.strategies:
-        for measure, figure, powered in _figures_of(entry):
-            counts, worth = f"{figure.n:,} in {figure.n_groups:,} groups", ""
-            if measure == "powered":
-                counts = "-"
-                if powered is not None:
-                    counts = f"{powered.n_labelled:,} audited + {powered.n_unlabelled:,} not"
-                    if powered.n_unlabelled:
-                        worth = f"as {powered.extra_labels:.0%} more labels"
-            yield [quoted(entry.name), _NAMES[measure], _figure(figure), counts, worth]
+        found += [(entry.name, "", measure, entry) for measure in _NAMES]
+    found += [(row.a, row.b, row.measure, row) for row in comparison.differences]
+    rows = []
+    for a, b, measure, part in found:
+        if isinstance(part, MissDifference):
+            figure: CountedInterval | None = part.delta
+        elif measure == "powered":
+            figure = powered_figure(part.powered)
+        else:
+            figure = getattr(part, measure)
+        if figure is None:
+            continue
+        row = dict.fromkeys(COLUMNS) | {"a": a, "b": b, "measure": measure, **dict(figure)}
+        if b:
+            row |= {name: getattr(part, name) for name in _TESTED}
+        if measure == "powered":
+            powered = {name: getattr(part.powered, name, None) for name in _POWERED_FIELDS}
+            row |= {**powered, "reason": part.why.get("powered")}
+        rows.append(row)
+    return rows
 
 
-def _difference_rows(comparison: MissComparison) -> Iterator[list[str]]:
-    """Yield both strategies, figure, difference, p, counts and detectable of every row."""
-    for row in comparison.differences:
-        p, versus = "-", "-"
-        if row.p_holm is not None:
-            p = f"< {_SMALLEST_P}" if row.p_holm < _SMALLEST_P else f"{row.p_holm:.3f}"
-        if row.n_better is not None:
-            versus = f"{row.n_better:,}/{row.n_worse:,}/{row.n_tied:,}"
-        yield [
-            *(quoted(row.a), quoted(row.b), _NAMES[row.measure], _figure(row.delta, "+")),
-            *(p, versus, "-" if row.detectable is None else f"{row.detectable:.3f}"),
-        ]
+def _interval(row: Mapping[str, Any], sign: str = "") -> str:
+    return interval(row["value"], row["low"], row["high"], sign, 3)
+
+
+def _figure_cells(row: Mapping[str, Any]) -> list[str]:
+    counts, worth = f"{row['n']:,} in {row['n_groups']:,} groups", ""
+    if row["measure"] == "powered":
+        counts = "-"
+        if row["n_labelled"] is not None:
+            counts = f"{row['n_labelled']:,} audited + {row['n_unlabelled']:,} not"
+        if row["n_unlabelled"]:
+            worth = f"as {row['extra_labels']:.0%} more labels"
+    return [quoted(row["a"]), _NAMES[row["measure"]], _interval(row), counts, worth]
+
+
+def _difference_cells(row: Mapping[str, Any]) -> list[str]:
+    p, versus, detectable = "-", "-", row["detectable"]
+    if row["p_holm"] is not None:
+        p = f"< {_SMALLEST_P}" if row["p_holm"] < _SMALLEST_P else f"{row['p_holm']:.3f}"
+    if row["n_better"] is not None:
+        versus = "{n_better:,}/{n_worse:,}/{n_tied:,}".format(**row)
+    pair = f"{quoted(row['a'])} - {quoted(row['b'])}"
+    cells = [pair, _NAMES[row["measure"]], _interval(row, "+"), p, versus]
+    return [*cells, "-" if detectable is None else f"{detectable:.3f}"]
 
 
 def _in_sections(rows: Iterable[list[str]]) -> Iterator[list[str] | None]:
@@ -482,42 +484,27 @@ def _in_sections(rows: Iterable[list[str]]) -> Iterator[list[str] | None]:
         before = name
 
 
-def strategies_table(comparison: MissComparison) -> Sheet:
-    """Make the table of figures, one row for each strategy and figure."""
-    absent = _absences(comparison)
-    return make_table(
+def show_comparison(console: "Console", comparison: MissComparison) -> None:
+    """Print the figures of every strategy, and the differences of every pair."""
+    rows = _list_figures(comparison)
+    absent = "; ".join(dict.fromkeys(row["reason"] for row in rows if row["reason"]))
+    figures = Sheet(
         f"Misses by strategy: {comparison.n:,} judged queries in {comparison.n_groups:,} "
         "independent groups; powered: of production traffic",
         ["strategy", "figure", ">value [95 % interval]", ">queries", "worth"],
-        _in_sections(_figure_rows(comparison)),
-        caption=f"No powered estimate: {'; '.join(absent)}." if absent else "",
+        list(_in_sections(_figure_cells(row) for row in rows if not row["b"])),
+        caption=f"No powered estimate: {absent}." if absent else "",
     )
-
-
-def differences_table(comparison: MissComparison) -> Sheet:
-    """Make the table of differences, one row for each pair and figure."""
-    rows = ([f"{a} - {b}", *rest] for a, b, *rest in _difference_rows(comparison))
     columns = ["a - b", "figure", ">difference [95 % interval]", ">p (Holm)"]
-    columns += [">better/worse/tied", ">detectable"]
-    title = "Differences on the same queries"
-    return make_table(title, columns, _in_sections(rows), caption=NOTE)
-
-
-def _powered_fields(powered: PoweredEstimate | None) -> dict[str, object]:
-    return {name: getattr(powered, name) for name in _POWERED_FIELDS} if powered else {}
+    differences = Sheet(
+        "Differences on the same queries",
+        [*columns, ">better/worse/tied", ">detectable"],
+        list(_in_sections(_difference_cells(row) for row in rows if row["b"])),
+        caption=NOTE,
+    )
+    print_parts(console, [figures, differences])
 
 
 def write_comparison_csv(path: Path, comparison: MissComparison) -> None:
-    """Write one row for each figure and difference; a figure of one strategy has an empty `b`."""
-    rows: list[dict[str, object]] = [
-        {"a": entry.name, "measure": measure, **dict(figure), **_powered_fields(powered)}
-        | {"reason": entry.why.get("powered", "") if measure == "powered" else ""}
-        for entry in comparison.strategies
-        for measure, figure, powered in _figures_of(entry)
-    ]
-    rows += [
-        {**dict(row), **dict(row.delta), **_powered_fields(row.powered)}
-        | {"reason": row.why.get("powered", "") if row.measure == "powered" else ""}
-        for row in comparison.differences
-    ]
-    write_csv(path, COLUMNS, rows)
+    """Write one row for each figure and difference."""
+    write_csv(path, COLUMNS, _list_figures(comparison))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rag_eval.core.config import Level
-from rag_eval.core.report import Absent, Estimate, Report, StrategyPart
+from rag_eval.core.report import Absent, Estimate, Interval, Report, StrategyPart
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -30,85 +30,78 @@ KIND = {"mlflow.experimentKind": "custom_model_development"}
 _SQLITE = "sqlite:///"
 
 
-def _with_bounds(name: str, figure: Estimate) -> dict[str, float | None]:
-    return {name: figure.value, f"{name}.ci_low": figure.ci_low, f"{name}.ci_high": figure.ci_high}
-
-
-def _known(figures: Mapping[str, float | None]) -> dict[str, float]:
-    return {name: float(value) for name, value in figures.items() if value is not None}
+def _flatten(figures: Mapping[str, Estimate | Interval | float | None]) -> dict[str, float]:
+    """Write every figure as one metric, an estimate as three; leave nulls out."""
+    found: dict[str, float | None] = {}
+    for name, figure in figures.items():
+        if isinstance(figure, Estimate | Interval):
+            names = (name, f"{name}.ci_low", f"{name}.ci_high")
+            found |= dict(zip(names, figure.triple, strict=True))
+        else:
+            found[name] = figure
+    return {name: float(value) for name, value in found.items() if value is not None}
 
 
 def strategy_metrics(entry: StrategyPart, level: Level) -> dict[str, float]:
-    """Collect the metrics of one strategy under names that MLflow accepts; leave nulls out."""
-    found: dict[str, float | None] = {
-        f"latency_{name}_ms": getattr(entry.latency_ms, name) for name in ("p50", "p95", "p99")
+    """Collect the metrics of one strategy; measures of other levels are without bounds."""
+    latency = {f"latency_{at}_ms": getattr(entry.latency_ms, at) for at in ("p50", "p95", "p99")}
+    headline = {record.name: record for record in entry.measures if record.level == level}
+    others = {
+        f"{record.level}.{record.name}": record.value
+        for record in entry.measures
+        if record.level != level
     }
-    for measure in entry.measures:
-        if measure.level == level:
-            found |= _with_bounds(measure.name, measure)
-        else:
-            found[f"{measure.level}.{measure.name}"] = measure.value
-    return _known(found | {"cost_per_1k": entry.cost_per_1k})
+    return _flatten({**latency, **headline, **others, "cost_per_1k": entry.cost_per_1k})
 
 
-def answer_metrics(report: Report) -> dict[str, float]:
-    """Collect the measures of answers and citations, bounds beside their values."""
-    found: dict[str, float | None] = {"faithfulness": report.faithfulness}
+def report_metrics(report: Report) -> dict[str, float]:
+    """Collect the metrics of a run: answers, citations, trust, cache."""
+    trust = report.trust.retrieved[report.strategy]
+    found: dict[str, Estimate | float | None] = {
+        "faithfulness": report.faithfulness,
+        "avg_trust_score": trust.avg_trust,
+        "poisoned_blocked": report.poisonedBlocked,
+        "chunks_blocked": report.trust.poisoning.n_blocked,
+        "chunks_warned": report.trust.poisoning.n_warned,
+        "blocked_retrieved": trust.n_blocked,
+        "cache_hit_rate": report.cacheHitRate,
+    }
     for part in (report.answers, report.citations):
-        for measure in () if isinstance(part, Absent) else part.measures:
-            found |= _with_bounds(measure.name, measure)
+        if not isinstance(part, Absent):
+            found |= {measure.name: measure for measure in part.measures}
     if not isinstance(report.answers, Absent):
         found["retrieval_gap_flagged"] = report.answers.gap.n_flagged
-    return _known(found)
-
-
-def _trust_metrics(report: Report) -> dict[str, float]:
-    guard, retrieved = report.trust.poisoning, report.trust.retrieved[report.strategy]
-    return _known(
-        {
-            **_with_bounds("avg_trust_score", retrieved.avg_trust),
-            "poisoned_blocked": report.poisonedBlocked,
-            "chunks_blocked": guard.n_blocked,
-            "chunks_warned": guard.n_warned,
-            "blocked_retrieved": retrieved.n_blocked,
-        }
-    )
+    return _flatten(found)
 
 
 def _miss_rate_metrics(report: Report, name: str) -> dict[str, float]:
     part, entry = report.uncertainty, report.calibration.strategies[name]
-    found = _with_bounds(f"{part.target}_at_{part.k}", part.strategies[name].observed[part.target])
-    about = entry.validation
-    if about is not None:
-        for label, figure in (
-            ("brier", about.brier),
-            ("brier_skill", about.skill),
-            ("auroc", about.auroc),
-            ("calibration_slope", about.slope),
-        ):
-            found[label] = figure.value
-            found |= {f"{label}.ci_low": figure.low, f"{label}.ci_high": figure.high}
-        found["ece"] = about.ece.value
-    return _known(found | {"outcomes": entry.counts.outcomes})
-
-
-def note(report: Report) -> str:
-    """Describe a run in Markdown for the top of its MLflow page."""
-    failed = [f"`{gate.id}`" for gate in report.gates if gate.status != "pass"]
-    lines = [
-        (
-            "Open the artifact **index.html** for the whole report, "
-            "**per-question.json** for the questions."
-        ),
-        "",
-        f"- index `{report.index.hash}`",
-        f"- gold `{report.gold.hash}`",
-        f"- gates that did not pass: {', '.join(failed) or 'none'}",
-    ]
-    return "\n".join(lines)
+    found: dict[str, Estimate | Interval | float | None] = {
+        f"{part.target}_at_{part.k}": part.strategies[name].observed[part.target],
+        "outcomes": entry.counts.outcomes,
+        "delta_s": report.stability.strategies[name].delta_s.value,
+    }
+    if (about := entry.validation) is not None:
+        found |= {
+            "brier": about.brier,
+            "brier_skill": about.skill,
+            "auroc": about.auroc,
+            "calibration_slope": about.slope,
+            "ece": about.ece.value,
+        }
+    return _flatten(found)
 
 
 def _tags(report: Report, extra: Mapping[str, str]) -> dict[str, str]:
+    """Make the tags of a run, with the Markdown at the top of its MLflow page."""
+    failed = [f"`{gate.id}`" for gate in report.gates if gate.status != "pass"]
+    note = f"""
+Open the artifact **index.html** for the whole report, **per-question.json** for the questions.
+
+- index `{report.index.hash}`
+- gold `{report.gold.hash}`
+- gates that did not pass: {", ".join(failed) or "none"}
+"""
     return {
         "index_hash": report.index.hash,
         "rev": report.index.rev,
@@ -117,7 +110,7 @@ def _tags(report: Report, extra: Mapping[str, str]) -> dict[str, str]:
         "content_hash": report.content_hash,
         "rag_eval.run_id": report.run_id,
         "rag_eval.version": report.version,
-        "mlflow.note.content": note(report),
+        "mlflow.note.content": note.strip(),
         **extra,
     }
 
@@ -160,12 +153,9 @@ def record(
 ) -> str:
     """Write the record and return the parent's run id.
 
-    `gold_set`: name of the gold set; each gold set has an MLflow experiment.
-    `uri`: tracking address.
-    `files`: files that become artifacts of the parent run.
-    `artifacts`: folder of artifacts for a local tracking store; a server has its own.
-    `tags`: more tags, for example `dagster.run_id`.
-    `questions`: columns of the per-question table.
+    `files` become artifacts of the parent run, in the folder `artifacts` for a local tracking
+    store; a server has its own. `tags` are more tags, for example `dagster.run_id`. `questions` are
+    the columns of the per-question table.
     """
     os.environ.setdefault("MLFLOW_ENABLE_ASYNC_LOGGING", "false")
     logging.getLogger("alembic").setLevel(logging.WARNING)
@@ -183,8 +173,7 @@ def record(
         experiment_id = experiment.experiment_id
     all_tags, level = _tags(report, tags), report.evaluation.level
     with _started_run(client, experiment_id, report.run_id) as parent:
-        figures = strategy_metrics(report.primary, level) | answer_metrics(report)
-        figures |= _trust_metrics(report) | _known({"cache_hit_rate": report.cacheHitRate})
+        figures = strategy_metrics(report.primary, level) | report_metrics(report)
         params = {
             "gold_set": gold_set,
             "primary": report.strategy,
@@ -196,15 +185,13 @@ def record(
         client.log_inputs(parent, _inputs(report, gold_set))
         for entry in report.strategies:
             with _started_run(client, experiment_id, entry.name, parent) as child:
-                delta = report.stability.strategies[entry.name].delta_s.value
-                figures = strategy_metrics(entry, level) | _known({"delta_s": delta})
+                figures = strategy_metrics(entry, level) | _miss_rate_metrics(report, entry.name)
                 own = {
                     "miss_rate_status": report.calibration.strategies[entry.name].status,
                     "kind": entry.kind,
                     "embed_model": entry.embed_model or "none",
                     "rerank": entry.rerank or "none",
                 }
-                figures |= _miss_rate_metrics(report, entry.name)
                 _log(client, child, figures, own, {**all_tags, "index_hash": entry.index_hash})
         for path in files:
             client.log_artifact(parent, str(path))
@@ -252,19 +239,12 @@ def _inputs(report: Report, gold_set: str) -> list["DatasetInput"]:
     index, gold = report.index, report.gold
     corpus = {"rev": index.rev, "n_documents": index.n_documents, "n_chunks": index.n_chunks}
     questions = {"n_queries": gold.n_queries, "n_paraphrases": gold.n_paraphrases}
-    return [
-        DatasetInput(
-            Dataset(
-                name=f"{gold_set}/{kind}",
-                digest=digest[:36],
-                source_type="rag_eval",
-                source=json.dumps({"hash": digest}),
-                profile=json.dumps(profile),
-            ),
-            [InputTag("mlflow.data.context", kind)],
-        )
-        for kind, digest, profile in (
-            ("corpus", index.chunks_hash, corpus),
-            ("gold", gold.hash, questions),
-        )
-    ]
+    found = []
+    for kind, digest, profile in (
+        ("corpus", index.chunks_hash, corpus),
+        ("gold", gold.hash, questions),
+    ):
+        about = {"source_type": "rag_eval", "source": json.dumps({"hash": digest})}
+        dataset = Dataset(f"{gold_set}/{kind}", digest[:36], profile=json.dumps(profile), **about)
+        found.append(DatasetInput(dataset, [InputTag("mlflow.data.context", kind)]))
+    return found

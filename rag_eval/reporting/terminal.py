@@ -20,7 +20,6 @@ from rag_eval.core.report import (
     IterativeAccount,
     Report,
     StrategyCalibration,
-    TrustFilter,
     count_gates,
 )
 
@@ -54,11 +53,7 @@ def interval(
 
 def estimate(figure: Estimate | Interval | None) -> str:
     """Write an estimate of a report with its interval; a dash for None."""
-    if figure is None:
-        return "-"
-    if isinstance(figure, Interval):
-        return interval(figure.value, figure.low, figure.high)
-    return interval(figure.value, figure.ci_low, figure.ci_high)
+    return "-" if figure is None else interval(*figure.triple)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,38 +73,20 @@ class Sheet:
 
     def __rich_console__(self, _: "Console", options: "ConsoleOptions") -> Iterator["Table"]:
         """Yield the table for a width, as rich asks for it."""
-        if self.least_width() <= options.max_width:
-            yield self.build()
-        else:
-            rows = [None if row is None else [_break(cell) for cell in row] for row in self.rows]
-            columns = [name.replace(" [", "\n[") for name in self.columns]
-            broken = dataclasses.replace(self, columns=columns, rows=rows)
-            table = broken.build()
-            if broken.least_width() > options.max_width:  # rich would drop whole columns
-                table.width = broken.least_width()
-            yield table
+        table, width = self._build(" [")
+        if width > options.max_width:
+            table, width = self._build("\n[")
+            if width > options.max_width:  # rich would drop whole columns
+                table.width = width
+        yield table
 
-    def least_width(self) -> int:
-        """Return the width of the table below which a figure or a name would be cut."""
-        return sum(self._least_widths()) + 3 * len(self.columns) - 1
+    def _build(self, bracket: str) -> tuple["Table", int]:
+        """Make the table, and the width below which a figure or a name would be cut.
 
-    def _is_fixed(self, at: int) -> bool:
-        return self.columns[at].startswith(">") or at in self.unbroken
-
-    def _least_widths(self) -> list[int]:
-        """Return the same for each column."""
-        from rich.cells import cell_len
-
-        widths = []
-        for at, name in enumerate(self.columns):
-            texts = [name.removeprefix(">"), *(str(row[at]) for row in self.rows if row)]
-            longest = max(cell_len(line) for text in texts for line in text.split("\n"))
-            widths.append(longest if self._is_fixed(at) else min(longest, _FOLDED))
-        return widths
-
-    def build(self) -> "Table":
-        """Build the table for rich; no column gets narrower than its least width."""
+        `bracket` stands before the bounds of an interval.
+        """
         from rich import box
+        from rich.cells import cell_len
         from rich.table import Table
         from rich.text import Text
 
@@ -122,38 +99,29 @@ class Sheet:
             caption=Text(self.caption) if self.caption else None,
             caption_justify="left",
         )
-        for at, (name, width) in enumerate(zip(self.columns, self._least_widths(), strict=True)):
+        least = 3 * len(self.columns) - 1
+        for at, name in enumerate(self.columns):
+            cells = [name.removeprefix(">"), *(str(row[at]) for row in self.rows if row)]
+            cells = [cell.replace(" [", bracket) for cell in cells]
+            fixed = name.startswith(">") or at in self.unbroken
+            width = max(cell_len(line) for cell in cells for line in cell.split("\n"))
+            width = width if fixed else min(width, _FOLDED)
+            least += width
             justify: Any = "right" if name.startswith(">") else "left"
             table.add_column(
-                name.removeprefix(">"),
-                justify=justify,
-                no_wrap=self._is_fixed(at),
-                overflow="fold",
-                min_width=width,
+                cells[0], justify=justify, no_wrap=fixed, overflow="fold", min_width=width
             )
         for row in self.rows:
             if row is None:
                 table.add_section()
             else:
-                table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
-        return table
-
-
-def _break(cell: "str | Text") -> "str | Text":
-    """Move the bounds of an interval to a line of their own."""
-    return cell.replace(" [", "\n[") if isinstance(cell, str) else cell
-
-
-def make_table(
-    title: str,
-    columns: Sequence[str],
-    rows: Iterable[Sequence["str | Text"] | None],
-    *,
-    unbroken: Sequence[int] = (),
-    caption: str = "",
-) -> Sheet:
-    """Make a table; see `Sheet`."""
-    return Sheet(title, columns, list(rows), unbroken, caption)
+                table.add_row(
+                    *(
+                        Text(cell.replace(" [", bracket)) if isinstance(cell, str) else cell
+                        for cell in row
+                    )
+                )
+        return table, least
 
 
 def print_parts(console: "Console", parts: Iterable[str | Sheet]) -> None:
@@ -222,20 +190,20 @@ def _measures(report: Report) -> Parts:
         lines += [f"{name}: {quoted(note, 300)}" for note in entry.notes or ()]
     title = f"Retrieval, {level} level (95 % intervals over groups of questions)"
     columns = ["strategy", *(f">{label}" for label in SHOWN), ">scored", ">p95 ms"]
-    yield make_table(title, columns, rows)
+    yield Sheet(title, columns, rows)
     yield from lines
 
 
 def comparisons_table(rows: Iterable[ComparedPair], title: str) -> Sheet:
     """Show paired differences: interval, adjusted p, counts, smallest detectable difference."""
-    return make_table(
+    return Sheet(
         title,
         ["a - b", "measure", ">difference", ">p (Holm)", ">better/worse", ">detectable"],
         [
             [
                 quoted(f"{row.a} - {row.b}"),
                 row.measure,
-                interval(row.delta, row.ci_low, row.ci_high, "+"),
+                interval(*row.triple, "+"),
                 "-" if row.p_adjusted is None else f"{row.p_adjusted:.4f}",
                 f"{row.n_better}/{row.n_worse}",
                 "-" if row.minimum_detectable is None else f"{row.minimum_detectable:.3f}",
@@ -252,7 +220,7 @@ def _comparisons(report: Report) -> Parts:
             f"Paired differences in {SHOWN[0]} (* {quoted(report.strategy)} against the others; "
             "all pairs are in the report)"
         )
-        yield comparisons_table((row for row in pairs if row.measure == SHOWN[0]), title)
+        yield comparisons_table([row for row in pairs if row.measure == SHOWN[0]], title)
 
 
 def _stability(report: Report) -> Parts:
@@ -303,7 +271,7 @@ def _answers(report: Report) -> Parts:
             questions = f"{record.n_scored}/{record.n_attempted}"
         rows.append([name, estimate(record), record.target or "", over, questions])
     title = f"Answers ({', '.join(answers.modes)}; evidence from {quoted(answers.strategy)})"
-    yield make_table(title, ["measure", ">value", "target", ">over", "questions"], rows)
+    yield Sheet(title, ["measure", ">value", "target", ">over", "questions"], rows)
     outcomes = {name.replace("_", " "): n for name, n in answers.outcomes.items()}
     yield f"{answers.n_questions} questions: {_list_counts(outcomes)}"
     if answers.codes:
@@ -371,15 +339,14 @@ def _trust(report: Report) -> Parts:
             for name, counts in part.states.items()
         )
         yield f"trust factors over {part.poisoning.n_chunks:,} chunks: {states}"
-    if not isinstance(part.filter, TrustFilter):
+    if isinstance(part.filter, Absent):
         return
     for row in part.filter.rows:
         if row.measure == SHOWN[0]:
             yield (
                 f"trust filter at {part.filter.threshold:g}, {quoted(row.strategy)}: "
-                f"{row.measure} {interval(row.with_filter.value, None, None)} with, "
-                f"{interval(row.without_filter.value, None, None)} without (difference "
-                f"{interval(row.delta, row.ci_low, row.ci_high)}, {row.n_groups} groups)"
+                f"{row.measure} {estimate(row.with_filter)} with, "
+                f"{estimate(row.without_filter)} without; difference {interval(*row.triple, '+')}"
             )
 
 
@@ -395,8 +362,6 @@ def _changes(report: Report) -> Parts:
             f"targets of {drift.targets_changed.n} questions changed"
         )
         yield from (quoted(sentence, 400) for sentence in drift.changes.values())
-    elif any(gate.gate == "regression" for gate in report.gates):
-        yield f"no baseline to compare with: {quoted(drift.reason, 300)}"
 
 
 def gates_table(gates: Sequence[GatePart]) -> Sheet:
@@ -423,7 +388,7 @@ def gates_table(gates: Sequence[GatePart]) -> Sheet:
         )
     columns = ["gate", "status", ">found", "accepted", "reason"]
     title = f"Gates: {count_gates((gate.required, gate.status) for gate in gates)}"
-    return make_table(title, columns, rows, unbroken=[0])
+    return Sheet(title, columns, rows, unbroken=[0])
 
 
 def _gates(report: Report) -> Parts:
@@ -465,7 +430,7 @@ def _miss_rates(report: Report) -> Parts:
         "skill: of predictions for groups that were not fitted)"
     )
     columns = ["strategy", f">{part.target}@{part.k}", ">judged", "status", ">skill"]
-    yield make_table(title, [*columns, f">K for {LEVEL:.0%}"], rows, unbroken=[0, 3])
+    yield Sheet(title, [*columns, f">K for {LEVEL:.0%}"], rows, unbroken=[0, 3])
     seen, entry, name = part.strategies[primary], calibration.strategies[primary], quoted(primary)
     reason = f" ({quoted(seen.reason, 200)})" if seen.reason else ""
     yield (
@@ -560,29 +525,27 @@ def show_outcome(
     if report.cacheHitRate is not None:
         embedded, needed = report.embeddings.embedded, report.embeddings.needed
         reuse = f"; {embedded:,} of {needed:,} texts had to be embedded"
-    lines = [f"evaluated in {seconds:.1f} s{reuse}"]
-    if page:
-        lines.append(
-            f"page    {folder / 'index.html'}  "
-            f"(one file, opens from disk; over all kept runs: {command} view)"
-        )
-    lines += [
+    page_line = (
+        f"page    {folder / 'index.html'}  "
+        f"(one file, opens from disk; over all kept runs: {command} view)"
+    )
+    answers_line = (
+        f"answers {folder / 'answers.jsonl'}, citations.jsonl, traces.log; "
+        f"one of them: {command} explain QUERY_ID"
+    )
+    lines = [
+        f"evaluated in {seconds:.1f} s{reuse}",
+        page_line if page else "",
         (
             f"report  {folder / 'retrieval-metrics.json'}  "
             f"(content_hash {report.content_hash[:16]}, run {report.run_id})"
         ),
         f"tables  {folder / 'measures.csv'}, {folder / 'per-query.parquet'}, {folder}/run-*.trec",
-    ]
-    if not isinstance(report.answers, Absent):
-        lines.append(
-            f"answers {folder / 'answers.jsonl'}, citations.jsonl, traces.log; "
-            f"one of them: {command} explain QUERY_ID"
-        )
-    lines += [
+        "" if isinstance(report.answers, Absent) else answers_line,
         f"look    {command} ui",
         f"try     {command} init NAME --docs DIR    (your own documents)",
     ]
-    print_parts(console, lines)
+    print_parts(console, filter(None, lines))
 
 
 # ---- A calibration: figures of every strategy, and what keeps a status from being higher.
@@ -612,13 +575,13 @@ def show_calibration(console: "Console", calibrated: Any) -> None:
     print_parts(
         console,
         [
-            make_table(
+            Sheet(
                 f"Calibration of {target} on {quoted(calibrated.gold_set)} "
                 "(out of fold, 95 % intervals over groups)",
                 ["strategy", "status", ">outcomes/groups/misses", f">{target}", ">Brier", ">skill"],
                 figures,
             ),
-            make_table(
+            Sheet(
                 "Fit of the predictions (at most: the largest ECE of calibrated predictions by "
                 "chance)",
                 ["strategy", ">AUROC", ">slope", ">ECE (at most)", f">K for {LEVEL:.0%}"],
@@ -665,14 +628,12 @@ def _describe_traffic(claims: Mapping[str, Any]) -> Iterator[str]:
     words = "claims of production traffic"
     if claims["counted"]:
         yield f"{claims['counted']} {words} counted in"
-    if claims["n_unknown"]:
-        reason = quoted(claims["reason"], 300)
-        yield f"{claims['n_unknown']} {words} left out: {reason}"
-    if claims["n_differing"]:
-        yield (
-            f"{claims['n_differing']} {words} left out, because this strategy now retrieves "
-            "nothing of their first K"
-        )
+    for n, reason in (
+        (claims["n_unknown"], quoted(claims["reason"], 300)),
+        (claims["n_differing"], "this strategy now retrieves nothing of their first K"),
+    ):
+        if n:
+            yield f"{n} {words} left out: {reason}"
 
 
 def describe_conformal(entry: StrategyCalibration) -> str:

@@ -14,7 +14,7 @@ from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.report import SCHEMA_VERSION, GatePart, PastRun, Report, first_fault
 from rag_eval.core.rows import Fault, parse_object
 from rag_eval.reporting.metrics_report import content_hash
-from rag_eval.reporting.terminal import STATUS_STYLE, estimate, make_table, print_parts
+from rag_eval.reporting.terminal import STATUS_STYLE, Sheet, estimate, print_parts
 from rag_eval.storage.artifacts import write_bytes, write_text
 
 if TYPE_CHECKING:
@@ -366,5 +366,5 @@ def show_verdict(console: "Console", verdict: VerdictRows) -> None:
     ]
     console.print(f"{verdict.gold_set}: run {verdict.run_id} of {verdict.timestamp}", markup=False)
     if rows:
-        print_parts(console, [make_table("", _HEADINGS, rows)])
+        print_parts(console, [Sheet("", _HEADINGS, rows)])
     console.print(verdict.headline, markup=False)

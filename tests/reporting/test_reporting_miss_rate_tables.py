@@ -8,12 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from rag_eval.reporting.listings import (
-    COLUMNS,
-    differences_table,
-    strategies_table,
-    write_comparison_csv,
-)
+from rag_eval.reporting.listings import COLUMNS, show_comparison, write_comparison_csv
 from rag_eval.uncertainty.comparing import Audited, Misses, compare
 
 REASON = "=no claim of [red]v was audited"
@@ -36,39 +31,27 @@ def comparison():
     )
 
 
-def shown(table, width=120):
-    console = Console(width=width, file=io.StringIO())
-    console.print(table)
-    return console.file.getvalue()
-
-
-def test_the_terminal_shows_every_figure_with_interval_and_denominator(comparison):
-    text = shown(strategies_table(comparison))
+def test_the_terminal_shows_every_figure_and_difference(comparison):
+    console = Console(width=120, file=io.StringIO())
+    show_comparison(console, comparison)
+    text = console.file.getvalue()
     assert max(map(len, text.splitlines())) <= 120
     assert "160 judged queries in 80 independent groups" in text
-    for entry in comparison.strategies:
-        assert (
-            f"{entry.observed.value:.3f} [{entry.observed.low:.3f}, {entry.observed.high:.3f}]"
-            in text
-        )
-        assert f"{entry.skill.value:.3f} [{entry.skill.low:.3f}, {entry.skill.high:.3f}]" in text
-    assert "100 in 50 groups" in text
-    assert "100 audited + 60 not" in text
-    assert re.sub(r"\s+", " ", text).count(REASON) == 1
-    assert re.search(r"misses, powered +- +- *$", text, re.MULTILINE)
-
-
-def test_the_terminal_shows_every_difference(comparison):
-    text = shown(differences_table(comparison))
-    assert max(map(len, text.splitlines())) <= 120
-    assert "Holm over all" in text
+    figures = [(entry.observed, "") for entry in comparison.strategies]
+    figures += [(entry.skill, "") for entry in comparison.strategies]
+    figures += [(row.delta, "+") for row in comparison.differences if row.delta.value is not None]
+    for figure, sign in figures:
+        value, low, high = (f"{part:{sign}.3f}" for part in figure.triple)
+        assert f"{value} [{low}, {high}]" in text
     for row in comparison.differences:
-        if row.delta.value is None:
-            assert (row.measure, NAMES[2]) == ("powered", row.b)
-            continue
-        assert f"{row.delta.value:+.3f} [{row.delta.low:+.3f}, {row.delta.high:+.3f}]" in text
+        assert row.delta.value is not None or (row.measure, row.b) == ("powered", NAMES[2])
         if row.n_better is not None:
             assert f"{row.n_better}/{row.n_worse}/{row.n_tied}" in text
+    assert "100 in 50 groups" in text
+    assert "100 audited + 60 not" in text
+    assert "Holm over all" in text
+    assert re.sub(r"\s+", " ", text).count(REASON) == 1
+    assert re.search(r"misses, powered +- +- *$", text, re.MULTILINE)
 
 
 def test_the_csv_holds_all_and_starts_no_formula(comparison, tmp_path):
