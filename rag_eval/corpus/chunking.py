@@ -41,18 +41,20 @@ def _line_starts(text: str, start: int = 0) -> list[int]:
     return [*(match.start() for match in _LINE.finditer(text, start)), len(text)]
 
 
-@functools.lru_cache(maxsize=2)
-def _parser(*, inline: bool) -> "MarkdownIt":
-    """Return a parser; parsing blocks alone saves most of the time."""
+_INLINE = ("inline", "text_join")
+"""Rules of inline text; parsing blocks alone saves most of the time."""
+
+
+@functools.lru_cache(maxsize=4)
+def _parser(*disabled: str) -> "MarkdownIt":
     from markdown_it import MarkdownIt
 
-    parser = MarkdownIt("commonmark").enable("table")
-    return parser if inline else parser.disable(["inline", "text_join"])
+    return MarkdownIt("commonmark").enable("table").disable(list(disabled))
 
 
 def _plain_text(inline: str) -> str:
     """Return the words of a heading without emphasis, links and code marks."""
-    tokens = _parser(inline=True).parseInline(inline)
+    tokens = _parser().parseInline(inline)
     children = [child for token in tokens for child in token.children or ()]
     words = (child.content or " " for child in children if child.type != "html_inline")
     return " ".join("".join(words).split())
@@ -61,7 +63,7 @@ def _plain_text(inline: str) -> str:
 def headings(text: str, start: int = 0) -> list[Heading]:
     """Return the headings of a document, except headings in fences, quotes, lists or HTML."""
     starts = _line_starts(text, start)
-    tokens = _parser(inline=False).parse(text[start:])
+    tokens = _parser(*_INLINE).parse(text[start:])
     return [
         Heading(int(opening.tag[1:]), _plain_text(inline.content), starts[opening.map[0]])
         for opening, inline in itertools.pairwise(tokens)
@@ -85,70 +87,30 @@ _LEAVES: dict[str, Literal["code", "html", "inline"]] = {
 }
 
 
-@functools.lru_cache(maxsize=2)
-def _leaf_parser(*, indented_code: bool) -> "MarkdownIt":
-    """Return a parser of blocks.
-
-    Link definitions are paragraphs here, because a list of n definitions costs n * n steps.
-    """
-    from markdown_it import MarkdownIt
-
-    unused = ["inline", "text_join", "reference"] + ([] if indented_code else ["code"])
-    return MarkdownIt("commonmark").disable(unused)
-
-
 def leaves(text: str, *, indented_code: bool = True) -> list[Leaf]:
     """Find code blocks, raw HTML blocks, and blocks of inline text, in order.
 
-    `indented_code` says whether lines that are indented by four characters are code.
+    `indented_code` says whether lines that are indented by four characters are code. Link
+    definitions are paragraphs here, because a list of n definitions costs n * n steps.
     """
     starts = _line_starts(text)
+    unused = (*_INLINE, "table", "reference", *(() if indented_code else ("code",)))
     return [
         Leaf(kind, starts[token.map[0]], starts[min(token.map[1], len(starts) - 1)])
-        for token in _leaf_parser(indented_code=indented_code).parse(text)
+        for token in _parser(*unused).parse(text)
         if token.map and (kind := _LEAVES.get(token.type)) is not None
     ]
 
 
-class Blocks(NamedTuple):
-    """Offsets of top-level blocks, of nested blocks, and of the end of a leading heading."""
+def _read_mapping(block: str, fence: str) -> dict[str, object] | None:
+    import tomllib
 
-    top: list[int]
-    nested: list[int]
-    content: int
-
-
-def blocks(text: str, start: int, end: int) -> Blocks:
-    """Find the blocks of text[start:end], as offsets in text."""
-    starts = [start + offset for offset in _line_starts(text[start:end])]
-    top: dict[int, str] = {}
-    nested: set[int] = set()
-    for token in _parser(inline=False).parse(text[start:end]):
-        if token.map and token.nesting >= 0 and token.type != "inline":
-            at = starts[token.map[0]]
-            if token.level == 0:
-                top.setdefault(at, token.type)
-            else:
-                nested.add(at)
-    content = start
-    if next(iter(top.values()), "") == "heading_open":
-        content = next((at for at, kind in top.items() if kind != "heading_open"), end)
-    return Blocks(sorted(top), sorted(nested), content)
-
-
-def _mapping(block: str, fence: str) -> dict[str, object] | None:
-    if fence == "+++":
-        import tomllib
-
-        try:
-            return tomllib.loads(block.replace("\r\n", "\n"))
-        except (tomllib.TOMLDecodeError, RecursionError):
-            return None
     import yaml
 
     try:
-        found = yaml.safe_load(block)
-    except (yaml.YAMLError, RecursionError, ValueError):
+        found = tomllib.loads(block.replace("\r\n", "\n")) if fence == "+++" else None
+        found = yaml.safe_load(block) if found is None else found
+    except (yaml.YAMLError, RecursionError, ValueError):  # a fault of TOML is a ValueError
         return None
     return found if isinstance(found, dict) else None
 
@@ -166,7 +128,7 @@ def front_matter(text: str) -> tuple[dict[str, object], int]:
     )
     if closing is None:
         return {}, 0
-    values = _mapping(text[head.end() : closing.start()], head["fence"])
+    values = _read_mapping(text[head.end() : closing.start()], head["fence"])
     return ({}, 0) if values is None else (values, closing.end())
 
 
@@ -209,12 +171,6 @@ def _unused(path: str, taken: set[str]) -> str:
         candidate = f"{path}-{number}"
     taken.add(candidate)
     return candidate
-
-
-def _find_content(text: str, start: int, end: int) -> int:
-    """Return the offset after a heading and its rule, or `start` without a heading."""
-    head = _UNDERLINED.match(text, start, end)
-    return head.end() if head else start
 
 
 def numpydoc_sections(doc_id: str, title: str, text: str) -> list[Section]:
@@ -280,34 +236,31 @@ _BEFORE = re.compile(r"[^\s(\[\"'“‘]*$")
 _OPENERS = "\"'“‘«([¿¡"
 _LOOK_BACK = 40
 
-_ALWAYS = """
+_ALWAYS = frozenset(
+    """
 e.g i.e cf vs viz approx ca resp eq eqs fig figs tab ref refs dr mr mrs ms prof st mt dept univ
 gen col sgt capt lt rev hon gov sen rep
-"""
-_MAY_END = "al etc jr sr inc ltd co corp a.m p.m u.s u.k ph.d m.d b.sc m.sc"
-_BEFORE_NUMBERS = """
+""".split()
+)
+_MAY_END = frozenset("al etc jr sr inc ltd co corp a.m p.m u.s u.k ph.d m.d b.sc m.sc".split())
+_BEFORE_NUMBERS = frozenset(
+    """
 no nos nr p pp vol vols ch chap sec secs ed eds jan feb mar apr jun jul aug sep sept oct nov dec
 mon tue wed thu fri sat sun
-"""
-_ABBREVIATIONS: dict[str, str] = {
-    **dict.fromkeys(_ALWAYS.split(), "always"),
-    **dict.fromkeys(_MAY_END.split(), "unless a capital follows"),
-    **dict.fromkeys(_BEFORE_NUMBERS.split(), "only before a number"),
-}
-"""Abbreviation -> condition under which the dot ends no sentence."""
+""".split()
+)
 
 
 def _is_abbreviation(before: str, following: str) -> bool:
     """Tell whether the dot after `before` belongs to the word."""
-    match _ABBREVIATIONS.get(before.lower()):
-        case "always":
-            return True
-        case "unless a capital follows":
-            return not following.isupper()
-        case "only before a number":
-            return following.isdigit()
-        case _:
-            return len(before) == 1 and before.isupper() and before != "I"  # initials: J. Smith
+    word = before.lower()
+    if word in _ALWAYS:
+        return True
+    if word in _MAY_END:
+        return not following.isupper()
+    if word in _BEFORE_NUMBERS:
+        return following.isdigit()
+    return len(before) == 1 and before.isupper() and before != "I"  # initials: J. Smith
 
 
 def borders(text: str, start: int = 0, end: int | None = None) -> list[int]:
@@ -412,14 +365,27 @@ def _numpydoc_levels(text: str, start: int, end: int, heading: str) -> Levels:
     """Cut between parameters, then paragraphs, prompts of examples, lines."""
     parameters = (_at(_PARAMETER),) if heading.lower() in _DEFINITION_LISTS else ()
     finders = (*parameters, _PARAGRAPHS, _at(_PROMPT), _LINES, borders, *_WEAKEST)
-    return Levels(finders, _find_content(text, start, end))
+    head = _UNDERLINED.match(text, start, end)
+    return Levels(finders, head.end() if head else start)
 
 
 def _markdown_levels(text: str, start: int, end: int, _: str) -> Levels:
     """Cut between blocks of the document, then nested blocks, paragraphs, lines, sentences."""
-    found = blocks(text, start, end)
-    given = (_at_offsets(found.top), _at_offsets(found.nested))
-    return Levels((*given, _PARAGRAPHS, _LINES, borders, *_WEAKEST), found.content)
+    starts = [start + offset for offset in _line_starts(text[start:end])]
+    top: dict[int, str] = {}
+    nested: set[int] = set()
+    for token in _parser(*_INLINE).parse(text[start:end]):
+        if token.map and token.nesting >= 0 and token.type != "inline":
+            at = starts[token.map[0]]
+            if token.level == 0:
+                top.setdefault(at, token.type)
+            else:
+                nested.add(at)
+    content = start
+    if next(iter(top.values()), "") == "heading_open":
+        content = next((at for at, kind in top.items() if kind != "heading_open"), end)
+    given = (_at_offsets(sorted(top)), _at_offsets(sorted(nested)))
+    return Levels((*given, _PARAGRAPHS, _LINES, borders, *_WEAKEST), content)
 
 
 def _text_levels(_: str, start: int, __: int, ___: str) -> Levels:

@@ -29,40 +29,25 @@ MAX_DOCUMENT_BYTES = 2_000_000
 _MARKDOWN = {".md", ".markdown"}
 
 _CONFIG = """\
-# What is evaluated and how. Unknown keys and impossible values are refused with their line.
-name: {name}                    # the folder's name
+# Docs: docs/gold-sets.md. Unknown keys and impossible values are refused with their line.
+name: {name}
 version: 1                      # raise it when the questions change; it is part of the gold hash
-description: ""                 # one line for the report
-
 corpus:
-  loader: folder                # folder | package_docs | beir | hf_datasets
+  loader: folder
   path: {path}   # relative; outside this folder only below `corpus_roots` of settings.toml
-  chunker:
-    kind: markdown              # markdown | text | numpydoc | sentence | whole
-    max_tokens: 256             # words in a chunk, at most
-  mask_pii: true                # e-mail addresses, keys and the like are masked before indexing
-
+  chunker: {{kind: markdown, max_tokens: 256}}
 k: [1, 3, 5, 10]                # cut-offs of the measures, rising
 depth: 50                       # chunks retrieved for each wording; at least the largest k
-seeds: [13, 29]                 # each wording is retrieved once for each seed
-level: document                 # level of the headline figures: document | section | span
-
-# All strategies are run on the same questions and compared. Models: all-MiniLM-L6-v2 (default),
-# lsa-<dimensions>, which is fitted to the corpus in seconds, or a name under `embeddings` in
-# settings.toml.
-strategies:
+strategies:                     # all are run on the same questions and compared
   - {{name: bm25, kind: bm25}}
   - {{name: vector, kind: vector, embedding: {{model: all-MiniLM-L6-v2}}}}
   - {{name: hybrid, kind: hybrid, alpha: 0.5, beta: 0.5}}
 answers: {{mode: deterministic}}  # cited sentences; leave it out to evaluate retrieval alone
 primary: hybrid                 # its figures stand at the top of the report
-
 acceptance: {{}}                  # floors, in quotes: {{recall_at_10: ">= 0.60"}}
 gates:
   required: [poisoning]         # these end the run with exit status 2, for example acceptance
   advisory: [acceptance, regression, trust, stability]
-  min_queries: 50               # fewer questions than this are insufficient evidence
-trust: {{}}                       # {{domains: [docs.example.org], authors: [...]}}; docs/trust.md
 nightly: false                  # true: the nightly job runs this gold set
 """
 
@@ -73,33 +58,28 @@ Draft questions, one for a heading of the documents. They are only a start: a qu
 its heading is found by any retriever. `rag-eval lint {name}` lists what is left to do; a run is
 refused until nothing is.
 
-1. `queries.jsonl`: rewrite each `text` as a user would ask it, in the user's words. Then remove the
-   tag `{draft}`. Delete questions that nobody asks. Add some that the documents do not answer, with
-   `"answerable": false` and no target.
-2. `qrels.tsv`: the documents or sections that answer each question, with a grade from 1 (0 = looks
-   right and is not). A section is written `document#heading`.
+1. `queries.jsonl`: rewrite each `text` as a user would ask it, then remove the tag `{draft}`. Add
+   some that the documents do not answer, with `"answerable": false` and no target.
+2. `qrels.tsv`: the documents or sections (`document#heading`) that answer each question, with a
+   grade from 1 (0 = looks right and is not).
 3. `answers.jsonl`: quote the sentence that answers, word for word, under `anchors`:
-   `[{{"quote": "..."}}]`. It must occur in the document once; line breaks and spaces may
-   differ. A `decoy` names a document or section that looks right and is not: `{{"doc_id": "..."}}`.
-4. `paraphrases.jsonl`: two or more other wordings of each question, as other people would put it:
-   `{{"query_id": "q001", "paraphrase_id": "p1", "text": "...", "source": "..."}}`. Without them
-   stability cannot be measured.
+   `[{{"quote": "..."}}]`. A `decoy` names what looks right and is not: `{{"doc_id": "..."}}`.
+4. `paraphrases.jsonl`: two or more other wordings of each question:
+   `{{"query_id": "q001", "paraphrase_id": "p1", "text": "..."}}`.
 5. `gold_set.yaml`: the corpus, the strategies and the gates. Fifty questions are the least from
    which a gate decides.
 """
 
 
 def _find_documents(docs: Path) -> list[Path]:
-    suffixes = tuple(pattern.removeprefix("**/*") for pattern in PATTERN)
-    found: list[Path] = []
-    for folder, folders, files in os.walk(docs):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(files):
-            path = Path(folder) / name
-            fits = name.lower().endswith(suffixes) and not name.startswith(".")
-            if fits and path.is_file() and 0 < path.stat().st_size <= MAX_DOCUMENT_BYTES:
-                found.append(path)
-    return found[:MAX_DOCUMENTS]
+    found = sorted({path for pattern in PATTERN for path in docs.glob(pattern)})
+    return [
+        path
+        for path in found
+        if not any(part.startswith(".") for part in path.relative_to(docs).parts)
+        and path.is_file()
+        and 0 < path.stat().st_size <= MAX_DOCUMENT_BYTES
+    ][:MAX_DOCUMENTS]
 
 
 def _make_printable(heading: str) -> str:
@@ -108,31 +88,29 @@ def _make_printable(heading: str) -> str:
     return " ".join("".join(shown).split())
 
 
-def _read_headings(path: Path, doc: str) -> list[tuple[int, str, str]]:
-    """Return level, masked heading and section id of each heading, as in the corpus stage."""
+def _list_topics(path: Path, doc: str) -> list[tuple[str, str]]:
+    """Return heading and target of each unrepeated heading; without one, the file name.
+
+    Headings are masked, as in the corpus stage. The title is a topic only if the document has no
+    heading below the title.
+    """
+    named = [(path.stem.replace("_", " ").replace("-", " "), doc)]
+    if path.suffix.lower() not in _MARKDOWN:
+        return named
     text = path.read_bytes().decode("utf-8-sig", errors="replace")
     _, body_start = front_matter(text)
     text, _ = mask(text)
     heads = headings(text, body_start)
     sections = markdown_sections(doc, "", text, body_start)[-len(heads) :] if heads else []
-    return [
-        (head.level, _make_printable(head.title), section.section_id)
+    uses = collections.Counter(slug(_make_printable(head.title)) for head in heads)
+    top = min((head.level for head in heads), default=0)
+    single = [
+        (head.level > top, _make_printable(head.title), section.section_id)
         for head, section in zip(heads, sections, strict=True)
+        if uses[slug(_make_printable(head.title))] == 1 and any(map(str.isalnum, head.title))
     ]
-
-
-def _list_topics(path: Path, doc: str) -> list[tuple[str, str]]:
-    """Return heading and target of each unrepeated heading; without one, the file name.
-
-    The title is a topic only if the document has no heading below the title.
-    """
-    heads = _read_headings(path, doc) if path.suffix.lower() in _MARKDOWN else []
-    uses = collections.Counter(slug(heading) for _, heading, _ in heads)
-    top = min((level for level, _, _ in heads), default=0)
-    single = [head for head in heads if uses[slug(head[1])] == 1 and any(map(str.isalnum, head[1]))]
-    below = [head for head in single if head[0] > top] or single
-    named = [(heading, target) for _, heading, target in below if is_name(target)]
-    return named or [(path.stem.replace("_", " ").replace("-", " "), doc)]
+    chosen = [topic for topic in single if topic[0]] or single
+    return [(title, target) for _, title, target in chosen if is_name(target)] or named
 
 
 def _ask(heading: str) -> str:
@@ -162,19 +140,20 @@ def _write(folder: Path, name: str, path: str, drafts: list[tuple[str, str, str]
         {"query_id": query_id, "text": text, "answerable": True, "tags": [DRAFT]}
         for query_id, text, _ in drafts
     ]
-    answers = []
-    for query_id, _, target in drafts:
-        section = {"section_id": target} if "#" in target else {}
-        doc_id = target.partition("#")[0]
-        answers.append({"query_id": query_id, "doc_id": doc_id, **section, "anchors": []})
+    answers = [
+        {"query_id": query_id, "doc_id": target.partition("#")[0], "anchors": []}
+        | ({"section_id": target} if "#" in target else {})
+        for query_id, _, target in drafts
+    ]
     qrels = [f"{query_id}\t{target}\t1" for query_id, _, target in drafts]
-    shown = json.dumps(path, ensure_ascii=False)
     files = {
         "queries.jsonl": "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in queries),
         "answers.jsonl": "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in answers),
         "paraphrases.jsonl": "",
         "qrels.tsv": "\n".join(["query-id\tcorpus-id\tscore", *qrels, ""]),
-        CONFIG_FILE: _CONFIG.format(name=json.dumps(name), path=shown),
+        CONFIG_FILE: _CONFIG.format(
+            name=json.dumps(name), path=json.dumps(path, ensure_ascii=False)
+        ),
         "README.md": _README.format(name=name, draft=DRAFT),
     }
     for file, text in files.items():

@@ -93,8 +93,6 @@ def test_sections_part_the_text(lines):
     assert found[-1].end == len(text)
     assert text[: found[0].start].strip() == ""
     assert len(set(ids(found))) == len(found)
-    blocks = markdown.blocks(text, 0, len(text))
-    assert all(at == 0 or text[at - 1] in "\r\n" for at in blocks.top + blocks.nested)
 
 
 DOCSTRING = """Fill values.

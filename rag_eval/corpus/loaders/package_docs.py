@@ -13,7 +13,6 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
-import json
 import platform
 import re
 import sys
@@ -57,11 +56,8 @@ def _find_distribution(package: str) -> importlib.metadata.Distribution | None:
         same_name = importlib.metadata.distribution(package)
     except importlib.metadata.PackageNotFoundError:
         same_name = None
-    if same_name is not None:
-        direct = json.loads(same_name.read_text("direct_url.json") or "{}")
-        is_editable = direct.get("dir_info", {}).get("editable", False)
-        if is_editable or _find_record(same_name, package):
-            return same_name
+    if same_name is not None and _find_record(same_name, package):
+        return same_name
     # last resort, because this call reads every RECORD
     names = importlib.metadata.packages_distributions().get(package, [])
     return importlib.metadata.distribution(min(names)) if names else same_name
