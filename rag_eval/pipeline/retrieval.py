@@ -717,9 +717,9 @@ def _keep_vectors(
         vectors = source.chunk_vectors(advance)
     if index.chroma is None:
         index.chroma = chroma_store(work.settings)
-    name, columns = index.collection_name(model), (table.chunk_ids, vectors, table.doc_ids)
+    name = index.collection_name(model)
     with work.progress.step("Updating the vector store", len(table), "vectors") as advance:
-        report = index.chroma.sync(name, *columns, advance, text_hashes=table.text_hashes)
+        report = index.chroma.sync(name, table, vectors, advance)
     needs_graph = any(
         other.spec.store_name == "chroma" and other.embed_model == model
         for other in opened.strategies.values()
@@ -729,7 +729,7 @@ def _keep_vectors(
         graph, started = index.graph_name(model, seed), time.perf_counter()
         label = f"Building the graph of seed {seed}"
         with work.progress.step(label, len(table), "vectors") as advance:
-            built = index.chroma.build(graph, *columns, seed=seed, advance=advance)
+            built = index.chroma.build(graph, table, vectors, seed=seed, advance=advance)
         seconds = time.perf_counter() - started
         graphs.append({"seed": seed, "collection": graph, "built": built, "seconds": seconds})
     return StoredVectors(

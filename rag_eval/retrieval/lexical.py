@@ -5,6 +5,7 @@ idf(t) * tf / (tf + k1 * (1 - b + b * |d| / avgdl)), idf(t) = ln(1 + (N - df + 0
 which is Lucene's BM25 (Kamphuis et al., ECIR 2020) without its constant factor.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Literal, Self
 
@@ -46,7 +47,6 @@ class Bm25s:
         if n_terms and self._terms.any():  # bm25s cannot index a corpus without any term
             self._index = bm25s.BM25(k1=k1, b=b, method="lucene", backend="numpy")
             self._index.index((documents, {str(i): i for i in range(n_terms)}), show_progress=False)
-        self._widened: ExpandedScores | None = None
 
     def search(self, queries: Terms, depth: int, allowed: BoolArray | None = None) -> Ranking:
         """Rank chunks that share a term with the query; a repeated query term counts each time.
@@ -81,8 +81,7 @@ class Bm25s:
                 cut = float(scores[query, depth - 1])
                 rows[query, :depth], scores[query, :depth] = first_of_tied(full, cut, depth)
         rows, scores = rows[:, :depth], scores[:, :depth]
-        candidates = (rows >= 0).sum(axis=1).astype(np.int64)
-        return ranking(rows, scores, scale_by_top(scores), candidates)
+        return ranking(rows, scores, scale_by_top(scores))
 
     def _dense(self, query: Sequence[int], allowed: BoolArray | None) -> FloatArray:
         """Score every chunk for one query of known terms, [n_chunks]."""
@@ -112,17 +111,15 @@ class Bm25s:
             rows[block], scores[block] = select(
                 np.where(ranked, dense, -np.inf).astype(np.float32), width
             )
-        candidates = (rows >= 0).sum(axis=1).astype(np.int64)
-        return ranking(rows, scores, scale_by_top(scores), candidates)
+        return ranking(rows, scores, scale_by_top(scores))
 
-    @property
+    @functools.cached_property
     def _expanded(self) -> ExpandedScores:
-        if self._widened is None:
-            parts = self._index.scores
-            self._widened = ExpandedScores(
-                parts["data"], parts["indices"], parts["indptr"], len(self._terms), self.n_chunks
-            )
-        return self._widened
+        from scipy.sparse import csr_array
+
+        parts, n_terms = self._index.scores, len(self._terms)
+        rows = (parts["data"], parts["indices"], parts["indptr"][: n_terms + 1])
+        return ExpandedScores(csr_array(rows, shape=(n_terms, self.n_chunks)))
 
 
 # ---- rank-bm25 (`BM25Okapi`): slow and well-known, for comparison with published work.
@@ -166,7 +163,7 @@ class RankBm25:
             dense = np.where((dense > 0) & (True if allowed is None else allowed), dense, -np.inf)
             best, score = select(dense[None, :], depth)
             rows[i], scores[i] = best[0], score[0]
-        return ranking(rows, scores, scale_by_top(scores), (rows >= 0).sum(axis=1).astype(np.int64))
+        return ranking(rows, scores, scale_by_top(scores))
 
 
 # ---- Shared parts of strategies with terms: options, identity and search.

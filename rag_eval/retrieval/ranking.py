@@ -49,7 +49,7 @@ class Ranking:
         """Mark the places that hold a chunk, bool [n, depth]."""
         return np.asarray(self.rows >= 0)
 
-    def _map(self, change: Callable[[npt.NDArray[Any], float], npt.NDArray[Any]]) -> "Ranking":
+    def map(self, change: Callable[[npt.NDArray[Any], float], npt.NDArray[Any]]) -> "Ranking":
         """Apply `change` to every array; its second argument is the value of an empty place."""
         return dataclasses.replace(
             self,
@@ -62,16 +62,16 @@ class Ranking:
 
     def cut(self, depth: int) -> "Ranking":
         """Keep the first `depth` ranks."""
-        return self if depth >= self.rows.shape[1] else self._map(lambda part, _: part[:, :depth])
+        return self if depth >= self.rows.shape[1] else self.map(lambda part, _: part[:, :depth])
 
     def take(self, query: int) -> "Ranking":
         """Keep one query."""
-        one = self._map(lambda part, _: part[query : query + 1])
+        one = self.map(lambda part, _: part[query : query + 1])
         return dataclasses.replace(one, candidates=self.candidates[query : query + 1])
 
     def blank(self, queries: npt.NDArray[np.bool_]) -> "Ranking":
         """Empty the rankings of the queries of a mask."""
-        return self._map(
+        return self.map(
             lambda part, fill: np.where(queries[:, None], np.asarray(fill, part.dtype), part)
         )
 
@@ -85,7 +85,7 @@ class Ranking:
         if not gone.any():
             return self
         order = np.argsort(gone | ~self.has_chunk, axis=1, kind="stable")
-        return self._map(
+        return self.map(
             lambda part, fill: np.take_along_axis(
                 np.where(gone, np.asarray(fill, part.dtype), part), order, axis=1
             )
@@ -93,10 +93,18 @@ class Ranking:
 
 
 def ranking(
-    rows: Int32Array, raw: FloatArray, norm: FloatArray, candidates: npt.NDArray[np.int64]
+    rows: Int32Array,
+    raw: FloatArray,
+    norm: FloatArray,
+    candidates: npt.NDArray[np.int64] | None = None,
 ) -> Ranking:
-    """Make the ranking of a first retrieval step, without a rerank step."""
+    """Make the ranking of a first retrieval step, without a rerank step.
+
+    The ranked chunks of a query are its candidates, unless the numbers are given.
+    """
     has_chunk = rows >= 0
+    if candidates is None:
+        candidates = has_chunk.sum(axis=1).astype(np.int64)
     k_pos = np.where(has_chunk, np.arange(1, rows.shape[1] + 1), 0).astype(np.int32)
     return Ranking(
         rows,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 
 from rag_eval.core.arrays import BoolArray, Float32Array, Int32Array
-from rag_eval.core.errors import Embedding, InputError, Problem, quoted
+from rag_eval.core.errors import Embedding, InputError, quoted
 from rag_eval.core.strategy import Identity, IdentityInputs, Strategy
 from rag_eval.retrieval.embedding.source import ChunkTable, EmbeddingSource, Places, embed_model
 from rag_eval.retrieval.ranking import ROUNDING, Ranking
@@ -56,14 +56,8 @@ def _reorder(first: Ranking, scores: np.ndarray, picked: Int32Array) -> Ranking:
     places = np.concatenate([picked, behind], axis=1)
     rerank = np.full((n, width), np.nan)
     rerank[:, :m] = scores
-    return dataclasses.replace(
-        first,
-        rows=np.take_along_axis(first.rows, places, axis=1),
-        raw=np.take_along_axis(first.raw, places, axis=1),
-        norm=np.take_along_axis(first.norm, places, axis=1),
-        k_pos=np.take_along_axis(first.k_pos, places, axis=1),
-        rerank=np.take_along_axis(rerank, places, axis=1),
-    )
+    scored = dataclasses.replace(first, rerank=rerank)
+    return scored.map(lambda part, _: np.take_along_axis(part, places, axis=1))
 
 
 def mmr(first: Ranking, vectors: Float32Array, *, lambda_: float, depth: int) -> Ranking:
@@ -220,11 +214,13 @@ class StrategyIndex:
         """Import a reranker that the settings enable."""
         path = self.rerankers.get(name)
         if path is None:
-            message = "the settings enable no reranker of this name"
             names = ", ".join(["mmr", *sorted(self.rerankers)])
-            accepted = f"{names} (enable one with RAG_EVAL_RERANKERS)"
-            raise InputError(
-                Problem("unknown_reranker", message, None, None, "rerank.kind", name, accepted)
+            raise InputError.of(
+                "unknown_reranker",
+                "the settings enable no reranker of this name",
+                field="rerank.kind",
+                found=name,
+                accepted=f"{names} (enable one with RAG_EVAL_RERANKERS)",
             )
 
         def load() -> Reranker:
@@ -233,14 +229,12 @@ class StrategyIndex:
                 named: Any = getattr(importlib.import_module(module), attribute)
                 loaded: Reranker = named() if isinstance(named, type) else named
             except Exception as error:
-                raise InputError(
-                    Problem(
-                        "reranker_unusable",
-                        f"the reranker {quoted(name)} cannot be loaded",
-                        file="settings",
-                        field="rerankers",
-                        found=f"{path}: {type(error).__name__}: {error}",
-                    )
+                raise InputError.of(
+                    "reranker_unusable",
+                    f"the reranker {quoted(name)} cannot be loaded",
+                    "settings",
+                    field="rerankers",
+                    found=f"{path}: {type(error).__name__}: {error}",
                 ) from error
             return loaded
 

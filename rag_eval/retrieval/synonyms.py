@@ -8,9 +8,9 @@ from importlib.resources import files
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
+from rag_eval.core.arrays import FloatArray
 from rag_eval.corpus.analyzer import Analyzer
 from rag_eval.storage.hashing import digest
 
@@ -84,11 +84,10 @@ class BoundExpansion:
             phrase: tuple(Mean(terms, weight) for terms, weight in known.items())
             for phrase, known in heaviest.items()
         }
-        self._number = {phrase: number for number, phrase in enumerate(self._means)}
-        self._having: dict[int, list[Phrase]] = {}
-        for phrase in self._means:
+        self._having: dict[int, list[tuple[int, Phrase]]] = {}
+        for number, phrase in enumerate(self._means):
             if len(phrase) > 1:
-                self._having.setdefault(phrase[-1], []).append(phrase)
+                self._having.setdefault(phrase[-1], []).append((number, phrase))
 
     def means(self, phrase: Phrase) -> tuple[Mean, ...]:
         """Return the synonyms of exactly this phrase; empty without any."""
@@ -100,41 +99,28 @@ class BoundExpansion:
         The terms of a phrase stand close together, in any order. Longer phrases win, then closer
         terms, then the order of the list. Each occurrence of a term is in one phrase.
         """
-        return [
-            [
-                tuple(row[place] for place in places) if phrase is None else phrase
-                for places, phrase in self._cut(row)
-            ]
-            for row in rows
-        ]
+        return [self._cut(row) for row in rows]
 
-    def _cut(self, row: Sequence[int]) -> list[tuple[tuple[int, ...], Phrase | None]]:
-        """Return (places in the question, phrase) by first place; None for a single term."""
+    def _cut(self, row: Sequence[int]) -> list[Phrase]:
         places: dict[int, list[int]] = {}
         for place, term in enumerate(row):
             places.setdefault(term, []).append(place)
-        candidates = []
-        for term in places:
-            for phrase in self._having.get(term, ()):
-                if all(other in places for other in phrase):
-                    candidates += [
-                        (
-                            -len(phrase),
-                            max(span) - min(span),
-                            list(span) != sorted(span),
-                            self._number[phrase],
-                            span,
-                            phrase,
-                        )
-                        for span in _spans(phrase, places)
-                    ]
-        free, chosen = set(range(len(row))), []
+        candidates = [
+            (-len(phrase), max(span) - min(span), list(span) != sorted(span), number, span, phrase)
+            for term in places
+            for number, phrase in self._having.get(term, ())
+            if all(other in places for other in phrase)
+            for span in _spans(phrase, places)
+        ]
+        found: dict[int, Phrase] = {place: (term,) for place, term in enumerate(row)}
+        taken = set[int]()
         for *_, span, phrase in sorted(candidates):
-            if free.issuperset(span):
-                free.difference_update(span)
-                chosen.append((span, phrase))
-        singles: list[tuple[tuple[int, ...], Phrase | None]] = [((place,), None) for place in free]
-        return sorted([*chosen, *singles], key=lambda pair: min(pair[0]))
+            if taken.isdisjoint(span):
+                taken.update(span)
+                for place in span:
+                    del found[place]
+                found[min(span)] = phrase
+        return [found[place] for place in sorted(found)]
 
 
 def _spans(phrase: Phrase, places: dict[int, list[int]]) -> list[tuple[int, ...]]:
@@ -161,134 +147,49 @@ SCORING = "norm-2"
 class ExpandedScores:
     """Scores of chunks for widened questions.
 
-    `data`, `indices`, `indptr` are the score of each term in each chunk, as compressed rows.
+    `postings` holds the score of each term in each chunk, CSR [n_terms, n_chunks]. A phrase scores
+    the sum of its terms. Each synonym is added to the score s of a phrase as sqrt(s^2 + (w m)^2):
+    m is the mean score of its terms in chunks that have all of them. The weight w is the listed one
+    times the length of the phrase, and no synonym counts as rarer than its phrase.
     """
 
-    def __init__(
-        self,
-        data: npt.NDArray[np.float32],
-        indices: npt.NDArray[np.int32],
-        indptr: npt.NDArray[np.int64],
-        n_terms: int,
-        n_chunks: int,
-    ) -> None:
-        self._terms = _csr(
-            (data.astype(np.float64), indices, indptr[: n_terms + 1]), (n_terms, n_chunks)
-        )
-        self._there = _csr(
-            (np.ones(len(data)), indices, indptr[: n_terms + 1]), (n_terms, n_chunks)
-        )
-        frequency = np.diff(self._terms.indptr)
-        self._idf = np.log1p((n_chunks - frequency + 0.5) / (frequency + 0.5))
-        self._known = frequency > 0
+    def __init__(self, postings: Any) -> None:
+        self._postings = postings
+        n_terms, self.n_chunks = postings.shape
+        frequency = np.diff(postings.indptr)
+        self._idf = np.log1p((self.n_chunks - frequency + 0.5) / (frequency + 0.5))
+        self._known = frozenset(np.flatnonzero(frequency[:n_terms]).tolist())
 
-    def dense(
-        self, expansion: BoundExpansion, rows: Sequence[Sequence[int]]
-    ) -> npt.NDArray[np.float64]:
-        """Score every chunk for each query, [n, n_chunks].
+    def dense(self, expansion: BoundExpansion, rows: Sequence[Sequence[int]]) -> FloatArray:
+        """Score every chunk for each query, [n, n_chunks]."""
+        scores = np.zeros((len(rows), self.n_chunks))
+        for query, phrases in enumerate(expansion.phrases(rows)):
+            for phrase in phrases:
+                scores[query] += self._widen(expansion, phrase)
+        return scores
 
-        Each distinct term, phrase and meaning of the batch is scored once. Their order is by term
-        ids, so that a query's sum has the same bits alone and in a batch.
-        """
-        cut = expansion.phrases(rows)
-        tokens = {
-            term: place for place, term in enumerate(sorted({term for row in rows for term in row}))
-        }
-        phrases = {
-            phrase: len(tokens) + place
-            for place, phrase in enumerate(
-                sorted({phrase for parts in cut for phrase in parts if len(phrase) > 1})
-            )
-        }
-        singles, several = [(term,) for term in tokens], list(phrases)
-        scores = self._widened(self._terms_of(singles, expansion.ignored), singles, expansion)
-        if several:
-            from scipy.sparse import vstack
+    def _widen(self, expansion: BoundExpansion, phrase: Phrase) -> FloatArray:
+        """Score a phrase with its synonyms, [n_chunks]; a term of it has its own synonyms too."""
+        if len(phrase) > 1:
+            scores = np.sum([self._widen(expansion, (term,)) for term in phrase], axis=0)
+        elif expansion.ignored.isdisjoint(phrase):
+            scores = self._score(phrase[0])
+        else:
+            scores = np.zeros(self.n_chunks)
+        rarest = self._idf[list(phrase)].max() if self._known.issuperset(phrase) else np.inf
+        squares = scores**2
+        for mean in expansion.means(phrase):
+            terms = list(dict.fromkeys(mean.terms))
+            if self._known.issuperset(terms):
+                parts = np.stack([self._score(term) for term in terms])
+                meant = np.where((parts > 0).all(axis=0), parts.mean(axis=0), 0.0)
+                limit = min(1.0, rarest / max(self._idf[terms].mean(), 1e-9))
+                squares += (len(phrase) * mean.weight * limit * meant) ** 2
+        return np.asarray(np.sqrt(squares))
 
-            members = [
-                (place, tokens[term], 1.0)
-                for place, phrase in enumerate(several)
-                for term in phrase
-            ]
-            sums = _entries(members, (len(several), len(tokens))) @ scores
-            scores = vstack([scores, self._widened(sums, several, expansion)], format="csr")
-        asked = [
-            (query, tokens[phrase[0]] if len(phrase) == 1 else phrases[phrase], 1.0)
-            for query, parts in enumerate(cut)
-            for phrase in parts
-        ]
-        return np.asarray((_entries(asked, (len(rows), scores.shape[0])) @ scores).toarray())
-
-    def _has(self, phrase: Phrase) -> bool:
-        return all(term < len(self._known) and self._known[term] for term in phrase)
-
-    def _rarity(self, phrase: Phrase) -> float:
-        return float(self._idf[list(phrase)].max()) if self._has(phrase) else np.inf
-
-    def _terms_of(self, singles: Sequence[Phrase], ignored: frozenset[int]) -> Any:
-        known = [
-            (place, term, 1.0)
-            for place, (term,) in enumerate(singles)
-            if self._has((term,)) and term not in ignored
-        ]
-        return _entries(known, (len(singles), len(self._known))) @ self._terms
-
-    def _widened(self, scores: Any, phrases: Sequence[Phrase], expansion: BoundExpansion) -> Any:
-        """Add the meanings of phrases to their scores, CSR [len(phrases), n_chunks]."""
-        found: list[tuple[int, Mean]] = [
-            (place, mean)
-            for place, phrase in enumerate(phrases)
-            for mean in expansion.means(phrase)
-            if self._has(mean.terms)
-        ]
-        if not found:
-            return scores
-        means = {
-            terms: place for place, terms in enumerate(sorted({mean.terms for _, mean in found}))
-        }
-        meant, rarity = self._together(list(means))
-        rarest = [self._rarity(phrase) for phrase in phrases]
-        values = [
-            (
-                place,
-                means[mean.terms],
-                len(phrases[place])
-                * mean.weight
-                * min(1.0, rarest[place] / max(rarity[means[mean.terms]], 1e-9)),
-            )
-            for place, mean in found
-        ]
-        weights = _entries(values, (len(phrases), len(means)))
-        return (scores.power(2) + weights.power(2) @ meant.power(2)).sqrt()
-
-    def _together(self, means: Sequence[Phrase]) -> tuple[Any, npt.NDArray[np.float64]]:
-        """Return scores of meanings (0 for a chunk without all terms) and their mean idf."""
-        distinct = [tuple(dict.fromkeys(terms)) for terms in means]
-        member = _entries(
-            [(place, term, 1.0) for place, terms in enumerate(distinct) for term in terms],
-            (len(means), len(self._known)),
-        )
-        sizes = member.sum(axis=1)
-        whole = (member @ self._there).tocoo()
-        kept = whole.data >= sizes[whole.row]
-        complete = _csr(
-            (1.0 / sizes[whole.row[kept]], (whole.row[kept], whole.col[kept])), whole.shape
-        )
-        return (member @ self._terms).multiply(complete).tocsr(), np.asarray(
-            member @ self._idf / sizes
-        )
-
-
-def _csr(parts: Any, shape: tuple[int, int]) -> Any:
-    from scipy.sparse import csr_array
-
-    return csr_array(parts, shape=shape)
-
-
-def _entries(entries: Sequence[tuple[int, int, float]], shape: tuple[int, int]) -> Any:
-    """Make a CSR array of (row, column, value); values at equal places are added."""
-    rows, columns, values = (
-        np.array([entry[i] for entry in entries], dtype=kind)
-        for i, kind in enumerate((np.int64, np.int64, np.float64))
-    )
-    return _csr((values, (rows, columns)), shape)
+    def _score(self, term: int) -> FloatArray:
+        scores = np.zeros(self.n_chunks)
+        if term in self._known:
+            part = slice(*self._postings.indptr[term : term + 2])
+            scores[self._postings.indices[part]] = self._postings.data[part]
+        return scores

@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import numpy as np
-import pytest
 
 from rag_eval.retrieval.embedding import source as module
 from rag_eval.retrieval.embedding.embedders import no_advance
@@ -42,35 +41,36 @@ def wanted(texts):
     return np.array([vector_of(text) for text in texts], dtype=np.float32)
 
 
+def embed(embedder, cache, texts, **more):
+    """Embed texts; return the vectors, and the counts of needed and embedded texts."""
+    use = CacheUse()
+    vectors = embed_cached(embedder.embed, cache, texts, use=use, **more)
+    return vectors, (use.needed, use.embedded)
+
+
 def test_each_distinct_text_is_embedded_once(tmp_path):
     embedder, cache, counts = Counting(), EmbeddingCache(tmp_path, "m"), []
-    vectors, use = embed_cached(embedder.embed, cache, ["b", "a", "b", "c"], advance=counts.append)
+    vectors, use = embed(embedder, cache, ["b", "a", "b", "c"], advance=counts.append)
     assert np.array_equal(vectors, wanted(["b", "a", "b", "c"]))
     assert embedder.asked == ["b", "a", "c"]
-    assert (use.needed, use.embedded, sum(counts)) == (3, 3, 4)
-    vectors, use = embed_cached(embedder.embed, cache, ["c", "d", "a"], advance=counts.append)
+    assert (*use, sum(counts)) == (3, 3, 4)
+    vectors, use = embed(embedder, cache, ["c", "d", "a"], advance=counts.append)
     assert np.array_equal(vectors, wanted(["c", "d", "a"]))
     assert embedder.asked == ["b", "a", "c", "d"]
-    assert (use.needed, use.embedded, sum(counts)) == (3, 1, 7)
-    total = CacheUse()
-    total.add(use)
-    assert (total.needed, total.embedded) == (3, 1)
+    assert (*use, sum(counts)) == (3, 1, 7)
 
 
 def test_a_reopened_cache_needs_no_embedder(tmp_path):
-    embed_cached(Counting().embed, EmbeddingCache(tmp_path, "m"), ["a", "b"])
-
-    def never(*_):
-        raise AssertionError("embedded again")
-
-    vectors, use = embed_cached(never, EmbeddingCache(tmp_path, "m"), ["b", "a", "b"])
+    embed(Counting(), EmbeddingCache(tmp_path, "m"), ["a", "b"])
+    embedder = Counting()
+    vectors, use = embed(embedder, EmbeddingCache(tmp_path, "m"), ["b", "a", "b"])
     assert np.array_equal(vectors, wanted(["b", "a", "b"]))
-    assert (use.needed, use.embedded) == (2, 0)
-    assert embed_cached(never, EmbeddingCache(tmp_path, "m"), [])[0].shape[0] == 0
+    assert (use, embedder.asked) == ((2, 0), [])
+    assert embed(embedder, EmbeddingCache(tmp_path, "m"), [])[0].shape[0] == 0
 
 
 def test_another_model_has_another_cache(tmp_path):
-    embed_cached(Counting().embed, EmbeddingCache(tmp_path, "m"), ["a"])
+    embed(Counting(), EmbeddingCache(tmp_path, "m"), ["a"])
     assert text_hash("a") in EmbeddingCache(tmp_path, "m")
     assert text_hash("a") not in EmbeddingCache(tmp_path, "n")
     assert text_hash("b") not in EmbeddingCache(tmp_path, "m")
@@ -87,7 +87,7 @@ def test_many_segments_are_merged_without_loss(tmp_path):
     cache = EmbeddingCache(tmp_path, "m")
     texts = [f"text {i}" for i in range(MAX_SEGMENTS + 5)]
     for text in texts:
-        embed_cached(Counting().embed, cache, [text])
+        embed(Counting(), cache, [text])
     assert len(segments(tmp_path)) == len(texts)
     merged = EmbeddingCache(tmp_path, "m")
     assert len(segments(tmp_path)) == 1
@@ -99,7 +99,7 @@ def test_a_damaged_segment_is_named_and_its_texts_are_embedded_again(tmp_path, c
     cache = EmbeddingCache(tmp_path, "m")
     texts = ["a", "b", "c", "d"]
     for text in texts:
-        embed_cached(Counting().embed, cache, [text])
+        embed(Counting(), cache, [text])
     paths = {text: cache.folder / f"segment-{lines_hash([text_hash(text)])}.npz" for text in texts}
     paths["a"].write_bytes(b"")
     paths["b"].write_bytes(paths["b"].read_bytes()[:-40])
@@ -107,17 +107,17 @@ def test_a_damaged_segment_is_named_and_its_texts_are_embedded_again(tmp_path, c
     flipped[-300] ^= 1
     paths["c"].write_bytes(bytes(flipped))
     embedder = Counting()
-    vectors, use = embed_cached(embedder.embed, EmbeddingCache(tmp_path, "m"), texts)
+    vectors, use = embed(embedder, EmbeddingCache(tmp_path, "m"), texts)
     assert np.array_equal(vectors, wanted(texts))
-    assert (embedder.asked, use.embedded) == (["a", "b", "c"], 3)
+    assert (embedder.asked, use) == (["a", "b", "c"], (4, 3))
     assert all(str(paths[text]) in caplog.text for text in "abc")
-    assert embed_cached(pytest.fail, EmbeddingCache(tmp_path, "m"), texts)[1].embedded == 0
+    assert embed(embedder, EmbeddingCache(tmp_path, "m"), texts)[1] == (4, 0)
 
 
 def test_two_caches_of_one_model_lose_nothing_of_each_other(tmp_path):
     one, other = EmbeddingCache(tmp_path, "m"), EmbeddingCache(tmp_path, "m")
-    embed_cached(Counting().embed, one, ["a", "b"])
-    embed_cached(Counting().embed, other, ["b", "c"])
+    embed(Counting(), one, ["a", "b"])
+    embed(Counting(), other, ["b", "c"])
     assert np.array_equal(
         EmbeddingCache(tmp_path, "m").vectors([text_hash(text) for text in "abc"]),
         wanted(["a", "b", "c"]),
@@ -127,7 +127,7 @@ def test_two_caches_of_one_model_lose_nothing_of_each_other(tmp_path):
 def test_a_reader_survives_a_merge_beside_it(tmp_path, monkeypatch):
     cache = EmbeddingCache(tmp_path, "m")
     for text in "abcdef":
-        embed_cached(Counting().embed, cache, [text])
+        embed(Counting(), cache, [text])
     load, seen = np.load, []
 
     def load_while_another_merges(path, **options):
@@ -184,7 +184,7 @@ def test_a_run_that_is_killed_leaves_a_usable_cache_and_loses_one_block(tmp_path
     assert done.returncode == -signal.SIGKILL, done.stderr
     embedder = Counting()
     texts = [f"text {i}" for i in range(100)]
-    vectors, use = embed_cached(embedder.embed, EmbeddingCache(tmp_path, "m"), texts)
+    vectors, use = embed(embedder, EmbeddingCache(tmp_path, "m"), texts)
     assert np.array_equal(vectors, wanted(texts))
     assert embedder.asked == texts[30:]
-    assert use.embedded == 70
+    assert use == (100, 70)

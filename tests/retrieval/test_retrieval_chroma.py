@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import socket
 import subprocess
 import sys
@@ -9,16 +10,19 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from corpora import listed
 
 from rag_eval.core.errors import InputError
-from rag_eval.retrieval.dense import ChromaStore, ExactSearch, SyncReport
+from rag_eval.retrieval.dense import ChromaStore, ExactSearch, SyncReport, clear_unused
 from rag_eval.retrieval.embedding.embedders import unit
+from rag_eval.retrieval.embedding.source import ChunkTable
 
 N = 300
 IDS = [f"chunk{i:04d}" for i in range(N)]
 DOCS = [f"doc{i // 3}" for i in range(N)]
+TABLE = pd.DataFrame({"chunk_id": IDS, "doc_id": DOCS, "text_hash": "same"})
 ROW = {chunk: row for row, chunk in enumerate(IDS)}
 
 
@@ -46,8 +50,16 @@ def kept(store, name):
     return dict(zip(found["ids"], values, strict=True))
 
 
+def chunks(rows=slice(None), **columns):
+    return ChunkTable(TABLE.iloc[rows].assign(**columns), "hash")
+
+
 def sync(store, rows, name="model", **more):
-    return store.sync(name, IDS[rows], VECTORS[rows], DOCS[rows], **more)
+    return store.sync(name, chunks(rows), VECTORS[rows], **more)
+
+
+def build(store, name, seed=13):
+    return store.build(name, chunks(), VECTORS, seed=seed)
 
 
 def test_sync_adds_keeps_and_removes(store):
@@ -67,8 +79,9 @@ def test_sync_adds_keeps_and_removes(store):
 
 
 def test_a_chunk_that_is_indexed_under_another_text_gets_its_new_vector(store):
-    sync(store, slice(3), text_hashes=["a", "b", "c"])
-    changed = store.sync("model", IDS[:3], VECTORS[10:13], DOCS[:3], text_hashes=["a", "B", "c"])
+    first = slice(3)
+    store.sync("model", chunks(first, text_hash=["a", "b", "c"]), VECTORS[first])
+    changed = store.sync("model", chunks(first, text_hash=["a", "B", "c"]), VECTORS[10:13])
     assert changed == SyncReport(added=1, removed=0, kept=2)
     there = kept(store, "model")
     for row, vector in enumerate((VECTORS[0], VECTORS[11], VECTORS[2])):
@@ -76,7 +89,7 @@ def test_a_chunk_that_is_indexed_under_another_text_gets_its_new_vector(store):
 
 
 def test_a_graph_over_a_small_corpus_is_exact(store):
-    assert store.build("graph", IDS, VECTORS, DOCS, seed=13)
+    assert build(store, "graph")
     queries = np.concatenate(
         [random_vectors(20, seed=1), np.zeros((1, 16), dtype=np.float32), VECTORS[5:6]]
     )
@@ -102,50 +115,38 @@ def test_a_graph_over_a_small_corpus_is_exact(store):
 
 
 def test_zero_vectors_are_not_found_in_a_graph(store):
-    store.build("graph", IDS, VECTORS, DOCS, seed=13)
+    build(store, "graph")
     assert store.ids("graph") == set(IDS) - {IDS[7], IDS[150]}
-    assert not store.build("graph", IDS, VECTORS, DOCS, seed=13)
-    store.build("blank", IDS[:3], np.zeros((3, 16), dtype=np.float32), DOCS[:3], seed=13)
+    assert not build(store, "graph")
+    store.build("blank", chunks(slice(3)), np.zeros((3, 16), dtype=np.float32), seed=13)
     assert not store.search(
         "blank", VECTORS[:2], 3, {chunk: ROW[chunk] for chunk in IDS[:3]}
     ).has_chunk.any()
 
 
 def test_the_seed_is_the_order_of_insertion(store, monkeypatch):
-    orders, whole = {}, ChromaStore.sync
+    orders, whole = {}, ChromaStore._insert
 
-    def watched(self, name, ids, vectors, doc_ids, *rest):
-        orders[name] = list(ids)
-        assert all(
-            np.array_equal(vector, VECTORS[ROW[chunk]])
-            for chunk, vector in zip(ids, vectors, strict=True)
-        )
-        assert [DOCS[ROW[chunk]] for chunk in ids] == list(doc_ids)
-        return whole(self, name, ids, vectors, doc_ids, *rest)
+    def watched(self, collection, *rest):
+        orders[collection.name] = rest[2]
+        return whole(self, collection, *rest)
 
-    monkeypatch.setattr(ChromaStore, "sync", watched)
+    monkeypatch.setattr(ChromaStore, "_insert", watched)
     for name, seed in (("g-s13", 13), ("g-s29", 29), ("again-s13", 13)):
-        assert store.build(name, IDS, VECTORS, DOCS, seed=seed)
-    assert orders["g-s13"] == orders["again-s13"]
-    assert orders["g-s13"] != orders["g-s29"]
-    assert (
-        sorted(orders["g-s13"]) == sorted(orders["g-s29"]) == sorted(set(IDS) - {IDS[7], IDS[150]})
-    )
-    assert store._client.get_collection("g-s29", embedding_function=None).metadata == {
-        "complete": True,
-        "seed": 29,
-    }
+        assert build(store, name, seed)
+    assert orders["g-s13"] == orders["again-s13"] != orders["g-s29"]
+    assert sorted(orders["g-s13"]) == sorted(orders["g-s29"]) == sorted(set(range(N)) - {7, 150})
+    assert store._collection("g-s29").metadata == {"complete": True, "seed": 29}
 
 
 def test_a_finished_graph_is_left_alone_and_a_half_built_one_is_built_anew(store):
     sync(store, slice(50), "graph")  # A killed build leaves chunks without a mark of completion.
-    assert store.build("graph", IDS, VECTORS, DOCS, seed=13)
+    assert build(store, "graph")
     assert len(store.ids("graph")) == N - 2
-    assert not store.build("graph", IDS, VECTORS, DOCS, seed=13)
-    known = VECTORS.any(axis=1)
-    store.sync("whole", np.array(IDS)[known].tolist(), VECTORS[known], DOCS[: N - 2])
+    assert not build(store, "graph")
+    sync(store, VECTORS.any(axis=1), "whole")
     # Every chunk is stored, but the mark is missing.
-    assert store.build("whole", IDS, VECTORS, DOCS, seed=13)
+    assert build(store, "whole")
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "ftp://host", "http://", "", "/path"])
@@ -181,10 +182,10 @@ def server(tmp_path):
 
 def exercise(one):
     """Use every method of a store, and return the answers of its graph."""
-    assert one.sync("model", IDS[:20], VECTORS[:20], DOCS[:20]) == SyncReport(20, 0, 0)
-    assert one.sync("model", IDS[5:30], VECTORS[5:30], DOCS[5:30]) == SyncReport(10, 5, 15)
-    assert one.build("g-s13", IDS, VECTORS, DOCS, seed=13)
-    assert not one.build("g-s13", IDS, VECTORS, DOCS, seed=13)
+    assert sync(one, slice(20)) == SyncReport(20, 0, 0)
+    assert sync(one, slice(5, 30)) == SyncReport(10, 5, 15)
+    assert build(one, "g-s13")
+    assert not build(one, "g-s13")
     assert one.collections() == ["g-s13", "model"]
     assert one.drop("model", set()) == ["model"]
     queries = random_vectors(10, seed=5)
@@ -222,3 +223,65 @@ def test_a_server_is_used_like_the_embedded_store(server, store, tmp_path, proje
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "unused").exists()
     assert json.loads(done.stdout) == exercise(store)
+
+
+# unused places of graph files
+
+GARBAGE = b"\xbe" * 8  # glibc fills allocated memory with the complement of 65
+
+KILLED = """
+import os, sys
+from pathlib import Path
+import chromadb, numpy, pandas
+from chromadb.config import Settings
+from rag_eval.retrieval.dense import ChromaStore
+from rag_eval.retrieval.embedding.source import ChunkTable
+bare = chromadb.PersistentClient(sys.argv[1], settings=Settings(anonymized_telemetry=False))
+few = bare.create_collection("few", embedding_function=None)
+few.add(ids=[str(i) for i in range(7)], embeddings=numpy.eye(7, 16))
+vectors = numpy.random.default_rng(0).normal(size=(1500, 16)).astype("f4")
+frame = pandas.DataFrame({"chunk_id": [str(i) for i in range(1500)], "doc_id": "", "text_hash": ""})
+store = ChromaStore(Path(sys.argv[2]))
+for count in (0, 7, 1500):
+    table = ChunkTable(frame[:count], "hash")
+    store.sync(f"model{count}", table, vectors[:count])
+    store.build(f"graph{count}", table, vectors[:count], seed=1)
+os._exit(0)
+"""
+
+
+def with_garbage(folder):
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return [path.name for path in files if GARBAGE in path.read_bytes()]
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can fill its memory")
+def test_no_memory_of_the_process_stays(tmp_path):
+    """Without garbage under `bare`, Chroma clears its memory and `clear_unused` can go."""
+    bare, ours = tmp_path / "bare", tmp_path / "ours"
+    env = os.environ | {"GLIBC_TUNABLES": "glibc.malloc.perturb=65"}
+    command = [sys.executable, "-c", KILLED, str(bare), str(ours)]
+    subprocess.run(command, check=True, env=env, timeout=120)
+    assert "data_level0.bin" in with_garbage(bare)
+    assert len(list(ours.glob("*/data_level0.bin"))) == 4
+    assert not with_garbage(ours)
+    ChromaStore(bare).close()
+    assert not with_garbage(bare)
+
+
+def test_places_in_use_stay(tmp_path):
+    store = ChromaStore(tmp_path)
+    frame = pd.DataFrame({"chunk_id": [f"c{i}" for i in range(1200)], "doc_id": "d"})
+    table = ChunkTable(frame.assign(text_hash=""), "hash")
+    # Chroma writes a graph from 1,000 vectors on.
+    store.sync("model", table, np.ones((1200, 16), dtype=np.float32))
+    store.close()
+    level0 = next(tmp_path.glob("*/data_level0.bin"))
+    before = level0.read_bytes()
+    assert before.strip(b"\0")
+    level0.write_bytes(before + b"sk-secret" * 30)
+    clear_unused(tmp_path)
+    assert level0.read_bytes() == before + bytes(270)
+    level0.with_name("header.bin").write_bytes(b"")  # A killed process never wrote the header.
+    clear_unused(tmp_path)
+    assert level0.read_bytes() == bytes(len(before) + 270)

@@ -56,7 +56,7 @@ def test_lsa_rows_are_of_unit_norm_or_zero_and_equal_texts_have_equal_vectors():
     embedder = lsa(TEXTS)
     vectors = embedder.embed(TEXTS)
     assert vectors.dtype == np.float32
-    assert vectors.shape == (7, 4) == (7, embedder.dimensions)
+    assert vectors.shape == (7, 4)
     assert_unit_or_zero(vectors)
     assert not vectors[[3, 4]].any()
     assert vectors[[0, 1, 2, 5]].any(axis=1).all()
@@ -148,7 +148,7 @@ def test_minilm_gives_what_chroma_gives(minilm):
 
     theirs = np.array(ONNXMiniLM_L6_V2()(SAMPLE))
     ours = minilm.embed(SAMPLE)
-    assert ours.shape == (len(SAMPLE), minilm.dimensions)
+    assert ours.shape == (len(SAMPLE), 384)
     assert ours.dtype == np.float32
     assert np.abs(ours - theirs).max() <= 1e-5
     assert_unit_or_zero(ours)
@@ -210,7 +210,6 @@ VECTORS = np.array([[3, 4], [0, 2], [1, 0]], dtype=np.float32)
 
 def test_a_vectors_file_is_looked_up_by_text(tmp_path):
     embedder = FileEmbedder(write(tmp_path / "v.npz", sha256=KEYS, vectors=VECTORS))
-    assert embedder.dimensions == 2
     assert embedder.embed(["three", "one", "three"]) == pytest.approx(
         np.array([[1, 0], [0.6, 0.8], [1, 0]])
     )
@@ -229,32 +228,29 @@ def changed(row, value):
 
 
 BAD_FILES = {
-    "nan": ({"vectors": changed(1, np.nan)}, "vectors_not_finite", "first in row 1"),
-    "too few": ({"vectors": VECTORS[:2]}, "vectors_bad_shape", "3 hashes"),
-    "no dimension": ({"vectors": VECTORS[:, :0]}, "vectors_bad_shape", "(3, 0)"),
-    "integers": ({"vectors": VECTORS.astype(np.int64)}, "vectors_bad_shape", "int64"),
-    "no vectors": ({"vectors": None}, "vectors_unreadable", "vectors"),
-    "numbers": ({"sha256": np.arange(3)}, "vectors_bad_keys", "int64"),
-    "short": ({"sha256": np.array([*KEYS[:2], "abc"])}, "vectors_bad_keys", "abc"),
-    "upper case": ({"sha256": np.char.upper(KEYS)}, "vectors_bad_keys", KEYS[0].upper()),
-    "twice": ({"sha256": KEYS[[0, 1, 0]]}, "vectors_duplicate", "1 of 3"),
-    "objects": ({"sha256": KEYS.astype(object)}, "vectors_unreadable", "pickle"),
+    "nan": ({"vectors": changed(1, np.nan)}, "first row 1"),
+    "too few": ({"vectors": VECTORS[:2]}, "(3,) hashes"),
+    "no dimension": ({"vectors": VECTORS[:, :0]}, "(3, 0)"),
+    "no vectors": ({"vectors": None}, "vectors"),
+    "numbers": ({"sha256": np.arange(3)}, "0 is no SHA-256"),
+    "short": ({"sha256": np.array([*KEYS[:2], "abc"])}, "abc is no SHA-256"),
+    "upper case": ({"sha256": np.char.upper(KEYS)}, KEYS[0].upper()),
+    "twice": ({"sha256": KEYS[[0, 1, 0]]}, "1 of 3"),
+    "objects": ({"sha256": KEYS.astype(object)}, "pickle"),
 }
 
 
-@pytest.mark.parametrize(("parts", "code", "found"), BAD_FILES.values(), ids=BAD_FILES)
-def test_a_bad_vectors_file_is_refused_with_its_reason(tmp_path, parts, code, found):
+@pytest.mark.parametrize(("parts", "found"), BAD_FILES.values(), ids=BAD_FILES)
+def test_a_bad_vectors_file_is_refused_with_its_reason(tmp_path, parts, found):
     whole = {"sha256": KEYS, "vectors": VECTORS} | parts
     path = write(
         tmp_path / "v.npz", **{name: part for name, part in whole.items() if part is not None}
     )
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match="vectors_unreadable") as caught:
         read_vectors(path)
     problem = caught.value.problems[0]
-    assert problem.code == code
     assert problem.file == str(path)
-    assert found in (problem.found or "")
-    assert "sha256" in (problem.accepted or "")
+    assert found in problem.found
 
 
 @pytest.mark.parametrize("content", [b"", b"not a zip", b"PK\x03\x04 cut", b"\x93NUMPY\x01\x00"])
@@ -332,7 +328,6 @@ def test_a_chroma_function_by_name(letters):
         np.array([[3, 1], [0, 1], [0, 0]]) / np.array([[10**0.5], [1], [1]])
     )
     assert_unit_or_zero(vectors)
-    assert embedder.dimensions == 2
     assert [len(batch) for batch in letters] == [64, 39]
 
 
@@ -367,15 +362,19 @@ def test_questions_are_embedded_as_the_model_embeds_questions(letters, tmp_path,
         assert source.query_vectors(["a"], cached=cached).tolist() == [[0.0, 1.0]]
 
 
-def test_an_unknown_or_unusable_chroma_function_is_an_input_error(letters):
-    with pytest.raises(InputError, match="unknown_embedding_function") as caught:
-        ChromaFunctionEmbedder("unheard_of", {})
+@pytest.mark.parametrize(
+    ("name", "config", "shown"),
+    [
+        ("unheard_of", {}, "KeyError"),
+        ("letters", {"count": 0}, "count must be positive"),
+        ("letters", {"unheard": 1}, "TypeError"),
+    ],
+)
+def test_an_unusable_chroma_function_is_an_input_error(letters, name, config, shown):
+    with pytest.raises(InputError, match="embedding_function_unusable") as caught:
+        ChromaFunctionEmbedder(name, config)
+    assert shown in caught.value.problems[0].found
     assert "letters" in caught.value.problems[0].accepted
-    with pytest.raises(InputError, match="count must be positive") as caught:
-        ChromaFunctionEmbedder("letters", {"count": 0})
-    assert caught.value.problems[0].code == "embedding_function_unusable"
-    with pytest.raises(InputError, match="embedding_function_unusable"):
-        ChromaFunctionEmbedder("letters", {"unheard": 1})
 
 
 def test_a_chroma_function_that_gives_nonsense_is_an_input_error(letters, monkeypatch):

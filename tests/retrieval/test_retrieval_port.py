@@ -112,9 +112,8 @@ def ready(tmp_path_factory):
     source = index.source(embedding)
     index.chroma.build(
         index.graph_name(source.model, 29),
-        chunks.chunk_ids,
+        chunks,
         source.chunk_vectors(),
-        chunks.doc_ids,
         seed=29,
     )
     return {

@@ -80,9 +80,8 @@ def index(tmp_path_factory):
     source = index.source(LSA)
     index.chroma.build(
         index.graph_name(source.model, SEED),
-        index.table.chunk_ids,
+        index.table,
         source.chunk_vectors(),
-        index.table.doc_ids,
         seed=SEED,
     )
     return index

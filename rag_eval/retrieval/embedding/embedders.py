@@ -3,18 +3,16 @@
 import dataclasses
 import os
 import re
-import zipfile
-import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from rag_eval.core.arrays import Float32Array
-from rag_eval.core.errors import InputError, Problem, quoted
+from rag_eval.core.errors import InputError, quoted
 from rag_eval.corpus.analyzer import ANALYZER, Analyzer, count_matrix
 from rag_eval.storage.hashing import digest, file_hash, library_versions, text_hash
 
@@ -31,10 +29,9 @@ class Embedder(Protocol):
 
     model: str
     """Name of the model with everything that changes its vectors, such as the hash of a fit."""
-    dimensions: int
 
     def embed(self, texts: Sequence[str], advance: Advance = no_advance) -> Float32Array:
-        """Return float32 [n, dimensions], rows of unit norm; zero without a known word."""
+        """Return float32 [n, d], rows of unit norm; zero without a known word."""
         ...
 
 
@@ -106,7 +103,6 @@ class LsaEmbedder:
 
     def __init__(self, fitted: LsaFit, fit_id: str, dimensions: int) -> None:
         self.model = f"lsa-{dimensions}@{fit_id}"
-        self.dimensions = len(fitted.components)
         self._fit = fitted
         # A product with a transposed view would copy the view for every query.
         self._projection = np.ascontiguousarray(fitted.components.T)
@@ -124,7 +120,7 @@ class LsaEmbedder:
         from scipy.sparse import csr_array
 
         n_terms = len(self._fit.terms)
-        vectors = np.zeros((len(documents), self.dimensions), dtype=np.float32)
+        vectors = np.zeros((len(documents), self._projection.shape[1]), dtype=np.float32)
         for start in range(0, len(documents), BLOCK):
             part = documents[start : start + BLOCK]
             data, indices, indptr = count_matrix(part, n_terms)
@@ -161,7 +157,6 @@ class MiniLmEmbedder:
     """
 
     model = "all-MiniLM-L6-v2"
-    dimensions = DIMENSIONS
 
     def __init__(self, folder: Path) -> None:
         import onnxruntime
@@ -228,68 +223,41 @@ class MiniLmEmbedder:
 UNIT_TOLERANCE = 1e-3
 ACCEPTED = "an .npz with `sha256` (n texts of 64 hex digits) and `vectors` (n x d finite numbers)"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_DAMAGED = (
-    ValueError,
-    KeyError,
-    OSError,
-    EOFError,
-    MemoryError,
-    RuntimeError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
-"""Exceptions of zipfile and NumPy on damaged or hostile archives."""
 
 
 def read_vectors(path: Path) -> tuple[list[str], Float32Array]:
-    """Read and check a vectors file.
-
-    Raises
-    ------
-    InputError
-        `vectors_missing`, `vectors_unreadable` (no .npz, or without its parts),
-        `vectors_bad_shape`, `vectors_not_finite`, `vectors_bad_keys` or `vectors_duplicate`.
-    """
-
-    def refuse(code: str, message: str, found: str | None = None) -> InputError:
-        return InputError(Problem(code, message, file=str(path), found=found, accepted=ACCEPTED))
-
-    if not path.is_file():
-        raise refuse("vectors_missing", "no such file")
+    """Read and check a vectors file. Raises `InputError` (`vectors_unreadable`)."""
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            keys, vectors = archive["sha256"], archive["vectors"]
-    except (*_DAMAGED, TypeError, AttributeError, IndexError) as error:  # also a single .npy array
-        found = f"{type(error).__name__}: {error}"
-        raise refuse("vectors_unreadable", "no .npz with these parts", found) from error
-    if keys.ndim != 1 or keys.dtype.kind not in "US":
-        raise refuse("vectors_bad_keys", "sha256 is no list of texts", f"{keys.dtype} {keys.shape}")
-    shape = (len(keys), *vectors.shape[1:])
-    if vectors.dtype.kind != "f" or len(shape) != 2 or vectors.shape != shape or not shape[1]:  # noqa: PLR2004 - rows and columns
-        raise refuse(
-            "vectors_bad_shape",
-            "vectors must be one row of numbers for each hash",
-            f"{vectors.dtype} {vectors.shape}, {len(keys)} hashes",
-        )
-    with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, refused below
-        vectors = vectors.astype(np.float32, copy=False)
-    bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
-    if len(bad):
-        raise refuse(
-            "vectors_not_finite",
-            f"{len(bad)} of {len(vectors)} vectors hold NaN or infinity",
-            f"first in row {int(bad[0])}",
-        )
-    names = [
-        key.decode("ascii", "replace") if isinstance(key, bytes) else str(key)
-        for key in keys.tolist()
-    ]
+            return _check_vectors(archive["sha256"], archive["vectors"])
+    except Exception as error:  # zipfile and NumPy raise many kinds on damaged archives.
+        raise InputError.of(
+            "vectors_unreadable",
+            "this is no file of vectors",
+            path,
+            found=f"{type(error).__name__}: {error}",
+            accepted=ACCEPTED,
+        ) from error
+
+
+def _check_vectors(
+    keys: npt.NDArray[Any], vectors: npt.NDArray[Any]
+) -> tuple[list[str], Float32Array]:
+    names: list[str] = keys.astype(str).tolist()
+    if keys.ndim != 1 or vectors.ndim != 2 or len(keys) != len(vectors) or not vectors.shape[1]:  # noqa: PLR2004 - rows and columns
+        raise ValueError(f"vectors of shape {vectors.shape} for {keys.shape} hashes")
     wrong = next((name for name in names if not _SHA256.fullmatch(name)), None)
     if wrong is not None:
-        raise refuse("vectors_bad_keys", "not a lower-case SHA-256", quoted(wrong))
+        raise ValueError(f"{quoted(wrong)} is no SHA-256 in lower case")
     if len(set(names)) != len(names):
-        twice = len(names) - len(set(names))
-        raise refuse("vectors_duplicate", "a hash occurs twice", f"{twice} of {len(names)}")
+        raise ValueError(f"{len(names) - len(set(names))} of {len(names)} hashes occur twice")
+    with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, refused below
+        vectors = vectors.astype(np.float32, copy=False)
+    is_bad = ~np.isfinite(vectors).all(axis=1)
+    if is_bad.any():
+        raise ValueError(
+            f"{is_bad.sum()} vectors hold NaN or infinity, first row {is_bad.argmax()}"
+        )
     return names, vectors
 
 
@@ -300,7 +268,6 @@ class FileEmbedder:
         self.path = path
         names, vectors = read_vectors(path)
         self.model = f"vectors-file@{file_hash(path)[:16]}"
-        self.dimensions = int(vectors.shape[1])
         is_unit = np.allclose(row_norms(vectors), 1.0, atol=UNIT_TOLERANCE)
         self._vectors = vectors if is_unit else unit(vectors)
         self._row = {name: i for i, name in enumerate(names)}
@@ -315,15 +282,13 @@ class FileEmbedder:
         missing = [text for text, row in zip(texts, rows, strict=True) if row < 0]
         if missing:
             examples = "; ".join(quoted(text, 60) for text in missing[:3])
-            raise InputError(
-                Problem(
-                    "vectors_incomplete",
-                    f"no vector for {len(missing)} of {len(texts)} texts",
-                    file=str(self.path),
-                    found=f"without a vector: {examples}",
-                    accepted="a vector under the SHA-256 of each indexed text "
-                    "`(title + ' ' + text).strip()` and of each question and paraphrase",
-                )
+            raise InputError.of(
+                "vectors_incomplete",
+                f"no vector for {len(missing)} of {len(texts)} texts",
+                self.path,
+                found=f"without a vector: {examples}",
+                accepted="a vector under the SHA-256 of each indexed text "
+                "`(title + ' ' + text).strip()` and of each question and paraphrase",
             )
         advance(len(texts))
         return self._vectors[rows]

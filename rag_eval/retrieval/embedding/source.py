@@ -109,11 +109,6 @@ class CacheUse:
     needed: int = 0
     embedded: int = 0
 
-    def add(self, other: "CacheUse") -> None:
-        """Add another count."""
-        self.needed += other.needed
-        self.embedded += other.embedded
-
 
 def _read_segment(path: Path) -> tuple[list[str], Float32Array]:
     """Read the keys and the vectors of a segment; the archive compares its own checksums."""
@@ -192,11 +187,13 @@ def embed_cached(
     cache: EmbeddingCache,
     texts: Sequence[str],
     hashes: Sequence[str] | None = None,
+    *,
     advance: Advance = no_advance,
-) -> tuple[Float32Array, CacheUse]:
+    use: CacheUse | None = None,
+) -> Float32Array:
     """Return float32 [n, d] vectors of texts, and embed each distinct new text once.
 
-    `hashes` are the text hashes, if the caller has them.
+    `hashes` are the text hashes, if the caller has them. `use` counts the texts.
     """
     keys = list(hashes) if hashes is not None else [text_hash(text) for text in texts]
     distinct = dict(zip(keys, texts, strict=True))
@@ -206,8 +203,10 @@ def embed_cached(
         block = fresh[start : start + BLOCK]
         cache.add(block, embed([new[key] for key in block], advance))
     advance(len(texts) - len(new))
-    vectors = cache.vectors(keys) if keys else np.zeros((0, 1), dtype=np.float32)
-    return vectors, CacheUse(len(distinct), len(new))
+    if use is not None:
+        use.needed += len(distinct)
+        use.embedded += len(new)
+    return cache.vectors(keys) if keys else np.zeros((0, 1), dtype=np.float32)
 
 
 # ---- The vectors of one corpus.
@@ -281,24 +280,22 @@ class EmbeddingSource:
         return self.embedder.embed(texts, advance)
 
     def _embed_queries(self, texts: list[str], advance: Advance = no_advance) -> Float32Array:
-        embed: Callable[[list[str], Advance], Float32Array] = getattr(
-            self.embedder, "embed_queries", self.embedder.embed
-        )
-        return embed(texts, advance)
+        embed = getattr(self.embedder, "embed_queries", self.embedder.embed)
+        vectors: Float32Array = embed(texts, advance)
+        return vectors
 
     def chunk_vectors(self, advance: Advance = no_advance) -> Float32Array:
         """Embed all chunks, float32 [n_chunks, d] in chunk order, rows of unit norm or zero."""
         if self._chunks is None:
-            table = self.table
-            self._chunks, use = embed_cached(
-                self._embed, self._cache, table.texts, table.text_hashes, advance
+            texts, hashes = self.table.texts, self.table.text_hashes
+            self._chunks = embed_cached(
+                self._embed, self._cache, texts, hashes, advance=advance, use=self.use
             )
-            self.use.add(use)
         return self._chunks
 
     def text_vectors(self, texts: list[str]) -> Float32Array:
         """Embed further texts as documents, float32 [n, d]; `use` does not count them."""
-        return embed_cached(self._embed, self._cache, texts)[0]
+        return embed_cached(self._embed, self._cache, texts)
 
     def can_embed(self, query: str) -> bool:
         """Check whether a question can be embedded. A file of vectors only has its own texts."""
@@ -309,6 +306,4 @@ class EmbeddingSource:
         """Embed queries, float32 [n, d]. `cached=False` embeds again, as for a live query."""
         if not cached:
             return self._embed_queries(queries)
-        vectors, use = embed_cached(self._embed_queries, self._query_cache, queries)
-        self.use.add(use)
-        return vectors
+        return embed_cached(self._embed_queries, self._query_cache, queries, use=self.use)
