@@ -573,7 +573,6 @@ class OverlapPair(Record):
 
     a: Name
     b: Name
-    overlap: Figure = Field(description="mean share of items that both lists have")
     both: Count = Field(description="questions with gold in the first k of both")
     only_a: Count
     only_b: Count
@@ -585,7 +584,6 @@ class OverlapPart(Record):
     """Overlap of the results of each pair of strategies."""
 
     k: Literal[10]
-    unit: Literal["document", "section"]
     level: Level
     pairs: list[OverlapPair]
 

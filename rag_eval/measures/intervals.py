@@ -75,10 +75,7 @@ def bootstrap_quantiles(
 
 
 class Interval(NamedTuple):
-    """Mean over queries and its 95 % interval, [m] each.
-
-    The mean is NaN without a scored query, the bounds are NaN with a single group.
-    """
+    """Mean over queries (NaN without one) and its 95 % interval (NaN with one group), [m] each."""
 
     value: FloatArray
     low: FloatArray
@@ -142,24 +139,11 @@ def clustered_interval(
     query, 50 to 300 queries: coverage 94.6-96.8 % for true rates of 0.5 to 0.9, 94.6-98.0 % for
     0.95 and 0.98.
 
-    Parameters
-    ----------
-    values
-        [n_queries, m] or [n_queries] means of each query; NaN = ineligible.
-    groups
-        [n_queries] group code of each query.
-    seed, resamples
-        Seed and number of resamples. The same arguments give the same interval.
-    unit_range
-        Whether the measure, or each of the measures, lies in [0, 1] by definition.
+    `values`, [n_queries, m] or [n_queries], are the means of each query, NaN = ineligible, with
+    the group of each query in `groups`. `unit_range` tells whether a measure lies in [0, 1] by
+    definition. The same arguments give the same interval. Raises `ValueError` if shapes do not fit,
+    or a value lies outside [0, 1] under `unit_range`.
 
-    Raises
-    ------
-    ValueError
-        If shapes do not fit, or a value lies outside [0, 1] under `unit_range`.
-
-    References
-    ----------
     Wilson (1927), JASA 22:209. Dean & Pagano (2015), Statistics in Medicine 34:1-16.
     """
     scores, group = as_values(values), as_codes(groups, "groups")
@@ -281,25 +265,12 @@ def aggregate(
 ) -> list[MeasureRecord]:
     """Aggregate values in [0, 1] into one record for each label.
 
-    Parameters
-    ----------
-    labels
-        m labels.
-    values
-        [n_runs, m], a row for each run (query x wording x seed); NaN = no value.
-    groups
-        [n_queries] group code of each query; every query here was attempted.
-    seed, resamples
-        As for `clustered_interval`.
-    query_of
-        [n_runs] query of each run; default: a run for each query, in order.
-    failed
-        [n_runs] whether the retrieval failed. Such a run scores `failed_value`.
-    ineligible
-        [n_queries] or [n_queries, m] whether the query cannot be scored, even if a run failed. A
-        query without values and without a failed run is ineligible too.
-    failed_value
-        The worst score, for all labels or for each label.
+    `values`, [n_runs, m], has a row for each run (query x wording x seed), NaN = no value. Run i is
+    of query `query_of[i]`; without `query_of`, a query has one run. `groups`, [n_queries], are the
+    groups of all attempted queries. A run that `failed`, [n_runs], scores `failed_value`, the
+    worst score of all measures or of each. `ineligible`, [n_queries] or [n_queries, m], marks
+    queries that cannot be scored, even if a run failed. A query without values and failed runs is
+    ineligible too.
     """
     group, runs = as_codes(groups, "groups"), as_values(values)
     n = len(group)

@@ -71,18 +71,9 @@ def paired_comparison(
     Minimum detectable difference: ``(t[0.975] + t[0.8]) * standard error`` with the standard error
     from the group-level differences.
 
-    Parameters
-    ----------
-    a, b
-        [n_queries, m] or [n_queries] means of each query; NaN = ineligible. A query counts if both
-        strategies have a value.
-    groups
-        [n_queries] group code of each query.
-    seed, flips, resamples
-        Seed of the sign flips and of the bootstrap.
-    higher_is_better, unit_range
-        Direction of the measures, and whether they lie in [0, 1] by definition: a value for all
-        measures, or for each measure.
+    `a` and `b`, [n_queries, m] or [n_queries], are the means of each query, NaN = ineligible. A
+    query counts if both strategies have a value. `higher_is_better` and `unit_range` hold for all
+    measures or for each measure.
     """
     left, right, group = as_values(a), as_values(b), as_codes(groups, "groups")
     if left.shape != right.shape or len(left) != len(group):
@@ -174,11 +165,6 @@ def holm(p: ArrayLike) -> FloatArray:
 
     NaN stays NaN and does not count as a comparison. Holm (1979), Scandinavian Journal of
     Statistics 6:65-70.
-
-    Examples
-    --------
-    >>> holm([0.01, 0.04, 0.03]).round(6).tolist()
-    [0.03, 0.06, 0.06]
     """
     adjusted = np.array(p, dtype=np.float64)
     present = np.flatnonzero(~np.isnan(adjusted))

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, expand_ranges
 from rag_eval.core.config import Level
-from rag_eval.core.errors import InputError, Problem
+from rag_eval.core.errors import InputError
 from rag_eval.corpus.chunking import Ranges, find_overlaps
 
 # ---- Joins between rankings and ragged lists, without a loop over documents.
@@ -147,9 +147,8 @@ def parse_label(label: str) -> tuple[str, int | None]:
             f"{one.label}@k" if one.needs_cutoff else f"{one.label}, {one.label}@k"
             for one in MEASURES
         )
-        raise InputError(
-            Problem("unknown_measure", "no such ranking measure", found=label, accepted=accepted)
-        )
+        message = "no such ranking measure"
+        raise InputError.of("unknown_measure", message, found=label, accepted=accepted)
     return match[1], None if match[2] is None else int(match[2])
 
 
@@ -208,21 +207,10 @@ def score_rankings(
     dictionary. Rankings with the same pattern of gains (both seeds, say) are scored once. No
     ranking is passed deeper than the deepest cutoff.
 
-    Parameters
-    ----------
-    items
-        [n, depth] item codes, best first, -1 = padding, no item twice in a row.
-    qrels
-        Judgements, by query code.
-    query_of
-        [n] query code of each ranking.
-    labels
-        ir-measures names: `R@10`, `Success@5`, `RR`, `nDCG@10`, `P@5`, `AP`, `Judged@10`.
-
-    Returns
-    -------
-    float [n, n_labels] in [0, 1]
-        0 for an empty ranking, NaN for a query without relevant items, which is ineligible.
+    `items` is [n, depth] item codes, best first, -1 = padding, no item twice in a row; `query_of`
+    [n] has the query of each ranking. Labels are ir-measures names such as `R@10`, `RR`, `AP`.
+    Returns [n, n_labels]: 0 for an empty ranking, NaN for a query without relevant items, which is
+    ineligible.
     """
     rankings, query = as_rankings(items, "items"), as_codes(query_of, "query_of")
     if len(rankings) != len(query):
@@ -279,8 +267,7 @@ def precision_upper_bound(
     possible = np.count_nonzero(rankings >= 0, axis=1).astype(np.float64)
     possible -= np.bincount(row[irrelevant], minlength=len(query))
     possible[qrels.n_relevant[query] == 0] = np.nan
-    bound: FloatArray = possible / k
-    return bound
+    return np.asarray(possible / k)
 
 
 class _Judged(NamedTuple):
@@ -388,19 +375,8 @@ class Spans(NamedTuple):
 def collapse(chunks: ArrayLike, group_of_chunk: ArrayLike, depth_out: int) -> IntArray:
     """Turn rankings of chunks into rankings of documents or sections, each at its best rank.
 
-    Parameters
-    ----------
-    chunks
-        [n, depth] chunk codes, best first, -1 = padding.
-    group_of_chunk
-        [n_chunks] document or section code of each chunk.
-    depth_out
-        Number of groups kept.
-
-    Returns
-    -------
-    int [n, depth_out]
-        Group codes, each once in its row, -1 = padding.
+    `chunks` is [n, depth] chunk codes, best first, -1 = padding; `group_of_chunk` has the document
+    or section code of each chunk. Returns [n, depth_out] group codes, each once in its row.
     """
     rankings = as_codes(chunks, "chunks", ndim=2)
     group_of = as_codes(group_of_chunk, "group_of_chunk")

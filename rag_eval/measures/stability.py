@@ -1,6 +1,5 @@
 """Measure how much evidence changes with the wording and how far it lies from the question."""
 
-import dataclasses
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -20,19 +19,8 @@ _RBO_P = 0.9
 def mean_pairwise_rbo(rankings: ArrayLike, query_of: ArrayLike, n_queries: int) -> FloatArray:
     """Average the rank-biased overlap of all pairs of runs (wordings x seeds) of each query.
 
-    Parameters
-    ----------
-    rankings
-        [n, k] top k of each run, -1 = padding.
-    query_of
-        [n] query code of each run.
-    n_queries
-        Number of queries.
-
-    Returns
-    -------
-    float [n_queries]
-        NaN where a query has fewer than two runs.
+    `rankings` is [n, k], the top k of each run, -1 = padding; `query_of` [n] is its query. Returns
+    [n_queries], NaN where a query has fewer than two runs.
     """
     lists, query = as_rankings(rankings, "rankings"), as_codes(query_of, "query_of")
     first, second = _pairs(query, n_queries)
@@ -43,8 +31,7 @@ def mean_pairwise_rbo(rankings: ArrayLike, query_of: ArrayLike, n_queries: int) 
         total += np.bincount(query[one], weights=overlap, minlength=n_queries)
     count = np.bincount(query[first], minlength=n_queries).astype(np.float64)
     count[count == 0] = np.nan
-    mean: FloatArray = total / count
-    return mean
+    return np.asarray(total / count)
 
 
 def _pairs(query: IntArray, n_queries: int) -> tuple[IntArray, IntArray]:
@@ -91,37 +78,17 @@ def ann_recall(approximate: ArrayLike, exact: ArrayLike, k: int) -> FloatArray:
 
     Both are [n, depth] item codes, best first, -1 = padding. NaN without an exact hit.
     """
-    true = as_rankings(exact, "exact")[:, :k]
-    shared = _count_shared(as_rankings(approximate, "approximate")[:, :k], true)
-    return _divide(shared, np.count_nonzero(true >= 0, axis=1))
-
-
-def shared_share(a: ArrayLike, b: ArrayLike) -> FloatArray:
-    """Return the share of common items of two lists, whatever their order, [n].
-
-    Both are [n, k] item codes, -1 = padding. The longer list is the base; NaN for two empty lists.
-
-    Examples
-    --------
-    >>> shared_share([[3, 1, 2]], [[2, 9, -1]]).round(3).tolist()
-    [0.333]
-    """
-    left, right = as_rankings(a, "a"), as_rankings(b, "b")
-    lengths = [np.count_nonzero(part >= 0, axis=1) for part in (left, right)]
-    return _divide(_count_shared(left, right), np.maximum(*lengths))
-
-
-def _count_shared(left: IntArray, right: IntArray) -> IntArray:
-    if len(left) != len(right):
-        raise ValueError(f"{len(left)} rankings beside {len(right)}")
-    row, column = np.nonzero(left >= 0)
-    is_shared = ranks(right, row, left[row, column]) > 0
-    return np.bincount(row[is_shared], minlength=len(left))
-
-
-def _divide(part: IntArray, whole: IntArray) -> FloatArray:
-    share: FloatArray = np.divide(part, whole, out=np.full(len(part), np.nan), where=whole > 0)
-    return share
+    found, true = (
+        as_rankings(part, name)[:, :k]
+        for part, name in ((approximate, "approximate"), (exact, "exact"))
+    )
+    if len(found) != len(true):
+        raise ValueError(f"{len(found)} rankings beside {len(true)}")
+    row, column = np.nonzero(found >= 0)
+    is_shared = ranks(true, row, found[row, column]) > 0
+    n_true = np.count_nonzero(true >= 0, axis=1).astype(np.float64)
+    n_true[n_true == 0] = np.nan
+    return np.asarray(np.bincount(row[is_shared], minlength=len(found)) / n_true)
 
 
 # ---- Measure how much evidence changes with the wording and how far it lies from the question.
@@ -133,76 +100,42 @@ SAME_DISTANCE = 0.02
 
 LambdaState = Literal["convergent", "recursive", "divergent", "chaotic", "undefined"]
 
-LAMBDA_REASONS: dict[str, tuple[LambdaState, str]] = {
-    "same_hits_same_order": (
-        "convergent",
-        (
-            "Every wording and seed brings the same evidence. If the question is always missed, "
-            "look at whether its evidence is indexed at all."
-        ),
-    ),
-    "seeds_change_hit": (
-        "recursive",
-        (
-            "The same wording hits or misses depending on the seed: approximate search, or ties "
-            "broken by chance. Look at ann_recall_at_k against exact search, the index's search "
-            "effort, and tie-breaking."
-        ),
-    ),
-    "wordings_change_hit": (
-        "divergent",
-        (
-            "Some wordings find the evidence and others do not: vocabulary mismatch. Look at "
-            "the terms the missing wordings share with no gold document; try hybrid retrieval "
-            "or query expansion."
-        ),
-    ),
-    "order_drifts": (
-        "divergent",
-        (
-            "The hit does not change but the lists agree only in part: many chunks of near-equal "
-            "score. Look at duplicates, chunk size, and a rerank step."
-        ),
-    ),
-    "seeds_and_wordings_change_hit": (
-        "chaotic",
-        (
-            "Both the seed and the wording decide whether the evidence is found. Look at the "
-            "recall of the index first (ann_recall_at_k), then at the wordings."
-        ),
-    ),
-    "lists_disagree": (
-        "chaotic",
-        (
-            "The lists of the wordings and seeds have almost nothing in common. Look at whether "
-            "the question is too short or ambiguous, and whether the embedding fits this "
-            "language and corpus."
-        ),
-    ),
-    "one_run": (
-        "undefined",
-        "Only one run of this question: nothing to compare. Add paraphrases or seeds.",
-    ),
+STATE_OF_REASON: dict[str, LambdaState] = {
+    "same_hits_same_order": "convergent",
+    "seeds_change_hit": "recursive",
+    "wordings_change_hit": "divergent",
+    "order_drifts": "divergent",
+    "seeds_and_wordings_change_hit": "chaotic",
+    "lists_disagree": "chaotic",
+    "one_run": "undefined",
 }
-"""State, likely cause and advice of each reason."""
+CAUSES: dict[str, str] = {
+    "same_hits_same_order": "Every wording and seed brings the same evidence. If the question is "
+    "always missed, look at whether its evidence is indexed at all.",
+    "seeds_change_hit": "The same wording hits or misses depending on the seed: approximate "
+    "search, or ties broken by chance. Look at ann_recall_at_k against exact search, the index's "
+    "search effort, and tie-breaking.",
+    "wordings_change_hit": "Some wordings find the evidence and others do not: vocabulary "
+    "mismatch. Look at the terms the missing wordings share with no gold document; try hybrid "
+    "retrieval or query expansion.",
+    "order_drifts": "The hit does not change but the lists agree only in part: many chunks of "
+    "near-equal score. Look at duplicates, chunk size, and a rerank step.",
+    "seeds_and_wordings_change_hit": "Both the seed and the wording decide whether the evidence "
+    "is found. Look at the recall of the index first (ann_recall_at_k), then at the wordings.",
+    "lists_disagree": "The lists of the wordings and seeds have almost nothing in common. Look at "
+    "whether the question is too short or ambiguous, and whether the embedding fits this language "
+    "and corpus.",
+    "one_run": "Only one run of this question: nothing to compare. Add paraphrases or seeds.",
+}
+"""Likely cause of each reason, and what to look at."""
 
 
 def delta_s(query_vectors: ArrayLike, chunk_vectors: ArrayLike, top: ArrayLike) -> FloatArray:
-    """Compute 1 - cosine of texts with the mean of the top retrieved chunks.
+    """Compute 1 - cosine of texts with the mean of the top retrieved chunks, [n] in [0, 1].
 
-    Parameters
-    ----------
-    query_vectors
-        [n, d] vector of each question. Pass vectors of anchors or decoys for the distance to them.
-    chunk_vectors
-        [n_chunks, d] of the same embedding.
-    top
-        [n, k] chunk codes retrieved, -1 = padding.
-
-    Returns
-    -------
-    float [n] in [0, 1]
-        NaN without a retrieved chunk. A zero vector (a text without any known term) has distance 1.
+    `query_vectors` [n, d] are those of questions, anchors or decoys, `chunk_vectors` [n_chunks, d]
+    of the same embedding, `top` [n, k] the retrieved chunks, -1 = padding. NaN without a retrieved
+    chunk. A zero vector (a text without any known term) has distance 1.
     """
     from scipy.sparse import csr_array
 
@@ -229,40 +162,21 @@ def zones(distance: ArrayLike) -> NDArray[np.str_]:
     return np.select(conditions, ["undefined", "stable", "transitional"], default="risk")
 
 
-def equally_close(to_anchor: FloatArray, to_decoy: FloatArray) -> BoolArray:
-    """Tell whether retrieved chunks are as close to the decoy as to the anchor; False for NaN."""
-    close: BoolArray = np.abs(to_anchor - to_decoy) <= SAME_DISTANCE
-    return close
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class LambdaStates:
+class LambdaStates(NamedTuple):
     """State of each query, [n_queries] each."""
 
     state: NDArray[np.str_]
     reason: NDArray[np.str_]
-    """Keys of `LAMBDA_REASONS`."""
+    """Keys of `STATE_OF_REASON`."""
     convergent_and_hit: BoolArray
     """Whether a query is convergent and every run found the evidence; gates count this."""
 
 
 def lambda_states(hits: ArrayLike, mean_rbo: ArrayLike) -> LambdaStates:
-    """Classify each query over its wordings and seeds.
+    """Classify each query over its wordings and seeds; the first rule that holds gives the state.
 
-    The first rule that holds gives the state:
-
-    - `undefined`: the query has fewer than two runs.
-    - `chaotic`: both seeds and wordings change the hit, or the overlap is under 0.2.
-    - `recursive`: seeds change the hit under the same wording.
-    - `divergent`: wordings change the hit under the same seed, or the overlap is under 0.5.
-    - `convergent`: none of these rules holds.
-
-    Parameters
-    ----------
-    hits
-        [n_queries, n_wordings, n_seeds], bool or 0/1; NaN where a query has no such run.
-    mean_rbo
-        [n_queries] mean pairwise rank-biased overlap of the runs' top k.
+    `hits`, [n_queries, n_wordings, n_seeds], is 0/1, NaN where a query has no such run. `mean_rbo`,
+    [n_queries], is the mean pairwise rank-biased overlap of the runs' top k.
     """
     pattern, overlap = _cube(hits), np.asarray(mean_rbo, dtype=np.float64)
     runs = np.count_nonzero(~np.isnan(pattern), axis=(1, 2))
@@ -279,7 +193,7 @@ def lambda_states(hits: ArrayLike, mean_rbo: ArrayLike) -> LambdaStates:
         "order_drifts": overlap < RBO_CONVERGENT,
     }
     reason = np.select(list(rules.values()), list(rules), default="same_hits_same_order")
-    state = np.array([LAMBDA_REASONS[name][0] for name in reason.tolist()], dtype=np.str_)
+    state = np.array([STATE_OF_REASON[name] for name in reason.tolist()], dtype=np.str_)
     always = (np.where(np.isnan(pattern), 1.0, pattern) > 0).all(axis=(1, 2))
     return LambdaStates(state, reason, (state == "convergent") & always)
 
@@ -296,8 +210,7 @@ def _varies(values: FloatArray, axis: tuple[int, ...]) -> BoolArray:
 # ---- Where the variation of a measure comes from: the question, its wording, or the seed.
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class VarianceShares:
+class VarianceShares(NamedTuple):
     """Shares of the variance of one run; the estimated shares sum to 1.
 
     A share is NaN if the design cannot estimate the share. With one wording for each question
@@ -310,10 +223,6 @@ class VarianceShares:
     """Share between wordings of a question."""
     seed: float
     """Share between seeds of a wording, with the interaction of wordings and seeds."""
-    n_queries: int
-    n_wordings: int
-    """Number of (question, wording) pairs."""
-    n_runs: int
 
 
 def variance_shares(values: ArrayLike) -> VarianceShares:
@@ -322,11 +231,8 @@ def variance_shares(values: ArrayLike) -> VarianceShares:
     The model is nested and random: question / wording in question / seed in wording. Components are
     the analysis-of-variance (method of moments) estimates for unbalanced data; a negative estimate
     counts as 0. Plain sums of squares are not used. With few wordings they ascribe the noise of the
-    seeds to the wording, and both to the question.
-
-    References
-    ----------
-    Searle, Casella & McCulloch (1992), Variance Components, section 3.6 and chapter 5.
+    seeds to the wording, and both to the question. Searle, Casella & McCulloch (1992), Variance
+    Components, section 3.6 and chapter 5.
     """
     cube = _cube(values)
     per_cell = np.count_nonzero(~np.isnan(cube), axis=2)
@@ -358,55 +264,43 @@ def variance_shares(values: ArrayLike) -> VarianceShares:
     scale = float(np.nanmax(np.abs(cube))) if n else 0.0
     # A total this small is rounding, not variation.
     shares = parts / total if total > (1e-12 * scale) ** 2 else np.full(3, np.nan)
-    return VarianceShares(float(shares[0]), float(shares[1]), float(shares[2]), a, cells, n)
+    return VarianceShares(*shares.tolist())
 
 
-class FlipMatrix(NamedTuple):
-    """Flips between wordings i and j under the same seed, [n_wordings, n_wordings] each."""
+def flip_matrix(hits: ArrayLike) -> tuple[FloatArray, IntArray]:
+    """Compare the hits of wordings i and j under the same seed.
 
-    share: FloatArray
-    """Share of questions whose hit differs; a question counts by the share of differing seeds."""
-    n: IntArray
-    """Number of questions that have both wordings."""
-
-
-def flip_matrix(hits: ArrayLike) -> FlipMatrix:
-    """Compare hits of wordings, [n_queries, n_wordings, n_seeds], 0 or 1, NaN where missing."""
+    `hits`, [n_queries, n_wordings, n_seeds], is 0/1, NaN where missing. Returns two matrices
+    [n_wordings, n_wordings]. The first has the share of questions whose hit differs; a question
+    counts by the share of differing seeds. The second has the number of questions with both
+    wordings.
+    """
     cube = _cube(hits)
-    wordings = cube.shape[1]
-    share, n = np.full((wordings, wordings), np.nan), np.zeros((wordings, wordings), dtype=np.int64)
-    for i in range(wordings):
-        both = ~np.isnan(cube[:, i, None, :]) & ~np.isnan(cube)
-        differs = (both & (cube[:, i, None, :] != cube)).sum(axis=2)
-        seeds = both.sum(axis=2)
-        n[i] = np.count_nonzero(seeds, axis=0)
-        total = (differs / np.maximum(seeds, 1)).sum(axis=0)
-        np.divide(total, n[i], out=share[i], where=n[i] > 0)
-    return FlipMatrix(share, n)
+    left, right = cube[:, :, None], cube[:, None]
+    both = ~np.isnan(left) & ~np.isnan(right)
+    seeds = both.sum(axis=3)
+    differs = (both & (left != right)).sum(axis=3)
+    n = np.count_nonzero(seeds, axis=0)
+    total = (differs / np.maximum(seeds, 1)).sum(axis=0)
+    return np.divide(total, n, out=np.full(n.shape, np.nan), where=n > 0), n
 
 
-class WordingRange(NamedTuple):
-    """Value of each question under its worst, average and best wording, [n_queries] each.
+def wording_range(values: ArrayLike) -> dict[str, FloatArray]:
+    """Take the worst, mean and best wording of [n_queries, n_wordings, n_seeds] values.
 
     Seeds are averaged inside the wording first. A question without runs has NaN.
     """
-
-    worst: FloatArray
-    mean: FloatArray
-    best: FloatArray
-
-
-def wording_range(values: ArrayLike) -> WordingRange:
-    """Take worst, mean and best wording of [n_queries, n_wordings, n_seeds] values."""
     cube = _cube(values)
     per_cell = np.count_nonzero(~np.isnan(cube), axis=2)
     cell = np.nan_to_num(cube).sum(axis=2) / np.maximum(per_cell, 1)
     has_runs = per_cell > 0
     n = np.count_nonzero(has_runs, axis=1)
-    worst = np.where(has_runs, cell, np.inf).min(axis=1, initial=np.inf)
-    best = np.where(has_runs, cell, -np.inf).max(axis=1, initial=-np.inf)
-    mean = np.where(has_runs, cell, 0.0).sum(axis=1) / np.maximum(n, 1)
-    return WordingRange(*(np.where(n == 0, np.nan, part) for part in (worst, mean, best)))
+    ranges = {
+        "worst": np.where(has_runs, cell, np.inf).min(axis=1, initial=np.inf),
+        "mean": np.where(has_runs, cell, 0.0).sum(axis=1) / np.maximum(n, 1),
+        "best": np.where(has_runs, cell, -np.inf).max(axis=1, initial=-np.inf),
+    }
+    return {name: np.where(n == 0, np.nan, part) for name, part in ranges.items()}
 
 
 def _cube(values: ArrayLike) -> FloatArray:

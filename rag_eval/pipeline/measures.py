@@ -5,7 +5,7 @@ import functools
 import itertools
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -45,15 +45,14 @@ from rag_eval.measures.ranking import (
     score_spans,
 )
 from rag_eval.measures.stability import (
+    CAUSES,
     DELTA_S_TARGET,
-    LAMBDA_REASONS,
+    SAME_DISTANCE,
     ann_recall,
     delta_s,
-    equally_close,
     flip_matrix,
     lambda_states,
     mean_pairwise_rbo,
-    shared_share,
     variance_shares,
     wording_range,
     zones,
@@ -150,10 +149,9 @@ class Scores:
     def per_query(
         self, level: Level, gold: GoldArrays, variants: BoolArray | None = None
     ) -> FloatArray:
-        """Average inside each query: float [n_queries, n_labels].
+        """Average inside each query, [n_queries, n_labels]; NaN for an ineligible query.
 
-        Failed runs count 0. Ineligible queries are NaN. `variants`, bool [n_variants], limits the
-        average to these wordings.
+        `variants`, bool [n_variants], limits the average to these wordings.
         """
         values = self.values[level]
         if variants is not None:
@@ -161,28 +159,21 @@ class Scores:
         return within_query(values, gold.query_of[self.variant], len(gold.queries))
 
     def ineligible(self, level: Level, gold: GoldArrays) -> BoolArray:
-        """Mark the queries that cannot be scored at a level, bool [n_queries].
-
-        A failed retrieval does not make a query ineligible.
-        """
-        first = self.values[level][:, :1]
-        means = within_query(first, gold.query_of[self.variant], len(gold.queries))
-        return np.isnan(means[:, 0])
+        """Mark the queries that cannot be scored at a level, bool [n_queries]."""
+        return np.isnan(self.per_query(level, gold)[:, 0])
 
     def limited(self, ran: BoolArray, unmeasured: Iterable[Level]) -> "Scores":
-        """Set scores without meaning to NaN.
-
-        These are the scores of wordings outside `ran`, bool [n_variants], and of unmeasured levels.
-        """
+        """Blank scores of wordings outside `ran`, bool [n_variants], and of unmeasured levels."""
         has_run, gone = ran[self.variant], set(unmeasured)
-        values, upper = (
-            {
+
+        def limit(parts: dict[Level, FloatArray]) -> dict[Level, FloatArray]:
+            return {
                 level: np.where((has_run & (level not in gone))[:, None], part, np.nan)
                 for level, part in parts.items()
             }
-            for parts in (self.values, self.upper)
-        )
+
         failed = self.failed & has_run
+        values, upper = limit(self.values), limit(self.upper)
         return dataclasses.replace(self, values=values, upper=upper, failed=failed, ran=has_run)
 
 
@@ -590,121 +581,32 @@ def measure_rankings(
     )
 
 
-# ---- Overlap of two strategies: whether they find the same items, and gold of the same questions.
-
-
-@dataclasses.dataclass(frozen=True)
-class FirstLists:
-    """First results of a strategy for the original wording of each question, under its first seed.
-
-    `items`, int64 [n_queries, ALWAYS_K], are codes of documents or sections that all strategies
-    share, best first, -1 padded. `ran`, bool [n_queries], marks the wordings that the strategy was
-    run on without a failure. `hit`, float64 [n_queries], is Success@10 at the headline level; NaN
-    when nothing can be judged.
-    """
-
-    items: IntArray
-    ran: BoolArray
-    hit: FloatArray
+# ---- Overlap of two strategies: whether they find gold of the same questions.
 
 
 def _overlap(runs: ScoredRuns) -> OverlapPart:
-    # Sections are compared if the gold set judges below documents.
-    level: Literal["document", "section"] = "section"
-    if runs.config.level == "document":
-        level = "document"
-    lists = _first_lists(runs, level)
-    return OverlapPart(
-        k=ALWAYS_K, unit=level, level=runs.config.level, pairs=_pairs(runs, lists, level)
-    )
-
-
-def _first_lists(runs: ScoredRuns, unit: str) -> dict[str, FirstLists]:
-    gold, variants = runs.gold, runs.gold.variants
-    first = np.flatnonzero((variants["paraphrase_id"] == ORIGINAL).to_numpy())
-    variant = np.full(len(gold.queries), -1, dtype=np.int64)
-    variant[gold.query_of[first]] = first
-    codes, lists = dict[str, int](), {}
-    for name in runs.names:
-        own, scores, seed = runs.gold_of(name), runs.scores(name), runs.first_seed(name)
-        of_unit, labels = own.section_of_chunk, own.sections
-        if unit == "document":
-            of_unit, labels = own.document_of_chunk, own.documents
-        # A unit without a known section has a numbered section of its own. The strategy is part of
-        # its name, because equal numbers of two strategies mean different sections.
-        names = [f"{label}\x00{name}" if label.startswith("\x00") else label for label in labels]
-        shared = np.array([codes.setdefault(label, len(codes)) for label in names], dtype=np.int64)
-        items = collapse(runs.rows(name)[seed][variant], of_unit, ALWAYS_K)
-        if len(shared):
-            items = np.where(items >= 0, shared[items], -1)
-        row_of = np.full(len(variants), -1, dtype=np.int64)
-        at_seed = np.flatnonzero(scores.seed == seed)
-        row_of[scores.variant[at_seed]] = at_seed
-        row = row_of[variant]
-        ran = ~scores.failed[row]
-        if scores.ran is not None:
-            ran &= scores.ran[row]
-        hit = scores.column(runs.config.level, f"Success@{ALWAYS_K}")[row]
-        lists[name] = FirstLists(items, ran, hit)
-    return lists
-
-
-def _find_reason(runs: ScoredRuns, names: Iterable[str], level: Level) -> str | None:
-    """Return the reason why the first of these strategies cannot be judged at a level."""
-    reasons = (
-        f"{name}: {runs.unmeasured(name)[level]}"
-        for name in names
-        if level in runs.unmeasured(name)
-    )
-    return next(reasons, None)
-
-
-def _pairs(
-    runs: ScoredRuns, lists: Mapping[str, FirstLists], unit: Literal["document", "section"]
-) -> list[OverlapPair]:
-    pairs = list(itertools.combinations(runs.names, 2))
-    if not pairs:
-        return []
-    unsure = [_find_reason(runs, pair, unit) if unit == "section" else None for pair in pairs]
-    shared = np.full((len(runs.gold.queries), len(pairs)), np.nan)
-    for at, (a, b) in enumerate(pairs):
-        # A strategy that does not name sections cannot share a section.
-        if not unsure[at]:
-            both = lists[a].ran & lists[b].ran
-            share = shared_share(lists[a].items, lists[b].items)
-            shared[:, at] = np.where(both, share, np.nan)
-    # One call for all pairs lets them share the bootstrap resamples.
-    labels = [f"overlap@{ALWAYS_K}"] * len(pairs)
-    records = aggregate(labels, shared, runs.gold.groups, BOOTSTRAP_SEED)
-    found = []
-    for pair, why, record in zip(pairs, unsure, records, strict=True):
-        reason = None if record.n_scored else why or "no question has a list of both"
-        hits = _count_hits(runs, pair, *(lists[name].hit for name in pair))
-        parts = {"a": pair[0], "b": pair[1], "overlap": figure_of(record, reason)}
-        found.append(OverlapPair.model_validate(parts | hits))
-    return found
-
-
-def _count_hits(
-    runs: ScoredRuns, pair: tuple[str, str], left: FloatArray, right: FloatArray
-) -> dict[str, int | str]:
-    """Count the questions with gold in both lists, in one list and in neither.
-
-    Only questions that both strategies are judged on count.
-    """
-    known = ~np.isnan(left) & ~np.isnan(right)
-    one, two = left[known] > 0, right[known] > 0
-    counts: dict[str, int | str] = {
-        "both": int((one & two).sum()),
-        "only_a": int((one & ~two).sum()),
-        "only_b": int((~one & two).sum()),
-        "neither": int((~one & ~two).sum()),
-        "n": int(known.sum()),
-    }
-    if not known.any():
-        why = _find_reason(runs, pair, runs.config.level)
-        counts["n_reason"] = why or "no question is judged for both"
-    return counts
+    level = runs.config.level
+    pairs = []
+    for pair in itertools.combinations(runs.names, 2):
+        # The first wording is the original one.
+        cubes = (runs.scores(name).cube(level, f"Success@{ALWAYS_K}", runs.gold) for name in pair)
+        left, right = (cube[:, 0, 0] for cube in cubes)
+        known = ~np.isnan(left) & ~np.isnan(right)
+        one, two = left[known] > 0, right[known] > 0
+        counts: dict[str, int | str] = {
+            "both": int((one & two).sum()),
+            "only_a": int((one & ~two).sum()),
+            "only_b": int((~one & two).sum()),
+            "neither": int((~one & ~two).sum()),
+            "n": int(known.sum()),
+        }
+        if not known.any():
+            reasons = [
+                f"{name}: {why}" for name in pair if (why := runs.unmeasured(name).get(level))
+            ]
+            counts["n_reason"] = (reasons or ["no question is judged for both"])[0]
+        pairs.append(OverlapPair.model_validate({"a": pair[0], "b": pair[1], **counts}))
+    return OverlapPart(k=ALWAYS_K, level=level, pairs=pairs)
 
 
 # ---- Stability stage: whether all wordings of a question find the same, close evidence.
@@ -748,14 +650,13 @@ def _distances(runs: ScoredRuns, name: str, source: EmbeddingSource) -> tuple[De
         np.where(lack[owner], np.nan, delta_s(part[owner], chunks, top))
         for part, lack in zip(targets, lacks, strict=True)
     )
-    both = np.where(
-        np.isnan(to_anchor) | np.isnan(to_decoy), np.nan, equally_close(to_anchor, to_decoy)
-    )
+    between = np.abs(to_anchor - to_decoy)
+    close = np.where(np.isnan(between), np.nan, between <= SAME_DISTANCE)
     failed = scores.failed if reason is None else np.zeros(len(owner), dtype=bool)
     names = ["delta_s", "to_anchor", "to_decoy", "anchor_and_decoy_equally_close"]
     records = aggregate(
         names,
-        np.stack([distance, to_anchor, to_decoy, both], axis=1),
+        np.stack([distance, to_anchor, to_decoy, close], axis=1),
         gold.groups,
         BOOTSTRAP_SEED,
         query_of=owner,
@@ -836,7 +737,6 @@ def _stability(
     owner = gold.query_of[scores.variant][ran]
     overlap = mean_pairwise_rbo(scores.top[ran], owner, len(gold.queries))
     states = lambda_states(hits[eligible], overlap[eligible])
-    shares = variance_shares(recall)
     together = np.full(len(gold.queries), np.nan)
     together[eligible] = np.where(states.state == "undefined", np.nan, states.convergent_and_hit)
     unknown = NO_SECOND_RUN if eligible.any() and np.isnan(together).all() else None
@@ -848,7 +748,7 @@ def _stability(
         low, high = (take(cube[several], axis=(1, 2)) for take in (np.nanmin, np.nanmax))
         changes[several] = high != low
         flips[f"hit_at_{k}"] = _figure(changes, runs, f"hit@{k} changes")
-    matrix, spread = flip_matrix(hits), wording_range(recall)
+    flip_share, flip_n = flip_matrix(hits)
     first, *others = runs.rows(name).values()
     state = np.full(len(gold.queries), "", dtype=object)
     state[eligible] = states.state
@@ -861,22 +761,21 @@ def _stability(
             "lambda": _shares(states.state, STATES),
             "reasons": {
                 reason: {"n": int(np.sum(states.reason == reason)), "cause": cause}
-                for reason, (_, cause) in LAMBDA_REASONS.items()
+                for reason, cause in CAUSES.items()
                 if (states.reason == reason).any()
             },
             "convergent_and_hit": _figure(together, runs, "convergent and hit", unknown),
             "variance_shares": {
-                part: number(getattr(shares, part)) for part in ("query", "paraphrase", "seed")
+                part: number(share) for part, share in variance_shares(recall)._asdict().items()
             },
             "hit_changes_with_wording": flips,
             "flip_matrix": {
                 "wordings": wording_of(gold)[1],
-                "share": [[number(float(x)) for x in row] for row in matrix.share],
-                "n": matrix.n.tolist(),
+                "share": [[number(x) for x in row] for row in flip_share.tolist()],
+                "n": flip_n.tolist(),
             },
             "recall_at_10_by_wording": {
-                part: _figure(getattr(spread, part), runs, part)
-                for part in ("worst", "mean", "best")
+                part: _figure(values, runs, part) for part, values in wording_range(recall).items()
             },
             "seeds_change_nothing": None
             if len(runs.config.seeds) == 1
@@ -1033,40 +932,30 @@ def _list_blocked(
 ) -> list[BlockedRow]:
     """List the units at the blocked places (both [n_runs, depth]), the most frequent ones first."""
     run, place = np.nonzero(blocked)
-    found, first, counts = np.unique(rows[run, place], return_index=True, return_counts=True)
-    variant = run % len(gold.query_of)
+    found = pd.DataFrame(
+        {"unit": rows[run, place], "variant": run % len(gold.query_of), "rank": place + 1}
+    )
+    found["n"] = found.groupby("unit")["unit"].transform("size")
+    found = found.drop_duplicates("unit").join(names, on="unit")
+    found = found.sort_values(["n", "chunk_id"], ascending=[False, True]).head(MAX_EXAMPLES)
     pairs = set(units.pairs.tolist())
+    query_ids = gold.variants["query_id"].tolist()
     examples = []
-    for unit, at, n in zip(found.tolist(), first.tolist(), counts.tolist(), strict=True):
-        reasons = list(units.reasons[unit])
-        if int(variant[at]) * len(names) + unit in pairs:
+    for row in found.to_dict("records"):
+        reasons = list(units.reasons[row["unit"]])
+        if row["variant"] * len(names) + row["unit"] in pairs:
             reasons.append("restates_query.retrieved")
-        examples.append(
-            BlockedRow(
-                **names.iloc[unit].to_dict(),
-                query_id=gold.variants["query_id"].iloc[variant[at]],
-                rank=int(place[at]) + 1,
-                reasons=reasons,
-                n=n,
-            )
-        )
-    return sorted(examples, key=lambda entry: (-entry.n, entry.chunk_id))[:MAX_EXAMPLES]
+        about = {name: row[name] for name in ("chunk_id", "doc_id", "rank", "n")}
+        about |= {"query_id": query_ids[row["variant"]], "reasons": reasons}
+        examples.append(BlockedRow.model_validate(about))
+    return examples
 
 
 def _other_scores(work: Work, guarded: _Guarded, name: str) -> Scores:
     """Score the strategy with the opposite setting of the trust filter."""
     runs, config = guarded.runs, work.config
     threshold, rows = config.trust.threshold or 0.0, dict[int, IntArray]()
-    run, own_gold = runs.runs[name], runs.gold_of(name)
-    if run.has_own_units:
-        # The retriever cannot be asked for more units, so units under the threshold are removed.
-        below = np.append(_judge_units(guarded, name)[0].trust < threshold, True)
-        for seed, ranked in runs.rows(name).items():
-            gone = below[ranked]
-            order = np.argsort(gone, axis=1, kind="stable")
-            rows[seed] = np.take_along_axis(np.where(gone, -1, ranked), order, axis=1)
-        scores = score_strategy(rows, own_gold, config.k, run.failed)
-        return scores.limited(runs.ran(name), runs.unmeasured(name))
+    run = runs.runs[name]
     opened = open_index(work.evaluation, runs.admitted_chunks)
     strategy = ready_strategy(
         work.evaluation, opened, runs.spec(name), runs.gold_variants, run.about.steered_by
@@ -1085,7 +974,7 @@ def _other_scores(work: Work, guarded: _Guarded, name: str) -> Scores:
         )
         empty = ((0, 0), (0, config.depth - found.rows.shape[1]))
         rows[seed] = np.pad(found.rows.astype(np.int64), empty, constant_values=-1)
-    return score_strategy(rows, own_gold, config.k, run.failed)
+    return score_strategy(rows, runs.gold, config.k, run.failed)
 
 
 def _filter_cost(work: Work, guarded: _Guarded) -> TrustFilter | Absent:
@@ -1098,8 +987,7 @@ def _filter_cost(work: Work, guarded: _Guarded) -> TrustFilter | Absent:
     for name in runs.names:
         # An external source ranks without the trust filter. Filtered figures would describe another
         # system.
-        is_unfiltered = runs.runs[name].has_own_units and spec.filter
-        if is_unfiltered or level in runs.unmeasured(name):
+        if runs.runs[name].has_own_units or level in runs.unmeasured(name):
             continue
         own, other = runs.scores(name), _other_scores(work, guarded, name)
         filtered, whole = (
