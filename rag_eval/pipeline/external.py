@@ -1,8 +1,7 @@
-"""Replies and units of external retrievers: levels to judge, gold spans, verdicts of the guard."""
+"""Units of external retrievers: levels to judge, gold spans, verdicts of the guard."""
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -10,79 +9,13 @@ import pandas as pd
 
 from rag_eval.core.arrays import FloatArray, IntArray
 from rag_eval.core.config import GoldSetConfig, Level
-from rag_eval.core.errors import quoted
 from rag_eval.corpus.chunking import Ranges
 from rag_eval.measures.ranking import span_carriers
 from rag_eval.pipeline.corpus import CorpusChunks, EvidenceTrust, GoldVariants
-from rag_eval.pipeline.runner import Work
 from rag_eval.retrieval.external_units import Placed
-from rag_eval.retrieval.kinds.external import (
-    External,
-    Failure,
-    HttpSource,
-    Outcome,
-    PortSource,
-    Retrieved,
-    failed_note,
-    read_lists,
-)
 from rag_eval.trust.guard import ALLOWED, screen
 from rag_eval.trust.restating import restated_pairs
 from rag_eval.trust.sources import vouched_for
-
-# ---- Replies of a source: asked, or read from a file.
-
-
-@dataclasses.dataclass(frozen=True)
-class Replies:
-    """Replies of an external source to all wordings.
-
-    `is_lasting` says whether equal inputs are known to give equal replies.
-    """
-
-    outcomes: Sequence[Outcome]
-    version: str | None
-    version_reason: str
-    notes: list[str]
-    embed_model: str = ""
-    wordings: Literal["all", "original"] = "all"
-    is_lasting: bool = True
-
-
-def read_file(work: Work, spec: External, variants: pd.DataFrame, top_k: int) -> Replies:
-    """Read the rankings of a file. Raises `InputError` when the file cannot be used."""
-    path = spec.list_path(work.base)
-    with work.progress.step(f"Reading {path.name} for {spec.name}"):
-        listed = read_lists(path, spec, variants, top_k)
-    reason = "a file is known by its hash"
-    return Replies(listed.outcomes, None, reason, listed.notes, wordings=listed.wordings)
-
-
-def ask_source(
-    work: Work, name: str, source: HttpSource | PortSource, texts: Sequence[str], top_k: int
-) -> Replies:
-    """Ask for every wording, but only once for equal texts."""
-    version, distinct = source.ask_version(texts[0]), list(dict.fromkeys(texts))
-    with work.progress.step(f"Retrieving with {name}", len(texts), "wordings") as advance:
-        replies = dict(zip(distinct, source.ask_all(distinct, top_k, advance), strict=True))
-        outcomes = [replies[text] for text in texts]
-        failed = sum(isinstance(outcome, Failure) for outcome in outcomes)
-        advance(len(texts) - len(distinct), failed_note(failed))
-    stated = {outcome.version for outcome in outcomes if isinstance(outcome, Retrieved)}
-    notes = []
-    if isinstance(source, HttpSource) and version and stated - {version}:
-        named = sorted(quoted(one or "none", 40) for one in stated | {version})[:5]
-        notes.append(f"the replies state different versions: {', '.join(named)}")
-        version = ""
-    return Replies(
-        outcomes,
-        version=quoted(version, 200) or None,
-        version_reason="the source states no version, so it is asked again by every run",
-        notes=notes,
-        embed_model=source.embed_model,
-        is_lasting=bool(version),
-    )
-
 
 # ---- Units of external retrievers: levels at which they can be judged, and their gold spans.
 

@@ -36,7 +36,7 @@ from rag_eval.pipeline.corpus import (
     GoldVariants,
 )
 from rag_eval.pipeline.evaluation import Evaluation, accepted_calibrator, read_calibrator
-from rag_eval.pipeline.external import ask_source, read_file, unmeasured_levels
+from rag_eval.pipeline.external import unmeasured_levels
 from rag_eval.pipeline.runner import (
     AGAIN,
     Result,
@@ -56,6 +56,8 @@ from rag_eval.retrieval.kinds.external import (
     PortSource,
     QueryError,
     Retrieved,
+    ask_source,
+    read_lists,
 )
 from rag_eval.retrieval.lexical import bm25s_engine
 from rag_eval.retrieval.ranking import Ranking, ranking
@@ -611,18 +613,21 @@ def identity_of(
 
     `steered_by` is the calibrator of an iterative strategy; None looks up the accepted one.
     """
+    base = evaluation.config.base_of(spec)
 
-    @functools.cache
     def text_hashes() -> list[str]:
         hashes: list[str] = admitted.artifact.frame("chunks", ["text_hash"])["text_hash"].tolist()
         return hashes
-
-    base = evaluation.config.base_of(spec)
 
     def calibrator_id(base_hash: str) -> str:
         if steered_by is not None:
             return steered_by
         return steering_calibrator(evaluation, base, base_hash)
+
+    def stated() -> Mapping[str, object]:
+        external = External.model_validate(spec)
+        source = None if external.files() else evaluation.sources.open(external)
+        return source.stated if isinstance(source, PortSource) else {}
 
     return spec.identity(
         IdentityInputs(
@@ -632,17 +637,9 @@ def identity_of(
             text_hashes=text_hashes,
             base=None if spec.base_name is None else identity_of(evaluation, admitted, base),
             calibrator_id=calibrator_id,
-            stated=lambda: _stated_index(evaluation, External.model_validate(spec)),
+            stated=stated,
         )
     )
-
-
-def _stated_index(evaluation: Evaluation, spec: External) -> Mapping[str, object]:
-    """Return what a port in this process states about its index; empty for all other sources."""
-    if spec.files():
-        return {}
-    source = evaluation.sources.open(spec)
-    return source.stated if isinstance(source, PortSource) else {}
 
 
 def _identify_index(work: Work, admitted_chunks: AdmittedChunks) -> dict[str, list[str]]:
@@ -1118,7 +1115,9 @@ def retrieve(
         return _run_external(work, corpus_snapshot, admitted_chunks, gold_variants)
     texts, opened = gold_variants.texts, open_index(work.evaluation, admitted_chunks)
     strategy = ready_strategy(work.evaluation, opened, spec, gold_variants)
-    _check_identity(corpus_index, strategy, spec.base_name or spec.name)
+    base = strategy.base if isinstance(strategy, IterativeStrategy) else strategy
+    if base.index_hash != corpus_index.about.strategies[base.name].index_hash:
+        raise RuntimeError(f"{base.name}: the opened index is not the index of the stage")
     seeds = list(config.seeds) if spec.seed_matters else [config.seeds[0]]
     used = 0 if strategy.source is None else strategy.source.use.embedded
     allowed = admitted_chunks.passes if config.trust.filter else None
@@ -1168,14 +1167,6 @@ def retrieve(
     )
 
 
-def _check_identity(index: CorpusIndex, strategy: ReadyStrategy, name: str) -> None:
-    """Refuse an index that differs from the index of the stage."""
-    base = strategy.base if isinstance(strategy, IterativeStrategy) else strategy
-    planned = index.about.strategies[name].index_hash
-    if base.index_hash != planned:
-        raise RuntimeError(f"{name}: the opened index is {base.index_hash}, not {planned}")
-
-
 def _stacked(rounds: Sequence[Int32Array]) -> IntArray:
     """Combine the rows of several rounds in one array, padded with -1."""
     width = max(rows.shape[1] for rows in rounds)
@@ -1183,6 +1174,9 @@ def _stacked(rounds: Sequence[Int32Array]) -> IntArray:
         np.pad(rows, ((0, 0), (0, width - rows.shape[1])), constant_values=-1) for rows in rounds
     ]
     return np.asarray(np.stack(padded), dtype=np.int64)
+
+
+NO_VERSION = "the source states no version, so it is asked again by every run"
 
 
 def _run_external(
@@ -1194,11 +1188,15 @@ def _run_external(
     identity = identity_of(work.evaluation, admitted, spec)
     top_k = min(spec.top_k or depth, depth)
     if spec.files():
-        replies = read_file(work, spec, gold.variants, top_k)
-        latency = _no_latency("a file has no latency")
+        path = spec.list_path(work.base)
+        with work.progress.step(f"Reading {path.name} for {spec.name}"):
+            replies = read_lists(path, spec, gold.variants, top_k)
+        latency, embed_model = _no_latency("a file has no latency"), ""
     else:
+        label = f"Retrieving with {spec.name}"
         with contextlib.closing(work.evaluation.sources.open(spec)) as source:
-            replies = ask_source(work, spec.name, source, gold.texts, top_k)
+            with work.progress.step(label, len(gold.texts), "wordings") as advance:
+                replies = ask_source(source, gold.texts, top_k, advance)
             pairs = zip(gold.texts, replies.outcomes, strict=True)
             latency = _time_queries(
                 functools.partial(source.ask_one, top_k=LATENCY_TOP_K),
@@ -1206,7 +1204,10 @@ def _run_external(
                 work.settings.latency_queries,
                 QueryError,
             )
-    outcomes = replies.outcomes
+            embed_model = source.embed_model
+    outcomes, why = replies.outcomes, {}
+    if not replies.version:
+        why["version"] = "a file is known by its hash" if spec.files() else NO_VERSION
     placed = place_all(outcomes, corpus.documents, corpus.sections, admitted.chunks, depth)
     units, rankings = placed.units, {work.config.seeds[0]: placed.ranking}
     unknown = sorted(units.loc[~units["known"], "doc_id"].unique())
@@ -1219,7 +1220,7 @@ def _run_external(
         not_run=pd.DataFrame({"variant": np.flatnonzero(~placed.ran).astype(np.int64)}),
         about=RunFacts(
             index_hash=identity.index_hash,
-            embed_model=replies.embed_model,
+            embed_model=embed_model,
             name=spec.name,
             kind=spec.kind,
             seeds=list(rankings),
@@ -1236,18 +1237,18 @@ def _run_external(
             + ([note.format(len(unknown), quoted(unknown[0], 60))] if unknown else []),
             source=ExternalSource(
                 kind=spec.source_kind(work.settings),
-                version=replies.version,
-                wordings=replies.wordings,
+                version=replies.version or None,
+                wordings="original" if replies.original_only else "all",
                 n_units=len(units),
                 n_own_chunks=int((units["chunk"] >= 0).sum()),
                 n_placed=int((units["start"] >= 0).sum()),
                 n_unknown=int((~units["known"]).sum()),
-                why={} if replies.version else {"version": replies.version_reason},
+                why=why,
             ),
         ),
         timing=RunTiming(latency, time.perf_counter() - started, embedded_queries=0),
     )
-    run.is_lasting = replies.is_lasting and (bool(spec.files()) or not failures)
+    run.is_lasting = bool(spec.files() or (replies.version and not failures))
     return run
 
 

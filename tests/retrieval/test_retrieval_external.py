@@ -513,7 +513,7 @@ def test_wordings_without_rows_retrieved_nothing(read):
         1,
         Retrieved(()),
     )
-    assert found.wordings == "all"
+    assert not found.original_only
     assert [len(outcome.items) for outcome in found.outcomes] == [1, 1, 0, 0, 0, 0]
     assert found.notes == [
         "4 of 6 wordings have no row and count as having retrieved nothing",
@@ -523,7 +523,7 @@ def test_wordings_without_rows_retrieved_nothing(read):
 
 def test_a_run_without_any_paraphrase_is_of_the_original_wordings(read):
     found = match_lists(read("keep Q0 d 1 1 t\n"), variants(), 5, Retrieved(()))
-    assert found.wordings == "original"
+    assert found.original_only
     ran = [outcome is not None for outcome in found.outcomes]
     assert ran == [paraphrase == "original" for _, paraphrase in WORDINGS]
     assert "original wordings only" in found.notes[0]

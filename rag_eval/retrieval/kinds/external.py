@@ -213,6 +213,18 @@ class Retrieved:
 Outcome = Retrieved | Failure | None
 """Result of one wording; None for a wording that the source was not run on."""
 
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Replies:
+    """Outcomes of all wordings, notes for the report, and the version that all replies state."""
+
+    outcomes: list[Outcome]
+    notes: list[str]
+    version: str = ""
+    original_only: bool = False
+    """Whether the source was run on the original wordings only."""
+
+
 Advance = Callable[[int, str], object]
 """Callback for progress: the number of new results, and a note."""
 
@@ -495,6 +507,22 @@ class PortSource:
             return error.failure
 
 
+def ask_source(
+    source: HttpSource | PortSource, texts: Sequence[str], top_k: int, advance: Advance
+) -> Replies:
+    """Ask for every wording, but only once for equal texts."""
+    version, distinct = source.ask_version(texts[0]), list(dict.fromkeys(texts))
+    replies = dict(zip(distinct, source.ask_all(distinct, top_k, advance), strict=True))
+    outcomes: list[Outcome] = [replies[text] for text in texts]
+    failed = sum(isinstance(outcome, Failure) for outcome in outcomes)
+    advance(len(texts) - len(distinct), failed_note(failed))
+    stated = {outcome.version for outcome in outcomes if isinstance(outcome, Retrieved)}
+    if isinstance(source, HttpSource) and version and stated - {version}:
+        named = sorted(quoted(one or "none", 40) for one in stated | {version})[:5]
+        return Replies(outcomes, [f"the replies state different versions: {', '.join(named)}"])
+    return Replies(outcomes, [], quoted(version, 200))
+
+
 class Sources:
     """The outside sources of an evaluation, each opened once."""
 
@@ -521,22 +549,12 @@ Key = tuple[str, str]
 """Key of a wording: (query_id, paraphrase_id)."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Listed:
-    """Outcomes of all wordings, and notes for the report."""
-
-    outcomes: list[Outcome]
-    """Outcome of each wording; None for paraphrases when the lists hold only original wordings."""
-    wordings: Literal["all", "original"]
-    notes: list[str]
-
-
 def match_lists(
     lists: Mapping[Key, Retrieved | Failure],
     variants: pd.DataFrame,
     top_k: int,
     missing: Retrieved | Failure,
-) -> Listed:
+) -> Replies:
     """Give every wording (VARIANTS) its list, cut at `top_k`; `missing` where it has none.
 
     If no paraphrase has a list, the source was not run on paraphrases.
@@ -559,14 +577,11 @@ def match_lists(
         ),
         f"{others} rankings belong to no question of the gold set and were left out": others,
     }
-    return Listed(
-        outcomes,
-        "original" if original_only else "all",
-        [note for note, applies in notes.items() if applies],
-    )
+    shown = [note for note, applies in notes.items() if applies]
+    return Replies(outcomes, shown, original_only=original_only)
 
 
-def read_lists(path: Path, spec: External, variants: pd.DataFrame, top_k: int) -> Listed:
+def read_lists(path: Path, spec: External, variants: pd.DataFrame, top_k: int) -> Replies:
     """Read the rankings of a strategy's file. Raises `InputError` when it cannot be used.
 
     A wording without a row of a run retrieved nothing, because run files leave empty rankings out.
