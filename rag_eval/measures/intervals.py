@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
-from rag_eval.measures.ranking import as_codes, as_values, judged_label
+from rag_eval.measures.ranking import as_codes, as_values
 
 RESAMPLES = 10_000
 NEAR_BOUNDARY = 0.1
@@ -295,8 +295,9 @@ def aggregate(
     for at, (label, (value, low, high)) in enumerate(zip(labels, bounds, strict=True)):
         scored = ~np.isnan(means[:, at])
         n_scored = int(np.count_nonzero(scored))
-        beside = judged_label(label)
-        judged = means[scored, labels.index(beside)] if beside in labels else np.empty(0)
+        beside = label.replace(label.partition("@")[0], "Judged", 1)
+        has_judged = beside in labels and beside != label
+        judged = means[scored, labels.index(beside)] if has_judged else np.empty(0)
         judged = judged[~np.isnan(judged)]
         record = MeasureRecord(
             label=label,

@@ -345,17 +345,6 @@ def _call_ir_measures(
     return values
 
 
-def judged_label(label: str) -> str | None:
-    """Name the judgement rate beside a measure: `Judged@10` for `R@10`; None for other names."""
-    try:
-        name, cutoff = parse_label(label)
-    except InputError:
-        return None
-    if name == "Judged":
-        return None
-    return "Judged" if cutoff is None else f"Judged@{cutoff}"
-
-
 # ---- From chunk rankings to the level that is scored: documents, sections, evidence spans.
 
 

@@ -1,4 +1,4 @@
-"""Units of external retrievers: levels to judge, gold spans, verdicts of the guard."""
+"""The guard on units of an outside retriever: verdicts of overlapping chunks, or a scan."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -8,91 +8,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from rag_eval.core.arrays import FloatArray, IntArray
-from rag_eval.core.config import GoldSetConfig, Level
-from rag_eval.corpus.chunking import Ranges
-from rag_eval.measures.ranking import span_carriers
-from rag_eval.pipeline.corpus import CorpusChunks, EvidenceTrust, GoldVariants
-from rag_eval.retrieval.external_units import Placed
+from rag_eval.core.config import GoldSetConfig
+from rag_eval.pipeline.corpus import CorpusChunks, EvidenceTrust
 from rag_eval.trust.guard import ALLOWED, screen
 from rag_eval.trust.restating import restated_pairs
 from rag_eval.trust.sources import vouched_for
-
-# ---- Units of external retrievers: levels at which they can be judged, and their gold spans.
-
-PLACED_SHARE = 0.95
-"""Least share of the retrieved units with a section, or with a place for the span level.
-
-A level with a smaller share is not measured. At a measured level, a unit without a section or place
-counts as a miss.
-"""
-UNPLACED = "nothing was retrieved that the corpus knows, so nothing has a {what}"
-TOO_FEW_PLACED = (
-    "the source names no {what} for {n} of {all} retrieved units, by id, offsets or text;"
-    " at least {share:.0%} must have one"
-)
-
-
-def unmeasured_levels(placed: Placed) -> dict[Level, str]:
-    """Find the levels at which the units cannot be judged, with the reason.
-
-    Documents can always be judged, because an unknown document is not relevant.
-    """
-    retrieved = placed.units.iloc[placed.ranking.rows[placed.ranking.has_chunk]]
-    known = retrieved[retrieved["known"]]
-    parts: tuple[tuple[Level, str, pd.Series], ...] = (
-        ("section", "section", known["section_id"] == ""),
-        ("span", "place in its document", known["start"] < 0),
-    )
-    reasons: dict[Level, str] = {}
-    for level, what, lacks in parts:
-        if known.empty:
-            reasons[level] = UNPLACED.format(what=what)
-        elif lacks.sum() > (1 - PLACED_SHARE) * len(known):
-            reasons[level] = TOO_FEW_PLACED.format(
-                what=what, n=int(lacks.sum()), all=len(known), share=PLACED_SHARE
-            )
-    return reasons
-
-
-def units_for_gold(units: pd.DataFrame) -> pd.DataFrame:
-    """Prepare units for the gold arrays.
-
-    A unit without a known section becomes a section of its own, which no judgement names.
-    """
-    numbered = pd.Series(
-        [f"\x00{row}" for row in range(len(units))], index=units.index, dtype="str"
-    )
-    return units.assign(section_id=units["section_id"].where(units["section_id"] != "", numbered))
-
-
-def carried_by_units(gold: GoldVariants, units: pd.DataFrame) -> pd.DataFrame:
-    """Find the gold spans that units carry, as a SPAN_CHUNKS frame.
-
-    A unit that equals a chunk carries the spans of the chunk. Another unit carries a span when the
-    overlap is at least half of the shorter text. Chunks have a second-best rule. Units have none,
-    because the other units of the source are unknown.
-    """
-    spans, place = gold.spans, units[["chunk", "start", "end"]].assign(unit=np.arange(len(units)))
-    of_chunks = gold.span_chunks.merge(place[place["chunk"] >= 0], on="chunk")
-    documents = pd.Index(spans["doc_id"].unique())
-    place["doc"] = documents.get_indexer(pd.Index(units["doc_id"]))
-    own = place[(place["chunk"] < 0) & (place["start"] >= 0) & (place["doc"] >= 0)]
-    doc = documents.get_indexer(pd.Index(spans["doc_id"]))
-    span, carriers = span_carriers(
-        Ranges(doc, spans["start"].to_numpy(), spans["end"].to_numpy()),
-        Ranges(own["doc"].to_numpy(), own["start"].to_numpy(), own["end"].to_numpy()),
-    )
-    unit = own["unit"].to_numpy()[carriers]
-    frame = pd.DataFrame(
-        {
-            "span": np.concatenate([of_chunks["span"], span]).astype(np.int64),
-            "chunk": np.concatenate([of_chunks["unit"], unit]).astype(np.int64),
-        }
-    )
-    return frame.sort_values(["span", "chunk"], ignore_index=True)
-
-
-# ---- The guard on units of an outside retriever: verdicts of overlapping chunks, or a scan.
 
 RANK = {"clean": 0, "hint": 0, "warning": 1, "blocked": 2}
 

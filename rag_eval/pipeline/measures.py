@@ -32,6 +32,7 @@ from rag_eval.core.report import (
     number,
 )
 from rag_eval.core.strategy import Strategy
+from rag_eval.corpus.chunking import Ranges
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.intervals import MeasureRecord, aggregate, within_query
 from rag_eval.measures.paired import PairedComparison, holm, paired_comparison
@@ -43,6 +44,7 @@ from rag_eval.measures.ranking import (
     precision_upper_bound,
     score_rankings,
     score_spans,
+    span_carriers,
 )
 from rag_eval.measures.stability import (
     CAUSES,
@@ -65,12 +67,7 @@ from rag_eval.pipeline.corpus import (
     GoldVariants,
 )
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.external import (
-    UnitVerdicts,
-    carried_by_units,
-    unit_verdicts,
-    units_for_gold,
-)
+from rag_eval.pipeline.external import UnitVerdicts, unit_verdicts
 from rag_eval.pipeline.retrieval import (
     OpenIndex,
     RestatedPassages,
@@ -248,6 +245,44 @@ def figure_of(record: MeasureRecord, reason: str | None = None) -> Figure:
     return Figure.model_validate({**_interval_of(record), "why": why})
 
 
+def _units_for_gold(units: pd.DataFrame) -> pd.DataFrame:
+    """Prepare units for the gold arrays.
+
+    A unit without a known section becomes a section of its own, which no judgement names.
+    """
+    numbered = pd.Series(
+        [f"\x00{row}" for row in range(len(units))], index=units.index, dtype="str"
+    )
+    return units.assign(section_id=units["section_id"].where(units["section_id"] != "", numbered))
+
+
+def _carried_by_units(gold: GoldVariants, units: pd.DataFrame) -> pd.DataFrame:
+    """Find the gold spans that units carry, as a SPAN_CHUNKS frame.
+
+    A unit that equals a chunk carries the spans of the chunk. Another unit carries a span when the
+    overlap is at least half of the shorter text. Chunks have a second-best rule. Units have none,
+    because the other units of the source are unknown.
+    """
+    spans, place = gold.spans, units[["chunk", "start", "end"]].assign(unit=np.arange(len(units)))
+    of_chunks = gold.span_chunks.merge(place[place["chunk"] >= 0], on="chunk")
+    documents = pd.Index(spans["doc_id"].unique())
+    place["doc"] = documents.get_indexer(pd.Index(units["doc_id"]))
+    own = place[(place["chunk"] < 0) & (place["start"] >= 0) & (place["doc"] >= 0)]
+    doc = documents.get_indexer(pd.Index(spans["doc_id"]))
+    span, carriers = span_carriers(
+        Ranges(doc, spans["start"].to_numpy(), spans["end"].to_numpy()),
+        Ranges(own["doc"].to_numpy(), own["start"].to_numpy(), own["end"].to_numpy()),
+    )
+    unit = own["unit"].to_numpy()[carriers]
+    frame = pd.DataFrame(
+        {
+            "span": np.concatenate([of_chunks["span"], span]).astype(np.int64),
+            "chunk": np.concatenate([of_chunks["unit"], unit]).astype(np.int64),
+        }
+    )
+    return frame.sort_values(["span", "chunk"], ignore_index=True)
+
+
 class ScoredRuns:
     """The runs of all strategies with the gold set, scored on demand.
 
@@ -305,8 +340,8 @@ class ScoredRuns:
             return self.gold
         if name not in self._units_gold:
             gold, units = self.gold_variants, self.units(name)
-            carried = carried_by_units(gold, units)
-            self._units_gold[name] = GoldArrays(gold, units_for_gold(units), carried)
+            carried = _carried_by_units(gold, units)
+            self._units_gold[name] = GoldArrays(gold, _units_for_gold(units), carried)
         return self._units_gold[name]
 
     def unmeasured(self, name: str) -> dict[Level, str]:

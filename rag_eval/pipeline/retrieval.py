@@ -36,7 +36,6 @@ from rag_eval.pipeline.corpus import (
     GoldVariants,
 )
 from rag_eval.pipeline.evaluation import Evaluation, accepted_calibrator, read_calibrator
-from rag_eval.pipeline.external import unmeasured_levels
 from rag_eval.pipeline.runner import (
     AGAIN,
     Result,
@@ -49,7 +48,7 @@ from rag_eval.pipeline.runner import (
 )
 from rag_eval.retrieval.dense import ChromaStore, ExactSearch
 from rag_eval.retrieval.embedding.source import ChunkTable, EmbeddingSource
-from rag_eval.retrieval.external_units import place_all
+from rag_eval.retrieval.external_units import Placed, place_all
 from rag_eval.retrieval.kinds.external import (
     External,
     Failure,
@@ -1176,6 +1175,41 @@ def _stacked(rounds: Sequence[Int32Array]) -> IntArray:
     return np.asarray(np.stack(padded), dtype=np.int64)
 
 
+PLACED_SHARE = 0.95
+"""Least share of the retrieved units with a section, or with a place for the span level.
+
+A level with a smaller share is not measured. At a measured level, a unit without a section or place
+counts as a miss.
+"""
+UNPLACED = "nothing was retrieved that the corpus knows, so nothing has a {what}"
+TOO_FEW_PLACED = (
+    "the source names no {what} for {n} of {all} retrieved units, by id, offsets or text;"
+    " at least {share:.0%} must have one"
+)
+
+
+def _unmeasured_levels(placed: Placed) -> dict[Level, str]:
+    """Find the levels at which the units cannot be judged, with the reason.
+
+    Documents can always be judged, because an unknown document is not relevant.
+    """
+    retrieved = placed.units.iloc[placed.ranking.rows[placed.ranking.has_chunk]]
+    known = retrieved[retrieved["known"]]
+    parts: tuple[tuple[Level, str, pd.Series], ...] = (
+        ("section", "section", known["section_id"] == ""),
+        ("span", "place in its document", known["start"] < 0),
+    )
+    reasons: dict[Level, str] = {}
+    for level, what, lacks in parts:
+        if known.empty:
+            reasons[level] = UNPLACED.format(what=what)
+        elif lacks.sum() > (1 - PLACED_SHARE) * len(known):
+            reasons[level] = TOO_FEW_PLACED.format(
+                what=what, n=int(lacks.sum()), all=len(known), share=PLACED_SHARE
+            )
+    return reasons
+
+
 NO_VERSION = "the source states no version, so it is asked again by every run"
 
 
@@ -1232,7 +1266,7 @@ def _run_external(
             rerank_model="",
             query_tokens=_mean_tokens(gold.texts),
             failures=dict(sorted(failures.items())),
-            unmeasured=unmeasured_levels(placed),
+            unmeasured=_unmeasured_levels(placed),
             notes=replies.notes
             + ([note.format(len(unknown), quoted(unknown[0], 60))] if unknown else []),
             source=ExternalSource(

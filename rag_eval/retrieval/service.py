@@ -249,24 +249,12 @@ class RetrievalService:
     def _retrieve(self, queries: list[str], options: RetrievalOptions) -> list[RetrievalResult]:
         strategy = self._strategy(options.strategy or self._default)
         started = time.perf_counter()
-        allowed = self._allowed(options)
-        if self._guard is None:
-            found = strategy.search(
-                queries, options.top_k, self._seed, allowed=allowed, cached=False
-            )
-            places = [(found, query) for query in range(len(queries))]
-        else:
-            places = self._search_guarded(self._guard, strategy, queries, options.top_k, allowed)
+        places = self._search(strategy, queries, options.top_k, self._allowed(options))
         duration = (time.perf_counter() - started) / len(queries)
         return [self._result(strategy, found, query, duration) for found, query in places]
 
-    def _search_guarded(
-        self,
-        guard: QueryGuard,
-        strategy: ReadyStrategy,
-        queries: list[str],
-        top_k: int,
-        allowed: BoolArray | None,
+    def _search(
+        self, strategy: ReadyStrategy, queries: list[str], top_k: int, allowed: BoolArray | None
     ) -> list[tuple[Ranking, int]]:
         """Search without chunks that restate a query; return each query's ranking and its row.
 
@@ -275,11 +263,12 @@ class RetrievalService:
         on the others.
         """
         places: dict[int, tuple[Ranking, int]] = {}
-        due, depth = np.arange(len(queries)), top_k + SPARE
+        due = np.arange(len(queries))
+        depth = top_k if self._guard is None else top_k + SPARE
         while len(due):
             asked = [queries[query] for query in due.tolist()]
             found = strategy.search(asked, depth, self._seed, allowed=allowed, cached=False)
-            kept = guard.apply(asked, found).cut(top_k)
+            kept = found if self._guard is None else self._guard.apply(asked, found).cut(top_k)
             places |= {query: (kept, place) for place, query in enumerate(due.tolist())}
             more = (found.has_chunk.sum(axis=1) >= depth) & (depth < len(self._table))
             due = due[more & (kept.has_chunk.sum(axis=1) < top_k)]
@@ -304,10 +293,8 @@ class RetrievalService:
             chunks.append(self._payloads.scored(row, index, rank))
         trust = {}
         if self._trust is not None:
-            trust = {
-                chunk.snippet_id: float(self._trust[row])
-                for chunk, row in zip(chunks, rows, strict=True)
-            }
+            names = [chunk.snippet_id for chunk in chunks]
+            trust = dict(zip(names, self._trust[rows].tolist(), strict=True))
         return RetrievalResult(
             tuple(chunks),
             RetrievalMetadata(strategy.name, duration, int(found.candidates[query]), trust),

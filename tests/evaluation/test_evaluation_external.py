@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from rag_eval.pipeline.evaluation import Lines
-from rag_eval.pipeline.external import carried_by_units, units_for_gold, unmeasured_levels
-from rag_eval.pipeline.measures import Scores
+from rag_eval.pipeline.measures import Scores, _carried_by_units, _units_for_gold
+from rag_eval.pipeline.retrieval import _unmeasured_levels
 from rag_eval.retrieval.external_units import Placed
 from rag_eval.retrieval.ranking import ranking
 
@@ -36,7 +36,7 @@ class Gold:
 
 
 def carried(gold, frame):
-    return list(carried_by_units(gold, frame).itertuples(index=False, name=None))
+    return list(_carried_by_units(gold, frame).itertuples(index=False, name=None))
 
 
 def test_half_of_the_shorter_carries_and_less_does_not():
@@ -59,7 +59,7 @@ def test_gold_without_spans_and_rankings_without_units_carry_nothing():
 
 
 def test_units_of_unknown_sections_are_sections_of_their_own():
-    found = units_for_gold(units(NOWHERE, NOWHERE, ("a", "a#b", 0, 1, -1, True)))
+    found = _units_for_gold(units(NOWHERE, NOWHERE, ("a", "a#b", 0, 1, -1, True)))
     assert found["section_id"].tolist() == ["\x000", "\x001", "a#b"]
 
 
@@ -88,7 +88,7 @@ def placed(n_placed, n_without, n_unknown=0):
 def test_levels_need_places_of_nearly_all_that_was_retrieved(
     n_placed, n_without, n_unknown, measured
 ):
-    reasons = unmeasured_levels(placed(n_placed, n_without, n_unknown))
+    reasons = _unmeasured_levels(placed(n_placed, n_without, n_unknown))
     assert (reasons.keys() >= {"span", "section"}) != measured
     assert ("span" in reasons, "document" in reasons) == ("section" in reasons, False)
     if n_without and not measured:

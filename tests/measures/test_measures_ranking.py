@@ -15,7 +15,6 @@ from rag_eval.measures.ranking import (
     Qrels,
     Spans,
     collapse,
-    judged_label,
     labels_at,
     machine_name,
     parse_label,
@@ -215,11 +214,6 @@ def test_other_labels_are_refused_with_the_accepted_ones(bad):
 def test_every_k_is_measured(level, judged):
     swept = ("R@1", "R@5", "Success@1", "Success@5", "P@1", "P@5")
     assert labels_at(level, [1, 5]) == (*swept, "RR", "nDCG@10", *judged)
-
-
-def test_judged_stands_beside_measures_with_the_same_cutoff():
-    found = [judged_label(name) for name in ("R@10", "RR", "Judged@10", "delta_s")]
-    assert found == ["Judged@10", "Judged", None, None]
 
 
 # ---- Levels

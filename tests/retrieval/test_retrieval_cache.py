@@ -69,13 +69,6 @@ def test_a_reopened_cache_needs_no_embedder(tmp_path):
     assert embed(embedder, EmbeddingCache(tmp_path, "m"), [])[0].shape[0] == 0
 
 
-def test_another_model_has_another_cache(tmp_path):
-    embed(Counting(), EmbeddingCache(tmp_path, "m"), ["a"])
-    assert text_hash("a") in EmbeddingCache(tmp_path, "m")
-    assert text_hash("a") not in EmbeddingCache(tmp_path, "n")
-    assert text_hash("b") not in EmbeddingCache(tmp_path, "m")
-
-
 def segments(tmp_path):
     return sorted(
         path.name
@@ -112,16 +105,6 @@ def test_a_damaged_segment_is_named_and_its_texts_are_embedded_again(tmp_path, c
     assert (embedder.asked, use) == (["a", "b", "c"], (4, 3))
     assert all(str(paths[text]) in caplog.text for text in "abc")
     assert embed(embedder, EmbeddingCache(tmp_path, "m"), texts)[1] == (4, 0)
-
-
-def test_two_caches_of_one_model_lose_nothing_of_each_other(tmp_path):
-    one, other = EmbeddingCache(tmp_path, "m"), EmbeddingCache(tmp_path, "m")
-    embed(Counting(), one, ["a", "b"])
-    embed(Counting(), other, ["b", "c"])
-    assert np.array_equal(
-        EmbeddingCache(tmp_path, "m").vectors([text_hash(text) for text in "abc"]),
-        wanted(["a", "b", "c"]),
-    )
 
 
 def test_a_reader_survives_a_merge_beside_it(tmp_path, monkeypatch):

@@ -3,8 +3,6 @@
 The cases hold ties, duplicates, empty queries, a single chunk, zero vectors and masks.
 """
 
-import math
-
 import numpy as np
 import pytest
 import reference
@@ -92,16 +90,6 @@ def test_exact_search_gives_equal_chunks_equal_scores_wherever_they_stand():
     )
 
 
-def test_exact_search_with_blocks_smaller_than_the_batch(monkeypatch):
-    random = np.random.default_rng(11)
-    vectors, queries = (
-        unit(random.normal(size=(count, 8)).astype(np.float32)) for count in (300, 25)
-    )
-    whole = ExactSearch(vectors).search(queries, 20)
-    monkeypatch.setattr("rag_eval.retrieval.dense.BLOCK_BYTES", 4 * 300 * 7)
-    assert np.array_equal(ExactSearch(vectors).search(queries, 20).rows, whole.rows)
-
-
 def assert_like(found, query, wanted, documents, depth):
     """Check that both rankings agree, except where scores are too close for float32.
 
@@ -159,25 +147,6 @@ def test_rank_bm25_is_its_formula(drawn):
         assert_like(found, query, sure, documents, depth)
 
 
-def test_lucene_bm25_by_hand():
-    # 3 chunks of 2, 1 and 3 terms give N = 3 and avgdl = 2.
-    # Term 0 stands in chunk 0 and twice in chunk 2, term 1 in chunk 0, term 2 in chunks 1 and 2.
-    documents = [[0, 1], [2], [0, 0, 2]]
-    found = Bm25s(documents, 3, k1=0.9, b=0.4).search([[0], [1, 2]], 3)
-    idf0 = math.log(1 + 1.5 / 2.5)
-    idf1 = math.log(1 + 2.5 / 1.5)
-    assert listed(found, 0) == [
-        (2, round(idf0 * 2 / (2 + 0.9 * (0.6 + 0.4 * 3 / 2)), 6)),  # 0.470004 * 2 / 3.08 = 0.305197
-        (0, round(idf0 * 1 / (1 + 0.9 * (0.6 + 0.4 * 2 / 2)), 6)),  # 0.470004 / 1.9 = 0.247370
-    ]
-    assert listed(found, 1) == [
-        (0, round(idf1 * 1 / (1 + 0.9 * 1.0), 6)),  # 0.980829 / 1.9 = 0.516226
-        (1, round(idf0 * 1 / (1 + 0.9 * (0.6 + 0.4 * 1 / 2)), 6)),  # 0.470004 / 1.72 = 0.273258
-        (2, round(idf0 * 1 / (1 + 0.9 * (0.6 + 0.4 * 3 / 2)), 6)),  # 0.470004 / 2.08 = 0.225963
-    ]
-    assert [round(score, 6) for _, score in listed(found, 0)] == [0.305197, 0.247370]
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_nothing_known_in_the_query_gives_an_empty_ranking(engine):
     chunks = table(["alpha beta", "beta gamma", "delta epsilon zeta", "eta theta", "iota kappa"])
@@ -188,17 +157,6 @@ def test_nothing_known_in_the_query_gives_an_empty_ranking(engine):
     assert found.candidates.tolist() == [0] * len(queries)
     assert index.search([], 10).rows.shape == (0, 5)
     assert listed(index.search(chunks.query_terms(["unheard gamma the"]), 10), 0)[0][0] == 1
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("texts", [[], [""], ["the and", "of the"]])
-def test_a_corpus_without_any_term_is_searched_and_gives_nothing(engine, texts):
-    chunks = table(texts)
-    found = engine(chunks.terms, chunks.n_terms, k1=0.9, b=0.4).search(
-        chunks.query_terms(["alpha", ""]), 10
-    )
-    assert found.rows.shape == (2, len(texts))
-    assert not found.has_chunk.any()
 
 
 def test_more_equal_chunks_than_the_margin_come_by_row():

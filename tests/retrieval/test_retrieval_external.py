@@ -26,7 +26,6 @@ from rag_eval.core.types import (
     ScoredChunk,
 )
 from rag_eval.retrieval.kinds.external import (
-    BATCH,
     Failure,
     HttpSource,
     Item,
@@ -205,15 +204,6 @@ def test_a_fault_fails_its_query_alone(service, fault):
     assert asked == (1 + limits.max_retries if fault in TRIED_AGAIN else 1)
 
 
-def test_an_oversized_reply_is_not_read_on(service):
-    before = service.stats()["sent"]
-    found, _ = ask(service.url(fault="oversized", n=2), QUERIES[:1])
-    assert found[0].code == "reply_too_large"
-    time.sleep(0.2)
-    # The reply has no end. The bound is the size of the socket buffers.
-    assert service.stats()["sent"] - before < 50_000_000
-
-
 def test_a_burst_of_429_is_waited_out(service):
     url, started = service.url(fault="burst", burst=2, after=1, n=1), time.monotonic()
     found, said = ask(url, limits=QUICK.model_copy(update={"max_retries": 6}))
@@ -228,13 +218,6 @@ def test_a_retry_after_of_hours_is_not_waited_for(service):
     found, _ = ask(url, QUERIES[:1])
     assert found[0].code == "rate_limited"
     assert service.asked(url) == 1
-
-
-def test_no_more_requests_at_a_time_than_allowed(service):
-    url = service.url(delay=0.05)
-    queries = [f"{query} {n}" for query in QUERIES for n in range(8)]
-    ask(url, queries, QUICK.model_copy(update={"concurrency": 3}))
-    assert 1 < service.stats()["most_active"]["/search?delay=0.05"] <= 3
 
 
 def test_when_nothing_answers_the_rest_is_asked_once_each():
@@ -362,21 +345,6 @@ def test_a_batch_of_another_length_is_asked_one_by_one(batch):
 def test_results_at_fault_fail_alone(answer):
     found = ask_port(Port(lambda query: answer if query == "two" else result(chunk())))
     assert codes(found) == ["ok", "malformed_reply", "ok"]
-
-
-def test_an_interrupt_is_not_swallowed():
-    def interrupt(query):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        ask_port(Port(interrupt))
-
-
-def test_batches_bound_what_is_asked_again():
-    port = Port(raises_on_two)
-    found = ask_port(port, ["two", *(f"q{n}" for n in range(BATCH + 5))])
-    assert codes(found).count("raised") == 1
-    assert port.alone == BATCH
 
 
 def test_stats_name_the_version_and_may_say_nothing():

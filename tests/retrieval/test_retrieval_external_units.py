@@ -140,13 +140,6 @@ def test_offsets_beyond_the_document_give_way_to_the_text():
     assert second["start"] == -1
 
 
-def test_unknown_documents_stand_under_their_own_names():
-    first, second = placed(item(doc_id="elsewhere.md", text="x"), item(id="other"))
-    names = ("doc_id", "known", "start")
-    assert named(first, *names) == ("elsewhere.md", False, -1)
-    assert named(second, *names) == ("other", False, -1)
-
-
 def test_equal_things_are_one_unit_and_keep_their_best_place():
     three = (
         item(doc_id="guide.md", text="wait", score=3),

@@ -166,28 +166,6 @@ def test_what_a_person_allowed_stays_and_so_does_what_is_vouched_for(ready):
     assert PLANTED & set(one) == {"c00"}
 
 
-def test_without_an_allowlist_only_what_nobody_would_write_is_left_out(ready):
-    port = service(ready, guard=guard(allowlist=False))
-    found = set(ids(port.retrieve(QUERY, RetrievalOptions(top_k=10))))
-    # c00 holds the exact words of the query, without the question mark of a sentence.
-    assert "c00" not in found
-    assert f"c{len(TEXTS) - 1:02d}" in found
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_trust_threshold_and_the_guard_hold_together(ready, kind):
-    trust = np.linspace(0, 1, len(TEXTS))
-    port = service(ready, trust=trust, guard=guard())
-    result = port.retrieve(QUERY, RetrievalOptions(top_k=20, strategy=kind, trust_threshold=0.5))
-    assert not PLANTED & set(ids(result))
-    assert all(result.metadata.trust_scores[name] >= 0.5 for name in ids(result))
-    assert (
-        set(ids(result))
-        == {name for (_, name), value in zip(IDS, trust, strict=True) if value >= 0.5} - PLANTED
-    )
-    assert port.retrieve(QUERY, RetrievalOptions(strategy=kind, trust_threshold=1.0)).chunks == ()
-
-
 @pytest.fixture(scope="module")
 def flooded(tmp_path_factory):
     """Prepare a corpus in which ninety planted pages rank before the honest pages.

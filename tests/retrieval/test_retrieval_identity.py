@@ -74,17 +74,6 @@ def test_the_chunks_the_analyzer_and_the_engine_count(kind, tmp_path, monkeypatc
             assert hash_of(BASE[kind], tmp_path) != before, library
 
 
-def test_the_engine_stands_before_the_colon(tmp_path):
-    specs = [
-        *BASE.values(),
-        BASE["bm25"].model_copy(update={"engine": "rank-bm25"}),
-        BASE["vector"].model_copy(update={"search": "approximate"}),
-    ]
-    engines = [hash_of(spec, tmp_path).split(":")[0] for spec in specs]
-    assert engines == "bm25s exact hybrid rank-bm25 chroma-hnsw".split()
-    assert all(len(hash_of(spec, tmp_path).split(":")[1]) == 32 for spec in specs)
-
-
 def test_a_fitted_model_is_named_with_its_fit_and_a_pretrained_one_is_not(tmp_path):
     lsa, minilm = Embedding(model="lsa-256"), Embedding(model="all-MiniLM-L6-v2")
     fit = embed_model(lsa, HASHES, tmp_path)

@@ -122,19 +122,6 @@ def test_a_kind_of_another_package_is_evaluated(package, project_root):
     assert strategy["configuration"]
 
 
-def test_its_options_are_checked_with_line_and_field(package, project_root):
-    cases = {
-        "{name: a, kind: longest, weight: 3.5}": "3.5",
-        "{name: a, kind: longest, wieght: 2}": "did you mean weight",
-        "{name: a, kind: longst}": "did you mean longest",
-    }
-    for number, strategy in enumerate(cases):
-        configure(package, project_root, strategy, f"smoke{number}")
-    for line, message in zip(check(package), cases.values(), strict=True):
-        assert message in line
-        assert "strategies[0]" in line or message == "3.5"
-
-
 def test_a_kind_that_cannot_be_loaded_is_named(package, project_root):
     (package / "longest.py").write_text("broken = True\n", encoding="utf-8")
     configure(package, project_root, "{name: a, kind: longest}")

@@ -221,11 +221,6 @@ def test_trust_filters_and_is_reported(ready):
     assert port_.retrieve("graph", RetrievalOptions(trust_threshold=1.0)).chunks == ()
 
 
-def test_a_trust_threshold_without_scores_is_an_error(ready):
-    with pytest.raises(ValueError, match="no trust scores"):
-        service(ready).retrieve("graph", RetrievalOptions(trust_threshold=0.1))
-
-
 def test_a_strategy_that_is_not_served_is_an_error(ready):
     only = {"bm25": ready["bm25"]}
     with pytest.raises(ValueError, match="found hybrid, accepted bm25"):

@@ -7,14 +7,13 @@ from corpora import listed, made_ranking
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rag_eval.retrieval.kinds.hybrid import reciprocal_rank, weighted
 from rag_eval.retrieval.ranking import (
     MARGIN,
     order,
-    reciprocal_rank,
     scale_by_top,
     scale_min_max,
     select,
-    weighted,
 )
 from rag_eval.retrieval.strategies import mmr, order_by_scores
 

@@ -12,7 +12,6 @@ import pytest
 from corpora import chunks_frame, listed, places, table
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from rag_eval.corpus.analyzer import Analyzer, terms
 from rag_eval.retrieval.embedding.source import ChunkTable
@@ -220,13 +219,3 @@ def test_a_strategy_finds_what_only_a_synonym_names(index):
     )
     hybrid = ReadyStrategy(spec, index)
     assert hybrid.search(questions, 5).rows[:2, 0].tolist() == [3, 2]
-
-
-@pytest.mark.parametrize(("kind", "spec"), [("bm25", Bm25), ("hybrid", Hybrid)])
-def test_the_configuration_refuses_what_cannot_expand(kind, spec):
-    with pytest.raises(
-        ValidationError, match="expand: works with engine bm25s only, and the engine is rank-bm25"
-    ):
-        spec(name="s", kind=kind, engine="rank-bm25", expand="data-terms")
-    with pytest.raises(ValidationError, match="data-terms"):
-        spec(name="s", kind=kind, expand="other")

@@ -2,14 +2,54 @@
 
 from typing import ClassVar, Literal, Self
 
+import numpy as np
 from pydantic import Field, model_validator
 
+from rag_eval.core.arrays import FloatArray
 from rag_eval.core.strategy import PriorKind
 from rag_eval.retrieval.dense import DenseStrategy
 from rag_eval.retrieval.lexical import LexicalStrategy
-from rag_eval.retrieval.ranking import Ranking, reciprocal_rank, weighted
+from rag_eval.retrieval.ranking import FUSED_ROUNDING, Ranking, order, ranking
 from rag_eval.retrieval.strategies import Request, StrategyIndex
 from rag_eval.storage.hashing import digest
+
+
+def _merge(
+    first: Ranking, second: Ranking, left: FloatArray, right: FloatArray, depth: int
+) -> Ranking:
+    """Add the two scores of each chunk, then sort; a list without the chunk adds 0."""
+    rows = np.concatenate([first.rows, second.rows], axis=1)
+    parts = np.concatenate(
+        [np.where(first.has_chunk, left, 0.0), np.where(second.has_chunk, right, 0.0)], axis=1
+    )
+    key = np.where(rows >= 0, rows, np.iinfo(np.int32).max)
+    by_row = np.argsort(key, axis=1, kind="stable")
+    rows = np.take_along_axis(rows, by_row, axis=1)
+    parts = np.take_along_axis(parts, by_row, axis=1)
+    twice = np.zeros(rows.shape, dtype=bool)
+    twice[:, 1:] = (rows[:, 1:] == rows[:, :-1]) & (rows[:, 1:] >= 0)
+    parts[:, :-1] += np.where(twice[:, 1:], parts[:, 1:], 0.0)
+    fused = np.where(twice | (rows < 0), -np.inf, parts)
+    candidates = np.isfinite(fused).sum(axis=1).astype(np.int64)
+    rows, fused = order(rows, fused, depth, FUSED_ROUNDING)
+    return ranking(rows, fused, np.where(np.isfinite(fused), fused, 0.0), candidates)
+
+
+def weighted(
+    lexical: Ranking, vector: Ranking, *, alpha: float, beta: float, depth: int
+) -> Ranking:
+    """Fuse rankings of the same queries by weighted normalised scores; the result is in [0, 1]."""
+    total = alpha + beta
+    return _merge(
+        lexical, vector, lexical.norm * (alpha / total), vector.norm * (beta / total), depth
+    )
+
+
+def reciprocal_rank(lexical: Ranking, vector: Ranking, *, k: int, depth: int) -> Ranking:
+    """Fuse rankings of the same queries by 1 / (k + rank), scaled to at most 1."""
+    top = 2.0 / (k + 1)
+    left, right = (1.0 / (k + np.maximum(part.k_pos, 1)) / top for part in (lexical, vector))
+    return _merge(lexical, vector, left, right, depth)
 
 
 class Hybrid(LexicalStrategy, DenseStrategy):
