@@ -393,7 +393,7 @@ def _search_again(
     allowed = runs.admitted_chunks.passes if config.trust.filter else None
     for start in range(0, len(asked), AT_ONCE):
         part = asked[start : start + AT_ONCE]
-        found = strategy.search(part, config.depth, config.seeds[0], allowed=allowed, strict=False)
+        found = strategy.search(part, config.depth, config.seeds[0], allowed=allowed)
         values = signals(batch_of(config, opened, spec, part, found), config.uncertainty.k)
         failed = np.zeros(len(part), dtype=bool) if found.failed is None else found.failed
         for text, rows, own, broken in zip(part, found.rows, values, failed, strict=True):

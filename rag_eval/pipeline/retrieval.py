@@ -60,7 +60,7 @@ from rag_eval.retrieval.kinds.external import (
 )
 from rag_eval.retrieval.lexical import bm25s_engine
 from rag_eval.retrieval.ranking import Ranking, ranking
-from rag_eval.retrieval.service import QueryGuard, RetrievalService
+from rag_eval.retrieval.service import QueryGuard, RetrievalFailedError, RetrievalService
 from rag_eval.retrieval.strategies import LocalStrategy, ReadyStrategy, StrategyIndex
 from rag_eval.storage.hashing import digest
 from rag_eval.storage.sql import open_store
@@ -263,11 +263,11 @@ def _no_latency(reason: str) -> Latency:
 
 
 def _time_queries(
-    ask: Callable[[str], object], texts: Sequence[str], n: int, *ignored: type[Exception]
+    ask: Callable[[str], object], texts: Sequence[str], n: int, failure: type[Exception]
 ) -> Latency:
     """Time at most n single queries, spread evenly over the texts, in milliseconds.
 
-    Calls that fail with an ignored exception are timed, because callers wait for them too.
+    Calls that fail are timed, because callers wait for them too. The batch counted the failures.
     """
     if not texts:
         return _no_latency("no query was answered")
@@ -276,7 +276,7 @@ def _time_queries(
     # The first call pays for lazy loading.
     for place in (0, *places):
         started = time.perf_counter()
-        with contextlib.suppress(*ignored):
+        with contextlib.suppress(failure):
             ask(texts[place])
         times.append(1000 * (time.perf_counter() - started))
     p50, p95, p99 = np.percentile(times[1:], (50, 95, 99)).tolist()
@@ -299,10 +299,8 @@ def _time_strategy(
         default_threshold=1.0 if config.trust.filter else None,
         seed=config.seeds[0],
     )
-    # The batch counted the errors of an outside reranker.
-    foreign: tuple[type[Exception], ...] = (Exception,) if strategy.reranks_outside else ()
     ask = functools.partial(service.retrieve, options=RetrievalOptions(top_k=LATENCY_TOP_K))
-    return _time_queries(ask, texts, work.settings.latency_queries, *foreign)
+    return _time_queries(ask, texts, work.settings.latency_queries, RetrievalFailedError)
 
 
 def _mean_tokens(texts: Sequence[str]) -> float:
@@ -424,7 +422,6 @@ class IterativeStrategy(ReadyStrategy):
         base = opened.strategies[iterative.base]
         super().__init__(base.spec, base.index)
         self.name, self.iterative, self.base = iterative.name, iterative, base
-        self.reranks_outside = base.reranks_outside
         self._evaluation, self._opened, self.steered_by = evaluation, opened, steered_by
         self.index_hash = iterative.index_hash(base.index_hash, steered_by, evaluation.settings)
         self._model: MissRateModel | None = None
@@ -445,7 +442,6 @@ class IterativeStrategy(ReadyStrategy):
         *,
         allowed: BoolArray | None = None,
         cached: bool = True,
-        strict: bool = True,
     ) -> Ranking:
         """Rank chunks for each query as `ReadyStrategy.search` does.
 
@@ -459,7 +455,6 @@ class IterativeStrategy(ReadyStrategy):
             seed=seed,
             allowed=allowed,
             cached=cached,
-            strict=strict,
         )
         first = search(queries)
         context = ExpansionContext(
@@ -868,7 +863,7 @@ def guarded_search(
     depth, n_chunks = config.depth, len(strategy.index.table)
     pairs = restated.codes(n_chunks) if config.trust.quarantine else np.zeros(0, dtype=np.int64)
     spare = int(np.bincount(pairs // n_chunks).max()) if len(pairs) else 0
-    ranked = strategy.search(texts, depth + spare, seed, allowed=allowed, strict=False)
+    ranked = strategy.search(texts, depth + spare, seed, allowed=allowed)
     codes = np.arange(len(ranked.rows), dtype=np.int64)[:, None] * n_chunks + ranked.rows
     dropped = int((np.isin(codes, pairs) & ranked.has_chunk)[:, :depth].sum())
     return ranked.without(pairs, n_chunks).cut(depth), dropped
@@ -978,11 +973,10 @@ class RunFacts:
 
 @dataclasses.dataclass(frozen=True)
 class RunTiming:
-    """Latency of single queries, the duration of the batch, and queries that had to be embedded."""
+    """Latency of single queries, and the duration of the batch."""
 
     latency_ms: Latency
     seconds: float
-    embedded_queries: int
 
 
 class StrategyRun(Result):
@@ -1118,7 +1112,6 @@ def retrieve(
     if base.index_hash != corpus_index.about.strategies[base.name].index_hash:
         raise RuntimeError(f"{base.name}: the opened index is not the index of the stage")
     seeds = list(config.seeds) if spec.seed_matters else [config.seeds[0]]
-    used = 0 if strategy.source is None else strategy.source.use.embedded
     allowed = admitted_chunks.passes if config.trust.filter else None
     started = time.perf_counter()
     rankings, dropped = dict[int, Ranking](), 0
@@ -1136,7 +1129,6 @@ def retrieve(
             dropped += gone
             advance(len(texts))
     seconds, failed = time.perf_counter() - started, failed_frame(rankings)
-    embedded = 0 if strategy.source is None else strategy.source.use.embedded - used
     steered_by = strategy.steered_by if isinstance(strategy, IterativeStrategy) else ""
     about = RunFacts(
         index_hash=strategy.index_hash,
@@ -1162,7 +1154,7 @@ def retrieve(
         expansions=None if last is None else last.steps,
         rounds=None if last is None else _stacked(last.rounds),
         about=about,
-        timing=RunTiming(latency_ms=latency, seconds=seconds, embedded_queries=embedded),
+        timing=RunTiming(latency, seconds),
     )
 
 
@@ -1280,7 +1272,7 @@ def _run_external(
                 why=why,
             ),
         ),
-        timing=RunTiming(latency, time.perf_counter() - started, embedded_queries=0),
+        timing=RunTiming(latency, time.perf_counter() - started),
     )
     run.is_lasting = bool(spec.files() or (replies.version and not failures))
     return run

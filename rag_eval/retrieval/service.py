@@ -151,6 +151,12 @@ class Payloads:
 # ---- The port.
 
 FILTERS = ("doc_id", "section_id")
+
+
+class RetrievalFailedError(RuntimeError):
+    """A retrieval without a result, because a user's reranker failed."""
+
+
 _NO_TRUST = "this index has no trust scores, so nothing can be filtered by them"
 
 
@@ -268,6 +274,8 @@ class RetrievalService:
         while len(due):
             asked = [queries[query] for query in due.tolist()]
             found = strategy.search(asked, depth, self._seed, allowed=allowed, cached=False)
+            if found.failure is not None:
+                raise RetrievalFailedError(found.failure)
             kept = found if self._guard is None else self._guard.apply(asked, found).cut(top_k)
             places |= {query: (kept, place) for place, query in enumerate(due.tolist())}
             more = (found.has_chunk.sum(axis=1) >= depth) & (depth < len(self._table))

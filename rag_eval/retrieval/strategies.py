@@ -288,7 +288,6 @@ class ReadyStrategy:
         self.embed_model = self.source.model if self.source else ""
         self.index_hash = spec.index_hash(index.table.chunks_hash, self.embed_model)
         self.seed_matters = spec.seed_matters
-        self.reranks_outside = spec.rerank is not None and spec.rerank.kind != "mmr"
 
     def search(
         self,
@@ -298,12 +297,8 @@ class ReadyStrategy:
         *,
         allowed: BoolArray | None = None,
         cached: bool = True,
-        strict: bool = True,
     ) -> Ranking:
-        """Rank chunks for each query and rerank them; options as in `Request`.
-
-        With `strict`, an error of a user's reranker is raised; else its query counts as failed.
-        """
+        """Rank chunks for each query and rerank them; options as in `Request`."""
         step = self.spec.rerank
         pool = max(depth, POOL, step.depth if step else 0)
         found = self.spec.rank(self.index, Request(queries, pool, seed, allowed, cached))
@@ -319,7 +314,4 @@ class ReadyStrategy:
             for rows in found.rows[:, : step.depth].tolist()
         ]
         reranker = self.index.reranker(step.kind)
-        if strict:
-            scores = reranker.scores(queries, candidates)
-            return order_by_scores(found, scores, depth=step.depth).cut(depth)
         return _ask_reranker(found, reranker, queries, candidates, step.depth).cut(depth)

@@ -78,7 +78,7 @@ def test_lsa_of_any_corpus_is_finite_and_the_same_again_one_by_one(texts, dimens
 
 
 def test_a_stored_fit_is_used_again_with_the_same_vectors(tmp_path):
-    texts = ["graph tree", "graph query", "vector tree", "the", "", "query", "graph tree"]
+    texts = ["graph tree", "graph query", "vector index", "the", "", "query", "graph tree"]
     first, second = (
         EmbeddingSource(Embedding(model="lsa-4"), table(texts), places(tmp_path)) for _ in range(2)
     )
