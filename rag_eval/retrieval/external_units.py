@@ -1,6 +1,7 @@
 """Units of an external retriever: the retrieved items with their places in the corpus."""
 
 import dataclasses
+import functools
 import re
 import urllib.parse
 from collections.abc import Iterable, Sequence
@@ -30,8 +31,6 @@ UNITS = FrameSchema(
         "returned": Column("str", "text of the source, masked, where it differs from the corpus"),
     },
 )
-MAX_SEARCHED_CHARS = 20_000
-"""Longest text that is searched with any white space between its words, in characters."""
 
 
 class _Unit(NamedTuple):
@@ -121,12 +120,12 @@ class _Corpus:
         if at is not None and at.unit == "char" and 0 <= at.start < at.end <= len(whole):
             return at.start, at.end
         low, high = self._bounds[section] if section >= 0 else (0, len(whole))
-        for text in dict.fromkeys(texts):
-            words = text.split() if len(text) <= MAX_SEARCHED_CHARS else [text.strip()]
-            pattern = re.compile(r"\s+".join(map(re.escape, words)))
-            found = pattern.search(whole, low, high) or pattern.search(whole)
-            if text.strip() and found:
-                return found.span()
+        for text in filter(None, dict.fromkeys(text.strip() for text in texts)):
+            start = max(whole.find(text, low, high), whole.find(text))
+            if start >= 0:
+                return start, start + len(text)
+            if (place := _find_words(whole, text)) is not None:
+                return place
         return -1, -1
 
     def _section_at(self, document: int, start: int) -> int:
@@ -137,6 +136,25 @@ class _Corpus:
         bounds = [(*self._bounds[row], row) for row in rows]
         holding = [(high - low, row) for low, high, row in bounds if low <= start < high]
         return min(holding, default=(0, -1))[1]
+
+
+@functools.lru_cache(maxsize=512)
+def _even(text: str) -> tuple[str, list[int]]:
+    """Put single blanks between the words of a text; return it with the places of the words."""
+    return " ".join(text.split()), [word.start() for word in re.finditer(r"\S+", text)]
+
+
+def _find_words(whole: str, text: str) -> tuple[int, int] | None:
+    """Find a text with other white space between its words; None for nowhere."""
+    (even, starts), plain = _even(whole), " ".join(text.split())
+    first = even.find(plain)
+    if first < 0:
+        return None
+    start, end = (
+        starts[even.count(" ", 0, at)] + at - (even.rfind(" ", 0, at) + 1)
+        for at in (first, first + len(plain) - 1)
+    )
+    return start, end + 1
 
 
 def _names(item: Item) -> list[str]:

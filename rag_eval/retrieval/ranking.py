@@ -67,11 +67,6 @@ class Ranking:
         """Keep the first `depth` ranks."""
         return self if depth >= self.rows.shape[1] else self.map(lambda part, _: part[:, :depth])
 
-    def take(self, query: int) -> "Ranking":
-        """Keep one query."""
-        one = self.map(lambda part, _: part[query : query + 1])
-        return dataclasses.replace(one, candidates=self.candidates[query : query + 1])
-
     def blank(self, queries: npt.NDArray[np.bool_]) -> "Ranking":
         """Empty the rankings of the queries of a mask."""
         return self.map(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
-from rag_eval.core.arrays import BoolArray, Float32Array, Int32Array
+from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, Int32Array
 from rag_eval.core.errors import Embedding, InputError, quoted
 from rag_eval.core.strategy import Identity, IdentityInputs, Strategy
 from rag_eval.retrieval.embedding.source import ChunkTable, EmbeddingSource, Places, embed_model
@@ -90,6 +90,16 @@ def mmr(first: Ranking, vectors: Float32Array, *, lambda_: float, depth: int) ->
     return _reorder(first, scores, picked)
 
 
+def _check_scores(scores: Sequence[float], count: int) -> FloatArray:
+    values = np.asarray(scores, dtype=np.float64)
+    if values.shape != (count,) or not np.isfinite(values).all():
+        raise ValueError(
+            f"reranker: {count} candidates got scores of shape {values.shape}; "
+            "accepted: one finite number for each"
+        )
+    return values
+
+
 def order_by_scores(first: Ranking, given: Sequence[Sequence[float]], *, depth: int) -> Ranking:
     """Order the first `depth` places by a reranker's scores; ties go to the better k_pos.
 
@@ -99,13 +109,7 @@ def order_by_scores(first: Ranking, given: Sequence[Sequence[float]], *, depth: 
     scores = np.full((len(first.rows), m), np.nan)
     counts = first.has_chunk[:, :m].sum(axis=1)
     for query, (row, count) in enumerate(zip(given, counts, strict=True)):
-        values = np.asarray(row, dtype=np.float64)
-        if values.shape != (count,) or not np.isfinite(values).all():
-            raise ValueError(
-                f"reranker: query {query} has {count} candidates and got scores of shape "
-                f"{values.shape}; accepted: one finite number for each"
-            )
-        scores[query, :count] = values
+        scores[query, :count] = _check_scores(row, count)
     key = np.where(np.isnan(scores), np.inf, -scores)
     return _reorder(first, scores, np.argsort(key, axis=1, kind="stable").astype(np.int32))
 
@@ -125,19 +129,17 @@ def _ask_reranker(
         return order_by_scores(first, reranker.scores(queries, texts), depth=depth)
     except Exception:  # noqa: BLE001, S110 - foreign code; the queries at fault are found below
         pass
-    failed = np.zeros(len(queries), dtype=bool)
-    failure: str | None = None
-    given: list[Sequence[float]] = []
+    given: list[Sequence[float]] = [[0.0] * len(candidates) for candidates in texts]
+    failures: dict[int, str] = {}
     for at, (query, candidates) in enumerate(zip(queries, texts, strict=True)):
         try:
-            alone = reranker.scores([query], [candidates])
-            order_by_scores(first.take(at), alone, depth=depth)
-            given.append(alone[0])
+            (alone,) = reranker.scores([query], [candidates])
+            given[at] = _check_scores(alone, len(candidates)).tolist()
         except Exception as error:  # noqa: BLE001 - foreign code fails this query alone
-            failed[at] = True
-            failure = failure or quoted(f"{type(error).__name__}: {error}")
-            given.append([0.0] * len(candidates))
+            failures[at] = quoted(f"{type(error).__name__}: {error}")
     ranked = order_by_scores(first, given, depth=depth)
+    failed = np.isin(np.arange(len(queries)), list(failures))
+    failure = next(iter(failures.values()), None)
     return dataclasses.replace(ranked.blank(failed), failed=failed, failure=failure)
 
 

@@ -163,13 +163,6 @@ def test_eligibility_may_differ_by_measure():
     assert json.loads(json.dumps(dataclasses.asdict(one)))["n_scored"] == 2
 
 
-def test_shapes_are_checked():
-    with pytest.raises(ValueError, match="labels"):
-        aggregate(["a", "b"], [[1.0]], [0], seed=1)
-    with pytest.raises(ValueError, match="query_of"):
-        aggregate(["a"], [1.0, 2.0], [0], seed=1)
-
-
 # Coverage on simulated gold sets. The hit rate of a query follows a beta distribution.
 # The query has six runs (3 wordings x 2 seeds), which hit with that rate.
 # `icc` is the correlation of two runs of a query.

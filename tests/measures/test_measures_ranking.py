@@ -132,14 +132,6 @@ def test_empty_ranking_scores_zero_and_empty_gold_is_ineligible():
     assert qrels.n_relevant.tolist() == [1, 0, 0]
 
 
-def test_equal_rankings_keep_their_own_values():
-    """Seeds repeat rankings, and equal rankings are scored once."""
-    qrels = Qrels.from_rows([0, 1, 1], [3, 3, 4], [1, 1, 1], 2)
-    items = np.array([[3, 5], [3, 5], [5, 3], [3, 5], [4, 3]])
-    found = score_rankings(items, qrels, [0, 0, 0, 1, 1], ["RR", "R@2"])
-    assert found.tolist() == [[1, 1], [1, 1], [0.5, 1], [1, 0.5], [1, 1]]
-
-
 @pytest.mark.parametrize(
     ("items", "query_of", "label", "message"),
     [
@@ -306,9 +298,3 @@ def test_carriers_overlap_by_half_of_the_shorter(spans, chunks):
     }
     found = [rows.tolist() for rows in span_carriers(extents(spans), extents(chunks))]
     assert sorted(zip(*found, strict=True)) == sorted(expected)
-
-
-def test_span_ranking_with_a_repeated_chunk_is_refused():
-    spans = Spans(np.array([0, 1]), np.array([0, 1]), np.array([2]))
-    with pytest.raises(ValueError, match="more than once"):
-        span_ranks([[2, 2]], spans, [0])

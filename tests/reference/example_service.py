@@ -61,9 +61,6 @@ class Service(ThreadingHTTPServer):
         self.lock = threading.Lock()
         self.asked = collections.Counter()
         self.queries = collections.Counter()
-        self.sent = 0
-        self.active = collections.Counter()
-        self.most_active = collections.Counter()
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -93,32 +90,14 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def do_GET(self) -> None:
-        server = self.server
-        self.reply(
-            json.dumps(
-                {
-                    "asked": server.asked,
-                    "queries": server.queries,
-                    "sent": server.sent,
-                    "most_active": server.most_active,
-                }
-            ).encode()
-        )
+        counts = {"asked": self.server.asked, "queries": self.server.queries}
+        self.reply(json.dumps(counts).encode())
 
     def do_POST(self) -> None:
-        server = self.server
         try:
-            with server.lock:
-                server.active[self.path] += 1
-                server.most_active[self.path] = max(
-                    server.most_active[self.path], server.active[self.path]
-                )
             self.answer()
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
-        finally:
-            with server.lock:
-                server.active[self.path] -= 1
 
     def answer(self) -> None:
         address = urllib.parse.urlsplit(self.path)
@@ -166,15 +145,8 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self.reply(self.good)
 
-    def fault_once(self) -> None:
-        """Reply 500 to the first request of every query."""
-        self.reply(b"oops", 500) if self.nth_of_query == 1 else self.reply(self.good)
-
     def fault_down(self) -> None:
         self.reply(b"", 503)
-
-    def fault_forbidden(self) -> None:
-        self.reply(b"no", 403)
 
     def fault_half(self) -> None:
         self.reply(self.good[: len(self.good) // 2], length=len(self.good))
@@ -187,29 +159,12 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         while True:
             self.wfile.write(BLOCK)
-            with self.server.lock:
-                self.server.sent += len(BLOCK)
 
     def fault_gzip(self) -> None:
         self.reply(BOMB, Content_Encoding="gzip")
 
     def fault_malformed(self) -> None:
         self.reply(self.good[:-1])
-
-    def fault_html(self) -> None:
-        self.reply(b"<html><body>Please log in</body></html>", kind="text/html")
-
-    def fault_types(self) -> None:
-        self.reply(b'{"chunks": [{"doc_id": ["storage.md"], "text": 7, "score": "high"}]}')
-
-    def fault_nan(self) -> None:
-        self.reply(b'{"chunks": [{"doc_id": "storage.md", "text": "", "score": NaN}]}')
-
-    def fault_twice(self) -> None:
-        self.reply(b'{"chunks": [{"id": "a", "score": 2}, {"id": "a", "score": 1}]}')
-
-    def fault_nested(self) -> None:
-        self.reply(b"[" * 200_000)
 
     def fault_unknown(self) -> None:
         """Reply with a document that is not in the corpus."""
@@ -231,14 +186,8 @@ class Handler(BaseHTTPRequestHandler):
             ).encode()
         )
 
-    def fault_empty(self) -> None:
-        self.reply(b'{"chunks": []}')
-
     def fault_redirect(self) -> None:
         self.reply(b"", 307, Location=self.options.get("to", "/search"))
-
-    def fault_circle(self) -> None:
-        self.reply(b"", 308, Location=self.path)
 
 
 def main() -> None:

@@ -241,16 +241,6 @@ def test_texts_without_a_vector_are_counted_and_quoted(tmp_path):
     assert "four; fi\\u001bve" in problem.found
 
 
-def test_a_source_reads_its_file_from_the_folder_of_the_gold_set(tmp_path):
-    write(tmp_path / "v.npz", sha256=KEYS, vectors=VECTORS)
-    source = EmbeddingSource(Embedding(vectors="v.npz"), table(["one", "two"]), places(tmp_path))
-    assert source.chunk_vectors() == pytest.approx(np.array([[0.6, 0.8], [0, 1]]))
-    assert source.query_vectors(["three"]).tolist() == [[1, 0]]
-    assert source.model == source.embedder.model
-    with pytest.raises(InputError, match="vectors_incomplete"):
-        source.query_vectors(["four"])
-
-
 # Chroma's functions
 
 
@@ -300,24 +290,6 @@ def test_a_chroma_function_by_name(letters):
     )
     assert_unit_or_zero(vectors)
     assert [len(batch) for batch in letters] == [64, 39]
-
-
-def test_a_source_with_a_chroma_function_embeds_nothing_twice(letters, tmp_path):
-    def open_source(texts, count=2):
-        spec = Embedding.from_settings("letters", {"count": count})
-        return EmbeddingSource(spec, table(texts), places(tmp_path))
-
-    source = open_source(["ab", "b", "ab"])
-    source.chunk_vectors()
-    source.query_vectors(["b", "a", "a"])
-    source.query_vectors(["a", "b"])
-    # "b" is embedded as a document and as a question.
-    assert [text for batch in letters for text in batch] == ["ab", "b", "b", "a"]
-    assert source.model == source.embedder.model
-    open_source(["ab", "b"]).chunk_vectors()
-    assert len(letters) == 2
-    open_source(["ab"], count=3).chunk_vectors()
-    assert len(letters) == 3
 
 
 def test_questions_are_embedded_as_the_model_embeds_questions(letters, tmp_path, monkeypatch):

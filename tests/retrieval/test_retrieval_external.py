@@ -17,7 +17,7 @@ from service_process import running
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.frames import VARIANTS
-from rag_eval.core.settings import ExternalLimits
+from rag_eval.core.settings import ExternalLimits, Settings
 from rag_eval.core.types import (
     Offsets,
     RetrievalMetadata,
@@ -26,12 +26,14 @@ from rag_eval.core.types import (
     ScoredChunk,
 )
 from rag_eval.retrieval.kinds.external import (
+    External,
     Failure,
     HttpSource,
     Item,
     PortSource,
     QueryError,
     Retrieved,
+    Sources,
     load_port,
     match_lists,
     parse_reply,
@@ -403,6 +405,13 @@ def test_what_is_no_port_is_an_error_of_the_settings(module, path, shown):
         load_port("mine", path)
     assert raised.value.problems[0].code == "source_unusable"
     assert shown in str(raised.value)
+
+
+def test_a_name_that_no_setting_enables_lists_those_that_are():
+    settings = Settings(sources={"search": "http://127.0.0.1:9/search", "port": "own_port:Own"})
+    with pytest.raises(InputError, match="unknown_source") as caught:
+        Sources(settings).open(External(name="mine", kind="external", source="nope"))
+    assert "port, search" in caught.value.problems[0].accepted
 
 
 # TREC runs and recorded outputs

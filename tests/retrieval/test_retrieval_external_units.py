@@ -103,11 +103,6 @@ def test_sections_by_id(given_names):
     assert named(unit, "doc_id", "section_id", "start") == wanted
 
 
-def test_a_section_of_another_document_says_nothing():
-    (unit,) = placed(item(doc_id="notes.txt", section_id="guide.md#guide/use"))
-    assert (unit["doc_id"], unit["section_id"]) == ("notes.txt", "notes.txt")
-
-
 def test_offsets_give_place_and_section():
     start = GUIDE.index("the  installer")
     (unit,) = placed(item(doc_id="guide.md", start=start, end=start + 14))
@@ -129,15 +124,6 @@ def test_a_text_is_found_exactly_or_with_its_white_space_evened_out(text):
     assert unit["section_id"] == "guide.md#guide/install"
     assert " ".join(unit["text"].split()) == " ".join(text.split())
     assert GUIDE[unit["start"] : unit["end"]] == unit["text"]
-
-
-def test_offsets_beyond_the_document_give_way_to_the_text():
-    first, second = placed(
-        item(doc_id="notes.txt", text="plain note", start=5, end=9999),
-        item(doc_id="notes.txt", start=5, end=9999),
-    )
-    assert named(first, "start", "end") == (4, 14)
-    assert second["start"] == -1
 
 
 def test_equal_things_are_one_unit_and_keep_their_best_place():

@@ -10,8 +10,6 @@ import math
 import numpy as np
 import pytest
 from corpora import chunks_frame, listed, places, table
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rag_eval.corpus.analyzer import Analyzer, terms
 from rag_eval.retrieval.embedding.source import ChunkTable
@@ -112,18 +110,6 @@ def widen(expansion, question):
 )
 def test_a_question_is_widened(question, wanted):
     assert widen(SMALL, question) == wanted
-
-
-@given(
-    st.lists(
-        st.sampled_from("throw away rows columns twice more once than ball".split()), max_size=12
-    )
-)
-def test_every_term_of_a_question_is_in_one_phrase(words):
-    analyzer = Analyzer()
-    bound = SMALL.bind(analyzer)
-    row = analyzer.index([" ".join(words)])[0]
-    assert sorted(term for phrase in bound.phrases([row])[0] for term in phrase) == sorted(row)
 
 
 # scores
