@@ -4,7 +4,7 @@ import dataclasses
 import datetime as dt
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from rag_eval.pipeline.corpus import (
     as_of,
 )
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.history import KeptRun, open_run
+from rag_eval.pipeline.history import open_run
 from rag_eval.pipeline.retrieval import RestatedPassages
 from rag_eval.reporting.listings import (
     ChunkDetails,
@@ -35,24 +35,11 @@ from rag_eval.reporting.listings import (
     HeldBack,
     HeldChunk,
 )
-from rag_eval.storage.artifacts import Artifact, home_lock
+from rag_eval.storage.artifacts import home_lock
 from rag_eval.trust.guard import Decision, read_decisions, record_decision
 from rag_eval.trust.sources import explain_factors
 
 # ---- One question of a kept run, assembled from the stored results.
-
-
-def _stored(run: KeptRun, stage: str) -> Artifact:
-    artifact = run.artifact(stage)
-    if artifact is None:
-        raise InputError.of(
-            "nothing_to_explain",
-            "the run made no answers, or the home no longer has answers that this version can read",
-            file=run.file,
-            found=run.run_id,
-            accepted="a run of a gold set with answers",
-        )
-    return artifact
 
 
 def explanation(
@@ -66,10 +53,18 @@ def explanation(
         There is no such run, the run has no answers, or there is no such question.
     """
     kept = open_run(home, run, gold_set)
-    made = AnswerSet.stored(_stored(kept, "answers"))
-    cited = CitationSet.stored(_stored(kept, "citations"))
-    measured = AnswerMeasures.stored(_stored(kept, "answer_measures"))
-    gold, corpus = _stored(kept, "gold_variants"), _stored(kept, "corpus_snapshot")
+    if "answers" not in kept.artifacts:
+        raise InputError.of(
+            "nothing_to_explain",
+            "the run made no answers",
+            file=kept.file,
+            found=kept.run_id,
+            accepted="a run of a gold set with answers",
+        )
+    made = AnswerSet.stored(kept.stored("answers"))
+    cited = CitationSet.stored(kept.stored("citations"))
+    measured = AnswerMeasures.stored(kept.stored("answer_measures"))
+    gold, corpus = kept.stored("gold_variants"), kept.stored("corpus_snapshot")
     queries = gold.frame("queries").set_index("query_id")
     if query_id not in queries.index:
         near = difflib.get_close_matches(query_id, queries.index.tolist(), 3, 0.3)
@@ -137,14 +132,13 @@ MAX_OFFENDERS = 20
 
 @dataclasses.dataclass(frozen=True)
 class FileVerdicts:
-    """The result of validating a file: line number, record and verdict of each citation.
+    """The result of validating a file: (line number, record) and verdict of each citation.
 
     `problems` are lines that are no JSON objects, and faults of the file.
     """
 
     path: Path
-    lines: tuple[int, ...]
-    records: tuple[Mapping[str, object], ...]
+    rows: Sequence[tuple[int, Mapping[str, object]]]
     verdicts: Verdicts
     problems: tuple[Problem, ...]
 
@@ -161,16 +155,11 @@ def validate_file(path: Path, live: LiveIndex | None = None) -> FileVerdicts:
     `problems`. Raises InputError if the file does not exist.
     """
     if not path.is_file():
-        message, accepted = (
-            "there is no such file of citations",
-            "a .jsonl file",
-        )
-        raise InputError.of("not_a_file", message, path, accepted=accepted)
+        message = "there is no such file of citations"
+        raise InputError.of("not_a_file", message, path, accepted="a .jsonl file")
     problems = ProblemList()
     rows = list(read_objects(path, problems))
-    verdicts = validate([row for _, row in rows], live)
-    numbers, records = tuple(number for number, _ in rows), tuple(row for _, row in rows)
-    return FileVerdicts(path, numbers, records, verdicts, problems.listed())
+    return FileVerdicts(path, rows, validate([row for _, row in rows], live), problems.listed())
 
 
 def live_index(home: Path, gold_set: str | None = None) -> tuple[LiveIndex, str]:
@@ -193,69 +182,48 @@ def live_index(home: Path, gold_set: str | None = None) -> tuple[LiveIndex, str]
 
 
 def verdict_lines(result: FileVerdicts) -> list[str]:
-    """Write the result for a terminal, with escaped control characters.
-
-    The lines show counts by code with their denominators, the first offenders, and the skipped
-    checks.
-    """
-    return [_printable(line) for line in _verdict_lines(result)]
+    """Write the result for a terminal: counts by code, the first offenders, and skipped checks."""
+    # A terminal cannot print lone surrogates.
+    lines = _verdict_lines(result)
+    return [line.encode("utf-8", "backslashreplace").decode("utf-8") for line in lines]
 
 
 def _verdict_lines(result: FileVerdicts) -> Iterator[str]:
-    verdicts, n = result.verdicts, len(result.lines)
+    verdicts, n = result.verdicts, len(result.rows)
     yield from map(str, result.problems)
-    yield (
-        f"{quoted(str(result.path), 400)}: {n:,} citation{'' if n == 1 else 's'},"
-        f" {verdicts.counts['ok']:,} ok"
-    )
+    unit = "citation" if n == 1 else "citations"
+    yield f"{quoted(str(result.path), 400)}: {n:,} {unit}, {verdicts.counts['ok']:,} ok"
     for code in CODES[:-1]:
         if verdicts.counts[code]:
-            yield (
-                f"  {code:<24} {verdicts.counts[code]:>7,} of {verdicts.tried[code]:,} tried"
-                f"   fix: {FIXES[code]}"
-            )
+            counts = f"{verdicts.counts[code]:>7,} of {verdicts.tried[code]:,} tried"
+            yield f"  {code:<24} {counts}   fix: {FIXES[code]}"
     if verdicts.fail_fast:
         yield "analyzer_mismatch ends the run: align the analyzers before anything else is judged"
     offenders = [place for place, found in enumerate(verdicts.failures) if found]
     if offenders:
         yield f"first offenders ({min(len(offenders), MAX_OFFENDERS)} of {len(offenders):,}):"
     for place in offenders[:MAX_OFFENDERS]:
-        code, field = verdicts.failures[place][0]
-        more = [other for other, _ in verdicts.failures[place][1:]]
-        also = f"; also {', '.join(more)}" if more else ""
-        yield (
-            f"  line {result.lines[place]}: {code}{f' [{field}]' if field else ''}"
-            f"{_quote_field(result.records[place], field)}{also}"
-        )
+        (code, field), (number, record) = verdicts.failures[place][0], result.rows[place]
+        codes = [code + (f" [{field}]" if field else "") + _quote_field(record, field)]
+        codes += [other for other, _ in verdicts.failures[place][1:]]
+        yield f"  line {number}: {'; also '.join(codes)}"
     if not verdicts.live:
-        yield (
-            f"not tried without a live index (--index HOME): {', '.join(LIVE_CODES)},"
-            " and whether offsets end within the document"
-        )
-    elif n:
-        skipped = [
-            code
-            for code in verdicts.not_tried
-            if code in {*LIVE_CODES, "cross_section_reuse", "explained_before_cited"}
-        ]
-        if skipped:
-            yield f"not checked, because no citation has the needed fields: {', '.join(skipped)}"
+        names = ", ".join(LIVE_CODES)
+        yield f"not tried without a live index (--index HOME): {names}, and the ends of offsets"
+    elif n and (skipped := [code for code in verdicts.not_tried if code in _OPTIONAL]):
+        yield f"not checked, because no citation has the needed fields: {', '.join(skipped)}"
+
+
+_OPTIONAL = frozenset({*LIVE_CODES, "cross_section_reuse", "explained_before_cited"})
 
 
 def _quote_field(record: Mapping[str, object], field: str) -> str:
     value: Any = record
     for part in field.split(".") if field else ():
         value = value.get(part) if isinstance(value, dict) else None
-    return (
-        ""
-        if not field or value is None
-        else f" found {mask_snippet(value if isinstance(value, str) else repr(value), 60)}"
-    )
-
-
-def _printable(line: str) -> str:
-    """Escape lone surrogates, because a terminal cannot print them."""
-    return line.encode("utf-8", "backslashreplace").decode("utf-8")
+    if not field or value is None:
+        return ""
+    return f" found {mask_snippet(value if isinstance(value, str) else repr(value), 60)}"
 
 
 # ---- Chunks that the guard blocks, for a person to review.

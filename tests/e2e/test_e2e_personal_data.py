@@ -177,7 +177,7 @@ def check_files(project, reports):
     result = validate_file(reports / "citations.jsonl", live)
     assert result.verdicts.counts["quote_mismatch"] == 0
     assert result.verdicts.tried["quote_mismatch"] >= N_EACH // 2
-    cut = [row for row in result.records if "quote_chars" in row]
+    cut = [row for _, row in result.rows if "quote_chars" in row]
     assert cut
     assert all(
         row["quote_chars"] > len(row.get("quote", "")) and row.get("quote", "…").endswith("…")
