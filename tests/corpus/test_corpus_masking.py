@@ -1,14 +1,29 @@
-"""Masking covers personal data only and keeps lengths and line ends."""
+"""Masking covers personal data only, keeps offsets, and shows addresses and snippets without it."""
 
 import json
+import unicodedata
 from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rag_eval.core.types import ELLIPSIS, snippet
 from rag_eval.corpus import masking
-from rag_eval.corpus.masking import mask
+from rag_eval.corpus.masking import (
+    FILL,
+    covered_with,
+    domain_of,
+    labelled_values,
+    mask,
+    mask_decoded,
+    mask_shown_address,
+    mask_snippet,
+    masked_tree,
+    masked_values,
+    masked_with,
+    without_user,
+)
 
 HEX = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b"
 # The secrets are joined from parts, because a scanner would report a whole secret as a leak.
@@ -136,3 +151,165 @@ def test_public_data_has_only_true_hits(shared_data):
     assert len(documents) == 8
     for name in ("corpus.jsonl", "distractors.jsonl", "queries.jsonl"):
         assert _hits(shared_data / "xquad" / name) == ({}, set())
+
+
+# ---- Addresses
+
+LONG = ".".join(["a" * 63] * 3)
+
+
+@pytest.mark.parametrize(
+    ("address", "domain"),
+    [
+        ("https://example.org/a/b?c#d", "example.org"),
+        ("HTTPS://Docs.Example.ORG", "docs.example.org"),
+        ("http://example.org:8080/", "example.org"),
+        ("http://example.org:/", "example.org"),
+        ("ftp://files.example.org./x", "files.example.org"),
+        ("https://user:pa%20ss@example.org/", "example.org"),
+        ("https://good.example@evil.example/", "evil.example"),
+        ("https://a@b@evil.example/", "evil.example"),
+        ("  https://example.org  ", "example.org"),
+        ("https://example.org?next=https://other.example", "example.org"),
+        ("https://example.org#@other.example", "example.org"),
+        ("https://b\u00fccher.example/", "xn--bcher-kva.example"),
+        ("https://B\u00dcCHER.example/", "xn--bcher-kva.example"),
+        ("https://XN--BCHER-KVA.example/", "xn--bcher-kva.example"),
+        ("https://p\u0430ypal.example/", "xn--pypal-4ve.example"),
+        ("https://\uff45xample\u3002org/", "example.org"),
+        ("https://127.0.0.1:9/", "127.0.0.1"),
+        (f"https://{LONG}.{'b' * 61}/", f"{LONG}.{'b' * 61}"),
+        ("python:pandas.DataFrame.merge", "python:pandas"),
+        ("python:pandas", "python:pandas"),
+    ],
+)
+def test_domains(address, domain):
+    assert domain_of(address) == domain
+
+
+NO_DOMAIN = f"""
+guide/a.md corpus.jsonl#7 file:///etc/passwd mailto:a@example.org //example.org/a https:example.org
+https:// https:///a https://:80/ https://user@/ https://.example.org/ https://example..org/
+https://example.org:port/ https://example.org:80:80/ https://-example.org/ https://{"a" * 64}.org/
+https://{LONG}.{"b" * 62}/ https://[2001:DB8::1]:443/ https://[::1 https://[not:ipv6]/ python:
+python:pandas/x
+https://good.example\\@evil.example/ https://good.example%2eevil.example/ https://stra\u00dfe.example/
+https://\u2100.example/ https://\ufffd.example/ https://a\u200db.example/ javascript://example.org/
+https://good.example\x00.evil.example/ https://\u00ad/
+"""
+
+
+@pytest.mark.parametrize("address", ["", "https://exam ple.org/", *NO_DOMAIN.split()])
+def test_no_domain(address):
+    assert domain_of(address) == ""
+
+
+@given(
+    st.text("abcXYZ:!$&'*%20.\u00fc", max_size=30),
+    st.sampled_from(["https", "postgresql+psycopg", "ftp"]),
+)
+def test_user_and_password_leave_the_address_and_the_domain_stays(user, scheme):
+    address = f"{scheme}://{user}@example.org:80/a@b?c@d"
+    assert without_user(address) == f"{scheme}://example.org:80/a@b?c@d"
+    assert domain_of(without_user(address)) == ("" if scheme.startswith("p") else "example.org")
+
+
+@pytest.mark.parametrize(
+    ("address", "shown", "counts"),
+    [
+        (
+            "https://example.org/u/jane@example.org",
+            "https://example.org/u/[email██████████",
+            {"email": 1},
+        ),
+        (
+            "https://example.org/u?mail=jane.doe%40example.org&b=%2F",
+            "https://example.org/u?mail=[email████████████████&b=%2F",
+            {"email": 1},
+        ),
+        ("tel:+1 415 555 0123", "tel:[phone█████████", {"phone": 1}),
+        (
+            "https://example.org/?n=4111%201111%201111%201111&m=a@example.org",
+            "https://example.org/?n=[card████████████████████&m=[email███████",
+            {"card": 1, "email": 1},
+        ),
+        ("https://example.org/a%20b%0Ac", "https://example.org/a%20b%0Ac", {}),
+    ],
+)
+def test_personal_data_is_masked_percent_encoded_or_not(address, shown, counts):
+    assert mask_decoded(address) == (shown, counts)
+
+
+# ---- Shown texts
+
+EMAIL = "jane.doe@" + "example.org"
+CARD = "4111 1111 " + "1111 1111"
+
+
+@given(st.text(max_size=300), st.integers(1, 60))
+def test_a_snippet_is_one_short_line_that_does_nothing(text, limit):
+    line = snippet(text, limit)
+    assert len(line) <= limit
+    assert not any(unicodedata.category(char) in {"Cc", "Cf", "Cs", "Zl", "Zp"} for char in line)
+    line.encode("utf-8")
+
+
+def test_a_cut_text_ends_in_an_ellipsis_within_the_limit():
+    assert snippet("x" * 200) == "x" * 200
+    assert snippet("x" * 201) == "x" * 199 + ELLIPSIS
+    assert len(snippet("word " * 100)) <= 200
+
+
+def test_a_value_is_masked_before_the_text_is_cut():
+    for start in range(180, 200):
+        line = mask_snippet("x" * (start - 1) + " " + EMAIL)
+        assert 198 <= len(line) <= 200  # no blank before the ellipsis
+        assert "jane" not in line
+    assert (
+        mask_snippet(" " * 50_000 + EMAIL) == ""
+    )  # text far beyond the examined part is also hidden
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        f"https://example.org/people/{EMAIL}",
+        f"https://example.org/?to={EMAIL.replace('@', '%40')}&x=1",
+        "https://example.org/call/+4915112345678",
+        f"https://example.org/pay?card={CARD.replace(' ', '')}",
+        "docs/guide.md",
+    ],
+)
+def test_addresses(place):
+    line = mask_shown_address(place)
+    assert ("example.org" in line) == ("example.org" in place)
+    assert "jane" not in line
+    assert "4915112345678" not in line
+    assert "4111" not in line
+    assert (line == place) == (place == "docs/guide.md")
+
+
+def test_a_value_that_only_one_text_labels_is_masked_in_the_other():
+    source, number = "Call (Tel.: 555 1234 99) now, or write to " + EMAIL, "555 1234 99"
+    known = masked_values([(source, mask(source).text)])
+    assert set(known) == {number, EMAIL}
+    assert mask(f"the number is {number}").counts == {}
+    masked = masked_with(f"the number is {number}", known)
+    assert masked == "the number is [phone" + FILL * 5
+    assert masked_values([("nothing [here]", "nothing [here]")]) == {}
+
+
+def test_a_tree_keeps_its_ids_and_its_shape():
+    tree = {"doc_id": EMAIL, "text": EMAIL, "more": [{"deep": f"to {EMAIL}"}, 1, None, True, 0.5]}
+    masked = masked_tree(tree)
+    assert masked["doc_id"] == EMAIL
+    assert EMAIL not in str({**masked, "doc_id": ""})
+    assert masked["more"][1:] == [1, None, True, 0.5]
+    assert masked_tree(EMAIL, keep=()) == mask(EMAIL).text
+
+
+def test_only_what_nothing_but_a_label_gives_away_is_carried_into_other_texts():
+    secret = "Xk39aBcD9f" + "Gh2JkLmN4pQrS7"
+    known = labelled_values([f"api_key = {secret} of {EMAIL}"])
+    assert list(known) == [secret]
+    assert covered_with(f"{secret} by {EMAIL}", known) == f"{known[secret]} by {EMAIL}"

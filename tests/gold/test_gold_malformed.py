@@ -1,9 +1,12 @@
 """Malformed inputs: each ends in an InputError that names code and line."""
 
+import contextlib
 import json
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from rag_eval.core.errors import InputError
 from rag_eval.gold.configuration import load_config
@@ -11,6 +14,15 @@ from rag_eval.gold.loading import load_gold
 
 QUERY = '{"query_id": "q1", "text": "why?", "answerable": true}\n'
 QRELS = "query-id\tcorpus-id\tscore\nq1\ta.md\t1\n"
+BEIR_QUERY = '{"_id": "1", "text": "a", "metadata": {}}\n'
+LAYOUTS = {
+    "own": {"queries.jsonl": QUERY, "qrels.tsv": QRELS},
+    "beir": {
+        "queries.jsonl": BEIR_QUERY,
+        "qrels/test.tsv": "query-id\tcorpus-id\tscore\n1\td\t1\n",
+    },
+    "trec": {"topics.tsv": "301\twhat is a tern\n", "qrels.txt": "301 0 d1 1\n"},
+}
 CONFIG = """\
 name: mine
 corpus: {loader: folder, path: docs}
@@ -20,21 +32,22 @@ strategies:
 HERE = Path(__file__).parent
 LONG_LINE = QUERY.encode() + b'{"query_id": "' + b"x" * 17_000_000 + b'"}\n{oops\n'
 
-# Fault, file, content, [(code, line), ...]; the other files are well formed.
+# Layout, fault, file, content, [(code, line), ...]; the other files are well formed.
 ROWS = [
     *json.loads((HERE / "malformed_rows.json").read_text()),
-    ["deep nesting", "queries.jsonl", QUERY + "[" * 200_000 + "\n", [["too_deep", 2]]],
-    ["not UTF-8", "queries.jsonl", b'{"query_id": "q\xff"}\n', [["bad_encoding", 1]]],
-    ["UTF-16", "queries.jsonl", QUERY.encode("utf-16"), [["bad_encoding", 1]]],
-    ["17 MB line", "queries.jsonl", LONG_LINE, [["line_too_long", 2], ["bad_json", 3]]],
+    ["own", "deep nesting", "queries.jsonl", QUERY + "[" * 200_000 + "\n", [["too_deep", 2]]],
+    ["own", "not UTF-8", "queries.jsonl", b'{"query_id": "q\xff"}\n', [["bad_encoding", 1]]],
+    ["own", "UTF-16", "queries.jsonl", QUERY.encode("utf-16"), [["bad_encoding", 1]]],
+    ["own", "17 MB line", "queries.jsonl", LONG_LINE, [["line_too_long", 2], ["bad_json", 3]]],
     [
+        "own",
         "text too long",
         "queries.jsonl",
-        '{"query_id": "q1", "text": "' + "a" * 20_001 + '"}\n',
+        QUERY.replace("why?", "a" * 20_001),
         [["bad_value", 1]],
     ],
-    ["grade is huge", "qrels.tsv", QRELS + f"q1\tb.md\t{'9' * 30}\n", [["bad_grade", 3]]],
-    ["5,000 digits", "queries.jsonl", f'{{"weight": {"9" * 5_000}}}\n', [["bad_number", 1]]],
+    ["own", "grade is huge", "qrels.tsv", QRELS + f"q1\tb.md\t{'9' * 30}\n", [["bad_grade", 3]]],
+    ["own", "5,000 digits", "queries.jsonl", f'{{"weight": {"9" * 5_000}}}\n', [["bad_number", 1]]],
 ]
 # Fault, content of gold_set.yaml, [(code, line, field), ...]
 YAML = [
@@ -45,32 +58,6 @@ YAML = [
     ["deep mappings", CONFIG + "k: " + "{a: " * 2_000 + "\n", [["too_deep", 1, None]]],
     ["5,000 digits", CONFIG + f"depth: {'9' * 5_000}\n", [["bad_number", 5, "depth"]]],
 ]
-BEIR = [
-    ["no such split", "qrels/test.tsv", None, ["missing_file", None]],
-    ["NaN", "qrels/test.tsv", "query-id\tcorpus-id\tscore\n1\td\tnan\n", ["bad_grade", 2]],
-    ["no query", "qrels/test.tsv", "query-id\tcorpus-id\tscore\n8\td\t1\n", ["unknown_query", 2]],
-    ["twice", "queries.jsonl", '{"_id": "1", "text": "a"}\n' * 2, ["duplicate_id", 2]],
-    ["number", "queries.jsonl", '{"_id": 1, "text": "a"}\n', ["wrong_type", 1]],
-    [
-        "text offsets",
-        "evidence.jsonl",
-        '{"query_id": "1", "doc_id": "d", "spans": [{"start": "0", "end": 3}]}\n',
-        ["wrong_type", 1],
-    ],
-]
-TREC = [
-    ["no tab", "topics.tsv", "301 no tab\n", ["bad_columns", 1]],
-    ["duplicate topic", "topics.tsv", "301\ta\n301\tb\n", ["duplicate_id", 2]],
-    ["no topics", "topics.tsv", "", ["empty_file", 1]],
-    ["path traversal", "topics.tsv", "../1\ta\n301\tb\n", ["bad_id", 1]],
-    ["three columns", "qrels.txt", "301 0 d1 1\n301 0 d2\n", ["bad_columns", 2]],
-    ["grade is a word", "qrels.txt", "301 0 d1 one\n", ["bad_grade", 1]],
-    ["judged twice", "qrels.txt", "301 0 d1 1\n301 1 d1 0\n", ["duplicate_judgement", 2]],
-]
-
-
-def _cases(table):
-    return [pytest.param(*case[1:], id=case[0]) for case in table]
 
 
 def _write(folder, file, content):
@@ -97,16 +84,19 @@ def _places(path, read, *arguments):
     return [[problem.code, problem.line] for problem in problems if problem.file == str(path)]
 
 
-@pytest.mark.parametrize(("file", "content", "expected"), _cases(ROWS))
-def test_a_row_with_a_fault_is_named_by_code_and_line(tmp_path, file, content, expected):
-    _write(tmp_path, "queries.jsonl", QUERY)
-    _write(tmp_path, "qrels.tsv", QRELS)
+@pytest.mark.parametrize("case", ROWS, ids=lambda case: f"{case[0]}-{case[1]}")
+def test_a_row_with_a_fault_is_named_by_code_and_line(tmp_path, case):
+    layout, _, file, content, expected = case
+    for path, text in LAYOUTS[layout].items():
+        _write(tmp_path, path, text)
     path = _write(tmp_path, file, content)
-    assert _places(path, load_gold, tmp_path) == expected
+    split = "test" if layout == "beir" else None
+    assert _places(path, load_gold, tmp_path, None, split) == expected
 
 
-@pytest.mark.parametrize(("content", "expected"), _cases(YAML))
-def test_a_configuration_fault_has_code_line_and_field(tmp_path, content, expected):
+@pytest.mark.parametrize("case", YAML, ids=lambda case: case[0])
+def test_a_configuration_fault_has_code_line_and_field(tmp_path, case):
+    _, content, expected = case
     path = _write(tmp_path / "mine", "gold_set.yaml", content)
     problems = _faults(load_config, path.parent)
     found = [[problem.code, problem.line, problem.field] for problem in problems]
@@ -114,25 +104,9 @@ def test_a_configuration_fault_has_code_line_and_field(tmp_path, content, expect
     assert {problem.file for problem in problems} == {str(path)}
 
 
-@pytest.mark.parametrize(("file", "content", "expected"), _cases(BEIR))
-def test_malformed_beir(tmp_path, file, content, expected):
-    _write(tmp_path, "queries.jsonl", '{"_id": "1", "text": "a", "metadata": {}}\n')
-    _write(tmp_path, "qrels/test.tsv", "query-id\tcorpus-id\tscore\n1\td\t1\n")
-    path = _write(tmp_path, file, content)
-    assert _places(path, load_gold, tmp_path, None, "test") == [expected]
-
-
 @pytest.mark.parametrize("split", ["../test", "a/b", "", "..", "x\x00y", "x" * 300])
 def test_a_split_is_a_name(tmp_path, split):
     assert _faults(load_gold, tmp_path, None, split)[0].code == "missing_file"
-
-
-@pytest.mark.parametrize(("file", "content", "expected"), _cases(TREC))
-def test_malformed_trec(tmp_path, file, content, expected):
-    _write(tmp_path, "topics.tsv", "301\twhat is a tern\n")
-    _write(tmp_path, "qrels.txt", "301 0 d1 1\n")
-    path = _write(tmp_path, file, content)
-    assert _places(path, load_gold, tmp_path) == [expected]
 
 
 def test_negative_trec_grades_count_as_not_relevant(tmp_path):
@@ -157,3 +131,16 @@ def test_a_fault_says_what_is_accepted(tmp_path):
     assert "did you mean level?" in found["levle"][0]
     assert found["levle"][2].startswith("name, version, description, corpus, k, depth")
     assert sorted(found) == ["level", "levle", "strategies[0].kind"]
+
+
+@pytest.mark.parametrize("file", ["queries.jsonl", "answers.jsonl", "qrels.tsv", "gold_set.yaml"])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.binary(max_size=300)
+    | st.text(max_size=300).map(lambda text: text.encode("utf-8", "surrogatepass"))
+)
+def test_any_bytes_end_in_a_result_or_an_input_error(tmp_path, file, data):
+    _write(tmp_path, "queries.jsonl", QUERY)
+    _write(tmp_path, file, data)
+    with contextlib.suppress(InputError):
+        (load_config if file == "gold_set.yaml" else load_gold)(tmp_path)

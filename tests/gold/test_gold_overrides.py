@@ -59,36 +59,6 @@ def test_overrides_are_carried_by_query(folder):
     assert gold.queries["query_id"].tolist() == ["q1", "q2", "q3"]
 
 
-FAULTS = [
-    ({"answer_mode": "magic"}, "bad_value", "answer_mode", "magic", "deterministic"),
-    ({"top_k": 1001}, "bad_value", "top_k", "1001", "1000"),
-    ({"top_k": "5"}, "wrong_type", "top_k", "5", "valid integer"),
-    ({"verdicts": []}, "bad_value", "verdicts", "empty list", "at least 1 item"),
-    ({"verdicts": ["ok", "1st"]}, "bad_value", "verdicts[1]", "1st", "pattern"),
-    ({"preflights": [{"kind": "ask"}]}, "bad_value", "preflights[0].kind", "ask", "grep"),
-    ({"preflights": [{"terms": ["a"]}]}, "missing_key", "preflights[0].kind", None, "grep"),
-    (
-        {"preflights": [{"kind": "grep", "depth": 3}]},
-        "unknown_key",
-        "preflights[0].depth",
-        "depth",
-        "kind",
-    ),
-]
-
-
-@pytest.mark.parametrize("case", FAULTS, ids=lambda case: f"{case[2]}-{case[3]}")
-def test_a_fault_names_its_place(folder, case):
-    values, code, field, found, accepted = case
-    with pytest.raises(InputError) as caught:
-        load_gold(folder({}, values))
-    (problem,) = caught.value.problems
-    assert (problem.code, problem.line, problem.field) == (code, 2, field)
-    assert problem.file.endswith("queries.jsonl")
-    assert problem.found is None if found is None else found in problem.found
-    assert accepted in problem.accepted
-
-
 def test_a_mode_needs_what_the_configuration_lacks(folder):
     modes = ("llm", "recorded", "deterministic")
     place = folder(*({"answer_mode": mode} for mode in modes))

@@ -10,7 +10,6 @@ from rag_eval.gold.configuration import load_config
 from rag_eval.gold.lint import lint
 from rag_eval.gold.loading import load_gold
 
-QUOTE_WORDS = 6
 stem = Stemmer.Stemmer("porter").stemWord
 
 
@@ -56,29 +55,3 @@ def test_nine_in_ten_questions_avoid_the_words_of_the_targets_name(shipped):
         & stems(" ".join(name.rsplit(".", 1)[-1].replace("_", " ") for name in names))
     ]
     assert len(named) / len(targets) <= 0.1
-
-
-def test_no_wording_quotes_its_docstring(shipped):
-    gold, corpus = shipped
-
-    def shingles(text):
-        found = words(text)
-        return {tuple(found[at : at + QUOTE_WORDS]) for at in range(len(found) - QUOTE_WORDS + 1)}
-
-    row_of = {name: row for row, names in enumerate(corpus.documents["names"]) for name in names}
-    documents = corpus.documents["text"].tolist()
-    asked = {
-        query: [text, *its["text"]]
-        for (query, its), text in zip(
-            gold.paraphrases.groupby("query_id"),
-            gold.queries.sort_values("query_id")["text"],
-            strict=True,
-        )
-    }
-    quoting = {
-        judged.query_id
-        for judged in gold.judgements.itertuples()
-        for text in asked[judged.query_id]
-        if shingles(text) & shingles(documents[row_of[judged.target]])
-    }
-    assert quoting == set()
