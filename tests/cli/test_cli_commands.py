@@ -5,7 +5,6 @@ No text from outside can control the terminal.
 
 import os
 import re
-from pathlib import Path
 
 import pytest
 import typer
@@ -72,15 +71,6 @@ def test_a_mistyped_command_is_an_error_and_no_failed_gate(project):
     assert project.process("run", "--no-such-option").returncode == 1
 
 
-@pytest.mark.slow
-def test_output_on_a_narrow_or_an_ascii_screen(project, shared_runs):
-    shared_runs.run(project)
-    for env in ({"COLUMNS": "20"}, {"PYTHONIOENCODING": "ascii"}):
-        done = project.process("show", env=env)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert "recall" in done.stdout or "R@10" in done.stdout
-
-
 def test_nothing_to_run_is_an_error_that_says_what_to_do(project):
     result = project.invoke("run")  # tiny is not in the nightly job
     assert result.exit_code == 1
@@ -129,10 +119,6 @@ def test_init_takes_a_name_and_no_path(project, name):
 @pytest.mark.slow
 def test_runs_of_the_same_gold_are_compared_question_by_question(project):
     project.invoke("run", "tiny")
-    project.invoke("run", "tiny")
-    result = project.command("compare", "previous", "latest")
-    assert "DIFFERENT" not in result.stdout
-    assert "+0.000" in result.stdout
     project.write("corpus/more.md", "# More\n\nResults and alerts of another kind.\n")
     project.invoke("run", "tiny")
     result = project.command("compare", "latest", "previous")
@@ -160,15 +146,8 @@ def test_a_narrow_terminal_cuts_no_name_and_no_figure(project, shared_runs, monk
     monkeypatch.setenv("COLUMNS", columns)
     narrow = project.command("show").stdout
     assert narrow != wide
-    for part in (
-        "bm25 *",
-        "vector",
-        "[0.44, 1.00]",
-        "[-1.00, +1.00]",
-        "1.000",
-        "3/4",
-        "uncalibrated",
-    ):
+    figures = ("[0.44, 1.00]", "[-1.00, +1.00]", "1.000", "3/4")
+    for part in ("bm25 *", "vector", "uncalibrated", *figures):
         assert narrow.count(part) == wide.count(part) > 0, part
 
 
@@ -225,22 +204,7 @@ def test_hostile_texts_do_not_reach_the_terminal_raw(project):
     for command in (("lint", "tiny"), ("run", "tiny")):
         assert not ESCAPES.search(project.invoke(*command).output)
     project.write("gold_set.yaml", CONFIG.replace("version: 1", 'version: "[red]\\u202e1[/]"'))
-    linted, ran, shown, as_json = (
-        project.invoke(*command)
-        for command in (("lint", "tiny"), ("run", "tiny"), ("show",), ("show", "--json"))
-    )
-    assert (linted.exit_code, ran.exit_code, shown.exit_code, as_json.exit_code) == (0, 0, 0, 0), (
-        ran.stderr
-    )
-    for result in (linted, ran, shown, as_json):
-        assert not ESCAPES.search(result.output)
-    assert "[red]" in shown.stdout  # the text is shown unchanged, not as markup
-
-
-def test_the_reports_say_nothing_of_the_machine(project, monkeypatch):
-    monkeypatch.setenv("RAG_EVAL_HOME", str(Path("elsewhere")))
-    words = ["run", "tiny", "--gold-sets", "gold_sets", "--reports", "out"]
-    assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
-    assert (project.root / "elsewhere" / "artifacts").is_dir()
-    report = (project.root / "out" / "tiny" / "retrieval-metrics.json").read_text()
-    assert str(project.root) not in report
+    for command in (("lint", "tiny"), ("run", "tiny"), ("show", "--json"), ("show",)):
+        shown = project.command(*command).output
+        assert not ESCAPES.search(shown)
+    assert "[red]" in shown  # the text is shown unchanged, not as markup

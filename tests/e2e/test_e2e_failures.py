@@ -60,27 +60,3 @@ def test_a_failing_query_is_counted_and_scores_zero(project, reranked):
 )
 def test_a_reranker_that_cannot_load_ends_the_run(reranked, code):
     assert "reranker_unusable" in reranked(code, exit_code=1).stderr
-
-
-@pytest.mark.slow
-def test_a_required_gate_rests_on_the_groups_that_were_scored(project):
-    """Two of the questions have a quoted anchor; a floor at the span level needs five groups."""
-    text = CONFIG.replace("required: [], advisory: [acceptance]", "required: [acceptance]")
-    text = text.replace("min_queries: 50", "min_queries: 5")
-    project.write("gold_set.yaml", text + 'level: span\nacceptance: {success_at_10: ">= 0.0"}\n')
-    project.run(exit_code=2)
-    gate = project.report()["gates"][0]
-    assert (gate["status"], gate["reason_code"]) == ("insufficient_evidence", "too_few_queries")
-    assert gate["evidence"]["n_groups"] < 5
-
-
-@pytest.mark.slow
-def test_compare_names_what_was_configured_otherwise(project):
-    project.run()
-    mmr = "rerank: {kind: mmr, lambda: 0.1, embedding: {model: lsa-8}}"
-    text = RERANKED.replace("rerank: {kind: mine, depth: 5}", mmr).replace("depth: 20", "depth: 6")
-    project.write("gold_set.yaml", text)
-    project.run()
-    shown = project.command("compare", "latest", "previous").stdout
-    assert "DIFFERENT: configured otherwise: the level, cutoffs, depth" in shown
-    assert "strategies bm25" in shown

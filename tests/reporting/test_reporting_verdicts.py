@@ -17,7 +17,6 @@ from rag_eval.reporting.verdicts import (
     junit_xml,
     markdown,
     read_object,
-    safe_text,
     show_verdict,
     verdict_rows,
     whole_report,
@@ -105,10 +104,10 @@ def test_evidence_has_its_interval_and_what_it_is_counted_over():
         "n_scored": 200,
         "n_groups": 200,
     }
-    told = evidence_text({**drop, "different": {"index": {"before": "a", "now": "b"}}})
+    told = evidence_text({**drop, "different": ["the index differs of bm25"]})
     assert told == (
         "mrr 0.72 against 0.8: difference -0.08 [-0.13, -0.03]; 200 scored in 200 groups; "
-        "different (index (before a, now b)); minimum_detectable 0.067; n_better 4; n_tied 176; "
+        "different (the index differs of bm25); minimum_detectable 0.067; n_better 4; n_tied 176; "
         "n_worse 20; relative_drop 0.1"
     )
     assert evidence_text({}) == ""
@@ -210,14 +209,6 @@ def test_no_mix_of_signs_means_anything(text):
     only_ours(text)
 
 
-@pytest.mark.parametrize(
-    "value", [10**400, -(10**400), 1e308, True, [10**400], {"a": {"b": {"c": {"d": 1}}}}]
-)
-def test_numbers_that_are_no_counts(value):
-    figures = "value n_scored relative_drop baseline now ci_low ci_high".split()
-    assert len(evidence_text({"measure": "m", **dict.fromkeys(figures, value)})) < 1100
-
-
 def test_a_long_verdict_is_cut_and_says_so():
     statuses = ["fail" if at == 900 else "pass" for at in range(1000)]
     gates = [gate(f"g{at}", status, measure="x" * 500) for at, status in enumerate(statuses)]
@@ -273,9 +264,3 @@ def test_what_is_no_whole_report_is_refused(tmp_path):
         whole_report({"schema_version": 1}, path)
     with pytest.raises(InputError, match="run_not_found"):
         read_object(path)
-
-
-def test_safe_text_is_printable_and_bounded():
-    assert safe_text("x" * 500).endswith("(500 characters)")
-    assert safe_text("\ufeffa\u3164\ud800") == "\\ufeffa\\u3164\\ud800"
-    assert safe_text(safe_text(HOSTILE[-40:])) == safe_text(HOSTILE[-40:])
