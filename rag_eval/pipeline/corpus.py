@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, IntArray
-from rag_eval.core.config import EVIDENCE_TRUST, FINDINGS, AnswerOverride
+from rag_eval.core.config import EVIDENCE_TRUST, AnswerOverride
 from rag_eval.core.errors import InputError, Problem, quoted
 from rag_eval.core.frames import CHUNKS, DOCUMENTS, VARIANTS
 from rag_eval.core.loader import Chunker
@@ -31,13 +31,7 @@ from rag_eval.storage.artifacts import Parts, home_lock, write_bytes, write_text
 from rag_eval.storage.hashing import digest
 from rag_eval.trust.duplicates import floods
 from rag_eval.trust.guard import FILE_NAME as ALLOWED_FILE
-from rag_eval.trust.guard import (
-    across_titles,
-    allowed_chunks,
-    chunk_verdicts,
-    findings_of_chunks,
-    screen,
-)
+from rag_eval.trust.guard import allowed_chunks, join_findings, judge_chunks, screen
 from rag_eval.trust.rules import RuleSet
 from rag_eval.trust.signatures import (
     DocumentState,
@@ -52,7 +46,7 @@ from rag_eval.trust.signatures import (
     signature_beside,
     verify,
 )
-from rag_eval.trust.sources import source_findings, source_trust, vouched_for
+from rag_eval.trust.sources import judge_sources, vouched_for
 from rag_eval.trust.topic_shift import topic_shift
 
 # ---- The corpus: read, mask, and cut into chunks.
@@ -328,36 +322,25 @@ def judge_evidence(
     A blocked chunk is quarantined: it is not indexed until a person allows it. Raises InputError
     if a file of trust cannot be used.
     """
-    config, rules, day = work.config.trust, RuleSet.load(), as_of(work.settings)
-    documents, sources = corpus_snapshot.documents, corpus_snapshot.sources
-    chunks, inputs = corpus_chunks.chunks, _trust_inputs(work, sources)
+    config, day = work.config.trust, as_of(work.settings)
+    sources = corpus_snapshot.sources
+    inputs = _trust_inputs(work, sources)
     states = None
     if config.keys:
         with work.progress.step("Verifying signatures"):
             states = verify(_unchanged_bytes(work, sources), inputs.signatures, config.keys)
-    facts = source_trust(sources, config, states, day)
-    about_sources = source_findings(sources, facts, config, inputs.states)
-    found = _join_findings([about_sources, _screen_corpus(work, corpus_snapshot, facts, rules)])
+    facts, about_sources = judge_sources(sources, config, states, inputs.states, day)
+    found = join_findings([about_sources, _screen_corpus(work, corpus_snapshot, facts)])
     with work.progress.step("Judging chunks"):
-        spread = findings_of_chunks(found, pd.Index(documents["doc_id"]), chunks)
-        joined = across_titles(chunks["title"].tolist(), chunks["text"].tolist(), rules)
-        findings = _join_findings([spread, joined])
-        facts = facts.assign(doc_id=documents["doc_id"].to_numpy())
-        trust = chunk_verdicts(chunks, facts, findings, inputs.allowed)
+        trust, findings = judge_chunks(corpus_chunks.chunks, facts, found, inputs.allowed)
     about = TrustFacts(
         as_of=day.isoformat(),
-        rules_version=rules.version,
+        rules_version=RuleSet.load().version,
         manifest=inputs.manifest,
         n_quarantined=int((trust["verdict"] == "blocked").sum()),
         notes=inputs.notes,
     )
     return EvidenceTrust(trust=trust, findings=findings, about=about)
-
-
-def _join_findings(parts: list[pd.DataFrame]) -> pd.DataFrame:
-    """Concatenate FINDINGS frames. Empty frames are left out: they would change column types."""
-    kept = [part for part in parts if len(part)] or parts[:1]
-    return FINDINGS.check(pd.concat(kept, ignore_index=True))
 
 
 def _unchanged_bytes(work: Work, sources: pd.DataFrame) -> dict[str, bytes]:
@@ -374,9 +357,7 @@ def _unchanged_bytes(work: Work, sources: pd.DataFrame) -> dict[str, bytes]:
     return read
 
 
-def _screen_corpus(
-    work: Work, corpus: CorpusSnapshot, facts: pd.DataFrame, rules: RuleSet
-) -> pd.DataFrame:
+def _screen_corpus(work: Work, corpus: CorpusSnapshot, facts: pd.DataFrame) -> pd.DataFrame:
     """Screen the texts, and return FINDINGS by document row.
 
     The result is stored separately, because neither the day nor allowed chunks change it.
@@ -389,13 +370,13 @@ def _screen_corpus(
         with work.progress.step("Screening the corpus", len(texts), "documents") as advance:
             markdown = (documents["kind"] == "markdown").tolist()
             parts = [
-                screen(texts, rules, markdown=markdown),
-                screen(documents["title"].tolist(), rules).assign(start=-1, end=-1),
+                screen(texts, markdown=markdown),
+                screen(documents["title"].tolist()).assign(start=-1, end=-1),
             ]
             advance(len(texts))
         with work.progress.step("Looking for topic shifts and floods"):
             parts += [topic_shift(texts, domains), floods(texts, domains, vouched=vouched)]
-        return {"findings": _join_findings(parts)}
+        return {"findings": join_findings(parts)}
 
     identity = [corpus.id, None if vouched is None else vouched.tolist()]
     return work.keep("screened", identity, make).frame("findings")

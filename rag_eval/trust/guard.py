@@ -84,24 +84,6 @@ def screen(
     return make_frame(FINDINGS, found)
 
 
-def across_titles(
-    titles: Sequence[str], texts: Sequence[str], rules: RuleSet | None = None
-) -> pd.DataFrame:
-    """Find poison that begins in a title and ends in the text, because an index joins them.
-
-    Returns FINDINGS; `row` is the place in the lists, start and end are -1.
-    """
-    rows = [row for row, title in enumerate(titles) if title]
-    heads = [titles[row][-_BORDER:] for row in rows]
-    both = [f"{head} {texts[row][:_BORDER]}" for head, row in zip(heads, rows, strict=True)]
-    found = screen(both, rules, sentences=False)
-    at = found["row"].to_numpy(dtype=np.int64)
-    border = np.array([len(head) for head in heads], dtype=np.int64)[at]
-    over = (found["start"].to_numpy() < border) & (found["end"].to_numpy() > border + 1)
-    owners = np.array(rows, dtype=np.int64)[at[over]]
-    return FINDINGS.check(found[over].assign(row=owners, start=-1, end=-1).reset_index(drop=True))
-
-
 # ---- Verdicts: findings about documents become clean, warning or blocked for each chunk
 
 ALLOWED = "allowed"
@@ -117,14 +99,25 @@ _FACTS = (
 ).split()
 
 
-def findings_of_chunks(
+def _find_across_titles(chunks: pd.DataFrame) -> pd.DataFrame:
+    """Find poison that begins in a title and ends in the text, because an index joins them."""
+    rows = np.flatnonzero(chunks["title"] != "")
+    heads, texts = chunks["title"].iloc[rows].str[-_BORDER:], chunks["text"].iloc[rows]
+    found = screen((heads + " " + texts.str[:_BORDER]).tolist(), sentences=False)
+    at = found["row"].to_numpy(dtype=np.int64)
+    border = heads.str.len().to_numpy(dtype=np.int64)[at]
+    over = (found["start"].to_numpy() < border) & (found["end"].to_numpy() > border + 1)
+    across: pd.DataFrame = found[over].assign(row=rows[at[over]], start=-1, end=-1)
+    return across
+
+
+def _spread_findings(
     findings: pd.DataFrame, documents: pd.Index, chunks: pd.DataFrame
 ) -> pd.DataFrame:
-    """Spread FINDINGS about `documents` (doc_ids) over their chunks.
+    """Spread FINDINGS about `documents` (doc_ids) over the overlapping chunks.
 
-    In the result, `row` is a row of `chunks`; start and end stay places in the document. A finding
-    is repeated for each overlapping chunk. A chunk keeps only the first finding of a rule and
-    severity, so that no text can fill the memory with findings.
+    A chunk keeps only the first finding of a rule and severity, so that no text can fill the memory
+    with findings.
     """
     columns = ["start", "end"]
     start, end = findings[columns].to_numpy(dtype=np.int64).T
@@ -137,22 +130,30 @@ def findings_of_chunks(
     finding, chunk = find_overlaps(places, Ranges(owner, low, high))
     spread = findings.iloc[finding].assign(row=chunk.astype(np.int64))
     spread = spread.sort_values(["row", "start", "check", "rule"], kind="stable")
-    spread = spread.drop_duplicates(["row", "check", "rule", "severity"], ignore_index=True)
-    return FINDINGS.check(spread)
+    return spread.drop_duplicates(["row", "check", "rule", "severity"])
 
 
-def chunk_verdicts(
+def join_findings(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Concatenate FINDINGS frames. Empty frames are left out: they would change column types."""
+    kept = [part for part in parts if len(part)] or parts[:1]
+    return FINDINGS.check(pd.concat(kept, ignore_index=True))
+
+
+def judge_chunks(
     chunks: pd.DataFrame,
     documents: pd.DataFrame,
     findings: pd.DataFrame,
     allowed: Mapping[str, str],
-) -> pd.DataFrame:
-    """Judge every chunk; return EVIDENCE_TRUST in the order of chunks.
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Judge every chunk; return EVIDENCE_TRUST in the order of chunks, and FINDINGS by chunk.
 
-    `documents` has doc_id and the facts of `sources.source_trust`; `findings` are by chunk.
-    `allowed` is chunk_id -> person who allowed the chunk; a block of the chunk becomes a warning.
-    The reason ALLOWED is always listed, because retrieval may block a chunk that is clean here.
+    `documents` has the facts of `sources.judge_sources`, and `findings` are about its rows. The
+    start and end of a finding stay places in the document. `allowed` is chunk_id -> person who
+    allowed the chunk; a block of the chunk becomes a warning. The reason ALLOWED is always listed,
+    because retrieval may block a chunk that is clean here.
     """
+    spread = _spread_findings(findings, pd.Index(documents["doc_id"]), chunks)
+    findings = join_findings([spread, _find_across_titles(chunks)])
     graded = findings.assign(rank=findings["severity"].map(_RANK).astype("int64"))
     rank = np.zeros(len(chunks), dtype=np.int64)
     np.maximum.at(rank, graded["row"].to_numpy(), graded["rank"].to_numpy())
@@ -187,7 +188,7 @@ def chunk_verdicts(
         reasons=pd.Series(reasons, dtype=object),
         allowed_by=allowed_by,
     )
-    return EVIDENCE_TRUST.check(frame)
+    return EVIDENCE_TRUST.check(frame), findings
 
 
 # ---- Allowances by people: an append-only file in the gold set's folder, under review like it

@@ -305,16 +305,11 @@ def _age_days(text: str, as_of: dt.date) -> float:
         return np.nan
 
 
-def freshness(dates: Sequence[str], as_of: dt.date) -> pd.DataFrame:
+def _judge_dates(dates: Sequence[str], as_of: dt.date) -> pd.DataFrame:
     """Return `state` (dated, future, unknown) and `factor` of each date (YYYY-MM-DD or empty).
 
     The factor is max(0.7, 1 - 0.3 * age / 365). The factor is 0.7 for unknown dates and for dates
     more than a day after `as_of`, so that a false date gains nothing.
-
-    Examples
-    --------
-    >>> freshness(["2026-01-01", "", "2027-01-01"], dt.date(2026, 1, 1)).to_dict("list")
-    {'state': ['dated', 'unknown', 'future'], 'factor': [1.0, 0.7, 0.7]}
     """
     age = np.array([_age_days(text, as_of) for text in dates], dtype=float)
     unknown, future = np.isnan(age), age < -_TOLERATED_DAYS
@@ -324,7 +319,7 @@ def freshness(dates: Sequence[str], as_of: dt.date) -> pd.DataFrame:
     return pd.DataFrame({"state": pd.Series(state, dtype="str"), "factor": factor})
 
 
-def author_state(author: str, whole: str, accepted: frozenset[str]) -> AuthorState:
+def _judge_author(author: str, whole: str, accepted: frozenset[str]) -> AuthorState:
     """Return the state of a document's author.
 
     `author` (masked) and `whole` (the hash of the unmasked name) are of a SOURCES frame, `accepted`
@@ -343,6 +338,53 @@ def author_state(author: str, whole: str, accepted: frozenset[str]) -> AuthorSta
     return "known" if several else "not_listed"
 
 
+# ---- Findings about sources
+
+_MAX_DETAIL_CHARS, _MAX_PART_CHARS = 200, 80
+_DETAILS = {
+    ("domain", "lookalike"): ("lookalike", "the domain {domain} imitates {imitated}"),
+    ("signature", "invalid"): ("invalid", "the signature does not hold for the document's bytes"),
+    ("manifest", "changed"): (
+        "changed",
+        "the document's bytes are not those that the manifest records",
+    ),
+    ("manifest", "not_in_manifest"): ("not_in_manifest", "the manifest does not know the document"),
+    ("domain", "not_listed"): ("not_listed", "the domain {domain} is not on the allowlist"),
+    # Report missing addresses, because a source could omit the address to evade the allowlist.
+    ("domain", "unknown"): (
+        "no_address",
+        "the document has no address to look for on the allowlist",
+    ),
+}
+"""(check, state) -> rule and detail of the finding."""
+_UNLISTED = {"allow": "", "warn": "warning", "block": "blocked"}
+
+
+def _quote_ascii(text: str) -> str:
+    return quoted(text.encode("ascii", "backslashreplace").decode("ascii"), _MAX_PART_CHARS)
+
+
+def _find_false_claims(
+    judged: Mapping[str, DomainJudgement],
+    domains: Sequence[str],
+    states: Mapping[str, Sequence[str]],
+    unlisted: str,
+) -> pd.DataFrame:
+    """Return FINDINGS by document; `states` are the states of the documents for each check."""
+    severity_of = {"not_in_manifest": "warning"}
+    severity_of |= dict.fromkeys(("not_listed", "unknown"), _UNLISTED[unlisted])
+    found: list[tuple[int | str, ...]] = []
+    for (check, state), (rule, template) in _DETAILS.items():
+        severity = severity_of.get(state, "blocked")
+        for row in np.flatnonzero(np.array(states[check], dtype=object) == state).tolist():
+            names = {"domain": domains[row], "imitated": judged[domains[row]].imitated}
+            quotes = {name: _quote_ascii(text) for name, text in names.items()}
+            detail = template.format(**quotes)[:_MAX_DETAIL_CHARS]
+            if severity:
+                found.append((row, -1, -1, check, rule, severity, detail))
+    return make_frame(FINDINGS, sorted(found, key=lambda finding: finding[0]))
+
+
 # ---- Trust
 
 _DECIMALS = 6
@@ -356,27 +398,30 @@ _POINTS = {
 """Factor -> state that earns points, and points."""
 
 
-def source_trust(
+def judge_sources(
     sources: pd.DataFrame,
     config: Trust,
     signature_states: Mapping[str, SignatureState] | None,
+    manifest_states: Sequence[DocumentState] | None,
     as_of: dt.date,
-) -> pd.DataFrame:
-    """Return the trust of every document of a SOURCES frame, in its order, with its reasons.
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the trust of every document of a SOURCES frame with its reasons, and FINDINGS.
 
     `signature_states` comes from `signatures.verify`; None means that no signatures were read.
-    Without keys, the hashes that a source itself recorded take their place.
-    Columns: doc_id, domain, domain_state, signature_state, author_state, freshness_state,
-    freshness, date, trust. Trust is freshness times the sum of 0.4 for an allowed domain, 0.3 for
-    a valid signature and 0.3 for a known author. It is 0 for a look-alike domain or an invalid
-    signature, and NaN if the configuration names no domain, author or key.
+    Without keys, the hashes that a source itself recorded take their place. `manifest_states` comes
+    from `compare_manifest`; None means that there is no manifest.
+    Columns of the first frame: doc_id, domain, domain_state, signature_state, author_state,
+    freshness_state, freshness, date, trust. Trust is freshness times the sum of 0.4 for an allowed
+    domain, 0.3 for a valid signature and 0.3 for a known author. It is 0 for a look-alike domain or
+    an invalid signature, and NaN if the configuration names no domain, author or key. The start and
+    end of the findings are -1.
     """
-    fresh = freshness(sources["date"].tolist(), as_of)
+    fresh = _judge_dates(sources["date"].tolist(), as_of)
     judged = judge_domains(sources["domain"].tolist(), config.domains)
     known = frozenset(map(author_hash, config.authors)) - {""}
     if config.keys:
-        states = signature_states or {}
-        signed = pd.Series([states.get(doc_id, "missing") for doc_id in sources["doc_id"]])
+        read = signature_states or {}
+        signed = pd.Series([read.get(doc_id, "missing") for doc_id in sources["doc_id"]])
     else:
         recorded = sources["signature"]
         signed = recorded.where((recorded != "") & config.configured, "not_configured")
@@ -384,7 +429,7 @@ def source_trust(
         domain_state=[judged[domain].state for domain in sources["domain"]],
         signature_state=signed.to_numpy(),
         author_state=[
-            author_state(author, whole, known)
+            _judge_author(author, whole, known)
             for author, whole in zip(sources["author"], sources["author_hash"], strict=True)
         ],
         freshness_state=fresh["state"].to_numpy(),
@@ -398,7 +443,13 @@ def source_trust(
     for column, state in _FALSE_CLAIMS.items():
         points *= (frame[column] != state).to_numpy()
     trust = np.round(frame["freshness"].to_numpy() * points, _DECIMALS)
-    return frame.assign(trust=trust if config.configured else np.nan)
+    states = {
+        "domain": frame["domain_state"].tolist(),
+        "signature": frame["signature_state"].tolist(),
+        "manifest": manifest_states or [],
+    }
+    facts = frame.assign(trust=trust if config.configured else np.nan)
+    return facts, _find_false_claims(judged, frame["domain"].tolist(), states, config.unlisted)
 
 
 def explain_factors(row: Mapping[Any, Any], as_of: dt.date) -> dict[str, dict[str, Any]]:
@@ -432,61 +483,3 @@ def vouched_for(facts: pd.DataFrame) -> BoolArray | None:
         return None
     honest = (domains != "lookalike") & (signatures != "invalid")
     return (((domains == "allowed") | (signatures == "valid")) & honest).to_numpy(dtype=bool)
-
-
-# ---- Findings about sources
-
-_MAX_DETAIL_CHARS, _MAX_PART_CHARS = 200, 80
-_DETAILS = {
-    ("domain", "lookalike"): ("lookalike", "the domain {domain} imitates {imitated}"),
-    ("signature", "invalid"): ("invalid", "the signature does not hold for the document's bytes"),
-    ("manifest", "changed"): (
-        "changed",
-        "the document's bytes are not those that the manifest records",
-    ),
-    ("manifest", "not_in_manifest"): ("not_in_manifest", "the manifest does not know the document"),
-    ("domain", "not_listed"): ("not_listed", "the domain {domain} is not on the allowlist"),
-    # Report missing addresses, because a source could omit the address to evade the allowlist.
-    ("domain", "unknown"): (
-        "no_address",
-        "the document has no address to look for on the allowlist",
-    ),
-}
-"""(check, state) -> rule and detail of the finding."""
-_UNLISTED = {"allow": "", "warn": "warning", "block": "blocked"}
-
-
-def _quote_ascii(text: str) -> str:
-    return quoted(text.encode("ascii", "backslashreplace").decode("ascii"), _MAX_PART_CHARS)
-
-
-def source_findings(
-    sources: pd.DataFrame,
-    facts: pd.DataFrame,
-    config: Trust,
-    manifest_states: Sequence[DocumentState] | None,
-) -> pd.DataFrame:
-    """Return FINDINGS about the sources of documents, by row; start and end are -1.
-
-    `facts` is the result of `source_trust`. `manifest_states` is the result of `compare_manifest`,
-    or None without a manifest.
-    """
-    judged = judge_domains(sources["domain"].tolist(), config.domains)
-    unlisted = _UNLISTED[config.unlisted]
-    severities = {"not_in_manifest": "warning", "not_listed": unlisted, "unknown": unlisted}
-    states = {
-        "domain": facts["domain_state"].tolist(),
-        "signature": facts["signature_state"].tolist(),
-        "manifest": manifest_states or [],
-    }
-    found: list[tuple[int | str, ...]] = []
-    for (check, state), (rule, template) in _DETAILS.items():
-        severity = severities.get(state, "blocked")
-        for row in np.flatnonzero(np.array(states[check], dtype=object) == state).tolist():
-            domain = sources["domain"].iloc[row]
-            names = {"domain": domain, "imitated": judged[domain].imitated}
-            quotes = {name: _quote_ascii(text) for name, text in names.items()}
-            detail = template.format(**quotes)[:_MAX_DETAIL_CHARS]
-            if severity:
-                found.append((row, -1, -1, check, rule, severity, detail))
-    return make_frame(FINDINGS, sorted(found, key=lambda finding: finding[0]))

@@ -14,7 +14,7 @@ from rag_eval.core.config import Trust
 from rag_eval.core.errors import InputError
 from rag_eval.corpus.loaders.package_docs import PackageDocs
 from rag_eval.corpus.loading import identify, load_corpus
-from rag_eval.trust.sources import source_trust
+from rag_eval.trust.sources import judge_sources
 
 INIT = '''
 """Package."""
@@ -168,7 +168,7 @@ def test_hashes_of_the_record_vouch_for_docstrings(shelf):
         (trusted.model_copy(update={"keys": {"us": "x"}}), "missing", 0.4),
         (Trust(), "not_configured", None),
     ):
-        facts = source_trust(corpus.sources, config, None, dt.date(2026, 1, 1))
+        facts, _ = judge_sources(corpus.sources, config, None, None, dt.date(2026, 1, 1))
         assert set(facts["signature_state"]) == {state}
         if points is not None:  # an unknown date counts as old: times 0.7
             assert facts["trust"].tolist() == pytest.approx([points * 0.7] * len(facts))

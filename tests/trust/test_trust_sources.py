@@ -11,15 +11,7 @@ from hypothesis import strategies as st
 
 from rag_eval.core.config import FINDINGS, SOURCES, Trust
 from rag_eval.corpus.source import author_hash
-from rag_eval.trust.sources import (
-    author_state,
-    explain_factors,
-    freshness,
-    judge_domains,
-    source_findings,
-    source_trust,
-    vouched_for,
-)
+from rag_eval.trust.sources import explain_factors, judge_domains, judge_sources, vouched_for
 
 TODAY = dt.date(2026, 7, 1)
 CONFIG = Trust(
@@ -39,6 +31,10 @@ def make_sources(*documents):
         signature="",
     )
     return SOURCES.check(frame.astype("str"))
+
+
+def judge(sources, config=CONFIG, states=None, as_of=TODAY):
+    return judge_sources(sources, config, states, None, as_of)[0]
 
 
 @pytest.mark.parametrize(
@@ -62,9 +58,8 @@ def make_sources(*documents):
     ],
 )
 def test_freshness_falls_over_a_year_and_no_date_buys_any(date, state, factor):
-    frame = freshness([date], TODAY)
-    assert frame["state"].tolist() == [state]
-    assert frame["factor"].tolist() == [pytest.approx(factor, abs=1e-12)]
+    [row] = judge(make_sources(("", "", date)), Trust()).to_dict("records")
+    assert (row["freshness_state"], row["freshness"]) == (state, pytest.approx(factor, abs=1e-12))
 
 
 @pytest.mark.parametrize(
@@ -83,16 +78,17 @@ def test_freshness_falls_over_a_year_and_no_date_buys_any(date, state, factor):
     ],
 )
 def test_all_of_several_authors_must_be_known(author, state):
-    known = frozenset(map(author_hash, CONFIG.authors))
-    assert author_state(author[:200], author_hash(author), known) == state
-    assert author_state(author[:200], author_hash(author), frozenset()) == "not_configured"
+    sources = make_sources(("", author, "")).assign(author=author[:200])
+    assert judge(sources)["author_state"].tolist() == [state]
+    assert judge(sources, Trust())["author_state"].tolist() == ["not_configured"]
 
 
 def test_an_author_is_known_by_the_name_before_masking():
-    name = "Lee, Ann <ann@example.org>"
-    known = frozenset([author_hash(name), author_hash("Ann Lee")])
-    assert author_state("Lee, Ann <[EMAIL]>", author_hash(name), known) == "known"
-    assert author_state("[EMAIL]", author_hash("eve@example.org"), known) == "not_listed"
+    names = ["Lee, Ann <ann@example.org>", "eve@example.org"]
+    masked = ["Lee, Ann <[EMAIL]>", "[EMAIL]"]
+    sources = make_sources(*(("", name, "") for name in names)).assign(author=masked)
+    found = judge(sources, Trust(authors=(names[0], "Ann Lee")))
+    assert found["author_state"].tolist() == ["known", "not_listed"]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +107,7 @@ def test_an_author_is_known_by_the_name_before_masking():
 )
 def test_trust_is_freshness_times_what_is_known(source, signature, trust, states):
     given_states = {} if signature == "missing" else {"d0": signature}
-    row = source_trust(make_sources(source), CONFIG, given_states, TODAY).iloc[0]
+    row = judge(make_sources(source), CONFIG, given_states).iloc[0]
     assert row["trust"] == trust
     assert row["signature_state"] == signature
     assert [row["domain_state"], row["author_state"], row["freshness_state"]] == states.split()
@@ -121,10 +117,10 @@ def test_trust_is_freshness_times_what_is_known(source, signature, trust, states
 def test_missing_configuration_is_a_named_state():
     sources = make_sources(("example.org", ANN, NOW))
     columns = ["domain_state", "signature_state", "author_state"]
-    nothing = source_trust(sources, Trust(), {"d0": "valid"}, TODAY).iloc[0]
+    nothing = judge(sources, Trust(), {"d0": "valid"}).iloc[0]
     assert np.isnan(nothing["trust"])
     assert nothing[columns].tolist() == ["not_configured"] * 3
-    domains = source_trust(sources, Trust(domains=("example.org",)), None, TODAY).iloc[0]
+    domains = judge(sources, Trust(domains=("example.org",))).iloc[0]
     assert domains["trust"] == 0.4
     assert domains[columns].tolist() == ["allowed", "not_configured", "not_configured"]
 
@@ -139,7 +135,7 @@ def test_missing_configuration_is_a_named_state():
 )
 def test_the_explanation_adds_up_to_the_trust(domain, signature, author, date, as_of):
     sources = make_sources((domain, author, date))
-    row = source_trust(sources, CONFIG, {"d0": signature}, as_of).iloc[0]
+    row = judge(sources, CONFIG, {"d0": signature}, as_of).iloc[0]
     factors = explain_factors(row, as_of)
     points = sum(factors[name]["points"] for name in ("domain", "signature", "author"))
     assert factors["freshness"]["factor"] * points == pytest.approx(row["trust"], abs=2e-6)
@@ -168,10 +164,6 @@ def test_the_allowlist_or_a_valid_signature_vouches(domain, signature, expected)
     assert (None if found is None else found.tolist()) == (None if expected is None else [expected])
 
 
-def find(sources, config, states=None, manifest=None):
-    return source_findings(sources, source_trust(sources, config, states, TODAY), config, manifest)
-
-
 @pytest.mark.parametrize(
     ("unlisted", "severity"), [("allow", None), ("warn", "warning"), ("block", "blocked")]
 )
@@ -180,7 +172,8 @@ def test_findings_follow_the_states(unlisted, severity):
     sources = make_sources(*((domain, "", "") for domain in domains))
     manifest = ["changed", "same", "not_in_manifest", "same", "same"]
     config = CONFIG.model_copy(update={"unlisted": unlisted})
-    found = find(sources, config, {"d0": "invalid", "d4": "valid"}, manifest)
+    signatures = {"d0": "invalid", "d4": "valid"}
+    _, found = judge_sources(sources, config, signatures, manifest, TODAY)
     expected = [
         (0, "signature", "invalid", "blocked"),
         (0, "manifest", "changed", "blocked"),
@@ -200,11 +193,11 @@ def test_findings_follow_the_states(unlisted, severity):
 @settings(max_examples=30)
 @given(st.text(max_size=400))
 def test_details_are_short_and_have_no_control_characters(domain):
-    facts = source_trust(make_sources(("evil.net", "", "")), CONFIG, None, TODAY)
     sources = make_sources(("evil.net", "", "")).assign(domain=[domain])
-    [detail] = source_findings(sources, facts, CONFIG, None)["detail"]
-    assert len(detail) <= 200
-    assert detail.isprintable()
+    _, found = judge_sources(sources, CONFIG, None, ["changed"], TODAY)
+    for detail in found["detail"]:
+        assert len(detail) <= 200
+        assert detail.isprintable()
 
 
 # ---- Domains and look-alikes
