@@ -68,24 +68,23 @@ def best(values, nth=1):
     return ranked[nth - 1] if len(ranked) >= nth else NAN
 
 
-def difference(a, b):
-    return a - b  # NaN where a or b is NaN
-
-
 def score_shape(raw, depth, k):
-    names = ("tail_ratio", "score_sd", "wig", "nqc", "cut_gap")
     if not raw or raw[0] <= 0:
-        return dict.fromkeys(names, NAN)
+        return {}
     s = [score / raw[0] for score in raw]
     wig = statistics.mean(s[:k]) - statistics.mean(s[:100])
-    gap = s[k - 1] - s[k] if depth > k and len(s) > k else NAN
-    return dict(zip(names, (s[min(k, len(s)) - 1], sd(s[:10]), wig, sd(s[:100]), gap), strict=True))
+    return {
+        "tail_ratio": s[min(k, len(s)) - 1],
+        "score_sd": sd(s[:10]),
+        "wig": wig,
+        "nqc": sd(s[:100]),
+        "cut_gap": s[k - 1] - s[k] if depth > k and len(s) > k else NAN,
+    }
 
 
 def coverage(corpus, query, rows, k):
-    names = ("cover_union", "cover_best", "cover_rare", "cover_top", "cover_crowd")
     if not query:
-        return dict.fromkeys(names, NAN)
+        return {}
     pool = rows[: max(30, 3 * k)]
     single = [corpus.covered(query, [chunk]) for chunk in pool]
     crowd = best(single, k)
@@ -99,22 +98,20 @@ def coverage(corpus, query, rows, k):
 
 
 def agreement(rows, other, depth, other_depth, k):
-    names = ("overlap", "rbo", "other_first", "first_in_other", "same_first")
     if not rows or not other:
-        return dict.fromkeys(names, NAN)
+        return {}
     k = min(k, 100)
     shared = [len(set(rows[:d]) & set(other[:d])) / d for d in range(1, k + 1)]
     weights = [0.9 ** (d - 1) for d in range(1, k + 1)]
     rank = rows.index(other[0]) + 1 if other[0] in rows else depth + 1
     back = other.index(rows[0]) + 1 if rows[0] in other else other_depth + 1
-    rbo = sum(w * a for w, a in zip(weights, shared, strict=True)) / sum(weights)
-    return dict(
-        zip(
-            names,
-            (shared[-1], rbo, math.log(rank), math.log(back), float(rows[0] == other[0])),
-            strict=True,
-        )
-    )
+    return {
+        "overlap": shared[-1],
+        "rbo": sum(w * a for w, a in zip(weights, shared, strict=True)) / sum(weights),
+        "other_first": math.log(rank),
+        "first_in_other": math.log(back),
+        "same_first": float(rows[0] == other[0]),
+    }
 
 
 def standardised(values):
@@ -146,7 +143,7 @@ def candidates(corpus, query, lists, near_by, k):
             [NAN if vectors is None else cosine(vector, vectors[chunk]) for chunk in other[:k]]
         ),
         "lexical_crowd": best(lexical, k),
-        "fused_gap": difference(best(fused), best(fused, 2)),
+        "fused_gap": best(fused) - best(fused, 2),
     }
     inside = min(k, len(rows))
     for name, scores in (
@@ -154,25 +151,18 @@ def candidates(corpus, query, lists, near_by, k):
         ("beyond_cosine", near),
         ("beyond_fused", fused),
     ):
-        found[name] = difference(best(scores[inside:]), best(scores[:inside]))
+        found[name] = best(scores[inside:]) - best(scores[:inside])
     return found
 
 
 def specificity(corpus, query, vector, vectors):
     idf = [corpus.idf(term) for term in set(query)]
-    found = {
-        "length": math.log(1 + len(query)),
-        "idf_mean": NAN,
-        "idf_max": NAN,
-        "unknown": NAN,
-        "generic": NAN,
-    }
+    found = {"length": math.log(1 + len(query))}
     if idf:
-        strange = sum(term >= corpus.n_terms for term in set(query)) / len(idf)
         found |= {
             "idf_mean": statistics.mean(idf) / corpus.nowhere,
             "idf_max": max(idf) / corpus.nowhere,
-            "unknown": strange,
+            "unknown": sum(term >= corpus.n_terms for term in set(query)) / len(idf),
         }
     if vectors is not None:
         centre = [statistics.mean(column) for column in zip(*vectors, strict=True)]
@@ -216,9 +206,8 @@ def wordings(lists, norms, own, k):
 
     `lists` and `norms` hold one entry for each wording; `own` is the index of this wording.
     """
-    names = ("wordings_overlap", "consensus_best", "consensus_crowd", "consensus_missed")
     if len(lists) < 2 or not lists[own]:
-        return dict.fromkeys(names, NAN)
+        return {}
     mine = lists[own][:k]
     overlap = statistics.mean(
         len(set(mine) & set(other[:k])) / len(mine)
@@ -230,58 +219,49 @@ def wordings(lists, norms, own, k):
         for chunk, score in list(zip(rows, norm, strict=True))[:100]:
             scores[chunk] = scores.get(chunk, 0.0) + score / len(lists)
     crowd = best(scores.values(), k)
-    missed = max(scores.values()) - max(scores[chunk] for chunk in mine if chunk in scores)
-    return dict(
-        zip(
-            names,
-            (overlap, max(scores.values()), 0.0 if math.isnan(crowd) else crowd, missed),
-            strict=True,
-        )
-    )
+    most = max(scores.values())
+    return {
+        "wordings_overlap": overlap,
+        "consensus_best": most,
+        "consensus_crowd": 0.0 if math.isnan(crowd) else crowd,
+        "consensus_missed": most - max(scores[chunk] for chunk in mine if chunk in scores),
+    }
 
 
 def clustering(rows, document, k):
     if not rows or document is None or len(set(document)) == len(document):
-        return {"same_document": NAN}
-    return {
-        "same_document": sum(document[row] == document[rows[0]] for row in rows[:k]) / len(rows[:k])
-    }
+        return {}
+    same = [document[row] == document[rows[0]] for row in rows[:k]]
+    return {"same_document": sum(same) / len(same)}
 
 
 def signals_of(batch, chunks, n_terms, k):
-    """Return all signals of every query of a RankedBatch, as a list of dictionaries."""
+    """Return the defined signals of every query of a RankedBatch, as a list of dictionaries."""
     corpus, result = Corpus(chunks, n_terms), []
     vectors = None if batch.chunk_vectors is None else batch.chunk_vectors.tolist()
+    document = None if batch.document is None else batch.document.tolist()
+    depth, questions = batch.rows.shape[1], list(range(len(batch)))
+    if batch.question is not None:
+        questions = batch.question.tolist()
+    lists = [[row for row in rows if row >= 0] for rows in batch.rows.tolist()]
+    norms = [norm[: len(rows)] for norm, rows in zip(batch.norm.tolist(), lists, strict=True)]
+    others, other_depth = [[] for _ in lists], 0
+    if batch.other_rows is not None:
+        others = [[row for row in rows if row >= 0] for rows in batch.other_rows.tolist()]
+        other_depth = batch.other_rows.shape[1]
     for i, query in enumerate(batch.query_terms):
-        rows, raw = (
-            [value for value, row in zip(part[i].tolist(), batch.rows[i], strict=True) if row >= 0]
-            for part in (batch.rows, batch.raw)
-        )
-        other = (
-            []
-            if batch.other_rows is None
-            else [row for row in batch.other_rows[i].tolist() if row >= 0]
-        )
+        rows, other = lists[i], others[i]
         vector = None if vectors is None else batch.query_vectors[i].tolist()
-        together = (
-            []
-            if batch.question is None
-            else [j for j, code in enumerate(batch.question) if code == batch.question[i]]
-        )
-        lists = [[row for row in batch.rows[j].tolist() if row >= 0] for j in together]
-        norms = [
-            batch.norm[j].tolist()[: len(rows_)] for j, rows_ in zip(together, lists, strict=True)
-        ]
-        other_depth = 0 if batch.other_rows is None else batch.other_rows.shape[1]
+        same = [j for j, code in enumerate(questions) if code == questions[i]]
         result.append(
-            score_shape(raw, batch.rows.shape[1], k)
+            score_shape(batch.raw[i, : len(rows)].tolist(), depth, k)
             | coverage(corpus, query, rows, k)
-            | agreement(rows, other, batch.rows.shape[1], other_depth, k)
+            | agreement(rows, other, depth, other_depth, k)
             | candidates(corpus, query, (rows, other), (vector, vectors), k)
             | specificity(corpus, query, vector, vectors)
             | coherence(corpus, rows, vectors)
-            | clustering(rows, None if batch.document is None else batch.document.tolist(), k)
-            | wordings(lists, norms, together.index(i) if together else 0, k)
+            | clustering(rows, document, k)
+            | wordings([lists[j] for j in same], [norms[j] for j in same], same.index(i), k)
         )
     return result
 
