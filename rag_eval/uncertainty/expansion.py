@@ -28,8 +28,8 @@ from rag_eval.uncertainty.signals import RankedBatch, TermSpace
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-BLOCK = 512
-"""Number of questions in one block."""
+BLOCK, BLOCK_SUBSUMPTION = 512, 1024
+"""Numbers of questions and of terms in one block."""
 MAX_WORD_CHARS = 40
 """Largest length of a corpus word added to a question, because texts may be hostile."""
 MAX_QUESTION_CHARS = 4000
@@ -109,23 +109,17 @@ class CorpusWords:
         """
         from sklearn.utils.extmath import randomized_svd, svd_flip
 
-        weights = self.space.counts.copy()
-        idf = self.space.idf[weights.indices]
-        weights.data = ((1.0 + np.log(weights.data)) * idf).astype(np.float32)
+        weights = self.space.unit
         if weights.nnz == 0:
             chunks, terms = (np.zeros((n, 1), dtype=np.float32) for n in weights.shape)
             return chunks, terms
-        lengths = np.sqrt(np.asarray(weights.multiply(weights).sum(axis=1)).ravel())
-        lengths = np.repeat(np.where(lengths > 0, lengths, 1.0), np.diff(weights.indptr))
-        weights.data = (weights.data / lengths).astype(np.float32)
         size = min(DIMENSIONS, max(1, min(weights.shape) // CHUNKS_A_DIMENSION))
         left, values, right = randomized_svd(
             weights, size, n_iter=SVD_ITERATIONS, random_state=SVD_SEED, flip_sign=False
         )
         left, right = svd_flip(left, right, u_based_decision=False)
-        return _unit((left * values).astype(np.float32)), _unit(
-            (right.T * values).astype(np.float32)
-        )
+        chunks, terms = left * values, right.T * values
+        return _unit(chunks.astype(np.float32)), _unit(terms.astype(np.float32))
 
     @property
     def term_vectors(self) -> Float32Array:
@@ -263,42 +257,29 @@ def _one_line(text: str, limit: int) -> str:
     return " ".join(_BREAKS.sub(" ", text[:limit]).split())
 
 
-MOST_WORDNET = 20
+Thesaurus = Callable[[str, Literal["hypernyms", "hyponyms"]], list[str]]
+"""Function that names the wider or narrower words of a word, nearest first."""
 
 
-class WordNet:
-    """Nouns of WordNet (Miller, CACM 1995), read by nltk's corpus reader."""
+def wordnet_of(reader: Any) -> Thesaurus:
+    """Look up the nouns of WordNet (Miller, CACM 1995) in nltk's reader, by their first sense."""
 
-    def __init__(self, reader: Any) -> None:
-        self._reader = reader
+    def look_up(word: str, relation: Literal["hypernyms", "hyponyms"]) -> list[str]:
+        others = (getattr(sense, relation)() for sense in reader.synsets(word, pos="n")[:1])
+        names = (name for group in others for other in group for name in other.lemma_names())
+        return list(dict.fromkeys(name.replace("_", " ") for name in names))
 
-    def wider(self, word: str) -> list[str]:
-        """Return hypernyms of a word's first sense, nearest first."""
-        return self._names(word, "hypernyms")
-
-    def narrower(self, word: str) -> list[str]:
-        """Return hyponyms of a word's first sense, in WordNet's order."""
-        return self._names(word, "hyponyms")
-
-    def _names(self, word: str, relation: str) -> list[str]:
-        senses = self._reader.synsets(word, pos="n")[:1]
-        names = [
-            name.replace("_", " ")
-            for sense in senses
-            for other in getattr(sense, relation)()
-            for name in other.lemma_names()
-        ]
-        return list(dict.fromkeys(names))[:MOST_WORDNET]
+    return look_up
 
 
-def installed_wordnet() -> WordNet | None:
+def installed_wordnet() -> Thesaurus | None:
     """Return the installed WordNet, or None without nltk or its data. Downloads nothing."""
     try:
         reader: Any = importlib.import_module("nltk.corpus").wordnet
         reader.ensure_loaded()
     except (ImportError, LookupError):
         return None
-    return WordNet(reader)
+    return wordnet_of(reader)
 
 
 # ---- Expansions of a batch of questions.
@@ -316,7 +297,7 @@ class ExpansionContext:
     questions: Sequence[str]
     words: CorpusWords
     suggester: ChatSuggester | None = None
-    thesaurus: WordNet | None = None
+    thesaurus: Thesaurus | None = None
 
     def texts(self, which: IntArray) -> list[str]:
         """Give the texts of some questions."""
@@ -324,13 +305,9 @@ class ExpansionContext:
 
     def widen(self, which: IntArray, added: Sequence[Sequence[int]]) -> list[str | None]:
         """Append the words of terms to each question; None if no term is added."""
-        surface = self.words.surface
-        return [
-            f"{text[:MAX_QUESTION_CHARS]} {' '.join(surface[term] for term in terms)}"
-            if terms
-            else None
-            for text, terms in zip(self.texts(which), added, strict=True)
-        ]
+        words = (" ".join(map(self.words.spelling, terms)) for terms in added)
+        pairs = zip(self.texts(which), words, strict=True)
+        return [f"{text[:MAX_QUESTION_CHARS]} {own}" if own else None for text, own in pairs]
 
 
 Expand = Callable[[ExpansionContext, IntArray], list[str | None]]
@@ -470,7 +447,6 @@ LEAST_CHUNKS = 3
 """Least number of chunks of a term: rarer terms share chunks with many terms by chance."""
 LIFT = 2.0
 """Least ratio of shared chunks to shared chunks by chance, for a wider and a narrower term."""
-BLOCK_SUBSUMPTION = 1024
 
 
 def _add_relatives(
@@ -490,8 +466,8 @@ def _add_relatives(
     near = _subsumption(corpus, terms, upwards=upwards)
     near.data = np.where(near.data >= NEAR_RELATIVE, near.data, 0.0)
     if context.thesaurus is not None:
-        look_up = context.thesaurus.wider if upwards else context.thesaurus.narrower
-        near = near.maximum(_from_thesaurus(corpus, terms, look_up))
+        found = _from_thesaurus(corpus, terms, context.thesaurus, upwards=upwards)
+        near = near.maximum(found)
     asks = csr_array((space.idf[known.indices], known.indices, known.indptr), shape=known.shape)
     asks, columns = asks[:, terms], np.unique(near.tocoo().col)
     near, aims = near[:, columns], corpus.aims(known)
@@ -537,16 +513,17 @@ def _subsumption(corpus: CorpusWords, terms: IntArray, *, upwards: bool) -> "csr
 
 
 def _from_thesaurus(
-    corpus: CorpusWords, terms: IntArray, look_up: Callable[[str], list[str]]
+    corpus: CorpusWords, terms: IntArray, thesaurus: Thesaurus, *, upwards: bool
 ) -> "csr_array":
     """Weigh the words that a thesaurus gives for terms and that the corpus holds, [m, n_terms]."""
     from scipy.sparse import csr_array
 
+    relation: Literal["hypernyms", "hyponyms"] = "hypernyms" if upwards else "hyponyms"
     relatives = [
         (row, word)
         for row, term in enumerate(terms.tolist())
         if corpus.surface[term]
-        for word in look_up(corpus.surface[term])[:MEANINGS]
+        for word in thesaurus(corpus.surface[term], relation)[:MEANINGS]
     ]
     ids = corpus.table.query_terms([word for _, word in relatives])
     pairs = {

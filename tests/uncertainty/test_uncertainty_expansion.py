@@ -12,11 +12,11 @@ from rag_eval.core.config import EXPANSIONS
 from rag_eval.uncertainty.expansion import (
     MAX_QUESTION_CHARS,
     STRATEGIES,
-    WordNet,
     best,
     installed_wordnet,
     is_identifier,
     parts,
+    wordnet_of,
 )
 
 
@@ -111,10 +111,12 @@ def test_negative_sampling_asks_for_the_other_group():
 
 
 def test_a_thesaurus_adds_only_words_of_the_corpus():
-    tree = SimpleNamespace(
-        wider=lambda word: ["animal creature", "dog", "unheard"] if word == "spaniel" else [],
-        narrower=lambda word: ["poodle"] if word == "dog" else [],
-    )
+    wider = {("spaniel", "hypernyms"): ["animal creature", "dog", "unheard"]}
+    words = wider | {("dog", "hyponyms"): ["poodle"]}
+
+    def tree(word, relation):
+        return words.get((word, relation), [])
+
     pairs = ("a spaniel ran", "the spaniel slept", "a dog ran", "one dog slept")
     texts = [*FILLER, *pairs, "poodle ran", "poodle slept"]
     assert expanded("hypernym", texts, ["spaniel"]) == [None]
@@ -139,15 +141,15 @@ class Reader:
 
 
 def test_wordnet_gives_the_first_sense():
-    wordnet = WordNet(Reader())
-    assert wordnet.wider("dog") == ["canine", "domestic animal"]
-    assert wordnet.narrower("dog") == ["poodle", "poodle dog", "spaniel"]
-    assert wordnet.wider("xyzzy") == []
+    wordnet = wordnet_of(Reader())
+    assert wordnet("dog", "hypernyms") == ["canine", "domestic animal"]
+    assert wordnet("dog", "hyponyms") == ["poodle", "poodle dog", "spaniel"]
+    assert wordnet("xyzzy", "hypernyms") == []
 
 
 def test_wordnet_is_optional():
     found = installed_wordnet()
-    assert found is None or "canine" in found.wider("dog")
+    assert found is None or "canine" in found("dog", "hypernyms")
 
 
 QUESTIONS = ["car brakes", "dog with ears", "granite", "", "unheardof"]
