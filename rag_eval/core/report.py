@@ -824,17 +824,6 @@ class CorpusCoverage(Record):
     chunks_embedded: dict[str, CoverageCount]
 
 
-class RiskyRetrieval(Record):
-    """A retrieval with a high stated miss rate."""
-
-    query_id: str
-    paraphrase_id: str
-    seed: Count
-    miss_rate: OptionalUnit
-    ci_low: OptionalUnit
-    ci_high: OptionalUnit
-
-
 class AddedOutcomes(Record):
     """Outcomes of this run."""
 
@@ -856,7 +845,6 @@ class StrategyMissRates(Record):
     n_absent: Count
     observed: dict[Literal["miss_any", "miss_some", "miss_frac"], Figure]
     stated: Figure | Absent
-    riskiest: list[RiskyRetrieval] = Field(max_length=10)
     outcomes: AddedOutcomes
 
 
@@ -993,7 +981,7 @@ class ConformalK(Record):
 
     `k` is null if no K within `depth` is attainable, and for `mondrian`, whose K are in `bins`.
     `coverage` is the covered share of held-out questions over `splits` splits (mean recall for
-    `recall`). In `coverage_by_group` every group counts once. `riskiest` is the coverage of the
+    `recall`). `riskiest` is the coverage of the
     riskiest third of the questions with a known risk. Questions whose K lies beyond the depth are
     not covered; `share_unattainable` is their share. `within_depth` is the share of questions with
     gold anywhere in the list (mean recall of lists for `recall`). No K covers more.
@@ -1011,7 +999,6 @@ class ConformalK(Record):
     mean_k_held_out: OptionalNumber
     bins: list[RiskBin]
     coverage: CountedInterval
-    coverage_by_group: OptionalNumber
     riskiest: Annotated[CountedInterval | None, Because(NOTHING)]
     share_unattainable: OptionalNumber
     within_depth: OptionalNumber

@@ -24,7 +24,6 @@ from rag_eval.core.report import (
     Figure,
     IterativeAccount,
     MissComparison,
-    RiskyRetrieval,
     StrategyCalibration,
     StrategyMissRates,
     UncertaintyPart,
@@ -118,159 +117,125 @@ def _known(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
-class AnswerWorth:
-    """Confidence of the answers of a run.
+@dataclasses.dataclass(frozen=True)
+class _Worth:
+    """Confidence values of the answers of a run by query id; empty without answers.
 
-    Parameters
-    ----------
-    runs
-        The runs of all strategies with the gold.
-    claims, outcomes
-        The claimed miss rates, and the observed misses.
-    answers, measures
-        The answers and their measures; None without configured answers.
+    `strategy` gives the evidence of the answers. `right_when_missed` is the share of answers that
+    cite gold despite a miss; None for too few answers.
     """
 
-    def __init__(
-        self,
-        runs: ScoredRuns,
-        claims: MissRateClaims,
-        outcomes: RetrievalOutcomes,
-        answers: AnswerSet | None,
-        measures: AnswerMeasures | None,
-    ) -> None:
-        self._runs, self._claims, self._outcomes = runs, claims, outcomes
-        self._answers, self._measures = answers, measures
-        self.strategy = answers.about.strategy if answers else ""
-        """The strategy that gives the evidence of the answers; empty without answers."""
+    strategy: str = ""
+    by_query: Mapping[str, Mapping[str, Confidence]] = dataclasses.field(default_factory=dict)
+    right_when_missed: Measured | None = None
 
-    @functools.cached_property
-    def _per_question(self) -> pd.DataFrame:
-        assert self._measures is not None
-        return self._measures.per_question.set_index("query_id")
 
-    @functools.cached_property
-    def _first_claims(self) -> dict[str, Mapping[Any, Any]]:
-        frame = _original(self._claims.claims_of(self.strategy), self._runs, self.strategy)
-        return {row["query_id"]: row for row in frame.to_dict("records")}
+def _weigh_answers(
+    runs: ScoredRuns,
+    claims: MissRateClaims,
+    outcomes: RetrievalOutcomes,
+    answers: AnswerSet | None,
+    measures: AnswerMeasures | None,
+) -> _Worth:
+    """Compute the confidence values of every answer."""
+    if answers is None or measures is None:
+        return _Worth()
+    strategy, scores = answers.about.strategy, measures.per_question.set_index("query_id")
+    original, judged = _original(claims.claims_of(strategy), runs, strategy), outcomes.judged
+    missed = judged.loc[
+        judged["missed"] & judged["claim_id"].isin(original["claim_id"]), "query_id"
+    ]
+    over = scores[scores.index.isin(missed) & (scores["outcome"] == "answered")]
+    over = over[over["n_gold"] > 0]
+    groups = _group_of_query(runs)
+    right, right_of_group = None, {}
+    seen = pd.DataFrame(
+        {
+            "right": (over["n_correct"].to_numpy() > 0).astype(np.float64),
+            "group": [groups[query] for query in over.index],
+        }
+    )
+    if seen["group"].nunique() >= MIN_MISSED:
+        share = functools.partial(_share_right, gold=runs.gold_variants.about.hash[:16])
+        # With the answers of its own group, the outcome of an answer would decide its confidence.
+        right, right_of_group = share(seen), leave_groups_out(seen, share)
+    rows = {row["query_id"]: row for row in original.to_dict("records")}
+    by_query: dict[str, dict[str, Confidence]] = {}
+    for answer in answers.answers:
+        query, answered = answer.query_id, answer.outcome == "answered"
+        if answer.mode == "deterministic":
+            value = scores["groundedness"][query]
+            known = answered and not pd.isna(value)
+            synthesis = groundedness_confidence(float(value) if known else None)
+        else:
+            synthesis = reported_confidence(answer.confidence if answered else None, answer.mode)
+        miss = _read_miss_rate(rows[query], claims.speakers[strategy])
+        of_others = right_of_group.get(groups[query], right)
+        by_query[query] = {
+            "synthesis_confidence": synthesis,
+            "retrieval_confidence": retrieval_confidence(miss),
+            "final_confidence": final_confidence(synthesis, miss),
+            "calibrated_confidence": calibrated_confidence(synthesis, miss, of_others),
+        }
+    return _Worth(strategy, by_query, right)
 
-    @functools.cached_property
-    def by_query(self) -> dict[str, dict[str, Confidence]]:
-        """Compute the confidence values of every answer by query id; empty without answers."""
-        if self._answers is None:
-            return {}
-        by, right, found = self._claims.speakers[self.strategy], self._right_of_others(), {}
-        grounded = self._per_question["groundedness"]
-        for answer in self._answers.answers:
-            answered = answer.outcome == "answered"
-            if answer.mode == "deterministic":
-                value = grounded[answer.query_id]
-                known = answered and not pd.isna(value)
-                synthesis = groundedness_confidence(float(value) if known else None)
-            else:
-                reported = answer.confidence if answered else None
-                synthesis = reported_confidence(reported, answer.mode)
-            miss = _read_miss_rate(self._first_claims[answer.query_id], by)
-            found[answer.query_id] = {
-                "synthesis_confidence": synthesis,
-                "retrieval_confidence": retrieval_confidence(miss),
-                "final_confidence": final_confidence(synthesis, miss),
-                "calibrated_confidence": calibrated_confidence(
-                    synthesis, miss, right.get(answer.query_id)
-                ),
-            }
-        return found
 
-    def summarize(self) -> AnswerConfidences | NotMeasured:
-        """Summarise the confidence of the answers."""
-        found = list(self.by_query.values())
-        if not found:
-            return NotMeasured(reason=NO_ANSWERS)
-        groups = dict(zip(self._runs.gold.queries["query_id"], self._runs.gold.groups, strict=True))
-        group = pd.factorize(np.array([groups[query_id] for query_id in self.by_query]))[0]
+def _group_of_query(runs: ScoredRuns) -> dict[str, int]:
+    return dict(zip(runs.gold.queries["query_id"], runs.gold.groups.tolist(), strict=True))
 
-        def mean(name: str) -> Figure:
-            # A question without an answer has nothing to discount.
-            values = np.array(
-                [
-                    np.nan
-                    if isinstance(entry[name], Absent)
-                    or isinstance(entry["synthesis_confidence"], Absent)
-                    else effective(entry[name])
-                    for entry in found
-                ]
-            )
-            record = aggregate([name], values[:, None], group, BOOTSTRAP_SEED)[0]
-            if record.n_scored:
-                return figure_of(record)
-            absent = {one.reason for entry in found if isinstance(one := entry[name], Absent)}
-            return figure_of(record, f"absent for every answer: {', '.join(sorted(absent))}")
 
-        few = f"fewer than {MIN_MISSED} independent questions were answered over a missed retrieval"
-        right = self.right_when_missed
-        return AnswerConfidences(
-            n=len(found),
-            synthesis_confidence=mean("synthesis_confidence"),
-            final_confidence=mean("final_confidence"),
-            calibrated_confidence=mean("calibrated_confidence"),
-            right_when_missed=right,
-            why={"right_when_missed": few} if right is None else {},
+def _share_right(seen: pd.DataFrame, gold: str) -> Measured:
+    right, group = seen["right"].to_numpy(), seen["group"].to_numpy()
+    value, low, high = (float(end[0]) for end in clustered_interval(right, group, BOOTSTRAP_SEED))
+    return Measured(
+        value=value,
+        dataset=f"answers over missed retrievals, gold {gold}",
+        n=len(seen),
+        ci_low=low,
+        ci_high=high,
+        measured_at=dt.datetime.now(dt.UTC),
+    )
+
+
+def _summarize(worth: _Worth, runs: ScoredRuns) -> AnswerConfidences | NotMeasured:
+    """Average the confidence values of the answers."""
+    found = list(worth.by_query.values())
+    if not found:
+        return NotMeasured(reason=NO_ANSWERS)
+    groups = _group_of_query(runs)
+    group = pd.factorize(np.array([groups[query] for query in worth.by_query]))[0]
+
+    def mean(name: str) -> Figure:
+        # A question without an answer has nothing to discount.
+        values = np.array(
+            [
+                np.nan
+                if isinstance(entry[name], Absent)
+                or isinstance(entry["synthesis_confidence"], Absent)
+                else effective(entry[name])
+                for entry in found
+            ]
         )
+        record = aggregate([name], values[:, None], group, BOOTSTRAP_SEED)[0]
+        absent = {one.reason for entry in found if isinstance(one := entry[name], Absent)}
+        reason = f"absent for every answer: {', '.join(sorted(absent))}"
+        return figure_of(record, None if record.n_scored else reason)
 
-    @functools.cached_property
-    def _over_misses(self) -> pd.DataFrame | None:
-        """Collect `right` (0 or 1) and `group` of the answers whose retrieval missed the gold.
-
-        None when the answers belong to fewer than MIN_MISSED groups.
-        """
-        if self._answers is None:
-            return None
-        judged = self._outcomes.judged_of(self.strategy)
-        first = {row["claim_id"] for row in self._first_claims.values()}
-        missed = judged.loc[judged["missed"] & judged["claim_id"].isin(first), "query_id"]
-        chosen = self._per_question.loc[missed[missed.isin(self._per_question.index)].tolist()]
-        chosen = chosen[(chosen["outcome"] == "answered") & (chosen["n_gold"] > 0)]
-        gold = self._runs.gold
-        groups = dict(zip(gold.queries["query_id"], gold.groups.tolist(), strict=True))
-        right = (chosen["n_correct"].to_numpy() > 0).astype(np.float64)
-        seen = pd.DataFrame({"right": right, "group": [groups[query] for query in chosen.index]})
-        return seen if seen["group"].nunique() >= MIN_MISSED else None
-
-    @functools.cached_property
-    def right_when_missed(self) -> Measured | None:
-        """Compute the share of answers that cite gold despite a miss; None for too few answers."""
-        return None if self._over_misses is None else self._share(self._over_misses)
-
-    def _right_of_others(self) -> dict[str, Measured]:
-        """Compute `right_when_missed` for each query id without the answers of the query's group.
-
-        With these answers, the outcome of an answer would decide the confidence of the answer.
-        """
-        if self._over_misses is None or self.right_when_missed is None:
-            return {}
-        of_group, gold = leave_groups_out(self._over_misses, self._share), self._runs.gold
-        pairs = zip(gold.queries["query_id"], gold.groups.tolist(), strict=True)
-        return {query: of_group.get(group, self.right_when_missed) for query, group in pairs}
-
-    def _share(self, seen: pd.DataFrame) -> Measured:
-        right, group = seen["right"].to_numpy(), seen["group"].to_numpy()
-        ends = clustered_interval(right, group, BOOTSTRAP_SEED)
-        value, low, high = (float(end[0]) for end in ends)
-        gold = self._runs.gold_variants.about.hash[:16]
-        return Measured(
-            value=value,
-            dataset=f"answers over missed retrievals, gold {gold}",
-            n=len(seen),
-            ci_low=low,
-            ci_high=high,
-            measured_at=dt.datetime.now(dt.UTC),
-        )
+    few = f"fewer than {MIN_MISSED} independent questions were answered over a missed retrieval"
+    return AnswerConfidences(
+        n=len(found),
+        synthesis_confidence=mean("synthesis_confidence"),
+        final_confidence=mean("final_confidence"),
+        calibrated_confidence=mean("calibrated_confidence"),
+        right_when_missed=worth.right_when_missed,
+        why={} if worth.right_when_missed else {"right_when_missed": few},
+    )
 
 
 def leave_groups_out(seen: pd.DataFrame, share: Callable[[pd.DataFrame], T]) -> dict[int, T]:
     """Compute a value for each group of `seen` (right, group) from the rows of all other groups.
 
-    Groups with equal rows share the computation.
+    Groups with equally many rows and right answers share the computation.
     """
     totals = seen.groupby("group")["right"].agg(["sum", "count"])
     kind_of = dict(zip(totals.index.tolist(), totals.itertuples(index=False), strict=True))
@@ -328,7 +293,6 @@ def count_covered(chunks: pd.DataFrame) -> int:
 
 # ---- Calibrated miss rates: claimed, observed and compared.
 
-RISKIEST = 10
 NONE_JUDGED = "no question with a stated miss rate can be judged"
 NOT_EARNED = "the stated miss rates are {status}, so their mean is not shown as a measured figure"
 
@@ -384,7 +348,7 @@ def compare_miss_rates(
     scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
     spec, claims, outcomes = work.config.uncertainty, miss_rate_claims, retrieval_outcomes
     coverage = _measure_coverage(corpus_snapshot, corpus_chunks, admitted_chunks, corpus_index)
-    worth = AnswerWorth(scored, claims, outcomes, answers, answer_measures)
+    worth = _weigh_answers(scored, claims, outcomes, answers, answer_measures)
     uncertainty = UncertaintyPart(
         target=spec.target,
         k=spec.k,
@@ -394,7 +358,7 @@ def compare_miss_rates(
             name: _describe_strategy(scored, name, claims, outcomes) for name in scored.names
         },
         corpus_coverage=coverage,
-        answers=worth.summarize(),
+        answers=_summarize(worth, scored),
         iterative={
             name: _account_for_rounds(scored, name)
             for name in scored.names
@@ -415,9 +379,7 @@ def compare_miss_rates(
     lines = work.keep(
         "uncertain",
         identity,
-        lambda: {
-            UNCERTAIN_FILE: _write_lines(work, scored, claims, retrieval_signals, worth, coverage)
-        },
+        lambda: {UNCERTAIN_FILE: _write_lines(scored, claims, retrieval_signals, worth, coverage)},
     )
     return CalibratedMissRates(
         uncertainty=uncertainty, calibration=calibration, lines=lines.path(UNCERTAIN_FILE)
@@ -447,7 +409,6 @@ def _describe_strategy(
         none_judged = None if record.n_scored else "no question of this gold set can be judged"
         observed[target] = figure_of(record, none_judged)
     with_rate = stated[stated["miss_rate"].notna()]
-    riskiest = with_rate.sort_values(["miss_rate", "claim_id"], ascending=[False, True])
     return StrategyMissRates(
         fingerprint=by.fingerprint,
         status=by.status,
@@ -458,7 +419,6 @@ def _describe_strategy(
         stated=_mean_stated(with_rate, outcomes.judged_of(name))
         if by.status in DISCOUNTING
         else NotMeasured(reason=NOT_EARNED.format(status=by.status)),
-        riskiest=[_describe_risk(row) for row in riskiest.head(RISKIEST).to_dict("records")],
         outcomes=outcomes.strategies[name],
         **({"reason": by.reason} if by.reason else {}),
     )
@@ -477,15 +437,6 @@ def _mean_stated(claims: pd.DataFrame, judged: pd.DataFrame) -> Figure | NotMeas
         query_of=pd.factorize(usable["query_id"])[0],
     )[0]
     return figure_of(record)
-
-
-def _describe_risk(row: Mapping[Any, Any]) -> RiskyRetrieval:
-    rates = {name: _known(row[name]) for name in ("miss_rate", "ci_low", "ci_high")}
-    why = {name: NO_INTERVAL for name, value in rates.items() if value is None}
-    names = ("query_id", "paraphrase_id", "seed")
-    return RiskyRetrieval.model_validate(
-        {**{name: row[name] for name in names}, **rates, "why": why}
-    )
 
 
 def _misses(
@@ -704,144 +655,139 @@ _shown = functools.lru_cache(maxsize=100_000)(mask_snippet)
 """Mask a text. Results are cached, because ids and words recur."""
 
 
-def _write_lines(  # noqa: PLR0917 - the results behind a line
-    work: Work,
+UNCALIBRATED: Final = Absent(reason="uncalibrated")
+EXPANSION: Final = ("original", "expanded", "strategy", "result_count", "found_unique_results")
+NO_GAPS: Final = "the retriever returned its own units, which the corpus does not describe"
+
+
+def _write_lines(
     runs: ScoredRuns,
     claims: MissRateClaims,
     signals: RetrievalSignals,
-    worth: AnswerWorth,
+    worth: _Worth,
     coverage: CorpusCoverage,
 ) -> Iterator[bytes]:
-    confidence = {
-        "documents_indexed": as_json(coverage.documents_indexed.confidence),
-        "text_in_chunks": as_json(coverage.text_in_chunks.confidence),
-        "chunks_admitted": as_json(coverage.chunks_admitted.confidence),
-    }
-    title = "Writing uncertain retrievals"
-    with work.progress.step(title, len(runs.names), "strategies") as advance:
-        for name in runs.names:
-            # A line has about 4 KB, so the lines are never all in memory.
-            for line in _Lines(runs, name, claims, signals, worth).write(confidence):
-                text = json.dumps(line, sort_keys=True, ensure_ascii=True, allow_nan=False)
-                yield f"{text}\n".encode()
-            advance(1)
+    # A line has about 4 KB, so the lines are never all in memory.
+    for name in runs.names:
+        for line in _describe_retrievals(runs, name, claims, signals, worth, coverage=coverage):
+            text = json.dumps(line, sort_keys=True, ensure_ascii=True, allow_nan=False)
+            yield f"{text}\n".encode()
 
 
-@dataclasses.dataclass(frozen=True)
-class _Lines:
-    """Writer of the lines of one strategy."""
-
-    runs: ScoredRuns
-    name: str
-    claims: MissRateClaims
-    signals: RetrievalSignals
-    worth: AnswerWorth
-
-    def write(self, corpus_coverage: Mapping[str, object]) -> Iterator[Line]:
-        """Write a line for every claim."""
-        frame, first_seed = self.signals.signals_of(self.name), self.runs.first_seed(self.name)
-        claims, by = self.claims.claims_of(self.name), self.claims.speakers[self.name]
-        documents, expansions, gaps = self._documents(), self._expansions(), self._gaps()
-        answered = self.worth.by_query if self.worth.strategy == self.name else {}
-        coverage = frame[COVERAGE_SIGNAL].to_numpy()
-        harder = claims["miss_rate"].rank(pct=True, method="max").to_numpy()
-        keys = list(zip(frame["variant"].tolist(), frame["seed"].tolist(), strict=True))
-        for at, row in enumerate(claims.to_dict("records")):
-            key, miss = keys[at], _read_miss_rate(row, by)
-            is_first = row["seed"] == first_seed
-            steps = expansions.get(key[0], []) if is_first else []
-            covered: Line = {"signal": COVERAGE_SIGNAL, "value": number(coverage[at])}
-            if covered["value"] is None:
-                covered["value_reason"] = "the question has no word to be covered"
-            uncertainty: Line = {
+def _describe_retrievals(
+    runs: ScoredRuns,
+    name: str,
+    claims: MissRateClaims,
+    signals: RetrievalSignals,
+    worth: _Worth,
+    *,
+    coverage: CorpusCoverage,
+) -> Iterator[Line]:
+    """Make the line of every claim of a strategy."""
+    frame, first_seed = signals.signals_of(name), runs.first_seed(name)
+    stated, by = claims.claims_of(name), claims.speakers[name]
+    documents, expansions = _list_documents(runs, name), _list_expansions(runs, name)
+    gaps = _list_gaps(signals, name) if signals.about[name].has_gaps else None
+    answered = worth.by_query if worth.strategy == name else {}
+    names = ("documents_indexed", "text_in_chunks", "chunks_admitted")
+    corpus = {part: as_json(getattr(coverage, part).confidence) for part in names}
+    harder = stated["miss_rate"].rank(pct=True, method="max")
+    columns = (frame["variant"], frame["seed"], frame[COVERAGE_SIGNAL], harder)
+    facts = zip(*(column.tolist() for column in columns), strict=True)
+    rows = zip(stated.to_dict("records"), facts, strict=True)
+    for row, (variant, seed, covered, share) in rows:
+        miss = _read_miss_rate(row, by)
+        is_first = seed == first_seed
+        steps = expansions.get(variant, []) if is_first else []
+        confidence = retrieval_confidence(miss)
+        line: Line = {
+            "schema_version": SCHEMA_VERSION,
+            "strategy": name,
+            **{part: row[part] for part in ("claim_id", "query_id", "paraphrase_id", "seed")},
+            "documents": documents.get((variant, seed), []),
+            "miss_rate": _describe_claim(row, miss),
+            "query_expansions": [{part: step[part] for part in EXPANSION} for step in steps],
+            "coverage_estimate": {
+                "signal": COVERAGE_SIGNAL,
+                **_nullable("value", covered, "the question has no word to be covered"),
+            },
+            "retrieval_confidence": as_json(confidence),
+            "uncertainty": {
                 "estimated_recall": as_json(
-                    retrieval_confidence(miss) if miss.status == "measured" else UNCALIBRATED
+                    confidence if miss.status == "measured" else UNCALIBRATED
                 ),
-                "query_difficulty": as_json(_difficulty(miss, float(harder[at]))),
-                "corpus_coverage": corpus_coverage,
-                "semantic_gaps": None if gaps is None else gaps.get(key, []),
-            }
-            if gaps is None:
-                uncertainty["semantic_gaps_reason"] = (
-                    "the retriever returned its own units, which the corpus does not describe"
-                )
-            line = {
-                "schema_version": SCHEMA_VERSION,
-                "strategy": self.name,
-                **{part: row[part] for part in ("claim_id", "query_id", "paraphrase_id", "seed")},
-                "documents": documents.get(key, []),
-                "miss_rate": _describe_claim(row, miss),
-                "query_expansions": [{part: step[part] for part in EXPANSION} for step in steps],
-                "coverage_estimate": covered,
-                "retrieval_confidence": as_json(retrieval_confidence(miss)),
-                "uncertainty": uncertainty,
-                "iterations": steps,
-            }
-            if is_first and row["paraphrase_id"] == ORIGINAL and row["query_id"] in answered:
-                values = answered[row["query_id"]]
-                line["answer"] = {part: as_json(value) for part, value in values.items()}
-            yield line
-
-    def _gaps(self) -> dict[tuple[int, int], list[Line]] | None:
-        """Collect the semantic gaps of every (variant, seed); None when gaps were not computed."""
-        if not self.signals.about[self.name].has_gaps:
-            return None
-        found: dict[tuple[int, int], list[Line]] = {}
-        unknown = as_json(UNCALIBRATED)
-        for row in of_strategy(self.signals.gaps, self.name).to_dict("records"):
-            gap = {
-                "description": _shown(row["description"]),
-                "severity": row["severity"],
-                "mitigation": row["mitigation"],
-                "miss_likelihood": unknown,
-            }
-            found.setdefault((row["variant"], row["seed"]), []).append(gap)
-        return found
-
-    def _documents(self) -> dict[tuple[int, int], list[Line]]:
-        """Collect the first K results of every (variant, seed), best first."""
-        frame, units = self.runs.runs[self.name].run, self.runs.units(self.name)
-        own = self.runs.spec(self.name).own_units
-        ids = units["unit_id" if own else "chunk_id"]
-        found: dict[tuple[int, int], list[Line]] = {}
-        top = frame[frame["k_final"] <= self.runs.config.uncertainty.k]
-        top = top.sort_values(["variant", "seed", "k_final"], kind="stable")
-        top = top.assign(
-            chunk_id=[_shown(str(name)) for name in ids.to_numpy()[top["chunk"]]],
-            doc_id=[_shown(str(name)) for name in units["doc_id"].to_numpy()[top["chunk"]]],
-        )
-        columns = ["variant", "seed", "chunk_id", "doc_id", "k_final", "score_raw"]
-        for variant, seed, chunk_id, doc_id, rank, score in zip(
-            *(top[column].tolist() for column in columns), strict=True
-        ):
-            entry = {"chunk_id": chunk_id, "doc_id": doc_id, "rank": rank, "score": number(score)}
-            found.setdefault((variant, seed), []).append(entry)
-        return found
-
-    def _expansions(self) -> dict[int, list[Line]]:
-        """Collect the expansions of an iterative strategy by variant; empty for other kinds."""
-        frame, found = self.runs.runs[self.name].expansions, dict[int, list[Line]]()
-        for row in [] if frame is None else frame.to_dict("records"):
-            line = {
-                str(key): number(value) if isinstance(value, float) else value
-                for key, value in row.items()
-                if key != "question"
-            }
-            line |= {key: _shown(row[key]) for key in ("original", "expanded")}
-            found.setdefault(row["question"], []).append(line)
-        return found
+                "query_difficulty": as_json(_difficulty(miss, share)),
+                "corpus_coverage": corpus,
+                **(
+                    {"semantic_gaps": None, "semantic_gaps_reason": NO_GAPS}
+                    if gaps is None
+                    else {"semantic_gaps": gaps.get((variant, seed), [])}
+                ),
+            },
+            "iterations": steps,
+        }
+        if is_first and row["paraphrase_id"] == ORIGINAL and row["query_id"] in answered:
+            values = answered[row["query_id"]]
+            line["answer"] = {part: as_json(value) for part, value in values.items()}
+        yield line
 
 
-UNCALIBRATED: Final = Absent(reason="uncalibrated")
-EXPANSION: Final = ("original", "expanded", "strategy", "result_count", "found_unique_results")
+def _nullable(name: str, value: float, reason: str) -> Line:
+    """Write a number, or null with its reason."""
+    shown = number(value)
+    return {name: shown} if shown is not None else {name: None, f"{name}_reason": reason}
+
+
+def _list_gaps(signals: RetrievalSignals, name: str) -> dict[tuple[int, int], list[Line]]:
+    """List the semantic gaps of every (variant, seed)."""
+    found: dict[tuple[int, int], list[Line]] = {}
+    unknown = as_json(UNCALIBRATED)
+    for row in of_strategy(signals.gaps, name).to_dict("records"):
+        gap = {part: row[part] for part in ("severity", "mitigation")}
+        gap |= {"description": _shown(row["description"]), "miss_likelihood": unknown}
+        found.setdefault((row["variant"], row["seed"]), []).append(gap)
+    return found
+
+
+def _list_documents(runs: ScoredRuns, name: str) -> dict[tuple[int, int], list[Line]]:
+    """List the first K results of every (variant, seed), best first."""
+    frame, units = runs.runs[name].run, runs.units(name)
+    ids = units["unit_id" if runs.spec(name).own_units else "chunk_id"]
+    found: dict[tuple[int, int], list[Line]] = {}
+    top = frame[frame["k_final"] <= runs.config.uncertainty.k]
+    top = top.sort_values(["variant", "seed", "k_final"], kind="stable")
+    top = top.assign(
+        chunk_id=[_shown(str(name)) for name in ids.to_numpy()[top["chunk"]]],
+        doc_id=[_shown(str(name)) for name in units["doc_id"].to_numpy()[top["chunk"]]],
+    )
+    columns = ("variant", "seed", "chunk_id", "doc_id", "k_final", "score_raw")
+    rows = zip(*(top[column].tolist() for column in columns), strict=True)
+    for variant, seed, chunk_id, doc_id, rank, score in rows:
+        entry = {"chunk_id": chunk_id, "doc_id": doc_id, "rank": rank, "score": number(score)}
+        found.setdefault((variant, seed), []).append(entry)
+    return found
+
+
+def _list_expansions(runs: ScoredRuns, name: str) -> dict[int, list[Line]]:
+    """List the expansions of an iterative strategy by variant; empty for other kinds."""
+    frame, found = runs.runs[name].expansions, dict[int, list[Line]]()
+    for row in [] if frame is None else frame.to_dict("records"):
+        line = {
+            str(key): number(value) if isinstance(value, float) else value
+            for key, value in row.items()
+            if key != "question"
+        }
+        line |= {key: _shown(row[key]) for key in ("original", "expanded")}
+        found.setdefault(row["question"], []).append(line)
+    return found
 
 
 def _describe_claim(row: Mapping[Any, Any], miss: MissRate) -> Line:
     """Describe a claim in JSON values, with a reason for each null."""
-    columns = {"value": "miss_rate", **{n: n for n in ("ci_low", "ci_high", "heuristic_v0")}}
-    found: Line = {name: number(row[column]) for name, column in columns.items()}
-    why = "the retrieval failed" if found["value"] is None else NO_INTERVAL
-    found |= {f"{name}_reason": why for name, value in found.items() if value is None}
+    why = "the retrieval failed" if number(row["miss_rate"]) is None else NO_INTERVAL
+    found = _nullable("value", row["miss_rate"], why)
+    for name in ("ci_low", "ci_high", "heuristic_v0"):
+        found |= _nullable(name, row[name], why)
     found |= {name: row[name] for name in ("target", "k", "status", "calibrator")}
     found["gold_source"] = miss.gold_source
     if not miss.gold_source:

@@ -218,8 +218,6 @@ def _describe(
     n, group = len(questions), questions.group
     within = questions.share_covered(method, np.full(n, float(questions.depth)))
     within = within[~np.isnan(within)]
-    known = ~np.isnan(covered)
-    sizes = np.bincount(group[known])[group[known]]
     ks = [int(value) if np.isfinite(value) else None for value in k]
 
     def cover_third(number: int) -> CountedInterval:
@@ -246,9 +244,6 @@ def _describe(
         mean_k_held_out=finite(mean_k),
         bins=bins,
         coverage=mean_figure(covered, group),
-        coverage_by_group=float(np.average(covered[known], weights=1.0 / sizes))
-        if known.any()
-        else None,
         riskiest=None if questions.risk is None else cover_third(BINS - 1),
         share_unattainable=finite(unattainable),
         within_depth=float(within.mean()) if len(within) else None,

@@ -22,7 +22,7 @@ from rag_eval.core.config import BinaryTarget, CalibratorName
 from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.scores import Labelled, grouped_folds, random_folds
 from rag_eval.uncertainty.signals import RankedBatch
-from rag_eval.uncertainty.stored import Floats, JsonObject, NullableFloat, Stored
+from rag_eval.uncertainty.stored import Floats, NullableFloat, Stored
 
 # ---- Penalised logistic regression: many weights and penalties at once, and a covariance.
 
@@ -417,7 +417,7 @@ Z95: Final = 1.959963984540054
 
 
 @dataclasses.dataclass(frozen=True)
-class Prior:
+class Prior(Stored):
     """Coefficients over z-scored signals, and how much they differ between collections.
 
     `names` and `coefficients` have p values. `spread` has 1 + p standard deviations, that of the
@@ -428,13 +428,11 @@ class Prior:
     coefficients: tuple[float, ...]
     intercept: float
     spread: tuple[float, ...]
-    provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
 
-    @property
+    @functools.cached_property
     def id(self) -> str:
-        """Return a hash of the names and numbers of the prior, 16 hex digits."""
-        names = ("coefficients", "intercept", "names", "spread")
-        return digest({name: getattr(self, name) for name in names}, 16)
+        """Hash of the names and numbers of the prior, 16 hex digits."""
+        return digest(dataclasses.asdict(self), 16)
 
     def over(self, names: Sequence[str]) -> FloatArray:
         """Return the coefficients of `names` in their order; 0 for an unknown signal."""
@@ -447,37 +445,12 @@ class Prior:
         usual = float(np.mean(self.spread[1:])) if self.names else 0.0
         return np.array([known.get(name, usual) for name in names])
 
-    def to_json(self) -> JsonObject:
-        """Write the prior as JSON values, exactly."""
-        rows = zip(self.names, self.coefficients, self.spread[1:], strict=True)
-        return {
-            "intercept": {"value": self.intercept, "spread": self.spread[0]},
-            "coefficients": [
-                {"signal": name, "value": value, "spread": spread} for name, value, spread in rows
-            ],
-            "provenance": dict(self.provenance),
-        }
 
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Read a prior from JSON values that `to_json` wrote."""
-        rows, intercept = document["coefficients"], document["intercept"]
-        return cls(
-            tuple(row["signal"] for row in rows),
-            tuple(row["value"] for row in rows),
-            intercept["value"],
-            (intercept["spread"], *(row["spread"] for row in rows)),
-            document["provenance"],
-        )
-
-
-@functools.lru_cache(maxsize=len(PRIOR_KINDS))
+@functools.cache
 def load_prior(kind: Kind = "any") -> Prior:
     """Read the shipped prior of a kind of strategy; `any` was fitted on all kinds together."""
     text = (files("rag_eval.uncertainty") / PRIOR_FILE).read_text(encoding="utf-8")
-    document = json.loads(text)
-    provenance = {**document["provenance"], "kind": kind}
-    return Prior.from_json(document[kind] | {"provenance": provenance})
+    return Prior.from_json(json.loads(text)[kind])
 
 
 class Scaling(NamedTuple):

@@ -34,7 +34,6 @@ from rag_eval.reporting.html.elements import (
 )
 from rag_eval.reporting.html.panel import Page, Panel, panel_words
 
-STRONGEST: Final = 10
 OPEN_DIAGRAMS: Final = 6
 """Number of reliability diagrams that are shown unfolded."""
 NOT_ATTAINABLE: Final = "not attainable"
@@ -179,22 +178,6 @@ def _status(page: Page, entries: Entries) -> Table:
         seen = page.report["uncertainty"]["strategies"][name]
         rows.append({"strategy": name, "seen": seen, "entry": entry, "missing": _unmet_cell(unmet)})
     return page.table("miss-rate-status", rows)
-
-
-def _conditions(page: Page, entries: Entries) -> Table:
-    names = panel_words()["conditions"]
-    rows = [
-        {
-            "strategy": name,
-            "row": condition,
-            "status": str(condition["status"].value),
-            "condition": names.get(condition["name"].value) or condition["name"],
-            "met": words_cell("met") if condition["met"].value else words_cell("unmet", "chip"),
-        }
-        for name, entry in entries
-        for condition in entry["standing"]["conditions"]
-    ]
-    return page.table("miss-rate-conditions", rows)
 
 
 def _rates(page: Page) -> Table:
@@ -361,16 +344,6 @@ def _tables(page: Page, entries: Entries, comparison: Cursor | None) -> dict[str
         [{"strategy": n, "entry": entry} for n, entry in entries if entry[key].value is not None]
         for key in ("promotion", "leakage_gap")
     )
-    signals = [
-        {"strategy": name, "row": part}
-        for name, entry in entries
-        if entry["estimator"].value is not None
-        for part in list(entry["estimator"]["coefficients"])[:STRONGEST]
-    ]
-    seen = page.report["uncertainty"]["strategies"].get(page.primary)
-    riskiest = (
-        [] if seen is None else [{"strategy": page.primary, "row": row} for row in seen["riskiest"]]
-    )
     tables: dict[str, Table | None] = {
         "status": _status(page, entries),
         "rates": _rates(page),
@@ -385,9 +358,6 @@ def _tables(page: Page, entries: Entries, comparison: Cursor | None) -> dict[str
         "drift": _drift(page, entries),
         "promotions": page.optional_table("miss-rate-promotions", promoted),
         "iterative": _iterative(page),
-        "conditions": _conditions(page, entries),
-        "coefficients": page.optional_table("miss-rate-coefficients", signals),
-        "riskiest": page.optional_table("riskiest", riskiest),
     }
     if comparison is not None:
         name, rest = "miss-rate-differences", "miss-rate-differences-more"
