@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from miss_rate_data import COLLECTIONS, STRATEGIES, judged
+from sklearn.metrics import roc_auc_score
 from timing import ROOT, data_folder, emit, skipped
 
 from rag_eval.core.arrays import FloatArray
@@ -40,70 +41,74 @@ from rag_eval.uncertainty.scores import Labelled
 FITTED_ON = ("scifact", "xquad_sentences", "clapnq")
 K, SEED, DRAWS, FEW, DIGITS = 10, 0, 30, 25, 4
 WEIGHT = 600.0  # effective outcomes of a collection: its strategies judge the same questions
-PENALTY, OWN_PENALTY = 100.0, 30.0
+PENALTY, OWN_PENALTY, INTERCEPT_PENALTY = 100.0, 30.0, 0.01
+SOURCES = (
+    "SciFact (claims CC BY 4.0, abstracts ODC-By 1.0), XQuAD and SQuAD paragraphs with "
+    "NoiseQA wordings (CC BY-SA 4.0), CLAPnq dev (Apache-2.0); only these numbers are kept "
+    "of them. This repository's pandas_api is in held_out only"
+)
 
 Sets = Mapping[str, Mapping[str, Labelled]]
 
 
 def datasets() -> dict[str, dict[str, Labelled]]:
     """Read the outcomes by collection and by model/strategy."""
-    models = {
-        name: ("lsa-256", "minilm") if name == "scifact" else ("lsa-256",) for name in COLLECTIONS
-    }
     return {
         name: {
             f"{model}/{strategy}": judged(name, strategy, model).labelled(K)
-            for model in models[name]
+            for model in (("lsa-256", "minilm") if name == "scifact" else ("lsa-256",))
             for strategy in STRATEGIES
         }
         for name in COLLECTIONS
     }
 
 
-def _stacked(parts: Sequence[Labelled], weight: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-    z = np.vstack([fit_scaling(part.signals).z(part.signals) for part in parts])
-    each = np.concatenate([np.full(len(part), weight / len(parts) / len(part)) for part in parts])
-    return z, np.concatenate([part.missed for part in parts]).astype(np.float64), each
-
-
 def fit_prior(given: Sets, kind: Kind = "any", *, without: str = "") -> Prior:
     """Fit the prior of one kind of strategy over FITTED_ON except `without`."""
     sets = {name: given[name] for name in FITTED_ON if name != without}
-    intercepts, shared, spread = _fitted(sets)
+    intercepts, shared, spread = _fit_shared(sets)
     if kind != "any":
         of_kind = {
-            name: {key: part for key, part in its.items() if kind == kind_of(key)}
-            for name, its in sets.items()
+            name: {key: part for key, part in parts.items() if kind == kind_of(key)}
+            for name, parts in sets.items()
         }
-        _, shared, spread = _fitted(of_kind)
-    intercept = round(float(intercepts.mean()), DIGITS)
+        _, shared, spread = _fit_shared(of_kind)
     widths = np.round([float(np.std(intercepts, ddof=1)), *spread], DIGITS).tolist()
     return Prior(
         next(iter(next(iter(sets.values())).values())).names,
         tuple(np.round(shared, DIGITS).tolist()),
-        intercept,
+        round(float(intercepts.mean()), DIGITS),
         tuple(widths),
     )
 
 
-def _fitted(sets: Sets) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _fit_shared(sets: Sets) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return intercepts of the parts, shared coefficients, and spread of coefficients."""
-    parts = [part for its in sets.values() for part in its.values()]
-    stacked = [_stacked(list(its.values()), WEIGHT) for its in sets.values()]
-    z, y, w = (np.concatenate([each[i] for each in stacked]) for i in range(3))
-    dummies = np.repeat(np.eye(len(parts)), [len(part) for part in parts], axis=0)
-    penalty = np.concatenate([np.full(len(parts), 0.01), np.full(z.shape[1], PENALTY)])
-    regression = Regression(np.hstack([dummies, z]), y, np.zeros(len(penalty)))
-    found = regression.solve(w[None], penalty[None])[0, 0]
-    intercepts, shared = found[: len(parts)], found[len(parts) :]
-    own = []
-    for its, (its_z, its_y, its_w) in zip(sets.values(), stacked, strict=True):
-        ones = np.repeat(np.eye(len(its)), [len(part) for part in its.values()], axis=0)
-        lam = np.concatenate([np.full(len(its), 0.01), np.full(z.shape[1], OWN_PENALTY)])
-        centre = np.concatenate([np.zeros(len(its)), shared])
-        regression = Regression(np.hstack([ones, its_z]), its_y, centre)
-        own.append(regression.solve(its_w[None], lam[None])[0, 0, len(its) :])
+    by_set = [list(parts.values()) for parts in sets.values()]
+    everything = [part for parts in by_set for part in parts]
+    weight = np.concatenate([_weigh(parts) for parts in by_set])
+    n, p = len(everything), everything[0].signals.shape[1]
+    found = _fit(everything, weight, PENALTY, np.zeros(p))
+    intercepts, shared = found[:n], found[n:]
+    own = [_fit(parts, _weigh(parts), OWN_PENALTY, shared)[len(parts) :] for parts in by_set]
     return intercepts, shared, np.sqrt(np.mean((np.array(own) - shared) ** 2, axis=0))
+
+
+def _weigh(parts: Sequence[Labelled]) -> FloatArray:
+    return np.concatenate([np.full(len(part), WEIGHT / len(parts) / len(part)) for part in parts])
+
+
+def _fit(
+    parts: Sequence[Labelled], weight: FloatArray, penalty: float, centre: FloatArray
+) -> FloatArray:
+    """Fit an intercept for each part and shared coefficients that are drawn towards `centre`."""
+    z = np.vstack([fit_scaling(part.signals).z(part.signals) for part in parts])
+    missed = np.concatenate([part.missed for part in parts]).astype(np.float64)
+    ones = np.repeat(np.eye(len(parts)), [len(part) for part in parts], axis=0)
+    penalties = [np.full(len(parts), INTERCEPT_PENALTY), np.full(len(centre), penalty)]
+    centres = np.concatenate([np.zeros(len(parts)), centre])
+    regression = Regression(np.hstack([ones, z]), missed, centres)
+    return regression.solve(weight[None], np.concatenate(penalties)[None])[0, 0]
 
 
 def kind_of(key: str) -> Kind:
@@ -114,12 +119,6 @@ def kind_of(key: str) -> Kind:
 def skill(predicted: FloatArray, missed: FloatArray) -> float:
     """Compute the Brier skill against the base rate of the same outcomes."""
     return float(1 - ((predicted - missed) ** 2).mean() / (missed.mean() * (1 - missed.mean())))
-
-
-def auroc(predicted: FloatArray, missed: FloatArray) -> float:
-    from sklearn.metrics import roc_auc_score
-
-    return float(roc_auc_score(missed, predicted))
 
 
 def draw_skill(part: Labelled, prior: Prior | None, n: int) -> FloatArray:
@@ -141,13 +140,17 @@ def held_out(sets: Sets, name: str) -> dict[str, dict[str, float]]:
     for strategy, part in sets[name].items():
         prior = fit_prior(sets, kind_of(strategy), without=name)
         alone = model_from_prior(prior, part.names, part.signals).predict(part.signals, part.names)
-        missed = part.missed.astype(np.float64)
         figures[strategy] = {
-            "alone_auroc": round(auroc(alone, missed), 3),
-            "alone_skill": round(skill(alone, missed), 3),
+            "alone_auroc": round(float(roc_auc_score(part.missed, alone)), 3),
+            "alone_skill": round(skill(alone, part.missed.astype(np.float64)), 3),
             f"skill_at_{FEW}": round(float(draw_skill(part, prior, FEW).mean()), 3),
         }
     return figures
+
+
+def _count(part: Labelled) -> dict[str, int]:
+    groups = len(np.unique(part.group))
+    return {"outcomes": len(part), "groups": groups, "misses": int(part.missed.sum())}
 
 
 def main() -> None:
@@ -166,32 +169,20 @@ def main() -> None:
         "seed": SEED,
         "penalty": PENALTY,
         "fitted_on": {
-            name: {
-                strategy: {
-                    "outcomes": len(part),
-                    "groups": len(np.unique(part.group)),
-                    "misses": int(part.missed.sum()),
-                }
-                for strategy, part in sets[name].items()
-            }
+            name: {strategy: _count(part) for strategy, part in sets[name].items()}
             for name in FITTED_ON
         },
         "held_out": held,
-        "sets": (
-            "SciFact (claims CC BY 4.0, abstracts ODC-By 1.0), XQuAD and SQuAD paragraphs with "
-            "NoiseQA wordings (CC BY-SA 4.0), CLAPnq dev (Apache-2.0); only these numbers are kept "
-            "of them. This repository's pandas_api is in held_out only"
-        ),
+        "sets": SOURCES,
     }
     document = {"schema_version": 1, "provenance": provenance} | {
         kind: fit_prior(sets, kind).to_json() for kind in PRIOR_KINDS
     }
-    (ROOT / "rag_eval" / "uncertainty" / PRIOR_FILE).write_text(
-        json.dumps(document, indent=1) + "\n", encoding="utf-8"
-    )
-    for name, figures in held.items():
-        for strategy, its in figures.items():
-            emit("fit_miss_prior", held_out=name, strategy=strategy, **its)
+    text = json.dumps(document, indent=1)
+    (ROOT / "rag_eval" / "uncertainty" / PRIOR_FILE).write_text(f"{text}\n", encoding="utf-8")
+    for name, by_strategy in held.items():
+        for strategy, figures in by_strategy.items():
+            emit("fit_miss_prior", held_out=name, strategy=strategy, **figures)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,6 @@ from rag_eval.uncertainty.signals import SIGNALS, RankedBatch, TermSpace, signal
 
 COLLECTIONS = ("scifact", "xquad_sentences", "clapnq", "pandas_api")
 STRATEGIES = ("bm25", "vector", "hybrid")
-MODELS = ("minilm", "lsa-256")
 WORDINGS = ("original", *(f"back-translation-{language}" for language in ("es", "de", "ru", "zh")))
 POOL = 100
 
@@ -55,7 +54,6 @@ class Collection:
     terms: list[list[int]]
     n_terms: int
     ids: list[str]
-    wording: list[str]
     queries: list[str]
     question: Ints
     group: Ints
@@ -119,10 +117,6 @@ class Judged:
         found = signals(self.batch, k)
         return Labelled(SIGNALS, found, self.missed(k), group, weight, self.collection.question)
 
-    def original(self) -> npt.NDArray[np.bool_]:
-        """Mark the rows of original wordings, bool [n]."""
-        return np.array([name == "original" for name in self.collection.wording])
-
 
 def folder() -> Path:
     found = data_folder()
@@ -141,41 +135,34 @@ def _collection(
     name: str,
     texts: list[str],
     document: list[str],
-    rows: list[tuple[str, str, str]],
+    rows: list[tuple[str, str]],
     gold: dict[str, list[int]],
 ) -> Collection:
     """Build a collection.
 
-    `rows` are (question id, wording, text), `gold` holds the chunk rows of each question, and
+    `rows` are (question id, text of a wording), `gold` holds the chunk rows of each question, and
     `document` the document of each chunk.
     """
     analyzer = Analyzer()
     terms = analyzer.index(texts)
-    names = list(dict.fromkeys(row[0] for row in rows))
-    code = {question: i for i, question in enumerate(names)}
-    question = np.array([code[row[0]] for row in rows], dtype=np.int64)
-    number = {doc: i for i, doc in enumerate(dict.fromkeys(document))}
-    tied = np.array(
-        [(code[q], number[document[row]]) for q in names for row in gold.get(q, [])], dtype=np.int64
-    ).reshape(-1, 2)
-    group = group_questions(tied[:, 0], tied[:, 1], len(names))[question]
-    pairs = np.array(
-        [(i, row) for i, its in enumerate(rows) for row in gold.get(its[0], [])], dtype=np.int64
-    ).reshape(-1, 2)
-    wording, queries = [row[1] for row in rows], [row[2] for row in rows]
+    ids, queries = (list(column) for column in zip(*rows, strict=True))
+    question, names = pd.factorize(np.array(ids, dtype=object))
+    number = pd.factorize(np.array(document, dtype=object))[0]
+    tied = [(i, number[row]) for i, name in enumerate(names) for row in gold.get(name, [])]
+    of_question, of_document = np.array(tied, dtype=np.int64).reshape(-1, 2).T
+    pairs = [(i, row) for i, name in enumerate(ids) for row in gold.get(name, [])]
     return Collection(
         name,
         texts,
         analyzer,
         terms,
         len(analyzer.vocabulary),
-        [row[0] for row in rows],
-        wording,
+        ids,
         queries,
         question,
-        group,
-        pairs,
-        np.array([number[name] for name in document], dtype=np.int64),
+        group_questions(of_question, of_document, len(names))[question],
+        np.array(pairs, dtype=np.int64).reshape(-1, 2),
+        number,
     )
 
 
@@ -191,7 +178,7 @@ def _scifact() -> Collection:
             if int(gain) > 0:
                 gold.setdefault(query, []).append(row[doc])
     queries = json_lines(base / "queries.jsonl")
-    rows = [(row["_id"], "original", row["text"]) for row in queries if row["_id"] in gold]
+    rows = [(row["_id"], row["text"]) for row in queries if row["_id"] in gold]
     return _collection("scifact", list(map(indexed_text, documents)), ids, rows, gold)
 
 
@@ -219,7 +206,7 @@ def _xquad_sentences() -> Collection:
     queries, others = json_lines(base / "queries.jsonl"), json_lines(base / "paraphrases.jsonl")
     text = {("original", row["_id"]): row["text"] for row in queries}
     text |= {(row["paraphrase_id"], row["query_id"]): row["text"] for row in others}
-    rows = [(question, name, text[name, question]) for question in gold for name in WORDINGS]
+    rows = [(question, text[name, question]) for question in gold for name in WORDINGS]
     return _collection("xquad_sentences", texts, document, rows, gold)
 
 
@@ -231,7 +218,7 @@ def _clapnq() -> Collection:
     texts: list[str] = []
     document: list[str] = []
     chunk: dict[tuple[str, str], int] = {}
-    rows: list[tuple[str, str, str]] = []
+    rows: list[tuple[str, str]] = []
     gold: dict[str, list[int]] = {}
     for name in ("answerable", "unanswerable"):
         questions: list[Any] = [*json_lines(folder() / "clapnq" / f"clapnq_dev_{name}.jsonl")]
@@ -254,7 +241,7 @@ def _clapnq() -> Collection:
                 if sentence in chosen
             ]
             if found:
-                rows.append((question["id"], "original", question["input"]))
+                rows.append((question["id"], question["input"]))
                 gold[question["id"]] = sorted(set(found))
     return _collection("clapnq", texts, document, rows, gold)
 
@@ -282,7 +269,7 @@ def _pandas_api() -> Collection:
     for query, doc, gain in zip(qrels["query_id"], qrels["item_id"], qrels["gain"], strict=True):
         if gain > 0:
             gold.setdefault(query, []).extend(of_document.get(doc, []))
-    rows = list(zip(variants["query_id"], variants["paraphrase_id"], variants["text"], strict=True))
+    rows = list(zip(variants["query_id"], variants["text"], strict=True))
     texts = (chunks["title"] + " " + chunks["text"]).str.strip().tolist()
     return _collection("pandas_api", texts, document, rows, gold)
 
