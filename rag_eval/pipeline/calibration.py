@@ -439,13 +439,14 @@ def _join_questions(night: _Night, current: pd.DataFrame, traffic: pd.DataFrame)
     # the questions.
     of_stage = (current["gold_source"] == QRELS) & current["note"].str.fullmatch(OF_GOLD)
     columns = ["claim_id", "query_id", "group_id"]
-    rows = pd.concat([current.loc[~of_stage, [*columns, "gold_documents"]], traffic[columns]])
+    by_hand = current.loc[~of_stage, [*columns, "gold_documents"]]
+    rows = pd.concat([by_hand, traffic[columns].assign(gold_documents=[()] * len(traffic))])
     known = {}
     if store is not None and len(rows):
         known = ClaimStore(store.sql).by_id(set(rows["claim_id"]))
     asked = []
     for claim, query, group, named in rows.itertuples(index=False):
-        ties = [document_tie(document) for document in (named if isinstance(named, list) else ())]
+        ties = [document_tie(document) for document in named]
         if claim in known:
             ties.append(words_tie(question_id(known[claim].query)))
         asked.append(Asked(query, group, tuple(ties)))

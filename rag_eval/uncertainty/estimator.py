@@ -6,11 +6,10 @@ from its log-odds to the probability of a miss. `MissRateModel` is the stored es
 `heuristic_v0` guesses without outcomes.
 """
 
-import abc
 import dataclasses
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self, get_args
 
@@ -61,40 +60,24 @@ class Regression:
     centre: FloatArray
 
     @functools.cached_property
-    def _products(self) -> Float32Array:
-        """Products of each two columns, [n, q (q + 1) / 2], in the order of `np.triu_indices`.
+    def _pairs(self) -> tuple[Float32Array, IntArray]:
+        """Products of each two columns, [n, q (q + 1) / 2], and the place of each pair, [q, q].
 
-        Single precision suffices, because they serve coarse solutions only.
+        Single precision suffices, because the products serve coarse solutions only.
         """
-        columns = np.ascontiguousarray(self.design.T, dtype=np.float32)
-        q, n = columns.shape
-        products = np.empty((q * (q + 1) // 2, n), dtype=np.float32)
-        start = 0
-        for j in range(q):
-            np.multiply(columns[j], columns[j:], out=products[start : start + q - j])
-            start += q - j
-        return products.T
-
-    @functools.cached_property
-    def _places(self) -> IntArray:
-        """Place of each pair of columns in `_products`, [q, q]."""
         q = self.design.shape[1]
+        rows, others = np.triu_indices(q)
         places = np.empty((q, q), dtype=np.int64)
-        rows, columns = np.triu_indices(q)
-        places[rows, columns] = places[columns, rows] = np.arange(len(rows))
-        return places
+        places[rows, others] = places[others, rows] = np.arange(len(rows))
+        columns = np.ascontiguousarray(self.design.T, dtype=np.float32)
+        return (columns[rows] * columns[others]).T, places
 
     def _information(self, curvature: FloatArray, *, coarse: bool) -> FloatArray:
         """Compute ``design' diag(c) design`` for each row c of curvatures [m, n], [m, q, q]."""
-        q = self.design.shape[1]
-        information = np.empty((len(curvature), q, q))
         if coarse and len(curvature) > 1:  # a single problem does not repay the products
-            products = curvature.astype(np.float32) @ self._products
-            information[:] = products[:, self._places]
-        else:
-            for row, c in zip(information, curvature, strict=True):
-                row[:] = (self.design.T * c) @ self.design
-        return information
+            products, places = self._pairs
+            return (curvature.astype(np.float32) @ products).astype(np.float64)[:, places]
+        return np.stack([(self.design.T * row) @ self.design for row in curvature])
 
     def solve(
         self,
@@ -252,34 +235,22 @@ def fit_steps(score: FloatArray, missed: FloatArray | BoolArray, weight: FloatAr
     return Steps(knots, at, (padded[1:] + padded[:-1]) / 2)
 
 
-class Calibrator(Stored, abc.ABC):
-    """A fitted monotone map from log-odds to the probability of a miss."""
-
-    name: ClassVar[CalibratorName]
-
-    @classmethod
-    @abc.abstractmethod
-    def fit(cls, log_odds: FloatArray, missed: FloatArray, weight: FloatArray) -> list[Self]:
-        """Fit one calibrator for each row of weights [m, n]; outcomes of weight 0 do not count."""
-
-    @abc.abstractmethod
-    def apply(self, log_odds: FloatArray) -> FloatArray:
-        """Compute probabilities in (0, 1) that never decrease with the log-odds."""
-
-
 @dataclasses.dataclass(frozen=True)
-class Uncalibrated(Calibrator):
-    """The calibrator `none`, which keeps the estimator's own probabilities."""
+class Calibrator(Stored):
+    """A fitted monotone map from log-odds to the probability of a miss.
+
+    This one, `none`, fits nothing and keeps the estimator's own probabilities.
+    """
 
     name: ClassVar[CalibratorName] = "none"
 
     @classmethod
     def fit(cls, log_odds: FloatArray, missed: FloatArray, weight: FloatArray) -> list[Self]:  # noqa: ARG003 - fits nothing
-        """Return one calibrator for each row of weights, without a fit."""
+        """Fit one calibrator for each row of weights [m, n]; outcomes of weight 0 do not count."""
         return [cls()] * len(weight)
 
     def apply(self, log_odds: FloatArray) -> FloatArray:
-        """Compute the probabilities of the log-odds."""
+        """Compute probabilities in (0, 1) that never decrease with the log-odds."""
         return sigmoid(log_odds)
 
 
@@ -337,7 +308,7 @@ class Isotonic(Calibrator):
 
 
 CALIBRATORS: Final[Mapping[CalibratorName, type[Calibrator]]] = {
-    kind.name: kind for kind in (Uncalibrated, Platt, Isotonic)
+    kind.name: kind for kind in (Calibrator, Platt, Isotonic)
 }
 
 
@@ -378,7 +349,7 @@ def choose_calibrator(
     in log loss are summed by group. The kind with the largest gain wins if the gain exceeds
     `NOISE` standard errors. Otherwise the choice is `none`.
     """
-    best: type[Calibrator] = Uncalibrated
+    best = Calibrator
     held = fold == np.unique(fold)[:, None]
     if len(held) > 1:
         base, most = log_loss(log_odds, missed), 0.0
@@ -509,24 +480,11 @@ class Head(Stored):
         return self.calibrator.apply(self.intercept + z @ self.coefficients)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Fitted:
-    """A head and the regression that it solves; `back` as in `_pose`."""
+class Fitted(NamedTuple):
+    """A head, and the covariance of its intercept and coefficients, [1 + p, 1 + p], by groups."""
 
     head: Head
-    _regression: Regression
-    _solution: FloatArray
-    _weight: FloatArray
-    _weaker: FloatArray
-    _back: FloatArray
-
-    def covariance(self, group: IntArray) -> FloatArray:
-        """Compute the covariance of the intercept and the coefficients, [1 + p, 1 + p].
-
-        The best penalty is uncertain too, so the next weaker penalty widens the interval.
-        """
-        within = self._regression.covariance(self._solution, self._weight, self._weaker, group)
-        return np.asarray(self._back @ within @ self._back.T)
+    covariance: Callable[[IntArray], FloatArray]
 
 
 def fit_head(
@@ -564,8 +522,14 @@ def fit_head(
     solution = back @ found
     penalty = float(PENALTIES[chosen])
     head = Head(labelled.names, *scaled, float(solution[0]), solution[1:], penalty, calibrator)
-    weaker = penalties[min(chosen + 1, len(PENALTIES) - 1)]
-    return Fitted(head, regression, found, weight, weaker, back)
+
+    def covariance(group: IntArray) -> FloatArray:
+        # The best penalty is uncertain too, so the next weaker penalty widens the interval.
+        weaker = penalties[min(chosen + 1, len(PENALTIES) - 1)]
+        within = regression.covariance(found, weight, weaker, group)
+        return np.asarray(back @ within @ back.T)
+
+    return Fitted(head, covariance)
 
 
 def _pose(
@@ -748,7 +712,7 @@ def model_from_prior(
     )
     factor = 1 / float(np.sqrt(1 + np.pi * variance / 8))
     log_odds = factor * prior.intercept, factor * prior.over(names)
-    head = Head(tuple(names), *scaled, *log_odds, np.nan, Uncalibrated())
+    head = Head(tuple(names), *scaled, *log_odds, np.nan, Calibrator())
     return MissRateModel(
         miss.target, miss.k, head, np.diag(spread), (), {}, prior.id, n=0, groups=0, misses=0
     )

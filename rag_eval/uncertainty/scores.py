@@ -308,15 +308,6 @@ class Recalibration(NamedTuple):
     slope: FloatArray
 
 
-def _expit(level: FloatArray, slope: FloatArray, x: FloatArray) -> FloatArray:
-    """Compute the probabilities of the log-odds level + slope * x, `[..., n]`."""
-    odds = np.stack([-level, -slope], axis=-1) @ np.stack([np.ones(len(x)), x])
-    with np.errstate(over="ignore"):
-        np.exp(odds, out=odds)
-    odds += 1
-    return np.asarray(np.divide(1, odds, out=odds))
-
-
 def recalibration(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> Recalibration:
     """Fit Cox's logistic recalibration (1958, Biometrika 45:562-565).
 
@@ -338,7 +329,8 @@ def recalibration(predicted: FloatArray, missed: BoolArray, weight: FloatArray) 
     both = (rate > 0) & (rate < 1)
     level, slope = logit(np.where(both, rate, 0.5)), np.zeros(leading)
     for _ in range(_NEWTON_STEPS):
-        mean = _expit(level, slope, x)
+        with np.errstate(over="ignore"):
+            mean = 1 / (1 + np.exp(-(level[..., None] + slope[..., None] * x)))
         expected = weight * mean
         of_level, of_slope = np.moveaxis(observed - expected @ powers[:2].T, -1, 0)
         converged = np.maximum(np.abs(of_level), np.abs(of_slope)) <= _CONVERGED * total

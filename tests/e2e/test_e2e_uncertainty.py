@@ -215,30 +215,6 @@ def test_markup_and_control_characters_stay_data(project):
 
 
 @pytest.mark.slow
-def test_an_iterative_strategy_alone_brings_its_base(project):
-    bounded = ROUNDS.replace("}", ", max_iterations: 2, max_expansions: 1}")
-    rewrite(project.gold / "gold_set.yaml", "gates:", f"{bounded}gates:")
-    night(project, "--strategy", "rounds")
-    report = project.report()
-    assert [entry["name"] for entry in report["strategies"]] == ["bm25", "rounds"]
-    found = report["uncertainty"]["iterative"]["rounds"]
-    # The loop's heuristic reads the whole list, which has 9 chunks here.
-    assert (found["base"], found["basis"]) == ("bm25", "heuristic_v0@9")
-    bases = {step["basis"] for line in lines(project) for step in line["iterations"]}
-    assert bases == {"heuristic_v0@9"}
-    steps = [line["iterations"] for line in lines(project) if line["strategy"] == "rounds"]
-    assert any(steps)
-    assert max(map(len, steps)) <= 1
-    plain = [line for line in lines(project) if line["strategy"] == "bm25"]
-    assert all(line["iterations"] == line["query_expansions"] == [] for line in plain)
-    # The question `price` has no answer to miss.
-    judged = [line for line in lines(project) if line["query_id"] != "price"]
-    triggered = sum(bool(line["iterations"]) for line in judged if line["strategy"] == "rounds")
-    assert found["accounts"][0]["triggered"] == triggered
-    assert sum(found["stops"].values()) == 6
-
-
-@pytest.mark.slow
 def test_a_damaged_database_leaves_the_report(project):
     project.home.mkdir()
     (project.home / "rag_eval.db").write_bytes(b"no database at all" * 100)
