@@ -9,6 +9,7 @@ import dataclasses
 import datetime as dt
 import functools
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -439,13 +440,17 @@ def _join_questions(night: _Night, current: pd.DataFrame, traffic: pd.DataFrame)
     # the questions.
     of_stage = (current["gold_source"] == QRELS) & current["note"].str.fullmatch(OF_GOLD)
     columns = ["claim_id", "query_id", "group_id"]
-    by_hand = current.loc[~of_stage, [*columns, "gold_documents"]]
-    rows = pd.concat([by_hand, traffic[columns].assign(gold_documents=[()] * len(traffic))])
+    by_hand = current[~of_stage]
+    rows = pd.concat([by_hand[columns], traffic[columns]])
+    documents: list[Sequence[str]] = [
+        *by_hand["gold_documents"],
+        *([] for _ in range(len(traffic))),
+    ]
     known = {}
     if store is not None and len(rows):
         known = ClaimStore(store.sql).by_id(set(rows["claim_id"]))
     asked = []
-    for claim, query, group, named in rows.itertuples(index=False):
+    for (claim, query, group), named in zip(rows.itertuples(index=False), documents, strict=True):
         ties = [document_tie(document) for document in named]
         if claim in known:
             ties.append(words_tie(question_id(known[claim].query)))
