@@ -9,7 +9,7 @@ import difflib
 import functools
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -66,17 +66,12 @@ class Catalogue:
 
     def _find_section(self, target: str) -> int:
         """Find a section row by id, or by any document name with id or heading; -1 for none."""
-        row = self.section_row.get(target, -1)
-        place = target.find("#")
-        while row < 0 and place >= 0:
-            owner = self.document_row.get(target[:place], -1)
-            if owner >= 0:
-                row = self.section_row.get(f"{self.doc_ids[owner]}{target[place:]}", -1)
-                if row < 0:
-                    heading = slug(target[place + 1 :].rsplit("/", 1)[-1])
-                    row = self._section_by_heading.get((owner, heading), -1)
-            place = target.find("#", place + 1)
-        return row
+        name, _, place = target.partition("#")
+        owner = self.document_row.get(name, -1)
+        if target in self.section_row or owner < 0:
+            return self.section_row.get(target, -1)
+        heading = self._section_by_heading.get((owner, slug(place.rsplit("/", 1)[-1])), -1)
+        return self.section_row.get(f"{self.doc_ids[owner]}#{place}", heading)
 
     def find_innermost(self, document: int, start: int) -> int:
         """Return the row of the innermost section around a place; -1 for none."""
@@ -102,15 +97,11 @@ class Catalogue:
 
     def accepted(self, target: str) -> str:
         """Suggest accepted values: similar section ids of the document, else document names."""
-        owner = self.document_row.get(document_part(target), -1)
+        owner, choices = self.document_row.get(document_part(target), -1), list(self.document_row)
         if owner >= 0:
             choices = self.section_ids[self.section_document == owner].tolist()
-            near = difflib.get_close_matches(target, choices, n=3) or choices[:3]
-        else:
-            slack = len(target) // 2 + 1
-            choices = [name for name in self.document_row if abs(len(name) - len(target)) <= slack]
-            few = len(choices) <= _MAX_COMPARED
-            near = difflib.get_close_matches(target, choices, n=3) if few else []
+        few = len(choices) <= _MAX_COMPARED
+        near = difflib.get_close_matches(target, choices, n=3) if few else []
         return _TARGET + (f"; did you mean {' or '.join(map(quoted, near))}?" if near else "")
 
 
@@ -287,24 +278,19 @@ def carrying_chunks(spans: pd.DataFrame, chunks: pd.DataFrame) -> pd.DataFrame:
     common = np.minimum(high, wanted.end[span]) - low
     lengths = (wanted.end - wanted.start)[span]
     shorter = np.minimum(lengths, (held.end - held.start)[chunk])
+    frame = pd.DataFrame({"span": span, "chunk": chunk, "common": common})
     carries = common >= SHARE * shorter
-    served = np.zeros(len(spans), dtype=bool)
-    served[span[carries]] = True
-    rest = np.flatnonzero(~served[span])
-    best = rest[np.lexsort((chunk[rest], -common[rest], span[rest]))]
-    best = best[np.unique(span[best], return_index=True)[1]]
-    kept = np.sort(np.concatenate([np.flatnonzero(carries), best]))
-    frame = pd.DataFrame(
-        {"span": span[kept].astype(np.int64), "chunk": chunk[kept].astype(np.int64)}
-    )
-    return frame.sort_values(["span", "chunk"], ignore_index=True)
+    largest = frame.sort_values(["span", "common", "chunk"], ascending=[True, False, True])
+    best = largest.drop_duplicates("span")
+    best = best[~best["span"].isin(frame.loc[carries, "span"])]
+    kept = pd.concat([frame[carries], best])[["span", "chunk"]].astype(np.int64)
+    return kept.sort_values(["span", "chunk"], ignore_index=True)
 
 
 # ---- The resolved gold set.
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ResolvedGold:
+class ResolvedGold(NamedTuple):
     """Relevant places in one revision and chunking of a corpus."""
 
     gold: GoldSet
@@ -319,8 +305,7 @@ class ResolvedGold:
     problems: tuple[Problem, ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(NamedTuple):
     """Gold on a corpus, before chunking.
 
     Judgements and decoys have the columns of `Catalogue.find`. `gone` are judgements with targets
@@ -514,14 +499,6 @@ def resolve(
     problems = ProblemList()
     placed = place(gold, documents, sections, problems)
     spans = _make_spans(gold, placed)
-    carried = carrying_chunks(spans, chunks)
-    for span in rows_of(spans.drop(carried["span"].unique())):
-        problems.add(
-            "span_without_chunk",
-            f"no chunk touches the evidence of query {span.query_id} in {span.doc_id}",
-            field="anchors",
-            found=f"start {span.start}, end {span.end}",
-        )
     qrels = _judge_levels(gold, placed, spans)
     relevant = qrels["document"][qrels["document"]["gain"] > 0]
     pairs = (relevant["query_id"].tolist(), relevant["item_id"].tolist())
@@ -529,7 +506,7 @@ def resolve(
         dataclasses.replace(gold, queries=group_queries(gold.queries, *pairs)),
         qrels,
         spans,
-        carried,
+        carrying_chunks(spans, chunks),
         _resolve_decoys(placed),
         problems.listed(),
     )

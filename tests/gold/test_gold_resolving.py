@@ -147,15 +147,6 @@ def test_beir_evidence_adds_no_documents(tmp_path, corpus_frames):
     assert resolved.problems == ()
 
 
-def test_span_that_no_chunk_touches(make_gold, corpus_frames):
-    answers = [{"query_id": "q1", "doc_id": "a.md", **SCRAPE}]
-    frames = corpus_frames(TEXTS)
-    gold, chunks = load_gold(make_gold(_q("q1"), answers=answers)), frames.chunks
-    others = chunks[chunks["doc_id"] != "a.md"]
-    resolved = resolve(gold, frames.documents, frames.sections, others)
-    assert [problem.code for problem in resolved.problems] == ["span_without_chunk"]
-
-
 def test_nested_sections_give_the_innermost(make_gold, corpus_frames):
     frames = corpus_frames({"a.md": "x" * 30 + "needle" + "y" * 30})
     nested = pd.DataFrame(
