@@ -283,7 +283,7 @@ def carrying_chunks(spans: pd.DataFrame, chunks: pd.DataFrame) -> pd.DataFrame:
     largest = frame.sort_values(["span", "common", "chunk"], ascending=[True, False, True])
     best = largest.drop_duplicates("span")
     best = best[~best["span"].isin(frame.loc[carries, "span"])]
-    kept = pd.concat([frame[carries], best])[["span", "chunk"]].astype(np.int64)
+    kept: pd.DataFrame = pd.concat([frame[carries], best])[["span", "chunk"]].astype(np.int64)
     return kept.sort_values(["span", "chunk"], ignore_index=True)
 
 
