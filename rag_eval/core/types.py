@@ -432,36 +432,22 @@ def effective(value: Confidence) -> float:
     return 0.0 if isinstance(value, Absent) else value.value
 
 
-def sequence(**steps: Confidence) -> Derived:
-    """Compose steps that build on each other: the minimum, as the weakest step limits all."""
-    return Derived(
-        value=min(map(effective, _some(steps).values())),
-        formula=f"min({', '.join(steps)})",
-        inputs=steps,
-    )
+def compose(how: Literal["sequence", "all_of", "any_of"], /, **parts: Confidence) -> Derived:
+    """Compose confidence values, each by its `effective` value.
 
-
-def all_of(**parts: Confidence) -> Derived:
-    """Compose independent parts that must all hold: the product."""
-    return Derived(
-        value=math.prod(map(effective, _some(parts).values())),
-        formula=" * ".join(parts),
-        inputs=parts,
-    )
-
-
-def any_of(**parts: Confidence) -> Derived:
-    """Compose independent parts, if one of them suffices: 1 - product(1 - x)."""
-    value = 1 - math.prod(1 - effective(part) for part in _some(parts).values())
-    return Derived(
-        value=value, formula=f"1 - {' * '.join(f'(1 - {name})' for name in parts)}", inputs=parts
-    )
-
-
-def _some(parts: Mapping[str, Confidence]) -> Mapping[str, Confidence]:
+    A `sequence` of steps has the minimum, because the weakest step limits all. Independent parts
+    that must all hold have the product. If one of them suffices, it is 1 - product(1 - x).
+    """
     if not parts:
         raise ValueError("nothing to compose")
-    return parts
+    values = list(map(effective, parts.values()))
+    failures = " * ".join(f"(1 - {name})" for name in parts)
+    value, formula = {
+        "sequence": (min(values), f"min({', '.join(parts)})"),
+        "all_of": (math.prod(values), " * ".join(parts)),
+        "any_of": (1 - math.prod(1 - x for x in values), f"1 - {failures}"),
+    }[how]
+    return Derived(value=value, formula=formula, inputs=parts)
 
 
 # ---- A snippet: the most that is shown of a chunk beyond the user's own store, on one line
@@ -594,7 +580,7 @@ class Shown(_Record):
     ) = None
 
 
-class OutcomeOutcomes(_Record):
+class RetrievalOutcome(_Record):
     """One judgement of one claim under one target, K and gold source; never changed.
 
     A correction is another outcome that `supersedes` this one. `outcome_id` follows from claim,

@@ -27,7 +27,7 @@ from rag_eval.core.report import (
     Standing,
     StrategyCalibration,
 )
-from rag_eval.core.types import MAX_NUMBER, RETRIEVAL_OUTCOMES, OutcomeOutcomes, Shown
+from rag_eval.core.types import MAX_NUMBER, RETRIEVAL_OUTCOMES, RetrievalOutcome, Shown
 from rag_eval.corpus.masking import mask
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.pipeline.claims import (
@@ -217,7 +217,7 @@ def _notes_of_returns(
 
 def _outcomes(
     claims: pd.DataFrame, signals: pd.DataFrame, notes: dict[str, str], now: dt.datetime
-) -> list[OutcomeOutcomes]:
+) -> list[RetrievalOutcome]:
     names = ["claim_id", "query_id", "group_id", "strategy", "strategy_fingerprint", "target", "k"]
     # Outcomes limit signals to MAX_NUMBER. A retriever may return scores so large that ratios of
     # scores exceed the limit.

@@ -22,7 +22,7 @@ from rag_eval.core.types import (
     AUDITS,
     MAX_NOTE,
     MISSED_BY_FEEDBACK,
-    OutcomeOutcomes,
+    RetrievalOutcome,
 )
 from rag_eval.corpus.masking import mask, mask_snippet
 from rag_eval.storage.hashing import digest
@@ -233,7 +233,7 @@ class _OutcomeReader:
         add = partial(self.problems.add, "bad_value", message, file=self.file, line=line)
         add(field=field, found=found, accepted=accepted)
 
-    def make(self, row: Line, given: Line, number: int | None = None) -> OutcomeOutcomes | None:
+    def make(self, row: Line, given: Line, number: int | None = None) -> RetrievalOutcome | None:
         """Complete a line from its claim, its draw and the `given` values."""
         before = self.problems.n_errors
         claim = self.claims.get(str(row.get("claim_id")))
@@ -256,12 +256,12 @@ class _OutcomeReader:
         try:
             return _complete(line, drawn, self.now)
         except ValidationError as error:
-            report_faults(error, OutcomeOutcomes, self.problems, self.file, number)
+            report_faults(error, RetrievalOutcome, self.problems, self.file, number)
             return None
 
-    def restore(self, row: Line, number: int) -> OutcomeOutcomes | None:
+    def restore(self, row: Line, number: int) -> RetrievalOutcome | None:
         """Read a line of an export unchanged."""
-        outcome = check_row(row, OutcomeOutcomes, self.problems, self.file, number)
+        outcome = check_row(row, RetrievalOutcome, self.problems, self.file, number)
         if outcome is None:
             return None
         key = outcome.claim_id, outcome.target, outcome.k, outcome.gold_source
@@ -272,12 +272,12 @@ class _OutcomeReader:
         return outcome
 
 
-def _complete(line: OutcomeLine, drawn: Drawn | None, now: dt.datetime) -> OutcomeOutcomes:
+def _complete(line: OutcomeLine, drawn: Drawn | None, now: dt.datetime) -> RetrievalOutcome:
     """Make the outcome of a line, with defaults for what the line leaves out."""
     query = None if line.query is None else mask(line.query).text
     query_id = line.query_id or question_id(query or "")
     fingerprint = line.strategy_fingerprint
-    fields = {name: value for name, value in line if name in OutcomeOutcomes.model_fields}
+    fields = {name: value for name, value in line if name in RetrievalOutcome.model_fields}
     if line.claim_id is None:
         wording = line.paraphrase_id, line.seed, query or query_id
         fields["claim_id"] = claim_id_of(fingerprint, query_id, *wording)
@@ -333,7 +333,7 @@ def read_outcomes(
     now: dt.datetime,
     given: tuple[str | None, str | None] = (None, None),
     restore: bool = False,
-) -> tuple[list[OutcomeOutcomes], int]:
+) -> tuple[list[RetrievalOutcome], int]:
     """Read and check a file of outcomes; returns them and the number of lines not judged yet.
 
     Claims and draws are looked up in `sql`. The strategy and fingerprint in `given` serve lines
@@ -345,7 +345,7 @@ def read_outcomes(
     problems = ProblemList()
     rows = _read_objects(path, problems, OUTCOME_LINE)
     reader = _OutcomeReader(sql, [row for _, row in rows], now, problems, str(path))
-    outcomes: list[OutcomeOutcomes] = []
+    outcomes: list[RetrievalOutcome] = []
     lines: dict[str, int] = {}
     not_judged = 0
     for number, row in rows:
@@ -364,7 +364,7 @@ def read_outcomes(
     return outcomes, not_judged
 
 
-def read_outcome(given: Line, sql: SqlStore, *, now: dt.datetime) -> OutcomeOutcomes:
+def read_outcome(given: Line, sql: SqlStore, *, now: dt.datetime) -> RetrievalOutcome:
     """Make an outcome from typed values, with the keys of a line.
 
     Raises InputError with every fault.
@@ -378,13 +378,13 @@ def read_outcome(given: Line, sql: SqlStore, *, now: dt.datetime) -> OutcomeOutc
 
 
 def correct_outcome(
-    old: OutcomeOutcomes,
+    old: RetrievalOutcome,
     *,
     missed: bool | None,
     missed_content: str | None = None,
     note: str = "",
     now: dt.datetime,
-) -> OutcomeOutcomes:
+) -> RetrievalOutcome:
     """Make an outcome that supersedes `old`, with another judgement of the same claim.
 
     `missed` None takes the judgement back. Fields that are not given keep their old value, except
@@ -403,6 +403,6 @@ def correct_outcome(
     try:
         return new_outcome(**{**dict(old), **changes})
     except ValidationError as error:
-        report_faults(error, OutcomeOutcomes, problems, None, None)
+        report_faults(error, RetrievalOutcome, problems, None, None)
         problems.raise_errors()
         raise

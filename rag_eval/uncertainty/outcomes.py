@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import pandas as pd
 
 from rag_eval.core.errors import InputError, Problem, quoted
-from rag_eval.core.types import MAX_NOTE, RETRIEVAL_OUTCOMES, OutcomeOutcomes
+from rag_eval.core.types import MAX_NOTE, RETRIEVAL_OUTCOMES, RetrievalOutcome
 from rag_eval.gold.loading import group_ids
 from rag_eval.storage.hashing import digest
 from rag_eval.storage.sql import ColumnSpec, Kind, Row, SqlStore, TableSpec, Transaction
@@ -51,11 +51,11 @@ def question_id(text: str) -> str:
     return f"q-{digest(' '.join(unicodedata.normalize('NFKC', text).casefold().split()))}"
 
 
-def new_outcome(**fields: Any) -> OutcomeOutcomes:
+def new_outcome(**fields: Any) -> RetrievalOutcome:
     """Make an outcome with its id; raises pydantic.ValidationError for fields that do not fit."""
     claim_id, target, k = fields["claim_id"], fields["target"], fields["k"]
     name = outcome_id_of(claim_id, target, k, fields["gold_source"], fields.get("supersedes"))
-    return OutcomeOutcomes.model_validate({**fields, "outcome_id": name})
+    return RetrievalOutcome.model_validate({**fields, "outcome_id": name})
 
 
 # ---- Outcomes as rows of the table and as a frame.
@@ -110,7 +110,7 @@ def look_up(
     return found
 
 
-def _row_of(outcome: OutcomeOutcomes) -> Row:
+def _row_of(outcome: RetrievalOutcome) -> Row:
     values = dict(outcome) | {f"shown_{name}": value for name, value in outcome.shown}
     values |= {"signals": dict(outcome.signals), "at": utc_text(outcome.at)}
     values["supersedes"] = outcome.supersedes or ""
@@ -134,14 +134,14 @@ def _read_frame(columns: Columns) -> pd.DataFrame:
     )
 
 
-def frame_of(outcomes: Iterable[OutcomeOutcomes]) -> pd.DataFrame:
+def frame_of(outcomes: Iterable[RetrievalOutcome]) -> pd.DataFrame:
     """Write outcomes as a frame with the columns of `RETRIEVAL_OUTCOMES`, oldest first."""
     rows = list(map(_row_of, outcomes))
     names = OUTCOMES_TABLE.column_names
     return _read_frame({name: [row[at] for row in rows] for at, name in enumerate(names)})
 
 
-def of_frame(frame: pd.DataFrame) -> list[OutcomeOutcomes]:
+def of_frame(frame: pd.DataFrame) -> list[RetrievalOutcome]:
     """Read outcomes from a frame, in the order of the frame."""
     outcomes = []
     for row in frame.to_dict("records"):
@@ -150,7 +150,7 @@ def of_frame(frame: pd.DataFrame) -> list[OutcomeOutcomes]:
         names = [name for name in fields if name.startswith("shown_")]
         shown = {name.removeprefix("shown_"): fields.pop(name) for name in names}
         # The frame has floats for booleans, so the strict model reads it leniently.
-        outcomes.append(OutcomeOutcomes.model_validate({**fields, "shown": shown}, strict=False))
+        outcomes.append(RetrievalOutcome.model_validate({**fields, "shown": shown}, strict=False))
     return outcomes
 
 
@@ -249,7 +249,7 @@ class OutcomeStore:
         store.create(OUTCOMES_TABLE)
 
     def record(
-        self, outcomes: Iterable[OutcomeOutcomes], *, because: str | None = None
+        self, outcomes: Iterable[RetrievalOutcome], *, because: str | None = None
     ) -> Recorded:
         """Add the outcomes that are new, in one transaction.
 
@@ -319,7 +319,7 @@ class OutcomeStore:
                 look_up(transaction, OUTCOMES_TABLE, "claim_id", claim_ids, names, where=chosen)
             )
 
-    def outcome(self, outcome_id: str) -> OutcomeOutcomes:
+    def outcome(self, outcome_id: str) -> RetrievalOutcome:
         """Return one outcome by its id or by the start of its id.
 
         Raises InputError `unknown_outcome` if no outcome or several outcomes match.
@@ -365,7 +365,7 @@ class _Judgement(NamedTuple):
     note: str | None
 
     @classmethod
-    def of(cls, outcome: OutcomeOutcomes) -> "_Judgement":
+    def of(cls, outcome: RetrievalOutcome) -> "_Judgement":
         """Take the fields of an outcome."""
         return cls(*(getattr(outcome, name) for name in cls._fields))
 
@@ -381,7 +381,7 @@ class _Judgement(NamedTuple):
         )
 
 
-def _check_superseded(rows: Sequence[_Judgement], new: Iterable[OutcomeOutcomes]) -> None:
+def _check_superseded(rows: Sequence[_Judgement], new: Iterable[RetrievalOutcome]) -> None:
     """Refuse corrections that supersede no outcome of the same claim and strategy."""
     known = {row.outcome_id: (*row.key, row.strategy_fingerprint) for row in rows}
     problems = [
@@ -401,7 +401,7 @@ def _check_superseded(rows: Sequence[_Judgement], new: Iterable[OutcomeOutcomes]
         raise InputError(problems[:100])
 
 
-def _give_reason(outcome: OutcomeOutcomes, because: str) -> OutcomeOutcomes:
+def _give_reason(outcome: RetrievalOutcome, because: str) -> RetrievalOutcome:
     note = f"{because}: {outcome.note}" if outcome.note else because
     return outcome.model_copy(update={"note": note[:MAX_NOTE]})
 

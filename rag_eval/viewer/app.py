@@ -41,7 +41,7 @@ from rag_eval.core.types import (
     Feedback,
     Id,
     Note,
-    OutcomeOutcomes,
+    RetrievalOutcome,
     Shown,
 )
 from rag_eval.corpus.masking import mask_snippet
@@ -197,7 +197,7 @@ class FeedbackDesk:
             # The id exists, because another writer superseded the same outcome first.
         raise HTTPException(503, "Others judge this retrieval at the same time; try again.")
 
-    def _last_outcome(self, made: OutcomeOutcomes) -> OutcomeOutcomes | None:
+    def _last_outcome(self, made: RetrievalOutcome) -> RetrievalOutcome | None:
         frame = self._store.history(
             target=made.target, k=made.k, gold_source=SOURCE, claim_ids=[made.claim_id]
         )
@@ -220,7 +220,7 @@ class FeedbackDesk:
         return frame.to_dict("records")[0]
 
 
-def _make_outcome(request: FeedbackRequest, claim: Mapping[Hashable, Any]) -> OutcomeOutcomes:
+def _make_outcome(request: FeedbackRequest, claim: Mapping[Hashable, Any]) -> RetrievalOutcome:
     rate = claim["miss_rate"]
     return new_outcome(
         **{name: claim[name] for name in _CLAIM_FIELDS},

@@ -14,12 +14,10 @@ from rag_eval.core.types import (
     Derived,
     Deterministic,
     Measured,
-    all_of,
-    any_of,
     as_json,
+    compose,
     effective,
     parse,
-    sequence,
 )
 from rag_eval.uncertainty.confidence import (
     MissRate,
@@ -64,16 +62,20 @@ def miss(value, status="measured", low=None, high=None):
 def test_composition_is_conservative_and_names_its_inputs(values):
     named = {f"x{i}": value for i, value in enumerate(values)}
     low = [effective(value) for value in values]
-    assert sequence(**named).value == min(low)
-    assert all_of(**named).value == pytest.approx(math.prod(low))
-    assert any_of(**named).value == pytest.approx(1 - math.prod(1 - x for x in low))
-    assert dict(all_of(**named).inputs) == named
-    assert all_of(**named).value <= min(low) + 1e-12 <= any_of(**named).value + 2e-12
+    assert compose("sequence", **named).value == min(low)
+    assert compose("all_of", **named).value == pytest.approx(math.prod(low))
+    assert compose("any_of", **named).value == pytest.approx(1 - math.prod(1 - x for x in low))
+    assert dict(compose("all_of", **named).inputs) == named
+    assert (
+        compose("all_of", **named).value
+        <= min(low) + 1e-12
+        <= compose("any_of", **named).value + 2e-12
+    )
 
 
 @given(leaves)
 def test_json_and_back(value):
-    whole = all_of(a=value, b=sequence(c=value))
+    whole = compose("all_of", a=value, b=compose("sequence", c=value))
     assert parse(as_json(whole)) == whole
 
 
@@ -95,7 +97,7 @@ def test_a_bare_number_is_no_confidence(wrong):
     with pytest.raises(TypeError):
         effective(wrong)
     with pytest.raises((TypeError, ValidationError)):
-        sequence(a=wrong)
+        compose("sequence", a=wrong)
     with pytest.raises((TypeError, ValidationError)):
         final_confidence(wrong, miss(0.2))
     with pytest.raises(ValidationError):
@@ -113,7 +115,7 @@ def test_impossible_values_are_refused():
     with pytest.raises(ValidationError):
         Derived(value=0.5, formula="x", inputs={})
     with pytest.raises(ValueError, match="nothing to compose"):
-        all_of()
+        compose("all_of")
 
 
 @given(

@@ -14,7 +14,7 @@ from rag_eval.core.types import (
     MAX_SIGNALS,
     MISSED_BY_FEEDBACK,
     RETRIEVAL_OUTCOMES,
-    OutcomeOutcomes,
+    RetrievalOutcome,
     Shown,
 )
 from rag_eval.storage.sql import SqlStore
@@ -48,7 +48,7 @@ BASE = {
 }
 
 
-def made(query="q", **changes) -> OutcomeOutcomes:
+def made(query="q", **changes) -> RetrievalOutcome:
     claim_id = claim_id_of("f1", query, "original", 13, query)
     return new_outcome(**{**BASE, "query_id": query, "claim_id": claim_id, **changes})
 
@@ -350,8 +350,8 @@ outcomes = st.builds(
 @settings(max_examples=60)
 @given(outcomes)
 def test_outcomes_survive_json_and_the_frame(outcome):
-    assert OutcomeOutcomes.model_validate_json(outcome.model_dump_json()) == outcome
-    assert OutcomeOutcomes.model_validate(outcome.model_dump(mode="json")) == outcome
+    assert RetrievalOutcome.model_validate_json(outcome.model_dump_json()) == outcome
+    assert RetrievalOutcome.model_validate(outcome.model_dump(mode="json")) == outcome
     assert of_frame(frame_of([outcome])) == [outcome]
 
 

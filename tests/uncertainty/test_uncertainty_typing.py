@@ -7,19 +7,19 @@ import sys
 import pytest
 
 SOURCE = """
-from rag_eval.core.types import Absent, Confidence, Deterministic, all_of, effective
+from rag_eval.core.types import Absent, Confidence, Deterministic, compose, effective
 from rag_eval.uncertainty.confidence import MissRate, final_confidence
 
 def wants(value: Confidence) -> float:
     return effective(value)
 
 wants(Deterministic(value=1.0, reason="counted"))
-all_of(a=Absent(reason="uncalibrated"))
+compose("all_of", a=Absent(reason="uncalibrated"))
 """
 WRONG = [
     "wants(0.5)",
     "effective(0.5)",
-    "all_of(a=0.5)",
+    "compose('all_of', a=0.5)",
     "final_confidence(0.5, MissRate(0.1, None, None, 'prior', 'miss_any', 10, None, 'x'))",
     "x: Confidence = 0.5",
 ]
