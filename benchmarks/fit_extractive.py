@@ -18,8 +18,7 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 from timing import ROOT, data_folder, emit, skipped, write_coefficients
 
-from rag_eval.answers import extractive
-from rag_eval.answers.extractive import FEATURES, FILE, Model, Pool
+from rag_eval.answers.extractive import FEATURES, FILE, Model, Pool, signal_names
 from rag_eval.corpus.analyzer import count_documents
 
 sys.path.insert(0, str(ROOT / "tests" / "reference"))
@@ -38,10 +37,10 @@ class Measured:
     def __init__(self, its: answer_sets.AnswerSet, model: Model, embed: Any) -> None:
         self.set = its
         self.pool = Pool(its.questions, its.passages)
-        self.x = extractive.lexical(self.pool, count_documents(its.background))
+        self.x = self.pool.lexical(count_documents(its.background))
         if model != "lexical":
             embedding = embed if model == "sentence" else answer_sets.lsa_embed(its.background)
-            self.x = np.hstack([self.x, extractive.dense(self.pool, embedding)])
+            self.x = np.hstack([self.x, self.pool.dense(embedding)])
         self.right = answer_sets.candidate_labels(self.pool, its.gold)
 
     def order(self, log_odds: np.ndarray) -> np.ndarray:
@@ -89,10 +88,8 @@ def fit(model: Model, sets: dict[str, answer_sets.AnswerSet], embed: Any) -> dic
         its = measured[name]
         log_odds = its.x @ slope + bias
         order = its.order(log_odds)
-        rows[name], right[name] = (
-            extractive.question_rows(names, its.x, log_odds, order, its.pool),
-            its.best_is_right(order),
-        )
+        rows[name] = its.pool.signals(names, its.x, log_odds, order)
+        right[name] = its.best_is_right(order)
     fitted = {name: ~sets[name].held_out for name in SIGNAL_SETS}
     signal_slope, signal_bias = regression(
         [(rows[name][fitted[name]], right[name][fitted[name]]) for name in SIGNAL_SETS],
@@ -125,7 +122,7 @@ def fit(model: Model, sets: dict[str, answer_sets.AnswerSet], embed: Any) -> dic
     return {
         "sentence": {**dict(zip(names, slope.tolist(), strict=True)), "bias": bias},
         "signal": {
-            **dict(zip(extractive.signal_names(names), signal_slope.tolist(), strict=True)),
+            **dict(zip(signal_names(names), signal_slope.tolist(), strict=True)),
             "bias": signal_bias,
         },
         "threshold": threshold,

@@ -275,8 +275,8 @@ def _right(extracts: list[Extract], rows: np.ndarray) -> tuple[np.ndarray, np.nd
     ]
     counted, n = np.ones(len(cited), dtype=bool), len(extracts)
     spans = Spans(*np.array(cited).T), counted, Spans(*np.array(gold).T)
-    found = match_citations(*spans, n, np.ones(n, dtype=bool))
-    return found.n_correct > 0, found.n_gold > 0
+    _, found = match_citations(*spans, n, np.ones(n, dtype=bool))
+    return found["n_correct"].to_numpy() > 0, found["n_gold"].to_numpy() > 0
 
 
 def _leave_group_out(values: np.ndarray, counted: np.ndarray, group: np.ndarray) -> np.ndarray:

@@ -135,20 +135,18 @@ def _split_refusal(text: str) -> tuple[ParsedOutcome, str] | None:
     return None if match is None else ("insufficient_evidence", match["gaps"] or "")
 
 
-def _check_refusal(outcome: ParsedOutcome, gaps: str, allowed: Collection[str]) -> None:
+def _check_refusal(
+    outcome: ParsedOutcome, gaps: str, *, analyze_only: bool, verdicts: Collection[str] = ()
+) -> None:
     """Raise _BrokenError if a refusal is not allowed, or if its gaps are no gaps."""
-    code = "refusal_not_allowed"
-    is_allowed = any(_REFUSALS.get(phrase) == outcome for phrase in allowed)
-    _check(is_allowed, code, f"the allowed refusal is {', '.join(allowed)}.")
+    code, phrase = "refusal_not_allowed", INSUFFICIENT_EVIDENCE if analyze_only else NOT_FOUND
+    is_allowed = any(_REFUSALS.get(allowed) == outcome for allowed in (phrase, *verdicts))
+    _check(is_allowed, code, f"the allowed refusal is {phrase}.")
     message = f"a refusal names its gaps in {MAX_GAPS_CHARS} characters at most."
     _check(len(gaps) <= MAX_GAPS_CHARS, code, message)
     _check(not states_an_answer(gaps), code, "a refusal holds no answer.")
     named = outcome == "not_found" or has_content(gaps)
     _check(named, "missing_gaps", f"name what is missing after {INSUFFICIENT_EVIDENCE}:")
-
-
-def _refusal_phrase(*, analyze_only: bool) -> str:
-    return INSUFFICIENT_EVIDENCE if analyze_only else NOT_FOUND
 
 
 # ---- The JSON form: `{citations, answer, deltaS, lambda}`, also in a fence; and `{error, fix}`
@@ -248,8 +246,8 @@ def _read_json(text: str, settings: Answers, *, analyze_only: bool) -> Parsed:
     _check(has_content(reply.answer), "empty_answer", "answer has no letter or digit.")
     outcome: ParsedOutcome = "answered"
     if refusal := _split_refusal(reply.answer):
-        outcome, gaps = refusal
-        _check_refusal(outcome, gaps, [_refusal_phrase(analyze_only=analyze_only)])
+        outcome = refusal[0]
+        _check_refusal(*refusal, analyze_only=analyze_only)
     else:
         _check(citations, "empty_citations", "citations is empty.")
     stated = reply.delta_s, reply.lambda_state or ""
@@ -325,8 +323,8 @@ def _read_verdict(text: str, settings: Answers, *, analyze_only: bool) -> Parsed
         _check(has_content(body), "empty_answer", "no text follows the two lines.")
     else:
         gaps = refusal[1] if refusal and refusal[0] == outcome else body
-        allowed = (_refusal_phrase(analyze_only=analyze_only), *settings.verdicts)
-        _check_refusal(outcome, gaps, allowed)
+        verdicts = settings.verdicts
+        _check_refusal(outcome, gaps, analyze_only=analyze_only, verdicts=verdicts)
     return Parsed(outcome, body or NOT_FOUND, citations, verdict)
 
 
@@ -340,7 +338,7 @@ def _parse(reply: str, settings: Answers, *, analyze_only: bool) -> Parsed:
     _check(text, "empty_reply", "the reply is empty.")
     _check_characters(text)
     if refusal := _split_refusal(text):
-        _check_refusal(*refusal, [_refusal_phrase(analyze_only=analyze_only)])
+        _check_refusal(*refusal, analyze_only=analyze_only)
         return Parsed(refusal[0], text)
     if text[0] == "{" or _FENCE.match(text):
         return _read_json(text, settings, analyze_only=analyze_only)
@@ -565,14 +563,9 @@ def judge(
 ) -> Judged:
     """Compare a reply with the evidence that the prompt showed.
 
-    Parameters
-    ----------
-    body
-        The reply's text, inline marks included.
-    refusal_to
-        The question that the reply refuses to answer, if any.
-    cross_section_allowed
-        Pairs of section_ids that one sentence may cite together.
+    `body` is the reply's text, inline marks included, and `refusal_to` the question that the reply
+    refuses to answer, if any. One sentence may cite the pairs of section_ids in
+    `cross_section_allowed` together.
     """
     text, marks = _remove_marks(body)
     faults: list[Fault | None] = []
@@ -694,11 +687,8 @@ def _load_validator(use: ValidatorUse) -> Check:
 def load_validators(uses: Sequence[ValidatorUse]) -> list[tuple[str, Check]]:
     """Load the validators of a gold set with their names, in its order.
 
-    Raises
-    ------
-    InputError
-        Every problem of every validator: `unknown_validator` (with the installed names),
-        `broken_validator`, `bad_validator_options`.
+    Raises InputError with every problem: `unknown_validator` (with the installed names),
+    `broken_validator`, `bad_validator_options`.
     """
     loaded: list[tuple[str, Check]] = []
     problems: list[Problem] = []

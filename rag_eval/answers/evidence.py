@@ -49,14 +49,9 @@ def cite_token(doc_id: str, first: int, last: int) -> str:
 
 
 class Library:
-    """Documents, sections and chunks of a corpus, with lookups by id and line.
+    """Documents, sections and chunks of a corpus revision, with lookups by id and line.
 
-    Parameters
-    ----------
-    documents, sections, chunks
-        DOCUMENTS, SECTIONS and CHUNKS frames of one corpus revision.
-    index_hash, embed_model
-        Identity of the index, for the payload of chunks that grep and section find.
+    `index_hash` and `embed_model` are in the payload of chunks that grep and section find.
     """
 
     def __init__(
@@ -214,18 +209,12 @@ def apply_override(config: Answers, own: AnswerOverride | None) -> Answers:
 
 @dataclasses.dataclass(frozen=True)
 class Withheld:
-    """Chunks that the guard and the trust filter keep from grep and section.
-
-    Parameters
-    ----------
-    of_question
-        query_id -> rows of the chunks that restate a wording of this question.
-    allowed
-        [n_chunks]: chunks that the trust filter lets through; None without a filter.
-    """
+    """Chunks that the guard and the trust filter keep from grep and section."""
 
     of_question: Mapping[str, frozenset[int]] = dataclasses.field(default_factory=dict)
+    """query_id -> rows of the chunks that restate a wording of this question."""
     allowed: BoolArray | None = None
+    """[n_chunks]: chunks that the trust filter lets through; None without a filter."""
 
     def keep(self, query_id: str, rows: Iterable[int]) -> list[int]:
         """Return the rows that may be evidence for a question, in their order."""

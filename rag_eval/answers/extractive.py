@@ -382,16 +382,9 @@ class Pool:
     ) -> FloatArray:
         """Compute the signal's features of each question, [n_questions, len(signal_names(names))].
 
-        Rows of questions without a candidate are 0.
-
-        Parameters
-        ----------
-        names
-            Columns of `measured` [n_candidates, len(names)].
-        log_odds
-            Log-odds that each candidate answers, [n_candidates].
-        order
-            Candidates by (question, best first).
+        `measured` [n_candidates, len(names)] has the features of the candidates, `log_odds` the
+        log-odds that each answers, and `order` the candidates by (question, best first). Rows of
+        questions without a candidate are 0.
         """
         counts = np.bincount(self.question_of, minlength=len(self.questions))
         rows = np.zeros((len(counts), len(signal_names(names))))
@@ -641,21 +634,11 @@ def _probability(log_odds: FloatArray) -> FloatArray:
 class Extractive:
     """Answers questions with sentences of their evidence.
 
-    Parameters
-    ----------
-    embed
-        Texts -> unit vectors; None measures words only.
-    embedding
-        The kind of `embed`: `sentence` (a sentence model such as MiniLM) or `lsa`. Their cosines
-        mean different things.
-    abstain_below
-        Threshold of the signal; None takes the fitted default.
-    frequencies
-        Document frequencies of the corpus of the evidence. Without them, every content word weighs
-        the same.
-    expansion
-        Synonyms. The weights were fitted without synonyms, so the signal is calibrated only
-        without them.
+    `embed` None measures words only. `embedding` is its kind, `sentence` (a sentence model such as
+    MiniLM) or `lsa`, because their cosines mean different things. `abstain_below` None takes the
+    fitted threshold of the signal. Without `frequencies` of the corpus, every content word weighs
+    the same. The weights were fitted without the synonyms of `expansion`, so the signal is
+    calibrated only without them.
     """
 
     def __init__(

@@ -141,15 +141,7 @@ class _Shown:
 
 
 class RecordedAnswers:
-    """Makes answers of recorded outputs over one corpus.
-
-    Parameters
-    ----------
-    library
-        The user's corpus, or a corpus of the recorded contexts.
-    documents
-        DOCUMENTS frame of the same corpus.
-    """
+    """Makes answers of recorded outputs over the user's corpus, or one of the recorded contexts."""
 
     def __init__(self, library: Library, documents: pd.DataFrame) -> None:
         self._library = library

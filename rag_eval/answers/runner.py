@@ -173,16 +173,8 @@ MAX_KEPT_CHARS = 2000
 class Tools:
     """Inputs of answering.
 
-    Parameters
-    ----------
-    retrieve
-        Retrieval of the strategy that gives the evidence.
-    withheld
-        Chunks that grep and section must not return.
-    extract, chat, recorded
-        Inputs of the modes deterministic, llm and recorded; None if no question uses the mode.
-    concurrency
-        Number of questions that are sent to the model at a time.
+    `extract`, `chat` and `recorded` serve the modes deterministic, llm and recorded; None if no
+    question uses the mode. `concurrency` is the number of questions sent to the model at a time.
     """
 
     library: Library
@@ -439,18 +431,11 @@ MAX_NAMED = 20
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AnswerRun:
-    """Answers in the order of the questions, with preflights, events and counts.
+    """Answers in the order of the questions, with preflights, event lines and counts.
 
-    Parameters
-    ----------
-    preflights
-        In the order of the questions and steps; preflights of reruns come last.
-    events
-        Event lines.
-    counts
-        questions, outcome.<outcome>, attempts, schema_retries, adaptive_reruns, chat_retries,
-        cached_replies, tokens_in and tokens_out, also if 0; code.<code>, validator_failed.<name>
-        and validator_error.<name> unless 0. Keys sorted.
+    Preflights of reruns come last. The counts have questions, outcome.<outcome>, attempts,
+    schema_retries, adaptive_reruns, chat_retries, cached_replies, tokens_in and tokens_out, also
+    if 0; and code.<code>, validator_failed.<name> and validator_error.<name> unless 0.
     """
 
     answers: tuple[Answer, ...]
@@ -563,13 +548,8 @@ def answer_questions(
     """Answer all questions; a question that fails does not stop the other questions.
 
     The result does not depend on the order in which a model answers. `on_end` is called at the end
-    of each question.
-
-    Raises
-    ------
-    InputError
-        A validator, its options, a pattern or a mode cannot be used. With
-        strict_fail_on_empty_evidence, `empty_evidence` if a question has no evidence.
+    of each question. Raises InputError if a validator, its options, a pattern or a mode cannot be
+    used, and, with strict_fail_on_empty_evidence, if a question has no evidence.
     """
     _check_tools(questions, tools)
     check_patterns(questions)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.core.types import ELLIPSIS, SNIPPET_CHARS, is_joined
@@ -121,14 +122,8 @@ def _without(text: str, dropped: BoolArray) -> str:
 class Spans:
     """Spans of documents that belong to questions; each field is int64 `[n]`.
 
-    Parameters
-    ----------
-    query
-        Question codes from 0.
-    doc
-        Document codes from 0; -1 for an unknown document, whose spans overlap nothing.
-    start, end
-        Characters; a span without end > start >= 0 overlaps nothing.
+    `query` and `doc` are codes from 0. A span of an unknown document (-1), or without end > start
+    >= 0, overlaps nothing.
     """
 
     query: IntArray
@@ -149,49 +144,19 @@ class Spans:
         return Spans(self.query[keep], self.doc[keep], self.start[keep], self.end[keep])
 
 
-@dataclasses.dataclass(frozen=True)
-class CitationMatch:
-    """Counts of each question, and which citations are correct.
-
-    Parameters
-    ----------
-    correct
-        `[n cited]`: whether the citation is valid and overlaps a gold span of its question by half
-        of the shorter span.
-    n_cited, n_valid, n_correct
-        `[n_queries]`: citations made, valid citations, correct citations.
-    n_due
-        `[n_queries]`: citations made, or 1 where an owed citation is missing.
-    n_gold, n_gold_matched
-        `[n_queries]`: gold spans, and gold spans that a valid citation overlaps by half of the
-        shorter span.
-    """
-
-    correct: BoolArray
-    n_cited: IntArray
-    n_valid: IntArray
-    n_correct: IntArray
-    n_due: IntArray
-    n_gold: IntArray
-    n_gold_matched: IntArray
-
-
 def match_citations(
     cited: Spans, valid: BoolArray, gold: Spans, n_queries: int, owed: BoolArray
-) -> CitationMatch:
+) -> tuple[BoolArray, pd.DataFrame]:
     """Match cited spans with the gold spans of the same question and document.
 
-    A fabricated, invalid or wrong citation counts in `n_cited` and `n_due`, never in `n_correct`.
+    A citation is correct if it is valid and overlaps a gold span by half of the shorter span. A
+    fabricated, invalid or wrong citation counts in `n_cited` and `n_due`, never in `n_correct`.
 
-    Parameters
-    ----------
-    cited
-        Every citation made, fabricated citations too.
-    valid
-        [len(cited)]: whether the citation's code is `ok`.
-    owed
-        [n_queries]: whether the question needs a citation: true for every answerable question,
-        also if its answer failed or refused.
+    `cited` has every citation made, fabricated ones too, and `valid` [len(cited)] those with the
+    code `ok`. `owed` [n_queries] is true for every answerable question, also if its answer failed
+    or refused. Returns whether each citation is correct, and a row for each question: n_cited,
+    n_valid, n_correct, n_due (citations made, or 1 where an owed citation is missing), n_gold,
+    n_gold_matched.
     """
     of_cited, of_gold = np.flatnonzero(valid & cited.real), np.flatnonzero(gold.real)
     left, right = _pair(cited.select(of_cited), gold.select(of_gold))
@@ -208,15 +173,15 @@ def match_citations(
         return np.bincount(query, minlength=n_queries).astype(np.int64)
 
     n_cited = count(cited.query)
-    return CitationMatch(
-        correct=correct,
-        n_cited=n_cited,
-        n_valid=count(cited.query[valid]),
-        n_correct=count(cited.query[correct]),
-        n_due=np.maximum(n_cited, owed.astype(np.int64)),
-        n_gold=count(gold.query),
-        n_gold_matched=count(gold.query[matched]),
-    )
+    counts = {
+        "n_cited": n_cited,
+        "n_valid": count(cited.query[valid]),
+        "n_correct": count(cited.query[correct]),
+        "n_due": np.maximum(n_cited, owed.astype(np.int64)),
+        "n_gold": count(gold.query),
+        "n_gold_matched": count(gold.query[matched]),
+    }
+    return correct, pd.DataFrame(counts)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ import functools
 import math
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,6 @@ from rag_eval.core.types import (
     CODES,
     ELLIPSIS,
     PAYLOAD_FIELDS,
-    REQUIRED,
     CitedSpan,
     Evidence,
     ScoredChunk,
@@ -46,17 +45,7 @@ class Place(NamedTuple):
 
 
 class LiveIndex:
-    """Facts of one corpus revision and the indexes over it.
-
-    Parameters
-    ----------
-    documents, sections, chunks
-        DOCUMENTS, SECTIONS and CHUNKS frames of one corpus.
-    index_hashes
-        The index_hash of every strategy.
-    analyzer
-        Name of the analyzer of the index.
-    """
+    """Facts of one corpus revision and of the indexes of every strategy over it."""
 
     def __init__(
         self,
@@ -122,11 +111,13 @@ def _says(passage: str, quote: str, chars: Any) -> bool:
     return bool(cut and head) and plain.startswith(head)
 
 
-# ---- Rules that need the record alone
+# ---- The rules of a record. A rule returns the field that breaks it, "" for a sound record, or
+# ---- None for a record without the facts.
 
 Record = Mapping[str, Any]
 Finding = tuple[str, str]
 """Code of a broken rule, and the field that breaks the rule."""
+Rule = Callable[[Record, LiveIndex | None], str | None]
 
 TEXTS = ("doc_id", "section_id", "snippet_id", "source_url", "index_hash", "analyzer", "rev")
 """Required fields that are text and not blank."""
@@ -155,6 +146,15 @@ def _is_empty(record: object) -> bool:
     return not isinstance(record, Mapping) or record.keys().isdisjoint(PAYLOAD_FIELDS)
 
 
+def _get_text(record: Record, name: str) -> str | None:
+    value: Any = record.get(name)
+    return value if _is_text(value) else None
+
+
+def _need(name: str, is_sound: Callable[[object], bool]) -> Rule:
+    return lambda record, _: "" if is_sound(record.get(name)) else name
+
+
 def _wrong_offsets(offsets: object) -> str:
     """Return the field of the first wrong part of the offsets; empty for correct offsets."""
     if not isinstance(offsets, Mapping):
@@ -167,14 +167,35 @@ def _wrong_offsets(offsets: object) -> str:
     return "" if isinstance(unit, str) and unit in UNITS else "offsets.unit"
 
 
-def _wrong_score(record: Record) -> str:
+def _place(record: Record, live: LiveIndex | None) -> tuple[int, int] | None:
+    """Return the readable offsets of a known document as characters; None beyond its end."""
+    doc_id, offsets = _get_text(record, "doc_id"), record.get("offsets")
+    if live is None or doc_id not in live.texts or not offsets or _wrong_offsets(offsets):
+        return None
+    return live.locate(doc_id, offsets)
+
+
+def _check_offsets(record: Record, live: LiveIndex | None) -> str | None:
+    offsets, doc_id = record.get("offsets"), _get_text(record, "doc_id")
+    if offsets is None or (wrong := _wrong_offsets(offsets)):
+        return None if offsets is None else wrong
+    if live is None or doc_id not in live.texts:
+        return ""
+    place, snippet = _place(record, live), live.snippets.get(_get_text(record, "snippet_id") or "")
+    if place is None:
+        return "offsets.end"
+    outside = snippet is not None and snippet.doc_id == doc_id and not snippet.meets(*place)
+    return "offsets" if outside else ""
+
+
+def _check_score(record: Record, _: LiveIndex | None) -> str:
     raw, norm = record.get("score_raw"), record.get("score_norm")
     if not (_is_number(raw) or (raw is None and norm is not None)):
         return "score_raw"
     return "" if norm is None or _is_number(norm, -ROUNDING, 1 + ROUNDING) else "score_norm"
 
 
-def _wrong_rank(record: Record) -> str:
+def _check_rank(record: Record, _: LiveIndex | None) -> str:
     rerank, final = record.get("rerank_score"), record.get("k_final")
     if not _is_whole(record.get("k_pos"), 1):
         return "k_pos"
@@ -184,85 +205,71 @@ def _wrong_rank(record: Record) -> str:
     return "k_final" if due and not _is_whole(final, 1) else ""
 
 
-def _find_structural(record: Record) -> list[Finding]:
-    """Return the findings of the rules that need no index, each code at most once."""
-    findings = [(f"missing_{name}", name) for name in TEXTS if not _is_text(record.get(name))]
-    offsets = record.get("offsets")
-    if offsets is None:
-        findings.append(("missing_offsets", "offsets"))
-    if not _is_whole(record.get("tokens"), 0):
-        findings.append(("missing_tokens", "tokens"))
-    if not isinstance(record.get("embed_model"), str):
-        findings.append(("missing_embed_model", "embed_model"))
-    place = "" if offsets is None else _wrong_offsets(offsets)
-    late = "" if record.get("cited_before_answer") in (None, True) else "cited_before_answer"
-    named = (
-        ("bad_offsets", place),
-        ("missing_score", _wrong_score(record)),
-        ("trace_incomplete", _wrong_rank(record)),
-        ("explained_before_cited", late),
-    )
-    return [*findings, *((code, field) for code, field in named if field)]
+def _match_live(name: str, find: Callable[[Record, LiveIndex], Collection[str] | None]) -> Rule:
+    """Make the rule that a text is one of the values that the live index accepts."""
 
-
-# ---- Rules that ask the live index; `tried` counts, by code, the records that a rule could judge
-
-
-def _get_text(record: Record, name: str) -> str | None:
-    value: Any = record.get(name)
-    return value if _is_text(value) else None
-
-
-def _find_live(record: Record, live: LiveIndex, tried: Counter[str]) -> Iterator[Finding]:
-    """Yield the findings of the rules that need the live index, each code at most once."""
-    doc_id, section_id = _get_text(record, "doc_id"), _get_text(record, "section_id")
-    known: list[tuple[str, str, Collection[str]]] = [
-        ("mismatch_index_hash", "index_hash", live.index_hashes),
-        ("analyzer_mismatch", "analyzer", (live.analyzer,)),
-    ]
-    if doc_id in live.revs:
-        known.append(("rev_mismatch", "rev", (live.revs[doc_id],)))
-    for code, name, accepted in known:
+    def check(record: Record, live: LiveIndex | None) -> str | None:
         value = _get_text(record, name)
-        if value is not None:
-            tried[code] += 1
-            if value not in accepted:
-                yield code, name
-    snippet_id = _get_text(record, "snippet_id")
-    snippet = live.snippets.get(snippet_id or "")
-    if snippet_id is not None:
-        tried["unknown_snippet"] += 1
-        if snippet is None:
-            yield "unknown_snippet", "snippet_id"
-        elif doc_id is not None and doc_id != snippet.doc_id:
-            yield "unknown_snippet", "doc_id"
-        elif section_id is not None and not live.has_in_section(section_id, snippet):
-            yield "unknown_snippet", "section_id"
-    offsets = record.get("offsets")
-    if doc_id is not None and doc_id in live.texts and offsets and not _wrong_offsets(offsets):
-        yield from _find_misplaced(record, doc_id, snippet, live, tried)
+        accepted = None if live is None else find(record, live)
+        if value is None or accepted is None:
+            return None
+        return name if value not in accepted else ""
+
+    return check
 
 
-def _find_misplaced(
-    record: Record, doc_id: str, snippet: Place | None, live: LiveIndex, tried: Counter[str]
-) -> Iterator[Finding]:
-    """Compare readable offsets in a known document, and the quote, with the document's text."""
-    offsets, quote = record["offsets"], record.get("quote")
-    place = live.locate(doc_id, offsets)
-    if place is None:
-        yield "bad_offsets", "offsets.end"
-        return
-    if snippet is not None and snippet.doc_id == doc_id and not snippet.meets(*place):
-        yield "bad_offsets", "offsets"
-    if isinstance(quote, str) and quote:
-        tried["quote_mismatch"] += 1
-        passages = live.passages(doc_id, *place, masked=FILL in quote)
-        if not any(_says(passage, quote, record.get("quote_chars")) for passage in passages):
-            yield "quote_mismatch", "quote"
+def _find_rev(record: Record, live: LiveIndex) -> Collection[str] | None:
+    rev = live.revs.get(_get_text(record, "doc_id") or "")
+    return None if rev is None else (rev,)
 
 
-# ---- Every rule on every citation of a run
+def _check_snippet(record: Record, live: LiveIndex | None) -> str | None:
+    names = (_get_text(record, name) for name in ("snippet_id", "doc_id", "section_id"))
+    snippet_id, doc_id, section_id = names
+    if live is None or snippet_id is None:
+        return None
+    snippet = live.snippets.get(snippet_id)
+    if snippet is None:
+        return "snippet_id"
+    if doc_id is not None and doc_id != snippet.doc_id:
+        return "doc_id"
+    known = section_id is None or live.has_in_section(section_id, snippet)
+    return "" if known else "section_id"
 
+
+def _check_quote(record: Record, live: LiveIndex | None) -> str | None:
+    quote = record.get("quote")
+    if quote is not None and not isinstance(quote, str):
+        return "quote"
+    place = _place(record, live)
+    if live is None or place is None or not quote:
+        return None
+    passages = live.passages(record["doc_id"], *place, masked=FILL in quote)
+    said = any(_says(passage, quote, record.get("quote_chars")) for passage in passages)
+    return "" if said else "quote"
+
+
+def _check_order(record: Record, _: LiveIndex | None) -> str | None:
+    first = record.get("cited_before_answer")
+    return None if first is None else ("" if first is True else "cited_before_answer")
+
+
+_RULES: dict[str, Rule] = {
+    **{f"missing_{name}": _need(name, _is_text) for name in TEXTS},
+    "missing_offsets": _need("offsets", lambda value: value is not None),
+    "missing_tokens": _need("tokens", lambda value: _is_whole(value, 0)),
+    "missing_embed_model": _need("embed_model", lambda value: isinstance(value, str)),
+    "bad_offsets": _check_offsets,
+    "missing_score": _check_score,
+    "trace_incomplete": _check_rank,
+    "mismatch_index_hash": _match_live("index_hash", lambda _, live: live.index_hashes),
+    "analyzer_mismatch": _match_live("analyzer", lambda _, live: (live.analyzer,)),
+    "rev_mismatch": _match_live("rev", _find_rev),
+    "unknown_snippet": _check_snippet,
+    "quote_mismatch": _check_quote,
+    "explained_before_cited": _check_order,
+}
+"""Rules for a single record, by code."""
 LIVE_CODES = (
     "mismatch_index_hash",
     "analyzer_mismatch",
@@ -271,34 +278,25 @@ LIVE_CODES = (
     "quote_mismatch",
 )
 """Codes whose rules need the live index; `bad_offsets` only asks for the document's length."""
-_STRUCTURAL = ("missing_score", "trace_incomplete", *(f"missing_{name}" for name in REQUIRED))
+
+
+# ---- Every rule on every citation of a run
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdicts:
-    """Result of a validation.
-
-    Parameters
-    ----------
-    failures
-        Every failing (code, field) of each record, in the order of CODES; empty for a sound record.
-    tried
-        Number of records on which each code's rule was tried: the denominators of `counts`.
-    live
-        Whether there was a live index.
-    """
+    """Result of a validation."""
 
     failures: tuple[tuple[Finding, ...], ...]
+    """Every failing (code, field) of each record, in the order of CODES; empty for a sound one."""
     tried: Mapping[str, int]
+    """Number of records on which each code's rule was tried: the denominators of `counts`."""
     live: bool
+    """Whether there was a live index."""
 
     @functools.cached_property
     def counts(self) -> dict[str, int]:
-        """Number of records by code, in the order of CODES.
-
-        A record counts under each failing code, or under `ok`. A run without any record counts
-        once as `empty_citations`.
-        """
+        """Number of records under each failing code, or `ok`; 1 `empty_citations` without any."""
         counts = Counter(code for findings in self.failures for code, _ in findings)
         counts["ok"] = sum(not findings for findings in self.failures)
         counts["empty_citations"] += not self.failures
@@ -328,11 +326,6 @@ class Verdicts:
     def passed(self) -> bool:
         """Whether the run has a record and every record is ok."""
         return bool(self.failures) and not any(self.failures)
-
-    @property
-    def fail_fast(self) -> bool:
-        """Whether the run must end: another analyzer makes every citation doubtful."""
-        return self.counts["analyzer_mismatch"] > 0
 
     def joined(self, other: "Verdicts") -> "Verdicts":
         """Join two verdicts on the same records; for a common code, keep the field of `other`."""
@@ -374,36 +367,21 @@ def validate(
     _mark_units(judged, tried)
     _mark_sections(judged, tried, {frozenset(pair) for pair in section_pairs})
     tried["empty_citations"] += not records
-    return Verdicts(
-        tuple(map(_in_order, failures)),
-        {code: tried[code] for code in CODES[:-1]},
-        live is not None,
-    )
+    counts = {code: tried[code] for code in CODES[:-1]}
+    return Verdicts(tuple(map(_in_order, failures)), counts, live is not None)
 
 
 def _judge_alone(record: Record, live: LiveIndex | None, tried: Counter[str]) -> list[Finding]:
     """Try the rules that need no other record."""
     tried["empty_citations"] += 1
-    inside = record.get("in_evidence") if isinstance(record, Mapping) else None
-    if inside is False:
+    if isinstance(record, Mapping) and record.get("in_evidence") is False:
         tried["unknown_snippet"] += 1
         return [("unknown_snippet", "snippet_id")]
     if _is_empty(record):
         return [("empty_citations", "")]
-
-    findings = _find_structural(record)
-    tried.update(_STRUCTURAL)
-    tried["bad_offsets"] += record.get("offsets") is not None
-    tried["explained_before_cited"] += record.get("cited_before_answer") is not None
-    if record.get("quote") is not None and not isinstance(record["quote"], str):
-        findings.append(("quote_mismatch", "quote"))
-        tried["quote_mismatch"] += 1
-    if live is not None:
-        known = {code for code, _ in findings}
-        findings += [
-            finding for finding in _find_live(record, live, tried) if finding[0] not in known
-        ]
-    return findings
+    fields = {code: rule(record, live) for code, rule in _RULES.items()}
+    tried.update(code for code, field in fields.items() if field is not None)
+    return [(code, field) for code, field in fields.items() if field]
 
 
 def _mark_units(judged: Sequence[tuple[Record, list[Finding]]], tried: Counter[str]) -> None:
@@ -431,7 +409,7 @@ def _mark_sections(
     cited: dict[tuple[object, object], dict[str, None]] = {}
     for record, findings in judged:
         answer, segment = record.get("query_id"), record.get("segment")
-        section_id: Any = record.get("section_id")
+        section_id = _get_text(record, "section_id")
         if segment is None or (segment == -1 and _is_whole(segment, -1)):
             continue
         tried["cross_section_reuse"] += 1
@@ -439,7 +417,7 @@ def _mark_sections(
             findings.append(("cross_section_reuse", "segment"))
         elif not (answer is None or _is_text(answer) or _is_whole(answer, 0)):
             findings.append(("cross_section_reuse", "query_id"))
-        elif _is_text(section_id):
+        elif section_id is not None:
             before = cited.setdefault((answer, segment), {})
             pairs = (frozenset((section_id, other)) for other in before)
             if section_id in before or all(pair in allowed for pair in pairs):

@@ -43,24 +43,11 @@ def _bound(value: Any) -> Any:
 class Trace:
     """Citations, index and ranks behind one segment of an answer; the constructor bounds values.
 
-    Parameters
-    ----------
-    ts
-        UTC, ISO 8601.
-    qid, seg
-        The question, and the number of the answer's segment from 0; -1 for the answer as a whole.
-    delta_s
-        1 - cosine between the question and its evidence; None if unknown.
-    lambda_state
-        convergent, divergent, recursive, chaotic or undefined; empty if unknown.
-    k
-        Number of requested chunks; in the line only.
-    store
-        The kind of storage of the vectors or postings.
-    analyzer, run_id, strategy, paraphrase_id, seed
-        In the row only.
-    citations, scores, kpos, kfinal
-        Cited documents, their scores, and their ranks before and after reranking.
+    `seg` is the number of the answer's sentence from 0; -1 for the answer as a whole. `delta_s` is
+    1 - cosine between the question and its evidence. `k`, the number of requested chunks, is in the
+    line only; the fields that the contract's line lacks are in the row only. `citations`, `scores`,
+    `kpos` and `kfinal` are the cited snippets, their scores, and their ranks before and after
+    reranking.
     """
 
     ts: str
@@ -88,11 +75,6 @@ class Trace:
         """Shorten long texts and lists."""
         for field in dataclasses.fields(self):
             object.__setattr__(self, field.name, _bound(getattr(self, field.name)))
-
-    @property
-    def key(self) -> tuple[str, str, str, str, int, int]:
-        """Key of a trace: run, strategy, question, wording, seed and segment."""
-        return self.run_id, self.strategy, self.qid, self.paraphrase_id, self.seed, self.seg
 
 
 _LINE = (
@@ -167,11 +149,8 @@ def _make_row(trace: Trace) -> tuple[Any, ...]:
 def write_traces(store: SqlStore, traces: Sequence[Trace]) -> int:
     """Write all traces in one transaction and return the number of traces.
 
-    The traces replace the rows of an earlier try with the same (run_id, strategy). Raises
-    ValueError if two traces share a key.
+    The traces replace the rows of an earlier try with the same (run_id, strategy).
     """
-    if len({trace.key for trace in traces}) != len(traces):
-        raise ValueError("two traces of one run, strategy, wording, seed and segment")
     store.create(RAG_TRACES)
     owned = sorted({(trace.run_id, trace.strategy) for trace in traces})
     locks = [f"{RAG_TRACES.name} {json.dumps(run_id)}" for run_id, _ in owned]

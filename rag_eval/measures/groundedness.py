@@ -289,15 +289,8 @@ def groundedness(
     and then say "it". The factor is 1 for a sentence without names. An answer without evidence
     scores 0. A translated answer scores near 0, because only words are compared.
 
-    Parameters
-    ----------
-    answers
-        Texts.
-    evidence
-        The texts given to each answer; equal texts are read once.
-    frequencies
-        Document frequencies of the `comparable` texts of the corpus. The default counts the
-        distinct texts of `evidence`, so scores then depend on the other answers of the call.
+    `frequencies` are those of the `comparable` texts of the corpus. The default counts the distinct
+    texts of `evidence`, so scores then depend on the other answers of the call.
 
     Examples
     --------

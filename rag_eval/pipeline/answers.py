@@ -26,7 +26,7 @@ from rag_eval.core.frames import ANSWER_MEASURES, CITATIONS, make_frame
 from rag_eval.core.report import AnswerFigure, Faithfulness, GapFlag, Open, Report, RetrievalGap
 from rag_eval.core.settings import Endpoint
 from rag_eval.core.strategy import Identity
-from rag_eval.core.types import Answer, RetrievalMetadata, RetrievalResult, snippet
+from rag_eval.core.types import Answer, CitedSpan, RetrievalMetadata, RetrievalResult, snippet
 from rag_eval.corpus.analyzer import ANALYZER, DocumentFrequencies, count_documents, count_tokens
 from rag_eval.corpus.loaders.recorded import read_outputs
 from rag_eval.corpus.masking import mask_snippet
@@ -95,18 +95,9 @@ class AnswerUsage(Usage):
 
 
 class AnswerSet(Result):
-    """Answers to every question.
+    """Answers to every question, in the order of the questions.
 
-    Attributes
-    ----------
-    answers
-        In the order of the questions.
-    stated
-        query_id -> payload that a recorded output states for each citation.
-    events
-        Event lines.
-    usage
-        Usage of the model; None without one.
+    `stated` has the payload that a recorded output states for each citation, by query_id.
     """
 
     answers: list[Answer] = json_part()
@@ -263,11 +254,8 @@ def answer_gold_set(
 ) -> AnswerSet:
     """Answer every question from the evidence of one strategy, held to the answer contract.
 
-    Raises
-    ------
-    InputError
-        A mode, validator, endpoint or file cannot be used, or a question has no evidence and
-        `strict_fail_on_empty_evidence` is on.
+    Raises InputError if a mode, validator, endpoint or file cannot be used, or if a question has no
+    evidence and `strict_fail_on_empty_evidence` is on.
     """
     config, answers = work.config, _answers_config(work.config)
     strategy = answers.strategy or config.primary_strategy
@@ -342,17 +330,9 @@ class CitationFacts:
 
 
 class CitationSet(Result):
-    """Verdicts on every citation.
+    """Verdicts on every citation, and the records of citations.jsonl, in the order of the answers.
 
-    Attributes
-    ----------
-    citations
-        One row per citation, in the order of the answers: code, field, and correctness.
-    records
-        The records of citations.jsonl.
-    per_question
-        In the order of the questions: n_cited, n_valid, n_correct, n_due, n_gold, n_gold_matched,
-        coverage.
+    `per_question` has n_cited, n_valid, n_correct, n_due, n_gold, n_gold_matched and coverage.
     """
 
     citations: pd.DataFrame = frame_part()
@@ -366,34 +346,19 @@ class CitationSet(Result):
         return {"n_citations": self.about.n_citations, "codes": Table(("code", "n"), codes)}
 
 
-def _stated_records(
-    answers: Sequence[Answer], placed: list[Open], stated: Mapping[str, Sequence[Payload | None]]
-) -> list[Open]:
-    """Replace the records of citations that have a payload from the system itself.
+def _stated_record(query_id: str, span: CitedSpan, payload: Payload) -> Open:
+    """Make the record of a citation that has a payload from the system itself.
 
     A valid payload outside the evidence of the answer is marked `in_evidence: false`. An invalid
     payload stays, so that its first broken rule is reported.
     """
-    spans = [(answer, span) for answer in answers for span in answer.citations]
-    payloads = [
-        payload
-        for answer in answers
-        # a domain validator may have rejected the answer with its citations
-        for payload in (
-            stated.get(answer.query_id, [None] * len(answer.citations))[: len(answer.citations)]
-        )
-    ]
-    found = list(placed)
-    for place, ((answer, span), payload) in enumerate(zip(spans, payloads, strict=True)):
-        if payload is not None:
-            record: Open = {"segment": span.segment, **payload, "query_id": answer.query_id}
-            if span.segment >= 0:  # the marker in the text overrides the payload
-                record["segment"] = span.segment
-            record.pop("number", None)
-            if span.evidence < 0 and not validate([record]).failures[0]:
-                record["in_evidence"] = False
-            found[place] = record
-    return found
+    record: Open = {"segment": span.segment, **payload, "query_id": query_id}
+    if span.segment >= 0:  # the marker in the text overrides the payload
+        record["segment"] = span.segment
+    record.pop("number", None)
+    if span.evidence < 0 and not validate([record]).failures[0]:
+        record["in_evidence"] = False
+    return record
 
 
 def with_units(chunks: pd.DataFrame, units: pd.DataFrame) -> pd.DataFrame:
@@ -422,22 +387,23 @@ def check_citations(
 
     When only the contexts of recorded outputs are available, the index, analyzer and revisions of
     the system are unknown. A stated payload is then checked by itself, and its place against the
-    contexts.
-
-    Raises
-    ------
-    InputError
-        `analyzer_mismatch`: a stated payload has another analyzer than the index.
+    contexts. Raises InputError `analyzer_mismatch` if a stated payload has another analyzer than
+    the index.
     """
     pairs = _answers_config(work.config).cross_section_allowed
     with work.progress.step("Checking citations"):
         found, chunks = answers.answers, admitted_chunks.chunks
-        placed = [
-            record
-            for answer in found
-            for record in citation_records(answer.query_id, answer.citations, answer.evidence)
-        ]
-        records = _stated_records(found, placed, answers.stated)
+        placed: list[Open] = []
+        records: list[Open] = []
+        for answer in found:
+            own = citation_records(answer.query_id, answer.citations, answer.evidence)
+            placed += own
+            stated = answers.stated.get(answer.query_id, [None] * len(own))
+            # a domain validator may have rejected the answer with its citations
+            records += [
+                _stated_record(answer.query_id, span, payload) if payload else record
+                for record, span, payload in zip(own, answer.citations, stated, strict=False)
+            ]
         units = runs[answers.about.strategy].units
         if units is not None:
             chunks = with_units(chunks, units)
@@ -448,8 +414,8 @@ def check_citations(
             verdicts = validate(records, live, pairs)
         else:
             verdicts = validate(placed, live, pairs).joined(validate(records, None, pairs))
-        if verdicts.fail_fast:
-            _refuse_analyzer(records, verdicts.counts["analyzer_mismatch"])
+        if n := verdicts.counts["analyzer_mismatch"]:
+            _refuse_analyzer(records, n)
         cited, per_question = _match(gold_variants, found, verdicts, live)
     codes = {code: n for code, n in verdicts.counts.items() if n} if records else {}
     return CitationSet(
@@ -502,20 +468,14 @@ def _match(
 
     quoted_spans, wanted, valid = encode(rows), encode(spans), verdicts.valid
     owed = queries["answerable"].to_numpy(dtype=bool)
-    match = match_citations(quoted_spans, valid, wanted, len(queries), owed)
+    correct, counts = match_citations(quoted_spans, valid, wanted, len(queries), owed)
     words = Words.of([live.texts[doc] for doc in named])
     covered = coverage(quoted_spans, valid, wanted, words, len(queries))
-    judged = zip(cited, verdicts.codes, verdicts.fields, match.correct.tolist(), strict=True)
-    names = ("n_cited", "n_valid", "n_correct", "n_due", "n_gold", "n_gold_matched")
+    judged = zip(cited, verdicts.codes, verdicts.fields, correct.tolist(), strict=True)
     # A gold span that the corpus lacks has no words. It counts as missed.
-    is_missed = np.isnan(covered) & (match.n_gold > 0)
-    per_question = pd.DataFrame(
-        {
-            "query_id": queries["query_id"].astype("str").to_numpy(),
-            **{name: getattr(match, name) for name in names},
-            "coverage": np.where(is_missed, 0.0, covered),
-        }
-    )
+    is_missed = np.isnan(covered) & (counts["n_gold"].to_numpy() > 0)
+    per_question = counts.assign(coverage=np.where(is_missed, 0.0, covered))
+    per_question.insert(0, "query_id", queries["query_id"].astype("str").to_numpy())
     return make_frame(CITATIONS, [(*place, *verdict) for place, *verdict in judged]), per_question
 
 
@@ -584,10 +544,8 @@ class AnswerMeasureFacts:
 class AnswerMeasures(Result):
     """Measures of the answers.
 
-    Attributes
-    ----------
-    per_question
-        Counts of citations, coverage, outcome, groundedness, supported share, gap and its reason.
+    `per_question` has the counts of citations, coverage, outcome, groundedness, supported share,
+    gap and its reason.
     """
 
     per_question: pd.DataFrame = frame_part()
@@ -829,11 +787,8 @@ def _make_traces(
 def _cite(trace: Trace, answer: Answer, segment: int) -> Trace:
     """Add the citations of a segment to a trace."""
     spans = [span for span in answer.citations if span.segment == segment]
-    n = len(answer.evidence)
-    chunks = [
-        answer.evidence[span.evidence].chunk if 0 <= span.evidence < n else None for span in spans
-    ]
-    first = next((chunk for chunk in chunks if chunk is not None), None)
+    chunks = [answer.evidence[one.evidence].chunk if one.evidence >= 0 else None for one in spans]
+    first = next(filter(None, chunks), None)
     return dataclasses.replace(
         trace,
         seg=segment,

@@ -197,7 +197,7 @@ def _verdict_lines(result: FileVerdicts) -> Iterator[str]:
         if verdicts.counts[code]:
             counts = f"{verdicts.counts[code]:>7,} of {verdicts.tried[code]:,} tried"
             yield f"  {code:<24} {counts}   fix: {FIXES[code]}"
-    if verdicts.fail_fast:
+    if verdicts.counts["analyzer_mismatch"]:
         yield "analyzer_mismatch ends the run: align the analyzers before anything else is judged"
     offenders = [place for place, found in enumerate(verdicts.failures) if found]
     if offenders:

@@ -170,14 +170,6 @@ def test_sections_of_what_retrieval_put_first():
     assert found.records[0].filtered["over_max_sections"] == 1
 
 
-def test_what_two_steps_find_stays_where_it_was_found_first():
-    found, _ = gather("Rome Tiber", {"kind": "grep", "terms": ["Tiber"]}, {"kind": "retrieve"})
-    assert tokens(found) == ["docs/capitals.md:5-6", "docs/capitals.md:1-4"][: len(tokens(found))]
-    assert found.evidence[0].kind == "grep"
-    assert [record.step for record in found.records] == [0, 1]
-    assert len(set(tokens(found))) == len(tokens(found))
-
-
 def test_failed_retrieval_is_a_fault():
     found, _ = gather("capital", {"kind": "retrieve"}, retrieve=lambda _query, _top_k: None)
     assert found.fault is not None

@@ -89,17 +89,6 @@ def test_a_docstring_is_cut_into_sentences_entries_items_pointers_and_code():
     ]
 
 
-def test_list_items_are_units_of_their_own():
-    text = "Choose one:\n\n- red, which\n  is warm\n- blue\n\nThen go on. Stop."
-    assert [text[unit.start : unit.end] for unit in cut_units(text)] == [
-        "Choose one:",
-        "- red, which\n  is warm",
-        "- blue",
-        "Then go on.",
-        "Stop.",
-    ]
-
-
 def test_what_is_too_long_is_cut():
     entry = "key : callable\n" + "".join(
         f"    It is applied to the values of row {i} before they are sorted.\n" for i in range(40)
@@ -173,17 +162,6 @@ SCRIPTS = [
 )
 def test_best_sentence(question, passages, sentence):
     assert best(question, passages) == sentence
-
-
-def test_embedder_sees_each_text_once_in_one_call():
-    calls = []
-
-    def embed(batch):
-        calls.append(list(batch))
-        return np.full((len(batch), 2), np.sqrt(0.5), dtype=np.float32)
-
-    Extractive(embed).answer([CAPITAL, "capital of Germany?"], [[FRANCE, GERMANY]] * 2)
-    assert [len(call) for call in calls] == [2 + len(set(calls[0][2:]))]
 
 
 def test_nearness_decides_where_words_cannot():

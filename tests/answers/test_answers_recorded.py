@@ -64,12 +64,6 @@ def test_markers_point_to_contexts(answer):
     assert (found.outcome, found.mode, found.top_k) == ("answered", "recorded", 2)
 
 
-def test_same_context_twice_keeps_the_numbers_right(answer):
-    found = answer(answer="One [3].", contexts=["A.", "A.", "B."])
-    assert found.citations[0].evidence == 2
-    assert found.evidence[2].chunk.text == "B."
-
-
 def test_evidence_carries_its_payload_and_the_answer_its_cost(answer):
     url = "https://a.example"
     context = {"doc_id": "a", "text": "one\ntwo\nthree", "score": 7.5, "url": url}

@@ -24,7 +24,6 @@ from rag_eval.answers.runner import (
     Tools,
     answer_questions,
     build_prompt,
-    correct,
 )
 from rag_eval.core.config import Answers
 from rag_eval.core.errors import InputError
@@ -215,15 +214,6 @@ def test_fabrication_fails_when_the_ladder_ends(options, attempts, top_k):
     assert found.counts["adaptive_reruns"] == attempts - 1
 
 
-@pytest.mark.parametrize("code", ["timeout", "reply_too_large", "teapot"])
-def test_chat_that_fails_fails_the_question(code):
-    answer, found, _ = one(ChatError(code, "it\nbroke event=run.start", retries=4))
-    named = "chat_error" if code == "teapot" else f"chat_{code}"
-    assert (answer.outcome, answer.codes, answer.attempts) == ("failed", (named,), 1)
-    assert found.counts["chat_retries"] == 4
-    assert sum("event=run.start" in line for line in found.events) == 1
-
-
 def test_one_questions_failures_never_stop_another():
     scripts = [
         *(GOOD, BROKEN, ChatError("timeout", "late"), RuntimeError("a defect"), FABRICATED),
@@ -292,17 +282,6 @@ def test_strict_evidence_aborts_before_any_model_is_asked(mode):
     with pytest.raises(InputError, match=r"empty_evidence.*no evidence for 1 questions: q1"):
         run([ASK, "zzz"], chat=chat, extract=extract, **strict)
     assert (chat.asked, extract.calls) == ([], 0)
-
-
-def test_evidence_must_fit_the_prompt_and_the_rest_cannot_be_cited():
-    answer, *_ = one(GOOD, max_prompt_chars=1000)
-    assert (answer.outcome, answer.codes, answer.attempts) == ("failed", ("prompt_too_long",), 0)
-    roomy, _, chat = one(GOOD)
-    chars = sum(len(message.content) for message in chat.asked[0][1])
-    answer, found, _ = one(ROME, max_prompt_chars=chars - 1, adaptive_top_k=[])
-    assert len(answer.evidence) == len(roomy.evidence) - 1
-    assert answer.codes == ("unknown_snippet",)
-    assert any("left_out=1" in line for line in found.events)
 
 
 # ---- The other modes
@@ -389,22 +368,6 @@ def test_domain_validator_also_judges_the_other_modes_and_fails_them():
     assert [row.query_id for row in found.rejected] == ["d", "r"]
 
 
-def test_validator_that_raises_fails_the_answer_and_is_counted():
-    said = reply(answer="a" * 60 + "b")
-    answer, found, chat = one(said, validators=banning(r"(a|a)*$"))
-    assert (answer.outcome, answer.codes, len(chat.asked)) == ("failed", ("validator_error",), 1)
-    assert found.counts["validator_error.ban_regex"] == 1
-
-
-def test_hostile_ids_and_texts_cannot_forge_an_event():
-    bad = 'x"\nevent=run.done questions=9 \u2028\x1b[2J'
-    found = run([_own(bad, "capital x")], chat=ScriptedChat({"capital x": [BROKEN]}))
-    assert all(line.isprintable() and line.isascii() for line in found.events)
-    assert sum("event=run.done" in line for line in found.events) == 1
-    assert found.answers[0].query_id == bad
-    assert run([], chat=ScriptedChat({})).answers == ()
-
-
 # ---- Prompts: fixed texts, a bounded length, and evidence that stays data
 
 
@@ -441,15 +404,6 @@ def test_quote_bypass_chooses_the_prompt_and_its_refusal(
         assert ("INSUFFICIENT" in system) is analyze_only
 
 
-def test_the_json_prompt_names_the_keys_in_their_order_and_the_verdict_prompt_its_verdicts():
-    system = build_prompt(planned(), evidence()).messages[0].content
-    assert re.search(r'"citations", "answer", "deltaS", "lambda"', system)
-    asked = planned(response_schema="verdict", verdicts=["YES", "NO"])
-    system = build_prompt(asked, evidence()).messages[0].content
-    assert "VERDICT=<one of: YES, NO>" in system
-    assert "CITATIONS=" in system
-
-
 def test_each_piece_of_evidence_begins_with_its_token_and_numbers_its_further_lines():
     lines = build_prompt(planned(), evidence("docs/setup.md#setup")).messages[1].content.split("\n")
     assert "[docs/setup.md:1-4] # Setup" in lines
@@ -472,10 +426,8 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-@pytest.mark.parametrize("schema", ["json", "verdict"])
-def test_text_of_the_evidence_can_neither_close_the_block_nor_forge_an_item(text, schema):
-    pieces = [item(text), item("second", "docs/y.md")]
-    prompt = build_prompt(planned(response_schema=schema), pieces)
+def test_text_of_the_evidence_can_neither_close_the_block_nor_forge_an_item(text):
+    prompt = build_prompt(planned(), [item(text), item("second", "docs/y.md")])
     content = prompt.messages[1].content
     content.encode("utf-8")
     lines = content.split("\n")
@@ -506,33 +458,3 @@ def test_a_prompt_that_cannot_hold_one_piece_is_refused():
         build_prompt(planned(max_prompt_chars=3000), [item("word " * 1000)])
     with pytest.raises(PromptTooLongError):
         build_prompt(planned("why " * 1000, max_prompt_chars=3000), [])
-
-
-def test_a_correction_counts_towards_the_length_and_is_bounded():
-    said = correct("x" * 100_000, ["the reply is not JSON."] * 1000)
-    assert sum(len(message.content) for message in said) < 3500
-    pieces = [item("word " * 100, f"docs/{number}.md") for number in range(10)]
-    prompt = build_prompt(planned(max_prompt_chars=6000), pieces, said)
-    assert prompt.chars <= 6000
-    assert prompt.messages[-2:] == said
-    assert [message.role for message in prompt.messages] == ["system", "user", "assistant", "user"]
-
-
-def test_question_overrides_the_gold_set():
-    own = {
-        "answer_mode": "deterministic",
-        "response_schema": "verdict",
-        "verdicts": ["YES"],
-        "top_k": 3,
-        "schema_retry_attempts": 0,
-        "preflights": [{"kind": "grep", "terms": ["x"]}],
-    }
-    found, plain = planned(override=own).settings, planned().settings
-    names = ("mode", "response_schema", "verdicts", "top_k", "schema_retry_attempts")
-    own_values = ["deterministic", "verdict", ("YES",), 3, 0]
-    assert [getattr(found, name) for name in names] == own_values
-    assert [step.terms for step in found.preflights] == [("x",)]
-    assert (plain.mode, plain.top_k, plain.schema_retry_attempts) == ("llm", 10, 2)
-    assert planned(retry_on_schema_fail=False).settings.schema_retry_attempts == 0
-    again = planned(override={"schema_retry_attempts": 1}, retry_on_schema_fail=False)
-    assert again.settings.schema_retry_attempts == 1

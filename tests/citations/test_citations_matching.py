@@ -103,10 +103,9 @@ def test_equals_the_slow_reference(cited, gold, documents, data):
         data.draw(st.lists(st.booleans(), min_size=n, max_size=n)) for n in (len(cited), N_QUERIES)
     ]
     valid, owed = (np.array(flag, dtype=bool) for flag in flags)
-    found = match_citations(made(cited), valid, made(gold), N_QUERIES, owed)
-    columns = [found.n_cited, found.n_valid, found.n_correct]
-    columns += [found.n_gold, found.n_gold_matched, found.n_due]
-    np.testing.assert_array_equal(np.stack(columns, axis=1), reference(cited, valid, gold, owed))
+    _, found = match_citations(made(cited), valid, made(gold), N_QUERIES, owed)
+    names = ["n_cited", "n_valid", "n_correct", "n_gold", "n_gold_matched", "n_due"]
+    np.testing.assert_array_equal(found[names], reference(cited, valid, gold, owed))
     np.testing.assert_allclose(
         coverage(made(cited), valid, made(gold), Words.of(documents), N_QUERIES),
         reference_coverage(cited, valid, gold, documents),
@@ -118,8 +117,8 @@ def test_equals_the_slow_reference(cited, gold, documents, data):
     [((0, 105), 1), ((0, 104), 0), ((0, 1000), 1), ((103, 104), 1), ((110, 120), 0)],
 )
 def test_half_of_the_shorter_one_is_enough_and_less_is_not(cited, correct):
-    found = match_citations(made([(0, 0, *cited)]), YES, made([(0, 0, 100, 110)]), 1, YES)
-    assert found.n_correct.tolist() == [correct]
+    found, _ = match_citations(made([(0, 0, *cited)]), YES, made([(0, 0, 100, 110)]), 1, YES)
+    assert found.tolist() == [bool(correct)]
 
 
 # ---- Copies of sources in a text
@@ -158,11 +157,6 @@ def test_pieces_of_one_source_share_its_two_hundred_characters():
     assert [piece in left for piece in pieces] == [True, False]
     short = f"{OWN} {SOURCE[:200].rstrip()}"
     assert cut(short) == short
-
-
-def test_white_space_and_case_do_not_hide_a_copy():
-    left = cut(SOURCE.upper().replace(" ", "\u00a0\n "))
-    assert longest(left.lower().replace("\u00a0", " "), SOURCE) <= 200
 
 
 def test_short_quote_is_a_copy_and_a_few_equal_words_are_not():

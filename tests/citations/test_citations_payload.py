@@ -185,11 +185,6 @@ def test_record_that_the_index_contradicts(change, code, field):
     assert first(changed(**change), LIVE) == (code, field)
 
 
-def test_only_another_analyzer_ends_the_run_at_once():
-    assert validate([GOOD, changed(analyzer="other")], LIVE).fail_fast
-    assert not validate([GOOD, changed(rev="r2")], LIVE).fail_fast
-
-
 def test_snippet_may_be_cited_under_every_section_that_it_reaches_into():
     reaching = index(CHUNKS.assign(end=[19, len(TEXT), 12]))
     record = changed(snippet_id="s1", offsets=at(17, 19))
@@ -415,16 +410,6 @@ def test_payloads_of_every_strategy_keep_the_schema_and_are_ok(smoke):
 def test_schema_refuses_what_the_structural_rules_refuse(change):
     assert first(changed(**change))[0] != "ok"
     assert not schema().is_valid(changed(**change))
-
-
-def test_schema_knows_the_lines_of_a_file():
-    assert schema().is_valid(GOOD)
-    assert not schema().is_valid({**GOOD, "colour": "red"})
-    line = {**GOOD, "query_id": "q", "segment": 0, "quote": "x"}
-    line |= {"cited_before_answer": True, "in_evidence": True}
-    assert not schema().is_valid(line)
-    assert schema("record").is_valid(line)
-    assert not schema("record").is_valid({**line, "colour": "red"})
 
 
 def test_citations_of_an_answer_say_what_the_answer_said(smoke):

@@ -136,21 +136,18 @@ def night(project, server, before=0):
 
 @pytest.fixture(scope="module")
 def crowd(scenario, server):
-    """Run twice over all kinds of servers; return the first run with its log and the second run."""
+    """Run twice over all kinds of servers; return the first run with the second run."""
     project = scenario.project
     questions = {name_of(one): wording(one) for one in SCENARIOS}
     configure(project, scenario.patch, server, questions)
     first = night(project, server)
-    first.log = project.text("events.log").splitlines()
+    pattern = r"event=[a-z0-9_.]+( [a-z0-9_]+=(\"[^\"\\]*(?:\\.[^\"\\]*)*\"|\S+))*"
+    log = project.text("events.log").splitlines()
+    assert [line for line in log if not re.fullmatch(pattern, line)] == []
     secret_is_nowhere(project, first.result)
     assert FABRICATED_TOKEN not in project.text("answers.jsonl")
     first.second = night(project, server, len(server.received))
     return first
-
-
-def events(crowd, scenario):
-    lines = [line for line in crowd.log if f" query_id={name_of(scenario)} " in f"{line} "]
-    return [line.split(" ")[0].removeprefix("event=") for line in lines]
 
 
 @pytest.mark.slow
@@ -187,26 +184,6 @@ def test_failures_count_in_every_measure(crowd):
     assert report["answers"]["usage"]["requests"] == crowd.asked.total()
     assert "answer_contract" not in {gate["id"] for gate in report["gates"]}  # not configured
     assert "Answer" in crowd.result.stdout
-
-
-@pytest.mark.slow
-def test_events_are_in_the_order_of_the_questions(crowd):
-    pattern = r"event=[a-z0-9_.]+( [a-z0-9_]+=(\"[^\"\\]*(?:\\.[^\"\\]*)*\"|\S+))*"
-    assert [line for line in crowd.log if not re.fullmatch(pattern, line)] == []
-    done = re.findall(r"^event=question\.done query_id=(\S+)", "\n".join(crowd.log), re.MULTILINE)
-    assert done == [name_of(one) for one in SCENARIOS]
-    assert crowd.log[0].startswith("event=run.start")
-    assert crowd.log[-1].startswith("event=run.done")
-    assert "question.chat.schema_retry.satisfied" in events(crowd, "schema_breaking")
-    assert "question.chat.schema_retry.satisfied" not in events(crowd, "always_breaking")
-    assert events(crowd, "always_breaking").count("question.chat.rejected") == 3
-    assert "question.chat.failed" in events(crowd, "drops")
-
-
-@pytest.mark.slow
-def test_only_the_model_learns_the_text_of_a_rejection(crowd, server):
-    prompts = [row.prompt for row in server.received if row.scenario == "fabricating"]
-    assert any("was rejected" in text and FABRICATED_TOKEN in text for text in prompts)
 
 
 @pytest.mark.slow
@@ -301,11 +278,3 @@ def test_fail_closed_ends_with_2_after_everything_is_written(project, ask):
     assert (gate["evidence"]["value"], gate["evidence"]["codes"]) == (1, {"unknown_snippet": 1})
     assert "required gates failed: answer_contract" in result.stderr
     assert project.text("traces.log")
-
-
-def test_an_endpoint_that_no_setting_enables(ask, llm):
-    result = ask(None, {"endpoint": "elsewhere"}, 1)
-    for part in ("unknown_endpoint", "elsewhere", "accepted: local"):
-        assert part in result.stderr
-    assert KEY not in result.output
-    assert not llm.received

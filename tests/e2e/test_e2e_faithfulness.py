@@ -55,16 +55,3 @@ def test_the_judge_is_asked_and_its_verdict_is_in_the_report(judged):
     again, _, asked = judged()
     assert again["content_hash"] == report["content_hash"]
     assert asked in {0, 2 * answered}  # a judge on another port is a new judge
-
-
-@pytest.mark.slow
-def test_a_judge_that_fails_is_counted_and_ends_nothing(judged):
-    report, found, _ = judged("garbage")
-    answered = report["answers"]["outcomes"]["answered"]
-    assert report["faithfulness"] is None
-    assert report["faithfulness_reason"] == found["value_reason"]
-    assert found["n_failed"] == answered == sum(found["failures"].values()) > 0
-    assert report["groundedness"] is not None
-    # Failures are not cached, so the next run asks again.
-    report, _, asked = judged("good")
-    assert (asked, report["faithfulness"]) == (2 * answered, 1.0)

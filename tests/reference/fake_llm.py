@@ -27,23 +27,8 @@ SCENARIOS = (
     "obeying",  # obeys the evidence and forgets the contract
     "obeying_in_form",  # obeys the evidence and keeps the contract
     "error_reply",
-    "burst_429",
-    "burst_500",
-    "hang",
-    "half_reply",
-    "drops",
-    "not_json",
-    "half_json",
-    "oversized",
-    "oversized_declared",
-    "no_choices",
-    "null_content",
-    "no_usage",
-    "bad_usage",
-    "slow_trickle",
-    "unauthorized",
-    "leaking",
 )
+"""Behaviours of the model; the methods `play_...` are behaviours of the server."""
 FABRICATED_TOKEN = "no_such_document.md:1-3"
 HALF_JSON = '{"choices": [{"message": {"content": "{\\"cit'
 
@@ -94,24 +79,11 @@ def first_sentence(text: str) -> str:
 
 
 class FakeLLM:
-    """The server, in threads of this process.
+    """The server, in threads of this process; `passages` reads the prompt's template."""
 
-    `passages` reads the prompt, so it must fit the prompt's template. `delay_s` slows good replies
-    down so that requests overlap.
-    """
-
-    def __init__(
-        self,
-        passages: Callable[[Messages], Passages] = passages_of,
-        *,
-        delay_s: float = 0.0,
-        retry_after: str | None = "0.01",
-        oversized_bytes: int = 50_000_000,
-    ) -> None:
+    def __init__(self, passages: Callable[[Messages], Passages] = passages_of) -> None:
         self.passages = passages
-        self.delay_s, self.retry_after, self.oversized_bytes = delay_s, retry_after, oversized_bytes
         self.received: list[Received] = []
-        self.bytes_sent = 0
         self.stopping = threading.Event()
         self.lock = threading.Lock()
         self._seen: dict[tuple[str, str], int] = {}
@@ -252,7 +224,6 @@ class _Handler(BaseHTTPRequestHandler):
             message = f"The model `{name}` does not exist"
             self.reply(404, error(message, code="model_not_found"))
             return
-        self.fake.stopping.wait(self.fake.delay_s)
         self.reply(200, self.plain)
 
     def reply(self, status: int, value: object, headers: Sequence[tuple[str, str]] = ()) -> None:
@@ -276,9 +247,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def play_burst_429(self) -> None:
-        headers = [] if self.fake.retry_after is None else [("Retry-After", self.fake.retry_after)]
         limit = error("Rate limit reached", type="requests", code="rate_limit_exceeded")
-        self.reply(429, limit, headers)
+        self.reply(429, limit, [("Retry-After", "0.01")])
 
     def play_burst_500(self) -> None:
         self.raw(500, b"<html>Internal Server Error</html>")
@@ -316,25 +286,13 @@ class _Handler(BaseHTTPRequestHandler):
         message = {"role": "assistant", "content": None, "refusal": "I must not."}
         self.reply(200, {**self.plain, "choices": [{"index": 0, "message": message}]})
 
-    def play_no_usage(self) -> None:
-        self.reply(200, {name: value for name, value in self.plain.items() if name != "usage"})
-
-    def play_bad_usage(self) -> None:
-        usage = {"prompt_tokens": -5, "completion_tokens": True, "total_tokens": 10**30}
-        self.reply(200, {**self.plain, "usage": usage})
-
     def play_oversized(self) -> None:
         self.send_response(200)
         self.send_header("Connection", "close")
         self.end_headers()
-        block = b" " * 65536
-        sent = 0
         with contextlib.suppress(OSError):
-            while sent < self.fake.oversized_bytes and not self.fake.stopping.is_set():
-                self.wfile.write(block)
-                sent += len(block)
-        with self.fake.lock:
-            self.fake.bytes_sent += sent
+            for _ in range(800):
+                self.wfile.write(b" " * 65536)
 
     def play_oversized_declared(self) -> None:
         self.raw(200, b"{", length=10**12)
