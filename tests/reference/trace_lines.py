@@ -1,6 +1,7 @@
 """Read traces back, from log lines and from the table, by other means than the writer's."""
 
 import json
+import operator
 import re
 
 from rag_eval.citations.traces import RAG_TRACES, Trace
@@ -67,4 +68,5 @@ def read_traces(store: SqlStore, **where: str) -> list[Trace]:
             name = "delta_s" if column.name == "deltaS" else column.name
             values[name] = tuple(value) if type(value) is list else value
         found.append(Trace(**values))
-    return sorted(found, key=lambda trace: trace.key)
+    key = operator.attrgetter("run_id", "strategy", "qid", "paraphrase_id", "seed", "seg")
+    return sorted(found, key=key)
