@@ -76,13 +76,6 @@ def test_invariants(text, chunker_kind, kind, max_tokens, overlap):
     assert ordered["end"].is_monotonic_increasing
 
 
-def test_whole_keeps_the_very_text_whatever_its_length():
-    text = "\n" + "word " * 50
-    chunks = cut(text, "whole")
-    assert chunks["text"].tolist() == [text]
-    assert chunks["text_hash"].tolist() == [text_hash(("t " + text).strip())]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_empty_text_has_no_chunk_even_with_a_title(kind):
     chunks = chunk_documents(*corpus(" \n\t "), Chunker(kind=kind))
@@ -130,6 +123,7 @@ CUT = [
         ["Do it.\n\nMore.", PARAMETER, ANOTHER],
     ),
     ("sentence", {}, "One. Two three.\n\nFour", ["One.", "Two three.", "Four"]),
+    ("whole", {}, "\n" + WORDS, ["\n" + WORDS]),  # the very text, whatever its length
 ]
 
 

@@ -1,6 +1,5 @@
 """Small corpora built by hand, in the schemas that the corpus stage hands over."""
 
-import hashlib
 import json
 from pathlib import Path
 from typing import NamedTuple
@@ -8,7 +7,12 @@ from typing import NamedTuple
 import pandas as pd
 import pytest
 
-from rag_eval.core.frames import CHUNKS, DOCUMENTS, SECTIONS
+from rag_eval.core.frames import DOCUMENTS, SECTIONS, make_frame
+from rag_eval.core.loader import Chunker
+from rag_eval.corpus.chunking import chunk_documents, markdown_sections
+from rag_eval.corpus.loading import load_corpus
+from rag_eval.gold.configuration import load_config
+from rag_eval.storage.hashing import text_hash
 
 
 class CorpusFrames(NamedTuple):
@@ -17,43 +21,18 @@ class CorpusFrames(NamedTuple):
     chunks: pd.DataFrame
 
 
-def _headings(text: str) -> list[tuple[int, str]]:
-    found, place, fenced = [], 0, False
-    for line in text.splitlines(keepends=True):
-        fenced ^= line.startswith("```")
-        if line.startswith("#") and not fenced:
-            found.append((place, line.strip("# \n")))
-        place += len(line)
-    return found
-
-
-def build_frames(
-    texts: dict[str, str], aliases: dict[str, list[str]] | None = None, size: int = 80
-) -> CorpusFrames:
-    """Return DOCUMENTS, SECTIONS (one per heading, `doc#slug`) and CHUNKS of `size` characters."""
-    documents, sections, chunks = [], [], []
+def build_frames(texts: dict[str, str], aliases: dict[str, list[str]] | None = None):
+    """Return DOCUMENTS, SECTIONS (one for each heading) and CHUNKS of Markdown texts."""
+    documents, sections = [], []
     for doc_id, text in texts.items():
-        digest = hashlib.sha256(text.encode()).hexdigest()
         names = [doc_id, *(aliases or {}).get(doc_id, [])]
-        source = (digest, digest, f"file:{doc_id}", "markdown", names)
-        documents.append((doc_id, doc_id, text, *source))
-        heads = _headings(text)
-        if not heads:
-            sections.append((doc_id, doc_id, doc_id, 0, len(text)))
-        ends = [*(start for start, _ in heads[1:]), len(text)]
-        for (start, title), end in zip(heads, ends, strict=False):
-            slug = title.lower().replace(" ", "-")
-            sections.append((f"{doc_id}#{slug}", doc_id, title, start, end))
-        for start in range(0, len(text), size):
-            body = text[start : start + size]
-            place = (f"{doc_id}:{start}", doc_id, doc_id, start, start + len(body))
-            chunks.append((*place, len(body.split()), doc_id, body, digest))
-    tables = ((DOCUMENTS, documents), (SECTIONS, sections), (CHUNKS, chunks))
-    frames = [pd.DataFrame(rows, columns=list(schema.columns)) for schema, rows in tables]
-    frames[1] = frames[1].astype({"start": "int64", "end": "int64"})
-    return CorpusFrames(
-        *(schema.check(frame) for (schema, _), frame in zip(tables, frames, strict=True))
-    )
+        hashed = text_hash(text)
+        row = (doc_id, doc_id, text, hashed, hashed, f"file:{doc_id}", "markdown", names)
+        documents.append(row)
+        for name, title, start, end in markdown_sections(doc_id, doc_id, text):
+            sections.append((name, doc_id, title, start, end))
+    frames = (make_frame(DOCUMENTS, documents), make_frame(SECTIONS, sections))
+    return CorpusFrames(*frames, chunk_documents(*frames, Chunker(kind="text", max_tokens=12)))
 
 
 @pytest.fixture(scope="session")
@@ -91,5 +70,7 @@ def smoke(project_root) -> Path:
 
 @pytest.fixture
 def smoke_frames(smoke) -> CorpusFrames:
-    paths = sorted((smoke / "corpus").glob("*.md"))
-    return build_frames({path.name: path.read_text() for path in paths}, size=200)
+    spec = load_config(smoke).corpus
+    loaded = load_corpus(spec, smoke)
+    chunks = chunk_documents(loaded.documents, loaded.sections, spec.chunker)
+    return CorpusFrames(loaded.documents, loaded.sections, chunks)

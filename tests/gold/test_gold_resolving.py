@@ -7,8 +7,8 @@ from rag_eval.gold.loading import load_gold
 from rag_eval.gold.resolving import carrying_chunks, resolve
 
 TEXTS = {
-    "a.md": "# Alpha\nThe tern flies far.\n## Food\nTerns eat fish. Terns eat fish at sea.\n"
-    "## Nest\nA scrape in the sand.\n",
+    "a.md": "# Alpha\nThe tern flies far.\n# Food\nTerns eat fish. Terns eat fish at sea.\n"
+    "# Nest\nA scrape in the sand.\n",
     "b.md": "plain text about gulls, without headings",
     "c.md": "# Gamma\nsomething else\n",
 }

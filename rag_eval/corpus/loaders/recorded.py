@@ -177,11 +177,6 @@ class Context(BaseModel):
         """The system's name of the passage: `id`, if the row also has `doc_id`."""
         return self.id or "" if self.doc_id is not None else ""
 
-    @property
-    def has_id(self) -> bool:
-        """Whether the system gave any id."""
-        return bool(self.doc_id or self.id)
-
 
 _RAGAS_KEYS = ("user_input", "response", "retrieved_contexts", "retrieved_context_ids")
 
