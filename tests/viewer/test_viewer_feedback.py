@@ -11,7 +11,6 @@ from viewed_project import RETRIEVAL, give
 
 from rag_eval.cli.app import app
 from rag_eval.core.types import MAX_NOTE
-from rag_eval.uncertainty.outcomes import fit_rows
 
 MISSED = {"something_missing": 1.0, "evidence_not_relevant": None, "nothing_missing": 0.0}
 
@@ -44,20 +43,6 @@ def test_feedback_is_an_outcome_of_the_claim(viewed, feedback):
     stated = claim["miss_rate"], claim["status"], claim["calibrator"]
     assert (row["shown_value"], row["shown_status"], row["shown_calibrator"]) == stated
     assert row["supersedes"] == ""
-
-
-def test_the_command_line_lists_it_and_no_fit_uses_it(viewed):
-    give(viewed.client(), viewed.said())
-    listed = CliRunner().invoke(
-        app,
-        ["outcome", "list", "--json", "--gold-source", "user_feedback", "--home", str(viewed.home)],
-        catch_exceptions=False,
-    )
-    (row,) = map(json.loads, listed.stdout.splitlines())
-    told = row["feedback"], row["missed"], row["query_id"]
-    assert told == ("something_missing", True, "again")
-    current = viewed.outcomes().current()
-    assert not (fit_rows(current)["gold_source"] == "user_feedback").any()
 
 
 def test_what_was_said_again_adds_nothing_and_another_opinion_supersedes(viewed):

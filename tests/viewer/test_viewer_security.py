@@ -200,13 +200,6 @@ def test_a_body_that_comes_too_slowly_is_given_up(monkeypatch):
     assert caught.value.status_code == 408
 
 
-def test_no_websocket_is_opened(viewed):
-    from starlette.websockets import WebSocketDisconnect
-
-    with pytest.raises(WebSocketDisconnect), viewed.client().websocket_connect("/feedback"):
-        pass
-
-
 def test_read_only_takes_nothing(viewed):
     before = viewed.home.joinpath("rag_eval.db").read_bytes()
     headers = {"X-Rag-Eval-Token": "", "Origin": OURS, "Content-Type": "application/json"}
