@@ -104,20 +104,3 @@ def only(report: dict[str, Any], name: str) -> dict[str, Any]:
     }
     found["overlap"]["pairs"] = []
     return found
-
-
-def many(report: dict[str, Any], name: str, count: int) -> dict[str, Any]:
-    """Return a copy of the report as if `count` strategies like `name` had run."""
-    found = only(report, name)
-    names = [f"{name}_{at}" for at in range(count)]
-    entry = found["strategies"][0]
-    found["strategies"] = [{**copy.deepcopy(entry), "name": one} for one in names]
-    for part in ("uncertainty", "calibration", "stability"):
-        of = found[part]["strategies"][name]
-        found[part]["strategies"] = {one: copy.deepcopy(of) for one in names}
-    found["strategy"] = names[0]
-    pair = copy.deepcopy(report["overlap"]["pairs"][0])
-    found["overlap"]["pairs"] = [
-        {**pair, "a": a, "b": b} for place, a in enumerate(names) for b in names[place + 1 :]
-    ]
-    return found
