@@ -349,7 +349,8 @@ def read_outcomes(
     lines: dict[str, int] = {}
     not_judged = 0
     for number, row in rows:
-        if "draw_id" in row and all(row.get(name) in (None, "") for name in _UNFILLED):
+        is_unfilled = all(row.get(name) in (None, "") for name in _UNFILLED)
+        if "draw_id" in row and is_unfilled and not restore:
             not_judged += 1
             continue
         outcome = reader.restore(row, number) if restore else reader.make(row, defaults, number)

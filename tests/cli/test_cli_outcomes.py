@@ -71,6 +71,8 @@ def test_from_traffic_to_audited_outcomes(tmp_path):
         told = f"{recorded} outcomes recorded, {there} were there already, 4 lines not judged yet"
         assert told in fine("outcome", "import", "audit.jsonl").stdout
     assert "1/5" in fine("audit", "list").stdout
+    sources = ("human", "user_feedback")
+    assert [len(listed("--gold-source", source)) for source in sources] == [1, 0]
     shown = fine("outcome", "list").stdout
     assert "human (0.25)" in shown
     assert (
@@ -102,12 +104,7 @@ def test_one_judgement_is_added_corrected_and_withdrawn():
     assert "withdrawn" in fine("outcome", "list").stdout
     assert [row["missed"] for row in listed("--all")] == [True, False, None]
     assert listed("--all")[0]["missed_content"].startswith("ask [email█")
-    for other in (
-        ("--hit", "--query", "another"),
-        ("--hit", "--k", "5"),
-        ("--hit", "--independent"),
-        ("--hit", "--missed-content", "nothing is missed"),
-    ):
+    for other in (("--hit", "--k", "5"), ("--hit", "--missed-content", "nothing is missed")):
         assert call("outcome", "add", "--correct", second, *other).exit_code == 1
     absent = call("outcome", "add", "--correct", "0123", "--hit")
     assert (absent.exit_code, "unknown_outcome" in absent.stderr) == (1, True)
@@ -117,30 +114,14 @@ def test_one_judgement_is_added_corrected_and_withdrawn():
     ("arguments", "said"),
     [
         (("--query", "x", "--missed"), "[strategy]"),
-        ((*NAMED, "--missed"), "[query_id]"),
         (("--query", "x", *NAMED), "missed is needed"),
         (("--query", "x", *NAMED, "--missed", "--gold-source", "deep_audit"), "[audit_depth]"),
-        (("--query", "x", *NAMED, "--hit", "--missed-content", "y"), "belongs to a miss"),
-        (("--claim", "a b", *NAMED, "--missed"), "[claim_id]"),
-        (("--query", "x", *NAMED, "--missed", "--k", "0"), "[k]"),
     ],
 )
 def test_a_judgement_that_cannot_be_is_told_with_its_field(arguments, said):
     result = call("outcome", "add", *arguments)
     assert (result.exit_code, said in result.stderr) == (1, True), result.stderr
     assert listed() == []
-
-
-def test_an_audit_of_a_claim_with_feedback_stands_beside_it(tmp_path):
-    fine("claim", "import", traffic(tmp_path, n=2), *NAMED)
-    claim_id = json.loads(fine("claim", "list", "--json").stdout.splitlines()[0])["claim_id"]
-    said = {"gold_source": "user_feedback", "feedback": "evidence_not_relevant"}
-    (tmp_path / "said.jsonl").write_text(jsonl([{"claim_id": claim_id, **said}]))
-    fine("outcome", "import", "said.jsonl")
-    assert [row["missed"] for row in listed()] == [None]
-    fine("outcome", "add", "--claim", claim_id, "--hit", "--independent")
-    assert [row["gold_strategies"] for row in listed("--gold-source", "human")] == [[]]
-    assert "0 with a known probability" in fine("outcome", "list").stdout
 
 
 def test_an_export_is_restored_whole_and_tables_read_it(tmp_path):
