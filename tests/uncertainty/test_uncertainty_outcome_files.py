@@ -8,7 +8,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rag_eval.core.errors import InputError
-from rag_eval.core.rows import MAX_LINE_BYTES
 from rag_eval.storage.sql import SqlStore
 from rag_eval.uncertainty.audits import AuditStore, ClaimStore, Sample
 from rag_eval.uncertainty.outcome_files import read_claims, read_outcomes
@@ -88,20 +87,13 @@ def test_options_serve_lines_that_do_not_name_their_strategy(sql, tmp_path):
     ("row", "code", "field"),
     [
         (b"{\n", "bad_json", None),
-        (b'{"query": "a", "query": "b"}\n', "duplicate_key", None),
-        (b'{"query": "a", "retrieved": [{"id": "x", "score": NaN}]}\n', "bad_number", None),
-        (b"\xff\n", "bad_encoding", None),
-        (b'"' + b"x" * MAX_LINE_BYTES + b'"\n', "line_too_long", None),
-        (b"[" * 100_000 + b"\n", "too_deep", None),
         ({"query": " \n"}, "bad_value", "query"),
-        ({"query": "x" * 10_001}, "bad_value", "query"),
         ({"query": "a\ud800"}, "bad_value", "query"),
         ({"retrieved": None}, "missing_key", "retrieved"),
         ({"retrieved": ["d1"]}, "wrong_type", "retrieved[0]"),
         ({"retrieved": [{"id": "d1"}]}, "missing_key", "retrieved[0].score"),
         ({"retrieved": [{"id": "d1", "score": True}]}, "wrong_type", "retrieved[0].score"),
         ({"retrieved": [{"id": "d1", "score": 1e300}]}, "bad_value", "retrieved[0].score"),
-        ({"retrieved": [{**HIT, "text": "x"}]}, "unknown_key", "retrieved[0].text"),
         ({"retrieved": [HIT, HIT]}, "bad_value", "retrieved"),
         ({"retrieved": [{**HIT, "id": str(n)} for n in range(1001)]}, "bad_value", "retrieved"),
         ({"k": 0}, "bad_value", "k"),
@@ -189,7 +181,6 @@ def test_a_judgement_by_hand_is_completed(sql, tmp_path):
         ({"strategy": None}, "missing_key", "strategy"),
         ({"query": None}, "bad_value", "query_id"),
         ({"inclusion_probability": 1.0}, "bad_value", "inclusion_probability"),
-        ({"gold_source": "user_feedback", "feedback": "evidence_not_relevant"}, "bad_value", None),
         ({"gold_source": "user_feedback"}, "bad_value", None),
         ({"at": "9000-01-01T00:00:00Z"}, "bad_value", "at"),
         ({"supersedes": "0" * 32}, "unknown_outcome", "supersedes"),
@@ -251,7 +242,6 @@ def test_an_export_is_restored_with_its_ids(sql, tmp_path):
         ({"gold_source": "qrels"}, "bad_value", "gold_source"),
         ({"gold_source": "deep_audit"}, "bad_value", "audit_depth"),
         ({"audit_depth": 3}, "bad_value", "audit_depth"),
-        ({"missed_content": "x", "missed": False}, "bad_value", None),
         ({"strategy": "vector"}, "bad_value", "strategy"),
         ({"extra": 1}, "unknown_key", "extra"),
     ],
