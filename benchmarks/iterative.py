@@ -29,7 +29,8 @@ from rag_eval.retrieval.embedding.embedders import (
     fit_lsa,
     read_vectors,
 )
-from rag_eval.retrieval.ranking import Ranking, weighted
+from rag_eval.retrieval.kinds.hybrid import weighted
+from rag_eval.retrieval.ranking import Ranking
 from rag_eval.storage.hashing import text_hash
 from rag_eval.uncertainty.estimator import heuristic_v0
 from rag_eval.uncertainty.expansion import CorpusWords, ExpansionContext

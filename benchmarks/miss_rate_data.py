@@ -26,8 +26,9 @@ from rag_eval.gold.loading import group_ids
 from rag_eval.retrieval.dense import ExactSearch
 from rag_eval.retrieval.embedding.embedders import LsaEmbedder, fit_lsa, read_vectors
 from rag_eval.retrieval.kinds.bm25 import Bm25
+from rag_eval.retrieval.kinds.hybrid import weighted
 from rag_eval.retrieval.lexical import Bm25s
-from rag_eval.retrieval.ranking import Ranking, weighted
+from rag_eval.retrieval.ranking import Ranking
 from rag_eval.storage.hashing import text_hash
 from rag_eval.uncertainty.scores import Labelled
 from rag_eval.uncertainty.signals import SIGNALS, RankedBatch, TermSpace, signals

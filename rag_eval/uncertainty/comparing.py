@@ -21,17 +21,15 @@ from rag_eval.core.report import (
     MissMeasure,
     PoweredEstimate,
 )
-from rag_eval.measures.intervals import effective_groups, wilson
-from rag_eval.measures.paired import FEW_DIFFERING, FLIPS, holm, paired_comparison, power_factor
-from rag_eval.uncertainty.scores import (
-    NO_FIGURE,
-    bootstrap_bounds,
-    compute_skill,
-    group_sums,
-    mean_figure,
-    resample_sums,
-    skill_figure,
+from rag_eval.measures.intervals import (
+    RESAMPLES,
+    bootstrap_stretch,
+    effective_groups,
+    resample_weights,
+    wilson,
 )
+from rag_eval.measures.paired import FEW_DIFFERING, FLIPS, holm, paired_comparison, power_factor
+from rag_eval.uncertainty.scores import LEVELS, NO_FIGURE, mean_figure
 from rag_eval.uncertainty.stored import finite
 
 # ---- Prediction-powered means: few labelled outcomes, and predictions for many unlabelled queries
@@ -334,10 +332,66 @@ def _compare_values(a: Misses, b: Misses, group: IntArray, seed: int) -> list[Ro
     return rows
 
 
-# ---- The difference of two Brier skills on the same queries: interval, test, detectable difference
+# ---- Brier skills and their differences: interval, test, detectable difference
 
 _ROUNDING = 1e-12
 _BLOCK = 4_000_000
+
+
+def compute_skill(brier_sum: FloatArray, misses: FloatArray, n: FloatArray) -> FloatArray:
+    """Compute 1 - Brier / (m (1 - m)) from sums over n queries; NaN where all or none missed.
+
+    m is the miss rate of the same queries. A forecaster who knows m beforehand is the hardest
+    constant reference to beat.
+    """
+    rate = misses / n
+    base = rate * (1 - rate)
+    undefined = np.full(np.shape(base), np.nan)
+    skill: FloatArray = 1 - np.divide(brier_sum / n, base, out=undefined, where=base > _ROUNDING)
+    return skill
+
+
+def _group_sums(columns: FloatArray, group: IntArray) -> FloatArray:
+    """Add up columns [n, m] by group, [n_groups, m]."""
+    codes, code = np.unique(group, return_inverse=True)
+    sums = np.zeros((len(codes), columns.shape[1]))
+    np.add.at(sums, code, columns)
+    return sums
+
+
+def _resample_sums(sums: FloatArray, seed: int) -> FloatArray:
+    """Sum up resampled groups, [RESAMPLES, m]."""
+    blocks = resample_weights(len(sums), seed, RESAMPLES)
+    return np.concatenate([weights @ sums for weights in blocks])
+
+
+def bootstrap_bounds(
+    value: float, drawn: FloatArray, n_groups: int
+) -> tuple[float | None, float | None]:
+    """Return percentile bounds, stretched for few groups as in `clustered_interval`.
+
+    Both are None with a single group, or if most resamples have no value.
+    """
+    known = drawn[np.isfinite(drawn)]
+    if n_groups <= 1 or len(known) < len(drawn) / 2 or not np.isfinite(value):
+        return None, None
+    low, high = (float(bound) for bound in np.quantile(known, LEVELS))
+    stretch = bootstrap_stretch(n_groups)
+    return value - max(value - low, 0.0) * stretch, value + max(high - value, 0.0) * stretch
+
+
+def skill_figure(
+    predicted: FloatArray, missed: FloatArray, group: IntArray, seed: int = 0
+) -> CountedInterval:
+    """Compute the Brier skill over the queries with prediction and outcome, [n], NaN = none."""
+    both = ~(np.isnan(predicted) | np.isnan(missed))
+    if not both.any():
+        return NO_FIGURE
+    y, p = missed[both], predicted[both]
+    sums = _group_sums(np.column_stack([(p - y) ** 2, y, np.ones(len(y))]), group[both])
+    value = float(compute_skill(*sums.sum(axis=0)))
+    low, high = bootstrap_bounds(value, compute_skill(*_resample_sums(sums, seed).T), len(sums))
+    return CountedInterval(value=finite(value), low=low, high=high, n=len(y), n_groups=len(sums))
 
 
 def _compare_skill(a: Misses, b: Misses, group: IntArray, seed: int) -> Row:
@@ -352,14 +406,14 @@ def _compare_skill(a: Misses, b: Misses, group: IntArray, seed: int) -> Row:
     n = int(known.sum())
     if not n:
         return _row(a, b, "skill", NO_FIGURE)
-    sums = group_sums(np.column_stack([parts[known], np.ones(n)]), group[known])
+    sums = _group_sums(np.column_stack([parts[known], np.ones(n)]), group[known])
     n_groups = len(sums)
     value, low, high = float(_subtract_skills(sums.sum(axis=0))), None, None
     differing = int((np.abs(sums[:, :2] - sums[:, 2:4]) > _ROUNDING).any(axis=1).sum())
     figures: dict[str, float | None] = {}
     # Too few differing groups would give a false interval without width.
     if np.isfinite(value) and differing >= FEW_DIFFERING:
-        drawn = _subtract_skills(resample_sums(sums, seed))
+        drawn = _subtract_skills(_resample_sums(sums, seed))
         low, high = bootstrap_bounds(value, drawn, n_groups)
         figures["p"] = _swap_p(sums, value, seed)
         if low is not None:

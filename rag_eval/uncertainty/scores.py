@@ -14,7 +14,6 @@ import numpy.typing as npt
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.core.report import CountedInterval, Interval
 from rag_eval.measures.intervals import (
-    RESAMPLES,
     bootstrap_stretch,
     clustered_interval,
     effective_groups,
@@ -106,63 +105,6 @@ def mean_figure(values: FloatArray, group: IntArray, seed: int = 0) -> CountedIn
         n=int(known.sum()),
         n_groups=len(np.unique(group[known])),
     )
-
-
-def compute_skill(brier_sum: FloatArray, misses: FloatArray, n: FloatArray) -> FloatArray:
-    """Compute 1 - Brier / (m (1 - m)) from sums over n queries; NaN where all or none missed.
-
-    m is the miss rate of the same queries. A forecaster who knows m beforehand is the hardest
-    constant reference to beat.
-    """
-    rate = misses / n
-    base = rate * (1 - rate)
-    undefined = np.full(np.shape(base), np.nan)
-    skill: FloatArray = 1 - np.divide(brier_sum / n, base, out=undefined, where=base > _ROUNDING)
-    return skill
-
-
-def group_sums(columns: FloatArray, group: IntArray) -> FloatArray:
-    """Add up columns [n, m] by group, [n_groups, m]."""
-    codes, code = np.unique(group, return_inverse=True)
-    sums = np.zeros((len(codes), columns.shape[1]))
-    np.add.at(sums, code, columns)
-    return sums
-
-
-def resample_sums(sums: FloatArray, seed: int, resamples: int = RESAMPLES) -> FloatArray:
-    """Sum up resampled groups, [resamples, m]."""
-    return np.concatenate(
-        [weights @ sums for weights in resample_weights(len(sums), seed, resamples)]
-    )
-
-
-def bootstrap_bounds(
-    value: float, drawn: FloatArray, n_groups: int
-) -> tuple[float | None, float | None]:
-    """Return percentile bounds, stretched for few groups as in `clustered_interval`.
-
-    Both are None with a single group, or if most resamples have no value.
-    """
-    known = drawn[np.isfinite(drawn)]
-    if n_groups <= 1 or len(known) < len(drawn) / 2 or not np.isfinite(value):
-        return None, None
-    low, high = (float(bound) for bound in np.quantile(known, LEVELS))
-    stretch = bootstrap_stretch(n_groups)
-    return value - max(value - low, 0.0) * stretch, value + max(high - value, 0.0) * stretch
-
-
-def skill_figure(
-    predicted: FloatArray, missed: FloatArray, group: IntArray, seed: int = 0
-) -> CountedInterval:
-    """Compute the Brier skill over the queries with prediction and outcome, [n], NaN = none."""
-    both = ~(np.isnan(predicted) | np.isnan(missed))
-    if not both.any():
-        return NO_FIGURE
-    y, p = missed[both], predicted[both]
-    sums = group_sums(np.column_stack([(p - y) ** 2, y, np.ones(len(y))]), group[both])
-    value = float(compute_skill(*sums.sum(axis=0)))
-    low, high = bootstrap_bounds(value, compute_skill(*resample_sums(sums, seed).T), len(sums))
-    return CountedInterval(value=finite(value), low=low, high=high, n=len(y), n_groups=len(sums))
 
 
 def group_intervals(

@@ -9,13 +9,19 @@ import pytest
 from rag_eval.core.errors import InputError
 from rag_eval.measures.intervals import clustered_interval
 from rag_eval.measures.paired import holm, paired_comparison
-from rag_eval.uncertainty.comparing import NO_TRAFFIC, Audited, Misses, compare, prediction_powered
+from rag_eval.uncertainty.comparing import (
+    NO_TRAFFIC,
+    Audited,
+    Misses,
+    bootstrap_bounds,
+    compare,
+    compute_skill,
+    prediction_powered,
+    skill_figure,
+)
 from rag_eval.uncertainty.scores import (
     NO_FIGURE,
-    bootstrap_bounds,
-    compute_skill,
     mean_figure,
-    skill_figure,
 )
 
 

@@ -8,11 +8,11 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import brier_score_loss, roc_auc_score
 from sklearn.metrics import log_loss as sklearn_log_loss
 
+from rag_eval.uncertainty.comparing import bootstrap_bounds
 from rag_eval.uncertainty.scores import (
     CLIP,
     auroc,
     base_rate_brier,
-    bootstrap_bounds,
     brier,
     brier_skill,
     group_intervals,
