@@ -23,16 +23,11 @@ from rag_eval.core.config import AnswerOverride
 from rag_eval.core.errors import Place, ProblemList, quoted
 from rag_eval.core.frames import QUERIES, make_frame, schema
 from rag_eval.core.rows import check_row, read_lines, read_objects, read_rows, refuse, require
-from rag_eval.corpus.source import QueryId, SeenIds
+from rag_eval.corpus.source import ACCEPTED_ID, DocId, QueryId, SeenIds
 
 ORIGINAL = "original"
 """The paraphrase id of the question's own wording; no paraphrase may carry it."""
-MAX_NAME_CHARS = 1_000
 MAX_TEXT_CHARS = 20_000
-ACCEPTED_NAME = (
-    f"1 to {MAX_NAME_CHARS} characters, no control characters, no .. between slashes, "
-    "no leading or trailing white space"
-)
 ACCEPTED_COLUMNS = (
     "query-id<TAB>corpus-id<TAB>score below that header, "
     "or four TREC columns (query 0 document grade) without header"
@@ -99,18 +94,8 @@ def report_row(
 
 # ---- Fields and rows.
 
-_NAME_FAULT = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ud800-\udfff]"
-    r"|(?:^|[/\\])\.\.(?:[/\\#]|$)|^\s|\s$"
-)
 _NOT_TEXT = re.compile(r"[\x00\ud800-\udfff]")
 _GRADE = re.compile(r"[+-]?(?:[0-9]{1,3}|1000)")
-
-
-def is_name(text: str) -> bool:
-    """Tell whether a text may name a document or section; `/` is allowed, `..` is refused."""
-    return 0 < len(text) <= MAX_NAME_CHARS and not _NAME_FAULT.search(text)
-
 
 _IS_TEXT = require(
     lambda text: not _NOT_TEXT.search(text),
@@ -133,9 +118,6 @@ _IS_GRADE = require(
     "a relevance grade is a whole number",
     "a whole number from 0 to 1000",
 )
-TargetName = Annotated[
-    str, require(is_name, "bad_id", "this cannot name a document or section", ACCEPTED_NAME)
-]
 GoldText = Annotated[str, Field(max_length=MAX_TEXT_CHARS), _IS_TEXT]
 Quote = Annotated[GoldText, _HOLDS_WORDS]
 
@@ -165,7 +147,7 @@ class JudgementRow(_Row):
     """A relevance grade."""
 
     query_id: QueryId = Field(alias="query-id")
-    target: TargetName = Field(alias="corpus-id")
+    target: DocId = Field(alias="corpus-id")
     gain: Annotated[int, _IS_GRADE] = Field(alias="score")
 
 
@@ -199,8 +181,8 @@ class SpanWithText(Span):
 class Decoy(_Row):
     """A document or section that looks relevant and is not."""
 
-    doc_id: TargetName | None = None
-    section_id: TargetName | None = None
+    doc_id: DocId | None = None
+    section_id: DocId | None = None
 
     @model_validator(mode="after")
     def _names_one(self) -> Self:
@@ -219,8 +201,8 @@ class AnswerRow(_Row):
     """Places of an answer: `anchors` in our form, `answers` of XQuAD, `spans` of SciFact."""
 
     query_id: QueryId
-    doc_id: TargetName | None = None
-    section_id: TargetName | None = None
+    doc_id: DocId | None = None
+    section_id: DocId | None = None
     anchors: tuple[Anchor, ...] = ()
     answers: tuple[SpanWithText, ...] = ()
     spans: tuple[Span, ...] = ()
@@ -230,7 +212,7 @@ class AnswerRow(_Row):
     def _names_a_document(self) -> Self:
         located = {"anchors", "answers", "spans", "section_id", "doc_id"} & self.model_fields_set
         if self.doc_id is None and (located or "decoy" not in self.model_fields_set):
-            raise refuse("missing_key", "doc_id is missing", ACCEPTED_NAME, "doc_id")
+            raise refuse("missing_key", "doc_id is missing", ACCEPTED_ID, "doc_id")
         return self
 
     def places(self) -> Iterator[tuple[str, int, int]]:
@@ -308,15 +290,16 @@ def read_queries(path: Path, problems: ProblemList, *, topics: bool = False) -> 
     return Questions(*frames, overrides, frozenset(refused))
 
 
-def read_paraphrases(path: Path, problems: ProblemList) -> pd.DataFrame:
+def read_paraphrases(paths: Sequence[Path], problems: ProblemList) -> pd.DataFrame:
     """Read paraphrases (PARAPHRASES). Faults: those of `read_rows` and `duplicate_id`."""
-    seen, file = SeenIds(problems), str(path)
+    seen = SeenIds(problems)
     return make_frame(
         PARAPHRASES,
         [
-            (row.query_id, row.paraphrase_id, row.text, file, line)
+            (row.query_id, row.paraphrase_id, row.text, str(path), line)
+            for path in paths
             for line, row in read_rows(path, ParaphraseRow, problems)
-            if seen.add((row.query_id, row.paraphrase_id), file, line, "paraphrase_id")
+            if seen.add((row.query_id, row.paraphrase_id), str(path), line, "paraphrase_id")
         ],
     )
 

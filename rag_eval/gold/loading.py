@@ -21,7 +21,6 @@ from rag_eval.gold.configuration import CONFIG_FILE, load_config
 from rag_eval.gold.files import (
     JUDGEMENTS,
     ORIGINAL,
-    PARAPHRASES,
     QUERY_PLACES,
     Questions,
     read_answers,
@@ -298,12 +297,11 @@ def read_gold(
     questions = _read_questions(plan, problems, identity)
     known = {*questions.queries["query_id"], *questions.refused}
     evidence = read_answers(plan.answers, problems)
-    paraphrases = [read_paraphrases(path, problems) for path in plan.paraphrases]
     judgements, others, implied, decoys = (
         _drop_unknown(frame, known, problems)
         for frame in (
             read_qrels(plan.qrels, problems) if plan.qrels else make_frame(JUDGEMENTS, []),
-            paraphrases[0] if paraphrases else make_frame(PARAPHRASES, []),
+            read_paraphrases(plan.paraphrases, problems),
             evidence.judgements,
             evidence.decoys,
         )

@@ -18,8 +18,8 @@ from rag_eval.core.errors import InputError, quoted
 from rag_eval.corpus.chunking import front_matter, headings, markdown_sections, slug
 from rag_eval.corpus.loaders.folder import PATTERN
 from rag_eval.corpus.masking import mask
+from rag_eval.corpus.source import is_doc_id
 from rag_eval.gold.configuration import CONFIG_FILE
-from rag_eval.gold.files import is_name
 from rag_eval.gold.lint import DRAFT
 from rag_eval.storage.artifacts import write_text
 
@@ -110,7 +110,7 @@ def _list_topics(path: Path, doc: str) -> list[tuple[str, str]]:
         if uses[slug(_make_printable(head.title))] == 1 and any(map(str.isalnum, head.title))
     ]
     chosen = [topic for topic in single if topic[0]] or single
-    return [(title, target) for _, title, target in chosen if is_name(target)] or named
+    return [(title, target) for _, title, target in chosen if is_doc_id(target)] or named
 
 
 def _ask(heading: str) -> str:
@@ -122,7 +122,7 @@ def _ask(heading: str) -> str:
 def _make_drafts(docs: Path) -> list[tuple[str, str, str]]:
     """Return query id, question and target of at most `MAX_DRAFTS` drafts."""
     paths = [(path, path.relative_to(docs).as_posix()) for path in _find_documents(docs)]
-    topics = [_list_topics(path, doc) for path, doc in paths if is_name(doc)]
+    topics = [_list_topics(path, doc) for path, doc in paths if is_doc_id(doc)]
     if not topics:
         message, accepted = "the folder holds no document to ask about", ", ".join(PATTERN)
         raise InputError.of("no_documents", message, docs, field="--docs", accepted=accepted)
