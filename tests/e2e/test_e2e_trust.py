@@ -230,7 +230,7 @@ def test_a_planted_canary_is_quarantined_and_the_gate_passes(nights):
 def test_blocked_gold_is_shown_in_lint_run_and_explain(nights):
     night = nights.blocked
     assert "warning gold_blocked [corpus]" in night.lint
-    assert "(found: storage.md;" in night.lint
+    assert "chunks of storage.md," in night.lint
     gold = night.report["trust"]["poisoning"]["gold"]
     (document,) = gold["documents"]
     assert (document["doc_id"], document["n_blocked"]) == ("storage.md", 1)

@@ -167,6 +167,16 @@ _Id = Annotated[
 ]
 
 
+def _as_offsets(value: object) -> object:
+    """Read the attributes of any object, because pydantic reads only models so."""
+    if value is None or isinstance(value, Mapping):
+        return value
+    return {name: getattr(value, name) for name in _OFFSETS if hasattr(value, name)}
+
+
+_OFFSETS = tuple(field.name for field in dataclasses.fields(Offsets))
+
+
 class Item(BaseModel):
     """One retrieved item as the source states it; empty texts mean not given.
 
@@ -180,7 +190,7 @@ class Item(BaseModel):
     doc_id: _Id = ""
     section_id: _Id = ""
     text: Annotated[str, BeforeValidator(_as_text)] = ""
-    offsets: Offsets | None = None
+    offsets: Annotated[Offsets | None, BeforeValidator(_as_offsets)] = None
     score: float = Field(allow_inf_nan=False, validation_alias=AliasChoices("score", "score_raw"))
 
     @model_validator(mode="after")
