@@ -10,9 +10,6 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable
 
-import numpy as np
-
-from rag_eval.core.arrays import IntArray
 from rag_eval.trust.hidden_text import (
     INVISIBLE,
     SIGNALS,
@@ -93,8 +90,6 @@ def readings(text: str) -> list[str]:
 # ---- Views
 
 _TOKEN = re.compile(r"\S+")
-_SPACES = b"\t\n\v\f\r\x1c\x1d\x1e\x1f"
-_BLANK = bytes.maketrans(_SPACES, b" " * len(_SPACES))
 _NEAR = 500
 """Most characters between hidden parts of one sentence; a wider gap ends the sentence."""
 
@@ -136,33 +131,18 @@ def load_signals() -> Signals:
     )
 
 
-def _find_words(text: str) -> tuple[IntArray, IntArray]:
-    """Return the starts and ends of the words of a text."""
-    if not text.isascii():
-        spans = [match.span() for match in _TOKEN.finditer(text)]
-        starts, ends = np.array(spans, dtype=np.int64).reshape(-1, 2).T
-        return starts, ends
-    blank = np.ones(len(text) + 2, dtype=bool)
-    blank[1:-1] = np.frombuffer(text.encode().translate(_BLANK), np.uint8) == ord(" ")
-    edges = np.flatnonzero(blank[1:] != blank[:-1])
-    return edges[::2], edges[1::2]
-
-
 def _way_by_words(before: str, after: str) -> Way:
-    """Map places back word by word: exactly if a word kept its length, else in proportion."""
-    (firsts, lasts), (starts, ends) = _find_words(before), _find_words(after)
-    if len(firsts) != len(starts) or not len(starts):  # normalising split a word
+    """Map places back word by word."""
+    words = [match.span() for match in _TOKEN.finditer(before)]
+    starts = [match.start() for match in _TOKEN.finditer(after)]
+    if len(words) != len(starts) or not starts:  # normalising split a word
         scale = len(before) / max(len(after), 1)
         return lambda start, end: (int(start * scale), min(len(before), int(end * scale) + 1))
 
     def back(place: int) -> int:
-        index = int(starts.searchsorted(place, "right")) - 1
-        first, last = int(firsts[index]), int(lasts[index])
-        start, end = int(starts[index]), int(ends[index])
-        inside = place - start
-        if last - first != end - start:
-            inside = inside * (last - first) // max(end - start, 1)
-        return min(max(last - 1, first), first + inside)
+        index = bisect_right(starts, place) - 1
+        first, last = words[index]
+        return min(max(last - 1, first), first + place - starts[index])
 
     return lambda start, end: (back(start), back(max(end - 1, start)) + 1)
 
@@ -239,7 +219,7 @@ def read(text: str, *, markdown: bool = False) -> Reading:
         names = load_signals().find(now.encode("utf-8", "replace"))
     places = edits[0].back if edits else (lambda start, end: (start, end))
     discoveries = (
-        find_encoded(now, names=frozenset(names & SIGNALS.keys())),
+        find_encoded(now, names=names),
         find_in_markup(now, markdown=markdown) if "markup" in names else Discovery(),
     )
     for found in discoveries:

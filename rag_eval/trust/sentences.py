@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 from rag_eval.corpus import chunking
 from rag_eval.trust.reading import View
 from rag_eval.trust.rules import LinearPattern
-from rag_eval.trust.spelling import load_texts, load_words
+from rag_eval.trust.spelling import load_words
 
 _LISTS = {name: frozenset(words) for name, words in load_words("sentences").items()}
 CLOSED_CLASS, TASK_VERBS = _LISTS["closed"], _LISTS["tasks"]
@@ -523,7 +523,6 @@ Instructions come in several sentences. A score below UNLIKE_LIMIT counts as UNL
 harmless neighbours lower the score of an order by 1.2 at most."""
 MOST_FINDINGS = 200
 """Most findings in one view of a text; the last finding covers all later places."""
-_SHOWN = 4
 
 
 class AddressingWeights(NamedTuple):
@@ -538,17 +537,6 @@ class AddressingWeights(NamedTuple):
         """Score a normalised sentence; `fsum` makes the order of the features irrelevant."""
         features = features_of(tokens_of(sentence), self.known)
         return math.fsum((self.bias, *(self.weights[name] for name in features)))
-
-    def explain(self, sentence: str) -> str:
-        """Name the classes of words that raised the score of a sentence most."""
-        labels = load_texts("addressing_labels")
-        shares: dict[str, float] = {}
-        for feature in features_of(tokens_of(sentence), self.known):
-            kind, _, name = feature.partition(":")
-            if kind in "cin" and name in labels and self.weights[feature] > 0:
-                shares[name] = shares.get(name, 0.0) + self.weights[feature]
-        ranked = sorted(shares, key=lambda name: (-shares[name], name))[:_SHOWN]
-        return ", ".join(labels[name] for name in ranked) or "its words"
 
 
 @functools.cache
@@ -580,6 +568,7 @@ def find_addressing(views: Sequence[View]) -> list[list[tuple[int, int, str]]]:
     """Find the sentences of each view that speak to a model: (start, end, detail).
 
     `start` and `end` are characters of the original text. The detail never quotes the text.
+    Neighbouring sentences are one finding.
     """
     # Search all views first, because alternating automata drive each other out of the cache.
     looked_at = [list(sentences_looked_at(view.text)) for view in views]
@@ -587,27 +576,24 @@ def find_addressing(views: Sequence[View]) -> list[list[tuple[int, int, str]]]:
 
 
 def _find_in(view: View, spans: list[tuple[int, int]]) -> list[tuple[int, int, str]]:
-    """Return the sentences of a view above the threshold; neighbours are one finding."""
     if not spans:
         return []
     fitted = load_weights()
     beside = [False, *(before[1] == after[0] for before, after in itertools.pairwise(spans))]
     own = [fitted.score(view.text[start:end]) for start, end in spans]
-    found: list[tuple[int, int, float, int]] = []
-    for at, score in enumerate(with_neighbours(own, beside)):
-        start, end = spans[at]
+    found: list[tuple[int, int, float]] = []
+    for (start, end), score in zip(spans, with_neighbours(own, beside), strict=True):
         if score <= fitted.threshold:
             continue
         if found and (found[-1][1] == start or len(found) == MOST_FINDINGS):
-            low, _, best, where = found[-1]
-            found[-1] = (low, end, max(best, score), at if score > best else where)
+            low, _, best = found.pop()
+            found.append((low, end, max(best, score)))
         else:
-            found.append((start, end, score, at))
+            found.append((start, end, score))
     result = []
-    for start, end, score, at in found:
-        text = view.text[start:end].rstrip(" ")
+    for start, end, score in found:
+        length = len(view.text[start:end].rstrip(" "))
         numbers = f"score {score:.1f}, limit {fitted.threshold:.1f}"
-        reasons = fitted.explain(view.text[slice(*spans[at])])
-        detail = f"worded as if to an answering model ({numbers}): {reasons}"
-        result.append((*view.back(start, start + len(text)), detail))
+        detail = f"worded as if to an answering model ({numbers})"
+        result.append((*view.back(start, start + length), detail))
     return result

@@ -47,24 +47,14 @@ class Space:
     """Axes of the latent space times idf [terms, dimensions]."""
 
 
-def _count(rows: Sequence[Sequence[int]], closed: BoolArray) -> Any:
-    from scipy.sparse import csr_array
-
-    counts = csr_array(count_matrix(rows, len(closed)), shape=(len(rows), len(closed)))
-    counts.data[closed[counts.indices]] = 0.0
-    counts.eliminate_zeros()
-    return counts
-
-
 def _project(documents: Any, idf: FloatArray) -> Float32Array:
     from scipy.sparse import csr_matrix, diags_array
+    from sklearn.preprocessing import normalize
     from sklearn.utils.extmath import randomized_svd
 
     n, n_terms = documents.shape
     sample = documents[:: -(-n // _FITTED)]
-    weights = csr_matrix(sample @ diags_array(idf), dtype=np.float32)
-    lengths = np.sqrt(np.asarray(weights.multiply(weights).sum(axis=1)).ravel())
-    weights = csr_matrix(diags_array(1.0 / np.maximum(lengths, _TINY)) @ weights, dtype=np.float32)
+    weights = normalize(csr_matrix(sample @ diags_array(idf), dtype=np.float32), copy=False)
     size = min(_DIMENSIONS, *weights.shape)
     if weights.nnz == 0 or size < 1:
         return np.zeros((n_terms, 1), dtype=np.float32)
@@ -74,6 +64,8 @@ def _project(documents: Any, idf: FloatArray) -> Float32Array:
 
 def space_of(texts: Sequence[str]) -> Space:
     """Count the terms of documents and of their sentences, and fit the latent space."""
+    from scipy.sparse import csr_array
+
     found = [sentences_of(text) for text in texts]
     spans = [one for sentences in found for one in sentences]
     document_of = np.repeat(np.arange(len(texts)), [len(sentences) for sentences in found])
@@ -86,16 +78,20 @@ def space_of(texts: Sequence[str]) -> Space:
         for wording, one in zip(wordings, spans, strict=True)
     ]
     analyzer = Analyzer()
-    [closed_terms] = analyzer.index([" ".join(sorted(CLOSED_CLASS))])
-    of_documents, of_sentences = analyzer.index(texts), analyzer.index(wordings)
-    closed = np.zeros(len(analyzer.vocabulary), dtype=np.bool_)
-    closed[closed_terms] = True
-    documents = _count(of_documents, closed)
-    frequency = np.bincount(documents.indices, minlength=len(closed))
+    closed = set(analyzer.index([" ".join(sorted(CLOSED_CLASS))])[0])
+    rows = [
+        [[term for term in row if term not in closed] for row in analyzer.index(part)]
+        for part in (texts, wordings)
+    ]
+    n_terms = len(analyzer.vocabulary)
+    documents, sentences = (
+        csr_array(count_matrix(part, n_terms), shape=(len(part), n_terms)) for part in rows
+    )
+    frequency = np.bincount(documents.indices, minlength=n_terms)
     idf = np.log((1.0 + len(texts)) / (1.0 + frequency)) + 1.0
     return Space(
         documents,
-        _count(of_sentences, closed),
+        sentences,
         document_of.astype(np.int64),
         np.array([one.start for one in spans], dtype=np.int64),
         np.array([one.end for one in spans], dtype=np.int64),
@@ -176,14 +172,10 @@ def _beyond(values: FloatArray, document_of: IntArray, n: int) -> FloatArray:
     return np.where(others > 0, values - (total[document_of] - values) / np.maximum(others, 1), 0.0)
 
 
-def _scale(vectors: Float32Array) -> Float32Array:
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    units = np.where(lengths > _TINY, vectors / np.maximum(lengths, _TINY), 0.0)
-    return np.asarray(units, dtype=np.float32)
-
-
 def _compare(space: Space) -> tuple[FloatArray, FloatArray]:
     """Return cosines to the rest of the document and to the more similar neighbour."""
+    from sklearn.preprocessing import normalize
+
     m = len(space.document_of)
     to_rest, neighbours = np.zeros(m), np.zeros(m)
     for low in range(0, m, BLOCK):
@@ -193,7 +185,8 @@ def _compare(space: Space) -> tuple[FloatArray, FloatArray]:
         vectors = space.sentences[part].astype(np.float32) @ space.projection
         first, last = int(document_of[0]), int(document_of[-1])
         documents = space.documents[first : last + 1].astype(np.float32) @ space.projection
-        own, rest = _scale(vectors), _scale(documents[document_of - first] - vectors)
+        own = normalize(vectors)
+        rest = normalize(documents[document_of - first] - vectors)
         inner = slice(low - part.start, high - part.start)
         to_rest[low:high] = np.einsum("ij,ij->i", own, rest)[inner]
         same = document_of[1:] == document_of[:-1]
@@ -269,15 +262,14 @@ _LEAST_SPREAD = 0.15
 """Least spread of a group, because pages of one template hardly differ. Groups of pages that people
 wrote have spreads of 0.29 to 0.49."""
 _SIMILAR_BLOCK = 4_096
-_MAD = 1.4826
-"""Standard deviation of a normal distribution in median absolute deviations."""
 
 
 def _deviate(values: FloatArray) -> FloatArray:
     """Return deviations from the median in robust standard deviations of _LEAST_SPREAD or more."""
-    centre = np.median(values)
-    spread = _MAD * np.median(np.abs(values - centre))
-    return np.asarray((values - centre) / max(spread, _LEAST_SPREAD), dtype=np.float64)
+    from scipy.stats import median_abs_deviation
+
+    spread = max(median_abs_deviation(values, scale="normal"), _LEAST_SPREAD)
+    return np.asarray((values - np.median(values)) / spread, dtype=np.float64)
 
 
 def _measure_rarity(counts: Any, rows: IntArray) -> FloatArray:
@@ -289,15 +281,14 @@ def _measure_rarity(counts: Any, rows: IntArray) -> FloatArray:
     return rarity / np.maximum(np.bincount(rows, tf, n), _TINY)
 
 
-def _measure_nearness(counts: Any, rows: IntArray, idf: FloatArray) -> FloatArray:
+def _measure_nearness(counts: Any, idf: FloatArray) -> FloatArray:
     """Return the logarithm of the mean cosine to the nearest of the compared documents."""
-    from scipy.sparse import csr_array
+    from sklearn.preprocessing import normalize
 
     n = counts.shape[0]
-    weights = (1.0 + np.log(counts.data)) * idf[counts.indices]
-    lengths = np.sqrt(np.bincount(rows, weights**2, n))
-    scaled = weights / np.maximum(lengths, _TINY)[rows]
-    unit = csr_array((scaled, counts.indices, counts.indptr), shape=counts.shape)
+    unit = counts.copy()
+    unit.data = (1.0 + np.log(counts.data)) * idf[counts.indices]
+    unit = normalize(unit, copy=False)
     compared = np.arange(0, n, -(-n // _COMPARED))
     columns = unit[compared].T.tocsr()
     result = np.zeros(n)
@@ -327,7 +318,7 @@ def _measure_unlikeness(space: Space, group_of: IntArray) -> FloatArray:
             continue
         part = space.documents[members]
         rows = _rows_of(part)
-        rarity, nearness = _measure_rarity(part, rows), _measure_nearness(part, rows, space.idf)
+        rarity, nearness = _measure_rarity(part, rows), _measure_nearness(part, space.idf)
         far = (_deviate(rarity) - _deviate(nearness)) / 2.0
         result[members] = np.where(np.diff(part.indptr) >= _LEAST_TERMS, far, 0.0)
     return result
