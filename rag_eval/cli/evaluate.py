@@ -5,7 +5,7 @@ The commands are init, lint, run, compare, show, explain and validate.
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -159,7 +159,9 @@ def run(
         from rag_eval.pipeline.evaluation import open_beir, open_gold_set, select_gold_sets
         from rag_eval.pipeline.run import evaluate_all
 
-        chosen, progress = tuple(strategy or ()), progress_for()
+        progress = progress_for()
+        options: Any = {"strategies": tuple(strategy or ()), "vectors": vectors}
+        options["progress"] = progress
         given = [
             name
             for name, value in (("gold sets", gold_set), ("--beir", beir), ("--recorded", recorded))
@@ -173,31 +175,16 @@ def run(
 
             evaluations = [open_recorded(recorded, settings, progress=progress)]
         elif beir is not None:
-            evaluations = [
-                open_beir(
-                    beir, split, settings, strategies=chosen, vectors=vectors, progress=progress
-                )
-            ]
+            evaluations = [open_beir(beir, split, settings, **options)]
         else:
-            evaluations = [
-                open_gold_set(
-                    folder, settings, strategies=chosen, vectors=vectors, progress=progress
-                )
-                for folder in select_gold_sets(settings.gold_sets, gold_set or [])
-            ]
+            folders = select_gold_sets(settings.gold_sets, gold_set or [])
+            evaluations = [open_gold_set(folder, settings, **options) for folder in folders]
         outcomes = evaluate_all(evaluations, settings)
         from rag_eval.reporting.terminal import show_outcome
 
-        console = console_for()
         for outcome in outcomes:
-            show_outcome(
-                console,
-                outcome.report,
-                outcome.folder,
-                outcome.seconds,
-                command(),
-                page=settings.html_report,
-            )
+            facts = (outcome.report, outcome.folder, outcome.seconds, command())
+            show_outcome(console_for(), *facts, page=settings.html_report)
             if outcome.mlflow_error:
                 typer.echo(f"warning: {outcome.mlflow_error}", err=True)
             if outcome.trace_error:

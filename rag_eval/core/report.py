@@ -50,7 +50,7 @@ NOTHING: Final = "there is no value to compute it from"
 
 @dataclasses.dataclass(frozen=True)
 class Because:
-    """The default reason of a null field. An empty reason is not written.
+    """The default reason of a null field, else NOTHING. An empty reason is not written.
 
     A bound of an interval names its figure in `figure`, and is not scored if the figure is null.
     """
@@ -86,25 +86,17 @@ class Record(BaseModel):
 
     @model_validator(mode="after")
     def _give_reasons(self) -> "Record":
-        """Give every null its reason.
-
-        Raises
-        ------
-        ValueError
-            A field is null, and neither its maker nor its type says why.
-        """
         for name in self.model_fields_set:
             if name not in self.why and _has_null(getattr(self, name)):
                 self.why[name] = self._explain_null(name)
         return self
 
     def _explain_null(self, name: str) -> str:
-        """Return the default reason why a field is null; raise ValueError without a default."""
         for hint in type(self).model_fields[name].metadata:
             if isinstance(hint, Because):
                 is_scored = not hint.figure or getattr(self, hint.figure) is not None
                 return hint.reason if is_scored else NOT_SCORED
-        raise ValueError(f"{name} is null without a reason")
+        return NOTHING
 
     @model_serializer(mode="wrap")
     def _write_reasons(self, write: SerializerFunctionWrapHandler) -> dict[str, object]:
@@ -152,9 +144,6 @@ Text = Annotated[str, Field(min_length=1)]
 ShortText = Annotated[str, Field(max_length=1000)]
 Open = dict[str, JsonValue]
 """A part that has no type."""
-OptionalNumber = Annotated[float | None, Because(NOTHING)]
-OptionalUnit = Annotated[Unit | None, Because(NOTHING)]
-OptionalCount = Annotated[Count | None, Because(NOTHING)]
 PValue = Annotated[Unit | None, Because(NOT_PAIRED)]
 
 # ---- Figures.
@@ -198,8 +187,8 @@ class Interval(Record):
     """A figure of a calibration with its 95 % interval."""
 
     value: Annotated[float | None, Because(NOT_SCORED)]
-    low: OptionalNumber
-    high: OptionalNumber
+    low: float | None
+    high: float | None
 
     @property
     def triple(self) -> Triple:
@@ -408,17 +397,17 @@ class Latency(Record):
     """Times of single queries in milliseconds."""
 
     n: Count
-    p50: OptionalNumber
-    p95: OptionalNumber
-    p99: OptionalNumber
-    measured_at: Annotated[str | None, Because(NOTHING)]
+    p50: float | None
+    p95: float | None
+    p99: float | None
+    measured_at: str | None
 
 
 class ExternalSource(Record):
     """Source and contents of the rankings of an external strategy."""
 
     kind: Literal["http", "import", "run_file", "recorded"]
-    version: Annotated[str | None, Because(NOTHING), Field(description="as the source states it")]
+    version: Annotated[str | None, Field(description="as the source states it")]
     wordings: Literal["all", "original"]
     n_units: Count = Field(description="distinct items that it returned")
     n_own_chunks: Count = Field(description="of these, chunks of this corpus")
@@ -855,7 +844,7 @@ class AnswerConfidences(Record):
     synthesis_confidence: Figure
     final_confidence: Figure
     calibrated_confidence: Figure
-    right_when_missed: Annotated[StatedConfidence | None, Because(NOTHING)]
+    right_when_missed: StatedConfidence | None
 
 
 class IterativeAccount(Record):
@@ -863,11 +852,11 @@ class IterativeAccount(Record):
 
     base: Text
     basis: str = Field(pattern=r"^(calibrated|heuristic_v0(@[1-9][0-9]*)?)$")
-    min_recall: OptionalUnit
+    min_recall: Unit | None
     k: Count
     verdict: Text
-    recall_before: OptionalUnit
-    recall_after: OptionalUnit
+    recall_before: Unit | None
+    recall_after: Unit | None
     stops: Counts
     not_viable: Counts
     suggestions_failed: Counts
@@ -902,10 +891,10 @@ CurveKey = Literal["predicted", "observed", "band_low", "band_high"]
 class CalibrationError(Record):
     """Expected calibration error, beside its values under calibrated predictions."""
 
-    value: OptionalNumber
-    null_median: OptionalNumber
-    null_95: OptionalNumber
-    null_limit: OptionalNumber
+    value: float | None
+    null_median: float | None
+    null_95: float | None
+    null_limit: float | None
     p: Annotated[float | None, Because(NOT_PAIRED)]
     inside: StrictBool
 
@@ -931,7 +920,7 @@ class Validation(Record):
     observed_expected: Interval
     reliability: dict[CurveKey, list[Unit]]
     ece: CalibrationError
-    dependence: OptionalNumber = Field(description="of simulated outcomes inside groups")
+    dependence: float | None = Field(description="of simulated outcomes inside groups")
     histogram: list[Count] = Field(description="predictions in bins of 0.05")
 
 
@@ -941,28 +930,28 @@ class LeakageGap(Record):
     The gap is the false skill of fits that saw other members of a group.
     """
 
-    random: OptionalNumber
-    grouped: OptionalNumber
-    gap: OptionalNumber
+    random: float | None
+    grouped: float | None
+    gap: float | None
 
 
 class LearningPoint(Record):
     """Brier skill by number of training outcomes."""
 
     wanted: Count
-    outcomes: OptionalNumber
-    held_out: OptionalNumber
+    outcomes: float | None
+    held_out: float | None
     draws: Count
     without_both: Count
-    skill: OptionalNumber
-    low: OptionalNumber
-    high: OptionalNumber
+    skill: float | None
+    low: float | None
+    high: float | None
 
 
 class RiskBin(Record):
     """Conformal K of one third of the predicted risk."""
 
-    k: OptionalCount
+    k: Count | None
     risk_low: float
     risk_high: float
     coverage: CountedInterval
@@ -990,27 +979,27 @@ class ConformalK(Record):
     method: ConformalMethod
     level: Unit
     attainable: StrictBool
-    k: OptionalCount
+    k: Count | None
     depth: Count
     n: Count
     n_groups: Count
     splits: Count
-    mean_k: OptionalNumber = None
-    mean_k_held_out: OptionalNumber
+    mean_k: float | None = None
+    mean_k_held_out: float | None
     bins: list[RiskBin]
     coverage: CountedInterval
-    riskiest: Annotated[CountedInterval | None, Because(NOTHING)]
-    share_unattainable: OptionalNumber
-    within_depth: OptionalNumber
+    riskiest: CountedInterval | None
+    share_unattainable: float | None
+    within_depth: float | None
     text: str
 
 
 class ConformalMethods(Record):
     """Numbers of questions in the calibration of each method of conformal K."""
 
-    fixed: Annotated[PositiveInt | None, Because(NOTHING)]
-    recall: Annotated[PositiveInt | None, Because(NOTHING)]
-    mondrian: Annotated[PositiveInt | None, Because(NOTHING)]
+    fixed: PositiveInt | None
+    recall: PositiveInt | None
+    mondrian: PositiveInt | None
     without_risk: Count = Field(description="questions without an outcome; their risk is not known")
 
 
@@ -1047,9 +1036,9 @@ class DriftWatch(Record):
     n_groups: Count
     sum_missed: float
     sum_predicted: float
-    mean_missed: OptionalNumber
-    mean_predicted: OptionalNumber
-    since: Annotated[JsonValue, Because(NOTHING)]
+    mean_missed: float | None
+    mean_predicted: float | None
+    since: JsonValue
 
 
 class Promotion(Record):
@@ -1069,9 +1058,9 @@ class OtherWordings(Record):
 
     used: StrictBool
     status: Status
-    brier_without: OptionalNumber
-    gain: OptionalNumber
-    gain_se: OptionalNumber
+    brier_without: float | None
+    gain: float | None
+    gain_se: float | None
     validation: Validation
 
 
@@ -1080,20 +1069,20 @@ class StrategyCalibration(Record):
 
     fingerprint: Text
     status: Status
-    calibrator: Annotated[str | None, Because(NOTHING)]
+    calibrator: str | None
     counts: OutcomeCounts
-    validation: Annotated[Validation | None, Because(NOTHING)]
-    heuristic_v0: Annotated[Validation | None, Because(NOTHING)]
-    leakage_gap: Annotated[LeakageGap | None, Because(NOTHING)]
+    validation: Validation | None
+    heuristic_v0: Validation | None
+    leakage_gap: LeakageGap | None
     learning_curve: list[LearningPoint]
     conformal: list[ConformalK]
     conformal_methods: ConformalMethods
-    estimator: Annotated[Open | None, Because(NOTHING)]
+    estimator: Open | None
     standing: Standing
     drift: DriftWatch
     refused: Annotated[str | None, Because("no outcome was refused")]
     promotion: Annotated[Promotion | None, Because("the status did not change")]
-    other_wordings: Annotated[OtherWordings | None, Because(NOTHING)]
+    other_wordings: OtherWordings | None
     n_without_signals: Count = Field(description="outcomes without signals; they are not fitted")
 
     @property
@@ -1120,11 +1109,11 @@ class PoweredEstimate(Record):
     """
 
     value: Annotated[float | None, Because(NOT_SCORED)]
-    low: OptionalNumber
-    high: OptionalNumber
-    labels_value: OptionalNumber
-    labels_low: OptionalNumber
-    labels_high: OptionalNumber
+    low: float | None
+    high: float | None
+    labels_value: float | None
+    labels_low: float | None
+    labels_high: float | None
     power: float
     extra_labels: float
     n_labelled: Count
@@ -1141,7 +1130,7 @@ class ComparedStrategy(Record):
 
     name: Name
     observed: CountedInterval
-    raw: Annotated[CountedInterval | None, Because(NOTHING)]
+    raw: CountedInterval | None
     calibrated: CountedInterval
     brier: CountedInterval
     skill: CountedInterval
@@ -1174,11 +1163,11 @@ class MissDifference(Record):
     measure: MissMeasure
     delta: CountedInterval
     p: PValue
-    p_holm: OptionalUnit
-    n_better: OptionalCount
-    n_worse: OptionalCount
-    n_tied: OptionalCount
-    detectable: OptionalNumber
+    p_holm: Unit | None
+    n_better: Count | None
+    n_worse: Count | None
+    n_tied: Count | None
+    detectable: float | None
     powered: Annotated[PoweredEstimate | None, Because(_NO_TRAFFIC)]
 
 
@@ -1197,7 +1186,7 @@ class CalibrationPart(Record):
     target: BinaryTarget
     k: PositiveInt
     strategies: dict[Name, StrategyCalibration]
-    comparison: Annotated[MissComparison | None, Because(NOTHING)]
+    comparison: MissComparison | None
 
 
 # ---- Gates, drift from the baseline, history.
@@ -1300,9 +1289,9 @@ class PastStrategy(StrategyInputs):
     recall: PastFigure
     mrr: PastFigure
     miss_any: PastFigure
-    skill: Annotated[Interval | None, Because(NOTHING)]
+    skill: Interval | None
     status: Status
-    latency_p95_ms: OptionalNumber
+    latency_p95_ms: float | None
 
 
 class PastRun(RunInputs):
@@ -1350,8 +1339,8 @@ class NightDelta(PairedDelta):
 
     strategy: Name
     measure: Literal["R@10", "RR", "nDCG@10"]
-    before: OptionalUnit
-    after: OptionalUnit
+    before: Unit | None
+    after: Unit | None
 
 
 class PreviousPart(Record):
@@ -1361,7 +1350,7 @@ class PreviousPart(Record):
     timestamp: Timestamp
     comparable: StrictBool
     changes: Changes
-    deltas: Annotated[list[NightDelta] | None, Because(NOTHING)]
+    deltas: list[NightDelta] | None
 
 
 # ---- The whole report.
@@ -1384,13 +1373,13 @@ class Report(Record):
     strategy: Name
     recallAt10: Annotated[Unit | None, Because(NOT_SCORED)]  # noqa: N815 - a name of the contract
     mrr: Annotated[Unit | None, Because(NOT_SCORED)]
-    groundedness: OptionalUnit
-    faithfulness: OptionalUnit
-    avgTrustScore: OptionalUnit  # noqa: N815 - a name of the contract
+    groundedness: Unit | None
+    faithfulness: Unit | None
+    avgTrustScore: Unit | None  # noqa: N815 - a name of the contract
     poisonedBlocked: Count = Field(  # noqa: N815 - a name of the contract
         description="Distinct chunks that the guard kept from callers; 0 where quarantine is off."
     )
-    cacheHitRate: OptionalUnit  # noqa: N815 - a name of the contract
+    cacheHitRate: Unit | None  # noqa: N815 - a name of the contract
     code: Code
     features: dict[Annotated[str, Field(pattern=r"^FEATURE_[A-Z_]+$")], StrictBool]
     evaluation: Evaluated
@@ -1412,7 +1401,7 @@ class Report(Record):
     slices: SlicesPart | None = None
     overlap: OverlapPart | None = None
     history: HistoryPart | None = None
-    previous: Annotated[PreviousPart | None, Because(NOTHING)] = None
+    previous: PreviousPart | None = None
 
     @property
     def primary(self) -> StrategyPart:
@@ -1446,12 +1435,7 @@ def make_schema() -> JsonSchemaValue:
     }
 
 
-def schema_text() -> str:
-    """Return the text of the schema's file."""
-    return json.dumps(make_schema(), indent=1, sort_keys=True) + "\n"
-
-
 if __name__ == "__main__":
     # The names in the schema hold the name of the module, which is __main__ here.
-    generated = importlib.import_module("rag_eval.core.report").schema_text()
-    SCHEMA_FILE.write_text(generated, encoding="utf-8")
+    generated = importlib.import_module("rag_eval.core.report").make_schema()
+    SCHEMA_FILE.write_text(json.dumps(generated, indent=1, sort_keys=True) + "\n", "utf-8")

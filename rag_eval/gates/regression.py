@@ -57,7 +57,7 @@ def with_delta_s(per_query: pd.DataFrame, per_run: pd.DataFrame) -> pd.DataFrame
     )
 
 
-def judge_drops(
+def _judge_drops(
     before: ArrayLike,
     now: ArrayLike,
     groups: ArrayLike,
@@ -170,7 +170,7 @@ class RegressionGate(Gate):
             queries = left.index.union(right.index)
             left, right = left.reindex(queries), right.reindex(queries)
             group = right["group_id"].fillna(left["group_id"]).to_numpy(dtype=str)
-            judgements = judge_drops(
+            judgements = _judge_drops(
                 left[measures].to_numpy(dtype=np.float64),
                 right[measures].to_numpy(dtype=np.float64),
                 np.unique(group, return_inverse=True)[1],

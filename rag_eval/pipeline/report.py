@@ -107,10 +107,8 @@ from rag_eval.reporting.html.page import Built, build
 from rag_eval.reporting.metrics_report import (
     REPORT_FILE,
     dumps,
+    field_files,
     finish,
-    per_query_csv,
-    trec_qrels,
-    trec_run,
     write_measures,
 )
 from rag_eval.reporting.mlflow import record
@@ -202,8 +200,8 @@ def _slices(work: Work, runs: ScoredRuns, measures: AnswerMeasures | None) -> Sl
 
     def make() -> Parts:
         with work.progress.step("Measuring slices"):
-            n_tags, tags = tag_slices(runs.gold.queries["tags"].tolist())
-            lengths = length_slices(count_words(runs.gold.queries["text"].tolist()))
+            n_tags, tags = _tag_slices(runs.gold.queries["tags"].tolist())
+            lengths = _length_slices(_count_words(runs.gold.queries["text"].tolist()))
             values = _values(runs)
             parts = [*_answerability(runs), *lengths, *tags]
             found = SlicesPart(
@@ -223,7 +221,7 @@ def _slices(work: Work, runs: ScoredRuns, measures: AnswerMeasures | None) -> Sl
     return SlicesPart.model_validate(work.keep("slices", identity, make).json("about"))
 
 
-def tag_slices(tags: Sequence[Sequence[str]], limit: int = MAX_TAGS) -> tuple[int, list[Slice]]:
+def _tag_slices(tags: Sequence[Sequence[str]], limit: int = MAX_TAGS) -> tuple[int, list[Slice]]:
     """Count the tags, and make slices of the most frequent tags in descending order.
 
     `tags` lists the tags of each question. A repeated tag counts once.
@@ -237,13 +235,13 @@ def tag_slices(tags: Sequence[Sequence[str]], limit: int = MAX_TAGS) -> tuple[in
     return len(counts), found
 
 
-def count_words(texts: Sequence[str]) -> IntArray:
+def _count_words(texts: Sequence[str]) -> IntArray:
     """Count the indexed terms of each text, int64 [n]."""
     rows = Analyzer().index([comparable(text) for text in texts])
     return np.array([len(row) for row in rows], dtype=np.int64)
 
 
-def length_slices(words: IntArray) -> list[Slice]:
+def _length_slices(words: IntArray) -> list[Slice]:
     """Slice the questions into thirds by content words; no slices for questions of one length.
 
     Questions of one length stay together, so thirds may be unequal.
@@ -553,7 +551,7 @@ def _headline(name: str, figure: Estimate) -> dict[str, object]:
     return {name: figure.value, **reason}
 
 
-def figures_for_gates(report: Mapping[str, Any], level: Level) -> dict[str, Mapping[str, object]]:
+def _figures_for_gates(report: Mapping[str, Any], level: Level) -> dict[str, Mapping[str, object]]:
     """Collect all figures that gates compare with floors, as name -> JSON values.
 
     `report` has the fields that are known before the gates, by name.
@@ -683,7 +681,7 @@ def _compare_with_baseline(
         accepted = AcceptedRun(baseline.run.run_id, baseline.per_query, found)
     inputs = GateInputs(
         config=config,
-        figures=figures_for_gates(body, config.level),
+        figures=_figures_for_gates(body, config.level),
         answers=plain["answers"],
         trust=plain["trust"]["retrieved"],
         per_query=with_delta_s(made.ranking_measures.per_query, made.stability_measures.per_run),
@@ -834,17 +832,13 @@ def _exports(work: Work, made: Inputs, runs: ScoredRuns) -> Artifact:
     answered, gold = made.answered, made.gold_variants
 
     def make() -> Parts:
-        frame = made.ranking_measures.per_query
-        parts: dict[str, pd.DataFrame | bytes] = {
-            "per-query": frame,
-            "per-query.csv": per_query_csv(frame),
-            "qrels.trec": trec_qrels(gold.qrels_document).encode(),
+        rankings = {
+            name: (run.run, runs.units(name)["doc_id"].to_numpy(), runs.first_seed(name))
+            for name, run in made.runs.items()
         }
-        for name, run in made.runs.items():
-            documents, seed = runs.units(name)["doc_id"].to_numpy(), runs.first_seed(name)
-            lines = trec_run(run.run, gold.variants, documents, name, seed)
-            parts[f"run-{name}.trec"] = lines.encode()
-        return parts | (answer_files(answered) if answered else {})
+        frame = made.ranking_measures.per_query
+        files = field_files(frame, gold.qrels_document, gold.variants, rankings)
+        return files | (answer_files(answered) if answered else {})
 
     identity = [made.ranking_measures.id, gold.id, made.admitted_chunks.id]
     identity += [run.id for run in made.runs.values()]

@@ -7,7 +7,7 @@ import dataclasses
 import datetime as dt
 import json
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -91,7 +91,7 @@ def content_hash(report: Mapping[str, Any]) -> str:
     return digest(stable_part(report), 64)
 
 
-def outgoing_body(body: Mapping[str, Any]) -> Open:
+def _outgoing_body(body: Mapping[str, Any]) -> Open:
     """Mask every text of a report, and shorten the quotes in warnings about the gold set."""
     masked: Open = masked_tree(dict(body), IDS)
     gold: Any = masked.get("gold", {})
@@ -111,7 +111,7 @@ def finish(body: Mapping[str, Any], now: dt.datetime) -> Report:
     stamp = moment.strftime("%Y%m%dT%H%M%S%f")[:-3]
     draft = Report.model_validate(
         {
-            **outgoing_body(to_jsonable_python(body)),
+            **_outgoing_body(to_jsonable_python(body)),
             "schema_version": SCHEMA_VERSION,
             "timestamp": moment.strftime("%Y-%m-%dT%H:%M:%SZ"),
             "run_id": f"{stamp}Z-{'0' * 8}",
@@ -303,7 +303,27 @@ def write_measures(path: Path, strategies: Sequence[StrategyPart]) -> None:
     write_csv(path, MEASURE_COLUMNS, rows)
 
 
-def per_query_csv(frame: pd.DataFrame) -> bytes:
+def field_files(
+    per_query: pd.DataFrame,
+    qrels: pd.DataFrame,
+    variants: pd.DataFrame,
+    rankings: Mapping[str, tuple[pd.DataFrame, np.ndarray, int]],
+) -> dict[str, pd.DataFrame | bytes]:
+    """Make the standard files: figures by question, TREC qrels, and a TREC run of each strategy.
+
+    `rankings` are the run of each strategy, the documents of its rows, and the seed of the file.
+    """
+    files: dict[str, pd.DataFrame | bytes] = {
+        "per-query": per_query,
+        "per-query.csv": _per_query_csv(per_query),
+        "qrels.trec": _trec_qrels(qrels).encode(),
+    }
+    for name, (run, documents, seed) in rankings.items():
+        files[f"run-{name}.trec"] = _trec_run(run, variants, documents, name, seed).encode()
+    return files
+
+
+def _per_query_csv(frame: pd.DataFrame) -> bytes:
     """Write the per-query frame as CSV; ids and names cannot act as formulas."""
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
@@ -317,7 +337,7 @@ def per_query_csv(frame: pd.DataFrame) -> bytes:
     return data
 
 
-def trec_token(text: str) -> str:
+def _trec_token(text: str) -> str:
     """Percent-encode white space, controls and percent signs of an id for a TREC file."""
     if text.isprintable() and " " not in text and "%" not in text:
         return text
@@ -329,7 +349,7 @@ def trec_token(text: str) -> str:
     )
 
 
-def trec_run(
+def _trec_run(
     run: pd.DataFrame, variants: pd.DataFrame, doc_ids: np.ndarray, tag: str, seed: int
 ) -> str:
     """Write the ranking of documents of the original wordings as a TREC run.
@@ -346,21 +366,21 @@ def trec_run(
     )
     rank = part.groupby("variant").cumcount().to_numpy() + 1
     queries = [
-        trec_token(name) for name in variants["query_id"].to_numpy()[part["variant"].to_numpy()]
+        _trec_token(name) for name in variants["query_id"].to_numpy()[part["variant"].to_numpy()]
     ]
-    documents = [trec_token(name) for name in part["document"]]
-    tag = trec_token(tag)
+    documents = [_trec_token(name) for name in part["document"]]
+    tag = _trec_token(tag)
     return "".join(
         f"{q} Q0 {d} {k} {1 / k:.9f} {tag}\n"
         for q, d, k in zip(queries, documents, rank.tolist(), strict=True)
     )
 
 
-def trec_qrels(qrels: pd.DataFrame) -> str:
+def _trec_qrels(qrels: pd.DataFrame) -> str:
     """Write document judgements as TREC qrels: `query 0 document gain`."""
     rows = zip(qrels["query_id"], qrels["item_id"], qrels["gain"], strict=True)
     return "".join(
-        f"{trec_token(query)} 0 {trec_token(item)} {gain}\n" for query, item, gain in rows
+        f"{_trec_token(query)} 0 {_trec_token(item)} {gain}\n" for query, item, gain in rows
     )
 
 
@@ -368,44 +388,29 @@ def trec_qrels(qrels: pd.DataFrame) -> str:
 
 RESTORED: Final = ".jsonl"
 """Ending of the files from which outcomes can be read back."""
+_ENDINGS: Final = (".csv", RESTORED, ".parquet")
 _OBJECTS: Final = ("gold_strategies", "gold_documents", "signals")
-
-
-def _plain(frame: pd.DataFrame) -> pd.DataFrame:
-    """Write lists and objects as JSON text, because not every table reader supports them."""
-    texts = {
-        name: [json.dumps(value, sort_keys=True, ensure_ascii=False) for value in frame[name]]
-        for name in _OBJECTS
-    }
-    return frame.assign(**texts)
-
-
-def _jsonl(path: Path, frame: pd.DataFrame) -> None:
-    rows = (outcome.model_dump(mode="json") for outcome in of_frame(frame))
-    write_text(path, "".join(f"{json.dumps(row, sort_keys=True)}\n" for row in rows))
-
-
-def _csv(path: Path, frame: pd.DataFrame) -> None:
-    write_text(path, _plain(frame).map(cell).to_csv(index=False, lineterminator="\n"))
-
-
-def _parquet(path: Path, frame: pd.DataFrame) -> None:
-    with atomic_path(path) as partial:
-        _plain(frame).to_parquet(partial, index=False)
-
-
-WRITERS: Final[Mapping[str, Callable[[Path, pd.DataFrame], None]]] = {
-    ".csv": _csv,
-    RESTORED: _jsonl,
-    ".parquet": _parquet,
-}
 
 
 def write_outcomes(path: Path, frame: pd.DataFrame) -> None:
     """Write outcomes to a file, whole or not at all; raise InputError for an unknown ending."""
-    writer = WRITERS.get(path.suffix.lower())
-    if writer is None:
-        message, accepted = "the ending says which kind of file to write", ", ".join(WRITERS)
+    ending = path.suffix.lower()
+    if ending not in _ENDINGS:
+        message, accepted = "the ending says which kind of file to write", ", ".join(_ENDINGS)
         found = quoted(path.suffix)
         raise InputError.of("bad_value", message, path, found=found, accepted=accepted)
-    writer(path, frame)
+    if ending == RESTORED:
+        rows = (outcome.model_dump(mode="json") for outcome in of_frame(frame))
+        write_text(path, "".join(f"{json.dumps(row, sort_keys=True)}\n" for row in rows))
+        return
+    # Lists and objects become JSON text, because not every table reader supports them.
+    texts = {
+        name: [json.dumps(value, sort_keys=True, ensure_ascii=False) for value in frame[name]]
+        for name in _OBJECTS
+    }
+    plain = frame.assign(**texts)
+    if ending == ".csv":
+        write_text(path, plain.map(cell).to_csv(index=False, lineterminator="\n"))
+        return
+    with atomic_path(path) as partial:
+        plain.to_parquet(partial, index=False)

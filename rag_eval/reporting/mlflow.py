@@ -54,7 +54,7 @@ def strategy_metrics(entry: StrategyPart, level: Level) -> dict[str, float]:
     return _flatten({**latency, **headline, **others, "cost_per_1k": entry.cost_per_1k})
 
 
-def report_metrics(report: Report) -> dict[str, float]:
+def _report_metrics(report: Report) -> dict[str, float]:
     """Collect the metrics of a run: answers, citations, trust, cache."""
     trust = report.trust.retrieved[report.strategy]
     found: dict[str, Estimate | float | None] = {
@@ -173,7 +173,7 @@ def record(
         experiment_id = experiment.experiment_id
     all_tags, level = _tags(report, tags), report.evaluation.level
     with _started_run(client, experiment_id, report.run_id) as parent:
-        figures = strategy_metrics(report.primary, level) | report_metrics(report)
+        figures = strategy_metrics(report.primary, level) | _report_metrics(report)
         params = {
             "gold_set": gold_set,
             "primary": report.strategy,

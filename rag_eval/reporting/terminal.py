@@ -364,7 +364,7 @@ def _changes(report: Report) -> Parts:
         yield from (quoted(sentence, 400) for sentence in drift.changes.values())
 
 
-def gates_table(gates: Sequence[GatePart]) -> Sheet:
+def _gates_table(gates: Sequence[GatePart]) -> Sheet:
     """Show each gate with its status, its figure, its bound and its reason."""
     from rich.text import Text
 
@@ -393,7 +393,7 @@ def gates_table(gates: Sequence[GatePart]) -> Sheet:
 
 def _gates(report: Report) -> Parts:
     if report.gates:
-        yield gates_table(report.gates)
+        yield _gates_table(report.gates)
 
 
 # ---- Miss rates of a report: observed rates, predicted rates, and the reasons of their status.
@@ -609,7 +609,7 @@ def _describe_calibration(
             skill, auroc = baseline.skill.value, baseline.auroc.value
             uncalibrated = f"heuristic_v0 has skill {skill:.2f}, AUROC {auroc:.2f}; "
         yield f"{label}: {uncalibrated}folds that split groups would change skill by {gap:+.3f}"
-    if conformal := describe_conformal(entry):
+    if conformal := _describe_conformal(entry):
         yield f"{label}: {conformal}"
     yield from _alarms(name, entry, 600)
     if change := _status_change(entry):
@@ -636,7 +636,7 @@ def _describe_traffic(claims: Mapping[str, Any]) -> Iterator[str]:
             yield f"{n} {words} left out: {reason}"
 
 
-def describe_conformal(entry: StrategyCalibration) -> str:
+def _describe_conformal(entry: StrategyCalibration) -> str:
     """Say which K covers LEVEL of the questions by each method, or why there is none."""
     about, parts = entry.conformal_methods, []
     for method, words in _METHODS.items():

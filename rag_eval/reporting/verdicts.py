@@ -110,7 +110,7 @@ def _row(gate: GatePart) -> GateRow:
         gate.status,
         safe_text(gate.reason_code),
         "pass" if gate.status == "pass" else outcome,
-        evidence_text(gate.evidence),
+        _evidence_text(gate.evidence),
     )
 
 
@@ -133,7 +133,7 @@ _SHOWN_FIRST = frozenset(
 )
 
 
-def evidence_text(evidence: Mapping[str, Any]) -> str:
+def _evidence_text(evidence: Mapping[str, Any]) -> str:
     """Write the evidence of a gate in one line.
 
     The line holds the figure with its interval, the accepted values, the denominators, and then
@@ -142,7 +142,7 @@ def evidence_text(evidence: Mapping[str, Any]) -> str:
     Examples
     --------
     >>> floor = {"measure": "mrr", "value": 0.5, "ci_low": 0.4, "ci_high": 0.6}
-    >>> evidence_text({**floor, "accepted": ">= 0.6", "n_scored": 90, "n_groups": 80})
+    >>> _evidence_text({**floor, "accepted": ">= 0.6", "n_scored": 90, "n_groups": 80})
     'mrr 0.5 [0.4, 0.6], accepted >= 0.6; 90 scored in 80 groups'
     """
     shown = {name: _figure(part) for name, part in evidence.items() if part is not None}
@@ -196,7 +196,7 @@ def describe_baseline(
 JUNIT_FILE = "gate-verdict.xml"
 
 
-def junit_xml(verdict: VerdictRows) -> bytes:
+def _junit_xml(verdict: VerdictRows) -> bytes:
     """Write the verdict as a JUnit file, UTF-8."""
     outcomes = [row.outcome for row in verdict.rows]
     failures, passed = outcomes.count("failure"), outcomes.count("pass")
@@ -283,7 +283,7 @@ VERDICT_FILES = (JUNIT_FILE, MARKDOWN_FILE)
 def write_verdict(verdict: VerdictRows, folder: Path) -> tuple[Path, ...]:
     """Write JUnit XML and Markdown, each atomically; return their paths."""
     xml_path, markdown_path = (folder / name for name in VERDICT_FILES)
-    write_bytes(xml_path, junit_xml(verdict))
+    write_bytes(xml_path, _junit_xml(verdict))
     write_text(markdown_path, markdown(verdict))
     return xml_path, markdown_path
 
@@ -293,12 +293,8 @@ def write_verdict(verdict: VerdictRows, folder: Path) -> tuple[Path, ...]:
 MAX_BYTES = 200_000_000
 
 
-def _unreadable(
-    path: Path,
-    field: str | None,
-    found: str | None,
-    message: str = "not a whole report as rag-eval wrote it",
-) -> InputError:
+def _unreadable(path: Path, field: str | None, found: str | None) -> InputError:
+    message = "not a whole report as this version of rag-eval wrote it"
     accepted = f"a retrieval-metrics.json of schema_version {SCHEMA_VERSION}, unchanged"
     return InputError.of(
         "run_unreadable", message, path, field=field, found=found, accepted=accepted
@@ -326,21 +322,13 @@ def whole_report(report: Mapping[str, Any], path: Path) -> Report:
     """Check a report; raise InputError with `path` if it breaks its schema or was changed."""
     version = report.get("schema_version")
     if version != SCHEMA_VERSION:
-        if not isinstance(version, int):
-            raise _unreadable(path, "schema_version", str(version))
-        message = "the report is of another version of rag-eval"
-        raise _unreadable(path, "schema_version", str(version), message)
+        raise _unreadable(path, "schema_version", str(version))
     fault = first_fault(report)
     if fault is not None:
         raise _unreadable(path, *fault)
     if report["content_hash"] != content_hash(report):
         raise _unreadable(path, "content_hash", report["content_hash"])
     return Report.model_validate(report)
-
-
-def read_report(path: Path) -> Report:
-    """Read a report; raise InputError if it is missing, unreadable, damaged or changed."""
-    return whole_report(read_object(path), path)
 
 
 # ---- The verdict on a terminal

@@ -30,7 +30,7 @@ from rag_eval.pipeline.evaluation import (
 )
 from rag_eval.pipeline.measures import open_runs
 from rag_eval.pipeline.miss_rates import compare_strategies
-from rag_eval.reporting.terminal import describe_conformal
+from rag_eval.reporting.terminal import _describe_conformal
 from rag_eval.uncertainty.drift import WatchState, question_mark, watch
 from rag_eval.uncertainty.outcomes import question_id
 
@@ -351,7 +351,7 @@ def test_an_absent_method_says_why(missing):
     assert [about[method] for method in METHODS] == [12, 12, None]
     assert about["without_risk"] == 12
     assert "too few to fit a calibrator" in about["mondrian_reason"]
-    assert about["mondrian_reason"] in describe_conformal(typed(entry))
+    assert about["mondrian_reason"] in _describe_conformal(typed(entry))
 
 
 @pytest.mark.parametrize("level", ["document", "section", "span"])

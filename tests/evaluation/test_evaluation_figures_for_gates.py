@@ -4,7 +4,7 @@ import pytest
 from cli_project import CONFIG, DOCUMENTS
 
 from rag_eval.core.report import Report
-from rag_eval.pipeline.report import figures_for_gates
+from rag_eval.pipeline.report import _figures_for_gates
 
 FROM = "---\nurl: https://{}/{}\n---\n\n"
 TRUST = (
@@ -32,7 +32,7 @@ def report(project, shared_runs):
 
 
 def test_gates_get_figures_with_bounds_counts_and_reasons(report):
-    found = figures_for_gates(dict(Report.model_validate(report)), "document")
+    found = _figures_for_gates(dict(Report.model_validate(report)), "document")
     figure = found["avg_trust_score"]
     assert figure["ci_low"] < figure["value"] == report["avgTrustScore"]
     gates = {gate["id"]: gate for gate in report["gates"]}

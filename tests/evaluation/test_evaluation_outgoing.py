@@ -6,7 +6,12 @@ Quotes and text share the two hundred characters. Ids stay, and other text becom
 from answer_corpus import scored
 
 from rag_eval.core.types import Answer, CitedSpan, Evidence
-from rag_eval.reporting.metrics_report import Outgoing, outgoing_body, outgoing_record, outgoing_row
+from rag_eval.reporting.metrics_report import (
+    Outgoing,
+    _outgoing_body,
+    outgoing_record,
+    outgoing_row,
+)
 
 VALUE = "jane.doe@" + "example.org"
 SOURCE = " ".join(f"word{number}" for number in range(100))
@@ -124,7 +129,7 @@ def test_the_report_masks_what_it_says_and_keeps_its_hashes():
         "strategies": [{"first_failure": f"raised: {VALUE}"}],
         "n": 1,
     }
-    left = outgoing_body(body)
+    left = _outgoing_body(body)
     assert left["gold"]["hash"] == "4111111111111111"
     assert len(left["gold"]["warnings"][0]["found"]) <= 200
     assert VALUE not in str(left)

@@ -7,14 +7,14 @@ from cli_project import CONFIG, QUERIES, jsonl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval.pipeline.report import MAX_TAGS, count_words, length_slices, tag_slices
+from rag_eval.pipeline.report import MAX_TAGS, _count_words, _length_slices, _tag_slices
 
 TAGS = st.lists(st.lists(st.sampled_from(["a", "b", "c", "ä <b>", ""]), max_size=4), max_size=12)
 
 
 @given(TAGS, st.integers(0, 3))
 def test_tags_are_the_most_frequent_and_hold_exactly_their_questions(tags, limit):
-    n_tags, found = tag_slices(tags, limit)
+    n_tags, found = _tag_slices(tags, limit)
     counts = {tag: sum(tag in row for row in tags) for tag in {tag for row in tags for tag in row}}
     assert n_tags == len(counts)
     assert [part.name for part in found] == sorted(counts, key=lambda tag: (-counts[tag], tag))[
@@ -25,14 +25,14 @@ def test_tags_are_the_most_frequent_and_hold_exactly_their_questions(tags, limit
 
 
 def test_a_tag_of_any_length_and_content_is_one_bounded_line():
-    _, (found,) = tag_slices([["x\u202e\n" + "y" * 10_000]])
+    _, (found,) = _tag_slices([["x\u202e\n" + "y" * 10_000]])
     assert len(found.name) < 150
     assert found.name.isprintable()
 
 
 @given(st.lists(st.integers(0, 9), max_size=30))
 def test_thirds_hold_every_question_once_in_the_order_of_length(words):
-    found = length_slices(np.array(words, dtype=np.int64))
+    found = _length_slices(np.array(words, dtype=np.int64))
     if len(set(words)) < 2:
         assert found == []
         return
@@ -46,7 +46,7 @@ def test_thirds_hold_every_question_once_in_the_order_of_length(words):
 
 
 def test_count_words_are_the_terms_of_the_analyzer():
-    assert count_words(
+    assert _count_words(
         ["How is the pause of a job set?", "", "the of", "sort_values", "首都是"]
     ).tolist() == [4, 0, 0, 2, 2]
 

@@ -10,10 +10,10 @@ from rich.console import Console
 from rag_eval.core.report import ComparedPair, GatePart, Report
 from rag_eval.reporting.html.elements import check_output, web_address
 from rag_eval.reporting.metrics_report import content_hash
-from rag_eval.reporting.mlflow import _tags, report_metrics, strategy_metrics
+from rag_eval.reporting.mlflow import _report_metrics, _tags, strategy_metrics
 from rag_eval.reporting.terminal import (
+    _gates_table,
     comparisons_table,
-    gates_table,
     interval,
 )
 
@@ -83,7 +83,7 @@ def test_the_content_hash_leaves_out_time_and_cost(full, strategy, changes):
 
 def test_mlflow_gets_every_measure_with_its_bounds(report):
     whole = Report.model_validate(report | {"faithfulness": 0.75})
-    answers, primary = report_metrics(whole), strategy_metrics(whole.primary, "document")
+    answers, primary = _report_metrics(whole), strategy_metrics(whole.primary, "document")
     headline = [one for one in whole.primary.measures if one.level == "document"]
     for found, measures in (
         (answers, [*whole.answers.measures, *whole.citations.measures]),
@@ -157,6 +157,6 @@ def test_the_terminal_shows_what_a_drop_is_held_against():
         "evidence": evidence,
     }
     gates = [GatePart.model_validate(gate)]
-    (row,) = gates_table(gates).rows
+    (row,) = _gates_table(gates).rows
     assert row is not None
     assert row[2] == "drop 0.044\ndiff. -0.019 [-0.04, +0.00]"

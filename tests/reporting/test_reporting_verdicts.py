@@ -13,8 +13,8 @@ from rag_eval.core.report import GatePart, GoldPart, Report
 from rag_eval.reporting.metrics_report import content_hash
 from rag_eval.reporting.verdicts import (
     MAX_LINES,
-    evidence_text,
-    junit_xml,
+    _evidence_text,
+    _junit_xml,
     markdown,
     read_object,
     show_verdict,
@@ -104,17 +104,17 @@ def test_evidence_has_its_interval_and_what_it_is_counted_over():
         "n_scored": 200,
         "n_groups": 200,
     }
-    told = evidence_text({**drop, "different": ["the index differs of bm25"]})
+    told = _evidence_text({**drop, "different": ["the index differs of bm25"]})
     assert told == (
         "mrr 0.72 against 0.8: difference -0.08 [-0.13, -0.03]; 200 scored in 200 groups; "
         "different (the index differs of bm25); minimum_detectable 0.067; n_better 4; n_tied 176; "
         "n_worse 20; relative_drop 0.1"
     )
-    assert evidence_text({}) == ""
+    assert _evidence_text({}) == ""
 
 
 def test_junit_counts_what_it_shows():
-    root = parsed(junit_xml(rows(*MIXED)))
+    root = parsed(_junit_xml(rows(*MIXED)))
     suite = root.find("testsuite")
     assert {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")} == {
         "tests": "5",
@@ -179,7 +179,7 @@ def only_ours(text):
     assert (n_rows, n_cells) == (3, 12)
     assert kinds <= {"text", "code_inline", "softbreak"}
     assert all("@" not in part and "<" not in part and "evil" not in part for part in texts)
-    data = junit_xml(verdict)
+    data = _junit_xml(verdict)
     root = parsed(data)
     assert [element.tag for element in root.iter()] == [
         *("testsuites", "testsuite", "properties", "property", "property"),
@@ -217,7 +217,7 @@ def test_a_long_verdict_is_cut_and_says_so():
     assert len(text.encode()) < 2**20
     assert f"{1000 - MAX_LINES} more gates are not shown" in text
     assert "| `g900` |" in text  # failures come first
-    assert parsed(junit_xml(verdict)).get("tests") == "1000"
+    assert parsed(_junit_xml(verdict)).get("tests") == "1000"
 
 
 def test_the_table_reads_no_markup_of_a_report():
@@ -260,7 +260,7 @@ def test_what_is_no_whole_report_is_refused(tmp_path):
     ):
         with pytest.raises(InputError, match="run_unreadable"):
             whole_report(report, path)
-    with pytest.raises(InputError, match=r"another version of rag-eval.*found: 1.*version 2"):
+    with pytest.raises(InputError, match=r"this version of rag-eval.*found: 1.*version 2"):
         whole_report({"schema_version": 1}, path)
     with pytest.raises(InputError, match="run_not_found"):
         read_object(path)
