@@ -69,13 +69,9 @@ def open_settings(
     from rag_eval.core.settings import Settings, telemetry_off
 
     telemetry_off()
-    given = {
-        name: value
-        for name, value in (("home", home), ("reports", reports), ("gold_sets", gold_sets))
-        if value is not None
-    }
+    given = {"home": home, "reports": reports, "gold_sets": gold_sets}
     try:
-        return Settings.model_validate(given)
+        return Settings.model_validate({k: v for k, v in given.items() if v is not None})
     except ValidationError as error:
         raise InputError(
             [
@@ -106,13 +102,9 @@ def _shown_value(place: "tuple[int | str, ...]", value: object) -> str | None:
 
 def command() -> str:
     """Return the command that started this process, for messages."""
-    script = Path(sys.argv[0])
-    with contextlib.suppress(ValueError, OSError):
-        return (
-            str(script.absolute().relative_to(Path.cwd()))
-            if script.name == "rag-eval"
-            else "rag-eval"
-        )
+    script = Path(sys.argv[0]).absolute()
+    if script.name == "rag-eval" and script.is_relative_to(Path.cwd()):
+        return str(script.relative_to(Path.cwd()))
     return "rag-eval"
 
 
@@ -129,11 +121,7 @@ def report_errors(*, writes_report: bool = False) -> Iterator[None]:
         for problem in errors:
             typer.echo(masked_text(str(problem)), err=True)
         warnings = len(error.problems) - len(errors)
-        also = (
-            f" and {warnings} warning{'s' if warnings != 1 else ''} (rag-eval lint lists them)"
-            if warnings
-            else ""
-        )
+        also = f", {warnings} warnings (rag-eval lint lists them)" if warnings else ""
         end = "; no report was written" if writes_report else ""
         typer.echo(f"{len(errors)} error{'s' if len(errors) != 1 else ''}{also}{end}", err=True)
         raise typer.Exit(ERROR) from None
@@ -168,12 +156,8 @@ def console_for(*, err: bool = False) -> "Console":
     console = Console(stderr=err, highlight=False, soft_wrap=False)
     if not console.is_terminal:
         columns = os.environ.get("COLUMNS", "")
-        console = Console(
-            stderr=err,
-            highlight=False,
-            width=int(columns) if columns.isdecimal() and int(columns) > 0 else 120,
-            no_color=True,
-        )
+        width = int(columns) if columns.isdecimal() and int(columns) > 0 else 120
+        return Console(stderr=err, highlight=False, width=width, no_color=True)
     return console
 
 

@@ -1,14 +1,14 @@
 """Commands about the installation: ui, view, version, clean."""
 
+import webbrowser
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from rag_eval.cli.app import GoldSets, Home, Reports, app, open_settings, report_errors
 
-if TYPE_CHECKING:
-    from rag_eval.core.settings import Settings
+TLS = "nothing is encrypted, so put a proxy with TLS or an SSH tunnel in front"
 
 
 @app.command()
@@ -96,6 +96,7 @@ def view(
     """
     with report_errors():
         settings = open_settings(home)
+        from rag_eval.storage.sql import open_store
         from rag_eval.viewer.app import (
             address_of,
             choose_token,
@@ -121,56 +122,16 @@ def view(
 
             def ready() -> None:
                 link = f"{address}?token={token}" if made else address
-                _introduce(
-                    settings,
-                    address,
-                    link,
-                    token=token is not None,
-                    made=made,
-                    loopback=loopback,
-                    read_only=read_only,
-                )
+                typer.echo(f"evidence viewer of {settings.home}: {link}")
+                if made:
+                    typer.echo("the link holds the access token and is shown only here")
+                elif token is not None:
+                    typer.echo(f"sign in once at {address}?token=... with your access token")
+                stored = "not taken" if read_only else f"recorded in {open_store(settings).address}"
+                typer.echo(f"feedback: {stored}")
+                if not loopback:
+                    typer.echo("other machines can reach it, with the access token only: " + TLS)
                 if browser:
-                    import webbrowser
-
                     webbrowser.open(link)
 
             serve(bound, application, ready)
-
-
-def _introduce(
-    settings: "Settings",
-    address: str,
-    link: str,
-    *,
-    token: bool,
-    made: bool,
-    loopback: bool,
-    read_only: bool,
-) -> None:
-    from rag_eval.storage.sql import open_store
-
-    typer.echo(f"evidence viewer of {settings.home}: {link}")
-    if made:
-        typer.echo(
-            "the link holds the access token and is shown only here; the browser that opens it "
-            "stays signed in until the viewer ends"
-        )
-    elif token:
-        typer.echo(f"sign in once at {address}?token=... with your access token")
-    typer.echo(
-        "feedback: not taken (--read-only)"
-        if read_only
-        else f"feedback: recorded as outcomes in {open_store(settings).address}"
-    )
-    who = (
-        "other machines cannot reach it"
-        if loopback
-        else "other machines can reach it, with the access token only; nothing is encrypted: "
-        "put a proxy with TLS or an SSH tunnel in front"
-    )
-    typer.echo(
-        "not allowed: requests of other sites, other host names than this machine's "
-        f"(--allow-host names more), more than 16 KiB at once; {who}"
-    )
-    typer.echo("Ctrl-C ends it")

@@ -235,8 +235,6 @@ def test_every_measure_of_a_question_is_accepted(level):
         ("recal_at_10", "document", "no such measure; did you mean recall_at_10?"),
         ("recall_at_7", "document", "no such measure; did you mean recall_at_"),
         ("latency_p95_ms", "document", "no such measure; accepted are "),
-        ("judged_at_5", "span", "no such measure"),
-        ("", "document", "no such measure"),
         ("\x1b[2J" + "x" * 5000, "document", "no such measure"),
     ],
 )

@@ -8,7 +8,7 @@ from typing import get_args
 import numpy as np
 import pandas as pd
 import pytest
-from cli_project import CONFIG, PARAPHRASES, jsonl
+from cli_project import CONFIG, PARAPHRASES, jsonl, nulls_without_reason
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.report import ChangeCode, first_fault
@@ -28,21 +28,6 @@ from rag_eval.pipeline.history import (
 from rag_eval.reporting.metrics_report import content_hash
 
 COLUMNS = {"R@10": "recall_at_10", "RR": "mrr", "nDCG@10": "ndcg_at_10"}
-
-
-def list_unexplained(value, path="", key="", owner=None):
-    """List the paths of nulls without a reason beside them."""
-    if value is None:
-        reason = owner.get(f"{key}_reason") or (key == "value" and owner.get("reason"))
-        return [] if reason else [path]
-    if isinstance(value, list):
-        value = dict(enumerate(value))
-    parts = value.items() if isinstance(value, dict) else ()
-    return [
-        found
-        for name, part in parts
-        for found in list_unexplained(part, f"{path}/{name}", name, value)
-    ]
 
 
 @pytest.fixture
@@ -79,7 +64,7 @@ def test_a_first_run_has_no_past(ran):
     assert "no run" in report["previous_reason"]
     assert "previous run" not in ran.printed_first
     assert first_fault(report) is None
-    assert list_unexplained(report["history"]) == []
+    assert list(nulls_without_reason(report["history"])) == []
 
 
 def test_a_second_run_stands_after_the_first_and_finds_the_same(ran):
@@ -106,7 +91,7 @@ def test_a_second_run_stands_after_the_first_and_finds_the_same(ran):
             assert shown["status"] == report["calibration"]["strategies"][name]["status"]
             assert shown["latency_p95_ms"] == strategy["latency_ms"]["p95"]
     assert first_fault(second) is None
-    assert list_unexplained({key: second[key] for key in ("history", "previous")}) == []
+    assert list(nulls_without_reason(second)) == []
     assert f"previous run {first['run_id']}: comparable\n" in ran.printed
 
 

@@ -111,15 +111,6 @@ def markdown(number: int) -> str:
     return f"---\n{front}\n---\n\n{body(number)}"
 
 
-def beir(number: int) -> dict[str, object]:
-    return {
-        "_id": f"d{number}",
-        "title": f"Service of {values(number)['email']}",
-        "text": body(number),
-        "metadata": {"url": address(number), "author": values(number)["email"]},
-    }
-
-
 def question(number: int) -> str:
     name = subject(number)
     asked = (
