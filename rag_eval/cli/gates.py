@@ -41,8 +41,8 @@ def gate(
     run: Annotated[
         str | None,
         typer.Option(
-            help="A kept run instead: its id, 'latest', 'previous', or the path of its "
-            "retrieval-metrics.json."
+            help="A kept run of the gold set instead: its id, 'latest', 'previous', or the path "
+            "of any retrieval-metrics.json."
         ),
     ] = None,
     out: Annotated[
