@@ -462,9 +462,7 @@ def values_of(runs: ScoredRuns) -> FloatArray:
     return np.stack([table[:, at] for table in tables])
 
 
-def _summarize(
-    made: Explored, retrievals: pd.DataFrame, answers: pd.DataFrame, n_wordings: list[int]
-) -> Json:
+def _summarize(made: Explored, retrievals: pd.DataFrame, answers: pd.DataFrame) -> Json:
     """Write the summary without the comparison with the previous run.
 
     A column of the table of questions has one value for each question, or a list of them for each
@@ -492,7 +490,6 @@ def _summarize(
         "text": [line(text, MAX_QUESTION) for text in queries["text"]],
         "tags": [list(dict.fromkeys(_name(str(tag)) for tag in tags)) for tags in queries["tags"]],
         "answerable": queries["answerable"].astype(object).where(known, None).tolist(),
-        "wordings": n_wordings,
         "value": [_rounded(row) for row in values_of(runs)],
         "first": numbers(first["first"]),
         "hits": numbers(by_question["hit"].sum(min_count=1)),
@@ -583,8 +580,7 @@ def _keep_questions(work: Work, made: Explored) -> Artifact:
             wordings = _order_wordings(runs.gold)
             retrievals = _list_retrievals(runs, wordings, made.miss_rate_claims.claims)
             answers, columns = _list_answers(runs, made.answered)
-            n_wordings = wordings.groupby("question").size().tolist()
-            parts: dict[str, object] = {"base": _summarize(made, retrievals, columns, n_wordings)}
+            parts: dict[str, object] = {"base": _summarize(made, retrievals, columns)}
             questions = _write_questions(made, wordings, retrievals, answers)
             for part in iter(lambda: list(itertools.islice(questions, PER_PART)), []):
                 parts[f"questions-{len(parts) - 1:04d}.json.gz"] = packed(part)

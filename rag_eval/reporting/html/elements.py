@@ -270,7 +270,8 @@ def words_cell(
 ) -> Cell:
     """Make a cell of a text, or of a list of texts; `value` is a place or a text of the page."""
     if isinstance(value, Cursor) and isinstance(value.value, list):
-        return several_cell(list(value))
+        words = ", ".join(str(one) for one in value.value)
+        return Cell(texts(list(value)), visible(words), {"": plain(words)})
     words = value if isinstance(value, str) else ""
     if isinstance(value, Cursor) and value.value is not None:
         words = str(value.value)
@@ -286,12 +287,6 @@ def words_cell(
             shown,
         )
     return Cell(shown, visible(words), {"": plain(words)})
-
-
-def several_cell(values: Sequence[Cursor]) -> Cell:
-    """Make a cell of several texts, comma-separated."""
-    words = ", ".join(str(value.value) for value in values)
-    return Cell(texts(values), visible(words), {"": plain(words)})
 
 
 def number_cell(
