@@ -369,13 +369,6 @@ class Embeddings(Record):
     embedded: Count
 
 
-class VectorStore(Record):
-    """Collections of the vector store."""
-
-    collections: dict[str, Open]
-    dropped: list[str]
-
-
 class Reused(Record):
     """Results that were reused from an earlier run."""
 
@@ -1396,7 +1389,6 @@ class Report(Record):
     drift: DriftPart | Absent
     gates: list[GatePart]
     embeddings: Embeddings
-    vector_store: VectorStore
     reused: Reused
     slices: SlicesPart | None = None
     overlap: OverlapPart | None = None

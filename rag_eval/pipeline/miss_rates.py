@@ -267,11 +267,12 @@ def _measure_coverage(
         ),
         text_in_chunks=_count_share(count_covered(kept), length, in_chunks),
         chunks_admitted=_count_share(len(kept), cut, "chunks that the poisoning guard admitted"),
+        # A run stops when the vector of an admitted chunk is missing.
         chunks_embedded={
             model: _count_share(
-                entry.added + entry.kept, len(kept), "chunks whose vectors are in the store"
+                index.about.n_chunks, len(kept), "chunks whose vectors are in the index"
             )
-            for model, entry in sorted(index.changes.vectors.items())
+            for model in sorted({one.embed_model for one in index.about.strategies.values()} - {""})
         },
     )
 

@@ -589,7 +589,7 @@ def _report_parts(work: Work, made: Inputs, runs: ScoredRuns) -> dict[str, objec
     """Make the report fields without hash, id, time and history."""
     config, settings = work.config, work.settings
     corpus, chunks = made.corpus_snapshot.about, made.admitted_chunks.about
-    index, changes = made.corpus_index.about, made.corpus_index.changes
+    index = made.corpus_index.about
     ranking = made.ranking_measures.about
     strategies = [_strategy(work, runs, entry) for entry in ranking.strategies]
     primary = next(entry for entry in strategies if entry.name == config.primary_strategy)
@@ -637,12 +637,6 @@ def _report_parts(work: Work, made: Inputs, runs: ScoredRuns) -> dict[str, objec
         "comparisons": ranking.comparisons,
         "stability": made.stability_measures.about,
         "embeddings": use,
-        "vector_store": {
-            "collections": {
-                model: dataclasses.asdict(entry) for model, entry in changes.vectors.items()
-            },
-            "dropped": changes.dropped,
-        },
         "reused": {
             "index": made.corpus_index.artifact.reused,
             "runs": {name: run.artifact.reused for name, run in made.runs.items()},

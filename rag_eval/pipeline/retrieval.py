@@ -12,7 +12,7 @@ import functools
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,7 @@ from rag_eval.core.config import DISCOUNTING, GoldSetConfig, Level, Status
 from rag_eval.core.errors import Embedding, InputError, quoted
 from rag_eval.core.frames import RUN
 from rag_eval.core.loader import Chunker
-from rag_eval.core.report import ExternalSource, Latency, Open
+from rag_eval.core.report import ExternalSource, Latency
 from rag_eval.core.settings import Settings
 from rag_eval.core.strategy import Identity, IdentityInputs, Strategy
 from rag_eval.core.types import RetrievalOptions
@@ -47,7 +47,7 @@ from rag_eval.pipeline.runner import (
     json_part,
 )
 from rag_eval.retrieval.dense import ChromaStore, ExactSearch
-from rag_eval.retrieval.embedding.source import ChunkTable, EmbeddingSource
+from rag_eval.retrieval.embedding.source import ChunkTable
 from rag_eval.retrieval.external_units import Placed, place_all
 from rag_eval.retrieval.kinds.external import (
     External,
@@ -544,23 +544,11 @@ class IndexFacts:
 
 
 @dataclasses.dataclass(frozen=True)
-class StoredVectors:
-    """The vectors of one model in the store: their collection, changes and graphs."""
-
-    collection: str
-    dimensions: int
-    embedded: int
-    added: int
-    removed: int
-    kept: int
-    graphs: list[Open]
-
-
-@dataclasses.dataclass(frozen=True)
 class IndexChanges:
-    """Changes in the vector store by model, the dropped collections and the duration."""
+    """Texts that were embedded by model, graphs that were built or dropped, and the duration."""
 
-    vectors: dict[str, StoredVectors]
+    embedded: dict[str, int]
+    built: list[str]
     dropped: list[str]
     seconds: float
 
@@ -583,19 +571,18 @@ class CorpusIndex(Result):
         """Show every strategy's index and the changes in the vector store."""
         about, changes = self.about, self.changes
         rows = [
-            {"strategy": name, **dataclasses.asdict(entry)}
+            {
+                "strategy": name,
+                **dataclasses.asdict(entry),
+                "embedded": changes.embedded.get(entry.embed_model, 0),
+            }
             for name, entry in about.strategies.items()
         ]
-        vectors = [
-            {"model": model, **dataclasses.asdict(entry)}
-            for model, entry in changes.vectors.items()
-        ]
-        columns = ("model", "collection", "dimensions", "embedded", "added", "removed", "kept")
         return {
             "n_chunks": about.n_chunks,
             "analyzer": about.analyzer,
-            "index_hashes": Table(("strategy", "index_hash", "embed_model"), rows),
-            "vectors": Table(columns, vectors),
+            "indexes": Table(("strategy", "index_hash", "embed_model", "embedded"), rows),
+            "graphs_built": len(changes.built),
             "seconds": changes.seconds,
         }
 
@@ -676,14 +663,16 @@ def chosen_kinds(evaluation: Evaluation, strategy: str) -> list[str]:
     kinds=("chroma",),
 )
 def build_index(work: Work, admitted_chunks: AdmittedChunks) -> CorpusIndex:
-    """Embed new chunks, update the vector store, and identify every strategy's index."""
+    """Embed new chunks, build the graphs of approximate search, and identify every index."""
     started, opened = time.perf_counter(), open_index(work.evaluation, admitted_chunks)
-    stored: dict[str, StoredVectors] = {}
+    embedded: dict[str, int] = {}
     for strategy in opened.strategies.values():
-        source = strategy.source
-        if source is None or source.model in stored:
-            continue
-        stored[source.model] = _keep_vectors(work, opened, strategy, source)
+        source, n_chunks = strategy.source, len(opened.table)
+        if source is not None and source.model not in embedded:
+            label = f"Embedding chunks with {source.model}"
+            with work.progress.step(label, n_chunks, "chunks") as advance:
+                source.chunk_vectors(advance)
+            embedded[source.model] = source.use.embedded
     about = IndexFacts(
         analyzer=ANALYZER,
         chunker=work.config.corpus.chunker,
@@ -693,61 +682,36 @@ def build_index(work: Work, admitted_chunks: AdmittedChunks) -> CorpusIndex:
             for name, strategy in opened.strategies.items()
         },
     )
-    dropped = _drop_unused(opened, stored, work.config.seeds)
-    return CorpusIndex(
-        about=about, changes=IndexChanges(stored, dropped, time.perf_counter() - started)
-    )
+    graphs = _update_graphs(work, opened)
+    seconds = time.perf_counter() - started
+    return CorpusIndex(about=about, changes=IndexChanges(embedded, *graphs, seconds))
 
 
-def _keep_vectors(
-    work: Work, opened: OpenIndex, strategy: ReadyStrategy, source: EmbeddingSource
-) -> StoredVectors:
-    """Embed and store the vectors of one model. Approximate search also builds a graph per seed."""
-    index, table, model = opened.index, opened.table, strategy.embed_model
-    with work.progress.step(f"Embedding chunks with {model}", len(table), "chunks") as advance:
-        vectors = source.chunk_vectors(advance)
-    if index.chroma is None:
-        index.chroma = chroma_store(work.settings)
-    name = index.collection_name(model)
-    with work.progress.step("Updating the vector store", len(table), "vectors") as advance:
-        report = index.chroma.sync(name, table, vectors, advance)
-    needs_graph = any(
-        other.spec.store_name == "chroma" and other.embed_model == model
-        for other in opened.strategies.values()
-    )
-    graphs: list[Open] = []
-    for seed in work.config.seeds if needs_graph else ():
-        graph, started = index.graph_name(model, seed), time.perf_counter()
-        label = f"Building the graph of seed {seed}"
-        with work.progress.step(label, len(table), "vectors") as advance:
-            built = index.chroma.build(graph, table, vectors, seed=seed, advance=advance)
-        seconds = time.perf_counter() - started
-        graphs.append({"seed": seed, "collection": graph, "built": built, "seconds": seconds})
-    return StoredVectors(
-        collection=name,
-        dimensions=int(vectors.shape[1]),
-        embedded=source.use.embedded,
-        **dataclasses.asdict(report),
-        graphs=graphs,
-    )
+def _update_graphs(work: Work, opened: OpenIndex) -> tuple[list[str], list[str]]:
+    """Build the graph of each seed and model of approximate search, and drop those of other chunks.
 
-
-def _drop_unused(opened: OpenIndex, models: Iterable[str], seeds: Sequence[int]) -> list[str]:
-    """Remove collections of the models in use that belong to earlier fits or earlier chunks.
-
-    Collections of other models may belong to another choice of strategies, so they stay.
+    Graphs of other models may belong to another choice of strategies, so they stay. Returns the
+    names of the built and of the dropped graphs.
     """
-    index = opened.index
-    if index.chroma is None:
-        return []
-    approximate = {
-        strategy.embed_model
+    index, table = opened.index, opened.table
+    built, dropped = list[str](), list[str]()
+    sources = {
+        strategy.embed_model: strategy.source
         for strategy in opened.strategies.values()
         if strategy.spec.store_name == "chroma"
     }
-    keep = {index.collection_name(model) for model in models}
-    keep |= {index.graph_name(model, seed) for model in approximate for seed in seeds}
-    return [name for model in models for name in index.chroma.drop(index.family(model), keep)]
+    for model, source in sources.items():
+        if index.chroma is None or source is None:
+            raise RuntimeError("approximate search needs a vector store and vectors")
+        keep = {seed: index.graph_name(model, seed) for seed in work.config.seeds}
+        for seed, graph in keep.items():
+            label = f"Building the graph of seed {seed}"
+            with work.progress.step(label, len(table), "vectors") as advance:
+                vectors = source.chunk_vectors()
+                if index.chroma.build(graph, table, vectors, seed=seed, advance=advance):
+                    built.append(graph)
+        dropped += index.chroma.drop(index.family(model), set(keep.values()))
+    return built, dropped
 
 
 # ---- The guard at retrieval time: leave out passages that restate a question. The trust filter.

@@ -7,7 +7,6 @@ product of two vectors.
 """
 
 import contextlib
-import dataclasses
 import os
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -178,17 +177,8 @@ class ChromaFunctionEmbedder:
 # ---- Chroma: the vector store.
 
 
-@dataclasses.dataclass(frozen=True)
-class SyncReport:
-    """Changes of a collection by a sync."""
-
-    added: int
-    removed: int
-    kept: int
-
-
 class ChromaStore:
-    """Collections in an embedded database below `folder`, or on the server at `url`."""
+    """Graphs in an embedded database below `folder`, or on the server at `url`."""
 
     def __init__(self, folder: Path, url: str | None = None) -> None:
         import chromadb
@@ -238,56 +228,6 @@ class ChromaStore:
         """Names of all collections, sorted."""
         return sorted(collection.name for collection in self._client.list_collections())
 
-    def ids(self, name: str) -> set[str]:
-        """Ids in a collection."""
-        return set(self._collection(name).get(include=[])["ids"])
-
-    def sync(
-        self, name: str, table: ChunkTable, vectors: Float32Array, advance: Advance = no_advance
-    ) -> SyncReport:
-        """Make a collection hold exactly the chunks of a table, with float32 [n, d] vectors.
-
-        A collection holds vectors of one embedding model. A chunk keeps its vector while the hash
-        of its indexed text and title, which its id does not cover, stays the same.
-        """
-        with self._clearing():
-            collection = self._create(name)
-            stored = collection.get(include=["metadatas"])
-            marks = [about["text_hash"] for about in stored["metadatas"]]
-            known = dict(zip(stored["ids"], marks, strict=True))
-            gone = sorted(set(known) - set(table.chunk_ids))
-            for start in range(0, len(gone), BATCH):
-                collection.delete(ids=gone[start : start + BATCH])
-            marked = zip(table.chunk_ids, table.text_hashes, strict=True)
-            new = [row for row, (chunk, mark) in enumerate(marked) if known.get(chunk) != mark]
-            self._insert(collection, table, vectors, new, advance)
-        return SyncReport(len(new), len(gone), len(table) - len(new))
-
-    def _create(self, name: str) -> Any:
-        return self._client.get_or_create_collection(
-            name, embedding_function=None, configuration={"hnsw": {"space": "cosine"}}
-        )
-
-    def _insert(
-        self,
-        collection: Any,
-        table: ChunkTable,
-        vectors: Float32Array,
-        rows: Sequence[int],
-        advance: Advance,
-    ) -> None:
-        for start in range(0, len(rows), BATCH):
-            batch = rows[start : start + BATCH]
-            collection.upsert(
-                ids=[table.chunk_ids[row] for row in batch],
-                embeddings=vectors[batch],
-                metadatas=[
-                    {"doc_id": table.doc_ids[row], "text_hash": table.text_hashes[row]}
-                    for row in batch
-                ],
-            )
-            advance(len(batch))
-
     def build(
         self,
         name: str,
@@ -310,8 +250,17 @@ class ChromaStore:
             self._client.delete_collection(name)
         rows = np.random.default_rng(seed).permutation(known).tolist()
         with self._clearing():
-            collection = self._create(name)
-            self._insert(collection, table, vectors, rows, advance)
+            collection = self._client.create_collection(
+                name, embedding_function=None, configuration={"hnsw": {"space": "cosine"}}
+            )
+            for start in range(0, len(rows), BATCH):
+                batch = rows[start : start + BATCH]
+                collection.add(
+                    ids=[table.chunk_ids[row] for row in batch],
+                    embeddings=vectors[batch],
+                    metadatas=[{"doc_id": table.doc_ids[row]} for row in batch],
+                )
+                advance(len(batch))
             collection.modify(metadata={"complete": True, "seed": seed})
         return True
 

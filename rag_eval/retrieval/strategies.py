@@ -161,11 +161,11 @@ class StrategyIndex:
         self.table = table
         self.places = places
         self.chroma = chroma
-        """The vector store; None until an approximate strategy or a sync needs it."""
+        """The store of graphs; None without an approximate strategy."""
         self.rerankers = dict(rerankers or {})
         """Import path of each reranker that gold sets may name, by name."""
         self.prefix = prefix
-        """Prefix of the names of all collections of this corpus."""
+        """Prefix of the names of all graphs of this corpus."""
         self._engines: dict[str, Any] = {}
         self._sources: dict[str, EmbeddingSource] = {}
 
@@ -201,15 +201,11 @@ class StrategyIndex:
         return source.model if source else ""
 
     def family(self, model: str) -> str:
-        """Return the start of the collection names of one model, without its fit."""
+        """Return the start of the names of the graphs of one model, without its fit."""
         return f"{self.prefix}{re.sub(r'[^A-Za-z0-9-]+', '-', model.partition('@')[0])}."
 
-    def collection_name(self, model: str) -> str:
-        """Name the collection of a model's vectors. The chunks do not change the name."""
-        return f"{self.family(model)}{digest(model)}"
-
     def graph_name(self, model: str, seed: int) -> str:
-        """Name the collection that holds the graph for (chunks, model, seed)."""
+        """Name the graph for (chunks, model, seed)."""
         return f"{self.family(model)}{digest([self.table.chunks_hash, model])}-s{seed}"
 
     def reranker(self, name: str) -> Reranker:

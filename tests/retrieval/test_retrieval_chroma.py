@@ -15,7 +15,7 @@ import pytest
 from corpora import listed
 
 from rag_eval.core.errors import InputError
-from rag_eval.retrieval.dense import ChromaStore, ExactSearch, SyncReport, clear_unused
+from rag_eval.retrieval.dense import ChromaStore, ExactSearch, clear_unused
 from rag_eval.retrieval.embedding.embedders import unit
 from rag_eval.retrieval.embedding.source import ChunkTable
 
@@ -41,51 +41,16 @@ def store(tmp_path):
     store.close()
 
 
-def kept(store, name):
-    found = store._client.get_collection(name, embedding_function=None).get(
-        include=["embeddings", "metadatas"]
-    )
-    documents = [meta["doc_id"] for meta in found["metadatas"]]
-    values = zip(found["embeddings"], documents, strict=True)
-    return dict(zip(found["ids"], values, strict=True))
-
-
-def chunks(rows=slice(None), **columns):
-    return ChunkTable(TABLE.iloc[rows].assign(**columns), "hash")
-
-
-def sync(store, rows, name="model", **more):
-    return store.sync(name, chunks(rows), VECTORS[rows], **more)
+def chunks(rows=slice(None)):
+    return ChunkTable(TABLE.iloc[rows], "hash")
 
 
 def build(store, name, seed=13):
     return store.build(name, chunks(), VECTORS, seed=seed)
 
 
-def test_sync_adds_keeps_and_removes(store):
-    counts = []
-    assert sync(store, slice(10), advance=counts.append) == SyncReport(added=10, removed=0, kept=0)
-    assert sum(counts) == 10
-    assert sync(store, slice(10)) == SyncReport(added=0, removed=0, kept=10)
-    assert sync(store, slice(4, 13)) == SyncReport(added=3, removed=4, kept=6)
-    assert store.ids("model") == set(IDS[4:13])
-    there = kept(store, "model")
-    for row in range(4, 13):
-        assert np.abs(there[IDS[row]][0] - VECTORS[row]).max() < 1e-6
-        assert there[IDS[row]][1] == DOCS[row]
-    assert sync(store, slice(0)) == SyncReport(added=0, removed=9, kept=0)
-    assert store.ids("model") == set()
-    assert sync(store, slice(0), "empty") == SyncReport(0, 0, 0)
-
-
-def test_a_chunk_that_is_indexed_under_another_text_gets_its_new_vector(store):
-    first = slice(3)
-    store.sync("model", chunks(first, text_hash=["a", "b", "c"]), VECTORS[first])
-    changed = store.sync("model", chunks(first, text_hash=["a", "B", "c"]), VECTORS[10:13])
-    assert changed == SyncReport(added=1, removed=0, kept=2)
-    there = kept(store, "model")
-    for row, vector in enumerate((VECTORS[0], VECTORS[11], VECTORS[2])):
-        assert np.abs(there[IDS[row]][0] - vector).max() < 1e-6
+def ids(store, name, kind=set):
+    return kind(store._collection(name).get(include=[])["ids"])
 
 
 def test_a_graph_over_a_small_corpus_is_exact(store):
@@ -116,37 +81,29 @@ def test_a_graph_over_a_small_corpus_is_exact(store):
 
 def test_zero_vectors_are_not_found_in_a_graph(store):
     build(store, "graph")
-    assert store.ids("graph") == set(IDS) - {IDS[7], IDS[150]}
-    assert not build(store, "graph")
+    assert ids(store, "graph") == set(IDS) - {IDS[7], IDS[150]}
     store.build("blank", chunks(slice(3)), np.zeros((3, 16), dtype=np.float32), seed=13)
     assert not store.search(
         "blank", VECTORS[:2], 3, {chunk: ROW[chunk] for chunk in IDS[:3]}
     ).has_chunk.any()
 
 
-def test_the_seed_is_the_order_of_insertion(store, monkeypatch):
-    orders, whole = {}, ChromaStore._insert
-
-    def watched(self, collection, *rest):
-        orders[collection.name] = rest[2]
-        return whole(self, collection, *rest)
-
-    monkeypatch.setattr(ChromaStore, "_insert", watched)
+def test_the_seed_is_the_order_of_insertion(store):
     for name, seed in (("g-s13", 13), ("g-s29", 29), ("again-s13", 13)):
         assert build(store, name, seed)
-    assert orders["g-s13"] == orders["again-s13"] != orders["g-s29"]
-    assert sorted(orders["g-s13"]) == sorted(orders["g-s29"]) == sorted(set(range(N)) - {7, 150})
+    orders = [ids(store, name, list) for name in ("g-s13", "g-s29", "again-s13")]
+    assert orders[0] == orders[2] != orders[1]
+    assert sorted(orders[0]) == sorted(orders[1])
     assert store._collection("g-s29").metadata == {"complete": True, "seed": 29}
 
 
 def test_a_finished_graph_is_left_alone_and_a_half_built_one_is_built_anew(store):
-    sync(store, slice(50), "graph")  # A killed build leaves chunks without a mark of completion.
     assert build(store, "graph")
-    assert len(store.ids("graph")) == N - 2
     assert not build(store, "graph")
-    sync(store, VECTORS.any(axis=1), "whole")
-    # Every chunk is stored, but the mark is missing.
-    assert build(store, "whole")
+    # A killed build leaves chunks without the mark of completion.
+    store._collection("graph").modify(metadata={"seed": 13})
+    assert build(store, "graph")
+    assert len(ids(store, "graph")) == N - 2
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "ftp://host", "http://", "", "/path"])
@@ -182,10 +139,9 @@ def server(tmp_path):
 
 def exercise(one):
     """Use every method of a store, and return the answers of its graph."""
-    assert sync(one, slice(20)) == SyncReport(20, 0, 0)
-    assert sync(one, slice(5, 30)) == SyncReport(10, 5, 15)
     assert build(one, "g-s13")
     assert not build(one, "g-s13")
+    assert build(one, "model")
     assert one.collections() == ["g-s13", "model"]
     assert one.drop("model", set()) == ["model"]
     queries = random_vectors(10, seed=5)
@@ -244,8 +200,8 @@ frame = pandas.DataFrame({"chunk_id": [str(i) for i in range(1500)], "doc_id": "
 store = ChromaStore(Path(sys.argv[2]))
 for count in (0, 7, 1500):
     table = ChunkTable(frame[:count], "hash")
-    store.sync(f"model{count}", table, vectors[:count])
     store.build(f"graph{count}", table, vectors[:count], seed=1)
+    store.build(f"other{count}", table, vectors[:count], seed=2)
 os._exit(0)
 """
 
@@ -274,7 +230,7 @@ def test_places_in_use_stay(tmp_path):
     frame = pd.DataFrame({"chunk_id": [f"c{i}" for i in range(1200)], "doc_id": "d"})
     table = ChunkTable(frame.assign(text_hash=""), "hash")
     # Chroma writes a graph from 1,000 vectors on.
-    store.sync("model", table, np.ones((1200, 16), dtype=np.float32))
+    store.build("model", table, np.ones((1200, 16), dtype=np.float32), seed=1)
     store.close()
     level0 = next(tmp_path.glob("*/data_level0.bin"))
     before = level0.read_bytes()
