@@ -458,17 +458,11 @@ class PortSource:
         """Texts that identify the index, from the stats of the port; empty without them."""
         self.embed_model = quoted(self.stated.get("embed_model", ""), 200)
 
-    def _read_stats(self) -> dict[str, str | dict[str, str]]:
+    def _read_stats(self) -> dict[str, str]:
         names = ("corpus_rev", "chunks_hash", "embed_model", "index_hashes")
         try:
             stats = self.port.stats()
-            found = {name: value for name in names if (value := getattr(stats, name, None))}
-            return {
-                name: {str(key): str(one) for key, one in dict(value).items()}
-                if name == "index_hashes"
-                else str(value)
-                for name, value in found.items()
-            }
+            return {name: str(value) for name in names if (value := getattr(stats, name, None))}
         except FOREIGN:
             return {}
 
