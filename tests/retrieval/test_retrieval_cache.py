@@ -1,4 +1,4 @@
-"""The cache embeds no text twice and loses no vector to a kill, a merge or another process."""
+"""The cache embeds no text twice and loses no vector to a kill or a damaged file."""
 
 import os
 import signal
@@ -7,10 +7,8 @@ import sys
 
 import numpy as np
 
-from rag_eval.retrieval.embedding import source as module
 from rag_eval.retrieval.embedding.embedders import no_advance
 from rag_eval.retrieval.embedding.source import (
-    MAX_SEGMENTS,
     CacheUse,
     EmbeddingCache,
     embed_cached,
@@ -69,25 +67,6 @@ def test_a_reopened_cache_needs_no_embedder(tmp_path):
     assert embed(embedder, EmbeddingCache(tmp_path, "m"), [])[0].shape[0] == 0
 
 
-def segments(tmp_path):
-    return sorted(
-        path.name
-        for path in EmbeddingCache(tmp_path, "other").folder.parent.glob("*/segment-*.npz")
-    )
-
-
-def test_many_segments_are_merged_without_loss(tmp_path):
-    cache = EmbeddingCache(tmp_path, "m")
-    texts = [f"text {i}" for i in range(MAX_SEGMENTS + 5)]
-    for text in texts:
-        embed(Counting(), cache, [text])
-    assert len(segments(tmp_path)) == len(texts)
-    merged = EmbeddingCache(tmp_path, "m")
-    assert len(segments(tmp_path)) == 1
-    for reopened in (merged, EmbeddingCache(tmp_path, "m")):
-        assert np.array_equal(reopened.vectors([text_hash(text) for text in texts]), wanted(texts))
-
-
 def test_a_damaged_segment_is_named_and_its_texts_are_embedded_again(tmp_path, caplog):
     cache = EmbeddingCache(tmp_path, "m")
     texts = ["a", "b", "c", "d"]
@@ -105,29 +84,6 @@ def test_a_damaged_segment_is_named_and_its_texts_are_embedded_again(tmp_path, c
     assert (embedder.asked, use) == (["a", "b", "c"], (4, 3))
     assert all(str(paths[text]) in caplog.text for text in "abc")
     assert embed(embedder, EmbeddingCache(tmp_path, "m"), texts)[1] == (4, 0)
-
-
-def test_a_reader_survives_a_merge_beside_it(tmp_path, monkeypatch):
-    cache = EmbeddingCache(tmp_path, "m")
-    for text in "abcdef":
-        embed(Counting(), cache, [text])
-    load, seen = np.load, []
-
-    def load_while_another_merges(path, **options):
-        seen.append(path)
-        if len(seen) == 3:
-            monkeypatch.setattr(module, "MAX_SEGMENTS", 2)
-            monkeypatch.setattr(module.np, "load", load)
-            EmbeddingCache(tmp_path, "m")
-            assert len(segments(tmp_path)) == 1
-        return load(path, **options)
-
-    monkeypatch.setattr(module.np, "load", load_while_another_merges)
-    reader = EmbeddingCache(tmp_path, "m")
-    assert len(seen) == 3
-    assert np.array_equal(
-        reader.vectors([text_hash(text) for text in "fedcba"]), wanted(list("fedcba"))
-    )
 
 
 _KILLED = """

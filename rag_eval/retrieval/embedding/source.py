@@ -97,7 +97,6 @@ def embed_model(embedding: Embedding, text_hashes: list[str], base: Path) -> str
 
 # ---- Stored vectors by (text hash, model), so that no text is embedded twice.
 
-MAX_SEGMENTS = 32
 BLOCK = 8192
 """Number of texts that are embedded between two writes."""
 
@@ -123,7 +122,7 @@ class EmbeddingCache:
     """The vectors of one model below `root`.
 
     Its folder has immutable segments, which are written atomically. Concurrent writers add segments
-    and lose nothing. Opening the cache merges many small segments.
+    and lose nothing. A damaged segment is set aside, and its texts are embedded again.
     """
 
     def __init__(self, root: Path, model: str) -> None:
@@ -133,38 +132,16 @@ class EmbeddingCache:
         self.folder.mkdir(parents=True, exist_ok=True)
         if not (self.folder / "model.json").is_file():
             write_text(self.folder / "model.json", canonical_json({"model": model}))
-        segments = self._load()
-        if len(segments) > MAX_SEGMENTS:
-            keys = list(self._rows)
-            merged = self._write(keys, self.vectors(keys))
-            # A segment with every key already has the name of the merged segment.
-            for segment in set(segments) - {merged}:
-                segment.unlink(missing_ok=True)
-
-    def _load(self) -> list[Path]:
-        while True:
-            self._rows, self._vectors = {}, []
-            segments = sorted(self.folder.glob("segment-*.npz"))
+        for segment in sorted(self.folder.glob("segment-*.npz")):
             try:
-                for segment in segments:
-                    self._remember(*_read_segment(segment))
-            except FileNotFoundError:  # Another process has merged the segment.
-                continue
+                self._remember(*_read_segment(segment))
             except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as bad:
-                set_aside(segment, f"{type(bad).__name__}: {bad}")  # embeds its texts again
-                continue
-            return segments
+                set_aside(segment, f"{type(bad).__name__}: {bad}")
 
     def _remember(self, keys: Sequence[str], vectors: Float32Array) -> None:
         total = sum(map(len, self._vectors))
         self._rows.update(zip(keys, range(total, total + len(keys)), strict=True))
         self._vectors.append(vectors)
-
-    def _write(self, keys: Sequence[str], vectors: Float32Array) -> Path:
-        path = self.folder / f"segment-{lines_hash(keys)}.npz"
-        with atomic_path(path) as partial, partial.open("wb") as stream:
-            np.savez(stream, keys=np.array(keys, dtype="S64"), vectors=vectors)
-        return path
 
     def __contains__(self, key: str) -> bool:
         return key in self._rows
@@ -178,7 +155,9 @@ class EmbeddingCache:
 
     def add(self, keys: Sequence[str], vectors: Float32Array) -> None:
         """Store vectors under new text hashes."""
-        self._write(keys, vectors)
+        path = self.folder / f"segment-{lines_hash(keys)}.npz"
+        with atomic_path(path) as partial, partial.open("wb") as stream:
+            np.savez(stream, keys=np.array(keys, dtype="S64"), vectors=vectors)
         self._remember(keys, vectors)
 
 
