@@ -82,14 +82,6 @@ def ranks(rankings: IntArray, rows: IntArray, items: IntArray) -> IntArray:
     return result
 
 
-def csr(rows: ArrayLike, n_rows: int, *columns: ArrayLike) -> tuple[IntArray, ...]:
-    """Sort integer columns by row, keep the order inside a row, and return (indptr, *columns)."""
-    codes = as_codes(rows, "rows")
-    order = np.argsort(codes, kind="stable")
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(codes, minlength=n_rows))])
-    return (indptr.astype(np.int64), *(as_codes(part, "columns")[order] for part in columns))
-
-
 # ---- The one list of ranking measures, and their names.
 
 
@@ -187,8 +179,11 @@ class Qrels(NamedTuple):
         cls, query_codes: ArrayLike, item_codes: ArrayLike, gains: ArrayLike, n_queries: int
     ) -> "Qrels":
         """Build judgements from rows (query, item, gain) in any order, without repeated pairs."""
-        indptr, items, grades = csr(query_codes, n_queries, item_codes, gains)
-        return cls(indptr, items, grades)
+        query = as_codes(query_codes, "query_codes")
+        order = np.argsort(query, kind="stable")
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(query, minlength=n_queries))])
+        items, grades = as_codes(item_codes, "item_codes"), as_codes(gains, "gains")
+        return cls(indptr.astype(np.int64), items[order], grades[order])
 
     @property
     def n_relevant(self) -> IntArray:
