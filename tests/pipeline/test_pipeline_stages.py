@@ -36,6 +36,7 @@ NOT_HERE = {
     ("run", "calibrators"): "smoke has no iterative strategy",
     ("trust_measures", "corpus_chunks"): "only units of external strategies are compared with them",
     ("retrieval_signals", "corpus_index"): "identifies the vectors of the index, which is open",
+    ("miss_rate_claims", "run"): "smoke has no judged wordings, whose claims name the first seed",
     ("miss_rate_calibration", "run"): "the scores of the runs are in the memory of this process",
     ("retrieval_metrics_report", "corpus_chunks"): "only units of external strategies need them",
     ("retrieval_metrics_report", "miss_rate_calibration"): "smoke is too small for its pictures",
