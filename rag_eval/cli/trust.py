@@ -106,25 +106,21 @@ def allow(
 @trust.command()
 def manifest(
     gold_set: OneGoldSet = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="File to write. Default: the gold set's trust.manifest, else manifest.json in "
-            "its folder."
-        ),
-    ] = None,
     key: Annotated[
         Path | None, typer.Option(help="Ed25519 private key (PEM) to sign the manifest with.")
     ] = None,
     home: Home = None,
     gold_sets: GoldSets = None,
 ) -> None:
-    """Record the hash of every document as it is now; later runs block documents that changed."""
+    """Record the hash of every document as it is now; later runs block documents that changed.
+
+    Writes trust.manifest of the gold set, else manifest.json in its folder.
+    """
     with report_errors():
         evaluation = open_evaluation(gold_set, home, gold_sets)
         from rag_eval.pipeline.corpus import write_manifest
 
-        path, count, signed = write_manifest(evaluation, out, key)
+        path, count, signed = write_manifest(evaluation, key)
         typer.echo(f"{count} documents recorded in {path}{', signed' if signed else ''}")
         if evaluation.config.trust.keys and not signed:
             typer.echo(
@@ -138,28 +134,22 @@ def sign(
     key: Annotated[Path, typer.Option(help="Ed25519 private key (PEM).")],
     name: Annotated[str, typer.Option(help="Name of the key under trust.keys.")],
     gold_set: OneGoldSet = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="File to write. Default: the gold set's trust.signatures, else signatures.jsonl "
-            "in its folder."
-        ),
-    ] = None,
     home: Home = None,
     gold_sets: GoldSets = None,
 ) -> None:
-    """Sign every document of the corpus as it is now (detached Ed25519 signatures)."""
+    """Sign every document of the corpus as it is now (detached Ed25519 signatures).
+
+    Writes trust.signatures of the gold set, else signatures.jsonl in its folder.
+    """
     with report_errors():
         evaluation = open_evaluation(gold_set, home, gold_sets)
-        from rag_eval.core.errors import quoted
         from rag_eval.pipeline.corpus import write_signatures
 
-        path, count, unnamed = write_signatures(evaluation, out, key, name)
+        path, count = write_signatures(evaluation, key, name)
         typer.echo(f"{count} documents signed in {path}")
-        if unnamed is not None:
+        if evaluation.config.trust.signatures is None:
             typer.echo(
-                "no run reads them until gold_set.yaml says under trust: signatures: "
-                f"{quoted(unnamed, 1000)}"
+                f"no run reads them until gold_set.yaml says under trust: signatures: {path.name}"
             )
 
 

@@ -3,7 +3,6 @@
 import dataclasses
 import datetime as dt
 import hashlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -622,9 +621,7 @@ def lint_gold_set(evaluation: Evaluation) -> list[Problem]:
 # ---- Files of `rag-eval trust manifest|sign`: manifests and signatures.
 
 
-def write_manifest(
-    evaluation: Evaluation, out: Path | None, key: Path | None
-) -> tuple[Path, int, bool]:
+def write_manifest(evaluation: Evaluation, key: Path | None) -> tuple[Path, int, bool]:
     """Record the hash of every document, and sign the record when a key is given.
 
     Returns the file, the number of recorded documents, and whether the record is signed. An old
@@ -634,7 +631,7 @@ def write_manifest(
     with home_lock(evaluation.settings.home):
         sources = evaluation.runner.get(CorpusSnapshot).sources
     data = make_manifest(sources)
-    path = out or resolve(evaluation.config.trust.manifest or "manifest.json", evaluation.base)
+    path = resolve(evaluation.config.trust.manifest or "manifest.json", evaluation.base)
     # Delete the old signature first, so that it never stands beside the new manifest.
     signature_beside(path).unlink(missing_ok=True)
     write_bytes(path, data)
@@ -643,13 +640,10 @@ def write_manifest(
     return path, len(sources), private is not None
 
 
-def write_signatures(
-    evaluation: Evaluation, out: Path | None, key: Path, name: str
-) -> tuple[Path, int, str | None]:
-    """Sign the bytes of every document. `name` is the name of the public key in `trust.keys`.
+def write_signatures(evaluation: Evaluation, key: Path, name: str) -> tuple[Path, int]:
+    """Sign the bytes of every document; return the file and the number of signed documents.
 
-    Returns the file, the number of signed documents, and the entry to add under `trust.signatures`.
-    The entry is None when the gold set already names the file.
+    `name` is the name of the public key in `trust.keys`.
     """
     config, base = evaluation.config, evaluation.base
     private = read_private_key(key)
@@ -660,9 +654,6 @@ def write_signatures(
         raise InputError.of("unknown_key", message, field="--name", found=name, accepted=accepted)
     documents = sorted(source_bytes(config.corpus, base).items())
     lines = [format_signature(doc_id, name, sign(private, data)) for doc_id, data in documents]
-    named = config.trust.signatures
-    path = out or resolve(named or "signatures.jsonl", base)
+    path = resolve(config.trust.signatures or "signatures.jsonl", base)
     write_text(path, "".join(lines))
-    if named is not None and resolve(named, base).resolve() == path.resolve():
-        return path, len(lines), None
-    return path, len(lines), os.path.relpath(path.resolve(), base.resolve())
+    return path, len(lines)
