@@ -27,7 +27,7 @@ from pydantic import Field
 from rag_eval.core.errors import InputError
 from rag_eval.core.loader import Chunker, Loader, RawCorpus, RawDocument
 from rag_eval.corpus.source import empty_corpus
-from rag_eval.storage.hashing import lines_hash, text_hash
+from rag_eval.storage.hashing import file_hash, lines_hash, text_hash
 
 # ---- Which distribution a package comes from, without importing it
 
@@ -63,21 +63,23 @@ def _find_distribution(package: str) -> importlib.metadata.Distribution | None:
     return importlib.metadata.distribution(min(names)) if names else same_name
 
 
+def _refuse(code: str, message: str, field: str, found: str, accepted: str) -> InputError:
+    return InputError.of(code, message, field=f"corpus.{field}", found=found, accepted=accepted)
+
+
 def _hash_sources(package: str) -> str:
     spec = importlib.util.find_spec(package)
     if spec is None:
         accepted = "the import name of a package in this environment"
-        field, message = "corpus.package", "the package is not installed"
-        raise InputError.of("not_installed", message, field=field, found=package, accepted=accepted)
+        message = "the package is not installed"
+        raise _refuse("not_installed", message, "package", package, accepted)
     if spec.submodule_search_locations:
         roots = map(Path, spec.submodule_search_locations)
-        pairs = [(path, path.relative_to(root)) for root in roots for path in root.rglob("*.py")]
-        files = sorted((name.as_posix(), path) for path, name in pairs)
+        pairs = [(path.relative_to(root), path) for root in roots for path in root.rglob("*.py")]
+        files = sorted((name.as_posix(), path) for name, path in pairs)
     else:
         files = [(package, Path(spec.origin))] if spec.has_location and spec.origin else []
-    return lines_hash(
-        f"{name}:{hashlib.sha256(path.read_bytes()).hexdigest()}" for name, path in files
-    )
+    return lines_hash(f"{name}:{file_hash(path)}" for name, path in files)
 
 
 def _find_author(distribution: importlib.metadata.Distribution) -> str:
@@ -123,12 +125,10 @@ def verify_record(package: str) -> Literal["", "valid", "missing"]:
         for file in distribution.files or ()
         if file.hash is not None and file.parts[0].partition(".")[0] == package
     ]
-    if not recorded:
-        return ""
-    holds = all(
+    holds = (
         path.is_file() and _hash_record(path, known.mode) == known.value for path, known in recorded
     )
-    return "valid" if holds else "missing"
+    return ("valid" if all(holds) else "missing") if recorded else ""
 
 
 def _hash_record(path: Path, algorithm: str) -> str:
@@ -170,19 +170,19 @@ def _belongs(value: object, package: str) -> bool:
     return isinstance(module, str) and module.split(".")[0] == package
 
 
-def _list_public(names: Iterable[str]) -> list[str]:
-    return sorted(name for name in set(names) if isinstance(name, str) and not name.startswith("_"))
-
-
-def _list_members(module: types.ModuleType) -> list[str]:
-    names = getattr(module, "__all__", None)
-    return _list_public(dir(module) if names is None else names)
+def _list_names(owner: object) -> list[str]:
+    """List the public names of a class, or of a module by its `__all__`."""
+    names: Iterable[object] = dir(owner)
+    if isinstance(owner, types.ModuleType):
+        names = getattr(owner, "__all__", names)
+    found = {name for name in names if isinstance(name, str) and not name.startswith("_")}
+    return sorted(found)
 
 
 def _walk_class(
     cls: type, prefix: str, package: str, above: tuple[type, ...]
 ) -> Iterator[Documented]:
-    for name in _list_public(dir(cls)):
+    for name in _list_names(cls):
         value = _attribute(cls, name)
         qualified = f"{prefix}.{name}"
         if inspect.isclass(value):
@@ -199,7 +199,7 @@ def _walk_class(
 
 
 def _walk_module(module: types.ModuleType, package: str) -> Iterator[Documented]:
-    for name in _list_members(module):
+    for name in _list_names(module):
         value = _attribute(module, name)
         qualified = f"{module.__name__}.{name}"
         if value is None or inspect.ismodule(value) or not _belongs(value, package):
@@ -215,7 +215,7 @@ def _walk_module(module: types.ModuleType, package: str) -> Iterator[Documented]
 def _walk_modules(root: types.ModuleType) -> Iterator[types.ModuleType]:
     """Yield the package, and below it every public module that declares `__all__`."""
     yield root
-    for name in _list_members(root):
+    for name in _list_names(root):
         value = _attribute(root, name)
         below = f"{root.__name__}.{name}"
         if (
@@ -231,10 +231,8 @@ def _import(name: str) -> types.ModuleType:
         return importlib.import_module(name)
     except Exception as error:
         message = f"the module cannot be imported: {type(error).__name__}: {error}"
-        accepted, field = "a module of the installed package", "corpus.modules"
-        raise InputError.of(
-            "not_importable", message, field=field, found=name, accepted=accepted
-        ) from error
+        accepted = "a module of the installed package"
+        raise _refuse("not_importable", message, "modules", name, accepted) from error
 
 
 def _choose_name(names: dict[str, str]) -> str:
@@ -276,10 +274,8 @@ class PackageDocs(Loader):
         for name in self.modules:
             if name.split(".")[0] != self.package:
                 accepted = f"{self.package} or {self.package}.<module>"
-                field, message = "corpus.modules", "the module is of another package"
-                raise InputError.of(
-                    "foreign_module", message, field=field, found=name, accepted=accepted
-                )
+                message = "the module is of another package"
+                raise _refuse("foreign_module", message, "modules", name, accepted)
         if self.modules:
             return [_import(name) for name in sorted(set(self.modules))]
         return list(_walk_modules(_import(self.package)))
