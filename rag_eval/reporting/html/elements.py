@@ -269,13 +269,12 @@ def words_cell(
     value: Cursor | str | None, kind: Literal["plain", "chip", "code"] = "plain"
 ) -> Cell:
     """Make a cell of a text, or of a list of texts; `value` is a place or a text of the page."""
+    words, shown = value if isinstance(value, str) else "", Markup()
     if isinstance(value, Cursor) and isinstance(value.value, list):
-        words = ", ".join(str(one) for one in value.value)
-        return Cell(texts(list(value)), visible(words), {"": plain(words)})
-    words = value if isinstance(value, str) else ""
-    if isinstance(value, Cursor) and value.value is not None:
+        words, shown = ", ".join(str(one) for one in value.value), texts(list(value))
+    elif isinstance(value, Cursor) and value.value is not None:
         words = str(value.value)
-    shown = text(value)
+    shown = shown or text(value)
     if words and kind == "chip":
         shown = Markup('<span class="chip {}">{}</span>').format(
             words if _CLASS.fullmatch(words) else "", shown
