@@ -13,132 +13,20 @@ from pathlib import Path
 
 FAR = "https://evil.invalid"
 """Address that payloads try to reach. Its host name does not resolve."""
-
-PAYLOADS = {
-    "script": "<script>window.__pwned=1;alert(1)</script>",
-    "script_end": "</script><script>window.__pwned=2;alert(2)</script>",
-    "script_in_comment": "<!--<script>window.__pwned=3//",
-    "comment": "<!-- a comment that never ends",
-    "cdata": "]]><![CDATA[ <script>window.__pwned=4</script>",
-    "leaving": (
-        "</title></textarea></style></template></noscript></select></pre></table><script>"
-        "window.__pwned=5</script>"
-    ),
-    "image": '<img src=x onerror="window.__pwned=6;alert(6)">',
-    "image_far": f"<img src='{FAR}/pixel.gif'><img srcset='{FAR}/pixel.gif 2x'>",
-    "vector_image": "<svg/onload=window.__pwned=7><animate onbegin=alert(7) attributeName=x></svg>",
-    "attribute": '" onmouseover="window.__pwned=8" autofocus onfocus="window.__pwned=8" x="',
-    "attribute_single": "' onfocus='window.__pwned=9' autofocus tabindex='0' x='",
-    "attribute_bare": "x onpointerenter=window.__pwned=10 `onfocus=window.__pwned=10 ",
-    "style": f"</style><style>*{{display:none!important}}body{{background:url({FAR}/c)}}</style>",
-    "style_rule": f"red;}}body{{visibility:hidden}}@import '{FAR}/c.css';:root{{--ink:red",
-    "style_value": f"expression(window.__pwned=11);width:99999px;background:url({FAR}/v)",
-    "base": (
-        f"<base href='{FAR}/'><meta http-equiv=refresh content='0;url={FAR}/'><link "
-        f"rel=stylesheet href='{FAR}/l.css'>"
-    ),
-    "frame": (
-        '<iframe srcdoc="<script>parent.__pwned=12</script>"></iframe><object '
-        "data='data:text/html,<script>parent.__pwned=12</script>'></object>"
-    ),
-    "form": (
-        f"<form action='{FAR}/'><button autofocus "
-        "formaction='javascript:window.__pwned=13'>go</button><input name=attributes></form>"
-    ),
-    "link": '<a href="javascript:window.__pwned=14" id=explorer name=body>here</a>',
-    "dialog": (
-        "<dialog open>gone</dialog><details open "
-        "ontoggle=window.__pwned=15><summary>x</summary></details>"
-    ),
-    "template": (
-        "{{7*7}} {% raw %}{{ config.__class__.__mro__ }}{% endraw %} ${7*7} #{7*7} <%= 7*7 %> "
-        "`${window.__pwned=16}`"
-    ),
-    "format": (
-        "%s %(x)d {0.__class__} {__import__('os')} $HOME $(id) `id` ; DROP TABLE outcomes; --"
-    ),
-    "entities": "&lt;script&gt;window.__pwned=17&#60;/script&#62; &amp;amp; &#0; &NewLine;",
-    "json_text": (
-        '"},{"__proto__":{"polluted":1}},"constructor":{"prototype":{"polluted":'
-        "1}}}\\u003cscript\\u003e"
-    ),
-    "bidi": "pay\u202eload\u202c \u2066isolate\u2069 \u2067right\u2069 \u200fmark\u061c",
-    "zero_width": "in\u200bvis\u200c\u200dib\ufeffle\u2060 so\u00adft \u034f\u115f\u3164",
-    "separators": "line\u2028next\u2029paragraph\u0085end",
-    "terminal": "\x1b[31mred\x1b[0m\x1b]0;title\x07 back\x08space feed\x0c\x7f\x9b",
-    "tag_characters": "flag\U0001f3f4\U000e0067\U000e0062\U000e007f hidden\U000e0041\U000e0042",
-    "marks": "z" + "\u0301\u0327\u0336" * 60 + "algo",
-    "astral": (
-        "\U0001f469\u200d\U0001f469\u200d\U0001f467 \U0001d518\U0001d52b\U0001d526 \U00020000 "
-        "e\u0301"
-    ),
-    "formula": "=cmd|'/C calc'!A1",
-    "formula_link": f'=HYPERLINK("{FAR}/","click")',
-    "formula_plus": "+1+cmd|' /C calc'!A0",
-    "formula_at": "@SUM(1+1)*cmd|'x'!A0",
-    "formula_minus": "-2+3+cmd|'x'!A0",
-    "cells": 'a,"b";c\td\r\n=1+1,"e',
-    "latex": "\\input{/etc/passwd}\\write18{id} 100% of $x_1^2$ #1 & ~ {open \\end{tabular}",
-    "markdown": (
-        f"[x](javascript:window.__pwned=18) ![i]({FAR}/i.png) `code` **b** | a | b |\n|---|---|\n"
-    ),
-    "long_word": "W" * 5_000,
-}
+_TEXTS = json.loads(Path(__file__).with_name("hostile_texts.json").read_text(encoding="utf-8"))
+PAYLOADS: dict[str, str] = _TEXTS["payloads"]
 """Payloads (name -> text).
 
 A payload that runs sets `window.__pwned`, opens a dialog or fetches from FAR.
 """
-
-ADDRESSES = (
-    "javascript:window.__pwned=20",
-    "JaVaScRiPt:window.__pwned=21//https://example.org/",
-    " javascript:window.__pwned=22",
-    "data:text/html,<script>window.__pwned=23</script>",
-    "vbscript:msgbox(1)",
-    "file:///etc/passwd",
-    "//evil.invalid/protocol-relative",
-    'https://example.org/"onmouseover="window.__pwned=24',
-    "https://example.org/'><script>window.__pwned=25</script>",
-    "https://user:word@example.org/",
-    "https://example.org/\u202egnp.exe",
-    "blob:https://example.org/1",
-    "https://example.org/plain?a=1&b=2#part",
-    "http://example.org/second",
-    "",
-)
+ADDRESSES: list[str] = _TEXTS["addresses"]
 """Source addresses. Only the http and https addresses may become links."""
-
-NAMES = tuple(
-    (
-        "__proto__ constructor toString hasOwnProperty valueOf prototype __defineGetter__ length "
-        "then NaN"
-    ).split()
-)
+NAMES: list[str] = _TEXTS["names"]
 """Ids and tags with names of JavaScript's built-in properties.
 
 A lookup in a plain object would find the built-in property.
 """
-
-QUERY_IDS = (
-    "<script>window.__pwned=30",
-    '"onfocus="window.__pwned=31"autofocus="',
-    "'><img-src=x-onerror=window.__pwned=32>",
-    "]]>",
-    "<!--",
-    "{{7*7}}",
-    "${7*7}",
-    "=cmd|'C'!A1",
-    "100%_$x_1^2#&~{",
-    "javascript:alert(1)",
-    "#panel-verdict",
-    "?a=1&b=2",
-    "%00%0A%3Cscript%3E",
-    "q" * 200,
-    "\U0001f469-\U0001d518",
-    "\u2764\ufe0f-so\u00adft",
-    "anna.muster@example.org",
-    "berta.muster@example.org",
-)
+QUERY_IDS: list[str] = _TEXTS["query_ids"]
 """Query ids that the files allow: no white space, no slashes, no control characters.
 
 Pages show the last ids in another form, and two of these ids look alike.
@@ -308,7 +196,7 @@ def _outputs() -> list[dict[str, object]]:
         document = _document(number, payload)
         own = {
             "doc_id": document["_id"],
-            "text": str(document["text"]),
+            "text": str(document["text"]).rpartition("\n\n")[0],  # a lone surrogate is refused
             "url": ADDRESSES[number % len(ADDRESSES)],
             "title": payload[:200],
         }

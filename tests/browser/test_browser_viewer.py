@@ -6,8 +6,8 @@ Each feedback counts once, and only our own pages can send it.
 import functools
 import http.server
 import json
-import re
 import threading
+from pathlib import Path
 
 import hostile_project
 import pytest
@@ -75,29 +75,6 @@ def test_pages_fit(hostile, serve, visit, picture, looks):
         opened.check_quiet()
 
 
-@pytest.mark.parametrize("cut", [0, 30])
-def test_damaged_questions_are_said_in_a_sentence(hostile, serve, visit, cut):
-    """The test skips `check_quiet`, because the browser itself logs data that it cannot unpack."""
-    viewer = serve(hostile)
-    for part in (viewer.home / "artifacts" / "explorer").glob("*/questions-0000.json.gz"):
-        kept = part.read_bytes()[:cut]
-        part.unlink()
-        part.write_bytes(kept)
-    page = go(visit, viewer).page
-    page.locator(".ex-open").first.click()
-    told = page.locator("#ex-detail [role=alert]")
-    told.wait_for()
-    assert "damaged" in told.inner_text()
-
-
-def test_every_text_is_here_that_the_report_may_leave_out(hostile, serve, visit):
-    viewer = serve(hostile)
-    seen = go(visit, viewer)
-    unfold(seen.page, 0)
-    assert seen.page.locator(".ex-left-out").count() == 0
-    assert seen.page.locator(".ex-snippet").count() > 0
-
-
 def test_feedback_is_an_outcome_when_the_page_says_so(hostile, serve, visit):
     viewer = serve(hostile)
     seen = go(visit, viewer)
@@ -160,19 +137,6 @@ def test_a_hostile_note_is_kept_as_text_and_without_personal_data(hostile, serve
     assert "window.__pwned=70" in held["note"]
     assert len(held["note"]) <= 500
     assert harm(seen.page) == []
-    # The terminal, the next night and its report show the feedback.
-    listed = viewer.command("outcome", "list", "--gold-source", "user_feedback")
-    assert listed.returncode == 0, listed.stderr
-    assert "\x1b" not in listed.stdout
-    assert "\u202e" not in listed.stdout
-    viewer.end()
-    ran = viewer.command("run", "hostile")
-    assert ran.returncode in {0, 2}, ran.stderr
-    later = visit(viewer.root / "reports" / "hostile" / "index.html")
-    later.page.locator("#explorer[data-state=ready]").wait_for()
-    assert harm(later.page) == []
-    assert "carla.note" not in later.page.content()
-    later.check_quiet()
     seen.check_quiet()
 
 
@@ -207,47 +171,7 @@ def _body(hostile, at=0):
     }
 
 
-ATTACK = """<!doctype html><html lang=en><title>another site</title>
-<iframe name=sink></iframe>
-<form id=plain method=post enctype=text/plain target=sink \
-action="ADDRESS/feedback"><input name='BODY_START' value='BODY_END'></form>
-<form id=coded method=post target=sink \
-action="ADDRESS/feedback"><input name=feedback value=something_missing></form>
-<script>
-window.attack = async () => {
-  const tried = [];
-  const body = BODY;
-  const attempts = [
-    {mode: 'no-cors', body},
-    {mode: 'no-cors', headers: {'Content-Type': 'text/plain'}, body},
-    {mode: 'cors', headers: {'Content-Type': 'application/json'}, body},
-    {mode: 'cors',
-     headers: {'Content-Type': 'application/json', 'X-Rag-Eval-Token': 'guess'}, body},
-  ];
-  for (const attempt of attempts) {
-    try {
-      const answer = await fetch(
-        'ADDRESS/feedback', {method: 'POST', credentials: 'include', ...attempt});
-      tried.push(answer.type + ' ' + answer.status);
-    }
-    catch (error) { tried.push('refused'); }
-  }
-  for (const path of ['/', '/runs/RUN/', '/runs/RUN/explorer/summary.json']) {
-    try {
-      const answer = await fetch('ADDRESS' + path, {credentials: 'include'});
-      tried.push('read ' + (await answer.text()).length);
-    }
-    catch (error) { tried.push('refused'); }
-  }
-  navigator.sendBeacon('ADDRESS/feedback', new Blob([body], {type: 'text/plain'}));
-  document.getElementById('plain').submit();
-  await new Promise((done) => setTimeout(done, 300));
-  document.getElementById('coded').submit();
-  await new Promise((done) => setTimeout(done, 300));
-  return tried;
-};
-</script>
-"""
+ATTACK = Path(__file__).with_name("attack.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -325,18 +249,3 @@ def test_the_stored_report_is_shown_and_can_change_nothing(hostile, serve, visit
     assert found == "TypeError"
     assert seen.page.evaluate("self.origin") == "null"
     assert viewer.outcomes() == []
-
-
-def test_beyond_the_machine_a_token_is_asked_for(hostile, serve, visit):
-    viewer = serve(hostile, "--host", "0.0.0.0")  # noqa: S104  what is tried
-    link = re.search(r"http://\S+\?token=\S+", "".join(viewer.said))[0]
-    port, token = re.search(r":(\d+)/", link)[1], link.partition("token=")[2]
-    here = f"http://127.0.0.1:{port}/"
-    assert visit(here).response.status == 401
-    seen = visit(f"{here}?token={token}")
-    seen.page.wait_for_url(lambda url: "token=" not in url)
-    assert seen.page.evaluate("document.cookie") == ""
-    seen.page.goto(f"{here}runs/{hostile.report['run_id']}/")
-    seen.page.locator("#explorer[data-state=ready]").wait_for()
-    assert "Recorded" in say(unfold(seen.page, 0), "Something is missing")
-    assert token not in seen.page.content()
