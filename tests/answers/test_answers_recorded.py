@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from rag_eval.corpus.loaders.folder import Folder
 from rag_eval.corpus.loaders.recorded import Recorded, read_outputs
 from rag_eval.corpus.loading import load_corpus
 
+CASES = json.loads(Path(__file__).with_name("recorded_cases.json").read_text(encoding="utf-8"))
 TEXT = "# Terns\n\nTerns fly far.\nThey eat fish.\n\n# Gulls\n\nGulls eat anything.\n"
 
 
@@ -100,36 +102,13 @@ def test_outcomes(answer, values, outcome):
 
 
 CONTEXTS = [{"id": "a.md", "text": "one\ntwo\nthree"}, {"id": "b", "text": "bee"}]
-STATED = [
-    (1, (0, "a.md", 0, 13)),
-    (0, (-1, "[0]", -1, -1)),
-    (10**30, (-1, "[1001]", -1, -1)),
-    ("[2]", (1, "b", 0, 3)),
-    ("2", (1, "b", 0, 3)),
-    ("b", (1, "b", 0, 3)),
-    ("c", (-1, "c", -1, -1)),
-    ("a.md:2", (0, "a.md", 4, 7)),
-    ("a.md:2-3", (0, "a.md", 4, 13)),
-    ("a.md:9", (-1, "a.md", -1, -1)),
-    ("a.md:3-2", (-1, "a.md:3-2", -1, -1)),
-    ("c.md:1", (-1, "c.md", -1, -1)),
-    ({"doc_id": "a.md"}, (0, "a.md", 0, 13)),
-    ({"doc_id": "a.md", "offsets": {"start": 4, "end": 7, "unit": "char"}}, (0, "a.md", 4, 7)),
-    ({"doc_id": "a.md", "offsets": {"start": 40, "end": 70}}, (-1, "a.md", 40, 70)),
-    ({"doc_id": "a.md", "quote": "two"}, (0, "a.md", 4, 7)),
-    ({"doc_id": "a.md", "quote": "four", "segment": 0}, (0, "a.md", 0, 13)),
-    ({"number": 2, "quote": "bee"}, (1, "b", 0, 3)),
-    ({"number": 3, "quote": "bee"}, (-1, "[3]", -1, -1)),
-    ({"doc_id": "a.md", "snippet_id": "none"}, (-1, "a.md", -1, -1)),
-    ({}, (-1, "", -1, -1)),
-    ({"doc_id": 5, "offsets": "x", "segment": "y", "quote": 1}, (-1, "", -1, -1)),
-]
 
 
-@pytest.mark.parametrize(("citation", "expected"), STATED)
+# citation, then place in the evidence, doc_id, start and end of its span
+@pytest.mark.parametrize(("citation", "expected"), CASES["stated"])
 def test_stated_citations(answer, citation, expected):
     (span,) = answer(answer="x", citations=[citation], contexts=CONTEXTS).citations
-    assert (span.evidence, span.doc_id, span.start, span.end) == expected
+    assert [span.evidence, span.doc_id, span.start, span.end] == expected
     if isinstance(citation, dict) and citation.get("quote") == "four":
         assert (span.quote, span.segment) == ("four", 0)
 
@@ -239,39 +218,15 @@ def test_payloads_that_the_system_states_stay_with_their_citation(tmp_path):
 
 # ---- Markers
 
-FLY_EAT = "Terns fly far. They eat fish."
-MARKED = [  # answer, text, (segment, number) of each marker
-    ("Terns fly far [1].", "Terns fly far.", [(0, 1)]),
-    ("Terns fly far.[1]", "Terns fly far.", [(0, 1)]),
-    ("Terns fly far. [1] They eat fish. [2]", FLY_EAT, [(0, 1), (1, 2)]),
-    ("Terns fly far[1][2]. They eat fish[3].", FLY_EAT, [(0, 1), (0, 2), (1, 3)]),
-    ("Terns fly far [1] [2]. They eat fish [1, 3].", FLY_EAT, [(0, 1), (0, 2), (1, 1), (1, 3)]),
-    ("Terns [1] fly far [ 2 ; 3 ].", "Terns fly far.", [(0, 1), (0, 2), (0, 3)]),
-    ("[1] Terns fly far.\n[2] They eat fish.", FLY_EAT.replace(". ", ".\n"), [(0, 1), (1, 2)]),
-    ("[1][2] Terns fly far. They eat fish.", FLY_EAT, [(0, 1), (0, 2)]),
-    ("Terns fly far.\n[1]\nThey eat fish.", FLY_EAT.replace(". ", ".\n\n"), [(0, 1)]),
-    ("Terns[1]fly far.", "Terns fly far.", [(0, 1)]),
-    ("Terns fly far [12].", "Terns fly far.", [(0, 12)]),
-    ("Terns fly far [0].", "Terns fly far.", [(0, 0)]),
-    ("[1]", "", [(-1, 1)]),
-    ("", "", []),
-    ("He wrote it [2019].", "He wrote it [2019].", []),
-    ("A share lies in [0, 1].", "A share lies in [0, 1].", []),
-    ("Use `a[1]` for the second [2].", "Use `a[1]` for the second.", [(0, 2)]),
-    ("```\nx = [1]\n```\nSee [2] above.", "```\nx = [1]\n```\nSee above.", [(..., 2)]),
-    ("The salt [EMIM][TfO] melts [1].", "The salt [EMIM][TfO] melts.", [(0, 1)]),
-    ("「空は青い」。[1]海も青い。[2]", "「空は青い」。 海も青い。", [(0, 1), (1, 2)]),
-    ("Dr. Smith [1] saw 3.5 kg [2]. Why?", "Dr. Smith saw 3.5 kg. Why?", [(0, 1), (0, 2)]),
-]
 
-
-@pytest.mark.parametrize(("answer", "text", "citations"), MARKED)
+# answer, text, [segment, number] of each marker
+@pytest.mark.parametrize(("answer", "text", "citations"), CASES["marked"])
 def test_markers(answer, text, citations):
     plain, found = read_markers(answer)
     assert plain == text
     assert [number for _, number in found] == [number for _, number in citations]
     if "```" not in answer:  # the splitter may see a code block and its sentence as one or two
-        assert found == citations
+        assert found == [tuple(citation) for citation in citations]
 
 
 @given(st.text(alphabet="ab.[]1,0` \n", max_size=80))

@@ -1,35 +1,13 @@
 """Citations and groundedness: outcomes of answers, and measures of citations."""
 
-import re
-from typing import Final
-
-from markupsafe import Markup
-
 from rag_eval.answers.codes import CODES as CONTRACT
+from rag_eval.answers.codes import CodeInfo
 from rag_eval.core.types import CODES, FIXES
-from rag_eval.reporting.html.drawing import (
-    BAD,
-    GOOD,
-    WARN,
-    Row,
-    forest,
-    plots,
-)
-from rag_eval.reporting.html.elements import (
-    Cursor,
-    Table,
-    estimate_cell,
-    number_cell,
-    words_cell,
-)
+from rag_eval.reporting.html.elements import Cursor, Table, estimate_cell, number_cell, words_cell
 from rag_eval.reporting.html.panel import UNKNOWN, Page, Panel, panel_words
 
-_BOUND: Final = re.compile(r"(?:>=|<=|>|<)\s*(\d*\.?\d+)")
-_WEIGHTS: Final = ("citation_match_rate", "groundedness")
-_COLOURS: Final = {"pass": GOOD, "fail": BAD}
 
-
-def gate_of(page: Page, measure: str) -> Cursor | None:
+def _gate_of(page: Page, measure: str) -> Cursor | None:
     """Find the acceptance gate of a measure; None if the gold set has no such gate."""
     for gate in page.report["gates"]:
         if gate.value["gate"] == "acceptance" and gate.value["evidence"].get("measure") == measure:
@@ -53,27 +31,10 @@ def _words(name: str) -> list[str]:
     return found
 
 
-def _picture(page: Page, part: str) -> Markup:
-    rows = []
-    for name, record in _records(page, part).items():
-        gate = gate_of(page, name)
-        fill = page.colour(page.report["answers"]["strategy"].value)
-        asked = record.value.get("target", "")
-        if gate is not None:
-            fill = _COLOURS.get(gate.value["status"], WARN)
-            asked = str(gate.value["evidence"].get("accepted", ""))
-        bound = _BOUND.fullmatch(asked.strip())
-        target = None if bound is None else float(bound[1])
-        rows.append(Row(_words(name)[0], record, fill, strong=name in _WEIGHTS, target=target))
-    title = f"Measures of {part} with 95 % intervals"
-    axis = "95 % interval; stroke: target"
-    return forest(rows, f"answers-{part}", title, axis, head=part.capitalize())
-
-
 def _measures(page: Page) -> Table:
     rows = []
     for name, record in _records(page, "citations", "answers").items():
-        gate, words = gate_of(page, name), _words(name)
+        gate, words = _gate_of(page, name), _words(name)
         rows.append(
             {
                 "measure": words[0],
@@ -104,14 +65,9 @@ def _citation_codes(page: Page) -> Table:
 
 
 def _contract_codes(page: Page) -> Table | None:
-    known = {str(code): info for code, info in CONTRACT.items()}
+    unknown = CodeInfo(UNKNOWN, UNKNOWN)
     rows = [
-        {
-            "code": code,
-            "n": count,
-            "meaning": known[code].meaning if code in known else UNKNOWN,
-            "fix": known[code].fix if code in known else UNKNOWN,
-        }
+        {"code": code, "n": count, **CONTRACT.get(code, unknown)._asdict()}
         for code, count in page.report["answers"]["codes"].items()
     ]
     return page.optional_table("contract-codes", rows)
@@ -176,7 +132,6 @@ def panel(page: Page) -> Panel:
     context = {
         "answers": answers,
         "citations": citations,
-        "pictures": plots(_picture(page, part) for part in ("citations", "answers")),
         "records": _records(page, "citations", "answers"),
         "unseen": [code for code in CODES if code not in citations["codes"].value],
         "gap": gap,
