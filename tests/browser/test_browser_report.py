@@ -86,8 +86,8 @@ def test_opens_quietly_with_every_panel(hostile, visit, look, picture):
         )
         assert [text for text in odd if text not in hostile_project.NAMES] == [], name
     for name in WITH_PICTURES:
-        picture = seen.page.locator(f"#panel-{name} svg").first
-        assert picture.bounding_box()["width"] > 200
+        drawn = seen.page.locator(f"#panel-{name} svg").first
+        assert drawn.bounding_box()["width"] > 200
         assert seen.page.locator(f"#panel-{name} svg").first.evaluate(
             "(e) => e.querySelector('title')?.textContent || e.getAttribute('aria-label') || ''"
         )
