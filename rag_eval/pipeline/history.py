@@ -202,10 +202,10 @@ def read_run(home: Path, run_id: str) -> KeptRun | UnreadableRun:
         state = path.stat()
         return _read(path, (state.st_mtime_ns, state.st_size))
     except OSError as error:
-        return UnreadableRun(run_id=_shown(run_id), reason=quoted(str(error.strerror)))
+        return UnreadableRun(run_id=_mask_run_id(run_id), reason=quoted(str(error.strerror)))
 
 
-def _shown(run_id: str) -> str:
+def _mask_run_id(run_id: str) -> str:
     return quoted(mask(run_id).text, 100)
 
 
@@ -222,7 +222,7 @@ def _read(path: Path, _state: tuple[int, int]) -> KeptRun | UnreadableRun:
         reason = f"{NOT_KEPT}: {'.'.join(place)}"
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         reason = NOT_KEPT
-    return UnreadableRun(run_id=_shown(path.stem), reason=reason)
+    return UnreadableRun(run_id=_mask_run_id(path.stem), reason=reason)
 
 
 def open_run(home: Path, name: str, gold_set: str | None = None) -> KeptRun:

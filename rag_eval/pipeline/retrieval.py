@@ -605,7 +605,7 @@ def identity_of(
             return steered_by
         return steering_calibrator(evaluation, base, base_hash)
 
-    def stated() -> Mapping[str, object]:
+    def read_stated_index() -> Mapping[str, object]:
         external = External.model_validate(spec)
         source = None if external.files() else evaluation.sources.open(external)
         return source.stated if isinstance(source, PortSource) else {}
@@ -618,7 +618,7 @@ def identity_of(
             text_hashes=text_hashes,
             base=None if spec.base_name is None else identity_of(evaluation, admitted, base),
             calibrator_id=calibrator_id,
-            stated=stated,
+            stated=read_stated_index,
         )
     )
 

@@ -340,16 +340,6 @@ def limited_cell(value: Cursor | None) -> Cell:
 
 # ---- Tables: the same cells as HTML, CSV and LaTeX.
 
-_LATEX: Final = str.maketrans(
-    {
-        "\\": r"\textbackslash ",
-        "~": r"\textasciitilde ",
-        "^": r"\textasciicircum ",
-        **{sign: f"\\{sign}" for sign in "_%$#{}&"},
-    }
-)
-"""Signs that LaTeX reads as commands, and how they are escaped."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Column:
@@ -390,17 +380,12 @@ class Table:
 
     def tex(self) -> str:
         """Write the table as a LaTeX tabular of the package booktabs; every text is escaped."""
-        headings = [column.heading for column in self.columns]
-        rows = [headings, *([cell.text for cell in row] for row in self.rows)]
-        lines = [
-            " & ".join(" ".join(text.split()).translate(_LATEX) for text in row) + r" \\"
-            for row in rows
-        ]
+        rows = [[" ".join(cell.text.split()) for cell in row] for row in self.rows]
+        frame = pd.DataFrame(rows, columns=[column.heading for column in self.columns])
+        form = "".join("r" if column.figures else "l" for column in self.columns)
+        text = frame.to_latex(index=False, escape=True, column_format=form)
         # LaTeX reads [ or * after a line break as an argument of the line break.
-        heading, *body = ("{}" + line if line.startswith(("[", "*")) else line for line in lines)
-        columns = "".join("r" if column.figures else "l" for column in self.columns)
-        table = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", heading, r"\midrule", *body]
-        return "\n".join([*table, r"\bottomrule", r"\end{tabular}", ""])
+        return re.sub(r"^(?=[\[*])", "{}", text, flags=re.MULTILINE)
 
     def html(self) -> Markup:
         """Write the table as HTML with reasons of dashes, meanings of columns, and downloads.
