@@ -131,6 +131,7 @@ def view(
                 typer.echo(f"feedback: {stored}")
                 if not loopback:
                     typer.echo("other machines can reach it, with the access token only: " + TLS)
+                typer.echo("Ctrl-C ends it.")
                 if browser:
                     webbrowser.open(link)
 

@@ -198,6 +198,8 @@ class Guard(BaseHTTPMiddleware):
         return answer
 
     def _refuse(self, request: Request) -> Response | None:
+        if sum(len(name) + len(value) for name, value in request.headers.raw) > MAX_HEAD:
+            return refuse(request, 431, "The head of this request is too large.")
         if _is_foreign(request.headers, request.method):
             return refuse(request, 403, _FOREIGN)
         if self._access is not None and request.url.path != HEALTH:
