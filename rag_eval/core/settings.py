@@ -119,7 +119,7 @@ class Settings(BaseSettings):
     tracking_uri: str | None = Field(
         default=None, description="MLflow; default: SQLite in the home"
     )
-    chroma_url: str | None = Field(
+    chroma_url: HttpUrl | None = Field(
         default=None,
         description="http(s)://host:port of a Chroma server; default: embedded in the home",
     )

@@ -160,14 +160,18 @@ def test_powered_estimates_need_a_simple_random_sample_of_the_traffic(asked):
         " probability for miss_any@10"
     )
     for entry in compare_strategies(opened(asked), NAMES).strategies:
-        assert entry.powered_reason == why.format(entry.name)
+        assert entry.why.get("powered", "") == why.format(entry.name)
     for name in NAMES:
         audit(asked, 25, LOST.__contains__, name=name)
     found = compare_strategies(opened(asked), NAMES)
     assert found.n == 60  # n counts gold questions only
     for entry in found.strategies:
         powered = entry.powered
-        assert (powered.n_labelled, powered.n_unlabelled, entry.powered_reason) == (25, 15, "")
+        assert (powered.n_labelled, powered.n_unlabelled, entry.why.get("powered", "")) == (
+            25,
+            15,
+            "",
+        )
         assert 0 <= powered.low <= powered.value <= powered.high <= 1
     pair = next(row for row in found.differences if row.measure == "powered")
     assert pair.delta.n == 40
@@ -180,9 +184,9 @@ def test_powered_estimates_need_a_simple_random_sample_of_the_traffic(asked):
     bring(asked, "bm25", [(text, [f"d{number:02d}.md"], {}) for number, text in enumerate(later)])
     came = compare_strategies(opened(asked), NAMES).strategies[0]
     assert came.powered is None
-    assert came.powered_reason.startswith("4 of the 44 claims of production traffic of bm25 belong")
+    assert came.why["powered"].startswith("4 of the 44 claims of production traffic of bm25 belong")
     audit(asked, 9, LOST.__contains__)
     unequal = compare_strategies(opened(asked), NAMES)
     assert unequal.strategies[0].powered is None
-    assert "unequal probabilities, 0.625 to 1" in unequal.strategies[0].powered_reason
+    assert "unequal probabilities, 0.625 to 1" in unequal.strategies[0].why["powered"]
     assert unequal.strategies[1].powered == found.strategies[1].powered
