@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 POOL = 100
-"""Fewest candidates that normalisation and fusion look at.
+"""Least number of candidates that fusion normalises and merges.
 
-The first ten ranks are then equal for a depth of ten and of a hundred."""
+With this pool, a depth of ten and a depth of a hundred give the same first ten ranks."""
 
 
 # ---- The rerank step: maximal marginal relevance over the vectors, or a reranker of a user.
