@@ -403,7 +403,8 @@ class Table:
         notes = [(letter[reason], Markup(reason)) for reason in reasons]  # noqa: S704
         rows = Markup(marked)  # noqa: S704 - escaped by the environment
         template = environment().get_template("table.html")
-        return Markup(template.render(table=self, rows=rows, notes=notes))  # noqa: S704
+        rendered = template.render(table=self, rows=rows, notes=notes)
+        return Markup(rendered)  # noqa: S704 - escaped by the environment
 
 
 # ---- Jinja2 of the page and the viewer: everything is escaped; a bare number is an error.
