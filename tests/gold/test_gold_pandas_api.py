@@ -23,8 +23,8 @@ def shipped(project_root):
 def test_counts(shipped):
     gold, corpus = shipped
     answerable = gold.queries["answerable"]
-    assert answerable.sum() >= 120
-    assert (~answerable).sum() >= 12
+    assert answerable.sum() >= 200
+    assert (~answerable).sum() >= 40
     assert (gold.paraphrases.groupby("query_id").size() == 3).all()
     assert gold.paraphrases["query_id"].nunique() == len(gold.queries)
     assert set(gold.anchors["query_id"]) == set(gold.queries.loc[answerable, "query_id"])
