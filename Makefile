@@ -9,7 +9,7 @@ BROWSER := tests/browser/node_modules
 # Two workers share two cores, so one thread each. The first worker that is idle takes tests of the other.
 TESTS := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: run test test-all test-integrations check faults bench success fit ui install lock docs clean help
+.PHONY: run test test-all test-integrations check faults bench success fit ui install lock docs renew clean help
 
 run: install  ## set up, then the nightly evaluation of the bundled gold sets
 	@$(BIN)/rag-eval run
@@ -72,8 +72,12 @@ lock: install  ## renew requirements.lock and requirements-integrations.lock
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header --upgrade --group dev --group docs --group model pyproject.toml -o requirements.lock
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header --upgrade --group pyproject.toml:integrations -o requirements-integrations.lock
 
-docs: install  ## renew the generated parts of README.md and its picture
-	@$(BIN)/python docs/make_readme.py
+docs: install  ## build the documentation site into build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict --config-file docs/site/mkdocs.yml
+	@echo "open build/site/index.html"
+
+renew: install  ## renew the generated parts of README.md and docs/ with real runs, and the picture
+	@$(BIN)/python docs/generate.py
 
 clean:  ## remove what runs made; the environment stays
 	@rm -rf .rag_eval reports/*/ reports/*.json .pytest_cache .mypy_cache .ruff_cache .hypothesis

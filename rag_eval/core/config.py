@@ -47,6 +47,7 @@ class Grep(Part):
         default=(), description="regular expressions, run under a time limit"
     )
     max_hits: int = Field(default=5, ge=1, le=1000)
+    """Most passages for one question."""
 
 
 class Section(Part):
@@ -54,7 +55,9 @@ class Section(Part):
 
     kind: Literal["section"]
     sections: tuple[Annotated[str, Field(min_length=1, max_length=1000)], ...] = ()
+    """Section ids to use for every question."""
     max_sections: int = Field(default=2, ge=1, le=100)
+    """Most sections of the first retrieved chunks."""
 
 
 Preflight = Annotated[Retrieve | Grep | Section, Field(discriminator="kind")]
@@ -68,6 +71,7 @@ class ValidatorUse(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: Name
+    """Name of the entry point in the group `rag_eval.validators`."""
 
     @property
     def options(self) -> dict[str, object]:
@@ -88,28 +92,40 @@ class Answers(Part):
     """How questions are answered, and the rules that an answer must follow."""
 
     mode: AnswerMode = "deterministic"
+    """Who answers: sentences of the evidence, a chat endpoint, or a file of outputs."""
     strategy: str | None = None
     """Whose retrieval is the evidence; default: the primary strategy."""
     top_k: int = Field(default=10, ge=1, le=1000)
+    """Chunks that the preflight `retrieve` gives."""
     preflights: tuple[Preflight, ...] = Field(default=(Retrieve(kind="retrieve"),), min_length=1)
+    """How evidence is gathered, in this order."""
     embedding: Embedding | None = None
     """For the deterministic mode; default: that of the strategy, else lsa-256."""
     max_sentences: int = Field(default=3, ge=1, le=20)
+    """Most sentences that the deterministic mode cites."""
     abstain_below: float | None = Field(default=None, ge=0, le=1)
     """Signal under which the deterministic mode says NOT FOUND; default: its own."""
     response_schema: ResponseSchema = "json"
+    """Form of a reply: a JSON object, or VERDICT= and CITATIONS= lines before the text."""
     verdicts: tuple[VerdictWord, ...] = Field(
         default=("SUPPORTED", "CONTRADICTED", "NOT FOUND"), min_length=1
     )
+    """Words that VERDICT= may give."""
     quote_bypass: Literal["auto", "on", "off"] = "auto"
+    """Whether a model only analyzes evidence and refuses with INSUFFICIENT EVIDENCE."""
     strict_fail_on_empty_evidence: bool = False
+    """Whether a question without evidence ends the run before a model is asked."""
     fail_closed: bool = False
+    """Whether an answer that broke the contract ends the command with exit status 2."""
     retry_on_schema_fail: bool = True
+    """Whether a reply of the wrong form is requested again, with the reason."""
     schema_retry_attempts: int = Field(default=2, ge=0, le=10)
+    """Most requests for a reply of the right form, after the first one."""
     adaptive_top_k: tuple[Annotated[int, Field(ge=1, le=1000)], ...] = Field(
         default=(20,), description="top_k of each rerun after a provenance failure"
     )
     validators: tuple[ValidatorUse, ...] = ()
+    """Domain rules that every answer must follow."""
     cross_section_allowed: tuple[tuple[str, str], ...] = ()
     """Pairs of section_ids that one answer sentence may cite together."""
     endpoint: Name | None = None
@@ -119,7 +135,9 @@ class Answers(Part):
     purpose: Literal["answer", "context"] = "answer"
     """Context: retrieval only sets the tone, and an answer need not use it."""
     max_prompt_chars: int = Field(default=60_000, ge=1000, le=10_000_000)
+    """Evidence that does not fit is left out, the last ranks first."""
     max_reply_chars: int = Field(default=20_000, ge=100, le=1_000_000)
+    """A longer reply breaks the contract."""
     ragas_sample_rate: float = Field(default=0.1, ge=0, le=1)
     """Share of the questions that FEATURE_RAGAS_EVAL looks at."""
 
@@ -327,7 +345,9 @@ class Uncertainty(Part):
     k: int = Field(default=10, ge=1, le=1000)
     """Cutoff of the target: 10, or one of the gold set's k."""
     target: BinaryTarget = "miss_any"
+    """What counts as a miss: none of the gold in the first K, or some of it below K."""
     stale_after_days: int = Field(default=180, ge=1, le=3650)
+    """Older outcomes no longer count for a status."""
 
 
 CLAIMS = schema(
@@ -394,8 +414,11 @@ class Gates(Part):
     """Which gates end the run (`required`) and which only report (`advisory`)."""
 
     required: tuple[str, ...] = ("poisoning",)
+    """Gates that end the run with exit status 2."""
     advisory: tuple[str, ...] = ("acceptance", "regression", "trust", "stability")
+    """Gates that are only reported."""
     min_queries: int = Field(default=50, ge=1)
+    """Fewest independent questions for a verdict of acceptance and regression."""
     regression: tuple[str, ...] = Field(default=("recall_at_10", "mrr"), min_length=1)
     """Measures of the primary strategy that are compared with the accepted baseline."""
     max_relative_drop: float = Field(default=0.05, gt=0, lt=1)
@@ -412,16 +435,25 @@ class GoldSetConfig(Part):
     model_config = ConfigDict(defer_build=True)  # kinds of strategies are loaded at the first use
 
     name: Name
+    """Name of the gold set; reports and commands use it."""
     version: int | str = 1
+    """Your own number or word, which the report repeats."""
     description: str = ""
+    """One line for the report."""
     corpus: AnyLoader
+    """Where the documents come from, and how they are cut."""
     k: tuple[Annotated[int, Field(ge=1, le=1000)], ...] = (1, 5, 10, 20)
+    """Cutoffs of the measures, rising."""
     depth: int = Field(default=100, ge=1, le=10_000)
     """Chunks retrieved for each wording."""
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**32)], ...] = (13, 29)
+    """Seeds of strategies whose rankings depend on chance."""
     strategies: tuple[AnyStrategy, ...] = Field(min_length=1)
+    """Ways to retrieve that are compared."""
     primary: str | None = None
+    """Strategy of the headline figures and of the gates; default: the first."""
     level: Level = "document"
+    """What counts as relevant in the headline figures."""
     split: str | None = None
     """For gold in BEIR layout: qrels/<split>.tsv."""
     trust: Trust = Trust()
@@ -429,6 +461,7 @@ class GoldSetConfig(Part):
     answers: Answers | None = None
     """Left out: retrieval alone is evaluated."""
     acceptance: dict[str, FloorText] = Field(default_factory=dict)
+    """Measure -> floor, such as `recall_at_10: ">= 0.60"`."""
     gates: Gates = Gates()
     nightly: bool = True
     """Whether the nightly job runs this gold set."""

@@ -35,7 +35,9 @@ class Chunker(Part):
     """
 
     kind: Literal["numpydoc", "markdown", "text", "sentence", "whole"]
+    """Format that decides where a text may be cut."""
     max_tokens: int = Field(default=256, ge=8, le=100_000)
+    """Longest chunk."""
     overlap: int = Field(
         default=0,
         ge=0,
@@ -98,6 +100,7 @@ class Loader(Part):
     loader: str
     chunker: Chunker
     mask_pii: bool = True
+    """Whether personal data is masked before texts are stored."""
 
     has_whole_documents: ClassVar[bool] = True
     """Whether whole documents are known, not only their retrieved parts."""
@@ -135,6 +138,7 @@ class PathLoader(Loader):
     """Configuration of a corpus at one path."""
 
     path: str
+    """File or folder, relative to the gold set's folder."""
 
     def files(self) -> dict[tuple[str | int, ...], str]:
         """Return the path, by field."""

@@ -32,25 +32,35 @@ class Endpoint(Part):
     """An OpenAI-compatible chat endpoint that gold sets may name; its key is never shown."""
 
     base_url: HttpUrl
+    """Address that speaks the chat protocol of OpenAI."""
     model: str = Field(min_length=1, max_length=200)
+    """Model that is asked."""
     api_key: SecretStr | None = None
+    """Key, if it is not in a variable."""
     api_key_env: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
         description="environment variable that holds the key",
     )
     concurrency: int = Field(default=4, ge=1, le=256)
+    """Most requests at a time."""
     requests_per_minute: int = Field(default=0, ge=0, description="0: no limit of ours")
     timeout_s: float = Field(default=60, gt=0, le=3600)
+    """Seconds until a request is given up."""
     max_retries: int = Field(default=4, ge=0, le=20)
+    """Further tries after 429, 5xx, a time-out or a broken connection."""
     temperature: float = Field(default=0, ge=0, le=2)
+    """Sampling temperature."""
     max_tokens: int = Field(default=1024, ge=1, le=1_000_000)
+    """Longest reply."""
     seed: int | None = Field(
         default=0,
         description="sent where not null; equal requests are answered from the cache in any case",
     )
     price_per_1k_tokens_in: float = Field(default=0, ge=0)
+    """For the cost figures."""
     price_per_1k_tokens_out: float = Field(default=0, ge=0)
+    """For the cost figures."""
 
 
 class EmbeddingFunction(Part):
@@ -69,7 +79,9 @@ class ExternalLimits(Part):
     """Limits of calls to external retrievers."""
 
     timeout_s: float = Field(default=30, gt=0, le=3600)
+    """Seconds until a request is given up."""
     max_retries: int = Field(default=3, ge=0, le=20)
+    """Further tries of a request."""
     backoff_s: float = Field(
         default=0.5,
         ge=0,
@@ -78,7 +90,9 @@ class ExternalLimits(Part):
         "Retry-After header of up to 60 s counts",
     )
     concurrency: int = Field(default=8, ge=1, le=256)
+    """Most requests at a time."""
     max_reply_bytes: int = Field(default=8_000_000, ge=1000)
+    """A longer reply fails the query."""
 
 
 TELEMETRY_OFF = {
@@ -116,6 +130,7 @@ class Settings(BaseSettings):
     reports: Path = Field(default=Path("reports"), description="where reports are written")
     gold_sets: Path = Field(default=Path("gold_sets"), description="folder of gold sets")
     primary_gold_set: str = "pandas_api"
+    """Gold set whose report is at the top of `reports`."""
     tracking_uri: str | None = Field(
         default=None, description="MLflow; default: SQLite in the home"
     )
@@ -189,12 +204,14 @@ class Settings(BaseSettings):
             "feature_hybrid_retrieval",
         ),
     )
+    """Whether the retrieval port answers with the hybrid strategy unless told otherwise."""
     feature_ragas_eval: bool = Field(
         default=False,
         validation_alias=AliasChoices(
             "FEATURE_RAGAS_EVAL", "RAG_EVAL_FEATURE_RAGAS_EVAL", "feature_ragas_eval"
         ),
     )
+    """Whether ragas and a chat endpoint judge faithfulness."""
 
     @field_validator("embeddings")
     @classmethod

@@ -40,8 +40,11 @@ class Rerank(Part):
         description="mmr, or a name that the settings map to an import path",
     )
     lambda_: float = Field(default=0.7, ge=0, le=1, alias="lambda")
+    """Weight of relevance in `mmr`; the rest weighs novelty."""
     depth: int = Field(default=50, ge=1, le=1000)
+    """Results that are ordered anew."""
     embedding: Embedding | None = None
+    """Vectors for `mmr`; default: those of the strategy."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +77,9 @@ class Strategy(Part):
     """Configuration of a strategy. Each kind is a subclass with its own fields."""
 
     name: Name
+    """Name in reports and commands."""
     rerank: Rerank | None = None
+    """Step after retrieval; default: none."""
     kind: str
 
     own_units: ClassVar[bool] = False

@@ -343,6 +343,7 @@ class DenseStrategy(LocalStrategy):
 
     embedding: Embedding = Embedding(model="all-MiniLM-L6-v2")
     search: Literal["exact", "approximate"] = "exact"
+    """Every vector is compared, or Chroma's HNSW graph is searched."""
 
     @property
     def embeds_with(self) -> Embedding:

@@ -173,8 +173,11 @@ class LexicalStrategy(LocalStrategy):
     """Base class of the kinds that search by terms."""
 
     engine: Literal["bm25s", "rank-bm25"] = "bm25s"
+    """Library that computes BM25."""
     k1: float = Field(default=0.9, ge=0, le=10)
+    """How soon repeated terms stop counting."""
     b: float = Field(default=0.4, ge=0, le=1)
+    """How strongly long chunks are held back."""
     expand: Literal["data-terms"] | None = Field(
         default=None,
         description="list of synonyms that questions are widened by: data-terms, everyday words "

@@ -50,7 +50,9 @@ class Iterative(Strategy):
         default=0.7, ge=0, le=1, description="retrieval confidence that ends the rounds"
     )
     max_iterations: int = Field(default=3, ge=1, le=10)
+    """Most rounds for one question."""
     max_expansions: int = Field(default=5, ge=1, le=50)
+    """Most further queries for one question."""
     expansions: tuple[ExpansionName, ...] = Field(
         default=EXPANSIONS, min_length=1, description="expansion strategies that may be chosen"
     )

@@ -133,6 +133,7 @@ class Folder(PathLoader):
 
     loader: Literal["folder"]
     pattern: tuple[str, ...] = PATTERN
+    """Shell patterns of the files to read."""
     chunker: Chunker = Chunker(kind="markdown")
 
     def _root(self, base: Path) -> Path:

@@ -49,14 +49,21 @@ class HuggingFace(PathLoader):
     loader: Literal["hf_datasets"]
     path: str = Field(description="a local file, or a hub name")
     config: str | None = None
+    """Name of a configuration on the hub."""
     split: str = "train"
+    """Part of the data set."""
     revision: str | None = None
+    """Revision on the hub."""
     id_column: str = "id"
+    """Id of a document."""
     title_column: str | None = None
+    """Title of a document; default: none."""
     text_column: str = "text"
+    """Text of a document."""
     url_column: str | None = None
     """Address of the document, for its link and its domain."""
     author_column: str | None = None
+    """Author of a document; default: unknown."""
     date_column: str | None = None
     """Date or time of the document's last change (ISO 8601)."""
     chunker: Chunker = Chunker(kind="text")

@@ -253,6 +253,7 @@ class PackageDocs(Loader):
 
     loader: Literal["package_docs"]
     package: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    """Import name of an installed package."""
     modules: tuple[str, ...] = Field(
         default=(),
         description="dotted modules whose public names are walked; default: the package and every "
@@ -262,6 +263,7 @@ class PackageDocs(Loader):
         default=(), description="shell patterns of qualified names to leave out"
     )
     min_chars: int = Field(default=0, ge=0)
+    """Shorter docstrings are left out."""
     chunker: Chunker = Chunker(kind="numpydoc")
 
     def identity(self, base: Path) -> list[str]:

@@ -57,9 +57,11 @@ class Hybrid(LexicalStrategy, DenseStrategy):
 
     kind: Literal["hybrid"]
     fusion: Literal["weighted", "rrf"] = "weighted"
+    """Weighted sum of scaled scores, or reciprocal rank fusion."""
     alpha: float = Field(default=0.5, ge=0, le=1, description="weight of BM25")
     beta: float = Field(default=0.5, ge=0, le=1, description="weight of the vectors")
     rrf_k: int = Field(default=60, ge=1, le=10_000)
+    """Constant that is added to each rank in `rrf`."""
     prior: ClassVar[PriorKind] = "hybrid"
 
     @model_validator(mode="after")

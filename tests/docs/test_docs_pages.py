@@ -1,0 +1,195 @@
+"""Every command, snippet and generated part of README.md and docs/ is what the program has."""
+
+import ast
+import contextlib
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from html.parser import HTMLParser
+
+import pytest
+import typer.main
+import yaml
+
+from rag_eval.cli.app import app
+from rag_eval.core.config import GoldSetConfig
+from rag_eval.core.settings import Settings
+
+FRAGMENTS = {"contributing.md"}
+"""Pages whose Python is parts of modules; other tests run what can run alone."""
+BASE = {
+    "name": "page",
+    "corpus": {"loader": "folder", "path": "."},
+    "strategies": [{"name": name, "kind": name} for name in ("bm25", "vector", "hybrid")],
+}
+
+
+@pytest.fixture(scope="module")
+def pages(project_root):
+    paths = [project_root / "README.md", *sorted((project_root / "docs").glob("*.md"))]
+    return {path.name: path.read_text(encoding="utf-8") for path in paths}
+
+
+@pytest.fixture(scope="module")
+def generate(project_root):
+    """Return the module docs/generate.py."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(project_root / "docs"))
+        import generate
+
+        yield generate
+
+
+def blocks(pages, *languages):
+    """Yield (page, code) for each fenced block in one of the languages."""
+    for name, text in pages.items():
+        for language, code in re.findall(r"^```(\w+)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+            if language in languages:
+                yield name, code
+
+
+def commands(pages):
+    """Yield (page, words) for each command line that a page shows."""
+    for name, code in blocks(pages, "console"):
+        for line in code.splitlines():
+            if line.startswith("$ "):
+                yield name, shlex.split(line.removeprefix("$ "), comments=True)
+
+
+def fault_of(words):
+    """Parse the words as the command line does, without running the command; return the fault."""
+    command, name = typer.main.get_command(app), "rag-eval"
+    words = words[: words.index("&&")] if "&&" in words else words
+    while hasattr(command, "commands") and words and words[0] in command.commands:
+        name, *words = words
+        command = command.commands[name]
+    if hasattr(command, "commands") and words and words[0].isidentifier():
+        return f"{name} has no command {words[0]}"
+    usage_error = typer.BadParameter.__mro__[1]
+    try:
+        with contextlib.redirect_stdout(None):
+            command.make_context(name, list(words))
+    except usage_error as error:
+        return error.format_message()
+    return None
+
+
+def test_every_shown_command_exists_with_its_options(pages):
+    shown = [(page, words) for page, words in commands(pages) if words[0].endswith("rag-eval")]
+    faults = [(page, words, fault_of(words[1:])) for page, words in shown]
+    assert len(shown) > 30
+    assert [fault for fault in faults if fault[2]] == []
+
+
+def test_a_wrong_command_is_found():
+    assert "No such option" in fault_of(["run", "smoke", "--fast"])
+    assert "Missing" in fault_of(["explain"])
+    assert fault_of(["runn"])
+
+
+def test_python_snippets_run(pages, monkeypatch, project_root):
+    monkeypatch.chdir(project_root)
+    for page, code in blocks(pages, "python"):
+        if page in FRAGMENTS:
+            ast.parse(code)
+        else:
+            exec(compile(code, page, "exec"), {})  # noqa: S102 - our own documentation
+
+
+def test_configurations_are_accepted(pages):
+    parsed = [(page, yaml.safe_load(code)) for page, code in blocks(pages, "yaml")]
+    assert len(parsed) > 5
+    for page, given in parsed:
+        if page not in FRAGMENTS:
+            GoldSetConfig.model_validate(BASE | given)
+
+
+def test_settings_are_accepted(pages):
+    for page, code in blocks(pages, "toml"):
+        given = tomllib.loads(code)
+        if page not in FRAGMENTS:
+            Settings.model_validate(given)
+
+
+def test_json_snippets_parse(pages):
+    for _, code in blocks(pages, "json"):
+        assert [json.loads(part) for part in re.split(r"\n(?=\{)", code.strip())]
+
+
+def test_generated_pages_are_fresh(generate, project_root):
+    stale = [
+        path.name
+        for path, text in generate.renewed_pages().items()
+        if path.read_text(encoding="utf-8") != text
+    ]
+    assert stale == [], "run `.venv/bin/python docs/generate.py --pages`"
+
+
+def test_every_key_and_setting_is_explained(generate):
+    pages = {name: generate.reference.__dict__[name]() for name in ("configuration", "settings")}
+    rows = [line for text in pages.values() for line in text.splitlines() if line[:3] == "| `"]
+    assert len(rows) > 150
+    assert [row for row in rows if row.endswith("|  |")] == []
+
+
+def test_make_targets_that_pages_name_exist(pages, project_root):
+    makefile = (project_root / "Makefile").read_text(encoding="utf-8")
+    named = re.findall(r"(?:`|\$ )make ([a-z-]+)", "\n".join(pages.values()))
+    assert {"run", "test", "ui", "bench", "help"} <= set(named)
+    assert [target for target in named if f"\n{target}:" not in makefile] == []
+
+
+def test_the_readme_is_short_and_its_links_lead_somewhere(pages, project_root):
+    written = re.sub(r"<!-- output -->.*<!-- /output -->", "", pages["README.md"], flags=re.DOTALL)
+    assert len(written.split()) <= 500
+    links = re.findall(r"\]\(([^)#:]+)\)", pages["README.md"])
+    assert len(links) > 5
+    assert [link for link in links if not (project_root / link).is_file()] == []
+
+
+class Loaded(HTMLParser):
+    """Addresses that a page loads by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.addresses = []
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        if tag in {"script", "img", "iframe", "source"}:
+            self.addresses.append(given.get("src") or "")
+        elif tag == "link":
+            self.addresses.append(given.get("href") or "")
+
+
+@pytest.mark.slow
+def test_the_site_builds_and_loads_nothing_from_other_hosts(project_root, tmp_path):
+    config = project_root / "docs" / "site" / "mkdocs.yml"
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", config, "-d", tmp_path],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    built = sorted(tmp_path.glob("*.html"))
+    assert {"index.html", "report-fields.html"} <= {path.name for path in built}
+    for path in built:
+        parser = Loaded()
+        parser.feed(path.read_text(encoding="utf-8"))
+        assert [one for one in parser.addresses if re.match(r"(\w+:)?//", one)] == [], path.name
+    assert "@import" not in "".join(path.read_text("utf-8") for path in tmp_path.rglob("*.css"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)  # it embeds thousands of texts, beside another worker's tests
+def test_fresh_runs_print_what_the_pages_show(project_root):
+    done = subprocess.run(
+        [sys.executable, "docs/generate.py", "--check"],
+        cwd=project_root,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
