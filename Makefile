@@ -1,4 +1,4 @@
-# Everything a person or CI runs. `make run` and `make test` need Python 3.11+ and a package index, nothing else.
+# Everything a person or CI runs. `make run` and `make test` need Python 3.11 to 3.13 and a package index, nothing else.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -59,7 +59,7 @@ ui: install  ## Dagster (web server and daemon) and MLflow on this machine
 install: $(STAMP)
 
 $(STAMP): requirements.lock pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "rag_eval needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another one: make PYTHON=python3.12 run")'
+	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else "make needs Python 3.11 to 3.13; this is " + sys.version.split()[0] + ". Name another one: make PYTHON=python3.12 run")'
 	@echo "Setting up $(VENV): about 230 packages, 1.5 GB on disk; half a minute from a warm package cache, some minutes over a slow line. Only once."
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
