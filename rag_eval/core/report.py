@@ -1346,6 +1346,32 @@ class PreviousPart(Record):
     deltas: list[NightDelta] | None
 
 
+# ---- Questions to look at first.
+
+
+class FoundCount(Record):
+    """Retrievals of a question with gold in the top 10, of all wordings and seeds."""
+
+    strategy: Name
+    n_found: Count
+    n_runs: PositiveInt
+
+
+class LookFirst(Record):
+    """A question that the primary strategy misses under most of its wordings.
+
+    `other` is the strategy that finds the gold most often. `miss_rate` and `status` are the claim
+    of the primary strategy for the original wording.
+    """
+
+    query_id: str
+    text: ShortText
+    primary: FoundCount
+    other: Annotated[FoundCount | None, Because("no other strategy finds the gold")]
+    miss_rate: Annotated[Unit | None, Because("the strategy states no miss rate")]
+    status: Status
+
+
 # ---- The whole report.
 
 
@@ -1353,7 +1379,7 @@ class Report(Record):
     """The report of an evaluation.
 
     A figure that could not be computed is null and has its reason beside it, under <name>_reason.
-    Reports of earlier versions may lack slices, overlap, history and previous.
+    Reports of earlier versions may lack slices, overlap, history, previous and look_first.
     """
 
     schema_version: Literal[2]
@@ -1394,6 +1420,9 @@ class Report(Record):
     overlap: OverlapPart | None = None
     history: HistoryPart | None = None
     previous: PreviousPart | None = None
+    look_first: list[LookFirst] | None = Field(
+        None, description="missed questions of different groups, the worst first"
+    )
 
     @property
     def primary(self) -> StrategyPart:

@@ -19,6 +19,7 @@ import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.core.config import Level
+from rag_eval.core.report import FoundCount, LookFirst
 from rag_eval.core.types import ELLIPSIS, SNIPPET_CHARS, snippet
 from rag_eval.corpus.masking import mask_shown_address, mask_snippet, masked_text
 from rag_eval.measures.ranking import Qrels
@@ -540,6 +541,48 @@ def _add_previous(summary: Json, runs: ScoredRuns, previous: Previous | None) ->
         "previous_changes": [] if previous is None else list(previous.changes.values()),
         "questions": {**summary["questions"], "change": [_rounded(row) for row in change]},
     }
+
+
+N_LOOK_FIRST: Final = 3
+"""Number of questions that the report names first."""
+
+
+def rank_missed(summary: Json, groups: IntArray) -> list[LookFirst]:
+    """Name the questions of a summary to look at first: missed by the primary strategy.
+
+    The smallest share of retrievals with gold comes first. Among equals, a question that another
+    strategy finds comes first, then the one with the smallest stated miss rate, as this claim is
+    wrong by most. `groups` are int [n_questions]. Each group of questions gives one.
+    """
+    names, primary, asked = summary["strategies"], summary["primary"], summary["questions"]
+    hits, runs = (np.array(asked[name], dtype=np.float64) for name in ("hits", "runs"))
+    share = hits / runs
+    others = np.nan_to_num(np.delete(share, primary, axis=0))
+    gain = others.max(axis=0, initial=0.0) - share[primary]
+    stated = np.array(asked["miss"][primary], dtype=np.float64)
+    # NaN sorts last: questions without gold, and questions without a stated miss rate.
+    order = np.lexsort((stated, -gain, share[primary]))
+    order = order[share[primary, order] < 1]
+    _, first = np.unique(groups[order], return_index=True)
+
+    def count(at: int, question: int) -> FoundCount:
+        found, tried = int(hits[at, question]), int(runs[at, question])
+        return FoundCount(strategy=names[at], n_found=found, n_runs=tried)
+
+    found = []
+    for question in order[np.sort(first)[:N_LOOK_FIRST]].tolist():
+        best = int(np.argmax(np.nan_to_num(share[:, question])))
+        found.append(
+            LookFirst(
+                query_id=asked["id"][question],
+                text=asked["text"][question],
+                primary=count(primary, question),
+                other=None if gain[question] <= 0 else count(best, question),
+                miss_rate=asked["miss"][primary][question],
+                status=asked["status"][primary][question],
+            )
+        )
+    return found
 
 
 def write_explorer(work: Work, made: Explored, previous: Previous | None) -> Artifact:

@@ -69,6 +69,7 @@ from rag_eval.pipeline.explorer import (
     MEASURE,
     SUMMARY_FILE,
     Explored,
+    rank_missed,
     slim,
     unpacked,
     values_of,
@@ -765,7 +766,12 @@ def write_report(work: Work, **results: Any) -> MetricsReport:
         made.answered,
     )
     explorer = write_explorer(work, explored, previous)
-    plain |= {"history": history_part(past, unreadable, now), "previous": None}
+    summary = unpacked(explorer.path(SUMMARY_FILE).read_bytes())
+    plain |= {
+        "history": history_part(past, unreadable, now),
+        "previous": None,
+        "look_first": rank_missed(summary, runs.gold.groups),
+    }
     if previous is None:
         plain["previous_reason"] = NO_PREVIOUS
     else:

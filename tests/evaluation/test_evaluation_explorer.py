@@ -22,6 +22,7 @@ from rag_eval.pipeline.explorer import (
     embedded_size,
     line,
     marked,
+    rank_missed,
     slim,
     unpacked,
     write_explorer,
@@ -403,3 +404,34 @@ def test_a_window_lies_around_its_span_and_masks_what_it_cuts():
     text = "x" * 30 + " jane.doe@example.org " + "gold " * 60
     for span in ((40, 60), (len(text) - 200, len(text) - 5)):
         assert "example.org" not in "".join(marked(text, [span]))
+
+
+def test_questions_to_look_at_first_are_the_worst_of_each_group():
+    asked = {
+        # id: group, hits of the primary and of the other strategy in four runs, stated miss rate
+        "half": (0, 2, 4, 0.1),
+        "sure": (1, 0, 4, 0.1),
+        "unsure": (2, 0, 4, 0.6),
+        "same group": (1, 0, 4, 0.2),
+        "both miss": (3, 0, 0, None),
+        "found": (4, 4, 0, 0.1),
+        "no gold": (5, None, None, None),
+    }
+    groups, primary, other, stated = zip(*asked.values(), strict=True)
+    summary = {
+        "strategies": ["other", "primary"],
+        "primary": 1,
+        "questions": {
+            "id": list(asked),
+            "text": [f"{name}?" for name in asked],
+            "hits": [other, primary],
+            "runs": [[4] * len(asked)] * 2,
+            "miss": [[None] * len(asked), stated],
+            "status": [["absent"] * len(asked), ["prior"] * len(asked)],
+        },
+    }
+    found = rank_missed(summary, np.array(groups))
+    assert [one.query_id for one in found] == ["sure", "unsure", "both miss"]
+    assert (found[0].primary.n_found, found[0].other.n_found, found[0].miss_rate) == (0, 4, 0.1)
+    assert found[2].other is None
+    assert found[2].why["miss_rate"]
