@@ -13,6 +13,7 @@ from html.parser import HTMLParser
 import pytest
 import typer.main
 import yaml
+from typer.testing import CliRunner
 
 from rag_eval.cli.app import app
 from rag_eval.core.config import GoldSetConfig
@@ -148,6 +149,19 @@ def test_the_readme_is_short_and_its_links_lead_somewhere(pages, project_root):
     links = re.findall(r"\]\(([^)#:]+)\)", pages["README.md"])
     assert len(links) > 5
     assert [link for link in links if not (project_root / link).is_file()] == []
+
+
+@pytest.mark.slow
+def test_the_first_tutorial_runs_as_it_stands(pages, project, project_root):
+    project.root.joinpath("gold_sets").rename(project.root / "tiny_sets")
+    (project.root / "gold_sets").symlink_to(project_root / "gold_sets")
+    first = {"first-run.md": pages["first-run.md"]}
+    shown = [words[1:] for _, words in commands(first) if words[0].endswith("rag-eval")]
+    assert [words[0] for words in shown] == ["run", "explain", "view", "run", "compare"]
+    for words in shown:
+        if words[0] != "view":  # it serves until Ctrl-C
+            result = CliRunner().invoke(app, words, catch_exceptions=False)
+            assert result.exit_code == 0, (words, result.output)
 
 
 class Loaded(HTMLParser):
