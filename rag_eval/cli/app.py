@@ -9,12 +9,12 @@ required gate or a check failed.
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,10 +38,55 @@ class OrderedCommands(TyperGroup):
         return sorted(self.commands, key=ORDER.index)
 
 
-app = typer.Typer(
+GOLD_SET_OPTION: Final = "--gold-set"
+
+
+class NamedGoldSet(TyperCommand):
+    """Command that takes its gold set as the last argument NAME too, wherever it has --gold-set."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.allow_extra_args = any(GOLD_SET_OPTION in param.opts for param in self.params)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """List the parts of the usage line."""
+        pieces = super().collect_usage_pieces(ctx)
+        is_open = any(param.nargs < 0 for param in self.params)  # takes every further argument
+        return [*pieces, *(["[NAME]"] if self.allow_extra_args and not is_open else [])]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; the argument that is left over is the gold set."""
+        left = super().parse_args(ctx, args)
+        if self.allow_extra_args and left:
+            if len(left) > 1 or ctx.params["gold_set"] is not None:
+                ctx.fail(f"one gold set is accepted, as NAME or {GOLD_SET_OPTION}")
+            ctx.params["gold_set"] = left[0]
+        return left
+
+
+class NamedGoldSetGroup(TyperGroup):
+    """Group that is a command with --gold-set itself: a first word that is no command is NAME."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments before the command."""
+        is_name = bool(args) and not args[0].startswith("-") and args[0] not in self.commands
+        return super().parse_args(ctx, [GOLD_SET_OPTION, *args] if is_name else args)
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class CommandLine(typer.Typer):
+    """Typer application whose commands are `NamedGoldSet`."""
+
+    def command(self, *args: Any, **options: Any) -> Callable[[Function], Function]:
+        """Add a command."""
+        return super().command(*args, cls=NamedGoldSet, **options)
+
+
+app = CommandLine(
     cls=OrderedCommands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="How often does this retriever miss what the answer needed, and how sure are we?",
 )
@@ -54,9 +99,34 @@ Home = Annotated[
 ]
 Reports = Annotated[Path | None, typer.Option(help="Folder of reports. Default: reports")]
 OneGoldSet = Annotated[
-    str | None, typer.Option("--gold-set", help="The gold set. Default: the primary gold set.")
+    str | None,
+    typer.Option(
+        GOLD_SET_OPTION,
+        help="The gold set, also as last argument NAME. Default: the primary gold set.",
+    ),
 ]
 GoldSets = Annotated[Path | None, typer.Option(help="Folder of gold sets. Default: gold_sets")]
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from rag_eval import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    del version
 
 
 def open_settings(

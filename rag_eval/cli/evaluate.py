@@ -277,7 +277,10 @@ def validate(
         ),
     ] = None,
     gold_set: Annotated[
-        str | None, typer.Option(help="With --index: the newest run of this gold set.")
+        str | None,
+        typer.Option(
+            help="With --index: the newest run of this gold set, also as last argument NAME."
+        ),
     ] = None,
 ) -> None:
     """Check a file of citations against every rule of the payload; exit 2 if any is not ok."""
@@ -299,7 +302,10 @@ def validate(
 def explain(
     query_id: Annotated[str, typer.Argument(help="A question of the gold set.")],
     run: Annotated[str, typer.Option(help="A run: its id or 'latest'.")] = "latest",
-    gold_set: Annotated[str | None, typer.Option(help="The newest run of this gold set.")] = None,
+    gold_set: Annotated[
+        str | None,
+        typer.Option(help="The newest run of this gold set, also as last argument NAME."),
+    ] = None,
     home: Home = None,
 ) -> None:
     """Show one question of a run: evidence, answer, citations with verdicts, and gold."""

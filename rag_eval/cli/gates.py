@@ -9,6 +9,7 @@ import typer
 
 from rag_eval.cli.app import (
     GATE_FAILED,
+    CommandLine,
     Home,
     OneGoldSet,
     Reports,
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from rag_eval.pipeline.comparisons import Rollout
 
 
-baseline = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+baseline = CommandLine(no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(
     baseline,
     name="baseline",
@@ -141,7 +142,10 @@ def rollout(
     ] = 10,
     gold_set: Annotated[
         str | None,
-        typer.Option(help="The gold set of both strategies. Default: the primary gold set."),
+        typer.Option(
+            help="The gold set of both strategies, also as last argument NAME. Default: the "
+            "primary gold set."
+        ),
     ] = None,
     run: Annotated[
         str, typer.Option(help="A kept run with both strategies: its id, 'latest' or 'previous'.")

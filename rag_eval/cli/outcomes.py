@@ -9,8 +9,10 @@ import typer
 from pydantic_core import to_jsonable_python
 
 from rag_eval.cli.app import (
+    CommandLine,
     GoldSets,
     Home,
+    NamedGoldSetGroup,
     OneGoldSet,
     app,
     command,
@@ -49,7 +51,7 @@ def _now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
 
 
-outcome = typer.Typer(
+outcome = CommandLine(
     name="outcome",
     help="Outcomes are judgements of what retrievals missed: add, import, list and export them. "
     "Nothing is changed or deleted; a correction is a new row.",
@@ -236,7 +238,7 @@ def export_outcomes(
         typer.echo(f"{len(frame):,} outcomes written to {file}")
 
 
-claim = typer.Typer(
+claim = CommandLine(
     name="claim",
     help="Production traffic without gold: import and list questions and what was retrieved.",
     no_args_is_help=True,
@@ -296,7 +298,7 @@ def list_claims(*, limit: Limit = 50, json: AsJson = False, home: Home = None) -
             typer.echo(json_form.dumps(row, sort_keys=True))
 
 
-audit = typer.Typer(
+audit = CommandLine(
     name="audit",
     help="Random audits of production traffic: draw claims to be judged, with known probabilities, "
     "and list the draws.",
@@ -360,8 +362,12 @@ def list_audits(*, home: Home = None) -> None:
         show_draws(console_for(), AuditStore(sql).draws(OutcomeStore(sql).current()))
 
 
-calibrate = typer.Typer(
-    name="calibrate", invoke_without_command=True, pretty_exceptions_enable=False
+calibrate = CommandLine(
+    cls=NamedGoldSetGroup,
+    name="calibrate",
+    invoke_without_command=True,
+    subcommand_metavar="[NAME] [COMMAND] [ARGS]...",
+    pretty_exceptions_enable=False,
 )
 
 
@@ -381,6 +387,7 @@ def calibrate_now(
     Validates on held-out groups, and keeps each earned status for the next run.
     """
     if context.invoked_subcommand is not None:
+        context.obj = gold_set
         return
     with report_errors():
         evaluation = open_evaluation(gold_set, home, gold_sets)
@@ -397,6 +404,7 @@ def calibrate_now(
 
 @calibrate.command()
 def compare(
+    context: typer.Context,
     strategies: Annotated[
         list[str], typer.Argument(help="Two or more strategies of the gold set.")
     ],
@@ -411,7 +419,7 @@ def compare(
     Shows miss rates, Brier scores and skill, and prediction-powered estimates.
     """
     with report_errors():
-        evaluation = open_evaluation(gold_set, home, gold_sets)
+        evaluation = open_evaluation(gold_set or context.obj, home, gold_sets)
         from rag_eval.pipeline.miss_rates import compare_strategies
         from rag_eval.reporting.listings import show_comparison, write_comparison_csv
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from rag_eval.cli.app import (
+    CommandLine,
     GoldSets,
     Home,
     OneGoldSet,
@@ -18,7 +19,7 @@ from rag_eval.cli.app import (
     report_errors,
 )
 
-trust = typer.Typer(
+trust = CommandLine(
     no_args_is_help=True,
     help=(
         "Source trust and the poisoning guard: list, show and allow blocked chunks; sign "

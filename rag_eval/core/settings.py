@@ -6,9 +6,16 @@ The environment (`RAG_EVAL_*`) comes before `settings.toml`.
 import datetime as dt
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AliasChoices, Field, SecretStr, StringConstraints, field_validator
+from pydantic import (
+    AliasChoices,
+    Field,
+    SecretStr,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -129,7 +136,9 @@ class Settings(BaseSettings):
     )
     reports: Path = Field(default=Path("reports"), description="where reports are written")
     gold_sets: Path = Field(default=Path("gold_sets"), description="folder of gold sets")
-    primary_gold_set: str = "pandas_api"
+    primary_gold_set: str = Field(
+        default="pandas_api", description="default: the only gold set of the folder, else this one"
+    )
     """Gold set whose report is at the top of `reports`."""
     tracking_uri: str | None = Field(
         default=None, description="MLflow; default: SQLite in the home"
@@ -212,6 +221,14 @@ class Settings(BaseSettings):
         ),
     )
     """Whether ragas and a chat endpoint judge faithfulness."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_gold_set_is_primary(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Make the only gold set of the folder the primary one, unless one is named."""
+        folder = Path(values.get("gold_sets", "gold_sets"))
+        found = [path.parent.name for path in folder.glob("[!.]*/gold_set.yaml")]
+        return {"primary_gold_set": found[0], **values} if len(found) == 1 else values
 
     @field_validator("embeddings")
     @classmethod

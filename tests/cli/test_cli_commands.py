@@ -35,8 +35,55 @@ def test_every_command_and_every_option_has_help():
 
 
 def test_version_and_no_command():
-    assert CliRunner().invoke(app, ["version"]).stdout == f"{__version__}\n"
+    for words in ("version", "--version"):
+        assert CliRunner().invoke(app, [words]).stdout == f"{__version__}\n"
     assert "Usage" in CliRunner().invoke(app, []).output
+
+
+NAMED = (
+    "trust list",
+    "trust show c1",
+    "trust allow c1 --who Ann --why x",
+    "trust manifest",
+    "trust sign --key k.pem --name k",
+    "baseline accept latest --who Ann --why x",
+    "baseline show",
+    "rollout vector",
+    "validate c.jsonl --index home",
+    "explain q1",
+    "calibrate",
+)
+"""Commands with --gold-set, and the arguments that they need besides."""
+
+
+def test_the_gold_set_may_be_the_last_argument(project):
+    having = {
+        name
+        for name, command in commands(typer.main.get_command(app))
+        if any("--gold-set" in param.opts for param in command.params)
+    }
+    groups = ("trust", "baseline")
+    named = {" ".join(words.split()[: 1 + words.startswith(groups)]) for words in NAMED}
+    assert having == named | {"calibrate compare"}
+    for words in NAMED:
+        by_name = project.command(*words.split(), "nope", exit_code=None)
+        assert "nope" in by_name.output, words
+        by_option = project.command(*words.split(), "--gold-set", "nope", exit_code=None)
+        assert by_option.output == by_name.output, words
+    assert (
+        "nope" in project.command(*"calibrate nope compare bm25 vector".split(), exit_code=1).stderr
+    )
+    twice = project.command("trust", "list", "nope", "--gold-set", "tiny", exit_code=None)
+    assert "one gold set" in twice.output
+
+
+def test_the_only_gold_set_is_the_primary_one(project, monkeypatch):
+    monkeypatch.delenv("RAG_EVAL_PRIMARY_GOLD_SET")
+    assert "tiny" in project.command("baseline", "show").stdout
+    other = project.gold.parent / "other"
+    other.mkdir()
+    (other / "gold_set.yaml").write_text("", encoding="utf-8")
+    assert "pandas_api" in project.command("baseline", "show").stdout
 
 
 def test_run_prints_the_report_and_where_it_is(project):
