@@ -5,7 +5,7 @@ are rounded before they are compared, because the last bits of a sum depend on i
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -112,6 +112,18 @@ def ranking(
         np.full(rows.shape, np.nan),
         candidates,
     )
+
+
+def join(parts: Sequence[Ranking]) -> Ranking:
+    """Join the rankings of several batches of queries, of one depth and without failures."""
+    if len(parts) == 1:
+        return parts[0]
+
+    def whole(name: str) -> npt.NDArray[Any]:
+        return np.concatenate([getattr(part, name) for part in parts])
+
+    rows, raw, norm, k_pos = (whole(name) for name in ("rows", "raw", "norm", "k_pos"))
+    return Ranking(rows, raw, norm, k_pos, whole("rerank"), whole("candidates"))
 
 
 def order(

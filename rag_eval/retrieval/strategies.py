@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 POOL = 100
-"""Least number of candidates that fusion normalises and merges.
+"""Least number of candidates that scores are normalised over.
 
 With this pool, a depth of ten and a depth of a hundred give the same first ten ranks."""
 

@@ -7,6 +7,7 @@ from ir_measures import R, nDCG
 
 from rag_eval.core.errors import Embedding
 from rag_eval.retrieval.kinds.bm25 import Bm25
+from rag_eval.retrieval.kinds.hybrid import Hybrid
 from rag_eval.retrieval.kinds.vector import Vector
 from rag_eval.retrieval.strategies import ReadyStrategy, StrategyIndex
 
@@ -37,3 +38,11 @@ def test_minilm_vectors_give_the_published_figures(scifact_data, shared_data, tm
     assert found[nDCG @ 10] == pytest.approx(0.6451, abs=0.0005)
     assert found[R @ 10] == pytest.approx(0.7833, abs=0.0005)
     assert found[R @ 100] == pytest.approx(0.9250, abs=0.0005)
+
+
+def test_hybrid_is_as_good_as_its_train_questions_promise(scifact_data, shared_data, tmp_path):
+    embedding = Embedding(vectors=str(shared_data / "embeddings" / "all-MiniLM-L6-v2.npz"))
+    spec = Hybrid(name="hybrid", kind="hybrid", embedding=embedding)
+    found = measured(scifact_data, spec, tmp_path)
+    assert found[nDCG @ 10] >= 0.725
+    assert found[R @ 10] >= 0.84

@@ -15,6 +15,7 @@ from corpora import listed, places, table
 from rag_eval.core.errors import Embedding, InputError
 from rag_eval.core.strategy import Rerank
 from rag_eval.retrieval.dense import ChromaStore
+from rag_eval.retrieval.kinds import hybrid
 from rag_eval.retrieval.kinds.bm25 import Bm25
 from rag_eval.retrieval.kinds.hybrid import Hybrid
 from rag_eval.retrieval.kinds.vector import Vector
@@ -108,6 +109,16 @@ def test_a_query_alone_ranks_as_in_a_batch(strategy, cached):
         alone = strategy.search([text], 50, SEED, cached=cached)
         assert_same(alone, together, 0, query, 50)
         assert alone.candidates[0] == together.candidates[query]
+
+
+@pytest.mark.parametrize("name", ["hybrid", "hybrid-rrf"])
+def test_fusion_in_batches_changes_nothing(index, name, monkeypatch):
+    strategy = ReadyStrategy(next(spec for spec in STRATEGIES if spec.name == name), index)
+    whole = strategy.search(QUERIES, 50, SEED)
+    monkeypatch.setattr(hybrid, "BATCH", 4)
+    parts = strategy.search(QUERIES, 50, SEED)
+    assert_same(parts, whole, slice(None), slice(None), 50)
+    assert np.array_equal(parts.candidates, whole.candidates)
 
 
 def test_the_first_ten_of_a_hundred_are_the_first_ten(strategy):

@@ -1,6 +1,7 @@
 """The kind `hybrid`: lexical and dense retrieval, fused."""
 
-from typing import ClassVar, Literal, Self
+import dataclasses
+from typing import ClassVar, Final, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -9,9 +10,20 @@ from rag_eval.core.arrays import FloatArray
 from rag_eval.core.strategy import PriorKind
 from rag_eval.retrieval.dense import DenseStrategy
 from rag_eval.retrieval.lexical import LexicalStrategy
-from rag_eval.retrieval.ranking import FUSED_ROUNDING, Ranking, order, ranking
+from rag_eval.retrieval.ranking import FUSED_ROUNDING, Ranking, join, order, ranking
 from rag_eval.retrieval.strategies import Request, StrategyIndex
 from rag_eval.storage.hashing import digest
+
+POOL: Final = 1000
+"""Least number of chunks that each engine gives to the fusion.
+
+Normalisation and merging need the scores of chunks that one engine ranks low. On the train
+questions of SciFact, 1000 in place of 100 raise nDCG@10 of the weighted sum by 0.007, 95 % interval
+0.001 to 0.014. Z-scores in place of the shipped normalisation add 0.003, interval -0.002 to 0.009,
+and tuned weights add 0.001, so neither is offered.
+"""
+BATCH: Final = 1000
+"""Texts that are fused together: the lists of a batch take 100 MB."""
 
 
 def _merge(
@@ -77,13 +89,20 @@ class Hybrid(LexicalStrategy, DenseStrategy):
             fusion["rrf_k"] = self.rrf_k
         else:
             fusion |= {"alpha": self.alpha, "beta": self.beta}
+        fusion["pool"] = POOL
         parts = [self.lexical_hash(chunks_hash), self.dense_hash(chunks_hash, model), fusion]
         return f"hybrid:{digest(parts)}"
 
     def rank(self, index: StrategyIndex, request: Request) -> Ranking:
         """Fuse the rankings of both engines."""
-        by_vector = self.rank_by_vectors(index, request)
-        by_term = self.rank_by_terms(index, request)
+        starts = range(0, max(1, len(request.texts)), BATCH)
+        parts = [request.texts[start : start + BATCH] for start in starts]
+        return join([self._fuse(index, request, texts) for texts in parts])
+
+    def _fuse(self, index: StrategyIndex, request: Request, texts: list[str]) -> Ranking:
+        deep = dataclasses.replace(request, texts=texts, depth=max(request.depth, POOL))
+        by_vector = self.rank_by_vectors(index, deep)
+        by_term = self.rank_by_terms(index, deep)
         if self.fusion == "rrf":
             return reciprocal_rank(by_term, by_vector, k=self.rrf_k, depth=request.depth)
         return weighted(by_term, by_vector, alpha=self.alpha, beta=self.beta, depth=request.depth)
