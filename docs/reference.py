@@ -204,7 +204,24 @@ def models(root: type[BaseModel], *, given: bool = True) -> str:
         else:
             body = table("field|values|meaning", [[row[0], row[1], row[3]] for row in rows])
         sections.append(f"## {title(name)}\n\n{text}\n\n{body}")
-    return "\n".join(sections)
+    return rename("\n".join(sections), {root.__name__: "Top level", **chosen_names(parts)})
+
+
+def chosen_names(parts: Mapping[str, Schema]) -> dict[str, str]:
+    """Return the word by which `kind` or `loader` chooses a part, by the name of the part."""
+    tags = {
+        name: [part.get("properties", {}).get(tag, {}).get("const") for tag in ("kind", "loader")]
+        for name, part in parts.items()
+    }
+    return {name: word for name, found in tags.items() for word in found if word}
+
+
+def rename(text: str, names: Mapping[str, str]) -> str:
+    """Use other names in the headings, and in the links to them."""
+    for old, new in names.items():
+        text = text.replace(f"## {old}\n", f"## {new}\n")
+        text = text.replace(f"[{old}](#{old.lower()})", f"[{new}](#{new})")
+    return text
 
 
 def reachable(first: str, parts: Mapping[str, Schema]) -> list[str]:
