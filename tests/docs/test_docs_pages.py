@@ -8,7 +8,6 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from html.parser import HTMLParser
 
 import pytest
 import typer.main
@@ -162,39 +161,6 @@ def test_the_first_tutorial_runs_as_it_stands(pages, project, project_root):
         if words[0] != "view":  # it serves until Ctrl-C
             result = CliRunner().invoke(app, words, catch_exceptions=False)
             assert result.exit_code == 0, (words, result.output)
-
-
-class Loaded(HTMLParser):
-    """Addresses that a page loads by itself."""
-
-    def __init__(self):
-        super().__init__()
-        self.addresses = []
-
-    def handle_starttag(self, tag, attrs):
-        given = dict(attrs)
-        if tag in {"script", "img", "iframe", "source"}:
-            self.addresses.append(given.get("src") or "")
-        elif tag == "link":
-            self.addresses.append(given.get("href") or "")
-
-
-@pytest.mark.slow
-def test_the_site_builds_and_loads_nothing_from_other_hosts(project_root, tmp_path):
-    config = project_root / "docs" / "site" / "mkdocs.yml"
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", config, "-d", tmp_path],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    built = sorted(tmp_path.glob("*.html"))
-    assert {"index.html", "report-fields.html"} <= {path.name for path in built}
-    for path in built:
-        parser = Loaded()
-        parser.feed(path.read_text(encoding="utf-8"))
-        assert [one for one in parser.addresses if re.match(r"(\w+:)?//", one)] == [], path.name
-    assert "@import" not in "".join(path.read_text("utf-8") for path in tmp_path.rglob("*.css"))
 
 
 @pytest.mark.slow
