@@ -12,6 +12,8 @@ from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.measures.ranking import as_codes, as_values
 
 RESAMPLES = 10_000
+SEED = 20_240_229
+"""Seed of every resampling of questions, so that equal values have equal intervals everywhere."""
 NEAR_BOUNDARY = 0.1
 """Distance of a rate from 0 or 1 within which the percentile bootstrap covers too little."""
 FEW_GROUPS = 100

@@ -1,0 +1,1 @@
+"""The Python API: evaluate runs, compare runs, and calibrate miss rates, on frames."""
