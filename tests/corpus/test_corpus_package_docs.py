@@ -126,6 +126,34 @@ def test_names_share_a_document_when_their_docstring_is_equal(shelf):
     assert corpus.about.corpus_rev == "shelf==1.2"
 
 
+def test_sections_are_left_out_by_their_heading(shelf):
+    code = '''
+def f():
+    """F.
+
+    See Also
+    --------
+    g : G.
+
+    Notes
+    -----
+    See Also is no heading here.
+    """
+
+def g():
+    """F.
+
+    Notes
+    -----
+    See Also is no heading here.
+    """
+'''
+    (shelf.parent / "shelf" / "__init__.py").write_text(code)
+    documents = load(exclude_sections=("See Also",)).documents
+    assert documents["names"].tolist() == [["shelf.f", "shelf.g"]]
+    assert documents["text"].tolist() == ["F.\n\nNotes\n-----\nSee Also is no heading here."]
+
+
 @pytest.mark.parametrize(
     ("options", "code"),
     [

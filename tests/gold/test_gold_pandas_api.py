@@ -2,6 +2,7 @@
 
 import re
 
+import pandas as pd
 import pytest
 import Stemmer
 
@@ -55,3 +56,23 @@ def test_nine_in_ten_questions_avoid_the_words_of_the_targets_name(shipped):
         & stems(" ".join(name.rsplit(".", 1)[-1].replace("_", " ") for name in names))
     ]
     assert len(named) / len(targets) <= 0.1
+
+
+def test_no_wording_shares_six_words_with_a_target(shipped):
+    gold, corpus = shipped
+    texts = dict(zip(corpus.documents["doc_id"], corpus.documents["text"], strict=True))
+    doc_of = {name: row.doc_id for row in corpus.documents.itertuples() for name in row.names}
+    runs = {doc_id: set(runs_of_six(text)) for doc_id, text in texts.items()}
+    wordings = pd.concat([gold.queries, gold.paraphrases]).groupby("query_id")["text"].agg(list)
+    shared = [
+        (text, run)
+        for query_id, target in gold.judgements[["query_id", "target"]].itertuples(index=False)
+        for text in wordings[query_id]
+        for run in runs_of_six(text)
+        if run in runs[doc_of[target]]
+    ]
+    assert shared == []
+
+
+def runs_of_six(text):
+    return list(zip(*(words(text)[start:] for start in range(6)), strict=False))

@@ -26,6 +26,7 @@ from pydantic import Field
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.loader import Chunker, Loader, RawCorpus, RawDocument
+from rag_eval.corpus.chunking import numpydoc_sections
 from rag_eval.corpus.source import empty_corpus
 from rag_eval.storage.hashing import file_hash, lines_hash, text_hash
 
@@ -262,6 +263,9 @@ class PackageDocs(Loader):
     exclude: tuple[str, ...] = Field(
         default=(), description="shell patterns of qualified names to leave out"
     )
+    exclude_sections: tuple[str, ...] = Field(
+        default=(), description="headings of docstring sections to leave out, such as See Also"
+    )
     min_chars: int = Field(default=0, ge=0)
     """Shorter docstrings are left out."""
     chunker: Chunker = Chunker(kind="numpydoc")
@@ -282,6 +286,13 @@ class PackageDocs(Loader):
             return [_import(name) for name in sorted(set(self.modules))]
         return list(_walk_modules(_import(self.package)))
 
+    def _drop_sections(self, text: str) -> str:
+        if not self.exclude_sections:
+            return text
+        sections = numpydoc_sections("", "", text)
+        kept = (part for part in sections if part.title not in self.exclude_sections)
+        return "".join(text[part.start : part.end] for part in kept).rstrip()
+
     def read(self, base: Path) -> RawCorpus:
         """Read the docstrings of public names; equal docstrings become one document."""
         del base
@@ -292,7 +303,8 @@ class PackageDocs(Loader):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the walk looks at deprecated attributes, which warn
             for module in self._modules():
-                for name, text, qualname in _walk_module(module, self.package):
+                for name, docstring, qualname in _walk_module(module, self.package):
+                    text = self._drop_sections(docstring)
                     if len(text) >= self.min_chars and not excluded.match(name):
                         by_text.setdefault(text, {})[name] = qualname
         if not by_text:
