@@ -3,6 +3,7 @@
 The commands are init, lint, run, compare, show, explain and validate.
 """
 
+import functools
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,7 +25,11 @@ from rag_eval.cli.app import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from rag_eval.core.settings import Settings
+    from rag_eval.corpus.loading import LoadedCorpus
+    from rag_eval.gold.drafts import Question
     from rag_eval.pipeline.evaluation import Evaluation
 
 ROOTS_VARIABLE = "RAG_EVAL_CORPUS_ROOTS"
@@ -35,12 +40,20 @@ def lint(
     gold_set: Annotated[
         list[str] | None, typer.Argument(help="Gold sets to check. Default: all.")
     ] = None,
+    *,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Each problem in a line, not one line a kind.")
+    ] = False,
     home: Home = None,
     gold_sets: GoldSets = None,
 ) -> None:
-    """List every problem of a gold set with its file and line; exit 1 if one would block a run."""
+    """List the problems of a gold set with file and line; exit 1 if one would block a run.
+
+    Problems of one kind stand in one line, with their number and the first places.
+    """
     with report_errors():
         settings = open_settings(home, None, gold_sets)
+        from rag_eval.core.errors import grouped
         from rag_eval.corpus.masking import masked_text
         from rag_eval.pipeline.corpus import lint_gold_set
         from rag_eval.pipeline.evaluation import open_gold_set, select_gold_sets
@@ -48,13 +61,53 @@ def lint(
         errors = 0
         for folder in select_gold_sets(settings.gold_sets, gold_set or [], every=True):
             problems = lint_gold_set(open_gold_set(folder, settings, progress=progress_for()))
-            for problem in problems:
-                typer.echo(masked_text(str(problem)))
+            lines = [*map(str, problems)] if everything else [*grouped(problems)]
+            for line in lines:
+                typer.echo(masked_text(line))
+            hint = "" if len(lines) == len(problems) else " (--all lists each)"
             found = sum(problem.severity == "error" for problem in problems)
-            typer.echo(f"{folder.name}: {found} errors, {len(problems) - found} warnings")
+            typer.echo(f"{folder.name}: {found} errors, {len(problems) - found} warnings{hint}")
             errors += found
     if errors:
         raise typer.Exit(ERROR)
+
+
+def _draft_by_endpoint(settings: "Settings") -> "Callable[[LoadedCorpus], list[Question]]":
+    """Let the first chat endpoint of the settings draft the questions."""
+    from rag_eval.answers.chat import ChatCache, ChatClient
+    from rag_eval.core.errors import InputError
+    from rag_eval.core.types import ChatError, Message, Reply
+    from rag_eval.gold.drafts import MAX_DRAFTS, ask_for_drafts
+    from rag_eval.storage.sql import open_store
+
+    if not settings.endpoints:
+        message, accepted = "no chat endpoint is configured", "an entry of endpoints, see docs"
+        raise InputError.of(
+            "no_endpoint", message, "settings.toml", field="endpoints", accepted=accepted
+        )
+    name, endpoint = next(iter(settings.endpoints.items()))
+    client = ChatClient(endpoint, ChatCache(open_store(settings)))
+
+    def draft(corpus: "LoadedCorpus") -> "list[Question]":
+        title = f"Drafts by endpoint {name}, model {endpoint.model}"
+        with progress_for().step(title, MAX_DRAFTS, "passages") as advance:
+
+            def ask(messages: "Sequence[Message]") -> "Reply":
+                reply = client.ask(messages)
+                advance(1)
+                return reply
+
+            try:
+                drafts, dropped = ask_for_drafts(corpus, ask, endpoint.concurrency)
+            except ChatError as error:
+                raise InputError.of(
+                    f"endpoint_{error.code}", str(error), field=f"endpoints.{name}"
+                ) from None
+        for reason, count in dropped.items():
+            typer.echo(f"{count} replies were dropped: {reason}", err=True)
+        return drafts
+
+    return draft
 
 
 @app.command()
@@ -63,15 +116,29 @@ def init(
         str, typer.Argument(help="Name of the new gold set: letters, digits, - and _.")
     ],
     docs: Annotated[Path, typer.Option(help="Folder of Markdown or text documents.")],
+    *,
+    gold: Annotated[
+        Path | None,
+        typer.Option(
+            help="CSV file of your questions with the header question,document,quote, instead of "
+            "drafts."
+        ),
+    ] = None,
+    llm: Annotated[
+        bool,
+        typer.Option("--llm", help="Let the first chat endpoint of the settings write the drafts."),
+    ] = False,
+    home: Home = None,
     gold_sets: GoldSets = None,
 ) -> None:
     """Start a gold set over your own documents: a configuration and draft questions."""
     with report_errors():
-        settings = open_settings(None, None, gold_sets)
+        settings = open_settings(home, None, gold_sets)
         from rag_eval.core.errors import InputError
         from rag_eval.core.settings import SETTINGS_FILE
         from rag_eval.gold.configuration import gold_set_name, is_below
-        from rag_eval.gold.scaffold import init_gold_set, list_corpus_root
+        from rag_eval.gold.drafts import make_drafts
+        from rag_eval.gold.scaffold import init_gold_set, list_corpus_root, read_questions
 
         # a path as name could write outside the folder of gold sets
         folder = settings.gold_sets / gold_set_name(name, "NAME")
@@ -84,19 +151,32 @@ def init(
                 found=str(docs.resolve()),
                 accepted="the folder in the variable, or no such variable",
             )
-        init_gold_set(folder, docs)
+        if gold is not None and llm:
+            message = "give --gold or --llm, not both"
+            raise InputError.of("bad_arguments", message, field="--llm")
+        ask = _draft_by_endpoint(settings) if llm else make_drafts
+        if gold is not None:
+            ask = functools.partial(read_questions, gold)
+        count = init_gold_set(folder, docs, ask)
         if not is_listed:
             list_corpus_root(Path(SETTINGS_FILE), docs)
-    typer.echo(f"wrote {folder}")
+    what = "draft questions" if gold is None else f"questions of {gold}"
+    typer.echo(f"wrote {folder} with {count} {what}")
     if not is_listed:
         typer.echo(
             f"added {docs.resolve()} to corpus_roots in {SETTINGS_FILE}: gold sets may read files "
             "below it"
         )
-    typer.echo(
-        f"next: edit {folder / 'queries.jsonl'} (rewrite each draft as a user would ask it, "
-        f"remove its tag 'draft'), then: {command()} lint {name} && {command()} run {name}"
-    )
+    check = f"{command()} lint {name} && {command()} run {name}"
+    if gold is not None:
+        typer.echo(f"next: {check}")
+    elif count:
+        typer.echo(f"next: {command()} review {name}, then: {check}")
+    else:
+        typer.echo(
+            f"no heading or sentence makes a question; write some into {folder / 'queries.jsonl'} "
+            f"(see {folder / 'README.md'}), then: {check}"
+        )
 
 
 def _record_lineage(evaluations: "list[Evaluation]", settings: "Settings") -> None:

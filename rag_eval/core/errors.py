@@ -6,7 +6,7 @@ The types `Part` and `Embedding` are here because the settings and the configura
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Literal, Self, TypedDict, Unpack
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -55,6 +55,28 @@ class Problem:
         )
         tail = f" ({detail})" if detail else ""
         return f"{place}{' ' * bool(place)}{self.severity} {self.code}{field}: {self.message}{tail}"
+
+
+_PLACES = 3
+"""Largest number of places that a line of a group of problems names besides the first."""
+
+
+def grouped(problems: Iterable[Problem]) -> Iterator[str]:
+    """Yield a line for the problems of each code: the first of them, their number and places."""
+    groups: dict[str, list[Problem]] = {}
+    for problem in problems:
+        groups.setdefault(problem.code, []).append(problem)
+    for first, *others in groups.values():
+        places = [
+            f"line {other.line}"
+            if other.file == first.file
+            else f"{quoted(other.file)}:{other.line}"
+            for other in others[:_PLACES]
+            if other.line is not None
+        ]
+        shown = ", ".join(places + ["..."] * (len(others) > _PLACES))
+        also = f"; {len(others)} more of this kind: {shown}" if others else ""
+        yield f"{first}{also}".rstrip(": ")
 
 
 class Place(TypedDict, total=False):

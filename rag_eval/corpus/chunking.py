@@ -52,8 +52,8 @@ def _parser(*disabled: str) -> "MarkdownIt":
     return MarkdownIt("commonmark").enable("table").disable(list(disabled))
 
 
-def _plain_text(inline: str) -> str:
-    """Return the words of a heading without emphasis, links and code marks."""
+def plain_text(inline: str) -> str:
+    """Return the words of inline Markdown without emphasis, links and code marks."""
     tokens = _parser().parseInline(inline)
     children = [child for token in tokens for child in token.children or ()]
     words = (child.content or " " for child in children if child.type != "html_inline")
@@ -65,7 +65,7 @@ def headings(text: str, start: int = 0) -> list[Heading]:
     starts = _line_starts(text, start)
     tokens = _parser(*_INLINE).parse(text[start:])
     return [
-        Heading(int(opening.tag[1:]), _plain_text(inline.content), starts[opening.map[0]])
+        Heading(int(opening.tag[1:]), plain_text(inline.content), starts[opening.map[0]])
         for opening, inline in itertools.pairwise(tokens)
         if opening.type == "heading_open" and opening.level == 0 and opening.map
     ]

@@ -28,7 +28,10 @@ _RULES = {
     "missing_answerable": ("answerable", "question {} lacks answerable: true or false"),
     "empty_text": ("text", "{} has no text"),
     "control_character": ("text", "question {} holds a control character"),
-    "draft_question": ("tags", "question {} is a draft: edit it, then remove the tag"),
+    "draft_question": (
+        "tags",
+        "question {} is a draft: accept, edit or drop it (rag-eval review NAME)",
+    ),
     "answerable_without_target": (
         "query_id",
         "question {} is answerable but no judgement above 0 and no anchor names a document",

@@ -150,11 +150,11 @@ _MISPLACED = {
 """Message and accepted values of each code."""
 
 
-class _MisplacedError(Exception):
+class MisplacedError(Exception):
     """A misplaced anchor, with its code and the found text."""
 
 
-def _find_quote(text: str, quote: str, low: int, high: int, *, passages: bool) -> tuple[int, int]:
+def find_quote(text: str, quote: str, low: int, high: int, *, passages: bool) -> tuple[int, int]:
     """Find the only place of a quote in text[low:high]; in passages, which overlap, the first.
 
     A quote that does not stand there exactly may differ from the text in runs of white space.
@@ -166,14 +166,14 @@ def _find_quote(text: str, quote: str, low: int, high: int, *, passages: bool) -
         words = re.compile(r"\s+".join(map(re.escape, quote.split())))
         similar = words.search(text, low, high)
         if similar is None:
-            raise _MisplacedError("anchor_not_found", quoted(quote))
+            raise MisplacedError("anchor_not_found", quoted(quote))
         first, end = similar.span()
         again = words.search(text, first + 1, high)
         second = -1 if again is None else again.start()
     if second >= 0 and not passages:
         lines = (f"line {text.count(chr(10), 0, place) + 1}" for place in (first, second))
         found = f"{quoted(quote)} in {' and '.join(lines)} of the document"
-        raise _MisplacedError("anchor_ambiguous", found)
+        raise MisplacedError("anchor_ambiguous", found)
     return first, end
 
 
@@ -181,14 +181,14 @@ def _find_offsets(text: str, quote: str, start: int, end: int) -> tuple[int, int
     """Check offsets; if masking has moved the quote, return its only other place."""
     if end > len(text):
         found = f"start {start}, end {end} in a document of {len(text)} characters"
-        raise _MisplacedError("bad_offsets", found)
+        raise MisplacedError("bad_offsets", found)
     if not quote or text[start:end] == quote:
         return start, end
     try:
-        return _find_quote(text, quote, 0, len(text), passages=False)
-    except _MisplacedError:
+        return find_quote(text, quote, 0, len(text), passages=False)
+    except MisplacedError:
         found = f"{quoted(text[start:end])} where {quoted(quote)} should be"
-        raise _MisplacedError("offset_mismatch", found) from None
+        raise MisplacedError("offset_mismatch", found) from None
 
 
 def _find_anchor(
@@ -200,16 +200,16 @@ def _find_anchor(
     """
     if bounds is None:
         found = f"{quoted(row.section)}, {quoted(row.doc)}"
-        raise _MisplacedError("section_of_other_document", found)
+        raise MisplacedError("section_of_other_document", found)
     if passages and row.start >= 0 and not row.quote:
         found = f"start {row.start} of a document of which only passages are known"
-        raise _MisplacedError("bad_offsets", found)
+        raise MisplacedError("bad_offsets", found)
     if row.start >= 0 and not passages:
         return _find_offsets(text, row.quote, row.start, row.end)
-    return _find_quote(text, row.quote, *bounds, passages=passages)
+    return find_quote(text, row.quote, *bounds, passages=passages)
 
 
-def _locate(
+def locate(
     anchors: pd.DataFrame, corpus: Catalogue, problems: ProblemList, *, passages: bool
 ) -> pd.DataFrame:
     """Find every anchor (ANCHORS) in its section, or in its document if the row names no section.
@@ -237,7 +237,7 @@ def _locate(
             whole = (starts[part], ends[part]) if part >= 0 else (0, len(text))
             bounds = None if given[anchor] and owner != document else whole
             start, end = _find_anchor(row, text, bounds, passages=passages)
-        except _MisplacedError as error:
+        except MisplacedError as error:
             code, found = error.args
             message, accepted = _MISPLACED[code]
             more: Place = {"field": "anchors", "found": found, "accepted": accepted}
@@ -309,7 +309,7 @@ class Placed(NamedTuple):
     """Gold on a corpus, before chunking.
 
     Judgements and decoys have the columns of `Catalogue.find`. `gone` are judgements with targets
-    that the corpus lacks. `located` are the found anchors, as `_locate` returns them.
+    that the corpus lacks. `located` are the found anchors, as `locate` returns them.
     """
 
     corpus: Catalogue
@@ -344,7 +344,7 @@ def place(
     severity: Severity = "warning" if is_foreign else "error"
     explicit = (gold.judgements[shown], found[shown])
     _report_dangling(*explicit, corpus, found_problems, "target", severity)
-    located = _locate(gold.anchors, corpus, found_problems, passages=recorded)
+    located = locate(gold.anchors, corpus, found_problems, passages=recorded)
     decoys = gold.decoys.join(corpus.find(gold.decoys["target"]))
     _report_dangling(decoys, decoys, corpus, found_problems, "decoy")
     problems.extend(

@@ -1,32 +1,115 @@
-"""A first gold set from a folder of documents, for a person to edit: `rag-eval init NAME`.
+"""A first gold set over a folder of documents: `rag-eval init NAME`.
 
-Lint refuses the set until every draft has been edited.
+Its questions are drafts, which lint refuses until a person has read them, or those of a CSV file.
 """
 
-import collections
-import itertools
+import csv
+import io
 import json
 import os
 import shutil
 import stat
 import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Annotated, Self
 
 import tomlkit
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from rag_eval.core.errors import InputError, quoted
-from rag_eval.corpus.chunking import front_matter, headings, markdown_sections, slug
-from rag_eval.corpus.loaders.folder import PATTERN
-from rag_eval.corpus.masking import mask
-from rag_eval.corpus.source import is_doc_id
+from rag_eval.core.errors import InputError, Place, ProblemList, quoted
+from rag_eval.core.frames import make_frame
+from rag_eval.core.rows import check_row, read_text, refuse
+from rag_eval.corpus.loaders.folder import Folder
+from rag_eval.corpus.loading import LoadedCorpus, load_corpus
 from rag_eval.gold.configuration import CONFIG_FILE
+from rag_eval.gold.drafts import Question, make_drafts
+from rag_eval.gold.files import ANCHORS, GoldText
 from rag_eval.gold.lint import DRAFT
+from rag_eval.gold.resolving import Catalogue, locate
 from rag_eval.storage.artifacts import write_text
 
-MAX_DRAFTS = 24
-MAX_DOCUMENTS = 500
-MAX_DOCUMENT_BYTES = 2_000_000
-_MARKDOWN = {".md", ".markdown"}
+# ---- Questions of a CSV file.
+
+MAX_CSV_BYTES = 50_000_000
+COLUMNS = ("question", "document", "quote")
+_ACCEPTED_CSV = (
+    "UTF-8, commas between columns, and the header question,document,quote; both document and "
+    "quote are empty where the documents do not answer"
+)
+
+
+class _CsvRow(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    question: Annotated[GoldText, Field(min_length=1)]
+    document: GoldText
+    quote: GoldText
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if bool(self.document) != bool(self.quote):
+            empty = "quote" if self.document else "document"
+            accepted = "document and quote, or neither where the documents do not answer"
+            raise refuse("missing_key", f"the {empty} is empty", accepted, empty)
+        return self
+
+
+def _read_csv(path: Path, problems: ProblemList) -> Iterator[tuple[int, _CsvRow]]:
+    """Yield the first line and the record of each row; faults become problems."""
+    text = read_text(path, problems, MAX_CSV_BYTES)
+    if text is None:
+        return
+    reader, line = csv.reader(io.StringIO(text, newline=""), strict=True), 1
+    header: list[str] = []
+    try:
+        for row in reader:
+            cells, first, line = [cell.strip() for cell in row], line, reader.line_num + 1
+            if not header:
+                header = [cell.lower() for cell in cells]
+                if sorted(header) != sorted(COLUMNS):
+                    more: Place = {"line": first, "found": quoted(",".join(cells))}
+                    more["accepted"] = _ACCEPTED_CSV
+                    problems.add("bad_columns", "these are not the columns", path, **more)
+                    return
+            elif any(cells) and len(cells) != len(header):
+                message = f"this row has {len(cells)} columns where {len(header)} are due"
+                accepted = 'text with a comma or a line break stands in "quotation marks"'
+                problems.add("bad_columns", message, path, line=first, accepted=accepted)
+            elif any(cells):
+                values = dict(zip(header, cells, strict=True))
+                record = check_row(values, _CsvRow, problems, str(path), first)
+                if record is not None:
+                    yield first, record
+    except csv.Error as error:
+        message = f"not CSV: {quoted(str(error))}"
+        problems.add("bad_csv", message, path, line=line, accepted=_ACCEPTED_CSV)
+
+
+def read_questions(path: Path, corpus: LoadedCorpus) -> list[Question]:
+    """Read questions of a CSV file (question, document, quote); equal questions become one.
+
+    Raises InputError with every fault of a line: a document that is not there, a quote that its
+    document does not hold exactly once, and those of the form.
+    """
+    problems = ProblemList()
+    found: dict[str, list[tuple[str, str]]] = {}
+    anchors = []
+    for line, row in _read_csv(path, problems):
+        places = found.setdefault(row.question, [])
+        if row.document and (row.document, row.quote) not in places:
+            places.append((row.document, row.quote))
+            place = (str(path), line)
+            anchors.append((row.question, row.document, "", row.quote, -1, -1, *place))
+    catalogue = Catalogue(corpus.documents, corpus.sections)
+    locate(make_frame(ANCHORS, anchors), catalogue, problems, passages=False)
+    if not found and not problems.n_errors:
+        problems.add("empty_file", "the file holds no question", path, accepted=_ACCEPTED_CSV)
+    problems.raise_errors()
+    return [Question(text, tuple(places), is_draft=False) for text, places in found.items()]
+
+
+# ---- The files.
 
 _CONFIG = """\
 # Docs: docs/gold-sets.md. Unknown keys and impossible values are refused with their line.
@@ -54,12 +137,13 @@ nightly: false                  # true: the nightly job runs this gold set
 _README = """\
 # Gold set {name}
 
-Draft questions, one for a heading of the documents. They are only a start: a question that repeats
-its heading is found by any retriever. `rag-eval lint {name}` lists what is left to do; a run is
-refused until nothing is.
+Questions with the tag `{draft}` were made from the documents and repeat their words, so that any
+retriever finds them. `rag-eval review {name}` shows them one by one beside their passage: ask as a
+user would, accept or drop. `rag-eval lint {name}` lists what is left to do; a run is refused until
+nothing is.
 
-1. `queries.jsonl`: rewrite each `text` as a user would ask it, then remove the tag `{draft}`. Add
-   some that the documents do not answer, with `"answerable": false` and no target.
+1. `queries.jsonl`: one question a line. Add some that the documents do not answer, with
+   `"answerable": false` and no target.
 2. `qrels.tsv`: the documents or sections (`document#heading`) that answer each question, with a
    grade from 1 (0 = looks right and is not).
 3. `answers.jsonl`: quote the sentence that answers, word for word, under `anchors`:
@@ -71,86 +155,25 @@ refused until nothing is.
 """
 
 
-def _find_documents(docs: Path) -> list[Path]:
-    found = sorted({path for pattern in PATTERN for path in docs.glob(pattern)})
-    return [
-        path
-        for path in found
-        if not any(part.startswith(".") for part in path.relative_to(docs).parts)
-        and path.is_file()
-        and 0 < path.stat().st_size <= MAX_DOCUMENT_BYTES
-    ][:MAX_DOCUMENTS]
-
-
-def _make_printable(heading: str) -> str:
-    """Replace unprintable characters by spaces, because lint reports them."""
-    shown = (character if character.isprintable() else " " for character in heading)
-    return " ".join("".join(shown).split())
-
-
-def _list_topics(path: Path, doc: str) -> list[tuple[str, str]]:
-    """Return heading and target of each unrepeated heading; without one, the file name.
-
-    Headings are masked, as in the corpus stage. The title is a topic only if the document has no
-    heading below the title.
-    """
-    named = [(path.stem.replace("_", " ").replace("-", " "), doc)]
-    if path.suffix.lower() not in _MARKDOWN:
-        return named
-    text = path.read_bytes().decode("utf-8-sig", errors="replace")
-    _, body_start = front_matter(text)
-    text, _ = mask(text)
-    heads = headings(text, body_start)
-    sections = markdown_sections(doc, "", text, body_start)[-len(heads) :] if heads else []
-    uses = collections.Counter(slug(_make_printable(head.title)) for head in heads)
-    top = min((head.level for head in heads), default=0)
-    single = [
-        (head.level > top, _make_printable(head.title), section.section_id)
-        for head, section in zip(heads, sections, strict=True)
-        if uses[slug(_make_printable(head.title))] == 1 and any(map(str.isalnum, head.title))
-    ]
-    chosen = [topic for topic in single if topic[0]] or single
-    return [(title, target) for _, title, target in chosen if is_doc_id(target)] or named
-
-
-def _ask(heading: str) -> str:
-    """Ask about a heading; a heading that is a question stays unchanged."""
-    asked = heading.rstrip("?\uff1f ")
-    return f"What do the documents say about {asked}?" if asked == heading else f"{asked}?"
-
-
-def _make_drafts(docs: Path) -> list[tuple[str, str, str]]:
-    """Return query id, question and target of at most `MAX_DRAFTS` drafts."""
-    paths = [(path, path.relative_to(docs).as_posix()) for path in _find_documents(docs)]
-    topics = [_list_topics(path, doc) for path, doc in paths if is_doc_id(doc)]
-    if not topics:
-        message, accepted = "the folder holds no document to ask about", ", ".join(PATTERN)
-        raise InputError.of("no_documents", message, docs, field="--docs", accepted=accepted)
-    # Take the first topic of every document, then the second, so that no document fills the drafts.
-    turns = itertools.zip_longest(*topics)
-    chosen = [topic for turn in turns for topic in turn if topic is not None][:MAX_DRAFTS]
-    return [
-        (f"q{number:03}", _ask(heading), target)
-        for number, (heading, target) in enumerate(chosen, 1)
-    ]
-
-
-def _write(folder: Path, name: str, path: str, drafts: list[tuple[str, str, str]]) -> None:
-    queries = [
-        {"query_id": query_id, "text": text, "answerable": True, "tags": [DRAFT]}
-        for query_id, text, _ in drafts
-    ]
-    answers = [
-        {"query_id": query_id, "doc_id": target.partition("#")[0], "anchors": []}
-        | ({"section_id": target} if "#" in target else {})
-        for query_id, _, target in drafts
-    ]
-    qrels = [f"{query_id}\t{target}\t1" for query_id, _, target in drafts]
+def _write(folder: Path, name: str, path: str, questions: Sequence[Question]) -> None:
+    queries, answers, qrels = [], [], ["query-id\tcorpus-id\tscore"]
+    for number, question in enumerate(questions, 1):
+        query_id, is_answerable = f"q{number:03}", bool(question.places)
+        tags = [DRAFT] if question.is_draft else []
+        row = {"query_id": query_id, "text": question.text, "answerable": is_answerable}
+        queries.append({**row, "tags": tags})
+        quotes: dict[str, list[dict[str, str]]] = {}
+        for target, quote in question.places:
+            quotes.setdefault(target, []).append({"quote": quote})
+        for target, anchors in quotes.items():
+            answer = {"query_id": query_id, "doc_id": target.partition("#")[0], "anchors": anchors}
+            answers.append(answer | ({"section_id": target} if "#" in target else {}))
+            qrels.append(f"{query_id}\t{target}\t1")
     files = {
         "queries.jsonl": "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in queries),
         "answers.jsonl": "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in answers),
         "paraphrases.jsonl": "",
-        "qrels.tsv": "\n".join(["query-id\tcorpus-id\tscore", *qrels, ""]),
+        "qrels.tsv": "\n".join([*qrels, ""]),
         CONFIG_FILE: _CONFIG.format(
             name=json.dumps(name), path=json.dumps(path, ensure_ascii=False)
         ),
@@ -160,12 +183,14 @@ def _write(folder: Path, name: str, path: str, drafts: list[tuple[str, str, str]
         write_text(folder / file, text)
 
 
-def init_gold_set(target: Path, docs: Path) -> None:
-    """Write a new gold set: configuration, draft questions from headings, and their targets.
+def init_gold_set(
+    target: Path, docs: Path, ask: Callable[[LoadedCorpus], Sequence[Question]] = make_drafts
+) -> int:
+    """Write a new gold set with the questions that `ask` makes; return their number.
 
     The gold set has the name of the folder `target`. The folder appears whole or not at all, and no
-    existing file is overwritten. Of `docs`, 500 files of at most 2 MB are read. Raises InputError:
-    `target_exists`, `missing_folder`, `no_documents`, `unwritable_folder`.
+    existing file is overwritten. Raises InputError: `target_exists`, `missing_folder`,
+    `unwritable_folder`, and those of the corpus and of `ask`.
     """
     if target.exists() or target.is_symlink():
         message, accepted = "there is something already", "a name that is not in use"
@@ -173,13 +198,13 @@ def init_gold_set(target: Path, docs: Path) -> None:
     if not docs.is_dir():
         message, accepted = "the folder of documents does not exist", "a folder of documents"
         raise InputError.of("missing_folder", message, docs, field="--docs", accepted=accepted)
-    drafts = _make_drafts(docs)
+    questions = ask(load_corpus(Folder(loader="folder", path="."), docs))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(dir=target.parent, prefix=".partial-"))
         try:
             path = os.path.relpath(docs.resolve(), target.resolve())
-            _write(partial, target.name, path, drafts)
+            _write(partial, target.name, path, questions)
             partial.chmod(0o755)
             partial.rename(target)
         finally:
@@ -187,6 +212,7 @@ def init_gold_set(target: Path, docs: Path) -> None:
     except OSError as error:
         message = f"the gold set cannot be written: {quoted(str(error))}"
         raise InputError.of("unwritable_folder", message, target) from error
+    return len(questions)
 
 
 def list_corpus_root(settings_file: Path, root: Path) -> None:

@@ -142,15 +142,22 @@ def test_from_a_folder_of_documents_to_a_report(project):
     docs.mkdir()
     for name, text in DOCUMENTS.items():
         (docs / name).write_text(text)
+    (docs / "help.md").write_text(
+        "# Results\n\nTo keep results longer, raise the limit.\n\n## Failures\n\nIf a job fails "
+        "again, an alert is sent.\n\n## Hours\n\nWhen a night is over, alerts are sent.\n"
+    )
     project.command("init", "mine", "--docs", str(docs))
     linted = project.command("lint", "mine", exit_code=1)
-    assert "draft_question" in linted.stdout
+    assert linted.stdout.count("draft_question") == 1
+    assert "2 more of this kind: line 2, line 3" in linted.stdout
+    linted = project.command("lint", "mine", "--all", exit_code=1)
+    assert linted.stdout.count("draft_question") == 3
     assert project.invoke("run", "mine").exit_code == 1
     queries = project.root / "gold_sets" / "mine" / "queries.jsonl"
     queries.write_text(queries.read_text().replace('"draft"', ""))  # remove the draft tags
     linted = project.command("lint", "mine")
     project.command("run", "mine")
-    assert project.report("mine")["index"]["n_documents"] == len(DOCUMENTS)
+    assert project.report("mine")["index"]["n_documents"] == len(DOCUMENTS) + 1
     again = project.command("init", "mine", "--docs", str(docs), exit_code=1)
     assert "target_exists" in again.stderr
 

@@ -1,12 +1,16 @@
+import re
+from functools import partial
+
 import pytest
 
 from rag_eval.core.errors import InputError
 from rag_eval.corpus.loaders.folder import Folder
 from rag_eval.corpus.loading import load_corpus
 from rag_eval.gold.configuration import discover, load_config
+from rag_eval.gold.drafts import MAX_DRAFTS
 from rag_eval.gold.lint import lint
 from rag_eval.gold.loading import load_gold
-from rag_eval.gold.scaffold import MAX_DRAFTS, init_gold_set
+from rag_eval.gold.scaffold import init_gold_set, read_questions
 
 
 def test_new_gold_set_loads_and_lint_names_every_draft(smoke, smoke_frames, tmp_path):
@@ -20,23 +24,12 @@ def test_new_gold_set_loads_and_lint_names_every_draft(smoke, smoke_frames, tmp_
     assert (target / config.corpus.path).resolve() == (smoke / "corpus").resolve()
     assert [strategy.kind for strategy in config.strategies] == ["bm25", "vector", "hybrid"]
     gold = load_gold(target)
-    assert len(gold.queries) == MAX_DRAFTS
+    assert 3 <= len(gold.queries) <= MAX_DRAFTS
     problems = lint(gold, smoke_frames.documents, smoke_frames.sections)
     drafts = [problem for problem in problems if problem.code == "draft_question"]
-    assert [problem.line for problem in drafts] == list(range(1, MAX_DRAFTS + 1))
+    assert [problem.line for problem in drafts] == list(range(1, len(gold.queries) + 1))
     assert {problem.code for problem in problems} == {"draft_question", "missing_paraphrases"}
-    documents = {target.partition("#")[0] for target in gold.judgements["target"]}
-    assert len(documents) == 10, "no document fills the drafts alone"
-
-
-def test_documents_without_headings_give_their_names(tmp_path):
-    docs = tmp_path / "docs"
-    (docs / "sub").mkdir(parents=True)
-    (docs / "sub" / "release_notes.txt").write_text("# not a heading in plain text\n")
-    init_gold_set(tmp_path / "mine", docs)
-    gold = load_gold(tmp_path / "mine")
-    assert gold.queries["text"].tolist() == ["What do the documents say about release notes?"]
-    assert gold.judgements["target"].unique().tolist() == ["sub/release_notes.txt"]
+    assert len(gold.anchors) == len(gold.queries), "each draft quotes its passage"
 
 
 @pytest.mark.parametrize(
@@ -45,7 +38,7 @@ def test_documents_without_headings_give_their_names(tmp_path):
         ("taken", "docs", "target_exists"),
         ("..", "docs", "target_exists"),
         ("new", "nowhere", "missing_folder"),
-        ("new", "empty", "no_documents"),
+        ("new", "empty", "empty_corpus"),
     ],
 )
 def test_refusals_leave_nothing_behind(tmp_path, name, docs, code):
@@ -60,71 +53,63 @@ def test_refusals_leave_nothing_behind(tmp_path, name, docs, code):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-HEADINGS = """\
----
-title: x
----
-intro
-
-# Guide
-
-## Why does it ring\x07 \x1b[31mtwice\x85?
-
-## Retries\u202e, and & back-off/pause
-
-### Ask jane@example.org
-
-## Really??
-
-## `code` *and* C++
-
-## ???
-
-## Same
-
-## Same!
-
-```
-# in a fence
-```
-
-> # quoted
-
-Under
------
+CSV = """\
+question,document,quote
+How long are logs kept?,a.md,"Logs are kept
+for ten days."
+How long are logs kept?,b.txt,ten days
+Who made it?,,
 """
 
 
-def test_drafts_name_the_sections_of_the_corpus_and_lint_sees_only_drafts(tmp_path):
+@pytest.fixture
+def manual(tmp_path):
     docs = tmp_path / "docs"
     docs.mkdir()
-    (docs / "a.md").write_text(HEADINGS, encoding="utf-8")
-    (docs / "b.md").write_bytes(HEADINGS.replace("Retries", "Tries").replace("\n", "\r\n").encode())
-    init_gold_set(tmp_path / "mine", docs)
+    (docs / "a.md").write_text("# Logs\n\nLogs are kept for ten days.\n\nTwice. Twice.\n")
+    (docs / "b.txt").write_text("ten days\n")
+    return docs
+
+
+def read(path, text, docs):
+    path.write_text(text, encoding="utf-8")
+    return init_gold_set(path.parent / "mine", docs, partial(read_questions, path))
+
+
+def test_questions_of_a_csv_file_become_a_gold_set(tmp_path, manual):
+    path = tmp_path / "questions.csv"
+    assert read(path, f"\ufeff{CSV}", manual) == 2
     gold = load_gold(tmp_path / "mine")
     corpus = load_corpus(load_config(tmp_path / "mine").corpus, tmp_path / "mine")
-    question = dict(zip(gold.queries["query_id"], gold.queries["text"], strict=True))
-    asked = {
-        target: question[query_id]
-        for query_id, target in zip(
-            gold.judgements["query_id"], gold.judgements["target"], strict=True
-        )
-    }
-    assert set(asked) <= set(corpus.sections["section_id"])
-    about = "What do the documents say about"
-    assert {
-        target.removeprefix("a.md#guide/"): text
-        for target, text in asked.items()
-        if target.startswith("a.md")
-    } == {
-        "why-does-it-ring-31mtwice": "Why does it ring [31mtwice?",
-        "retries-and-back-offpause": f"{about} Retries , and & back-off/pause?",
-        "retries-and-back-offpause/ask-email": f"{about} Ask [email██████████?",
-        "really": "Really?",
-        "code-and-c": f"{about} code and C++?",
-        "under": f"{about} Under?",
-    }
-    assert {problem.code for problem in lint(gold, corpus.documents, corpus.sections)} == {
-        "draft_question",
-        "missing_paraphrases",
-    }
+    assert gold.queries["text"].tolist() == ["How long are logs kept?", "Who made it?"]
+    assert gold.queries["answerable"].tolist() == [True, False]
+    assert gold.anchors["doc"].tolist() == ["a.md", "b.txt"]
+    problems = lint(gold, corpus.documents, corpus.sections)
+    assert {problem.severity for problem in problems} == {"warning"}
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "says"),
+    [
+        ("Q?,aa.md,Logs", "dangling_target", "a.md"),
+        ("Q?,a.md,Logs are eaten", "anchor_not_found", "word for word"),
+        ("Q?,a.md,Twice.", "anchor_ambiguous", "lines? 5"),
+        ("Q?,a.md,", "missing_key", "quote"),
+        (",a.md,Logs", "bad_value", "question"),
+        ("Q?,a.md", "bad_columns", "quotation marks"),
+        ('Q?,a.md,"Logs', "bad_csv", "question,document,quote"),
+    ],
+)
+def test_a_fault_of_a_csv_file_names_its_line(tmp_path, manual, line, code, says):
+    with pytest.raises(InputError) as caught:
+        read(tmp_path / "q.csv", f"{CSV}{line}\n", manual)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.line) == (code, 6), str(problem)
+    assert re.search(says, str(problem))
+    assert not (tmp_path / "mine").exists()
+
+
+@pytest.mark.parametrize("text", ["", "question;document;quote\nQ?;a.md;x\n", "Q?,a.md,Logs\n"])
+def test_a_csv_file_needs_its_header(tmp_path, manual, text):
+    with pytest.raises(InputError, match="question,document,quote"):
+        read(tmp_path / "q.csv", text, manual)

@@ -137,7 +137,7 @@ class Project:
             "run": ("home", "reports", "gold-sets"),
             "lint": ("home", "gold-sets"),
             "trust": () if "keygen" in more else ("home", "gold-sets"),
-            "init": ("gold-sets",),
+            "init": ("home", "gold-sets"),
             "validate": (),
         }
         given = [(f"--{name}", folders[name]) for name in options.get(command, ("home",))]
