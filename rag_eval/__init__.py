@@ -14,35 +14,40 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rag_eval.api.inputs import read_qrels, read_run
+    from rag_eval.api.miss_rates import MissRates, miss_rates
+    from rag_eval.api.nightly import WrittenReport, load, run
     from rag_eval.api.results import ComparedRuns, EvaluatedRuns, compare, evaluate
     from rag_eval.core.errors import InputError
 
 __version__ = "0.1.0"
-
-_MODULES = {
-    "evaluate": "rag_eval.api.results",
-    "compare": "rag_eval.api.results",
-    "EvaluatedRuns": "rag_eval.api.results",
-    "ComparedRuns": "rag_eval.api.results",
-    "read_run": "rag_eval.api.inputs",
-    "read_qrels": "rag_eval.api.inputs",
-    "InputError": "rag_eval.core.errors",
-}
 __all__ = [
     "ComparedRuns",
     "EvaluatedRuns",
     "InputError",
+    "MissRates",
+    "WrittenReport",
     "compare",
     "evaluate",
+    "load",
+    "miss_rates",
     "read_qrels",
     "read_run",
+    "run",
 ]
+_MODULES = {
+    "rag_eval.api.inputs": ("read_qrels", "read_run"),
+    "rag_eval.api.miss_rates": ("MissRates", "miss_rates"),
+    "rag_eval.api.nightly": ("WrittenReport", "load", "run"),
+    "rag_eval.api.results": ("ComparedRuns", "EvaluatedRuns", "compare", "evaluate"),
+    "rag_eval.core.errors": ("InputError",),
+}
+_HOME_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULES:
+    if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(_MODULES[name]), name)
+    found = globals()[name] = getattr(importlib.import_module(_HOME_OF[name]), name)
     return found
 
 

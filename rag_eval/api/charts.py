@@ -40,7 +40,7 @@ def draw_intervals(rows: pd.DataFrame, column: str, counts: str) -> Chart:
         if column == "difference":
             panel.axvline(0, color=_GREY, linewidth=1)
         panel.set_title(measure)
-        panel.set_yticks(np.arange(len(names)), names)
+        panel.set_yticks(np.arange(len(names)), names, parse_math=False)
         panel.set_ylim(len(names) - 0.5, -0.5)
         panel.grid(axis="x", alpha=0.3)
     chart.supxlabel(f"{column}, 95 % interval ({counts})", fontsize="small")

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.api.inputs import QrelsLike, RunLike, read_run
-from rag_eval.api.judged import JudgedQuestions, RankedRun, Wordings
+from rag_eval.api.judged import JudgedQuestions, JudgedRun, Wordings
 from rag_eval.core.arrays import FloatArray
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.measures.intervals import SEED, clustered_interval, within_query
@@ -293,7 +293,7 @@ def _named_runs(run: Any) -> dict[str, Any]:
 
 
 def _tabulate(
-    scored: Mapping[str, RankedRun],
+    scored: Mapping[str, JudgedRun],
     values: Mapping[str, FloatArray],
     judged: JudgedQuestions,
     labels: list[str],
@@ -308,7 +308,7 @@ def _tabulate(
             "missing": len(np.unique(ranked.question[ranked.is_missing])),
             "without_relevant": int(np.count_nonzero(judged.n_relevant == 0)),
             "unjudged": ranked.n_unjudged,
-            "wordings": len(ranked.query_ids),
+            "wordings": len(ranked.question),
         }
         for name, ranked in scored.items()
     ]
@@ -321,7 +321,7 @@ def _tabulate(
 
 def _per_query(
     name: str,
-    ranked: RankedRun,
+    ranked: JudgedRun,
     values: FloatArray,
     judged: JudgedQuestions,
     labels: list[str],

@@ -1,7 +1,11 @@
-"""Load the classes that a configuration chooses by name: built in, or added by entry points."""
+"""Load the classes that a configuration chooses by name: built in, or added by entry points.
+
+`explain_missing` tells whether the packages of the extra `nightly` are installed.
+"""
 
 import dataclasses
 import importlib
+import importlib.util
 from collections.abc import Callable, Mapping
 from importlib import metadata
 from typing import TypeVar, get_args
@@ -63,3 +67,18 @@ class AnyClass:
         """Make the union of all classes."""
         choices = {name: handler.generate_schema(kind) for name, kind in self.load().items()}
         return core_schema.tagged_union_schema(choices, discriminator=self.tag)
+
+
+# ---- The extra of this package.
+
+_NIGHTLY = ("typer", "rich", "sqlalchemy", "dagster", "mlflow", "chromadb")
+"""Modules that stand for the extra `nightly`; pip installs an extra as a whole."""
+
+
+def explain_missing(name: str) -> str:
+    """Say in one line how to install the packages that `name` needs; empty if they are there."""
+    missing = [module for module in _NIGHTLY if importlib.util.find_spec(module) is None]
+    if not missing:
+        return ""
+    needed = f"{name} needs packages that are not installed ({', '.join(missing)})."
+    return f'{needed} Install them: pip install "rag-eval[nightly]"'

@@ -78,7 +78,7 @@ def test_wordings_that_the_run_lacks_have_empty_rankings():
     ranked = JudgedQuestions.read(QRELS, wordings).match(
         read_run({"q1-a": {"d1": 1.0}, "q3": {"d1": 1.0}, "q8": {"d1": 1.0}})
     )
-    values = dict(zip(ranked.query_ids, ranked.score(["R@10"])[:, 0].tolist(), strict=True))
+    values = dict(zip(ranked.ranked.query_ids, ranked.score(["R@10"])[:, 0].tolist(), strict=True))
     assert values == {"q1-a": 1.0, "q3": 1.0, "q1-b": 0.0, "q2": 0.0, "q4": 0.0}
     assert ranked.is_missing.tolist() == [False, False, True, True, True]
     assert ranked.n_unjudged == 1

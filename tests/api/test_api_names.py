@@ -30,7 +30,7 @@ def test_each_public_name_has_a_documented_object(name):
 
 
 def test_the_public_names_are_those_that_are_imported_lazily():
-    assert sorted(rag_eval.__all__) == sorted(rag_eval._MODULES)
+    assert sorted(rag_eval.__all__) == sorted(rag_eval._HOME_OF)
     assert set(rag_eval.__all__) < set(dir(rag_eval))
     with pytest.raises(AttributeError, match="has no attribute 'evaluation'"):
         _ = rag_eval.evaluation

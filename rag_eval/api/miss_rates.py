@@ -1,0 +1,267 @@
+"""Calibrate the probability that a retrieval misses, on the outcomes of one run."""
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pandas as pd
+
+from rag_eval.api.inputs import QrelsLike, RunLike, read_run
+from rag_eval.api.judged import JudgedQuestions, JudgedRun, RankedRun, Wordings, question_of
+from rag_eval.core.arrays import FloatArray, IntArray
+from rag_eval.core.config import Status
+from rag_eval.core.errors import InputError
+from rag_eval.core.report import Interval, Standing
+from rag_eval.measures.intervals import SEED
+from rag_eval.uncertainty.calibration import Calibration, Judged, Task, calibrate
+from rag_eval.uncertainty.estimator import Miss
+from rag_eval.uncertainty.scores import Labelled, miss_rate
+from rag_eval.uncertainty.signals import (
+    DEPTH,
+    SIGNALS,
+    WORDING_SIGNALS,
+    RankedBatch,
+    TermSpace,
+    signals,
+)
+from rag_eval.uncertainty.status import Situation, judge_status
+
+if TYPE_CHECKING:
+    from rag_eval.api.charts import Chart
+
+LIST_SIGNALS: Final = ("tail_ratio", "score_sd", "wig", "nqc", "cut_gap", *WORDING_SIGNALS)
+"""Signals that need nothing but ranked lists and their scores."""
+NO_PRIOR: Final = "the shipped prior needs signals of the corpus, and a run has none"
+_FIGURES: Final = ("brier", "log_loss", "skill", "auroc", "intercept", "slope", "observed_expected")
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class MissRates:
+    """Calibrated miss rates of one retriever; made by `miss_rates`.
+
+    Attributes
+    ----------
+    k
+        A retrieval misses if none of its first k documents is relevant.
+    predictions
+        A row for each judged retrieval: `query_id`, `question_id`, `group_id`, `missed`, and the
+        probability `miss_rate` with its 95 % interval `ci_low`, `ci_high`. The fit of a prediction
+        did not see the group of the question. NaN where the outcomes do not suffice to fit.
+    conditions
+        A row for each condition of a status: `status`, `name`, `met`, `found`, `needed`.
+    reliability
+        The reliability diagram in bins of equal mass: `predicted` and `observed` miss rates, and
+        the band that holds 95 % of the observed rates of calibrated predictions. Empty without fit.
+    table
+        The observed miss rate, and the figures of the validation by groups: `value`, `ci_low`,
+        `ci_high`.
+    """
+
+    k: int
+    predictions: pd.DataFrame
+    conditions: pd.DataFrame
+    reliability: pd.DataFrame
+    table: pd.DataFrame
+    _standing: Standing
+    _calibration: Calibration
+
+    @property
+    def status(self) -> Status:
+        """Status that the outcomes support: uncalibrated, provisional or measured."""
+        return self._standing.status
+
+    @property
+    def skill(self) -> Interval:
+        """Brier skill against the miss rate of the other groups, with its 95 % interval.
+
+        0 is no better than the miss rate alone, 1 is perfect; null without a fit.
+        """
+        validation = self._calibration.validation
+        if validation is None:
+            return Interval(value=None, low=None, high=None)
+        return validation.skill
+
+    def predict(self, run: RunLike, *, wordings: Wordings | None = None) -> pd.DataFrame:
+        """Predict the miss probability of each query of another run of the same retriever.
+
+        Returns `query_id`, `miss_rate`, `ci_low`, `ci_high` (95 %), and `status`. No judgements
+        are needed. Raises InputError if the outcomes did not suffice to fit.
+        """
+        model = self._calibration.model
+        if model is None:
+            raise self._not_calibrated()
+        frame = read_run(run)
+        values = self._signals(frame, wordings)
+        low, high = model.interval(values, LIST_SIGNALS)
+        rates = model.predict(values, LIST_SIGNALS)
+        columns = {"miss_rate": rates, "ci_low": low, "ci_high": high, "status": self.status}
+        return pd.DataFrame({"query_id": frame["query_id"].unique(), **columns})
+
+    def plot_reliability(self) -> "Chart":
+        """Draw observed against predicted miss rates; raises InputError without a fit."""
+        from rag_eval.api.charts import draw_reliability
+
+        if self._calibration.model is None:
+            raise self._not_calibrated()
+        skill = _write_interval(self.skill)
+        facts = {"status": self.status, "Brier skill": skill, "n": str(len(self.predictions))}
+        return draw_reliability(self.reliability, self.predictions["miss_rate"], facts)
+
+    def _signals(self, run: pd.DataFrame, wordings: Wordings | None) -> FloatArray:
+        """Compute LIST_SIGNALS of each query of a run, in the order of the run."""
+        ranked = RankedRun(run, run["query_id"].unique().tolist())
+        question = pd.factorize(pd.Series(question_of(ranked.query_ids, wordings)))[0]
+        return _list_signals(ranked, question, self.k)
+
+    def _not_calibrated(self) -> InputError:
+        unmet = self.conditions.query("not met and status == 'provisional'").iloc[0]
+        message, found = "too few outcomes to fit", f"{unmet['name']}: {unmet['found']}"
+        return InputError.of("not_calibrated", message, found=found, accepted=unmet["needed"])
+
+    def __repr__(self) -> str:
+        observed = self.table.loc["miss_rate"]
+        interval = Interval(
+            value=observed["value"], low=observed["ci_low"], high=observed["ci_high"]
+        )
+        groups = self.predictions["group_id"].nunique()
+        return (
+            f"MissRates(k={self.k}, status={self.status!r}, {len(self.predictions)} retrievals in "
+            f"{groups} groups, observed {_write_interval(interval)}, "
+            f"skill {_write_interval(self.skill)})"
+        )
+
+    def _repr_html_(self) -> str:
+        figures: str = self.table.to_html(float_format="{:.3f}".format)
+        conditions: str = self.conditions.to_html(index=False)
+        return f"<p>status: {self.status}</p>{figures}{conditions}"
+
+
+def _write_interval(figure: Interval) -> str:
+    if figure.value is None:
+        return "none"
+    ends = ", ".join("none" if end is None else f"{end:.3f}" for end in (figure.low, figure.high))
+    return f"{figure.value:.3f} [{ends}]"
+
+
+def miss_rates(
+    run: RunLike, qrels: QrelsLike, k: int = 10, *, wordings: Wordings | None = None
+) -> MissRates:
+    """Fit the probability that a retrieval misses, to the outcomes of a judged run.
+
+    The signals are figures of the ranked list alone: how the scores fall (`tail_ratio`, `score_sd`,
+    `wig`, `nqc`, `cut_gap`) and, for questions with several wordings, how far the lists of the
+    wordings agree. A nightly run also uses the corpus and a second retriever, and predicts better.
+    Scores must be above 0 to give signals; without signals all predictions are near the overall
+    miss rate. Fit, calibrator and validation are those of the nightly run: a penalised logistic
+    regression, validated on groups of questions that the fit did not see.
+
+    Parameters
+    ----------
+    run
+        A run in a form that `read_run` accepts, some ranks deeper than k.
+    qrels
+        Judgements in a form that `read_qrels` accepts. Questions without a relevant document, and
+        questions that the run lacks, are left out.
+    k
+        A retrieval misses if none of its first k documents is relevant.
+    wordings
+        Query id of the run -> question.
+
+    Raises
+    ------
+    InputError
+        An input cannot be used, or no query of the run has a relevant document.
+
+    Examples
+    --------
+    Two questions are too few to fit:
+
+    >>> run = {"q1": {"d1": 2.0, "d2": 1.0}, "q2": {"d1": 3.0}}
+    >>> model = miss_rates(run, {"q1": {"d2": 1}, "q2": {"d3": 1}})
+    >>> model.status
+    'uncalibrated'
+    >>> model.conditions.query("name == 'outcomes'")[["status", "found", "needed"]].iloc[0].tolist()
+    ['provisional', '2', 'at least 25']
+    """
+    if k < 1:
+        message = "k is a number of documents"
+        raise InputError.of("bad_arguments", message, field="k", found=str(k), accepted="1 or more")
+    judged = JudgedQuestions.read(qrels, wordings)
+    matched = judged.match(read_run(run))
+    rows = np.flatnonzero(~matched.is_missing & (judged.n_relevant[matched.question] > 0))
+    if not len(rows):
+        raise InputError.of("nothing_judged", "no query of the run has a relevant document")
+    values = _list_signals(matched.ranked, matched.question, k)
+    labelled = _label(matched, values, judged.group, k).take(rows)
+    questions = matched.question[rows]
+    group_ids = [judged.groups[code] for code in questions]
+    missing = np.full(len(rows), np.nan)
+    task = Task(prior=None, checked_together=1, seed=SEED, miss=Miss(k=k))
+    found = calibrate(Judged(labelled, group_ids, missing), task)
+    predictions = pd.DataFrame(
+        {
+            "query_id": [matched.ranked.query_ids[row] for row in rows],
+            "question_id": judged.names[questions],
+            "group_id": group_ids,
+            "missed": labelled.missed,
+            "miss_rate": missing,
+            "ci_low": missing,
+            "ci_high": missing,
+        }
+    )
+    if found.model is not None:
+        predictions["miss_rate"] = found.model.predict(labelled.signals, LIST_SIGNALS, group_ids)
+        ends = found.model.interval(labelled.signals, LIST_SIGNALS, group_ids)
+        predictions["ci_low"], predictions["ci_high"] = ends
+    situation = Situation(
+        age_days=0.0, stale_after_days=np.inf, n_unlabelled=len(rows), no_prior=NO_PRIOR
+    )
+    standing = judge_status(found.counts, found.validation, situation)
+    columns = ["status", "name", "met", "found", "needed"]
+    # A run has no nights, so it cannot grow stale.
+    earned = [one.dump() for one in standing.conditions if one.status != "stale"]
+    conditions = pd.DataFrame(earned)[columns]
+    reliability = pd.DataFrame(found.validation.reliability if found.validation else {})
+    table = _tabulate(found, labelled)
+    return MissRates(k, predictions, conditions, reliability, table, standing, found)
+
+
+def _list_signals(ranked: RankedRun, question: IntArray, k: int) -> FloatArray:
+    """Compute LIST_SIGNALS of each query, [n, len(LIST_SIGNALS)]."""
+    items, scores = ranked.ranking(max(DEPTH, k + 1))
+    held = items >= 0
+    low = np.where(held, scores, np.inf).min(axis=1, initial=np.inf, keepdims=True)
+    high = np.where(held, scores, -np.inf).max(axis=1, initial=-np.inf, keepdims=True)
+    spread = np.where(high > low, high - low, 1.0)
+    norm = np.where(held, np.where(high > low, scores - low, 1.0) / spread, 0.0)
+    batch = RankedBatch(
+        rows=items.astype(np.int32),
+        raw=scores,
+        norm=norm,
+        cosine=False,
+        space=TermSpace([[]] * len(ranked.documents), 0),
+        query_terms=[[]] * len(ranked),
+        question=question.astype(np.int64),
+    )
+    return signals(batch, k)[:, [SIGNALS.index(name) for name in LIST_SIGNALS]]
+
+
+def _label(matched: JudgedRun, values: FloatArray, group: IntArray, k: int) -> Labelled:
+    question = matched.question
+    return Labelled(
+        LIST_SIGNALS,
+        values,
+        matched.score([f"Success@{k}"])[:, 0] == 0,
+        group[question],
+        np.ones(len(question)),
+        question,
+    )
+
+
+def _tabulate(found: Calibration, labelled: Labelled) -> pd.DataFrame:
+    figures = {"miss_rate": miss_rate(labelled.missed, labelled.group, labelled.weight)}
+    if found.validation is not None:
+        figures |= {name: getattr(found.validation, name) for name in _FIGURES}
+    rows = [figure.triple for figure in figures.values()]
+    columns = ["value", "ci_low", "ci_high"]
+    return pd.DataFrame(rows, index=list(figures), columns=columns, dtype=float)

@@ -1,0 +1,207 @@
+"""Run the whole evaluation of a gold set, and read written reports as frames."""
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from rag_eval.api.results import Tabular
+from rag_eval.core.plugins import explain_missing
+from rag_eval.core.report import Report
+from rag_eval.reporting.metrics_report import REPORT_FILE
+from rag_eval.reporting.verdicts import read_object, verdict_rows, whole_report
+
+PER_QUERY_FILE = "per-query.parquet"
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class WrittenReport(Tabular):
+    """A report on disk, with its figures as frames.
+
+    Attributes
+    ----------
+    table
+        A row for each strategy, level and measure: `value`, `ci_low`, `ci_high`, `questions`,
+        `effective_questions`, `failed` (retrievals failed and score 0) and `without_relevant`
+        (questions left out).
+    comparisons
+        Paired differences between strategies: `difference` is strategy minus against.
+    miss_rates
+        A row for each strategy: `status`, the `stated` and the `observed` miss rate with its
+        interval.
+    gates
+        A row for each gate: `gate`, `required`, `status`, `reason`, `evidence`.
+    report
+        The whole report, typed.
+    folder
+        The folder of the report.
+    """
+
+    comparisons: pd.DataFrame
+    miss_rates: pd.DataFrame
+    gates: pd.DataFrame
+    report: Report
+    folder: Path
+
+    @property
+    def passed(self) -> bool:
+        """Whether every required gate passed."""
+        return not verdict_rows(self.report).failed
+
+    @property
+    def per_query(self) -> pd.DataFrame:
+        """Read the measures of each strategy, level, question, wording and seed."""
+        return pd.read_parquet(self.folder / PER_QUERY_FILE)
+
+
+def run(gold_set: str | Path) -> WrittenReport:
+    """Evaluate a gold set as `rag-eval run` does, and return its report.
+
+    Settings are those of the command: `settings.toml` and the environment. A second run computes
+    only what changed. A failed gate is no error; see `WrittenReport.passed`.
+
+    Parameters
+    ----------
+    gold_set
+        Folder of the gold set, such as `gold_sets/pandas_api`.
+
+    Raises
+    ------
+    ImportError
+        Only the core is installed; the message names the extra.
+    InputError
+        The gold set cannot be used.
+
+    Examples
+    --------
+    >>> report = run("gold_sets/smoke")  # doctest: +SKIP
+    >>> report.table.loc[("hybrid", "document", "R@10"), "value"]  # doctest: +SKIP
+    """
+    if missing := explain_missing("rag_eval.run"):
+        raise ImportError(missing)
+    from rag_eval.core.settings import Settings, telemetry_off
+
+    telemetry_off()
+    from rag_eval.pipeline.evaluation import open_gold_set
+    from rag_eval.pipeline.run import evaluate_all
+
+    settings = Settings()
+    (outcome,) = evaluate_all([open_gold_set(Path(gold_set), settings)], settings)
+    return load(outcome.folder)
+
+
+def load(report: str | Path) -> WrittenReport:
+    """Read a written report; the core suffices.
+
+    Parameters
+    ----------
+    report
+        Folder of a report, such as `reports/pandas_api`, or its `retrieval-metrics.json`.
+
+    Raises
+    ------
+    InputError
+        There is no report, or it is not whole, was changed, or is of another version.
+
+    Examples
+    --------
+    >>> load("reports/absent")
+    Traceback (most recent call last):
+        ...
+    rag_eval.core.errors.InputError: ...retrieval-metrics.json: error run_not_found: ...
+    """
+    path = Path(report) if os.fspath(report).endswith(".json") else Path(report) / REPORT_FILE
+    found = whole_report(read_object(path), path)
+    return WrittenReport(
+        _measures(found), _comparisons(found), _miss_rates(found), _gates(found), found, path.parent
+    )
+
+
+def _measures(report: Report) -> pd.DataFrame:
+    rows = [
+        {
+            "strategy": part.name,
+            "level": one.level,
+            "measure": one.label,
+            "value": one.value,
+            "ci_low": one.ci_low,
+            "ci_high": one.ci_high,
+            "questions": one.n_scored,
+            "effective_questions": one.n_groups,
+            "failed": one.n_failed,
+            "without_relevant": one.n_ineligible,
+        }
+        for part in report.strategies
+        for one in part.measures
+    ]
+    return _indexed(rows, ["strategy", "level", "measure"])
+
+
+def _comparisons(report: Report) -> pd.DataFrame:
+    rows = [
+        {
+            "strategy": one.a,
+            "against": one.b,
+            "level": one.level,
+            "measure": one.measure,
+            "difference": one.delta,
+            "ci_low": one.ci_low,
+            "ci_high": one.ci_high,
+            "p": one.p,
+            "p_holm": one.p_adjusted,
+            "smallest_detectable": one.minimum_detectable,
+            "better": one.n_better,
+            "worse": one.n_worse,
+            "tied": one.n_tied,
+            "effective_questions": one.n_groups,
+        }
+        for one in report.comparisons
+    ]
+    return _indexed(rows, ["strategy", "against", "level", "measure"])
+
+
+def _miss_rates(report: Report) -> pd.DataFrame:
+    target = report.uncertainty.target
+    rows = []
+    for name, part in report.uncertainty.strategies.items():
+        observed = part.observed[target]
+        rows.append(
+            {
+                "strategy": name,
+                "status": part.status,
+                "stated": part.stated.value,
+                "observed": observed.value,
+                "ci_low": observed.ci_low,
+                "ci_high": observed.ci_high,
+                "questions": observed.n_scored,
+                "effective_questions": observed.n_groups,
+            }
+        )
+    return _indexed(rows, ["strategy"])
+
+
+def _gates(report: Report) -> pd.DataFrame:
+    rows = [
+        {
+            "gate": one.id,
+            "required": one.required,
+            "status": one.status,
+            "reason": one.reason_code,
+            "evidence": one.evidence,
+        }
+        for one in verdict_rows(report).rows
+    ]
+    return _indexed(rows, ["gate"])
+
+
+def _indexed(rows: Sequence[Mapping[str, object]], index: list[str]) -> pd.DataFrame:
+    """Make a frame of rows; a null of the report becomes NaN."""
+    frame = pd.DataFrame(rows, columns=None if rows else index)
+    figures = {
+        name: float
+        for name in ("value", "ci_low", "ci_high", "difference", "p", "p_holm", "stated")
+        if name in frame
+    }
+    return frame.astype(figures).set_index(index)

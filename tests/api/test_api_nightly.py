@@ -1,0 +1,56 @@
+"""A gold set is run from Python as by the command, and a written report gives frames."""
+
+import json
+
+import pytest
+
+import rag_eval
+from rag_eval.core import plugins
+
+
+@pytest.fixture
+def evaluated(project, shared_runs):
+    shared_runs.run(project)
+    return project
+
+
+def test_a_written_report_gives_its_figures_as_frames(evaluated):
+    folder = evaluated.reports / "tiny"
+    loaded = rag_eval.load(folder)
+    written = json.loads((folder / "retrieval-metrics.json").read_text("utf-8"))
+    part = next(one for one in written["strategies"] if one["name"] == "bm25")
+    for one in part["measures"]:
+        row = loaded.table.loc[("bm25", one["level"], one["label"])]
+        assert (row["value"], row["questions"]) == (one["value"], one["n_scored"])
+    assert len(loaded.comparisons) == len(written["comparisons"])
+    first = written["comparisons"][0]
+    key = tuple(first[name] for name in ("a", "b", "level", "measure"))
+    assert loaded.comparisons.loc[key, "difference"] == first["delta"]
+    assert loaded.gates.index.tolist() == [one["id"] for one in written["gates"]]
+    observed = written["uncertainty"]["strategies"]["bm25"]["observed"]["miss_any"]
+    assert loaded.miss_rates.loc["bm25", "observed"] == observed["value"]
+    assert {"strategy", "query_id", "mrr"} <= set(loaded.per_query)
+    assert loaded.passed
+    assert loaded.report.gold.name == "tiny"
+
+
+def test_a_gold_set_is_run_with_the_settings_of_the_command(evaluated, monkeypatch):
+    before = rag_eval.load(evaluated.reports / "tiny").report
+    monkeypatch.setenv("RAG_EVAL_HOME", str(evaluated.home))
+    monkeypatch.setenv("RAG_EVAL_REPORTS", str(evaluated.reports))
+    after = rag_eval.run(evaluated.gold).report
+    assert after.content_hash == before.content_hash
+    assert after.run_id != before.run_id
+
+
+def test_a_changed_report_is_refused(evaluated):
+    path = evaluated.reports / "tiny" / "retrieval-metrics.json"
+    path.write_text(path.read_text("utf-8").replace('"tiny"', '"huge"'), "utf-8")
+    with pytest.raises(rag_eval.InputError, match="content_hash"):
+        rag_eval.load(path)
+
+
+def test_without_the_extra_a_run_names_the_extra(monkeypatch):
+    monkeypatch.setattr(plugins, "_NIGHTLY", ("typer", "absent_package"))
+    with pytest.raises(ImportError, match=r'\(absent_package\).*pip install "rag-eval\[nightly\]"'):
+        rag_eval.run("gold_sets/tiny")
