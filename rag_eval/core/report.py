@@ -830,6 +830,29 @@ class StrategyMissRates(Record):
     outcomes: AddedOutcomes
 
 
+class ScoreBin(Record):
+    """Questions by the raw score of their first result, with their miss rate at ten results."""
+
+    low: float
+    high: float
+    missed: Figure
+
+
+class MissesPart(Record):
+    """Questions without gold in the first ten, as first put, by the step that lost the gold.
+
+    `n_twins` counts the questions for which an identical text under another id was in the first
+    ten. Questions whose retrieval failed are counted apart.
+    """
+
+    n_judged: Count
+    n_failed: Count
+    n_missed: Count
+    lost: dict[Literal["retrieval", "fusion", "guard", "rerank", "cutoff"], Count]
+    n_twins: Count
+    by_score: list[ScoreBin]
+
+
 class AnswerConfidences(Record):
     """Mean confidence in the answers."""
 
@@ -1379,7 +1402,7 @@ class Report(Record):
     """The report of an evaluation.
 
     A figure that could not be computed is null and has its reason beside it, under <name>_reason.
-    Reports of earlier versions may lack slices, overlap, history, previous and look_first.
+    Reports of earlier versions may lack slices, overlap, misses, history, previous and look_first.
     """
 
     schema_version: Literal[2]
@@ -1418,6 +1441,7 @@ class Report(Record):
     reused: Reused
     slices: SlicesPart | None = None
     overlap: OverlapPart | None = None
+    misses: dict[Name, MissesPart] | None = None
     history: HistoryPart | None = None
     previous: PreviousPart | None = None
     look_first: list[LookFirst] | None = Field(

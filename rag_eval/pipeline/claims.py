@@ -19,6 +19,7 @@ from rag_eval.core.config import (
     DISCOUNTING,
     PRIOR_QUERIES,
     GoldSetConfig,
+    Level,
     Status,
     Target,
     Uncertainty,
@@ -27,7 +28,7 @@ from rag_eval.core.errors import InputError
 from rag_eval.core.strategy import Strategy
 from rag_eval.corpus.analyzer import Analyzer
 from rag_eval.measures.ranking import collapse, relevant_ranks, span_ranks
-from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
+from rag_eval.pipeline.corpus import AdmittedChunks, GoldArrays, GoldVariants
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.measures import ScoredRuns, score_runs
 from rag_eval.pipeline.retrieval import (
@@ -691,13 +692,23 @@ def judge_runs(runs: ScoredRuns, name: str) -> RunJudgements:
 def gold_ranks(
     runs: ScoredRuns, name: str, variant: IntArray, seed: int
 ) -> tuple[FloatArray, IntArray]:
-    """Rank every gold item at the headline level, as `judge_runs` ranks the first.
+    """Rank every gold item at the headline level in the run, as `judge_runs` ranks the first.
+
+    Returns what `rank_gold` returns.
+    """
+    rows = runs.rows(name)[seed][variant]
+    return rank_gold(rows, runs.gold_of(name), runs.config.level, variant)
+
+
+def rank_gold(
+    rows: IntArray, gold: GoldArrays, level: Level, variant: IntArray
+) -> tuple[FloatArray, IntArray]:
+    """Rank every gold item at a level in the lists `rows` of wordings, int [n_variants, depth].
 
     Returns for [n_items] the rank from 1, inf when the list lacks the item, and the position of
     its wording in `variant`.
     """
-    level, gold = runs.config.level, runs.gold_of(name)
-    rows, query = runs.rows(name)[seed][variant], gold.query_of[variant]
+    query = gold.query_of[variant]
     if level == "span":
         ranked = span_ranks(rows, gold.spans, query)
         return ranked.rank, ranked.owner

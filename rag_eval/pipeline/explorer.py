@@ -41,6 +41,7 @@ from rag_eval.pipeline.measures import (
     StabilityMeasures,
     wording_of,
 )
+from rag_eval.pipeline.misses import MissedQuestions, describe_miss
 from rag_eval.pipeline.runner import Work
 from rag_eval.reporting.html.elements import visible, web_address
 from rag_eval.reporting.metrics_report import Outgoing
@@ -369,16 +370,24 @@ class Explored:
     evidence_trust: EvidenceTrust
     stability_measures: StabilityMeasures
     miss_rate_claims: MissRateClaims
+    missed_questions: MissedQuestions
     answered: Answered | None
 
 
-def _write_retrievals(ranks: pd.DataFrame, retrievals: pd.DataFrame) -> Iterator[Json]:
+def _write_retrievals(
+    ranks: pd.DataFrame, retrievals: pd.DataFrame, missed: pd.DataFrame
+) -> Iterator[Json]:
     """Write the retrievals in their order.
 
     `units` holds numbers of units, best first, `scores` their scores, and `hits` the places of the
     relevant ones. `first` is the rank of the first relevant item, `value` the recall at 10, and
-    `miss` the miss rate with its interval, status and calibrator.
+    `miss` the miss rate with its interval, status and calibrator. `lost` is a sentence on the step
+    that lost the gold; empty for a hit, for other wordings and for other seeds.
     """
+    lost = {
+        (row["strategy"], row["query_id"]): line(describe_miss(row), MAX_ANSWER)
+        for row in missed.to_dict("records")
+    }
     units, hits = ranks["unit"].tolist(), ranks["hit"].to_numpy()
     scores = _rounded(ranks["score"], FEW_DIGITS)
     bounds = np.searchsorted(ranks["retrieval"], np.arange(len(retrievals) + 1)).tolist()
@@ -395,6 +404,7 @@ def _write_retrievals(ranks: pd.DataFrame, retrievals: pd.DataFrame) -> Iterator
             "first": first,
             "value": value,
             "miss": [*rates, row["status"], row["calibrator"]],
+            "lost": lost.get((row["strategy"], row["query_id"]), "") if row["is_first"] else "",
             "units": units[low:high],
             "scores": scores[low:high],
             "hits": np.flatnonzero(hits[low:high]).tolist(),
@@ -429,7 +439,8 @@ def _write_questions(
             **address(row["url"]),
         }
 
-    lists, ids = _write_retrievals(ranks, retrievals), gold.queries["query_id"].tolist()
+    lists = _write_retrievals(ranks, retrievals, made.missed_questions.missed)
+    ids = gold.queries["query_id"].tolist()
     n_retrievals = np.bincount(retrievals["question"], minlength=len(ids)).tolist()
     asked = dict(iter(wordings.groupby("question")))
     for question, (query_id, n) in enumerate(zip(ids, n_retrievals, strict=True)):
@@ -495,6 +506,7 @@ def _summarize(made: Explored, retrievals: pd.DataFrame, answers: pd.DataFrame) 
         "first": numbers(first["first"]),
         "hits": numbers(by_question["hit"].sum(min_count=1)),
         "runs": numbers(by_question.size()),
+        "lost": [_texts(row) for row in table(_lost_steps(made))],
         "miss": numbers(first["miss_rate"]),
         "status": [
             [status if isinstance(status, str) else "absent" for status in row]
@@ -517,6 +529,16 @@ def _summarize(made: Explored, retrievals: pd.DataFrame, answers: pd.DataFrame) 
         "n_questions": len(queries),
         "questions": questions,
     }
+
+
+def _lost_steps(made: Explored) -> pd.Series:
+    """Return the step that lost the gold of each missed question, by (s, question)."""
+    missed, runs = made.missed_questions.missed, made.runs
+    keys = (
+        pd.Index(runs.names).get_indexer(pd.Index(missed["strategy"])),
+        pd.Index(runs.gold.queries["query_id"]).get_indexer(pd.Index(missed["query_id"])),
+    )
+    return pd.Series(missed["lost"].to_numpy(dtype=object), pd.MultiIndex.from_arrays(keys))
 
 
 def _texts(values: npt.ArrayLike) -> list[str | None]:
@@ -611,6 +633,7 @@ def _keep_questions(work: Work, made: Explored) -> Artifact:
     results = (runs.gold_variants, runs.admitted_chunks, made.corpus_snapshot, made.evidence_trust)
     identity = [
         *(one.id for one in (*results, made.stability_measures, made.miss_rate_claims)),
+        made.missed_questions.id,
         *(run.id for run in runs.runs.values()),
         made.answered and made.answered.ids,
         [config.name, config.level, config.primary_strategy, runs.names],

@@ -102,6 +102,7 @@ from rag_eval.pipeline.measures import (
     score_runs,
 )
 from rag_eval.pipeline.miss_rates import UNCERTAIN_FILE, CalibratedMissRates
+from rag_eval.pipeline.misses import MissedQuestions
 from rag_eval.pipeline.retrieval import CorpusIndex, RestatedPassages, StrategyRun, n_embedded
 from rag_eval.pipeline.runner import Result, Stage, Table, Work, json_part
 from rag_eval.reporting.html.page import Built, build
@@ -137,6 +138,7 @@ class Inputs:
     ranking_measures: RankingMeasures
     stability_measures: StabilityMeasures
     trust_measures: TrustMeasures
+    missed_questions: MissedQuestions
     answers: AnswerSet | None
     citations: CitationSet | None
     answer_measures: AnswerMeasures | None
@@ -650,6 +652,7 @@ def _report_parts(work: Work, made: Inputs, runs: ScoredRuns) -> dict[str, objec
         **_answer_parts(made.answered),
         "slices": _slices(work, runs, made.answer_measures),
         "overlap": made.ranking_measures.overlap,
+        "misses": made.missed_questions.about,
         "uncertainty": made.calibrated_miss_rates.uncertainty,
         "calibration": made.calibrated_miss_rates.calibration,
     }
@@ -763,6 +766,7 @@ def write_report(work: Work, **results: Any) -> MetricsReport:
         made.evidence_trust,
         made.stability_measures,
         made.miss_rate_claims,
+        made.missed_questions,
         made.answered,
     )
     explorer = write_explorer(work, explored, previous)

@@ -811,6 +811,16 @@ def withheld_chunks(
     return Withheld(of_question, admitted.passes if config.trust.filter else None)
 
 
+def blocked_pairs(config: GoldSetConfig, restated: RestatedPassages, n_chunks: int) -> IntArray:
+    """Return `variant * n_chunks + chunk` of the pairs that the guard withholds."""
+    return restated.codes(n_chunks) if config.trust.quarantine else np.zeros(0, dtype=np.int64)
+
+
+def search_depth(config: GoldSetConfig, pairs: IntArray, n_chunks: int) -> int:
+    """Return the depth of a search that leaves the configured depth behind the guard."""
+    return config.depth + (int(np.bincount(pairs // n_chunks).max()) if len(pairs) else 0)
+
+
 def guarded_search(
     config: GoldSetConfig,
     strategy: ReadyStrategy,
@@ -825,9 +835,8 @@ def guarded_search(
     The second value is the number of chunks that the guard removed.
     """
     depth, n_chunks = config.depth, len(strategy.index.table)
-    pairs = restated.codes(n_chunks) if config.trust.quarantine else np.zeros(0, dtype=np.int64)
-    spare = int(np.bincount(pairs // n_chunks).max()) if len(pairs) else 0
-    ranked = strategy.search(texts, depth + spare, seed, allowed=allowed)
+    pairs = blocked_pairs(config, restated, n_chunks)
+    ranked = strategy.search(texts, search_depth(config, pairs, n_chunks), seed, allowed=allowed)
     codes = np.arange(len(ranked.rows), dtype=np.int64)[:, None] * n_chunks + ranked.rows
     dropped = int((np.isin(codes, pairs) & ranked.has_chunk)[:, :depth].sum())
     return ranked.without(pairs, n_chunks).cut(depth), dropped

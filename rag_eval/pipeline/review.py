@@ -25,7 +25,8 @@ from rag_eval.pipeline.corpus import (
     as_of,
 )
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.history import open_run
+from rag_eval.pipeline.history import KeptRun, open_run
+from rag_eval.pipeline.misses import describe_miss
 from rag_eval.pipeline.retrieval import RestatedPassages
 from rag_eval.reporting.listings import (
     ChunkDetails,
@@ -102,10 +103,20 @@ def explanation(
         rejected=tuple(
             dataclasses.asdict(row) for row in made.rejected if row.query_id == query_id
         ),
+        misses=_describe_misses(kept, query_id),
         blocked=tuple(
             f"{quoted(one.doc_id)} ({one.n_blocked} of {one.n_chunks} chunks)" for one in blocked
         ),
     )
+
+
+def _describe_misses(kept: KeptRun, query_id: str) -> tuple[tuple[str, str], ...]:
+    """Return (strategy, sentence on the miss) of the strategies that missed a question."""
+    if "missed_questions" not in kept.artifacts:  # A run of an earlier version.
+        return ()
+    missed = kept.stored("missed_questions").frame("missed")
+    rows = missed[missed["query_id"] == query_id].to_dict("records")
+    return tuple((row["strategy"], describe_miss(row)) for row in rows)
 
 
 def _gold_spans(

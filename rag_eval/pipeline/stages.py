@@ -9,6 +9,7 @@ from rag_eval.pipeline import (
     corpus,
     measures,
     miss_rates,
+    misses,
     report,
     retrieval,
 )
@@ -31,6 +32,7 @@ STAGES: Final[tuple[Stage, ...]] = (
     answers.measure_answers,
     claims.collect_signals,
     claims.state_miss_rates,
+    misses.trace_misses,
     calibration.record_outcomes,
     calibration.calibrate_miss_rates,
     miss_rates.compare_miss_rates,

@@ -77,6 +77,8 @@ class Explanation:
     measures: Mapping[str, Any]
     rejected: tuple[Mapping[str, Any], ...] = ()
     blocked: tuple[str, ...] = ()
+    misses: tuple[tuple[str, str], ...] = ()
+    """Strategies that missed the question, each with a sentence on the step that lost the gold."""
 
 
 _MAX_EVIDENCE, _MAX_ANSWER_CHARS = 10, 2000
@@ -189,6 +191,8 @@ def explain_question(explanation: Explanation) -> Iterator[str]:
     yield from _citations(explanation, outgoing)
     yield from ("", "Gold")
     yield from _gold(explanation, outgoing)
+    for strategy, sentence in explanation.misses:
+        yield f"  missed by {quoted(strategy)}: {quoted(sentence, _MAX_ANSWER_CHARS)}"
     yield from ("", f"Evidence  ({len(answer.evidence)} pieces)")
     yield from _evidence(explanation, outgoing)
 

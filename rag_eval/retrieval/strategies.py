@@ -267,6 +267,10 @@ class LocalStrategy(Strategy):
     def rank(self, index: StrategyIndex, request: Request) -> Ranking:
         """Rank chunks for each text; a text without a known term retrieves nothing."""
 
+    def first_lists(self, index: StrategyIndex, request: Request) -> dict[str, Ranking]:  # noqa: ARG002
+        """Return the `lexical` and the `vector` list before fusion; empty without fusion."""
+        return {}
+
     def identity(self, inputs: IdentityInputs) -> Identity:
         """Name the index over the chunks, and the model without loading it."""
         embedding, model = self.embeds_with, ""
@@ -287,6 +291,22 @@ class ReadyStrategy:
         self.index_hash = spec.index_hash(index.table.chunks_hash, self.embed_model)
         self.seed_matters = spec.seed_matters
 
+    def _pool(self, depth: int) -> int:
+        step = self.spec.rerank
+        return max(depth, POOL, step.depth if step else 0)
+
+    def trace(
+        self, queries: list[str], depth: int, seed: int, *, allowed: BoolArray | None
+    ) -> dict[str, Ranking]:
+        """Search as `search` does, and return the list after each step.
+
+        The steps are `lexical` and `vector` where a strategy fuses them, and `ranked`, the list
+        before the rerank step.
+        """
+        request = Request(queries, self._pool(depth), seed, allowed)
+        ranked = self.spec.rank(self.index, request)
+        return {**self.spec.first_lists(self.index, request), "ranked": ranked}
+
     def search(
         self,
         queries: list[str],
@@ -298,8 +318,8 @@ class ReadyStrategy:
     ) -> Ranking:
         """Rank chunks for each query and rerank them; options as in `Request`."""
         step = self.spec.rerank
-        pool = max(depth, POOL, step.depth if step else 0)
-        found = self.spec.rank(self.index, Request(queries, pool, seed, allowed, cached))
+        request = Request(queries, self._pool(depth), seed, allowed, cached)
+        found = self.spec.rank(self.index, request)
         if step is None:
             return found.cut(depth)
         source = self.index.rerank_source(self.spec)

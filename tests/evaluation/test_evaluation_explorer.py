@@ -29,6 +29,7 @@ from rag_eval.pipeline.explorer import (
 )
 from rag_eval.pipeline.history import find_previous, make_record, past_runs
 from rag_eval.pipeline.measures import RankingMeasures, StabilityMeasures, open_runs
+from rag_eval.pipeline.misses import MissedQuestions
 from rag_eval.pipeline.report import MetricsReport
 from rag_eval.pipeline.runner import Work
 from rag_eval.reporting.html.elements import visible
@@ -64,7 +65,7 @@ def explore(evaluation):
     if evaluation.config.answers is not None:
         answered = Answered(get(AnswerSet), get(CitationSet), get(AnswerMeasures))
     types = (CorpusSnapshot, CorpusChunks, EvidenceTrust, StabilityMeasures, MissRateClaims)
-    made = Explored(open_runs(evaluation), *map(get, types), answered)
+    made = Explored(open_runs(evaluation), *map(get, (*types, MissedQuestions)), answered)
     now = make_record(evaluation.config.name, {}, get(MetricsReport).report.dump())
     past, _ = past_runs(evaluation.settings.home, now.gold_set, before=now.run_id)
     previous = find_previous(past, now, made.runs.gold)

@@ -93,6 +93,12 @@ class Hybrid(LexicalStrategy, DenseStrategy):
         parts = [self.lexical_hash(chunks_hash), self.dense_hash(chunks_hash, model), fusion]
         return f"hybrid:{digest(parts)}"
 
+    def first_lists(self, index: StrategyIndex, request: Request) -> dict[str, Ranking]:
+        """Return the rankings of both engines, as deep as the fusion reads them."""
+        deep = dataclasses.replace(request, depth=max(request.depth, POOL))
+        by_vector = self.rank_by_vectors(index, deep)
+        return {"lexical": self.rank_by_terms(index, deep), "vector": by_vector}
+
     def rank(self, index: StrategyIndex, request: Request) -> Ranking:
         """Fuse the rankings of both engines."""
         starts = range(0, max(1, len(request.texts)), BATCH)
@@ -100,9 +106,8 @@ class Hybrid(LexicalStrategy, DenseStrategy):
         return join([self._fuse(index, request, texts) for texts in parts])
 
     def _fuse(self, index: StrategyIndex, request: Request, texts: list[str]) -> Ranking:
-        deep = dataclasses.replace(request, texts=texts, depth=max(request.depth, POOL))
-        by_vector = self.rank_by_vectors(index, deep)
-        by_term = self.rank_by_terms(index, deep)
+        lists = self.first_lists(index, dataclasses.replace(request, texts=texts))
+        by_term, by_vector = lists["lexical"], lists["vector"]
         if self.fusion == "rrf":
             return reciprocal_rank(by_term, by_vector, k=self.rrf_k, depth=request.depth)
         return weighted(by_term, by_vector, alpha=self.alpha, beta=self.beta, depth=request.depth)

@@ -17,7 +17,7 @@
   const PREFIX = '#explorer';
   const NO_ANSWER = '-';
   const ALL = '*';
-  const PER_STRATEGY = ['value', 'change', 'first', 'hits', 'runs', 'miss', 'status', 'state'];
+  const PER_STRATEGY = ['value', 'change', 'first', 'hits', 'runs', 'miss', 'status', 'state', 'lost'];
   const FLAGS = ['missed', 'changed', 'wordings', 'strategies'];
 
   const STATUSES = new Map([
@@ -56,6 +56,13 @@
     ['unknown_snippet', 'points to nothing that was retrieved (fabricated)'],
     ['quote_mismatch', 'the source does not say what is quoted'],
     ['explained_before_cited', 'the answer explains before it cites'],
+  ]);
+  const LOST = new Map([
+    ['retrieval', 'no list of the strategy had the gold'],
+    ['fusion', 'a list had the gold among the first ten, and fusion moved it down'],
+    ['guard', 'the guard withheld the gold, because it restates the question'],
+    ['rerank', 'the rerank step moved the gold out of the first ten'],
+    ['cutoff', 'the gold was ranked, but never among the first ten'],
   ]);
   const SAYINGS = [
     ['something_missing', 'Something is missing'],
@@ -583,6 +590,7 @@
           make('div', {}, make('dt', {}, 'Miss rate'), make('dd', {}, missRate(run.miss))),
           seeds === null ? null : make('div', {}, make('dt', {}, 'Seed'), make('dd', {}, seeds)),
         ),
+        run.lost ? make('p', { class: 'ex-lost' }, foreign(run.lost)) : '',
         run.failed ? make('p', { class: 'ex-problem' }, 'The retrieval failed; it counts as a miss.') : '',
         run.units.length === 0 ? make('p', { class: 'ex-quiet' }, run.w > 0 && summary.cut?.[0] === 0 ? 'Its ranks are not in this file: rag-eval view shows them.' : 'Nothing was retrieved.') : make('ol', { class: 'ex-evidence', 'aria-label': 'Ranked evidence' }, run.units.map(ranked(summary, run, question.units))),
       );
@@ -801,8 +809,9 @@
         return make('span', { class: change < 0 ? 'ex-worse' : 'ex-better' }, (change > 0 ? '+' : '') + fixed(change));
       },
       first: (at, s) => {
-        const rank = questions.first[s][at];
-        return isNumber(rank) ? String(rank) : isNumber(questions.value[s][at]) ? make('span', { class: 'ex-worse' }, 'none') : absent('not judged');
+        const [rank, lost] = [questions.first[s][at], questions.lost[s][at]];
+        const shown = isNumber(rank) ? String(rank) : isNumber(questions.value[s][at]) ? make('span', { class: 'ex-worse' }, 'none') : absent('not judged');
+        return lost === null ? shown : [shown, make('span', { class: 'ex-quiet ex-lost-by', title: LOST.get(lost) ?? null }, lost)];
       },
       hits: (at, s) => (isNumber(questions.hits[s][at]) && questions.runs[s][at] > 0 ? questions.hits[s][at] + ' / ' + questions.runs[s][at] : absent('not judged')),
       miss: (at, s) => {
