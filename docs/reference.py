@@ -23,7 +23,10 @@ FOLDERS = {"home", "reports", "gold_sets", "help"}
 """Options of nearly every command, which the page explains once."""
 NOT_GIVEN = {("Embedding", "config")}
 """Fields that a gold set may not give."""
-REPORT_HEAD = """# Fields of the report
+REPORT_HEAD = """---
+search: {boost: 0.1}
+---
+# Fields of the report
 
 The fields of `retrieval-metrics.json`. Its JSON Schema is
 `rag_eval/core/retrieval-metrics.schema.json`.
