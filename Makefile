@@ -69,7 +69,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@echo "Set up."
 
 lock: install  ## renew requirements.lock and requirements-integrations.lock
-	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header --upgrade --group dev --group docs --group model pyproject.toml -o requirements.lock
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header --upgrade --extra nightly --group dev --group docs --group model pyproject.toml -o requirements.lock
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header --upgrade --group pyproject.toml:integrations -o requirements-integrations.lock
 
 docs: install  ## build the documentation site into build/site
