@@ -1,12 +1,22 @@
 """Commands about the installation: ui, view, version, clean."""
 
+import contextlib
 import webbrowser
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from rag_eval.cli.app import GoldSets, Home, Reports, app, open_settings, report_errors
+from rag_eval.cli.app import (
+    GoldSets,
+    Home,
+    Reports,
+    app,
+    command,
+    open_evaluation,
+    open_settings,
+    report_errors,
+)
 
 TLS = "nothing is encrypted, so put a proxy with TLS or an SSH tunnel in front"
 
@@ -136,3 +146,46 @@ def view(
                     webbrowser.open(link)
 
             serve(bound, application, ready)
+
+
+@app.command()
+def review(
+    gold_set: Annotated[
+        str | None,
+        typer.Argument(help="The gold set with drafts. Default: the primary gold set."),
+    ] = None,
+    *,
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65_535, help="Port on this machine; 0 takes any. Default: 7777."),
+    ] = None,
+    browser: Annotated[
+        bool, typer.Option("--open/--no-open", help="Open the address in a browser.")
+    ] = False,
+    home: Home = None,
+    gold_sets: GoldSets = None,
+) -> None:
+    """Accept, edit or drop the draft questions of a gold set in a browser until Ctrl-C."""
+    with report_errors():
+        evaluation = open_evaluation(gold_set, home, gold_sets)
+        from rag_eval.viewer.app import address_of, listen, serve
+        from rag_eval.viewer.review import ReviewDesk, create_review
+
+        settings = evaluation.settings
+        with listen("127.0.0.1", settings.view_port if port is None else port) as bound:
+            given = None if settings.view_token is None else settings.view_token.get_secret_value()
+            desk, address = ReviewDesk(evaluation), address_of(bound)
+
+            def ready() -> None:
+                count = len(desk.drafts())
+                typer.echo(f"{count} drafts of {evaluation.config.name}: {address}")
+                if given is not None:
+                    typer.echo(f"sign in once at {address}?token=... with your access token")
+                typer.echo("Ctrl-C ends it.")
+                if browser:
+                    webbrowser.open(address)
+
+            with contextlib.suppress(KeyboardInterrupt):
+                serve(bound, create_review(desk, given, bound.getsockname()[1]), ready)
+        left, name = len(desk.drafts()), evaluation.config.name
+    typer.echo(f"{left} drafts are left" if left else f"next: {command()} lint {name}")

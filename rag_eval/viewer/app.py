@@ -269,10 +269,20 @@ _OWN = Path(__file__).parent / "assets"
 _REPORT = Path(__file__).parents[1] / "reporting" / "html" / "assets"
 ASSETS: Final = {
     "viewer.css": (_OWN, "text/css"),
+    "review.js": (_OWN, "text/javascript"),
     "explorer.css": (_REPORT, "text/css"),
     "explorer.js": (_REPORT, "text/javascript"),
 }
 """Served files by name. A requested name never becomes a path."""
+
+
+def _answer_asset(request: Request) -> Response:
+    """Answer GET /assets/NAME with a file of `ASSETS`."""
+    name = request.path_params["name"]
+    if name not in ASSETS:
+        raise HTTPException(404, "There is no such file.")
+    folder, kind = ASSETS[name]
+    return Response((folder / name).read_bytes(), media_type=kind)
 
 
 class Viewer:
@@ -295,8 +305,6 @@ class Viewer:
             Route("/runs/{run_id}/", self.show_run),
             Route("/runs/{run_id}/report", self.show_report),
             Route("/runs/{run_id}/explorer/{part}.json", self.explorer_part),
-            Route("/assets/{name}", self.asset),
-            Route("/healthz", lambda _: PlainTextResponse("ok\n")),
             Route("/feedback", self.feedback, methods=["POST"]),
         ]
 
@@ -351,14 +359,6 @@ class Viewer:
             raise HTTPException(404, "The run keeps no such part.")
         headers = {"Content-Encoding": "gzip"}
         return Response(path.read_bytes(), headers=headers, media_type="application/json")
-
-    def asset(self, request: Request) -> Response:
-        """Answer GET /assets/NAME with a file of `ASSETS`."""
-        name = request.path_params["name"]
-        if name not in ASSETS:
-            raise HTTPException(404, "There is no such file.")
-        folder, kind = ASSETS[name]
-        return Response((folder / name).read_bytes(), media_type=kind)
 
     async def feedback(self, request: Request) -> Response:
         """Answer POST /feedback after the feedback is recorded."""
@@ -416,11 +416,20 @@ def create_app(
     hosts = list_hosts(allow_hosts, beyond_loopback=beyond_loopback)
     access = None if token is None else Access(token, port)
     viewer = Viewer(settings, None if read_only else FeedbackDesk(settings))
+    return guard(viewer.routes, access, hosts)
+
+
+def guard(routes: Iterable[Route], access: Access | None, hosts: Iterable[str]) -> Starlette:
+    """Make an application of pages behind the `Guard`, with the assets and the check of health."""
+    more = (
+        Route("/assets/{name}", _answer_asset),
+        Route("/healthz", lambda _: PlainTextResponse("ok\n")),
+    )
     return Starlette(
-        routes=viewer.routes,
+        routes=[*routes, *more],
         middleware=[
             Middleware(Guard, access=access),
-            Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False),
+            Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),
         ],
         exception_handlers={HTTPException: _answer_http_error, InputError: _answer_unusable},
     )

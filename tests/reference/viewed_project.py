@@ -109,17 +109,19 @@ def give(client: "httpx.Client", body: Any, **headers: str) -> httpx.Response:
 
 
 class Server:
-    """Runs `rag-eval view` in its own process on any free port."""
+    """Runs `rag-eval view`, or another command that serves, in its own process on a free port."""
 
-    def __init__(self, home: Path, *more: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, home: Path, *more: str, env: dict[str, str] | None = None, command: str = "view"
+    ) -> None:
         clean = {
             name: value for name, value in os.environ.items() if not name.startswith("RAG_EVAL_")
         }
-        command = [
+        words = [
             sys.executable,
             "-m",
             "rag_eval.cli",
-            "view",
+            command,
             "--home",
             str(home),
             "--port",
@@ -127,7 +129,7 @@ class Server:
             *more,
         ]
         self.process = subprocess.Popen(
-            command,
+            words,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -140,7 +142,7 @@ class Server:
             line = self.process.stdout.readline()
             assert line, self.said
             self.said.append(line)
-        found = re.search(r"http://\S+", self.said[0])
+        found = re.search(r"http://\S+", "".join(self.said))
         assert found is not None
         self.link = found[0]
         self.address = self.link.partition("?")[0].rstrip("/")

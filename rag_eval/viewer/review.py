@@ -1,0 +1,94 @@
+"""The page of `rag-eval review`: a person accepts, edits or drops the drafts of a gold set."""
+
+import secrets
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from rag_eval.core.types import Id
+from rag_eval.gold.loading import read_gold
+from rag_eval.gold.review import Draft, StaleDraftError, decide, list_drafts
+from rag_eval.pipeline.corpus import CorpusSnapshot
+from rag_eval.pipeline.evaluation import Evaluation
+from rag_eval.viewer.app import guard, render
+from rag_eval.viewer.security import Access, list_hosts, read_change
+
+MAX_SHOWN: Final = 100
+"""Largest number of drafts on the page; the rest follow when the page is loaded again."""
+MAX_QUESTION: Final = 2000
+"""Largest number of characters of a question."""
+
+
+class _Decision(BaseModel):
+    """Decision of a person on one draft."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    query_id: Id
+    version: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    decision: Literal["accept", "drop"]
+    text: Annotated[str, Field(max_length=MAX_QUESTION)]
+
+
+class ReviewDesk:
+    """Handlers of the requests of the review page of one gold set."""
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        self._evaluation = evaluation
+        self._page_token = secrets.token_urlsafe(32)
+        self._corpus = evaluation.runner.get(CorpusSnapshot)
+
+    @property
+    def routes(self) -> list[Route]:
+        """Addresses with their handlers."""
+        return [Route("/", self.show), Route("/decide", self.decide, methods=["POST"])]
+
+    def drafts(self) -> list[Draft]:
+        """Read the drafts as they are now."""
+        gold = read_gold(self._evaluation.base, self._evaluation.config)
+        return list_drafts(gold, self._corpus.documents, self._corpus.sections)
+
+    def show(self, _: Request) -> Response:
+        """Answer GET / with the drafts."""
+        drafts = self.drafts()
+        return render(
+            "review.html",
+            gold_set=self._evaluation.config.name,
+            drafts=drafts[:MAX_SHOWN],
+            n_drafts=len(drafts),
+            max_question=MAX_QUESTION,
+            token=self._page_token,
+        )
+
+    async def decide(self, request: Request) -> Response:
+        """Answer POST /decide after the files of the gold set are written."""
+        try:
+            made = _Decision.model_validate_json(await read_change(request, self._page_token))
+        except ValidationError:
+            fields = ", ".join(_Decision.model_fields)
+            raise HTTPException(400, f"Accepted is a JSON object of {fields}.") from None
+        text = " ".join(made.text.split()) if made.decision == "accept" else None
+        if text is not None and (not text or not text.isprintable()):
+            raise HTTPException(400, "A question has words, and no control characters.")
+        place = (self._evaluation.base, made.query_id, made.version)
+        try:
+            await run_in_threadpool(decide, *place, text)
+        except StaleDraftError:
+            message = "This draft was changed or decided elsewhere; reload the page."
+            raise HTTPException(409, message) from None
+        return JSONResponse({"decision": made.decision})
+
+
+def create_review(desk: ReviewDesk, token: str | None, port: int) -> Starlette:
+    """Make the application of the review page, which only this machine can reach.
+
+    `token` and `port` as in `create_app`.
+    """
+    access = None if token is None else Access(token, port)
+    return guard(desk.routes, access, list_hosts((), beyond_loopback=False))
