@@ -1,6 +1,6 @@
 """Commands that start, check and evaluate gold sets and show their runs.
 
-The commands are init, lint, run, compare, show, explain and validate.
+The commands are init, lint, run, compare, show, explain, export and validate.
 """
 
 import functools
@@ -397,3 +397,21 @@ def explain(
 
         found = explanation(settings.home, query_id, run=run, gold_set=gold_set)
         print_parts(console_for(), explain_question(found))
+
+
+@app.command()
+def export(
+    gold_set: Annotated[str, typer.Argument(help="A gold set that was run.")],
+    folder: Annotated[Path, typer.Argument(help="Folder for the files; it may exist.")],
+    home: Home = None,
+) -> None:
+    """Write the newest run of a gold set for other tools.
+
+    TREC, long Parquet tables that `datasets` loads, PyTerrier's CSV by question, ragas samples.
+    """
+    with report_errors():
+        settings = open_settings(home)
+        from rag_eval.pipeline.review import export_run
+
+        names = export_run(settings.home, gold_set, folder)
+    typer.echo(f"wrote {len(names)} files to {folder}: {', '.join(names)}")

@@ -105,11 +105,11 @@ from rag_eval.pipeline.miss_rates import UNCERTAIN_FILE, CalibratedMissRates
 from rag_eval.pipeline.misses import MissedQuestions
 from rag_eval.pipeline.retrieval import CorpusIndex, RestatedPassages, StrategyRun, n_embedded
 from rag_eval.pipeline.runner import Result, Stage, Table, Work, json_part
+from rag_eval.reporting.exchange import StrategyRankings, exchange_files
 from rag_eval.reporting.html.page import Built, build
 from rag_eval.reporting.metrics_report import (
     REPORT_FILE,
     dumps,
-    field_files,
     finish,
     write_measures,
 )
@@ -434,7 +434,7 @@ def _trust_part(config: GoldSetConfig, made: Inputs) -> TrustPart:
 
 # ---- Report stage: assemble the stored results, judge the floors, and write every file.
 
-EXPORTED = {".csv", ".parquet", ".trec", ".jsonl", ".log"}
+EXPORTED = {".csv", ".parquet", ".trec", ".jsonl", ".log", ".md"}
 PAGE, TABLES = "index.html", "tables"
 ANSWER_FILES: Final = (
     *(f"{name}.jsonl" for name in ("answers", "citations", "preflights", "rejected")),
@@ -783,9 +783,9 @@ def write_report(work: Work, **results: Any) -> MetricsReport:
         plain["previous"] = previous_part(previous, now, runs.gold, per_query)
     report = Report.model_validate(plain)
     plain = report.dump()
-    exported = _exports(work, made, runs).folder.glob("*.*")
+    exports = _exports(work, made, runs)
     sources = [
-        *(path for path in exported if path.suffix in EXPORTED),
+        *(path for path in exports.folder.glob("*.*") if path.suffix in EXPORTED),
         made.calibrated_miss_rates.artifact.path(UNCERTAIN_FILE),
         *filter(None, [made.miss_rate_calibration.picture]),
     ]
@@ -795,7 +795,7 @@ def write_report(work: Work, **results: Any) -> MetricsReport:
     lines = _evidence_lines(made.evidence_trust.trust, report.trust.as_of)
     write_bytes(folder / EVIDENCE_FILE, lines)
     write_measures(folder / "measures.csv", report.strategies)
-    keys = made.artifact_keys | {"explorer": explorer.key}
+    keys = made.artifact_keys | {"explorer": explorer.key, "exports": exports.key}
     keep_run(settings.home, now, keys, plain)
     # This run may end before it writes its verdict and page, so none of an earlier run may stay.
     _remove(folder, {source.name for source in sources}, *REPLACED)
@@ -832,16 +832,16 @@ def _remove(folder: Path, kept: Container[str], *patterns: str) -> None:
 
 
 def _exports(work: Work, made: Inputs, runs: ScoredRuns) -> Artifact:
-    """Make the standard files once: per-query Parquet and CSV, TREC runs and qrels."""
+    """Make the files that other tools read, once."""
     answered, gold = made.answered, made.gold_variants
 
     def make() -> Parts:
         rankings = {
-            name: (run.run, runs.units(name)["doc_id"].to_numpy(), runs.first_seed(name))
+            name: StrategyRankings(run.run, runs.units(name), runs.first_seed(name))
             for name, run in made.runs.items()
         }
         frame = made.ranking_measures.per_query
-        files = field_files(frame, gold.qrels_document, gold.variants, rankings)
+        files = exchange_files(frame, gold.qrels_document, gold.variants, rankings)
         return files | (answer_files(answered) if answered else {})
 
     identity = [made.ranking_measures.id, gold.id, made.admitted_chunks.id]

@@ -4,6 +4,7 @@ import dataclasses
 import datetime as dt
 import difflib
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.history import KeptRun, open_run
 from rag_eval.pipeline.misses import describe_miss
 from rag_eval.pipeline.retrieval import RestatedPassages
+from rag_eval.reporting.exchange import RAGAS_FILE, ragas_samples
 from rag_eval.reporting.listings import (
     ChunkDetails,
     CitationVerdict,
@@ -36,9 +38,38 @@ from rag_eval.reporting.listings import (
     HeldBack,
     HeldChunk,
 )
-from rag_eval.storage.artifacts import home_lock
+from rag_eval.storage.artifacts import ARTIFACT_FILE, atomic_path, home_lock, write_text
 from rag_eval.trust.guard import Decision, read_decisions, record_decision
 from rag_eval.trust.sources import explain_factors
+
+# ---- The files of a kept run for other tools.
+
+
+def export_run(home: Path, gold_set: str, folder: Path) -> list[str]:
+    """Write the files for other tools of a gold set's newest run, and return their names.
+
+    A run with answers also gives `ragas.jsonl`, whose contexts are whole. Each file is written
+    whole or not at all. Raises InputError if there is no such run.
+    """
+    kept = open_run(home, "latest", gold_set)
+    exports = kept.stored("exports").folder
+    files = {path.name: path for path in exports.iterdir() if path.name != ARTIFACT_FILE}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, source in files.items():
+        with atomic_path(folder / name) as partial:
+            shutil.copyfile(source, partial)
+    if "answers" not in kept.artifacts:
+        return sorted(files)
+    gold, corpus = kept.stored("gold_variants"), kept.stored("corpus_snapshot")
+    answers, text_of = AnswerSet.stored(kept.stored("answers")).answers, corpus.frame("documents")
+    texts = text_of.set_index("doc_id")["text"]
+    spans = gold.frame("spans")
+    places = zip(spans["doc_id"], spans["start"], spans["end"], strict=True)
+    spans = spans.assign(text=[texts[doc_id][start:end] for doc_id, start, end in places])
+    samples = ragas_samples(answers, gold.frame("queries"), gold.frame("qrels_document"), spans)
+    write_text(folder / RAGAS_FILE, samples)
+    return sorted([*files, RAGAS_FILE])
+
 
 # ---- One question of a kept run, assembled from the stored results.
 

@@ -11,7 +11,6 @@ from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import pandas as pd
 from pydantic_core import to_jsonable_python
 
@@ -272,7 +271,7 @@ def outgoing_row(row: Mapping[str, Any], outgoing: Outgoing | None) -> Open:
     return found
 
 
-# ---- Tables beside the report: measures and queries as CSV, rankings and judgements as TREC
+# ---- Measures beside the report, as CSV
 
 MEASURE_COLUMNS = (
     "strategy level label name value ci_low ci_high n_attempted n_scored n_failed n_ineligible "
@@ -301,87 +300,6 @@ def write_measures(path: Path, strategies: Sequence[StrategyPart]) -> None:
         for record in strategy.measures
     ]
     write_csv(path, MEASURE_COLUMNS, rows)
-
-
-def field_files(
-    per_query: pd.DataFrame,
-    qrels: pd.DataFrame,
-    variants: pd.DataFrame,
-    rankings: Mapping[str, tuple[pd.DataFrame, np.ndarray, int]],
-) -> dict[str, pd.DataFrame | bytes]:
-    """Make the standard files: figures by question, TREC qrels, and a TREC run of each strategy.
-
-    `rankings` are the run of each strategy, the documents of its rows, and the seed of the file.
-    """
-    files: dict[str, pd.DataFrame | bytes] = {
-        "per-query": per_query,
-        "per-query.csv": _per_query_csv(per_query),
-        "qrels.trec": _trec_qrels(qrels).encode(),
-    }
-    for name, (run, documents, seed) in rankings.items():
-        files[f"run-{name}.trec"] = _trec_run(run, variants, documents, name, seed).encode()
-    return files
-
-
-def _per_query_csv(frame: pd.DataFrame) -> bytes:
-    """Write the per-query frame as CSV; ids and names cannot act as formulas."""
-    import pyarrow as pa
-    from pyarrow import csv as arrow_csv
-
-    shown = frame.copy()
-    for name in ("strategy", "query_id", "group_id", "paraphrase_id"):
-        shown[name] = shown[name].map(cell)
-    sink = pa.BufferOutputStream()
-    arrow_csv.write_csv(pa.Table.from_pandas(shown, preserve_index=False), sink)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
-
-
-def _trec_token(text: str) -> str:
-    """Percent-encode white space, controls and percent signs of an id for a TREC file."""
-    if text.isprintable() and " " not in text and "%" not in text:
-        return text
-    return "".join(
-        char
-        if char.isprintable() and not char.isspace() and char != "%"
-        else "".join(f"%{byte:02X}" for byte in char.encode("utf-8", "surrogatepass"))
-        for char in text
-    )
-
-
-def _trec_run(
-    run: pd.DataFrame, variants: pd.DataFrame, doc_ids: np.ndarray, tag: str, seed: int
-) -> str:
-    """Write the ranking of documents of the original wordings as a TREC run.
-
-    A line is `query Q0 document rank score tag`. A document has one line, at its best rank. The
-    score is 1 / rank, so that every reader keeps the order of the run.
-    """
-    original = np.flatnonzero((variants["paraphrase_id"] == "original").to_numpy())
-    part = run[(run["seed"] == seed) & np.isin(run["variant"], original)].sort_values(
-        ["variant", "k_final"]
-    )
-    part = part.assign(document=doc_ids[part["chunk"].to_numpy()]).drop_duplicates(
-        ["variant", "document"]
-    )
-    rank = part.groupby("variant").cumcount().to_numpy() + 1
-    queries = [
-        _trec_token(name) for name in variants["query_id"].to_numpy()[part["variant"].to_numpy()]
-    ]
-    documents = [_trec_token(name) for name in part["document"]]
-    tag = _trec_token(tag)
-    return "".join(
-        f"{q} Q0 {d} {k} {1 / k:.9f} {tag}\n"
-        for q, d, k in zip(queries, documents, rank.tolist(), strict=True)
-    )
-
-
-def _trec_qrels(qrels: pd.DataFrame) -> str:
-    """Write document judgements as TREC qrels: `query 0 document gain`."""
-    rows = zip(qrels["query_id"], qrels["item_id"], qrels["gain"], strict=True)
-    return "".join(
-        f"{_trec_token(query)} 0 {_trec_token(item)} {gain}\n" for query, item, gain in rows
-    )
 
 
 # ---- Outcomes as a file of the field: CSV, JSON lines or Parquet, by the ending of its name.

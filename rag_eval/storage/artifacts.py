@@ -36,7 +36,7 @@ of bytes become a file with the name of the part. A Path is a file that another 
 artifacts then share the file.
 """
 
-_META = "artifact.json"
+ARTIFACT_FILE = "artifact.json"
 DAMAGED = ".damaged-"
 """Prefix of the names of damaged files and folders that were set aside."""
 _log = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ def _fsync_tree(folder: Path) -> None:
 
 def _open(stage: str, key: str, folder: Path) -> Artifact:
     """Open an artifact by its `artifact.json`; raise an error of `_UNREADABLE` if it is damaged."""
-    about = json.loads((folder / _META).read_text(encoding="utf-8"))
+    about = json.loads((folder / ARTIFACT_FILE).read_text(encoding="utf-8"))
     files, identity = dict(about["parts"]), str(about["id"])
     return Artifact(stage, key, folder, reused=True, id=identity, files=files)
 
@@ -227,7 +227,7 @@ class ArtifactStore:
             found = _open(stage, key, folder)
             fault = found.faults()
         except _UNREADABLE as error:
-            fault = f"{_META}: {error}"
+            fault = f"{ARTIFACT_FILE}: {error}"
         if fault:
             set_aside(folder, fault)
             return None
@@ -268,7 +268,7 @@ class ArtifactStore:
             key = key or digest([stage, files])
             about = {"stage": stage, "key": key, "id": identity, "parts": files}
             text = canonical_json({**about, "made_from": [list(pair) for pair in made_from]})
-            (partial / _META).write_text(text, encoding="utf-8")
+            (partial / ARTIFACT_FILE).write_text(text, encoding="utf-8")
             _fsync_tree(partial)
             final = self.root / stage / key
             try:

@@ -1,0 +1,287 @@
+"""Files that other tools read: TREC, PyTerrier, Parquet, Hugging Face `datasets` and ragas.
+
+A topic is one wording of a question. Its id, qid, is the query_id for the original wording, and
+`query_id/paraphrase_id` for every other wording. Neither id holds a slash.
+"""
+
+import io
+import json
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from rag_eval.core.arrays import FloatArray, IntArray
+from rag_eval.core.types import Answer
+from rag_eval.corpus.masking import masked_text
+from rag_eval.measures.ranking import label_of
+from rag_eval.reporting.metrics_report import cell
+
+ORIGINAL: Final = "original"
+RAGAS_FILE: Final = "ragas.jsonl"
+
+
+class StrategyRankings(NamedTuple):
+    """The stored run of a strategy (RUN), the units of its rows, and the seed of the TREC file."""
+
+    run: pd.DataFrame
+    units: pd.DataFrame
+    seed: int
+
+
+def exchange_files(
+    per_query: pd.DataFrame,
+    qrels: pd.DataFrame,
+    variants: pd.DataFrame,
+    rankings: Mapping[str, StrategyRankings],
+) -> dict[str, bytes]:
+    """Make the files of a run by name: tables, TREC files, and the card that names the tables.
+
+    `per_query` is PER_QUERY, `qrels` the QRELS of documents, and `variants` VARIANTS.
+    """
+    topics = _topic_ids(variants)
+    named = variants.assign(qid=topics)
+    runs = [_rank_documents(name, of, named) for name, of in rankings.items()]
+    questions = named.assign(text=[masked_text(text) for text in variants["text"]])
+    tables = {
+        "questions": questions[["qid", *variants.columns]],
+        "qrels": qrels.rename(columns={"item_id": "docno", "gain": "relevance"}),
+        "per-query": per_query,
+        "runs": pd.concat(runs, ignore_index=True),
+    }
+    files = _write_data_set(tables)
+    # ids and names cannot act as a spreadsheet's formulas
+    names = ["strategy", "query_id", "group_id", "paraphrase_id"]
+    shown = per_query.copy()
+    shown[names] = shown[names].map(cell)
+    files["per-query.csv"] = _write_csv(shown)
+    files["pyterrier.csv"] = _write_csv(_pyterrier_rows(per_query, rankings))
+    files["qrels.trec"] = _trec_qrels(qrels).encode()
+    for frame, (name, of) in zip(runs, rankings.items(), strict=True):
+        files[f"run-{name}.trec"] = _trec_run(frame[frame["seed"] == of.seed])
+    return files
+
+
+# ---- Topics, and the long form of a run.
+
+
+def _topic_ids(rows: pd.DataFrame) -> list[str]:
+    """Name the wording of each row; the columns are query_id and paraphrase_id."""
+    pairs = zip(rows["query_id"], rows["paraphrase_id"], strict=True)
+    return [query if wording == ORIGINAL else f"{query}/{wording}" for query, wording in pairs]
+
+
+def _rank_documents(strategy: str, of: StrategyRankings, variants: pd.DataFrame) -> pd.DataFrame:
+    """List the ranked documents of every wording and seed, each at the rank of its best chunk.
+
+    `variants` is VARIANTS with qid, the topic of each row.
+    """
+    run = of.run.sort_values(["seed", "variant", "k_final"])
+    row, named = run["chunk"].to_numpy(), variants.iloc[run["variant"].to_numpy()]
+    unit = "chunk_id" if "chunk_id" in of.units else "unit_id"
+    frame = pd.DataFrame(
+        {
+            "strategy": strategy,
+            "seed": run["seed"].to_numpy(),
+            **{name: named[name].array for name in ("qid", "query_id", "paraphrase_id")},
+            "docno": of.units["doc_id"].array[row],
+            "rank": 0,
+            "score": run["score_raw"].to_numpy(),
+            "score_norm": run["score_norm"].to_numpy(),
+            "rerank_score": run["rerank_score"].to_numpy(),
+            "chunk_id": of.units[unit].array[row],
+        }
+    ).drop_duplicates(["seed", "qid", "docno"], ignore_index=True)
+    frame["rank"] = frame.groupby(["seed", "qid"], sort=False).cumcount() + 1
+    return frame
+
+
+# ---- TREC.
+
+
+def _trec_run(frame: pd.DataFrame) -> bytes:
+    """Write the ranked documents of one strategy and seed: `qid Q0 docno rank score tag`.
+
+    The score is the retriever's own. Tools order a run by its scores, so equal scores become
+    slightly different. Scores that rise along a ranking do not explain it, for example after a
+    rerank step. Then the score is 1 / rank, and the tag ends with `:1/rank`.
+    """
+    topic = pd.factorize(frame["qid"])[0]
+    scores, tags = frame["score"].to_numpy(dtype=np.float64), frame["strategy"]
+    if not _never_rises(scores, topic):
+        scores, tags = 1 / frame["rank"].to_numpy(dtype=np.float64), tags + ":1/rank"
+    columns: dict[str, object] = {
+        "qid": _tokens(frame["qid"]),
+        "Q0": "Q0",
+        "docno": _tokens(frame["docno"]),
+        "rank": frame["rank"],
+        "score": separate_ties(scores, topic),
+        "tag": _tokens(tags),
+    }
+    return _write_csv(
+        pd.DataFrame(columns), include_header=False, delimiter=" ", quoting_style="none"
+    )
+
+
+def _never_rises(scores: FloatArray, topic: IntArray) -> bool:
+    is_same = topic[1:] == topic[:-1]
+    return bool(np.isfinite(scores).all() and (np.diff(scores)[is_same] <= 0).all())
+
+
+def separate_ties(scores: FloatArray, topic: IntArray) -> npt.NDArray[np.float32]:
+    """Lower equal scores of a topic by the smallest steps of a 32-bit float, to keep their order.
+
+    trec_eval holds scores in 32 bits. `scores` [n] never rise within a topic; `topic` [n] has the
+    rows of a topic side by side.
+
+    Examples
+    --------
+    >>> separate_ties(np.array([2.0, 2.0, 1.0]), np.array([0, 0, 0])).round(6).tolist()
+    [2.0, 2.0, 1.0]
+    """
+    bits = np.asarray(scores, dtype=np.float32).view(np.int32).astype(np.int64)
+    # Neighbouring floats have neighbouring numbers; those of negative floats run backwards.
+    number = pd.Series(np.where(bits >= 0, bits, -(bits & 0x7FFFFFFF)))
+    groups = number.groupby(topic, sort=False)
+    place = groups.cumcount()
+    lowest = (number + place).groupby(topic, sort=False).cummin()
+    lowered: IntArray = np.asarray(lowest - place, dtype=np.int64)
+    back = np.where(lowered >= 0, lowered, 0x80000000 - lowered).astype(np.uint32)
+    return back.view(np.float32)
+
+
+def _tokens(texts: pd.Series) -> npt.NDArray[np.object_]:
+    """Percent-encode white space, controls, quotes and percent signs of ids for a TREC file."""
+    codes, distinct = pd.factorize(texts)
+    return np.array([_token(text) for text in distinct], dtype=object)[codes]
+
+
+def _token(text: str) -> str:
+    if text.isprintable() and not any(char in text for char in _ENCODED):
+        return text
+    return "".join(
+        char
+        if char.isprintable() and not char.isspace() and char not in _ENCODED
+        else "".join(f"%{byte:02X}" for byte in char.encode("utf-8", "surrogatepass"))
+        for char in text
+    )
+
+
+_ENCODED: Final = (" ", "%", '"')
+
+
+def _trec_qrels(qrels: pd.DataFrame) -> str:
+    """Write document judgements of the original wordings: `query 0 document gain`."""
+    columns = _tokens(qrels["query_id"]), _tokens(qrels["item_id"]), qrels["gain"]
+    return "".join(f"{query} 0 {item} {gain}\n" for query, item, gain in zip(*columns, strict=True))
+
+
+# ---- CSV.
+
+
+def _pyterrier_rows(
+    per_query: pd.DataFrame, rankings: Mapping[str, StrategyRankings]
+) -> pd.DataFrame:
+    """List name, qid, measure, value, as PyTerrier's Experiment(perquery=True) returns them.
+
+    The measures have their ir-measures names and are of documents, with the seed of the TREC file.
+    """
+    rows = per_query[(per_query["level"] == "document") & per_query["eligible"]]
+    rows = rows[rows["seed"] == rows["strategy"].map({k: of.seed for k, of in rankings.items()})]
+    rows = rows.assign(qid=_topic_ids(rows)).rename(columns={"strategy": "name"})
+    labels = {name: label for name in rows if (label := label_of(str(name)))}
+    long = rows.rename(columns=labels).melt(["name", "qid"], list(labels.values()), "measure")
+    return long.dropna(subset="value")
+
+
+def _write_csv(frame: pd.DataFrame, **options: Any) -> bytes:
+    """Write a frame as CSV, or as another text with the options of pyarrow."""
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    sink, table = pa.BufferOutputStream(), pa.Table.from_pandas(frame, preserve_index=False)
+    arrow_csv.write_csv(table, sink, arrow_csv.WriteOptions(**options))
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+# ---- Hugging Face data sets.
+
+_CARD: Final = """---
+configs:
+{configs}---
+
+Tables of a run of rag_eval. `datasets.load_dataset(FOLDER, NAME)` reads them; the names are
+{names}. `docs/exchange.md` describes their columns.
+"""
+
+
+def _write_data_set(tables: Mapping[str, pd.DataFrame]) -> dict[str, bytes]:
+    """Write tables as a data set of `datasets`: a Parquet file each, and the card README.md.
+
+    `datasets` reads the files back, because a reader of the files must find these rows. It cannot
+    load a table without rows, so the card does not name such a table.
+    """
+    import datasets
+
+    files: dict[str, bytes] = {}
+    had_bars = not datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        for name, frame in tables.items():
+            sink = io.BytesIO()
+            datasets.Dataset.from_pandas(frame, preserve_index=False).to_parquet(sink)
+            files[f"{name}.parquet"] = sink.getvalue()
+        named = {name.replace("-", "_"): name for name, frame in tables.items() if len(frame)}
+        configs = "".join(_CONFIG.format(name=name, file=file) for name, file in named.items())
+        shown = ", ".join(f"`{name}`" for name in named)
+        files["README.md"] = _CARD.format(configs=configs, names=shown).encode()
+        with tempfile.TemporaryDirectory(prefix="rag-eval-datasets-") as folder:
+            for file, data in files.items():
+                (Path(folder) / file).write_bytes(data)
+            for name, file in named.items():
+                cache, frame = f"{folder}/.cache", tables[file]
+                found = datasets.load_dataset(folder, name, split="train", cache_dir=cache)
+                if (len(found), found.column_names) != (len(frame), list(frame.columns)):
+                    raise RuntimeError(f"datasets reads {name} with other rows or columns")
+                del found  # closes the memory map before the folder goes
+    finally:
+        if had_bars:
+            datasets.enable_progress_bars()
+    return files
+
+
+_CONFIG: Final = "- config_name: {name}\n  data_files: {file}.parquet\n"
+
+
+# ---- ragas.
+
+
+def ragas_samples(
+    answers: Iterable[Answer], questions: pd.DataFrame, qrels: pd.DataFrame, spans: pd.DataFrame
+) -> str:
+    """Write answers as samples of a ragas EvaluationDataset, one JSON object a line.
+
+    `questions` is QUERIES, `qrels` the QRELS of documents, and `spans` has query_id and text of
+    the quoted evidence. Texts are masked. An answer that failed or abstained is an empty response.
+    """
+    text_of = dict(zip(questions["query_id"], questions["text"], strict=True))
+    relevant = qrels[qrels["gain"] > 0].groupby("query_id")["item_id"].agg(list).to_dict()
+    quoted = spans.groupby("query_id")["text"].agg(list).to_dict()
+    lines = []
+    for answer in answers:
+        chunks = [item.chunk for item in answer.evidence]
+        sample: dict[str, Any] = {
+            "user_input": masked_text(text_of[answer.query_id]),
+            "retrieved_contexts": [masked_text(chunk.text) for chunk in chunks],
+            "retrieved_context_ids": [chunk.doc_id for chunk in chunks],
+            "response": masked_text(answer.text) if answer.outcome == "answered" else "",
+            "reference_contexts": [masked_text(text) for text in quoted.get(answer.query_id, [])],
+            "reference_context_ids": relevant.get(answer.query_id, []),
+        }
+        lines.append(json.dumps(sample, ensure_ascii=False))
+    return "".join(f"{line}\n" for line in lines)
