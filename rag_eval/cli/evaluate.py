@@ -212,8 +212,8 @@ def run(
     recorded: Annotated[
         Path | None,
         typer.Option(
-            help="Evaluate recorded outputs of your own system instead (JSONL, or a folder with "
-            "outputs.jsonl); no corpus is needed."
+            help="Evaluate recorded outputs of your own system instead (JSONL, a folder with "
+            "outputs.jsonl, or an export of another tool); no corpus is needed."
         ),
     ] = None,
     split: Annotated[

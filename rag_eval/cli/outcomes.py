@@ -252,7 +252,7 @@ def import_claims(
         Path,
         typer.Argument(
             help="JSON lines: query, retrieved [{id, score}], optionally query_id, group_id, k, "
-            "at, strategy, strategy_fingerprint, miss_rate."
+            "at, strategy, strategy_fingerprint, miss_rate. Or an export of another tool."
         ),
     ],
     *,

@@ -207,6 +207,38 @@ def read_objects(
             yield number, value
 
 
+_BETWEEN_VALUES = re.compile(r"[\s,\[\]]*")
+
+
+def read_values(
+    path: Path, problems: ProblemList, limit: int = MAX_FILE_BYTES
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the JSON objects of a file with the lines where they begin; faults become problems.
+
+    The file holds one object a line, one object, or a list of objects, and is read whole.
+    """
+    accepted = "JSON lines, a JSON object, or a list of objects"
+    text = read_text(path, problems, limit) or ""
+    decoder = json.JSONDecoder(**_STRICT)
+    at, line = 0, 1
+    while (start := _BETWEEN_VALUES.match(text, at).end()) < len(text):  # type: ignore[union-attr]
+        line += text.count("\n", at, start)
+        value, fault = None, Fault("not_an_object", "the value is JSON but not an object")
+        try:
+            value, at = decoder.raw_decode(text, start)
+        except RecursionError:
+            fault = Fault("too_deep", "the JSON is nested too deeply")
+        except _RefusedError as error:
+            fault = error.fault
+        except json.JSONDecodeError as error:
+            line, fault = error.lineno, Fault("bad_json", f"not JSON: {quoted(error.msg)}")
+        if not isinstance(value, dict):
+            fault.report(problems, path, line, accepted)
+            return
+        yield line, value
+        line += text.count("\n", start, at)
+
+
 # ---- Errors of pydantic models as problems that name field, found and accepted.
 
 _IN_QUOTES = re.compile(r"'([^']*)'")

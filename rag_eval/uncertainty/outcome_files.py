@@ -24,6 +24,8 @@ from rag_eval.core.types import (
     MISSED_BY_FEEDBACK,
     RetrievalOutcome,
 )
+from rag_eval.corpus.loaders.foreign import find_format
+from rag_eval.corpus.loaders.recorded import read_outputs
 from rag_eval.corpus.masking import mask, mask_snippet
 from rag_eval.storage.hashing import digest
 from rag_eval.storage.sql import SqlStore
@@ -132,14 +134,17 @@ def read_claims(
 ) -> tuple[list[Claim], Counter[str]]:
     """Read and check a file of production traffic; personal data in the questions is masked.
 
-    Strategy, fingerprint and k are defaults for lines without these fields. Returns the claims and
-    the number of masked values by kind. Raises InputError with every fault of the file.
+    The lines are claims, or the file has a format of another tool. Strategy, fingerprint and k are
+    defaults for lines without these fields. Returns the claims and the number of masked values by
+    kind. Raises InputError with every fault of the file.
     """
     given = _drop_nulls({"strategy": strategy, "strategy_fingerprint": fingerprint, "k": k})
     problems, file = ProblemList(), str(path)
     claims: list[Claim] = []
     masked: Counter[str] = Counter()
-    for number, row in _read_objects(path, problems, CLAIM_LINE):
+    layout = find_format(path)
+    rows = _read_objects(path, problems, CLAIM_LINE) if layout is None else _claims_of_outputs(path)
+    for number, row in rows:
         line = check_row(given | _drop_nulls(row), ClaimLine, problems, file, number)
         if line is not None:
             text, counts = mask(line.query)
@@ -147,6 +152,23 @@ def read_claims(
             claims.append(_make_claim(line, text))
     problems.raise_errors()
     return claims, masked
+
+
+def _claims_of_outputs(path: Path) -> list[tuple[int, Line]]:
+    """Make lines of claims of recorded outputs; a document that occurs twice keeps its best rank.
+
+    The words of the question name it, so that equal questions of a day are one question.
+    """
+    rows: list[tuple[int, Line]] = []
+    for output in read_outputs(path):
+        best: dict[str, float | None] = {}
+        for context in output.contexts:
+            best.setdefault(context.document, context.score)
+        retrieved = [{"id": name, "score": score} for name, score in best.items()]
+        rows.append((output.line, {"query": output.question, "retrieved": retrieved}))
+        if output.at:
+            rows[-1][1]["at"] = output.at
+    return rows
 
 
 def _make_claim(line: ClaimLine, query: str) -> Claim:

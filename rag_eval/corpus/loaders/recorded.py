@@ -1,7 +1,8 @@
 """Recorded outputs of the user's own system (JSONL), and loader `recorded` of their contexts.
 
 A row has the layout of this package or the layout of a ragas sample. The keys of the row tell the
-layout. `rag_eval.answers.recorded` makes answers of the rows.
+layout. Files in the formats of other tools become such rows (`foreign`).
+`rag_eval.answers.recorded` makes answers of the rows.
 """
 
 import dataclasses
@@ -28,6 +29,7 @@ from rag_eval.core.errors import ProblemList, quoted
 from rag_eval.core.loader import Chunker, PathLoader, RawCorpus, RawDocument
 from rag_eval.core.rows import check_row, read_objects, refuse, require
 from rag_eval.core.types import PAYLOAD_FIELDS
+from rag_eval.corpus.loaders.foreign import find_format, read_foreign
 from rag_eval.corpus.source import (
     DocId,
     QueryId,
@@ -226,6 +228,8 @@ class RecordedOutput(BaseModel):
     confidence: Annotated[_Number, Field(le=1)] | None = None
     reference: Annotated[_Text, _EMPTY] = ""
     """The reference answer of a ragas row."""
+    at: Annotated[_ShortText, _EMPTY] = ""
+    """Time of the request (ISO 8601)."""
     line: int = 0
 
     @model_validator(mode="before")
@@ -256,7 +260,7 @@ class Ranked(NamedTuple):
 
 
 def read_outputs(path: Path) -> list[RecordedOutput]:
-    """Read recorded outputs, one JSON object a line, in the order of the file.
+    """Read recorded outputs in the order of the file: JSON lines, or a format of another tool.
 
     Raises InputError `duplicate_id` or `empty_file`, or with the problems of `read_objects` and
     `check_row`.
@@ -264,7 +268,9 @@ def read_outputs(path: Path) -> list[RecordedOutput]:
     problems, file = ProblemList(), str(path)
     outputs: list[RecordedOutput] = []
     seen = SeenIds(problems)
-    for line, values in read_objects(path, problems, accepted=ACCEPTED_LINE):
+    layout = find_format(path)
+    rows = read_objects(path, problems, accepted=ACCEPTED_LINE)
+    for line, values in rows if layout is None else read_foreign(path, layout, problems):
         row = check_row(values | {"line": line}, RecordedOutput, problems, file, line)
         if row is not None and seen.add(row.query_id, file, line, "query_id"):
             outputs.append(row)
