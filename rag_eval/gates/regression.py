@@ -57,7 +57,7 @@ def with_delta_s(per_query: pd.DataFrame, per_run: pd.DataFrame) -> pd.DataFrame
     )
 
 
-def _judge_drops(
+def judge_drops(
     before: ArrayLike,
     now: ArrayLike,
     groups: ArrayLike,
@@ -164,13 +164,13 @@ class RegressionGate(Gate):
             if baseline.changes:
                 about["different"] = list(baseline.changes.values())
             left, right = (
-                _mean_by_query(per_query, strategy, config.level, measures)
+                mean_by_query(per_query, strategy, config.level, measures)
                 for per_query in (baseline.per_query, inputs.per_query)
             )
             queries = left.index.union(right.index)
             left, right = left.reindex(queries), right.reindex(queries)
             group = right["group_id"].fillna(left["group_id"]).to_numpy(dtype=str)
-            judgements = _judge_drops(
+            judgements = judge_drops(
                 left[measures].to_numpy(dtype=np.float64),
                 right[measures].to_numpy(dtype=np.float64),
                 np.unique(group, return_inverse=True)[1],
@@ -200,7 +200,7 @@ def _find_obstacle(inputs: GateInputs) -> tuple[str, str]:
     return "", ""
 
 
-def _mean_by_query(
+def mean_by_query(
     per_query: pd.DataFrame, strategy: str, level: str, measures: list[str]
 ) -> pd.DataFrame:
     """Mean of each measure inside each question, and its group; NaN for unknown measures."""

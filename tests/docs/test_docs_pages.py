@@ -18,8 +18,8 @@ from rag_eval.cli.app import app
 from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.settings import Settings
 
-FRAGMENTS = {"contributing.md", "exchange.md"}
-"""Pages whose Python other tests run, as far as it can run alone."""
+FRAGMENTS = {"ci.md", "contributing.md", "exchange.md"}
+"""Pages whose Python and YAML other tests run, as far as they can run alone."""
 BASE = {
     "name": "page",
     "corpus": {"loader": "folder", "path": "."},

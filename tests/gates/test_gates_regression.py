@@ -7,7 +7,7 @@ from gate_inputs import configured, gate_inputs
 from pydantic import ValidationError
 
 from rag_eval.gates.gate import AcceptedRun
-from rag_eval.gates.regression import _judge_drops, with_delta_s
+from rag_eval.gates.regression import judge_drops, with_delta_s
 from rag_eval.gates.verdict import judge_gates
 from rag_eval.measures.ranking import labels_at, machine_name
 
@@ -41,7 +41,7 @@ def drops(before, now, *, groups=None, higher=True):
     """Judge arrays [n, m] under the default bounds: a drop of 5 %, 50 independent questions."""
     groups = np.arange(len(before)) if groups is None else groups
     higher = [higher] * before.shape[1]
-    return _judge_drops(before, now, groups, max_relative_drop=0.05, min_queries=50, higher=higher)
+    return judge_drops(before, now, groups, max_relative_drop=0.05, min_queries=50, higher=higher)
 
 
 def alarms(n, sets, shares, seed, *, fixed):

@@ -1,0 +1,123 @@
+"""The fixture `rag_eval_gate` inside of another pytest."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from rag_eval.core.config import Gates
+from rag_eval.pytest_plugin import check_retrieval
+
+pytest_plugins = ["pytester"]
+
+HEAD = """
+N = 40
+QRELS = {f"q{i}": {f"d{i}": 1} for i in range(N)}
+def run(missed):
+    return {f"q{i}": {"x": 1.0} if i in missed else {f"d{i}": 1.0} for i in range(N)}
+"""
+OPTIONS = *"-q -p no:rag_eval -p rag_eval.pytest_plugin -p no:cacheprovider".split(), "-Wignore"
+"""The plugin of this tree, whether or not an installed entry point names it too."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _loaded():
+    """Load numpy whole: pytester forgets what its tests import, and numpy loads only once."""
+    names: dict = {}
+    exec(HEAD, names)  # noqa: S102 - the text above
+    run, qrels = names["run"], names["QRELS"]
+    check_retrieval(run=run({1}), baseline=run({2}), qrels=qrels, floor=0.5)
+
+
+def outcome_of(pytester, *lines):
+    body = "".join(f"    {line}\n" for line in lines)
+    pytester.makepyfile(f"{HEAD}\ndef test_gate(rag_eval_gate):\n{body}")
+    return pytester.runpytest_inprocess(*OPTIONS)
+
+
+def test_a_run_above_the_floor_passes_with_its_result(pytester):
+    result = outcome_of(
+        pytester,
+        "found = rag_eval_gate(run=run({1}), qrels=QRELS, measure='R@10', floor=0.8)",
+        "assert found.table.loc[('run', 'R@10'), 'value'] == 39 / 40",
+    )
+    result.assert_outcomes(passed=1)
+
+
+def test_a_floor_above_the_lower_bound_fails(pytester):
+    result = outcome_of(pytester, "rag_eval_gate(run=run({1, 7}), qrels=QRELS, floor=0.95)")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["R@10 is 0.950 [[]0.*] over 40 questions; accepted >= 0.95 *(bound_not_met)"]
+    )
+    result.stdout.fnmatch_lines(["2 of 40 questions are below 1:", "  q1  0.000", "  q7  0.000"])
+    result.stdout.no_fnmatch_line("*pytest_plugin.py*")
+
+
+def test_a_fall_below_the_baseline_names_the_questions(pytester):
+    result = outcome_of(
+        pytester,
+        "rag_eval_gate(run=run(set(range(25))), baseline=run({30}), qrels=QRELS, measure='RR')",
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["RR fell from 0.975 to 0.375, difference -0.600 * 40 questions*"])
+    result.stdout.fnmatch_lines(["25 questions got worse and 1 better:", "*1.000 -> 0.000"])
+    result.stdout.fnmatch_lines(["  and 5 more"])
+
+
+def test_a_fall_within_chance_passes(pytester):
+    call = "rag_eval_gate(run=run({1, 2, 3}), baseline=run({4}), qrels=QRELS)"
+    outcome_of(pytester, call).assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize("call", ["", "run=run({1})", "'x', run=run({1})", "run={}, qrels=QRELS"])
+def test_unclear_arguments_are_an_error_of_the_test(pytester, call):
+    result = outcome_of(pytester, f"rag_eval_gate({call})")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*TypeError: rag_eval_gate *"])
+
+
+def test_the_plugin_imports_nothing_but_pytest():
+    code = "import sys, pytest; old = set(sys.modules); import rag_eval.pytest_plugin; "
+    code += "print(*sorted(set(sys.modules) - old))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["rag_eval", "rag_eval.pytest_plugin"]
+
+
+def blocks(project_root, language):
+    text = (project_root / "docs" / "ci.md").read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def test_the_tests_of_the_page_pass(pytester, project_root):
+    tests, _ = blocks(project_root, "python")
+    pytester.makepyfile(tests)
+    pytester.runpytest_inprocess(*OPTIONS).assert_outcomes(passed=2)
+
+
+def test_the_action_of_the_page_runs_our_commands(project_root):
+    gates, action = map(yaml.safe_load, blocks(project_root, "yaml"))
+    Gates.model_validate(gates["gates"])
+    steps = action["jobs"]["gate"]["steps"]
+    assert [step["run"] for step in steps if step.get("run", "").startswith("rag-eval")] == [
+        "rag-eval run smoke"
+    ]
+    assert "secrets" not in str(action)
+
+
+@pytest.mark.slow
+def test_a_gold_set_that_misses_a_required_gate_fails(pytester, project, monkeypatch):
+    config = (project.gold / "gold_set.yaml").read_text(encoding="utf-8")
+    floors = 'acceptance: {recall_at_5: ">= 0.99"}\n'
+    project.write("gold_set.yaml", f"{config}{floors}gates: {{required: [acceptance]}}\n")
+    pytester.makepyfile(
+        f"def test_gate(rag_eval_gate):\n    rag_eval_gate({str(project.gold)!r})\n"
+    )
+    pytester.chdir()  # the project has a folder of its own
+    monkeypatch.setenv("RAG_EVAL_HOME", str(project.home))
+    result = pytester.runpytest_inprocess(*OPTIONS)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["tiny: required gates failed", "  acceptance.recall_at_5 *"])
+    result.stdout.fnmatch_lines(["questions to look at first:", "  *found by * retrievals"])
