@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from rag_eval.core.arrays import BoolArray, FloatArray
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.corpus.analyzer import ANALYZER
 from rag_eval.retrieval.ranking import (
     MARGIN,
@@ -130,7 +130,7 @@ _SMALLEST_K1 = 1e-9
 
 
 class RankBm25:
-    """A `rank_bm25.BM25Okapi` index over term ids, with a Python loop for each query.
+    """A `rank_bm25.BM25Okapi` index over term ids, with a Python loop for each new term.
 
     The idf ln((N - df + 0.5) / (df + 0.5)) is negative for terms in more than half of the chunks.
     The library lifts a negative idf to 0.25 times the mean idf. Only positive scores are ranked.
@@ -141,7 +141,8 @@ class RankBm25:
 
         self.n_chunks = len(documents)
         self.n_terms = n_terms
-        self._index = (
+        self._parts_of: dict[int, tuple[IntArray, FloatArray]] = {}
+        self._index: Any = (
             BM25Okapi(
                 [list(row) for row in documents], k1=max(k1, _SMALLEST_K1), b=b, epsilon=_EPSILON
             )
@@ -157,13 +158,28 @@ class RankBm25:
         for i, query in enumerate(queries):
             if self._index is None or not query:
                 continue
-            # At b = 1 a chunk without terms gives 0 / 0, and is not ranked.
-            with np.errstate(invalid="ignore"):
-                dense = np.asarray(self._index.get_scores(list(query)), dtype=np.float32)
+            total = np.zeros(self.n_chunks)
+            for term in query:  # in the order of the library's own sum
+                chunks, parts = self._parts(term)
+                total[chunks] += parts
+            dense = total.astype(np.float32)
             dense = np.where((dense > 0) & (True if allowed is None else allowed), dense, -np.inf)
             best, score = select(dense[None, :], depth)
             rows[i], scores[i] = best[0], score[0]
         return ranking(rows, scores, scale_by_top(scores))
+
+    def _parts(self, term: int) -> tuple[IntArray, FloatArray]:
+        """Return the chunks that a term adds to the score of, and what it adds.
+
+        The library reads every chunk for every term, so its answers are kept.
+        """
+        if term not in self._parts_of:
+            # At b = 1 a chunk without terms gives 0 / 0, and is not ranked.
+            with np.errstate(invalid="ignore"):
+                scores = np.asarray(self._index.get_scores([term]))
+            chunks = np.flatnonzero(scores)
+            self._parts_of[term] = chunks, scores[chunks]
+        return self._parts_of[term]
 
 
 # ---- Shared parts of strategies with terms: options, identity and search.

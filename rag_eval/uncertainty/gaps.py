@@ -49,15 +49,29 @@ def semantic_gaps(context: ExpansionContext, which: IntArray, k: int = 10) -> li
     for row, question in enumerate(which.tolist()):
         words = [surface[term] for term in uncovered[row]]
         gaps = []
-        for name, levels in LEVELS.items():
-            extent = float(extents[name][row])
-            passed = sum(extent > level for level in levels)
-            if passed:  # an undefined extent (NaN) passes no level, so it is no gap
-                named = _name_words(name, context.questions[question], words, context)
-                gaps.append(Gap(_describe(name, extent, k, named), SEVERITIES[passed - 1], name))
-        gaps.sort(key=lambda gap: SEVERITIES.index(gap.severity), reverse=True)
+        for name, level in _rank(extents, row):
+            named = _name_words(name, context.questions[question], words, context)
+            description = _describe(name, float(extents[name][row]), k, named)
+            gaps.append(Gap(description, SEVERITIES[level], name))
         found.append(gaps)
     return found
+
+
+def mitigations(context: ExpansionContext, which: IntArray, k: int) -> list[list[ExpansionName]]:
+    """Name the expansions that may mend the gaps of `semantic_gaps`, without describing them."""
+    extents, _ = _extents(context, which, k)
+    return [[name for name, _ in _rank(extents, row)] for row in range(len(which))]
+
+
+def _rank(extents: dict[ExpansionName, FloatArray], row: int) -> list[tuple[ExpansionName, int]]:
+    """Return the gaps of one question with the index of their severity, the severest first."""
+    passed = {
+        name: sum(float(extents[name][row]) > level for level in levels)
+        for name, levels in LEVELS.items()
+    }
+    # an undefined extent (NaN) passes no level, so it is no gap
+    gaps = [(name, count - 1) for name, count in passed.items() if count]
+    return sorted(gaps, key=lambda gap: gap[1], reverse=True)
 
 
 def _name_words(

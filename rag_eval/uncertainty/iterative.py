@@ -29,7 +29,7 @@ from rag_eval.measures.paired import paired_comparison
 from rag_eval.retrieval.ranking import FUSED_ROUNDING, Ranking, order, ranking
 from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.expansion import STRATEGIES, ExpansionContext, installed_wordnet
-from rag_eval.uncertainty.gaps import semantic_gaps
+from rag_eval.uncertainty.gaps import mitigations
 from rag_eval.uncertainty.signals import RankedBatch
 
 if TYPE_CHECKING:
@@ -371,10 +371,11 @@ class _Rounds:
     def choose(self, active: IntArray, k: int) -> dict[int, tuple[ExpansionName, str]]:
         """Choose a viable strategy and its expanded text for each question, severest gap first."""
         allowed = set(self.spec.expansions)
-        gaps = zip(active.tolist(), semantic_gaps(self.context, active, k), strict=True)
         queues = {
-            place: [gap.mitigation for gap in own if gap.mitigation in allowed - self.tried[place]]
-            for place, own in gaps
+            place: [name for name in names if name in allowed - self.tried[place]]
+            for place, names in zip(
+                active.tolist(), mitigations(self.context, active, k), strict=True
+            )
         }
         chosen: dict[int, tuple[ExpansionName, str]] = {}
         while queues := {place: queue for place, queue in queues.items() if queue}:
