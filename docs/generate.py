@@ -1,8 +1,8 @@
 """Renew what is generated in README.md and docs/.
 
-`python docs/generate.py` renews everything: the reference pages, the output of real runs, and the
-picture of a report. `--pages` renews only the reference pages, in seconds. `--check` compares the
-output with fresh runs and ignores times.
+`python docs/generate.py` renews everything: the reference pages, the output of real runs and of the
+notebook, and the picture of a report. `--pages` renews only the reference pages, in seconds.
+`--check` compares the outputs with fresh ones and ignores times.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import notebook
 import reference
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -142,9 +143,13 @@ def main() -> int:
     given = parser.parse_args()
     pages = {} if given.check else renewed_pages()
     if not given.pages:
+        with tempfile.TemporaryDirectory() as scratch:
+            pages[notebook.NOTEBOOK] = notebook.execute(Path(scratch))
         pages |= renewed_runs(picture=not given.check)
     if given.check:
-        stale = [path.name for path, new in pages.items() if not same(new, path.read_text("utf-8"))]
+        shown = {path: (new, path.read_text("utf-8")) for path, new in pages.items()}
+        shown[notebook.NOTEBOOK] = tuple(map(notebook.texts, shown[notebook.NOTEBOOK]))
+        stale = [path.name for path, both in shown.items() if not same(*both)]
         if stale:
             sys.stderr.write(f"a fresh run differs from {', '.join(stale)}; run `make renew`\n")
         return len(stale)

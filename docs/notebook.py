@@ -5,6 +5,7 @@ The notebook is kept with its outputs. `docs/generate.py` renews them, and a tes
 
 import base64
 import os
+import re
 from pathlib import Path
 
 import nbformat
@@ -37,23 +38,34 @@ def execute(folder: Path) -> str:
     return nbformat.writes(notebook) + "\n"
 
 
+def texts(notebook: str) -> str:
+    """Return the cells and their outputs as text, without pictures."""
+    parts = []
+    for cell in nbformat.reads(notebook, as_version=4).cells:
+        parts.append(cell.source)
+        for output in cell.get("outputs", []):
+            data = output.get("data", {"text/plain": output.get("text", "")})
+            parts.append(data["text/plain"])
+    return "\n".join(parts)
+
+
 def pages(config: MkDocsConfig) -> list[File]:
     """Return the page of the notebook and its pictures."""
-    texts, files = [], []
+    parts, files = [], []
     for cell in nbformat.read(NOTEBOOK, as_version=4).cells:
         if cell.cell_type == "markdown":
-            texts.append(cell.source)
+            parts.append(cell.source)
             continue
-        texts.append(f"```python\n{cell.source}\n```")
+        parts.append(f"```python\n{cell.source}\n```")
         for output in cell.outputs:
             data = output.get("data", {"text/plain": output.get("text", "")})
             if "image/png" in data:
                 name = f"tutorial-{len(files)}.png"
                 content = base64.b64decode(data["image/png"])
                 files.append(File.generated(config, name, content=content))
-                texts.append(f"![{data['text/plain']}]({name})")
+                parts.append(f"![{data['text/plain']}]({name})")
             elif "text/html" in data:
-                texts.append(data["text/html"])
+                parts.append(re.sub(r"<table [^>]*>", "<table>", data["text/html"]))
             else:
-                texts.append(f"```text\n{data['text/plain'].rstrip()}\n```")
-    return [File.generated(config, "tutorial.md", content="\n\n".join(texts)), *files]
+                parts.append(f"```text\n{data['text/plain'].rstrip()}\n```")
+    return [File.generated(config, "tutorial.md", content="\n\n".join(parts)), *files]

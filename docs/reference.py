@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import notebook
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from pydantic import BaseModel
@@ -266,4 +267,6 @@ def report() -> str:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that only the site holds."""
     files.append(File.generated(config, "report-fields.md", content=REPORT_HEAD + report()))
+    for file in notebook.pages(config):
+        files.append(file)
     return files

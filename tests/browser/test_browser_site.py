@@ -22,7 +22,7 @@ def site(project_root, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("page", ["index", "report-fields"])
+@pytest.mark.parametrize("page", ["index", "report-fields", "tutorial", "python"])
 def test_a_page_asks_no_other_host(site, visit, page):
     seen = visit(site / f"{page}.html")
     assert seen.page.locator("h1").count() == 1

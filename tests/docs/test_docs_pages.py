@@ -9,11 +9,13 @@ import subprocess
 import sys
 import tomllib
 
+import numpy as np
 import pytest
 import typer.main
 import yaml
 from typer.testing import CliRunner
 
+import rag_eval
 from rag_eval.cli.app import app
 from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.settings import Settings
@@ -90,8 +92,27 @@ def test_a_wrong_command_is_found():
     assert fault_of(["runn"])
 
 
-def test_python_snippets_run(pages, monkeypatch, project_root):
-    monkeypatch.chdir(project_root)
+@pytest.fixture
+def written_runs(tmp_path, monkeypatch):
+    """Enter a folder with the files that the Python of the README reads."""
+    folder = tmp_path / "reports" / "pandas_api"
+    folder.mkdir(parents=True)
+    random = np.random.default_rng(1)
+    questions = [f"q{number}" for number in range(60)]
+    judged = "".join(f"{name} 0 {name}-d 1\n" for name in questions)
+    (folder / "qrels.trec").write_text(judged, encoding="utf-8")
+    for strategy in ("bm25", "hybrid"):
+        lines = [
+            f"{name} Q0 {name}-{'d' if rank == place else rank} {rank} {30 - rank} {strategy}\n"
+            for name, place in zip(questions, random.integers(1, 16, 60), strict=True)
+            for rank in range(1, 21)
+        ]
+        (folder / f"run-{strategy}.trec").write_text("".join(lines), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("written_runs")
+def test_python_snippets_run(pages):
     for page, code in blocks(pages, "python"):
         if page in FRAGMENTS:
             ast.parse(code)
@@ -135,6 +156,20 @@ def test_every_key_and_setting_is_explained(generate):
     assert [row for row in rows if row.endswith("|  |")] == []
 
 
+def test_every_public_name_is_in_the_reference(pages):
+    assert sorted(re.findall(r"^::: rag_eval\.(\w+)$", pages["python.md"], re.MULTILINE)) == sorted(
+        rag_eval.__all__
+    )
+
+
+def test_the_notebook_was_executed_without_errors(generate):
+    notebook = json.loads(generate.notebook.NOTEBOOK.read_text(encoding="utf-8"))
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    kinds = [output["output_type"] for cell in code for output in cell["outputs"]]
+    assert set(kinds) == {"execute_result", "stream"}
+
+
 def test_make_targets_that_pages_name_exist(pages, project_root):
     makefile = (project_root / "Makefile").read_text(encoding="utf-8")
     named = re.findall(r"(?:`|\$ )make ([a-z-]+)", "\n".join(pages.values()))
@@ -161,6 +196,13 @@ def test_the_first_tutorial_runs_as_it_stands(pages, project, project_root):
         if words[0] != "view":  # it serves until Ctrl-C
             result = CliRunner().invoke(app, words, catch_exceptions=False)
             assert result.exit_code == 0, (words, result.output)
+
+
+@pytest.mark.slow
+def test_the_notebook_gives_its_outputs_again(generate, tmp_path):
+    written = generate.notebook.NOTEBOOK.read_text(encoding="utf-8")
+    texts = [generate.notebook.texts(one) for one in (written, generate.notebook.execute(tmp_path))]
+    assert generate.same(*texts)
 
 
 @pytest.mark.slow
