@@ -3,6 +3,8 @@
 measures: 10,000 rankings of 100 documents under 8 labels, against ir-measures on ready frames.
 bootstrap: 10,000 clustered resamples of 20 measures x 300 queries, against one matrix product of
 multinomial counts, as a numpy user would write it.
+api: `rag_eval.evaluate` of 5 runs of 10,000 questions, 100 documents each, with intervals, against
+ir-measures on the same frames without intervals.
 groundedness: 10,000 sentences and their evidence (halves of SciFact's abstracts), from texts to
 scores, against one bm25s tokenisation of the same text.
 """
@@ -17,6 +19,7 @@ import pandas as pd
 import Stemmer
 from timing import alternate, data_folder, json_lines, report, skipped
 
+import rag_eval
 from rag_eval.corpus import chunking as sentences
 from rag_eval.corpus.analyzer import STOP_WORDS
 from rag_eval.measures.groundedness import groundedness
@@ -27,6 +30,7 @@ N, DEPTH, JUDGED = 10_000, 100, 10
 LABELS = ("R@10", "R@20", "Success@5", "RR", "nDCG@10", "P@5", "P@10", "Judged@10")
 QUERIES, MEASURES, RESAMPLES = 300, 20, 10_000
 SHORTEST = 100
+STRATEGIES, API_LABELS = 5, ("nDCG@10", "R@10", "R@100", "RR", "AP")
 
 
 def measure_rankings() -> None:
@@ -89,6 +93,51 @@ def measure_bootstrap() -> None:
     report("bootstrap", seconds["ours"], seconds["reference"], 2.0)
 
 
+def measure_api() -> None:
+    rng = np.random.default_rng(13)
+    # Questions share no relevant document, so there are as many groups as questions.
+    names = np.char.add("q", np.arange(N).astype(str))
+    pool = np.char.add("d", np.arange(N * 2 * JUDGED).astype(str)).reshape(N, 2 * JUDGED)
+    others = np.char.add("x", np.arange(40_000).astype(str))
+    qrels = pd.DataFrame(
+        {
+            "query_id": np.repeat(names, JUDGED),
+            "doc_id": pool[:, :JUDGED].ravel(),
+            "relevance": np.maximum(
+                rng.integers(-1, 3, N * JUDGED), np.arange(N * JUDGED) % JUDGED == 0
+            ),
+        }
+    )
+    offsets = rng.integers(0, 40_000, size=(N, 1)) + np.arange(DEPTH - 2 * JUDGED)
+    items = np.hstack([pool, others[offsets % 40_000]])
+    runs = {
+        f"strategy-{i}": pd.DataFrame(
+            {
+                "query_id": np.repeat(names, DEPTH),
+                "doc_id": items.ravel(),
+                "score": rng.random(N * DEPTH).round(3),
+            }
+        )
+        for i in range(STRATEGIES)
+    }
+    measures = [
+        getattr(ir_measures, name) @ int(k) if k else getattr(ir_measures, name)
+        for name, _, k in (label.partition("@") for label in API_LABELS)
+    ]
+    calls = {
+        "ours": lambda: rag_eval.evaluate(runs, qrels, API_LABELS),
+        "reference": lambda: [
+            ir_measures.calc_aggregate(measures, qrels, run) for run in runs.values()
+        ],
+    }
+    seconds = alternate(calls, repeats=1)
+    ours, theirs = calls["ours"]().table["value"], calls["reference"]()
+    for name, found in zip(runs, theirs, strict=True):
+        expected = [found[measure] for measure in measures]
+        np.testing.assert_allclose(ours[name], expected, rtol=0, atol=1e-12)
+    report("api", seconds["ours"], seconds["reference"], 2.0)
+
+
 def measure_groundedness(folder: Path) -> None:
     evidence = []
     for document in json_lines(folder / "scifact" / "corpus.jsonl"):
@@ -115,6 +164,7 @@ def measure_groundedness(folder: Path) -> None:
 def main() -> None:
     measure_rankings()
     measure_bootstrap()
+    measure_api()
     folder = data_folder()
     if folder is None:
         skipped("groundedness", "the public data is not there; set RAG_EVAL_TEST_DATA")

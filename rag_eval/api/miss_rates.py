@@ -55,6 +55,17 @@ class MissRates:
     table
         The observed miss rate, and the figures of the validation by groups: `value`, `ci_low`,
         `ci_high`.
+
+    Examples
+    --------
+    Only lists whose first score leads by far hold the relevant document:
+
+    >>> runs = {f"q{i}": {f"d{i}": 1.5 + i % 2, "x": 1.0, "y": 0.9} for i in range(80)}
+    >>> qrels = {f"q{i}": {f"d{i}" if i % 2 else f"z{i}": 1} for i in range(80)}
+    >>> model = miss_rates(runs, qrels, k=1)
+    >>> new = model.predict({"far": {"a": 2.5, "b": 1.0, "c": 0.9}, "near": {"a": 1.5, "b": 1.0}})
+    >>> bool(new["miss_rate"][0] < new["miss_rate"][1])
+    True
     """
 
     k: int

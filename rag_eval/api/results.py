@@ -40,7 +40,7 @@ class Tabular:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class EvaluatedRuns(Tabular):
-    """Measures of one run or of several runs.
+    r"""Measures of one run or of several runs.
 
     Attributes
     ----------
@@ -54,6 +54,20 @@ class EvaluatedRuns(Tabular):
     per_query
         A row for each strategy and question: `strategy`, `query_id`, `group_id`, `n_wordings`, and
         a column for each measure.
+
+    Examples
+    --------
+    >>> qrels = {f"q{i}": {f"d{i}": 1} for i in range(20)}
+    >>> run = {query: {"d0": 1.0, "d1": 0.5} for query in qrels}
+    >>> print(evaluate({"my_run": run}, qrels, ["R@10"]).to_latex())
+    \begin{tabular}{ll}
+    \toprule
+    strategy & R@10 \\
+    \midrule
+    my\_run & 0.100 [0.027, 0.306] \\
+    \bottomrule
+    \end{tabular}
+    <BLANKLINE>
     """
 
     per_query: pd.DataFrame
@@ -94,6 +108,16 @@ class ComparedRuns(Tabular):
     per_query
         A row for each pair, measure and question: `query_id`, `group_id`, the two values, and
         `difference`.
+
+    Examples
+    --------
+    List the questions on which a run became worse:
+
+    >>> qrels = {"q1": {"d1": 1}, "q2": {"d2": 1}}
+    >>> old, new = {"q1": {"d1": 1.0}, "q2": {"d2": 1.0}}, {"q1": {"d1": 1.0}}
+    >>> found = compare({"old": old, "new": new}, qrels, ["R@10"])
+    >>> found.per_query.query("difference < 0")["query_id"].tolist()
+    ['q2']
     """
 
     per_query: pd.DataFrame

@@ -6,6 +6,8 @@ import sys
 import pytest
 
 import rag_eval
+from rag_eval.__main__ import main
+from rag_eval.core import plugins
 
 COUNT = """
 import sys
@@ -34,3 +36,11 @@ def test_the_public_names_are_those_that_are_imported_lazily():
     assert set(rag_eval.__all__) < set(dir(rag_eval))
     with pytest.raises(AttributeError, match="has no attribute 'evaluation'"):
         _ = rag_eval.evaluation
+
+
+def test_without_the_extra_the_command_ends_with_one_line(monkeypatch):
+    monkeypatch.setattr(plugins, "_NIGHTLY", ("absent_package",))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert "\n" not in ended.value.code
+    assert 'pip install "rag-eval[nightly]"' in ended.value.code
