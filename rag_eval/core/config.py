@@ -463,6 +463,8 @@ class GoldSetConfig(Part):
     acceptance: dict[str, FloorText] = Field(default_factory=dict)
     """Measure -> floor, such as `recall_at_10: ">= 0.60"`."""
     gates: Gates = Gates()
+    ragas: bool = False
+    """Whether ragas computes its measures that need no model, beside ours. It takes seconds."""
     nightly: bool = True
     """Whether the nightly job runs this gold set."""
 

@@ -617,6 +617,15 @@ class AnswersPart(Record):
     usage: Open
 
 
+class RagasFigure(Figure):
+    """A measure of ragas beside our measure of the same questions or answers."""
+
+    name: Literal["id_based_context_recall", "id_based_context_precision", "quoted_spans_alignment"]
+    ours: Text = Field(description="our measure")
+    ours_value: Annotated[Unit | None, Because(NOT_SCORED)]
+    difference: Text
+
+
 class CitationsPart(Record):
     """Citations of the answers."""
 
@@ -636,6 +645,21 @@ class TrustConfigured(Record):
     keys: Count
     manifest: StrictBool
     unlisted: Literal["allow", "warn", "block"]
+
+
+class TrustFactor(Record):
+    """A factor of trust over all chunks.
+
+    `n` chunks of `of` earn its points, or have a date. Without configuration or without dates the
+    factor has no evidence, and `reason` says why.
+    """
+
+    factor: Literal["domain", "signature", "author", "freshness"]
+    points: Text = Field(description="its part of the formula")
+    status: Literal["measured", "insufficient_evidence"]
+    n: Count
+    of: Count
+    reason: Text | None = None
 
 
 class HistogramBin(Record):
@@ -778,6 +802,8 @@ class TrustPart(Record):
     configured: TrustConfigured
     scores: TrustScores | Absent
     states: dict[str, Counts]
+    formula: Text | None = None
+    factors: list[TrustFactor] | None = None
     retrieved: dict[Name, RetrievedTrust]
     filter: TrustFilter | Absent
     poisoning: Poisoning
@@ -1208,7 +1234,8 @@ class CalibrationPart(Record):
 # ---- Gates, drift from the baseline, history.
 
 
-GateStatus = Literal["pass", "fail", "insufficient_evidence"]
+GateStatus = Literal["pass", "fail", "insufficient_evidence", "not_applicable"]
+"""Status of a gate. A gate that does not apply to a run is neither met nor failed."""
 
 
 class GatePart(Record):
@@ -1222,9 +1249,14 @@ class GatePart(Record):
     reason_code: str = Field(pattern=r"^[a-z_]+$")
     evidence: Open
 
+    @property
+    def is_fine(self) -> bool:
+        """Whether the gate passed or does not apply."""
+        return self.status in {"pass", "not_applicable"}
+
 
 def count_gates(gates: Iterable[tuple[bool, str]]) -> str:
-    """Count the gates that are met; each gate is (whether it is required, status).
+    """Count the gates that are met among those that apply; each is (whether required, status).
 
     Examples
     --------
@@ -1233,12 +1265,26 @@ def count_gates(gates: Iterable[tuple[bool, str]]) -> str:
     """
     counted, parts = list(gates), []
     for word, required in (("required", True), ("advisory", False)):
-        states = [status for kind, status in counted if kind == required]
+        states = [
+            status for kind, status in counted if kind == required and status != "not_applicable"
+        ]
         if states:
             unknown = states.count("insufficient_evidence")
             more = f" ({unknown} without enough evidence)" if unknown else ""
             parts.append(f"{word} {states.count('pass')} of {len(states)} met{more}")
     return ", ".join(parts)
+
+
+Verdict = Literal["met", "not met", "not measurable", "not applicable"]
+
+
+class Criterion(Estimate):
+    """A success criterion of the project. `found` is the figure for people, or the reason."""
+
+    criterion: Text
+    goal: str
+    verdict: Verdict
+    found: Text
 
 
 class NamedPart(Record):
@@ -1402,7 +1448,8 @@ class Report(Record):
     """The report of an evaluation.
 
     A figure that could not be computed is null and has its reason beside it, under <name>_reason.
-    Reports of earlier versions may lack slices, overlap, misses, history, previous and look_first.
+    Reports of earlier versions may lack slices, overlap, misses, history, previous, success, ragas
+    and look_first.
     """
 
     schema_version: Literal[2]
@@ -1444,6 +1491,10 @@ class Report(Record):
     misses: dict[Name, MissesPart] | None = None
     history: HistoryPart | None = None
     previous: PreviousPart | None = None
+    success: list[Criterion] | None = None
+    ragas: list[RagasFigure] | None = Field(
+        default=None, description="by the primary strategy, where the gold set asks for ragas"
+    )
     look_first: list[LookFirst] | None = Field(
         None, description="missed questions of different groups, the worst first"
     )

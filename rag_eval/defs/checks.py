@@ -164,7 +164,7 @@ def gate_results(
 
 def _gate_result(gate: str, entries: list[GatePart], asset: dg.AssetKey) -> dg.AssetCheckResult:
     """Show one gate as a warning; only `gate_verdict` ends the run if a required gate fails."""
-    poor = [entry for entry in entries if entry.status != "pass"]
+    poor = [entry for entry in entries if not entry.is_fine]
     shown: dict[str, object] = {}
     if len(entries) == 1:
         evidence = entries[0].evidence.items()

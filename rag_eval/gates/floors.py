@@ -9,7 +9,15 @@ from typing import Any
 
 from rag_eval.core.config import Floor, GoldSetConfig
 from rag_eval.core.errors import quoted
-from rag_eval.gates.gate import Figure, Gate, GateInputs, Judgement, Priority, known_figures
+from rag_eval.gates.gate import (
+    FIRST_RUN,
+    Figure,
+    Gate,
+    GateInputs,
+    Judgement,
+    Priority,
+    known_figures,
+)
 
 MIN_JUDGED = 0.5
 DELTA_S = Floor(measure="delta_s", direction="<=", bound=0.45)
@@ -61,9 +69,20 @@ class AcceptanceGate(Gate):
 
     def judge(self, inputs: GateInputs) -> Iterator[Judgement]:
         """Judge each floor by itself."""
-        needed = inputs.config.gates.min_queries
-        for floor in inputs.config.floors:
-            yield judge_floor(floor, inputs.figures.get(floor.measure), needed, floor.measure)
+        yield from (self._judge(floor, inputs) for floor in inputs.config.floors)
+
+    @staticmethod
+    def _judge(floor: Floor, inputs: GateInputs) -> Judgement:
+        name, figures = floor.measure, inputs.figures
+        if name == "cache_hit_rate" and inputs.is_first:
+            asked = {"measure": name, "accepted": f"{floor.direction} {floor.bound:g}"}
+            return Judgement("not_applicable", "first_run", {**asked, "reason": FIRST_RUN}, name)
+        judged = judge_floor(floor, figures.get(name), inputs.config.gates.min_queries, name)
+        if name == "groundedness" and "refused_answerable" in figures:
+            # An answerer that refuses most questions can be grounded and of no use.
+            refused = figures["refused_answerable"]["value"]
+            judged = judged._replace(evidence={**judged.evidence, "refused_answerable": refused})
+        return judged
 
 
 class StabilityGate(Gate):
@@ -137,7 +156,12 @@ class TrustGate(Gate):
         if figure.get("value") is not None:
             known = known_figures(figure, *_ESTIMATE)
             judged = judged._replace(evidence={**judged.evidence, **known})
-        yield judged
+        factors = {
+            one.factor: f"{one.status}: {one.reason}" if one.reason else f"{one.n} of {one.of}"
+            for one in inputs.trust_factors
+        }
+        more = {"factors": factors} if factors else {}
+        yield judged._replace(evidence={**judged.evidence, **more})
 
 
 MAX_EXAMPLES = 20

@@ -2,14 +2,16 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
 from rag_eval.core.config import GoldSetConfig
-from rag_eval.core.report import Changes, GatePart, GateStatus
+from rag_eval.core.report import Changes, GatePart, GateStatus, TrustFactor
 
+FIRST_RUN = "judged from the second run on"
+"""Reason why the cache hit rate of a first run is not judged."""
 Priority = Literal["P0", "P1", "P2"]
 Figure = Mapping[str, Any]
 """A figure: `value`, and if known ci_low, ci_high, n_scored, n_groups and judged_at_k.
@@ -49,6 +51,8 @@ class GateInputs:
     `per_query`: One row for each (strategy, level, query, wording, seed), one column for each
       measure, NaN where the question is not eligible. Also a part of the baseline.
     `baseline`: None without a baseline, or if it cannot be used for `baseline_fault`.
+    `is_first`: Whether no earlier run of the gold set is kept.
+    `trust_factors`: Part `trust.factors` of the report.
     """
 
     config: GoldSetConfig
@@ -58,6 +62,8 @@ class GateInputs:
     per_query: pd.DataFrame
     baseline: AcceptedRun | None
     baseline_fault: str = ""
+    is_first: bool = False
+    trust_factors: Sequence[TrustFactor] = ()
 
 
 class Gate(ABC):

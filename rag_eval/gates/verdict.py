@@ -39,4 +39,4 @@ def check_names(config: GoldSetConfig) -> list[str]:
 
 def required_failures(gates: Iterable[GatePart]) -> list[str]:
     """Name the required gates of a report that did not pass."""
-    return [gate.id for gate in gates if gate.required and gate.status != "pass"]
+    return [gate.id for gate in gates if gate.required and not gate.is_fine]

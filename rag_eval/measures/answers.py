@@ -1,23 +1,25 @@
 """Compute answer measures with clustered intervals, and faithfulness as ragas judges it."""
 
 import asyncio
+import contextlib
 import dataclasses
 import hashlib
 import math
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, count_within
 from rag_eval.core.report import AnswerFigure, Faithfulness, number
-from rag_eval.core.settings import Endpoint
+from rag_eval.core.settings import Endpoint, telemetry_off
 from rag_eval.core.types import ABSTAINED, AnswerOutcome
 from rag_eval.measures.intervals import RESAMPLES, Interval, clustered_interval
 
+T = TypeVar("T")
 _FAILED: frozenset[AnswerOutcome] = frozenset({"failed", "contract_error_reply"})
 
 
@@ -167,7 +169,7 @@ def answer_figures(
     ]
 
 
-# ---- Faithfulness with ragas. Only this file imports ragas, and only on demand
+# ---- Measures of ragas. Only this file imports ragas, and only on demand
 
 _REQUESTS = 2
 """Requests that ragas sends for a sample: one for the statements, one for their verdicts."""
@@ -224,12 +226,59 @@ def judge_faithfulness(
     if chosen:
         metric = _import_ragas(endpoint)
         asked = _ask_all([samples[at] for at in chosen], make_client, metric, endpoint)
-        # The caller may run an event loop, and a client belongs to one loop. So use a new thread.
-        with ThreadPoolExecutor(1) as pool:
-            results = pool.submit(asyncio.run, asked).result()
-        for at, (score, reason) in zip(chosen, results, strict=True):
+        for at, (score, reason) in zip(chosen, _run_alone(asked), strict=True):
             value[at], failure[at] = score, reason
     return Judged(value, failure)
+
+
+def _run_alone(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in a thread of its own, because the caller may run an event loop."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
+
+
+def score_contexts(
+    retrieved: Sequence[Sequence[str]], reference: Sequence[Sequence[str]]
+) -> FloatArray:
+    """Compute ragas' IDBasedContextRecall and IDBasedContextPrecision from ids, [n, 2]."""
+    with _quiet():
+        from ragas import SingleTurnSample
+        from ragas.metrics import IDBasedContextPrecision, IDBasedContextRecall
+    metrics = IDBasedContextRecall(), IDBasedContextPrecision()
+
+    async def score() -> list[float]:
+        return [
+            # single_turn_ascore keeps an id for telemetry in the user's home in any case.
+            await metric._single_turn_ascore(sample, None)  # noqa: SLF001
+            for found, wanted in zip(retrieved, reference, strict=True)
+            for sample in [
+                SingleTurnSample(
+                    retrieved_context_ids=list(found), reference_context_ids=list(wanted)
+                )
+            ]
+            for metric in metrics
+        ]
+
+    return np.array(_run_alone(score()), dtype=np.float64).reshape(-1, len(metrics))
+
+
+def align_quoted_spans(responses: Sequence[str], contexts: Sequence[Sequence[str]]) -> FloatArray:
+    """Compute ragas' QuotedSpansAlignment of each answer, [n]; NaN for an answer without quote.
+
+    ragas itself gives 1 to an answer without a quote of three words.
+    """
+    with _quiet():
+        from ragas.metrics.collections import QuotedSpansAlignment
+    metric = QuotedSpansAlignment()
+
+    async def score() -> list[float]:
+        found = [
+            await metric.ascore(response=response, retrieved_contexts=list(texts))
+            for response, texts in zip(responses, contexts, strict=True)
+        ]
+        return [math.nan if one.reason.startswith("No quoted") else one.value for one in found]
+
+    return np.array(_run_alone(score()), dtype=np.float64)
 
 
 def faithfulness_figure(
@@ -275,13 +324,18 @@ def faithfulness_figure(
     )
 
 
-def _import_ragas(endpoint: Endpoint) -> Callable[[Any], Any]:
-    """Import ragas in the caller's thread; return the function that makes the metric."""
-    from rag_eval.core.settings import telemetry_off
-
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Turn telemetry off, and hide that the dependencies of ragas deprecate each other."""
     telemetry_off()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # dependencies of ragas deprecate each other
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _import_ragas(endpoint: Endpoint) -> Callable[[Any], Any]:
+    """Import ragas in the caller's thread; return the function that makes the metric."""
+    with _quiet():
         from ragas.llms import llm_factory
         from ragas.metrics.collections import Faithfulness as Metric
     options = {"temperature": endpoint.temperature, "max_tokens": endpoint.max_tokens}

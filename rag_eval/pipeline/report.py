@@ -7,7 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,7 @@ from pydantic_core import to_jsonable_python
 
 from rag_eval import __version__
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
-from rag_eval.core.config import GoldSetConfig, Level
+from rag_eval.core.config import FRESH, STALE, GoldSetConfig, Level
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.report import (
     Absent,
@@ -25,6 +25,7 @@ from rag_eval.core.report import (
     Estimate,
     Figure,
     GatePart,
+    GateStatus,
     Poisoning,
     Record,
     Report,
@@ -33,6 +34,7 @@ from rag_eval.core.report import (
     SlicePart,
     SlicesPart,
     StrategyPart,
+    TrustFactor,
     TrustPart,
     TrustScores,
     number,
@@ -42,6 +44,7 @@ from rag_eval.corpus.analyzer import Analyzer
 from rag_eval.corpus.masking import mask_shown_address
 from rag_eval.gates.gate import AcceptedRun, GateInputs
 from rag_eval.gates.regression import with_delta_s
+from rag_eval.gates.success import judge_success
 from rag_eval.gates.verdict import judge_gates, required_failures
 from rag_eval.measures.groundedness import comparable
 from rag_eval.measures.intervals import aggregate, within_query
@@ -103,6 +106,7 @@ from rag_eval.pipeline.measures import (
 )
 from rag_eval.pipeline.miss_rates import UNCERTAIN_FILE, CalibratedMissRates
 from rag_eval.pipeline.misses import MissedQuestions
+from rag_eval.pipeline.ragas import RagasMeasures
 from rag_eval.pipeline.retrieval import CorpusIndex, RestatedPassages, StrategyRun, n_embedded
 from rag_eval.pipeline.runner import Result, Stage, Table, Work, json_part
 from rag_eval.reporting.exchange import StrategyRankings, exchange_files
@@ -118,7 +122,7 @@ from rag_eval.reporting.verdicts import VERDICT_FILES, verdict_rows, write_verdi
 from rag_eval.storage.artifacts import Artifact, Parts, atomic_path, write_bytes, write_text
 from rag_eval.storage.hashing import code_version, library_versions
 from rag_eval.storage.secrets import without_secrets
-from rag_eval.trust.sources import explain_factors
+from rag_eval.trust.sources import FORMULA, POINTS, explain_factors
 
 # ---- Inputs of the report.
 
@@ -142,6 +146,7 @@ class Inputs:
     answers: AnswerSet | None
     citations: CitationSet | None
     answer_measures: AnswerMeasures | None
+    ragas_measures: RagasMeasures | None
     miss_rate_claims: MissRateClaims
     miss_rate_calibration: MissRateCalibration
     calibrated_miss_rates: CalibratedMissRates
@@ -410,8 +415,35 @@ def _poisoning(config: GoldSetConfig, made: Inputs, frame: pd.DataFrame) -> Pois
     )
 
 
+UNCONFIGURED: Final = {
+    "domain": "the gold set lists no domains",
+    "signature": "the gold set names no keys, and no source records hashes",
+    "author": "the gold set names no authors",
+}
+UNDATED: Final = "no document has a date that can be read"
+
+
+def _trust_factors(states: Mapping[str, Mapping[str, int]]) -> list[TrustFactor]:
+    """Count the chunks that earn each factor; `states` counts chunks by column and state."""
+    found = list[TrustFactor]()
+    parts = {name: (state, f"{weight:g} for {state}") for name, (state, weight) in POINTS.items()}
+    fallen = f"times {FRESH:g}, falling to {STALE:g} after a year or without a date"
+    for factor, (state, points) in {**parts, "freshness": ("dated", fallen)}.items():
+        counts = states[f"{factor}_state"]
+        reason = UNCONFIGURED.get(factor) if set(counts) <= {"not_configured"} else None
+        if factor == "freshness" and not counts.get(state):
+            reason = UNDATED
+        about = {"factor": factor, "points": points, "status": "measured"}
+        if reason is not None:
+            about |= {"status": "insufficient_evidence", "reason": reason}
+        numbers = {"n": counts.get(state, 0), "of": sum(counts.values())}
+        found.append(TrustFactor.model_validate(about | numbers))
+    return found
+
+
 def _trust_part(config: GoldSetConfig, made: Inputs) -> TrustPart:
     about, frame, configured = made.evidence_trust.about, made.evidence_trust.trust, config.trust
+    states = {name: dict(sorted(Counter(frame[name]).items())) for name in STATES}
     return TrustPart.model_validate(
         {
             "as_of": about.as_of,
@@ -424,7 +456,9 @@ def _trust_part(config: GoldSetConfig, made: Inputs) -> TrustPart:
                 "unlisted": configured.unlisted,
             },
             "scores": _trust_scores(frame),
-            "states": {name: dict(sorted(Counter(frame[name]).items())) for name in STATES},
+            "states": states,
+            "formula": FORMULA,
+            "factors": _trust_factors(states),
             "retrieved": made.trust_measures.strategies,
             "filter": made.trust_measures.filter,
             "poisoning": _poisoning(config, made, frame),
@@ -650,6 +684,7 @@ def _report_parts(work: Work, made: Inputs, runs: ScoredRuns) -> dict[str, objec
         else 0,
         **_headline("avgTrustScore", trust.retrieved[primary.name].avg_trust),
         **_answer_parts(made.answered),
+        **({} if made.ragas_measures is None else {"ragas": made.ragas_measures.figures}),
         "slices": _slices(work, runs, made.answer_measures),
         "overlap": made.ranking_measures.overlap,
         "misses": made.missed_questions.about,
@@ -682,9 +717,11 @@ def _compare_with_baseline(
         figures=_figures_for_gates(body, config.level),
         answers=plain["answers"],
         trust=plain["trust"]["retrieved"],
+        trust_factors=body["trust"].factors or (),
         per_query=with_delta_s(made.ranking_measures.per_query, made.stability_measures.per_run),
         baseline=accepted,
         baseline_fault=fault,
+        is_first=not past_runs(work.settings.home, config.name)[0],
     )
     targets = find_targets(documents, gold.qrels_document, gold.spans)
     return {
@@ -782,6 +819,8 @@ def write_report(work: Work, **results: Any) -> MetricsReport:
         per_query = made.ranking_measures.per_query
         plain["previous"] = previous_part(previous, now, runs.gold, per_query)
     report = Report.model_validate(plain)
+    success = judge_success(report, made.ranking_measures.per_query)
+    report = report.model_copy(update={"success": success})
     plain = report.dump()
     exports = _exports(work, made, runs)
     sources = [
@@ -987,7 +1026,7 @@ class GateVerdict(Result):
     def describe(self) -> dict[str, object]:
         """Show the verdict and every gate."""
         gates = [gate.dump() for gate in self.gates]
-        statuses = ("pass", "fail", "insufficient_evidence")
+        statuses = get_args(GateStatus)
         return {
             "verdict": "fail" if self.failed else "pass",
             "required_failures": ", ".join(self.failed) or "none",

@@ -10,6 +10,7 @@ from rag_eval.pipeline import (
     measures,
     miss_rates,
     misses,
+    ragas,
     report,
     retrieval,
 )
@@ -30,6 +31,7 @@ STAGES: Final[tuple[Stage, ...]] = (
     answers.answer_gold_set,
     answers.check_citations,
     answers.measure_answers,
+    ragas.measure_with_ragas,
     claims.collect_signals,
     claims.state_miss_rates,
     misses.trace_misses,

@@ -94,7 +94,7 @@ def _miss_rate_metrics(report: Report, name: str) -> dict[str, float]:
 
 def _tags(report: Report, extra: Mapping[str, str]) -> dict[str, str]:
     """Make the tags of a run, with the Markdown at the top of its MLflow page."""
-    failed = [f"`{gate.id}`" for gate in report.gates if gate.status != "pass"]
+    failed = [f"`{gate.id}`" for gate in report.gates if not gate.is_fine]
     note = f"""
 Open the artifact **index.html** for the whole report, **per-question.json** for the questions.
 

@@ -33,7 +33,12 @@ if TYPE_CHECKING:
 SHOWN: Final = ("R@10", "RR", "nDCG@10")
 _FOLDED: Final = 12
 """Least width of a longer text that may be folded."""
-STATUS_STYLE: Final = {"pass": "green", "fail": "red", "insufficient_evidence": "yellow"}
+STATUS_STYLE: Final = {
+    "pass": "green",
+    "fail": "red",
+    "insufficient_evidence": "yellow",
+    "not_applicable": "dim",
+}
 
 
 def interval(
@@ -292,6 +297,20 @@ def _answers(report: Report) -> Parts:
         )
 
 
+def _ragas(report: Report) -> Parts:
+    if report.ragas:
+        rows = [
+            [
+                *(one.name, estimate(one), f"{one.n_scored}/{one.n_attempted}"),
+                *(one.ours, interval(one.ours_value, None, None)),
+            ]
+            for one in report.ragas
+        ]
+        columns = ["ragas", ">value", ">scored", "our measure", ">ours"]
+        yield Sheet("Measures of ragas without a model, beside ours", columns, rows, unbroken=[0])
+        yield from dict.fromkeys(f"{one.name}: {one.difference}" for one in report.ragas)
+
+
 def _guard(report: Report) -> Parts:
     guard = report.trust.poisoning
     indexed = "" if guard.quarantine else " but indexed, as quarantine is off"
@@ -333,12 +352,13 @@ def _trust(report: Report) -> Parts:
             f"source trust of the first ten of {quoted(report.strategy)}: {estimate(trusted)} "
             f"over {trusted.n_scored} questions"
         )
-        states = "; ".join(
-            f"{name.removesuffix('_state')} "
-            + ", ".join(f"{state.replace('_', ' ')} {count:,}" for state, count in counts.items())
-            for name, counts in part.states.items()
-        )
-        yield f"trust factors over {part.poisoning.n_chunks:,} chunks: {states}"
+    factors = "; ".join(
+        f"{one.factor} {one.n:,} of {one.of:,}"
+        + (f" (insufficient evidence: {one.reason})" if one.reason else "")
+        for one in part.factors or ()
+    )
+    if factors:
+        yield f"trust = {part.formula}; chunks that earn it: {factors}"
     if isinstance(part.filter, Absent):
         return
     for row in part.filter.rows:
@@ -394,6 +414,19 @@ def _gates_table(gates: Sequence[GatePart]) -> Sheet:
 def _gates(report: Report) -> Parts:
     if report.gates:
         yield _gates_table(report.gates)
+
+
+def success_table(report: Report) -> Sheet:
+    """Show each success criterion with its verdict and its figure or reason."""
+    rows = [[one.criterion, one.goal, one.verdict, one.found] for one in report.success or ()]
+    cells = [[quoted(cell, 200) for cell in row] for row in rows]
+    title = f"Success criteria on {quoted(report.gold.name)}"
+    return Sheet(title, ["criterion", "goal", "verdict", "found"], cells, unbroken=[2])
+
+
+def _success(report: Report) -> Parts:
+    if report.success:
+        yield success_table(report)
 
 
 # ---- Miss rates of a report: observed rates, predicted rates, and the reasons of their status.
@@ -495,8 +528,8 @@ def _describe_rounds(name: str, rounds: IterativeAccount) -> str:
 # ---- A whole report.
 
 _SECTIONS: Final = (
-    *(_headline, _measures, _comparisons, _stability, _answers, _miss_rates),
-    *(_guard, _trust, _changes, _gates),
+    *(_headline, _measures, _comparisons, _stability, _answers, _ragas, _miss_rates),
+    *(_guard, _trust, _changes, _success, _gates),
 )
 
 

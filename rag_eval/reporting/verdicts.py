@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from xml.etree import ElementTree as ET
 
 from rag_eval.core.errors import InputError, quoted
-from rag_eval.core.report import SCHEMA_VERSION, GatePart, PastRun, Report, first_fault
+from rag_eval.core.report import (
+    SCHEMA_VERSION,
+    GatePart,
+    PastRun,
+    Report,
+    count_gates,
+    first_fault,
+)
 from rag_eval.core.rows import Fault, parse_object
 from rag_eval.reporting.metrics_report import content_hash
 from rag_eval.reporting.terminal import STATUS_STYLE, Sheet, estimate, print_parts
@@ -79,12 +86,14 @@ class VerdictRows:
         """The verdict in one sentence, with the numbers of gates."""
         if not self.rows:
             return "no gate was judged: the gold set configures none"
-        counts = []
-        for kind, required in (("required", True), ("advisory", False)):
-            outcomes = [row.outcome for row in self.rows if row.required == required]
-            if outcomes:
-                counts.append(f"{outcomes.count('pass')} of {len(outcomes)} {kind}")
-        return f"{'FAILED' if self.failed else 'passed'}: {' and '.join(counts)} gates passed"
+        counts = count_gates((row.required, row.status) for row in self.rows)
+        return f"FAILED: {counts}" if self.failed else counts
+
+    @property
+    def sign(self) -> str:
+        """A cross for a failed run, a warning sign for unmet advisory gates, else a tick."""
+        open_gates = any(row.outcome == "warning" for row in self.rows)
+        return "❌" if self.failed else "⚠️" if open_gates else "✅"
 
 
 def verdict_rows(report: Report, gold_set: str | None = None) -> VerdictRows:
@@ -100,8 +109,9 @@ def verdict_rows(report: Report, gold_set: str | None = None) -> VerdictRows:
 
 
 def _row(gate: GatePart) -> GateRow:
-    advisory: Outcome = "warning" if gate.status == "fail" else "note"
-    outcome: Outcome = "failure" if gate.required else advisory
+    outcome: Outcome = "warning" if gate.status == "fail" else "note"
+    if gate.required and not gate.is_fine:
+        outcome = "failure"
     return GateRow(
         safe_text(gate.id),
         safe_text(gate.gate),
@@ -215,7 +225,8 @@ def _junit_xml(verdict: VerdictRows) -> bytes:
             message = {"message": f"{row.severity} {told}", "type": row.reason_code}
             ET.SubElement(case, "failure", message).text = row.evidence
         elif row.outcome != "pass":
-            message = {"message": f"advisory, {row.severity} {told}: {row.evidence}"}
+            kind = "required" if row.required else "advisory"
+            message = {"message": f"{kind}, {row.severity} {told}: {row.evidence}"}
             ET.SubElement(case, "skipped", message)
         required = "required" if row.required else "advisory"
         lines = f"severity {row.severity}, {required}, {told}\n{row.evidence}\n"
@@ -233,7 +244,7 @@ _SIGNS = {
     "pass": "✅ pass",
     "failure": "❌ fails the run",
     "warning": "⚠️ advisory",
-    "note": "➖ advisory",
+    "note": "➖ not judged",
 }
 
 MAX_LINES = 200
@@ -257,7 +268,7 @@ def code(text: str) -> str:
 def markdown(verdict: VerdictRows) -> str:
     """Write the verdict as a heading, a sentence and a table."""
     lines = [
-        f"## {'❌' if verdict.failed else '✅'} Gates of {code(verdict.gold_set)}",
+        f"## {verdict.sign} Gates of {code(verdict.gold_set)}",
         "",
         (
             f"{verdict.headline}. Run {code(verdict.run_id)} of {code(verdict.timestamp)}, content "

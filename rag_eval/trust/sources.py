@@ -390,12 +390,14 @@ def _find_false_claims(
 _DECIMALS = 6
 _FALSE_CLAIMS = {"domain_state": "lookalike", "signature_state": "invalid"}
 """Column -> state of a false claim, which voids all other claims of a document."""
-_POINTS = {
+POINTS = {
     "domain": ("allowed", DOMAIN_WEIGHT),
     "signature": ("valid", SIGNATURE_WEIGHT),
     "author": ("known", AUTHOR_WEIGHT),
 }
 """Factor -> state that earns points, and points."""
+FORMULA = "freshness * (" + " + ".join(f"{w:g} {one}" for one, (_, w) in POINTS.items()) + ")"
+"""The specified formula of trust."""
 
 
 def judge_sources(
@@ -438,7 +440,7 @@ def judge_sources(
         date=sources["date"].where((fresh["state"] != "unknown").to_numpy(), ""),
     )
     points = np.zeros(len(frame))
-    for factor, (state, weight) in _POINTS.items():
+    for factor, (state, weight) in POINTS.items():
         points += weight * (frame[f"{factor}_state"] == state).to_numpy(dtype=float)
     for column, state in _FALSE_CLAIMS.items():
         points *= (frame[column] != state).to_numpy()
@@ -460,7 +462,7 @@ def explain_factors(row: Mapping[Any, Any], as_of: dt.date) -> dict[str, dict[st
     """
     honest = all(row[column] != state for column, state in _FALSE_CLAIMS.items())
     factors: dict[str, dict[str, Any]] = {}
-    for factor, (state, weight) in _POINTS.items():
+    for factor, (state, weight) in POINTS.items():
         found = str(row[f"{factor}_state"])
         factors[factor] = {"state": found, "points": weight if honest and found == state else 0.0}
     age = _age_days(str(row["date"]), as_of)

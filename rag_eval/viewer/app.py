@@ -70,6 +70,7 @@ _GATES: Final = {
     "pass": "passed",
     "fail": "failed",
     "insufficient_evidence": "without enough evidence",
+    "not_applicable": "not applicable",
 }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 PANELS = tuple(
     (
         "verdict denominators measures miss-rates stability recall citations trust slices history "
-        "cost methods explorer"
+        "cost success methods explorer"
     ).split()
 )
 """Names of the report's panels, in the order of the page."""

@@ -102,7 +102,7 @@ def test_schedule_requests_exactly_the_assets_and_checks_of_each_nightly_gold_se
     }
     selected = {key.path[-1] for key in lexical.asset_selection}
     assert {stage.name for stage in STAGES} - selected == {
-        *("run", "answers", "citations", "answer_measures"),
+        *("run", "answers", "citations", "answer_measures", "ragas_measures"),
     }
     assert {check.name for check in lexical.asset_check_keys} == {
         *("index_not_empty", "index_identity_as_planned", "gold_lint", "acceptance_mrr"),

@@ -6,7 +6,7 @@ import pytest
 from gate_inputs import NO_ANSWERS, configured, gate_inputs
 
 from rag_eval.core.config import Floor
-from rag_eval.core.report import GatePart
+from rag_eval.core.report import GatePart, TrustFactor
 from rag_eval.gates.floors import judge_floor
 from rag_eval.gates.verdict import judge_gates, required_failures
 
@@ -54,7 +54,7 @@ def test_a_figure_is_judged_by_its_worse_bound(measure, accepted, figure, status
 
 
 def test_a_required_gate_must_pass():
-    statuses = ("pass", "fail", "insufficient_evidence")
+    statuses = ("pass", "fail", "insufficient_evidence", "not_applicable")
     gates = [
         GatePart(
             id=f"{status} {required}",
@@ -69,6 +69,30 @@ def test_a_required_gate_must_pass():
         for required in (True, False)
     ]
     assert required_failures(gates) == ["fail True", "insufficient_evidence True"]
+
+
+def test_the_cache_of_a_first_run_is_not_judged():
+    config = configured(
+        acceptance={"cache_hit_rate": ">= 0.7"}, gates={"required": ["acceptance"], "advisory": []}
+    )
+    found = {
+        is_first: judge_gates(
+            gate_inputs(config, is_first=is_first, figures={"cache_hit_rate": {"value": 0.1}})
+        )
+        for is_first in (True, False)
+    }
+    assert [gate.status for gate in found[True]] == ["not_applicable"]
+    assert required_failures(found[True]) == []
+    assert required_failures(found[False]) == ["acceptance.cache_hit_rate"]
+
+
+def test_groundedness_is_shown_with_the_share_of_refusals():
+    config = configured(
+        acceptance={"groundedness": ">= 0.4"}, gates={"required": [], "advisory": ["acceptance"]}
+    )
+    figures = {"groundedness": RATE, "refused_answerable": {"value": 0.9}}
+    (gate,) = judge_gates(gate_inputs(config, figures=figures))
+    assert (gate.status, gate.evidence["refused_answerable"]) == ("pass", 0.9)
 
 
 def judge(gate, *, required=(), answers=NO_ANSWERS, config=(), **parts):
@@ -164,6 +188,22 @@ def test_trust_says_why_there_is_none_and_takes_the_gold_sets_floor():
     high = {"bm25": {"avg_trust": {"value": 0.9}}}
     assert judge("trust", trust=high, config={"min_trust": 0.95})[0].status == "fail"
     assert judge("trust", trust=high, config={"advisory": []}) == []
+
+
+def test_the_trust_gate_shows_each_factor():
+    factors = [
+        TrustFactor(factor="domain", points="0.4", status="measured", n=3, of=4),
+        TrustFactor.model_validate(
+            {"factor": "freshness", "points": "times", "n": 0, "of": 4}
+            | {"status": "insufficient_evidence", "reason": "no dates"}
+        ),
+    ]
+    retrieved = {"bm25": {"avg_trust": RATE}}
+    (gate,) = judge("trust", config={"required": []}, trust=retrieved, trust_factors=factors)
+    assert gate.evidence["factors"] == {
+        "domain": "3 of 4",
+        "freshness": "insufficient_evidence: no dates",
+    }
 
 
 def poisoning(*, required=("poisoning",), **retrieved):

@@ -11,9 +11,11 @@ from ragas_fake_server import FakeJudge
 from rag_eval.core.settings import Endpoint
 from rag_eval.measures.answers import (
     Sample,
+    align_quoted_spans,
     faithfulness_figure,
     is_sampled,
     judge_faithfulness,
+    score_contexts,
 )
 
 CONTEXT = ("The Eiffel Tower stands in Paris. It was completed in 1889.",)
@@ -35,6 +37,20 @@ def ask(judge, samples=SAMPLES, rate=1.0, **options):
         Endpoint(**options),
         rate,
     )
+
+
+def test_contexts_are_scored_by_their_ids_without_a_model():
+    found = score_contexts([["a", "b"], ["a"], []], [["a"], ["b", "a"], ["c"]])
+    assert found[:, 0].tolist() == [1.0, 0.5, 0.0]
+    assert found[:2, 1].tolist() == [0.5, 1.0]
+    assert np.isnan(found[2, 1])  # nothing was retrieved
+
+
+def test_an_answer_without_a_quote_has_no_alignment():
+    answers = ['He said "stands in Paris since".', f'It says "{TOWER[:-1]}".', "No quote at all."]
+    found = align_quoted_spans(answers, [list(CONTEXT)] * 3)
+    assert found[:2].tolist() == [0.0, 1.0]
+    assert np.isnan(found[2])
 
 
 def test_a_good_judge_is_believed():

@@ -117,6 +117,8 @@ def trace(tmp_path, monkeypatch):
 def test_a_stage_reads_what_its_row_declares(tmp_path, project_root, trace):
     folder = tmp_path / "gold_sets" / "smoke"
     shutil.copytree(project_root / "gold_sets" / "smoke", folder)
+    with (folder / "gold_set.yaml").open("a", encoding="utf-8") as stream:
+        stream.write("ragas: true\n")
     settings = Settings(
         home=tmp_path / "home", reports=tmp_path / "reports", gold_sets=folder.parent
     )

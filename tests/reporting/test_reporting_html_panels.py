@@ -22,6 +22,7 @@ from panel_pages import (
 from rag_eval.core import config as records
 from rag_eval.core.report import ChangeCode
 from rag_eval.core.types import CODES, FIXES, OUTCOMES
+from rag_eval.pipeline.report import _trust_factors
 from rag_eval.reporting.html.elements import Cursor
 from rag_eval.reporting.html.page import render_panel
 from rag_eval.reporting.html.panel import Page, panel_words
@@ -323,6 +324,49 @@ def test_one_run_begins_the_history():
     assert "no run of this gold set is kept from before" in markup
     assert "<svg" not in markup
     assert names(panel) == ["history"]
+
+
+# --- Factors of trust
+
+
+def test_a_factor_without_configuration_or_dates_has_no_evidence(made):
+    states = {
+        "domain_state": {"allowed": 3, "not_listed": 1},
+        "signature_state": {"not_configured": 4},
+        "author_state": {"unknown": 4},
+        "freshness_state": {"unknown": 4},
+    }
+    made["trust"]["factors"] = [factor.dump() for factor in _trust_factors(states)]
+    panel, _ = rendered("trust", made)
+    found = by(panel, "trust-factors", "factor")
+    assert pick(found["domain"], "points", "chunks", "of", "status", "reason") == (
+        *("0.4 for allowed", "3", "4", "measured", ""),
+    )
+    assert pick(found["author"], "chunks", "status") == ("0", "measured")
+    for factor, reason in (("signature", "names no keys"), ("freshness", "has a date")):
+        assert found[factor]["status"] == "insufficient_evidence"
+        assert reason in found[factor]["reason"]
+
+
+# --- Success criteria
+
+
+def test_a_first_run_judges_no_cache_and_says_why(report):
+    panel, markup = rendered("success", report)
+    found = by(panel, "success", "criterion")
+    assert pick(found["cache hit rate"], "verdict", "found") == (
+        "not applicable",
+        "judged from the second run on",
+    )
+    assert found["R@10 of hybrid"]["verdict"] == "not applicable"  # no hybrid strategy is there
+    assert found["p95 latency"]["verdict"] == "met"
+    assert "2 met" in markup
+
+
+def test_an_earlier_report_has_no_success_criteria(made):
+    panel, markup = rendered("success", made)
+    assert names(panel) == []
+    assert "judges no success criteria" in markup
 
 
 # --- Cost

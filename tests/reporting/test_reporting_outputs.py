@@ -18,7 +18,7 @@ from rag_eval.reporting.terminal import (
 )
 
 VOLATILE = set(
-    "cacheHitRate code content_hash embeddings history previous reused run_id timestamp "
+    "cacheHitRate code content_hash embeddings history previous reused run_id success timestamp "
     "uncertainty".split()
 )
 

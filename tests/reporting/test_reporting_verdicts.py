@@ -80,8 +80,11 @@ def test_required_failures_come_first_and_fail_the_verdict():
         ("stability.delta_s", "warning"),
     ]
     assert verdict.failed == ("poisoning", "regression.mrr")
-    assert verdict.headline == "FAILED: 1 of 3 required and 0 of 2 advisory gates passed"
-    assert rows(MIXED[1]).headline == "passed: 1 of 1 required gates passed"
+    assert verdict.headline == (
+        "FAILED: required 1 of 3 met (1 without enough evidence), "
+        "advisory 0 of 2 met (1 without enough evidence)"
+    )
+    assert rows(MIXED[1]).headline == "required 1 of 1 met"
     assert not rows(MIXED[0]).failed
     assert "no gate was judged" in rows().headline
 

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from rag_eval.reporting.html.elements import Cursor, Table, environment
 from rag_eval.reporting.html.panel import Page, Panel
-from rag_eval.reporting.html.panels import answers, miss_rates, retrieval, run, trust
+from rag_eval.reporting.html.panels import answers, miss_rates, retrieval, run, success, trust
 
 
 def _explorer(page: Page) -> Panel:
@@ -33,6 +33,7 @@ PANELS: Final[Mapping[str, Callable[[Page], Panel]]] = {
     "slices": retrieval.slices,
     "history": run.history,
     "cost": run.cost,
+    "success": success.panel,
     "methods": run.methods,
     "explorer": _explorer,
 }

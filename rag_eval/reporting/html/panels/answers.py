@@ -128,6 +128,7 @@ def panel(page: Page) -> Panel:
         "flagged": page.optional_table("retrieval-gap", flagged),
         "confidences": _confidences(page),
         "usage": _usage(page),
+        "ragas": page.optional_table("ragas", page.report.get("ragas") or ()),
     }
     context = {
         "answers": answers,

@@ -20,7 +20,15 @@ from rag_eval.reporting.html.panel import Page, Panel, TableRow, panel_words
 
 # ---- Verdict: does the run pass, on which gates, and can it be compared with the run before it.
 
-STATUSES = {"pass": "pass", "fail": "fail", "insufficient_evidence": "not enough evidence"}
+STATUSES = {
+    "pass": "pass",
+    "fail": "fail",
+    "insufficient_evidence": "not enough evidence",
+    "not_applicable": "not applicable",
+}
+
+
+UNMET: Final = ("fail", "insufficient_evidence")
 
 
 def _evidence_cell(evidence: Cursor) -> Cell:
@@ -54,10 +62,10 @@ def verdict(page: Page) -> Panel:
     context = {
         "required": any(gate["required"].value for gate in gates),
         "counts": count_gates((gate["required"].value, gate["status"].value) for gate in gates),
-        "failed": [g for g in gates if g["required"].value and g["status"].value != "pass"],
+        "failed": [g for g in gates if g["required"].value and g["status"].value in UNMET],
         "by_status": {s: [g for g in gates if g["status"].value == s] for s in STATUSES},
         "states": STATUSES,
-        "n_gates": len(gates),
+        "n_gates": sum(g["status"].value != "not_applicable" for g in gates),
         "previous": page.report.get("previous"),
         "baseline": baseline,
         "different": [] if different is None else list(different),

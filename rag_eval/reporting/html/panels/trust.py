@@ -32,6 +32,7 @@ def panel(page: Page) -> Panel:
     ]
     tables = {
         "retrieved": page.table("trust-retrieved", lists),
+        "factors": page.optional_table("trust-factors", part.get("factors") or ()),
         "states": page.table("trust-states", factors),
         "reasons": page.optional_table("trust-reasons", reasons),
         "quarantined": page.optional_table("quarantined", guard["quarantined"]),

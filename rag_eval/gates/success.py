@@ -1,0 +1,167 @@
+"""The success criteria of the project, judged on the report of one evaluation.
+
+A gain is relative: mean of hybrid / mean of the other strategy - 1. It is met when it reaches
+the goal and its 95 % interval excludes 0. These judgements inform; gates alone end a run.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from rag_eval.core.config import Level
+from rag_eval.core.report import (
+    NOT_SCORED,
+    Absent,
+    AnswersPart,
+    Criterion,
+    Estimate,
+    Report,
+    StrategyPart,
+    Triple,
+    number,
+)
+from rag_eval.gates.gate import FIRST_RUN
+
+GAIN, P95_MS, TRUST, HITS, COST = 0.10, 3100.0, 0.60, 0.70, 5.0
+MEASURES: Final = {"R@10": "recall_at_10", "MRR": "mrr"}
+SINGLE: Final = ("bm25", "vector")
+RESAMPLES, SEED = 2000, 0
+_NOT_COMPARED: Final = "there are no answers of an earlier system to compare with"
+_NOT_PLANTED: Final = "no document of this corpus is known to be poisoned"
+_NO_HYBRID: Final = "needs a hybrid strategy beside bm25 and vector"
+
+
+def relative_gain(
+    ours: Sequence[float], theirs: Sequence[float], groups: Sequence[str]
+) -> tuple[float, float, float]:
+    """Return mean(ours) / mean(theirs) - 1 and its 95 % interval over groups; NaN if theirs is 0.
+
+    The sequences have one value a question. The interval resamples groups of questions.
+    """
+    group = pd.factorize(np.asarray(groups))[0]
+    a, b = (np.bincount(group, np.asarray(values, dtype=float)) for values in (ours, theirs))
+    if not b.sum():
+        return np.nan, np.nan, np.nan
+    drawn = np.random.default_rng(SEED).multinomial(len(a), np.full(len(a), 1 / len(a)), RESAMPLES)
+    low, high = np.quantile(drawn @ a / np.maximum(drawn @ b, 1e-12) - 1, (0.025, 0.975))
+    return float(a.sum() / b.sum() - 1), float(low), float(high)
+
+
+def judge_success(report: Report, per_query: pd.DataFrame) -> list[Criterion]:
+    """Judge every criterion; `per_query` has the measures of each question, wording and seed."""
+    named = {part.name: part for part in report.strategies}
+    hybrids = [part for part in (report.primary, *named.values()) if part.kind == "hybrid"]
+    single = [part.name for part in named.values() if part.kind in SINGLE and part.rerank is None]
+    vectors = [name for name in single if named[name].kind == "vector"]
+    judged = list[Criterion]()
+    if hybrids and vectors:
+        level = report.evaluation.level
+        judged += judge_gains(per_query, level, hybrids[0].name, vectors[0], single)
+    else:
+        judged += [_open(f"{label} of hybrid", _NO_HYBRID, is_due=False) for label in MEASURES]
+    return [*judged, *_judge_figures(report, hybrids[0] if hybrids else report.primary)]
+
+
+def judge_gains(
+    per_query: pd.DataFrame, level: Level, hybrid: str, vector: str, single: Sequence[str]
+) -> Iterator[Criterion]:
+    """Compare hybrid with the vector retriever, and with the best single strategy."""
+    rows = per_query[per_query["eligible"] & (per_query["level"] == level)]
+    means = rows.pivot_table(
+        index=["group_id", "query_id"], columns="strategy", values=list(MEASURES.values())
+    )
+    groups = means.index.get_level_values("group_id").tolist()
+    for label, name in MEASURES.items():
+        values = means[name]
+        best = max(single, key=lambda strategy: float(values[strategy].mean()))
+        for other, role in ((vector, "single vector retriever"), (best, "best single strategy")):
+            criterion = f"{label}: {hybrid} against {other}, the {role}"
+            theirs = values[other]
+            gain, low, high = relative_gain(values[hybrid].tolist(), theirs.tolist(), groups)
+            over = f"{gain:+.1%} [{low:+.1%}, {high:+.1%}], {len(means)} questions"
+            verdict = "met" if gain >= GAIN and low > 0 else "not met"
+            if theirs.mean() * (1 + GAIN) > 1:
+                verdict = "not measurable"
+                over += f"; {other} has {theirs.mean():.3f}, so the goal exceeds 1"
+            yield _criterion(criterion, f">= +{GAIN:.0%}", verdict, over, (gain, low, high))
+
+
+def _judge_figures(report: Report, hybrid: StrategyPart) -> Iterator[Criterion]:
+    """Judge speed, answers, trust, poisoning, cost and cache of the hybrid or primary strategy."""
+    latency, name = hybrid.latency_ms, hybrid.name
+    if latency.p95 is None:
+        yield _open("p95 latency", latency.why["p95"])
+    else:
+        verdict = "met" if latency.p95 <= P95_MS else "not met"
+        found = f"{latency.p95:.1f} ms over {latency.n} queries of {name}"
+        yield _criterion("p95 latency", f"<= {P95_MS:,.0f} ms", verdict, found, latency.p95)
+    answers = report.answers
+    for label in ("groundedness", "faithfulness"):
+        reason, is_due = _NOT_COMPARED, not isinstance(answers, Absent)
+        if isinstance(answers, Absent):
+            reason = answers.reason
+        elif label == "faithfulness" and answers.faithfulness.value is None:
+            reason = f"{answers.faithfulness.why['value']}; {_NOT_COMPARED}"
+        yield _open(f"{label}: +8 to 15 points", reason, is_due=is_due)
+    trust = report.trust.retrieved[name].avg_trust
+    yield _judge_trust(trust, f"{trust.n_scored} questions of {name}")
+    yield _open("poisoned documents blocked: 100 %", _NOT_PLANTED)
+    cost, usage = hybrid.cost_per_1k, answers.usage if isinstance(answers, AnswersPart) else {}
+    if cost is None:
+        yield _open("cost", hybrid.why["cost_per_1k"])
+    else:
+        cost += float(str(usage.get("cost_per_1k", 0.0)))
+        verdict = "met" if cost <= COST else "not met"
+        yield _criterion("cost", f"<= {COST:.2f}", verdict, f"{cost:.2f} for 1,000 questions", cost)
+    if report.previous is None or report.cacheHitRate is None:
+        yield _open("cache hit rate", FIRST_RUN, is_due=False)
+    else:
+        verdict = "met" if report.cacheHitRate >= HITS else "not met"
+        found = f"{report.cacheHitRate:.2f} of {report.embeddings.needed:,} texts"
+        yield _criterion("cache hit rate", f">= {HITS:.2f}", verdict, found, report.cacheHitRate)
+
+
+def _judge_trust(trust: Estimate, over: str) -> Criterion:
+    if trust.value is None:
+        return _open("average trust", trust.why.get("value", NOT_SCORED))
+    bounds = ""
+    if trust.ci_low is not None and trust.ci_high is not None:
+        bounds = f" [{trust.ci_low:.2f}, {trust.ci_high:.2f}]"
+    verdict = "met" if trust.value >= TRUST else "not met"
+    found = f"{trust.value:.2f}{bounds}, {over}"
+    return _criterion("average trust", f">= {TRUST:.2f}", verdict, found, trust.triple)
+
+
+def _criterion(name: str, goal: str, verdict: str, found: str, figure: float | Triple) -> Criterion:
+    triple = figure if isinstance(figure, tuple) else (figure, None, None)
+    value, low, high = (None if part is None else number(part) for part in triple)
+    return Criterion.model_validate(
+        {
+            "criterion": name,
+            "goal": goal,
+            "verdict": verdict,
+            "found": found,
+            "value": value,
+            "ci_low": low,
+            "ci_high": high,
+        }
+    )
+
+
+def _open(name: str, reason: str, *, is_due: bool = True) -> Criterion:
+    """Make a criterion without a figure: not measurable, or not applicable if it is not due."""
+    verdict = "not measurable" if is_due else "not applicable"
+    return Criterion.model_validate(
+        {
+            "criterion": name,
+            "goal": "",
+            "verdict": verdict,
+            "found": reason,
+            "value": None,
+            "ci_low": None,
+            "ci_high": None,
+            "value_reason": reason,
+        }
+    )

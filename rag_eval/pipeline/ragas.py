@@ -1,0 +1,137 @@
+"""Stage `ragas_measures`: measures of ragas that need no model, beside ours on equal inputs."""
+
+import numpy as np
+import pandas as pd
+
+from rag_eval.core.arrays import IntArray
+from rag_eval.core.report import Figure, RagasFigure, number
+from rag_eval.gold.files import ORIGINAL
+from rag_eval.measures.answers import align_quoted_spans, score_contexts
+from rag_eval.measures.intervals import aggregate
+from rag_eval.pipeline.answers import AnswerMeasures, AnswerSet
+from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
+from rag_eval.pipeline.measures import (
+    BOOTSTRAP_SEED,
+    RankingMeasures,
+    ScoredRuns,
+    figure_of,
+    score_runs,
+)
+from rag_eval.pipeline.retrieval import StrategyRun
+from rag_eval.pipeline.runner import Result, Stage, Table, Work, json_part
+
+K = 10
+MAX_SAMPLES = 500
+"""Largest number of questions that ragas sees, the first ones of the gold set."""
+DIFFERENCES = {
+    "id_based_context_recall": "none: both count the distinct documents of the first ten",
+    "id_based_context_precision": "ragas divides by the documents that were retrieved, P@10 by ten:"
+    " they differ where fewer than ten were retrieved",
+    "quoted_spans_alignment": "ragas looks for the text between two quotation marks or apostrophes"
+    " in all evidence of the answer, whatever its case; ours checks the offsets of each citation in"
+    " its own source. ragas gives 1 to an answer without a quote of three words, which is left out",
+}
+NO_QUOTE = "no answer quotes three words or more"
+NO_DOCUMENT = "no question has a relevant document"
+
+
+class RagasMeasures(Result):
+    """Measures of ragas for the primary strategy, each beside our measure on equal inputs."""
+
+    figures: list[RagasFigure] = json_part()
+
+    def describe(self) -> dict[str, object]:
+        """Show ragas' figures beside ours."""
+        rows = [figure.dump() for figure in self.figures]
+        columns = ("name", "value", "ours", "ours_value", "n_scored", "difference")
+        return {"measures": Table(columns, rows)}
+
+
+@Stage(
+    "ragas_measures",
+    "measures",
+    reads=("primary_strategy",),
+    configured=lambda config: config.ragas,
+)
+def measure_with_ragas(
+    work: Work,
+    *,
+    answers: AnswerSet | None,
+    answer_measures: AnswerMeasures | None,
+    gold_variants: GoldVariants,
+    admitted_chunks: AdmittedChunks,
+    ranking_measures: RankingMeasures,
+    runs: dict[str, StrategyRun],
+) -> RagasMeasures:
+    """Let ragas compute its measures that need no model, beside ours on equal inputs."""
+    scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
+    with work.progress.step("Measuring with ragas"):
+        figures = _measure_contexts(scored, ranking_measures.per_query)
+        if answers is not None and answer_measures is not None:
+            figures.append(_measure_quotes(answers, answer_measures, scored.gold.groups))
+    return RagasMeasures(figures=figures)
+
+
+def _measure_contexts(runs: ScoredRuns, per_query: pd.DataFrame) -> list[RagasFigure]:
+    """Measure the first ten documents of each question as it was first put, under one seed."""
+    name, gold = runs.config.primary_strategy, runs.gold_variants
+    seed = runs.first_seed(name)
+    relevant = gold.qrels_document[gold.qrels_document["gain"] > 0]
+    wanted = relevant.groupby("query_id")["item_id"].agg(list)
+    variants = gold.variants.reset_index(drop=True)
+    first = variants[
+        (variants["paraphrase_id"] == ORIGINAL) & variants["query_id"].isin(wanted.index)
+    ].head(MAX_SAMPLES)
+    documents = runs.units(name)["doc_id"].to_numpy(dtype=object)
+    rows = runs.rows(name)[seed]
+    found = [
+        list(dict.fromkeys(documents[[row for row in rows[at] if row >= 0]]))[:K]
+        for at in first.index
+    ]
+    values = score_contexts(found, wanted[first["query_id"]].tolist())
+    own = per_query[
+        (per_query["strategy"] == name)
+        & (per_query["level"] == "document")
+        & (per_query["paraphrase_id"] == ORIGINAL)
+        & (per_query["seed"] == seed)
+    ].set_index("query_id")
+    columns = {"R@10": f"recall_at_{K}", "P@10": f"precision_at_{K}"}
+    groups = pd.factorize(first["group_id"])[0]
+    return [
+        _figure(
+            name,
+            figure_of(
+                aggregate([name], values[:, [at]], groups, BOOTSTRAP_SEED)[0],
+                None if len(first) else NO_DOCUMENT,
+            ),
+            ours,
+            float(own[columns[ours]].reindex(first["query_id"]).mean()) if len(first) else np.nan,
+        )
+        for at, (name, ours) in enumerate(zip(DIFFERENCES, columns, strict=False))
+    ]
+
+
+def _measure_quotes(answers: AnswerSet, measures: AnswerMeasures, groups: IntArray) -> RagasFigure:
+    """Measure the quotes of the answers that quote; ours are the citations of these answers."""
+    found = answers.answers[:MAX_SAMPLES]
+    values = align_quoted_spans(
+        [answer.text if answer.outcome == "answered" else "" for answer in found],
+        [[item.chunk.text for item in answer.evidence] for answer in found],
+    )
+    quotes = ~np.isnan(values)
+    own = measures.per_question[: len(found)][quotes]
+    valid = own["n_valid"].sum() / own["n_cited"].sum() if own["n_cited"].sum() else np.nan
+    name = "quoted_spans_alignment"
+    record = aggregate([name], values[:, None], groups[: len(found)], BOOTSTRAP_SEED)[0]
+    figure = figure_of(record, None if quotes.any() else NO_QUOTE)
+    return _figure(name, figure, "citation_validity_rate", float(valid))
+
+
+def _figure(name: str, figure: Figure, ours: str, ours_value: float) -> RagasFigure:
+    return RagasFigure(
+        **dict(figure),
+        name=name,
+        ours=ours,
+        ours_value=number(ours_value),
+        difference=DIFFERENCES[name],
+    )
