@@ -270,3 +270,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for file in notebook.pages(config):
         files.append(file)
     return files
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """Link to the page of the notebook in place of the notebook."""
+    return markdown.replace("(tutorial.ipynb)", "(tutorial.md)")
