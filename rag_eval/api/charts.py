@@ -35,7 +35,7 @@ def draw_intervals(rows: pd.DataFrame, column: str, counts: str) -> Chart:
         part = rows[rows["measure"] == measure].set_index("strategy").loc[names]
         value = part[column].to_numpy(dtype=float)
         low, high = (part[end].to_numpy(dtype=float) for end in ("ci_low", "ci_high"))
-        reach = np.nan_to_num(np.stack([value - low, high - value]))
+        reach = np.maximum([value - low, high - value], 0)
         panel.errorbar(value, np.arange(len(names)), xerr=reach, fmt="o", color=_INK, capsize=3)
         if column == "difference":
             panel.axvline(0, color=_GREY, linewidth=1)

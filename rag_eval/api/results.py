@@ -106,8 +106,8 @@ class ComparedRuns(Tabular):
         `smallest_detectable` is the least true difference that these questions find with 80 %
         power. `better`, `worse` and `tied` count questions.
     per_query
-        A row for each pair, measure and question: `query_id`, `group_id`, the two values, and
-        `difference`.
+        A row for each pair, measure and question: `query_id`, `group_id`, `strategy`, `against`,
+        `measure`, `value` and `value_against` of the two runs, and `difference`.
 
     Examples
     --------
@@ -142,7 +142,10 @@ class ComparedRuns(Tabular):
 
 def _format_interval(rows: pd.DataFrame, column: str) -> list[str]:
     figures = zip(rows[column], rows["ci_low"], rows["ci_high"], strict=True)
-    return [f"{value:.3f} [{low:.3f}, {high:.3f}]" for value, low, high in figures]
+    return [
+        f"{value:.3f} (no interval)" if np.isnan(low) else f"{value:.3f} [{low:.3f}, {high:.3f}]"
+        for value, low, high in figures
+    ]
 
 
 def _write_latex(cells: pd.DataFrame) -> str:
@@ -173,7 +176,8 @@ def evaluate(
     measures
         Names or measures of ir_measures: R@k, Success@k, P@k, RR, nDCG, AP, Judged.
     wordings
-        Query id of the run -> question. The qrels name the questions.
+        Query id of the run -> question. The qrels name the questions. A wording that the run lacks
+        scores 0.
 
     Raises
     ------

@@ -97,6 +97,13 @@ def test_latex_has_a_row_for_each_strategy_and_escapes_names():
     assert r"run & 1.000 [" in rag_eval.evaluate(RUNS["c"], QRELS).to_latex()
 
 
+def test_a_single_group_has_no_interval():
+    result = rag_eval.evaluate({"q": {"d": 1.0}}, {"q": {"d": 1}}, "R@10")
+    assert "run & 1.000 (no interval)" in result.to_latex()
+    assert np.isnan(result.table.loc["R@10", "ci_low"])
+    assert result.plot()._repr_png_().startswith(b"\x89PNG")
+
+
 def test_results_show_in_notebooks_with_escaped_names():
     for result in (rag_eval.evaluate(RUNS, QRELS), rag_eval.compare(RUNS, QRELS)):
         assert "&lt;b&gt;" in result._repr_html_()
