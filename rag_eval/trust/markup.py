@@ -350,6 +350,19 @@ def _name_hiding(tag: Tag, names: frozenset[str]) -> str | None:
     return None
 
 
+_VALUE = re.compile(r"=<([a-z]{1,20})>")
+
+
+def _find_placeholders(text: str) -> frozenset[str]:
+    """List the names of values of options in a manual, such as `--thread=<style>`.
+
+    A name whose element the text closes is no such name.
+    """
+    lowered = text.lower()
+    names = set(_VALUE.findall(lowered))
+    return frozenset(name for name in names if f"</{name}" not in lowered)
+
+
 def _find_hidden_elements(
     tags: list[Tag], names: frozenset[str]
 ) -> Iterator[tuple[str, Tag, int, bool]]:
@@ -391,6 +404,8 @@ def find_in_markup(text: str, *, markdown: bool = False) -> Discovery:
     """
     found = Discovery()
     tags, code = _read_marked(text, markdown=markdown)
+    values = _find_placeholders(text)
+    tags = [tag for tag in tags if tag.attributes or tag.name not in values]
     _find_in_markdown(text, code, found)
     sheets = (
         text[tag.end : after.start]
