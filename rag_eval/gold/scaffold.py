@@ -4,6 +4,7 @@ Its questions are drafts, which lint refuses until a person has read them, or th
 """
 
 import csv
+import dataclasses
 import io
 import json
 import os
@@ -33,6 +34,8 @@ from rag_eval.storage.artifacts import write_text
 
 MAX_CSV_BYTES = 50_000_000
 COLUMNS = ("question", "document", "quote")
+_CSV_NAMES = {"doc_id": "document", "anchors": "quote"}
+"""Names of fields in the files of a gold set -> names of columns."""
 _ACCEPTED_CSV = (
     "UTF-8, commas between columns, and the header question,document,quote; both document and "
     "quote are empty where the documents do not answer"
@@ -101,8 +104,12 @@ def read_questions(path: Path, corpus: LoadedCorpus) -> list[Question]:
             places.append((row.document, row.quote))
             place = (str(path), line)
             anchors.append((row.question, row.document, "", row.quote, -1, -1, *place))
-    catalogue = Catalogue(corpus.documents, corpus.sections)
-    locate(make_frame(ANCHORS, anchors), catalogue, problems, passages=False)
+    catalogue, misplaced = Catalogue(corpus.documents, corpus.sections), ProblemList()
+    locate(make_frame(ANCHORS, anchors), catalogue, misplaced, passages=False)
+    problems.extend(
+        dataclasses.replace(problem, field=_CSV_NAMES.get(problem.field or ""))
+        for problem in misplaced.listed()
+    )
     if not found and not problems.n_errors:
         problems.add("empty_file", "the file holds no question", path, accepted=_ACCEPTED_CSV)
     problems.raise_errors()
