@@ -160,6 +160,8 @@ def kept_watch(
 # ---- Progress of slow steps: a bar on a terminal, plain lines in a log, or nothing.
 
 LINE_EVERY_S = 5.0
+LEFT_FROM = 0.05
+"""Share of a step from which its time left is known: models are loaded before the first units."""
 
 
 class Advance(Protocol):
@@ -205,8 +207,9 @@ class Lines(Progress):
             now = time.monotonic()
             if now - last > LINE_EVERY_S:
                 last, of, left = now, "", ""
-                if total and done:
+                if total:
                     of = f" of {total:,}"
+                if total and done >= total * LEFT_FROM:
                     left = f", about {(now - started) * (total - done) / done:.0f} s left"
                 self._write(f"  {title}: {done:,}{of} {unit}".rstrip() + said + left)
 
