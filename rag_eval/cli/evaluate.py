@@ -285,7 +285,8 @@ def compare(
     run_a: Annotated[
         str,
         typer.Argument(
-            help="A run: its id, 'latest', 'previous', or the path of its retrieval-metrics.json."
+            help="A run: its id, 'latest', 'previous', a gold set for its newest run, or the path "
+            "of a retrieval-metrics.json."
         ),
     ],
     run_b: Annotated[str, typer.Argument(help="Another one.")],
@@ -321,7 +322,8 @@ def show(
     run_id: Annotated[
         str,
         typer.Argument(
-            help="A run: its id, 'latest', 'previous', or the path of its retrieval-metrics.json."
+            help="A run: its id, 'latest', 'previous', a gold set for its newest run, or the path "
+            "of a retrieval-metrics.json."
         ),
     ] = "latest",
     *,

@@ -225,11 +225,18 @@ def _read(path: Path, _state: tuple[int, int]) -> KeptRun | UnreadableRun:
     return UnreadableRun(run_id=_mask_run_id(path.stem), reason=reason)
 
 
+def _gold_set_of(home: Path, run_id: str) -> str | None:
+    """Return the name of the gold set of a run; None for a run that cannot be read."""
+    run = read_run(home, run_id)
+    return None if isinstance(run, UnreadableRun) else run.gold_set
+
+
 def open_run(home: Path, name: str, gold_set: str | None = None) -> KeptRun:
     """Open a run of a home, or a report alone.
 
     `name` is the id of a run or its start, `latest` or `previous` among the runs of `gold_set` (of
-    all gold sets without it), or the path of a report or of its folder.
+    all gold sets without it), the name of a gold set for its newest run, or the path of a report or
+    of its folder.
 
     Raises
     ------
@@ -244,6 +251,8 @@ def open_run(home: Path, name: str, gold_set: str | None = None) -> KeptRun:
     ids = run_ids(home)
     by_age = {"latest": 0, "previous": 1}
     named = [run_id for run_id in ids[::-1] if name and (name in by_age or run_id.startswith(name))]
+    if gold_set is None and name and not named:
+        named = [run_id for run_id in ids[::-1] if _gold_set_of(home, run_id) == name][:1]
     found: list[KeptRun] = []
     for run_id in named:
         run = read_run(home, run_id)

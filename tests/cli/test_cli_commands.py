@@ -188,7 +188,7 @@ def test_show_gives_the_run_again_and_its_json_is_the_file(project, shared_runs)
     assert shown.stdout.strip() in ran.stdout
     report = project.report()
     path, run_id = project.reports / "tiny" / "retrieval-metrics.json", report["run_id"]
-    for name in ("latest", run_id, run_id[:18], str(path), str(path.parent)):
+    for name in ("latest", "tiny", run_id, run_id[:18], str(path), str(path.parent)):
         result = project.command("show", name, "--json")
         assert result.stdout == path.read_text(encoding="utf-8")
 
