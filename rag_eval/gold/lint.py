@@ -55,7 +55,7 @@ _RULES = {
     ),
     "missing_paraphrases": (
         "query_id",
-        "question {} has no paraphrase: stability cannot be measured on it",
+        "question {} has no line in paraphrases.jsonl: stability cannot be measured on it",
     ),
 }
 """Code of each fault -> field, and message with places for names."""
