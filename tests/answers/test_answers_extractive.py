@@ -467,8 +467,8 @@ def test_answers_of_pandas_api(project_root, tmp_path):
         figures(evidence, answers, ignore_refusals=ignored) for ignored in (False, True)
     )
     assert found["citation_validity"] == 1.0
-    assert found["answered_unanswerable"] <= 3
-    # Most of the 150 questions are refused, because their evidence lacks the gold.
-    assert found["cited"] >= 10
-    assert with_refused["cited"] >= 150
-    assert found["citation_precision"] >= 0.50 > with_refused["citation_precision"] >= 0.07
+    assert found["answered_unanswerable"] <= 8
+    # Most of the 309 questions are refused, because their evidence lacks the gold.
+    assert found["cited"] >= 20
+    assert with_refused["cited"] >= 300
+    assert found["citation_precision"] >= 0.15 > with_refused["citation_precision"] >= 0.07
