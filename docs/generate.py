@@ -35,8 +35,13 @@ WIDTH = 100
 SCREEN = (1180, 1000)
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 TIMES = re.compile(
-    r"evaluated in .*|\(content_hash .*|latency_p95_ms.*|\d+\.\d[ \t]*$|[ \t─]+", re.MULTILINE
+    r"evaluated in .*|\(content_hash .*|latency_p95_ms.*|\d+\.\d[ \t]*$|\b[0-9a-f]{12,}\b|[ \t─]+",
+    re.MULTILINE,
 )
+"""Times, hashes and white space.
+
+The revision of the small gold set is that of this repository, so it changes with every commit.
+"""
 NUMBER = re.compile(r"[+-]?\d+\.\d+")
 TOLERANCE = 0.02
 """Largest accepted difference of a figure.
