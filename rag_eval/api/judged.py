@@ -12,14 +12,19 @@ from rag_eval.core.errors import InputError, quoted
 from rag_eval.gold.loading import group_ids
 from rag_eval.measures.ranking import PADDING, Qrels, parse_label, score_rankings
 
-Wordings = Mapping[str, str]
+Wordings = Mapping[str, str] | pd.Series
 """Query id of a run -> the question that it asks. A query without an entry is its own question."""
 
 
-def question_of(queries: Iterable[str], wordings: Wordings | None) -> list[str]:
+def read_wordings(wordings: Wordings | None) -> dict[str, str]:
+    """Return the ids as texts, as `read_run` does."""
+    given = {} if wordings is None else wordings
+    return {str(query): str(question) for query, question in given.items()}
+
+
+def question_of(queries: Iterable[str], wordings: Mapping[str, str]) -> list[str]:
     """Return the question that each query asks."""
-    asked = wordings or {}
-    return [asked.get(query, query) for query in queries]
+    return [wordings.get(query, query) for query in queries]
 
 
 # ---- The documents of a run in the order of their scores.
@@ -125,12 +130,12 @@ class JudgedQuestions:
     names: pd.Index
     rows: pd.DataFrame
     groups: list[str]
-    wordings: Wordings
+    wordings: Mapping[str, str]
 
     @classmethod
     def read(cls, qrels: QrelsLike, wordings: Wordings | None = None) -> "JudgedQuestions":
         """Read judgements. They may name questions, or wordings with equal judgements."""
-        asked = {str(query): str(question) for query, question in dict(wordings or {}).items()}
+        asked = read_wordings(wordings)
         frame = read_qrels(qrels)
         if asked:
             frame = frame.assign(query_id=question_of(frame["query_id"], asked)).drop_duplicates()

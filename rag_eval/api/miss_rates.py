@@ -7,7 +7,14 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.api.inputs import QrelsLike, RunLike, read_run
-from rag_eval.api.judged import JudgedQuestions, JudgedRun, RankedRun, Wordings, question_of
+from rag_eval.api.judged import (
+    JudgedQuestions,
+    JudgedRun,
+    RankedRun,
+    Wordings,
+    question_of,
+    read_wordings,
+)
 from rag_eval.core.arrays import FloatArray, IntArray
 from rag_eval.core.config import Status
 from rag_eval.core.errors import InputError
@@ -121,7 +128,9 @@ class MissRates:
     def _signals(self, run: pd.DataFrame, wordings: Wordings | None) -> FloatArray:
         """Compute LIST_SIGNALS of each query of a run, in the order of the run."""
         ranked = RankedRun(run, run["query_id"].unique().tolist())
-        question = pd.factorize(pd.Series(question_of(ranked.query_ids, wordings)))[0]
+        question = pd.factorize(pd.Series(question_of(ranked.query_ids, read_wordings(wordings))))[
+            0
+        ]
         return _list_signals(ranked, question, self.k)
 
     def _not_calibrated(self) -> InputError:
@@ -161,7 +170,7 @@ def miss_rates(
 
     The signals are figures of the ranked list alone: how the scores fall (`tail_ratio`, `score_sd`,
     `wig`, `nqc`, `cut_gap`) and, for questions with several wordings, how far the lists of the
-    wordings agree. A nightly run also uses the corpus and a second retriever, and predicts better.
+    wordings agree. A nightly run has further signals, of the corpus and of a second retriever.
     Scores must be above 0 to give signals; without signals all predictions are near the overall
     miss rate. Fit, calibrator and validation are those of the nightly run: a penalised logistic
     regression, validated on groups of questions that the fit did not see.

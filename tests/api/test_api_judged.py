@@ -2,6 +2,7 @@
 
 import ir_measures
 import numpy as np
+import pandas as pd
 import pytest
 
 from rag_eval.api.inputs import read_run
@@ -82,6 +83,13 @@ def test_wordings_that_the_run_lacks_have_empty_rankings():
     assert values == {"q1-a": 1.0, "q3": 1.0, "q1-b": 0.0, "q2": 0.0, "q4": 0.0}
     assert ranked.is_missing.tolist() == [False, False, True, True, True]
     assert ranked.n_unjudged == 1
+
+
+def test_wordings_may_be_a_series_with_numbers_as_ids():
+    judged = JudgedQuestions.read({1: {"d1": 1}}, pd.Series({10: 1, 11: 1}))
+    ranked = judged.match(read_run({10: {"d1": 1.0}}))
+    assert ranked.ranked.query_ids == ["10", "11"]
+    assert ranked.score(["R@10"])[:, 0].tolist() == [1.0, 0.0]
 
 
 def test_qrels_may_name_wordings():
