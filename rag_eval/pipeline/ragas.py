@@ -1,10 +1,13 @@
 """Stage `ragas_measures`: measures of ragas that need no model, beside ours on equal inputs."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
 from rag_eval.core.arrays import IntArray
 from rag_eval.core.report import Figure, RagasFigure, number
+from rag_eval.core.types import CitedSpan
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.answers import align_quoted_spans, score_contexts
 from rag_eval.measures.intervals import aggregate
@@ -27,11 +30,11 @@ DIFFERENCES = {
     "id_based_context_recall": "none: both count the distinct documents of the first ten",
     "id_based_context_precision": "ragas divides by the documents that were retrieved, P@10 by ten:"
     " they differ where fewer than ten were retrieved",
-    "quoted_spans_alignment": "ragas looks for the text between two quotation marks or apostrophes"
-    " in all evidence of the answer, whatever its case; ours checks the offsets of each citation in"
-    " its own source. ragas gives 1 to an answer without a quote of three words, which is left out",
+    "quoted_spans_alignment": "ragas looks for each cited quote in all evidence of its answer,"
+    " whatever case and white space; ours at the offsets in the cited source. Answers that cite no"
+    " quote of three words are left out, to which ragas gives 1",
 }
-NO_QUOTE = "no answer quotes three words or more"
+NO_QUOTE = "no answer cites a quote of three words or more"
 NO_DOCUMENT = "no question has a relevant document"
 
 
@@ -112,10 +115,10 @@ def _measure_contexts(runs: ScoredRuns, per_query: pd.DataFrame) -> list[RagasFi
 
 
 def _measure_quotes(answers: AnswerSet, measures: AnswerMeasures, groups: IntArray) -> RagasFigure:
-    """Measure the quotes of the answers that quote; ours are the citations of these answers."""
+    """Measure the cited quotes, which ragas gets in quotation marks; ours are the citations."""
     found = answers.answers[:MAX_SAMPLES]
     values = align_quoted_spans(
-        [answer.text if answer.outcome == "answered" else "" for answer in found],
+        [_quote(answer.citations) for answer in found],
         [[item.chunk.text for item in answer.evidence] for answer in found],
     )
     quotes = ~np.isnan(values)
@@ -125,6 +128,10 @@ def _measure_quotes(answers: AnswerSet, measures: AnswerMeasures, groups: IntArr
     record = aggregate([name], values[:, None], groups[: len(found)], BOOTSTRAP_SEED)[0]
     figure = figure_of(record, None if quotes.any() else NO_QUOTE)
     return _figure(name, figure, "citation_validity_rate", float(valid))
+
+
+def _quote(citations: Sequence[CitedSpan]) -> str:
+    return " ".join(f"\u201c{' '.join(one.quote.split())}\u201d" for one in citations)
 
 
 def _figure(name: str, figure: Figure, ours: str, ours_value: float) -> RagasFigure:

@@ -308,7 +308,10 @@ def _ragas(report: Report) -> Parts:
         ]
         columns = ["ragas", ">value", ">scored", "our measure", ">ours"]
         yield Sheet("Measures of ragas without a model, beside ours", columns, rows, unbroken=[0])
-        yield from dict.fromkeys(f"{one.name}: {one.difference}" for one in report.ragas)
+        yield from (
+            f"{one.name}: {one.difference if one.value is not None else one.why['value']}"
+            for one in report.ragas
+        )
 
 
 def _guard(report: Report) -> Parts:
