@@ -491,7 +491,7 @@ def _account_for_rounds(runs: ScoredRuns, name: str) -> IterativeAccount:
     rounds, level = list(run.rounds), runs.config.level
 
     def recall(rows: np.ndarray) -> FloatArray:
-        scores = score_strategy({0: rows.astype(np.int64)}, gold, runs.config.k)
+        scores = score_strategy({0: rows.astype(np.int64)}, gold, [k])
         return scores.column(level, f"R@{k}")
 
     def mean_recall(rows: np.ndarray) -> float | None:
