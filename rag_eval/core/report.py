@@ -1439,6 +1439,9 @@ class LookFirst(Record):
     other: Annotated[FoundCount | None, Because("no other strategy finds the gold")]
     miss_rate: Annotated[Unit | None, Because("the strategy states no miss rate")]
     status: Status
+    lost: Annotated[ShortText | None, Because("the original wording finds the gold")] = Field(
+        description="sentence on the step that lost the gold of the original wording"
+    )
 
 
 # ---- The whole report.

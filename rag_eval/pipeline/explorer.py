@@ -374,6 +374,14 @@ class Explored:
     answered: Answered | None
 
 
+def missed_sentences(missed: pd.DataFrame) -> dict[tuple[str, str], str]:
+    """Say what lost the gold of each missed question, by (strategy, visible id)."""
+    return {
+        (row["strategy"], visible(row["query_id"])): line(describe_miss(row), MAX_ANSWER)
+        for row in missed.to_dict("records")
+    }
+
+
 def _write_retrievals(
     ranks: pd.DataFrame, retrievals: pd.DataFrame, missed: pd.DataFrame
 ) -> Iterator[Json]:
@@ -384,10 +392,7 @@ def _write_retrievals(
     `miss` the miss rate with its interval, status and calibrator. `lost` is a sentence on the step
     that lost the gold; empty for a hit, for other wordings and for other seeds.
     """
-    lost = {
-        (row["strategy"], row["query_id"]): line(describe_miss(row), MAX_ANSWER)
-        for row in missed.to_dict("records")
-    }
+    lost = missed_sentences(missed)
     units, hits = ranks["unit"].tolist(), ranks["hit"].to_numpy()
     scores = _rounded(ranks["score"], FEW_DIGITS)
     bounds = np.searchsorted(ranks["retrieval"], np.arange(len(retrievals) + 1)).tolist()
@@ -396,6 +401,7 @@ def _write_retrievals(
     for at, row in enumerate(retrievals.to_dict("records")):
         low, high = bounds[at : at + 2]
         first, value, *rates = figures[at]
+        key = row["strategy"], visible(row["query_id"])
         yield {
             "s": row["s"],
             "w": row["w"],
@@ -404,7 +410,7 @@ def _write_retrievals(
             "first": first,
             "value": value,
             "miss": [*rates, row["status"], row["calibrator"]],
-            "lost": lost.get((row["strategy"], row["query_id"]), "") if row["is_first"] else "",
+            "lost": lost.get(key, "") if row["is_first"] else "",
             "units": units[low:high],
             "scores": scores[low:high],
             "hits": np.flatnonzero(hits[low:high]).tolist(),
@@ -569,12 +575,13 @@ N_LOOK_FIRST: Final = 3
 """Number of questions that the report names first."""
 
 
-def rank_missed(summary: Json, groups: IntArray) -> list[LookFirst]:
+def rank_missed(summary: Json, groups: IntArray, lost: Mapping[str, str]) -> list[LookFirst]:
     """Name the questions of a summary to look at first: missed by the primary strategy.
 
     The smallest share of retrievals with gold comes first. Among equals, a question that another
     strategy finds comes first, then the one with the smallest stated miss rate, as this claim is
     wrong by most. `groups` are int [n_questions]. Each group of questions gives one.
+    `lost` says by question what lost the gold of its original wording.
     """
     names, primary, asked = summary["strategies"], summary["primary"], summary["questions"]
     hits, runs = (np.array(asked[name], dtype=np.float64) for name in ("hits", "runs"))
@@ -602,6 +609,7 @@ def rank_missed(summary: Json, groups: IntArray) -> list[LookFirst]:
                 other=None if gain[question] <= 0 else count(best, question),
                 miss_rate=asked["miss"][primary][question],
                 status=asked["status"][primary][question],
+                lost=lost.get(asked["id"][question]),
             )
         )
     return found

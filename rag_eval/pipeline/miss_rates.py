@@ -295,7 +295,9 @@ def count_covered(chunks: pd.DataFrame) -> int:
 # ---- Calibrated miss rates: claimed, observed and compared.
 
 NONE_JUDGED = "no question with a stated miss rate can be judged"
-NOT_EARNED = "the stated miss rates are {status}, so their mean is not shown as a measured figure"
+NOT_EARNED = "the stated miss rates are {status}, so their mean is not shown"
+SHOWN: Final = frozenset({*DISCOUNTING, "prior"})
+"""Statuses whose mean stated miss rate is shown, beside the status."""
 
 
 class CalibratedMissRates(Result):
@@ -418,7 +420,7 @@ def _describe_strategy(
         n_absent=len(stated) - len(with_rate),
         observed=observed,
         stated=_mean_stated(with_rate, outcomes.judged_of(name))
-        if by.status in DISCOUNTING
+        if by.status in SHOWN
         else NotMeasured(reason=NOT_EARNED.format(status=by.status)),
         outcomes=outcomes.strategies[name],
         **({"reason": by.reason} if by.reason else {}),

@@ -72,6 +72,7 @@ from rag_eval.pipeline.explorer import (
     MEASURE,
     SUMMARY_FILE,
     Explored,
+    missed_sentences,
     rank_missed,
     slim,
     unpacked,
@@ -808,10 +809,19 @@ def write_report(work: Work, **results: Any) -> MetricsReport:
     )
     explorer = write_explorer(work, explored, previous)
     summary = unpacked(explorer.path(SUMMARY_FILE).read_bytes())
+    sentences = missed_sentences(made.missed_questions.missed)
     plain |= {
         "history": history_part(past, unreadable, now),
         "previous": None,
-        "look_first": rank_missed(summary, runs.gold.groups),
+        "look_first": rank_missed(
+            summary,
+            runs.gold.groups,
+            {
+                query_id: sentence
+                for (name, query_id), sentence in sentences.items()
+                if name == work.config.primary_strategy
+            },
+        ),
     }
     if previous is None:
         plain["previous_reason"] = NO_PREVIOUS

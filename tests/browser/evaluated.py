@@ -10,8 +10,8 @@ from typing import Any
 
 PANELS = tuple(
     (
-        "verdict denominators measures miss-rates stability recall citations trust slices history "
-        "cost success methods explorer"
+        "verdict explorer measures recall miss-rates history success citations stability slices "
+        "trust cost denominators methods"
     ).split()
 )
 """Names of the report's panels, in the order of the page."""

@@ -431,8 +431,9 @@ def test_questions_to_look_at_first_are_the_worst_of_each_group():
             "status": [["absent"] * len(asked), ["prior"] * len(asked)],
         },
     }
-    found = rank_missed(summary, np.array(groups))
+    found = rank_missed(summary, np.array(groups), {"sure": "No list had it."})
     assert [one.query_id for one in found] == ["sure", "unsure", "both miss"]
     assert (found[0].primary.n_found, found[0].other.n_found, found[0].miss_rate) == (0, 4, 0.1)
     assert found[2].other is None
     assert found[2].why["miss_rate"]
+    assert (found[0].lost, found[1].lost) == ("No list had it.", None)

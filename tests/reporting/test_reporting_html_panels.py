@@ -293,7 +293,7 @@ def test_every_slice_has_its_figures(made):
 
 def test_runs_gates_and_differences(made):
     panel, markup = rendered("history", made)
-    assert markup.count('<svg class="plot"') == 4
+    assert markup.count('<svg class="plot"') == 5
     found = rows(panel, "history")
     assert [row["run"][:8] for row in found] == ["20260104", "20260103", "20260102", "20260101"]
     comparable = ["comparable", "not comparable", "not comparable", "first"]
@@ -307,7 +307,8 @@ def test_runs_gates_and_differences(made):
 def test_a_picture_breaks_where_inputs_changed(made):
     _, markup = rendered("history", made)
     pictures = re.findall(r'<svg class="plot".*?</svg>', markup, re.DOTALL)
-    assert [picture.count('stroke-dasharray="4 3"') for picture in pictures] == [1, 1, 1, 1]
+    # The first picture shows differences, and its dashed line is at 0.
+    assert [picture.count('stroke-dasharray="4 3"') for picture in pictures] == [1] * 5
 
 
 def test_a_line_does_not_go_through_a_break():
@@ -564,6 +565,33 @@ def test_cards_hold_interval_and_denominator(report):
     report["answers"] = {"value": None, "reason": reason}
     report |= {"groundedness": None, "groundedness_reason": reason}
     assert reason in card(verdict(report), "groundedness")
+
+
+def test_groundedness_stands_beside_the_refused_share(report):
+    shown = card(verdict(report), "groundedness")
+    measures = [one["name"] for one in report["answers"]["measures"]]
+    refused = f"/answers/measures/{measures.index('refused_answerable')}"
+    assert f'data-at="{refused}/n_scored"' in shown or f'data-at="{refused}/value"' in shown
+
+
+def test_the_verdict_says_what_changed_and_where_it_fails(made, report):
+    name, lost = report["strategy"], {"fusion": 2, "cutoff": 5}
+    report["previous"] = made["previous"] | {
+        "deltas": [made["previous"]["deltas"][0] | {"strategy": name}]
+    }
+    report["misses"] = {
+        name: {"n_judged": 20, "n_failed": 0, "n_missed": 7, "lost": lost, "n_twins": 1}
+    }
+    found = {"strategy": name, "n_found": 0, "n_runs": 4}
+    question = {"query_id": "a b", "text": "why?", "primary": found, "other": None}
+    report["look_first"] = [
+        {**question, "miss_rate": 0.4, "status": "prior", "lost": "No list had it."}
+    ]
+    _, markup = rendered("verdict", report)
+    assert 'data-at="/previous/deltas/0/n_better"' in card(markup, "since the last run")
+    assert re.search(r">5</data> ranked below 10, .*>2</data> lost by fusion", markup)
+    assert 'href="#explorer?open=a%20b"' in markup
+    assert "No list had it." in card(markup, "why?")
 
 
 def test_a_guard_that_only_reports_says_what_it_found(report):

@@ -129,7 +129,7 @@ class Chart:
         grid: str = "y",
     ) -> None:
         self._log, self._limits_x, self._limits_y = log, x, y
-        self._x_ticks = round_ticks(*x) if x_ticks is None else list(x_ticks)
+        self._x_ticks = round_ticks(*x, 5 if x[0] >= 0 else 4) if x_ticks is None else list(x_ticks)
         self._y_ticks = round_ticks(*y) if y_ticks is None else list(y_ticks)
         widest = max((text_width(words) for _, words in self._y_ticks), default=0.0)
         self._left = min(widest + 10 + (18 if y_label else 0), WIDTH * 0.55)
@@ -277,9 +277,10 @@ class Chart:
         marker: str = "o",
         hollow: bool = False,
         size: float = 3.6,
+        key: str = "value",
     ) -> None:
         """Draw the interval and the point of an estimate in a row; draw nothing for a null."""
-        value = value_of(cursor, "value")
+        value = value_of(cursor, key)
         if cursor is None or value is None:
             return
         ends = ends_of(cursor, value)
@@ -405,32 +406,60 @@ def sheet(charts: Sequence[tuple[Chart, str]], title: str, columns: int = 3) -> 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One estimate of a forest; `target` is drawn as a short stroke."""
+    """One estimate of a forest; `key` names its value in the record."""
 
     name: str
     record: Cursor | None
     colour: str
     strong: bool = False
-    target: float | None = None
+    key: str = "value"
+
+    @property
+    def value(self) -> float | None:
+        """The estimate; None if it is missing."""
+        return value_of(self.record, self.key)
+
+    @property
+    def ends(self) -> tuple[float, ...]:
+        """The interval, or the value alone; empty if the estimate is missing."""
+        value = self.value
+        return () if self.record is None or value is None else ends_of(self.record, value)
 
     def describe(self) -> str:
         """Describe the row in words, for readers who do not see the picture."""
-        value = value_of(self.record, "value")
-        ends = None if self.record is None or value is None else bounds(self.record)
-        between = "" if ends is None else f", interval {ends[0].value:.3f} to {ends[1].value:.3f}"
-        return f"{label(self.name)}: {'none' if value is None else f'{value:.3f}'}{between}"
+        if self.value is None:
+            return f"{label(self.name)}: none"
+        low, high = self.ends
+        return f"{label(self.name)}: {self.value:.3f}, interval {low:.3f} to {high:.3f}"
 
 
 def forest(rows: Sequence[Row], slug: str, title: str, axis: str = "", *, head: str = "") -> Markup:
     """Draw each estimate in a row with its 95 % interval, as a figure of the page.
 
-    Returns empty markup if no row has a value.
+    The axis goes from 0 to 1. Where an end is negative, the rows are differences, and the axis has
+    a line at 0. Returns empty markup if no row has a value.
     """
-    if all(value_of(row.record, "value") is None for row in rows):
+    ends = [end for row in rows for end in row.ends]
+    if not ends:
         return Markup()
-    chart = Chart.of_rows(head or title, [label(row.name) for row in rows], x_label=axis)
+    most = max(map(abs, ends)) * 1.05
+    limits = (-most, most) if min(ends) < 0 else (0.0, 1.0)
+    chart = Chart.of_rows(head or title, [label(row.name) for row in rows], x=limits, x_label=axis)
+    if limits[0] < 0:
+        chart.vertical(0.0, MUTED, DASHED)
     for at, row in enumerate(rows):
-        if row.target is not None:
-            chart.line([(row.target, at - 0.36), (row.target, at + 0.36)], MUTED)
-        chart.estimate(row.record, at, row.colour, size=4.6 if row.strong else 3.6)
+        chart.estimate(row.record, at, row.colour, size=4.6 if row.strong else 3.6, key=row.key)
     return chart.figure(slug, title, "; ".join(row.describe() for row in rows))
+
+
+def bars(counts: Sequence[tuple[str, int]], slug: str, title: str, *, head: str = "") -> Markup:
+    """Draw each count as a bar with its number, as a figure of the page."""
+    most = max((count for _, count in counts), default=0)
+    if not most:
+        return Markup()
+    names = [label(name) for name, _ in counts]
+    chart = Chart.of_rows(head or title, names, x=(0.0, most * 1.15))
+    for at, (_, count) in enumerate(counts):
+        chart.box((0.0, count), (at - 0.3, at + 0.3), BAD, 0.75)
+        chart.words(count + most * 0.07, at, f"{count:,}")
+    return chart.figure(slug, title, "; ".join(f"{name}: {count:,}" for name, count in counts))

@@ -11,33 +11,52 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
+from rag_eval.reporting.html.drawing import bars
 from rag_eval.reporting.html.elements import Cursor, Table, environment
-from rag_eval.reporting.html.panel import Page, Panel
+from rag_eval.reporting.html.panel import Page, Panel, lost_steps
 from rag_eval.reporting.html.panels import answers, miss_rates, retrieval, run, success, trust
 
 
 def _explorer(page: Page) -> Panel:
     """Make the panel of the explorer; a script draws it from data in the page."""
-    return Panel("Questions", "explorer.html", {"has_questions": page.has_questions})
+    misses = page.report.get("misses", page.primary)
+    context = {
+        "has_questions": page.has_questions,
+        "misses": misses,
+        "lost": None if misses is None else _draw_lost(page.primary, misses),
+    }
+    return Panel("Questions", "explorer.html", context)
+
+
+def _draw_lost(primary: str, misses: Cursor) -> Markup:
+    """Draw how many questions each step lost."""
+    return bars(
+        [(words, int(count.value)) for words, count in lost_steps(misses)],
+        "lost",
+        f"Missed questions of {primary} by the step that lost their gold",
+        head=f"what lost the gold of {misses['n_missed'].value:,} missed questions",
+    )
 
 
 PANELS: Final[Mapping[str, Callable[[Page], Panel]]] = {
     "verdict": run.verdict,
-    "denominators": retrieval.denominators,
-    "measures": retrieval.measures,
-    "miss-rates": miss_rates.panel,
-    "stability": retrieval.stability,
-    "recall": retrieval.recall,
-    "citations": answers.panel,
-    "trust": trust.panel,
-    "slices": retrieval.slices,
-    "history": run.history,
-    "cost": run.cost,
-    "success": success.panel,
-    "methods": run.methods,
     "explorer": _explorer,
+    "measures": retrieval.measures,
+    "recall": retrieval.recall,
+    "miss-rates": miss_rates.panel,
+    "history": run.history,
+    "success": success.panel,
+    "citations": answers.panel,
+    "stability": retrieval.stability,
+    "slices": retrieval.slices,
+    "trust": trust.panel,
+    "cost": run.cost,
+    "denominators": retrieval.denominators,
+    "methods": run.methods,
 }
 """Functions that make the panels, by section id, in the order of the page."""
+FOLDED: Final = frozenset(list(PANELS)[list(PANELS).index("success") :])
+"""Panels that a reader unfolds: all after the first that is no answer to the first questions."""
 FRAME_BYTES: Final = 20_000
 """Bytes reserved for the page around its panels, scripts and data."""
 SCRIPTS: Final = ("explorer.js", "downloads.js")
@@ -91,15 +110,15 @@ def build(
     page = Page(Cursor(dict(report)), has_questions=bundle is not None)
     script = "\n".join(asset(name) for name in SCRIPTS)
     style = "\n".join(asset(name) for name in STYLES)
-    sections, tables = list[dict[str, str]](), list[Table]()
+    sections, tables = list[dict[str, Any]](), list[Table]()
     for name in PANELS:
         panel, body = render_panel(name, page)
-        sections.append({"id": name, "title": panel.title, "body": body})
+        sections.append({"id": name, "title": panel.title, "body": body, "folded": name in FOLDED})
         tables += panel.exports
     forms = {table.name: {"csv": table.csv(), "tex": table.tex()} for table in tables}
     blocks = {"tables": gzip.compress(json.dumps(forms, sort_keys=True).encode(), mtime=0)}
     if bundle is not None:
-        texts = [script, style, *(text for section in sections for text in section.values())]
+        texts = [script, style, *(section["body"] for section in sections)]
         taken = sum(len(text.encode()) for text in texts) + 4 * len(blocks["tables"]) // 3
         parts = bundle(limit - taken - FRAME_BYTES)
         blocks |= {name.removesuffix(".json.gz"): part for name, part in parts.items()}

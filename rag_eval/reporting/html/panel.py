@@ -47,6 +47,13 @@ def panel_words() -> dict[str, Any]:
     return _read_toml("words.toml")
 
 
+def lost_steps(misses: Cursor) -> list[tuple[str, Cursor]]:
+    """Return (words, number of questions) of each step that lost gold, the most frequent first."""
+    lost, words = misses["lost"], panel_words()["lost"]
+    found = [(words[step], lost[step]) for step in words if lost.value.get(step)]
+    return sorted(found, key=lambda pair: -pair[1].value)
+
+
 @dataclasses.dataclass(frozen=True)
 class Page:
     """Input of every panel: the report, and whether the page holds the questions of the run."""

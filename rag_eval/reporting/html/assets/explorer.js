@@ -8,8 +8,8 @@
 (() => {
   'use strict';
 
-  const SIZES = [20, 50, 100, 200];
-  const DEFAULT_SIZE = 50;
+  const SIZES = [10, 20, 50, 100, 200];
+  const DEFAULT_SIZE = 10;
   const MAX_NOTE = 500;
   const CUTOFF = 10; // of R@10, and of the hits that are counted; the target of the miss rate has a K of its own
   const TAGS_IN_ROW = 4;

@@ -107,7 +107,7 @@ def _usage(page: Page) -> Table | None:
 
 def panel(page: Page) -> Panel:
     """Make the panel of citations and groundedness."""
-    title, report = "Citations and groundedness", page.report
+    title, report = "Answers", page.report
     answers, citations = report["answers"], report["citations"]
     if "strategy" not in answers or "measures" not in citations:
         return Panel(title, "citations.html", {"answers": None})

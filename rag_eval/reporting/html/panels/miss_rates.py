@@ -34,8 +34,6 @@ from rag_eval.reporting.html.elements import (
 )
 from rag_eval.reporting.html.panel import Page, Panel, panel_words
 
-OPEN_DIAGRAMS: Final = 6
-"""Number of reliability diagrams that are shown unfolded."""
 NOT_ATTAINABLE: Final = "not attainable"
 Entries = Sequence[tuple[str, Cursor]]
 
@@ -50,7 +48,7 @@ def reliability_chart(name: str, about: Cursor, fill: str, crude: Cursor | None 
     curve, counts = about["reliability"].value, about["histogram"].value
     ticks = [(at / 5, f"{at / 5:.1f}") for at in range(6)]
     chart = Chart(
-        label(name, 40),
+        f"{label(name)}, reliability",
         y=(-0.3, 1.02),
         height=270,
         y_ticks=ticks,
@@ -136,6 +134,41 @@ def _against(page: Page) -> Markup:
         "Each strategy's observed miss rate over the mean of the miss rates that this run stated "
         "for the same questions, both with 95 % intervals. Above the diagonal a strategy misses "
         "more than it says.",
+    )
+
+
+def _by_score(page: Page, name: str) -> Markup:
+    """Draw the miss rate of a strategy over the score of its first result."""
+    bins = page.report.get("misses", name, "by_score")
+    if not bins:
+        return Markup()
+    found = [(float(one["low"].value), float(one["high"].value), one["missed"]) for one in bins]
+    chart = Chart(
+        f"{label(name)}, misses by score",
+        x=(found[0][0], found[-1][1]),
+        height=240,
+        x_label="score of the first result",
+        y_label="share of questions missed",
+    )
+    fill = page.colour(name)
+    for low, high, missed in found:
+        value = value_of(missed, "value")
+        if value is not None:
+            middle = (low + high) / 2
+            chart.line([(low, value), (high, value)], fill, 2.6)
+            chart.line([(middle, end) for end in ends_of(missed, value)], fill, 1.6, opacity=0.75)
+            chart.point(middle, value, fill)
+    return chart.figure(
+        f"by-score-{page.strategies.index(name)}",
+        f"Miss rate by the score of the first result, {name}",
+        "; ".join(
+            f"score {low:.3g} to {high:.3g}: {missed['value'].value:.3f} missed of "
+            f"{missed['n_scored'].value:,}"
+            for low, high, missed in found
+        ),
+        Markup("{} misses at ten results by score, in bins of equal size").format(
+            page.swatch(name)
+        ),
     )
 
 
@@ -372,11 +405,9 @@ def panel(page: Page) -> Panel:
     uncertainty, calibration = page.report["uncertainty"], page.report["calibration"]
     entries = page.by_strategy("calibration", "strategies")
     comparison = calibration.get("comparison")
-    diagrams = [
-        picture
-        for name, entry in sorted(entries, key=lambda pair: pair[0] != page.primary)
-        if (picture := _reliability(page, name, entry))
-    ]
+    diagrams = {name: _reliability(page, name, entry) for name, entry in entries}
+    by_score = {name: _by_score(page, name) for name in page.strategies}
+    own = [by_score.pop(page.primary, None), diagrams.pop(page.primary, None)]
     compared = [] if comparison is None else list(comparison["strategies"])
     unpowered = [entry["powered"] for entry in compared if entry["powered"].value is None]
     seen = page.by_strategy("uncertainty", "strategies")
@@ -388,10 +419,8 @@ def panel(page: Page) -> Panel:
 
     refused = [(name, entry["refused"]) for name, entry in entries if entry["refused"].value]
     context = {
-        "pictures": plots([_against(page)]),
-        "diagrams": plots(diagrams[:OPEN_DIAGRAMS]),
-        "further": plots(diagrams[OPEN_DIAGRAMS:]),
-        "n_further": str(len(diagrams[OPEN_DIAGRAMS:])),
+        "pictures": plots([_against(page), *own]),
+        "further": plots([*diagrams.values(), *by_score.values()]),
         "about": uncertainty,
         "calibration": calibration,
         "unfitted": reasons_of("validation"),
@@ -409,4 +438,4 @@ def panel(page: Page) -> Panel:
         "unpowered": unpowered[0].reason_beside if unpowered else None,
     }
     tables = _tables(page, entries, comparison)
-    return Panel("Calibrated miss rates", "miss_rates.html", context, tables)
+    return Panel("Miss rates", "miss_rates.html", context, tables)

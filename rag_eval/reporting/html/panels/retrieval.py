@@ -31,7 +31,7 @@ def denominators(page: Page) -> Panel:
 # ---- Measures: a forest of the strategies, the figures behind it, and paired differences.
 
 HEADLINES: Final = ("R@10", "RR", "nDCG@10", "Success@10", "P@10")
-DRAWN: Final = 4
+DRAWN: Final = 3
 
 
 def _labels(page: Page) -> list[str]:
@@ -75,7 +75,25 @@ def measures(page: Page) -> Panel:
         "measures": page.table("measures", rows, inserts={"measures": columns}),
         "paired": page.table("paired-differences", pairs),
     }
-    return Panel("Measures by strategy", "measures.html", {"pictures": plots(pictures)}, tables)
+    pictures += [_draw_differences(page, pairs, name) for name in labels[:2]]
+    return Panel("Strategies compared", "measures.html", {"pictures": plots(pictures)}, tables)
+
+
+def _draw_differences(page: Page, pairs: Sequence[Cursor], measure: str) -> Markup:
+    """Draw the paired differences of one measure between the primary strategy and the others."""
+    rows = [
+        Row(f"{row['a'].value} − {row['b'].value}", row, page.colour(other), key="delta")
+        for row in pairs
+        if row["measure"].value == measure
+        and page.primary in (both := (str(row["a"].value), str(row["b"].value)))
+        and (other := both[both[0] == page.primary])
+    ]
+    return forest(
+        rows,
+        f"paired-{measure.lower().replace('@', '-')}",
+        f"Paired differences of {measure} with 95 % intervals",
+        head=f"{measure}, paired differences",
+    )
 
 
 # ---- Stability: whether a question finds the same evidence however it is put.
@@ -174,7 +192,7 @@ def stability(page: Page) -> Panel:
 # ---- Recall by K at document, section and span level, and how far strategies find the same.
 
 LEVELS: Final = ("document", "section", "span")
-BANDS: Final = 6
+BANDS: Final = 2
 """Largest number of strategies with bands; beyond it only the primary strategy has a band."""
 
 
@@ -246,7 +264,7 @@ def recall(page: Page) -> Panel:
         "recall": page.table("recall", rows, inserts={"cutoffs": columns}),
         "pairs": page.optional_table("overlap", pairs, k=k),
     }
-    return Panel("Recall by K, and overlap", "recall.html", context, tables)
+    return Panel("Recall by K", "recall.html", context, tables)
 
 
 # ---- Slices: recall and misses by tag, length and answerability.

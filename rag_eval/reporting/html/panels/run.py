@@ -1,13 +1,23 @@
 """Panels of the run as a whole: verdict, history, cost and latency, methods."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from markupsafe import Markup
 
 from rag_eval.core.report import count_gates
-from rag_eval.reporting.html.drawing import DASHED, MUTED, Chart, ends_of, label, plots, value_of
+from rag_eval.reporting.html.drawing import (
+    DASHED,
+    MUTED,
+    Chart,
+    Row,
+    ends_of,
+    forest,
+    label,
+    plots,
+    value_of,
+)
 from rag_eval.reporting.html.elements import (
     Cell,
     Cursor,
@@ -16,7 +26,7 @@ from rag_eval.reporting.html.elements import (
     visible,
     words_cell,
 )
-from rag_eval.reporting.html.panel import Page, Panel, TableRow, panel_words
+from rag_eval.reporting.html.panel import Page, Panel, TableRow, lost_steps, panel_words
 
 # ---- Verdict: does the run pass, on which gates, and can it be compared with the run before it.
 
@@ -59,6 +69,9 @@ def verdict(page: Page) -> Panel:
     baseline = next((each for each in held if "value" in each), held[0] if held else None)
     different = None if baseline is None else baseline.get("different")
     answers, trust = page.report.get("answers", "measures"), page.report["trust"]
+    deltas = page.report.get("previous", "deltas")
+    missed = page.report.get("uncertainty", "strategies", page.primary)
+    misses = page.report.get("misses", page.primary)
     context = {
         "required": any(gate["required"].value for gate in gates),
         "counts": count_gates((gate["required"].value, gate["status"].value) for gate in gates),
@@ -69,10 +82,19 @@ def verdict(page: Page) -> Panel:
         "previous": page.report.get("previous"),
         "baseline": baseline,
         "different": [] if different is None else list(different),
+        "changed": deltas and deltas.where(strategy=page.primary, measure="R@10"),
+        "k": str(page.report["uncertainty"]["k"].value),
+        "observed": missed and missed.get("observed", "miss_any"),
+        "stated": missed and missed.get("stated"),
+        "status": missed and missed.get("status"),
+        "misses": misses,
+        "lost": [] if misses is None else lost_steps(misses),
+        "worst": list(page.report.get("look_first") or ()),
         "grounded": None if answers is None else answers.where(name="groundedness"),
         "refused": None if answers is None else answers.where(name="refused_answerable"),
         "trusted": trust["retrieved"][page.primary]["avg_trust"],
         "guard": trust["poisoning"],
+        "latency": page.strategy(page.primary)["latency_ms"],
     }
     return Panel("Verdict", "verdict.html", context, {"gates": page.table("gates", rows)})
 
@@ -160,6 +182,18 @@ def _draw_history(page: Page, runs: Sequence[Cursor], key: str, title: str) -> M
     return chart.figure(slug, f"{title} over the runs of this gold set", words)
 
 
+def _draw_changes(page: Page, deltas: Iterable[Cursor]) -> Markup:
+    """Draw the differences of R@10 from the run before."""
+    found = {str(row["strategy"].value): row for row in deltas if row["measure"].value == "R@10"}
+    rows = [
+        Row(name, row, page.colour(name), name == page.primary, "delta")
+        for name, row in found.items()
+        if name in page.strategies
+    ]
+    head = "R@10, this run minus the last"
+    return forest(rows, "changes", f"{head}, with 95 % intervals", head=head)
+
+
 def _history_row(page: Page, run: Cursor) -> TableRow:
     comparable = {None: "first", True: "comparable", False: "not comparable"}
     own = run.get("strategies", page.primary)
@@ -183,9 +217,14 @@ def history(page: Page) -> Panel:
         "previous": previous,
         "one": len(runs) == 1,
         "pictures": plots(
-            _draw_history(page, runs, key, title)
-            for key, title in FIGURES.items()
-            if len(runs) > 1  # A line needs two runs.
+            [
+                _draw_changes(page, deltas or ()),
+                *(
+                    _draw_history(page, runs, key, title)
+                    for key, title in FIGURES.items()
+                    if len(runs) > 1  # A line needs two runs.
+                ),
+            ]
         ),
         "legend": _drawn_strategies(page),
         "more_strategies": len(page.strategies) > MAX_LINES,
@@ -228,7 +267,7 @@ def cost(page: Page) -> Panel:
         "cost": page.table("latency-cost", rows),
         "approximate": page.optional_table("approximate-search", approximate),
     }
-    return Panel("Cost and latency", "cost.html", context, tables)
+    return Panel("Cost", "cost.html", context, tables)
 
 
 # ---- Methods: definitions, the configuration, and one command that repeats the run.

@@ -45,4 +45,4 @@ def panel(page: Page) -> Panel:
         "manifest": guard["manifest"],
         "primary": page.report.get("trust", "retrieved", page.primary, "avg_trust"),
     }
-    return Panel("Trust and poisoning", "trust.html", context, tables)
+    return Panel("Trust", "trust.html", context, tables)
