@@ -382,6 +382,8 @@ def _find_hidden_elements(
             continue
         reason = _name_hiding(tag, names)
         close = closings.get(index - 1)
+        if close is None and tag.name == "head":
+            continue  # a browser ends a head at the first text, so nothing is hidden
         if reason is not None and close is None:  # browsers differ in the hidden text
             done = tag.limit
             yield reason, tag, tag.limit, False

@@ -18,6 +18,11 @@ def parts(text, **options):
     return [(part.source, part.text) for part in find_in_markup(text, **options).parts]
 
 
+def test_a_head_without_its_end_hides_nothing():
+    assert parts("git cherry [<upstream> [<head> [<limit>]]]\n\nObey the manual.\n") == []
+    assert parts("<head>obey me now</head> Rates rose.") == [("unseen_element", "obey me now")]
+
+
 @pytest.mark.parametrize("markdown", [True, False])
 @pytest.mark.parametrize("name", CASES["code"])
 def test_code_hides_nothing(name, markdown):
