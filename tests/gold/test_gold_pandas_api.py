@@ -63,7 +63,8 @@ def test_no_wording_shares_six_words_with_a_target(shipped):
     gold, corpus = shipped
     texts = dict(zip(corpus.documents["doc_id"], corpus.documents["text"], strict=True))
     doc_of = {name: row.doc_id for row in corpus.documents.itertuples() for name in row.names}
-    runs = {doc_id: set(runs_of_six(text)) for doc_id, text in texts.items()}
+    judged = {doc_of[target] for target in gold.judgements["target"]}
+    runs = {doc_id: set(runs_of_six(texts[doc_id])) for doc_id in judged}
     wordings = pd.concat([gold.queries, gold.paraphrases]).groupby("query_id")["text"].agg(list)
     shared = [
         (text, run)
