@@ -214,16 +214,16 @@ def _questions_needed(degradation: tuple[float, float, float], n_groups: int) ->
     ----------
     Guenther (1981), Sample size formulas for normal theory t tests, The American Statistician 35.
     """
-    from scipy.stats import norm, t
+    from scipy.special import ndtri, stdtrit
 
     worse, low, high = degradation
     if n_groups < 2 or not math.isfinite(high - low):  # noqa: PLR2004 - one group has no spread
         return None
-    spread = (high - low) / 2 / float(t.ppf(0.975, n_groups - 1)) * math.sqrt(n_groups)
+    spread = (high - low) / 2 / float(stdtrit(n_groups - 1, 0.975)) * math.sqrt(n_groups)
     difference = worse if worse > MAX_DEGRADATION else MAX_DEGRADATION - max(worse, 0.0)
     if difference <= _TIE:
         return None
-    z, power = (float(norm.ppf(share)) for share in (0.975, POWER))
+    z, power = (float(ndtri(share)) for share in (0.975, POWER))
     n = math.ceil(((z + power) * spread / difference) ** 2 + z**2 / 2)
     needed = max(n, MIN_GROUPS)
     return needed if needed > n_groups else None

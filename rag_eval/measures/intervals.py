@@ -175,12 +175,12 @@ def scored_together(values: FloatArray) -> Iterator[tuple[BoolArray, IntArray]]:
 
 
 def _interval(totals: GroupTotals, rate: BoolArray, seed: int, resamples: int) -> FloatArray:
-    from scipy.stats import norm
+    from scipy.special import ndtri
 
     value, n_groups = totals.value, len(totals.counts)
     low, high = np.full(len(value), np.nan), np.full(len(value), np.nan)
     if n_groups > 1:
-        z = float(norm.ppf(0.975))
+        z = float(ndtri(0.975))
         safe = rate & (
             (n_groups < FEW_GROUPS) | (value < NEAR_BOUNDARY) | (value > 1 - NEAR_BOUNDARY)
         )
@@ -200,9 +200,9 @@ def _interval(totals: GroupTotals, rate: BoolArray, seed: int, resamples: int) -
 
 def bootstrap_stretch(n_groups: int) -> float:
     """Return the factor by which intervals of resampled groups, 2 or more, are too narrow."""
-    from scipy.stats import norm, t
+    from scipy.special import ndtri, stdtrit
 
-    return float(t.ppf(0.975, n_groups - 1) / norm.ppf(0.975) * (n_groups / (n_groups - 1)) ** 0.5)
+    return float(stdtrit(n_groups - 1, 0.975) / ndtri(0.975) * (n_groups / (n_groups - 1)) ** 0.5)
 
 
 def effective_groups(value: FloatArray, variance: FloatArray, n_effective: float) -> FloatArray:

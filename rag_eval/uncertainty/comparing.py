@@ -190,9 +190,9 @@ def _variance(terms: FloatArray, with_label: BoolArray) -> float:
 def _interval(
     value: float, variance: float, kish: float, n_groups: int, *, unit_range: bool
 ) -> tuple[float, float]:
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
-    z = float(t.ppf(0.975, n_groups - 1))
+    z = float(stdtrit(n_groups - 1, 0.975))
     if not unit_range:
         half = z * float(np.sqrt(variance))
         return value - half, value + half

@@ -146,7 +146,7 @@ def group_intervals(
 
 def miss_rate(missed: BoolArray, group: IntArray, weight: FloatArray) -> Interval:
     """Compute the weighted share of misses, with Wilson's interval on the effective groups."""
-    from scipy.stats import norm
+    from scipy.special import ndtri
 
     _, code = np.unique(group, return_inverse=True)
     totals, misses = np.bincount(code, weight), np.bincount(code, weight * missed)
@@ -158,7 +158,7 @@ def miss_rate(missed: BoolArray, group: IntArray, weight: FloatArray) -> Interva
     size = effective_groups(
         np.array([value]), np.array([variance]), float(total**2 / (totals**2).sum())
     )
-    low, high = wilson(np.array([value]), size, float(norm.ppf(0.975)))
+    low, high = wilson(np.array([value]), size, float(ndtri(0.975)))
     return Interval(value=value, low=max(0.0, float(low[0])), high=min(1.0, float(high[0])))
 
 
