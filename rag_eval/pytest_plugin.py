@@ -164,7 +164,7 @@ def _list_differences(home: Path, report: "Report") -> list[str]:
             (one.query_id, f"found by {one.primary.n_found} of {one.primary.n_runs} retrievals")
             for one in report.look_first or []
         )
-        return _list("questions to look at first", first)
+        return _list("questions to look at first", first) if report.look_first else []
     now = open_run(home, report.run_id, gold_set).per_query()
     about = report.strategy, report.evaluation.level, ["recall_at_10"]
     before, after = (
@@ -203,4 +203,4 @@ def _list(title: str, rows: Iterable[tuple[str, object]]) -> list[str]:
         for name, value in shown[:MAX_SHOWN]
     ]
     more = len(shown) - len(lines)
-    return [f"{title}:", *lines, *([f"  and {more} more"] if more else [])]
+    return [f"{title}:" if lines else title, *lines, *([f"  and {more} more"] if more else [])]

@@ -110,14 +110,23 @@ def test_the_action_of_the_page_runs_our_commands(project_root):
 @pytest.mark.slow
 def test_a_gold_set_that_misses_a_required_gate_fails(pytester, project, monkeypatch):
     config = (project.gold / "gold_set.yaml").read_text(encoding="utf-8")
-    floors = 'acceptance: {recall_at_5: ">= 0.99"}\n'
-    project.write("gold_set.yaml", f"{config}{floors}gates: {{required: [acceptance]}}\n")
+    kept = [line for line in config.splitlines() if not line.startswith(("acceptance", "gates"))]
+    floors = 'acceptance: {recall_at_5: ">= 0.99"}\ngates: {required: [acceptance], advisory: []}\n'
+    project.write("gold_set.yaml", "\n".join([*kept, floors]))
+    queries = (project.gold / "queries.jsonl").read_text(encoding="utf-8")
+    project.write("queries.jsonl", queries.replace("Can alerts be silent at night?", "Zyzzyva?"))
     pytester.makepyfile(
         f"def test_gate(rag_eval_gate):\n    rag_eval_gate({str(project.gold)!r})\n"
     )
     pytester.chdir()  # the project has a folder of its own
     monkeypatch.setenv("RAG_EVAL_HOME", str(project.home))
-    result = pytester.runpytest_inprocess(*OPTIONS)
+    result = pytester.runpytest_subprocess(*OPTIONS)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["tiny: required gates failed", "  acceptance.recall_at_5 *"])
-    result.stdout.fnmatch_lines(["questions to look at first:", "  *found by * retrievals"])
+    result.stdout.fnmatch_lines(
+        ["questions to look at first:", "  night  found by 0 of 1 retrievals"]
+    )
+    accept = "baseline accept latest --gold-set tiny --who me --why test --force"
+    project.command(*accept.split())
+    result = pytester.runpytest_subprocess(*OPTIONS)
+    result.stdout.fnmatch_lines(["0 questions got worse and 0 better"])
