@@ -186,9 +186,9 @@ class Progress:
 
 
 class Lines(Progress):
-    """Plain lines for a log: at the start of a step, every few seconds, and at its end.
+    """Plain lines for a log: at the start of a step, ever more rarely, and at the end.
 
-    The last line has the duration.
+    The last line has the duration. A step of less than a second has none.
     """
 
     def __init__(self, write: Callable[[str], object]) -> None:
@@ -205,7 +205,7 @@ class Lines(Progress):
             done += count
             said = f", {note}" if note else ""
             now = time.monotonic()
-            if now - last > LINE_EVERY_S:
+            if now - last > max(LINE_EVERY_S, (now - started) / 4) and done != total:
                 last, of, left = now, "", ""
                 if total:
                     of = f" of {total:,}"
@@ -215,11 +215,12 @@ class Lines(Progress):
 
         self._write(f"{title}{f' ({total:,} {unit})' if total else ''} ...")
         yield advance
-        self._write(f"  {title}: done in {time.monotonic() - started:.1f} s{said}")
+        if said or time.monotonic() - started >= 1:
+            self._write(f"  {title}: done in {time.monotonic() - started:.1f} s{said}")
 
 
 class Bars(Progress):
-    """One bar per step on a terminal."""
+    """One bar per step on a terminal; the bars vanish when the stage is done."""
 
     def __init__(self, console: "Console") -> None:
         from rich import progress
@@ -227,7 +228,9 @@ class Bars(Progress):
         counts, spent = progress.MofNCompleteColumn(), progress.TimeElapsedColumn()
         left = progress.TimeRemainingColumn(compact=True)
         columns = (progress.SpinnerColumn(), "{task.description}", progress.BarColumn())
-        self._bars = progress.Progress(*columns, counts, spent, left, console=console)
+        self._bars = progress.Progress(
+            *columns, counts, spent, left, console=console, transient=True
+        )
         self._open = 0
 
     @contextlib.contextmanager

@@ -18,6 +18,5 @@ def test_lines_say_the_time_left(monkeypatch):
         "  Embedding: 1 of 40 chunks",
         f"  Embedding: 20 of 40 chunks, about {2 * each:.0f} s left",
         f"  Embedding: 30 of 40 chunks, about {each:.0f} s left",
-        "  Embedding: 40 of 40 chunks, about 0 s left",
         f"  Embedding: done in {4 * each:.1f} s",
     ]
