@@ -13,10 +13,13 @@ import dagster as dg
 from rag_eval.core.errors import InputError, Problem
 from rag_eval.core.frames import FrameSchema
 from rag_eval.corpus.masking import mask_snippet, masked_text
-from rag_eval.pipeline.runner import Table
+from rag_eval.pipeline.runner import Chart, Table
+from rag_eval.reporting.terminal import interval
 
 MAX_ROWS: Final = 50
 """Largest number of rows in a table, because large metadata slows the whole instance."""
+CHART_CELLS: Final = 50
+"""Width of a chart in characters."""
 COLUMN_TYPES: Final = {
     "str": "string",
     "int": "int",
@@ -29,7 +32,7 @@ PROBLEM_COLUMNS: Final = (
 )
 
 Shown = Mapping[str, object]
-"""Values of a result for people by name, also `Table`."""
+"""Values of a result for people by name, also `Table` and `Chart`."""
 Native = dg.MetadataValue[Any] | dg.TableSchema | str | float | None
 Metadata = Mapping[str, Native]
 """Metadata as Dagster accepts it."""
@@ -52,22 +55,50 @@ def native(value: Any) -> Any:
 
 
 def to_metadata(values: Shown) -> Metadata:
-    """Turn the shown values of a result into metadata, without empty tables."""
+    """Turn the shown values of a result into metadata, without empty tables and charts."""
     return {
         name: _value(value)
         for name, value in values.items()
-        if not isinstance(value, Table) or value.rows
+        if not (isinstance(value, Table) and not value.rows)
+        and not (isinstance(value, Chart) and not value.figures)
     }
 
 
 def _value(value: object) -> Native:
     if isinstance(value, Table):
         return _table(value.columns, value.rows)
+    if isinstance(value, Chart):
+        return dg.MetadataValue.md(draw_chart(value))
     if isinstance(value, str):  # Dagster would guess that some texts are paths
-        is_address = value.startswith("http://")
+        is_address = value.startswith(("http://", "https://"))
         return dg.MetadataValue.url(value) if is_address else dg.MetadataValue.text(value)
     found: Native = native(value)
     return found
+
+
+def draw_chart(chart: Chart) -> str:
+    """Draw values and intervals as text in Markdown, because Dagster shows no embedded images.
+
+    The axis reaches from 0 to 1, or further if a figure does.
+    """
+    rows = list(chart.figures.items())[:MAX_ROWS]
+    ends = [end for _, row in rows for end in row if end is not None]
+    start, stop = min([0.0, *ends]), max([1.0, *ends])
+
+    def place(value: float) -> int:
+        return round((value - start) / (stop - start) * (CHART_CELLS - 1))
+
+    width, lines = max(map(len, chart.figures), default=0), []
+    for name, (value, low, high) in rows:
+        if value is None:
+            continue
+        cells = [" "] * CHART_CELLS
+        if low is not None and high is not None:
+            cells[place(low) : place(high) + 1] = "─" * (place(high) - place(low) + 1)
+        cells[place(value)] = "●"
+        lines.append(f"{name:{width}} │{''.join(cells)}│ {interval(value, low, high)}")
+    axis = f"{start:<{CHART_CELLS - 4}.1f}{stop:>4.1f}"
+    return "\n".join(["```", *lines, f"{'':{width}}  {axis}", "```"])
 
 
 def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:

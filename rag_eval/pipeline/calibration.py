@@ -53,6 +53,7 @@ from rag_eval.pipeline.evaluation import (
 from rag_eval.pipeline.measures import BOOTSTRAP_SEED, ScoredRuns, score_runs
 from rag_eval.pipeline.retrieval import KeptCalibrator, StrategyRun, steering_calibrator
 from rag_eval.pipeline.runner import (
+    Chart,
     Result,
     Stage,
     Table,
@@ -287,7 +288,10 @@ class MissRateCalibration(Result):
             unmet += [{**one.dump(), **strategy} for one in conditions if not one.met]
             changes += [{**strategy, **entry.promotion.dump()}] if entry.promotion else []
         columns = tuple("strategy status calibrator outcomes groups skill auroc brier".split())
+        validations = {name: entry.validation for name, entry in self.strategies.items()}
+        skills = {name: about.skill.triple for name, about in validations.items() if about}
         return {
+            "chart of Brier skill": Chart(skills),
             "calibration": Table(columns, rows),
             "n_undefined": count_undefined(rows, "skill"),
             "conditions_not_met": Table(("strategy", "status", "name", "found", "needed"), unmet),

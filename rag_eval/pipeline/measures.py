@@ -80,6 +80,7 @@ from rag_eval.pipeline.retrieval import (
     stability_embedding,
 )
 from rag_eval.pipeline.runner import (
+    Chart,
     Result,
     Stage,
     Table,
@@ -847,6 +848,12 @@ class StabilityMeasures(Result):
         ]
         return {
             "embedding": self.about.embedding,
+            "chart of hit@10 that changes with wording": Chart(
+                {
+                    name: figures.hit_changes_with_wording["hit_at_10"].triple
+                    for name, figures in self.about.strategies.items()
+                }
+            ),
             "stability": Table(columns, rows),
             "n_undefined": count_undefined(rows, "value"),
             "lambda_states": Table(("strategy", *STATES), states),
@@ -1113,7 +1120,7 @@ HEADLINE = ("R@10", "RR", "nDCG@10", "Success@10", "Judged@10")
 def list_measures(
     strategies: Sequence[Mapping[str, Any]], level: str, labels: Sequence[str]
 ) -> dict[str, object]:
-    """Show measures of one level with interval and denominators, by strategy."""
+    """Show measures of one level with interval and denominators, and a chart of the first."""
     figure = "value [95 % interval]"
     denominators = ("n_scored", "n_attempted", "n_failed", "n_ineligible")
     rows = [
@@ -1127,7 +1134,13 @@ def list_measures(
         for record in entry["measures"]
         if record["level"] == level and record["label"] == label
     ]
+    drawn = {
+        row["strategy"]: (row["value"], row["ci_low"], row["ci_high"])
+        for row in rows
+        if row["label"] == labels[0]
+    }
     return {
+        f"chart of {labels[0]}": Chart(drawn),
         f"measures_{level}": Table(("strategy", "label", figure, *denominators), rows),
         "n_undefined": count_undefined(rows, "value"),
     }

@@ -64,6 +64,7 @@ from rag_eval.pipeline.measures import (
 )
 from rag_eval.pipeline.retrieval import CorpusIndex, StrategyRun
 from rag_eval.pipeline.runner import (
+    Chart,
     Result,
     Stage,
     Table,
@@ -310,6 +311,7 @@ class CalibratedMissRates(Result):
     def describe(self) -> dict[str, object]:
         """Show observed and claimed miss rates, and the differences between strategies."""
         part = self.uncertainty
+        seen = {name: row.observed[part.target].triple for name, row in part.strategies.items()}
         rows = [
             {"strategy": name, "status": entry.status, "stated": entry.stated.value}
             | entry.observed[part.target].dump()
@@ -322,6 +324,7 @@ class CalibratedMissRates(Result):
         ]
         return {
             "target": f"{part.target}@{part.k}",
+            "chart of observed miss rates": Chart(seen),
             "observed": Table(columns, rows),
             "n_undefined": count_undefined(rows, "value"),
             "differences": Table(

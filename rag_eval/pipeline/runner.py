@@ -346,6 +346,13 @@ class Table:
     rows: Sequence[Mapping[str, Any]]
 
 
+@dataclasses.dataclass(frozen=True)
+class Chart:
+    """Figures with intervals in the summary for people: name -> value, lower and upper bound."""
+
+    figures: Mapping[str, tuple[float | None, float | None, float | None]]
+
+
 def count_undefined(rows: Iterable[Mapping[str, Any]], column: str) -> int:
     """Count the rows with an undefined figure."""
     return sum(row.get(column) is None for row in rows)

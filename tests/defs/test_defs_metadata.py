@@ -10,11 +10,12 @@ from rag_eval.defs.metadata import (
     MAX_ROWS,
     clear_failures,
     column_schema,
+    draw_chart,
     native,
     problems_shown,
     to_metadata,
 )
-from rag_eval.pipeline.runner import Table
+from rag_eval.pipeline.runner import Chart, Table
 
 
 @pytest.mark.parametrize(
@@ -62,6 +63,16 @@ def test_table_is_short_and_typed():
         "absent": "string",
     }
     dg.MaterializeResult(metadata={"table": made})
+
+
+def test_a_chart_places_value_and_interval_on_its_axis():
+    lines = draw_chart(Chart({"low": (0.0, 0.0, 0.5), "one": (1.0, None, None)})).splitlines()
+    assert [line[5:][:50].rstrip() for line in lines[1:3]] == ["●" + "─" * 24, " " * 49 + "●"]
+    assert lines[1].endswith("0.000 [0.00, 0.50]")
+    below = draw_chart(Chart({"worse": (-0.5, -1.0, 0.0)})).splitlines()
+    assert below[1].index("─") < below[1].index("●") < len(below[1]) / 2
+    assert below[2].split() == ["-1.0", "1.0"]
+    assert to_metadata({"chart": Chart({})}) == {}
 
 
 def test_problems_show_errors_first_and_become_a_failure():
