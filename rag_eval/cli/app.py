@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ORDER: Final = (
     "run show compare explain export gate rollout init review lint validate view ui "
-    "outcome claim audit calibrate baseline trust clean version"
+    "outcome claim audit calibrate baseline trust clean"
 ).split()
 """Commands in the order of the help."""
 

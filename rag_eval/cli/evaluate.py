@@ -228,6 +228,10 @@ def run(
             help="An .npz of vectors (sha256, vectors) for the vector and hybrid strategies."
         ),
     ] = None,
+    *,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Print every figure instead of one screen.")
+    ] = False,
     home: Home = None,
     reports: Reports = None,
     gold_sets: GoldSets = None,
@@ -260,11 +264,17 @@ def run(
             folders = select_gold_sets(settings.gold_sets, gold_set or [])
             evaluations = [open_gold_set(folder, settings, **options) for folder in folders]
         outcomes = evaluate_all(evaluations, settings)
-        from rag_eval.reporting.terminal import show_outcome
+        from rag_eval.reporting.terminal import Places, show_outcome, summarize
 
         for outcome in outcomes:
-            facts = (outcome.report, outcome.folder, outcome.seconds, command())
-            show_outcome(console_for(), *facts, page=settings.html_report)
+            places = Places(
+                outcome.folder,
+                outcome.seconds,
+                command(),
+                page=settings.html_report,
+                runs=outcome.runs_page or "",
+            )
+            show_outcome(console_for(), outcome.report, places, verbose=verbose)
             if outcome.mlflow_error:
                 typer.echo(f"warning: {outcome.mlflow_error}", err=True)
             if outcome.trace_error:
@@ -273,6 +283,10 @@ def run(
                     "the report is complete",
                     err=True,
                 )
+        if len(outcomes) > 1:
+            typer.echo()
+            for outcome in outcomes:
+                typer.echo(summarize(outcome.report, outcome.folder))
         _record_lineage(evaluations, settings)
         failed = [name for outcome in outcomes for name in outcome.failed]
     if failed:

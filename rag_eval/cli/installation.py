@@ -1,4 +1,4 @@
-"""Commands about the installation: ui, view, version, clean."""
+"""Commands about the installation: ui, view, clean."""
 
 import contextlib
 import webbrowser
@@ -30,14 +30,6 @@ def ui(home: Home = None, reports: Reports = None, gold_sets: GoldSets = None) -
 
         status = serve(settings)
     raise typer.Exit(status)
-
-
-@app.command()
-def version() -> None:
-    """Print the version."""
-    from rag_eval import __version__
-
-    typer.echo(__version__)
 
 
 @app.command()

@@ -392,7 +392,7 @@ def calibrate_now(
     with report_errors():
         evaluation = open_evaluation(gold_set, home, gold_sets)
         from rag_eval.pipeline.miss_rates import calibrate_gold_set
-        from rag_eval.reporting.terminal import show_calibration
+        from rag_eval.reporting.listings import show_calibration
 
         found = calibrate_gold_set(evaluation)
         if json:

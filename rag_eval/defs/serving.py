@@ -20,11 +20,12 @@ from pathlib import Path
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import TELEMETRY_OFF, Settings
+from rag_eval.reporting.mlflow import PORT as MLFLOW_PORT
 from rag_eval.storage.artifacts import write_text
 from rag_eval.storage.secrets import shown_service
 
 HOST = "127.0.0.1"
-DAGSTER_PORT, MLFLOW_PORT = 3000, 5000
+DAGSTER_PORT = 3000
 MODULE = "rag_eval.definitions"
 START_TIMEOUT_S, STOP_TIMEOUT_S, POLL_S = 180.0, 10.0, 0.25
 LOG_LINES = 25

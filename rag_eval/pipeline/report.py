@@ -37,6 +37,7 @@ from rag_eval.core.report import (
     TrustFactor,
     TrustPart,
     TrustScores,
+    count_gates,
     number,
 )
 from rag_eval.core.types import ABSTAINED
@@ -119,6 +120,7 @@ from rag_eval.reporting.metrics_report import (
     write_measures,
 )
 from rag_eval.reporting.mlflow import record
+from rag_eval.reporting.terminal import interval
 from rag_eval.reporting.verdicts import VERDICT_FILES, verdict_rows, write_verdict
 from rag_eval.storage.artifacts import Artifact, Parts, atomic_path, write_bytes, write_text
 from rag_eval.storage.hashing import code_version, library_versions
@@ -731,6 +733,16 @@ def _compare_with_baseline(
     }
 
 
+GATE_COLUMNS: Final = ("id", "required", "status", "reason_code", "found", "accepted")
+
+
+def _show_gate(gate: GatePart) -> dict[str, object]:
+    """Make the row of a gate in the summary for people."""
+    bounds = (gate.evidence.get(name) for name in ("value", "ci_low", "ci_high"))
+    found: list[Any] = [bound if isinstance(bound, int | float) else None for bound in bounds]
+    return gate.dump() | {"found": interval(*found), "accepted": gate.evidence.get("accepted")}
+
+
 class MetricsReport(Result):
     """The report of a run. Only `content_hash` is part of the identity: equal inputs repeat it.
 
@@ -755,10 +767,7 @@ class MetricsReport(Result):
         report = self.report
         entries = [entry.dump() for entry in report.strategies]
         latency = [{"strategy": entry["name"], **entry["latency_ms"]} for entry in entries]
-        gates = [
-            gate.dump() | {key: gate.evidence.get(key) for key in ("accepted", "value")}
-            for gate in report.gates
-        ]
+        gates = [_show_gate(gate) for gate in report.gates]
         return {
             "run_id": report.run_id,
             "content_hash": report.content_hash,
@@ -771,7 +780,12 @@ class MetricsReport(Result):
             "n_groups_answerable": report.gold.n_groups_answerable,
             **list_measures(entries, report.evaluation.level, HEADLINE),
             "latency_ms": Table(("strategy", "n", "p50", "p95", "p99"), latency),
-            "gates": Table(("id", "required", "status", "reason_code", "value", "accepted"), gates),
+            "verdict": count_gates((gate.required, gate.status) for gate in report.gates),
+            "gates": Table(GATE_COLUMNS, gates),
+            "look_first": Table(
+                ("query_id", "text", "n_found", "n_runs", "miss_rate", "status"),
+                [one.dump() | one.primary.dump() for one in report.look_first or ()],
+            ),
             "report": self.folder,
             "trace_error": self.trace_error or "none",
         }
@@ -960,21 +974,29 @@ RECORDED: Final = (
     REPORT_FILE,
     PAGE,
     *("measures.csv", "per-query.parquet", "answers.jsonl", "citations.jsonl", EVIDENCE_FILE),
-    PICTURE,
 )
-"""Files that MLflow stores for every run."""
+"""Files that MLflow stores for every run, beside the charts."""
 
 
 class MlflowRecord(Result):
-    """The id of the run in MLflow, or the reason why MLflow did not record the run."""
+    """The run in MLflow, or the reason why MLflow did not record the run.
+
+    Attributes
+    ----------
+    runs_page
+        Address of the runs of this gold set in the MLflow UI; empty after an error.
+    """
 
     mlflow_run: str = json_part()
+    runs_page: str = json_part(volatile=True)
     run_id: str = json_part(volatile=True)
     error: str = json_part()
 
     def describe(self) -> dict[str, object]:
-        """Show the ids of the run in MLflow and in the home."""
-        return {} if self.error else {"mlflow_run": self.mlflow_run, "run_id": self.run_id}
+        """Show the ids of the run in MLflow and in the home, and where its runs are."""
+        if self.error:
+            return {}
+        return {"mlflow_run": self.mlflow_run, "run_id": self.run_id, "runs": self.runs_page}
 
 
 @Stage(
@@ -989,13 +1011,14 @@ class MlflowRecord(Result):
 def record_in_mlflow(work: Work, retrieval_metrics_report: MetricsReport) -> MlflowRecord:
     """Record the report in MLflow. A failure of the tracking store does not affect the report."""
     report, folder = retrieval_metrics_report.report, work.evaluation.reports
-    settings, uri, run, error = work.settings, work.settings.mlflow_uri, "", ""
+    settings, uri, run, page, error = work.settings, work.settings.mlflow_uri, "", "", ""
+    files = [folder / name for name in RECORDED if (folder / name).is_file()]
     try:
-        run = record(
+        run, page = record(
             report,
             work.config.name,
             uri,
-            [folder / name for name in RECORDED if (folder / name).is_file()],
+            [*files, *sorted(folder.glob("*.svg"))],
             settings.home / "mlartifacts",
             tags=dict(work.evaluation.tags),
             questions=_questions_table(_questions_of(work, retrieval_metrics_report)),
@@ -1003,7 +1026,7 @@ def record_in_mlflow(work: Work, retrieval_metrics_report: MetricsReport) -> Mlf
     except Exception as failure:  # noqa: BLE001 - a tracking store may raise any exception
         reason = quoted(without_secrets(f"{type(failure).__name__}: {failure}", uri), 400)
         error = f"MLflow did not record this run ({reason}); the report is complete"
-    return MlflowRecord(mlflow_run=run, run_id=report.run_id, error=error)
+    return MlflowRecord(mlflow_run=run, runs_page=page, run_id=report.run_id, error=error)
 
 
 def _questions_table(bundle: Artifact | None) -> dict[str, list[Any]]:
@@ -1035,7 +1058,7 @@ class GateVerdict(Result):
 
     def describe(self) -> dict[str, object]:
         """Show the verdict and every gate."""
-        gates = [gate.dump() for gate in self.gates]
+        gates = [_show_gate(gate) for gate in self.gates]
         statuses = get_args(GateStatus)
         return {
             "verdict": "fail" if self.failed else "pass",
@@ -1044,7 +1067,9 @@ class GateVerdict(Result):
                 f"n_{status}": sum(gate["status"] == status for gate in gates)
                 for status in statuses
             },
-            "gates": Table(("id", "severity", "required", "status", "reason_code"), gates),
+            "counts": count_gates((gate.required, gate.status) for gate in self.gates)
+            or "no gates",
+            "gates": Table((*GATE_COLUMNS, "severity"), gates),
             "run_id": self.run_id,
         }
 

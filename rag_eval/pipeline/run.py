@@ -19,9 +19,9 @@ class Outcome:
     """The result of one evaluation.
 
     `folder` holds the report's files. `failed` are the ids of the required gates that did not pass.
-    `seconds` is the duration without MLflow. `mlflow_run` is None after a failure. `mlflow_error`
-    gives the reason without user and password of the address. `trace_error` says why there are no
-    traces.
+    `seconds` is the duration without MLflow. `mlflow_run` and `runs_page`, the address of the runs
+    in MLflow, are None after a failure. `mlflow_error` gives the reason without user and password
+    of the address. `trace_error` says why there are no traces.
     """
 
     gold_set: str
@@ -30,6 +30,7 @@ class Outcome:
     failed: list[str]
     seconds: float
     mlflow_run: str | None
+    runs_page: str | None
     mlflow_error: str | None
     trace_error: str | None
 
@@ -46,6 +47,7 @@ def evaluate(evaluation: Evaluation) -> Outcome:
         runner.get(GateVerdict).failed,
         sum(spent for node, spent in seconds.items() if node.name != "mlflow_record"),
         recorded.mlflow_run or None,
+        recorded.runs_page or None,
         recorded.error or None,
         written.trace_error or None,
     )

@@ -1,4 +1,4 @@
-"""Print questions, outcomes, claims, draws, chunks and comparisons of misses on a terminal.
+"""Print questions, outcomes, claims, chunks, comparisons and calibrations on a terminal.
 
 Texts of strangers go through `quoted` or `mask_snippet`; rich markup in them is never read.
 """
@@ -19,11 +19,21 @@ from rag_eval.core.report import (
     MissComparison,
     MissDifference,
     MissMeasure,
+    StrategyCalibration,
 )
 from rag_eval.core.types import FIXES, Answer, snippet
 from rag_eval.corpus.masking import mask_shown_address, mask_snippet
 from rag_eval.reporting.metrics_report import Outgoing, write_csv
-from rag_eval.reporting.terminal import Sheet, interval, print_parts
+from rag_eval.reporting.terminal import (
+    LEVEL,
+    Sheet,
+    describe_alarms,
+    describe_promotion,
+    estimate,
+    interval,
+    k_for,
+    print_parts,
+)
 from rag_eval.trust.guard import Decision
 from rag_eval.uncertainty.audits import Claim
 from rag_eval.uncertainty.comparing import powered_figure
@@ -512,3 +522,120 @@ def show_comparison(console: "Console", comparison: MissComparison) -> None:
 def write_comparison_csv(path: Path, comparison: MissComparison) -> None:
     """Write one row for each figure and difference."""
     write_csv(path, COLUMNS, _list_figures(comparison))
+
+
+# ---- A calibration: figures of every strategy, and what keeps a status from being higher.
+
+_MAX_UNMET: Final = 6
+_METHODS: Final = {
+    "fixed": "one K",
+    "recall": "one K for expected recall",
+    "mondrian": "K by third of predicted risk",
+}
+
+
+def show_calibration(console: "Console", calibrated: Any) -> None:
+    """Print a calibration (`Calibrated` of `rag_eval.pipeline.miss_rates`)."""
+    figures, errors, lines = [], [], list[str]()
+    for name, entry in calibrated.strategies.items():
+        about, misses, fit, error = entry.validation, "-", ["-"] * 3, ["-"] * 3
+        if about is not None:
+            misses = str(about.misses)
+            fit = [estimate(figure) for figure in (about.miss_rate, about.brier, about.skill)]
+            ece = f"{about.ece.value:.3f} ({about.ece.null_limit:.3f})"
+            error = [estimate(about.auroc), estimate(about.slope), ece]
+        counts = f"{entry.counts.outcomes}/{entry.counts.groups}/{misses}"
+        figures.append([quoted(name), entry.status, counts, *fit])
+        errors.append([quoted(name), *error, k_for(entry)])
+        lines += _describe_calibration(name, entry, calibrated.traffic[name])
+    target = f"{calibrated.target}@{calibrated.k}"
+    print_parts(
+        console,
+        [
+            Sheet(
+                f"Calibration of {target} on {quoted(calibrated.gold_set)} "
+                "(out of fold, 95 % intervals over groups)",
+                ["strategy", "status", ">outcomes/groups/misses", f">{target}", ">Brier", ">skill"],
+                figures,
+            ),
+            Sheet(
+                "Fit of the predictions (at most: the largest ECE of calibrated predictions by "
+                "chance)",
+                ["strategy", ">AUROC", ">slope", ">ECE (at most)", f">K for {LEVEL:.0%}"],
+                errors,
+            ),
+            *lines,
+        ],
+    )
+
+
+def _describe_calibration(
+    name: str, entry: StrategyCalibration, claims: Mapping[str, Any]
+) -> Iterator[str]:
+    label = quoted(name)
+    if unmet := entry.unmet_conditions:
+        why = "; ".join(
+            f"{condition.status} needs {condition.name} {quoted(condition.needed, 80)}, "
+            f"found {quoted(condition.found, 80)}"
+            for condition in unmet[:_MAX_UNMET]
+        )
+        yield f"{label}: {why}"
+    if entry.validation is not None and entry.leakage_gap is not None:
+        uncalibrated, gap = "", entry.leakage_gap.gap
+        if (baseline := entry.heuristic_v0) is not None:
+            skill, auroc = baseline.skill.value, baseline.auroc.value
+            uncalibrated = f"heuristic_v0 has skill {skill:.2f}, AUROC {auroc:.2f}; "
+        yield f"{label}: {uncalibrated}folds that split groups would change skill by {gap:+.3f}"
+    if conformal := _describe_conformal(entry):
+        yield f"{label}: {conformal}"
+    yield from describe_alarms(name, entry, 600)
+    if change := describe_promotion(entry):
+        yield f"{label}: {change}"
+    if entry.n_without_signals:
+        yield (
+            f"{label}: {entry.n_without_signals} outcomes left out, "
+            "because the signals of their retrieval are not known"
+        )
+    yield from (f"{label}: {line}" for line in _describe_traffic(claims))
+    if entry.calibrator:
+        yield f"{label}: calibrator {entry.calibrator[:16]}, fingerprint {entry.fingerprint}"
+
+
+def _describe_traffic(claims: Mapping[str, Any]) -> Iterator[str]:
+    words = "claims of production traffic"
+    if claims["counted"]:
+        yield f"{claims['counted']} {words} counted in"
+    for n, reason in (
+        (claims["n_unknown"], quoted(claims["reason"], 300)),
+        (claims["n_differing"], "this strategy now retrieves nothing of their first K"),
+    ):
+        if n:
+            yield f"{n} {words} left out: {reason}"
+
+
+def _describe_conformal(entry: StrategyCalibration) -> str:
+    """Say which K covers LEVEL of the questions by each method, or why there is none."""
+    about, parts = entry.conformal_methods, []
+    for method, words in _METHODS.items():
+        rule = entry.conformal_rule(method, LEVEL)
+        if rule is None:
+            if getattr(about, method) is None:
+                parts.append(f"{words}, none: {about.why[method]}")
+            continue
+        stated = f"not attainable within {rule.depth:,}"
+        if rule.attainable or method == "mondrian":
+            ks = [part.k for part in rule.bins] if method == "mondrian" else [rule.k]
+            stated = ", ".join(f"> {rule.depth:,}" if k is None else f"{k:,}" for k in ks)
+        if (third := rule.riskiest) is not None and third.value is not None:
+            verb = "recall" if method == "recall" else "covered"
+            stated += f" (riskiest third {verb} {third.value:.2f} of {third.n})"
+        parts.append(f"{words} {stated}")
+    if not parts:
+        return ""
+    n, left_out = {rule.method: rule.n for rule in entry.conformal}, ""
+    if "mondrian" in n and about.without_risk:
+        left_out = (
+            f"; K by risk leaves out {about.without_risk} of {n['fixed']} questions, "
+            "because they have no outcome"
+        )
+    return f"to find gold for {LEVEL:.0%} of new questions: {'; '.join(parts)}{left_out}"

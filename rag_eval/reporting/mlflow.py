@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rag_eval.core.config import Level
-from rag_eval.core.report import Absent, Estimate, Interval, Report, StrategyPart
+from rag_eval.core.report import Absent, Estimate, Interval, Report, StrategyPart, count_gates
+from rag_eval.reporting.terminal import estimate
+from rag_eval.reporting.verdicts import code
+from rag_eval.storage.secrets import shown_service
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -25,8 +28,12 @@ if TYPE_CHECKING:
 EXPERIMENT = "rag_eval"
 MAX_PARAM = 500
 PER_QUESTION = "per-question.json"
+PORT = 5000
+"""Port of the MLflow UI that `rag-eval ui` starts."""
 KIND = {"mlflow.experimentKind": "custom_model_development"}
 """Tag that opens the MLflow UI on runs and metrics, because the experiment has no traces."""
+_VIEW = "rag-eval"
+"""Name of the view that the links open. It shows metrics; MLflow's first view shows none."""
 _SQLITE = "sqlite:///"
 
 
@@ -92,16 +99,47 @@ def _miss_rate_metrics(report: Report, name: str) -> dict[str, float]:
     return _flatten(found)
 
 
-def _tags(report: Report, extra: Mapping[str, str]) -> dict[str, str]:
-    """Make the tags of a run, with the Markdown at the top of its MLflow page."""
-    failed = [f"`{gate.id}`" for gate in report.gates if not gate.is_fine]
-    note = f"""
+def describe_run(report: Report) -> str:
+    """Write the Markdown at the top of a run's MLflow page: verdict, strategies, inputs, gates."""
+    level, part, gold, index = (
+        report.evaluation.level,
+        report.uncertainty,
+        report.gold,
+        report.index,
+    )
+    verdict = count_gates((gate.required, gate.status) for gate in report.gates)
+    target = f"{part.target}@{part.k}"
+    rows = []
+    for entry in report.strategies:
+        recall, rank = (entry.measure(label, level) for label in ("R@10", "RR"))
+        missed = part.strategies[entry.name].observed[part.target]
+        name = code(entry.name) + (" (primary)" if entry.name == report.strategy else "")
+        figures = " | ".join(map(estimate, (recall, rank, missed)))
+        rows.append(f"| {name} | {figures} | {recall.n_scored}/{recall.n_attempted} |")
+    table = "\n".join(rows)
+    failed = [code(gate.id) for gate in report.gates if not gate.is_fine]
+    return f"""
+**{verdict or "No gate is configured"}**
+
+| strategy | R@10 | RR | observed {target} | scored |
+|---|---|---|---|---|
+{table}
+
+95 % intervals over {gold.n_groups_answerable} groups of answerable questions, {level} level.
+Measured on {code(gold.name)}: {gold.n_queries} questions
+({gold.n_queries - gold.n_answerable} unanswerable) over {code(index.rev)},
+{index.n_documents:,} documents in {index.n_chunks:,} chunks.
+
 Open the artifact **index.html** for the whole report, **per-question.json** for the questions.
 
-- index `{report.index.hash}`
-- gold `{report.gold.hash}`
+- index {code(index.hash)}
+- gold {code(gold.hash)}
 - gates that did not pass: {", ".join(failed) or "none"}
-"""
+""".strip()
+
+
+def _tags(report: Report, extra: Mapping[str, str]) -> dict[str, str]:
+    """Make the tags of a run; one of them is its description."""
     return {
         "index_hash": report.index.hash,
         "rev": report.index.rev,
@@ -110,7 +148,7 @@ Open the artifact **index.html** for the whole report, **per-question.json** for
         "content_hash": report.content_hash,
         "rag_eval.run_id": report.run_id,
         "rag_eval.version": report.version,
-        "mlflow.note.content": note.strip(),
+        "mlflow.note.content": describe_run(report),
         **extra,
     }
 
@@ -141,6 +179,25 @@ def _log_table(client: "MlflowClient", run_id: str, columns: Mapping[str, Sequen
     )
 
 
+def runs_page(uri: str, experiment_id: str) -> str:
+    """Return the address of the runs of an experiment in the MLflow UI, without credentials.
+
+    For a store without a server, the address is that of `rag-eval ui`.
+    """
+    is_server = uri.startswith(("http:", "https:"))
+    server = shown_service(uri).rstrip("/") if is_server else f"http://127.0.0.1:{PORT}"
+    return f"{server}/#/experiments/{experiment_id}/runs?viewStateShareKey={_VIEW}"
+
+
+def _show_metrics(client: "MlflowClient", experiment_id: str, report: Report) -> None:
+    """Store the view that the links open, with the headline metrics as columns of the run list."""
+    part = report.uncertainty
+    shown = [f"{part.target}_at_{part.k}", "mrr", "recall_at_10"]
+    columns = ["attributes.`Created`", *(f"metrics.`{name}`" for name in shown)]
+    state = json.dumps({"selectedColumns": columns})
+    client.set_experiment_tag(experiment_id, f"mlflow.sharedViewState.{_VIEW}", state)
+
+
 def record(
     report: Report,
     gold_set: str,
@@ -150,8 +207,8 @@ def record(
     *,
     tags: Mapping[str, str],
     questions: Mapping[str, Sequence[Any]],
-) -> str:
-    """Write the record and return the parent's run id.
+) -> tuple[str, str]:
+    """Write the record; return the parent's run id and the address of the runs.
 
     `files` become artifacts of the parent run, in the folder `artifacts` for a local tracking
     store; a server has its own. `tags` are more tags, for example `dagster.run_id`. `questions` are
@@ -171,9 +228,14 @@ def record(
         experiment_id = client.create_experiment(f"{EXPERIMENT}/{gold_set}", place, KIND)
     else:
         experiment_id = experiment.experiment_id
+    _show_metrics(client, experiment_id, report)
     all_tags, level = _tags(report, tags), report.evaluation.level
     with _started_run(client, experiment_id, report.run_id) as parent:
-        figures = strategy_metrics(report.primary, level) | _report_metrics(report)
+        figures = (
+            strategy_metrics(report.primary, level)
+            | _miss_rate_metrics(report, report.strategy)
+            | _report_metrics(report)
+        )
         params = {
             "gold_set": gold_set,
             "primary": report.strategy,
@@ -197,7 +259,7 @@ def record(
             client.log_artifact(parent, str(path))
         if questions:
             _log_table(client, parent, questions)
-    return parent
+    return parent, runs_page(uri, experiment_id)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Print a report and a calibration on a terminal.
+"""Print a report on a terminal: one screen, or everything.
 
 Texts of strangers go through `quoted` or `mask_snippet`; rich markup in them is never read.
 """
@@ -8,20 +8,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rag_eval.core.config import DISCOUNTING
+from rag_eval.core.config import DISCOUNTING, Level
 from rag_eval.core.errors import Problem, quoted
 from rag_eval.core.report import (
     Absent,
     AnswerConfidences,
     ComparedPair,
     Estimate,
+    Figure,
     GatePart,
     Interval,
     IterativeAccount,
     Report,
     StrategyCalibration,
+    StrategyPart,
+    Triple,
     count_gates,
 )
+from rag_eval.core.types import snippet
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
@@ -33,6 +37,9 @@ if TYPE_CHECKING:
 SHOWN: Final = ("R@10", "RR", "nDCG@10")
 _FOLDED: Final = 12
 """Least width of a longer text that may be folded."""
+_MAX_ROWS, _MAX_GATES = 8, 6
+"""Shown strategies and failed gates on the one screen."""
+_MAX_ID, _MAX_QUESTION, _MAX_REV, _ALPHA = 40, 60, 24, 0.05
 STATUS_STYLE: Final = {
     "pass": "green",
     "fail": "red",
@@ -53,7 +60,7 @@ def interval(
     bounds = ""
     if low is not None and high is not None:
         bounds = f" [{low:{sign}.{digits}f}, {high:{sign}.{digits}f}]"
-    return f"{value:{sign}.3f}{bounds}"
+    return f"{round(value, 3) + 0.0:{sign}.3f}{bounds}"  # + 0.0: no -0.000
 
 
 def estimate(figure: Estimate | Interval | None) -> str:
@@ -96,15 +103,17 @@ class Sheet:
         from rich.text import Text
 
         table = Table(
-            title=Text(self.title),
+            title=Text(self.title) if self.title else None,
             title_justify="left",
             title_style="bold",
             box=box.SIMPLE_HEAD,
+            show_edge=False,
             pad_edge=False,
+            padding=(0, 1, 0, 0),
             caption=Text(self.caption) if self.caption else None,
             caption_justify="left",
         )
-        least = 3 * len(self.columns) - 1
+        least = 2 * len(self.columns) - 1
         for at, name in enumerate(self.columns):
             cells = [name.removeprefix(">"), *(str(row[at]) for row in self.rows if row)]
             cells = [cell.replace(" [", bracket) for cell in cells]
@@ -129,11 +138,14 @@ class Sheet:
         return table, least
 
 
-def print_parts(console: "Console", parts: Iterable[str | Sheet]) -> None:
-    """Print tables and lines. Lines are neither wrapped nor read as markup; nothing is cut."""
+def print_parts(console: "Console", parts: Iterable[str | Sheet], *, wrap: bool = False) -> None:
+    """Print tables and lines. Lines are not read as markup, and nothing is cut.
+
+    `wrap`: whether long lines end at the width of the console, so that a screen can be counted.
+    """
     for part in parts:
         if isinstance(part, str):
-            console.print(part, markup=False, highlight=False, soft_wrap=True)
+            console.print(part, markup=False, highlight=False, soft_wrap=not wrap)
         else:
             console.print(part, crop=False)
 
@@ -150,53 +162,123 @@ Parts = Iterator[str | Sheet]
 
 
 def _headline(report: Report) -> Parts:
+    gold, index, part = report.gold, report.index, report.uncertainty
+    yield (
+        f"{quoted(gold.name)}: {gold.n_queries} questions "
+        f"({gold.n_queries - gold.n_answerable} unanswerable, {gold.n_groups} groups) over "
+        f"{quoted(index.rev[:_MAX_REV])}, {index.n_chunks:,} chunks"
+    )
+    recall, rank = (report.primary.measure(name, report.evaluation.level) for name in SHOWN[:2])
+    rates = part.strategies[report.strategy]
+    observed, stated = rates.observed[part.target], rates.stated
+    known = f"{estimate(stated)} over {stated.n_scored}" if isinstance(stated, Figure) else "none"
+    yield (
+        f"{quoted(report.strategy)}: R@10 {estimate(recall)}, RR {estimate(rank)} over "
+        f"{recall.n_scored} questions; miss rate ({part.target}@{part.k}): observed "
+        f"{estimate(observed)} over {observed.n_scored}, stated {known} ({rates.status})"
+    )
+    if isinstance(report.answers, Absent):
+        return
+    records = {record.name: record for record in report.answers.measures}
+    grounded, refused = records["groundedness"], records["refused_answerable"]
+    yield (
+        f"answers: groundedness {estimate(grounded)} of {grounded.n_scored}; refused "
+        f"{estimate(refused)} of {refused.n_scored} answerable"
+    )
+
+
+def _inputs(report: Report) -> Parts:
     gold, index = report.gold, report.index
     masking = "" if index.masked is not None else "; masking of personal data is OFF"
     seeds = ", ".join(str(seed) for seed in gold.seeds)
     yield (
-        f"{quoted(gold.name)} version {quoted(gold.version)}: {gold.n_queries} questions "
-        f"({gold.n_queries - gold.n_answerable} unanswerable), {gold.n_paraphrases} "
-        f"paraphrases, {gold.n_groups} independent groups, seeds {seeds}"
-    )
-    yield (
-        f"corpus {quoted(index.rev)}: {index.n_documents:,} documents, {index.n_chunks:,} chunks; "
-        f"gold hash {quoted(gold.hash[:12])}{masking}"
+        f"version {quoted(gold.version)}: {gold.n_paraphrases} paraphrases, seeds {seeds}; gold "
+        f"hash {quoted(gold.hash[:12])}; corpus {quoted(index.rev)}: {index.n_documents:,} "
+        f"documents{masking}"
     )
     if gold.warnings:
         first = Problem(**gold.warnings[0].dump())
         yield f"{len(gold.warnings)} warnings about the gold set, for example: {first}"
 
 
-def _measures(report: Report) -> Parts:
-    level, rows, lines = report.evaluation.level, [], []
-    for entry in report.strategies:
-        name, p95 = quoted(entry.name), entry.latency_ms.p95
-        figures = [entry.measure(label, level) for label in SHOWN]
-        failed = f" ({figures[0].n_failed} failed)" if figures[0].n_failed else ""
-        rows.append(
-            [
-                quoted(entry.name + (" *" if entry.name == report.strategy else "")),
-                *map(estimate, figures),
-                f"{figures[0].n_scored}/{figures[0].n_attempted}{failed}",
-                "-" if p95 is None else f"{p95:.1f}",
-            ]
+def _gaps(report: Report) -> dict[str, Triple]:
+    """Return the paired difference in R@10 from the primary strategy, by strategy."""
+    found = dict[str, Triple]()
+    for row in report.comparisons:
+        if row.measure == SHOWN[0] and row.b == report.strategy:
+            found[row.a] = row.triple
+        elif row.measure == SHOWN[0] and row.a == report.strategy:
+            delta, low, high = (None if bound is None else -bound for bound in row.triple)
+            found[row.b] = delta, high, low
+    return found
+
+
+def _strategies_table(report: Report, *columns: str) -> Sheet:
+    """Show figures of the strategies, the primary one first.
+
+    `columns` name the figures before the observed miss rate. The difference is from the primary
+    strategy.
+    """
+    level, part, gaps, rows = report.evaluation.level, report.uncertainty, _gaps(report), []
+    target = f"{part.target}@{part.k}"
+    for entry in sorted(report.strategies, key=lambda entry: entry.name != report.strategy):
+        recall, p95 = entry.measure(SHOWN[0], level), entry.latency_ms.p95
+        figures = {label: estimate(entry.measure(label, level)) for label in SHOWN}
+        figures[target] = estimate(part.strategies[entry.name].observed[part.target])
+        figures["R@10 difference"] = interval(*gaps.get(entry.name, (None, None, None)), "+")
+        figures["scored"] = f"{recall.n_scored}/{recall.n_attempted}"
+        figures["p95 ms"] = "-" if p95 is None else f"{p95:.1f}"
+        name = quoted(entry.name + (" *" if entry.name == report.strategy else ""))
+        rows.append([name, *(figures[column] for column in (*columns, target))])
+    recall = report.primary.measure(SHOWN[0], level)
+    title = (
+        f"Strategies, {level} level, {recall.n_scored} of {recall.n_attempted} questions, 95 % "
+        f"intervals over {recall.n_groups} groups; * primary"
+    )
+    return Sheet(title, ["strategy", *(f">{column}" for column in (*columns, target))], rows)
+
+
+def _strategies(report: Report) -> Parts:
+    table = _strategies_table(report, SHOWN[0], "R@10 difference", SHOWN[1])
+    yield dataclasses.replace(table, rows=table.rows[:_MAX_ROWS])
+    if (more := len(table.rows) - _MAX_ROWS) > 0:
+        yield f"{more} more strategies: rag-eval show"
+    clear = [
+        quoted(row.b if row.a == report.strategy else row.a)
+        for row in report.comparisons
+        if report.strategy in {row.a, row.b} and row.measure == SHOWN[0]
+        if row.p_adjusted is not None and row.p_adjusted < _ALPHA
+    ]
+    if report.comparisons:
+        yield (
+            f"R@10 differs from {quoted(report.strategy)} (p < {_ALPHA:g} after Holm): "
+            f"{', '.join(clear) or 'no strategy'}"
         )
-        if entry.n_failed:
-            failures = sorted((entry.failures or {}).items())
-            codes = ", ".join(f"{quoted(code)} {n}" for code, n in failures)
-            lines.append(
-                f"{name}: {entry.n_failed} of {entry.n_runs} retrievals FAILED and score 0"
-                f"{f' ({codes})' if codes else ''}; first: {quoted(entry.first_failure or '', 300)}"
-            )
-        state = None if entry.levels is None else entry.levels[level]
-        if state is not None and not state.measured:
-            reason = quoted(state.reason or "", 300)
-            lines.append(f"{name}: not measured at the {level} level: {reason}")
-        lines += [f"{name}: {quoted(note, 300)}" for note in entry.notes or ()]
-    title = f"Retrieval, {level} level (95 % intervals over groups of questions)"
-    columns = ["strategy", *(f">{label}" for label in SHOWN), ">scored", ">p95 ms"]
-    yield Sheet(title, columns, rows)
-    yield from lines
+    for entry in report.strategies:
+        yield from _failures(entry, report.evaluation.level)
+
+
+def _measures(report: Report) -> Parts:
+    yield _strategies_table(report, *SHOWN, "scored", "p95 ms")
+    for entry in report.strategies:
+        yield from _failures(entry, report.evaluation.level)
+        yield from (f"{quoted(entry.name)}: {quoted(note, 300)}" for note in entry.notes or ())
+
+
+def _failures(entry: StrategyPart, level: Level) -> Iterator[str]:
+    """Say which retrievals failed, and whether the strategy cannot be measured."""
+    name = quoted(entry.name)
+    if entry.n_failed:
+        counts = sorted((entry.failures or {}).items())
+        codes = ", ".join(f"{quoted(code)} {n}" for code, n in counts)
+        yield (
+            f"{name}: {entry.n_failed} of {entry.n_runs} retrievals FAILED and score 0"
+            f"{f' ({codes})' if codes else ''}; first: {quoted(entry.first_failure or '', 300)}"
+        )
+    state = None if entry.levels is None else entry.levels[level]
+    if state is not None and not state.measured:
+        reason = quoted(state.reason or "", 300)
+        yield f"{name}: not measured at the {level} level: {reason}"
 
 
 def comparisons_table(rows: Iterable[ComparedPair], title: str) -> Sheet:
@@ -326,6 +408,14 @@ def _guard(report: Report) -> Parts:
         common = sorted(guard.reasons.items(), key=lambda item: (-item[1], item[0]))[:5]
         reasons = ", ".join(f"{quoted(code)} {count}" for code, count in common)
         yield f"reasons: {reasons}; rag-eval trust list shows the chunks"
+    if guard.at_retrieval.n_blocked_pairs:
+        chunks = guard.at_retrieval.n_blocked_chunks
+        yield f"left out at retrieval, as they restate a question: {chunks} chunks"
+    yield from (quoted(note, 300) for note in report.trust.notes)
+
+
+def _warnings(report: Report) -> Parts:
+    guard = report.trust.poisoning
     if (gold := guard.gold).n_blocked:
         yield (
             f"GOLD IS BLOCKED: {gold.n_blocked} of {gold.n_documents} relevant documents have"
@@ -333,10 +423,6 @@ def _guard(report: Report) -> Parts:
             f" {gold.n_queries_blocked} of {gold.n_queries} questions,"
             f" for example {quoted(gold.documents[0].doc_id)}"
         )
-    if guard.at_retrieval.n_blocked_pairs:
-        chunks = guard.at_retrieval.n_blocked_chunks
-        yield f"left out at retrieval, as they restate a question: {chunks} chunks"
-    yield from (quoted(note, 300) for note in report.trust.notes)
     through = ", ".join(
         f"{quoted(name)} {entry.n_blocked} of {entry.n_retrieved:,}"
         for name, entry in report.trust.retrieved.items()
@@ -344,6 +430,8 @@ def _guard(report: Report) -> Parts:
     )
     if through:
         yield f"BLOCKED CHUNKS WERE RETRIEVED: {through}"
+    for name, entry in report.calibration.strategies.items():
+        yield from describe_alarms(name, entry, 400)
 
 
 def _trust(report: Report) -> Parts:
@@ -374,10 +462,22 @@ def _trust(report: Report) -> Parts:
 
 
 def _changes(report: Report) -> Parts:
-    if (previous := report.previous) is not None:
-        codes = ", ".join(code.replace("_", " ") for code in previous.changes)
-        against = "comparable" if previous.comparable else "not comparable"
-        yield f"previous run {quoted(previous.run_id)}: {against}{f' ({codes})' if codes else ''}"
+    if (previous := report.previous) is None:
+        yield f"since the last run: {report.why.get('previous', 'unknown')}"
+        return
+    codes = ", ".join(code.replace("_", " ") for code in previous.changes)
+    against = "comparable" if previous.comparable else "not comparable"
+    line = f"previous run {quoted(previous.run_id)}: {against}{f' ({codes})' if codes else ''}"
+    for row in previous.deltas or ():
+        if (row.strategy, row.measure) == (report.strategy, SHOWN[0]):
+            line += (
+                f"; {row.measure} {interval(*row.triple, '+')}, {row.n_better} questions better, "
+                f"{row.n_worse} worse, {row.n_tied} equal"
+            )
+    yield line
+
+
+def _drift(report: Report) -> Parts:
     if not isinstance(drift := report.drift, Absent):
         documents = ", ".join(f"{part.n} {kind}" for kind, part in drift.documents.items())
         yield (
@@ -432,13 +532,74 @@ def _success(report: Report) -> Parts:
         yield success_table(report)
 
 
+def _criteria(report: Report) -> Parts:
+    """Count the success criteria by verdict, and name those that are not met."""
+    by_verdict: dict[str, list[str]] = {}
+    for one in report.success or ():
+        by_verdict.setdefault(one.verdict, []).append(quoted(one.criterion, 60))
+    parts = [
+        f"{len(names)} {verdict}" + (f" ({', '.join(names)})" if verdict == "not met" else "")
+        for verdict, names in by_verdict.items()
+    ]
+    if parts:
+        yield f"success criteria: {', '.join(parts)}"
+
+
+def _verdict(report: Report) -> Parts:
+    """Show the verdict, the gates that failed, and those without enough evidence."""
+    from rich.text import Text
+
+    failed = [gate for gate in report.gates if gate.status == "fail"]
+    table = _gates_table(failed[:_MAX_GATES])
+    verdict = count_gates((gate.required, gate.status) for gate in report.gates)
+    yield f"Gates: {verdict or 'none is configured'}"
+    if failed:
+        rows = [[row[0], Text("not met", style="red"), *row[2:4]] for row in table.rows if row]
+        yield Sheet("", ["gate", "status", ">found", "accepted"], rows, unbroken=[0, 1])
+    if (more := len(failed) - _MAX_GATES) > 0:
+        yield f"{more} more gates are not met: rag-eval show"
+    unknown = dict[str, list[str]]()
+    for gate in report.gates:
+        if gate.status == "insufficient_evidence":
+            unknown.setdefault(gate.reason_code, []).append(quoted(gate.id))
+    for reason, names in unknown.items():
+        yield f"not enough evidence ({quoted(reason)}): {', '.join(names)}"
+
+
+# ---- The questions to look at first.
+
+
+def _look_first(report: Report) -> Parts:
+    rows, questions = [], report.look_first or []
+    room = _MAX_QUESTION - max((len(question.query_id) for question in questions), default=0)
+    for question in questions:
+        counts = [
+            "-" if count is None else f"{count.n_found}/{count.n_runs}"
+            for count in (question.primary, question.other)
+        ]
+        best = "" if question.other is None else quoted(f"{question.other.strategy} ")
+        stated = "-" if question.miss_rate is None else f"{question.miss_rate:.2f}"
+        rows.append(
+            [
+                *(quoted(question.query_id, _MAX_ID), counts[0], f"{best}{counts[1]}"),
+                f"{stated} {question.status}",
+                snippet(question.text, max(room, _FOLDED)),
+            ]
+        )
+    if rows:
+        title = "Look at first: questions that the primary strategy misses (rag-eval explain ID)"
+        columns = ["id", ">found", "best other", "stated miss rate", "question"]
+        yield Sheet(title, columns, rows, unbroken=[0, 2, 3])
+
+
 # ---- Miss rates of a report: observed rates, predicted rates, and the reasons of their status.
 
 LEVEL: Final = 0.9
-_MAX_UNMET, _MAX_UNMET_CONDITIONS = 3, 6
+_MAX_UNMET: Final = 3
 
 
-def _k_for(entry: StrategyCalibration) -> str:
+def k_for(entry: StrategyCalibration) -> str:
+    """Write the one K that covers LEVEL of the questions; a dash for none."""
     rule = entry.conformal_rule("fixed", LEVEL)
     if rule is None:
         return "-"
@@ -456,17 +617,18 @@ def _miss_rates(report: Report) -> Parts:
                 quoted(name + (" *" if name == primary else "")),
                 estimate(observed),
                 f"{observed.n_scored}/{observed.n_attempted}",
-                entry.status,
+                f"{estimate(seen.stated if isinstance(seen.stated, Figure) else None)}",
+                seen.status,
                 estimate(None if validation is None else validation.skill),
-                _k_for(entry),
+                k_for(entry),
             ]
         )
     title = (
         f"Miss rates, {part.level} level (95 % intervals over groups; "
         "skill: of predictions for groups that were not fitted)"
     )
-    columns = ["strategy", f">{part.target}@{part.k}", ">judged", "status", ">skill"]
-    yield Sheet(title, [*columns, f">K for {LEVEL:.0%}"], rows, unbroken=[0, 3])
+    columns = ["strategy", f">{part.target}@{part.k}", ">judged", ">stated", "status", ">skill"]
+    yield Sheet(title, [*columns, f">K for {LEVEL:.0%}"], rows, unbroken=[0, 4])
     seen, entry, name = part.strategies[primary], calibration.strategies[primary], quoted(primary)
     reason = f" ({quoted(seen.reason, 200)})" if seen.reason else ""
     yield (
@@ -484,11 +646,9 @@ def _miss_rates(report: Report) -> Parts:
         yield f"status of {name} {since}: {entry.status}; a higher status needs {why}"
     changes: dict[str, list[str]] = {}
     for other, entry in calibration.strategies.items():
-        if change := _status_change(entry):
+        if change := describe_promotion(entry):
             changes.setdefault(change, []).append(quoted(other))
     yield from (f"{change} for {', '.join(names)}" for change, names in changes.items())
-    for other, entry in calibration.strategies.items():
-        yield from _alarms(other, entry, 400)
     if isinstance(answers := part.answers, AnswerConfidences):
         grounded = answers.synthesis_confidence
         yield (
@@ -499,7 +659,8 @@ def _miss_rates(report: Report) -> Parts:
     yield from (_describe_rounds(*item) for item in part.iterative.items())
 
 
-def _status_change(entry: StrategyCalibration) -> str:
+def describe_promotion(entry: StrategyCalibration) -> str:
+    """Describe the change of the status in this run; empty without a change."""
     change = entry.promotion
     if change is None:
         return ""
@@ -510,7 +671,8 @@ def _status_change(entry: StrategyCalibration) -> str:
     return f"status: {old} -> {new}"
 
 
-def _alarms(name: str, entry: StrategyCalibration, limit: int) -> Iterator[str]:
+def describe_alarms(name: str, entry: StrategyCalibration, limit: int) -> Iterator[str]:
+    """Say why a strategy is not calibrated, and whether its misses drifted."""
     if entry.refused:
         yield f"{quoted(name)} is not calibrated: {quoted(entry.refused, limit)}"
     drift = entry.drift
@@ -530,171 +692,91 @@ def _describe_rounds(name: str, rounds: IterativeAccount) -> str:
 
 # ---- A whole report.
 
-_SECTIONS: Final = (
-    *(_headline, _measures, _comparisons, _stability, _answers, _ragas, _miss_rates),
-    *(_guard, _trust, _changes, _success, _gates),
+_SHORT: Final = (
+    *(_headline, _strategies, _changes, _warnings),
+    *(_verdict, _criteria, _look_first),
 )
+"""Sections of the one screen that a run prints, in order."""
+_FULL: Final = (
+    *(_headline, _inputs, _measures, _comparisons, _stability, _answers, _ragas),
+    *(_miss_rates, _guard, _warnings, _trust, _changes, _drift, _success, _gates, _look_first),
+)
+_APART: Final = {
+    _strategies,
+    _verdict,
+    _look_first,
+    _measures,
+    _comparisons,
+    _answers,
+    _ragas,
+    _success,
+    _miss_rates,
+    _gates,
+}
+"""Sections with an empty line before them."""
 
 
-def show_report(console: "Console", report: Report) -> None:
-    """Print a report: the gold set, measures, comparisons, stability, miss rates, trust, gates."""
-    for section in _SECTIONS:
-        print_parts(console, section(report))
+def show_report(console: "Console", report: Report, *, short: bool = False) -> None:
+    """Print all sections of a report, or one screen of them."""
+    for section in _SHORT if short else _FULL:
+        if parts := list(section(report)):
+            if section in _APART:
+                console.print()
+            print_parts(console, parts, wrap=short)
+
+
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """The folder of a report, the duration of its run, and the address of its record in MLflow.
+
+    `command` is how this user starts the command line. `page`: whether the run wrote a page.
+    `runs` is empty without a record in MLflow.
+    """
+
+    folder: Path
+    seconds: float
+    command: str = "rag-eval"
+    page: bool = True
+    runs: str = ""
 
 
 def show_outcome(
-    console: "Console",
-    report: Report,
-    folder: Path,
-    seconds: float,
-    command: str = "rag-eval",
-    *,
-    page: bool = True,
+    console: "Console", report: Report, places: Places, *, verbose: bool = False
 ) -> None:
-    """Print a new report, the places of its files, and the next commands.
-
-    `command` is how this user starts the command line. `page`: whether the run wrote a page.
-    """
+    """Print a new report, on one screen unless verbose, and where to look next."""
     console.print()
-    show_report(console, report)
-    reuse = ""
+    show_report(console, report, short=not verbose)
+    folder, command, is_first = places.folder, places.command, report.previous is None
+    reuse = f"evaluated in {places.seconds:.1f} s"
     if report.cacheHitRate is not None:
         embedded, needed = report.embeddings.embedded, report.embeddings.needed
-        reuse = f"; {embedded:,} of {needed:,} texts had to be embedded"
-    page_line = (
-        f"page    {folder / 'index.html'}  "
-        f"(one file, opens from disk; over all kept runs: {command} view)"
-    )
-    answers_line = (
-        f"answers {folder / 'answers.jsonl'}, citations.jsonl, traces.log; "
-        f"one of them: {command} explain QUERY_ID"
-    )
+        reuse += f"; {embedded:,} of {needed:,} texts had to be embedded"
     lines = [
-        f"evaluated in {seconds:.1f} s{reuse}",
-        page_line if page else "",
+        "",
+        f"page    {folder / 'index.html'}  (one file, opens from disk)" if places.page else "",
+        f"runs    {places.runs}  (start {command} ui)" if places.runs else "",
+        f"more    {command} show, {command} explain ID, {command} view",
+        f"try     {command} init NAME --docs DIR  (your own documents)" if is_first else "",
+        reuse,
+    ]
+    files = [
         (
             f"report  {folder / 'retrieval-metrics.json'}  "
             f"(content_hash {report.content_hash[:16]}, run {report.run_id})"
         ),
         f"tables  {folder / 'measures.csv'}, {folder / 'per-query.parquet'}, {folder}/run-*.trec",
-        "" if isinstance(report.answers, Absent) else answers_line,
-        f"look    {command} ui",
-        f"try     {command} init NAME --docs DIR    (your own documents)",
+        ""
+        if isinstance(report.answers, Absent)
+        else f"answers {folder / 'answers.jsonl'}, citations.jsonl, traces.log",
     ]
-    print_parts(console, filter(None, lines))
+    print_parts(console, [*lines[:1], *filter(None, lines[1:] + (files if verbose else []))])
 
 
-# ---- A calibration: figures of every strategy, and what keeps a status from being higher.
-
-_METHODS: Final = {
-    "fixed": "one K",
-    "recall": "one K for expected recall",
-    "mondrian": "K by third of predicted risk",
-}
-
-
-def show_calibration(console: "Console", calibrated: Any) -> None:
-    """Print a calibration (`Calibrated` of `rag_eval.pipeline.miss_rates`)."""
-    figures, errors, lines = [], [], list[str]()
-    for name, entry in calibrated.strategies.items():
-        about, misses, fit, error = entry.validation, "-", ["-"] * 3, ["-"] * 3
-        if about is not None:
-            misses = str(about.misses)
-            fit = [estimate(figure) for figure in (about.miss_rate, about.brier, about.skill)]
-            ece = f"{about.ece.value:.3f} ({about.ece.null_limit:.3f})"
-            error = [estimate(about.auroc), estimate(about.slope), ece]
-        counts = f"{entry.counts.outcomes}/{entry.counts.groups}/{misses}"
-        figures.append([quoted(name), entry.status, counts, *fit])
-        errors.append([quoted(name), *error, _k_for(entry)])
-        lines += _describe_calibration(name, entry, calibrated.traffic[name])
-    target = f"{calibrated.target}@{calibrated.k}"
-    print_parts(
-        console,
-        [
-            Sheet(
-                f"Calibration of {target} on {quoted(calibrated.gold_set)} "
-                "(out of fold, 95 % intervals over groups)",
-                ["strategy", "status", ">outcomes/groups/misses", f">{target}", ">Brier", ">skill"],
-                figures,
-            ),
-            Sheet(
-                "Fit of the predictions (at most: the largest ECE of calibrated predictions by "
-                "chance)",
-                ["strategy", ">AUROC", ">slope", ">ECE (at most)", f">K for {LEVEL:.0%}"],
-                errors,
-            ),
-            *lines,
-        ],
+def summarize(report: Report, folder: Path) -> str:
+    """Summarize a report in one line: the verdict, R@10 of the primary strategy, the folder."""
+    recall = report.primary.measure(SHOWN[0], report.evaluation.level)
+    verdict = count_gates((gate.required, gate.status) for gate in report.gates)
+    return (
+        f"{quoted(report.gold.name)}: {verdict or 'no gates'}; {quoted(report.strategy)} "
+        f"{SHOWN[0]} {estimate(recall)} over {recall.n_scored}; {folder}"
     )
-
-
-def _describe_calibration(
-    name: str, entry: StrategyCalibration, claims: Mapping[str, Any]
-) -> Iterator[str]:
-    label = quoted(name)
-    if unmet := entry.unmet_conditions:
-        why = "; ".join(
-            f"{condition.status} needs {condition.name} {quoted(condition.needed, 80)}, "
-            f"found {quoted(condition.found, 80)}"
-            for condition in unmet[:_MAX_UNMET_CONDITIONS]
-        )
-        yield f"{label}: {why}"
-    if entry.validation is not None and entry.leakage_gap is not None:
-        uncalibrated, gap = "", entry.leakage_gap.gap
-        if (baseline := entry.heuristic_v0) is not None:
-            skill, auroc = baseline.skill.value, baseline.auroc.value
-            uncalibrated = f"heuristic_v0 has skill {skill:.2f}, AUROC {auroc:.2f}; "
-        yield f"{label}: {uncalibrated}folds that split groups would change skill by {gap:+.3f}"
-    if conformal := _describe_conformal(entry):
-        yield f"{label}: {conformal}"
-    yield from _alarms(name, entry, 600)
-    if change := _status_change(entry):
-        yield f"{label}: {change}"
-    if entry.n_without_signals:
-        yield (
-            f"{label}: {entry.n_without_signals} outcomes left out, "
-            "because the signals of their retrieval are not known"
-        )
-    yield from (f"{label}: {line}" for line in _describe_traffic(claims))
-    if entry.calibrator:
-        yield f"{label}: calibrator {entry.calibrator[:16]}, fingerprint {entry.fingerprint}"
-
-
-def _describe_traffic(claims: Mapping[str, Any]) -> Iterator[str]:
-    words = "claims of production traffic"
-    if claims["counted"]:
-        yield f"{claims['counted']} {words} counted in"
-    for n, reason in (
-        (claims["n_unknown"], quoted(claims["reason"], 300)),
-        (claims["n_differing"], "this strategy now retrieves nothing of their first K"),
-    ):
-        if n:
-            yield f"{n} {words} left out: {reason}"
-
-
-def _describe_conformal(entry: StrategyCalibration) -> str:
-    """Say which K covers LEVEL of the questions by each method, or why there is none."""
-    about, parts = entry.conformal_methods, []
-    for method, words in _METHODS.items():
-        rule = entry.conformal_rule(method, LEVEL)
-        if rule is None:
-            if getattr(about, method) is None:
-                parts.append(f"{words}, none: {about.why[method]}")
-            continue
-        stated = f"not attainable within {rule.depth:,}"
-        if rule.attainable or method == "mondrian":
-            ks = [part.k for part in rule.bins] if method == "mondrian" else [rule.k]
-            stated = ", ".join(f"> {rule.depth:,}" if k is None else f"{k:,}" for k in ks)
-        if (third := rule.riskiest) is not None and third.value is not None:
-            verb = "recall" if method == "recall" else "covered"
-            stated += f" (riskiest third {verb} {third.value:.2f} of {third.n})"
-        parts.append(f"{words} {stated}")
-    if not parts:
-        return ""
-    n, left_out = {rule.method: rule.n for rule in entry.conformal}, ""
-    if "mondrian" in n and about.without_risk:
-        left_out = (
-            f"; K by risk leaves out {about.without_risk} of {n['fixed']} questions, "
-            "because they have no outcome"
-        )
-    return f"to find gold for {LEVEL:.0%} of new questions: {'; '.join(parts)}{left_out}"

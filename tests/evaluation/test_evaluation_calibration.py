@@ -30,7 +30,7 @@ from rag_eval.pipeline.evaluation import (
 )
 from rag_eval.pipeline.measures import open_runs
 from rag_eval.pipeline.miss_rates import compare_strategies
-from rag_eval.reporting.terminal import _describe_conformal
+from rag_eval.reporting.listings import _describe_conformal
 from rag_eval.uncertainty.drift import WatchState, question_mark, watch
 from rag_eval.uncertainty.outcomes import question_id
 

@@ -24,7 +24,7 @@ from rag_eval.pipeline.claims import MissRateClaims, TrafficFacts
 from rag_eval.pipeline.evaluation import adjust
 from rag_eval.pipeline.measures import open_runs
 from rag_eval.pipeline.miss_rates import calibrate_gold_set, compare_strategies
-from rag_eval.reporting.terminal import show_calibration
+from rag_eval.reporting.listings import show_calibration
 from rag_eval.uncertainty.signals import SIGNALS
 
 

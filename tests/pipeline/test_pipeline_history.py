@@ -92,7 +92,7 @@ def test_a_second_run_stands_after_the_first_and_finds_the_same(ran):
             assert shown["latency_p95_ms"] == strategy["latency_ms"]["p95"]
     assert first_fault(second) is None
     assert list(nulls_without_reason(second)) == []
-    assert f"previous run {first['run_id']}: comparable\n" in ran.printed
+    assert f"previous run {first['run_id']}: comparable; R@10 +0.000" in ran.printed
 
 
 def test_each_thing_that_differs_is_named_once(kept):
@@ -267,7 +267,7 @@ def test_a_changed_corpus_is_named_and_its_questions_are_paired(project, shared_
     part, entries = last["previous"], last["history"]["runs"]
     assert (part["run_id"], part["comparable"]) == (before.report["run_id"], False)
     assert list(part["changes"]) == ["chunks_changed", "index_changed"]
-    assert "not comparable (chunks changed, index changed)\n" in printed
+    assert "not comparable (chunks changed, index changed); R@10 " in printed
     assert entries[-1]["changes"] == part["changes"]
     assert [entry["comparable"] for entry in entries] == [None, False]
     means = [

@@ -141,7 +141,8 @@ class Project:
             "validate": (),
         }
         given = [(f"--{name}", folders[name]) for name in options.get(command, ("home",))]
-        return [command, *map(str, more), *(str(part) for pair in given for part in pair)]
+        every = ["--verbose"] if command == "run" else []
+        return [command, *map(str, more), *every, *(str(part) for pair in given for part in pair)]
 
     def invoke(self, command: str, *more: str | Path) -> Result:
         """Run a command in this process; let every exception except an exit through."""

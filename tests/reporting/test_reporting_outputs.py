@@ -2,6 +2,7 @@
 
 import copy
 import io
+from pathlib import Path
 
 import panel_reports
 import pytest
@@ -10,11 +11,14 @@ from rich.console import Console
 from rag_eval.core.report import ComparedPair, GatePart, Report
 from rag_eval.reporting.html.elements import check_output, web_address
 from rag_eval.reporting.metrics_report import content_hash
-from rag_eval.reporting.mlflow import _report_metrics, _tags, strategy_metrics
+from rag_eval.reporting.mlflow import _report_metrics, _tags, runs_page, strategy_metrics
 from rag_eval.reporting.terminal import (
+    Places,
     _gates_table,
     comparisons_table,
     interval,
+    show_outcome,
+    summarize,
 )
 
 VOLATILE = set(
@@ -32,6 +36,7 @@ def test_the_terminal_shows_value_and_ordered_bounds():
     assert interval(0.5, 0.4, 0.6) == "0.500 [0.40, 0.60]"
     assert interval(0.5, None, 0.6) == "0.500"
     assert interval(None, None, None) == "-"
+    assert interval(-0.0, -0.1, 0.1, "+") == "+0.000 [-0.10, +0.10]"
 
 
 def test_a_difference_is_shown_with_ordered_bounds():
@@ -56,6 +61,80 @@ def test_a_difference_is_shown_with_ordered_bounds():
     shown = console.file.getvalue()
     assert "-0.100 [-0.20, +0.05]" in shown
     assert "1/4" in shown
+
+
+LINES, COLUMNS = 45, 100
+PLACES = Places(Path("reports/tiny"), 1.0, runs=runs_page("sqlite:///mlflow.db", "1"))
+
+
+def printed(report, **options):
+    console = Console(width=COLUMNS, file=io.StringIO())
+    show_outcome(console, Report.model_validate(report), PLACES, **options)
+    return console.file.getvalue().splitlines()
+
+
+def crowded(report):
+    """Give a report twelve strategies, twelve failed gates and three missed questions."""
+    gate = {"gate": "g", "severity": "P2", "status": "fail", "required": False}
+    gate |= {"reason_code": "value_not_met"}
+    figure = {"value": 0.5, "ci_low": 0.4, "ci_high": 0.6, "accepted": ">= 0.9"}
+    report["gates"] = [{**gate, "id": f"acceptance.{n}", "evidence": figure} for n in range(12)]
+    count = {"strategy": "bm25", "n_found": 0, "n_runs": 8}
+    report["look_first"] = [
+        {
+            "query_id": f"q{number}",
+            "text": "How often is a failed job tried again? " * 5,
+            "primary": count,
+            "other": {**count, "strategy": "vector", "n_found": 8},
+            "miss_rate": 0.25,
+            "status": "prior",
+        }
+        for number in range(3)
+    ]
+    for number in range(9):
+        name = f"other_{number}"
+        report["strategies"].append({**report["strategies"][-1], "name": name})
+        for part in (report["uncertainty"], report["calibration"], report["stability"]):
+            part["strategies"][name] = next(iter(part["strategies"].values()))
+    return report
+
+
+def test_a_run_prints_one_screen_with_the_verdict_and_the_worst_questions(report):
+    lines = printed(crowded(report))
+    assert len(lines) <= LINES
+    assert max(map(len, lines)) <= COLUMNS
+    text = "\n".join(lines)
+    for words in (
+        "bm25 *",
+        "4 more strategies",
+        "advisory 0 of 12 met",
+        "6 more gates",
+        "refused",
+        "vector 8/8",
+        "0.25 prior",
+        "reports/tiny/index.html",
+        "/#/experiments/1/runs?",
+    ):
+        assert words in text
+    assert len(printed(report, verbose=True)) > LINES
+
+
+def test_several_runs_have_one_line_each(report):
+    line = summarize(Report.model_validate(report), PLACES.folder)
+    assert line.startswith("tiny: ")
+    assert line.endswith("reports/tiny")
+    assert "bm25 R@10 " in line
+
+
+@pytest.mark.parametrize(
+    ("uri", "start"),
+    [
+        ("sqlite:////x/mlflow.db", "http://127.0.0.1:5000/#/experiments/7/runs"),
+        ("https://bob:S3cret@host/", "https://***@host/#/experiments/7/runs"),
+    ],
+)
+def test_the_link_opens_the_runs_without_credentials(uri, start):
+    assert runs_page(uri, "7").startswith(start)
 
 
 @pytest.mark.parametrize("part", sorted(panel_reports.full()))
