@@ -45,7 +45,7 @@ def test_a_failed_required_gate_is_exit_2_and_every_file_says_so(failed):
     result = gate(failed)
     assert result.exit_code == 2
     assert "required gates failed: acceptance.mrr" in result.stderr
-    assert "FAILED: 1 of 2 required" in result.stdout
+    assert "FAILED: required 1 of 2 met" in result.stdout
     folder = failed.reports / "tiny"
     assert "3 scored in 3" in (folder / "gate-verdict.md").read_text(encoding="utf-8")
     assert {path.name for path in folder.iterdir()} >= FILES
