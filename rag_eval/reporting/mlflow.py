@@ -110,7 +110,8 @@ def describe_run(report: Report) -> str:
     verdict = count_gates((gate.required, gate.status) for gate in report.gates)
     target = f"{part.target}@{part.k}"
     rows = []
-    for entry in report.strategies:
+    # MLflow shows the first rows only until a person asks for more.
+    for entry in sorted(report.strategies, key=lambda entry: entry.name != report.strategy):
         recall, rank = (entry.measure(label, level) for label in ("R@10", "RR"))
         missed = part.strategies[entry.name].observed[part.target]
         name = code(entry.name) + (" (primary)" if entry.name == report.strategy else "")
