@@ -85,7 +85,7 @@ _TASKS = (
     re.compile(r"\b(?:allows|lets|enables) you (?:to )?(?P<task>[a-z]+ [^,;:.]{6,90})\.$"),
 )
 _CONDITION = re.compile(
-    r"^(?P<word>If|When) (?P<state>(?!you |\w+(?:ing|ed|own|en) )[^,;:]{12,90}), \w"
+    r"^(?P<word>If|When) (?P<state>(?!you |\w*(?:ing|ed|own|en|set) )[^,;:]{12,90}), \w"
 )
 _DEFINITION = re.compile(
     r"^(?P<article>An? |The )?(?P<name>[\w'/.-]+(?: [\w'/.-]+){0,3}) "
@@ -149,19 +149,27 @@ def _list_sentences(passage: _Passage) -> Iterator[tuple[str, str]]:
 
 
 def _draft_passage(passage: _Passage) -> Question | None:
-    """Make the question of a section from its heading if that asks, else from a sentence."""
+    """Make the question of a section from its heading if that asks, else from a sentence.
+
+    A task or a definition is worth more than a condition, which tells less about the section.
+    """
     body = passage.text[passage.start : passage.end]
     given = _HOW_TO.match(passage.heading)
     asked = f"How do I {_tell(given['task'])}?" if given else ""
     asked = passage.heading if _GIVEN.match(passage.heading) else asked
+    condition = None
     for sentence, plain in _list_sentences(passage):
         question = asked or _ask_about(plain, passage.heading)
         question = " ".join("".join(c if c.isprintable() else " " for c in question).split())
         stands_alone = bool(asked) or not _POINTS_ELSEWHERE.search(question)
+        stands_alone &= question.count("(") == question.count(")")
         fits = len(question) <= _MAX_QUESTION and len(question.split()) >= _MIN_WORDS
         if fits and stands_alone and body.count(sentence) == 1:
-            return Question(question, ((passage.target, sentence),))
-    return None
+            found = Question(question, ((passage.target, sentence),))
+            if asked or not _CONDITION.match(plain):
+                return found
+            condition = condition or found
+    return condition
 
 
 def make_drafts(corpus: LoadedCorpus) -> list[Question]:

@@ -43,6 +43,8 @@ SECTIONS = {
     ),
     "Highlights": ("Many things are faster now than they were before.", None),
     "Notes": ("If this option is given, the command prints more.", None),
+    "Switch": ("When set to zero, the number has no bound.", None),
+    "Stop": ("To stop the work (i.e. all of it), press the key.", None),
     "Pointers": ("When used with care, the command is fast enough.", None),
 }
 """Heading -> first sentence, and the question (empty: the heading) or None."""
@@ -70,6 +72,11 @@ def test_rules_ask_what_a_passage_answers_and_skip_the_rest(corpus):
     assert {draft.text: draft.places[0][1] for draft in drafts} == expected
     ids = set(found.sections["section_id"])
     assert all(draft.is_draft and draft.places[0][0] in ids for draft in drafts)
+
+
+def test_a_task_is_preferred_to_a_condition(corpus):
+    text = "# Doors\n\nIf the bell rings twice, somebody waits.\n\nTo open a door, turn the key.\n"
+    assert [draft.text for draft in make_drafts(corpus(a=text))] == ["How do I open a door?"]
 
 
 def test_drafts_are_spread_over_documents_and_bounded(corpus):
