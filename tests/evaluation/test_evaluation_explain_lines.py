@@ -89,6 +89,11 @@ def test_a_question_that_the_corpus_does_not_answer():
     assert "none" in shown
 
 
+def test_a_miss_names_the_step_that_lost_the_gold():
+    lines = explain(explained(misses=(("hybrid", "No list had it in its first 1000."),)))
+    assert "  missed by hybrid: No list had it in its first 1000." in lines
+
+
 def test_hostile_text_neither_breaks_a_line_nor_reaches_the_terminal():
     lines = explain(explained(text=HOSTILE, question=HOSTILE))
     assert all(line.isprintable() for line in lines)
