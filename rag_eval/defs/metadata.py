@@ -18,8 +18,8 @@ from rag_eval.reporting.terminal import interval
 
 MAX_ROWS: Final = 50
 """Largest number of rows in a table, because large metadata slows the whole instance."""
-CHART_CELLS: Final = 50
-"""Width of a chart in characters."""
+CHART_CELLS: Final = 21
+"""Width of a chart in characters: with names and figures, Dagster shows about 55."""
 COLUMN_TYPES: Final = {
     "str": "string",
     "int": "int",
@@ -96,9 +96,9 @@ def draw_chart(chart: Chart) -> str:
         if low is not None and high is not None:
             cells[place(low) : place(high) + 1] = "─" * (place(high) - place(low) + 1)
         cells[place(value)] = "●"
-        lines.append(f"{name:{width}} │{''.join(cells)}│ {interval(value, low, high)}")
+        lines.append(f"{name:{width}} {interval(value, low, high):<20}│{''.join(cells)}│")
     axis = f"{start:<{CHART_CELLS - 4}.1f}{stop:>4.1f}"
-    return "\n".join(["```", *lines, f"{'':{width}}  {axis}", "```"])
+    return "\n".join(["```", *lines, f"{'':{width + 22}}{axis}", "```"])
 
 
 def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
