@@ -16,14 +16,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import notebook
-import reference
+import reference_pages
 
 ROOT = Path(__file__).resolve().parents[1]
 README, DOCS = ROOT / "README.md", ROOT / "docs"
 PAGES: dict[str, Callable[[], str]] = {
-    "commands": reference.commands,
-    "configuration": reference.configuration,
-    "settings": reference.settings,
+    "commands": reference_pages.commands,
+    "configuration": reference_pages.configuration,
+    "settings": reference_pages.settings,
 }
 """Pages of docs/ whose part between the markers of the same name is generated."""
 RUNS = (

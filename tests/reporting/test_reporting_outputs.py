@@ -88,6 +88,7 @@ def crowded(report):
             "other": {**count, "strategy": "vector", "n_found": 8},
             "miss_rate": 0.25,
             "status": "prior",
+            "lost": "The lexical list had it at 14; the cut-off at 10 lost it.",
         }
         for number in range(3)
     ]
