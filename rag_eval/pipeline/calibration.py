@@ -718,10 +718,10 @@ def _situation(strategy: _Strategy, fitting: _Fitting, watch: WatchState) -> Sit
     """Collect what decides a status beside the figures of the fit."""
     night, spec = strategy.night, strategy.work.config.uncertainty
     runs, base_changes = night.runs, None
-    if runs.spec(strategy.name).base_name is not None:
-        base = runs.config.base_of(runs.spec(strategy.name))
-        index_hash = runs.about(base.name).index_hash
-        now = steering_calibrator(strategy.work.evaluation, base, index_hash)
+    own = runs.spec(strategy.name)
+    if own.base_name is not None:
+        index_hash = runs.about(own.base_name).index_hash
+        now = steering_calibrator(strategy.work.evaluation, own, index_hash)
         base_changes = now != runs.about(strategy.name).steered_by
     return Situation(
         age_days=fitting.age_days,

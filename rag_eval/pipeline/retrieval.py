@@ -385,11 +385,14 @@ def find_accepted(evaluation: Evaluation, name: str, fingerprint: str) -> Accept
 CALIBRATED = "calibrated"
 
 
-def steering_calibrator(evaluation: Evaluation, base: Strategy, base_hash: str) -> str:
+def steering_calibrator(evaluation: Evaluation, iterative: Strategy, base_hash: str) -> str:
     """Find the calibrator that steers the rounds, by its id; empty without one.
 
     The base strategy must have accepted it, and it must have earned a status.
     """
+    if Iterative.model_validate(iterative).steered_by == HEURISTIC:
+        return ""
+    base = evaluation.config.base_of(iterative)
     fingerprint = strategy_fingerprint(evaluation.config, base, base_hash)
     found = find_accepted(evaluation, base.name, fingerprint)
     return found.calibrator_id if found.status in DISCOUNTING else ""
@@ -603,7 +606,7 @@ def identity_of(
     def calibrator_id(base_hash: str) -> str:
         if steered_by is not None:
             return steered_by
-        return steering_calibrator(evaluation, base, base_hash)
+        return steering_calibrator(evaluation, spec, base_hash)
 
     def read_stated_index() -> Mapping[str, object]:
         external = External.model_validate(spec)
@@ -1018,7 +1021,7 @@ def ready_strategy(
         return opened.strategies[spec.name]
     base = opened.strategies[spec.base_name]
     if steered_by is None:
-        steered_by = steering_calibrator(evaluation, base.spec, base.index_hash)
+        steered_by = steering_calibrator(evaluation, spec, base.index_hash)
     iterative = Iterative.model_validate(spec)
     return IterativeStrategy(evaluation, opened, iterative, steered_by, gold)
 

@@ -53,6 +53,13 @@ class Iterative(Strategy):
     """Most rounds for one question."""
     max_expansions: int = Field(default=5, ge=1, le=50)
     """Most further queries for one question."""
+    steered_by: Literal["calibrator", "heuristic_v0"] = Field(
+        default="calibrator",
+        description=(
+            "source of the confidence that ends the rounds: the calibrator accepted for the base, "
+            "or heuristic_v0 on every night, so that outcomes never change the rankings"
+        ),
+    )
     expansions: tuple[ExpansionName, ...] = Field(
         default=EXPANSIONS, min_length=1, description="expansion strategies that may be chosen"
     )
