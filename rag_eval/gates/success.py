@@ -76,7 +76,9 @@ def judge_gains(
     for label, name in MEASURES.items():
         values = means[name]
         best = max(single, key=lambda strategy: float(values[strategy].mean()))
-        for other, role in ((vector, "single vector retriever"), (best, "best single strategy")):
+        roles = {vector: "single vector retriever"}
+        roles[best] = f"{roles[best]} and the best" if best == vector else "best single strategy"
+        for other, role in roles.items():
             criterion = f"{label}: {hybrid} against {other}, the {role}"
             theirs = values[other]
             gain, low, high = relative_gain(values[hybrid].tolist(), theirs.tolist(), groups)
