@@ -127,6 +127,7 @@ CONTRAST = r"""
     return found.length === 3 || found[3] > 0.6 ? found : null;
   };
   const weak = [];
+  for (const fold of document.querySelectorAll("details")) fold.open = true;
   for (const text of document.querySelectorAll("section[data-panel] svg text")) {
     text.scrollIntoView({block: "center"});
     const box = text.getBoundingClientRect();
