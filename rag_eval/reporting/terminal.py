@@ -536,7 +536,7 @@ def _criteria(report: Report) -> Parts:
     """Count the success criteria by verdict, and name those that are not met."""
     by_verdict: dict[str, list[str]] = {}
     for one in report.success or ():
-        by_verdict.setdefault(one.verdict, []).append(quoted(one.criterion, 60))
+        by_verdict.setdefault(one.verdict, []).append(quoted(one.criterion, 80))
     parts = [
         f"{len(names)} {verdict}" + (f" ({', '.join(names)})" if verdict == "not met" else "")
         for verdict, names in by_verdict.items()
