@@ -117,11 +117,16 @@ def attribute_texts(model: type[BaseModel]) -> dict[str, str]:
 
 
 def all_models(root: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    """Return every model that is loaded, by the names that a JSON Schema gives them."""
-    found = {}
+    """Return every loaded model of rag_eval, by the names that a JSON Schema gives them.
+
+    Models of other packages may have the same names.
+    """
+    found = dict[str, type[BaseModel]]()
     for model in root.__subclasses__():
-        full = f"{model.__module__}.{model.__name__}".replace(".", "__")
-        found |= {model.__name__: model, full: model, **all_models(model)}
+        found |= all_models(model)
+        if model.__module__.startswith("rag_eval."):
+            full = f"{model.__module__}.{model.__name__}".replace(".", "__")
+            found |= {model.__name__: model, full: model}
     return found
 
 

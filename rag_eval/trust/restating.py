@@ -183,7 +183,10 @@ def _find_exact(query: _Query, text: _Text) -> Iterator[_Window]:
 
 
 def _find_near(query: _Query, text: _Text) -> Iterator[_Window]:
-    """Find the windows of every width that can reach `RESEMBLANCE`."""
+    """Find the windows that reach `RESEMBLANCE`, of at most count / RESEMBLANCE terms.
+
+    A wider window repeats terms, so it reads unlike the query.
+    """
     count, terms = len(query.terms), text.terms
     matched = np.isin(terms, list(query.terms))
     sums = np.concatenate([[0], np.cumsum(matched)])

@@ -140,6 +140,9 @@ def test_the_search_misses_no_window(queries, texts):
         text = restating._Text(joined[at], vocabulary)
         found |= {(row, at) for row in rows if restating._find_windows(asked[row], text)}
 
+    def widest(query):
+        return int(len(query.terms) / 0.8 + 1e-9)
+
     def is_near(query, row, low, high):
         window = set(row[low:high])
         like = len(window & query.terms) >= 0.8 * len(window | query.terms) - 1e-9
