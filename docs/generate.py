@@ -114,10 +114,12 @@ def evaluate(gold_set: str, folder: Path) -> str:
     """Run a gold set in an empty folder, as a user does; return what the terminal shows."""
     (folder / ".venv").symlink_to(sys.prefix)
     (folder / "gold_sets").symlink_to(ROOT / "gold_sets")
+    # Settings of this machine, such as a run without its page, must not reach the documents.
+    own = {name: value for name, value in os.environ.items() if not name.startswith("RAG_EVAL_")}
     done = subprocess.run(  # noqa: S603 - the program of this environment, and a name of ours
         [".venv/bin/rag-eval", "run", gold_set],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": str(WIDTH)},
+        env={**own, "PYTHONPATH": str(ROOT), "COLUMNS": str(WIDTH)},
         stdout=subprocess.PIPE,
         text=True,
         check=True,
