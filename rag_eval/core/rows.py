@@ -221,6 +221,7 @@ def read_values(
     text = read_text(path, problems, limit) or ""
     decoder = json.JSONDecoder(**_STRICT)
     at, line = 0, 1
+    # The pattern matches the empty text too, so there always is a match.
     while (start := _BETWEEN_VALUES.match(text, at).end()) < len(text):  # type: ignore[union-attr]
         line += text.count("\n", at, start)
         value, fault = None, Fault("not_an_object", "the value is JSON but not an object")

@@ -249,7 +249,7 @@ def score_contexts(
     async def score() -> list[float]:
         return [
             # single_turn_ascore keeps an id for telemetry in the user's home in any case.
-            await metric._single_turn_ascore(sample, None)  # noqa: SLF001
+            await metric._single_turn_ascore(sample, None)  # noqa: SLF001 - no telemetry id
             for found, wanted in zip(retrieved, reference, strict=True)
             for sample in [
                 SingleTurnSample(

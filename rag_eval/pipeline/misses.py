@@ -272,22 +272,24 @@ at 10 lost it.'
     lists = [f"{words} at {rank[step]}" for step, words in _LISTS.items() if step in rank]
     lacking = [words for step, words in _LISTS.items() if step not in rank]
     if row["lost"] == "retrieval":
-        said = [f"no list had it in its first {row['depth']}" if row["depth"] else "no list had it"]
+        clauses = [
+            f"no list had it in its first {row['depth']}" if row["depth"] else "no list had it"
+        ]
     elif lists:
         lists += [f"{words} below {row['depth']}" for words in lacking]
-        said = [", ".join(lists).replace(" at ", " had it at ", 1)]
-        said.append(f"fusion moved it {_place(rank.get('ranked'), below)}")
+        clauses = [", ".join(lists).replace(" at ", " had it at ", 1)]
+        clauses.append(f"fusion moved it {_place(rank.get('ranked'), below)}")
     else:
-        said = [f"its list had it at {rank.get('ranked', final)}"]
+        clauses = [f"its list had it at {rank.get('ranked', final)}"]
     if row["lost"] == "guard":
-        said.append("the guard withheld it, because it restates the question")
+        clauses.append("the guard withheld it, because it restates the question")
     elif rank.get("guarded", final) != final:
-        said.append(f"the rerank moved it {_place(final, below)}")
+        clauses.append(f"the rerank moved it {_place(final, below)}")
     if row["lost"] == "cutoff":
-        said.append(f"the cut-off at {ALWAYS_K} lost it")
+        clauses.append(f"the cut-off at {ALWAYS_K} lost it")
     elif row["lost"] in {"fusion", "rerank"}:
-        said[-1] += " and lost it"
-    text = "; ".join(said)
+        clauses[-1] += " and lost it"
+    text = "; ".join(clauses)
     if row["twin"]:
         text += f"; the same text stood at {int(row['twin_rank'])} under another id, {row['twin']}"
     return f"{text[0].upper()}{text[1:]}."

@@ -267,7 +267,11 @@ class LocalStrategy(Strategy):
     def rank(self, index: StrategyIndex, request: Request) -> Ranking:
         """Rank chunks for each text; a text without a known term retrieves nothing."""
 
-    def first_lists(self, index: StrategyIndex, request: Request) -> dict[str, Ranking]:  # noqa: ARG002
+    def first_lists(
+        self,
+        index: StrategyIndex,  # noqa: ARG002 - only fusion has lists
+        request: Request,  # noqa: ARG002 - only fusion has lists
+    ) -> dict[str, Ranking]:
         """Return the `lexical` and the `vector` list before fusion; empty without fusion."""
         return {}
 
