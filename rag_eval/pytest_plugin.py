@@ -134,20 +134,21 @@ def _judge_drop(result: Any, measure: str) -> list[str]:
 
 def check_gold_set(folder: Path) -> "Report":
     """Evaluate a gold set with the settings of this folder; fail the test if a gate failed."""
-    from rag_eval.core.settings import Settings, telemetry_off
-    from rag_eval.pipeline.evaluation import open_gold_set
-    from rag_eval.pipeline.run import evaluate_all
+    import rag_eval
+    from rag_eval.core.settings import Settings
     from rag_eval.reporting.verdicts import verdict_rows
 
-    telemetry_off()
-    evaluation = open_gold_set(folder, Settings())
-    (outcome,) = evaluate_all([evaluation], evaluation.settings)
-    if not outcome.failed:
-        return outcome.report
-    failed = [row for row in verdict_rows(outcome.report).rows if row.outcome == "failure"]
-    lines = [f"{outcome.gold_set}: required gates failed"]
-    lines += [f"  {row.id} {row.status} ({row.reason_code}): {row.evidence}" for row in failed]
-    lines += _list_differences(evaluation.settings.home, outcome.report)
+    report = rag_eval.run(folder).report
+    verdict = verdict_rows(report)
+    if not verdict.failed:
+        return report
+    lines = [f"{report.gold.name}: required gates failed"]
+    lines += [
+        f"  {row.id} {row.status} ({row.reason_code}): {row.evidence}"
+        for row in verdict.rows
+        if row.outcome == "failure"
+    ]
+    lines += _list_differences(Settings().home, report)
     pytest.fail("\n".join(lines), pytrace=False)
 
 
