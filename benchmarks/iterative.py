@@ -32,8 +32,8 @@ from rag_eval.retrieval.embedding.embedders import (
 from rag_eval.retrieval.kinds.hybrid import weighted
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.storage.hashing import text_hash
-from rag_eval.uncertainty.estimator import heuristic_v0
 from rag_eval.uncertainty.expansion import CorpusWords, ExpansionContext
+from rag_eval.uncertainty.heuristic import heuristic_v0
 from rag_eval.uncertainty.iterative import Iterative, Risk, harm, iterate
 from rag_eval.uncertainty.signals import RankedBatch, signals
 

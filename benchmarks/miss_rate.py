@@ -27,7 +27,8 @@ from rag_eval.measures.groundedness import comparable, groundedness
 from rag_eval.measures.paired import paired_comparison
 from rag_eval.uncertainty import calibration
 from rag_eval.uncertainty.conformal import Questions, conformal_k
-from rag_eval.uncertainty.estimator import cross_validate, heuristic_v0, load_prior
+from rag_eval.uncertainty.estimator import cross_validate, load_prior
+from rag_eval.uncertainty.heuristic import heuristic_v0
 from rag_eval.uncertainty.scores import Labelled, auroc, brier_skill
 from rag_eval.uncertainty.signals import SIGNALS, WORDING_SIGNALS
 from rag_eval.uncertainty.validation import validate

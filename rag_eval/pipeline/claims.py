@@ -63,12 +63,12 @@ from rag_eval.uncertainty.estimator import (
     Miss,
     MissRateModel,
     Prior,
-    heuristic_v0,
     load_prior,
     model_from_prior,
 )
 from rag_eval.uncertainty.expansion import ExpansionContext
 from rag_eval.uncertainty.gaps import semantic_gaps
+from rag_eval.uncertainty.heuristic import heuristic_v0
 from rag_eval.uncertainty.outcomes import (
     OutcomeStore,
     claim_id_of,

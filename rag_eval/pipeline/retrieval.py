@@ -66,13 +66,14 @@ from rag_eval.storage.hashing import digest
 from rag_eval.storage.sql import open_store
 from rag_eval.trust.restating import restated_pairs
 from rag_eval.trust.sources import vouched_for
-from rag_eval.uncertainty.estimator import MissRateModel, heuristic_v0, unknown_calibrators
+from rag_eval.uncertainty.estimator import MissRateModel, unknown_calibrators
 from rag_eval.uncertainty.expansion import (
     ChatSuggester,
     CorpusWords,
     ExpansionContext,
     installed_wordnet,
 )
+from rag_eval.uncertainty.heuristic import heuristic_v0
 from rag_eval.uncertainty.iterative import HEURISTIC, Iterated, Iterative, iterate
 from rag_eval.uncertainty.signals import SIGNALS, RankedBatch, TermSpace, signals
 from rag_eval.uncertainty.stored import Stored
