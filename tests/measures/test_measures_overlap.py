@@ -1,0 +1,133 @@
+"""Intervals of questions that share gold: against the reference, by definition, by simulation."""
+
+import importlib.util
+import math
+
+import numpy as np
+import pytest
+
+from rag_eval.measures.overlap import RHO, SharedGold, mean_interval, wilson
+
+
+def chained(n, n_items, size, seed=5):
+    """Draw `size` of `n_items` relevant documents for each of n questions: the relevant pairs."""
+    rng = np.random.default_rng(seed)
+    drawn = np.stack([rng.choice(n_items, size, replace=False) for _ in range(n)])
+    return np.repeat(np.arange(n), size), drawn.ravel()
+
+
+def kernel_of(question, item, n):
+    gold = np.zeros((n, item.max() + 1))
+    gold[question, item] = 1
+    size = np.maximum(gold.sum(axis=1), 1)
+    kernel = gold @ gold.T / np.sqrt(np.outer(size, size))
+    np.fill_diagonal(kernel, 1)
+    return kernel
+
+
+def hits(kernel, rates, rho=0.4, seed=1):
+    """Draw hits [n, m] whose causes correlate by the kernel."""
+    rng, n = np.random.default_rng(seed), len(kernel)
+    root = np.linalg.cholesky((1 - rho) * np.eye(n) + rho * kernel)
+    levels = np.quantile(rng.normal(size=100_000), rates)
+    return (root @ rng.normal(size=(n, len(rates))) < levels).astype(float)
+
+
+@pytest.fixture(scope="module")
+def reference(shared_data):
+    path = shared_data.parent / "tools" / "overlap_interval.py"
+    if not path.is_file():
+        pytest.skip(f"no reference implementation at {path}")
+    spec = importlib.util.spec_from_file_location("overlap_interval", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(("n", "n_items", "size"), [(60, 80, 5), (100, 300, 3), (300, 600, 30)])
+def test_equals_the_reference_implementation(reference, n, n_items, size):
+    question, item = chained(n, n_items, size)
+    values = hits(kernel_of(question, item, n), [0.2, 0.5, 0.9, 1.0])
+    model = reference.Overlap(reference.overlap_kernel(question, item, n))
+    weight, variance = model.posterior(values - values.mean(axis=0))
+    gold = SharedGold.of_pairs(question, item, n)
+    fit = gold.fit(values)
+    np.testing.assert_allclose(fit.weight, weight, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(fit.variance, variance, rtol=0, atol=1e-9)
+    # The reference reads the t distribution from a table, so its bounds are exact to 1e-4.
+    for ours, theirs in zip(mean_interval(values, gold), model.mean(values), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-4)
+
+
+def test_likelihood_is_that_of_contrasts():
+    """Rows with equal gold give the kernel many zero eigenvalues, and blocks of all sizes."""
+    question, item = chained(40, 12, 2)
+    kernel, n = kernel_of(question, item, 40), 40
+    values = hits(kernel, [0.3, 0.6])
+    contrasts = np.linalg.svd(np.eye(n) - 1 / n)[0][:, : n - 1]
+    expected = []
+    for rho in RHO[:, 0]:
+        inner = contrasts.T @ ((1 - rho) * np.eye(n) + rho * kernel) @ contrasts
+        e = contrasts.T @ values
+        squares = (e * np.linalg.solve(inner, e)).sum(axis=0)
+        expected.append(-0.5 * np.linalg.slogdet(inner)[1] - 0.5 * (n - 1) * np.log(squares))
+    weight = np.exp(np.array(expected) - np.max(expected, axis=0))
+    fit = SharedGold.of_pairs(question, item, n).fit(values)
+    np.testing.assert_allclose(fit.weight, weight / weight.sum(axis=0), atol=1e-9)
+
+
+def test_groups_are_questions_with_the_same_gold():
+    groups = np.repeat([4, 0, 9, 2], [3, 1, 5, 2])
+    values = np.random.default_rng(2).random((11, 2))
+    pairs = SharedGold.of_pairs(np.arange(11), groups, 11)
+    ours = np.stack(mean_interval(values, SharedGold.of_groups(groups)))
+    assert ours.tobytes() == np.stack(mean_interval(values, pairs)).tobytes()
+
+
+def test_missing_values_leave_the_gold_of_the_others():
+    question, item = chained(50, 30, 4)
+    values = hits(kernel_of(question, item, 50), [0.4, 0.6])
+    values[::3, 0] = math.nan
+    scored = np.flatnonzero(~np.isnan(values[:, 0]))
+    kept = np.isin(question, scored)
+    rebuilt = SharedGold.of_pairs(np.searchsorted(scored, question[kept]), item[kept], len(scored))
+    gold = SharedGold.of_pairs(question, item, 50)
+    found, alone = mean_interval(values, gold), mean_interval(values[scored, 0], rebuilt)
+    assert [part[0] for part in found] == pytest.approx([part[0] for part in alone], rel=1e-9)
+    assert gold.take(~np.isnan(values[:, 0])) is gold.take(scored)
+    assert gold.take(np.arange(50)) is gold
+
+
+def test_shared_gold_costs_questions():
+    apart, together = np.arange(60), np.repeat(np.arange(12), 5)
+    values = np.repeat(np.random.default_rng(3).random(12) < 0.5, 5).astype(float)
+    wide = mean_interval(values, SharedGold.of_groups(together))
+    narrow = mean_interval(values, SharedGold.of_groups(apart))
+    assert narrow.n_effective[0] == pytest.approx(60)
+    assert wide.n_effective[0] < 20
+    assert wide.high[0] - wide.low[0] > 1.2 * (narrow.high[0] - narrow.low[0])
+
+
+def test_few_questions_and_wrong_shapes():
+    gold = SharedGold.of_groups([0, 1, 2])
+    empty = mean_interval([math.nan] * 3, gold)
+    assert math.isnan(empty.value[0])
+    assert empty.n_effective[0] == 0
+    one = mean_interval([0.5, math.nan, math.nan], gold)
+    assert (one.value[0], one.n_effective[0]) == (0.5, pytest.approx(1))
+    assert math.isnan(one.low[0])
+    same = mean_interval([1.0, 0.0, 1.0], SharedGold.of_groups([7, 7, 7]))
+    assert 0 <= same.low[0] < 2 / 3 < same.high[0] <= 1
+    for wrong, message in (([1.0, 0.0], "2 rows"), ([2.0, 0.0, 1.0], "outside")):
+        with pytest.raises(ValueError, match=message):
+            mean_interval(wrong, gold)
+    assert mean_interval([2.0, 0.0, 1.0], gold, unit_range=False).high[0] > 2
+    with pytest.raises(ValueError, match="question has codes"):
+        SharedGold.of_pairs([0, 3], [0, 0], 3)
+
+
+def test_wilson_bounds_lie_z_deviations_from_the_rate():
+    z, value, n = 1.96, np.array([0.1, 0.5, 0.97]), np.array([20.0, 50.5, 300.0])
+    for bound in wilson(value, n, z):
+        deviations = np.abs(value - bound) / np.sqrt(bound * (1 - bound) / n)
+        np.testing.assert_allclose(deviations, z, rtol=1e-9)
