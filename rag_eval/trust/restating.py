@@ -3,7 +3,7 @@
 A restatement has the exact words of the query in order, four words or more. A window of five terms
 or more is also a restatement if the window meets four conditions:
 
-- Its terms have a Jaccard resemblance of 0.8 or more with the terms of the query.
+- Its distinct terms have a Jaccard resemblance of 0.8 or more with those of the query.
 - It has the question word of the query.
 - It has four fifths of the query's terms in order.
 - It begins a sentence or ends with a question mark.
@@ -37,6 +37,7 @@ import functools
 import itertools
 import math
 import re
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
@@ -183,46 +184,44 @@ def _find_exact(query: _Query, text: _Text) -> Iterator[_Window]:
 
 
 def _find_near(query: _Query, text: _Text) -> Iterator[_Window]:
-    """Find the windows that reach `RESEMBLANCE`, of at most count / RESEMBLANCE terms.
+    """Find the shortest windows that reach `RESEMBLANCE`, for each number of shared terms.
 
-    A wider window repeats terms, so it reads unlike the query.
+    The first and the last term of such a window occur once in it. So each term of the text lies in
+    at most `count` windows of each number, and the cost is linear in the length of the text.
     """
     count, terms = len(query.terms), text.terms
-    matched = np.isin(terms, list(query.terms))
-    sums = np.concatenate([[0], np.cumsum(matched)])
-    for width in range(query.need, math.floor(count / RESEMBLANCE + _TOLERANCE) + 1):
-        # A window begins with a term of the query. Repeated terms count repeatedly, so that the
-        # number of shared terms is an upper bound.
-        begin = np.flatnonzero(matched[: max(len(terms) - width + 1, 0)])
-        shared = sums[begin + width] - sums[begin]
-        least = RESEMBLANCE * (count + width) - _TOLERANCE
-        for at in begin[shared * (1 + RESEMBLANCE) >= least].tolist():
-            window = set(terms[at : at + width].tolist())
-            likeness = len(window & query.terms) / len(window | query.terms)
+    begin = np.flatnonzero(np.isin(terms, list(query.terms)))
+    places = [np.flatnonzero(terms == term) for term in query.terms]
+    ends = np.sort([np.append(at, len(terms))[np.searchsorted(at, begin)] for at in places], axis=0)
+    for shared in range(query.need, count + 1):
+        # A window that ends where the next one ends is longer and shares the same terms.
+        rows = np.flatnonzero(np.diff(ends[shared - 1], append=len(terms)))
+        for low, last in zip(begin[rows].tolist(), ends[shared - 1, rows].tolist(), strict=True):
+            window = set(terms[low : last + 1].tolist())
+            likeness = shared / len(window | query.terms)
             if likeness >= RESEMBLANCE - _TOLERANCE and query.must in {None, *window}:
-                yield _Window(likeness, text.word_of[at], text.word_of[at + width - 1] + 1)
+                yield _Window(likeness, text.word_of[low], text.word_of[last] + 1)
 
 
 def _find_windows(query: _Query, text: _Text) -> list[_Window]:
-    """Return windows without overlaps: the most similar first, then the shortest."""
+    """Return the windows, which may overlap: the most similar first, then the shortest."""
     found = [*_find_exact(query, text), *(_find_near(query, text) if query.nearly else ())]
-    kept, taken = list[_Window](), set[int]()
-    for window in sorted(found, key=lambda one: (-one.likeness, one.last - one.first, one.first)):
-        words = range(window.first, window.last)
-        if taken.isdisjoint(words):
-            taken.update(words)
-            kept.append(window)
-    return sorted(kept, key=lambda one: one.first)
+    return sorted(found, key=lambda one: (-one.likeness, one.last - one.first, one.first))
 
 
 def _count_common(one: list[int], other: list[int]) -> int:
-    """Return the length of the longest common subsequence."""
-    row = [0] * (len(other) + 1)
+    """Return the length of the longest common subsequence, by Hyyrö's bit-parallel method (2004).
+
+    A cleared bit of `row` marks a term of `other` that makes the subsequence longer.
+    """
+    places: dict[int, int] = defaultdict(int)
+    for at, term in enumerate(other):
+        places[term] |= 1 << at
+    row = full = (1 << len(other)) - 1
     for term in one:
-        above, row = row, [0]
-        for at, found in enumerate(other):
-            row.append(above[at] + 1 if term == found else max(above[at + 1], row[at]))
-    return row[-1]
+        hit = row & places[term]
+        row = ((row + hit) | (row - hit)) & full
+    return (full ^ row).bit_count()
 
 
 # ---- Sightings: each pair of query and chunk, with the gravest restatement in each reading
@@ -243,16 +242,17 @@ def _grade_window(query: _Query, text: _Text, window: _Window) -> _Grade:
     likeness, first, last = window
     lead, long = first <= _LEAD_WORDS, last - first >= _LONG_WORDS
     start, end = text.spans[first][0], text.spans[last - 1][1]
-    stands = place(text.text, start, end)
     if likeness < _EXACT:
-        # An answer does not ask the question. A window over two paragraphs does not count.
-        opens = stands.marked or (stands.begins and query.must is not None)
-        terms = [
-            int(text.terms[at]) for at, word in enumerate(text.word_of) if first <= word < last
-        ]
-        in_order = _count_common(terms, query.ordered) >= RESEMBLANCE * len(query.ordered)
-        if "\n\n" in text.text[start:end] or not opens or not in_order:
+        terms = text.terms[bisect_left(text.word_of, first) : bisect_left(text.word_of, last)]
+        in_order = _count_common(terms.tolist(), query.ordered) >= RESEMBLANCE * len(query.ordered)
+        # A window over two paragraphs does not count.
+        if not in_order or "\n\n" in text.text[start:end]:
             return _Grade(_NOTHING)
+    stands = place(text.text, start, end)
+    # An answer does not ask the question.
+    opens = stands.marked or (stands.begins and query.must is not None)
+    if likeness < _EXACT and not opens:
+        return _Grade(_NOTHING)
     heading = stands.form == "heading"
     if query.how == "wording" or (query.how == "mark" and stands.marked):
         heading = heading or (stands.marked and text.is_page_of_questions)
@@ -294,19 +294,30 @@ def _list_pieces(chunk: int, text: str, title: str, head: int) -> Iterator[_Piec
 
 
 def _judge(query: _Query, piece: _Piece, text: _Text) -> _Grade:
-    """Return the gravest restatement of a query in a piece."""
+    """Return the gravest restatement of a query in a piece.
+
+    Of overlapping windows, only the most similar one with a grade counts. A window without a grade
+    hides no other window.
+    """
     windows = _find_windows(query, text)
     if piece.form == "title":
         long = any(one.last - one.first >= _LONG_WORDS for one in windows)
         name = _NAME if long else _NOTHING
         return _Grade(_HEADING if query.how and windows else name)
-    if piece.form == "joined":
-        windows = [
-            one
-            for one in windows
-            if text.spans[one.first][0] < piece.border < text.spans[one.last - 1][1]
-        ]
-    return max((_grade_window(query, text, one) for one in windows), default=_Grade(_NOTHING))
+    worst, taken = _Grade(_NOTHING), list[tuple[int, ...]]()
+    for window in windows:
+        _, first, last = window
+        # `taken` is sorted and disjoint: only its last interval before `last` can overlap.
+        at = bisect_left(taken, (last,))
+        if at and taken[at - 1][1] > first:
+            continue
+        grade = _grade_window(query, text, window)
+        if not grade.grade:
+            continue
+        taken.insert(at, (first, last))
+        if piece.form != "joined" or text.spans[first][0] < piece.border < text.spans[last - 1][1]:
+            worst = max(worst, grade)
+    return worst
 
 
 # ---- Restatements
