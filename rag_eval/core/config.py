@@ -367,6 +367,7 @@ CLAIMS = schema(
     status=("str", "status of the estimate"),
     calibrator=("str", "id of the calibrator that gave it; empty for heuristic_v0"),
     heuristic_v0=("float", "the uncalibrated heuristic, kept for comparison"),
+    similar_judged=("int", "similar judged questions in its history; 0: the constant 0.3"),
 )
 
 

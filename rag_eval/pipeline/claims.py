@@ -68,7 +68,12 @@ from rag_eval.uncertainty.estimator import (
 )
 from rag_eval.uncertainty.expansion import ExpansionContext
 from rag_eval.uncertainty.gaps import semantic_gaps
-from rag_eval.uncertainty.heuristic import heuristic_v0
+from rag_eval.uncertainty.heuristic import (
+    JudgedTexts,
+    heuristic_v0,
+    similar_history,
+    with_history,
+)
 from rag_eval.uncertainty.outcomes import (
     OutcomeStore,
     claim_id_of,
@@ -106,6 +111,18 @@ class Outcomes:
         where = {"strategy_fingerprint": fingerprint, "target": spec.target, "k": spec.k}
         frame = frame_of([]) if self.store is None else self.store.current(**where)
         return fit_rows(frame)[columns].sort_values("claim_id", ignore_index=True)
+
+    def judged_texts(
+        self, config: GoldSetConfig, fingerprint: str, gold: GoldVariants
+    ) -> JudgedTexts:
+        """Read the judged questions of the gold set as possible histories of other questions."""
+        rows = self.fitting(config, fingerprint)
+        rows = rows.assign(misses=rows["weight"] * rows["missed"])
+        sums = rows.groupby("query_id")[["misses", "weight"]].sum()
+        known = gold.queries[gold.queries["query_id"].isin(sums.index)]
+        sums = sums.loc[known["query_id"]]
+        missed = (sums["misses"] / sums["weight"]).to_numpy(dtype=np.float64)
+        return JudgedTexts(known["text"].tolist(), known["group_id"].tolist(), missed)
 
 
 # ---- The stored run of a strategy as batches for the estimators of a miss, one per seed.
@@ -519,17 +536,19 @@ def _identify_speakers(
     work: Work,
     retrieval_signals: RetrievalSignals,
     runs: Mapping[str, StrategyRun],
-    **_: Result,
+    gold_variants: GoldVariants,
 ) -> object:
-    """Identify accepted calibrators and the outcomes of other wordings."""
+    """Identify accepted calibrators, the outcomes of other wordings, and of similar questions."""
     del runs
     found, outcomes = {}, Outcomes(work.evaluation)
     for name, about in retrieval_signals.about.items():
         accepted = find_accepted(work.evaluation, name, about.fingerprint)
-        judged: list[object] = []
+        variants = gold_variants.variants.iloc[retrieval_signals.signals_of(name)["variant"]]
+        history, n_similar = _read_history(work, outcomes, about, gold_variants, variants)
+        judged: list[object] = [history.tolist()] if n_similar.any() else []
         if _branch_of(accepted):
-            history = outcomes.fitting(work.config, about.fingerprint)
-            judged = [history["claim_id"].tolist(), history["missed"].tolist()]
+            own = outcomes.fitting(work.config, about.fingerprint)
+            judged += [own["claim_id"].tolist(), own["missed"].tolist()]
         found[name] = [accepted.calibrator_id, accepted.status, digest(judged)]
     return found
 
@@ -561,18 +580,21 @@ def state_miss_rates(
             frame = retrieval_signals.signals_of(name)
             variants = gold_variants.variants.iloc[frame["variant"].to_numpy()]
             variants = variants.reset_index(drop=True)
+            history, n_similar = _read_history(work, outcomes, about, gold_variants, variants)
+            frame["heuristic_v0"] = with_history(frame["heuristic_v0"].to_numpy(), history)
+            frame["similar_judged"] = n_similar
             claims = _claims(work.config.uncertainty, speakers[name], frame, variants)
             values, groups = frame[list(SIGNALS)].to_numpy(), _groups_at_fit(found, variants)
             if model is not None:
                 claims["miss_rate"] = model.predict(values, SIGNALS, groups)
                 claims["ci_low"], claims["ci_high"] = model.interval(values, SIGNALS, groups)
             if (branch := _branch_of(found)) is not None:
-                history = outcomes.fitting(work.config, about.fingerprint)
+                judged = outcomes.fitting(work.config, about.fingerprint)
                 seed = runs[name].about.seeds[0]
                 own = _claim_ids(about.fingerprint, variants, [seed] * len(frame))
-                known = history[history["claim_id"].isin(own)]
-                misses, judged = count_others(known, variants["query_id"].tolist(), own)
-                better = branch[0].predict(values, SIGNALS, misses, judged, groups)
+                known = judged[judged["claim_id"].isin(own)]
+                counts = count_others(known, variants["query_id"].tolist(), own)
+                better = branch[0].predict(values, SIGNALS, *counts, groups)
                 speaks = np.isfinite(better)
                 claims.loc[speaks, "miss_rate"] = better[speaks]
                 claims.loc[speaks, ["ci_low", "ci_high"]] = np.nan
@@ -608,8 +630,21 @@ def _claims(
             "status": by.status,
             "calibrator": by.calibrator,
             "heuristic_v0": frame["heuristic_v0"],
+            "similar_judged": frame["similar_judged"],
         }
     )
+
+
+def _read_history(
+    work: Work,
+    outcomes: Outcomes,
+    about: SignalFacts,
+    gold: GoldVariants,
+    variants: pd.DataFrame,
+) -> tuple[FloatArray, IntArray]:
+    """Compute the history of `similar_history` for wordings, from the outcomes of one strategy."""
+    judged = outcomes.judged_texts(work.config, about.fingerprint, gold)
+    return similar_history(variants["text"].tolist(), variants["group_id"].tolist(), judged)
 
 
 def _claim_ids(fingerprint: str, variants: pd.DataFrame, seeds: Iterable[int]) -> list[str]:

@@ -794,7 +794,7 @@ def _describe_claim(row: Mapping[Any, Any], miss: MissRate) -> Line:
     found = _nullable("value", row["miss_rate"], why)
     for name in ("ci_low", "ci_high", "heuristic_v0"):
         found |= _nullable(name, row[name], why)
-    found |= {name: row[name] for name in ("target", "k", "status", "calibrator")}
+    found |= {name: row[name] for name in ("target", "k", "status", "calibrator", "similar_judged")}
     found["gold_source"] = miss.gold_source
     if not miss.gold_source:
         found["gold_source_reason"] = "it is based on no outcome"

@@ -273,8 +273,8 @@ def heuristic(raw, rows, query, k, *, cosine_scores):
         top = max(scores, default=0.0)
         scores = [score / top if top > 0 else 0.0 for score in scores]
     scores = [min(1.0, max(0.0, score)) for score in scores]
-    density = min(0.5, sum(0.3 <= score < 0.5 for score in scores) / len(scores)) if scores else 0.0
-    near = sum(0.25 <= score < 0.35 for score in scores)
+    density = min(0.5, sum(0.3 <= score < 0.5 for score in scores) / len(scores)) if scores else 0.5
+    near = sum(0.3 < score < 0.5 for score in scores)
     return min(
         0.9, 0.3 * density + min(near / 10, 0.3) + 0.3 * 0.3 + 0.1 * min(1.0, len(set(query)) / 10)
     )

@@ -2,7 +2,13 @@ import numpy as np
 import pytest
 from signals_reference import heuristic
 
-from rag_eval.uncertainty.heuristic import heuristic_v0
+from rag_eval.uncertainty.heuristic import (
+    JudgedTexts,
+    estimate,
+    heuristic_v0,
+    similar_history,
+    with_history,
+)
 from rag_eval.uncertainty.signals import RankedBatch, TermSpace
 
 
@@ -36,15 +42,48 @@ def test_the_heuristic_is_the_slow_reference(cosine, k):
     [
         ([0.9, 0.8], 0, 0.09),  # only the history term
         ([0.9, 0.5], 0, 0.09),  # 0.5 is above the tail
-        ([0.9, 0.4], 0, 0.09 + 0.3 * 0.5),
-        ([0.4, 0.4], 0, 0.09 + 0.3 * 0.5),  # tail_density is at most 0.5
-        ([0.9, 0.25], 0, 0.09 + 0.1),  # near the threshold, but not in the tail
-        ([0.9, 0.3], 0, 0.09 + 0.15 + 0.1),  # near the threshold and in the tail
-        ([0.3] * 8, 0, 0.09 + 0.15 + 0.3),  # near_threshold adds at most 0.3
+        ([], 0, 0.09 + 0.15),  # the tail density of an empty list is 0.5
+        ([0.9, 0.8, 0.7, 0.4], 0, 0.09 + 0.3 * 0.25 + 0.1),
+        ([0.4, 0.4], 0, 0.09 + 0.3 * 0.5 + 0.2),  # tail_density is at most 0.5
+        ([0.9, 0.29], 0, 0.09),  # 0.29 is below the tail
+        ([0.9, 0.3], 0, 0.09 + 0.15),  # in the tail, but not near the threshold
+        ([0.4] * 8, 0, 0.09 + 0.15 + 0.3),  # near_threshold adds at most 0.3
         ([0.9, 0.9], 5, 0.09 + 0.05),
-        ([0.3] * 8, 30, 0.64),
+        ([0.4] * 8, 30, 0.64),
     ],
 )
 def test_the_formula_of_the_heuristic(scores, words, expected):
     batch = batch_of([scores], [list(range(words))], cosine=True)
     assert heuristic_v0(batch) == pytest.approx([expected])
+    question = " ".join(f"word{i}" for i in range(words))
+    assert estimate(question, scores, None).value == pytest.approx(expected)
+
+
+JUDGED = JudgedTexts(
+    ["sort rows by index", "sort columns by label", "merge frames"],
+    ["a", "b", "c"],
+    np.array([1.0, 0.5, 0.0]),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "group", "misses", "n"),
+    [
+        ("sort rows by label", "new", 1.5, 2),  # both share two of four words
+        ("sort rows by label", "a", 0.5, 1),  # questions of the own group do not count
+        ("SORTED rows, the index", "new", 1.0, 1),
+        ("sort", "new", 0.0, 0),
+        ("", "new", 0.0, 0),
+    ],
+)
+def test_history_is_the_shrunk_rate_of_similar_judged(text, group, misses, n):
+    history, counts = similar_history([text], [group], JUDGED)
+    assert counts.tolist() == [n]
+    assert history == pytest.approx([(misses + 5 * 0.3) / (n + 5)])
+    assert with_history(np.array([0.4]), history) == pytest.approx(0.4 + 0.3 * (history - 0.3))
+
+
+def test_without_judged_questions_the_history_is_constant():
+    nothing = JudgedTexts([], [], np.zeros(0))
+    history, counts = similar_history(["sort rows"], ["a"], nothing)
+    assert (history.tolist(), counts.tolist()) == ([pytest.approx(0.3)], [0])
