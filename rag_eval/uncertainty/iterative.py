@@ -338,6 +338,10 @@ groups. The choice of the factor used pandas_api too.
 """
 
 
+FALLBACK: Final[ExpansionName] = "reformulation"
+"""Strategy for a question with low confidence for which no gap names a viable strategy."""
+
+
 class _Rounds:
     """State of a batch between its rounds."""
 
@@ -376,13 +380,18 @@ class _Rounds:
         return np.flatnonzero([why is None for why in self.stopped])
 
     def choose(self, active: IntArray, k: int) -> dict[int, tuple[ExpansionName, str]]:
-        """Choose a viable strategy and its expanded text for each question, severest gap first."""
-        allowed = set(self.spec.expansions)
+        """Choose a viable strategy and its expanded text for each question, severest gap first.
+
+        Without a viable strategy of a gap, FALLBACK is chosen.
+        """
+        allowed, gaps = set(self.spec.expansions), mitigations(self.context, active, k)
         queues = {
-            place: [name for name in names if name in allowed - self.tried[place]]
-            for place, names in zip(
-                active.tolist(), mitigations(self.context, active, k), strict=True
-            )
+            place: [
+                name
+                for name in dict.fromkeys([*names, FALLBACK])
+                if name in allowed - self.tried[place]
+            ]
+            for place, names in zip(active.tolist(), gaps, strict=True)
         }
         chosen: dict[int, tuple[ExpansionName, str]] = {}
         while queues := {place: queue for place, queue in queues.items() if queue}:

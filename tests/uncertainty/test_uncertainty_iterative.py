@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rag_eval.core.config import EXPANSIONS
 from rag_eval.retrieval.lexical import Bm25s
-from rag_eval.uncertainty.gaps import SEVERITIES, semantic_gaps
+from rag_eval.uncertainty.gaps import SEVERITIES, mitigations, semantic_gaps
 from rag_eval.uncertainty.iterative import (
     EXPANSIONS_FRAME,
     HARMS,
@@ -112,6 +112,17 @@ def test_rounds_end_at_the_threshold(setting):
 def test_only_the_strategies_that_are_allowed_are_chosen(setting):
     done = setting.run(expansions=("related_concept",))
     assert set(done.steps["strategy"]) == {"related_concept"}
+
+
+def test_without_a_gap_the_question_is_reformulated(setting):
+    # Without a second list, no gap names the reformulation.
+    named = mitigations(setting.context, np.arange(N), 10)
+    assert not any("reformulation" in names for names in named)
+    done = setting.run(expansions=("reformulation",))
+    assert set(done.steps["strategy"]) == {"reformulation"}
+    assert (done.steps["iteration"] == 1).all()
+    last = setting.run().steps.groupby("question")["strategy"].last()
+    assert last[0] == "reformulation"  # the strategies of the gaps come first
 
 
 def test_only_uncertain_questions_are_expanded(setting):
