@@ -7,9 +7,9 @@ nightly run measures the shipped prior on pandas_api.
 
 The model is one ridge logistic regression over signals z-scored per collection and strategy. Each
 collection and strategy has an intercept, and every collection has the same weight. The intercept
-of the prior is the mean of these intercepts. The spread says how intercepts and coefficients differ
-between the collections. Each kind of strategy has a prior from the retrievals of its kind. The
-prior `any` comes from all retrievals. All priors share the intercept of `any` and its spread.
+of the prior is the mean of these intercepts. The spread says how the log-odds of the collections'
+own fits differ from the shared ones. Each kind of strategy has a prior from the retrievals of its
+kind. The prior `any` comes from all retrievals. All priors share the intercept of `any`.
 
 `held_out` in the file measures, on each collection, a prior that was fitted without the collection.
 For pandas_api that is the shipped prior. The figures are of the prior alone and of the prior with
@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from miss_rate_data import COLLECTIONS, STRATEGIES, judged
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from timing import ROOT, data_folder, emit, skipped
 
@@ -31,9 +32,8 @@ from rag_eval.uncertainty.estimator import (
     PRIOR_KINDS,
     Kind,
     Prior,
-    Regression,
-    fit_head,
     fit_scaling,
+    fit_trusted,
     model_from_prior,
 )
 from rag_eval.uncertainty.scores import Labelled
@@ -41,7 +41,7 @@ from rag_eval.uncertainty.scores import Labelled
 FITTED_ON = ("scifact", "xquad_sentences", "clapnq")
 K, SEED, DRAWS, FEW, DIGITS = 10, 0, 30, 25, 4
 WEIGHT = 600.0  # effective outcomes of a collection: its strategies judge the same questions
-PENALTY, OWN_PENALTY, INTERCEPT_PENALTY = 100.0, 30.0, 0.01
+PENALTY, OWN_PENALTY, FREE_PENALTY = 100.0, 30.0, 0.01
 SOURCES = (
     "SciFact (claims CC BY 4.0, abstracts ODC-By 1.0), XQuAD and SQuAD paragraphs with "
     "NoiseQA wordings (CC BY-SA 4.0), CLAPnq dev (Apache-2.0); only these numbers are kept "
@@ -73,12 +73,12 @@ def fit_prior(given: Sets, kind: Kind = "any", *, without: str = "") -> Prior:
             for name, parts in sets.items()
         }
         _, shared, spread = _fit_shared(of_kind)
-    widths = np.round([float(np.std(intercepts, ddof=1)), *spread], DIGITS).tolist()
+    width = float(np.sqrt(np.var(intercepts, ddof=1) + (spread**2).sum()))
     return Prior(
         next(iter(next(iter(sets.values())).values())).names,
         tuple(np.round(shared, DIGITS).tolist()),
         round(float(intercepts.mean()), DIGITS),
-        tuple(widths),
+        round(width, DIGITS),
     )
 
 
@@ -87,8 +87,8 @@ def _fit_shared(sets: Sets) -> tuple[FloatArray, FloatArray, FloatArray]:
     by_set = [list(parts.values()) for parts in sets.values()]
     everything = [part for parts in by_set for part in parts]
     weight = np.concatenate([_weigh(parts) for parts in by_set])
-    n, p = len(everything), everything[0].signals.shape[1]
-    found = _fit(everything, weight, PENALTY, np.zeros(p))
+    n = len(everything)
+    found = _fit(everything, weight, PENALTY)
     intercepts, shared = found[:n], found[n:]
     own = [_fit(parts, _weigh(parts), OWN_PENALTY, shared)[len(parts) :] for parts in by_set]
     return intercepts, shared, np.sqrt(np.mean((np.array(own) - shared) ** 2, axis=0))
@@ -99,16 +99,20 @@ def _weigh(parts: Sequence[Labelled]) -> FloatArray:
 
 
 def _fit(
-    parts: Sequence[Labelled], weight: FloatArray, penalty: float, centre: FloatArray
+    parts: Sequence[Labelled], weight: FloatArray, penalty: float, known: FloatArray | None = None
 ) -> FloatArray:
-    """Fit an intercept for each part and shared coefficients that are drawn towards `centre`."""
+    """Fit an intercept for each part, and coefficients drawn towards a multiple of `known` or 0."""
     z = np.vstack([fit_scaling(part.signals).z(part.signals) for part in parts])
     missed = np.concatenate([part.missed for part in parts]).astype(np.float64)
     ones = np.repeat(np.eye(len(parts)), [len(part) for part in parts], axis=0)
-    penalties = [np.full(len(parts), INTERCEPT_PENALTY), np.full(len(centre), penalty)]
-    centres = np.concatenate([np.zeros(len(parts)), centre])
-    regression = Regression(np.hstack([ones, z]), missed, centres)
-    return regression.solve(weight[None], np.concatenate(penalties)[None])[0, 0]
+    # The penalty falls on the coefficient: a column that is c times larger has 1 / c**2 of it.
+    free = np.sqrt(penalty / FREE_PENALTY)
+    direction = free * (np.zeros(z.shape[1]) if known is None else known)
+    design = np.hstack([free * ones, z, (z @ direction)[:, None]])
+    model = LogisticRegression(C=1 / penalty, fit_intercept=False, solver="newton-cholesky")
+    found = model.fit(design, missed, sample_weight=weight).coef_[0]
+    n = len(parts)
+    return np.concatenate([free * found[:n], found[n:-1] + found[-1] * direction])
 
 
 def kind_of(key: str) -> Kind:
@@ -129,7 +133,7 @@ def draw_skill(part: Labelled, prior: Prior | None, n: int) -> FloatArray:
         few = rng.choice(len(part), n, replace=False)
         rest = np.flatnonzero(~np.isin(part.group, part.group[few]))
         signals, missed = part.signals[rest], part.missed[rest].astype(np.float64)
-        head = fit_head(part.take(few), prior=prior, rng=rng, unlabelled=signals).head
+        head = fit_trusted(part.take(few), prior=prior, rng=rng, unlabelled=signals)
         result[draw] = skill(head.predict(signals, part.names), missed)
     return result
 
@@ -175,7 +179,7 @@ def main() -> None:
         "held_out": held,
         "sets": SOURCES,
     }
-    document = {"schema_version": 1, "provenance": provenance} | {
+    document = {"schema_version": 2, "provenance": provenance} | {
         kind: fit_prior(sets, kind).to_json() for kind in PRIOR_KINDS
     }
     text = json.dumps(document, indent=1)

@@ -311,7 +311,6 @@ BinaryTarget = Literal["miss_any", "miss_some"]
 """Targets that an outcome can have. The share `miss_frac` is only reported."""
 Status = Literal["absent", "uncalibrated", "prior", "provisional", "measured", "stale"]
 GoldSource = Literal["qrels", "human", "llm_judge", "deep_audit", "user_feedback"]
-CalibratorName = Literal["none", "platt", "isotonic"]
 ExpansionName = Literal[
     "synonym",
     "related_concept",

@@ -51,7 +51,12 @@ from rag_eval.pipeline.evaluation import (
     read_calibrator,
 )
 from rag_eval.pipeline.measures import BOOTSTRAP_SEED, ScoredRuns, score_runs
-from rag_eval.pipeline.retrieval import KeptCalibrator, StrategyRun, steering_calibrator
+from rag_eval.pipeline.retrieval import (
+    CALIBRATOR_VERSION,
+    KeptCalibrator,
+    StrategyRun,
+    steering_calibrator,
+)
 from rag_eval.pipeline.runner import (
     Chart,
     Result,
@@ -94,7 +99,6 @@ from rag_eval.uncertainty.status import (
     promotions,
     record_status,
 )
-from rag_eval.uncertainty.stored import finite
 from rag_eval.uncertainty.wordings import JudgedBranch
 
 # ---- Stage: judge every claim with the gold. Repeated nights on one index add nothing.
@@ -785,7 +789,7 @@ def _write_calibrator(
     written = fit.to_json()
     wordings = written["wordings"]
     return {
-        "schema_version": 1,
+        "schema_version": CALIBRATOR_VERSION,
         **dict(zip(("gold_set", "strategy", "target", "k"), strategy.place, strict=True)),
         "strategy_fingerprint": strategy.fingerprint,
         "gold_sources": {str(source): int(n) for source, n in sources.items()},
@@ -874,8 +878,8 @@ def _describe_model(model: MissRateModel) -> dict[str, object]:
     return {
         "intercept": head.intercept,
         "coefficients": [{"signal": name, "value": value} for name, value in strongest],
-        "penalty": finite(head.penalty),
-        "calibrator": head.calibrator.name,
+        "base_rate": head.rate,
+        "trust": head.trust,
         "prior": model.prior or None,
         "n": model.n,
         "groups": model.groups,

@@ -66,7 +66,7 @@ from rag_eval.storage.hashing import digest
 from rag_eval.storage.sql import open_store
 from rag_eval.trust.restating import restated_pairs
 from rag_eval.trust.sources import vouched_for
-from rag_eval.uncertainty.estimator import MissRateModel, unknown_calibrators
+from rag_eval.uncertainty.estimator import MissRateModel
 from rag_eval.uncertainty.expansion import (
     ChatSuggester,
     CorpusWords,
@@ -326,6 +326,10 @@ class KeptWordings(Stored):
     status: Status
 
 
+CALIBRATOR_VERSION = 2
+"""Form of stored calibrators; 1 had Platt and isotonic maps, and a covariance."""
+
+
 @dataclasses.dataclass(frozen=True)
 class KeptCalibrator(Stored):
     """The parts of a stored calibrator that later runs use.
@@ -378,10 +382,11 @@ def find_accepted(evaluation: Evaluation, name: str, fingerprint: str) -> Accept
         no_longer = Accepted(found.calibrator_id, "stale", None)
         return no_longer if has_earned else Accepted("", "absent", None)
     body = read_calibrator(home, found.calibrator_id)
-    if unknown := unknown_calibrators(body):
+    if body["schema_version"] != CALIBRATOR_VERSION:
         message = (
-            f"{name}: calibrator {found.calibrator_id} uses {', '.join(unknown)},"
-            " which is no longer supported; the next run has a new one"
+            f"{name}: calibrator {found.calibrator_id} has the form"
+            f" {body['schema_version']} of another version, accepted {CALIBRATOR_VERSION};"
+            " the next run has a new one"
         )
         with evaluation.progress.step(message):
             return Accepted(found.calibrator_id, "stale", None)

@@ -82,11 +82,6 @@ def grouped_folds(group: npt.ArrayLike, n_folds: int, rng: np.random.Generator) 
     return fold_of[code]
 
 
-def random_folds(n: int, n_folds: int, rng: np.random.Generator) -> IntArray:
-    """Deal single rows into equal folds that split groups, to measure the bias of such folds."""
-    return rng.permutation(np.arange(n, dtype=np.int64) % n_folds)
-
-
 NO_FIGURE = CountedInterval(value=None, low=None, high=None, n=0, n_groups=0)
 
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.core.report import CalibrationError, CurveKey, Interval, LearningPoint, Validation
-from rag_eval.uncertainty.estimator import fit_steps
 from rag_eval.uncertainty.scores import (
     FIGURE_RESAMPLES,
     LEVELS,
@@ -51,6 +50,14 @@ _BOUNDS = {
     "observed_expected": (0.0, np.inf),
 }
 """Possible range of each resampled figure; stretched intervals are clipped to the range."""
+
+
+def isotonic_rates(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> FloatArray:
+    """Recalibrate predictions [n] by isotonic regression on their own outcomes."""
+    from sklearn.isotonic import IsotonicRegression
+
+    rates: FloatArray = IsotonicRegression().fit_transform(predicted, missed, sample_weight=weight)
+    return rates
 
 
 def group_dependence(probability: FloatArray, missed: BoolArray, group: IntArray) -> float:
@@ -263,7 +270,7 @@ def validate(
     missed, weight, group = labelled.missed, labelled.weight, labelled.group
     averaged = np.clip(predictions.mean(axis=0), 0, 1)
     simulations = simulations_for(checked_together)
-    recalibrated = fit_steps(averaged, missed, weight)(averaged)
+    recalibrated = isotonic_rates(averaged, missed, weight)
     dependence = group_dependence(recalibrated, missed, group)
     simulated = list(calibrated_outcomes(averaged, group, dependence, seed, simulations))
     null = np.concatenate([ece(averaged, block, weight) for block in simulated])

@@ -98,13 +98,11 @@ class WordingsModel(Stored):
         return np.where(judged > 0, value, np.nan)
 
 
-def fit_wordings(
-    labelled: Labelled, *, prior: Prior | None, rng: np.random.Generator
-) -> WordingsModel | None:
+def fit_wordings(labelled: Labelled, *, prior: Prior | None) -> WordingsModel | None:
     """Fit the estimator to the wordings with a history; None if no wording has a history.
 
     Wordings of one question share a group. The prior has no coefficient for the history, so this
-    coefficient is drawn towards 0. `rng` deals the inner folds.
+    coefficient is drawn towards 0.
     """
     shrinkage = fit_shrinkage(labelled.question, labelled.missed, labelled.weight)
     misses, judged = sum_others(labelled.question, labelled.missed, labelled.weight)
@@ -114,7 +112,7 @@ def fit_wordings(
     signals = np.column_stack([labelled.signals, shrinkage.log_odds(misses, judged)])
     wider = dataclasses.replace(labelled, names=(*labelled.names, HISTORY), signals=signals)
     used = wider.take(known)
-    head = fit_head(used, prior=prior, rng=rng).head
+    head = fit_head(used, prior=prior)
     return WordingsModel(head, *shrinkage, len(used), len(np.unique(used.question)))
 
 
@@ -132,7 +130,7 @@ def cross_validate_wordings(
         fold = grouped_folds(labelled.group, N_FOLDS, rng)
         for number in np.unique(fold):
             held = fold == number
-            model = None if held.all() else fit_wordings(labelled.take(~held), prior=prior, rng=rng)
+            model = None if held.all() else fit_wordings(labelled.take(~held), prior=prior)
             if model is not None:
                 row[held] = model.predict(
                     labelled.signals[held], labelled.names, misses[held], judged[held]
@@ -210,7 +208,7 @@ def fit_branch(
     gain_se = float(np.sqrt((by_group**2).sum()) / judged.weight.sum())
     branch = None
     if gain > Z * gain_se:
-        branch = _fit_branch(labelled, group_ids, model, prior, np.random.default_rng(seed))
+        branch = _fit_branch(labelled, group_ids, model, prior)
     return JudgedBranch(
         model=branch,
         gain=OtherWordings(
@@ -229,12 +227,11 @@ def _fit_branch(
     group_ids: Sequence[str],
     model: MissRateModel,
     prior: Prior | None,
-    rng: np.random.Generator,
 ) -> Branch | None:
-    whole = fit_wordings(labelled, prior=prior, rng=rng)
+    whole = fit_wordings(labelled, prior=prior)
     if whole is None:
         return None
     fold = np.array([model.fold_of_group[group] for group in group_ids], dtype=np.int64)
     parts = (labelled.take(fold != number) for number in range(int(fold.max()) + 1))
-    folds = tuple(fit_wordings(part, prior=prior, rng=rng) for part in parts)
+    folds = tuple(fit_wordings(part, prior=prior) for part in parts)
     return Branch(whole, folds, model.fold_of_group)

@@ -21,7 +21,6 @@ from rag_eval.uncertainty.scores import (
     logit,
     miss_rate,
     observed_expected,
-    random_folds,
     recalibration,
     weighted_mean,
 )
@@ -260,9 +259,3 @@ def test_only_the_generator_deals_folds():
     first, again, other = deal
     assert (first == again).all()
     assert (first != other).any()
-
-
-def test_random_folds_are_equal_and_split_groups():
-    fold = random_folds(103, 10, np.random.default_rng(0))
-    assert set(np.bincount(fold).tolist()) == {10, 11}
-    assert len(np.unique(fold[:10])) > 1

@@ -11,7 +11,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold
 from sklearn.preprocessing import StandardScaler
 
-from rag_eval.uncertainty.estimator import fit_steps
 from rag_eval.uncertainty.scores import (
     Labelled,
     auroc,
@@ -28,6 +27,7 @@ from rag_eval.uncertainty.validation import (
     ece,
     equal_mass_bins,
     group_dependence,
+    isotonic_rates,
     judge_error,
     learning_curve,
     limit,
@@ -296,7 +296,7 @@ def _share_outside(predicted, rate, group, *, dependence, seed, trials):
     outside = 0
     for at in range(trials):
         missed = draw(rate, group, dependence, seed + at, 1)[0]
-        found = group_dependence(fit_steps(predicted, missed, weight)(predicted), missed, group)
+        found = group_dependence(isotonic_rates(predicted, missed, weight), missed, group)
         null = draw(predicted, group, found, seed + trials + at, 399)
         outside += ece(predicted, missed, weight) > limit(ece(predicted, null, weight), LEVEL)
     return outside / trials

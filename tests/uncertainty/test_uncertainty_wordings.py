@@ -77,7 +77,7 @@ def test_a_wording_s_own_outcome_has_no_part_in_its_prediction():
 
 def test_without_a_history_it_says_nothing():
     labelled = _wordings(60)
-    model = fit_wordings(labelled, prior=None, rng=np.random.default_rng(0))
+    model = fit_wordings(labelled, prior=None)
     value = model.predict(
         labelled.signals[:2], labelled.names, np.array([0.0, 1.0]), np.array([0.0, 2.0])
     )
@@ -87,5 +87,5 @@ def test_without_a_history_it_says_nothing():
     given = labelled.signals, labelled.names, np.ones(240), np.full(240, 2.0)
     assert (again.predict(*given) == model.predict(*given)).all()
     single = _wordings(30, 1)
-    assert fit_wordings(single, prior=None, rng=np.random.default_rng(0)) is None
+    assert fit_wordings(single, prior=None) is None
     assert np.isnan(cross_validate_wordings(single, prior=None, repeats=1)).all()
