@@ -237,7 +237,7 @@ def fit_trusted(
         fitted = head.predict(labelled.signals[held], labelled.names)
         gain[held] = (head.rate - missed[held]) ** 2 - (fitted - missed[held]) ** 2
     _, code = np.unique(labelled.group, return_inverse=True)
-    by_group: FloatArray = np.bincount(code, weights=labelled.weight * gain)
+    by_group = np.bincount(code, labelled.weight * gain).astype(np.float64)
     return dataclasses.replace(whole, trust=trust(by_group))
 
 
