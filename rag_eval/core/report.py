@@ -905,8 +905,33 @@ class IterativeAccount(Record):
     accounts: list[Open] = Field(min_length=1)
 
 
+class ObservedMisses(Figure):
+    """Observed miss rate of one strategy, for one target and K."""
+
+    strategy: Name
+    target: BinaryTarget
+    k: PositiveInt
+
+
+class MissPair(PairedDelta):
+    """Paired difference a - b of observed misses, for one target and K.
+
+    p is adjusted by Holm over all pairs, targets and K.
+    """
+
+    a: Name
+    b: Name
+    target: BinaryTarget
+    k: PositiveInt
+    p: PValue
+    p_adjusted: PValue
+    minimum_detectable: Annotated[
+        float | None, Because("fewer than two groups of questions, or the two never differ")
+    ]
+
+
 class UncertaintyPart(Record):
-    """Miss rates."""
+    """Miss rates. `cutoffs` and `pairs` are observed, for both targets at every K."""
 
     target: BinaryTarget
     k: PositiveInt
@@ -916,6 +941,8 @@ class UncertaintyPart(Record):
     corpus_coverage: CorpusCoverage
     answers: AnswerConfidences | Absent
     iterative: dict[Name, IterativeAccount]
+    cutoffs: list[ObservedMisses]
+    pairs: list[MissPair]
 
 
 class OutcomeCounts(Record):

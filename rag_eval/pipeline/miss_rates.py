@@ -62,6 +62,7 @@ from rag_eval.pipeline.measures import (
     score_runs,
     score_strategy,
 )
+from rag_eval.pipeline.misses import observe_misses
 from rag_eval.pipeline.retrieval import CorpusIndex, StrategyRun
 from rag_eval.pipeline.runner import (
     Chart,
@@ -355,6 +356,7 @@ def compare_miss_rates(
     spec, claims, outcomes = work.config.uncertainty, miss_rate_claims, retrieval_outcomes
     coverage = _measure_coverage(corpus_snapshot, corpus_chunks, admitted_chunks, corpus_index)
     worth = _weigh_answers(scored, claims, outcomes, answers, answer_measures)
+    cutoffs, pairs = observe_misses(scored)
     uncertainty = UncertaintyPart(
         target=spec.target,
         k=spec.k,
@@ -370,6 +372,8 @@ def compare_miss_rates(
             for name in scored.names
             if scored.spec(name).base_name is not None
         },
+        cutoffs=cutoffs,
+        pairs=pairs,
     )
     comparison, reason = _compare_all(scored, claims, miss_rate_calibration)
     calibration = CalibrationPart(

@@ -1,16 +1,19 @@
-"""Trace missed questions: which list still had the gold, and which step lost it."""
+"""Observe misses at every cutoff, and trace them: which step lost the gold of a question."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias, get_args
 
 import numpy as np
 import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
+from rag_eval.core.config import BinaryTarget
 from rag_eval.core.frames import schema
-from rag_eval.core.report import MissesPart, ScoreBin
-from rag_eval.measures.intervals import aggregate
+from rag_eval.core.report import MissesPart, MissPair, ObservedMisses, ScoreBin, number
+from rag_eval.measures.intervals import aggregate, within_query
+from rag_eval.measures.paired import holm, paired_comparison
 from rag_eval.measures.ranking import expand
 from rag_eval.pipeline.claims import RunJudgements, judge_runs, rank_gold
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
@@ -18,6 +21,8 @@ from rag_eval.pipeline.measures import (
     ALWAYS_K,
     BOOTSTRAP_SEED,
     ScoredRuns,
+    cutoffs_of,
+    delta_of,
     figure_of,
     score_runs,
     wording_of,
@@ -250,6 +255,88 @@ def _bin_scores(
             )
         )
     return bins
+
+
+# ---- Observed misses of both targets at every cutoff, and their paired differences.
+
+NONE_JUDGED: Final = "no question of this gold set can be judged"
+MISSES: Final[tuple[BinaryTarget, ...]] = get_args(BinaryTarget)
+Cells: TypeAlias = Sequence[tuple[BinaryTarget, int]]
+"""Targets, each with its K."""
+
+
+def observe_misses(runs: ScoredRuns) -> tuple[list[ObservedMisses], list[MissPair]]:
+    """Observe the misses of every strategy and pair, for both targets at every cutoff.
+
+    A failed retrieval misses. A question counts by its mean over wordings and seeds, and a pair is
+    compared on the wordings that both strategies were run on.
+    """
+    cells = list(itertools.product(MISSES, cutoffs_of(runs.config.k)))
+    missed = {name: _miss_columns(runs, name, cells) for name in runs.names}
+    figures = [row for name in missed for row in _average_misses(runs, name, missed[name], cells)]
+    return figures, _compare_misses(runs, missed, cells)
+
+
+def _average_misses(
+    runs: ScoredRuns, name: str, missed: FloatArray, cells: Cells
+) -> Iterator[ObservedMisses]:
+    gold, scores = runs.gold, runs.scores(name)
+    records = aggregate(
+        [f"{target}_at_{k}" for target, k in cells],
+        missed,
+        gold.groups,
+        BOOTSTRAP_SEED,
+        query_of=gold.query_of[scores.variant],
+        failed=scores.failed,
+        failed_value=1.0,
+        ineligible=scores.ineligible(runs.config.level, gold),
+    )
+    for (target, k), record in zip(cells, records, strict=True):
+        figure = figure_of(record, None if record.n_scored else NONE_JUDGED)
+        yield ObservedMisses(strategy=name, target=target, k=k, **dict(figure))
+
+
+def _compare_misses(
+    runs: ScoredRuns, missed: Mapping[str, FloatArray], cells: Cells
+) -> list[MissPair]:
+    gold, pairs = runs.gold, list(itertools.combinations(missed, 2))
+    if not pairs:
+        return []
+    sides: tuple[list[FloatArray], list[FloatArray]] = ([], [])
+    for pair in pairs:
+        both = runs.ran(pair[0]) & runs.ran(pair[1])
+        for name, side in zip(pair, sides, strict=True):
+            variant = runs.scores(name).variant
+            values = np.where(both[variant][:, None], missed[name], np.nan)
+            side.append(within_query(values, gold.query_of[variant], len(gold.queries)))
+    # One call for all pairs, because they share the resampling of the questions.
+    left, right = map(np.hstack, sides)
+    found = paired_comparison(left, right, gold.groups, BOOTSTRAP_SEED, higher_is_better=False)
+    adjusted = holm(found.p)
+    return [
+        MissPair.model_validate(
+            {
+                **dict(zip(("a", "b", "target", "k"), (*pair, *cell), strict=True)),
+                **delta_of(found, at),
+                "p": number(found.p[at]),
+                "p_adjusted": number(adjusted[at]),
+                "minimum_detectable": number(found.minimum_detectable[at]),
+            }
+        )
+        for at, (pair, cell) in enumerate(itertools.product(pairs, cells))
+    ]
+
+
+def _miss_columns(runs: ScoredRuns, name: str, cells: Cells) -> FloatArray:
+    """Judge every run of a strategy by each (target, K), [n_runs, n_cells]; NaN = not judged."""
+    judged, scores, level = judge_runs(runs, name), runs.scores(name), runs.config.level
+    columns = []
+    for target, k in cells:
+        at_k = dataclasses.replace(judged, recall=scores.column(level, f"R@{k}"))
+        columns.append(at_k.missed(target, k))
+    query = runs.gold.query_of[judged.variant]
+    is_failed = judged.failed & ~scores.ineligible(level, runs.gold)[query]
+    return np.where(is_failed[:, None], 1.0, np.stack(columns, axis=1))
 
 
 # ---- One plain sentence about a miss.
