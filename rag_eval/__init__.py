@@ -15,18 +15,26 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rag_eval.api.inputs import read_qrels, read_run
     from rag_eval.api.miss_rates import MissRates, miss_rates
-    from rag_eval.api.nightly import WrittenReport, load, run
+    from rag_eval.api.nightly import (
+        ComparedMissRates,
+        WrittenReport,
+        compare_miss_rates,
+        load,
+        run,
+    )
     from rag_eval.api.results import ComparedRuns, EvaluatedRuns, compare, evaluate
     from rag_eval.core.errors import InputError
 
 __version__ = "0.1.0"
 __all__ = [
+    "ComparedMissRates",
     "ComparedRuns",
     "EvaluatedRuns",
     "InputError",
     "MissRates",
     "WrittenReport",
     "compare",
+    "compare_miss_rates",
     "evaluate",
     "load",
     "miss_rates",
@@ -37,7 +45,13 @@ __all__ = [
 _MODULES = {
     "rag_eval.api.inputs": ("read_qrels", "read_run"),
     "rag_eval.api.miss_rates": ("MissRates", "miss_rates"),
-    "rag_eval.api.nightly": ("WrittenReport", "load", "run"),
+    "rag_eval.api.nightly": (
+        "ComparedMissRates",
+        "WrittenReport",
+        "compare_miss_rates",
+        "load",
+        "run",
+    ),
     "rag_eval.api.results": ("ComparedRuns", "EvaluatedRuns", "compare", "evaluate"),
     "rag_eval.core.errors": ("InputError",),
 }

@@ -4,15 +4,19 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import pandas as pd
 
 from rag_eval.api.results import Tabular
+from rag_eval.core.errors import InputError
 from rag_eval.core.plugins import explain_missing
 from rag_eval.core.report import Report
 from rag_eval.reporting.metrics_report import REPORT_FILE
+from rag_eval.reporting.miss_rates import MissRateTables
 from rag_eval.reporting.verdicts import read_object, verdict_rows, whole_report
 
+ReportLike: TypeAlias = "WrittenReport | str | Path"
 PER_QUERY_FILE = "per-query.parquet"
 
 
@@ -98,7 +102,8 @@ def load(report: str | Path) -> WrittenReport:
     Parameters
     ----------
     report
-        Folder of a report, such as `reports/pandas_api`, or its `retrieval-metrics.json`.
+        Folder of a report, such as `reports/pandas_api`, its `retrieval-metrics.json`, or a kept
+        run of a home, `.rag_eval/runs/<run id>.json`.
 
     Raises
     ------
@@ -113,10 +118,69 @@ def load(report: str | Path) -> WrittenReport:
     rag_eval.core.errors.InputError: ...retrieval-metrics.json: error run_not_found: ...
     """
     path = Path(report) if os.fspath(report).endswith(".json") else Path(report) / REPORT_FILE
-    found = whole_report(read_object(path), path)
+    written = read_object(path)
+    found = whole_report(written.get("report", written), path)
     return WrittenReport(
         _measures(found), _comparisons(found), _miss_rates(found), _gates(found), found, path.parent
     )
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class ComparedMissRates(Tabular):
+    """Calibrated miss rates of several strategies, targets and K, over gold sets and nights.
+
+    Attributes
+    ----------
+    table
+        A row for each `gold_set`, `night`, `strategy`, `target` and `k`. `observed` is the share of
+        questions missed, over so many `questions`, worth `effective_questions` independent ones.
+        `stated` is the mean miss rate that the run stated before its gold was read, under `status`.
+        `skill` (Brier) and `auroc` are of predictions for groups of questions outside the fit, and
+        `earned` is the status that the outcomes support. `k_for_90` is the conformal K. `_low` and
+        `_high` bound 95 % intervals. A run calibrates one target and K; other rows are observed
+        only, and `reason` says why a figure is missing. Rows of the calibrated target come first.
+    differences
+        Paired differences, `strategy` minus `against`, for the figures (`measure`) `observed`,
+        `calibrated` (miss rate outside the fit), `brier` and `skill`. `p_holm` is adjusted over all
+        rows of a figure. `smallest_detectable` is found with 80 % power.
+    """
+
+    differences: pd.DataFrame
+    _tables: MissRateTables
+
+    def to_latex(self) -> str:
+        """Write `table` as a LaTeX table (package booktabs)."""
+        return self._tables.tables[0].tex()
+
+    def write(self, folder: str | Path) -> list[Path]:
+        """Write both tables as CSV and LaTeX, and `miss-rates.html`; return the paths."""
+        return self._tables.write(Path(folder))
+
+
+def compare_miss_rates(*reports: ReportLike) -> ComparedMissRates:
+    """Compare the miss rates of reports: of several gold sets, and of several nights.
+
+    Parameters
+    ----------
+    reports
+        Reports of `run` or `load`, or what `load` reads.
+
+    Raises
+    ------
+    InputError
+        No report is given, or a report cannot be read.
+
+    Examples
+    --------
+    >>> found = compare_miss_rates("reports/scifact", "reports/npl")  # doctest: +SKIP
+    >>> found.table.query("target == 'miss_any' and k == 10")  # doctest: +SKIP
+    """
+    if not reports:
+        message = "a comparison of miss rates needs at least one report"
+        raise InputError.of("bad_arguments", message, field="reports")
+    given = [one if isinstance(one, WrittenReport) else load(one) for one in reports]
+    tables = MissRateTables([one.report for one in given])
+    return ComparedMissRates(*tables.frames(), tables)
 
 
 def _measures(report: Report) -> pd.DataFrame:

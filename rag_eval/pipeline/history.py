@@ -289,6 +289,16 @@ def past_runs(
     return runs, [run for run in records if isinstance(run, UnreadableRun)]
 
 
+def open_nights(home: Path, name: str, nights: int) -> list[KeptRun]:
+    """Open a run as `open_run` does, after the kept runs of its gold set before it, oldest first.
+
+    `nights` is the largest number of runs.
+    """
+    run = open_run(home, name)
+    before, _ = past_runs(home, run.gold_set, run.run_id)
+    return [*before, run][-nights:]
+
+
 MAX_NAMED: Final = 5
 
 

@@ -119,6 +119,7 @@ from rag_eval.reporting.metrics_report import (
     finish,
     write_measures,
 )
+from rag_eval.reporting.miss_rates import MISS_RATES_PAGE, MissRateTables
 from rag_eval.reporting.mlflow import record
 from rag_eval.reporting.terminal import interval
 from rag_eval.reporting.verdicts import VERDICT_FILES, verdict_rows, write_verdict
@@ -473,12 +474,13 @@ def _trust_part(config: GoldSetConfig, made: Inputs) -> TrustPart:
 
 EXPORTED = {".csv", ".parquet", ".trec", ".jsonl", ".log", ".md"}
 PAGE, TABLES = "index.html", "tables"
+PAGES: Final = (PAGE, MISS_RATES_PAGE)
 ANSWER_FILES: Final = (
     *(f"{name}.jsonl" for name in ("answers", "citations", "preflights", "rejected")),
     *("events.log", "traces.log"),
 )
 REPLACED: Final = (
-    *("run-*.trec", PICTURE, PAGE, f"{TABLES}/*.csv", f"{TABLES}/*.tex"),
+    *("run-*.trec", PICTURE, *PAGES, f"{TABLES}/*.csv", f"{TABLES}/*.tex"),
     *(*ANSWER_FILES, *VERDICT_FILES),
 )
 """Files that every run writes anew, or removes."""
@@ -880,8 +882,9 @@ def _publish(evaluation: Evaluation) -> None:
         return
     top = evaluation.settings.reports
     # A page must never stand beside the report of another run.
-    (top / PAGE).unlink(missing_ok=True)
-    for name in (REPORT_FILE, PAGE):
+    for name in PAGES:
+        (top / name).unlink(missing_ok=True)
+    for name in (REPORT_FILE, *PAGES):
         if (evaluation.reports / name).is_file():
             with atomic_path(top / name) as partial:
                 shutil.copyfile(evaluation.reports / name, partial)
@@ -946,20 +949,24 @@ class HtmlReport(Result):
 
 @Stage("html_report", "reporting", stores=("reports",), live=True, kinds=("html",))
 def write_page(work: Work, retrieval_metrics_report: MetricsReport) -> HtmlReport:
-    """Write index.html, one page that opens from disk, and its tables as CSV and LaTeX."""
+    """Write index.html and miss-rates.html, which open from disk, and tables as CSV and LaTeX."""
     report, place = retrieval_metrics_report.report, work.evaluation.reports
     if not work.settings.html_report:
         return HtmlReport(content_hash=report.content_hash, about={})
     with work.progress.step("Writing the HTML report"):
         built = built_page(report.dump(), _questions_of(work, retrieval_metrics_report))
+        tables = MissRateTables([report]).files()
+        pages = {PAGE: built.html, MISS_RATES_PAGE: tables.pop(MISS_RATES_PAGE)}
         (place / TABLES).mkdir(parents=True, exist_ok=True)
-        for name, text in built.files.items():
+        for name, text in (dict(built.files) | tables).items():
             write_text(place / TABLES / name, text)
-        write_text(place / PAGE, built.html)
+        for name, text in pages.items():
+            write_text(place / name, text)
     _publish(work.evaluation)
     folder = place.resolve()
     about: dict[str, str | int] = {
         "page": str(folder / PAGE),
+        "miss_rates": str(folder / MISS_RATES_PAGE),
         "page_bytes": (folder / PAGE).stat().st_size,
         "tables": str(folder / TABLES),
         "viewer": f"http://127.0.0.1:{work.settings.view_port}/runs/{report.run_id}/",
@@ -972,7 +979,7 @@ def write_page(work: Work, retrieval_metrics_report: MetricsReport) -> HtmlRepor
 
 RECORDED: Final = (
     REPORT_FILE,
-    PAGE,
+    *PAGES,
     *("measures.csv", "per-query.parquet", "answers.jsonl", "citations.jsonl", EVIDENCE_FILE),
 )
 """Files that MLflow stores for every run, beside the charts."""

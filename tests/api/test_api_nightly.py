@@ -1,6 +1,8 @@
 """A gold set is run from Python as by the command, and a written report gives frames."""
 
 import json
+import re
+import shutil
 
 import pytest
 
@@ -41,6 +43,33 @@ def test_a_gold_set_is_run_with_the_settings_of_the_command(evaluated, monkeypat
     after = rag_eval.run(evaluated.gold).report
     assert after.content_hash == before.content_hash
     assert after.run_id != before.run_id
+
+
+def test_miss_rates_are_compared_as_the_protocol_does(evaluated, monkeypatch, project_root, capsys):
+    text = (project_root / "docs" / "protocol.md").read_text("utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    for name in ("my_docs", "other_docs"):
+        shutil.copytree(evaluated.reports / "tiny", evaluated.root / "reports" / name)
+    monkeypatch.chdir(evaluated.root)
+    names: dict[str, rag_eval.ComparedMissRates] = {}
+    exec(compile(code, "protocol.md", "exec"), names)  # noqa: S102 - our own documentation
+    assert r"miss\_any" in capsys.readouterr().out
+    page = (evaluated.root / "comparison" / "miss-rates.html").read_text("utf-8")
+    found = names["found"].table.query("strategy == 'bm25' and target == 'miss_any' and k == 10")
+    assert len(found) == 2
+    observed = names["found"].table["observed"].iloc[0]
+    assert f"{observed:.3f}" in page
+    columns = (project_root / "docs" / "protocol.md").read_text("utf-8")
+    for name in re.findall(r"^\| `(\w+)`(?:, `(\w+)`)? \|", columns, re.MULTILINE):
+        assert {*filter(None, name)} <= {*names["found"].table, *names["found"].differences}
+
+
+def test_a_kept_run_is_a_report_of_its_night(evaluated):
+    (kept,) = (evaluated.home / "runs").glob("*.json")
+    loaded = rag_eval.compare_miss_rates(kept, evaluated.reports / "tiny").table
+    assert loaded["run_id"].unique().tolist() == [kept.stem]
+    with pytest.raises(rag_eval.InputError, match="at least one report"):
+        rag_eval.compare_miss_rates()
 
 
 def test_a_changed_report_is_refused(evaluated):

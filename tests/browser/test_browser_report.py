@@ -150,7 +150,9 @@ CONTRAST = r"""
 
 def test_tables_come_out_as_the_files_of_the_run(hostile, visit):
     seen = ready(visit(hostile.page))
-    files = {path.name: path.read_bytes() for path in (hostile.folder / "tables").iterdir()}
+    paths = (hostile.folder / "tables").iterdir()
+    # The page of miss rates has the downloads of its own two tables.
+    files = {path.name: path.read_bytes() for path in paths if path.name[:10] != "calibrated"}
     assert {name.rsplit(".", 1)[1] for name in files} == {"csv", "tex"}
     open_all(seen.page)
     got = {}

@@ -99,6 +99,24 @@ def test_run_prints_the_report_and_where_it_is(project):
     assert {path.name for path in (project.reports / "tiny").iterdir()} >= set(files.split())
 
 
+def test_miss_rates_of_several_nights_are_one_table(project, shared_runs):
+    shared_runs.run(project, times=2)
+    out = project.root / "comparison"
+    result = project.command("miss-rates", "tiny", "--nights", "7", "--out", str(out))
+    assert "miss_some" in result.stdout
+    assert {path.suffix for path in out.iterdir()} == {".csv", ".tex", ".html"}
+    runs = {path.stem for path in (project.home / "runs").glob("*.json")}
+    rows = (out / "calibrated-miss-rates.csv").read_text("utf-8").splitlines()[1:]
+    assert {row.split(",")[2] for row in rows} == runs
+    assert len(runs) == 2
+    one = project.command("miss-rates", "latest", "--out", str(out)).stdout
+    assert "written to" in one
+    assert len((out / "calibrated-miss-rates.csv").read_text("utf-8").splitlines()) - 1 == (
+        len(rows) / 2
+    )
+    assert "run_not_found" in project.command("miss-rates", "nope", exit_code=1).stderr
+
+
 @pytest.mark.slow
 def test_only_the_whole_primary_gold_set_is_published(project, monkeypatch):
     project.invoke("run", "tiny")

@@ -20,7 +20,7 @@ from rag_eval.cli.app import app
 from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.settings import Settings
 
-FRAGMENTS = {"ci.md", "contributing.md", "exchange.md"}
+FRAGMENTS = {"ci.md", "contributing.md", "exchange.md", "protocol.md"}
 """Pages whose Python and YAML other tests run, as far as they can run alone."""
 BASE = {
     "name": "page",

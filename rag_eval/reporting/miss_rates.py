@@ -1,0 +1,240 @@
+"""Compare calibrated miss rates over gold sets and nights: rows, frames, files and a page.
+
+A row of figures stands for one strategy, target and K of one report, a row of differences for one
+pair of strategies.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pandas as pd
+
+from rag_eval.core.config import BinaryTarget
+from rag_eval.core.report import (
+    Absent,
+    CountedInterval,
+    Estimate,
+    Interval,
+    MissDifference,
+    MissPair,
+    ObservedMisses,
+    PairedDelta,
+    Report,
+    StrategyCalibration,
+)
+from rag_eval.measures.paired import holm
+from rag_eval.reporting.html.elements import Cursor, Table
+from rag_eval.reporting.html.page import build_comparison
+from rag_eval.reporting.html.panel import Page
+from rag_eval.reporting.metrics_report import cell
+from rag_eval.storage.artifacts import write_text
+
+Row: TypeAlias = dict[str, Any]
+"""A row as JSON values; an estimate is an object of value, low and high."""
+MISS_RATES_PAGE: Final = "miss-rates.html"
+LEVEL: Final = 0.9
+QUALITIES: Final = ("calibrated", "brier", "skill")
+"""Compared figures of the calibrated miss rate, beside the observed misses."""
+DIFFERENCE_COLUMNS: Final = (
+    "gold_set night run_id strategy against target k measure difference difference_low "
+    "difference_high p p_holm smallest_detectable better worse tied questions effective_questions"
+).split()
+NOT_CALIBRATED: Final = (
+    "this run calibrated only {target}@{k}: uncertainty.target and uncertainty.k of gold_set.yaml "
+    "say which"
+)
+ANY_ONLY: Final = "conformal K is for any gold among the first K, so it belongs to miss_any"
+
+
+@dataclasses.dataclass(frozen=True)
+class MissRateTables:
+    """Miss rates and paired differences of one report or of several reports."""
+
+    reports: Sequence[Report]
+
+    @functools.cached_property
+    def rows(self) -> list[Row]:
+        """Rows of figures; a null has its reason. Calibrated targets come first."""
+        return self._put_calibrated_first(_figure_rows)
+
+    @functools.cached_property
+    def differences(self) -> list[Row]:
+        """Rows of paired differences; p is adjusted by Holm over all rows of the same figure."""
+        rows = self._put_calibrated_first(_difference_rows)
+        for measure in ("observed", *QUALITIES):
+            alike = [row for row in rows if row["measure"] == measure]
+            adjusted = holm(np.array([row["p"] for row in alike], dtype=np.float64))
+            for row, p in zip(alike, adjusted, strict=True):
+                row["p_holm"] = None if np.isnan(p) else float(p)
+        return rows
+
+    def _put_calibrated_first(self, list_rows: Callable[[Report], Iterable[Row]]) -> list[Row]:
+        rows = [
+            ((row["target"], row["k"]) != (report.uncertainty.target, report.uncertainty.k), row)
+            for report in self.reports
+            for row in list_rows(report)
+        ]
+        return [row for _, row in sorted(rows, key=lambda found: found[0])]
+
+    def frames(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Return figures and differences as frames; bounds of intervals end in _low and _high."""
+        differences = _frame(self.differences)
+        if differences.empty:  # a single strategy
+            differences = pd.DataFrame(columns=DIFFERENCE_COLUMNS)
+        return _frame(self.rows), differences
+
+    @functools.cached_property
+    def tables(self) -> tuple[Table, Table]:
+        """Figures and differences as tables of a page; gold set and night are named if several."""
+        page = Page(Cursor({"rows": self.rows, "differences": self.differences}))
+        columns = [
+            {"key": key, "as": "text", "heading": key.replace("_", " "), "at": f"row.{key}"}
+            for key in ("gold_set", "night")
+            if len({row[key] for row in self.rows}) > 1
+        ]
+        figures, differences = (
+            page.table(spec, page.report[part], inserts={"report": columns})
+            for spec, part in (
+                ("calibrated-miss-rates", "rows"),
+                ("calibrated-miss-rate-differences", "differences"),
+            )
+        )
+        return figures, differences
+
+    def files(self) -> dict[str, str]:
+        """Write the tables as CSV and LaTeX, and the page that holds both: name -> text."""
+        forms = {
+            table.name: {"csv": _write_csv(frame), "tex": table.tex()}
+            for table, frame in zip(self.tables, self.frames(), strict=True)
+        }
+        page = build_comparison(self.reports, self.tables, forms)
+        texts = {f"{name}.{end}": both[end] for name, both in forms.items() for end in both}
+        return {MISS_RATES_PAGE: page, **texts}
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write the files into a folder, which is made if it does not exist."""
+        folder.mkdir(parents=True, exist_ok=True)
+        files = self.files()
+        for name, text in files.items():
+            write_text(folder / name, text)
+        return [folder / name for name in files]
+
+
+def _frame(rows: Sequence[Row]) -> pd.DataFrame:
+    """Make a frame of rows; a null becomes NaN, and an estimate three columns."""
+    flat = []
+    for row in rows:
+        cells: Row = {}
+        for name, value in row.items():
+            if isinstance(value, dict):
+                ends = {f"{name}_{end}": value[end] for end in ("low", "high")}
+                cells |= {name: value["value"], **ends}
+            elif not name.endswith("_reason"):
+                cells[name] = value
+        flat.append({name: np.nan if value is None else value for name, value in cells.items()})
+    return pd.DataFrame(flat)
+
+
+def _write_csv(frame: pd.DataFrame) -> str:
+    """Write a frame as CSV; names cannot act as formulas of a spreadsheet."""
+    return frame.map(cell).to_csv(index=False, lineterminator="\n")
+
+
+# ---- Rows of one report.
+
+
+def _source(report: Report) -> Row:
+    return {"gold_set": report.gold.name, "night": report.timestamp, "run_id": report.run_id}
+
+
+def _figure_rows(report: Report) -> Iterator[Row]:
+    """Yield a row for each target, K and strategy, so that strategies stand side by side."""
+    about = report.uncertainty
+    place = {part.name: at for at, part in enumerate(report.strategies)}
+    for found in sorted(about.cutoffs, key=lambda one: (one.target, one.k, place[one.strategy])):
+        claim = _calibrated(report, found)
+        nulls = (claim[name] for name in ("stated", "skill") if claim[name]["value"] is None)
+        yield {
+            **_source(report),
+            **{name: getattr(found, name) for name in ("strategy", "target", "k")},
+            "observed": _values(found),
+            "questions": found.n_scored,
+            "effective_questions": found.n_groups,
+            **claim,
+            **_k_for_90(report.calibration.strategies[found.strategy], found.target),
+            "reason": "; ".join(dict.fromkeys(part["value_reason"] for part in nulls)),
+        }
+
+
+def _calibrated(report: Report, found: ObservedMisses) -> Row:
+    """Make the fields of a calibrated target; they are null for other targets and K."""
+    about, entry = report.uncertainty, report.calibration.strategies[found.strategy]
+    if (found.target, found.k) != (about.target, about.k):
+        nothing = Absent(reason=NOT_CALIBRATED.format(target=about.target, k=about.k))
+        status = earned = None
+        stated, skill, auroc = (_values(nothing) for _ in range(3))
+    else:
+        seen, validation = about.strategies[found.strategy], entry.validation
+        status, earned, stated = seen.status, entry.status, _values(seen.stated)
+        nothing = Absent(reason=entry.why.get("validation", "not validated"))
+        skill = _values(nothing if validation is None else validation.skill)
+        auroc = _values(nothing if validation is None else validation.auroc)
+    return {"stated": stated, "status": status, "skill": skill, "auroc": auroc, "earned": earned}
+
+
+def _k_for_90(entry: StrategyCalibration, target: BinaryTarget) -> Row:
+    rule = entry.conformal_rule("fixed", LEVEL)
+    if target != "miss_any":
+        return {"k_for_90": None, "k_for_90_reason": ANY_ONLY}
+    if rule is None:
+        return {"k_for_90": None, "k_for_90_reason": entry.conformal_methods.why.get("fixed", "")}
+    return {"k_for_90": rule.k, "k_for_90_reason": "" if rule.k is not None else rule.text}
+
+
+def _values(figure: Estimate | PairedDelta | Interval | Absent) -> Row:
+    if isinstance(figure, Absent):
+        return {"value": None, "low": None, "high": None, "value_reason": figure.reason}
+    value, low, high = figure.triple
+    key = "delta" if isinstance(figure, PairedDelta) else "value"
+    return {"value": value, "low": low, "high": high, "value_reason": figure.why.get(key, "")}
+
+
+def _difference_rows(report: Report) -> Iterator[Row]:
+    """Yield observed differences of every target and K, then those of the calibrated miss rates."""
+    for pair in report.uncertainty.pairs:
+        n = pair.n_better + pair.n_worse + pair.n_tied
+        about = (pair.target, pair.k, "observed")
+        yield _difference(report, pair, about, pair, (pair.minimum_detectable, n))
+    part = report.calibration
+    for row in part.comparison.differences if part.comparison else ():
+        if row.measure in QUALITIES:
+            about = (part.target, part.k, row.measure)
+            yield _difference(report, row, about, row.delta, (row.detectable, row.delta.n))
+
+
+def _difference(
+    report: Report,
+    row: MissPair | MissDifference,
+    about: tuple[str, int, str],
+    delta: MissPair | CountedInterval,
+    counts: tuple[float | None, int],
+) -> Row:
+    return {
+        **_source(report),
+        "strategy": row.a,
+        "against": row.b,
+        **dict(zip(("target", "k", "measure"), about, strict=True)),
+        "difference": _values(delta),
+        "p": row.p,
+        "p_holm": None,
+        "smallest_detectable": counts[0],
+        "better": row.n_better,
+        "worse": row.n_worse,
+        "tied": row.n_tied,
+        "questions": counts[1],
+        "effective_questions": delta.n_groups,
+    }
