@@ -268,10 +268,17 @@ def import_claims(
     Personal data in the questions is masked, and claims that are stored already are skipped.
     """
     with report_errors():
+        from rag_eval.core.errors import ProblemList
+        from rag_eval.corpus.masking import masked_text
         from rag_eval.uncertainty.audits import ClaimStore
         from rag_eval.uncertainty.outcome_files import read_claims
 
-        found, masked = read_claims(traffic, strategy=strategy, fingerprint=fingerprint, k=k)
+        warnings = ProblemList()
+        found, masked = read_claims(
+            traffic, warnings, strategy=strategy, fingerprint=fingerprint, k=k
+        )
+        for warning in warnings.listed():
+            typer.echo(masked_text(str(warning)), err=True)
         added = ClaimStore(_open_sql(home)).add(found, now=_now())
         covered = ", ".join(f"{count} {name}" for name, count in sorted(masked.items()))
         typer.echo(

@@ -256,7 +256,7 @@ def _read_questions(plan: _Plan, problems: ProblemList, identity: dict[str, obje
     if plan.outputs is None:
         return read_queries(plan.questions, problems, topics=plan.layout == "trec")
     try:
-        outputs = read_outputs(plan.outputs)
+        outputs = read_outputs(plan.outputs, problems)
     except InputError as error:
         problems.extend(error.problems)
         outputs = []

@@ -21,9 +21,17 @@ from rag_eval.citations.payload import LiveIndex, Verdicts, citation_records, va
 from rag_eval.citations.traces import Trace, write_log, write_traces
 from rag_eval.core import config as settings_of
 from rag_eval.core.config import GoldSetConfig
-from rag_eval.core.errors import Embedding, InputError, quoted
+from rag_eval.core.errors import Embedding, InputError, ProblemList, quoted
 from rag_eval.core.frames import ANSWER_MEASURES, CITATIONS, make_frame
-from rag_eval.core.report import AnswerFigure, Faithfulness, GapFlag, Open, Report, RetrievalGap
+from rag_eval.core.report import (
+    AnswerFigure,
+    Faithfulness,
+    GapFlag,
+    LintWarning,
+    Open,
+    Report,
+    RetrievalGap,
+)
 from rag_eval.core.settings import Endpoint
 from rag_eval.core.strategy import Identity
 from rag_eval.core.types import Answer, CitedSpan, RetrievalMetadata, RetrievalResult, snippet
@@ -46,7 +54,13 @@ from rag_eval.measures.groundedness import (
     groundedness,
     retrieval_gaps,
 )
-from rag_eval.pipeline.corpus import AdmittedChunks, CorpusSnapshot, GoldArrays, GoldVariants
+from rag_eval.pipeline.corpus import (
+    AdmittedChunks,
+    CorpusSnapshot,
+    GoldArrays,
+    GoldVariants,
+    report_warnings,
+)
 from rag_eval.pipeline.measures import BOOTSTRAP_SEED, ScoredRuns, StabilityMeasures
 from rag_eval.pipeline.retrieval import (
     RestatedPassages,
@@ -76,7 +90,10 @@ from rag_eval.storage.sql import open_store
 
 @dataclasses.dataclass(frozen=True)
 class AnswerFacts:
-    """Facts for the report on the answers; `hash` identifies answers and citations."""
+    """Facts for the report on the answers; `hash` identifies answers and citations.
+
+    `warnings` are about the file of recorded outputs.
+    """
 
     strategy: str
     modes: list[str]
@@ -84,6 +101,7 @@ class AnswerFacts:
     counts: dict[str, int]
     hash: str
     model: str
+    warnings: list[LintWarning]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -273,10 +291,11 @@ def answer_gold_set(
     if "deterministic" in modes:
         extract, embedding = _make_extractor(work, admitted_chunks, strategy)
     stated: dict[str, list[Payload | None]] = {}
+    warnings = ProblemList()
     if "recorded" in modes and answers.recorded is not None:
         maker, recorded = RecordedAnswers(library, documents), {}
         asked = {one.query_id for one in questions if one.settings.mode == "recorded"}
-        for output in read_outputs(work.base / answers.recorded):
+        for output in read_outputs(work.base / answers.recorded, warnings):
             if output.query_id in asked:
                 recorded[output.query_id], payloads = maker.answer(output)
                 if any(payloads):
@@ -313,6 +332,7 @@ def answer_gold_set(
             counts=made.counts,
             hash=digest(to_jsonable_python(hashed)),
             model=endpoint.model if endpoint else "",
+            warnings=report_warnings(warnings.listed(), work.base),
         ),
         usage=usage,
     )

@@ -3,7 +3,7 @@
 import dataclasses
 import datetime as dt
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -459,19 +459,28 @@ class GoldVariants(Result):
         }
 
 
-def _warn(problem: Problem, files: Sequence[Path]) -> LintWarning:
-    """Make a warning for the report, with a file name that does not depend on the folder."""
-    values = {key: value for key, value in dataclasses.asdict(problem).items() if value is not None}
-    names = {str(file): file.name for file in files}
-    values |= {"file": names.get(problem.file, problem.file)} if problem.file else {}
-    return LintWarning.model_validate(values)
+def report_warnings(problems: Iterable[Problem], base: Path) -> list[LintWarning]:
+    """Make warnings for the report, with file names that do not depend on the folder `base`."""
+    warnings: list[LintWarning] = []
+    for problem in problems:
+        values = {key: it for key, it in dataclasses.asdict(problem).items() if it is not None}
+        if problem.file:
+            path = Path(problem.file)
+            is_below = path.is_relative_to(base)
+            values["file"] = path.relative_to(base).as_posix() if is_below else path.name
+        warnings.append(LintWarning.model_validate(values))
+    return warnings
 
 
-def _identify_gold(work: Work, **_: Result) -> list[str]:
-    """Identify the content and layout of the gold files."""
+def _identify_gold(work: Work, **_: Result) -> list[object]:
+    """Identify the content, layout and warnings of the gold files.
+
+    Recorded outputs can have new warnings although their questions are equal.
+    """
     evaluation = work.evaluation
     gold = load_gold(evaluation.base, evaluation.config, evaluation.split)
-    return [gold.gold_hash, gold.layout]
+    warnings = report_warnings(gold.problems, evaluation.base)
+    return [gold.gold_hash, gold.layout, [warning.dump() for warning in warnings]]
 
 
 @Stage("gold_variants", "gold", outside=_identify_gold, columns=VARIANTS)
@@ -511,7 +520,7 @@ def resolve_gold_set(
         n_groups=int(queries["group_id"].nunique()),
         n_groups_answerable=int(queries.loc[queries["answerable"], "group_id"].nunique()),
         n_spans=len(resolved.spans),
-        warnings=[_warn(problem, gold.files) for problem in problems],
+        warnings=report_warnings(problems, evaluation.base),
     )
     return GoldVariants(
         queries=queries,

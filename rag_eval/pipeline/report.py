@@ -26,6 +26,7 @@ from rag_eval.core.report import (
     Figure,
     GatePart,
     GateStatus,
+    LintWarning,
     Poisoning,
     Record,
     Report,
@@ -544,6 +545,17 @@ def _strategy(work: Work, runs: ScoredRuns, entry: StrategyMeasures) -> Strategy
     )
 
 
+def _warnings(made: Inputs) -> list[LintWarning]:
+    """List the warnings about the gold set and all recorded outputs, without repetitions.
+
+    Questions, a strategy and answers can have the same file of recorded outputs.
+    """
+    warnings = [*made.gold_variants.about.warnings]
+    warnings += [warning for run in made.runs.values() for warning in run.about.warnings]
+    warnings += [] if made.answered is None else made.answered.answers.about.warnings
+    return [one for at, one in enumerate(warnings) if one not in warnings[:at]]
+
+
 def _answer_parts(answered: Answered | None) -> dict[str, object]:
     """Make the report fields of answers and citations."""
     if answered is None:
@@ -654,7 +666,11 @@ def _report_parts(work: Work, made: Inputs, runs: ScoredRuns) -> dict[str, objec
             "partial": work.evaluation.partial,
             "known": work.evaluation.known,
         },
-        "gold": {**made.gold_variants.about.model_dump(), "seeds": list(config.seeds)},
+        "gold": {
+            **made.gold_variants.about.model_dump(),
+            "seeds": list(config.seeds),
+            "warnings": _warnings(made),
+        },
         "index": {
             "hash": primary.index_hash,
             "rev": corpus.corpus_rev,

@@ -21,10 +21,10 @@ from rag_eval.answers.chat import ChatCache, ChatClient
 from rag_eval.answers.evidence import Withheld
 from rag_eval.core.arrays import BoolArray, FloatArray, Int32Array, IntArray
 from rag_eval.core.config import DISCOUNTING, GoldSetConfig, Level, Status
-from rag_eval.core.errors import Embedding, InputError, quoted
+from rag_eval.core.errors import Embedding, InputError, ProblemList, quoted
 from rag_eval.core.frames import RUN
 from rag_eval.core.loader import Chunker
-from rag_eval.core.report import ExternalSource, Latency
+from rag_eval.core.report import ExternalSource, Latency, LintWarning
 from rag_eval.core.settings import Settings
 from rag_eval.core.strategy import Identity, IdentityInputs, Strategy
 from rag_eval.core.types import RetrievalOptions
@@ -34,6 +34,7 @@ from rag_eval.pipeline.corpus import (
     CorpusSnapshot,
     EvidenceTrust,
     GoldVariants,
+    report_warnings,
 )
 from rag_eval.pipeline.evaluation import Evaluation, accepted_calibrator, read_calibrator
 from rag_eval.pipeline.runner import (
@@ -935,8 +936,8 @@ class RunFacts:
     `rerank_model` is the embedding of an MMR step. `query_tokens` is the mean length of a wording.
 
     Only an iterative strategy has `steered_by` (a calibrator's id) and `iterative`. Only an
-    external strategy has failures by code, notes and statements of its source. Only an external
-    strategy may have levels that cannot be judged, with the reason.
+    external strategy has failures by code, notes and statements of its source, and warnings about
+    its file. Only an external strategy may have levels that cannot be judged, with the reason.
     """
 
     index_hash: str
@@ -957,6 +958,7 @@ class RunFacts:
     failures: dict[str, int] = dataclasses.field(default_factory=dict)
     unmeasured: dict[Level, str] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
+    warnings: list[LintWarning] = dataclasses.field(default_factory=list)
     source: ExternalSource | None = None
 
 
@@ -1198,14 +1200,14 @@ def _run_external(
     work: Work, corpus: CorpusSnapshot, admitted: AdmittedChunks, gold: GoldVariants
 ) -> StrategyRun:
     """Run an external strategy over every wording, and place its units in the corpus."""
-    started, depth = time.perf_counter(), work.config.depth
+    started, depth, warnings = time.perf_counter(), work.config.depth, ProblemList()
     spec = External.model_validate(own_strategy(work))
     identity = identity_of(work.evaluation, admitted, spec)
     top_k = min(spec.top_k or depth, depth)
     if spec.files():
         path = spec.list_path(work.base)
         with work.progress.step(f"Reading {path.name} for {spec.name}"):
-            replies = read_lists(path, spec, gold.variants, top_k)
+            replies = read_lists(path, spec, gold.variants, top_k, warnings)
         latency, embed_model = _no_latency("a file has no latency"), ""
     else:
         label = f"Retrieving with {spec.name}"
@@ -1250,6 +1252,7 @@ def _run_external(
             unmeasured=_unmeasured_levels(placed),
             notes=replies.notes
             + ([note.format(len(unknown), quoted(unknown[0], 60))] if unknown else []),
+            warnings=report_warnings(warnings.listed(), work.base),
             source=ExternalSource(
                 kind=spec.source_kind(work.settings),
                 version=replies.version or None,

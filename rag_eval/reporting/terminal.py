@@ -196,9 +196,9 @@ def _inputs(report: Report) -> Parts:
         f"hash {quoted(gold.hash[:12])}; corpus {quoted(index.rev)}: {index.n_documents:,} "
         f"documents{masking}"
     )
-    if gold.warnings:
-        first = Problem(**gold.warnings[0].dump())
-        yield f"{len(gold.warnings)} warnings about the gold set, for example: {first}"
+    if others := [warning for warning in gold.warnings if warning.code != "left_out"]:
+        first = Problem(**others[0].dump())
+        yield f"{len(others)} warnings about the gold set, for example: {first}"
 
 
 def _gaps(report: Report) -> dict[str, Triple]:
@@ -415,6 +415,9 @@ def _guard(report: Report) -> Parts:
 
 
 def _warnings(report: Report) -> Parts:
+    yield from (
+        str(Problem(**one.dump())) for one in report.gold.warnings if one.code == "left_out"
+    )
     guard = report.trust.poisoning
     if (gold := guard.gold).n_blocked:
         yield (

@@ -130,20 +130,29 @@ class ClaimLine(_Line):
 
 
 def read_claims(
-    path: Path, *, strategy: str | None = None, fingerprint: str | None = None, k: int = DEFAULT_K
+    path: Path,
+    warnings: ProblemList,
+    *,
+    strategy: str | None = None,
+    fingerprint: str | None = None,
+    k: int = DEFAULT_K,
 ) -> tuple[list[Claim], Counter[str]]:
     """Read and check a file of production traffic; personal data in the questions is masked.
 
     The lines are claims, or the file has a format of another tool. Strategy, fingerprint and k are
-    defaults for lines without these fields. Returns the claims and the number of masked values by
-    kind. Raises InputError with every fault of the file.
+    defaults for lines without these fields. Adds what the reader of a format leaves out to
+    `warnings`. Returns the claims and the number of masked values by kind. Raises InputError with
+    every fault of the file.
     """
     given = _drop_nulls({"strategy": strategy, "strategy_fingerprint": fingerprint, "k": k})
     problems, file = ProblemList(), str(path)
     claims: list[Claim] = []
     masked: Counter[str] = Counter()
     layout = find_format(path)
-    rows = _read_objects(path, problems, CLAIM_LINE) if layout is None else _claims_of_outputs(path)
+    if layout is None:
+        rows = _read_objects(path, problems, CLAIM_LINE)
+    else:
+        rows = _claims_of_outputs(path, warnings)
     for number, row in rows:
         line = check_row(given | _drop_nulls(row), ClaimLine, problems, file, number)
         if line is not None:
@@ -154,13 +163,13 @@ def read_claims(
     return claims, masked
 
 
-def _claims_of_outputs(path: Path) -> list[tuple[int, Line]]:
+def _claims_of_outputs(path: Path, warnings: ProblemList) -> list[tuple[int, Line]]:
     """Make lines of claims of recorded outputs; a document that occurs twice keeps its best rank.
 
     The words of the question name it, so that equal questions of a day are one question.
     """
     rows: list[tuple[int, Line]] = []
-    for output in read_outputs(path):
+    for output in read_outputs(path, warnings):
         best: dict[str, float | None] = {}
         for context in output.contexts:
             best.setdefault(context.document, context.score)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rag_eval.answers.evidence import Library
 from rag_eval.answers.recorded import RecordedAnswers, read_markers
+from rag_eval.core.errors import ProblemList
 from rag_eval.core.loader import Chunker
 from rag_eval.corpus.chunking import chunk_documents
 from rag_eval.corpus.chunking import spans as spans_of
@@ -24,7 +25,7 @@ TEXT = "# Terns\n\nTerns fly far.\nThey eat fish.\n\n# Gulls\n\nGulls eat anythi
 def write(tmp_path, rows):
     path = tmp_path / "outputs.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    return read_outputs(path)
+    return read_outputs(path, ProblemList())
 
 
 def maker(tmp_path, spec=None):

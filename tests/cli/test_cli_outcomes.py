@@ -83,6 +83,17 @@ def test_from_traffic_to_audited_outcomes(tmp_path):
     assert (again.exit_code, "no claim came in since the last draw" in again.stderr) == (1, True)
 
 
+def test_an_import_of_traces_warns_of_those_left_out(tmp_path):
+    path = tmp_path / "runs.jsonl"
+    found = {"documents": [{"page_content": "At noon."}]}
+    search = {"run_type": "retriever", "id": "a", "inputs": {"query": "When?"}, "outputs": found}
+    path.write_text(jsonl([search, {"run_type": "llm", "id": "b"}]), encoding="utf-8")
+    result = fine("claim", "import", path, *NAMED)
+    assert "1 claims imported" in result.stdout
+    assert f"{path}: warning left_out: LangSmith: 1 of 2 traces without" in result.stderr
+    assert "run_type = retriever" in result.stderr
+
+
 def test_one_judgement_is_added_corrected_and_withdrawn():
     said = ("outcome", "add", "--query", "What is NaN?", *NAMED)
     first = fine(*said, "--missed", "--missed-content", "ask jane.doe@example.org").stdout.split()[

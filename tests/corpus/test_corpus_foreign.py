@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rag_eval.core.errors import InputError
+from rag_eval.core.errors import InputError, ProblemList
+from rag_eval.corpus.loaders import recorded
 from rag_eval.corpus.loaders.foreign import FORMATS, find_format
-from rag_eval.corpus.loaders.recorded import RecordedOutput, context_id, read_outputs
+from rag_eval.corpus.loaders.recorded import RecordedOutput, context_id
 from rag_eval.uncertainty.outcome_files import read_claims
 
 EXAMPLES = Path(__file__).parent / "foreign"
@@ -21,6 +22,10 @@ CASES = {
     "langfuse.json": {"ids", "texts", "scores", "spans"},
     "langsmith.jsonl": {"ids", "texts", "scores", "spans"},
 }
+
+
+def read_outputs(path):
+    return recorded.read_outputs(path, ProblemList())
 
 
 def test_every_format_has_an_example():
@@ -44,7 +49,7 @@ def test_an_example_becomes_a_recorded_output(name, has):
 
 @pytest.mark.parametrize(("name", "has"), CASES.items())
 def test_an_example_becomes_a_claim(name, has):
-    claims, _ = read_claims(EXAMPLES / name, strategy="mine", fingerprint="v1", k=5)
+    claims, _ = read_claims(EXAMPLES / name, ProblemList(), strategy="mine", fingerprint="v1", k=5)
     claim = claims[0]
     assert (claim.query, claim.k, len(claim.retrieved)) == ("When is the ferry?", 5, 2)
     assert claim.query_id != "t1"
@@ -121,3 +126,51 @@ def test_own_rows_are_never_another_format(tmp_path):
     path.write_text('{"query_id": "q", "answer": "a", "contexts": [], "attributes": {}}\n')
     assert find_format(path) is None
     assert read_outputs(path)[0] == RecordedOutput(query_id="q", answer="a", line=1)
+
+
+SEARCH = (
+    '{"run_type": "retriever", "id": "a", "trace_id": "t1", "inputs": {"query": "x"}, '
+    '"outputs": {"documents": [{"page_content": "y"}]}}\n'
+)
+CHAT = '{"run_type": "llm", "id": "b", "trace_id": "t2"}\n'
+LOST = '{"run_type": "llm"}\n'
+FOUND = (
+    '{"traceId": "t1", "id": "a", "type": "RETRIEVER", "input": "x", '
+    '"output": [{"page_content": "y"}]}'
+)
+GENAI = (EXAMPLES / "genai.json").read_text(encoding="utf-8").replace("\n", "")
+LEFT_OUT = [
+    (SEARCH, []),
+    (SEARCH + CHAT, ["1 of 2 traces without a retrieval span"]),
+    (SEARCH + LOST + LOST, ["2 of 3 spans without a trace"]),
+    (SEARCH + CHAT + CHAT + LOST, ["1 of 2 traces without", "1 of 4 spans without"]),
+    (f'{{"data": [{FOUND}, {{"type": "SPAN"}}]}}', ["1 of 2 spans without a trace"]),
+    # A page without observations and a batch without spans are no spans.
+    (f'{{"data": [{FOUND}]}}\n{{"data": [], "meta": {{}}}}', []),
+    (f'{GENAI}\n{{"resourceSpans": []}}', ["1 of 2 traces without a retrieval span"]),
+    (GENAI + "\n" + OTLP % '{"name": "GET"}', ["1 of 2 traces without", "1 of 4 spans without"]),
+]
+
+
+@pytest.mark.parametrize(("text", "counts"), LEFT_OUT)
+def test_traces_and_spans_left_out_are_counted(text, counts, tmp_path):
+    path, warnings = tmp_path / "export.json", ProblemList()
+    path.write_text(text)
+    assert len(recorded.read_outputs(path, warnings)) == 1
+    assert [warning.code for warning in warnings.listed()] == ["left_out"] * bool(counts)
+    for warning in warnings.listed():
+        assert (warning.severity, warning.file) == ("warning", str(path))
+        assert warning.message.count(" of ") == len(counts)
+        assert [count for count in counts if count not in warning.message] == []
+        marks = ("retriev" in warning.accepted.lower(), "trace at" in warning.accepted)
+        assert marks == ("traces" in warning.message, "spans without" in warning.message)
+
+
+def test_an_error_of_the_file_names_the_counts(tmp_path):
+    path = tmp_path / "export.jsonl"
+    path.write_text(CHAT + LOST)
+    with pytest.raises(InputError) as caught:
+        read_outputs(path)
+    (problem,) = caught.value.problems
+    counts = "1 of 1 traces without a retrieval span and 1 of 2 spans without a trace"
+    assert (problem.code, problem.found) == ("no_retrieval", counts)

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from rag_eval.core.errors import InputError
+from rag_eval.core.errors import InputError, ProblemList
 from rag_eval.corpus.chunking import chunk_documents
 from rag_eval.corpus.loaders.recorded import (
     MAX_SHORT_CHARS,
@@ -35,7 +35,7 @@ def write(tmp_path):
 
 def problems_of(path):
     with pytest.raises(InputError) as caught:
-        read_outputs(path)
+        read_outputs(path, ProblemList())
     return caught.value.problems
 
 
@@ -53,7 +53,9 @@ def test_a_full_row(write):
     facts = {"question": "Is it?", "tokens_in": 10, "tokens_out": 0}
     facts["verdict"] = "SUPPORTED"
     cited = [payload, "a.md:3-4", 2, "[1]"]
-    (output,) = read_outputs(write(row(citations=cited, contexts=contexts, seconds=0.5, **facts)))
+    (output,) = read_outputs(
+        write(row(citations=cited, contexts=contexts, seconds=0.5, **facts)), ProblemList()
+    )
     assert (output.query_id, output.answer) == ("q1", "It is.")
     assert {name: getattr(output, name) for name in facts} == facts
     assert output.citations == (
@@ -79,7 +81,7 @@ def test_ragas_samples(write):
     }
     other = {**sample, "query_id": "q2", "response": None}
     third = {**sample, "query_id": "q3", "retrieved_context_ids": ["a", 7]}
-    plain, named, ids = read_outputs(write(sample, other, third))
+    plain, named, ids = read_outputs(write(sample, other, third), ProblemList())
     assert plain.query_id.startswith("q-")
     assert (plain.question, plain.answer, plain.reference) == ("Is it?", "It is.", "Yes.")
     assert [context.text for context in plain.contexts] == ["A text.", "B text."]
@@ -133,7 +135,7 @@ def test_rankings_are_the_contexts_in_order(write):
         {"id": "b", "text": "B"},
         "C",
     ]
-    found = rankings(read_outputs(write(row(contexts=contexts), row(query_id="q2"))))
+    found = rankings(read_outputs(write(row(contexts=contexts), row(query_id="q2")), ProblemList()))
     places = [("b", "B"), ("a", "A"), (context_id("C"), "C")]
     assert [(one.id, one.text) for one in found["q1"]] == places
     assert found["q1"][1].score == 0.5

@@ -7,7 +7,9 @@ from types import SimpleNamespace
 import pytest
 from cli_project import CONFIG, answer_measures, jsonl
 from trace_lines import parse
+from typer.testing import CliRunner
 
+from rag_eval.cli.app import app
 from rag_eval.core.report import first_fault
 
 HOSTILE = (
@@ -232,6 +234,39 @@ def test_hostile_text_is_data_everywhere(project):
     assert [line for line in (1, 2, 3, 4) if f"outputs.jsonl:{line}" not in refused] == []
 
 
+def trace_lines(contexts, n_without):
+    """Write a trace for each text by question, and traces without a retrieval, as LangSmith."""
+    rows = [
+        {
+            "run_type": "retriever",
+            "id": query_id,
+            "inputs": {"query": query_id},
+            "outputs": {"documents": [{"id": "retries.md", "page_content": text}]},
+        }
+        for query_id, text in contexts.items()
+    ]
+    return jsonl([*rows, *({"run_type": "llm", "id": f"chat-{n}"} for n in range(n_without))])
+
+
+def left_out(report):
+    warnings = [one for one in report["gold"]["warnings"] if one["code"] == "left_out"]
+    return [(one["file"], one["message"].split(" traces")[0]) for one in warnings]
+
+
+def test_traces_left_out_are_counted_once(project):
+    folder = write_outputs(project, [])
+    for n_without in (1, 2):  # the second file has the same questions and contexts
+        text = trace_lines({"again": FACT}, n_without)
+        (folder / "outputs.jsonl").write_text(text, encoding="utf-8")
+        for options in ((), ("--verbose",)):
+            result = CliRunner().invoke(app, ["run", "--recorded", str(folder), *options])
+            shown = " ".join(result.stdout.split())
+            counts = f"LangSmith: {n_without} of {n_without + 1} traces without a retrieval span"
+            assert shown.count(counts) == 1
+        expected = [("outputs.jsonl", f"LangSmith: {n_without} of {n_without + 1}")]
+        assert left_out(project.report("my-system")) == expected
+
+
 # --- outputs over a corpus
 
 
@@ -292,6 +327,23 @@ def test_recorded_answers_over_a_corpus(project):
     over_corpus(project, rows, exit_code=2, fail_closed=True)
     (project.gold / "mine.jsonl").unlink()
     assert "missing_file" in project.run(exit_code=1).stderr
+
+
+@pytest.mark.slow
+def test_traces_of_a_strategy_and_of_answers_are_counted(project):
+    part = "answers: {mode: recorded, recorded: mine/answers.jsonl, top_k: 5}"
+    text = CONFIG.replace("answers: {mode: deterministic, top_k: 5}", part)
+    strategy = "strategies:\n  - {name: system, kind: external, recorded: runs.jsonl}"
+    project.write("gold_set.yaml", text.replace("strategies:", strategy))
+    project.write("runs.jsonl", trace_lines({"again": FACT}, 2))
+    (project.gold / "mine").mkdir()
+    project.write("mine/answers.jsonl", trace_lines({"again": FACT, "night": FACT}, 1))
+    out = project.run(exit_code=None).stdout
+    report = project.report()
+    assert first_fault(report) is None
+    expected = [("runs.jsonl", "LangSmith: 2 of 3"), ("mine/answers.jsonl", "LangSmith: 1 of 3")]
+    assert left_out(report) == expected
+    assert out.count("warning left_out") == 2
 
 
 @pytest.mark.slow

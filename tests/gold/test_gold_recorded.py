@@ -61,6 +61,18 @@ def test_questions_come_from_the_outputs(folder):
     assert len(found.spans) == len(found.span_chunks) == 0
 
 
+@pytest.mark.parametrize("files", [{}, {"queries": [{"query_id": "a", "text": "What?"}]}])
+def test_traces_left_out_are_a_warning_of_the_set(folder, files):
+    documents = {"documents": [{"page_content": "First."}]}
+    search = {"run_type": "retriever", "id": "a", "inputs": {"query": "What?"}}
+    place = folder([search | {"outputs": documents}, {"run_type": "llm", "id": "b"}], **files)
+    problems, found, _ = resolved(place)
+    assert found.gold.queries["query_id"].tolist() == ["a"]
+    (warning,) = (problem for problem in problems if problem.code == "left_out")
+    assert (warning.severity, warning.file) == ("warning", str(place / "outputs.jsonl"))
+    assert "1 of 2 traces" in warning.message
+
+
 def test_the_gold_is_the_questions_not_the_answers(folder):
     def hash_gold(first, *others):
         return load_gold(folder([OUTPUTS[0] | first, *others]), CONFIG).gold_hash

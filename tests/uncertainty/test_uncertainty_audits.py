@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from cli_project import jsonl
 
-from rag_eval.core.errors import InputError
+from rag_eval.core.errors import InputError, ProblemList
 from rag_eval.storage.sql import SqlStore
 from rag_eval.uncertainty.audits import AuditStore, ClaimStore, Sample
 from rag_eval.uncertainty.outcome_files import read_claims, read_outcomes
@@ -34,7 +34,7 @@ class Traffic:
         self.missed |= {row["query"]: number < rate * n for number, row in enumerate(rows)}
         path = self.folder / f"traffic-{month}-{fingerprint}.jsonl"
         path.write_text(jsonl(rows), encoding="utf-8")
-        claims, _ = read_claims(path, strategy="bm25", fingerprint=fingerprint)
+        claims, _ = read_claims(path, ProblemList(), strategy="bm25", fingerprint=fingerprint)
         self.claims.add(claims, now=NOW)
 
     def draw(self, n=10, seed=0, depth=10, path=None, **more):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rag_eval.core.errors import InputError
+from rag_eval.core.errors import InputError, ProblemList
 from rag_eval.storage.sql import SqlStore
 from rag_eval.uncertainty.audits import AuditStore, ClaimStore, Sample
 from rag_eval.uncertainty.outcome_files import read_claims, read_outcomes
@@ -33,7 +33,7 @@ def write(tmp_path, *rows, name="file.jsonl"):
 
 
 def import_claims(sql, path, **options):
-    claims, masked = read_claims(path, **options)
+    claims, masked = read_claims(path, ProblemList(), **options)
     return ClaimStore(sql).add(claims, now=NOW), masked
 
 
@@ -119,7 +119,7 @@ def test_an_empty_or_absent_file_is_refused(tmp_path):
         (tmp_path, "not_a_file"),
     ):
         with pytest.raises(InputError, match=code):
-            read_claims(path)
+            read_claims(path, ProblemList())
 
 
 values = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
@@ -140,7 +140,7 @@ def test_any_json_is_read_or_refused(tmp_path_factory, row):
     sql = SqlStore(folder / "store.db")
     path = write(folder, {**JUDGED, **row} if isinstance(row, dict) else row)
     for read in (
-        lambda: read_claims(path),
+        lambda: read_claims(path, ProblemList()),
         lambda: import_outcomes(sql, path),
         lambda: import_outcomes(sql, path, restore=True),
     ):

@@ -8,7 +8,8 @@ like an object.
 Tools that record spans (steps of a request) give one output for each trace with a retrieval span.
 The question and the answer are those of the root span; else the question is the query of the first
 retrieval, and the answer that of the last other span with one. The contexts are those of all
-retrieval spans, in the order of time.
+retrieval spans, in the order of time. One warning counts the traces without a retrieval span and
+the spans without a trace, which are left out.
 """
 
 import dataclasses
@@ -162,18 +163,14 @@ def find_format(path: Path) -> Format | None:
 def read_foreign(path: Path, layout: Format, problems: ProblemList) -> Iterator[tuple[int, Row]]:
     """Yield rows of recorded outputs with the line where each begins; faults become problems.
 
-    The file holds JSON lines, one JSON document, or a list of objects.
+    The file holds JSON lines, one JSON document, or a list of objects. The warning `left_out`
+    counts the traces and spans that give no row.
     """
     objects = read_values(path, problems, MAX_BYTES)
     if not layout.fields:
         yield from objects
         return
-    rows = list(_join_spans(objects, layout) if layout.span else _rows(objects, layout))
-    if layout.span and not any(row["contexts"] for _, row in rows) and not problems.n_errors:
-        marks = " or ".join(f"{name} = {value}" for name, value in layout.retrieval.items())
-        accepted = f"a span with {marks}, and documents at {_either(layout.passages)}"
-        message = f"{layout.name}: no retrieval span of the file records a document"
-        problems.add("no_retrieval", message, str(path), accepted=accepted)
+    rows = _join_spans(objects, layout, problems, path) if layout.span else _rows(objects, layout)
     for line, row in rows:
         paths = layout.fields["answer"]
         if row["question"] is None:
@@ -208,8 +205,10 @@ class _Span(NamedTuple):
     start: str
 
 
-def _join_spans(objects: Iterator[tuple[int, Row]], layout: Format) -> Iterator[tuple[int, Row]]:
-    """Make a row of each trace with a retrieval span."""
+def _join_spans(
+    objects: Iterator[tuple[int, Row]], layout: Format, problems: ProblemList, path: Path
+) -> list[tuple[int, Row]]:
+    """Make a row of each trace with a retrieval span; a problem counts what is left out."""
     traces: dict[str, list[_Span]] = {}
     for line, value in objects:
         for trace, found in _spans_in(value, layout):
@@ -217,14 +216,39 @@ def _join_spans(objects: Iterator[tuple[int, Row]], layout: Format) -> Iterator[
                 str(_first(found, layout.span[name]) or "") for name in ("id", "parent", "start")
             )
             traces.setdefault(trace, []).append(_Span(line, found, own, parent, start))
+    n_spans, untraced = sum(map(len, traces.values())), traces.pop("", [])
+    rows: list[tuple[int, Row]] = []
     for trace, spans in traces.items():
         spans.sort(key=lambda span: span.start)  # times of one file have one form
         if any(_is_retrieval(span, layout) for span in spans):
-            yield _row_of_trace(trace, spans, layout)
+            rows.append(_row_of_trace(trace, spans, layout))
+    counts, accepted = [], []
+    marks = " or ".join(f"{name} = {value}" for name, value in layout.retrieval.items())
+    if len(rows) < len(traces):
+        n = len(traces) - len(rows)
+        counts.append(f"{n} of {len(traces)} traces without a retrieval span")
+        accepted.append(f"a span with {marks}")
+    if untraced:
+        counts.append(f"{len(untraced)} of {n_spans} spans without a trace")
+        accepted.append(f"the trace at {_either(layout.span['trace'])}")
+    if not any(row["contexts"] for _, row in rows) and not problems.n_errors:
+        message = f"{layout.name}: no retrieval span of the file records a document"
+        more: Place = {"found": " and ".join(counts) or None}
+        more["accepted"] = f"a span with {marks}, and documents at {_either(layout.passages)}"
+        problems.add("no_retrieval", message, path, **more)
+    elif counts:
+        message = f"{layout.name}: {' and '.join(counts)} are left out"
+        more = {"accepted": "; ".join(accepted), "severity": "warning"}
+        problems.add("left_out", message, path, **more)
+    return rows
 
 
 def _spans_in(value: Row, layout: Format) -> Iterator[tuple[str, Row]]:
-    """Yield the spans of an object with their traces; a parent comes before its children."""
+    """Yield the spans of an object with their traces; a parent comes before its children.
+
+    The trace is empty where neither the span nor one above it names a trace.
+    """
+    lists = {path.split(".")[0] for path in layout.children.split()}
     left = [("", value)]
     while left:
         above, found = left.pop()
@@ -232,7 +256,9 @@ def _spans_in(value: Row, layout: Format) -> Iterator[tuple[str, Row]]:
         trace = str(above or _first(found, layout.span["trace"]) or "")
         inside = [child for child in _values(found, layout.children) if isinstance(child, dict)]
         left += [(trace, child) for child in reversed(inside)]
-        if trace:
+        # An object with a list of spans, and without a field of a span, is only their envelope.
+        own = (_first(found, layout.span[name]) for name in ("id", "parent", "start"))
+        if trace or lists.isdisjoint(found) or any(own):
             yield trace, found
 
 

@@ -259,11 +259,11 @@ class Ranked(NamedTuple):
     text: str
 
 
-def read_outputs(path: Path) -> list[RecordedOutput]:
+def read_outputs(path: Path, warnings: ProblemList) -> list[RecordedOutput]:
     """Read recorded outputs in the order of the file: JSON lines, or a format of another tool.
 
-    Raises InputError `duplicate_id` or `empty_file`, or with the problems of `read_objects` and
-    `check_row`.
+    Adds what `read_foreign` leaves out to `warnings`. Raises InputError `duplicate_id` or
+    `empty_file`, or with the problems of `read_objects`, `read_foreign` and `check_row`.
     """
     problems, file = ProblemList(), str(path)
     outputs: list[RecordedOutput] = []
@@ -278,6 +278,7 @@ def read_outputs(path: Path) -> list[RecordedOutput]:
         accepted = f"one {ACCEPTED_LINE} a line"
         problems.add("empty_file", "the file holds no output", file, line=1, accepted=accepted)
     problems.raise_errors()
+    warnings.extend(problems.listed())
     return outputs
 
 
@@ -330,7 +331,8 @@ class Recorded(PathLoader):
         Several texts under one id become passages of one document, and each passage is a section.
         """
         grouped: dict[str, dict[str, tuple[Context, int]]] = {}
-        for output in read_outputs(self._file(base)):
+        unread = ProblemList()  # the gold set reads the same file and keeps its warnings
+        for output in read_outputs(self._file(base), unread):
             for context in output.contexts:
                 passages = grouped.setdefault(context.document, {})
                 passages.setdefault(context.text, (context, output.line))

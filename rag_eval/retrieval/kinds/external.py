@@ -585,8 +585,12 @@ def match_lists(
     return Replies(outcomes, shown, original_only=original_only)
 
 
-def read_lists(path: Path, spec: External, variants: pd.DataFrame, top_k: int) -> Replies:
+def read_lists(
+    path: Path, spec: External, variants: pd.DataFrame, top_k: int, warnings: ProblemList
+) -> Replies:
     """Read the rankings of a strategy's file. Raises `InputError` when it cannot be used.
+
+    Adds what the reader of recorded outputs leaves out to `warnings`.
 
     A wording without a row of a run retrieved nothing, because run files leave empty rankings out.
     A question without a recorded output failed.
@@ -594,16 +598,16 @@ def read_lists(path: Path, spec: External, variants: pd.DataFrame, top_k: int) -
     if spec.run_file is not None:
         return match_lists(read_run(path, variants), variants, top_k, Retrieved(()))
     lacking = QueryError("not_recorded", "the recorded outputs lack the question").failure
-    return match_lists(_read_recorded(path), variants, top_k, lacking)
+    return match_lists(_read_recorded(path, warnings), variants, top_k, lacking)
 
 
-def _read_recorded(path: Path) -> dict[Key, Retrieved | Failure]:
+def _read_recorded(path: Path, warnings: ProblemList) -> dict[Key, Retrieved | Failure]:
     """Read rankings of recorded outputs by (query_id, original).
 
     The recorded order is the ranking. A missing score becomes 1 / rank. An output with an error and
     without contexts is a failed retrieval.
     """
-    outputs = read_outputs(path)
+    outputs = read_outputs(path, warnings)
     lists: dict[Key, Retrieved | Failure] = {}
     for query_id, rows in rankings(outputs).items():
         chunks = [
