@@ -1133,6 +1133,19 @@ class OtherWordings(Record):
     validation: Validation
 
 
+class OtherTarget(Record):
+    """How well misses of another target are predicted for groups of questions outside the fit.
+
+    The outcomes are this run's judgements.
+    """
+
+    target: BinaryTarget
+    k: PositiveInt
+    counts: OutcomeCounts
+    skill: Interval
+    auroc: Interval
+
+
 class StrategyCalibration(Record):
     """Calibration of the miss rates of one strategy."""
 
@@ -1152,6 +1165,7 @@ class StrategyCalibration(Record):
     refused: Annotated[str | None, Because("no outcome was refused")]
     promotion: Annotated[Promotion | None, Because("the status did not change")]
     other_wordings: OtherWordings | None
+    other_targets: list[OtherTarget]
     n_without_signals: Count = Field(description="outcomes without signals; they are not fitted")
 
     @property

@@ -22,6 +22,7 @@ from rag_eval.core.errors import InputError
 from rag_eval.core.report import (
     AddedOutcomes,
     Condition,
+    OtherTarget,
     OutcomeCounts,
     Promotion,
     Standing,
@@ -51,6 +52,7 @@ from rag_eval.pipeline.evaluation import (
     read_calibrator,
 )
 from rag_eval.pipeline.measures import BOOTSTRAP_SEED, ScoredRuns, score_runs
+from rag_eval.pipeline.misses import miss_columns
 from rag_eval.pipeline.retrieval import (
     CALIBRATOR_VERSION,
     KeptCalibrator,
@@ -71,7 +73,7 @@ from rag_eval.pipeline.runner import (
 from rag_eval.storage.artifacts import Artifact, Parts
 from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.audits import ClaimStore
-from rag_eval.uncertainty.calibration import Calibration, Judged, Task, calibrate
+from rag_eval.uncertainty.calibration import Calibration, Judged, Task, calibrate, check_target
 from rag_eval.uncertainty.conformal import Questions
 from rag_eval.uncertainty.drift import WATCHED, WatchState, feed, resume
 from rag_eval.uncertainty.estimator import Miss, MissRateModel
@@ -643,6 +645,7 @@ def _calibrate(night: _Night, name: str) -> tuple[StrategyCalibration, pd.DataFr
         refused=fitting.refused or None,
         promotion=promotion,
         other_wordings=fit.wordings and fit.wordings.gain,
+        other_targets=_check_other_targets(strategy, fitting),
         n_without_signals=fitting.n_without_signals,
         why=_explain_absences(strategy, fitting, fit, calibrator),
     )
@@ -688,6 +691,36 @@ def _fit(strategy: _Strategy, fitting: _Fitting) -> Artifact:
         return {"about": found.to_json(), "predictions": predictions}
 
     return work.keep("calibration", identity, make)
+
+
+def _check_other_targets(strategy: _Strategy, fitting: _Fitting) -> list[OtherTarget]:
+    """Check how well misses of the targets in `uncertainty.also` are predicted, or read the result.
+
+    The outcomes are this run's judgements of the claims of the fit.
+    """
+    runs, name, config = strategy.night.runs, strategy.name, strategy.work.config
+    cells = config.uncertainty.others
+    if not cells or fitting.refused:
+        return []
+    prior, together = prior_of(config, name), len(runs.names) * (1 + len(cells))
+
+    def make() -> Parts:
+        scores, claim_ids = runs.scores(name), fitting.rows["claim_id"]
+        judged = pd.DataFrame(miss_columns(runs, name, cells), [scores.variant, scores.seed])
+        judged = judged.loc[pd.MultiIndex.from_frame(strategy.signals[["variant", "seed"]])]
+        judged = judged.set_axis(strategy.claims["claim_id"]).reindex(claim_ids)
+        known = judged.notna().all(axis=1).to_numpy()
+        labelled, found = fitting.labelled.take(known), []
+        task = Task(prior=prior, checked_together=together, seed=BOOTSTRAP_SEED)
+        for cell, missed in zip(cells, judged[known].to_numpy().T, strict=True):
+            outcomes = dataclasses.replace(labelled, missed=missed == 1)
+            of_cell = dataclasses.replace(task, miss=Miss(*cell))
+            found.append(check_target(outcomes, of_cell).dump())
+        return {"about": found}
+
+    parts = [fitting.identity, runs.runs[name].id, runs.gold_variants.id, prior.id, together]
+    kept = strategy.work.keep("other_targets", [*parts, config.level, cells], make)
+    return [OtherTarget.model_validate(one) for one in kept.json("about")]
 
 
 def _questions(

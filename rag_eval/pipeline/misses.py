@@ -272,7 +272,7 @@ def observe_misses(runs: ScoredRuns) -> tuple[list[ObservedMisses], list[MissPai
     compared on the wordings that both strategies were run on.
     """
     cells = list(itertools.product(MISSES, cutoffs_of(runs.config.k)))
-    missed = {name: _miss_columns(runs, name, cells) for name in runs.names}
+    missed = {name: miss_columns(runs, name, cells) for name in runs.names}
     figures = [row for name in missed for row in _average_misses(runs, name, missed[name], cells)]
     return figures, _compare_misses(runs, missed, cells)
 
@@ -327,7 +327,7 @@ def _compare_misses(
     ]
 
 
-def _miss_columns(runs: ScoredRuns, name: str, cells: Cells) -> FloatArray:
+def miss_columns(runs: ScoredRuns, name: str, cells: Cells) -> FloatArray:
     """Judge every run of a strategy by each (target, K), [n_runs, n_cells]; NaN = not judged."""
     judged, scores, level = judge_runs(runs, name), runs.scores(name), runs.config.level
     columns = []

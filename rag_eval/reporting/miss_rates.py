@@ -22,9 +22,11 @@ from rag_eval.core.report import (
     MissDifference,
     MissPair,
     ObservedMisses,
+    OtherTarget,
     PairedDelta,
     Report,
     StrategyCalibration,
+    Validation,
 )
 from rag_eval.measures.paired import holm
 from rag_eval.reporting.html.elements import Cursor, Table
@@ -44,8 +46,8 @@ DIFFERENCE_COLUMNS: Final = (
     "difference_high p p_holm smallest_detectable better worse tied questions effective_questions"
 ).split()
 NOT_CALIBRATED: Final = (
-    "this run calibrated only {target}@{k}: uncertainty.target and uncertainty.k of gold_set.yaml "
-    "say which"
+    "this run stated only {target}@{k}: uncertainty.target and uncertainty.k of gold_set.yaml say "
+    "which, and uncertainty.also adds skill and AUROC of others"
 )
 ANY_ONLY: Final = "conformal K is for any gold among the first K, so it belongs to miss_any"
 
@@ -171,18 +173,23 @@ def _figure_rows(report: Report) -> Iterator[Row]:
 
 
 def _calibrated(report: Report, found: ObservedMisses) -> Row:
-    """Make the fields of a calibrated target; they are null for other targets and K."""
+    """Make the fields of the predictions; other targets and K have no stated miss rate."""
     about, entry = report.uncertainty, report.calibration.strategies[found.strategy]
-    if (found.target, found.k) != (about.target, about.k):
-        nothing = Absent(reason=NOT_CALIBRATED.format(target=about.target, k=about.k))
-        status = earned = None
-        stated, skill, auroc = (_values(nothing) for _ in range(3))
-    else:
-        seen, validation = about.strategies[found.strategy], entry.validation
+    place, status, earned = (found.target, found.k), None, None
+    quality: Validation | OtherTarget | None
+    if place == (about.target, about.k):
+        seen, quality = about.strategies[found.strategy], entry.validation
         status, earned, stated = seen.status, entry.status, _values(seen.stated)
         nothing = Absent(reason=entry.why.get("validation", "not validated"))
-        skill = _values(nothing if validation is None else validation.skill)
-        auroc = _values(nothing if validation is None else validation.auroc)
+    else:
+        others = {(one.target, one.k): one for one in entry.other_targets}
+        quality = others.get(place)
+        nothing = Absent(reason=NOT_CALIBRATED.format(target=about.target, k=about.k))
+        stated = _values(nothing)
+    skill, auroc = (
+        _values(nothing if quality is None else getattr(quality, name))
+        for name in ("skill", "auroc")
+    )
     return {"stated": stated, "status": status, "skill": skill, "auroc": auroc, "earned": earned}
 
 

@@ -12,8 +12,10 @@ from rag_eval.core.report import (
     ConformalK,
     ConformalMethod,
     ConformalMethods,
+    Interval,
     LeakageGap,
     LearningPoint,
+    OtherTarget,
     OutcomeCounts,
     Validation,
 )
@@ -42,10 +44,11 @@ CURVE_DRAWS: Final = 2
 NO_RANKS: Final = "no question has gold to judge its ranking by"
 NO_ITEMS: Final = "the ranks of all gold items are not known"
 NO_RISKS: Final = "no question has an outcome of which the risk was predicted"
-FEW: Final = (
-    "no risk is known: {groups} distinct groups with outcomes, {misses} of them with misses: too"
-    " few to fit a calibrator"
+TOO_FEW: Final = (
+    "{groups} distinct groups with outcomes, {misses} of them with misses: too few to fit a"
+    " calibrator"
 )
+FEW: Final = f"no risk is known: {TOO_FEW}"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -168,6 +171,20 @@ def _calibrate(judged: Judged, task: Task) -> Calibration:
             seed=seed,
         ),
     )
+
+
+def check_target(labelled: Labelled, task: Task) -> OtherTarget:
+    """Cross-validate a fit to the outcomes of the task's target, by groups of questions."""
+    counts = count_outcomes(labelled)
+    if suffice_to_fit(counts):
+        predictions = cross_validate(labelled, prior=task.prior, repeats=1, seed=task.seed)
+        together = task.checked_together
+        found = validate(labelled, predictions, checked_together=together, seed=task.seed)
+        skill, auroc = found.skill, found.auroc
+    else:
+        why = TOO_FEW.format(groups=counts.groups, misses=counts.groups_with_misses)
+        skill = auroc = Interval(value=None, low=None, high=None, why={"value": why})
+    return OtherTarget(**task.miss._asdict(), counts=counts, skill=skill, auroc=auroc)
 
 
 def _conformal(

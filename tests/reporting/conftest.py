@@ -19,7 +19,8 @@ def first_night(tmp_path_factory, tracking_store, shared_runs: SharedRuns) -> di
         project = set_apart(patch, tmp_path_factory.mktemp("panels"), tracking_store)
         missing_project.make(project)
         strategies = (missing_project.BM25, missing_project.VECTOR, missing_project.ITERATIVE)
-        missing_project.configure(project, *strategies)
+        also = "uncertainty: {also: [miss_some@10, miss_any@5]}\n"
+        missing_project.configure(project, *strategies, extra=also)
         (ran,) = shared_runs.run(project)
         missing_project.fits(project)
     for entry in ran.report["uncertainty"]["strategies"].values():
