@@ -388,6 +388,18 @@ class Derived(_Record):
     formula: Text
     inputs: Mapping[str, "Confidence"] = Field(min_length=1)
 
+    @field_validator("inputs", mode="before")
+    @classmethod
+    def _read_list(cls, value: Any) -> Any:
+        """Read the other spelling of the inputs: a list of `name` and `confidence`."""
+        if not isinstance(value, list):
+            return value
+        if not all(isinstance(one, dict) and one.keys() == {"name", "confidence"} for one in value):
+            raise ValueError("each input of a list has a name and a confidence")
+        if len({str(one["name"]) for one in value}) < len(value):
+            raise ValueError("every input has a name of its own")
+        return {one["name"]: one["confidence"] for one in value}
+
     @field_validator("inputs")
     @classmethod
     def _names_are_given(cls, value: Mapping[str, "Confidence"]) -> Mapping[str, "Confidence"]:
@@ -396,9 +408,19 @@ class Derived(_Record):
         return value
 
 
-Confidence = Annotated[
+def _read_type(value: Any) -> Any:
+    """Read the other spelling of the discriminator: `type` in place of `kind`."""
+    if isinstance(value, dict) and "type" in value and "kind" not in value:
+        return {"kind" if name == "type" else name: part for name, part in value.items()}
+    return value
+
+
+_ByKind = Annotated[
     Deterministic | Derived | Measured | Bounded | Absent, Field(discriminator="kind")
 ]
+Confidence = Annotated[_ByKind, BeforeValidator(_read_type)]
+"""A confidence value. It is written with `kind` and `inputs` by name, and read with `type` and a
+list of inputs too."""
 KINDS: Final = (Deterministic, Derived, Measured, Bounded, Absent)
 
 _ADAPTER: TypeAdapter[Confidence] = TypeAdapter(Confidence)

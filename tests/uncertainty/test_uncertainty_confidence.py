@@ -79,6 +79,45 @@ def test_json_and_back(value):
     assert parse(as_json(whole)) == whole
 
 
+def other_spelling(value):
+    """Write a JSON confidence with `type`, and its inputs as a list."""
+    found = {"type" if name == "kind" else name: part for name, part in value.items()}
+    if "inputs" in found:
+        found["inputs"] = [
+            {"name": name, "confidence": other_spelling(one)}
+            for name, one in value["inputs"].items()
+        ]
+    return found
+
+
+@given(leaves)
+def test_the_other_spelling_is_read_and_never_written(value):
+    whole = compose("all_of", a=value, b=compose("sequence", c=value))
+    assert parse(other_spelling(as_json(whole))) == whole
+    assert "type" not in as_json(parse(other_spelling(as_json(whole))))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"type": "absent", "kind": "absent", "reason": "uncalibrated"},
+        {"type": "nosuch", "reason": "uncalibrated"},
+        *(
+            {"type": "derived", "value": 0.5, "formula": "x", "inputs": inputs}
+            for inputs in (
+                [],
+                [{"name": "a"}],
+                [{"name": "a", "confidence": 0.5}],
+                [{"name": "a", "confidence": {"type": "absent", "reason": "uncalibrated"}}] * 2,
+            )
+        ),
+    ],
+)
+def test_a_wrong_other_spelling_is_refused(wrong):
+    with pytest.raises(ValidationError):
+        parse(wrong)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
