@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rag_eval.api.inputs import read_qrels, read_run
+    from rag_eval.api.live import estimate_miss_rate, open_strategy, retrieve_with_uncertainty
     from rag_eval.api.miss_rates import MissRates, miss_rates
     from rag_eval.api.nightly import (
         ComparedMissRates,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     )
     from rag_eval.api.results import ComparedRuns, EvaluatedRuns, compare, evaluate
     from rag_eval.core.errors import InputError
+    from rag_eval.uncertainty.confidence import UncertainRetrieval
 
 __version__ = "0.1.0"
 __all__ = [
@@ -32,18 +34,23 @@ __all__ = [
     "EvaluatedRuns",
     "InputError",
     "MissRates",
+    "UncertainRetrieval",
     "WrittenReport",
     "compare",
     "compare_miss_rates",
+    "estimate_miss_rate",
     "evaluate",
     "load",
     "miss_rates",
+    "open_strategy",
     "read_qrels",
     "read_run",
+    "retrieve_with_uncertainty",
     "run",
 ]
 _MODULES = {
     "rag_eval.api.inputs": ("read_qrels", "read_run"),
+    "rag_eval.api.live": ("estimate_miss_rate", "open_strategy", "retrieve_with_uncertainty"),
     "rag_eval.api.miss_rates": ("MissRates", "miss_rates"),
     "rag_eval.api.nightly": (
         "ComparedMissRates",
@@ -54,6 +61,7 @@ _MODULES = {
     ),
     "rag_eval.api.results": ("ComparedRuns", "EvaluatedRuns", "compare", "evaluate"),
     "rag_eval.core.errors": ("InputError",),
+    "rag_eval.uncertainty.confidence": ("UncertainRetrieval",),
 }
 _HOME_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rag_eval.pipeline.evaluation import Evaluation, Progress
 
 ORDER: Final = (
-    "run show compare miss-rates explain export gate rollout init review lint validate view ui "
+    "run show compare miss-rates explain ask export gate rollout init review lint validate view ui "
     "outcome claim audit calibrate baseline trust clean"
 ).split()
 """Commands in the order of the help."""

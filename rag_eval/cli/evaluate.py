@@ -1,6 +1,6 @@
 """Commands that start, check and evaluate gold sets and show their runs.
 
-The commands are init, lint, run, compare, miss-rates, show, explain, export and validate.
+The commands are init, lint, run, compare, miss-rates, show, explain, ask, export and validate.
 """
 
 import functools
@@ -19,6 +19,7 @@ from rag_eval.cli.app import (
     app,
     command,
     console_for,
+    open_evaluation,
     open_settings,
     progress_for,
     report_errors,
@@ -452,6 +453,38 @@ def explain(
 
         found = explanation(settings.home, query_id, run=run, gold_set=gold_set)
         print_parts(console_for(), explain_question(found))
+
+
+@app.command()
+def ask(
+    gold_set: Annotated[str, typer.Argument(help="A gold set.")],
+    question: Annotated[str, typer.Argument(help="Any question, in quotes.")],
+    strategy: Annotated[
+        str, typer.Option(help="A strategy of the gold set. Default: the primary strategy.")
+    ] = "",
+    *,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    home: Home = None,
+    gold_sets: GoldSets = None,
+) -> None:
+    """Retrieve for any question: documents, miss rate with its status, gaps, coverage, expansions.
+
+    The miss rate is calibrated where the last run of the gold set left a calibrator.
+    """
+    with report_errors():
+        evaluation = open_evaluation(gold_set, home, gold_sets)
+        from rag_eval.pipeline.live import open_live
+
+        found = open_live(evaluation, strategy).retrieve(question)
+    if json:
+        from json import dumps
+
+        typer.echo(dumps(found.as_json(), indent=1, ensure_ascii=True, allow_nan=False))
+        return
+    from rag_eval.reporting.listings import describe_retrieval
+    from rag_eval.reporting.terminal import print_parts
+
+    print_parts(console_for(), describe_retrieval(found))
 
 
 @app.command()

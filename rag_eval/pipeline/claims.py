@@ -496,38 +496,42 @@ def no_prior(target: Target, k: int) -> str:
     return f"no prior is shipped for {target}@{k}, only for {PRIOR_TARGET[0]}@{PRIOR_TARGET[1]}"
 
 
-def _usable(found: Accepted) -> KeptCalibrator | None:
+def usable_body(found: Accepted) -> KeptCalibrator | None:
+    """Return the calibrator if its status allows claims by it, else None."""
     return found.body if found.status in DISCOUNTING else None
 
 
 def _branch_of(found: Accepted) -> tuple[Branch, Status] | None:
     """Return the branch for other wordings with its status; None if it is not usable."""
-    body = _usable(found)
+    body = usable_body(found)
     wordings = None if body is None else body.wordings
     if wordings is None or wordings.model is None or wordings.status not in DISCOUNTING:
         return None
     return wordings.model, wordings.status
 
 
-def _speak(
-    work: Work, name: str, found: Accepted, signals_: RetrievalSignals
+def choose_speaker(
+    config: GoldSetConfig, name: str, found: Accepted, fingerprint: str, unlabelled: FloatArray
 ) -> tuple[Speaker, MissRateModel | None]:
-    """Choose the source of a strategy's claims, given its accepted calibrator."""
-    spec, fingerprint = work.config.uncertainty, signals_.about[name].fingerprint
-    if (body := _usable(found)) is not None:
+    """Choose the source of a strategy's claims, given its accepted calibrator.
+
+    The prior needs `unlabelled`, the signals of known queries. Without a model the heuristic
+    speaks.
+    """
+    spec = config.uncertainty
+    if (body := usable_body(found)) is not None:
         facts = body.model.n, body.fitted_at, tuple(body.gold_sources)
         return Speaker(fingerprint, found.status, found.calibrator_id, "", *facts), body.model
     stale, why = found.status == "stale", "no calibrator was accepted before this run"
     if stale:
         why = f"calibrator {found.calibrator_id} is stale"
-    unlabelled = signals_.unlabelled(name)
     missing = no_prior(spec.target, spec.k)
     if len(unlabelled) < PRIOR_QUERIES:
         missing = f"{len(unlabelled)} queries, the prior needs {PRIOR_QUERIES}"
     if missing:
         status: Status = "stale" if stale else "uncalibrated"
         return Speaker(fingerprint, status, HEURISTIC, f"{why}; {missing}"), None
-    prior = prior_of(work.config, name)
+    prior = prior_of(config, name)
     by = Speaker(fingerprint, "stale" if stale else "prior", f"{PRIOR}{prior.id}", why)
     return by, model_from_prior(prior, SIGNALS, unlabelled, Miss(k=spec.k))
 
@@ -576,7 +580,9 @@ def state_miss_rates(
     with work.progress.step("Stating miss rates", len(runs), "strategies") as advance:
         for name, about in retrieval_signals.about.items():
             found = find_accepted(work.evaluation, name, about.fingerprint)
-            speakers[name], model = _speak(work, name, found, retrieval_signals)
+            speakers[name], model = choose_speaker(
+                work.config, name, found, about.fingerprint, retrieval_signals.unlabelled(name)
+            )
             frame = retrieval_signals.signals_of(name)
             variants = gold_variants.variants.iloc[frame["variant"].to_numpy()]
             variants = variants.reset_index(drop=True)
@@ -659,7 +665,7 @@ def _groups_at_fit(found: Accepted, variants: pd.DataFrame) -> list[str]:
 
     The groups of the gold may have changed since.
     """
-    body = _usable(found)
+    body = usable_body(found)
     known: Mapping[str, str] = {} if body is None else body.group_of_query
     pairs = zip(variants["query_id"], variants["group_id"], strict=True)
     return [known.get(query, group) for query, group in pairs]

@@ -33,13 +33,11 @@ from rag_eval.core.types import (
     AUDITS,
     Absent,
     Confidence,
-    Derived,
     Deterministic,
     Measured,
     as_json,
     effective,
 )
-from rag_eval.corpus.masking import mask_snippet
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.intervals import aggregate, clustered_interval, within_query
 from rag_eval.pipeline.answers import AnswerMeasures, AnswerSet
@@ -78,14 +76,19 @@ from rag_eval.storage.artifacts import home_lock
 from rag_eval.uncertainty.audits import AuditStore
 from rag_eval.uncertainty.comparing import Audited, Misses, compare
 from rag_eval.uncertainty.confidence import (
+    COVERAGE_SIGNAL,
+    Line,
     MissRate,
+    UncertainRetrieval,
     calibrated_confidence,
+    describe_document,
     final_confidence,
     groundedness_confidence,
     reported_confidence,
     retrieval_confidence,
 )
-from rag_eval.uncertainty.iterative import Iterative, harm
+from rag_eval.uncertainty.gaps import Gap
+from rag_eval.uncertainty.iterative import Iterative, harm, list_expansions
 from rag_eval.uncertainty.outcomes import OutcomeStore, fit_rows
 
 T = TypeVar("T")
@@ -94,12 +97,11 @@ UNCERTAIN_FILE: Final = "uncertain-retrievals.jsonl"
 # ---- Confidence of each answer: its groundedness, discounted by the miss rate of its retrieval.
 
 NO_ANSWERS = "the gold set configures no answers"
-NO_INTERVAL = "the estimator of this value has no interval"
 MIN_MISSED = 30
 """A share of right answers needs answers over missed retrievals from at least this many groups."""
 
 
-def _read_miss_rate(row: Mapping[Any, Any], by: Speaker) -> MissRate:
+def read_miss_rate(row: Mapping[Any, Any], by: Speaker) -> MissRate:
     """Read the miss rate in a row of CLAIMS."""
     return MissRate(
         _known(row["miss_rate"]),
@@ -171,7 +173,7 @@ def _weigh_answers(
             synthesis = groundedness_confidence(float(value) if known else None)
         else:
             synthesis = reported_confidence(answer.confidence if answered else None, answer.mode)
-        miss = _read_miss_rate(rows[query], claims.speakers[strategy])
+        miss = read_miss_rate(rows[query], claims.speakers[strategy])
         of_others = right_of_group.get(groups[query], right)
         by_query[query] = {
             "synthesis_confidence": synthesis,
@@ -255,7 +257,7 @@ def _original(claims: pd.DataFrame, runs: ScoredRuns, name: str) -> pd.DataFrame
 # ---- Retrievable share of the corpus: counted from the index, not estimated.
 
 
-def _measure_coverage(
+def measure_coverage(
     corpus: CorpusSnapshot, chunks: CorpusChunks, admitted: AdmittedChunks, index: CorpusIndex
 ) -> CorpusCoverage:
     """Count the shares of documents indexed, of text in chunks, and of chunks with vectors."""
@@ -354,7 +356,7 @@ def compare_miss_rates(
     """Compare observed and stated miss rates, and compute the confidence of the answers."""
     scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
     spec, claims, outcomes = work.config.uncertainty, miss_rate_claims, retrieval_outcomes
-    coverage = _measure_coverage(corpus_snapshot, corpus_chunks, admitted_chunks, corpus_index)
+    coverage = measure_coverage(corpus_snapshot, corpus_chunks, admitted_chunks, corpus_index)
     worth = _weigh_answers(scored, claims, outcomes, answers, answer_measures)
     cutoffs, pairs = observe_misses(scored)
     uncertainty = UncertaintyPart(
@@ -658,16 +660,6 @@ def _read_audits(evaluation: Evaluation, store: OutcomeStore, name: str) -> Audi
 # ---- `uncertain-retrievals.jsonl`: one line for every retrieval of every strategy.
 
 SCHEMA_VERSION = 1
-COVERAGE_SIGNAL = "cover_union"
-Line = dict[str, object]
-"""A line of the file, or an object in it."""
-_shown = functools.lru_cache(maxsize=100_000)(mask_snippet)
-"""Mask a text. Results are cached, because ids and words recur."""
-
-
-UNCALIBRATED: Final = Absent(reason="uncalibrated")
-EXPANSION: Final = ("original", "expanded", "strategy", "result_count", "found_unique_results")
-NO_GAPS: Final = "the retriever returned its own units, which the corpus does not describe"
 
 
 def _write_lines(
@@ -696,45 +688,31 @@ def _describe_retrievals(
     """Make the line of every claim of a strategy."""
     frame, first_seed = signals.signals_of(name), runs.first_seed(name)
     stated, by = claims.claims_of(name), claims.speakers[name]
-    documents, expansions = _list_documents(runs, name), _list_expansions(runs, name)
+    documents, expansions = _list_documents(runs, name), _expansions(runs, name)
     gaps = _list_gaps(signals, name) if signals.about[name].has_gaps else None
     answered = worth.by_query if worth.strategy == name else {}
-    names = ("documents_indexed", "text_in_chunks", "chunks_admitted")
-    corpus = {part: as_json(getattr(coverage, part).confidence) for part in names}
     harder = stated["miss_rate"].rank(pct=True, method="max")
     columns = (frame["variant"], frame["seed"], frame[COVERAGE_SIGNAL], harder)
     facts = zip(*(column.tolist() for column in columns), strict=True)
     rows = zip(stated.to_dict("records"), facts, strict=True)
     for row, (variant, seed, covered, share) in rows:
-        miss = _read_miss_rate(row, by)
         is_first = seed == first_seed
-        steps = expansions.get(variant, []) if is_first else []
-        confidence = retrieval_confidence(miss)
+        found = UncertainRetrieval(
+            documents=documents.get((variant, seed), []),
+            miss_rate=read_miss_rate(row, by),
+            heuristic_v0=row["heuristic_v0"],
+            similar_judged=row["similar_judged"],
+            coverage=covered,
+            corpus=coverage,
+            gaps=None if gaps is None else gaps.get((variant, seed), []),
+            iterations=expansions.get(variant, []) if is_first else [],
+            harder_share=share,
+        )
         line: Line = {
             "schema_version": SCHEMA_VERSION,
             "strategy": name,
             **{part: row[part] for part in ("claim_id", "query_id", "paraphrase_id", "seed")},
-            "documents": documents.get((variant, seed), []),
-            "miss_rate": _describe_claim(row, miss),
-            "query_expansions": [{part: step[part] for part in EXPANSION} for step in steps],
-            "coverage_estimate": {
-                "signal": COVERAGE_SIGNAL,
-                **_nullable("value", covered, "the question has no word to be covered"),
-            },
-            "retrieval_confidence": as_json(confidence),
-            "uncertainty": {
-                "estimated_recall": as_json(
-                    confidence if miss.status == "measured" else UNCALIBRATED
-                ),
-                "query_difficulty": as_json(_difficulty(miss, share)),
-                "corpus_coverage": corpus,
-                **(
-                    {"semantic_gaps": None, "semantic_gaps_reason": NO_GAPS}
-                    if gaps is None
-                    else {"semantic_gaps": gaps.get((variant, seed), [])}
-                ),
-            },
-            "iterations": steps,
+            **found.as_json(),
         }
         if is_first and row["paraphrase_id"] == ORIGINAL and row["query_id"] in answered:
             values = answered[row["query_id"]]
@@ -742,19 +720,11 @@ def _describe_retrievals(
         yield line
 
 
-def _nullable(name: str, value: float, reason: str) -> Line:
-    """Write a number, or null with its reason."""
-    shown = number(value)
-    return {name: shown} if shown is not None else {name: None, f"{name}_reason": reason}
-
-
-def _list_gaps(signals: RetrievalSignals, name: str) -> dict[tuple[int, int], list[Line]]:
+def _list_gaps(signals: RetrievalSignals, name: str) -> dict[tuple[int, int], list[Gap]]:
     """List the semantic gaps of every (variant, seed)."""
-    found: dict[tuple[int, int], list[Line]] = {}
-    unknown = as_json(UNCALIBRATED)
+    found: dict[tuple[int, int], list[Gap]] = {}
     for row in of_strategy(signals.gaps, name).to_dict("records"):
-        gap = {part: row[part] for part in ("severity", "mitigation")}
-        gap |= {"description": _shown(row["description"]), "miss_likelihood": unknown}
+        gap = Gap(row["description"], row["severity"], row["mitigation"])
         found.setdefault((row["variant"], row["seed"]), []).append(gap)
     return found
 
@@ -766,51 +736,16 @@ def _list_documents(runs: ScoredRuns, name: str) -> dict[tuple[int, int], list[L
     found: dict[tuple[int, int], list[Line]] = {}
     top = frame[frame["k_final"] <= runs.config.uncertainty.k]
     top = top.sort_values(["variant", "seed", "k_final"], kind="stable")
-    top = top.assign(
-        chunk_id=[_shown(str(name)) for name in ids.to_numpy()[top["chunk"]]],
-        doc_id=[_shown(str(name)) for name in units["doc_id"].to_numpy()[top["chunk"]]],
-    )
-    columns = ("variant", "seed", "chunk_id", "doc_id", "k_final", "score_raw")
+    columns = ("variant", "seed", "chunk", "k_final", "score_raw")
     rows = zip(*(top[column].tolist() for column in columns), strict=True)
-    for variant, seed, chunk_id, doc_id, rank, score in rows:
-        entry = {"chunk_id": chunk_id, "doc_id": doc_id, "rank": rank, "score": number(score)}
+    chunk_ids, doc_ids = ids.to_numpy(), units["doc_id"].to_numpy()
+    for variant, seed, row, rank, score in rows:
+        entry = describe_document(str(chunk_ids[row]), str(doc_ids[row]), rank, score)
         found.setdefault((variant, seed), []).append(entry)
     return found
 
 
-def _list_expansions(runs: ScoredRuns, name: str) -> dict[int, list[Line]]:
+def _expansions(runs: ScoredRuns, name: str) -> dict[int, list[Line]]:
     """List the expansions of an iterative strategy by variant; empty for other kinds."""
-    frame, found = runs.runs[name].expansions, dict[int, list[Line]]()
-    for row in [] if frame is None else frame.to_dict("records"):
-        line = {
-            str(key): number(value) if isinstance(value, float) else value
-            for key, value in row.items()
-            if key != "question"
-        }
-        line |= {key: _shown(row[key]) for key in ("original", "expanded")}
-        found.setdefault(row["question"], []).append(line)
-    return found
-
-
-def _describe_claim(row: Mapping[Any, Any], miss: MissRate) -> Line:
-    """Describe a claim in JSON values, with a reason for each null."""
-    why = "the retrieval failed" if number(row["miss_rate"]) is None else NO_INTERVAL
-    found = _nullable("value", row["miss_rate"], why)
-    for name in ("ci_low", "ci_high", "heuristic_v0"):
-        found |= _nullable(name, row[name], why)
-    found |= {name: row[name] for name in ("target", "k", "status", "calibrator", "similar_judged")}
-    found["gold_source"] = miss.gold_source
-    if not miss.gold_source:
-        found["gold_source_reason"] = "it is based on no outcome"
-    return found
-
-
-def _difficulty(miss: MissRate, share_at_most: float) -> Confidence:
-    """Compute the share of this run's retrievals with a higher miss rate than the question."""
-    if miss.status != "measured" or np.isnan(share_at_most):
-        return UNCALIBRATED
-    return Derived(
-        value=min(max(1 - share_at_most, 0.0), 1.0),
-        formula="share of this run's retrievals with a higher miss rate",
-        inputs={"retrieval_confidence": retrieval_confidence(miss)},
-    )
+    frame = runs.runs[name].expansions
+    return {} if frame is None else list_expansions(frame)

@@ -447,7 +447,7 @@ class IterativeStrategy(ReadyStrategy):
             body = read_calibrator(evaluation.settings.home, steered_by)
             steering = KeptCalibrator.from_json(body)
             self._model = steering.model
-            self._groups = _groups_of_wordings(gold, steering.group_of_query)
+            self._groups = groups_of_wordings(gold, steering.group_of_query)
         self.last: Iterated | None = None
         """Rounds of the last search."""
 
@@ -485,7 +485,7 @@ class IterativeStrategy(ReadyStrategy):
         def risk(batch: RankedBatch) -> tuple[FloatArray, str]:
             if self._model is None:
                 # At a depth of ten the heuristic sees too little to expand any question.
-                whole = batch.rows.shape[1]
+                whole = min(config.depth, batch.rows.shape[1])
                 return heuristic_v0(batch, whole), f"{HEURISTIC}@{whole}"
             return self._model.predict(
                 signals(batch, k), SIGNALS, [self._groups.get(text, "") for text in queries]
@@ -534,7 +534,7 @@ class IterativeStrategy(ReadyStrategy):
         )
 
 
-def _groups_of_wordings(gold: GoldVariants | None, known: Mapping[str, str]) -> dict[str, str]:
+def groups_of_wordings(gold: GoldVariants | None, known: Mapping[str, str]) -> dict[str, str]:
     """Map each wording of the gold set to its group.
 
     The group selects a fit that saw no outcome of the wording.
@@ -899,7 +899,15 @@ def open_port(evaluation: Evaluation) -> RetrievalService:
     if default not in kinds:
         primary = ready.get(config.primary_strategy)
         default = next(iter(kinds)) if primary is None else primary.spec.kind
-    corpus, trust = runner.get(CorpusSnapshot), config.trust
+    return serve(evaluation, kinds, default)
+
+
+def serve(
+    evaluation: Evaluation, kinds: Mapping[str, ReadyStrategy], default: str
+) -> RetrievalService:
+    """Serve ready strategies by kind behind the guard and the trust filter of a gold set."""
+    runner, config = evaluation.runner, evaluation.config
+    admitted, corpus, trust = runner.get(AdmittedChunks), runner.get(CorpusSnapshot), config.trust
     scores = admitted.trust_of(runner.get(EvidenceTrust))["trust"] if trust.configured else None
     return RetrievalService(
         kinds,

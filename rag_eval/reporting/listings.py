@@ -38,6 +38,7 @@ from rag_eval.reporting.terminal import (
 from rag_eval.trust.guard import Decision
 from rag_eval.uncertainty.audits import Claim
 from rag_eval.uncertainty.comparing import powered_figure
+from rag_eval.uncertainty.confidence import UncertainRetrieval
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -206,6 +207,43 @@ def explain_question(explanation: Explanation) -> Iterator[str]:
         yield f"  missed by {quoted(strategy)}: {quoted(sentence, _MAX_ANSWER_CHARS)}"
     yield from ("", f"Evidence  ({len(answer.evidence)} pieces)")
     yield from _evidence(explanation, outgoing)
+
+
+# ---- One live question.
+
+
+def describe_retrieval(found: UncertainRetrieval) -> Iterator[str]:
+    """Yield the result of one live question as lines of plain text."""
+    miss = found.miss_rate
+    guess = f"heuristic_v0 {_share(found.heuristic_v0)}, {found.similar_judged} similar judged"
+    by = "" if miss.calibrator == "heuristic_v0" else f", by {quoted(miss.calibrator)}"
+    outcomes = f", {miss.n_outcomes} outcomes" if miss.n_outcomes else ""
+    yield (
+        f"Miss rate  {miss.target}@{miss.k} {interval(miss.value, miss.ci_low, miss.ci_high)}"
+        f"  {miss.status}{by}{outcomes} ({guess})"
+    )
+    if found.reason:
+        yield f"  {quoted(found.reason, _MAX_ANSWER_CHARS)}"
+    yield f"Coverage   {_share(found.coverage)} of the question's words, weighted by rarity"
+    yield ""
+    yield f"Documents  ({len(found.documents)})"
+    for document, chunk in zip(found.documents, found.chunks or (), strict=True):
+        place = quoted(mask_snippet(chunk.snippet_id))
+        yield f"  {document['rank']}. {place}  {chunk.score_raw:.3f}{_link(chunk.source_url)}"
+        yield f"     {mask_snippet(chunk.text)}"
+    yield ""
+    yield "Gaps" if found.gaps else "Gaps  none"
+    for gap in found.gaps or ():
+        yield f"  {gap.severity}: {mask_snippet(gap.description)} ({gap.mitigation})"
+    for step in found.iterations:
+        yield (
+            f"Round {step['iteration']}  {step['strategy']}: {step['expanded']}"
+            f"  ({step['found_unique_results']} of {step['result_count']} results are new)"
+        )
+        yield (
+            f"     confidence {step['confidence_before']:.2f} -> {step['confidence_after']:.2f}"
+            f" ({step['basis']}) {step['stopped']}".rstrip()
+        )
 
 
 # ---- Outcomes, claims and draws.

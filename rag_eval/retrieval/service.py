@@ -219,6 +219,13 @@ class RetrievalService:
         """Retrieve for one query, embedding it anew."""
         return self._retrieve([query], options)[0]
 
+    def rank(self, query: str, options: RetrievalOptions) -> tuple[Ranking, RetrievalResult]:
+        """Retrieve for one query, with its ranking as rows of the corpus's chunks."""
+        strategy, started = self._strategy(options.strategy or self._default), time.perf_counter()
+        allowed = self._allowed(options)
+        ((found, place),) = self._search(strategy, [query], options.top_k, allowed)
+        return found, self._result(strategy, found, place, time.perf_counter() - started)
+
     def batch_retrieve(
         self, queries: Sequence[str], options: RetrievalOptions
     ) -> list[RetrievalResult]:

@@ -1,13 +1,19 @@
 """Confidence in an answer: its groundedness, discounted by the miss rate of its retrieval.
 
-This file holds the stated miss rate (`MissRate`) and the confidence values that follow from it.
-`estimator` estimates the miss rate.
+This file holds the stated miss rate (`MissRate`), the confidence values that follow from it, and
+the result of an uncertain retrieval. `estimator` estimates the miss rate.
 """
 
 import dataclasses
 import datetime as dt
+import functools
+import math
+from collections.abc import Sequence
+from typing import Final
 
+from rag_eval.citations.payload import payload
 from rag_eval.core.config import DISCOUNTING, Status, Target
+from rag_eval.core.report import CorpusCoverage, number
 from rag_eval.core.types import (
     Absent,
     Bounded,
@@ -15,8 +21,12 @@ from rag_eval.core.types import (
     Derived,
     Deterministic,
     Measured,
+    ScoredChunk,
+    as_json,
     effective,
 )
+from rag_eval.corpus.masking import mask_snippet
+from rag_eval.uncertainty.gaps import Gap
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -136,3 +146,144 @@ def calibrated_confidence(
         formula=f"{final.formula} + right_when_missed * miss_rate",
         inputs={**final.inputs, "right_when_missed": right_when_missed},
     )
+
+
+# ---- The result of an uncertain retrieval.
+
+COVERAGE_SIGNAL: Final = "cover_union"
+"""Signal of the coverage estimate: share of the question's words, weighted by rarity, in the top K.
+"""
+EXPANSION: Final = ("original", "expanded", "strategy", "result_count", "found_unique_results")
+COUNTED: Final = ("documents_indexed", "text_in_chunks", "chunks_admitted")
+UNCALIBRATED: Final = Absent(reason="uncalibrated")
+NO_INTERVAL: Final = "the estimator of this value has no interval"
+NO_GAPS: Final = "the retriever returned its own units, which the corpus does not describe"
+Line = dict[str, object]
+"""A JSON object."""
+shown = functools.lru_cache(maxsize=100_000)(mask_snippet)
+"""Mask a text. Results are cached, because ids and words recur."""
+
+
+@dataclasses.dataclass(frozen=True)
+class UncertainRetrieval:
+    """The result of one retrieval, with all that is known about its uncertainty.
+
+    Attributes
+    ----------
+    documents
+        The first K results, best first: `chunk_id`, `doc_id`, `rank`, `score`.
+    miss_rate
+        Probability that the retrieval missed, with target, K, status and source.
+    heuristic_v0
+        The uncalibrated guess, NaN for a failed retrieval.
+    similar_judged
+        Similar judged questions behind the history of `heuristic_v0`; 0: the constant 0.3.
+    coverage
+        Share of the question's words, weighted by rarity, that the first K results hold; NaN for a
+        question without words.
+    corpus
+        Counted coverage of the corpus by the index.
+    gaps
+        Semantic gaps, the severest first; None where the corpus does not describe the results.
+    iterations
+        The rounds of an iterative strategy.
+    harder_share
+        Share of the last run's retrievals whose miss rate is at most this one; NaN if unknown.
+    chunks
+        The documents with text and citation payload; None in the files of a run.
+    reason
+        Reason why there is no better source of the miss rate; may be empty.
+    """
+
+    documents: Sequence[Line]
+    miss_rate: MissRate
+    heuristic_v0: float
+    similar_judged: int
+    coverage: float
+    corpus: CorpusCoverage
+    gaps: Sequence[Gap] | None
+    iterations: Sequence[Line] = ()
+    harder_share: float = math.nan
+    chunks: Sequence[ScoredChunk] | None = None
+    reason: str = ""
+
+    @property
+    def query_difficulty(self) -> Confidence:
+        """Share of the last run's retrievals with a higher miss rate; absent until measured."""
+        if self.miss_rate.status != "measured" or math.isnan(self.harder_share):
+            return UNCALIBRATED
+        return Derived(
+            value=min(max(1 - self.harder_share, 0.0), 1.0),
+            formula="share of this run's retrievals with a higher miss rate",
+            inputs={"retrieval_confidence": retrieval_confidence(self.miss_rate)},
+        )
+
+    def as_json(self) -> Line:
+        """Write as a JSON object with masked texts; `citations` has the payloads of `chunks`."""
+        confidence = retrieval_confidence(self.miss_rate)
+        measured = self.miss_rate.status == "measured"
+        gaps: Line = {"semantic_gaps": None, "semantic_gaps_reason": NO_GAPS}
+        if self.gaps is not None:
+            gaps = {"semantic_gaps": [_describe_gap(gap) for gap in self.gaps]}
+        corpus = {part: as_json(getattr(self.corpus, part).confidence) for part in COUNTED}
+        line: Line = {
+            "documents": list(self.documents),
+            "miss_rate": self._describe_miss_rate(),
+            "query_expansions": [
+                {part: step[part] for part in EXPANSION} for step in self.iterations
+            ],
+            "coverage_estimate": {
+                "signal": COVERAGE_SIGNAL,
+                **_nullable("value", self.coverage, "the question has no word to be covered"),
+            },
+            "retrieval_confidence": as_json(confidence),
+            "uncertainty": {
+                "estimated_recall": as_json(confidence if measured else UNCALIBRATED),
+                "query_difficulty": as_json(self.query_difficulty),
+                "corpus_coverage": corpus,
+                **gaps,
+            },
+            "iterations": list(self.iterations),
+        }
+        if self.chunks is not None:
+            line["citations"] = [payload(chunk) for chunk in self.chunks]
+        return line
+
+    def _describe_miss_rate(self) -> Line:
+        """Describe the miss rate in JSON values, with a reason for each null."""
+        miss = self.miss_rate
+        why = "the retrieval failed" if miss.value is None else NO_INTERVAL
+        found: Line = {}
+        for name, value in (
+            ("value", miss.value),
+            ("ci_low", miss.ci_low),
+            ("ci_high", miss.ci_high),
+            ("heuristic_v0", self.heuristic_v0),
+        ):
+            found |= _nullable(name, math.nan if value is None else value, why)
+        found |= {name: getattr(miss, name) for name in ("target", "k", "status", "calibrator")}
+        found |= {"similar_judged": self.similar_judged, "gold_source": miss.gold_source}
+        if not miss.gold_source:
+            found["gold_source_reason"] = "it is based on no outcome"
+        return found
+
+
+def describe_document(chunk_id: str, doc_id: str, rank: int, score: float) -> Line:
+    """Describe one retrieved document of `UncertainRetrieval`; the ids are masked."""
+    ids = {"chunk_id": shown(chunk_id), "doc_id": shown(doc_id)}
+    return {**ids, "rank": rank, "score": number(score)}
+
+
+def _describe_gap(gap: Gap) -> Line:
+    return {
+        "severity": gap.severity,
+        "mitigation": gap.mitigation,
+        "description": shown(gap.description),
+        "miss_likelihood": as_json(UNCALIBRATED),
+    }
+
+
+def _nullable(name: str, value: float, reason: str) -> Line:
+    """Write a number, or null with its reason."""
+    rounded = number(value)
+    return {name: rounded} if rounded is not None else {name: None, f"{name}_reason": reason}

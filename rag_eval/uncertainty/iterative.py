@@ -23,11 +23,13 @@ from rag_eval.core.arrays import BoolArray, FloatArray, Int32Array, IntArray
 from rag_eval.core.config import EXPANSIONS, ExpansionName
 from rag_eval.core.errors import Name
 from rag_eval.core.frames import make_frame, schema
+from rag_eval.core.report import number
 from rag_eval.core.settings import Settings
 from rag_eval.core.strategy import Identity, IdentityInputs, Strategy
 from rag_eval.measures.paired import paired_comparison
 from rag_eval.retrieval.ranking import FUSED_ROUNDING, Ranking, order, ranking
 from rag_eval.storage.hashing import digest
+from rag_eval.uncertainty.confidence import shown
 from rag_eval.uncertainty.expansion import STRATEGIES, ExpansionContext, installed_wordnet
 from rag_eval.uncertainty.gaps import mitigations
 from rag_eval.uncertainty.signals import RankedBatch
@@ -133,6 +135,20 @@ EXPANSIONS_FRAME: Final = schema(
     seconds=("float", "this query's share of the round's time, expanding and retrieving"),
     stopped=("str", "why the rounds ended after this one; empty where another follows"),
 )
+
+
+def list_expansions(steps: "pd.DataFrame") -> dict[int, list[dict[str, object]]]:
+    """List the rounds of an EXPANSIONS_FRAME by question as JSON objects with masked texts."""
+    found: dict[int, list[dict[str, object]]] = {}
+    for row in steps.to_dict("records"):
+        line = {
+            str(key): number(value) if isinstance(value, float) else value
+            for key, value in row.items()
+            if key != "question"
+        }
+        line |= {key: shown(row[key]) for key in ("original", "expanded")}
+        found.setdefault(row["question"], []).append(line)
+    return found
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,202 @@
+"""Retrieve for one question that the gold set need not know, with its uncertainty."""
+
+import numpy as np
+import pandas as pd
+from pydantic import TypeAdapter, ValidationError
+
+from rag_eval.core.arrays import FloatArray
+from rag_eval.core.errors import InputError, quoted
+from rag_eval.core.strategy import Strategy
+from rag_eval.core.types import MAX_QUERY, Query, RetrievalOptions
+from rag_eval.pipeline.claims import (
+    MAX_GAPS,
+    MissRateClaims,
+    Outcomes,
+    RetrievalSignals,
+    choose_speaker,
+    usable_body,
+)
+from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapshot, GoldVariants
+from rag_eval.pipeline.evaluation import Evaluation
+from rag_eval.pipeline.miss_rates import measure_coverage, read_miss_rate
+from rag_eval.pipeline.retrieval import (
+    CorpusIndex,
+    IterativeStrategy,
+    batch_of,
+    can_be_asked,
+    find_accepted,
+    groups_of_wordings,
+    open_index,
+    ready_strategy,
+    serve,
+    strategy_fingerprint,
+)
+from rag_eval.pipeline.runner import Node
+from rag_eval.retrieval.service import RetrievalFailedError
+from rag_eval.storage.artifacts import home_lock
+from rag_eval.uncertainty.confidence import (
+    COVERAGE_SIGNAL,
+    UncertainRetrieval,
+    describe_document,
+)
+from rag_eval.uncertainty.expansion import ExpansionContext
+from rag_eval.uncertainty.gaps import semantic_gaps
+from rag_eval.uncertainty.heuristic import heuristic_v0, similar_history, with_history
+from rag_eval.uncertainty.iterative import list_expansions
+from rag_eval.uncertainty.signals import SIGNALS, signals
+
+QUESTION = TypeAdapter(Query)
+
+
+class LiveStrategy:
+    """One strategy of a gold set, opened for live questions; made by `open_strategy`.
+
+    The corpus is indexed as a run indexes it. The miss rate comes from the calibrator that the last
+    run left for this index and configuration, else from the prior, else from `heuristic_v0`.
+    """
+
+    def __init__(self, evaluation: Evaluation, spec: Strategy) -> None:
+        runner, self._config = evaluation.runner, evaluation.config
+        self.name, self._spec = spec.name, spec
+        index, admitted = runner.get(CorpusIndex), runner.get(AdmittedChunks)
+        gold, self._opened = runner.get(GoldVariants), open_index(evaluation, admitted)
+        self._ready = ready_strategy(evaluation, self._opened, spec, gold)
+        kind = self._ready.spec.kind
+        self._service = serve(evaluation, {kind: self._ready}, kind)
+        self._coverage = measure_coverage(
+            runner.get(CorpusSnapshot), runner.get(CorpusChunks), admitted, index
+        )
+        fingerprint = strategy_fingerprint(self._config, spec, self._ready.index_hash)
+        found = find_accepted(evaluation, self.name, fingerprint)
+        unlabelled = _read_unlabelled(evaluation, self.name, fingerprint)
+        self._speaker, self._model = choose_speaker(
+            self._config, self.name, found, fingerprint, unlabelled
+        )
+        body = usable_body(found)
+        self._groups = groups_of_wordings(gold, {} if body is None else body.group_of_query)
+        self._judged = Outcomes(evaluation).judged_texts(self._config, fingerprint, gold)
+        self._stated = _read_stated(evaluation, self.name, fingerprint, self._speaker.calibrator)
+
+    def retrieve(self, query: str) -> UncertainRetrieval:
+        """Retrieve for one question.
+
+        Raises
+        ------
+        InputError
+            The question is blank, too long or cannot be stored, the file of vectors has none for
+            it, or the reranker failed.
+        """
+        _check(query)
+        config, k = self._config, self._config.uncertainty.k
+        if not can_be_asked(config, self._opened, self._spec, query):
+            message = "the file of vectors has none for this question"
+            accepted = "a question of the gold set, or a strategy whose embedding names a model"
+            raise InputError.of("no_vector", message, field=self.name, accepted=accepted)
+        try:
+            ranking, result = self._service.rank(query, RetrievalOptions(top_k=config.depth))
+        except RetrievalFailedError as error:
+            message = "the retrieval failed"
+            raise InputError.of(
+                "retrieval_failed", message, field=self.name, found=quoted(str(error), 400)
+            ) from error
+        batch = batch_of(config, self._opened, self._spec, [query], ranking)
+        values, group = signals(batch, k), self._groups.get(query, "")
+        history, n_similar = similar_history([query], [group], self._judged)
+        guess = float(with_history(heuristic_v0(batch, k), history)[0])
+        by, stated, rate, low, high = self._speaker, self._stated, guess, np.nan, np.nan
+        if self._model is not None:
+            rate = float(self._model.predict(values, SIGNALS, [group])[0])
+            low, high = (float(end[0]) for end in self._model.interval(values, SIGNALS, [group]))
+        claim = {
+            "miss_rate": rate,
+            "ci_low": low,
+            "ci_high": high,
+            "status": by.status,
+            "target": config.uncertainty.target,
+            "k": k,
+            "calibrator": by.calibrator,
+        }
+        context = ExpansionContext(batch, [query], self._opened.words)
+        chunks = result.chunks[:k]
+        return UncertainRetrieval(
+            documents=[
+                describe_document(chunk.snippet_id, chunk.doc_id, chunk.k_final, chunk.score_raw)
+                for chunk in chunks
+            ],
+            miss_rate=read_miss_rate(claim, by),
+            heuristic_v0=guess,
+            similar_judged=int(n_similar[0]),
+            coverage=float(values[0, SIGNALS.index(COVERAGE_SIGNAL)]),
+            corpus=self._coverage,
+            gaps=semantic_gaps(context, np.array([0]), k)[0][:MAX_GAPS],
+            iterations=self._read_rounds(),
+            harder_share=float((stated <= rate).mean()) if len(stated) else np.nan,
+            chunks=chunks,
+            reason=by.reason,
+        )
+
+    def _read_rounds(self) -> list[dict[str, object]]:
+        """Describe the rounds of the last search; empty for other kinds of strategies."""
+        if not isinstance(self._ready, IterativeStrategy) or self._ready.last is None:
+            return []
+        return list_expansions(self._ready.last.steps).get(0, [])
+
+
+def open_live(evaluation: Evaluation, name: str = "") -> LiveStrategy:
+    """Open a strategy of a gold set for live questions, and index new chunks.
+
+    Without a name, the primary strategy is opened. Raises InputError if there is no such strategy,
+    if it is external, or if the corpus cannot be used.
+    """
+    config = evaluation.config
+    wanted, here = name or config.primary_strategy, {one.name: one for one in config.strategies}
+    accepted = ", ".join(spec.name for spec in here.values() if not spec.own_units)
+    if wanted not in here:
+        message = f"{config.name} has no such strategy"
+        raise InputError.of(
+            "unknown_strategy", message, field="STRATEGY", found=wanted, accepted=accepted
+        )
+    if here[wanted].own_units:
+        message = "an external retriever is not asked here; ask it yourself"
+        raise InputError.of(
+            "external_strategy", message, field="STRATEGY", found=wanted, accepted=accepted
+        )
+    with home_lock(evaluation.settings.home):
+        return LiveStrategy(evaluation, here[wanted])
+
+
+def _check(query: str) -> None:
+    try:
+        QUESTION.validate_python(query)
+        if query.strip():
+            return
+        why = "a blank question"
+    except ValidationError as error:
+        why = error.errors()[0]["msg"]
+    accepted = f"a text of 1 to {MAX_QUERY:,} characters"
+    raise InputError.of("bad_question", why, field="QUESTION", accepted=accepted)
+
+
+def _read_unlabelled(evaluation: Evaluation, name: str, fingerprint: str) -> FloatArray:
+    """Read the signals of the last run's queries, [n, p]; none if they are of another index."""
+    found = evaluation.runner.recorded(Node("retrieval_signals"))
+    if (
+        isinstance(found, RetrievalSignals)
+        and name in found.about
+        and found.about[name].fingerprint == fingerprint
+        and set(SIGNALS) <= set(found.signals)
+    ):
+        return found.unlabelled(name)
+    return np.zeros((0, len(SIGNALS)))
+
+
+def _read_stated(
+    evaluation: Evaluation, name: str, fingerprint: str, calibrator: str
+) -> FloatArray:
+    """Read the miss rates that the last run stated by the same calibrator, [n]; else none."""
+    found = evaluation.runner.recorded(Node("miss_rate_claims"))
+    if not isinstance(found, MissRateClaims) or name not in found.speakers:
+        return np.zeros(0)
+    own: pd.DataFrame = found.claims_of(name)
+    same = (own["strategy_fingerprint"] == fingerprint) & (own["calibrator"] == calibrator)
+    return own.loc[same, "miss_rate"].dropna().to_numpy(dtype=np.float64)
