@@ -113,9 +113,8 @@ def _judge_drop(result: Any, measure: str) -> list[str]:
     rows = result.per_query.set_index(["query_id", "group_id"])
     before, now = (rows.loc[rows["strategy"] == name, measure] for name in ("baseline", "run"))
     now = now.reindex(before.index)
-    groups = before.index.get_level_values("group_id").factorize()[0]
     drop: float = Gates.model_fields["max_relative_drop"].default
-    columns = before.to_numpy()[:, None], now.to_numpy()[:, None], groups
+    columns = before.to_numpy()[:, None], now.to_numpy()[:, None], result.gold
     (judged,) = judge_drops(*columns, max_relative_drop=drop, min_queries=0, higher=[True])
     if judged.status == "pass":
         return []

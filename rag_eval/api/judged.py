@@ -10,6 +10,7 @@ from rag_eval.api.inputs import QrelsLike, read_qrels
 from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, IntArray, count_within
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.gold.loading import group_ids
+from rag_eval.measures.overlap import SharedGold
 from rag_eval.measures.ranking import PADDING, Qrels, parse_label, score_rankings
 
 Wordings = Mapping[str, str] | pd.Series
@@ -124,7 +125,7 @@ class JudgedQuestions:
     """The judged questions, in the order of the qrels.
 
     `rows` are the judgements: question (code), doc_id, relevance. `groups` names the group of each
-    question: questions that share a relevant document are one unit of inference.
+    question: those that share a relevant document, also by way of other questions.
     """
 
     names: pd.Index
@@ -157,9 +158,12 @@ class JudgedQuestions:
         return len(self.names)
 
     @property
-    def group(self) -> IntArray:
-        """Code of each question's group, [n_questions]."""
-        return pd.factorize(np.asarray(self.groups, dtype=object))[0].astype(np.int64)
+    def gold(self) -> SharedGold:
+        """The relevant documents that the questions share."""
+        relevant = self.rows[self.rows["relevance"] > 0]
+        return SharedGold.of_pairs(
+            relevant["question"], pd.factorize(relevant["doc_id"])[0], len(self)
+        )
 
     @property
     def n_relevant(self) -> IntArray:

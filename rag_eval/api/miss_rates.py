@@ -212,7 +212,7 @@ def miss_rates(
     if not len(rows):
         raise InputError.of("nothing_judged", "no query of the run has a relevant document")
     values = _list_signals(matched.ranked, matched.question, k)
-    labelled = _label(matched, values, judged.group, k).take(rows)
+    labelled = _label(matched, values, pd.factorize(np.array(judged.groups))[0], k).take(rows)
     questions = matched.question[rows]
     group_ids = [judged.groups[code] for code in questions]
     missing = np.full(len(rows), np.nan)

@@ -193,7 +193,7 @@ def _measures(report: Report) -> pd.DataFrame:
             "ci_low": one.ci_low,
             "ci_high": one.ci_high,
             "questions": one.n_scored,
-            "effective_questions": one.n_groups,
+            "effective_questions": one.n_effective,
             "failed": one.n_failed,
             "without_relevant": one.n_ineligible,
         }
@@ -219,7 +219,7 @@ def _comparisons(report: Report) -> pd.DataFrame:
             "better": one.n_better,
             "worse": one.n_worse,
             "tied": one.n_tied,
-            "effective_questions": one.n_groups,
+            "effective_questions": one.n_effective,
         }
         for one in report.comparisons
     ]
@@ -240,7 +240,7 @@ def _miss_rates(report: Report) -> pd.DataFrame:
                 "ci_low": observed.ci_low,
                 "ci_high": observed.ci_high,
                 "questions": observed.n_scored,
-                "effective_questions": observed.n_groups,
+                "effective_questions": observed.n_effective,
             }
         )
     return _indexed(rows, ["strategy"])

@@ -13,7 +13,8 @@ from rag_eval.api.inputs import QrelsLike, RunLike, read_run
 from rag_eval.api.judged import JudgedQuestions, JudgedRun, Wordings
 from rag_eval.core.arrays import FloatArray
 from rag_eval.core.errors import InputError, quoted
-from rag_eval.measures.intervals import SEED, clustered_interval, within_query
+from rag_eval.measures.intervals import within_query
+from rag_eval.measures.overlap import SharedGold, mean_interval
 from rag_eval.measures.paired import holm, paired_comparison
 from rag_eval.measures.ranking import parse_label
 
@@ -46,11 +47,11 @@ class EvaluatedRuns(Tabular):
     ----------
     table
         A row for each measure, with the strategy before it if `evaluate` got a mapping of runs.
-        `value` is the mean over questions; `ci_low` and `ci_high` bound its 95 % interval over
-        groups of questions, NaN with a single group. `questions` is the denominator of the mean,
-        and `effective_questions` the number of independent groups. Of the questions, `missing`
-        have a wording that the run lacks, which scores 0, and `without_relevant` have no relevant
-        document and score 0. `unjudged` counts queries of the run that were left out.
+        `value` is the mean over questions; `ci_low` and `ci_high` bound its 95 % interval, NaN
+        with a single question. `questions` is the denominator of the mean, `effective_questions`
+        the number of independent questions that they are worth. Of the questions, `missing` have a
+        wording that the run lacks, which scores 0, and `without_relevant` have no relevant document
+        and score 0. `unjudged` counts queries of the run that were left out.
     per_query
         A row for each strategy and question: `strategy`, `query_id`, `group_id`, `n_wordings`, and
         a column for each measure.
@@ -71,13 +72,15 @@ class EvaluatedRuns(Tabular):
     """
 
     per_query: pd.DataFrame
+    gold: SharedGold
 
     def plot(self) -> "Chart":
         """Draw each value with its interval, a panel for each measure."""
         from rag_eval.api.charts import draw_intervals
 
         rows = self._rows()
-        counts = f"{rows['questions'].max()} questions, {rows['effective_questions'].max()} groups"
+        worth = _round_range(rows["effective_questions"])
+        counts = f"{rows['questions'].max()} questions, worth {worth}"
         return draw_intervals(rows, "value", counts)
 
     def to_latex(self) -> str:
@@ -101,8 +104,8 @@ class ComparedRuns(Tabular):
     ----------
     table
         A row for each pair and measure: `strategy`, `against`, `measure`. `difference` is strategy
-        minus against, with its 95 % interval over groups of questions. `p` is of the two-sided
-        sign-flip permutation test, `p_holm` is adjusted over all rows of the table.
+        minus against, with its 95 % interval. `p` is two-sided, `p_holm` is adjusted over all
+        rows of the table.
         `smallest_detectable` is the least true difference that these questions find with 80 %
         power. `better`, `worse` and `tied` count questions.
     per_query
@@ -128,7 +131,8 @@ class ComparedRuns(Tabular):
 
         rows = self.table.reset_index()
         rows["strategy"] = rows["strategy"] + " − " + rows["against"]
-        counts = f"{rows['questions'].max()} questions, {rows['effective_questions'].max()} groups"
+        worth = _round_range(rows["effective_questions"])
+        counts = f"{rows['questions'].max()} questions, worth {worth}"
         return draw_intervals(rows, "difference", counts)
 
     def to_latex(self) -> str:
@@ -138,6 +142,12 @@ class ComparedRuns(Tabular):
             difference=_format_interval(rows, "difference"), p=rows["p_holm"].map("{:.4f}".format)
         )
         return _write_latex(cells.rename(columns={"p": "p (Holm)"}))
+
+
+def _round_range(numbers: pd.Series) -> str:
+    """Write the range of numbers of effective questions."""
+    low, high = f"{numbers.min():.0f}", f"{numbers.max():.0f}"
+    return low if low == high else f"{low} to {high}"
 
 
 def _format_interval(rows: pd.DataFrame, column: str) -> list[str]:
@@ -161,11 +171,11 @@ def evaluate(
     *,
     wordings: Wordings | None = None,
 ) -> EvaluatedRuns:
-    """Measure one run, or several named runs, with 95 % intervals over groups of questions.
+    """Measure one run, or several named runs, with 95 % intervals.
 
     Values equal those of ir_measures, ties included. Wordings are averaged within their question
-    first. Questions that share a relevant document form a group, and groups are the unit of
-    inference, so `effective_questions` can be below `questions`.
+    first. Questions that share relevant documents succeed and fail together, so the questions are
+    worth fewer independent ones: `effective_questions`, which the intervals are made from.
 
     Parameters
     ----------
@@ -217,7 +227,7 @@ def evaluate(
     )
     index = ["strategy", "measure"] if named else ["measure"]
     table = table.set_index(index)[[name for name in table.columns if name not in _KEYS]]
-    return EvaluatedRuns(table, per_query)
+    return EvaluatedRuns(table, per_query, judged.gold)
 
 
 _KEYS: Final = ("strategy", "measure")
@@ -267,8 +277,7 @@ def compare(
     values = {name: by_name.get_group(name)[labels].to_numpy() for name in names}
     left, right = (np.hstack([values[pair[side]] for pair in pairs]) for side in (0, 1))
     first = by_name.get_group(names[0]).reset_index(drop=True)
-    group = pd.factorize(first["group_id"])[0]
-    found = paired_comparison(left, right, group, SEED)
+    found = paired_comparison(left, right, result.gold)
     keys = [(*pair, label) for pair in pairs for label in labels]
     table = pd.DataFrame(
         {
@@ -282,7 +291,7 @@ def compare(
             "worse": found.n_worse,
             "tied": found.n_tied,
             "questions": len(first),
-            "effective_questions": found.n_groups,
+            "effective_questions": found.n_effective,
         },
         index=pd.MultiIndex.from_tuples(keys, names=["strategy", "against", "measure"]),
     )
@@ -326,13 +335,12 @@ def _tabulate(
     judged: JudgedQuestions,
     labels: list[str],
 ) -> pd.DataFrame:
-    """Summarise the values of all runs, with one resampling for all."""
-    bounds = clustered_interval(np.hstack(list(values.values())), judged.group, SEED)
+    """Summarise the values of all runs."""
+    bounds = mean_interval(np.hstack(list(values.values())), judged.gold)
     parts = [
         {
             "strategy": name,
             "questions": len(judged),
-            "effective_questions": len(set(judged.groups)),
             "missing": len(np.unique(ranked.question[ranked.is_missing])),
             "without_relevant": int(np.count_nonzero(judged.n_relevant == 0)),
             "unjudged": ranked.n_unjudged,
@@ -344,6 +352,9 @@ def _tabulate(
     rows.insert(1, "value", bounds.value)
     rows.insert(2, "ci_low", bounds.low)
     rows.insert(3, "ci_high", bounds.high)
+    rows.insert(
+        list(rows.columns).index("questions") + 1, "effective_questions", bounds.n_effective
+    )
     return rows
 
 

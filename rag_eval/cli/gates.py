@@ -186,7 +186,7 @@ def _show(found: "Rollout") -> None:
     action = decision.action.replace("_", " ").upper()
     lines = [f"{action}{to} ({found.candidate} against {found.base} at {found.stage} %)"]
     if figures.get("base") is not None:
-        asked = f"{figures['n_questions']:,} ({figures['n_groups']:,} independent)"
+        asked = f"{figures['n_questions']:,} (worth {figures['n_effective']:,.0f})"
         counts = "{n_better:,} better, {n_worse:,} worse, {n_tied:,} equal".format(**figures)
         rows = []
         for name, key, sign, beside in (
@@ -203,7 +203,7 @@ def _show(found: "Rollout") -> None:
     if decision.questions_needed is not None:
         lines.append(
             f"{decision.questions_needed:,} independent questions would decide with 80 % power if "
-            f"the difference stays as it is; {figures['n_groups']:,} were scored."
+            f"the difference stays as it is; those scored are worth {figures['n_effective']:,.0f}."
         )
     lines.append(f"Evidence: {found.level} level, run {found.run_id}, gold {found.gold_hash[:12]}.")
     print_parts(console, lines)

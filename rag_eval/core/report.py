@@ -43,7 +43,10 @@ SCHEMA_FILE: Final = Path(__file__).parent / "retrieval-metrics.schema.json"
 # ---- Records, and why a field of one is null.
 
 NOT_SCORED: Final = "no question was scored"
-ONE_GROUP: Final = "one group of questions gives no interval"
+FEW_EFFECTIVE: Final = 5
+"""Number of effective questions under which the gold hardly supports an interval."""
+HARDLY_SUPPORTED: Final = "the gold hardly supports an interval"
+ONE_QUESTION: Final = "one question gives no interval"
 NOT_PAIRED: Final = "no question was scored for both strategies"
 NOTHING: Final = "there is no value to compute it from"
 
@@ -133,6 +136,8 @@ class Absent(BaseModel):
 
 Count = NonNegativeInt
 Counts = dict[str, Count]
+Size = Annotated[float, Field(ge=0)]
+"""A number of questions that need not be whole."""
 Unit = Annotated[float, Field(ge=0, le=1)]
 Signed = Annotated[float, Field(ge=-1, le=1)]
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{32,64}$")]
@@ -165,8 +170,8 @@ class Estimate(Record):
     """A value with its 95 % interval."""
 
     value: Annotated[float | None, Because(NOT_SCORED)]
-    ci_low: Annotated[float | None, Because(ONE_GROUP, "value")]
-    ci_high: Annotated[float | None, Because(ONE_GROUP, "value")]
+    ci_low: Annotated[float | None, Because(ONE_QUESTION, "value")]
+    ci_high: Annotated[float | None, Because(ONE_QUESTION, "value")]
 
     @property
     def triple(self) -> Triple:
@@ -175,12 +180,15 @@ class Estimate(Record):
 
 
 class Figure(Estimate):
-    """Mean over questions with its 95 % interval over groups of questions."""
+    """Mean over questions with its 95 % interval.
+
+    `n_effective` is the number of independent questions that the scored questions are worth.
+    """
 
     n_attempted: Count
     n_scored: Count
     n_ineligible: Count
-    n_groups: Count
+    n_effective: Size
 
 
 class Interval(Record):
@@ -242,15 +250,15 @@ class AnswerFigure(Figure):
 
 
 class PairedDelta(Record):
-    """Paired difference on the same questions, with its 95 % interval over groups."""
+    """Paired difference on the same questions, with its 95 % interval."""
 
     delta: Annotated[Signed | None, Because(NOT_PAIRED)]
-    ci_low: Annotated[float | None, Because(ONE_GROUP, "delta")]
-    ci_high: Annotated[float | None, Because(ONE_GROUP, "delta")]
+    ci_low: Annotated[float | None, Because(ONE_QUESTION, "delta")]
+    ci_high: Annotated[float | None, Because(ONE_QUESTION, "delta")]
     n_better: Count
     n_worse: Count
     n_tied: Count
-    n_groups: Count
+    n_effective: Size
 
     @property
     def triple(self) -> Triple:
@@ -595,8 +603,8 @@ class Faithfulness(Estimate):
     """Faithfulness by RAGAS on a sample. Without a measurement, only value is set."""
 
     model_config = ConfigDict(extra="allow")
-    ci_low: Annotated[float | None, Because(ONE_GROUP, "value")] = None
-    ci_high: Annotated[float | None, Because(ONE_GROUP, "value")] = None
+    ci_low: Annotated[float | None, Because(ONE_QUESTION, "value")] = None
+    ci_high: Annotated[float | None, Because(ONE_QUESTION, "value")] = None
 
 
 class AnswersPart(Record):

@@ -21,7 +21,7 @@ from rag_eval.gates.gate import (
 
 MIN_JUDGED = 0.5
 DELTA_S = Floor(measure="delta_s", direction="<=", bound=0.45)
-_ESTIMATE = ("value", "ci_low", "ci_high", "n_scored", "n_groups")
+_ESTIMATE = ("value", "ci_low", "ci_high", "n_scored", "n_effective")
 _UNKNOWN = "this run does not measure it"
 
 
@@ -37,7 +37,7 @@ def judge_floor(floor: Floor, figure: Figure | None, min_queries: int, part: str
         missing = {**evidence, "reason": reason}
         return Judgement("insufficient_evidence", "not_measured", missing, part)
     evidence |= known_figures(figure, *_ESTIMATE, "judged_at_k")
-    if figure.get("n_groups") is not None and figure["n_groups"] < min_queries:
+    if figure.get("n_effective") is not None and figure["n_effective"] < min_queries:
         evidence["min_queries"] = min_queries
         return Judgement("insufficient_evidence", "too_few_queries", evidence, part)
     at_least = floor.direction == ">="

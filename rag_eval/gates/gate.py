@@ -9,12 +9,13 @@ import pandas as pd
 
 from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.report import Changes, GatePart, GateStatus, TrustFactor
+from rag_eval.measures.overlap import NamedGold
 
 FIRST_RUN = "judged from the second run on"
 """Reason why the cache hit rate of a first run is not judged."""
 Priority = Literal["P0", "P1", "P2"]
 Figure = Mapping[str, Any]
-"""A figure: `value`, and if known ci_low, ci_high, n_scored, n_groups and judged_at_k.
+"""A figure: `value`, and if known ci_low, ci_high, n_scored, n_effective and judged_at_k.
 
 A null value has a `reason`."""
 
@@ -48,6 +49,7 @@ class GateInputs:
     `figures`: Figures of the primary strategy by the names of floors.
     `answers`: Part `answers` of the report. It has no `outcomes` if no answers were made.
     `trust`: Strategy -> part `trust.retrieved` of the report.
+    `gold`: Gold of the questions, for intervals and tests.
     `per_query`: One row for each (strategy, level, query, wording, seed), one column for each
       measure, NaN where the question is not eligible. Also a part of the baseline.
     `baseline`: None without a baseline, or if it cannot be used for `baseline_fault`.
@@ -59,6 +61,7 @@ class GateInputs:
     figures: Mapping[str, Figure]
     answers: Mapping[str, Any]
     trust: Mapping[str, Mapping[str, Any]]
+    gold: NamedGold
     per_query: pd.DataFrame
     baseline: AcceptedRun | None
     baseline_fault: str = ""

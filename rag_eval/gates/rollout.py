@@ -2,33 +2,29 @@
 
 A candidate is rolled back when it is more than 5 % worse and the 95 % interval excludes zero.
 It is promoted when the interval excludes a degradation of 5 % or more. Otherwise it is held,
-with the number of independent questions that would decide. The unit of inference is the group.
+with the number of independent questions that would decide.
 """
 
 import dataclasses
-import functools
 import math
-from collections.abc import Callable
 from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rag_eval.core.arrays import FloatArray, IntArray
+from rag_eval.core.arrays import FloatArray
 from rag_eval.core.report import number
-from rag_eval.measures.intervals import RESAMPLES, clustered_interval
-from rag_eval.measures.paired import FEW_DIFFERING, PairedComparison, paired_comparison
-from rag_eval.measures.ranking import as_codes
+from rag_eval.measures.overlap import SharedGold, mean_interval, ratio_interval
+from rag_eval.measures.paired import FEW_DIFFERING, paired_comparison
 from rag_eval.storage.hashing import text_hash
 
 Action = Literal["promote", "hold", "roll_back"]
 STAGES: Final = (10, 50, 100)
 """Per cent of the questions that the candidate answers in each stage of a rollout."""
-MIN_GROUPS: Final = 30
+MIN_QUESTIONS: Final = 30
 """Fewest independent questions for a decision."""
 MAX_DEGRADATION: Final = 0.05
 POWER: Final = 0.8
-SEED: Final = 20_240_229
 
 _HEX_DIGITS = 13  # 52 bits, because a float holds each such value exactly
 _TIE = 1e-12  # smaller differences are rounding errors
@@ -61,9 +57,9 @@ class Decision:
     `reasons`: Stable code -> sentence; at least one.
     `questions_needed`: Independent questions for a decision with 80 % power, if the difference
       stays the same. None if the action is a decision, or if the number is unknown.
-    `figures`: n_questions, n_groups, n_unpaired, n_better, n_worse, n_tied; base, candidate (means)
-      with _low and _high; difference (candidate - base), degradation (relative, positive is worse),
-      each with _low and _high. None where a figure cannot be computed.
+    `figures`: n_questions, n_effective, n_unpaired, n_better, n_worse, n_tied; base, candidate
+      (means) with _low and _high; difference (candidate - base), degradation (relative, positive
+      is worse), each with _low and _high. None where a figure cannot be computed.
     """
 
     action: Action
@@ -75,47 +71,41 @@ class Decision:
 def decide(
     base: ArrayLike,
     candidate: ArrayLike,
-    groups: ArrayLike,
+    gold: SharedGold,
     *,
     higher_is_better: bool = True,
-    resamples: int = RESAMPLES,
 ) -> Decision:
     """Decide about a candidate.
 
     `base`, `candidate`: `[n_questions]` values of the two strategies; NaN = not scored.
-    `groups`: `[n_questions]` group code of each question.
+    `gold`: Gold of the questions.
 
     The interval of the difference is that of `paired_comparison`. The interval of the relative
     degradation uses the linearised spread of the ratio of the two means.
     """
     left, right = np.asarray(base, dtype=np.float64), np.asarray(candidate, dtype=np.float64)
-    codes = as_codes(groups, "groups")
     paired = ~np.isnan(left) & ~np.isnan(right)
     n_unpaired = int((~np.isnan(left) & np.isnan(right)).sum())
-    left, right, codes = left[paired], right[paired], codes[paired]
-    n_groups = len(np.unique(codes))
+    left, right, gold = left[paired], right[paired], gold.take(paired)
     figures: dict[str, float | int | None] = {
         "n_questions": len(left),
-        "n_groups": n_groups,
+        "n_effective": 0.0,
         "n_unpaired": n_unpaired,
     }
     if not len(left):
         reasons = {"too_few_questions": "no question was scored with both strategies"}
         return Decision("hold", reasons, None, figures)
-    compare = functools.partial(
-        paired_comparison, groups=codes, seed=SEED, flips=1, resamples=resamples
-    )
     unit = not np.any(np.abs(right - left) > 1)
-    found = compare(right, left, higher_is_better=higher_is_better, unit_range=unit)
+    found = paired_comparison(right, left, gold, higher_is_better=higher_is_better, unit_range=unit)
+    n_effective = float(found.n_effective[0])
     figures |= {name: int(getattr(found, name)[0]) for name in ("n_better", "n_worse", "n_tied")}
+    figures["n_effective"] = number(n_effective)
     both = np.stack([left, right], axis=1)
-    mean = clustered_interval(
-        both, codes, SEED, resamples, unit_range=bool(((both >= 0) & (both <= 1)).all())
-    )
+    mean = mean_interval(both, gold, unit_range=bool(((both >= 0) & (both <= 1)).all()))
     ends = float(found.ci_low[0]), float(found.ci_high[0])
     loss = left - right if higher_is_better else right - left
     loss_ends = (-ends[1], -ends[0]) if higher_is_better else ends
-    degradation = _degradation(left, loss, loss_ends, codes, compare)
+    degradation = _degradation(left, loss, loss_ends, gold)
     for name, triple in (
         ("base", (mean.value[0], mean.low[0], mean.high[0])),
         ("candidate", (mean.value[1], mean.low[1], mean.high[1])),
@@ -125,7 +115,7 @@ def decide(
         for end, value in zip(("", "_low", "_high"), triple, strict=True):
             figures[f"{name}{end}"] = number(value)
     action, reasons = _judge(figures, degradation, surely_worse=loss_ends[0] > 0)
-    needed = _questions_needed(degradation, n_groups) if action == "hold" else None
+    needed = _questions_needed(degradation, n_effective) if action == "hold" else None
     return Decision(action, reasons, needed, figures)
 
 
@@ -133,8 +123,7 @@ def _degradation(
     base: FloatArray,
     loss: FloatArray,
     ends: tuple[float, float],
-    groups: IntArray,
-    compare: Callable[..., PairedComparison],
+    gold: SharedGold,
 ) -> tuple[float, float, float]:
     """Compute the relative degradation and its interval; NaN if the base's mean is not positive.
 
@@ -145,12 +134,10 @@ def _degradation(
         return math.nan, math.nan, math.nan
     worse = float(loss.mean()) / mean
     low, high = (end / mean for end in ends)
-    weights = np.where(np.abs(loss) <= _TIE, 0.0, loss)
-    sums = np.bincount(np.unique(groups, return_inverse=True)[1], weights=weights)
-    # With too few differing groups for a bootstrap, the interval of the difference stays.
-    if np.count_nonzero(np.abs(sums) > _TIE) >= FEW_DIFFERING:
-        spread = compare((loss - worse * base) / mean, np.zeros_like(loss), unit_range=False)
-        low, high = worse + float(spread.ci_low[0]), worse + float(spread.ci_high[0])
+    # Where few questions differ, the wider interval of the difference stays.
+    if np.count_nonzero(np.abs(loss) > _TIE) >= FEW_DIFFERING:
+        spread = ratio_interval(loss, base, gold, unit_range=False)
+        low, high = float(spread.low[0]), float(spread.high[0])
     # Twelve significant digits, so that rounding errors change no bound and no byte.
     worse, low, high = (float(f"{value:.12g}") for value in (worse, low, high))
     return worse, low, high
@@ -168,14 +155,13 @@ def _judge(
 ) -> tuple[Action, dict[str, str]]:
     """Decide, with the reasons as code -> sentence."""
     worse, _, high = degradation
-    n, questions, unpaired = (
-        int(figures[name] or 0) for name in ("n_groups", "n_questions", "n_unpaired")
-    )
-    seen = f"on {questions} questions ({n} independent)"
+    questions, unpaired = (int(figures[name] or 0) for name in ("n_questions", "n_unpaired"))
+    n = figures["n_effective"] or 0.0
+    seen = f"on {questions} questions (worth {n:.0f} independent ones)"
     value, *bounds = map(_percent, degradation)
     shown = f"{value} [{', '.join(bounds)}]"
-    if n < MIN_GROUPS:
-        sentence = f"{n} independent questions are too few; at least {MIN_GROUPS} are needed"
+    if n < MIN_QUESTIONS:
+        sentence = f"{n:.0f} independent questions are too few; at least {MIN_QUESTIONS} are needed"
         return "hold", {"too_few_questions": sentence}
     if surely_worse and not worse <= MAX_DEGRADATION:  # NaN if the base scores 0
         by = f"by {shown}, more than {_percent(MAX_DEGRADATION)}"
@@ -203,7 +189,7 @@ def _judge(
     return "promote", {"not_worse": sentence}
 
 
-def _questions_needed(degradation: tuple[float, float, float], n_groups: int) -> int | None:
+def _questions_needed(degradation: tuple[float, float, float], n_effective: float) -> int | None:
     """Count the independent questions that would decide if the degradation stays the same.
 
     With power 0.8 of a two-sided test at 5 %, n = ((z[0.975] + z[0.8]) * spread / difference) ** 2
@@ -217,13 +203,13 @@ def _questions_needed(degradation: tuple[float, float, float], n_groups: int) ->
     from scipy.special import ndtri, stdtrit
 
     worse, low, high = degradation
-    if n_groups < 2 or not math.isfinite(high - low):  # noqa: PLR2004 - one group has no spread
+    if n_effective <= 1 or not math.isfinite(high - low):
         return None
-    spread = (high - low) / 2 / float(stdtrit(n_groups - 1, 0.975)) * math.sqrt(n_groups)
+    spread = (high - low) / 2 / float(stdtrit(n_effective - 1, 0.975)) * math.sqrt(n_effective)
     difference = worse if worse > MAX_DEGRADATION else MAX_DEGRADATION - max(worse, 0.0)
     if difference <= _TIE:
         return None
     z, power = (float(ndtri(share)) for share in (0.975, POWER))
     n = math.ceil(((z + power) * spread / difference) ** 2 + z**2 / 2)
-    needed = max(n, MIN_GROUPS)
-    return needed if needed > n_groups else None
+    needed = max(n, MIN_QUESTIONS)
+    return needed if needed > n_effective else None

@@ -7,7 +7,6 @@ the goal and its 95 % interval excludes 0. These judgements inform; gates alone 
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-import numpy as np
 import pandas as pd
 
 from rag_eval.core.config import Level
@@ -23,33 +22,28 @@ from rag_eval.core.report import (
     number,
 )
 from rag_eval.gates.gate import FIRST_RUN
+from rag_eval.measures.overlap import NamedGold, SharedGold, ratio_interval
 
 GAIN, P95_MS, TRUST, HITS, COST = 0.10, 3100.0, 0.60, 0.70, 5.0
 MEASURES: Final = {"R@10": "recall_at_10", "MRR": "mrr"}
 SINGLE: Final = ("bm25", "vector")
-RESAMPLES, SEED = 2000, 0
 _NOT_COMPARED: Final = "there are no answers of an earlier system to compare with"
 _NOT_PLANTED: Final = "no document of this corpus is known to be poisoned"
 _NO_HYBRID: Final = "needs a hybrid strategy beside bm25 and vector"
 
 
 def relative_gain(
-    ours: Sequence[float], theirs: Sequence[float], groups: Sequence[str]
+    ours: pd.Series, theirs: pd.Series, gold: SharedGold
 ) -> tuple[float, float, float]:
-    """Return mean(ours) / mean(theirs) - 1 and its 95 % interval over groups; NaN if theirs is 0.
+    """Return mean(ours) / mean(theirs) - 1 and its 95 % interval; NaN if theirs is 0.
 
-    The sequences have one value a question. The interval resamples groups of questions.
+    The series have one value a question.
     """
-    group = pd.factorize(np.asarray(groups))[0]
-    a, b = (np.bincount(group, np.asarray(values, dtype=float)) for values in (ours, theirs))
-    if not b.sum():
-        return np.nan, np.nan, np.nan
-    drawn = np.random.default_rng(SEED).multinomial(len(a), np.full(len(a), 1 / len(a)), RESAMPLES)
-    low, high = np.quantile(drawn @ a / np.maximum(drawn @ b, 1e-12) - 1, (0.025, 0.975))
-    return float(a.sum() / b.sum() - 1), float(low), float(high)
+    ratio = ratio_interval(ours, theirs, gold, unit_range=False)
+    return float(ratio.value[0]) - 1, float(ratio.low[0]) - 1, float(ratio.high[0]) - 1
 
 
-def judge_success(report: Report, per_query: pd.DataFrame) -> list[Criterion]:
+def judge_success(report: Report, per_query: pd.DataFrame, gold: NamedGold) -> list[Criterion]:
     """Judge every criterion; `per_query` has the measures of each question, wording and seed."""
     named = {part.name: part for part in report.strategies}
     hybrids = [part for part in (report.primary, *named.values()) if part.kind == "hybrid"]
@@ -58,21 +52,25 @@ def judge_success(report: Report, per_query: pd.DataFrame) -> list[Criterion]:
     judged = list[Criterion]()
     if hybrids and vectors:
         level = report.evaluation.level
-        judged += judge_gains(per_query, level, hybrids[0].name, vectors[0], single)
+        judged += judge_gains(per_query, level, hybrids[0].name, vectors[0], single, gold=gold)
     else:
         judged += [_open(f"{label} of hybrid", _NO_HYBRID, is_due=False) for label in MEASURES]
     return [*judged, *_judge_figures(report, hybrids[0] if hybrids else report.primary)]
 
 
 def judge_gains(
-    per_query: pd.DataFrame, level: Level, hybrid: str, vector: str, single: Sequence[str]
+    per_query: pd.DataFrame,
+    level: Level,
+    hybrid: str,
+    vector: str,
+    single: Sequence[str],
+    *,
+    gold: NamedGold,
 ) -> Iterator[Criterion]:
     """Compare hybrid with the vector retriever, and with the best single strategy."""
     rows = per_query[per_query["eligible"] & (per_query["level"] == level)]
-    means = rows.pivot_table(
-        index=["group_id", "query_id"], columns="strategy", values=list(MEASURES.values())
-    )
-    groups = means.index.get_level_values("group_id").tolist()
+    means = rows.pivot_table(index="query_id", columns="strategy", values=list(MEASURES.values()))
+    shared = gold.of(means.index.tolist())
     for label, name in MEASURES.items():
         values = means[name]
         best = max(single, key=lambda strategy: float(values[strategy].mean()))
@@ -81,7 +79,7 @@ def judge_gains(
         for other, role in roles.items():
             criterion = f"{label}: {hybrid} against {other}, the {role}"
             theirs = values[other]
-            gain, low, high = relative_gain(values[hybrid].tolist(), theirs.tolist(), groups)
+            gain, low, high = relative_gain(values[hybrid], theirs, shared)
             over = f"{gain:+.1%} [{low:+.1%}, {high:+.1%}], {len(means)} questions"
             verdict = "met" if gain >= GAIN and low > 0 else "not met"
             if theirs.mean() * (1 + GAIN) > 1:

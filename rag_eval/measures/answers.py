@@ -1,4 +1,4 @@
-"""Compute answer measures with clustered intervals, and faithfulness as ragas judges it."""
+"""Compute answer measures with intervals, and faithfulness as ragas judges it."""
 
 import asyncio
 import contextlib
@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, count_within
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.core.report import AnswerFigure, Faithfulness, number
 from rag_eval.core.settings import Endpoint, telemetry_off
 from rag_eval.core.types import ABSTAINED, AnswerOutcome
-from rag_eval.measures.intervals import RESAMPLES, Interval, clustered_interval
+from rag_eval.measures.overlap import SharedGold, mean_interval, ratio_interval
 
 T = TypeVar("T")
 _FAILED: frozenset[AnswerOutcome] = frozenset({"failed", "contract_error_reply"})
@@ -36,7 +36,7 @@ class AnswerResults:
 
     If unknown, neither abstaining nor answering is right or wrong.
     """
-    group: IntArray
+    gold: SharedGold
     n_cited: IntArray
     n_valid: IntArray
     """Number of citations with the code `ok`."""
@@ -62,23 +62,7 @@ TARGETS = {
 """Usual targets of the field, shown in the report. Gates use the targets of the gold set."""
 
 
-def ratio_interval(
-    parts: IntArray, wholes: IntArray, groups: IntArray, seed: int, resamples: int = RESAMPLES
-) -> Interval:
-    """Divide sums over questions, sum(part) / sum(whole), with a 95 % interval over groups.
-
-    The ratio is the mean of the units (citations, spans) as ones and zeros. So its interval is
-    `clustered_interval` of the units with the groups of their questions: a group of many units
-    counts as one observation. `parts` is [n] or [n, m].
-    """
-    owner = np.repeat(np.arange(len(wholes)), wholes)
-    units = (count_within(wholes) < parts[owner].T).T.astype(np.float64)
-    return clustered_interval(units, groups[owner], seed, resamples)
-
-
-def answer_figures(
-    results: AnswerResults, seed: int, resamples: int = RESAMPLES
-) -> list[AnswerFigure]:
+def answer_figures(results: AnswerResults) -> list[AnswerFigure]:
     """Compute every answer measure, and `failure_rate_<code>` for each code by name.
 
     Answerable questions with gold spans are the base of `coverage` (mean), `citation_recall`
@@ -90,7 +74,7 @@ def answer_figures(
     A failed answer is a miss in every rate. It counts as one citation that is neither valid nor
     correct, and as groundedness 0. The citations of its rejected reply are ignored.
     """
-    n, groups = len(results.group), results.group
+    n = len(results.gold)
     answered = np.array([outcome == "answered" for outcome in results.outcome], dtype=bool)
     failed = np.array([outcome in _FAILED for outcome in results.outcome], dtype=bool)
     abstained = np.array([outcome in ABSTAINED for outcome in results.outcome], dtype=bool)
@@ -112,14 +96,14 @@ def answer_figures(
         if wholes is None:
             kept = np.where(scored, values.astype(np.float64), np.nan)
             units: IntArray = (~np.isnan(kept)).astype(np.int64)
-            interval = clustered_interval(kept, groups, seed, resamples)
+            interval = mean_interval(kept, results.gold)
         else:
             units = np.where(scored, wholes, 0)
-            parts = np.where(scored, values, 0).astype(np.int64)
-            interval = ratio_interval(parts, units, groups, seed, resamples)
-        value, low, high = (number(float(part[0])) for part in interval)
-        counted = units > 0
-        n_scored = int(counted.sum())
+            counted = np.where(units > 0, units, np.nan)
+            interval = ratio_interval(values.astype(np.float64), counted, results.gold)
+        value, low, high, n_effective = (number(float(part[0])) for part in interval)
+        is_counted = units > 0
+        n_scored = int(is_counted.sum())
         return AnswerFigure(
             name=name,
             value=value,
@@ -127,10 +111,10 @@ def answer_figures(
             ci_high=high,
             n_attempted=n,
             n_scored=n_scored,
-            n_failed=int((counted & failed).sum()),
+            n_failed=int((is_counted & failed).sum()),
             n_ineligible=n - n_scored,
             n_units=int(units.sum()),
-            n_groups=len(np.unique(groups[counted])),
+            n_effective=n_effective,
             why={} if n_scored else {"value": reason},
             **({"target": TARGETS[name]} if name in TARGETS else {}),
         )
@@ -282,13 +266,7 @@ def align_quoted_spans(responses: Sequence[str], contexts: Sequence[Sequence[str
 
 
 def faithfulness_figure(
-    judged: Judged,
-    groups: IntArray,
-    seed: int,
-    *,
-    rate: float = 1.0,
-    judge: tuple[str, str] = ("", ""),
-    resamples: int = RESAMPLES,
+    judged: Judged, gold: SharedGold, *, rate: float = 1.0, judge: tuple[str, str] = ("", "")
 ) -> Faithfulness:
     """Average over the questions with a value; count the judge's failures in `n_failed`.
 
@@ -302,8 +280,8 @@ def faithfulness_figure(
     reason = (
         f"every call of the judge failed: {listed}" if listed else "no answer was in the sample"
     )
-    interval = clustered_interval(judged.value, groups, seed, resamples)
-    value, low, high = (number(float(part[0])) for part in interval)
+    interval = mean_interval(judged.value, gold)
+    value, low, high, n_effective = (number(float(part[0])) for part in interval)
     return Faithfulness.model_validate(
         {
             "value": value,
@@ -314,7 +292,7 @@ def faithfulness_figure(
             "n_scored": n_scored,
             "n_failed": sum(failures.values()),
             "n_ineligible": len(scored) - n_scored,
-            "n_groups": len(np.unique(groups[scored])),
+            "n_effective": n_effective,
             "n_sampled": n_scored + sum(failures.values()),
             "failures": failures,
             "sample_rate": rate,

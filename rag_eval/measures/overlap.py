@@ -22,19 +22,18 @@ arguments give equal bytes.
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, count_within
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, count_within, expand_ranges
 from rag_eval.measures.ranking import as_codes, as_values
 
 RHO: FloatArray = np.linspace(0.0, 0.95, 20)[:, None]
 """Grid of rho, the correlation of two questions with the same gold, [grid, 1]."""
 LEVEL = 0.95
-FEW_EFFECTIVE = 5
-"""Effective number of questions under which the gold hardly supports an interval."""
 _PSEUDO_QUESTIONS = 0.5
 """Weight, in effective questions, of the prior that all questions hit or all miss."""
 _LEAST_SPREAD = 1e-12
@@ -51,9 +50,10 @@ class SharedGold:
     """
 
     def __init__(self, question: IntArray, item: IntArray, n: int) -> None:
-        self.n = n
         pairs = np.unique(np.stack([question, item]), axis=1)
-        self._question, self._item = pairs[0], np.unique(pairs[1], return_inverse=True)[1]
+        self.n, self._question = n, pairs[0]
+        self._item = np.unique(pairs[1], return_inverse=True)[1]
+        self._start = np.searchsorted(self._question, np.arange(n + 1))
         self._parts: dict[bytes, SharedGold] = {}
 
     @classmethod
@@ -74,34 +74,47 @@ class SharedGold:
         return self.n
 
     def take(self, rows: BoolArray | IntArray) -> "SharedGold":
-        """Return the gold of some questions: a mask [n], or sorted positions without repeats."""
-        kept = np.zeros(self.n, dtype=bool)
-        kept[rows] = True
-        if kept.all():
+        """Return the gold of some questions: a mask [n], or positions, also repeated ones."""
+        chosen = np.flatnonzero(rows) if rows.dtype == bool else rows
+        if np.array_equal(chosen, np.arange(self.n)):
             return self
-        key = np.packbits(kept).tobytes()
+        key = chosen.tobytes()
         if key not in self._parts:
-            has = kept[self._question]
-            question = (np.cumsum(kept) - 1)[self._question[has]]
-            self._parts[key] = SharedGold(question, self._item[has], int(kept.sum()))
+            start = self._start[chosen]
+            question, pair = expand_ranges(start, self._start[chosen + 1] - start)
+            self._parts[key] = SharedGold(question, self._item[pair], len(chosen))
         return self._parts[key]
 
     @functools.cached_property
+    def _classes(self) -> IntArray:
+        """Code of each question's gold, [n]: equal gold, equal code. No gold equals no other."""
+        codes: dict[bytes | int, int] = {}
+        ends = zip(self._start[:-1], self._start[1:], strict=True)
+        return np.array(
+            [
+                codes.setdefault(self._item[start:end].tobytes() if end > start else at, len(codes))
+                for at, (start, end) in enumerate(ends)
+            ],
+            dtype=np.int64,
+        )
+
+    @functools.cached_property
     def _spectrum(self) -> "_Spectrum":
+        """Decompose the kernel of the classes by its connected components."""
         from scipy.sparse import coo_array
         from scipy.sparse.csgraph import connected_components
 
-        counts = np.bincount(self._question, minlength=self.n)
-        share = 1 / np.sqrt(counts[self._question])
-        gold = coo_array(
-            (share, (self._question, self._item)),
-            shape=(self.n, int(self._item.max(initial=0)) + 1),
-        ).tocsr()
+        n_questions = np.bincount(self._classes)
+        first = self.take(np.unique(self._classes, return_index=True)[1])
+        length = np.bincount(first._question, minlength=first.n)  # noqa: SLF001 - of this class
+        weight = np.sqrt(n_questions / np.maximum(length, 1))[first._question]  # noqa: SLF001
+        pairs = first._question, first._item  # noqa: SLF001
+        gold = coo_array((weight, pairs), shape=(first.n, len(self._item) + 1)).tocsr()
         kernel = (gold @ gold.T).tocoo()
         _, component = connected_components(kernel, directed=False)
         sizes = np.bincount(component)
         order = np.argsort(component, kind="stable")
-        place = np.empty(self.n, dtype=np.int64)
+        place = np.empty(first.n, dtype=np.int64)
         place[order] = count_within(sizes)
         blocks: list[tuple[IntArray, FloatArray]] = []
         values: list[FloatArray] = []
@@ -113,11 +126,14 @@ class SharedGold:
             entry = chosen[component[kernel.row]]
             row, column = kernel.row[entry], kernel.col[entry]
             dense[number[component[row]], place[row], place[column]] = kernel.data[entry]
-            dense[:, np.arange(size), np.arange(size)] = 1.0
+            diagonal = np.arange(size)
+            dense[:, diagonal, diagonal] = n_questions[rows]  # also of questions without gold
             eigenvalues, vectors = np.linalg.eigh(dense)
             blocks.append((rows, vectors))
             values.append(eigenvalues.ravel())
-        return _Spectrum(np.clip(np.concatenate(values), 0.0, None), blocks)
+        return _Spectrum(
+            np.clip(np.concatenate(values), 0.0, None), blocks, self._classes, n_questions
+        )
 
     def fit(self, values: FloatArray) -> "MeanFit":
         """Fit the means of `values`, [n, m] without NaN, and how uncertain they are.
@@ -136,25 +152,45 @@ class SharedGold:
         return MeanFit(value, weight, squares / (n - 1) * of_mean[:, None], of_mean, n)
 
 
+class NamedGold(NamedTuple):
+    """The gold of questions with names."""
+
+    names: Sequence[str]
+    gold: SharedGold
+
+    def of(self, names: Sequence[str]) -> SharedGold:
+        """Return the gold of these questions, in this order. Raises KeyError for another name."""
+        row = {name: at for at, name in enumerate(self.names)}
+        return self.gold.take(np.array([row[name] for name in names], dtype=np.int64))
+
+
 @dataclasses.dataclass(frozen=True)
 class _Spectrum:
-    """Eigenvalues [n] of the kernel, and its eigenvectors by blocks of equal size.
+    """Spectrum of the kernel of n questions in k classes of equal gold.
 
-    A block has the rows [c, size] of c components, and their eigenvectors [c, size, size].
+    Contrasts inside a class have the eigenvalue 0. The others are contrasts of the class sums,
+    scaled by the root of the class size: their eigenvalues are `values` [k], and each of the
+    `blocks` of components of equal size has their rows [c, size] and eigenvectors [c, size, size].
+    `classes` [n] are the codes of the classes, `n_questions` [k] their sizes.
     """
 
     values: FloatArray
     blocks: list[tuple[IntArray, FloatArray]]
+    classes: IntArray
+    n_questions: IntArray
 
     def rotate(self, vectors: FloatArray) -> FloatArray:
-        """Return the coordinates of vectors [n, m] in the eigenbasis, [n, m]."""
-        parts = [np.swapaxes(basis, 1, 2) @ vectors[rows] for rows, basis in self.blocks]
+        """Return the coordinates of vectors [n, m] along the eigenvectors of `values`, [k, m]."""
+        sums = np.zeros((len(self.n_questions), vectors.shape[1]))
+        np.add.at(sums, self.classes, vectors)
+        sums /= np.sqrt(self.n_questions)[:, None]
+        parts = [np.swapaxes(basis, 1, 2) @ sums[rows] for rows, basis in self.blocks]
         return np.concatenate([part.reshape(-1, vectors.shape[1]) for part in parts])
 
     @functools.cached_property
     def ones(self) -> FloatArray:
-        """Coordinates of the vector of ones, [n, 1]."""
-        return self.rotate(np.ones((len(self.values), 1)))
+        """Coordinates of the vector of ones, [k, 1]."""
+        return self.rotate(np.ones((len(self.classes), 1)))
 
     @functools.cached_property
     def total(self) -> float:
@@ -163,7 +199,7 @@ class _Spectrum:
 
     @functools.cached_property
     def precisions(self) -> FloatArray:
-        """Inverse variances along the eigenvectors for sigma = 1, [grid, n]."""
+        """Inverse variances along the eigenvectors for sigma = 1, [grid, k]."""
         inverse: FloatArray = 1 / (1 - RHO + RHO * self.values)
         return inverse
 
@@ -174,12 +210,14 @@ class _Spectrum:
         follow from those of the whole model: ``e'Pe = e'V^-1 e - (1'V^-1 e)^2 / 1'V^-1 1`` and
         ``log|V| + log(1'V^-1 1 / n)``. Harville (1977), JASA 72:320-338.
         """
-        n, inverse = len(self.values), self.precisions
+        n, k, inverse = len(self.classes), len(self.values), self.precisions
         e = self.rotate(centred)
         common = inverse @ self.ones**2
-        squares = inverse @ e**2 - (inverse @ (self.ones * e)) ** 2 / common
+        within = np.clip((centred**2).sum(axis=0) - (e**2).sum(axis=0), 0.0, None)
+        squares = within / (1 - RHO) + inverse @ e**2 - (inverse @ (self.ones * e)) ** 2 / common
         squares = np.maximum(squares, _LEAST_SPREAD)
         log_determinant = np.log(common / n) - np.log(inverse).sum(axis=1, keepdims=True)
+        log_determinant = log_determinant + (n - k) * np.log(1 - RHO)
         likelihood = -0.5 * log_determinant - 0.5 * (n - 1) * np.log(squares)
         weight = np.exp(likelihood - likelihood.max(axis=0))
         return weight / weight.sum(axis=0), squares
@@ -206,7 +244,7 @@ class MeanFit:
     def n_effective(self) -> FloatArray:
         """Number of independent questions that the n questions are worth, [m]."""
         number: FloatArray = 1 / (self.weight * self.of_mean[:, None]).sum(axis=0)
-        return number
+        return np.round(number, 9)  # gates compare it, and n independent questions are worth n
 
     @property
     def mean_variance(self) -> FloatArray:
@@ -285,6 +323,31 @@ def mean_interval(values: ArrayLike, gold: SharedGold, *, unit_range: ArrayLike 
     for rows, columns in scored_together(scores):
         fit = gold.take(rows).fit(scores[np.ix_(rows, columns)])
         out[:, columns] = _bounds(fit, rate[columns])
+    return Interval(*out)
+
+
+def ratio_interval(
+    parts: ArrayLike, wholes: ArrayLike, gold: SharedGold, *, unit_range: ArrayLike = True
+) -> Interval:
+    """Divide sums over questions, sum(part) / sum(whole), with a 95 % interval.
+
+    `parts` and `wholes` are [n] or [n, m], not below 0; a question with a whole of NaN is
+    ineligible, and so is a part that is NaN. The spread is that of the linearised ratio, ``(part -
+    ratio * whole) / mean(whole)``. A ratio of zeros has no value.
+    """
+    above, below = as_values(parts), as_values(wholes)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        lacks = np.isnan(above) | np.isnan(below)
+        below = np.where(lacks, np.nan, below)
+        total = np.nansum(below, axis=0)
+        ratio = np.where(total > 0, np.nansum(np.where(lacks, 0, above), axis=0) / total, np.nan)
+        spread = (above - ratio * below) * (~np.isnan(below)).sum(axis=0) / total
+    rate = np.broadcast_to(np.asarray(unit_range, dtype=bool), ratio.shape)
+    out = np.full((4, len(ratio)), np.nan)
+    out[3] = 0.0
+    for rows, columns in scored_together(spread):
+        fit = gold.take(rows).fit(spread[np.ix_(rows, columns)])
+        out[:, columns] = _bounds(dataclasses.replace(fit, value=ratio[columns]), rate[columns])
     return Interval(*out)
 
 

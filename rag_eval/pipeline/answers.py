@@ -54,6 +54,7 @@ from rag_eval.measures.groundedness import (
     groundedness,
     retrieval_gaps,
 )
+from rag_eval.measures.overlap import SharedGold
 from rag_eval.pipeline.corpus import (
     AdmittedChunks,
     CorpusSnapshot,
@@ -61,7 +62,7 @@ from rag_eval.pipeline.corpus import (
     GoldVariants,
     report_warnings,
 )
-from rag_eval.pipeline.measures import BOOTSTRAP_SEED, ScoredRuns, StabilityMeasures
+from rag_eval.pipeline.measures import ScoredRuns, StabilityMeasures
 from rag_eval.pipeline.retrieval import (
     RestatedPassages,
     StrategyRun,
@@ -519,7 +520,7 @@ def _identify_judge(work: Work, **_: object) -> object:
 
 
 def _judge_faithfulness(
-    work: Work, found: Sequence[Answer], gold: GoldVariants, groups: np.ndarray
+    work: Work, found: Sequence[Answer], gold: GoldVariants, shared: SharedGold
 ) -> Faithfulness:
     """Judge a sample of the answers."""
     if not work.settings.feature_ragas_eval:
@@ -538,9 +539,7 @@ def _judge_faithfulness(
     ]
     with work.progress.step(f"Judging faithfulness with {endpoint.model}"):
         judged = judge_faithfulness(samples, lambda: async_client(endpoint), endpoint, rate)
-    return faithfulness_figure(
-        judged, groups, BOOTSTRAP_SEED, rate=rate, judge=(name, endpoint.model)
-    )
+    return faithfulness_figure(judged, shared, rate=rate, judge=(name, endpoint.model))
 
 
 # ---- Stage `answer_measures`
@@ -574,7 +573,7 @@ class AnswerMeasures(Result):
     def describe(self) -> dict[str, object]:
         """Show the measures, and the answers that leave retrieved content unused."""
         figures = ("name", "value", "ci_low", "ci_high")
-        counts = ("n_scored", "n_units", "n_failed", "n_ineligible", "n_groups", "target")
+        counts = ("n_scored", "n_units", "n_failed", "n_ineligible", "n_effective", "target")
         measures, gap = [one.dump() for one in self.about.measures], self.about.gap
         flagged = [one.dump() for one in gap.flagged]
         return {
@@ -605,7 +604,7 @@ def measure_answers(
 ) -> AnswerMeasures:
     """Measure citations, groundedness, abstention and cost of the answers, and unused evidence."""
     found, gold = answers.answers, GoldArrays(gold_variants, admitted_chunks.names)
-    judged = _judge_faithfulness(work, found, gold_variants, gold.groups)
+    judged = _judge_faithfulness(work, found, gold_variants, gold.shared)
     with work.progress.step("Measuring answers", len(found), "answers") as advance:
         texts = admitted_chunks.artifact.frame("chunks", ["text"])["text"].tolist()
         frequencies = count_documents([comparable(text) for text in texts])
@@ -631,11 +630,10 @@ def measure_answers(
             codes=codes,
             answerable=gold.queries["answerable"].to_numpy(dtype=bool),
             known=gold_variants.answerable_known | (per_question["n_gold"].to_numpy() > 0),
-            group=gold.groups,
+            gold=gold.shared,
             **{name: per_question[name].to_numpy() for name in same},
             n_matched=per_question["n_gold_matched"].to_numpy(),
         ),
-        BOOTSTRAP_SEED,
     )
     violations = [(found[at], gap.reason) for at, gap in gaps.items() if gap.violation]
     flagged = [  # `Outgoing` masks secrets that only the evidence labels

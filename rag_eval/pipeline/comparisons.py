@@ -4,7 +4,6 @@ import dataclasses
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 import pandas as pd
 
 from rag_eval.core.errors import InputError
@@ -12,7 +11,7 @@ from rag_eval.gates import rollout
 from rag_eval.gates.regression import higher_is_better
 from rag_eval.measures.paired import paired_comparison
 from rag_eval.pipeline.history import KeptRun, changes, means_by_query, open_run
-from rag_eval.pipeline.measures import BOOTSTRAP_SEED, Row, comparison_rows
+from rag_eval.pipeline.measures import Row, comparison_rows
 
 # ---- Comparison of two runs of the same gold, by question.
 
@@ -41,13 +40,11 @@ def compare_runs(a: KeptRun, b: KeptRun) -> tuple[list[str], list[Row]]:
             "nothing_to_compare", "the runs have no strategy in common", field="strategies"
         )
     frames = a.per_query(), b.per_query()
-    groups_of = frames[0].groupby("query_id")["group_id"].first()
-    groups = np.unique(groups_of.to_numpy(dtype=str), return_inverse=True)[1]
-    pairs = []
+    queries, pairs = sorted(frames[0]["query_id"].unique()), []
+    gold = a.shared_gold().of(queries)
     for name in names:
-        queries = groups_of.index.tolist()
         left, right = (means_by_query(one, [name], queries, a.level) for one in frames)
-        found = paired_comparison(left, right, groups, BOOTSTRAP_SEED)
+        found = paired_comparison(left, right, gold)
         pairs.append((f"{name} (a)", f"{name} (b)", found))
     earlier, later = sorted((a, b), key=lambda run: run.run_id)
     notes = [f"DIFFERENT: {sentence}" for sentence in changes(earlier, later).values()]
@@ -120,9 +117,9 @@ def decide_rollout(
         raise _bad(message, "--against", base, "another strategy of the run")
     per_query = kept.per_query()
     values = _pair_strategies(per_query[per_query["level"] == kept.level], base, candidate, measure)
-    groups = np.unique(values["group"].to_numpy(dtype=str), return_inverse=True)[1]
+    gold = kept.shared_gold().of(values["query_id"].tolist())
     decision = rollout.decide(
-        values["base"], values["candidate"], groups, higher_is_better=higher_is_better(measure)
+        values["base"], values["candidate"], gold, higher_is_better=higher_is_better(measure)
     )
     later = [other for other in rollout.STAGES if other > stage]
     return Rollout(
@@ -149,7 +146,7 @@ def _bad(
 def _pair_strategies(rows: pd.DataFrame, base: str, candidate: str, measure: str) -> pd.DataFrame:
     """Average each strategy inside each question, over the shared wordings and seeds.
 
-    The result has query_id, group, base and candidate. Questions without a score are NaN. A
+    The result has query_id, base and candidate. Questions without a score are NaN. A
     question that only the base ran keeps the value of the base.
     """
     measures = [name for name in rows.columns if name not in _NOT_MEASURES]
@@ -160,9 +157,6 @@ def _pair_strategies(rows: pd.DataFrame, base: str, candidate: str, measure: str
     left, right = (rows[rows["strategy"] == name].set_index(keys) for name in (base, candidate))
     both = left.index.intersection(right.index)
     means = [frame.loc[both, measure].groupby(level="query_id").mean() for frame in (left, right)]
-    by_query = left.groupby(level="query_id", sort=True)
-    group = by_query["group_id"].first().astype(str)
-    shared = means[0].reindex(group.index).fillna(by_query[measure].mean())
-    return pd.DataFrame(
-        {"group": group, "base": shared, "candidate": means[1].reindex(group.index)}
-    ).reset_index()
+    alone = left.groupby(level="query_id", sort=True)[measure].mean()
+    shared = means[0].reindex(alone.index).fillna(alone)
+    return pd.DataFrame({"base": shared, "candidate": means[1].reindex(alone.index)}).reset_index()

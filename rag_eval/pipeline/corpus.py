@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime as dt
+import functools
 import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from rag_eval.corpus.source import resolve
 from rag_eval.gold.lint import blocked_gold, blocked_problems, lint
 from rag_eval.gold.loading import load_gold, read_gold, variants
 from rag_eval.gold.resolving import resolve as resolve_gold
+from rag_eval.measures.overlap import NamedGold, SharedGold
 from rag_eval.measures.ranking import Qrels, Spans
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.runner import Result, Stage, Table, Work, array_part, frame_part, json_part
@@ -588,6 +590,20 @@ class GoldArrays:
         self.qrels_chunk = Qrels.from_rows(
             pairs[:, 0], pairs[:, 1], np.ones(len(pairs), dtype=np.int64), len(self.queries)
         )
+
+    @functools.cached_property
+    def shared(self) -> SharedGold:
+        """The relevant documents that the questions share, for intervals and tests."""
+        question = np.repeat(np.arange(len(self.queries)), np.diff(self.qrels_document.indptr))
+        relevant = self.qrels_document.gains > 0
+        return SharedGold.of_pairs(
+            question[relevant], self.qrels_document.items[relevant], len(self.queries)
+        )
+
+    @property
+    def named(self) -> NamedGold:
+        """The shared gold with the ids of the questions."""
+        return NamedGold(self.queries["query_id"].tolist(), self.shared)
 
     def _qrels(
         self, frame: pd.DataFrame, query_index: pd.Index, items: pd.Index

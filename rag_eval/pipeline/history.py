@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from pydantic import Field, ValidationError
 
-from rag_eval.core.arrays import FloatArray, IntArray
+from rag_eval.core.arrays import FloatArray
 from rag_eval.core.config import Level
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.report import (
@@ -37,10 +37,11 @@ from rag_eval.core.report import (
 from rag_eval.core.strategy import Strategy
 from rag_eval.corpus.masking import mask
 from rag_eval.gates.regression import with_delta_s
+from rag_eval.measures.overlap import NamedGold, SharedGold
 from rag_eval.measures.paired import paired_comparison
 from rag_eval.measures.ranking import machine_name
 from rag_eval.pipeline.corpus import GoldArrays
-from rag_eval.pipeline.measures import BOOTSTRAP_SEED, COMPARED, delta_of
+from rag_eval.pipeline.measures import COMPARED, delta_of
 from rag_eval.reporting.metrics_report import REPORT_FILE, dumps
 from rag_eval.reporting.verdicts import read_object, whole_report
 from rag_eval.storage.artifacts import Artifact, ArtifactStore, write_text
@@ -102,11 +103,31 @@ class KeptRun(PastRun):
         if self.folder is None:
             per_run = self.stored("stability_measures").frame("per_run")
             return with_delta_s(self.stored("ranking_measures").frame("per_query"), per_run)
-        path = self.folder / "per-query.parquet"
+        return self._table("per-query")
+
+    def shared_gold(self) -> NamedGold:
+        """Read which relevant documents the questions share; raise InputError if it is gone."""
+        if self.folder is None:
+            gold = self.stored("gold_variants")
+            names = gold.frame("queries", ["query_id"])["query_id"].tolist()
+            judged, columns = gold.frame("qrels_document"), ["query_id", "item_id", "gain"]
+        else:
+            judged, columns = self._table("qrels"), ["query_id", "docno", "relevance"]
+            names = self._table("questions")["query_id"].unique().tolist()
+        query, document, gain = (judged[name] for name in columns)
+        relevant = (gain > 0).to_numpy()
+        row = pd.Index(names).get_indexer(pd.Index(query[relevant]))
+        shared = SharedGold.of_pairs(row, pd.factorize(document[relevant])[0], len(names))
+        return NamedGold(names, shared)
+
+    def _table(self, name: str) -> pd.DataFrame:
+        """Read a table of the run card beside a report."""
+        assert self.folder is not None
+        path = self.folder / f"{name}.parquet"
         try:
             return pd.read_parquet(path)
         except (OSError, ValueError) as error:
-            message = "The figures by question beside the report cannot be read."
+            message = f"The table {name} beside the report cannot be read."
             raise InputError.of("run_incomplete", message, path, found=str(error)) from error
 
 
@@ -436,7 +457,7 @@ def previous_part(
     if previous.means is not None:
         names, queries = list(now.strategies), gold.queries["query_id"].tolist()
         values = means_by_query(per_query, names, queries, now.level)
-        rows = _deltas(names, values, previous.means, gold.groups)
+        rows = _deltas(names, values, previous.means, gold.shared)
         deltas = [row for row in rows if row.strategy in run.strategies]
     return PreviousPart(
         run_id=run.run_id,
@@ -449,11 +470,10 @@ def previous_part(
 
 
 def _deltas(
-    names: Sequence[str], now: FloatArray, before: FloatArray, groups: IntArray
+    names: Sequence[str], now: FloatArray, before: FloatArray, gold: SharedGold
 ) -> Iterator[NightDelta]:
     """Compare arrays of `means_by_query`: now - before of each strategy and measure."""
-    # One sign flip is enough, because the report shows no p-value of these differences.
-    found = paired_comparison(now, before, groups, BOOTSTRAP_SEED, flips=1)
+    found = paired_comparison(now, before, gold)
     for at, (name, label) in enumerate((name, label) for name in names for label in COMPARED):
         pairs = np.stack([before[:, at], now[:, at]])
         pairs = pairs[:, ~np.isnan(pairs).any(axis=0)]

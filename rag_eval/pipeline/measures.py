@@ -236,7 +236,7 @@ def _interval_of(record: MeasureRecord) -> dict[str, object]:
         "n_attempted": record.n_attempted,
         "n_scored": record.n_scored,
         "n_ineligible": record.n_ineligible,
-        "n_groups": record.n_groups,
+        "n_effective": number(record.n_effective),
     }
 
 
@@ -403,8 +403,7 @@ def _measures(runs: ScoredRuns, name: str, level: Level) -> list[Measure]:
     reason = runs.unmeasured(name).get(level)
     average = functools.partial(
         aggregate,
-        groups=gold.groups,
-        seed=BOOTSTRAP_SEED,
+        gold=gold.shared,
         query_of=gold.query_of[scores.variant],
         failed=scores.failed,
         ineligible=scores.ineligible(level, gold),
@@ -412,7 +411,7 @@ def _measures(runs: ScoredRuns, name: str, level: Level) -> list[Measure]:
     upper: dict[str, float] = {}
     if level in scores.upper:
         labels = [f"P@{k}" for k in cutoffs_of(runs.config.k)]
-        records = average(labels, scores.upper[level], resamples=1)
+        records = average(labels, scores.upper[level])
         upper = {record.label: record.value for record in records}
     measures = []
     for record in average(scores.labels[level], scores.values[level]):
@@ -436,7 +435,8 @@ def _measures(runs: ScoredRuns, name: str, level: Level) -> list[Measure]:
 
 def delta_of(found: PairedComparison, at: int) -> dict[str, float | None]:
     """Write the fields of `PairedDelta` for one column of a comparison."""
-    figures, counts = ("delta", "ci_low", "ci_high"), ("n_better", "n_worse", "n_tied", "n_groups")
+    figures = ("delta", "ci_low", "ci_high", "n_effective")
+    counts = ("n_better", "n_worse", "n_tied")
     return {name: number(getattr(found, name)[at]) for name in figures} | {
         name: int(getattr(found, name)[at]) for name in counts
     }
@@ -489,7 +489,7 @@ def _comparisons(runs: ScoredRuns) -> list[ComparedPair]:
             _compared_values(runs, runs.scores(name), None if both.all() else both)
             for name in (a, b)
         )
-        pairs.append((a, b, paired_comparison(left, right, runs.gold.groups, BOOTSTRAP_SEED)))
+        pairs.append((a, b, paired_comparison(left, right, runs.gold.shared)))
         n = {} if both.all() else {"n_wordings": int(both.sum())}
         wordings += [n] * len(COMPARED)
     rows = zip(comparison_rows(pairs, level), wordings, strict=True)
@@ -516,8 +516,7 @@ def _ann_recall(runs: ScoredRuns, opened: OpenIndex, name: str) -> AnnRecall | N
         records = aggregate(
             [f"ann_recall_at_{k}" for k in cutoffs],
             np.stack([ann_recall(found.rows, exact.rows, k) for k in cutoffs], axis=1),
-            gold.groups,
-            BOOTSTRAP_SEED,
+            gold.shared,
             query_of=gold.query_of,
         )
         by_seed[str(seed)] = {record.label: figure_of(record) for record in records}
@@ -581,7 +580,7 @@ class RankingMeasures(Result):
     def describe(self) -> dict[str, object]:
         """Show the headline measures at the headline level, and how strategies compare."""
         figures = ("a", "b", "measure", "delta", "ci_low", "ci_high", "p_adjusted")
-        counts = ("n_better", "n_worse", "n_tied", "n_groups", "minimum_detectable")
+        counts = ("n_better", "n_worse", "n_tied", "n_effective", "minimum_detectable")
         level, entries = self.overlap.level, self.artifact.json("about")
         return {
             "level": level,
@@ -665,7 +664,7 @@ def _shares(values: np.ndarray, names: tuple[str, ...]) -> dict[str, Share]:
 
 def _figure(values: FloatArray, runs: ScoredRuns, label: str, reason: str | None = None) -> Figure:
     """Aggregate one value per query."""
-    records = aggregate([label], values[:, None], runs.gold.groups, BOOTSTRAP_SEED)
+    records = aggregate([label], values[:, None], runs.gold.shared)
     return figure_of(records[0], reason)
 
 
@@ -693,8 +692,7 @@ def _distances(runs: ScoredRuns, name: str, source: EmbeddingSource) -> tuple[De
     records = aggregate(
         names,
         np.stack([distance, to_anchor, to_decoy, close], axis=1),
-        gold.groups,
-        BOOTSTRAP_SEED,
+        gold.shared,
         query_of=owner,
         failed=failed,
         failed_value=[1.0, 1.0, 1.0, 0.0],
@@ -956,8 +954,7 @@ def _retrieved(guarded: _Guarded, name: str) -> RetrievedTrust:
     records = aggregate(
         ["avg_trust_score"],
         means[:, None],
-        gold.groups,
-        BOOTSTRAP_SEED,
+        gold.shared,
         query_of=gold.query_of[variant],
     )
     return RetrievedTrust(
@@ -1022,7 +1019,7 @@ def _other_scores(work: Work, guarded: _Guarded, name: str) -> Scores:
 def _filter_cost(work: Work, guarded: _Guarded) -> TrustFilter | Absent:
     """Compare recall with and without the trust filter, paired by question."""
     runs, facts = guarded.runs, guarded.facts
-    spec, level, groups = runs.config.trust, runs.config.level, runs.gold.groups
+    spec, level, gold = runs.config.trust, runs.config.level, runs.gold.shared
     if spec.threshold is None:
         return Absent(reason="no trust.threshold is configured")
     pairs, figures = [], []
@@ -1036,8 +1033,8 @@ def _filter_cost(work: Work, guarded: _Guarded) -> TrustFilter | Absent:
             _compared_values(runs, scores)
             for scores in ((own, other) if spec.filter else (other, own))
         )
-        pairs.append((name, "", paired_comparison(filtered, whole, groups, BOOTSTRAP_SEED)))
-        records = (aggregate(COMPARED, part, groups, BOOTSTRAP_SEED) for part in (filtered, whole))
+        pairs.append((name, "", paired_comparison(filtered, whole, gold)))
+        records = (aggregate(COMPARED, part, gold) for part in (filtered, whole))
         figures += [tuple(map(figure_of, both)) for both in zip(*records, strict=True)]
     rows = [
         FilterRow.model_validate(
@@ -1079,7 +1076,7 @@ class TrustMeasures(Result):
         return {
             "retrieved": Table((*columns, "n_warned"), rows),
             "n_undefined": count_undefined(rows, "value"),
-            "trust_filter": Table((*of_filter, "ci_high", "n_groups"), cost),
+            "trust_filter": Table((*of_filter, "ci_high", "n_effective"), cost),
         }
 
 

@@ -39,7 +39,8 @@ from rag_eval.core.types import (
     effective,
 )
 from rag_eval.gold.files import ORIGINAL
-from rag_eval.measures.intervals import aggregate, clustered_interval, within_query
+from rag_eval.measures.intervals import aggregate, within_query
+from rag_eval.measures.overlap import NamedGold, SharedGold, mean_interval
 from rag_eval.pipeline.answers import AnswerMeasures, AnswerSet
 from rag_eval.pipeline.calibration import MissRateCalibration, RetrievalOutcomes
 from rag_eval.pipeline.claims import (
@@ -190,7 +191,8 @@ def _group_of_query(runs: ScoredRuns) -> dict[str, int]:
 
 def _share_right(seen: pd.DataFrame, gold: str) -> Measured:
     right, group = seen["right"].to_numpy(), seen["group"].to_numpy()
-    value, low, high = (float(end[0]) for end in clustered_interval(right, group, BOOTSTRAP_SEED))
+    gold_of = SharedGold.of_groups(group)
+    value, low, high, _ = (float(end[0]) for end in mean_interval(right, gold_of))
     return Measured(
         value=value,
         dataset=f"answers over missed retrievals, gold {gold}",
@@ -206,8 +208,7 @@ def _summarize(worth: _Worth, runs: ScoredRuns) -> AnswerConfidences | NotMeasur
     found = list(worth.by_query.values())
     if not found:
         return NotMeasured(reason=NO_ANSWERS)
-    groups = _group_of_query(runs)
-    group = pd.factorize(np.array([groups[query] for query in worth.by_query]))[0]
+    shared = runs.gold.named.of(list(worth.by_query))
 
     def mean(name: str) -> Figure:
         # A question without an answer has nothing to discount.
@@ -220,7 +221,7 @@ def _summarize(worth: _Worth, runs: ScoredRuns) -> AnswerConfidences | NotMeasur
                 for entry in found
             ]
         )
-        record = aggregate([name], values[:, None], group, BOOTSTRAP_SEED)[0]
+        record = aggregate([name], values[:, None], shared)[0]
         absent = {one.reason for entry in found if isinstance(one := entry[name], Absent)}
         reason = f"absent for every answer: {', '.join(sorted(absent))}"
         return figure_of(record, None if record.n_scored else reason)
@@ -411,8 +412,7 @@ def _describe_strategy(
         record = aggregate(
             [f"{target}_at_{k}"],
             of.missed(target, k)[:, None],
-            gold.groups,
-            BOOTSTRAP_SEED,
+            gold.shared,
             query_of=gold.query_of[of.variant],
             failed=of.failed,
             failed_value=[1.0],
@@ -428,7 +428,7 @@ def _describe_strategy(
         n_claims=len(stated),
         n_absent=len(stated) - len(with_rate),
         observed=observed,
-        stated=_mean_stated(with_rate, outcomes.judged_of(name))
+        stated=_mean_stated(with_rate, outcomes.judged_of(name), gold.named)
         if by.status in SHOWN
         else NotMeasured(reason=NOT_EARNED.format(status=by.status)),
         outcomes=outcomes.strategies[name],
@@ -436,17 +436,19 @@ def _describe_strategy(
     )
 
 
-def _mean_stated(claims: pd.DataFrame, judged: pd.DataFrame) -> Figure | NotMeasured:
+def _mean_stated(
+    claims: pd.DataFrame, judged: pd.DataFrame, gold: NamedGold
+) -> Figure | NotMeasured:
     """Average the claims of the judged questions."""
     usable = claims[claims["query_id"].isin(judged["query_id"])]
     if usable.empty:
         return NotMeasured(reason=NONE_JUDGED)
+    query, names = pd.factorize(usable["query_id"])
     record = aggregate(
         ["miss_rate"],
         usable["miss_rate"].to_numpy()[:, None],
-        pd.factorize(usable.drop_duplicates("query_id")["group_id"])[0],
-        BOOTSTRAP_SEED,
-        query_of=pd.factorize(usable["query_id"])[0],
+        gold.of(names.tolist()),
+        query_of=query,
     )[0]
     return figure_of(record)
 
@@ -509,8 +511,7 @@ def _account_for_rounds(runs: ScoredRuns, name: str) -> IterativeAccount:
         values = within_query(recall(rows)[:, None], gold.query_of, len(gold.queries))
         return number(float(np.nanmean(values))) if np.isfinite(values).any() else None
 
-    group = gold.groups[gold.query_of].astype(np.int64)
-    found = harm(rounds, run.expansions, recall, group, seed=BOOTSTRAP_SEED)
+    found = harm(rounds, run.expansions, recall, gold.shared.take(gold.query_of))
     return IterativeAccount(
         base=spec.base,
         basis=about.basis,

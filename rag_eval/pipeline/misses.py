@@ -19,7 +19,6 @@ from rag_eval.pipeline.claims import RunJudgements, judge_runs, rank_gold
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.measures import (
     ALWAYS_K,
-    BOOTSTRAP_SEED,
     ScoredRuns,
     cutoffs_of,
     delta_of,
@@ -247,8 +246,8 @@ def _bin_scores(
     n_bins = min(MAX_BINS, len(order) // PER_BIN)
     for part in np.array_split(order, n_bins) if n_bins > 1 else ():
         missed = (judged.first[wanted][part] > ALWAYS_K).astype(float)
-        groups = pd.factorize(gold.groups[gold.query_of[variant[part]]])[0]
-        record = aggregate(["missed"], missed[:, None], groups, BOOTSTRAP_SEED)[0]
+        asked = gold.shared.take(gold.query_of[variant[part]])
+        record = aggregate(["missed"], missed[:, None], asked)[0]
         bins.append(
             ScoreBin(
                 low=float(score[part[0]]), high=float(score[part[-1]]), missed=figure_of(record)

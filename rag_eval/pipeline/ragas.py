@@ -5,16 +5,15 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from rag_eval.core.arrays import IntArray
 from rag_eval.core.report import Figure, RagasFigure, number
 from rag_eval.core.types import CitedSpan
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.answers import align_quoted_spans, score_contexts
 from rag_eval.measures.intervals import aggregate
+from rag_eval.measures.overlap import SharedGold
 from rag_eval.pipeline.answers import AnswerMeasures, AnswerSet
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.measures import (
-    BOOTSTRAP_SEED,
     RankingMeasures,
     ScoredRuns,
     figure_of,
@@ -71,7 +70,7 @@ def measure_with_ragas(
     with work.progress.step("Measuring with ragas"):
         figures = _measure_contexts(scored, ranking_measures.per_query)
         if answers is not None and answer_measures is not None:
-            figures.append(_measure_quotes(answers, answer_measures, scored.gold.groups))
+            figures.append(_measure_quotes(answers, answer_measures, scored.gold.shared))
     return RagasMeasures(figures=figures)
 
 
@@ -99,12 +98,12 @@ def _measure_contexts(runs: ScoredRuns, per_query: pd.DataFrame) -> list[RagasFi
         & (per_query["seed"] == seed)
     ].set_index("query_id")
     columns = {"R@10": f"recall_at_{K}", "P@10": f"precision_at_{K}"}
-    groups = pd.factorize(first["group_id"])[0]
+    shared = runs.gold.named.of(first["query_id"].tolist())
     return [
         _figure(
             name,
             figure_of(
-                aggregate([name], values[:, [at]], groups, BOOTSTRAP_SEED)[0],
+                aggregate([name], values[:, [at]], shared)[0],
                 None if len(first) else NO_DOCUMENT,
             ),
             ours,
@@ -114,7 +113,9 @@ def _measure_contexts(runs: ScoredRuns, per_query: pd.DataFrame) -> list[RagasFi
     ]
 
 
-def _measure_quotes(answers: AnswerSet, measures: AnswerMeasures, groups: IntArray) -> RagasFigure:
+def _measure_quotes(
+    answers: AnswerSet, measures: AnswerMeasures, shared: SharedGold
+) -> RagasFigure:
     """Measure the cited quotes, which ragas gets in quotation marks; ours are the citations."""
     found = answers.answers[:MAX_SAMPLES]
     values = align_quoted_spans(
@@ -125,7 +126,7 @@ def _measure_quotes(answers: AnswerSet, measures: AnswerMeasures, groups: IntArr
     own = measures.per_question[: len(found)][quotes]
     valid = own["n_valid"].sum() / own["n_cited"].sum() if own["n_cited"].sum() else np.nan
     name = "quoted_spans_alignment"
-    record = aggregate([name], values[:, None], groups[: len(found)], BOOTSTRAP_SEED)[0]
+    record = aggregate([name], values[:, None], shared.take(np.arange(len(found))))[0]
     figure = figure_of(record, None if quotes.any() else NO_QUOTE)
     return _figure(name, figure, "citation_validity_rate", float(valid))
 

@@ -50,6 +50,7 @@ from rag_eval.gates.success import judge_success
 from rag_eval.gates.verdict import judge_gates, required_failures
 from rag_eval.measures.groundedness import comparable
 from rag_eval.measures.intervals import aggregate, within_query
+from rag_eval.measures.overlap import NamedGold
 from rag_eval.pipeline.answers import (
     RAGAS_OFF,
     Answered,
@@ -94,7 +95,6 @@ from rag_eval.pipeline.history import (
     run_inputs,
 )
 from rag_eval.pipeline.measures import (
-    BOOTSTRAP_SEED,
     HEADLINE,
     LEVELS,
     NOT_CONFIGURED,
@@ -308,7 +308,8 @@ def _slice_part(
 ) -> SlicePart:
     labels = [f"{label} of {name}" for name in runs.names for label in (MEASURE, TARGET)]
     groups = runs.gold.groups[part.member]
-    records = aggregate(labels, values[part.member], groups, BOOTSTRAP_SEED)
+    gold = runs.gold.shared.take(part.member)
+    records = aggregate(labels, values[part.member], gold)
     strategies = {}
     for at, name in enumerate(runs.names):
         reason = runs.unmeasured(name).get(runs.config.level, part.unscored)
@@ -321,7 +322,7 @@ def _slice_part(
     if measures is not None:
         abstained = measures.per_question["outcome"].isin(ABSTAINED).to_numpy(dtype=np.float64)
         column = abstained[part.member][:, None]
-        abstention = figure_of(aggregate(["abstention"], column, groups, BOOTSTRAP_SEED)[0])
+        abstention = figure_of(aggregate(["abstention"], column, gold)[0])
     return SlicePart.model_validate(
         {
             **{name: getattr(part, name) for name in ("kind", "name", "about")},
@@ -713,11 +714,15 @@ def _report_parts(work: Work, made: Inputs, runs: ScoredRuns) -> dict[str, objec
         "calibration": made.calibrated_miss_rates.calibration,
     }
     plain = to_jsonable_python(body)
-    return body | _compare_with_baseline(work, made, body, plain)
+    return body | _compare_with_baseline(work, made, body, plain, runs.gold.named)
 
 
 def _compare_with_baseline(
-    work: Work, made: Inputs, body: Mapping[str, Any], plain: Mapping[str, Any]
+    work: Work,
+    made: Inputs,
+    body: Mapping[str, Any],
+    plain: Mapping[str, Any],
+    shared: NamedGold,
 ) -> dict[str, object]:
     """Make the report fields `drift` and `gates`; `plain` are the JSON values of `body`.
 
@@ -739,6 +744,7 @@ def _compare_with_baseline(
         answers=plain["answers"],
         trust=plain["trust"]["retrieved"],
         trust_factors=body["trust"].factors or (),
+        gold=shared,
         per_query=with_delta_s(made.ranking_measures.per_query, made.stability_measures.per_run),
         baseline=accepted,
         baseline_fault=fault,
@@ -861,7 +867,7 @@ def write_report(work: Work, **results: Any) -> MetricsReport:
         per_query = made.ranking_measures.per_query
         plain["previous"] = previous_part(previous, now, runs.gold, per_query)
     report = Report.model_validate(plain)
-    success = judge_success(report, made.ranking_measures.per_query)
+    success = judge_success(report, made.ranking_measures.per_query, runs.gold.named)
     report = report.model_copy(update={"success": success})
     plain = report.dump()
     exports = _exports(work, made, runs)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from rag_eval.core.config import DISCOUNTING, Level
 from rag_eval.core.errors import Problem, quoted
 from rag_eval.core.report import (
+    FEW_EFFECTIVE,
+    HARDLY_SUPPORTED,
     Absent,
     AnswerConfidences,
     ComparedPair,
@@ -213,6 +215,19 @@ def _gaps(report: Report) -> dict[str, Triple]:
     return found
 
 
+def worth(n_effective: float) -> str:
+    """Say how many independent questions the questions of a figure are worth.
+
+    Examples
+    --------
+    >>> worth(57.3), worth(3.1)
+    ('57 independent ones', '3.1 independent ones: the gold hardly supports an interval')
+    """
+    if n_effective < FEW_EFFECTIVE:
+        return f"{n_effective:.1f} independent ones: {HARDLY_SUPPORTED}"
+    return f"{n_effective:,.0f} independent ones"
+
+
 def _strategies_table(report: Report, *columns: str) -> Sheet:
     """Show figures of the strategies, the primary one first.
 
@@ -233,7 +248,7 @@ def _strategies_table(report: Report, *columns: str) -> Sheet:
     recall = report.primary.measure(SHOWN[0], level)
     title = (
         f"Strategies, {level} level, {recall.n_scored} of {recall.n_attempted} questions, 95 % "
-        f"intervals over {recall.n_groups} groups; * primary"
+        f"intervals, worth {worth(recall.n_effective)}; * primary"
     )
     return Sheet(title, ["strategy", *(f">{column}" for column in (*columns, target))], rows)
 
@@ -627,7 +642,7 @@ def _miss_rates(report: Report) -> Parts:
             ]
         )
     title = (
-        f"Miss rates, {part.level} level (95 % intervals over groups; "
+        f"Miss rates, {part.level} level (95 % intervals; "
         "skill: of predictions for groups that were not fitted)"
     )
     columns = ["strategy", f">{part.target}@{part.k}", ">judged", ">stated", "status", ">skill"]
@@ -689,7 +704,7 @@ def _describe_rounds(name: str, rounds: IterativeAccount) -> str:
     return (
         f"{quoted(name)} over {quoted(rounds.base)}: expanded {whole['triggered']} of "
         f"{whole['questions']} wordings, recovered {whole['recovered']}, lost {whole['lost']}, "
-        f"recall@{rounds.k} {change} over {whole['n_groups']} groups: {whole['verdict']}"
+        f"recall@{rounds.k} {change}, worth {worth(whole['n_effective'])}: {whole['verdict']}"
     )
 
 

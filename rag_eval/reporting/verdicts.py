@@ -139,7 +139,10 @@ def _figure(value: object, depth: int = 2) -> str:
 
 
 _SHOWN_FIRST = frozenset(
-    "measure value ci_low ci_high accepted reason baseline now n_scored n_groups".split()
+    [
+        *"measure value ci_low ci_high accepted reason baseline now".split(),
+        *"n_scored n_effective catches_drop".split(),
+    ]
 )
 
 
@@ -152,8 +155,8 @@ def _evidence_text(evidence: Mapping[str, Any]) -> str:
     Examples
     --------
     >>> floor = {"measure": "mrr", "value": 0.5, "ci_low": 0.4, "ci_high": 0.6}
-    >>> _evidence_text({**floor, "accepted": ">= 0.6", "n_scored": 90, "n_groups": 80})
-    'mrr 0.5 [0.4, 0.6], accepted >= 0.6; 90 scored in 80 groups'
+    >>> _evidence_text({**floor, "accepted": ">= 0.6", "n_scored": 90, "n_effective": 80.0})
+    'mrr 0.5 [0.4, 0.6], accepted >= 0.6; 90 scored, worth 80'
     """
     shown = {name: _figure(part) for name, part in evidence.items() if part is not None}
     first = shown.get("measure", "")
@@ -166,8 +169,10 @@ def _evidence_text(evidence: Mapping[str, Any]) -> str:
         first = f"{first.rstrip()}, accepted {shown['accepted']}"
     parts = [first.strip(), shown.get("reason", "")]
     if "n_scored" in shown:
-        groups = f" in {shown['n_groups']} groups" if "n_groups" in shown else ""
-        parts.append(f"{shown['n_scored']} scored{groups}")
+        effective = f", worth {shown['n_effective']}" if "n_effective" in shown else ""
+        parts.append(f"{shown['n_scored']} scored{effective}")
+    if "catches_drop" in shown:
+        parts.append(f"catches a drop of {shown['catches_drop']} or more with 80 % power")
     parts += [
         f"{safe_text(name)} {part}"
         for name, part in sorted(shown.items())

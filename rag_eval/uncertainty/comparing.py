@@ -26,9 +26,9 @@ from rag_eval.measures.intervals import (
     bootstrap_stretch,
     effective_groups,
     resample_weights,
-    wilson,
 )
-from rag_eval.measures.paired import FEW_DIFFERING, FLIPS, holm, paired_comparison, power_factor
+from rag_eval.measures.overlap import SharedGold, wilson
+from rag_eval.measures.paired import FEW_DIFFERING, holm, paired_comparison
 from rag_eval.uncertainty.scores import LEVELS, NO_FIGURE, mean_figure
 from rag_eval.uncertainty.stored import finite
 
@@ -258,7 +258,7 @@ def compare(
     for a, b in itertools.combinations(strategies, 2):
         estimate, why = _estimate_difference(traffic[a.name], traffic[b.name])
         powered = _row(a, b, "powered", powered_figure(estimate), powered=estimate, why=why)
-        rows += [*_compare_values(a, b, group, seed), _compare_skill(a, b, group, seed), powered]
+        rows += [*_compare_values(a, b, group), _compare_skill(a, b, group, seed), powered]
     return MissComparison(
         strategies=[
             _describe(entry, group, seed, _estimate_mean(traffic[entry.name]))
@@ -273,10 +273,10 @@ def compare(
 def _describe(entry: Misses, group: IntArray, seed: int, powered: Powered) -> ComparedStrategy:
     return ComparedStrategy(
         name=entry.name,
-        observed=mean_figure(entry.missed, group, seed),
-        raw=None if entry.raw is None else mean_figure(entry.raw, group, seed),
-        calibrated=mean_figure(entry.calibrated, group, seed),
-        brier=mean_figure(entry.squared_error, group, seed),
+        observed=mean_figure(entry.missed, group),
+        raw=None if entry.raw is None else mean_figure(entry.raw, group),
+        calibrated=mean_figure(entry.calibrated, group),
+        brier=mean_figure(entry.squared_error, group),
         skill=skill_figure(entry.calibrated, entry.missed, group, seed),
         powered=powered[0],
         why=powered[1],
@@ -306,7 +306,7 @@ def _adjust(rows: list[Row]) -> list[MissDifference]:
     return [MissDifference(**{**absent, **row}) for row in rows]
 
 
-def _compare_values(a: Misses, b: Misses, group: IntArray, seed: int) -> list[Row]:
+def _compare_values(a: Misses, b: Misses, group: IntArray) -> list[Row]:
     """Compare the measures that have a value for each query."""
     columns: dict[MissMeasure, tuple[FloatArray, FloatArray]] = {"observed": (a.missed, b.missed)}
     if a.raw is not None and b.raw is not None:
@@ -314,16 +314,15 @@ def _compare_values(a: Misses, b: Misses, group: IntArray, seed: int) -> list[Ro
     columns["calibrated"] = (a.calibrated, b.calibrated)
     columns["brier"] = (a.squared_error, b.squared_error)
     left, right = (np.column_stack([pair[side] for pair in columns.values()]) for side in (0, 1))
-    paired = paired_comparison(left, right, group, seed, higher_is_better=False)
-    n_both = (~np.isnan(left - right)).sum(axis=0).tolist()
-    rows = []
-    for at, (measure, n) in enumerate(zip(columns, n_both, strict=True)):
+    paired = paired_comparison(left, right, SharedGold.of_groups(group), higher_is_better=False)
+    both, rows = ~np.isnan(left - right), []
+    for at, (measure, n) in enumerate(zip(columns, both.sum(axis=0).tolist(), strict=True)):
         delta = CountedInterval(
             value=finite(paired.delta[at]),
             low=finite(paired.ci_low[at]),
             high=finite(paired.ci_high[at]),
             n=n,
-            n_groups=int(paired.n_groups[at]),
+            n_groups=len(np.unique(group[both[:, at]])),
         )
         names = ("n_better", "n_worse", "n_tied")
         versus = {name: int(getattr(paired, name)[at]) for name in names} if n else {}
@@ -334,8 +333,18 @@ def _compare_values(a: Misses, b: Misses, group: IntArray, seed: int) -> list[Ro
 
 # ---- Brier skills and their differences: interval, test, detectable difference
 
+FLIPS = 10_000
 _ROUNDING = 1e-12
 _BLOCK = 4_000_000
+
+
+def power_factor(n_groups: int) -> float:
+    """Return the least difference found with 80 % power at two-sided 5 %, in standard errors."""
+    from scipy.special import stdtrit
+
+    if n_groups <= 1:
+        return float("nan")
+    return float(stdtrit(n_groups - 1, 0.975) + stdtrit(n_groups - 1, 0.8))
 
 
 def compute_skill(brier_sum: FloatArray, misses: FloatArray, n: FloatArray) -> FloatArray:

@@ -26,6 +26,7 @@ from rag_eval.core.frames import make_frame, schema
 from rag_eval.core.report import number
 from rag_eval.core.settings import Settings
 from rag_eval.core.strategy import Identity, IdentityInputs, Strategy
+from rag_eval.measures.overlap import SharedGold
 from rag_eval.measures.paired import paired_comparison
 from rag_eval.retrieval.ranking import FUSED_ROUNDING, Ranking, order, ranking
 from rag_eval.storage.hashing import digest
@@ -177,7 +178,6 @@ HARMS: Final = "harms more than it recovers"
 UNDECIDED: Final = "no difference shown"
 OVERALL: Final = "overall"
 TOO_FEW: Final = "too few groups of questions were expanded"
-SEED = 13
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class Harm:
     ci_low: float
     ci_high: float
     p: float
-    n_groups: int
+    n_effective: float
     verdict: str
 
     def as_json(self) -> dict[str, float | str | None]:
@@ -219,21 +219,20 @@ def harm(
     rounds: Sequence[Int32Array],
     steps: "pd.DataFrame",
     recall: Callable[[Int32Array], FloatArray],
-    groups: IntArray,
-    seed: int = SEED,
+    gold: SharedGold,
 ) -> list[Harm]:
     """Return the effect of all rounds first, then the effect of each used strategy.
 
     `rounds` and `steps` are those of `Iterated`. `recall` computes recall@K [n] from the rows of a
-    ranking [n, depth]. NaN marks a question without gold, which is not counted. `groups` [n] are
-    the unit of the interval.
+    ranking [n, depth]. NaN marks a question without gold, which is not counted. `gold` is that of
+    the n questions.
     """
     values = np.stack([recall(rows) for rows in rounds])
     eligible = ~np.isnan(values[0])
 
     def account(name: str, expanded: "pd.DataFrame", before: FloatArray, after: FloatArray) -> Harm:
         counted = expanded[eligible[expanded["question"]]]
-        paired = paired_comparison(after, before, groups, seed)
+        paired = paired_comparison(after, before, gold)
         low, high = float(paired.ci_low[0]), float(paired.ci_high[0])
         return Harm(
             strategy=name,
@@ -247,7 +246,7 @@ def harm(
             ci_low=low,
             ci_high=high,
             p=float(paired.p[0]),
-            n_groups=int(paired.n_groups[0]),
+            n_effective=float(paired.n_effective[0]),
             verdict=RECOVERS if low > 0 else HARMS if high < 0 else UNDECIDED,
         )
 

@@ -15,11 +15,10 @@ from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.core.report import CountedInterval, Interval
 from rag_eval.measures.intervals import (
     bootstrap_stretch,
-    clustered_interval,
     effective_groups,
     resample_weights,
-    wilson,
 )
+from rag_eval.measures.overlap import SharedGold, mean_interval, wilson
 from rag_eval.uncertainty.stored import finite
 
 LEVELS = (0.025, 0.975)
@@ -85,13 +84,14 @@ def grouped_folds(group: npt.ArrayLike, n_folds: int, rng: np.random.Generator) 
 NO_FIGURE = CountedInterval(value=None, low=None, high=None, n=0, n_groups=0)
 
 
-def mean_figure(values: FloatArray, group: IntArray, seed: int = 0) -> CountedInterval:
+def mean_figure(values: FloatArray, group: IntArray) -> CountedInterval:
     """Compute the mean of values [n] in [0, 1] over queries; NaN is left out."""
     known = ~np.isnan(values)
     if not known.any():
         return NO_FIGURE
-    bounds = clustered_interval(np.clip(values[known], 0, 1), group[known], seed)
-    value, low, high = (float(bound[0]) for bound in bounds)
+    gold = SharedGold.of_groups(group[known])
+    bounds = mean_interval(np.clip(values[known], 0, 1), gold)
+    value, low, high, _ = (float(bound[0]) for bound in bounds)
     # Rounding must not put the mean of equal values outside of its interval.
     return CountedInterval(
         value=value,

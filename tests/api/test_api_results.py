@@ -5,12 +5,13 @@ import pytest
 
 import rag_eval
 from rag_eval.core.errors import InputError
-from rag_eval.measures.intervals import SEED, clustered_interval
+from rag_eval.measures.overlap import SharedGold, mean_interval
 from rag_eval.measures.paired import holm, paired_comparison
 
 N = 60
 QRELS = {f"q{i}": {f"d{i // 2}": 1} for i in range(N)}
-"""Two questions share each document, so there are N / 2 groups."""
+"""Two questions share each document."""
+GOLD = SharedGold.of_groups(np.arange(N) // 2)
 
 
 def make_run(every: int) -> dict[str, dict[str, float]]:
@@ -30,11 +31,12 @@ def test_one_run_has_a_row_for_each_measure():
     result = rag_eval.evaluate(run, QRELS, ["R@10", "RR"])
     row = result.table.loc["R@10"]
     values = result.per_query["R@10"].to_numpy()
-    groups = np.arange(N) // 2
-    expected = np.concatenate(clustered_interval(values, groups, SEED))
-    assert row[["value", "ci_low", "ci_high"]].tolist() == pytest.approx(expected)
-    counts = "questions effective_questions missing without_relevant unjudged wordings".split()
-    assert row[counts].tolist() == [N, N // 2, 1, 0, 1, N]
+    expected = np.concatenate(mean_interval(values, GOLD))
+    assert row[["value", "ci_low", "ci_high", "effective_questions"]].tolist() == pytest.approx(
+        expected
+    )
+    counts = "questions missing without_relevant unjudged wordings".split()
+    assert row[counts].tolist() == [N, 1, 0, 1, N]
     assert result.per_query.loc[1, ["query_id", "group_id", "R@10"]].tolist() == ["q1", "q0", 0.0]
 
 
@@ -63,7 +65,7 @@ def test_pairs_are_compared_on_the_same_questions_with_holm():
         name: np.array([run[q].keys() == QRELS[q].keys() for q in QRELS], dtype=float)
         for name, run in RUNS.items()
     }
-    expected = paired_comparison(values["c"], values["a_1"], np.arange(N) // 2, SEED)
+    expected = paired_comparison(values["c"], values["a_1"], GOLD)
     row = table.loc[("c", "a_1", "R@10")]
     figures = row[["difference", "ci_low", "ci_high", "p", "smallest_detectable", "better"]]
     names = "delta ci_low ci_high p minimum_detectable n_better".split()
@@ -120,5 +122,5 @@ def test_charts_show_in_notebooks_without_pyplot():
         assert [panel.get_title() for panel in chart.axes] == ["nDCG@10", "R@10"]
     labels = [text.get_text() for text in drawn[0].axes[0].get_yticklabels()]
     assert labels == list(RUNS)
-    assert "60 questions, 30 groups" in drawn[0].get_supxlabel()
+    assert "60 questions, worth 31 to 59" in drawn[0].get_supxlabel()
     assert "matplotlib.pyplot" not in sys.modules

@@ -38,7 +38,7 @@ def test_gates_get_figures_with_bounds_counts_and_reasons(report):
     gates = {gate["id"]: gate for gate in report["gates"]}
     few, unknown = gates["acceptance.avg_trust_score"], gates["stability.convergent_hit"]
     assert (few["reason_code"], few["evidence"]["min_queries"]) == ("too_few_queries", 50)
-    assert few["evidence"]["n_groups"] == figure["n_groups"]
+    assert few["evidence"]["n_effective"] == figure["n_effective"]
     assert (unknown["status"], unknown["reason_code"]) == ("insufficient_evidence", "not_measured")
     assert "no question has a second wording" in unknown["evidence"]["reason"]
     assert found["latency_p95_ms"]["value"] == report["strategies"][0]["latency_ms"]["p95"]

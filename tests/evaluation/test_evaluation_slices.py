@@ -98,7 +98,7 @@ def test_figures_are_those_of_the_per_query_table(sliced):
 
 
 def test_the_answerable_slice_is_what_the_report_says_of_the_whole(sliced):
-    report, keys = sliced.report(), ("value", "ci_low", "ci_high", "n_scored", "n_groups")
+    report, keys = sliced.report(), ("value", "ci_low", "ci_high", "n_scored", "n_effective")
     found = by_name(report)["answerability", "answerable"]
     other = by_name(report)["answerability", "unanswerable"]
 

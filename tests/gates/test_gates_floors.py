@@ -10,7 +10,7 @@ from rag_eval.core.report import GatePart, TrustFactor
 from rag_eval.gates.floors import judge_floor
 from rag_eval.gates.verdict import judge_gates, required_failures
 
-RATE = {"value": 0.6, "ci_low": 0.5, "ci_high": 0.7, "n_groups": 60}
+RATE = {"value": 0.6, "ci_low": 0.5, "ci_high": 0.7, "n_effective": 60}
 
 
 @pytest.mark.parametrize(
@@ -27,11 +27,11 @@ RATE = {"value": 0.6, "ci_low": 0.5, "ci_high": 0.7, "n_groups": 60}
         (
             "recall_at_10",
             ">= 0.5",
-            {**RATE, "n_groups": 49},
+            {**RATE, "n_effective": 49},
             "insufficient_evidence",
             "too_few_queries",
         ),
-        ("recall_at_10", ">= 0.5", {**RATE, "n_groups": 50}, "pass", "met"),
+        ("recall_at_10", ">= 0.5", {**RATE, "n_effective": 50}, "pass", "met"),
         ("recall_at_10", ">= 0.5", {**RATE, "judged_at_k": 0.1}, "pass", "met"),
         (
             "ndcg_at_10",
@@ -103,9 +103,9 @@ def judge(gate, *, required=(), answers=NO_ANSWERS, config=(), **parts):
 
 
 def test_the_convergent_share_is_held_to_its_lower_bound():
-    share = {"value": 0.6, "ci_low": 0.51, "ci_high": 0.7, "n_scored": 90, "n_groups": 90}
+    share = {"value": 0.6, "ci_low": 0.51, "ci_high": 0.7, "n_scored": 90, "n_effective": 90}
     figures = {
-        "delta_s": {"value": 0.2, "ci_high": 0.3, "n_groups": 90},
+        "delta_s": {"value": 0.2, "ci_high": 0.3, "n_effective": 90},
         "convergent_hit_share": share,
     }
     both = judge("stability", figures=figures)
@@ -169,7 +169,7 @@ def test_more_evidence_than_is_retrieved_is_refused():
     [
         ({**RATE, "ci_low": 0.55, "n_scored": 80}, "pass", "met"),
         ({**RATE, "value": 0.5999, "ci_low": 0.59}, "fail", "value_not_met"),
-        ({"value": 0.9, "n_groups": 49}, "insufficient_evidence", "too_few_queries"),
+        ({"value": 0.9, "n_effective": 49}, "insufficient_evidence", "too_few_queries"),
         ({"value": 0.0}, "fail", "value_not_met"),
         ({"value": None}, "insufficient_evidence", "not_measured"),
     ],

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from rag_eval.gates.gate import AcceptedRun
 from rag_eval.gates.regression import judge_drops, with_delta_s
 from rag_eval.gates.verdict import judge_gates
+from rag_eval.measures.overlap import SharedGold
 from rag_eval.measures.ranking import labels_at, machine_name
 
 WON_AND_LOST, EVEN = (0.02, 0.10), (0.04, 0.04)
@@ -39,9 +40,9 @@ def changed(n, sets, shares, seed, *, fixed):
 
 def drops(before, now, *, groups=None, higher=True):
     """Judge arrays [n, m] under the default bounds: a drop of 5 %, 50 independent questions."""
-    groups = np.arange(len(before)) if groups is None else groups
+    gold = SharedGold.of_groups(np.arange(len(before)) if groups is None else groups)
     higher = [higher] * before.shape[1]
-    return judge_drops(before, now, groups, max_relative_drop=0.05, min_queries=50, higher=higher)
+    return judge_drops(before, now, gold, max_relative_drop=0.05, min_queries=50, higher=higher)
 
 
 def alarms(n, sets, shares, seed, *, fixed):
@@ -63,10 +64,11 @@ def test_no_drop_alarms_at_most_one_time_in_twenty(fixed):
     assert set(codes) <= {"regression", "no_regression"}
 
 
-def test_groups_count_and_not_questions():
+def test_effective_questions_count():
     (found,) = drops(np.ones((100, 1)), np.zeros((100, 1)), groups=np.arange(100) // 5)
     assert found.reason_code == "too_few_queries"
-    assert (found.evidence["n_scored"], found.evidence["n_groups"]) == (100, 20)
+    assert found.evidence["n_scored"] == 100
+    assert 20 < found.evidence["n_effective"] < 25
 
 
 def test_a_small_or_an_unsure_drop_passes():
@@ -82,6 +84,13 @@ def test_a_small_or_an_unsure_drop_passes():
     assert unsure.reason_code == "no_regression"
     assert unsure.evidence["relative_drop"] >= 0.05
     assert unsure.evidence["ci_high"] > 0
+
+
+def test_the_gate_states_the_drop_that_it_catches():
+    (found,) = drops(*changed(100, 1, EVEN, 1, fixed=True))
+    assert found.evidence["catches_drop"] == pytest.approx(2.83 * (0.08 / 100) ** 0.5, rel=0.15)
+    (same,) = drops(np.full((2000, 1), 0.8), np.full((2000, 1), 0.8))
+    assert same.evidence["catches_drop"] == pytest.approx(0.04)  # 5 % of 0.8
 
 
 def test_exactly_the_share_counts_whatever_the_last_bit_says():

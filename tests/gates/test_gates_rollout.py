@@ -6,13 +6,19 @@ import math
 import numpy as np
 import pytest
 
-from rag_eval.gates.rollout import MIN_GROUPS, STAGES, assign, decide
+from rag_eval.gates.rollout import MIN_QUESTIONS, STAGES, assign, decide
+from rag_eval.measures.overlap import SharedGold
 
 QUESTIONS = [f"question {at}" for at in range(20_000)]
 
 
+def apart(n):
+    """Return the gold of n questions that share no document."""
+    return SharedGold.of_groups(np.arange(n))
+
+
 def outcomes(n, *, won=0, lost=0, hits=0.8):
-    """Return hits of the base, hits of the candidate, and groups, each of shape (n,).
+    """Return hits of the base, hits of the candidate, each of shape (n,), and the gold.
 
     The base finds the first share `hits` of the questions. The candidate loses the first `lost`
     and wins the last `won` questions.
@@ -22,7 +28,7 @@ def outcomes(n, *, won=0, lost=0, hits=0.8):
     candidate = base.copy()
     candidate[:lost] = 0
     candidate[n - won :] = 1
-    return base, candidate, np.arange(n)
+    return base, candidate, apart(n)
 
 
 def codes(decision):
@@ -38,7 +44,7 @@ def test_as_good_a_candidate_is_promoted_with_its_figures():
     found = decide(*outcomes(400, won=4, lost=4))
     assert (found.action, codes(found), found.questions_needed) == ("promote", ["not_worse"], None)
     figures = found.figures
-    assert (figures["n_questions"], figures["n_groups"], figures["n_unpaired"]) == (400, 400, 0)
+    assert (figures["n_questions"], figures["n_effective"], figures["n_unpaired"]) == (400, 400, 0)
     names = ("base", "candidate", "difference", "degradation")
     assert [figures[name] for name in names] == [0.8, 0.8, 0, 0]
     assert (figures["n_better"], figures["n_worse"], figures["n_tied"]) == (4, 4, 392)
@@ -57,12 +63,12 @@ def test_surely_more_than_five_percent_worse_is_rolled_back():
 
 def test_surely_worse_by_no_more_than_five_percent_is_held():
     base = np.linspace(0.6, 1.0, 400)
-    found = decide(base, base * 0.95, np.arange(400))
+    found = decide(base, base * 0.95, apart(400))
     assert found.figures["difference_high"] < 0
     assert found.figures["degradation"] == pytest.approx(0.05)
     assert (found.action, codes(found)) == ("hold", ["not_excluded"])
-    assert decide(base, base * 0.949, np.arange(400)).action == "roll_back"
-    assert decide(base, base * 0.96, np.arange(400)).action == "promote"
+    assert decide(base, base * 0.949, apart(400)).action == "roll_back"
+    assert decide(base, base * 0.96, apart(400)).action == "promote"
 
 
 def test_a_small_set_is_held_with_the_questions_that_would_promote():
@@ -82,19 +88,19 @@ def test_an_unsure_loss_is_held_with_the_questions_that_would_show_it():
     assert found.questions_needed == pytest.approx(count_questions(spread, 4 / 48), rel=0.25)
 
 
-@pytest.mark.parametrize("n", [0, 1, MIN_GROUPS - 1])
+@pytest.mark.parametrize("n", [0, 1, MIN_QUESTIONS - 1])
 def test_under_the_minimum_nothing_is_decided(n):
-    found = decide(np.ones(n), np.zeros(n), np.arange(n))
+    found = decide(np.ones(n), np.zeros(n), apart(n))
     assert (found.action, codes(found)) == ("hold", ["too_few_questions"])
-    enough = np.arange(MIN_GROUPS)
-    assert decide(np.ones(MIN_GROUPS), np.zeros(MIN_GROUPS), enough).action == "roll_back"
+    enough = apart(MIN_QUESTIONS)
+    assert decide(np.ones(MIN_QUESTIONS), np.zeros(MIN_QUESTIONS), enough).action == "roll_back"
 
 
-def test_groups_count_and_not_questions():
-    base, candidate, groups = outcomes(290, lost=100)
-    found = decide(base, candidate, groups // 10)
-    counts = found.figures["n_groups"], found.figures["n_questions"]
-    assert (found.action, *counts) == ("hold", 29, 290)
+def test_effective_questions_count():
+    base, candidate, _ = outcomes(290, lost=100)
+    found = decide(base, candidate, SharedGold.of_groups(np.arange(290) // 12))
+    assert (found.action, found.figures["n_questions"]) == ("hold", 290)
+    assert 25 < found.figures["n_effective"] < 30
 
 
 def test_strategies_that_never_differed_need_enough_questions():
@@ -104,35 +110,35 @@ def test_strategies_that_never_differed_need_enough_questions():
 
 
 def test_questions_without_the_candidate_could_all_be_lost():
-    base, candidate, groups = outcomes(400)
+    base, candidate, gold = outcomes(400)
     candidate[:30] = np.nan
-    found = decide(base, candidate, groups)
+    found = decide(base, candidate, gold)
     assert (found.action, codes(found), found.figures["n_unpaired"]) == ("hold", ["not_paired"], 30)
     candidate[10:30] = 1
-    assert decide(base, candidate, groups).action == "promote"
+    assert decide(base, candidate, gold).action == "promote"
     base[:10] = np.nan  # neither strategy was scored
-    assert decide(base, candidate, groups).figures["n_unpaired"] == 0
+    assert decide(base, candidate, gold).figures["n_unpaired"] == 0
 
 
 def test_a_measure_that_improves_as_it_falls():
     base = np.full(200, 0.4) + np.linspace(-0.1, 0.1, 200)
     for factor, action, count in ((1.2, "roll_back", "n_worse"), (0.8, "promote", "n_better")):
-        found = decide(base, base * factor, np.arange(200), higher_is_better=False)
+        found = decide(base, base * factor, apart(200), higher_is_better=False)
         assert (found.action, found.figures[count]) == (action, 200)
         assert found.figures["degradation"] == pytest.approx(factor - 1)
     few = base.copy()
     few[:5] = 0.9
-    found = decide(base, few, np.arange(200), higher_is_better=False).figures
+    found = decide(base, few, apart(200), higher_is_better=False).figures
     assert found["degradation_low"] < found["degradation"] < found["degradation_high"]
     assert found["degradation_high"] == pytest.approx(found["difference_high"] / found["base"])
 
 
 def test_a_base_that_scores_nothing():
     nothing = np.zeros(100)
-    found = decide(nothing, nothing, np.arange(100))
+    found = decide(nothing, nothing, apart(100))
     assert (found.action, codes(found), found.figures["degradation"]) == ("hold", ["no_base"], None)
     assert found.questions_needed is None
-    risen = decide(nothing, nothing + 0.5, np.arange(100), higher_is_better=False)
+    risen = decide(nothing, nothing + 0.5, apart(100), higher_is_better=False)
     assert risen.action == "roll_back"
 
 
@@ -167,9 +173,7 @@ def simulated(n, won, lost, seed, *, sets=400):
         base = rng.random(n) < BASE
         draw = rng.random(n)
         candidate = np.where(base, draw >= lost / BASE, draw < won / (1 - BASE))
-        actions.append(
-            decide(base.astype(float), candidate.astype(float), np.arange(n), resamples=1000).action
-        )
+        actions.append(decide(base.astype(float), candidate.astype(float), apart(n)).action)
     return {action: actions.count(action) / sets for action in ("promote", "hold", "roll_back")}
 
 

@@ -1,24 +1,27 @@
-"""The success criteria are judged by relative gains with intervals over groups of questions."""
+"""The success criteria are judged by relative gains with intervals."""
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from rag_eval.gates.success import judge_gains, relative_gain
+from rag_eval.measures.overlap import NamedGold, SharedGold
+
+APART = SharedGold.of_groups(np.arange(4))
 
 
-def test_a_gain_is_the_ratio_of_means_and_its_interval_follows_the_groups():
+def test_a_gain_is_the_ratio_of_means_and_copies_add_nothing():
     rng = np.random.default_rng(3)
     theirs = rng.uniform(0.2, 0.6, 60)
-    groups = [f"g{at // 2}" for at in range(60)]
-    gain, low, high = relative_gain((1.2 * theirs).tolist(), theirs.tolist(), groups)
+    gold, twice = SharedGold.of_groups(np.arange(60)), np.tile(np.arange(60), 2)
+    gain, low, high = relative_gain(1.2 * theirs, theirs, gold)
     assert (gain, low, high) == pytest.approx((0.2, 0.2, 0.2))
     ours = theirs * rng.uniform(0.8, 1.6, 60)
-    gain, low, high = relative_gain(ours.tolist(), theirs.tolist(), groups)
+    gain, low, high = relative_gain(ours, theirs, gold)
     assert gain == pytest.approx(ours.sum() / theirs.sum() - 1)
     assert low < gain < high
-    _, wide_low, wide_high = relative_gain([*ours, *ours], [*theirs, *theirs], [*groups, *groups])
-    assert (wide_low, wide_high) == pytest.approx((low, high))  # copies of a group add nothing
+    _, *copied = relative_gain(ours[twice], theirs[twice], gold.take(twice))
+    assert copied == pytest.approx([low, high], abs=0.02)
 
 
 @pytest.mark.parametrize(
@@ -39,8 +42,8 @@ def test_hybrid_is_held_against_the_better_single_strategy(hybrid, bm25, verdict
         for at, value in enumerate(column)
         for wording, shift in (("original", 0.05), ("p1", -0.05))
     ]
-    frame = pd.DataFrame(rows)
-    judged = list(judge_gains(frame, "document", "hybrid", "vector", ["bm25", "vector"]))
+    frame, gold = pd.DataFrame(rows), NamedGold(["q0", "q1", "q2", "q3"], APART)
+    judged = list(judge_gains(frame, "document", "hybrid", "vector", ["bm25", "vector"], gold=gold))
     best = [one for one in judged if "bm25, the best single strategy" in one.criterion]
     assert [one.verdict for one in best] == [verdict] * 2
     assert all("4 questions" in one.found for one in judged)

@@ -1,6 +1,5 @@
 """Paired comparisons: by definition, and whether test and interval keep their level."""
 
-import itertools
 import math
 
 import numpy as np
@@ -8,73 +7,69 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rag_eval.measures.overlap import SharedGold
 from rag_eval.measures.paired import holm, paired_comparison
 
 
-def p_of(differences, **options):
-    values = np.asarray(differences, dtype=float)
-    zero = np.zeros_like(values)
-    return paired_comparison(
-        values, zero, np.arange(len(values)), 3, unit_range=False, **options
-    ).p[0]
-
-
-def test_sign_flips_approach_the_exact_test():
-    sums = np.array([0.3, 0.1, -0.05, 0.4, 0.2, 0.15, -0.1, 0.25])
-    exact = np.mean(
-        [
-            abs(np.dot(signs, sums)) >= abs(sums.sum()) - 1e-12
-            for signs in itertools.product((-1, 1), repeat=8)
-        ]
-    )
-    assert p_of(sums, flips=50_000) == pytest.approx(exact, abs=0.005)
-
-
-def test_p_is_never_zero_and_one_without_a_difference():
-    assert p_of(np.ones(60), flips=999) == pytest.approx(1 / 1000)
-    assert p_of(np.zeros(60)) == 1
-    # 0.1 + 0.2 - 0.3 is not exactly 0 in floating point, but all flips must count towards p.
-    assert p_of([0.1, 0.2, -0.3]) == 1
+def apart(n):
+    """Return the gold of n questions that share no document."""
+    return SharedGold.of_groups(np.arange(n))
 
 
 def test_direction_counts_and_delta():
     a = np.array([[0.5, 2.0], [1.0, 3.0], [0.2, 1.0], [math.nan, 5.0]])
     b = np.array([[0.5, 3.0], [0.5, 2.0], [0.6, 2.0], [0.1, 5.0]])
     found = paired_comparison(
-        a, b, np.arange(4), seed=1, higher_is_better=[True, False], unit_range=[True, False]
+        a, b, apart(4), higher_is_better=[True, False], unit_range=[True, False]
     )
     np.testing.assert_allclose(found.delta, [0.1 / 3, -0.25])
-    counts = (found.n_better, found.n_worse, found.n_tied, found.n_groups)
-    assert [part.tolist() for part in counts] == [[1, 2], [1, 1], [1, 1], [3, 4]]
+    counts = (found.n_better, found.n_worse, found.n_tied)
+    assert [part.tolist() for part in counts] == [[1, 2], [1, 1], [1, 1]]
+    np.testing.assert_allclose(found.n_effective, [3, 4])
     assert ((found.ci_low < found.delta) & (found.delta < found.ci_high)).all()
 
 
 def test_equal_strategies_are_not_certain_to_be_equal():
-    found = paired_comparison(np.full(50, 0.7), np.full(50, 0.7), np.arange(50), seed=1)
+    found = paired_comparison(np.full(50, 0.7), np.full(50, 0.7), apart(50))
     assert (found.delta[0], found.p[0], found.n_tied[0]) == (0, 1, 50)
-    assert found.ci_low[0] == pytest.approx(-2.0096 * 2**0.5 / 52, abs=1e-3)
-    assert found.ci_high[0] == pytest.approx(2.0096 * 2**0.5 / 52, abs=1e-3)
-    assert math.isnan(found.minimum_detectable[0])
+    half = 2.0096 * 2**0.5 / 50  # t[0.975] with 49 degrees of freedom, two pseudo-questions
+    assert (found.ci_low[0], found.ci_high[0]) == pytest.approx((-half, half), abs=1e-3)
+    assert found.minimum_detectable[0] == pytest.approx(half + 0.8416 * 2**0.5 / 50, abs=1e-3)
 
 
-def test_no_common_query_is_nan_and_one_group_has_no_interval():
-    nothing = paired_comparison([math.nan, 1.0], [1.0, math.nan], [0, 1], seed=1)
+def test_no_common_query_is_nan_and_one_has_no_interval():
+    nothing = paired_comparison([math.nan, 1.0], [1.0, math.nan], apart(2))
     figures = (nothing.delta, nothing.ci_low, nothing.p, nothing.minimum_detectable)
     assert all(math.isnan(part[0]) for part in figures)
-    assert (nothing.n_better[0], nothing.n_groups[0]) == (0, 0)
-    single = paired_comparison([1.0, 1.0], [0.0, 0.5], [3, 3], seed=1)
-    assert (single.delta[0], single.n_groups[0], single.p[0]) == (0.75, 1, 1)
+    assert (nothing.n_better[0], nothing.n_effective[0]) == (0, 0)
+    single = paired_comparison([1.0, math.nan], [0.0, 0.5], apart(2))
+    assert (single.delta[0], single.n_effective[0]) == (1, pytest.approx(1))
     assert math.isnan(single.ci_low[0])
+    assert math.isnan(single.p[0])
     with pytest.raises(ValueError, match="the same queries"):
-        paired_comparison([1.0], [1.0, 2.0], [0], seed=1)
+        paired_comparison([1.0], [1.0, 2.0], apart(1))
 
 
-def test_queries_of_a_group_flip_together():
-    """Sixty queries in three groups give no p under 2 / 8."""
-    a, b = np.ones(60), np.linspace(0, 0.5, 60)
-    grouped = paired_comparison(a, b, np.repeat([0, 1, 2], 20), seed=1)
-    assert grouped.p[0] == pytest.approx(0.25, abs=0.02)
-    assert paired_comparison(a, b, np.arange(60), seed=1).p[0] < 0.001
+def test_questions_with_the_same_gold_prove_less():
+    rng = np.random.default_rng(6)
+    a, b = np.repeat(rng.random(6), 10), np.full(60, 0.2)
+    together = SharedGold.of_groups(np.repeat(np.arange(6), 10))
+    assert paired_comparison(a, b, apart(60)).p[0] < 1e-6
+    assert paired_comparison(a, b, together).p[0] > 1e-4
+
+
+def test_equals_the_reference_implementation(reference):
+    question, item = np.repeat(np.arange(80), 3), np.random.default_rng(4).integers(0, 90, 240)
+    question, item = np.unique(np.stack([question, item]), axis=1)
+    rng = np.random.default_rng(5)
+    difference = rng.integers(-3, 4, size=(80, 3)) / 3
+    difference[8:, 1], difference[:, 2] = 0, rng.normal(0.1, 0.2, size=80).round(2)
+    model = reference.Overlap(reference.overlap_kernel(question, item, 80))
+    gold = SharedGold.of_pairs(question, item, 80)
+    found = paired_comparison(difference, np.zeros_like(difference), gold)
+    ours = found.delta, found.ci_low, found.ci_high, found.p, found.minimum_detectable
+    for mine, theirs in zip(ours, model.paired(difference), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-4)
 
 
 @given(st.lists(st.one_of(st.floats(0, 1), st.just(math.nan)), max_size=12))
@@ -105,7 +100,7 @@ def test_interval_and_test_keep_their_level(n):
         rng.binomial(RUNS, np.clip(rate + rng.normal(0, 0.1, rate.shape), 0, 1)) / RUNS
         for _ in range(2)
     )
-    found = paired_comparison(a, b, np.arange(n), seed=2, flips=1000, resamples=1000)
+    found = paired_comparison(a, b, apart(n))
     assert 0.93 <= ((found.ci_low <= 0) & (found.ci_high >= 0)).mean() <= 0.97
     assert 0.035 <= (found.p <= 0.05).mean() <= 0.065
 
@@ -115,15 +110,12 @@ def test_interval_and_test_keep_their_level(n):
 @pytest.mark.parametrize("rate", [0.01, 0.02, 0.05, 0.1, 0.3])
 @pytest.mark.parametrize("won", [0.5, 0.75, 1.0])
 def test_strategies_that_differ_on_few_queries(n, rate, won):
-    """The bootstrap interval alone covers the truth in 86 % of such draws."""
     rng = np.random.default_rng(31)
     size = (n, 3000)
     signs = (rng.random(size) < rate) * np.where(rng.random(size) < won, 1.0, -1.0)
     difference = signs * rng.integers(1, RUNS + 1, size=size) / RUNS
     truth = rate * (2 * won - 1) * (RUNS + 1) / 2 / RUNS
-    found = paired_comparison(
-        difference, np.zeros(size), np.arange(n), seed=2, flips=500, resamples=1000
-    )
+    found = paired_comparison(difference, np.zeros(size), apart(n))
     assert ((found.ci_low <= truth) & (truth <= found.ci_high)).mean() >= 0.92
     if won == 0.5:  # equal strategies are told apart in at most 1 of 20 gold sets
         assert (found.p <= 0.05).mean() <= 0.06
@@ -134,8 +126,6 @@ def test_the_minimum_detectable_difference_has_a_power_of_four_fifths():
     n, shift = 100, 0.28
     difference = np.random.default_rng(22).normal(shift, 1.0, size=(n, 2000))
     zero = np.zeros_like(difference)
-    found = paired_comparison(
-        difference, zero, np.arange(n), seed=2, flips=500, resamples=50, unit_range=False
-    )
+    found = paired_comparison(difference, zero, apart(n), unit_range=False)
     assert np.median(found.minimum_detectable) == pytest.approx(shift, abs=0.01)
     assert (found.p <= 0.05).mean() == pytest.approx(0.8, abs=0.04)

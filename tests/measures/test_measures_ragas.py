@@ -17,6 +17,7 @@ from rag_eval.measures.answers import (
     judge_faithfulness,
     score_contexts,
 )
+from rag_eval.measures.overlap import SharedGold
 
 CONTEXT = ("The Eiffel Tower stands in Paris. It was completed in 1889.",)
 TOWER, ELEPHANTS = "The Eiffel Tower stands in Paris.", "Elephants never forget anything."
@@ -62,10 +63,10 @@ def test_a_good_judge_is_believed():
         for request in judge.requests:
             assert request["response_format"]["type"] == "json_object"
             assert request["model"] == "judge"
-    record = faithfulness_figure(found, np.arange(3), 1, resamples=200)
+    record = faithfulness_figure(found, SharedGold.of_groups(np.arange(3)))
     assert (record.value, record.why) == (0.5, {})
     extra = record.model_extra
-    assert (extra["n_scored"], extra["n_failed"], extra["n_groups"]) == (3, 0, 3)
+    assert (extra["n_scored"], extra["n_failed"], extra["n_effective"]) == (3, 0, pytest.approx(3))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_a_bad_judge_is_counted(behaviour, failure):
         found = ask(judge, SAMPLES[:2])
     assert np.isnan(found.value).all()
     assert found.failure == [failure, failure]
-    record = faithfulness_figure(found, np.arange(2), 1, resamples=200)
+    record = faithfulness_figure(found, SharedGold.of_groups(np.arange(2)))
     assert record.value is None
     extra = record.model_extra
     assert (extra["n_attempted"], extra["n_scored"], extra["n_failed"]) == (2, 0, 2)
@@ -131,7 +132,7 @@ def test_what_cannot_be_judged_is_not_asked():
         found = ask(judge, [Sample(str(number), *row) for number, row in enumerate(rows)])
         assert not judge.requests
     assert found.failure == [""] * 4
-    figure = faithfulness_figure(found, np.arange(4), 1, resamples=200)
+    figure = faithfulness_figure(found, SharedGold.of_groups(np.arange(4)))
     assert figure.why["value"] == "no answer was in the sample"
 
 

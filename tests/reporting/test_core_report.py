@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from rag_eval.core.report import SCHEMA_FILE, Absent, Figure, LevelState, Record, make_schema
 
-COUNTS = {"n_attempted": 4, "n_scored": 0, "n_ineligible": 4, "n_groups": 0}
+COUNTS = {"n_attempted": 4, "n_scored": 0, "n_ineligible": 4, "n_effective": 0}
 
 
 def test_the_schema_file_is_generated_from_the_type():

@@ -8,9 +8,10 @@ from panel_pages import rendered
 
 from rag_eval.core import config as ladder
 from rag_eval.core import config as trust_records
+from rag_eval.core.report import FEW_EFFECTIVE
 from rag_eval.core.settings import Settings
 from rag_eval.gates.floors import MIN_JUDGED
-from rag_eval.measures import groundedness, intervals, paired, stability
+from rag_eval.measures import groundedness, overlap, paired, stability
 from rag_eval.measures import groundedness as windows
 from rag_eval.pipeline.measures import ALWAYS_K
 from rag_eval.pipeline.miss_rates import MIN_MISSED
@@ -87,19 +88,13 @@ def said(report):
         ),
         (
             "Intervals",
-            [
-                f"{intervals.FEW_GROUPS} groups",
-                intervals.NEAR_BOUNDARY,
-                1 - intervals.NEAR_BOUNDARY,
-                f"{intervals.RESAMPLES:,}",
-                f"{intervals._PSEUDO_GROUPS} / K",
-            ],
+            [f"under {FEW_EFFECTIVE} ", f"{overlap._PSEUDO_QUESTIONS} / N"],
         ),
         (
             "Intervals of calibration figures",
             [f"{resampling.FIGURE_RESAMPLES:,}", f"{resampling.MAX_UNDEFINED * 100:.0f} %"],
         ),
-        ("Paired differences", [f"{paired.FLIPS:,}", f"fewer than {paired.FEW_DIFFERING} groups"]),
+        ("Paired differences", [f"Where fewer than {paired.FEW_DIFFERING} questions"]),
         ("Gates", [f"under {MIN_JUDGED}"]),
         (
             "Trust",

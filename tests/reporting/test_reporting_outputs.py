@@ -53,7 +53,7 @@ def test_a_difference_is_shown_with_ordered_bounds():
         n_better=1,
         n_worse=4,
         n_tied=0,
-        n_groups=5,
+        n_effective=5,
         minimum_detectable=0.15,
     )
     console = Console(width=200, file=io.StringIO())
@@ -223,7 +223,7 @@ def test_the_terminal_shows_what_a_drop_is_held_against():
         "value": -0.019,
         "ci_low": -0.045,
         "ci_high": 0.004,
-        "n_groups": 113,
+        "n_effective": 113,
         "n_scored": 132,
         "different": ["the index differs of bm25"],
     }

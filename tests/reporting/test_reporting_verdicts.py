@@ -57,7 +57,7 @@ def rows(*gates, name="tiny"):
     return verdict_rows(report)
 
 
-ESTIMATE = {"value": 0.7, "ci_low": 0.61, "ci_high": 0.8, "n_scored": 90, "n_groups": 80}
+ESTIMATE = {"value": 0.7, "ci_low": 0.61, "ci_high": 0.8, "n_scored": 90, "n_effective": 80}
 WORSE = {"measure": "delta_s", "value": 0.4, "ci_high": 0.5, "ci_low": 0.3, "accepted": "<= 0.45"}
 BLOCKED = {"measure": "blocked", "value": 2, "n_scored": 900, "accepted": "<= 0"}
 NOBODY = "nothing says whom to trust"
@@ -91,7 +91,7 @@ def test_required_failures_come_first_and_fail_the_verdict():
 
 def test_evidence_has_its_interval_and_what_it_is_counted_over():
     evidence = rows(*MIXED).rows[3].evidence
-    assert evidence == "mrr 0.7 [0.61, 0.8], accepted >= 0.6; 90 scored in 80 groups"
+    assert evidence == "mrr 0.7 [0.61, 0.8], accepted >= 0.6; 90 scored, worth 80"
     drop = {
         "measure": "mrr",
         "baseline": 0.8,
@@ -105,7 +105,7 @@ def test_evidence_has_its_interval_and_what_it_is_counted_over():
         "n_worse": 20,
         "n_tied": 176,
         "n_scored": 200,
-        "n_groups": 200,
+        "n_effective": 200,
     }
     told = _evidence_text({**drop, "different": ["the index differs of bm25"]})
     assert told == (

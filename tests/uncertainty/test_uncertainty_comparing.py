@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rag_eval.core.errors import InputError
-from rag_eval.measures.intervals import clustered_interval
+from rag_eval.measures.overlap import SharedGold, mean_interval
 from rag_eval.measures.paired import holm, paired_comparison
 from rag_eval.uncertainty.comparing import (
     NO_TRAFFIC,
@@ -48,7 +48,8 @@ def test_figures_are_those_of_the_measures_they_are_named_after():
     comparison = compare(made, group)
     one, entry = made[0], comparison.strategies[0]
     judged = ~np.isnan(one.missed)
-    interval = [float(bound[0]) for bound in clustered_interval(one.missed, group, 0)]
+    found = mean_interval(one.missed, SharedGold.of_groups(group))
+    interval = [float(bound[0]) for bound in found[:3]]
     denominators = int(judged.sum()), len(np.unique(group[judged]))
     observed = entry.observed.value, entry.observed.low, entry.observed.high
     assert observed == pytest.approx(interval)
@@ -70,7 +71,8 @@ def test_differences_are_paired_and_adjusted_over_pairs():
     comparison = compare(made, group)
     pairs = [("one", "two"), ("one", "three"), ("two", "three")]
     assert [(row.a, row.b) for row in comparison.differences[::6]] == pairs
-    direct = paired_comparison(made[0].missed, made[1].missed, group, 0, higher_is_better=False)
+    gold = SharedGold.of_groups(group)
+    direct = paired_comparison(made[0].missed, made[1].missed, gold, higher_is_better=False)
     row = by(comparison, "one", "two", "observed")
     found = row.delta.value, row.delta.low, row.delta.high, row.p, row.detectable
     names = ("delta", "ci_low", "ci_high", "p", "minimum_detectable")

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_eval.core.config import EXPANSIONS
+from rag_eval.measures.overlap import SharedGold
 from rag_eval.retrieval.lexical import Bm25s
 from rag_eval.uncertainty.gaps import SEVERITIES, mitigations, semantic_gaps
 from rag_eval.uncertainty.iterative import (
@@ -29,6 +30,7 @@ from rag_eval.uncertainty.iterative import (
 TEXTS = FILLER + ANIMALS
 QUESTIONS = ["spaniel with granite collar", "poodle", "", "unheardof", "dataFrame slate gneiss"]
 N = len(QUESTIONS)
+APART = SharedGold.of_groups(np.arange(N))
 SPEC = Iterative(name="i", kind="iterative", base="b")
 
 
@@ -272,13 +274,13 @@ def test_harm_counts_what_each_step_changed(setting):
         found = (rows == gained).any(axis=1).astype(float)
         return np.where(np.arange(N) == place, found, 0.0)
 
-    total, *by_strategy = harm(done.rounds, done.steps, recall, np.arange(N))
+    total, *by_strategy = harm(done.rounds, done.steps, recall, APART)
     assert (total.strategy, total.recovered, total.lost, total.questions) == (OVERALL, 1, 0, N)
     triggered = sum(part.triggered for part in by_strategy)
     assert total.extra_queries == len(done.steps) == triggered
     assert sum(part.recovered for part in by_strategy) == 1
     assert total.delta == pytest.approx(1 / N)
-    reverse = harm(done.rounds, done.steps, lambda rows: 1.0 - recall(rows), np.arange(N))[0]
+    reverse = harm(done.rounds, done.steps, lambda rows: 1.0 - recall(rows), APART)[0]
     assert (reverse.recovered, reverse.lost) == (0, 1)
     json.dumps([part.as_json() for part in (total, *by_strategy)], allow_nan=False)
 
@@ -289,7 +291,7 @@ def test_questions_without_gold_count_for_nothing(setting):
     def recall(rows):
         return np.where(np.arange(len(rows)) == 1, 1.0, np.nan)
 
-    total = harm(done.rounds, done.steps, recall, np.arange(N))[0]
+    total = harm(done.rounds, done.steps, recall, APART)[0]
     assert (total.questions, total.triggered) == (1, int(n_expanded(done)[1]))
 
 
@@ -300,6 +302,8 @@ def test_questions_without_gold_count_for_nothing(setting):
 def test_the_verdict_follows_the_interval(done, before, after, verdict):
     groups = np.arange(60)
     recalls = iter([np.full(60, before), np.where(groups < 30, after, before)])
-    total = harm([groups, groups], done.steps[:0], lambda _: next(recalls), groups)[0]
+    total = harm(
+        [groups, groups], done.steps[:0], lambda _: next(recalls), SharedGold.of_groups(groups)
+    )[0]
     assert total.verdict == verdict
     assert total.as_json().get("delta_reason") == (TOO_FEW if np.isnan(before) else None)

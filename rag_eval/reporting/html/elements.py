@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import pandas as pd
 from markupsafe import Markup, escape
 
+from rag_eval.core.report import FEW_EFFECTIVE, HARDLY_SUPPORTED
+
 if TYPE_CHECKING:
     from jinja2 import Environment
 
@@ -199,7 +201,7 @@ def interval(
 
 
 def denominator(cursor: Cursor | None) -> Markup:
-    """Write the denominators of an estimate: scored and attempted questions, and groups."""
+    """Write the denominators of an estimate: scored and attempted questions, and their worth."""
     if cursor is None or cursor.value is None:
         return Markup()
     parts: list[Markup] = []
@@ -209,7 +211,11 @@ def denominator(cursor: Cursor | None) -> Markup:
         parts.append(Markup("n = {}").format(number(scored)))
         if tried is not None and tried.value != scored.value:
             parts[0] += Markup(" of {}").format(number(tried))
-    if (groups := cursor.get("n_groups")) is not None:
+    if (effective := cursor.get("n_effective")) is not None and effective.value is not None:
+        parts.append(Markup("worth {}").format(number(effective, 1)))
+        if effective.value < FEW_EFFECTIVE:
+            parts.append(escape(HARDLY_SUPPORTED))
+    elif (groups := cursor.get("n_groups")) is not None:
         parts.append(Markup("{} groups").format(number(groups)))
     if not parts:
         return Markup()
@@ -316,7 +322,7 @@ def estimate_cell(
     columns = {"": raw(middle), "_low": raw(low), "_high": raw(high)}
     if with_n and value is not None:
         scored = raw(value.get("n_scored") or value.get("n"))
-        columns |= {"_n": scored, "_groups": raw(value.get("n_groups"))}
+        columns |= {"_n": scored, "_effective": raw(value.get("n_effective"))}
     plain_text = ABSENT_TEXT if middle is None else format_number(middle.value, digits)
     if middle is not None and low is not None and high is not None:
         ends_text = ", ".join(format_number(end.value, digits) for end in (low, high))

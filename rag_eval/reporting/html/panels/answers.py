@@ -88,7 +88,7 @@ def _confidences(page: Page) -> Table | None:
                 "confidence": words,
                 "value": estimate_cell(entry) if is_record else number_cell(entry),
                 "n": next((counted[key] for key in keys if counted and key in counted), ""),
-                "groups": counted["n_groups"] if counted and "n_groups" in counted else "",
+                "effective": counted["n_effective"] if counted and "n_effective" in counted else "",
                 "about": about,
             }
         )

@@ -61,7 +61,8 @@ def verdict(page: Page) -> Panel:
             "found": _evidence_cell(gate["evidence"]),
             "drop": gate["evidence"].get("relative_drop") or "",
             "accepted": gate["evidence"].get("accepted"),
-            "groups": gate["evidence"].get("n_groups") or "",
+            "effective": gate["evidence"].get("n_effective") or "",
+            "catches": gate["evidence"].get("catches_drop") or "",
         }
         for gate in gates
     ]
