@@ -33,6 +33,8 @@ from rag_eval.measures.ranking import as_codes, as_values
 
 RHO: FloatArray = np.linspace(0.0, 0.95, 20)[:, None]
 """Grid of rho, the correlation of two questions with the same gold, [grid, 1]."""
+PRIOR: FloatArray = 1.0 - RHO
+"""Prior weight of rho, [grid, 1]: questions with the same gold seldom agree in everything."""
 LEVEL = 0.95
 _PSEUDO_QUESTIONS = 0.5
 """Weight, in effective questions, of the prior that all questions hit or all miss."""
@@ -140,16 +142,16 @@ class SharedGold:
 
         The model needs two questions; with one, the variance is NaN.
         """
-        spectrum, n = self._spectrum, self.n
-        value = values.mean(axis=0)
+        n, value = self.n, values.mean(axis=0)
         if n < 2:  # noqa: PLR2004 - one question has no spread
             unknown = np.full((len(RHO), values.shape[1]), np.nan)
-            return MeanFit(
-                value, np.full_like(unknown, 1 / len(RHO)), unknown, np.ones(len(RHO)), n
-            )
-        weight, squares = spectrum.residuals(values - value)
-        of_mean = ((1 - RHO[:, 0]) * n + RHO[:, 0] * spectrum.total) / n**2
-        return MeanFit(value, weight, squares / (n - 1) * of_mean[:, None], of_mean, n)
+            ones = np.ones_like(RHO)
+            return MeanFit(value, np.full_like(unknown, 1 / len(RHO)), unknown, ones, ones)
+        spectrum, centred = self._spectrum, values - value
+        of_mean = ((1 - RHO) * n + RHO * spectrum.total) / n**2
+        trace, of_square = spectrum.traces
+        variance = (centred**2).sum(axis=0) / trace * of_mean
+        return MeanFit(value, spectrum.posterior(centred), variance, of_mean, trace**2 / of_square)
 
 
 class NamedGold(NamedTuple):
@@ -203,24 +205,40 @@ class _Spectrum:
         inverse: FloatArray = 1 / (1 - RHO + RHO * self.values)
         return inverse
 
-    def residuals(self, centred: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Weigh the grid, and measure residuals [n, m] in units of their model; [grid, m] each.
+    @functools.cached_property
+    def traces(self) -> tuple[FloatArray, FloatArray]:
+        """Traces of the covariance of centred values for sigma = 1, and of its square, [grid, 1].
 
-        The restricted likelihood projects on contrasts. Their quadratic form and determinant
-        follow from those of the whole model: ``e'Pe = e'V^-1 e - (1'V^-1 e)^2 / 1'V^-1 1`` and
-        ``log|V| + log(1'V^-1 1 / n)``. Harville (1977), JASA 72:320-338.
+        With M the matrix that centres, both follow from those of ``M K M`` and of its square.
+        """
+        n, eigenvalues, ones = len(self.classes), self.values, self.ones[:, 0]
+        kernel = n - self.total / n
+        square = float(eigenvalues @ eigenvalues) - 2 / n * float(eigenvalues**2 @ ones**2)
+        square += (self.total / n) ** 2
+        own, shared = 1 - RHO, RHO
+        trace = own * (n - 1) + shared * kernel
+        return trace, own**2 * (n - 1) + 2 * own * shared * kernel + shared**2 * square
+
+    def posterior(self, centred: FloatArray) -> FloatArray:
+        """Weigh rho for centred values [n, m] by their restricted likelihood, [grid, m].
+
+        The likelihood projects on contrasts, whose quadratic form and determinant follow from
+        those of all values: ``e'Pe = e'V^-1 e - (1'V^-1 e)^2 / 1'V^-1 1`` and ``log|V| + log(1'V^-1
+        1 / n)``. Values without spread say nothing about rho. Harville (1977), JASA 72:320-338.
         """
         n, k, inverse = len(self.classes), len(self.values), self.precisions
-        e = self.rotate(centred)
+        e, total = self.rotate(centred), (centred**2).sum(axis=0)
         common = inverse @ self.ones**2
-        within = np.clip((centred**2).sum(axis=0) - (e**2).sum(axis=0), 0.0, None)
+        within = np.clip(total - (e**2).sum(axis=0), 0.0, None)
         squares = within / (1 - RHO) + inverse @ e**2 - (inverse @ (self.ones * e)) ** 2 / common
-        squares = np.maximum(squares, _LEAST_SPREAD)
         log_determinant = np.log(common / n) - np.log(inverse).sum(axis=1, keepdims=True)
         log_determinant = log_determinant + (n - k) * np.log(1 - RHO)
-        likelihood = -0.5 * log_determinant - 0.5 * (n - 1) * np.log(squares)
-        weight = np.exp(likelihood - likelihood.max(axis=0))
-        return weight / weight.sum(axis=0), squares
+        squares = np.where(total > _LEAST_SPREAD, np.maximum(squares, _LEAST_SPREAD), 1.0)
+        likelihood = -0.5 * (log_determinant + (n - 1) * np.log(squares))
+        likelihood = np.where(total > _LEAST_SPREAD, likelihood, 0.0)
+        weight = PRIOR * np.exp(likelihood - likelihood.max(axis=0))
+        posterior: FloatArray = weight / weight.sum(axis=0)
+        return posterior
 
 
 # ---- The mean under this dependence.
@@ -230,20 +248,26 @@ class _Spectrum:
 class MeanFit:
     """Means over n questions, [m], as a mixture of t distributions over the grid of rho.
 
-    `weight` and `variance` [grid, m] are the posterior of rho and the variance of the mean.
-    `of_mean` [grid] is that variance for questions of variance 1.
+    `weight` and `variance` [grid, m] are the posterior of rho and the variance of the mean, which
+    has `dof` [grid, 1] degrees of freedom. `of_mean` [grid, 1] is the variance of the mean of
+    questions of variance 1.
+
+    The variance of the questions is their sum of squares over its expectation, and not the estimate
+    of the likelihood: that one weighs the differences of questions with much the same gold most,
+    and falls to nothing where such questions all agree. Its degrees of freedom are those of
+    Satterthwaite (1946), Biometrics Bulletin 2:110-114: few where few clusters vary.
     """
 
     value: FloatArray
     weight: FloatArray
     variance: FloatArray
     of_mean: FloatArray
-    n: int
+    dof: FloatArray
 
     @property
     def n_effective(self) -> FloatArray:
         """Number of independent questions that the n questions are worth, [m]."""
-        number: FloatArray = 1 / (self.weight * self.of_mean[:, None]).sum(axis=0)
+        number: FloatArray = 1 / (self.weight * self.of_mean).sum(axis=0)
         return np.round(number, 9)  # gates compare it, and n independent questions are worth n
 
     @property
@@ -276,7 +300,7 @@ class MeanFit:
 
         with np.errstate(divide="ignore", invalid="ignore"):
             deviations = distance / np.sqrt(self.variance)
-        mass: FloatArray = (self.weight * (2 * stdtr(self.n - 1, deviations) - 1)).sum(axis=0)
+        mass: FloatArray = (self.weight * (2 * stdtr(self.dof, deviations) - 1)).sum(axis=0)
         return mass
 
 
@@ -366,7 +390,7 @@ def scored_together(values: FloatArray) -> list[tuple[BoolArray, IntArray]]:
 
 def _bounds(fit: MeanFit, rate: BoolArray) -> FloatArray:
     """Return value, bounds and effective number of fitted means, [4, m]."""
-    from scipy.special import stdtrit
+    from scipy.special import ndtri
 
     value, half, number = fit.value, fit.half_width(), fit.n_effective
     low, high = value - half, value + half
@@ -374,9 +398,8 @@ def _bounds(fit: MeanFit, rate: BoolArray) -> FloatArray:
         variance = fit.mean_variance
         varies = variance > _LEAST_SPREAD
         with np.errstate(divide="ignore", invalid="ignore"):
-            quantile = np.where(
-                varies, half / np.sqrt(variance), stdtrit(fit.n - 1, (1 + LEVEL) / 2)
-            )
+            # Without spread the size follows from N alone, and no estimate needs a t distribution.
+            quantile = np.where(varies, half / np.sqrt(variance), float(ndtri((1 + LEVEL) / 2)))
         binomial = np.clip(value * (1 - value), 0, None)
         size = (binomial + _PSEUDO_QUESTIONS / number) / (variance + _PSEUDO_QUESTIONS / number**2)
         lower, upper = wilson(value, size, quantile)

@@ -221,11 +221,13 @@ def worth(n_effective: float) -> str:
     Examples
     --------
     >>> worth(57.3), worth(3.1)
-    ('57 independent ones', '3.1 independent ones: the gold hardly supports an interval')
+    ('57', '3.1: the gold hardly supports an interval')
     """
-    if n_effective < FEW_EFFECTIVE:
-        return f"{n_effective:.1f} independent ones: {HARDLY_SUPPORTED}"
-    return f"{n_effective:,.0f} independent ones"
+    return (
+        f"{n_effective:.1f}: {HARDLY_SUPPORTED}"
+        if n_effective < FEW_EFFECTIVE
+        else f"{n_effective:,.0f}"
+    )
 
 
 def _strategies_table(report: Report, *columns: str) -> Sheet:
@@ -247,8 +249,8 @@ def _strategies_table(report: Report, *columns: str) -> Sheet:
         rows.append([name, *(figures[column] for column in (*columns, target))])
     recall = report.primary.measure(SHOWN[0], level)
     title = (
-        f"Strategies, {level} level, {recall.n_scored} of {recall.n_attempted} questions, 95 % "
-        f"intervals, worth {worth(recall.n_effective)}; * primary"
+        f"Strategies, {level} level, {recall.n_scored} of {recall.n_attempted} questions, "
+        f"worth {worth(recall.n_effective)}; 95 % intervals; * primary"
     )
     return Sheet(title, ["strategy", *(f">{column}" for column in (*columns, target))], rows)
 

@@ -65,7 +65,8 @@ def test_no_drop_alarms_at_most_one_time_in_twenty(fixed):
 
 
 def test_effective_questions_count():
-    (found,) = drops(np.ones((100, 1)), np.zeros((100, 1)), groups=np.arange(100) // 5)
+    now = np.repeat(np.random.default_rng(2).random((20, 1)), 5, axis=0)
+    (found,) = drops(np.ones((100, 1)), now, groups=np.arange(100) // 5)
     assert found.reason_code == "too_few_queries"
     assert found.evidence["n_scored"] == 100
     assert 20 < found.evidence["n_effective"] < 25

@@ -58,20 +58,6 @@ def test_questions_with_the_same_gold_prove_less():
     assert paired_comparison(a, b, together).p[0] > 1e-4
 
 
-def test_equals_the_reference_implementation(reference):
-    question, item = np.repeat(np.arange(80), 3), np.random.default_rng(4).integers(0, 90, 240)
-    question, item = np.unique(np.stack([question, item]), axis=1)
-    rng = np.random.default_rng(5)
-    difference = rng.integers(-3, 4, size=(80, 3)) / 3
-    difference[8:, 1], difference[:, 2] = 0, rng.normal(0.1, 0.2, size=80).round(2)
-    model = reference.Overlap(reference.overlap_kernel(question, item, 80))
-    gold = SharedGold.of_pairs(question, item, 80)
-    found = paired_comparison(difference, np.zeros_like(difference), gold)
-    ours = found.delta, found.ci_low, found.ci_high, found.p, found.minimum_detectable
-    for mine, theirs in zip(ours, model.paired(difference), strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-4)
-
-
 @given(st.lists(st.one_of(st.floats(0, 1), st.just(math.nan)), max_size=12))
 def test_holm_equals_its_definition(p):
     adjusted = holm(p)

@@ -12,6 +12,7 @@ from cli_project import CONFIG, PARAPHRASES, jsonl, nulls_without_reason
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.report import ChangeCode, first_fault
+from rag_eval.measures.overlap import SharedGold
 from rag_eval.pipeline.history import (
     GOLD_DIFFERS,
     GONE,
@@ -243,7 +244,9 @@ def test_means_are_those_inside_each_question():
 def test_deltas_are_over_what_both_scored():
     now, before = np.array([1, 0.5, np.nan, 0.2]), np.array([0.5, 0.5, 1, np.nan])
     values = [np.stack([column, *[column * np.nan] * 2], axis=1) for column in (now, before)]
-    found, empty, _ = (row.dump() for row in _deltas(["a"], *values, np.arange(4)))
+    found, empty, _ = (
+        row.dump() for row in _deltas(["a"], *values, SharedGold.of_groups(np.arange(4)))
+    )
     assert (found["before"], found["after"], found["delta"]) == (0.5, 0.75, 0.25)
     assert (found["n_better"], found["n_worse"], found["n_tied"]) == (1, 0, 1)
     assert empty["delta"] is empty["before"] is empty["after"] is None

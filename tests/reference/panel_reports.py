@@ -47,7 +47,7 @@ def estimate(
         "n_attempted": n + 2,
         "n_scored": n if value is not None else 0,
         "n_ineligible": 2,
-        "n_groups": n - 3 if value is not None else 0,
+        "n_effective": n - 3 if value is not None else 0,
         **more,
     }
 
@@ -100,7 +100,7 @@ def _fill_trust(trust: dict[str, Any], names: tuple[str, ...]) -> None:
     figure = estimate(0.62)
     compared = {"measure": "R@10", "level": "document", "delta": -0.02, "ci_low": -0.05}
     compared |= {"ci_high": 0.01, "p_adjusted": 0.3, "n_better": 1, "n_worse": 3, "n_tied": 16}
-    compared |= {"n_groups": 17, "minimum_detectable": 0.07}
+    compared |= {"n_effective": 17, "minimum_detectable": 0.07}
     compared |= {"with_filter": figure, "without_filter": figure}
     blocked = {"chunk_id": HASH, "doc_id": "evil.md", "query_id": "q1", "rank": 3, "n": 4}
     blocked["reasons"] = ["pattern.reply_instruction"]
@@ -166,7 +166,7 @@ def full(names: tuple[str, ...] = ("bm25", "vector", "rrf"), nights: int = 4) ->
     }
     runs = [_night(at, names, changes.get(at, ())) for at in range(nights)]
     delta = {"measure": "R@10", "before": 0.5, "after": 0.52, "delta": 0.02, "ci_low": -0.01}
-    delta |= {"ci_high": 0.05, "n_better": 3, "n_worse": 1, "n_tied": 16, "n_groups": 17}
+    delta |= {"ci_high": 0.05, "n_better": 3, "n_worse": 1, "n_tied": 16, "n_effective": 17}
     report = yaml.safe_load(Path(__file__).with_name("panel_report.yaml").read_text("utf-8"))
     report["strategy"] = report["evaluation"]["primary"] = report["answers"]["strategy"] = names[0]
     report["run_id"] = runs[-1]["run_id"]

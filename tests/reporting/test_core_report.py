@@ -33,9 +33,9 @@ def test_the_reason_of_the_maker_stands_before_that_of_the_type():
     assert figure.dump()["value_reason"] == "no gold"
 
 
-def test_a_mean_of_one_group_has_no_interval():
+def test_a_mean_of_one_question_has_no_interval():
     figure = Figure(value=0.5, ci_low=None, ci_high=None, **COUNTS)
-    assert figure.why["ci_low"] == "one group of questions gives no interval"
+    assert figure.why["ci_low"] == "one question gives no interval"
 
 
 def test_every_null_has_a_reason():

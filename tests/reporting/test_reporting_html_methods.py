@@ -163,5 +163,5 @@ def test_configuration_hashes_and_versions(report):
     assert hashes.csv().count(f"bm25s:{panel_reports.HASH}") == 3
     assert report["content_hash"] in hashes.csv()
     assert "numpy,2.4.6" in versions.csv()
-    assert "Kish" in markup
+    assert "Wilson" in markup
     assert "--beir" not in markup

@@ -255,7 +255,7 @@ def test_trust_tables(made):
         "trust_low": "0.4",
         "trust_high": "0.6",
         "n": "20",
-        "groups": "17",
+        "effective": "17",
         "retrieved": "440",
         "blocked": "4",
         "warned": "7",
@@ -455,11 +455,11 @@ def test_too_many_wordings_are_a_table_of_the_worst_pairs(report):
 
 def test_each_distance_stands_with_its_own_questions(report):
     for entry in report["stability"]["strategies"].values():
-        entry["delta_s"]["to_anchor"] |= {"value": 0.56, "n_scored": 132, "n_groups": 113}
-        entry["delta_s"]["to_decoy"] |= {"value": 0.58, "n_scored": 18, "n_groups": 17}
+        entry["delta_s"]["to_anchor"] |= {"value": 0.56, "n_scored": 132, "n_effective": 113.0}
+        entry["delta_s"]["to_decoy"] |= {"value": 0.58, "n_scored": 18, "n_effective": 17.0}
     row = rows(rendered("stability", report)[0], "delta-s")[0]
-    assert pick(row, "to_anchor_n", "to_anchor_groups") == ("132", "113")
-    assert pick(row, "to_decoy_n", "to_decoy_groups") == ("18", "17")
+    assert pick(row, "to_anchor_n", "to_anchor_effective") == ("132", "113.0")
+    assert pick(row, "to_decoy_n", "to_decoy_effective") == ("18", "17.0")
 
 
 # --- Recall and overlap
@@ -524,7 +524,7 @@ REGRESSION = {
     "value": -0.019,
     "ci_low": -0.045,
     "ci_high": 0.004,
-    "n_groups": 113,
+    "n_effective": 113,
     "different": ["the index differs of bm25"],
 }
 
@@ -559,7 +559,7 @@ def test_cards_hold_interval_and_denominator(report):
     }
     for name, pointer in place.items():
         if at(report, pointer)["value"] is not None:
-            for key in ("value", "ci_low", "ci_high", "n_scored", "n_groups"):
+            for key in ("value", "ci_low", "ci_high", "n_scored", "n_effective"):
                 assert f'data-at="{pointer}/{key}"' in card(verdict(report), name), key
     reason = "the gold set configures no answers"
     report["answers"] = {"value": None, "reason": reason}

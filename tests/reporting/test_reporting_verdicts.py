@@ -100,18 +100,18 @@ def test_evidence_has_its_interval_and_what_it_is_counted_over():
         "value": -0.08,
         "ci_low": -0.13,
         "ci_high": -0.03,
-        "minimum_detectable": 0.067,
         "n_better": 4,
         "n_worse": 20,
         "n_tied": 176,
         "n_scored": 200,
         "n_effective": 200,
+        "catches_drop": 0.067,
     }
     told = _evidence_text({**drop, "different": ["the index differs of bm25"]})
     assert told == (
-        "mrr 0.72 against 0.8: difference -0.08 [-0.13, -0.03]; 200 scored in 200 groups; "
-        "different (the index differs of bm25); minimum_detectable 0.067; n_better 4; n_tied 176; "
-        "n_worse 20; relative_drop 0.1"
+        "mrr 0.72 against 0.8: difference -0.08 [-0.13, -0.03]; 200 scored, worth 200; "
+        "catches a drop of 0.067 or more with 80 % power; different (the index differs of bm25); "
+        "n_better 4; n_tied 176; n_worse 20; relative_drop 0.1"
     )
     assert _evidence_text({}) == ""
 
