@@ -205,10 +205,10 @@ class Interval(Record):
 
 
 class CountedInterval(Interval):
-    """A figure of a calibration over n questions."""
+    """A figure of a calibration over n questions, worth `n_effective` independent ones."""
 
     n: Count
-    n_groups: Count
+    n_effective: Size
 
 
 class Share(Record):
@@ -272,9 +272,7 @@ class StrategyDelta(PairedDelta):
     measure: str
     level: Level
     p_adjusted: PValue
-    minimum_detectable: Annotated[
-        float | None, Because("fewer than two groups of questions, or the two never differ")
-    ]
+    minimum_detectable: Annotated[float | None, Because("fewer than two questions, or more than 1")]
 
 
 class ComparedPair(StrategyDelta):
@@ -933,9 +931,7 @@ class MissPair(PairedDelta):
     k: PositiveInt
     p: PValue
     p_adjusted: PValue
-    minimum_detectable: Annotated[
-        float | None, Because("fewer than two groups of questions, or the two never differ")
-    ]
+    minimum_detectable: Annotated[float | None, Because("fewer than two questions, or more than 1")]
 
 
 class UncertaintyPart(Record):

@@ -283,8 +283,7 @@ def _average_misses(
     records = aggregate(
         [f"{target}_at_{k}" for target, k in cells],
         missed,
-        gold.groups,
-        BOOTSTRAP_SEED,
+        gold.shared,
         query_of=gold.query_of[scores.variant],
         failed=scores.failed,
         failed_value=1.0,
@@ -308,9 +307,8 @@ def _compare_misses(
             variant = runs.scores(name).variant
             values = np.where(both[variant][:, None], missed[name], np.nan)
             side.append(within_query(values, gold.query_of[variant], len(gold.queries)))
-    # One call for all pairs, because they share the resampling of the questions.
     left, right = map(np.hstack, sides)
-    found = paired_comparison(left, right, gold.groups, BOOTSTRAP_SEED, higher_is_better=False)
+    found = paired_comparison(left, right, gold.shared, higher_is_better=False)
     adjusted = holm(found.p)
     return [
         MissPair.model_validate(

@@ -460,7 +460,7 @@ _POWERED_FIELDS: Final = tuple(
 )
 _TESTED: Final = ("p", "p_holm", "n_better", "n_worse", "n_tied", "detectable")
 COLUMNS: Final = (
-    *("a", "b", "measure", "value", "low", "high", *_TESTED, "n", "n_groups"),
+    *("a", "b", "measure", "value", "low", "high", *_TESTED, "n", "n_effective"),
     *(*_POWERED_FIELDS, "reason"),
 )
 """Columns of the CSV of figures and differences, in order."""
@@ -506,7 +506,7 @@ def _interval(row: Mapping[str, Any], sign: str = "") -> str:
 
 
 def _figure_cells(row: Mapping[str, Any]) -> list[str]:
-    counts, worth = f"{row['n']:,} in {row['n_groups']:,} groups", ""
+    counts, worth = f"{row['n']:,}, worth {row['n_effective']:,.0f}", ""
     if row["measure"] == "powered":
         counts = "-"
         if row["n_labelled"] is not None:

@@ -165,7 +165,7 @@ def _figure_rows(report: Report) -> Iterator[Row]:
             **{name: getattr(found, name) for name in ("strategy", "target", "k")},
             "observed": _values(found),
             "questions": found.n_scored,
-            "effective_questions": found.n_groups,
+            "effective_questions": found.n_effective,
             **claim,
             **_k_for_90(report.calibration.strategies[found.strategy], found.target),
             "reason": "; ".join(dict.fromkeys(part["value_reason"] for part in nulls)),
@@ -243,5 +243,5 @@ def _difference(
         "worse": row.n_worse,
         "tied": row.n_tied,
         "questions": counts[1],
-        "effective_questions": delta.n_groups,
+        "effective_questions": delta.n_effective,
     }

@@ -47,7 +47,7 @@ def powered_figure(estimate: PoweredEstimate | None) -> CountedInterval:
         low=estimate.low,
         high=estimate.high,
         n=estimate.n_labelled + estimate.n_unlabelled,
-        n_groups=estimate.n_groups_labelled + estimate.n_groups_unlabelled,
+        n_effective=estimate.n_groups_labelled + estimate.n_groups_unlabelled,
     )
 
 
@@ -322,7 +322,7 @@ def _compare_values(a: Misses, b: Misses, group: IntArray) -> list[Row]:
             low=finite(paired.ci_low[at]),
             high=finite(paired.ci_high[at]),
             n=n,
-            n_groups=len(np.unique(group[both[:, at]])),
+            n_effective=float(paired.n_effective[at]),
         )
         names = ("n_better", "n_worse", "n_tied")
         versus = {name: int(getattr(paired, name)[at]) for name in names} if n else {}
@@ -400,7 +400,7 @@ def skill_figure(
     sums = _group_sums(np.column_stack([(p - y) ** 2, y, np.ones(len(y))]), group[both])
     value = float(compute_skill(*sums.sum(axis=0)))
     low, high = bootstrap_bounds(value, compute_skill(*_resample_sums(sums, seed).T), len(sums))
-    return CountedInterval(value=finite(value), low=low, high=high, n=len(y), n_groups=len(sums))
+    return CountedInterval(value=finite(value), low=low, high=high, n=len(y), n_effective=len(sums))
 
 
 def _compare_skill(a: Misses, b: Misses, group: IntArray, seed: int) -> Row:
@@ -428,7 +428,7 @@ def _compare_skill(a: Misses, b: Misses, group: IntArray, seed: int) -> Row:
         if low is not None:
             spread = float(np.nanstd(drawn)) * (n_groups / (n_groups - 1)) ** 0.5
             figures["detectable"] = finite(power_factor(n_groups) * spread)
-    delta = CountedInterval(value=finite(value), low=low, high=high, n=n, n_groups=n_groups)
+    delta = CountedInterval(value=finite(value), low=low, high=high, n=n, n_effective=n_groups)
     return _row(a, b, "skill", delta, **figures)
 
 

@@ -81,7 +81,7 @@ def grouped_folds(group: npt.ArrayLike, n_folds: int, rng: np.random.Generator) 
     return fold_of[code]
 
 
-NO_FIGURE = CountedInterval(value=None, low=None, high=None, n=0, n_groups=0)
+NO_FIGURE = CountedInterval(value=None, low=None, high=None, n=0, n_effective=0)
 
 
 def mean_figure(values: FloatArray, group: IntArray) -> CountedInterval:
@@ -91,14 +91,14 @@ def mean_figure(values: FloatArray, group: IntArray) -> CountedInterval:
         return NO_FIGURE
     gold = SharedGold.of_groups(group[known])
     bounds = mean_interval(np.clip(values[known], 0, 1), gold)
-    value, low, high, _ = (float(bound[0]) for bound in bounds)
+    value, low, high, n_effective = (float(bound[0]) for bound in bounds)
     # Rounding must not put the mean of equal values outside of its interval.
     return CountedInterval(
         value=value,
         low=finite(min(low, value)),
         high=finite(max(high, value)),
         n=int(known.sum()),
-        n_groups=len(np.unique(group[known])),
+        n_effective=n_effective,
     )
 
 

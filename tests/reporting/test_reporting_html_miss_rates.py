@@ -155,7 +155,7 @@ def test_alarms_promotions_and_refusals(report):
 
 def test_conformal_k_in_every_shape(report):
     rule = report["calibration"]["strategies"]["bm25"]["conformal"][0]
-    share = {"value": 0.75, "low": 0.5, "high": 0.875, "n": 60, "n_groups": 60}
+    share = {"value": 0.75, "low": 0.5, "high": 0.875, "n": 60, "n_effective": 60}
     known = {
         **rule,
         "depth": 1234,

@@ -50,10 +50,10 @@ def test_figures_are_those_of_the_measures_they_are_named_after():
     judged = ~np.isnan(one.missed)
     found = mean_interval(one.missed, SharedGold.of_groups(group))
     interval = [float(bound[0]) for bound in found[:3]]
-    denominators = int(judged.sum()), len(np.unique(group[judged]))
+    denominators = int(judged.sum()), pytest.approx(float(found.n_effective[0]))
     observed = entry.observed.value, entry.observed.low, entry.observed.high
     assert observed == pytest.approx(interval)
-    assert (entry.observed.n, entry.observed.n_groups) == denominators
+    assert (entry.observed.n, entry.observed.n_effective) == denominators
     assert entry.calibrated.value == pytest.approx(one.calibrated.mean())
     assert entry.calibrated.n == len(group)
     assert entry.raw.value == pytest.approx(0.5)
@@ -203,7 +203,7 @@ def test_equal_values_lie_inside_their_interval():
     figure = mean_figure(np.full(1109, 0.3), np.arange(1109))
     assert figure.low <= figure.value <= figure.high
     single = mean_figure(np.array([0.4, np.nan]), np.array([0, 1]))
-    assert (single.value, single.low, single.n, single.n_groups) == (0.4, None, 1, 1)
+    assert (single.value, single.low, single.n, single.n_effective) == (0.4, None, 1, 1)
     assert mean_figure(np.array([np.nan]), np.array([0])).n == 0
     assert bootstrap_bounds(0.3, np.full(10, np.nan), 5) == (None, None)
 
