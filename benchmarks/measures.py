@@ -1,15 +1,12 @@
 """Time measures against the underlying libraries in one run.
 
 measures: 10,000 rankings of 100 documents under 8 labels, against ir-measures on ready frames.
-bootstrap: 10,000 clustered resamples of 20 measures x 300 queries, against one matrix product of
-multinomial counts, as a numpy user would write it.
 api: `rag_eval.evaluate` of 5 runs of 10,000 questions, 100 documents each, with intervals, against
 ir-measures on the same frames without intervals.
 groundedness: 10,000 sentences and their evidence (halves of SciFact's abstracts), from texts to
 scores, against one bm25s tokenisation of the same text.
 """
 
-import itertools
 from pathlib import Path
 
 import bm25s
@@ -23,12 +20,10 @@ import rag_eval
 from rag_eval.corpus import chunking as sentences
 from rag_eval.corpus.analyzer import STOP_WORDS
 from rag_eval.measures.groundedness import groundedness
-from rag_eval.measures.intervals import clustered_interval
 from rag_eval.measures.ranking import Qrels, score_rankings
 
 N, DEPTH, JUDGED = 10_000, 100, 10
 LABELS = ("R@10", "R@20", "Success@5", "RR", "nDCG@10", "P@5", "P@10", "Judged@10")
-QUERIES, MEASURES, RESAMPLES = 300, 20, 10_000
 SHORTEST = 100
 STRATEGIES, API_LABELS = 5, ("nDCG@10", "R@10", "R@100", "RR", "AP")
 
@@ -71,26 +66,6 @@ def measure_rankings() -> None:
     ours = score_rankings(items, qrels, query, LABELS).mean(axis=0)
     np.testing.assert_allclose(ours, [theirs[measure] for measure in measures], atol=1e-9)
     report("measures", seconds["ours"], seconds["reference"], 1.3)
-
-
-def measure_bootstrap() -> None:
-    rng = np.random.default_rng(13)
-    # With these means of 0.67, no measure takes the closed form.
-    values = rng.binomial(6, rng.beta(2, 1, size=(QUERIES, MEASURES))) / 6
-    groups = np.concatenate([np.arange(240), np.arange(60)])
-    seeds = itertools.count()  # equal seeds would give cached draws
-
-    def reference() -> np.ndarray:
-        share = np.full(QUERIES, 1 / QUERIES)
-        weights = np.random.default_rng(1).multinomial(QUERIES, share, size=RESAMPLES)
-        return np.percentile(weights @ values / QUERIES, [2.5, 97.5], axis=0)
-
-    runs = {
-        "ours": lambda: clustered_interval(values, groups, next(seeds), RESAMPLES),
-        "reference": reference,
-    }
-    seconds = alternate(runs, repeats=7)
-    report("bootstrap", seconds["ours"], seconds["reference"], 2.0)
 
 
 def measure_api() -> None:
@@ -163,7 +138,6 @@ def measure_groundedness(folder: Path) -> None:
 
 def main() -> None:
     measure_rankings()
-    measure_bootstrap()
     measure_api()
     folder = data_folder()
     if folder is None:

@@ -426,7 +426,7 @@ class Gates(Part):
     advisory: tuple[str, ...] = ("acceptance", "regression", "trust", "stability")
     """Gates that are only reported."""
     min_queries: int = Field(default=50, ge=1)
-    """Fewest independent questions for a verdict of acceptance and regression."""
+    """Fewest effective questions for a verdict of acceptance and regression."""
     regression: tuple[str, ...] = Field(default=("recall_at_10", "mrr"), min_length=1)
     """Measures of the primary strategy that are compared with the accepted baseline."""
     max_relative_drop: float = Field(default=0.05, gt=0, lt=1)

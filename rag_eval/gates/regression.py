@@ -8,6 +8,7 @@ little a gate over few questions can see. Every measure is judged by itself, so 
 false alarm is at most their sum.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -31,6 +32,7 @@ LOWER_IS_BETTER: Final = (
     "failed",
 )
 """Beginnings of the names of measures that improve as they fall."""
+_STEPS = 20  # of the iteration that finds a drop and the variance after it
 _ROUNDING = 1e-9  # tolerance of a relative drop, so that 0.80 to 0.76 counts as 5 %
 
 
@@ -127,6 +129,7 @@ def _judge_drop(
         figures["relative_drop"] = fallen / base
     least = float(compared.minimum_detectable[at])
     if not np.isnan(least):
+        least = _catchable_drop(least, base, float(compared.n_effective[at]), up=up)
         figures["catches_drop"] = max(least, max_relative_drop * base)
     evidence |= {name: number(figure) for name, figure in figures.items()}
     for name in ("n_better", "n_worse", "n_tied"):
@@ -137,6 +140,23 @@ def _judge_drop(
     if enough and sure:
         return Judgement("fail", "regression", evidence)
     return Judgement("pass", "no_regression", evidence)
+
+
+def _catchable_drop(least: float, base: float, n: float, *, up: bool) -> float:
+    """Return the drop that is found with 80 % power, from the smallest detectable difference.
+
+    The differences of rates vary more after a drop towards 0.5. Their variance is taken to grow as
+    the mean of the binomial variances before and after. Half a question that misses and half a
+    question that hits keep the variance of a perfect baseline above 0.
+    """
+    if not 0 <= base <= 1:
+        return least
+    start, drop = (base * n + 0.5) / (n + 1), least
+    for _ in range(_STEPS):
+        fallen = min(max(start - drop if up else start + drop, 0.0), 1.0)
+        growth = fallen * (1 - fallen) / (start * (1 - start))
+        drop = least * math.sqrt((1 + growth) / 2)
+    return drop
 
 
 class RegressionGate(Gate):

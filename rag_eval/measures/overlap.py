@@ -40,7 +40,7 @@ _PSEUDO_QUESTIONS = 0.5
 """Weight, in effective questions, of the prior that all questions hit or all miss."""
 _LEAST_SPREAD = 1e-12
 """Least residual sum of squares, so that values without any spread have a likelihood."""
-_BISECTIONS = 50
+_BISECTIONS = 30
 
 # ---- Who shares gold with whom.
 
@@ -287,7 +287,11 @@ class MeanFit:
 
     def half_width(self, level: float = LEVEL) -> FloatArray:
         """Return the distance from the mean that holds a share `level` of the mixture, [m]."""
-        low, high = np.zeros(len(self.value)), 40 * np.sqrt(self.variance.max(axis=0))
+        from scipy.special import stdtrit
+
+        # The half-width lies between those of the components.
+        widths = stdtrit(self.dof, (1 + level) / 2) * np.sqrt(self.variance)
+        low, high = widths.min(axis=0), widths.max(axis=0)
         for _ in range(_BISECTIONS):
             middle = (low + high) / 2
             is_short = self._mass(middle) < level
