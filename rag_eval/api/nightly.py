@@ -140,9 +140,10 @@ class ComparedMissRates(Tabular):
         `_high` bound 95 % intervals. A run calibrates one target and K; other rows are observed
         only, and `reason` says why a figure is missing. Rows of the calibrated target come first.
     differences
-        Paired differences, `strategy` minus `against`, for the figures (`measure`) `observed`,
-        `calibrated` (miss rate outside the fit), `brier` and `skill`. `p_holm` is adjusted over all
-        rows of a figure. `smallest_detectable` is found with 80 % power.
+        Paired differences, `strategy` minus `against`. The figure (`measure`) is `observed` misses
+        of every target and K; for the calibrated target also `raw` (uncalibrated) and `calibrated`
+        miss rates, their `brier` score and `skill`, and `powered` (of production traffic). `p_holm`
+        is adjusted over all rows of a figure. `smallest_detectable` is found with 80 % power.
     """
 
     differences: pd.DataFrame

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, get_args
 
 import numpy as np
 import pandas as pd
@@ -20,6 +20,7 @@ from rag_eval.core.report import (
     Estimate,
     Interval,
     MissDifference,
+    MissMeasure,
     MissPair,
     ObservedMisses,
     OtherTarget,
@@ -39,8 +40,6 @@ Row: TypeAlias = dict[str, Any]
 """A row as JSON values; an estimate is an object of value, low and high."""
 MISS_RATES_PAGE: Final = "miss-rates.html"
 LEVEL: Final = 0.9
-QUALITIES: Final = ("calibrated", "brier", "skill")
-"""Compared figures of the calibrated miss rate, beside the observed misses."""
 DIFFERENCE_COLUMNS: Final = (
     "gold_set night run_id strategy against target k measure difference difference_low "
     "difference_high p p_holm smallest_detectable better worse tied questions effective_questions"
@@ -67,7 +66,7 @@ class MissRateTables:
     def differences(self) -> list[Row]:
         """Rows of paired differences; p is adjusted by Holm over all rows of the same figure."""
         rows = self._put_calibrated_first(_difference_rows)
-        for measure in ("observed", *QUALITIES):
+        for measure in get_args(MissMeasure):
             alike = [row for row in rows if row["measure"] == measure]
             adjusted = holm(np.array([row["p"] for row in alike], dtype=np.float64))
             for row, p in zip(alike, adjusted, strict=True):
@@ -211,14 +210,14 @@ def _values(figure: Estimate | PairedDelta | Interval | Absent) -> Row:
 
 
 def _difference_rows(report: Report) -> Iterator[Row]:
-    """Yield observed differences of every target and K, then those of the calibrated miss rates."""
+    """Yield observed differences of every target and K, then those of the predictions."""
     for pair in report.uncertainty.pairs:
         n = pair.n_better + pair.n_worse + pair.n_tied
         about = (pair.target, pair.k, "observed")
         yield _difference(report, pair, about, pair, (pair.minimum_detectable, n))
     part = report.calibration
     for row in part.comparison.differences if part.comparison else ():
-        if row.measure in QUALITIES:
+        if row.measure != "observed" and row.delta.value is not None:
             about = (part.target, part.k, row.measure)
             yield _difference(report, row, about, row.delta, (row.detectable, row.delta.n))
 

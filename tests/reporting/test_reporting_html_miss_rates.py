@@ -217,7 +217,6 @@ def test_no_k_says_why_and_questions_left_out_are_counted(report):
 def test_two_observed_rates_say_what_each_counts(report):
     panel, _ = rendered("miss-rates", report)
     captions = {table.name: table.caption for table in panel.exports}
-    for name in ("miss-rates-compared", "miss-rate-differences", "miss-rate-differences-more"):
-        assert "original wordings" in captions[name], name
-        assert "first seed" in captions[name], name
+    assert "original wordings" in captions["miss-rates-compared"]
+    assert "first seed" in captions["miss-rates-compared"]
     assert "every wording and seed" in captions["miss-rates"]

@@ -321,26 +321,6 @@ def _compared(page: Page, comparison: Cursor) -> Table:
     return page.table("miss-rates-compared", rows, inserts={"figures": columns})
 
 
-def _differences(
-    page: Page, comparison: Cursor, wanted: Sequence[str], name: str, figures: str
-) -> Table | None:
-    """Make the table of paired differences; differences with the primary strategy come first."""
-    words = panel_words()["miss_measures"]
-    found = [
-        row
-        for row in comparison["differences"]
-        if row["measure"].value in wanted and value_of(row, "delta", "value") is not None
-    ]
-    found.sort(
-        key=lambda row: (
-            wanted.index(row["measure"].value),
-            page.primary not in {row["a"].value, row["b"].value},
-        )
-    )
-    rows = [{"row": row, "measure": words[row["measure"].value]} for row in found]
-    return page.optional_table("miss-rate-differences", rows, name=name, figures=figures)
-
-
 def _drift(page: Page, entries: Entries) -> Table:
     rows = [
         {
@@ -363,7 +343,6 @@ def _iterative(page: Page) -> Table | None:
 
 
 def _tables(page: Page, entries: Entries, comparison: Cursor | None) -> dict[str, Table | None]:
-    others = [key for key in panel_words()["miss_measures"] if key != "observed"]
     wordings = [
         {
             "strategy": name,
@@ -384,8 +363,6 @@ def _tables(page: Page, entries: Entries, comparison: Cursor | None) -> dict[str
         "conformal": _conformal(page, entries),
         "covered": _conformal_coverage(page, entries),
         "compared": None,
-        "observed": None,
-        "others": None,
         "leakage": page.optional_table("leakage-gap", leaking),
         "wordings": page.optional_table("other-wordings", wordings),
         "drift": _drift(page, entries),
@@ -393,10 +370,7 @@ def _tables(page: Page, entries: Entries, comparison: Cursor | None) -> dict[str
         "iterative": _iterative(page),
     }
     if comparison is not None:
-        name, rest = "miss-rate-differences", "miss-rate-differences-more"
         tables["compared"] = _compared(page, comparison)
-        tables["observed"] = _differences(page, comparison, ["observed"], name, "observed misses")
-        tables["others"] = _differences(page, comparison, others, rest, "the other figures")
     return tables
 
 
