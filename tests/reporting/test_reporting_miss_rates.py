@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rag_eval.core.report import Report
+from rag_eval.core.report import HARDLY_SUPPORTED, Report
 from rag_eval.reporting.miss_rates import MISS_RATES_PAGE, MissRateTables
 
 HOSTILE = "=<script>alert(1)</script>\u202e"
@@ -129,6 +129,14 @@ def test_files_hold_the_frames(read, tmp_path):
         assert list(back) == list(frame)
         assert len(back) == len(frame)
         assert r"miss\_any" in (tmp_path / "new" / f"{name}.tex").read_text("utf-8")
+
+
+def test_a_gold_set_that_hardly_supports_an_interval_is_named(report):
+    for few in (False, True):
+        for one in report["uncertainty"]["cutoffs"]:
+            one["n_effective"] = 4.9 if few else 5.0
+        page = MissRateTables([Report.model_validate(report)]).files()[MISS_RATES_PAGE]
+        assert (HARDLY_SUPPORTED in page) == few
 
 
 def test_a_reason_from_outside_is_text_everywhere(report):

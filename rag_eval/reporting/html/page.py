@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from rag_eval.core.report import Report
+from rag_eval.core.report import FEW_EFFECTIVE, HARDLY_SUPPORTED, Report
 from rag_eval.reporting.html.drawing import bars
 from rag_eval.reporting.html.elements import Cursor, Table, environment
 from rag_eval.reporting.html.panel import Page, Panel, lost_steps
@@ -148,6 +148,12 @@ def build_comparison(
     context = {
         "gold_sets": list(dict.fromkeys(report.gold.name for report in reports)),
         "reports": reports,
+        "few": [
+            report.gold.name
+            for report in reports
+            if any(one.n_effective < FEW_EFFECTIVE for one in report.uncertainty.cutoffs)
+        ],
+        "hardly_supported": HARDLY_SUPPORTED,
         "tables": tables,
         "policy": _policy(script, style),
         "script": Markup(script),  # noqa: S704 - our own files
