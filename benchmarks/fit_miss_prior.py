@@ -32,8 +32,8 @@ from rag_eval.uncertainty.estimator import (
     PRIOR_KINDS,
     Kind,
     Prior,
+    fit_head,
     fit_scaling,
-    fit_trusted,
     model_from_prior,
 )
 from rag_eval.uncertainty.scores import Labelled
@@ -133,7 +133,7 @@ def draw_skill(part: Labelled, prior: Prior | None, n: int) -> FloatArray:
         few = rng.choice(len(part), n, replace=False)
         rest = np.flatnonzero(~np.isin(part.group, part.group[few]))
         signals, missed = part.signals[rest], part.missed[rest].astype(np.float64)
-        head = fit_trusted(part.take(few), prior=prior, rng=rng, unlabelled=signals)
+        head = fit_head(part.take(few), prior=prior, unlabelled=signals)
         result[draw] = skill(head.predict(signals, part.names), missed)
     return result
 

@@ -26,8 +26,8 @@ from rag_eval.uncertainty.estimator import (
     MissRateModel,
     Prior,
     cross_validate,
+    fit_head,
     fit_model,
-    fit_trusted,
 )
 from rag_eval.uncertainty.scores import Labelled, brier_skill
 from rag_eval.uncertainty.status import count_outcomes, suffice_to_fit
@@ -35,12 +35,12 @@ from rag_eval.uncertainty.stored import Floats, Stored, finite
 from rag_eval.uncertainty.validation import learning_curve, validate
 from rag_eval.uncertainty.wordings import JudgedBranch, fit_branch
 
-REPEATS: Final = 1
+REPEATS: Final = 3
 """Number of repeats with new folds, beside the folds of the stored model."""
 PREDICTIONS: Final = 5_000
 """Number of further out-of-fold predictions above which repeats are skipped to save time."""
 CURVE_SIZES: Final = (25, 50, 100, 200, 400, 800)
-CURVE_DRAWS: Final = 2
+CURVE_DRAWS: Final = 4
 NO_RANKS: Final = "no question has gold to judge its ranking by"
 NO_ITEMS: Final = "the ranks of all gold items are not known"
 NO_RISKS: Final = "no question has an outcome of which the risk was predicted"
@@ -141,7 +141,7 @@ def _calibrate(judged: Judged, task: Task) -> Calibration:
         baseline = validate(guessed, guess, checked_together=together, seed=seed)
 
     def refit(train: Labelled, test: Labelled) -> FloatArray:
-        head = fit_trusted(train, prior=prior, rng=np.random.default_rng(seed))
+        head = fit_head(train, prior=prior)
         return head.predict(test.signals, test.names)
 
     questions = judged.questions
