@@ -279,7 +279,7 @@ def _label(matched: JudgedRun, values: FloatArray, group: IntArray, k: int) -> L
 
 
 def _tabulate(found: Calibration, labelled: Labelled) -> pd.DataFrame:
-    figures = {"miss_rate": miss_rate(labelled.missed, labelled.group, labelled.weight)}
+    figures = {"miss_rate": miss_rate(labelled)}
     if found.validation is not None:
         figures |= {name: getattr(found.validation, name) for name in _FIGURES}
     rows = [figure.triple for figure in figures.values()]

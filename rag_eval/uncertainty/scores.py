@@ -1,11 +1,7 @@
-"""Score predicted miss probabilities, with intervals that resample whole groups.
-
-Scores take weights `[..., n]`, so that all resamples are scored at once.
-"""
+"""Score predicted miss probabilities, and say how uncertain scores of dependent questions are."""
 
 import dataclasses
 import heapq
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -13,24 +9,13 @@ import numpy.typing as npt
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.core.report import CountedInterval, Interval
-from rag_eval.measures.intervals import (
-    bootstrap_stretch,
-    effective_groups,
-    resample_weights,
-)
-from rag_eval.measures.overlap import SharedGold, mean_interval, wilson
+from rag_eval.measures.overlap import MeanFit, SharedGold, mean_interval, wilson
 from rag_eval.uncertainty.stored import finite
 
 LEVELS = (0.025, 0.975)
-FIGURE_RESAMPLES = 2000
-MAX_UNDEFINED = 0.05
-"""Largest share of resamples without a value (no miss was drawn) for an interval."""
 CLIP = 1e-6
 """Clip of predictions to [CLIP, 1 - CLIP]; a sure, wrong prediction costs at most 13.8 nats."""
 _ROUNDING = 1e-12
-_CELLS = 300_000
-"""Number of weights in one block, which fits into a processor's cache."""
-_NEWTON_STEPS, _CONVERGED = 30, 1e-8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,9 +23,9 @@ class Labelled:
     """n judged retrievals of one strategy, for one target and K.
 
     `signals` [n, p] are not z-scored, NaN where not defined. `missed` [n] is the outcome. Folds
-    never split a `group` [n], and intervals resample groups. `weight` [n] is 1 / inclusion
-    probability. `question` [n] is the code of the question that a wording belongs to; wordings of
-    a question share a group.
+    never split a `group` [n]. `weight` [n] is 1 / inclusion probability. `question` [n] is the code
+    of the question that a wording belongs to; wordings of a question share a group. `shared` holds
+    the gold of all questions, by code; without it, the questions of a group share all their gold.
     """
 
     names: tuple[str, ...]
@@ -49,6 +34,7 @@ class Labelled:
     group: IntArray
     weight: FloatArray
     question: IntArray
+    shared: SharedGold | None = None
 
     def __len__(self) -> int:
         return len(self.missed)
@@ -102,58 +88,38 @@ def mean_figure(values: FloatArray, group: IntArray) -> CountedInterval:
     )
 
 
-def group_intervals(
-    figures: Callable[[FloatArray], FloatArray],
-    group: IntArray,
-    weight: FloatArray,
-    seed: int,
-    resamples: int = FIGURE_RESAMPLES,
-) -> FloatArray:
-    """Give 95 % intervals [2, m] of figures by resampling whole groups with replacement.
+def dependent_mean(influence: FloatArray, labelled: Labelled) -> MeanFit:
+    """Fit how uncertain figures are, from the influence [n, m] of each outcome on each figure.
 
-    `figures` maps weights [r, n] to [r, m], NaN where undefined. Bounds are NaN with a single
-    group, or if more than `MAX_UNDEFINED` of the resamples are undefined. Distances from the
-    figure are stretched by ``t / z * sqrt(G / (G - 1))`` as in `measures.intervals`, because the
-    bootstrap has the spread of a population of G groups.
+    The influence of an outcome is the derivative of the figure by its weight, times its weight. Its
+    sum over outcomes is 0, and the sum over the outcomes of a question counts as one observation.
+    Questions depend on one another by the gold that they share, or by group where the gold is not
+    known. See Hampel (1974), JASA 69:383-393.
     """
-    _, code = np.unique(group, return_inverse=True)
-    n_groups = int(code.max(initial=-1)) + 1
-    value = figures(weight[None, :])[0]
-    ends = np.full((2, len(value)), np.nan)
-    if n_groups <= 1:
-        return ends
-    rows = max(1, _CELLS // len(code))
-    drawn = np.concatenate(
-        [
-            figures(block[start : start + rows][:, code] * weight)
-            for block in resample_weights(n_groups, seed, resamples)
-            for start in range(0, len(block), rows)
-        ]
-    )
-    defined = np.isnan(drawn).mean(axis=0) <= MAX_UNDEFINED
-    if not defined.any():
-        return ends
-    # "weibull" quantiles have 95 % of the probability between the ends for any number of resamples
-    ends[:, defined] = np.nanquantile(drawn[:, defined], LEVELS, axis=0, method="weibull")
-    stretched: FloatArray = value + (ends - value) * bootstrap_stretch(n_groups)
-    return stretched
+    codes, first, question = np.unique(labelled.question, return_index=True, return_inverse=True)
+    totals = np.zeros((len(codes), influence.shape[1]))
+    np.add.at(totals, question, influence * len(codes))
+    if labelled.shared is None:
+        return SharedGold.of_groups(labelled.group[first]).fit(totals)
+    return labelled.shared.take(codes).fit(totals)
 
 
-def miss_rate(missed: BoolArray, group: IntArray, weight: FloatArray) -> Interval:
-    """Compute the weighted share of misses, with Wilson's interval on the effective groups."""
+def miss_rate(labelled: Labelled) -> Interval:
+    """Compute the weighted share of misses, with Wilson's interval on the effective questions."""
     from scipy.special import ndtri
 
-    _, code = np.unique(group, return_inverse=True)
-    totals, misses = np.bincount(code, weight), np.bincount(code, weight * missed)
-    total, n_groups = totals.sum(), len(totals)
-    value = float(misses.sum() / total)
-    if n_groups <= 1:
+    share = labelled.weight / labelled.weight.sum()
+    value = float(share @ labelled.missed)
+    fit = dependent_mean((share * (labelled.missed - value))[:, None], labelled)
+    if np.isnan(fit.standard_error[0]):
         return Interval(value=value, low=None, high=None)
-    variance = ((misses - value * totals) ** 2).sum() * n_groups / (n_groups - 1) / total**2
-    size = effective_groups(
-        np.array([value]), np.array([variance]), float(total**2 / (totals**2).sum())
-    )
-    low, high = wilson(np.array([value]), size, float(ndtri(0.975)))
+    variance, count = fit.mean_variance, fit.n_effective
+    # Half a question in which everything misses keeps the size finite without any variance.
+    size = (value * (1 - value) + 0.5 / count) / (variance + 0.5 / count**2)
+    quantile = float(ndtri(0.975))
+    if variance[0] > _ROUNDING:
+        quantile = float(fit.half_width()[0] / np.sqrt(variance[0]))
+    low, high = wilson(np.array([value]), size, quantile)
     return Interval(value=value, low=max(0.0, float(low[0])), high=min(1.0, float(high[0])))
 
 
@@ -181,24 +147,14 @@ def brier(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> Float
     return weighted_mean((predicted - missed) ** 2, weight)
 
 
-def base_rate_brier(missed: BoolArray, group: IntArray, weight: FloatArray) -> FloatArray:
-    """Compute the Brier score `[...]` of the miss rate of all other groups, out of fold.
-
-    In a resample that drew a group twice, both copies are left out together. NaN where a single
-    group has weight.
-    """
-    order = np.argsort(group, kind="stable")
-    starts = np.flatnonzero(np.diff(group[order], prepend=group.min(initial=0) - 1))
-    total = np.add.reduceat(weight[..., order], starts, axis=-1)
-    misses = np.add.reduceat((weight * missed)[..., order], starts, axis=-1)
-    others = total.sum(axis=-1, keepdims=True) - total
+def base_rate_losses(missed: BoolArray, group: IntArray, weight: FloatArray) -> FloatArray:
+    """Compute the squared error of the miss rate of all other groups, [n]; NaN for one group."""
+    _, code = np.unique(group, return_inverse=True)
+    total, misses = np.bincount(code, weight), np.bincount(code, weight * missed)
+    others = total.sum() - total
     # A rest this small is rounding, not the weight of another group.
-    rate = _ratio(
-        misses.sum(axis=-1, keepdims=True) - misses, np.where(others > 1e-9 * total, others, 0)
-    )
-    # This is the sum of w (rate - y)^2, because y^2 = y.
-    lost = np.where(total > 0, rate**2 * total - 2 * rate * misses + misses, 0)
-    return _ratio(lost.sum(axis=-1), total.sum(axis=-1))
+    rate = _ratio(misses.sum() - misses, np.where(others > 1e-9 * total.sum(), others, 0))
+    return np.asarray((rate[code] - missed) ** 2)
 
 
 def brier_skill(
@@ -208,27 +164,39 @@ def brier_skill(
 
     NaN if all outcomes are equal, or with a single group.
     """
-    return 1 - _ratio(brier(predicted, missed, weight), base_rate_brier(missed, group, weight))
+    reference = weighted_mean(base_rate_losses(missed, group, weight), weight)
+    return 1 - _ratio(brier(predicted, missed, weight), reference)
 
 
-def observed_expected(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> FloatArray:
-    """Divide observed misses by predicted ones, `[...]`."""
-    observed = np.vecdot(missed.astype(np.float64), weight)
-    return _ratio(observed, np.vecdot(np.clip(predicted, CLIP, 1), weight))
+def observed_expected(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> float:
+    """Divide observed misses by predicted ones."""
+    return float(_ratio(missed @ weight, np.clip(predicted, CLIP, 1) @ weight))
 
 
-def auroc(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> FloatArray:
-    """Compute the weighted probability `[...]` that a miss is predicted higher than a hit.
+def placements(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> FloatArray:
+    """Compute the weighted share of the other kind that is ranked right against each outcome, [n].
+
+    A miss should be above hits, and a hit below misses. Ties count half. NaN where the other kind
+    is absent.
+    """
+    order = np.argsort(predicted, kind="stable")
+    value, inverse = np.unique(predicted[order], return_inverse=True)
+    result = np.empty(len(predicted))
+    for kind in (True, False):
+        other = np.bincount(inverse, (weight * (missed != kind))[order], minlength=len(value))
+        below = np.cumsum(other) - other / 2
+        share = _ratio(below, other.sum())[inverse]
+        own = missed[order] == kind
+        result[order[own]] = share[own] if kind else 1 - share[own]
+    return result
+
+
+def auroc(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> float:
+    """Compute the weighted probability that a miss is predicted higher than a hit.
 
     Ties count half. NaN where misses or hits are absent.
     """
-    order = np.argsort(predicted, kind="stable")
-    missed, weight = missed[order], weight[..., order]
-    starts = np.flatnonzero(np.diff(predicted[order], prepend=-np.inf))
-    hits = np.add.reduceat(weight * ~missed, starts, axis=-1)
-    misses = np.add.reduceat(weight * missed, starts, axis=-1)
-    below = np.cumsum(hits, axis=-1) - hits / 2
-    return _ratio(np.vecdot(misses, below), misses.sum(axis=-1) * hits.sum(axis=-1))
+    return float(weighted_mean(placements(predicted, missed, weight), weight * missed))
 
 
 def logit(predicted: FloatArray) -> FloatArray:
@@ -239,10 +207,14 @@ def logit(predicted: FloatArray) -> FloatArray:
 
 
 class Recalibration(NamedTuple):
-    """Fit of logit P(missed) = intercept + slope * logit(predicted), `[...]`; NaN without a fit."""
+    """Fit of logit P(missed) = intercept + slope * logit(predicted); NaN without a fit.
 
-    intercept: FloatArray
-    slope: FloatArray
+    `influence` [n, 2] is that of each outcome on both.
+    """
+
+    intercept: float
+    slope: float
+    influence: FloatArray
 
 
 def recalibration(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> Recalibration:
@@ -253,36 +225,19 @@ def recalibration(predicted: FloatArray, missed: BoolArray, weight: FloatArray) 
     NaN where misses and hits are separated, one of them is absent, or all predictions are equal.
     """
     odds = logit(predicted)
-    centre, scale = odds.mean(), odds.std()
-    leading = weight.shape[:-1]
-    if scale < _ROUNDING:
-        return Recalibration(np.full(leading, np.nan), np.full(leading, np.nan))
-    x = (odds - centre) / scale
-    powers = np.stack([np.ones(len(x)), x, x * x])
-    total = weight.sum(axis=-1)
-    # The misses and the misses times x are the observed parts of the gradient.
-    observed = (weight * missed) @ powers[:2].T
-    rate = _ratio(observed[..., 0], total)
-    both = (rate > 0) & (rate < 1)
-    level, slope = logit(np.where(both, rate, 0.5)), np.zeros(leading)
-    for _ in range(_NEWTON_STEPS):
-        with np.errstate(over="ignore"):
-            mean = 1 / (1 + np.exp(-(level[..., None] + slope[..., None] * x)))
-        expected = weight * mean
-        of_level, of_slope = np.moveaxis(observed - expected @ powers[:2].T, -1, 0)
-        converged = np.maximum(np.abs(of_level), np.abs(of_slope)) <= _CONVERGED * total
-        if (converged | ~both).all():
-            break
-        expected *= 1 - mean
-        own, cross, other = np.moveaxis(expected @ powers.T, -1, 0)
-        determinant = own * other - cross**2
-        solvable = ~converged & (determinant > _ROUNDING * total**2)
-        safe = np.where(solvable, determinant, 1)
-        # Bounded steps keep a separated sample unconverged, because it would overflow otherwise.
-        up = np.clip((other * of_level - cross * of_slope) / safe, -5, 5)
-        steeper = np.clip((own * of_slope - cross * of_level) / safe, -5, 5)
-        level, slope = level + np.where(solvable, up, 0), slope + np.where(solvable, steeper, 0)
-    varies = (mean * (1 - mean) * weight > 0).any(axis=-1)
-    known = converged & both & (np.abs(slope / scale) < 1 / CLIP) & varies
-    slope = np.where(known, slope / scale, np.nan)
-    return Recalibration(np.where(known, level - slope * centre, np.nan), slope)
+    nothing = Recalibration(np.nan, np.nan, np.full((len(odds), 2), np.nan))
+    if missed.all() or not missed.any() or odds.std() < _ROUNDING:
+        return nothing
+    hits, misses = odds[~missed], odds[missed]
+    if hits.max() <= misses.min() or misses.max() <= hits.min():
+        return nothing
+    from sklearn.linear_model import LogisticRegression
+
+    model = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-8)
+    model.fit(odds[:, None], missed, sample_weight=weight)
+    intercept, slope = float(model.intercept_[0]), float(model.coef_[0, 0])
+    mean = 1 / (1 + np.exp(-(intercept + slope * odds)))
+    design = np.column_stack([np.ones(len(odds)), odds])
+    information = (design.T * (weight * mean * (1 - mean))) @ design
+    scores = design * (weight * (missed - mean))[:, None]
+    return Recalibration(intercept, slope, np.asarray(np.linalg.solve(information, scores.T).T))

@@ -13,18 +13,18 @@ import numpy as np
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.core.report import CalibrationError, CurveKey, Interval, LearningPoint, Validation
 from rag_eval.uncertainty.scores import (
-    FIGURE_RESAMPLES,
+    CLIP,
     LEVELS,
     Labelled,
     auroc,
-    base_rate_brier,
+    base_rate_losses,
     brier_skill,
-    group_intervals,
+    dependent_mean,
     log_losses,
     miss_rate,
     observed_expected,
+    placements,
     recalibration,
-    weighted_mean,
 )
 from rag_eval.uncertainty.stored import finite
 
@@ -49,7 +49,7 @@ _BOUNDS = {
     "slope": (-np.inf, np.inf),
     "observed_expected": (0.0, np.inf),
 }
-"""Possible range of each resampled figure; stretched intervals are clipped to the range."""
+"""Possible range of each figure, to which its interval is clipped."""
 
 
 def isotonic_rates(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> FloatArray:
@@ -255,7 +255,6 @@ def validate(
     *,
     checked_together: int,
     seed: int,
-    resamples: int = FIGURE_RESAMPLES,
 ) -> Validation:
     """Judge out-of-fold predictions `[repeats, n]` of fits that did not see the groups.
 
@@ -263,9 +262,9 @@ def validate(
     All figures weigh outcomes by inverse inclusion probability. Figures that need misses and hits
     are null if all outcomes are equal. `brier`, `log_loss` and `skill` describe a single fit, so
     they average losses over the repeats. The other figures use the prediction averaged over the
-    repeats, because a curve needs one prediction for each outcome. Intervals resample groups of
-    outcomes and keep the predictions, without new fits. A group with a miss and a hit counts in
-    `groups_with_misses` and in `groups_with_hits`.
+    repeats, because a curve needs one prediction for each outcome. Intervals are those of
+    `dependent_mean` for the given predictions, without new fits. A group with a miss and a hit
+    counts in `groups_with_misses` and in `groups_with_hits`.
     """
     missed, weight, group = labelled.missed, labelled.weight, labelled.group
     averaged = np.clip(predictions.mean(axis=0), 0, 1)
@@ -282,8 +281,8 @@ def validate(
         groups_with_misses=len(np.unique(group[missed])),
         groups_with_hits=len(np.unique(group[~missed])),
         repeats=len(predictions),
-        miss_rate=miss_rate(missed, group, weight),
-        **_resample(labelled, predictions, averaged, seed, resamples),
+        miss_rate=miss_rate(labelled),
+        **_figures(labelled, predictions, averaged),
         reliability=reliability(averaged, missed, weight, simulated),
         ece=judge_error(error, null, checked_together),
         dependence=dependence,
@@ -293,34 +292,40 @@ def validate(
     )
 
 
-def _resample(
-    labelled: Labelled, predictions: FloatArray, averaged: FloatArray, seed: int, resamples: int
+def _figures(
+    labelled: Labelled, predictions: FloatArray, averaged: FloatArray
 ) -> dict[str, Interval]:
-    """Compute the figures of `_BOUNDS` with their intervals."""
-    missed, group = labelled.missed, labelled.group
+    """Compute the figures of `_BOUNDS` with their intervals, from the influence of each outcome."""
+    missed, weight = labelled.missed, labelled.weight
+    share = weight / weight.sum()
     squared = ((predictions - missed) ** 2).mean(axis=0)
     logarithmic = log_losses(predictions, missed).mean(axis=0)
-
-    def compute_figures(weight: FloatArray) -> FloatArray:
-        score, reference = weighted_mean(squared, weight), base_rate_brier(missed, group, weight)
-        undefined = np.full(score.shape, np.nan)
-        line = recalibration(averaged, missed, weight)
-        by_name = {
-            "brier": score,
-            "log_loss": weighted_mean(logarithmic, weight),
-            "skill": 1 - np.divide(score, reference, out=undefined, where=reference > 0),
-            "auroc": auroc(averaged, missed, weight),
-            "intercept": line.intercept,
-            "slope": line.slope,
-            "observed_expected": observed_expected(averaged, missed, weight),
-        }
-        return np.stack([by_name[name] for name in _BOUNDS], axis=-1)
-
-    values = compute_figures(labelled.weight[None, :])[0]
-    ends = group_intervals(compute_figures, group, labelled.weight, seed, resamples)
-    low, high = np.clip(ends, *np.array(list(_BOUNDS.values())).T)
-    rows = zip(_BOUNDS, values.tolist(), low.tolist(), high.tolist(), strict=True)
-    return {
-        name: Interval(value=finite(value), low=finite(least), high=finite(most))
-        for name, value, least, most in rows
+    base = base_rate_losses(missed, labelled.group, weight)
+    score, reference = float(share @ squared), float(share @ base)
+    ratio = score / reference if reference > 0 else np.nan
+    placed, ranked = placements(averaged, missed, weight), auroc(averaged, missed, weight)
+    kind = np.where(missed, share @ missed, share @ ~missed)
+    line = recalibration(averaged, missed, weight)
+    expected = np.clip(averaged, CLIP, 1)
+    observed = observed_expected(averaged, missed, weight)
+    by_name = {
+        "brier": (score, share * (squared - score)),
+        "log_loss": (float(share @ logarithmic), share * (logarithmic - share @ logarithmic)),
+        "skill": (1 - ratio, -share * (squared - ratio * base) / reference),
+        "auroc": (ranked, share * (placed - ranked) / kind),
+        "intercept": (line.intercept, line.influence[:, 0]),
+        "slope": (line.slope, line.influence[:, 1]),
+        "observed_expected": (
+            observed,
+            share * (missed - observed * expected) / (share @ expected),
+        ),
     }
+    known = [name for name, (value, _) in by_name.items() if np.isfinite(value)]
+    half = dict.fromkeys(by_name, np.nan)
+    influence = np.column_stack([by_name[name][1] for name in known])
+    half |= dict(zip(known, dependent_mean(influence, labelled).half_width().tolist(), strict=True))
+    found = {}
+    for name, (value, _) in by_name.items():
+        low, high = np.clip([value - half[name], value + half[name]], *_BOUNDS[name])
+        found[name] = Interval(value=finite(value), low=finite(low), high=finite(high))
+    return found

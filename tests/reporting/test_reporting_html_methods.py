@@ -20,7 +20,6 @@ from rag_eval.reporting.html.panel import Page, panel_words
 from rag_eval.reporting.html.panels.run import command
 from rag_eval.uncertainty import conformal as conformal_splits
 from rag_eval.uncertainty import drift
-from rag_eval.uncertainty import scores as resampling
 from rag_eval.uncertainty import validation as ece
 
 DEFINED = {
@@ -89,10 +88,6 @@ def said(report):
         (
             "Intervals",
             [f"under {FEW_EFFECTIVE} ", f"{overlap._PSEUDO_QUESTIONS} / N"],
-        ),
-        (
-            "Intervals of calibration figures",
-            [f"{resampling.FIGURE_RESAMPLES:,}", f"{resampling.MAX_UNDEFINED * 100:.0f} %"],
         ),
         ("Paired differences", [f"Where fewer than {paired.FEW_DIFFERING} questions"]),
         ("Gates", [f"under {MIN_JUDGED}"]),

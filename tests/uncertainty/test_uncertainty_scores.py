@@ -11,11 +11,10 @@ from sklearn.metrics import log_loss as sklearn_log_loss
 from rag_eval.uncertainty.comparing import bootstrap_bounds
 from rag_eval.uncertainty.scores import (
     CLIP,
+    Labelled,
     auroc,
-    base_rate_brier,
+    base_rate_losses,
     brier,
-    brier_skill,
-    group_intervals,
     grouped_folds,
     log_losses,
     logit,
@@ -24,6 +23,7 @@ from rag_eval.uncertainty.scores import (
     recalibration,
     weighted_mean,
 )
+from rag_eval.uncertainty.validation import validate
 
 
 def log_loss(predicted, missed, weight):
@@ -69,26 +69,9 @@ def test_whole_weights_count_like_copies_and_zero_leaves_out(case, seed):
         assert score(predicted, missed, weight) == pytest.approx(
             score(copied[0], copied[1], ones), abs=1e-12
         )
-    assert base_rate_brier(missed, group, weight) == pytest.approx(
-        base_rate_brier(copied[1], copied[2], ones), abs=1e-12, nan_ok=True
-    )
-
-
-def test_every_score_is_vectorised_over_resamples():
-    rng = np.random.default_rng(3)
-    n = 80
-    predicted, missed, group = rng.random(n).round(1), rng.random(n) < 0.4, rng.integers(0, 30, n)
-    weights = rng.integers(0, 3, (7, n)).astype(float)
-    for score in (auroc, brier, log_loss, observed_expected):
-        assert score(predicted, missed, weights) == pytest.approx(
-            [float(score(predicted, missed, row)) for row in weights]
-        )
-    assert brier_skill(predicted, missed, group, weights) == pytest.approx(
-        [float(brier_skill(predicted, missed, group, row)) for row in weights]
-    )
-    together = recalibration(predicted, missed, weights)
-    assert together.slope == pytest.approx(
-        [float(recalibration(predicted, missed, row).slope) for row in weights]
+    # a group that is left out has no loss to weigh
+    assert np.repeat(base_rate_losses(missed, group, weight), times) == pytest.approx(
+        base_rate_losses(copied[1], copied[2], ones), abs=1e-9, nan_ok=True
     )
 
 
@@ -100,9 +83,7 @@ def test_base_rate_of_the_other_groups_against_a_slow_reference(case):
         others = group != group[row]
         rate = np.average(missed[others], weights=weight[others]) if others.any() else np.nan
         losses[row] = (rate - missed[row]) ** 2
-    assert base_rate_brier(missed, group, weight) == pytest.approx(
-        np.average(losses, weights=weight), abs=1e-12, nan_ok=True
-    )
+    assert base_rate_losses(missed, group, weight) == pytest.approx(losses, abs=1e-12, nan_ok=True)
 
 
 def test_recalibration_agrees_with_an_unpenalised_logistic_regression():
@@ -132,33 +113,36 @@ def test_recalibration_is_absent_where_it_is_not_identified(predicted, missed):
     assert np.isnan(found.intercept)
 
 
-def test_an_interval_needs_two_groups_and_defined_resamples():
-    missed = np.array([True, False, False, False])
-    undefined = group_intervals(
-        lambda weight: auroc(np.array([0.4, 0.1, 0.2, 0.3]), missed, weight)[:, None],
-        np.arange(4),
-        np.ones(4),
-        1,
-    )
-    assert np.isnan(undefined).all()  # a third of the resamples hold no miss
-    assert np.isnan(
-        group_intervals(
-            lambda weight: weight.mean(axis=1, keepdims=True), np.zeros(4, dtype=int), np.ones(4), 1
-        )
-    ).all()
-    assert miss_rate(missed, np.zeros(4, dtype=int), np.ones(4)).low is None
+def judged_alone(missed, group):
+    n = len(missed)
+    return Labelled(("x",), np.zeros((n, 1)), missed, group, np.ones(n), np.arange(n))
+
+
+def test_an_interval_needs_two_questions():
+    assert miss_rate(judged_alone(np.array([True]), np.zeros(1, dtype=np.int64))).low is None
 
 
 def test_members_of_one_group_widen_the_interval():
     rng = np.random.default_rng(2)
-    missed = np.repeat(rng.random(60) < 0.4, 5)  # five copies of one outcome a group
-    alone, grouped = (
-        miss_rate(missed, np.arange(300), np.ones(300)),
-        miss_rate(missed, np.repeat(np.arange(60), 5), np.ones(300)),
-    )
+    group = np.repeat(np.arange(60), 5)
+    missed = np.where(rng.random(300) < 0.8, (rng.random(60) < 0.4)[group], rng.random(300) < 0.4)
+    alone, grouped = (miss_rate(judged_alone(missed, codes)) for codes in (np.arange(300), group))
+    # members correlate at 0.64, so the variance is 1 + 4 * 0.64 times as large
     assert grouped.high - grouped.low == pytest.approx(
-        (alone.high - alone.low) * np.sqrt(5), rel=0.1
+        (alone.high - alone.low) * np.sqrt(3.56), rel=0.15
     )
+
+
+def test_influences_are_the_derivatives_by_the_weights():
+    rng = np.random.default_rng(4)
+    predicted, missed = rng.random(40).round(1), rng.random(40) < 0.4
+    weight, step = rng.choice([1.0, 2.0], 40), 1e-6
+    line = recalibration(predicted, missed, weight)
+    for row in (0, 7, 31):
+        more = weight + step * (np.arange(40) == row)
+        changed = recalibration(predicted, missed, more)
+        slopes = (changed.slope - line.slope) / step * weight[row]
+        assert line.influence[row, 1] == pytest.approx(slopes, rel=1e-2, abs=1e-3)
 
 
 def _drawn(rng, groups, members, level, spread):
@@ -187,7 +171,7 @@ def test_intervals_of_the_miss_rate_cover(n_groups, members, level, spread):
     held = 0
     for _ in range(TRIALS):
         _, missed, group = _drawn(rng, n_groups, members, level, spread)
-        found = miss_rate(missed, group, np.ones(len(missed)))
+        found = miss_rate(judged_alone(missed, group))
         held += found.low <= rate <= found.high
     assert 0.93 <= held / TRIALS <= 0.97, held / TRIALS
 
@@ -205,28 +189,21 @@ def test_intervals_of_skill_and_auroc_cover(n_groups, members, level, spread):
     ranked = (true[order] * above).sum() / (true.sum() * (1 - true).sum())
     truth = np.array([skill, ranked])
     held = np.zeros(2)
-    for seed in range(800):
+    for _ in range(800):
         predicted, missed, group = _drawn(rng, n_groups, members, level, spread)
-
-        def figures(weights, predicted=predicted, missed=missed, group=group):
-            skills = brier_skill(predicted, missed, group, weights)
-            return np.stack([skills, auroc(predicted, missed, weights)], axis=-1)
-
-        low, high = group_intervals(figures, group, np.ones(len(missed)), seed, resamples=600)
-        held += (low <= truth) & (truth <= high)
+        found = validate(
+            judged_alone(missed, group), predicted[None, :], checked_together=1, seed=1
+        )
+        held += [
+            figure.low <= value <= figure.high
+            for figure, value in zip((found.skill, found.auroc), truth, strict=True)
+        ]
     assert (held / 800 >= 0.93).all(), held / 800
-    assert (held / 800 <= 0.97).all(), held / 800
+    assert (held / 800 <= 0.98).all(), held / 800
 
 
 GROUPS, DRAWS = 6, 600
 """Unstretched percentile intervals of six groups cover the truth in 82 to 86 % of such draws."""
-
-
-def test_figures_of_six_groups_are_covered():
-    values = np.random.default_rng(7).normal(size=(GROUPS, DRAWS))
-    means = lambda weight: weight @ values / weight.sum(axis=1, keepdims=True)  # noqa: E731 - a formula in one line
-    low, high = group_intervals(means, np.arange(GROUPS), np.ones(GROUPS), seed=3)
-    assert np.mean((low < 0) & (high > 0)) > 0.92
 
 
 def test_a_skill_of_six_groups_is_covered():

@@ -74,7 +74,7 @@ def test_a_validation_has_figures_and_denominators():
     predictions = np.clip(
         true + np.random.default_rng(1).normal(scale=0.02, size=(3, len(data))), 0.001, 0.999
     )
-    found = validate(data, predictions, checked_together=3, seed=2, resamples=300)
+    found = validate(data, predictions, checked_together=3, seed=2)
     ones, missed = np.ones(len(data)), data.missed
     assert (found.n, found.repeats, found.misses) == (400, 3, int(missed.sum()))
     groups = [len(set(part.tolist())) for part in (data.group, data.group[missed])]
@@ -103,8 +103,7 @@ def test_a_validation_has_figures_and_denominators():
 def test_equal_seeds_give_equal_validations_as_json():
     data, true = labelled(n=120)
     first, second = (
-        validate(data, true[None, :], checked_together=1, seed=7, resamples=100).dump()
-        for _ in range(2)
+        validate(data, true[None, :], checked_together=1, seed=7).dump() for _ in range(2)
     )
     assert first == second == json.loads(json.dumps(first, allow_nan=False))
     assert set(first["skill"]) == {"value", "low", "high"}
@@ -115,7 +114,7 @@ def test_undefined_figures_are_null():
     data, _ = labelled(n=60)
     nothing = dataclasses.replace(data, missed=np.zeros(60, dtype=bool))
     predictions = np.full((2, 60), 0.02)
-    found = validate(nothing, predictions, checked_together=1, seed=1, resamples=50).dump()
+    found = validate(nothing, predictions, checked_together=1, seed=1).dump()
     for name in ("auroc", "slope", "skill"):
         assert {found[name][end] for end in ("value", "low", "high")} == {None}
     assert found["miss_rate"]["value"] == 0
@@ -129,8 +128,8 @@ def test_a_weighted_sample_speaks_for_its_population():
     chance = np.where(true > 0.3, 1.0, 0.25)
     kept = np.random.default_rng(3).random(4000) < chance
     sample = dataclasses.replace(data.take(kept), weight=1 / chance[kept])
-    found = validate(sample, true[None, kept], checked_together=1, seed=1, resamples=200)
-    everything = validate(data, true[None, :], checked_together=1, seed=1, resamples=200)
+    found = validate(sample, true[None, kept], checked_together=1, seed=1)
+    everything = validate(data, true[None, :], checked_together=1, seed=1)
     assert found.miss_rate.low < everything.miss_rate.value < found.miss_rate.high
     assert found.skill.low < everything.skill.value < found.skill.high
     assert data.missed[kept].mean() > found.miss_rate.high  # unweighted, the rate is biased
@@ -170,7 +169,7 @@ def test_held_out_groups_are_never_trained_on():
 
 
 def _status(data, seed):
-    found = validate(data, out_of_fold(data, 2, seed), checked_together=1, seed=seed, resamples=300)
+    found = validate(data, out_of_fold(data, 2, seed), checked_together=1, seed=seed)
     fresh = Situation(age_days=1.0, stale_after_days=180, n_unlabelled=500)
     return judge_status(count_outcomes(data), found, fresh).status
 

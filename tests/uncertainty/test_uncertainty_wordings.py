@@ -62,7 +62,7 @@ def test_judged_wordings_tell_what_the_signals_do_not():
 
 
 def test_a_wording_s_own_outcome_has_no_part_in_its_prediction():
-    labelled = _wordings(40)
+    labelled = _wordings()
     row = 17
     flipped = labelled.missed ^ (np.arange(len(labelled)) == row)
     both = [
