@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.core.arrays import FloatArray, IntArray
-from rag_eval.core.config import DISCOUNTING, BinaryTarget, GoldSource, Status
+from rag_eval.core.config import DISCOUNTING, BinaryTarget, GoldSource
 from rag_eval.core.errors import InputError
 from rag_eval.core.report import (
     AddedOutcomes,
@@ -623,7 +623,7 @@ def _calibrate(night: _Night, name: str) -> tuple[StrategyCalibration, pd.DataFr
     # Count these outcomes before acceptance of the calibrator. A run that is killed in between
     # then counts them only once.
     _keep_watch(strategy, watch)
-    calibrator = _accept(strategy, fitting, fit, standing.status)
+    calibrator = _accept(strategy, fitting, fit, standing)
     promotion = _record(strategy, fit, standing, calibrator)
     if watch.drift.alarm and standing.status == "stale":
         # The alarm ended this status, so the next night resets the drift watch.
@@ -785,7 +785,7 @@ def _judge_wordings(fit: Calibration, wordings: JudgedBranch, situation: Situati
     return dataclasses.replace(fit, wordings=dataclasses.replace(wordings, gain=gain))
 
 
-def _accept(strategy: _Strategy, fitting: _Fitting, fit: Calibration, status: Status) -> str:
+def _accept(strategy: _Strategy, fitting: _Fitting, fit: Calibration, standing: Standing) -> str:
     """Store and accept a calibrator, or demote the previous one. Return the stored id."""
     night, home = strategy.night, strategy.work.settings.home
     if strategy.work.evaluation.partial:
@@ -793,13 +793,14 @@ def _accept(strategy: _Strategy, fitting: _Fitting, fit: Calibration, status: St
     before = accepted_calibrator(home, *strategy.place)
     at, calibrator = night.now.isoformat(timespec="seconds"), ""
     if fit.model is not None:
-        calibrator = keep_calibrator(home, _write_calibrator(strategy, fitting, fit, at))
+        body = _write_calibrator(strategy, fitting, fit, at)
+        calibrator = keep_calibrator(home, {**body, "discounts": standing.discounts})
     elif before is None or night.outcomes.fault:
         return ""
     accepted = Accepted(
         calibrator_id=calibrator or (before.calibrator_id if before else ""),
         strategy_fingerprint=strategy.fingerprint,
-        status=status,
+        status=standing.status,
         at=at,
     )
     if before is None or accepted.model_copy(update={"at": before.at}) != before:

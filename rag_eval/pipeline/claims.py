@@ -446,7 +446,7 @@ class Speaker:
 
     `calibrator` is the id of a calibrator, `prior:<id>` or `heuristic_v0`. `status` is its earned
     status. `reason` says why there is no better source. `gold_sources` names the judges of the
-    outcomes that the calibrator was fitted to.
+    outcomes that the calibrator was fitted to. `discounts` says whether answers are discounted.
     """
 
     fingerprint: str
@@ -456,6 +456,7 @@ class Speaker:
     n_outcomes: int = 0
     fitted_at: dt.datetime | None = None
     gold_sources: tuple[str, ...] = ()
+    discounts: bool = False
 
 
 class MissRateClaims(Result):
@@ -520,7 +521,7 @@ def choose_speaker(
     """
     spec = config.uncertainty
     if (body := usable_body(found)) is not None:
-        facts = body.model.n, body.fitted_at, tuple(body.gold_sources)
+        facts = body.model.n, body.fitted_at, tuple(body.gold_sources), body.discounts
         return Speaker(fingerprint, found.status, found.calibrator_id, "", *facts), body.model
     stale, why = found.status == "stale", "no calibrator was accepted before this run"
     if stale:

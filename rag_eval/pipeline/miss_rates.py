@@ -115,6 +115,7 @@ def read_miss_rate(row: Mapping[Any, Any], by: Speaker) -> MissRate:
         row["calibrator"],
         by.n_outcomes,
         by.fitted_at,
+        by.discounts,
     )
 
 

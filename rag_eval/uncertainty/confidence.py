@@ -35,7 +35,8 @@ class MissRate:
 
     `value` is None without an estimate, and the interval is None if unknown. `gold_source` is None
     without outcomes, `measured_at` without a fit. `calibrator` is the id of the calibrator
-    or of the prior, or `heuristic_v0`. It was fitted on `n_outcomes`.
+    or of the prior, or `heuristic_v0`. It was fitted on `n_outcomes`. `discounts` says whether the
+    calibrator was better than the base rate, so that answers may be discounted.
     """
 
     value: float | None
@@ -48,6 +49,7 @@ class MissRate:
     calibrator: str
     n_outcomes: int = 0
     measured_at: dt.datetime | None = None
+    discounts: bool = False
 
 
 def retrieval_confidence(miss: MissRate) -> Confidence:
@@ -127,13 +129,13 @@ def final_confidence(synthesis: Confidence, miss: MissRate) -> Derived:
 def calibrated_confidence(
     synthesis: Confidence, miss: MissRate, right_when_missed: Measured | None = None
 ) -> Confidence:
-    """Compute the confidence to act on; it is absent until the miss rate is at least provisional.
+    """Compute the confidence to act on; it is absent until the miss rate may discount answers.
 
     `right_when_missed` is c0, the measured share of right answers among questions whose retrieval
     missed. With c0 the confidence is c (1 - m) + c0 m. Here c is `synthesis`, the confidence in the
     answer given its evidence, and m is the miss rate.
     """
-    if miss.value is None or miss.status not in DISCOUNTING:
+    if miss.value is None or miss.status not in DISCOUNTING or not miss.discounts:
         return Absent(reason="uncalibrated")
     if isinstance(synthesis, Absent):
         return synthesis

@@ -73,7 +73,8 @@ def judge_status(
     or `measured` miss rate that fails a condition of freshness is `stale`. Lower statuses rest on
     no outcomes and cannot grow old. Gold of only the strategy itself bars `provisional`, because no
     calibrator is fitted to such gold. `prior` needs a shipped prior, or enough outcomes for
-    `provisional`. `measured` needs a validation.
+    `provisional`. `measured` needs a validation. No status discounts an answer unless predictions
+    for groups that were not fitted were better than the base rate, and right on average.
     """
     own, others = "only from this strategy", "not only from this strategy"
     gold = own if situation.own_gold_only else others
@@ -93,6 +94,7 @@ def judge_status(
         *provisional,
         *_count_conditions(counts, MEASURED_OUTCOMES, MEASURED_EACH, "measured"),
         *_validation_conditions(validation),
+        *(discounting := _discount_conditions(validation)),
         *_freshness_conditions(situation),
     ]
     status: Status = "absent"
@@ -102,7 +104,8 @@ def judge_status(
         status = step
     fresh = all(condition.met for condition in conditions if condition.status == "stale")
     status = "stale" if status in DISCOUNTING and not fresh else status
-    return Standing(status=status, discounts=status in DISCOUNTING, conditions=conditions)
+    discounts = status in DISCOUNTING and all(condition.met for condition in discounting)
+    return Standing(status=status, discounts=discounts, conditions=conditions)
 
 
 def _condition(status: Status, name: str, met: bool, found: str, needed: str) -> Condition:  # noqa: FBT001 - the columns of a condition
@@ -157,6 +160,31 @@ def _validation_conditions(validation: Validation | None) -> list[Condition]:
             least <= slope <= most,
             "none that can be estimated" if np.isnan(slope) else f"{slope:.3f}",
             f"{least} to {most}",
+        ),
+    ]
+
+
+def _discount_conditions(validation: Validation | None) -> list[Condition]:
+    """List what any discount needs; `measured` needs it too."""
+    if validation is None:
+        return []
+    skill, ratio = validation.skill.value, validation.observed_expected
+    low, high = (np.nan if end is None else end for end in (ratio.low, ratio.high))
+    found = "none" if ratio.value is None else f"{ratio.value:.3f} [{low:.3f}, {high:.3f}]"
+    return [
+        _condition(
+            "measured",
+            "better_than_base_rate",
+            skill is not None and skill > 0,
+            "no skill" if skill is None else f"skill {skill:.3f}",
+            "above 0, for any discount",
+        ),
+        _condition(
+            "measured",
+            "stated_mean",
+            bool(low <= 1 <= high),
+            f"observed / stated {found}",
+            "an interval with 1, for any discount",
         ),
     ]
 

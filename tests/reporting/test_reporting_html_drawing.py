@@ -35,7 +35,7 @@ def validations():
 
     def check(outcomes):
         data = labelled(outcomes, true)
-        found = validate(data, true[None, :], checked_together=1, seed=1, resamples=50)
+        found = validate(data, true[None, :], checked_together=1, seed=1)
         return found.dump()
 
     return {"bm25": check(missed), "</svg><b>": check(np.zeros(120, dtype=bool))}

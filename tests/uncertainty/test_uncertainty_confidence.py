@@ -55,7 +55,9 @@ leaves = st.one_of(
 
 
 def miss(value, status="measured", low=None, high=None):
-    return MissRate(value, low, high, status, "miss_any", 10, "qrels", "abc", 250, AT)
+    return MissRate(
+        value, low, high, status, "miss_any", 10, "qrels", "abc", 250, AT, discounts=True
+    )
 
 
 @given(st.lists(leaves, min_size=1, max_size=5))

@@ -49,7 +49,7 @@ def good():
     data = Labelled(
         ("x",), x[:, None], rng.random(600) < true, np.arange(600), np.ones(600), np.arange(600)
     )
-    return validate(data, true[None, :], checked_together=2, seed=1, resamples=300)
+    return validate(data, true[None, :], checked_together=2, seed=1)
 
 
 def judge(counts, validation=None, **changes):
@@ -97,6 +97,23 @@ def test_every_condition_of_a_measured_rate_is_needed(good, changes, unmet):
     found = judge(ENOUGH, with_fields(good, **changes))
     assert found.status == ("provisional" if unmet else "measured")
     assert [condition.name for condition in unmet_of(found)] == unmet
+
+
+@pytest.mark.parametrize(
+    ("changes", "discounts"),
+    [
+        ({}, True),
+        ({"skill": figure(0.01, -0.2, 0.2)}, True),
+        ({"skill": figure(0.0, -0.2, 0.2)}, False),
+        ({"skill": figure(None, None, None)}, False),
+        ({"observed_expected": figure(1.4, 1.01, 1.9)}, False),
+        ({"observed_expected": figure(1.4, None, None)}, False),
+    ],
+)
+def test_harmful_or_biased_predictions_discount_nothing(good, changes, discounts):
+    found = judge(FEW, with_fields(good, **changes))
+    assert (found.status, found.discounts) == ("provisional", discounts)
+    assert not judge(NONE, with_fields(good, **changes)).discounts
 
 
 def test_an_error_beyond_chance_is_not_measured(good):
