@@ -9,7 +9,7 @@ import pandas as pd
 from rag_eval.api.inputs import QrelsLike, read_qrels
 from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, IntArray, count_within
 from rag_eval.core.errors import InputError, quoted
-from rag_eval.gold.loading import group_ids
+from rag_eval.gold.loading import gold_groups
 from rag_eval.measures.overlap import SharedGold
 from rag_eval.measures.ranking import PADDING, Qrels, parse_label, score_rankings
 
@@ -148,7 +148,7 @@ class JudgedQuestions:
                 raise InputError.of("duplicate_judgement", message, field="wordings", found=found)
         code, names = pd.factorize(frame["query_id"])
         relevant = frame[frame["relevance"] > 0]
-        groups = group_ids(
+        groups = gold_groups(
             names.tolist(), relevant["query_id"].tolist(), relevant["doc_id"].tolist()
         )
         rows = frame[["doc_id", "relevance"]].assign(question=code).reset_index(drop=True)

@@ -212,7 +212,7 @@ def miss_rates(
     if not len(rows):
         raise InputError.of("nothing_judged", "no query of the run has a relevant document")
     values = _list_signals(matched.ranked, matched.question, k)
-    labelled = _label(matched, values, pd.factorize(np.array(judged.groups))[0], k).take(rows)
+    labelled = _label(matched, values, judged, k).take(rows)
     questions = matched.question[rows]
     group_ids = [judged.groups[code] for code in questions]
     missing = np.full(len(rows), np.nan)
@@ -266,15 +266,16 @@ def _list_signals(ranked: RankedRun, question: IntArray, k: int) -> FloatArray:
     return signals(batch, k)[:, [SIGNALS.index(name) for name in LIST_SIGNALS]]
 
 
-def _label(matched: JudgedRun, values: FloatArray, group: IntArray, k: int) -> Labelled:
+def _label(matched: JudgedRun, values: FloatArray, judged: JudgedQuestions, k: int) -> Labelled:
     question = matched.question
     return Labelled(
         LIST_SIGNALS,
         values,
         matched.score([f"Success@{k}"])[:, 0] == 0,
-        group[question],
+        pd.factorize(np.array(judged.groups))[0][question],
         np.ones(len(question)),
         question,
+        judged.gold,
     )
 
 

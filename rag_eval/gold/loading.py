@@ -7,11 +7,13 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
+from rag_eval.core.arrays import IntArray
 from rag_eval.core.config import AnswerOverride, Answers, GoldSetConfig
 from rag_eval.core.errors import InputError, Place, Problem, ProblemList, quoted
 from rag_eval.core.frames import QUERIES, VARIANTS, make_frame
@@ -211,17 +213,69 @@ def group_ids(
         (np.ones(len(documents), dtype=np.int8), (rows[known], documents + n)), shape=(size, size)
     )
     _, labels = connected_components(graph, directed=False)
-    labels = labels[:n]
+    return _name_components(names, labels[:n])
+
+
+def _name_components(names: npt.NDArray[np.object_], labels: IntArray) -> list[str]:
+    """Name the component of each query by its smallest query id."""
     order = np.argsort(names.astype(str), kind="stable")
     first = pd.Series(names[order], dtype=object).groupby(labels[order], sort=False).first()
-    return [str(name) for name in first.loc[labels]]
+    return [str(name) for name in first.loc[labels.tolist()]]
+
+
+SHARES: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+"""Cosines of the gold of two queries from which the queries may count as one group."""
+ENOUGH_GROUPS: Final = 25
+"""Number of equally large groups that suffice for folds and for a provisional miss rate."""
+
+
+def gold_groups(
+    query_ids: Sequence[str], pair_queries: Sequence[str], pair_documents: Sequence[str]
+) -> list[str]:
+    """Name the group of each query as `group_ids` does, unless one chain holds most queries.
+
+    Where queries have many gold documents, chains of shared documents join nearly all of them,
+    although queries that are only chained are no more alike than others. There, two queries are
+    connected when the cosine of their gold is at least the least of SHARES that leaves
+    ENOUGH_GROUPS groups, in equally large ones.
+
+    Examples
+    --------
+    >>> queries = [f"q{i:02}" for i in range(40)]
+    >>> pairs = [(q, f"d{2 * i + j}") for i, q in enumerate(queries) for j in range(3)]
+    >>> len(set(group_ids(queries, *zip(*pairs)))), len(set(gold_groups(queries, *zip(*pairs))))
+    (1, 40)
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    chained = group_ids(query_ids, pair_queries, pair_documents)
+    names = np.asarray(query_ids, dtype=object)
+    largest = pd.Series(chained).value_counts().max() if chained else 0
+    if len(names) < ENOUGH_GROUPS or largest <= len(names) / 2:
+        return chained
+    pairs = pd.DataFrame({"query": pair_queries, "document": pair_documents}).drop_duplicates()
+    row = pd.Index(names).get_indexer(pd.Index(pairs["query"]))
+    row, document = row[row >= 0], pd.factorize(pairs["document"])[0][row >= 0]
+    share = 1 / np.sqrt(np.bincount(row, minlength=len(names))[row])
+    gold = coo_array((share, (row, document)), shape=(len(names), document.max() + 1)).tocsr()
+    cosine = (gold @ gold.T).tocoo()
+    for least in SHARES:
+        joined = cosine.data >= least
+        graph = coo_array(
+            (cosine.data[joined], (cosine.row[joined], cosine.col[joined])), shape=cosine.shape
+        )
+        _, labels = connected_components(graph, directed=False)
+        if len(names) ** 2 >= ENOUGH_GROUPS * (np.bincount(labels) ** 2).sum():
+            break
+    return _name_components(names, labels)
 
 
 def group_queries(
     queries: pd.DataFrame, relevant_queries: Sequence[str], documents: Sequence[str]
 ) -> pd.DataFrame:
     """Return the queries with their `group_id` by these pairs of query and relevant document."""
-    groups = group_ids(queries["query_id"].tolist(), relevant_queries, documents)
+    groups = gold_groups(queries["query_id"].tolist(), relevant_queries, documents)
     return queries.assign(group_id=pd.Series(groups, index=queries.index, dtype="str"))
 
 

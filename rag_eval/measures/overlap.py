@@ -87,6 +87,11 @@ class SharedGold:
             self._parts[key] = SharedGold(question, self._item[pair], len(chosen))
         return self._parts[key]
 
+    def crosses(self, groups: IntArray) -> bool:
+        """Tell whether questions of different groups [n] share a document."""
+        held = np.unique(np.stack([self._item, groups[self._question]]), axis=1)
+        return bool(held.shape[1] > len(np.unique(self._item)))
+
     @functools.cached_property
     def _classes(self) -> IntArray:
         """Code of each question's gold, [n]: equal gold, equal code. No gold equals no other."""

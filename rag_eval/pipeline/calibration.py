@@ -31,6 +31,7 @@ from rag_eval.core.report import (
 from rag_eval.core.types import MAX_NUMBER, RETRIEVAL_OUTCOMES, RetrievalOutcome, Shown
 from rag_eval.corpus.masking import mask
 from rag_eval.gold.files import ORIGINAL
+from rag_eval.measures.overlap import SharedGold
 from rag_eval.pipeline.claims import (
     MissRateClaims,
     Outcomes,
@@ -525,9 +526,28 @@ def _select_outcomes(strategy: _Strategy) -> _Fitting:
         rows["missed"].to_numpy(dtype=bool),
         pd.factorize(rows["group_id"])[0].astype(np.int64),
         rows["weight"].to_numpy(dtype=np.float64),
-        pd.factorize(owner.to_numpy(dtype=object))[0].astype(np.int64),
+        question := pd.factorize(owner.to_numpy(dtype=object))[0].astype(np.int64),
+        _share_gold(strategy, rows.assign(question=question).drop_duplicates("question")),
     )
     return _Fitting(rows, labelled, refused, age, int((~known).sum()))
+
+
+def _share_gold(strategy: _Strategy, questions: pd.DataFrame) -> SharedGold:
+    """Collect the gold documents of the questions of outcomes, by their code `question`.
+
+    A question outside of the gold has the documents of the gold questions in its group. A group
+    without gold counts as one document.
+    """
+    judged = strategy.night.runs.gold_variants.qrels_document
+    judged = judged.loc[judged["gain"] > 0, ["query_id", "item_id"]]
+    own = questions[["question", "query_id"]].merge(judged, on="query_id")
+    others = questions.loc[~questions["question"].isin(own["question"]), ["question", "group_id"]]
+    by_group = judged.assign(group_id=judged["query_id"].map(strategy.groups.of_gold))
+    joined = others.merge(by_group[["group_id", "item_id"]], on="group_id", how="left")
+    joined["item_id"] = joined["item_id"].fillna("\0" + joined["group_id"])
+    pairs = pd.concat([own, joined])
+    items = pd.factorize(pairs["item_id"])[0]
+    return SharedGold.of_pairs(pairs["question"].to_numpy(), items, len(questions))
 
 
 def _signals_of_outcomes(strategy: _Strategy, rows: pd.DataFrame) -> FloatArray:

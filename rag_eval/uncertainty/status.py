@@ -20,14 +20,37 @@ from rag_eval.core.config import (
 )
 from rag_eval.core.report import Condition, OutcomeCounts, Promotion, Standing, Validation
 from rag_eval.storage.sql import ColumnSpec, SqlStore, TableSpec
-from rag_eval.uncertainty.scores import Labelled
+from rag_eval.uncertainty.scores import Labelled, dependent_mean
 
 _EARNED: Final[tuple[Status, ...]] = ("uncalibrated", "prior", "provisional", "measured")
 
 
 def count_outcomes(labelled: Labelled) -> OutcomeCounts:
-    """Count outcomes and their groups; a group may hold both misses and hits."""
+    """Count outcomes and their groups; a group may hold both misses and hits.
+
+    Where questions of different groups share gold, chains of shared gold were split. There the
+    effective number of questions counts in place of groups.
+    """
     group, missed = labelled.group, labelled.missed
+    if labelled.shared is not None:
+        codes, first, question = np.unique(
+            labelled.question, return_index=True, return_inverse=True
+        )
+        if labelled.shared.take(codes).crosses(group[first]):
+            influence = (missed - missed.mean()) / len(missed)
+            number = dependent_mean(influence[:, None], labelled).n_effective[0] / len(codes)
+            share = (
+                len(codes),
+                len(np.unique(question[missed])),
+                len(np.unique(question[~missed])),
+            )
+            groups, misses, hits = (int(number * count + 1e-9) for count in share)
+            return OutcomeCounts(
+                outcomes=len(labelled),
+                groups=groups,
+                groups_with_misses=misses,
+                groups_with_hits=hits,
+            )
     return OutcomeCounts(
         outcomes=len(labelled),
         groups=len(np.unique(group)),

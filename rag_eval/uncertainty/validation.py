@@ -38,6 +38,8 @@ HELD_OUT = 0.25
 HISTOGRAM_BINS = 20
 _CELLS = 2_000_000
 _DIGITS = 6
+_MOST = 100.0
+"""Largest half width of an interval of logarithms, because exp overflows beyond."""
 _BEYOND = 20
 """Wanted number of simulated figures beyond the limit, so that the limit is stable."""
 _BOUNDS = {
@@ -282,7 +284,7 @@ def validate(
         groups_with_hits=len(np.unique(group[~missed])),
         repeats=len(predictions),
         miss_rate=miss_rate(labelled),
-        **_figures(labelled, predictions, averaged),
+        **figure_intervals(labelled, predictions, averaged),
         reliability=reliability(averaged, missed, weight, simulated),
         ece=judge_error(error, null, checked_together),
         dependence=dependence,
@@ -292,7 +294,23 @@ def validate(
     )
 
 
-def _figures(
+def _spread_out(name: str, value: float, half: float) -> tuple[float, float]:
+    """Return the ends of an interval of this half width, on the scale where it is symmetric.
+
+    Skill is symmetric in the logarithm of 1 - skill, AUROC in its log-odds. On their own scale, the
+    low end would be too high for few misses.
+    """
+    if name == "skill" and value < 1:
+        factor = float(np.exp(min(half / (1 - value), _MOST)))
+        return 1 - (1 - value) * factor, 1 - (1 - value) / factor
+    if name == "auroc" and 0 < value < 1:
+        odds = value / (1 - value)
+        factor = float(np.exp(min(half / (value * (1 - value)), _MOST)))
+        return odds / (odds + factor), odds * factor / (odds * factor + 1)
+    return value - half, value + half
+
+
+def figure_intervals(
     labelled: Labelled, predictions: FloatArray, averaged: FloatArray
 ) -> dict[str, Interval]:
     """Compute the figures of `_BOUNDS` with their intervals, from the influence of each outcome."""
@@ -326,6 +344,6 @@ def _figures(
     half |= dict(zip(known, dependent_mean(influence, labelled).half_width().tolist(), strict=True))
     found = {}
     for name, (value, _) in by_name.items():
-        low, high = np.clip([value - half[name], value + half[name]], *_BOUNDS[name])
+        low, high = np.clip(_spread_out(name, value, half[name]), *_BOUNDS[name])
         found[name] = Interval(value=finite(value), low=finite(low), high=finite(high))
     return found

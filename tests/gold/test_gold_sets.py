@@ -11,7 +11,7 @@ from rag_eval.core.errors import InputError
 from rag_eval.core.frames import VARIANTS
 from rag_eval.gold.configuration import discover, load_config
 from rag_eval.gold.lint import lint
-from rag_eval.gold.loading import group_ids, load_gold, variants
+from rag_eval.gold.loading import gold_groups, group_ids, load_gold, variants
 from rag_eval.gold.resolving import resolve
 
 CONFIG = "name: {name}\ncorpus: {corpus}\nstrategies: [{{name: bm25, kind: bm25}}]\n"
@@ -156,3 +156,19 @@ def test_the_shipped_set_is_clean_and_resolves_on_every_level(smoke, smoke_frame
         ("password-for-job", "jobs.md", ""),
         ("slack", "alerts.md", "alerts.md#alerts/channels"),
     ]
+
+
+def test_a_chain_of_all_questions_is_split_where_they_share_little():
+    queries = [f"q{at:02}" for at in range(60)]
+    chained = [(query, f"d{2 * at + j}") for at, query in enumerate(queries) for j in range(3)]
+    twins = [("q01", f"d{j}") for j in range(3)]
+    asked, documents = zip(*chained, *twins, strict=True)
+    assert len(set(group_ids(queries, asked, documents))) == 1
+    groups = gold_groups(queries, asked, documents)
+    assert len(set(groups)) > 50
+    assert groups[0] == groups[1] == "q00"
+    # without a chain of most questions the components stay
+    pairs = [(query, f"d{at // 2}") for at, query in enumerate(queries)]
+    assert gold_groups(queries, *zip(*pairs, strict=True)) == group_ids(
+        queries, *zip(*pairs, strict=True)
+    )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rag_eval.core.report import Condition, Interval, OutcomeCounts
+from rag_eval.measures.overlap import SharedGold
 from rag_eval.storage.sql import SqlStore
 from rag_eval.uncertainty.scores import Labelled
 from rag_eval.uncertainty.status import (
@@ -268,3 +269,18 @@ def test_writers_at_once_write_a_change_once(place):
     assert [(row["number"], row["new_status"]) for row in promotions(SqlStore(place))] == [
         (1, "prior")
     ]
+
+
+def test_effective_questions_count_where_chains_were_split():
+    n = 120
+    question = np.arange(n)
+    missed = np.random.default_rng(3).random(n) < 0.4
+    items = (question[:, None] + np.arange(4)).ravel()
+    shared = SharedGold.of_pairs(np.repeat(question, 4), items, n)
+    data = Labelled(("x",), np.zeros((n, 1)), missed, question, np.ones(n), question, shared)
+    found = count_outcomes(data)
+    assert found.outcomes == n
+    assert 30 < found.groups < n
+    assert found.groups_with_misses + found.groups_with_hits in {found.groups, found.groups - 1}
+    whole = dataclasses.replace(data, group=np.zeros(n, dtype=np.int64))
+    assert count_outcomes(whole).groups == 1
