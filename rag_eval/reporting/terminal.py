@@ -676,7 +676,8 @@ def _miss_rates(report: Report) -> Parts:
             f"{estimate(grounded)} grounded, {estimate(answers.final_confidence)} discounted by "
             f"the miss rate, {estimate(answers.calibrated_confidence)} calibrated"
         )
-    yield from (_describe_rounds(*item) for item in part.iterative.items())
+    if part.iterative:
+        yield _rounds(part.iterative)
 
 
 def describe_promotion(entry: StrategyCalibration) -> str:
@@ -700,14 +701,30 @@ def describe_alarms(name: str, entry: StrategyCalibration, limit: int) -> Iterat
         yield f"{quoted(name)}: DRIFT, {drift.direction} after {drift.first_alarm_at} groups"
 
 
-def _describe_rounds(name: str, rounds: IterativeAccount) -> str:
-    whole: Mapping[str, Any] = rounds.accounts[0]
-    change = interval(whole["delta"], whole["ci_low"], whole["ci_high"])
-    return (
-        f"{quoted(name)} over {quoted(rounds.base)}: expanded {whole['triggered']} of "
-        f"{whole['questions']} wordings, recovered {whole['recovered']}, lost {whole['lost']}, "
-        f"recall@{rounds.k} {change}, worth {worth(whole['n_effective'])}: {whole['verdict']}"
-    )
+def _describe_account(row: Mapping[str, Any]) -> list[str]:
+    return [
+        row["strategy"],
+        f"{row['triggered']:,}/{row['questions']:,}",
+        f"{row['recovered']:,}",
+        f"{row['lost']:,}",
+        f"{row['extra_queries']:,}, {row['extra_seconds']:.1f} s",
+        interval(row["delta"], row["ci_low"], row["ci_high"], "+"),
+        worth(row["n_effective"]),
+        row["verdict"],
+    ]
+
+
+def _rounds(iterative: Mapping[str, IterativeAccount]) -> Sheet:
+    """Show what the rounds of iterative strategies recovered, lost and cost."""
+    rows = [
+        [quoted(f"{name} over {rounds.base}"), *_describe_account(row)]
+        for name, rounds in iterative.items()
+        for row in rounds.accounts
+    ]
+    columns = ["strategy", "expansion", ">expanded", ">recovered", ">lost", ">extra queries"]
+    columns += [">recall after - before", ">worth", "verdict"]
+    title = "Iterative retrieval: misses recovered and hits lost, of the expanded wordings"
+    return Sheet(title, columns, rows, unbroken=[1])
 
 
 # ---- A whole report.

@@ -1,7 +1,13 @@
 """The miss-rate panel: status, observed and stated rates, reliability, conformal K."""
 
+import io
+
 import pytest
 from panel_pages import rendered, rows, titles
+from rich.console import Console
+
+from rag_eval.core.report import Report
+from rag_eval.reporting.terminal import show_report
 
 UNFITTED = {
     "validation": None,
@@ -58,6 +64,27 @@ def test_everything_that_was_calibrated_stands_there(report):
     assert "one K, for expected recall" in {
         row["rule"] for row in rows(panel, "conformal-k") if row["strategy"] == "bm25"
     }
+
+
+def test_rounds_show_help_harm_and_cost(report):
+    account = report["uncertainty"]["iterative"]["rounds"]["accounts"][0]
+    account |= {"questions": 1120, "triggered": 310, "recovered": 17, "lost": 4}
+    account |= {"extra_queries": 655, "extra_seconds": 12.34}
+    account |= {"delta": 0.012, "ci_low": 0.001, "ci_high": 0.023}
+    panel, _ = rendered("miss-rates", report)
+    row = rows(panel, "iterative")[0]
+    counts = ("triggered", "questions", "recovered", "lost", "extra", "seconds")
+    assert [float(row[name]) for name in counts] == [310, 1120, 17, 4, 655, 12.34]
+    assert [float(row[name]) for name in ("delta", "delta_low", "delta_high")] == [
+        0.012,
+        0.001,
+        0.023,
+    ]
+    console = Console(width=160, file=io.StringIO())
+    show_report(console, Report.model_validate(report))
+    line = next(line for line in console.file.getvalue().splitlines() if "310/1,120" in line)
+    for words in ("rounds over bm25", "17", "4", "655, 12.3 s", "+0.012 [+0.00, +0.02]"):
+        assert words in line
 
 
 def test_a_status_says_what_the_next_one_needs(report):
