@@ -76,7 +76,6 @@ def test_without_the_extra_a_live_query_names_the_extra(monkeypatch):
 @pytest.fixture
 def missing(project):
     made.make(project)
-    made.configure(project, made.BM25, ROUNDS)
     return project
 
 
@@ -125,6 +124,7 @@ def test_the_last_run_calibrates_a_live_question(opened, missing):
 
 
 def test_without_a_run_the_heuristic_is_named(missing):
+    made.configure(missing, made.BM25, ROUNDS)
     live = open_live(made.opened(missing), "rounds")
     found = live.retrieve(made.question(3))
     line = check_shape(found)
@@ -163,7 +163,8 @@ HOSTILE = (
 )
 
 
-def test_the_command_prints_text_or_exactly_the_shape(opened, missing):
+def test_the_command_prints_text_or_exactly_the_shape(missing):
+    made.configure(missing, made.BM25, ROUNDS)
     options = ("--strategy", "rounds", "--gold-sets", missing.gold.parent)
     shown = call(missing, "ask", "tiny", f"{HOSTILE} {made.question(3)}", *options)
     assert "Miss rate  miss_any@10" in shown.stdout
