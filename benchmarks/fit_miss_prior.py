@@ -1,9 +1,11 @@
 """Fit the prior of miss rates and write rag_eval/uncertainty/prior.json.
 
-The data are judged retrievals (miss_any@10) of SciFact, of the sentences of XQuAD with five
-wordings of each question, and of CLAPnq. bm25, vector and hybrid search retrieve each collection
-(LSA vectors; MiniLM too where they exist). The fit leaves out the gold set pandas_api, because the
-nightly run measures the shipped prior on pandas_api.
+The data are judged retrievals (miss_any@10) by bm25, vector and hybrid search, with LSA and with
+MiniLM vectors. Three collections have one answer or few: SciFact, the sentences of XQuAD with five
+wordings of each question, and CLAPnq. Three have many relevant chunks; miss_rate_data.py says how
+they are made. Retrievals with fewer than FEWEST misses or hits are left out. The fit leaves out the
+gold set pandas_api, because the nightly run measures the shipped prior on pandas_api, and NPL,
+which is a test.
 
 The model is one ridge logistic regression over signals z-scored per collection and strategy. Each
 collection and strategy has an intercept, and every collection has the same weight. The intercept
@@ -11,16 +13,17 @@ of the prior is the mean of these intercepts. The spread says how the log-odds o
 own fits differ from the shared ones. Each kind of strategy has a prior from the retrievals of its
 kind. The prior `any` comes from all retrievals. All priors share the intercept of `any`.
 
-`held_out` in the file measures, on each collection, a prior that was fitted without the collection.
-For pandas_api that is the shipped prior. The figures are of the prior alone and of the prior with
-25 outcomes (30 draws, measured on groups without outcomes).
+`held_out` in the file measures, on each collection, a prior that was fitted without the collection
+and without the others of its source. For pandas_api and NPL that is the shipped prior. The figures
+are of the prior alone and of the prior with 25 outcomes (10 draws, measured on groups without
+outcomes; not for NPL, because its questions are a chain of shared documents).
 """
 
 import json
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from miss_rate_data import COLLECTIONS, STRATEGIES, judged
+from miss_rate_data import COLLECTIONS, MANY_RELEVANT, SINGLE_ANSWER, STRATEGIES, judged
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from timing import ROOT, data_folder, emit, skipped
@@ -38,14 +41,15 @@ from rag_eval.uncertainty.estimator import (
 )
 from rag_eval.uncertainty.scores import Labelled
 
-FITTED_ON = ("scifact", "xquad_sentences", "clapnq")
-K, SEED, DRAWS, FEW, DIGITS = 10, 0, 30, 25, 4
+TESTS = ("pandas_api", "npl")
+FITTED_ON = tuple(name for name in COLLECTIONS if name not in TESTS)
+K, SEED, DRAWS, FEW, DIGITS, FEWEST = 10, 0, 10, 25, 4, 10
 WEIGHT = 600.0  # effective outcomes of a collection: its strategies judge the same questions
 PENALTY, OWN_PENALTY, FREE_PENALTY = 100.0, 30.0, 0.01
 SOURCES = (
     "SciFact (claims CC BY 4.0, abstracts ODC-By 1.0), XQuAD and SQuAD paragraphs with "
     "NoiseQA wordings (CC BY-SA 4.0), CLAPnq dev (Apache-2.0); only these numbers are kept "
-    "of them. This repository's pandas_api is in held_out only"
+    "of them. This repository's pandas_api and NPL are in held_out only"
 )
 
 Sets = Mapping[str, Mapping[str, Labelled]]
@@ -56,16 +60,31 @@ def datasets() -> dict[str, dict[str, Labelled]]:
     return {
         name: {
             f"{model}/{strategy}": judged(name, strategy, model).labelled(K)
-            for model in (("lsa-256", "minilm") if name == "scifact" else ("lsa-256",))
+            for model in (("lsa-256",) if name == "pandas_api" else ("lsa-256", "minilm"))
             for strategy in STRATEGIES
         }
         for name in COLLECTIONS
     }
 
 
+def _usable(parts: Mapping[str, Labelled]) -> dict[str, Labelled]:
+    """Keep the retrievals with enough misses and hits."""
+    return {
+        key: part
+        for key, part in parts.items()
+        if min(part.missed.sum(), (~part.missed).sum()) >= FEWEST
+    }
+
+
+def _source(name: str) -> str:
+    """Return the source of a collection; `xquad_articles` is made of `xquad`."""
+    return name if name in TESTS else name.partition("_")[0]
+
+
 def fit_prior(given: Sets, kind: Kind = "any", *, without: str = "") -> Prior:
-    """Fit the prior of one kind of strategy over FITTED_ON except `without`."""
-    sets = {name: given[name] for name in FITTED_ON if name != without}
+    """Fit the prior of one kind of strategy over FITTED_ON except the source of `without`."""
+    kept = [name for name in FITTED_ON if _source(name) != _source(without)]
+    sets = {name: _usable(given[name]) for name in kept}
     intercepts, shared, spread = _fit_shared(sets)
     if kind != "any":
         of_kind = {
@@ -141,14 +160,16 @@ def draw_skill(part: Labelled, prior: Prior | None, n: int) -> FloatArray:
 def held_out(sets: Sets, name: str) -> dict[str, dict[str, float]]:
     """Measure, on a collection, the prior that was fitted without the collection."""
     figures = {}
-    for strategy, part in sets[name].items():
+    for strategy, part in _usable(sets[name]).items():
         prior = fit_prior(sets, kind_of(strategy), without=name)
         alone = model_from_prior(prior, part.names, part.signals).predict(part.signals, part.names)
         figures[strategy] = {
             "alone_auroc": round(float(roc_auc_score(part.missed, alone)), 3),
             "alone_skill": round(skill(alone, part.missed.astype(np.float64)), 3),
-            f"skill_at_{FEW}": round(float(draw_skill(part, prior, FEW).mean()), 3),
         }
+        if name != "npl":
+            few = float(draw_skill(part, prior, FEW).mean())
+            figures[strategy][f"skill_at_{FEW}"] = round(few, 3)
     return figures
 
 
@@ -173,8 +194,12 @@ def main() -> None:
         "seed": SEED,
         "penalty": PENALTY,
         "fitted_on": {
-            name: {strategy: _count(part) for strategy, part in sets[name].items()}
-            for name in FITTED_ON
+            kind: {
+                name: {strategy: _count(part) for strategy, part in _usable(sets[name]).items()}
+                for name in names
+                if name in FITTED_ON
+            }
+            for kind, names in (("single answer", SINGLE_ANSWER), ("many relevant", MANY_RELEVANT))
         },
         "held_out": held,
         "sets": SOURCES,

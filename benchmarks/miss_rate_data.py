@@ -5,13 +5,20 @@ for it and returns the batch with its gold. BM25 and exact vector search are the
 engines with default parameters. The second retriever of bm25 is the vector search. The second
 retriever of vector and hybrid is bm25. All three have vectors.
 
-The models are `lsa-256` and `minilm`. `minilm` reads the public vectors file, which holds SciFact
-and the whole paragraphs of the original XQuAD wordings only.
+The models are `lsa-256` and `minilm`. Texts that the public vectors file lacks are embedded once
+and kept in `.rag_eval`.
+
+Three collections with many relevant chunks are made from the others. In `xquad_paragraphs` every
+sentence of a paragraph is gold for all questions on the paragraph (5 on average, shared by 5
+questions). In `xquad_articles` this holds for the five paragraphs of an article (25, shared by 25
+questions). In `clapnq_passages` every sentence of the answering passages is gold (7). `npl` has 22
+relevant documents a question and is a test: nothing is tuned on it alone.
 """
 
 import dataclasses
 import functools
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +27,19 @@ import numpy.typing as npt
 import pandas as pd
 from timing import ROOT, data_folder, indexed_text, json_lines
 
+from rag_eval.core.config import BinaryTarget
 from rag_eval.corpus.analyzer import Analyzer
 from rag_eval.corpus.chunking import spans
 from rag_eval.gold.loading import group_ids
-from rag_eval.retrieval.dense import ExactSearch
-from rag_eval.retrieval.embedding.embedders import LsaEmbedder, fit_lsa, read_vectors
+from rag_eval.retrieval.dense import ExactSearch, model_folder
+from rag_eval.retrieval.embedding.embedders import (
+    LsaEmbedder,
+    MiniLmEmbedder,
+    fit_lsa,
+    read_vectors,
+)
 from rag_eval.retrieval.kinds.bm25 import Bm25
+from rag_eval.retrieval.kinds.hybrid import POOL as FUSED
 from rag_eval.retrieval.kinds.hybrid import weighted
 from rag_eval.retrieval.lexical import Bm25s
 from rag_eval.retrieval.ranking import Ranking
@@ -33,7 +47,9 @@ from rag_eval.storage.hashing import text_hash
 from rag_eval.uncertainty.scores import Labelled
 from rag_eval.uncertainty.signals import SIGNALS, RankedBatch, TermSpace, signals
 
-COLLECTIONS = ("scifact", "xquad_sentences", "clapnq", "pandas_api")
+SINGLE_ANSWER = ("scifact", "xquad_sentences", "clapnq", "pandas_api")
+MANY_RELEVANT = ("xquad_paragraphs", "xquad_articles", "clapnq_passages", "npl")
+COLLECTIONS = (*SINGLE_ANSWER, *MANY_RELEVANT)
 STRATEGIES = ("bm25", "vector", "hybrid")
 WORDINGS = ("original", *(f"back-translation-{language}" for language in ("es", "de", "ru", "zh")))
 POOL = 100
@@ -81,14 +97,7 @@ class Collection:
             fitted = fit_lsa(self.terms, list(self.analyzer.vocabulary)[: self.n_terms], 256)
             embedder = LsaEmbedder(fitted, "benchmark", 256)
             return embedder.embed_terms(self.query_terms), embedder.embed_terms(self.terms)
-        names, vectors = read_vectors(folder() / "embeddings" / "all-MiniLM-L6-v2.npz")
-        row = {name: i for i, name in enumerate(names)}
-        asked, held = (
-            [row.get(text_hash(text), -1) for text in texts] for texts in (self.queries, self.texts)
-        )
-        if min(*asked, *held) < 0:
-            raise SystemExit(f"{self.name}: there are no MiniLM vectors of its texts; use lsa-256")
-        return vectors[asked], vectors[held]
+        return minilm(self.queries), minilm(self.texts)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -108,15 +117,37 @@ class Judged:
     first_gold: npt.NDArray[np.float64]
     n_gold: Ints
 
-    def missed(self, k: int = 10) -> npt.NDArray[np.bool_]:
-        """Return miss_any@k of each question, bool [n]."""
+    def missed(self, k: int = 10, target: BinaryTarget = "miss_any") -> npt.NDArray[np.bool_]:
+        """Return whether each question counts as missed at k, bool [n]."""
+        if target == "miss_some":
+            return np.asarray(self.relevant[:, :k].sum(axis=1) < self.n_gold)
         return self.first_gold > k
 
-    def labelled(self, k: int = 10) -> Labelled:
-        """Return signals and outcomes of miss_any@k. Weights are 1, because every row is judged."""
+    def labelled(self, k: int = 10, target: BinaryTarget = "miss_any") -> Labelled:
+        """Return signals and outcomes. Weights are 1, because every row is judged."""
         weight, group = np.ones(len(self.first_gold)), self.collection.group
+        missed = self.missed(k, target)
         found = signals(self.batch, k)
-        return Labelled(SIGNALS, found, self.missed(k), group, weight, self.collection.question)
+        return Labelled(SIGNALS, found, missed, group, weight, self.collection.question)
+
+
+def minilm(texts: Sequence[str]) -> npt.NDArray[np.float32]:
+    """Look up the MiniLM vectors of texts, [n, 384]; the missing ones are embedded and kept."""
+    kept = ROOT / ".rag_eval" / "benchmarks" / "minilm.npz"
+    known: dict[str, npt.NDArray[np.float32]] = {}
+    for path in (folder() / "embeddings" / "all-MiniLM-L6-v2.npz", kept):
+        if path.is_file():
+            known |= dict(zip(*read_vectors(path), strict=True))
+    names = list(map(text_hash, texts))
+    missing = {name: text for name, text in zip(names, texts, strict=True) if name not in known}
+    if missing:
+        found = MiniLmEmbedder(model_folder(ROOT / ".rag_eval")).embed(list(missing.values()))
+        old = read_vectors(kept) if kept.is_file() else ([], np.empty((0, found.shape[1])))
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        every = np.vstack([old[1], found]).astype(np.float32)
+        np.savez(kept, sha256=np.array([*old[0], *missing]), vectors=every)
+        known |= dict(zip(missing, found, strict=True))
+    return np.array([known[name] for name in names])
 
 
 def folder() -> Path:
@@ -167,62 +198,82 @@ def _collection(
     )
 
 
-def _scifact() -> Collection:
-    base = folder() / "scifact"
+def _beir(name: str) -> Collection:
+    """Read a collection in BEIR layout with all its judged queries."""
+    base = folder() / name
     documents = sorted(json_lines(base / "corpus.jsonl"), key=lambda document: document["_id"])
     ids = [document["_id"] for document in documents]
     row = {doc: i for i, doc in enumerate(ids)}
     gold: dict[str, list[int]] = {}
-    for split in ("train", "test"):
-        for line in (base / "qrels" / f"{split}.tsv").read_text(encoding="utf-8").splitlines()[1:]:
+    for judgements in sorted((base / "qrels").glob("*.tsv")):
+        for line in judgements.read_text(encoding="utf-8").splitlines()[1:]:
             query, doc, gain = line.split("\t")
             if int(gain) > 0:
                 gold.setdefault(query, []).append(row[doc])
     queries = json_lines(base / "queries.jsonl")
     rows = [(row["_id"], row["text"]) for row in queries if row["_id"] in gold]
-    return _collection("scifact", list(map(indexed_text, documents)), ids, rows, gold)
+    return _collection(name, list(map(indexed_text, documents)), ids, rows, gold)
 
 
-def _xquad_sentences() -> Collection:
-    """Cut paragraphs and distractors into sentences; gold sentences touch the first answer."""
+def _xquad(name: str) -> Collection:
+    """Cut paragraphs and distractors into sentences; gold sentences touch the first answer.
+
+    In `xquad_paragraphs` and `xquad_articles` all sentences of the paragraph or article are gold,
+    and questions have a single wording.
+    """
     base = folder() / "xquad"
     texts: list[str] = []
     document: list[str] = []
     places: dict[str, list[tuple[int, int, int]]] = {}
-    for name in ("corpus", "distractors"):
-        for paragraph in json_lines(base / f"{name}.jsonl"):
+    whole: dict[str, list[int]] = {}
+    for file in ("corpus", "distractors"):
+        for paragraph in json_lines(base / f"{file}.jsonl"):
             for start, end in spans(paragraph["text"]):
                 places.setdefault(paragraph["_id"], []).append((start, end, len(texts)))
+                for unit in (paragraph["_id"], _article(paragraph["_id"])):
+                    whole.setdefault(unit, []).append(len(texts))
                 texts.append(paragraph["text"][start:end])
                 document.append(paragraph["_id"])
     gold: dict[str, list[int]] = {}
     answers: list[Any] = [*json_lines(base / "answers.jsonl")]
     for row in answers:
-        first = row["answers"][0]
-        gold[row["query_id"]] = [
-            chunk
-            for start, end, chunk in places[row["doc_id"]]
-            if start < first["end"] and first["start"] < end
-        ]
+        first, paragraph = row["answers"][0], row["doc_id"]
+        gold[row["query_id"]] = {
+            "xquad_paragraphs": whole[paragraph],
+            "xquad_articles": whole[_article(paragraph)],
+            "xquad_sentences": [
+                chunk
+                for start, end, chunk in places[paragraph]
+                if start < first["end"] and first["start"] < end
+            ],
+        }[name]
     queries, others = json_lines(base / "queries.jsonl"), json_lines(base / "paraphrases.jsonl")
     text = {("original", row["_id"]): row["text"] for row in queries}
     text |= {(row["paraphrase_id"], row["query_id"]): row["text"] for row in others}
-    rows = [(question, text[name, question]) for question in gold for name in WORDINGS]
-    return _collection("xquad_sentences", texts, document, rows, gold)
+    wordings = WORDINGS if name == "xquad_sentences" else WORDINGS[:1]
+    rows = [(question, text[wording, question]) for question in gold for wording in wordings]
+    return _collection(name, texts, document, rows, gold)
 
 
-def _clapnq() -> Collection:
+def _article(paragraph: str) -> str:
+    """Return the article of a paragraph's id; `xq-07-03` is a paragraph of article `xq-07`."""
+    return paragraph.rpartition("-")[0]
+
+
+def _clapnq(name: str) -> Collection:
     """Read the sentences of the passages of all questions, answerable or not, without titles.
 
-    Gold is every sentence that the answer was drawn from.
+    Gold is every sentence that the answer was drawn from; in `clapnq_passages` every sentence of
+    the passages of these sentences.
     """
+    whole = name == "clapnq_passages"
     texts: list[str] = []
     document: list[str] = []
     chunk: dict[tuple[str, str], int] = {}
     rows: list[tuple[str, str]] = []
     gold: dict[str, list[int]] = {}
-    for name in ("answerable", "unanswerable"):
-        questions: list[Any] = [*json_lines(folder() / "clapnq" / f"clapnq_dev_{name}.jsonl")]
+    for part in ("answerable", "unanswerable"):
+        questions: list[Any] = [*json_lines(folder() / "clapnq" / f"clapnq_dev_{part}.jsonl")]
         for question in questions:
             for passage in question["passages"]:
                 for sentence in passage["sentences"]:
@@ -238,13 +289,14 @@ def _clapnq() -> Collection:
             found = [
                 chunk[passage["text"], sentence]
                 for passage in question["passages"]
+                if not whole or chosen & set(passage["sentences"])
                 for sentence in passage["sentences"]
-                if sentence in chosen
+                if sentence.strip() and (whole or sentence in chosen)
             ]
             if found:
                 rows.append((question["id"], question["input"]))
                 gold[question["id"]] = sorted(set(found))
-    return _collection("clapnq", texts, document, rows, gold)
+    return _collection(name, texts, document, rows, gold)
 
 
 def _pandas_api() -> Collection:
@@ -278,22 +330,23 @@ def _pandas_api() -> Collection:
 @functools.cache
 def collection(name: str) -> Collection:
     """Read one of COLLECTIONS."""
-    return {
-        "scifact": _scifact,
-        "xquad_sentences": _xquad_sentences,
-        "clapnq": _clapnq,
-        "pandas_api": _pandas_api,
-    }[name]()
+    if name in {"scifact", "npl"}:
+        return _beir(name)
+    if name.startswith("xquad"):
+        return _xquad(name)
+    if name.startswith("clapnq"):
+        return _clapnq(name)
+    return _pandas_api()
 
 
 @functools.lru_cache(maxsize=8)
 def _search(name: str, model: str, depth: int) -> dict[str, Ranking]:
     its = collection(name)
     queries, chunks = its.vectors(model)
-    bm25 = its.bm25.search(its.query_terms, depth)
-    vector = ExactSearch(chunks).search(queries, depth)
+    bm25 = its.bm25.search(its.query_terms, max(depth, FUSED))
+    vector = ExactSearch(chunks).search(queries, max(depth, FUSED))
     hybrid = weighted(bm25, vector, alpha=0.5, beta=0.5, depth=depth)
-    return {"bm25": bm25, "vector": vector, "hybrid": hybrid}
+    return {"bm25": bm25.cut(depth), "vector": vector.cut(depth), "hybrid": hybrid}
 
 
 def judged(name: str, strategy: str, model: str = "lsa-256", depth: int = POOL) -> Judged:

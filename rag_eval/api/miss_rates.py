@@ -36,7 +36,7 @@ from rag_eval.uncertainty.status import Situation, judge_status
 if TYPE_CHECKING:
     from rag_eval.api.charts import Chart
 
-LIST_SIGNALS: Final = ("tail_ratio", "score_sd", "wig", "nqc", "cut_gap", *WORDING_SIGNALS)
+LIST_SIGNALS: Final = ("tail_ratio", "nqc", *WORDING_SIGNALS)
 """Signals that need nothing but ranked lists and their scores."""
 NO_PRIOR: Final = "the shipped prior needs signals of the corpus, and a run has none"
 _FIGURES: Final = ("brier", "log_loss", "skill", "auroc", "intercept", "slope", "observed_expected")
@@ -168,9 +168,9 @@ def miss_rates(
 ) -> MissRates:
     """Fit the probability that a retrieval misses, to the outcomes of a judged run.
 
-    The signals are figures of the ranked list alone: how the scores fall (`tail_ratio`, `score_sd`,
-    `wig`, `nqc`, `cut_gap`) and, for questions with several wordings, how far the lists of the
-    wordings agree. A nightly run has further signals, of the corpus and of a second retriever.
+    The signals are figures of the ranked list alone: how the scores fall (`tail_ratio`, `nqc`) and,
+    for questions with several wordings, how far the lists of the wordings agree. A nightly run has
+    further signals, of the corpus and of a second retriever.
     Scores must be above 0 to give signals; without signals all predictions are near the overall
     miss rate. Fit, calibrator and validation are those of the nightly run: a penalised logistic
     regression, validated on groups of questions that the fit did not see.

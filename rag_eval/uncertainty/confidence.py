@@ -81,7 +81,10 @@ def _describe_evidence(miss: MissRate, hit: float) -> Confidence:
             measured_at=miss.measured_at,
         )
     if miss.status == "prior":
-        counted = "shipped prior coefficients, no outcomes of this strategy"
+        counted = (
+            "shipped prior coefficients, fitted on collections with one and with many relevant"
+            " chunks a question; no outcomes of this strategy"
+        )
     return Bounded(low=low, high=high, basis=counted, citation=miss.calibrator)
 
 

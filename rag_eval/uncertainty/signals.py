@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -69,24 +69,15 @@ class TermSpace:
         return np.asarray(self.counts.sum(axis=1, dtype=np.float64)).ravel()
 
     @functools.cached_property
-    def share(self) -> "csr_array":
-        """Share of each term in the terms of a chunk, float32 [n_chunks, n_terms]."""
-        return _scale_rows(self.counts, self.counts.data, self._lengths)
-
-    @functools.cached_property
     def unit(self) -> "csr_array":
         """(1 + ln tf) * idf, scaled to rows of unit norm or zero, float32 [n_chunks, n_terms]."""
+        from scipy.sparse import csr_array
+
         weighted = (1 + np.log(self.counts.data)) * self.idf[self.counts.indices]
         norm = np.bincount(_row_of(self.counts), weights=weighted**2, minlength=self.n_chunks)
-        return _scale_rows(self.counts, weighted, np.sqrt(norm))
-
-    @functools.cached_property
-    def probability(self) -> FloatArray:
-        """Share of each term in all terms of the corpus, [n_terms]."""
-        total = np.bincount(
-            self.counts.indices, weights=self.counts.data, minlength=self.n_terms
-        ).astype(np.float64)
-        return total / max(float(total.sum()), 1.0)
+        scaled = (weighted / np.sqrt(norm)[_row_of(self.counts)]).astype(np.float32)
+        shape = self.counts.shape
+        return csr_array((scaled, self.counts.indices, self.counts.indptr), shape=shape)
 
     @functools.cached_property
     def slow(self) -> Float32Array:
@@ -124,14 +115,6 @@ class TermSpace:
 def _row_of(matrix: "csr_array") -> IntArray:
     """Return the row of each stored value of a matrix."""
     return np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-
-
-def _scale_rows(matrix: "csr_array", data: npt.NDArray[Any], norm: FloatArray) -> "csr_array":
-    """Divide values at the places of a matrix by the norm of their row, float32."""
-    from scipy.sparse import csr_array
-
-    scaled = (data / norm[_row_of(matrix)]).astype(np.float32)
-    return csr_array((scaled, matrix.indices, matrix.indptr), shape=matrix.shape)
 
 
 # ---- A batch of ranked lists, and its look-ups.
@@ -183,28 +166,35 @@ GATHERED_BYTES = 2**21
 class Evidence:
     """A block of queries with its look-ups; `centre` [d] is the mean of the chunk vectors.
 
-    `rows` and `other` are the lists of the strategy and of the second retriever, int32 [n, at most
-    pool]. `query` and `term` name each distinct term of each query, unknown terms too, [m] each.
-    `idf` [m] is that of a term in no chunk where the term is unknown. `idf_sum` [n] is NaN for a
-    query without terms.
+    `pool` int32 [n, j] holds the first chunks of the strategy's list, `own` of them, then those of
+    the second retriever's list that are new, -1 at the places of the others. `query` and `term`
+    name each distinct term of each query, unknown terms too, [m] each. `idf` [m] is that of a term
+    in no chunk where the term is unknown. `idf_sum` [n] is NaN for a query without terms.
     """
 
     def __init__(self, batch: RankedBatch, k: int, centre: Float32Array | None) -> None:
         self.batch, self.k, self.centre = batch, k, centre
-        self.n, self.space, self.pool = len(batch), batch.space, max(POOL, CUTOFFS * k)
-        self.rows = batch.rows[:, : self.pool]
-        other = batch.rows[:, :0] if batch.other_rows is None else batch.other_rows
-        self.other = other[:, : self.pool]
+        self.n, self.space, depth = len(batch), batch.space, max(POOL, CUTOFFS * k)
+        rows = batch.rows[:, :depth]
+        other = batch.rows[:, :0] if batch.other_rows is None else batch.other_rows[:, :depth]
+        repeated = _repeats(rows, other, batch.space.n_chunks)
+        self.pool = np.concatenate([rows, np.where(repeated, np.int32(-1), other)], axis=1)
+        self.own = rows.shape[1]
         self.length = np.array([len(row) for row in batch.query_terms], dtype=np.int64)
         flat = np.array(list(itertools.chain.from_iterable(batch.query_terms)), dtype=np.int64)
         width = int(flat.max(initial=0)) + 1
         distinct = np.unique(np.repeat(np.arange(self.n), self.length) * width + flat)
         self.query, self.term = distinct // width, distinct % width
-        self.known: BoolArray = np.asarray(self.term < self.space.n_terms)
-        self.idf: FloatArray = np.full(len(self.known), self.space.nowhere)
-        self.idf[self.known] = self.space.idf[self.term[self.known]]
+        known: BoolArray = np.asarray(self.term < self.space.n_terms)
+        self.idf: FloatArray = np.full(len(known), self.space.nowhere)
+        self.idf[known] = self.space.idf[self.term[known]]
         total = self.per_query(self.idf)
         self.idf_sum: FloatArray = np.where(total > 0, total, np.nan)
+        self.frequencies: Float32Array = np.zeros((len(known), self.pool.shape[1]), np.float32)
+        """Number of times that each chunk of the pool holds a query's term, [m, j]."""
+        self.frequencies[known] = self.space.frequencies(
+            self.term[known], self.pool[self.query[known]]
+        )
 
     def per_query(self, values: FloatArray | Float32Array) -> FloatArray:
         """Sum over the terms of each query: [m] gives [n], [m, j] gives [n, j]."""
@@ -216,107 +206,61 @@ class Evidence:
             summed[has] = np.add.reduceat(values, first, axis=0)
         return summed
 
-    @functools.cached_property
-    def frequencies(self) -> Float32Array:
-        """Number of times that each chunk of `rows` holds a query's term, [m, j]."""
-        return self._frequencies(self.rows)
-
-    @functools.cached_property
-    def listed(self) -> tuple[FloatArray, FloatArray]:
-        """Lexical score and cosine of the chunks of `rows`, [n, j] each."""
-        raw = np.where(self.rows >= 0, self.batch.raw[:, : self.pool], np.nan)
-        cosine = raw if self.batch.cosine else self._cosine(self.rows)
-        return self._lexical(self.rows, self.frequencies), cosine
-
-    @functools.cached_property
-    def other_listed(self) -> tuple[FloatArray, FloatArray]:
-        """Lexical score and cosine of the chunks of `other`, [n, j] each."""
-        return self._lexical(self.other, self._frequencies(self.other)), self._cosine(self.other)
-
-    def _frequencies(self, rows: Int32Array) -> Float32Array:
-        found = np.zeros((len(self.query), rows.shape[1]), dtype=np.float32)
-        known = self.known
-        found[known] = self.space.frequencies(self.term[known], rows[self.query[known]])
-        return found
-
-    def _lexical(self, rows: Int32Array, frequencies: Float32Array) -> FloatArray:
-        """Compute BM25 of each chunk divided by the query's summed idf, in [0, 1), [n, j]."""
-        weights = frequencies / (frequencies + self.space.slow[rows][self.query])
-        return self.shares(weights, rows)
-
-    def shares(self, weights: Float32Array, rows: Int32Array) -> FloatArray:
-        """Sum weight x idf over the terms of each query, divided by their summed idf, [n, j].
+    def lexical(self) -> FloatArray:
+        """Compute BM25 of each chunk of the pool over the query's summed idf, in [0, 1), [n, j].
 
         NaN for an empty place, and for a query without terms.
         """
+        weights = self.frequencies / (self.frequencies + self.space.slow[self.pool][self.query])
         share = (self.idf / self.idf_sum[self.query]).astype(np.float32)
         summed = self.per_query(weights * share[:, None])
-        return np.where((rows >= 0) & ~np.isnan(self.idf_sum)[:, None], summed, np.nan)
+        return np.where((self.pool >= 0) & ~np.isnan(self.idf_sum)[:, None], summed, np.nan)
 
-    def _cosine(self, rows: Int32Array) -> FloatArray:
+    def cosine(self) -> FloatArray:
         """Compute the cosine of query and chunk, [n, j]; NaN without a chunk or a vector."""
+        found, first = np.full(self.pool.shape, np.nan), 0
+        if self.batch.cosine:
+            first, found[:, : self.own] = self.own, self.batch.raw[:, : self.own]
         queries, chunks = self.batch.query_vectors, self.batch.chunk_vectors
-        if queries is None or chunks is None or not len(chunks):
-            return np.full(rows.shape, np.nan)
-        found = np.empty(rows.shape)
-        step = max(1, GATHERED_BYTES // (4 * max(rows.shape[1] * chunks.shape[1], 1)))
-        for start in range(0, self.n, step):
-            block = slice(start, start + step)
-            near = chunks[np.maximum(rows[block], 0)]
-            found[block] = np.einsum("nd,njd->nj", queries[block], near)
-        asked: BoolArray = np.asarray(queries.any(axis=1))
-        return np.where((rows >= 0) & asked[:, None], found, np.nan)
+        if queries is not None and chunks is not None and len(chunks):
+            step = max(1, GATHERED_BYTES // (4 * self.pool.shape[1] * chunks.shape[1] + 1))
+            for start in range(0, self.n, step):
+                block = slice(start, start + step)
+                near = chunks[np.maximum(self.pool[block, first:], 0)]
+                found[block, first:] = np.einsum("nd,njd->nj", queries[block], near)
+            found[~queries.any(axis=1), first:] = np.nan
+        return np.where(self.pool >= 0, found, np.nan)
 
 
 # ---- Agreement of two retrievers.
-
-PERSISTENCE = 0.9
-RANKS = 100
-"""Largest K of the overlap; later ranks weigh under 0.00003 in rank-biased overlap."""
 
 
 def _agreement(evidence: Evidence) -> dict[str, FloatArray]:
     """Compare the lists of two retrievers; NaN if one list is empty or absent.
 
-    `overlap` is the share of the first K that both lists have. `rbo` is the rank-biased overlap of
-    the first K, divided by its maximum (Webber et al., TOIS 2010, p = 0.9). `other_first` is ln of
-    the rank of the other's first chunk in this list, `first_in_other` the reverse. A missing chunk
-    has rank depth + 1. `same_first` is 1 if both lists begin with the same chunk. K is at most 100.
+    `overlap` is the share of the first K that both lists have. `same_first` is 1 if both lists
+    begin with the same chunk.
     """
     rows, other = evidence.batch.rows, evidence.batch.other_rows
     if other is None or not rows.shape[1] or not other.shape[1]:
         return {}
-    width = min(evidence.k, RANKS)
-    together = _agreeing(rows[:, :width], other[:, :width], width)
-    weight = PERSISTENCE ** np.arange(width)
-    signals = {
-        "overlap": together[:, -1] / width,
-        "rbo": (together / np.arange(1, width + 1)) @ (weight / weight.sum()),
-        "other_first": np.log(_rank(rows, other[:, 0])),
-        "first_in_other": np.log(_rank(other, rows[:, 0])),
-        "same_first": (rows[:, 0] == other[:, 0]).astype(np.float64),
-    }
+    k, theirs = evidence.k, other[:, : evidence.k]
+    repeated = _repeats(rows[:, :k], theirs, evidence.space.n_chunks)
+    shared = (repeated & (theirs >= 0)).sum(axis=1)
+    same_first = rows[:, 0] == other[:, 0]
     both = (rows[:, 0] >= 0) & (other[:, 0] >= 0)
+    signals = {"overlap": shared / k, "same_first": same_first.astype(np.float64)}
     return {name: np.where(both, values, np.nan) for name, values in signals.items()}
 
 
-def _agreeing(first: Int32Array, second: Int32Array, width: int) -> FloatArray:
-    """Count the chunks that the first d of both share, for every d up to `width`, [n, width]."""
-    query, left, right = np.nonzero(
-        (first[:, :, None] == second[:, None, :]) & (first >= 0)[:, :, None]
-    )
-    found = np.bincount(
-        query * width + np.maximum(left, right), minlength=len(first) * width
-    ).reshape(-1, width)
-    agreeing: FloatArray = np.cumsum(found, axis=1).astype(np.float64)
-    return agreeing
-
-
-def _rank(rows: Int32Array, chunk: Int32Array) -> FloatArray:
-    """Return the rank, from 1, of one chunk in each list; depth + 1 for a missing chunk."""
-    same = rows == chunk[:, None]
-    rank: FloatArray = np.where(same.any(axis=1), same.argmax(axis=1) + 1.0, rows.shape[1] + 1.0)
-    return rank
+def _repeats(rows: Int32Array, other: Int32Array, n_chunks: int) -> BoolArray:
+    """Tell which places of the second list repeat a chunk of the first list, or are empty."""
+    # The last column is for empty places, because their index is -1.
+    seen = np.zeros((len(rows), n_chunks + 1), dtype=bool)
+    np.put_along_axis(seen, rows.astype(np.int64), values=True, axis=1)
+    seen[:, -1] = True
+    found: BoolArray = np.take_along_axis(seen, other.astype(np.int64), axis=1)
+    return found
 
 
 # ---- Statistics of rows, in which NaN marks an empty place.
@@ -364,40 +308,21 @@ def _standardise(values: FloatArray) -> FloatArray:
 def _candidates(evidence: Evidence) -> dict[str, FloatArray]:
     """Compare the first K with the other chunks in the pool of both retrievers.
 
-    `lexical_other` and `cosine_other` are the best scores among the first K of the other list.
     `lexical_crowd` is the K-th best lexical score of the pool. `beyond_lexical`, `beyond_cosine`
-    and `beyond_fused` are the best score of the pool outside the first K minus the best inside.
-    `fused_gap` is the best minus the second best fused score. A fused score is the sum of lexical
-    score and cosine, each standardised over the pool. A missing score gives NaN.
+    and `beyond_fused` are the best score of the pool outside the first K minus the best inside. A
+    fused score is the sum of lexical score and cosine, each standardised over the pool. A missing
+    score gives NaN.
     """
-    rows, other = evidence.rows, evidence.other
-    again = _again(rows, other, evidence.space.n_chunks)
-    lexical, cosine = (
-        np.concatenate([own, np.where(again, np.nan, theirs)], axis=1)
-        for own, theirs in zip(evidence.listed, evidence.other_listed, strict=True)
-    )
+    lexical, cosine = evidence.lexical(), evidence.cosine()
     parts = np.stack([_standardise(lexical), _standardise(cosine)])
     fused = np.where(np.isnan(parts).all(axis=0), np.nan, np.nansum(parts, axis=0))
-    k, cut = evidence.k, min(evidence.k, rows.shape[1])
+    cut = min(evidence.k, evidence.own)
     return {
-        "lexical_other": _highest(evidence.other_listed[0][:, :k]),
-        "cosine_other": _highest(evidence.other_listed[1][:, :k]),
-        "lexical_crowd": _nth_highest(lexical, k),
+        "lexical_crowd": _nth_highest(lexical, evidence.k),
         "beyond_lexical": _highest(lexical[:, cut:]) - _highest(lexical[:, :cut]),
         "beyond_cosine": _highest(cosine[:, cut:]) - _highest(cosine[:, :cut]),
         "beyond_fused": _highest(fused[:, cut:]) - _highest(fused[:, :cut]),
-        "fused_gap": _nth_highest(fused, 1) - _nth_highest(fused, 2),
     }
-
-
-def _again(rows: Int32Array, other: Int32Array, n_chunks: int) -> BoolArray:
-    """Tell which places of the second list repeat a chunk of the first list, or are empty."""
-    # The last column is for empty places, because their index is -1.
-    seen = np.zeros((len(rows), n_chunks + 1), dtype=bool)
-    np.put_along_axis(seen, rows.astype(np.int64), values=True, axis=1)
-    seen[:, -1] = True
-    found: BoolArray = np.take_along_axis(seen, other.astype(np.int64), axis=1)
-    return found
 
 
 # ---- Spread over documents.
@@ -425,13 +350,10 @@ FIRST = 10
 
 
 def _coherence(evidence: Evidence) -> dict[str, FloatArray]:
-    """Measure how closely the retrieved chunks share one topic.
+    """Measure by `coherence` how closely the retrieved chunks share one topic.
 
-    `coherence` is the mean cosine of all pairs of the first ten chunks. The cosine is of vectors,
-    or of tf-idf terms if the strategy has no vectors. It is NaN for fewer than two chunks.
-    `clarity` is the Kullback-Leibler divergence, in nats, of the terms of the first ten from the
-    terms of the corpus; NaN without a term. See Cronen-Townsend et al., SIGIR 2002. Here the list
-    replaces their query model.
+    It is the mean cosine of all pairs of the first ten chunks. The cosine is of vectors, or of
+    tf-idf terms if the strategy has no vectors. It is NaN for fewer than two chunks.
     """
     from scipy.sparse import csr_array
 
@@ -452,16 +374,7 @@ def _coherence(evidence: Evidence) -> dict[str, FloatArray]:
         norm, lengths = np.vecdot(total, total).astype(np.float64), np.vecdot(vectors, vectors)
     single = np.bincount(_row_of(chosen), weights=lengths[chosen.indices], minlength=n)
     pairs = np.where(count > 1, count * (count - 1), 1)
-    mixed = chosen @ space.share
-    query = _row_of(mixed)
-    terms = np.bincount(query, weights=mixed.data, minlength=n)
-    share = mixed.data / terms[query]
-    gains = share * np.log(share / space.probability[mixed.indices])
-    clarity = np.bincount(query, weights=gains, minlength=n)
-    return {
-        "coherence": np.where(count > 1, (norm - single) / pairs, np.nan),
-        "clarity": np.where(terms > 0, clarity, np.nan),
-    }
+    return {"coherence": np.where(count > 1, (norm - single) / pairs, np.nan)}
 
 
 # ---- The semantic gap.
@@ -470,28 +383,19 @@ def _coherence(evidence: Evidence) -> dict[str, FloatArray]:
 def _coverage(evidence: Evidence) -> dict[str, FloatArray]:
     """Compute the shares of the query's idf that chunks hold; NaN for a query without terms.
 
-    `cover_union` is the share in the first K chunks together, `cover_best` in the best of these
-    chunks, `cover_top` in the first chunk. `cover_rare` is `cover_best` with squared idf.
-    `cover_crowd` is the share in the K-th best chunk of the pool, 0 for fewer than K chunks. No
-    chunk holds an unknown term.
+    `cover_union` is the share in the first K chunks together. `cover_rare` is the share in the best
+    of these chunks, with squared idf. No chunk holds an unknown term.
     """
     idf, total = evidence.idf, evidence.idf_sum
     squared = evidence.per_query(idf**2)
     squares = np.where(squared > 0, squared, np.nan)
-    has_term = evidence.frequencies > 0
-    first = has_term[:, : evidence.k]
-    shares = evidence.per_query(first * idf[:, None]) / total[:, None]
+    first = evidence.frequencies[:, : min(evidence.k, evidence.own)] > 0
     rare = evidence.per_query(first * (idf**2)[:, None]) / squares[:, None]
-    pool = evidence.shares(has_term.astype(np.float32), evidence.rows)
-    crowd = _nth_highest(pool, evidence.k)
-    asked = ~np.isnan(total)
     found = {
         "cover_union": evidence.per_query(first.any(axis=1) * idf) / total,
-        "cover_best": shares.max(axis=1, initial=0.0),
         "cover_rare": rare.max(axis=1, initial=0.0),
-        "cover_top": shares[:, 0] if shares.shape[1] else np.zeros(evidence.n),
-        "cover_crowd": np.where(np.isnan(crowd), 0.0, crowd),
     }
+    asked = ~np.isnan(total)
     return {name: np.where(asked, values, np.nan) for name, values in found.items()}
 
 
@@ -504,14 +408,11 @@ DEPTH = 100
 def _score_shape(evidence: Evidence) -> dict[str, FloatArray]:
     """Describe how the scores s_1, s_2, ... fall; all are divided by s_1.
 
-    All signals are NaN unless s_1 is above 0. `tail_ratio` is s_K / s_1, with the last score for
-    s_K in a shorter list. `score_sd` is the SD of the first ten scores. `wig` is the mean of the
-    first K minus the mean of the first hundred. See Zhou and Croft, SIGIR 2007; here the list
-    replaces the corpus. `nqc` is the SD of the first hundred (Shtok et al., TOIS 2012). `cut_gap`
-    is (s_K - s_K+1) / s_1, NaN without a rank K + 1.
+    Both signals are NaN unless s_1 is above 0. `tail_ratio` is s_K / s_1, with the last score for
+    s_K in a shorter list. `nqc` is the SD of the first hundred (Shtok et al., TOIS 2012).
     """
     batch, k = evidence.batch, evidence.k
-    depth = min(max(DEPTH, k + 1), batch.rows.shape[1])
+    depth = min(max(DEPTH, k), batch.rows.shape[1])
     if not depth:
         return {}
     held = batch.rows[:, :depth] >= 0
@@ -521,41 +422,25 @@ def _score_shape(evidence: Evidence) -> dict[str, FloatArray]:
     last = np.maximum(np.minimum(held.sum(axis=1), k) - 1, 0)
     return {
         "tail_ratio": np.take_along_axis(scaled, last[:, None], axis=1)[:, 0],
-        "score_sd": _deviation(scaled[:, :FIRST]),
-        "wig": _mean(scaled[:, :k]) - _mean(scaled[:, :DEPTH]),
         "nqc": _deviation(scaled[:, :DEPTH]),
-        "cut_gap": scaled[:, k - 1] - scaled[:, k] if depth > k else np.full(evidence.n, np.nan),
     }
 
 
 # ---- The query.
 
 
-def _specificity(evidence: Evidence) -> dict[str, FloatArray]:
+def _query(evidence: Evidence) -> dict[str, FloatArray]:
     """Describe the query alone.
 
-    `idf_mean` and `idf_max` are the mean and largest idf of the distinct terms, divided by the idf
-    of an unknown term. `length` is ln(1 + terms). `unknown` is the share of distinct terms that the
-    corpus lacks. `idf_mean`, `idf_max` and `unknown` are NaN without terms. `generic` is the cosine
-    of the query vector and the mean chunk vector, NaN without vectors.
+    `length` is ln(1 + terms). `generic` is the cosine of the query vector and the mean chunk
+    vector, NaN without vectors.
     """
-    query = evidence.query
-    count = np.bincount(query, minlength=evidence.n)
-    some, per = count > 0, np.maximum(count, 1)
-    top = np.zeros(evidence.n)
-    np.maximum.at(top, query, evidence.idf)
-    strange = np.bincount(query, weights=~evidence.known, minlength=evidence.n)
     queries, centre = evidence.batch.query_vectors, evidence.centre
-    found = {}
+    found = {"length": np.log1p(evidence.length)}
     if queries is not None and centre is not None and centre.any():
         cosine = (queries @ (centre / np.linalg.norm(centre))).astype(np.float64)
         found["generic"] = np.where(queries.any(axis=1), cosine, np.nan)
-    return found | {
-        "idf_mean": evidence.idf_sum / per / evidence.space.nowhere,
-        "idf_max": np.where(some, top / evidence.space.nowhere, np.nan),
-        "length": np.log1p(evidence.length),
-        "unknown": np.where(some, strange / per, np.nan),
-    }
+    return found
 
 
 # ---- Other wordings of a question.
@@ -620,17 +505,13 @@ FAMILIES: Final = (
     _coverage,
     _agreement,
     _candidates,
-    _specificity,
+    _query,
     _coherence,
     _clustering,
 )
 SIGNALS: Final = (
-    *"tail_ratio score_sd wig nqc cut_gap".split(),
-    *"cover_union cover_best cover_rare cover_top cover_crowd".split(),
-    *"overlap rbo other_first first_in_other same_first".split(),
-    *"lexical_other cosine_other lexical_crowd".split(),
-    *"beyond_lexical beyond_cosine beyond_fused fused_gap".split(),
-    *"idf_mean idf_max length unknown generic coherence clarity same_document".split(),
+    *"tail_ratio nqc cover_union cover_rare overlap same_first lexical_crowd".split(),
+    *"beyond_lexical beyond_cosine beyond_fused length generic coherence same_document".split(),
     *WORDING_SIGNALS,
 )
 BLOCK_BYTES = 64 * 2**20

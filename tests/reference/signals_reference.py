@@ -16,7 +16,6 @@ class Corpus:
         self.chunks, self.n_terms, self.n = chunks, n_terms, len(chunks)
         self.mean_length = max(sum(map(len, chunks)) / max(self.n, 1), 1e-9)
         self.nowhere = math.log(1 + (self.n + 0.5) / 0.5)
-        self.total = [term for chunk in chunks for term in chunk]
 
     def idf(self, term):
         holding = sum(term in chunk for chunk in self.chunks)
@@ -68,50 +67,27 @@ def best(values, nth=1):
     return ranked[nth - 1] if len(ranked) >= nth else NAN
 
 
-def score_shape(raw, depth, k):
+def score_shape(raw, k):
     if not raw or raw[0] <= 0:
         return {}
     s = [score / raw[0] for score in raw]
-    wig = statistics.mean(s[:k]) - statistics.mean(s[:100])
-    return {
-        "tail_ratio": s[min(k, len(s)) - 1],
-        "score_sd": sd(s[:10]),
-        "wig": wig,
-        "nqc": sd(s[:100]),
-        "cut_gap": s[k - 1] - s[k] if depth > k and len(s) > k else NAN,
-    }
+    return {"tail_ratio": s[min(k, len(s)) - 1], "nqc": sd(s[:100])}
 
 
 def coverage(corpus, query, rows, k):
     if not query:
         return {}
-    pool = rows[: max(30, 3 * k)]
-    single = [corpus.covered(query, [chunk]) for chunk in pool]
-    crowd = best(single, k)
     return {
         "cover_union": corpus.covered(query, rows[:k]),
-        "cover_best": max(single[:k], default=0.0),
         "cover_rare": max((corpus.covered(query, [chunk], 2) for chunk in rows[:k]), default=0.0),
-        "cover_top": single[0] if single else 0.0,
-        "cover_crowd": 0.0 if math.isnan(crowd) else crowd,
     }
 
 
-def agreement(rows, other, depth, other_depth, k):
+def agreement(rows, other, k):
     if not rows or not other:
         return {}
-    k = min(k, 100)
-    shared = [len(set(rows[:d]) & set(other[:d])) / d for d in range(1, k + 1)]
-    weights = [0.9 ** (d - 1) for d in range(1, k + 1)]
-    rank = rows.index(other[0]) + 1 if other[0] in rows else depth + 1
-    back = other.index(rows[0]) + 1 if rows[0] in other else other_depth + 1
-    return {
-        "overlap": shared[-1],
-        "rbo": sum(w * a for w, a in zip(weights, shared, strict=True)) / sum(weights),
-        "other_first": math.log(rank),
-        "first_in_other": math.log(back),
-        "same_first": float(rows[0] == other[0]),
-    }
+    shared = set(rows[:k]) & set(other[:k])
+    return {"overlap": len(shared) / k, "same_first": float(rows[0] == other[0])}
 
 
 def standardised(values):
@@ -137,14 +113,7 @@ def candidates(corpus, query, lists, near_by, k):
     lexical = [corpus.bm25(query, chunk) for chunk in pool]
     pairs = list(zip(standardised(lexical), standardised(near), strict=True))
     fused = [sum(numbers(pair)) if numbers(pair) else NAN for pair in pairs]
-    found = {
-        "lexical_other": best([corpus.bm25(query, chunk) for chunk in other[:k]]),
-        "cosine_other": best(
-            [NAN if vectors is None else cosine(vector, vectors[chunk]) for chunk in other[:k]]
-        ),
-        "lexical_crowd": best(lexical, k),
-        "fused_gap": best(fused) - best(fused, 2),
-    }
+    found = {"lexical_crowd": best(lexical, k)}
     inside = min(k, len(rows))
     for name, scores in (
         ("beyond_lexical", lexical),
@@ -155,15 +124,8 @@ def candidates(corpus, query, lists, near_by, k):
     return found
 
 
-def specificity(corpus, query, vector, vectors):
-    idf = [corpus.idf(term) for term in set(query)]
+def of_query(query, vector, vectors):
     found = {"length": math.log(1 + len(query))}
-    if idf:
-        found |= {
-            "idf_mean": statistics.mean(idf) / corpus.nowhere,
-            "idf_max": max(idf) / corpus.nowhere,
-            "unknown": sum(term >= corpus.n_terms for term in set(query)) / len(idf),
-        }
     if vectors is not None:
         centre = [statistics.mean(column) for column in zip(*vectors, strict=True)]
         found["generic"] = cosine(vector, [value / math.hypot(*centre) for value in centre])
@@ -185,20 +147,7 @@ def coherence(corpus, rows, vectors):
     pairs = [
         sum(a * b for a, b in zip(x, y, strict=True)) for i, x in enumerate(ours) for y in ours[:i]
     ]
-    mixed = {}
-    for chunk in rows:
-        terms = corpus.chunks[chunk]
-        for term in terms:
-            mixed[term] = mixed.get(term, 0.0) + 1 / len(terms)
-    whole = sum(mixed.values())
-    clarity = sum(
-        share / whole * math.log(share / whole / (corpus.total.count(term) / len(corpus.total)))
-        for term, share in mixed.items()
-    )
-    return {
-        "coherence": statistics.mean(pairs) if pairs else NAN,
-        "clarity": clarity if mixed else NAN,
-    }
+    return {"coherence": statistics.mean(pairs) if pairs else NAN}
 
 
 def wordings(lists, norms, own, k):
@@ -240,25 +189,24 @@ def signals_of(batch, chunks, n_terms, k):
     corpus, result = Corpus(chunks, n_terms), []
     vectors = None if batch.chunk_vectors is None else batch.chunk_vectors.tolist()
     document = None if batch.document is None else batch.document.tolist()
-    depth, questions = batch.rows.shape[1], list(range(len(batch)))
+    questions = list(range(len(batch)))
     if batch.question is not None:
         questions = batch.question.tolist()
     lists = [[row for row in rows if row >= 0] for rows in batch.rows.tolist()]
     norms = [norm[: len(rows)] for norm, rows in zip(batch.norm.tolist(), lists, strict=True)]
-    others, other_depth = [[] for _ in lists], 0
+    others = [[] for _ in lists]
     if batch.other_rows is not None:
         others = [[row for row in rows if row >= 0] for rows in batch.other_rows.tolist()]
-        other_depth = batch.other_rows.shape[1]
     for i, query in enumerate(batch.query_terms):
         rows, other = lists[i], others[i]
         vector = None if vectors is None else batch.query_vectors[i].tolist()
         same = [j for j, code in enumerate(questions) if code == questions[i]]
         result.append(
-            score_shape(batch.raw[i, : len(rows)].tolist(), depth, k)
+            score_shape(batch.raw[i, : len(rows)].tolist(), k)
             | coverage(corpus, query, rows, k)
-            | agreement(rows, other, depth, other_depth, k)
+            | agreement(rows, other, k)
             | candidates(corpus, query, (rows, other), (vector, vectors), k)
-            | specificity(corpus, query, vector, vectors)
+            | of_query(query, vector, vectors)
             | coherence(corpus, rows, vectors)
             | clustering(rows, document, k)
             | wordings([lists[j] for j in same], [norms[j] for j in same], same.index(i), k)
