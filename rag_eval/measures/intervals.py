@@ -1,4 +1,4 @@
-"""95 % intervals of means over queries; the group of queries is the unit of inference."""
+"""Records of measures: means over queries with interval and every denominator."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -13,16 +13,10 @@ from rag_eval.measures.ranking import as_codes, as_values
 RESAMPLES = 10_000
 SEED = 20_240_229
 """Seed of every resampling of questions, so that equal values have equal intervals everywhere."""
-NEAR_BOUNDARY = 0.1
-"""Distance of a rate from 0 or 1 within which the percentile bootstrap covers too little."""
-FEW_GROUPS = 100
-"""Number of groups below which the percentile bootstrap covers too little."""
-_PSEUDO_GROUPS = 0.5
-"""Weight, in groups, of the prior that all runs of a query hit or all miss."""
 _CELLS = 4_000_000
 """Number of weights or resampled means in memory at a time: 32 MB."""
 
-# ---- Resampling whole groups of queries.
+# ---- Resampling whole groups of queries, for figures that are no means.
 
 
 def resample_weights(n_groups: int, seed: int, resamples: int) -> Iterator[FloatArray]:
@@ -45,18 +39,6 @@ def bootstrap_stretch(n_groups: int) -> float:
     from scipy.special import ndtri, stdtrit
 
     return float(stdtrit(n_groups - 1, 0.975) / ndtri(0.975) * (n_groups / (n_groups - 1)) ** 0.5)
-
-
-def effective_groups(value: FloatArray, variance: FloatArray, n_effective: float) -> FloatArray:
-    """Return the number of independent yes/no groups whose rate `value` has this variance.
-
-    `clustered_interval` gives the formula.
-    """
-    binomial = np.clip(value * (1 - value), 0, None)
-    groups: FloatArray = (binomial + _PSEUDO_GROUPS / n_effective) / (
-        variance + _PSEUDO_GROUPS / n_effective**2
-    )
-    return groups
 
 
 # ---- The shown record of a measure: mean, interval and all denominators

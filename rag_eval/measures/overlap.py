@@ -409,14 +409,26 @@ def _bounds(fit: MeanFit, rate: BoolArray) -> FloatArray:
         with np.errstate(divide="ignore", invalid="ignore"):
             # Without spread the size follows from N alone, and no estimate needs a t distribution.
             quantile = np.where(varies, half / np.sqrt(variance), float(ndtri((1 + LEVEL) / 2)))
-        binomial = np.clip(value * (1 - value), 0, None)
-        size = (binomial + _PSEUDO_QUESTIONS / number) / (variance + _PSEUDO_QUESTIONS / number**2)
-        lower, upper = wilson(value, size, quantile)
+        lower, upper = wilson(value, effective_groups(value, variance, number), quantile)
         low, high = (
             np.where(rate, np.clip(lower, 0, 1), low),
             np.where(rate, np.clip(upper, 0, 1), high),
         )
     return np.stack([value, low, high, number])
+
+
+def effective_groups(
+    value: FloatArray, variance: FloatArray, n_effective: FloatArray | float
+) -> FloatArray:
+    """Return the number of independent yes/no questions whose rate `value` has this variance.
+
+    `mean_interval` gives the formula.
+    """
+    binomial = np.clip(value * (1 - value), 0, None)
+    number: FloatArray = (binomial + _PSEUDO_QUESTIONS / n_effective) / (
+        variance + _PSEUDO_QUESTIONS / n_effective**2
+    )
+    return number
 
 
 def wilson(

@@ -24,10 +24,9 @@ from rag_eval.core.report import (
 from rag_eval.measures.intervals import (
     RESAMPLES,
     bootstrap_stretch,
-    effective_groups,
     resample_weights,
 )
-from rag_eval.measures.overlap import SharedGold, wilson
+from rag_eval.measures.overlap import SharedGold, effective_groups, wilson
 from rag_eval.measures.paired import FEW_DIFFERING, holm, paired_comparison
 from rag_eval.uncertainty.scores import LEVELS, NO_FIGURE, mean_figure
 from rag_eval.uncertainty.stored import finite
@@ -377,7 +376,7 @@ def _resample_sums(sums: FloatArray, seed: int) -> FloatArray:
 def bootstrap_bounds(
     value: float, drawn: FloatArray, n_groups: int
 ) -> tuple[float | None, float | None]:
-    """Return percentile bounds, stretched for few groups as in `clustered_interval`.
+    """Return percentile bounds, stretched for few groups.
 
     Both are None with a single group, or if most resamples have no value.
     """

@@ -135,7 +135,7 @@ def test_a_small_set_is_held_with_figures_reason_and_file(project, shared_runs):
     for part in (
         "mrr of bm25",
         "mrr of vector",
-        "3 (3 independent)",
+        "3 (worth 3)",
         "too_few_questions: 3 independent questions are too few",
         "document level, run 2",
     ):
@@ -145,7 +145,7 @@ def test_a_small_set_is_held_with_figures_reason_and_file(project, shared_runs):
         written["decision"]["action"],
         written["stage"],
         written["next_stage"],
-        written["decision"]["figures"]["n_groups"],
+        written["decision"]["figures"]["n_effective"],
     ) == ("hold", 50, None, 3)
     assert (written["base"], written["candidate"], sorted(written["index_hashes"])) == (
         "bm25",

@@ -92,7 +92,7 @@ def test_figures_are_those_of_the_per_query_table(sliced):
     assert found["tag", "storage"]["strategies"]["bm25"]["ci_low"] is None
     assert (
         found["tag", "storage"]["strategies"]["bm25"]["ci_low_reason"]
-        == "one group of questions gives no interval"
+        == "one question gives no interval"
     )
     assert report["slices"]["n_tags"] == 2
 

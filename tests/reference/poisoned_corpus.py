@@ -14,7 +14,7 @@ from corpora import places
 from corpora import table as make_table
 
 from rag_eval.core.errors import Embedding
-from rag_eval.measures.intervals import clustered_interval
+from rag_eval.measures.overlap import SharedGold, mean_interval
 from rag_eval.retrieval.kinds.bm25 import Bm25
 from rag_eval.retrieval.kinds.vector import Vector
 from rag_eval.retrieval.strategies import ReadyStrategy, StrategyIndex
@@ -151,7 +151,7 @@ def outcome(
     ).astype(float)
     wanted = np.array([row_of[document] for document in its.relevant])
     recall = (shown[n:] & (documents[n:] == wanted[:, None])).any(axis=1).mean()
-    bounds = clustered_interval(hits, np.arange(n), seed=13)
+    bounds = mean_interval(hits, SharedGold.of_groups(np.arange(n)))
     return Outcome(
         float(bounds.value[0]),
         float(bounds.high[0]),
