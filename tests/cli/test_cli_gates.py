@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from rag_eval.cli.app import app
 from rag_eval.cli.gates import _show
 from rag_eval.gates.rollout import decide
+from rag_eval.measures.overlap import SharedGold
 from rag_eval.pipeline.comparisons import Rollout
 from rag_eval.reporting.metrics_report import content_hash, dumps
 
@@ -47,7 +48,7 @@ def test_a_failed_required_gate_is_exit_2_and_every_file_says_so(failed):
     assert "required gates failed: acceptance.mrr" in result.stderr
     assert "FAILED: required 1 of 2 met" in result.stdout
     folder = failed.reports / "tiny"
-    assert "3 scored in 3" in (folder / "gate-verdict.md").read_text(encoding="utf-8")
+    assert "3 scored, worth 3" in (folder / "gate-verdict.md").read_text(encoding="utf-8")
     assert {path.name for path in folder.iterdir()} >= FILES
     assert junit(folder).get("failures") == "1"
     assert "❌" in (folder / "gate-verdict.md").read_text(encoding="utf-8")
@@ -167,7 +168,7 @@ def test_a_small_set_is_held_with_figures_reason_and_file(project, shared_runs):
 def test_each_action_has_its_line(capsys, n, lost, stage, first):
     base = (np.arange(n) % 5 != 0).astype(float)
     candidate = np.where(np.arange(n) < lost, 0.0, base)
-    decision = decide(base, candidate, np.arange(n))
+    decision = decide(base, candidate, SharedGold.of_groups(np.arange(n)))
     following = {10: 50, 100: None}[stage] if decision.action == "promote" else None
     _show(
         Rollout(
