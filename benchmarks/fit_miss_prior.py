@@ -55,7 +55,7 @@ SOURCES = (
 Sets = Mapping[str, Mapping[str, Labelled]]
 
 
-def datasets() -> dict[str, dict[str, Labelled]]:
+def datasets(names: Sequence[str] = COLLECTIONS) -> dict[str, dict[str, Labelled]]:
     """Read the outcomes by collection and by model/strategy."""
     return {
         name: {
@@ -63,7 +63,7 @@ def datasets() -> dict[str, dict[str, Labelled]]:
             for model in (("lsa-256",) if name == "pandas_api" else ("lsa-256", "minilm"))
             for strategy in STRATEGIES
         }
-        for name in COLLECTIONS
+        for name in names
     }
 
 

@@ -30,7 +30,8 @@ from timing import ROOT, data_folder, indexed_text, json_lines
 from rag_eval.core.config import BinaryTarget
 from rag_eval.corpus.analyzer import Analyzer
 from rag_eval.corpus.chunking import spans
-from rag_eval.gold.loading import group_ids
+from rag_eval.gold.loading import gold_groups
+from rag_eval.measures.overlap import SharedGold
 from rag_eval.retrieval.dense import ExactSearch, model_folder
 from rag_eval.retrieval.embedding.embedders import (
     LsaEmbedder,
@@ -125,10 +126,13 @@ class Judged:
 
     def labelled(self, k: int = 10, target: BinaryTarget = "miss_any") -> Labelled:
         """Return signals and outcomes. Weights are 1, because every row is judged."""
-        weight, group = np.ones(len(self.first_gold)), self.collection.group
+        weight, its = np.ones(len(self.first_gold)), self.collection
         missed = self.missed(k, target)
         found = signals(self.batch, k)
-        return Labelled(SIGNALS, found, missed, group, weight, self.collection.question)
+        shared = SharedGold.of_pairs(
+            its.question[its.gold[:, 0]], its.document[its.gold[:, 1]], int(its.question.max()) + 1
+        )
+        return Labelled(SIGNALS, found, missed, its.group, weight, its.question, shared)
 
 
 def minilm(texts: Sequence[str]) -> npt.NDArray[np.float32]:
@@ -160,7 +164,7 @@ def folder() -> Path:
 def group_questions(question: Ints, document: Ints, n: int) -> Ints:
     """Return the group of each of n questions; questions with a common gold document share it."""
     pairs = question.astype(str).tolist(), document.astype(str).tolist()
-    return pd.factorize(np.array(group_ids(list(map(str, range(n))), *pairs)))[0]
+    return pd.factorize(np.array(gold_groups(list(map(str, range(n))), *pairs)))[0]
 
 
 def _collection(

@@ -234,7 +234,11 @@ def miss_rates(
         ends = found.model.interval(labelled.signals, LIST_SIGNALS, group_ids)
         predictions["ci_low"], predictions["ci_high"] = ends
     situation = Situation(
-        age_days=0.0, stale_after_days=np.inf, n_unlabelled=len(rows), no_prior=NO_PRIOR
+        age_days=0.0,
+        stale_after_days=np.inf,
+        n_unlabelled=len(rows),
+        no_prior=NO_PRIOR,
+        trusted=found.model is None or found.model.head.trust > 0,
     )
     standing = judge_status(found.counts, found.validation, situation)
     columns = ["status", "name", "met", "found", "needed"]

@@ -636,7 +636,7 @@ def _calibrate(night: _Night, name: str) -> tuple[StrategyCalibration, pd.DataFr
         fit = Calibration(fit.counts, fit.conformal, fit.conformal_methods)
         nothing = dict.fromkeys(("outcomes", "groups", "groups_with_misses", "groups_with_hits"), 0)
         counts = OutcomeCounts(**nothing)
-    situation = _situation(strategy, fitting, watch)
+    situation = _situation(strategy, fitting, watch, fit.model)
     standing = judge_status(counts, fit.validation, situation)
     if fit.wordings is not None:  # the branch for other wordings has its own status
         fit = _judge_wordings(fit, fit.wordings, situation)
@@ -771,7 +771,9 @@ def _questions(
     return questions, pd.Index(outcomes["claim_id"]).get_indexer(asked).astype(np.int64)
 
 
-def _situation(strategy: _Strategy, fitting: _Fitting, watch: WatchState) -> Situation:
+def _situation(
+    strategy: _Strategy, fitting: _Fitting, watch: WatchState, model: MissRateModel | None
+) -> Situation:
     """Collect what decides a status beside the figures of the fit."""
     night, spec = strategy.night, strategy.work.config.uncertainty
     runs, base_changes = night.runs, None
@@ -787,6 +789,7 @@ def _situation(strategy: _Strategy, fitting: _Fitting, watch: WatchState) -> Sit
         own_gold_only=bool(fitting.refused) and not night.outcomes.fault,
         drift_alarm=watch.drift.alarm,
         no_prior=no_prior(spec.target, spec.k),
+        trusted=model is None or model.head.trust > 0,
         base_changes=base_changes,
     )
 

@@ -80,6 +80,8 @@ class Situation:
     """Whether the drift monitor raised an alarm since the calibrator was fitted."""
     no_prior: str = ""
     """Reason why no shipped prior fits this target, K and kind of strategy; else empty."""
+    trusted: bool = True
+    """Whether the outcomes support the fit at all; else every miss rate is the base rate."""
     base_changes: bool | None = None
     """Whether this run gives the base of an iterative strategy another calibrator.
 
@@ -117,7 +119,7 @@ def judge_status(
         *provisional,
         *_count_conditions(counts, MEASURED_OUTCOMES, MEASURED_EACH, "measured"),
         *_validation_conditions(validation),
-        *(discounting := _discount_conditions(validation)),
+        *(discounting := _discount_conditions(validation, situation)),
         *_freshness_conditions(situation),
     ]
     status: Status = "absent"
@@ -187,7 +189,7 @@ def _validation_conditions(validation: Validation | None) -> list[Condition]:
     ]
 
 
-def _discount_conditions(validation: Validation | None) -> list[Condition]:
+def _discount_conditions(validation: Validation | None, situation: Situation) -> list[Condition]:
     """List what any discount needs; `measured` needs it too."""
     if validation is None:
         return []
@@ -198,9 +200,10 @@ def _discount_conditions(validation: Validation | None) -> list[Condition]:
         _condition(
             "measured",
             "better_than_base_rate",
-            skill is not None and skill > 0,
-            "no skill" if skill is None else f"skill {skill:.3f}",
-            "above 0, for any discount",
+            situation.trusted and skill is not None and skill > 0,
+            ("no skill" if skill is None else f"skill {skill:.3f}")
+            + ("" if situation.trusted else ", and only the base rate is stated"),
+            "a supported fit with skill above 0, for any discount",
         ),
         _condition(
             "measured",

@@ -115,6 +115,7 @@ def test_harmful_or_biased_predictions_discount_nothing(good, changes, discounts
     found = judge(FEW, with_fields(good, **changes))
     assert (found.status, found.discounts) == ("provisional", discounts)
     assert not judge(NONE, with_fields(good, **changes)).discounts
+    assert not judge(FEW, with_fields(good, **changes), trusted=False).discounts
 
 
 def test_an_error_beyond_chance_is_not_measured(good):
