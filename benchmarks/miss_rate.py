@@ -215,8 +215,8 @@ def prior() -> None:
 # ---- Predictions that do no harm, and statuses that are earned.
 
 HARM_SIZES, HARM_DRAWS, SPLITS, SHUFFLES = (25, 50, 100, 200), 60, 40, 200
-THREE_SIGNALS = ("cover_union", "overlap", "score_sd")
-"""Signals of the smallest reference: words found, agreement of two lists, spread of scores."""
+THREE_SIGNALS = ("cover_union", "overlap", "tail_ratio")
+"""Signals of the smallest reference: words found, agreement of two lists, fall of the scores."""
 
 
 def _regress(few: Labelled, rest: Labelled, names: Sequence[str]) -> np.ndarray:
@@ -255,7 +255,7 @@ def _draw_harm(part: Labelled, prior: Prior | None, n: int, draw: int) -> dict[s
 def harm() -> None:
     """Measure how often predictions are worse than the base rate of the same outcomes.
 
-    The prior of a collection was fitted without its texts. `shuffled` outcomes have no signal at all.
+    The prior of a collection was fitted without its texts. `shuffled` outcomes have no signal.
     """
     sets = {
         name: {f"lsa-256/{kind}": judged(name, kind).labelled(K) for kind in STRATEGIES}
