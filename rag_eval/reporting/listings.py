@@ -575,7 +575,7 @@ def show_miss_rates(console: "Console", tables: Iterable[Table]) -> None:
         rows = [[cell.text for cell in row] for row in table.rows[:_MAX_ROWS]]
         more = len(table.rows) - len(rows)
         caption = f"{more:,} more rows: --out writes all" if more else ""
-        print_parts(console, [Sheet(table.caption, columns, rows, [0], caption)])
+        print_parts(console, [Sheet(table.caption, columns, rows, range(3), caption)])
 
 
 # ---- A calibration: figures of every strategy, and what keeps a status from being higher.
