@@ -25,8 +25,8 @@ PRIOR_FILE: Final = "prior.json"
 Kind = Literal["any", "bm25", "vector", "hybrid"]
 """Kinds of strategies with a prior, because a signal differs for lexical and dense lists."""
 PRIOR_KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
-PENALTY: Final = {True: 30.0, False: 10.0}
-"""Precision of each coefficient around the prior (True), or around 0 without a prior (False).
+SIGNALS_SD: Final = {True: 1.0, False: 1.8}
+"""Expected SD of the log-odds by all signals together: around the prior (True), or without a prior.
 
 A penalty that inner folds choose gains less than 0.02 of skill and needs many times the fits.
 """
@@ -171,7 +171,7 @@ def fit_head(
     from sklearn.linear_model import LogisticRegression
 
     z = scaled.z(labelled.signals)
-    penalty, known = PENALTY[prior is not None], _direction(prior, labelled.names)
+    penalty, known = _penalty(prior, p), _direction(prior, labelled.names)
     # The penalty falls on the coefficient, so a column that is c times larger has 1 / c**2 of it.
     wide = known * np.sqrt(penalty / SLOPE_PENALTY)
     model = LogisticRegression(C=1 / penalty, solver="newton-cholesky")
@@ -183,6 +183,11 @@ def fit_head(
     return Head(labelled.names, *scaled, float(model.intercept_[0]), coefficients, rate, trust)
 
 
+def _penalty(prior: Prior | None, n_signals: int) -> float:
+    """Return the precision of each coefficient: z-scored signals share the expected variance."""
+    return n_signals / SIGNALS_SD[prior is not None] ** 2
+
+
 def _direction(prior: Prior | None, names: Sequence[str]) -> FloatArray:
     return np.zeros(len(names)) if prior is None else prior.over(names)
 
@@ -191,7 +196,7 @@ def _expected_spread(prior: Prior | None, names: Sequence[str]) -> FloatArray:
     """Return the covariance of the coefficients before any outcome, [p, p]."""
     known = _direction(prior, names)
     shared = np.outer(known, known) / SLOPE_PENALTY
-    return np.asarray(np.eye(len(names)) / PENALTY[prior is not None] + shared)
+    return np.asarray(np.eye(len(names)) / _penalty(prior, len(names)) + shared)
 
 
 def fit_covariance(head: Head, labelled: Labelled, *, prior: Prior | None) -> FloatArray:

@@ -35,7 +35,7 @@ def test_predictions_rank_misses_and_are_calibrated(fitted):
     _, qrels, model = fitted
     assert model.status == "measured"
     assert model.conditions["met"].drop(2).all()  # there is no shipped prior for lists alone
-    assert model.skill.low > 0.2
+    assert model.skill.low > 0.15
     predicted, missed = model.predictions["miss_rate"], model.predictions["missed"]
     assert len(predicted) == len(qrels)
     assert missed.mean() == pytest.approx(model.table.loc["miss_rate", "value"])
