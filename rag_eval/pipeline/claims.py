@@ -65,6 +65,7 @@ from rag_eval.uncertainty.estimator import (
     Prior,
     load_prior,
     model_from_prior,
+    prior_origin,
 )
 from rag_eval.uncertainty.expansion import ExpansionContext
 from rag_eval.uncertainty.gaps import semantic_gaps
@@ -533,7 +534,12 @@ def choose_speaker(
         status: Status = "stale" if stale else "uncalibrated"
         return Speaker(fingerprint, status, HEURISTIC, f"{why}; {missing}"), None
     prior = prior_of(config, name)
-    by = Speaker(fingerprint, "stale" if stale else "prior", f"{PRIOR}{prior.id}", why)
+    by = Speaker(
+        fingerprint,
+        "stale" if stale else "prior",
+        f"{PRIOR}{prior.id}",
+        f"{why}; the prior was fitted on {prior_origin()}",
+    )
     return by, model_from_prior(prior, SIGNALS, unlabelled, Miss(k=spec.k))
 
 

@@ -11,7 +11,7 @@ import functools
 import json
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -80,8 +80,19 @@ class Prior(Stored):
 @functools.cache
 def load_prior(kind: Kind = "any") -> Prior:
     """Read the shipped prior of a kind of strategy; `any` was fitted on all kinds together."""
+    return Prior.from_json(_read_priors()[kind])
+
+
+def prior_origin() -> str:
+    """Name the kinds of collections that the shipped priors were fitted on."""
+    kinds = _read_priors()["provenance"]["fitted_on"]
+    return "; ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds.items())
+
+
+def _read_priors() -> Mapping[str, Any]:
     text = (files("rag_eval.uncertainty") / PRIOR_FILE).read_text(encoding="utf-8")
-    return Prior.from_json(json.loads(text)[kind])
+    document: Mapping[str, Any] = json.loads(text)
+    return document
 
 
 # ---- A single fit.

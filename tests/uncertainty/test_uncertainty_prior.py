@@ -5,7 +5,7 @@ from importlib.resources import files
 
 import pytest
 
-from rag_eval.uncertainty.estimator import PRIOR_FILE, PRIOR_KINDS, Prior, load_prior
+from rag_eval.uncertainty.estimator import PRIOR_FILE, PRIOR_KINDS, Prior, load_prior, prior_origin
 from rag_eval.uncertainty.signals import SIGNALS
 
 
@@ -28,6 +28,11 @@ def test_the_file_says_where_the_priors_come_from():
     assert {strategy.split("/")[1] for strategy in held} == {"bm25", "vector", "hybrid"}
     assert all(figures["alone_auroc"] >= 0.79 for figures in held.values())
     assert all(figures["alone_skill"] >= 0.10 for figures in held.values())
+
+
+def test_the_origin_names_kinds_of_collections():
+    assert prior_origin().startswith("single answer: scifact, ")
+    assert "; many relevant: " in prior_origin()
 
 
 def test_kinds_differ_and_share_their_intercept():
