@@ -177,6 +177,18 @@ def test_what_had_earned_nothing_does_not_go_stale_with_another_fingerprint(
     assert find_accepted(evaluation, "bm25", "now").status == spoken
 
 
+def test_a_calibrator_of_an_earlier_version_is_stale_and_not_read(project):
+    evaluation = open_gold_set(
+        project.gold,
+        Settings(home=project.home, reports=project.reports, gold_sets=project.gold.parent),
+    )
+    name = keep_calibrator(project.home, {**BODY, "schema_version": 1})
+    choice = accepted("measured").model_copy(update={"calibrator_id": name})
+    accept_calibrator(project.home, *PLACE, accepted=choice)
+    found = find_accepted(evaluation, "bm25", "before")
+    assert (found.calibrator_id, found.status, found.body) == (name, "stale", None)
+
+
 @st.composite
 def rankings(draw, n=4, depth=5):
     length = draw(st.lists(st.integers(0, depth), min_size=n, max_size=n))
