@@ -511,7 +511,7 @@ def resolve_gold_set(
     flags = gold.places["has_flag"].to_numpy(dtype=bool) | known
     judged = {*gold.judgements["query_id"], *gold.anchors["query_id"]}
     about = GoldFacts(
-        name=gold.name,
+        name=evaluation.config.name,  # its kept runs go by this name too
         version=str(gold.version),
         hash=gold.gold_hash,
         n_queries=len(gold.queries),

@@ -161,6 +161,8 @@ def test_folders_and_files_of_the_command_line_count_as_listed(project, tmp_path
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     project.make_beir().rename(elsewhere / "collection")
     result = project.command("run", "--beir", str(elsewhere / "collection"), "--strategy", "bm25")
+    assert "collection-test: " in result.output  # the name that other commands know the run by
+    project.command("show", "collection-test")
     (elsewhere / "collection" / "queries.jsonl").rename(elsewhere / "queries.jsonl")
     (elsewhere / "collection" / "queries.jsonl").symlink_to(elsewhere / "queries.jsonl")
     result = project.invoke("run", "--beir", str(elsewhere / "collection"), "--strategy", "bm25")
