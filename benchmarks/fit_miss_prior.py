@@ -145,7 +145,10 @@ def skill(predicted: FloatArray, missed: FloatArray) -> float:
 
 
 def draw_skill(part: Labelled, prior: Prior | None, n: int) -> FloatArray:
-    """Compute the skill on groups without outcomes after n random outcomes, [DRAWS]."""
+    """Compute the skill on groups without outcomes after n random outcomes, [DRAWS].
+
+    It is against the base rate of the same outcomes.
+    """
     result = np.empty(DRAWS)
     for draw in range(DRAWS):
         rng = np.random.default_rng([SEED, n, draw])
@@ -153,7 +156,8 @@ def draw_skill(part: Labelled, prior: Prior | None, n: int) -> FloatArray:
         rest = np.flatnonzero(~np.isin(part.group, part.group[few]))
         signals, missed = part.signals[rest], part.missed[rest].astype(np.float64)
         head = fit_head(part.take(few), prior=prior, unlabelled=signals)
-        result[draw] = skill(head.predict(signals, part.names), missed)
+        base = ((part.missed[few].mean() - missed) ** 2).mean()
+        result[draw] = 1 - ((head.predict(signals, part.names) - missed) ** 2).mean() / base
     return result
 
 
