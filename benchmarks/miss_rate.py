@@ -214,7 +214,7 @@ def prior() -> None:
 
 # ---- Predictions that do no harm, and statuses that are earned.
 
-HARM_SIZES, HARM_DRAWS, SPLITS, SHUFFLES = (25, 50, 100, 200), 60, 40, 200
+HARM_SIZES, HARM_DRAWS, SPLITS, SHUFFLES = (25, 50, 100, 200), 30, 40, 200
 THREE_SIGNALS = ("cover_union", "overlap", "tail_ratio")
 """Signals of the smallest reference: words found, agreement of two lists, fall of the scores."""
 

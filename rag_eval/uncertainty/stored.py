@@ -1,12 +1,11 @@
 """Write records as JSON values and read them back, by the annotations of their fields."""
 
 import functools
-import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
 import numpy as np
-from pydantic import BeforeValidator, PlainSerializer, PlainValidator, TypeAdapter
+from pydantic import PlainSerializer, PlainValidator, TypeAdapter
 
 from rag_eval.core.arrays import FloatArray
 
@@ -25,12 +24,6 @@ Floats = Annotated[
     PlainSerializer(lambda values: values.tolist()),
 ]
 """An array that is stored as nested lists without rounding."""
-NullableFloat = Annotated[
-    float,
-    BeforeValidator(lambda value: math.nan if value is None else value),
-    PlainSerializer(finite),
-]
-"""A float whose NaN is stored as null."""
 
 
 # Callers ignore a type error: mypy checks __hash__ of instances, but the key is the class.
