@@ -40,6 +40,8 @@ _PSEUDO_QUESTIONS = 0.5
 """Weight, in effective questions, of the prior that all questions hit or all miss."""
 _LEAST_SPREAD = 1e-12
 """Least residual sum of squares, so that values without any spread have a likelihood."""
+_LEAST_LACKING = 1e-6
+"""Least part of the variance that is estimated; it leaves the t distribution normal."""
 _BISECTIONS = 30
 
 # ---- Who shares gold with whom.
@@ -254,8 +256,8 @@ class MeanFit:
     """Means over n questions, [m], as a mixture of t distributions over the grid of rho.
 
     `weight` and `variance` [grid, m] are the posterior of rho and the variance of the mean, which
-    has `dof` [grid, 1] degrees of freedom. `of_mean` [grid, 1] is the variance of the mean of
-    questions of variance 1.
+    has `dof` [grid, 1] or [grid, m] degrees of freedom. `of_mean` [grid, 1] is the variance of the
+    mean of questions of variance 1.
 
     The variance of the questions is their sum of squares over its expectation, and not the estimate
     of the likelihood: that one weighs the differences of questions with much the same gold most,
@@ -354,9 +356,26 @@ def mean_interval(values: ArrayLike, gold: SharedGold, *, unit_range: ArrayLike 
     out = np.full((4, m), np.nan)
     out[3] = 0.0
     for rows, columns in scored_together(scores):
-        fit = gold.take(rows).fit(scores[np.ix_(rows, columns)])
+        chosen = scores[np.ix_(rows, columns)]
+        fit = gold.take(rows).fit(chosen)
+        if rate.any():
+            fit = dataclasses.replace(fit, dof=_dof_of_rates(fit, chosen, rate[columns]))
         out[:, columns] = _bounds(fit, rate[columns])
     return Interval(*out)
+
+
+def _dof_of_rates(fit: MeanFit, values: FloatArray, rate: BoolArray) -> FloatArray:
+    """Return the degrees of freedom of values [n, m], [grid, m], more for rates.
+
+    The mean of zeros and ones fixes their variance, so nothing is estimated and the distribution is
+    normal. For other rates, the part of the largest possible variance that they lack is estimated.
+    """
+    most = fit.value * (1 - fit.value)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        lacking = 1 - values.var(axis=0) / most
+    lacking = np.where(rate & (most > 0), np.clip(lacking, _LEAST_LACKING, 1.0), 1.0)
+    dof: FloatArray = fit.dof / lacking
+    return dof
 
 
 def ratio_interval(
