@@ -36,7 +36,7 @@ RHO: FloatArray = np.linspace(0.0, 0.95, 20)[:, None]
 PRIOR: FloatArray = 1.0 - RHO
 """Prior weight of rho, [grid, 1]: questions with the same gold seldom agree in everything."""
 LEVEL = 0.95
-_PSEUDO_QUESTIONS = 0.5
+_PSEUDO_QUESTIONS = 0.25
 """Weight, in effective questions, of the prior that all questions hit or all miss."""
 _LEAST_SPREAD = 1e-12
 """Least residual sum of squares, so that values without any spread have a likelihood."""
@@ -334,8 +334,8 @@ def mean_interval(values: ArrayLike, gold: SharedGold, *, unit_range: ArrayLike 
     the shared gold of its eligible questions. `unit_range` tells whether a measure lies in [0, 1]
     by definition. Such a measure has the Wilson score interval with the quantile of the mixture
     on ``(v (1 - v) + w / N) / (variance + w / N ** 2)`` yes/no questions, where N is the effective
-    number and ``w = 0.5`` adds half a question in which everything fails: without it, a few
-    partial misses make the number several times too large. Another measure has the mixture's
+    number and ``w = 0.25`` adds a quarter of a question in which everything fails: without it, a
+    few partial misses make the number several times too large. Another measure has the mixture's
     own interval.
 
     Raises `ValueError` if shapes do not fit, or a value lies outside [0, 1] under `unit_range`.
