@@ -543,8 +543,10 @@ def _share_gold(strategy: _Strategy, questions: pd.DataFrame) -> SharedGold:
     own = questions[["question", "query_id"]].merge(judged, on="query_id")
     others = questions.loc[~questions["question"].isin(own["question"]), ["question", "group_id"]]
     by_group = judged.assign(group_id=judged["query_id"].map(strategy.groups.of_gold))
+    # columns without rows have no type of their own
+    others, by_group = (frame.astype({"group_id": "str"}) for frame in (others, by_group))
     joined = others.merge(by_group[["group_id", "item_id"]], on="group_id", how="left")
-    joined["item_id"] = joined["item_id"].fillna("\0" + joined["group_id"].astype("str"))
+    joined["item_id"] = joined["item_id"].fillna("\0" + joined["group_id"])
     pairs = pd.concat([own, joined])
     items = pd.factorize(pairs["item_id"])[0]
     return SharedGold.of_pairs(pairs["question"].to_numpy(), items, len(questions))
