@@ -290,7 +290,7 @@ class MeanFit:
 
     def p(self, null: float = 0.0) -> FloatArray:
         """Return the two-sided p of the hypothesis that a mean equals `null`, [m]."""
-        return 1 - self._mass(np.abs(self.value - null))
+        return self._tails(np.abs(self.value - null))
 
     def half_width(self, level: float = LEVEL) -> FloatArray:
         """Return the distance from the mean that holds a share `level` of the mixture, [m]."""
@@ -301,18 +301,19 @@ class MeanFit:
         low, high = widths.min(axis=0), widths.max(axis=0)
         for _ in range(_BISECTIONS):
             middle = (low + high) / 2
-            is_short = self._mass(middle) < level
+            is_short = self._tails(middle) > 1 - level
             low, high = np.where(is_short, middle, low), np.where(is_short, high, middle)
         return np.where(np.isnan(self.variance[0]), np.nan, high)
 
-    def _mass(self, distance: FloatArray) -> FloatArray:
-        """Return the mass of the mixture within a distance of the mean, [m]."""
+    def _tails(self, distance: FloatArray) -> FloatArray:
+        """Return the mass of the mixture beyond a distance from the mean, on both sides, [m]."""
         from scipy.special import stdtr
 
         with np.errstate(divide="ignore", invalid="ignore"):
             deviations = distance / np.sqrt(self.variance)
-        mass: FloatArray = (self.weight * (2 * stdtr(self.dof, deviations) - 1)).sum(axis=0)
-        return mass
+        # The lower tail keeps its digits where 1 - mass would round to 0 or less.
+        tails: FloatArray = 2 * (self.weight * stdtr(self.dof, -deviations)).sum(axis=0)
+        return np.minimum(tails, 1.0)  # the weights add up to 1 but for rounding
 
 
 class Interval(NamedTuple):

@@ -58,6 +58,15 @@ def test_questions_with_the_same_gold_prove_less():
     assert paired_comparison(a, b, together).p[0] > 1e-4
 
 
+def test_p_of_clear_and_of_no_differences_stays_a_probability():
+    rng = np.random.default_rng(3)
+    noise = rng.uniform(-0.5, 0.5, 400)
+    gains = np.column_stack([0.5 + noise, noise - noise.mean()])
+    p = paired_comparison(gains, np.zeros((400, 2)), apart(400)).p
+    assert 0 < p[0] < 1e-100
+    assert p[1] <= 1
+
+
 @given(st.lists(st.one_of(st.floats(0, 1), st.just(math.nan)), max_size=12))
 def test_holm_equals_its_definition(p):
     adjusted = holm(p)
