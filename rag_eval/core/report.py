@@ -1236,9 +1236,9 @@ Brier score and skill of the calibrated miss rate.
 class MissDifference(Record):
     """Difference a - b under one measure, on the queries that both strategies have.
 
-    `delta` has a 95 % interval over groups. `p` is two-sided, of the sign-flip test (for skill, of
-    swapping the strategies in random groups). `p_holm` is adjusted by Holm over all pairs,
-    separately for each measure. Prediction-powered differences are not tested. `n_better`,
+    `delta` has a 95 % interval, and `p` is two-sided; both count the gold that queries share, for a
+    skill by the influence of each query. `p_holm` is adjusted by Holm over all pairs, separately
+    for each measure. Prediction-powered differences are not tested. `n_better`,
     `n_worse` and `n_tied` count queries, null for measures without a value per query. `detectable`
     is the smallest true difference found with 80 % power at two-sided 5 %. It is null if unknown or
     larger than any possible difference. `powered` describes production traffic and belongs to the
@@ -1262,7 +1262,6 @@ class MissComparison(Record):
     """Strategies compared by their misses."""
 
     n: Count
-    n_groups: Count
     strategies: list[ComparedStrategy]
     differences: list[MissDifference]
 

@@ -1,7 +1,7 @@
 """Records of measures: means over queries with interval and every denominator."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,36 +10,8 @@ from rag_eval.core.arrays import FloatArray
 from rag_eval.measures.overlap import SharedGold, mean_interval
 from rag_eval.measures.ranking import as_codes, as_values
 
-RESAMPLES = 10_000
 SEED = 20_240_229
-"""Seed of every resampling of questions, so that equal values have equal intervals everywhere."""
-_CELLS = 4_000_000
-"""Number of weights or resampled means in memory at a time: 32 MB."""
-
-# ---- Resampling whole groups of queries, for figures that are no means.
-
-
-def resample_weights(n_groups: int, seed: int, resamples: int) -> Iterator[FloatArray]:
-    """Count how often each group is drawn in each resample, in blocks [block, n_groups].
-
-    Every resample draws `n_groups` groups with replacement. Equal arguments give equal blocks.
-    """
-    rng = np.random.default_rng(seed)
-    block = max(1, _CELLS // n_groups)
-    for start in range(0, resamples, block):
-        rows = min(block, resamples - start)
-        drawn = rng.integers(n_groups, size=(rows, n_groups))
-        drawn += np.arange(rows)[:, None] * n_groups
-        counts = np.bincount(drawn.ravel(), minlength=rows * n_groups)
-        yield counts.reshape(rows, n_groups).astype(np.float64)
-
-
-def bootstrap_stretch(n_groups: int) -> float:
-    """Return the factor by which intervals of resampled groups, 2 or more, are too narrow."""
-    from scipy.special import ndtri, stdtrit
-
-    return float(stdtrit(n_groups - 1, 0.975) / ndtri(0.975) * (n_groups / (n_groups - 1)) ** 0.5)
-
+"""Seed of every random draw of a calibration, so that equal outcomes have equal figures."""
 
 # ---- The shown record of a measure: mean, interval and all denominators
 

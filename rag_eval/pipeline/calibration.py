@@ -31,6 +31,7 @@ from rag_eval.core.report import (
 from rag_eval.core.types import MAX_NUMBER, RETRIEVAL_OUTCOMES, RetrievalOutcome, Shown
 from rag_eval.corpus.masking import mask
 from rag_eval.gold.files import ORIGINAL
+from rag_eval.measures.intervals import SEED
 from rag_eval.measures.overlap import SharedGold
 from rag_eval.pipeline.claims import (
     MissRateClaims,
@@ -52,7 +53,7 @@ from rag_eval.pipeline.evaluation import (
     kept_watch,
     read_calibrator,
 )
-from rag_eval.pipeline.measures import BOOTSTRAP_SEED, ScoredRuns, score_runs
+from rag_eval.pipeline.measures import ScoredRuns, score_runs
 from rag_eval.pipeline.misses import miss_columns
 from rag_eval.pipeline.retrieval import (
     CALIBRATOR_VERSION,
@@ -704,7 +705,7 @@ def _fit(strategy: _Strategy, fitting: _Fitting) -> Artifact:
             night.signals.unlabelled(name),
         )
         miss = Miss(spec.target, spec.k)
-        task = Task(prior=prior, checked_together=together, seed=BOOTSTRAP_SEED, miss=miss)
+        task = Task(prior=prior, checked_together=together, seed=SEED, miss=miss)
         found = calibrate(judged, task)
         mean = np.nan if found.predictions is None else found.predictions.mean(axis=0)
         predictions = rows[["claim_id", "group_id"]].assign(
@@ -733,7 +734,7 @@ def _check_other_targets(strategy: _Strategy, fitting: _Fitting) -> list[OtherTa
         judged = judged.set_axis(strategy.claims["claim_id"]).reindex(claim_ids)
         known = judged.notna().all(axis=1).to_numpy()
         labelled, found = fitting.labelled.take(known), []
-        task = Task(prior=prior, checked_together=together, seed=BOOTSTRAP_SEED)
+        task = Task(prior=prior, checked_together=together, seed=SEED)
         for cell, missed in zip(cells, judged[known].to_numpy().T, strict=True):
             outcomes = dataclasses.replace(labelled, missed=missed == 1)
             of_cell = dataclasses.replace(task, miss=Miss(*cell))

@@ -34,7 +34,7 @@ from rag_eval.core.report import (
 from rag_eval.core.strategy import Strategy
 from rag_eval.corpus.chunking import Ranges
 from rag_eval.gold.files import ORIGINAL
-from rag_eval.measures.intervals import SEED, MeasureRecord, aggregate, within_query
+from rag_eval.measures.intervals import MeasureRecord, aggregate, within_query
 from rag_eval.measures.paired import PairedComparison, holm, paired_comparison
 from rag_eval.measures.ranking import (
     Qrels,
@@ -224,7 +224,6 @@ def score_strategy(
 
 # ---- Figures, and the scored runs of all strategies.
 
-BOOTSTRAP_SEED = SEED
 COMPARED = ("R@10", "RR", "nDCG@10")
 
 

@@ -54,7 +54,6 @@ from rag_eval.pipeline.claims import (
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapshot, GoldVariants
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.measures import (
-    BOOTSTRAP_SEED,
     ScoredRuns,
     figure_of,
     open_runs,
@@ -159,10 +158,12 @@ def _weigh_answers(
         {
             "right": (over["n_correct"].to_numpy() > 0).astype(np.float64),
             "group": [groups[query] for query in over.index],
+            "place": np.arange(len(over)),
         }
     )
     if seen["group"].nunique() >= MIN_MISSED:
-        share = functools.partial(_share_right, gold=runs.gold_variants.about.hash[:16])
+        name, gold = runs.gold_variants.about.hash[:16], runs.gold.named.of(over.index.tolist())
+        share = functools.partial(_share_right, gold=gold, name=name)
         # With the answers of its own group, the outcome of an answer would decide its confidence.
         right, right_of_group = share(seen), leave_groups_out(seen, share)
     rows = {row["query_id"]: row for row in original.to_dict("records")}
@@ -190,13 +191,12 @@ def _group_of_query(runs: ScoredRuns) -> dict[str, int]:
     return dict(zip(runs.gold.queries["query_id"], runs.gold.groups.tolist(), strict=True))
 
 
-def _share_right(seen: pd.DataFrame, gold: str) -> Measured:
-    right, group = seen["right"].to_numpy(), seen["group"].to_numpy()
-    gold_of = SharedGold.of_groups(group)
-    value, low, high, _ = (float(end[0]) for end in mean_interval(right, gold_of))
+def _share_right(seen: pd.DataFrame, gold: SharedGold, name: str) -> Measured:
+    found = mean_interval(seen["right"].to_numpy(), gold.take(seen["place"].to_numpy()))
+    value, low, high, _ = (float(end[0]) for end in found)
     return Measured(
         value=value,
-        dataset=f"answers over missed retrievals, gold {gold}",
+        dataset=f"answers over missed retrievals, gold {name}",
         n=len(seen),
         ci_low=low,
         ci_high=high,
@@ -241,10 +241,13 @@ def _summarize(worth: _Worth, runs: ScoredRuns) -> AnswerConfidences | NotMeasur
 def leave_groups_out(seen: pd.DataFrame, share: Callable[[pd.DataFrame], T]) -> dict[int, T]:
     """Compute a value for each group of `seen` (right, group) from the rows of all other groups.
 
-    Groups with equally many rows and right answers share the computation.
+    Groups of a single row share the computation with those of an equal one.
     """
     totals = seen.groupby("group")["right"].agg(["sum", "count"])
-    kind_of = dict(zip(totals.index.tolist(), totals.itertuples(index=False), strict=True))
+    kind_of = {
+        group: ("alone", right) if count == 1 else ("group", group)
+        for group, right, count in totals.itertuples()
+    }
     example = {kind: group for group, kind in kind_of.items()}
     found = {kind: share(seen[seen["group"] != group]) for kind, group in example.items()}
     return {group: found[kind] for group, kind in kind_of.items()}
@@ -492,8 +495,7 @@ def _compare_all(
     misses, common = _misses(runs, claims, calibration, names)
     if not common.any():
         return None, "no question was judged for every strategy"
-    groups = runs.gold.groups[common].astype(np.int64)
-    return compare(misses, groups, seed=BOOTSTRAP_SEED), ""
+    return compare(misses, runs.gold.shared.take(common)), ""
 
 
 def _account_for_rounds(runs: ScoredRuns, name: str) -> IterativeAccount:
@@ -591,8 +593,7 @@ def compare_strategies(evaluation: Evaluation, names: Sequence[str]) -> MissComp
             raise _refuse("nothing_in_common", message, names, accepted)
         return compare(
             misses,
-            runs.gold.groups[common].astype(np.int64),
-            seed=BOOTSTRAP_SEED,
+            runs.gold.shared.take(common),
             audited={name: _read_audits(evaluation, outcomes, name) for name in names},
         )
 

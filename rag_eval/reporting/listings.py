@@ -465,11 +465,11 @@ COLUMNS: Final = (
 )
 """Columns of the CSV of figures and differences, in order."""
 NOTE: Final = (
-    "Misses are rates with 95 % intervals over independent groups of queries: judged from outcomes;"
+    "Misses are rates with 95 % intervals that count shared gold: judged from outcomes;"
     " uncalibrated and calibrated as predicted; all of these on the gold questions that every"
     " strategy was judged on. Powered is of production traffic only, not of the gold questions:"
     " from random audits of claims and the calibrated predictions of the claims without one."
-    " p: sign flips by group, adjusted by Holm over all pairs, each measure by itself."
+    " p: of no difference, adjusted by Holm over all pairs, each measure by itself."
     " Detectable: smallest true difference found with 80 % power at two-sided 5 %."
 )
 _SMALLEST_P: Final = 0.001
@@ -542,8 +542,7 @@ def show_comparison(console: "Console", comparison: MissComparison) -> None:
     rows = _list_figures(comparison)
     absent = "; ".join(dict.fromkeys(row["reason"] for row in rows if row["reason"]))
     figures = Sheet(
-        f"Misses by strategy: {comparison.n:,} judged queries in {comparison.n_groups:,} "
-        "independent groups; powered: of production traffic",
+        f"Misses by strategy: {comparison.n:,} judged queries; powered: of production traffic",
         ["strategy", "figure", ">value [95 % interval]", ">queries", "worth"],
         list(_in_sections(_figure_cells(row) for row in rows if not row["b"])),
         caption=f"No powered estimate: {absent}." if absent else "",
@@ -608,7 +607,7 @@ def show_calibration(console: "Console", calibrated: Any) -> None:
         [
             Sheet(
                 f"Calibration of {target} on {quoted(calibrated.gold_set)} "
-                "(out of fold, 95 % intervals over groups)",
+                "(out of fold, 95 % intervals)",
                 ["strategy", "status", ">outcomes/groups/misses", f">{target}", ">Brier", ">skill"],
                 figures,
             ),

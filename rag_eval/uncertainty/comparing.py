@@ -21,14 +21,9 @@ from rag_eval.core.report import (
     MissMeasure,
     PoweredEstimate,
 )
-from rag_eval.measures.intervals import (
-    RESAMPLES,
-    bootstrap_stretch,
-    resample_weights,
-)
 from rag_eval.measures.overlap import SharedGold, effective_groups, wilson
 from rag_eval.measures.paired import FEW_DIFFERING, holm, paired_comparison
-from rag_eval.uncertainty.scores import LEVELS, NO_FIGURE, mean_figure
+from rag_eval.uncertainty.scores import NO_FIGURE, mean_figure
 from rag_eval.uncertainty.stored import finite
 
 # ---- Prediction-powered means: few labelled outcomes, and predictions for many unlabelled queries
@@ -205,6 +200,7 @@ def _interval(
 NO_TRAFFIC: Final = (
     "prediction-powered estimates are of production traffic, which this comparison does not read"
 )
+_ROUNDING: Final = 1e-12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,19 +222,37 @@ class Misses:
         """Squared error of each calibrated miss rate, [n]."""
         return np.asarray((self.calibrated - self.missed) ** 2)
 
+    def skills(self, rows: BoolArray | None = None) -> FloatArray:
+        """Compute values [n] that have the Brier skill of some queries as mean; NaN for others.
+
+        Skill is ``1 - E / B`` with the mean squared error E and ``B = m (1 - m)``, the error of a
+        forecaster who knows the miss rate m beforehand: the hardest constant reference to beat.
+        Each value is the skill plus the influence of the query on it, so their mean has the
+        uncertainty of the skill. All are NaN where all or none missed.
+
+        Hampel (1974), JASA 69:383-393.
+        """
+        error = self.squared_error if rows is None else np.where(rows, self.squared_error, np.nan)
+        known = ~np.isnan(error)
+        n = max(int(known.sum()), 1)
+        mean, rate = error[known].sum() / n, self.missed[known].sum() / n
+        base = rate * (1 - rate)
+        if base <= _ROUNDING:
+            return np.full(len(error), np.nan)
+        of_rate = mean * (1 - 2 * rate) / base**2
+        return np.asarray(1 - error / base + of_rate * (self.missed - rate))
+
 
 def compare(
     strategies: Sequence[Misses],
-    group: IntArray,
+    gold: SharedGold,
     *,
-    seed: int = 0,
     audited: Mapping[str, Audited] | None = None,
 ) -> MissComparison:
     """Compare every pair of two or more strategies on the same queries, in the order given.
 
-    `group` [n] is the unit of inference of the queries. `seed` serves the resampling and the sign
-    flips. `audited` holds the production traffic of every strategy, by name, for the
-    prediction-powered estimates. None leaves these estimates out.
+    `gold` is that of the n queries. `audited` holds the production traffic of every strategy, by
+    name, for the prediction-powered estimates. None leaves these estimates out.
 
     Raises InputError for fewer than two strategies, or a repeated strategy.
     """
@@ -257,26 +271,24 @@ def compare(
     for a, b in itertools.combinations(strategies, 2):
         estimate, why = _estimate_difference(traffic[a.name], traffic[b.name])
         powered = _row(a, b, "powered", powered_figure(estimate), powered=estimate, why=why)
-        rows += [*_compare_values(a, b, group), _compare_skill(a, b, group, seed), powered]
+        rows += [*_compare_values(a, b, gold), powered]
     return MissComparison(
         strategies=[
-            _describe(entry, group, seed, _estimate_mean(traffic[entry.name]))
-            for entry in strategies
+            _describe(entry, gold, _estimate_mean(traffic[entry.name])) for entry in strategies
         ],
         differences=_adjust(rows),
-        n=len(group),
-        n_groups=len(np.unique(group)),
+        n=len(gold),
     )
 
 
-def _describe(entry: Misses, group: IntArray, seed: int, powered: Powered) -> ComparedStrategy:
+def _describe(entry: Misses, gold: SharedGold, powered: Powered) -> ComparedStrategy:
     return ComparedStrategy(
         name=entry.name,
-        observed=mean_figure(entry.missed, group),
-        raw=None if entry.raw is None else mean_figure(entry.raw, group),
-        calibrated=mean_figure(entry.calibrated, group),
-        brier=mean_figure(entry.squared_error, group),
-        skill=skill_figure(entry.calibrated, entry.missed, group, seed),
+        observed=mean_figure(entry.missed, gold),
+        raw=None if entry.raw is None else mean_figure(entry.raw, gold),
+        calibrated=mean_figure(entry.calibrated, gold),
+        brier=mean_figure(entry.squared_error, gold),
+        skill=mean_figure(entry.skills(), gold, unit_range=False),
         powered=powered[0],
         why=powered[1],
     )
@@ -305,15 +317,28 @@ def _adjust(rows: list[Row]) -> list[MissDifference]:
     return [MissDifference(**{**absent, **row}) for row in rows]
 
 
-def _compare_values(a: Misses, b: Misses, group: IntArray) -> list[Row]:
-    """Compare the measures that have a value for each query."""
+def _compare_values(a: Misses, b: Misses, gold: SharedGold) -> list[Row]:
+    """Compare all measures of the queries; skills on the queries that have all four values."""
     columns: dict[MissMeasure, tuple[FloatArray, FloatArray]] = {"observed": (a.missed, b.missed)}
     if a.raw is not None and b.raw is not None:
         columns["raw"] = (a.raw, b.raw)
     columns["calibrated"] = (a.calibrated, b.calibrated)
     columns["brier"] = (a.squared_error, b.squared_error)
+    shared = ~np.isnan(a.squared_error + b.squared_error)
+    columns["skill"] = (a.skills(shared), b.skills(shared))
     left, right = (np.column_stack([pair[side] for pair in columns.values()]) for side in (0, 1))
-    paired = paired_comparison(left, right, SharedGold.of_groups(group), higher_is_better=False)
+    paired = paired_comparison(
+        left,
+        right,
+        gold,
+        higher_is_better=False,
+        unit_range=[measure != "skill" for measure in columns],
+    )
+    *_, n_errors, _ = (paired.n_better + paired.n_worse).tolist()
+    if n_errors < FEW_DIFFERING:
+        # Too few differing queries would give a skill a false interval without width.
+        for figures in (paired.ci_low, paired.ci_high, paired.p, paired.minimum_detectable):
+            figures[-1] = np.nan
     both, rows = ~np.isnan(left - right), []
     for at, (measure, n) in enumerate(zip(columns, both.sum(axis=0).tolist(), strict=True)):
         delta = CountedInterval(
@@ -323,136 +348,8 @@ def _compare_values(a: Misses, b: Misses, group: IntArray) -> list[Row]:
             n=n,
             n_effective=float(paired.n_effective[at]),
         )
-        names = ("n_better", "n_worse", "n_tied")
-        versus = {name: int(getattr(paired, name)[at]) for name in names} if n else {}
+        names = ("n_better", "n_worse", "n_tied") if n and measure != "skill" else ()
+        versus = {name: int(getattr(paired, name)[at]) for name in names}
         p, detectable = finite(paired.p[at]), finite(paired.minimum_detectable[at])
         rows.append(_row(a, b, measure, delta, p=p, detectable=detectable, **versus))
     return rows
-
-
-# ---- Brier skills and their differences: interval, test, detectable difference
-
-FLIPS = 10_000
-_ROUNDING = 1e-12
-_BLOCK = 4_000_000
-
-
-def power_factor(n_groups: int) -> float:
-    """Return the least difference found with 80 % power at two-sided 5 %, in standard errors."""
-    from scipy.special import stdtrit
-
-    if n_groups <= 1:
-        return float("nan")
-    return float(stdtrit(n_groups - 1, 0.975) + stdtrit(n_groups - 1, 0.8))
-
-
-def compute_skill(brier_sum: FloatArray, misses: FloatArray, n: FloatArray) -> FloatArray:
-    """Compute 1 - Brier / (m (1 - m)) from sums over n queries; NaN where all or none missed.
-
-    m is the miss rate of the same queries. A forecaster who knows m beforehand is the hardest
-    constant reference to beat.
-    """
-    rate = misses / n
-    base = rate * (1 - rate)
-    undefined = np.full(np.shape(base), np.nan)
-    skill: FloatArray = 1 - np.divide(brier_sum / n, base, out=undefined, where=base > _ROUNDING)
-    return skill
-
-
-def _group_sums(columns: FloatArray, group: IntArray) -> FloatArray:
-    """Add up columns [n, m] by group, [n_groups, m]."""
-    codes, code = np.unique(group, return_inverse=True)
-    sums = np.zeros((len(codes), columns.shape[1]))
-    np.add.at(sums, code, columns)
-    return sums
-
-
-def _resample_sums(sums: FloatArray, seed: int) -> FloatArray:
-    """Sum up resampled groups, [RESAMPLES, m]."""
-    blocks = resample_weights(len(sums), seed, RESAMPLES)
-    return np.concatenate([weights @ sums for weights in blocks])
-
-
-def bootstrap_bounds(
-    value: float, drawn: FloatArray, n_groups: int
-) -> tuple[float | None, float | None]:
-    """Return percentile bounds, stretched for few groups.
-
-    Both are None with a single group, or if most resamples have no value.
-    """
-    known = drawn[np.isfinite(drawn)]
-    if n_groups <= 1 or len(known) < len(drawn) / 2 or not np.isfinite(value):
-        return None, None
-    low, high = (float(bound) for bound in np.quantile(known, LEVELS))
-    stretch = bootstrap_stretch(n_groups)
-    return value - max(value - low, 0.0) * stretch, value + max(high - value, 0.0) * stretch
-
-
-def skill_figure(
-    predicted: FloatArray, missed: FloatArray, group: IntArray, seed: int = 0
-) -> CountedInterval:
-    """Compute the Brier skill over the queries with prediction and outcome, [n], NaN = none."""
-    both = ~(np.isnan(predicted) | np.isnan(missed))
-    if not both.any():
-        return NO_FIGURE
-    y, p = missed[both], predicted[both]
-    sums = _group_sums(np.column_stack([(p - y) ** 2, y, np.ones(len(y))]), group[both])
-    value = float(compute_skill(*sums.sum(axis=0)))
-    low, high = bootstrap_bounds(value, compute_skill(*_resample_sums(sums, seed).T), len(sums))
-    return CountedInterval(value=finite(value), low=low, high=high, n=len(y), n_effective=len(sums))
-
-
-def _compare_skill(a: Misses, b: Misses, group: IntArray, seed: int) -> Row:
-    """Compare the skills of two forecasters on the queries that have all four values.
-
-    The interval is a bootstrap over groups. The test swaps a and b in random groups and computes
-    the skills again, because under the null hypothesis a and b are exchangeable within a group.
-    p and the detectable difference are None if fewer than 10 groups differ or a skill is undefined.
-    """
-    parts = np.column_stack([a.squared_error, a.missed, b.squared_error, b.missed])
-    known = ~np.isnan(parts).any(axis=1)
-    n = int(known.sum())
-    if not n:
-        return _row(a, b, "skill", NO_FIGURE)
-    sums = _group_sums(np.column_stack([parts[known], np.ones(n)]), group[known])
-    n_groups = len(sums)
-    value, low, high = float(_subtract_skills(sums.sum(axis=0))), None, None
-    differing = int((np.abs(sums[:, :2] - sums[:, 2:4]) > _ROUNDING).any(axis=1).sum())
-    figures: dict[str, float | None] = {}
-    # Too few differing groups would give a false interval without width.
-    if np.isfinite(value) and differing >= FEW_DIFFERING:
-        drawn = _subtract_skills(_resample_sums(sums, seed))
-        low, high = bootstrap_bounds(value, drawn, n_groups)
-        figures["p"] = _swap_p(sums, value, seed)
-        if low is not None:
-            spread = float(np.nanstd(drawn)) * (n_groups / (n_groups - 1)) ** 0.5
-            figures["detectable"] = finite(power_factor(n_groups) * spread)
-    delta = CountedInterval(value=finite(value), low=low, high=high, n=n, n_effective=n_groups)
-    return _row(a, b, "skill", delta, **figures)
-
-
-def _subtract_skills(sums: FloatArray) -> FloatArray:
-    """Compute skill of a - skill of b from sums [..., 5].
-
-    The sums are squared errors and misses of a, squared errors and misses of b, and queries.
-    """
-    error_a, missed_a, error_b, missed_b, n = np.moveaxis(sums, -1, 0)
-    return np.asarray(compute_skill(error_a, missed_a, n) - compute_skill(error_b, missed_b, n))
-
-
-def _swap_p(sums: FloatArray, value: float, seed: int) -> float:
-    """Compute the two-sided p of swapping a and b in random groups.
-
-    This is the sign-flip test for a figure that is not a mean over queries:
-    ``p = (1 + swaps at least as extreme) / (1 + swaps)``.
-    """
-    rng = np.random.default_rng(seed)
-    total, change = sums.sum(axis=0), sums[:, 2:4] - sums[:, :2]
-    extreme, block = 0, max(1, _BLOCK // len(sums))
-    for start in range(0, FLIPS, block):
-        size = min(block, FLIPS - start), len(sums)
-        moved = rng.integers(2, size=size, dtype=np.int8).astype(np.float64) @ change
-        queries = np.full(len(moved), total[4])
-        swapped = np.column_stack([total[:2] + moved, total[2:4] - moved, queries])
-        extreme += int((np.abs(_subtract_skills(swapped)) >= abs(value) - _ROUNDING).sum())
-    return (1 + extreme) / (1 + FLIPS)

@@ -24,6 +24,7 @@ import numpy as np
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.core.report import ConformalK, ConformalMethod, CountedInterval, RiskBin
+from rag_eval.measures.overlap import SharedGold
 from rag_eval.uncertainty.scores import mean_figure
 from rag_eval.uncertainty.stored import finite
 
@@ -216,13 +217,14 @@ def _describe(
     questions, method = calibration.questions, calibration.method
     covered, mean_k, unattainable = judged
     n, group = len(questions), questions.group
+    gold = SharedGold.of_groups(group)
     within = questions.share_covered(method, np.full(n, float(questions.depth)))
     within = within[~np.isnan(within)]
     ks = [int(value) if np.isfinite(value) else None for value in k]
 
     def cover_third(number: int) -> CountedInterval:
         inside = calibration.third == number
-        return mean_figure(covered[inside], group[inside])
+        return mean_figure(covered[inside], gold.take(inside))
 
     bins = []
     if method == "mondrian":
@@ -243,7 +245,7 @@ def _describe(
         mean_k=finite(float(calibration.depths(k).mean())) if n else None,
         mean_k_held_out=finite(mean_k),
         bins=bins,
-        coverage=mean_figure(covered, group),
+        coverage=mean_figure(covered, gold),
         riskiest=None if questions.risk is None else cover_third(BINS - 1),
         share_unattainable=finite(unattainable),
         within_depth=float(within.mean()) if len(within) else None,

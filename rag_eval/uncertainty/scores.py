@@ -70,20 +70,20 @@ def grouped_folds(group: npt.ArrayLike, n_folds: int, rng: np.random.Generator) 
 NO_FIGURE = CountedInterval(value=None, low=None, high=None, n=0, n_effective=0)
 
 
-def mean_figure(values: FloatArray, group: IntArray) -> CountedInterval:
-    """Compute the mean of values [n] in [0, 1] over queries; NaN is left out."""
-    known = ~np.isnan(values)
-    if not known.any():
-        return NO_FIGURE
-    gold = SharedGold.of_groups(group[known])
-    bounds = mean_interval(np.clip(values[known], 0, 1), gold)
+def mean_figure(
+    values: FloatArray, gold: SharedGold, *, unit_range: bool = True
+) -> CountedInterval:
+    """Compute the mean of values [n] over queries; NaN is left out.
+
+    `unit_range` tells whether the values lie in [0, 1] by definition.
+    """
+    bounds = mean_interval(values, gold, unit_range=unit_range)
     value, low, high, n_effective = (float(bound[0]) for bound in bounds)
-    # Rounding must not put the mean of equal values outside of its interval.
     return CountedInterval(
-        value=value,
-        low=finite(min(low, value)),
-        high=finite(max(high, value)),
-        n=int(known.sum()),
+        value=finite(value),
+        low=finite(low),
+        high=finite(high),
+        n=int((~np.isnan(values)).sum()),
         n_effective=n_effective,
     )
 

@@ -214,7 +214,7 @@ def test_a_stored_ranking_is_the_one_that_was_found(first, second):
         np.testing.assert_array_equal(read.has_chunk, ranking.has_chunk)
 
 
-def test_equal_groups_are_computed_once():
+def test_equal_questions_are_computed_once():
     asked = []
     seen = pd.DataFrame({"right": [1.0, 0.0] * 50, "group": range(100)})
     share = leave_groups_out(seen, lambda rows: asked.append(len(rows)) or rows["right"].sum())

@@ -13,16 +13,10 @@ from rag_eval.uncertainty.comparing import (
     NO_TRAFFIC,
     Audited,
     Misses,
-    bootstrap_bounds,
     compare,
-    compute_skill,
     prediction_powered,
-    skill_figure,
 )
-from rag_eval.uncertainty.scores import (
-    NO_FIGURE,
-    mean_figure,
-)
+from rag_eval.uncertainty.scores import NO_FIGURE, mean_figure
 
 
 def strategies(n_groups, rng, *, labelled=1.0, harder=0.0):
@@ -35,7 +29,12 @@ def strategies(n_groups, rng, *, labelled=1.0, harder=0.0):
         p = 1 / (1 + np.exp(1.2 - 1.5 * hard - shift))
         missed = np.where(judged, rng.random(len(group)) < p, np.nan)
         made.append(Misses(name, missed, p, np.full(len(group), 0.5)))
-    return made, group
+    return made, SharedGold.of_groups(group)
+
+
+APART = SharedGold.of_groups(np.arange(4))
+SIMS = 250
+"""Simulated comparisons per case."""
 
 
 def by(comparison, a, b, measure):
@@ -44,18 +43,18 @@ def by(comparison, a, b, measure):
 
 
 def test_figures_are_those_of_the_measures_they_are_named_after():
-    made, group = strategies(150, np.random.default_rng(1), labelled=0.6)
-    comparison = compare(made, group)
+    made, gold = strategies(150, np.random.default_rng(1), labelled=0.6)
+    comparison = compare(made, gold)
     one, entry = made[0], comparison.strategies[0]
     judged = ~np.isnan(one.missed)
-    found = mean_interval(one.missed, SharedGold.of_groups(group))
+    found = mean_interval(one.missed, gold)
     interval = [float(bound[0]) for bound in found[:3]]
     denominators = int(judged.sum()), pytest.approx(float(found.n_effective[0]))
     observed = entry.observed.value, entry.observed.low, entry.observed.high
     assert observed == pytest.approx(interval)
     assert (entry.observed.n, entry.observed.n_effective) == denominators
     assert entry.calibrated.value == pytest.approx(one.calibrated.mean())
-    assert entry.calibrated.n == len(group)
+    assert entry.calibrated.n == len(gold)
     assert entry.raw.value == pytest.approx(0.5)
     brier, rate = ((one.calibrated - one.missed)[judged] ** 2).mean(), one.missed[judged].mean()
     assert entry.brier.value == pytest.approx(brier)
@@ -63,15 +62,14 @@ def test_figures_are_those_of_the_measures_they_are_named_after():
     assert entry.skill.low < entry.skill.value < entry.skill.high
     # unjudged gold questions are no production traffic
     assert (entry.powered, entry.why["powered"]) == (None, NO_TRAFFIC)
-    assert (comparison.n, comparison.n_groups) == (len(group), 150)
+    assert comparison.n == len(gold)
 
 
 def test_differences_are_paired_and_adjusted_over_pairs():
-    made, group = strategies(200, np.random.default_rng(2), harder=0.9)
-    comparison = compare(made, group)
+    made, gold = strategies(200, np.random.default_rng(2), harder=0.9)
+    comparison = compare(made, gold)
     pairs = [("one", "two"), ("one", "three"), ("two", "three")]
     assert [(row.a, row.b) for row in comparison.differences[::6]] == pairs
-    gold = SharedGold.of_groups(group)
     direct = paired_comparison(made[0].missed, made[1].missed, gold, higher_is_better=False)
     row = by(comparison, "one", "two", "observed")
     found = row.delta.value, row.delta.low, row.delta.high, row.p, row.detectable
@@ -91,9 +89,9 @@ def test_differences_are_paired_and_adjusted_over_pairs():
 
 
 def test_a_worse_forecaster_is_found_by_skill():
-    made, group = strategies(300, np.random.default_rng(3))
-    blind = Misses("blind", made[0].missed, np.full(len(group), np.nanmean(made[0].missed)))
-    comparison = compare([made[0], blind], group)
+    made, gold = strategies(300, np.random.default_rng(3))
+    blind = Misses("blind", made[0].missed, np.full(len(gold), np.nanmean(made[0].missed)))
+    comparison = compare([made[0], blind], gold)
     skill, observed = (by(comparison, "one", "blind", name) for name in ("skill", "observed"))
     assert skill.delta.low > 0
     assert skill.p_holm < 0.01
@@ -103,32 +101,48 @@ def test_a_worse_forecaster_is_found_by_skill():
 
 
 def test_equal_strategies_do_not_differ():
-    made, group = strategies(60, np.random.default_rng(4))
-    comparison = compare([made[0], Misses("again", made[0].missed, made[0].calibrated)], group)
+    made, gold = strategies(60, np.random.default_rng(4))
+    comparison = compare([made[0], Misses("again", made[0].missed, made[0].calibrated)], gold)
     assert by(comparison, "one", "again", "powered").delta.value is None
     for row in comparison.differences:
         assert row.measure == "powered" or row.delta.value == pytest.approx(0)
         assert row.p in {None, 1.0}
-    # without data to resample there is no interval
-    assert by(comparison, "one", "again", "skill").delta.low is None
+    skill = by(comparison, "one", "again", "skill")
+    assert (skill.delta.low, skill.p, skill.detectable) == (None, None, None)
+
+
+def skill_difference(n_groups, rng, noise):
+    """Compare the skills of forecasters whose log-odds have noise of 0.5 and of `noise`.
+
+    Return difference, low, high and p, as `compare` takes them.
+    """
+    made, gold = strategies(n_groups, rng)
+    noisy = []
+    for one, size in zip(made, (0.5, noise), strict=False):
+        odds = np.log(one.calibrated / (1 - one.calibrated)) + size * rng.normal(size=len(gold))
+        noisy.append(Misses(one.name, one.missed, 1 / (1 + np.exp(-odds))))
+    found = paired_comparison(noisy[0].skills(), noisy[1].skills(), gold, unit_range=False)
+    return found.delta[0], found.ci_low[0], found.ci_high[0], found.p[0]
 
 
 @pytest.mark.slow
-def test_the_swap_test_of_skill_keeps_its_level_and_its_interval_covers():
-    rejected, held, sims = 0, 0, 120
-    for seed in range(sims):
-        made, group = strategies(60, np.random.default_rng(seed))
-        row = by(compare([made[0], made[2]], group, seed=seed), "one", "three", "skill")
-        rejected += row.p <= 0.05
-        held += row.delta.low <= 0 <= row.delta.high  # the true difference is 0
-    assert rejected / sims <= 0.05 + 3 * (0.05 * 0.95 / sims) ** 0.5
-    assert 0.92 <= held / sims <= 0.99
+@pytest.mark.parametrize("n_groups", [30, 100])
+@pytest.mark.parametrize("noise", [0.5, 1.5])
+def test_the_test_of_skills_keeps_its_level_and_covers(n_groups, noise):
+    rng, held, rejected = np.random.default_rng(n_groups), 0, 0
+    truth = np.mean([skill_difference(5000, rng, noise)[0] for _ in range(20)])
+    for _ in range(SIMS):
+        _, low, high, p = skill_difference(n_groups, rng, noise)
+        held += low <= truth <= high
+        rejected += p <= 0.05
+    assert 0.92 <= held / SIMS <= 0.985, held / SIMS
+    assert noise > 0.5 or rejected / SIMS <= 0.05 + 3 * (0.05 * 0.95 / SIMS) ** 0.5
 
 
 def test_unknown_values_are_none_and_still_json():
-    group, nothing = np.arange(4), np.full(4, np.nan)
+    nothing = np.full(4, np.nan)
     half = Misses("b", np.array([0, 1, 0, 1.0]), nothing)
-    comparison = compare([Misses("a", nothing, nothing), half], group)
+    comparison = compare([Misses("a", nothing, nothing), half], APART)
     json.dumps(comparison.dump(), allow_nan=False)
     first = comparison.strategies[0]
     values = first.observed.value, first.skill.value, first.powered, first.observed.n
@@ -151,10 +165,10 @@ def audited(n, seed, *, share=0.3, per_query=1):
 
 
 def test_powered_estimates_are_of_traffic_and_not_of_the_gold_questions():
-    made, group = strategies(60, np.random.default_rng(6))
+    made, gold = strategies(60, np.random.default_rng(6))
     one, two = audited(200, 1, share=0.7), audited(160, 2, share=0.7)
     live = {"one": one, "two": two, "three": Audited.nothing("nobody asked")}
-    comparison = compare(made, group, audited=live)
+    comparison = compare(made, gold, audited=live)
     powered = comparison.strategies[0].powered
     whole = prediction_powered(one.missed, one.predicted, np.arange(200) // 4)
     assert powered.dump() == pytest.approx(whole.dump())
@@ -180,10 +194,10 @@ def test_a_pair_takes_one_claim_of_each_question_whoever_was_audited():
         for claim, query in zip(part.claim, part.query, strict=True):
             names[query] = min(names[query], claim)
         assert {query: part.claim[row] for query, row in part.first().items()} == names
-    made, group = strategies(60, np.random.default_rng(7))
+    made, gold = strategies(60, np.random.default_rng(7))
 
     def powered(one, two):
-        comparison = compare(made[:2], group, audited={"one": one, "two": two})
+        comparison = compare(made[:2], gold, audited={"one": one, "two": two})
         return by(comparison, "one", "two", "powered")
 
     assert powered(a, b).delta.n == 40
@@ -193,24 +207,58 @@ def test_a_pair_takes_one_claim_of_each_question_whoever_was_audited():
 
 
 def test_everything_missed_has_no_skill():
-    figure = skill_figure(np.full(30, 0.9), np.ones(30), np.arange(30))
-    assert (figure.value, figure.low, figure.n) == (None, None, 30)
-    assert np.isnan(compute_skill(np.array(0.0), np.array(0.0), np.array(5.0)))
-    assert compute_skill(np.array(1.0), np.array(5.0), np.array(10.0)) == pytest.approx(0.6)
+    one = Misses("one", np.ones(30), np.full(30, 0.9))
+    assert np.isnan(one.skills()).all()
+
+
+def test_the_spread_of_skills_is_their_influence():
+    made, _ = strategies(100, np.random.default_rng(5), labelled=0.7)
+    p, y = made[0].calibrated, made[0].missed
+    known = ~np.isnan(y)
+
+    def skill(weight):
+        rate = np.average(y[known], weights=weight)
+        error = np.average(made[0].squared_error[known], weights=weight)
+        return 1 - error / (rate * (1 - rate))
+
+    n, step, skills = int(known.sum()), 1e-6, made[0].skills()
+    assert np.isnan(skills[~known]).all()
+    assert np.nanmean(skills) == pytest.approx(skill(np.ones(n)))
+    for row in (0, 7, 31):
+        slope = (skill(1 + step * (np.arange(n) == row)) - skill(np.ones(n))) / step * n
+        assert skills[known][row] - skill(np.ones(n)) == pytest.approx(slope, rel=1e-3, abs=1e-3)
+    pair = Misses("one", np.where(known, y, 1.0), p).skills(known)
+    assert pair == pytest.approx(skills, nan_ok=True)
+
+
+def test_shared_gold_widens_the_interval_of_a_skill():
+    made, _ = strategies(60, np.random.default_rng(8))
+    n = len(made[0].missed) // 2 * 2
+    twice = [
+        Misses(one.name, *(np.repeat(part[: n // 2], 2) for part in (one.missed, one.calibrated)))
+        for one in made[:2]
+    ]
+    shared, apart = (
+        by(compare(twice, SharedGold.of_groups(codes)), "one", "two", "skill").delta
+        for codes in (np.arange(n) // 2, np.arange(n))
+    )
+    assert shared.value == apart.value
+    assert shared.high - shared.low > 1.2 * (apart.high - apart.low)
+    assert shared.n_effective < 0.7 * apart.n_effective == pytest.approx(0.7 * n)
 
 
 def test_equal_values_lie_inside_their_interval():
-    figure = mean_figure(np.full(1109, 0.3), np.arange(1109))
+    figure = mean_figure(np.full(1109, 0.3), SharedGold.of_groups(np.arange(1109)))
     assert figure.low <= figure.value <= figure.high
-    single = mean_figure(np.array([0.4, np.nan]), np.array([0, 1]))
+    pair = SharedGold.of_groups([0, 1])
+    single = mean_figure(np.array([0.4, np.nan]), pair)
     assert (single.value, single.low, single.n, single.n_effective) == (0.4, None, 1, 1)
-    assert mean_figure(np.array([np.nan]), np.array([0])).n == 0
-    assert bootstrap_bounds(0.3, np.full(10, np.nan), 5) == (None, None)
+    assert mean_figure(np.full(2, np.nan), pair) == NO_FIGURE
 
 
 def test_a_comparison_needs_two_different_strategies():
-    one = Misses("a\x1b[31m", np.zeros(3), np.zeros(3))
+    one = Misses("a\x1b[31m", np.zeros(4), np.zeros(4))
     for wrong in ([], [one], [one, one]):
         with pytest.raises(InputError, match="two or more different") as error:
-            compare(wrong, np.arange(3))
+            compare(wrong, APART)
         assert "\x1b" not in str(error.value)

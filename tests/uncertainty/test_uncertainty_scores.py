@@ -8,7 +8,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import brier_score_loss, roc_auc_score
 from sklearn.metrics import log_loss as sklearn_log_loss
 
-from rag_eval.uncertainty.comparing import bootstrap_bounds
 from rag_eval.uncertainty.scores import (
     CLIP,
     Labelled,
@@ -198,20 +197,6 @@ def test_intervals_of_skill_and_auroc_cover(n_groups, members, level, spread):
         ]
     assert (held / 400 >= 0.92).all(), held / 400
     assert (held / 400 <= 0.98).all(), held / 400
-
-
-GROUPS, DRAWS = 6, 600
-"""Unstretched percentile intervals of six groups cover the truth in 82 to 86 % of such draws."""
-
-
-def test_a_skill_of_six_groups_is_covered():
-    rng = np.random.default_rng(8)
-    covered = 0
-    for values in rng.normal(size=(DRAWS, GROUPS)):
-        drawn = values[rng.integers(GROUPS, size=(500, GROUPS))].mean(axis=1)
-        low, high = bootstrap_bounds(float(values.mean()), drawn, GROUPS)
-        covered += low < 0 < high
-    assert covered / DRAWS > 0.92
 
 
 @given(
