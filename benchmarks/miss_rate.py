@@ -489,7 +489,8 @@ def _compare_discounts(
     errors = {name: ((values - right) ** 2).mean(axis=0)[kept] for name, values in shown.items()}
 
     def difference(a: str, b: str) -> dict[str, float]:
-        change = paired_comparison(errors[a], errors[b], group[kept], SEED, higher_is_better=False)
+        gold = SharedGold.of_groups(group[kept])
+        change = paired_comparison(errors[a], errors[b], gold, higher_is_better=False)
         ends = {"value": change.delta, "low": change.ci_low, "high": change.ci_high}
         return {name: float(end[0]) for name, end in ends.items()}
 
