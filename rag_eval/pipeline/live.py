@@ -179,7 +179,7 @@ def _check(query: str) -> None:
 
 def _read_unlabelled(evaluation: Evaluation, name: str, fingerprint: str) -> FloatArray:
     """Read the signals of the last run's queries, [n, p]; none if they are of another index."""
-    found = evaluation.runner.recorded(Node("retrieval_signals"))
+    found = evaluation.runner.find_recorded(Node("retrieval_signals"))
     if (
         isinstance(found, RetrievalSignals)
         and name in found.about
@@ -194,7 +194,7 @@ def _read_stated(
     evaluation: Evaluation, name: str, fingerprint: str, calibrator: str
 ) -> FloatArray:
     """Read the miss rates that the last run stated by the same calibrator, [n]; else none."""
-    found = evaluation.runner.recorded(Node("miss_rate_claims"))
+    found = evaluation.runner.find_recorded(Node("miss_rate_claims"))
     if not isinstance(found, MissRateClaims) or name not in found.speakers:
         return np.zeros(0)
     own: pd.DataFrame = found.claims_of(name)

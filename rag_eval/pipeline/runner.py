@@ -479,7 +479,7 @@ class Runner:
         """
         if node in self.made or not self._use_record:
             return self.one(node).result
-        recorded = self.recorded(node)
+        recorded = self.find_recorded(node)
         if recorded is None:
             asset = node.strategy or node.name
             message = f"there is no {asset} yet; materialize {asset} first"
@@ -543,7 +543,7 @@ class Runner:
                 self._place(node), canonical_json({"kind": artifact.stage, "key": artifact.key})
             )
 
-    def recorded(self, node: Node) -> Result | None:
+    def find_recorded(self, node: Node) -> Result | None:
         """Open the last recorded result of a node; None when it is absent or damaged."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             about = json.loads(self._place(node).read_text(encoding="utf-8"))
