@@ -601,7 +601,7 @@ class GoldArrays:
         )
 
     @property
-    def named(self) -> NamedGold:
+    def named_gold(self) -> NamedGold:
         """The shared gold with the ids of the questions."""
         return NamedGold(self.queries["query_id"].tolist(), self.shared)
 

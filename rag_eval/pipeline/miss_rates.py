@@ -162,7 +162,10 @@ def _weigh_answers(
         }
     )
     if seen["group"].nunique() >= MIN_MISSED:
-        name, gold = runs.gold_variants.about.hash[:16], runs.gold.named.of(over.index.tolist())
+        name, gold = (
+            runs.gold_variants.about.hash[:16],
+            runs.gold.named_gold.of(over.index.tolist()),
+        )
         share = functools.partial(_share_right, gold=gold, name=name)
         # With the answers of its own group, the outcome of an answer would decide its confidence.
         right, right_of_group = share(seen), leave_groups_out(seen, share)
@@ -209,7 +212,7 @@ def _summarize(worth: _Worth, runs: ScoredRuns) -> AnswerConfidences | NotMeasur
     found = list(worth.by_query.values())
     if not found:
         return NotMeasured(reason=NO_ANSWERS)
-    shared = runs.gold.named.of(list(worth.by_query))
+    shared = runs.gold.named_gold.of(list(worth.by_query))
 
     def mean(name: str) -> Figure:
         # A question without an answer has nothing to discount.
@@ -432,7 +435,7 @@ def _describe_strategy(
         n_claims=len(stated),
         n_absent=len(stated) - len(with_rate),
         observed=observed,
-        stated=_mean_stated(with_rate, outcomes.judged_of(name), gold.named)
+        stated=_mean_stated(with_rate, outcomes.judged_of(name), gold.named_gold)
         if by.status in SHOWN
         else NotMeasured(reason=NOT_EARNED.format(status=by.status)),
         outcomes=outcomes.strategies[name],

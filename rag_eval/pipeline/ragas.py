@@ -98,7 +98,7 @@ def _measure_contexts(runs: ScoredRuns, per_query: pd.DataFrame) -> list[RagasFi
         & (per_query["seed"] == seed)
     ].set_index("query_id")
     columns = {"R@10": f"recall_at_{K}", "P@10": f"precision_at_{K}"}
-    shared = runs.gold.named.of(first["query_id"].tolist())
+    shared = runs.gold.named_gold.of(first["query_id"].tolist())
     return [
         _figure(
             name,

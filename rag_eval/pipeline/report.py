@@ -714,7 +714,7 @@ def _report_parts(work: Work, made: Inputs, runs: ScoredRuns) -> dict[str, objec
         "calibration": made.calibrated_miss_rates.calibration,
     }
     plain = to_jsonable_python(body)
-    return body | _compare_with_baseline(work, made, body, plain, runs.gold.named)
+    return body | _compare_with_baseline(work, made, body, plain, runs.gold.named_gold)
 
 
 def _compare_with_baseline(
@@ -867,7 +867,7 @@ def write_report(work: Work, **results: Any) -> MetricsReport:
         per_query = made.ranking_measures.per_query
         plain["previous"] = previous_part(previous, now, runs.gold, per_query)
     report = Report.model_validate(plain)
-    success = judge_success(report, made.ranking_measures.per_query, runs.gold.named)
+    success = judge_success(report, made.ranking_measures.per_query, runs.gold.named_gold)
     report = report.model_copy(update={"success": success})
     plain = report.dump()
     exports = _exports(work, made, runs)
