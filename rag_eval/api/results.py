@@ -65,7 +65,7 @@ class EvaluatedRuns(Tabular):
     \toprule
     strategy & R@10 \\
     \midrule
-    my\_run & 0.100 [0.027, 0.306] \\
+    my\_run & 0.100 [0.027, 0.307] \\
     \bottomrule
     \end{tabular}
     <BLANKLINE>
