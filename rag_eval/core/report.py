@@ -47,6 +47,7 @@ FEW_EFFECTIVE: Final = 5
 """Number of effective questions under which the gold hardly supports an interval."""
 HARDLY_SUPPORTED: Final = "the gold hardly supports an interval"
 ONE_QUESTION: Final = "one question gives no interval"
+NO_SPREAD: Final = "it is no mean over two or more questions, so it has no interval"
 NOT_PAIRED: Final = "no question was scored for both strategies"
 NOTHING: Final = "there is no value to compute it from"
 
@@ -601,8 +602,8 @@ class Faithfulness(Estimate):
     """Faithfulness by RAGAS on a sample. Without a measurement, only value is set."""
 
     model_config = ConfigDict(extra="allow")
-    ci_low: Annotated[float | None, Because(ONE_QUESTION, "value")] = None
-    ci_high: Annotated[float | None, Because(ONE_QUESTION, "value")] = None
+    ci_low: Annotated[float | None, Because(NO_SPREAD, "value")] = None
+    ci_high: Annotated[float | None, Because(NO_SPREAD, "value")] = None
 
 
 class AnswersPart(Record):
