@@ -116,8 +116,8 @@ class SharedGold:
         n_questions = np.bincount(self._classes)
         first = self.take(np.unique(self._classes, return_index=True)[1])
         length = np.bincount(first._question, minlength=first.n)  # noqa: SLF001 - of this class
-        weight = np.sqrt(n_questions / np.maximum(length, 1))[first._question]  # noqa: SLF001
-        pairs = first._question, first._item  # noqa: SLF001
+        weight = np.sqrt(n_questions / np.maximum(length, 1))[first._question]  # noqa: SLF001 - of this class
+        pairs = first._question, first._item  # noqa: SLF001 - of this class
         gold = coo_array((weight, pairs), shape=(first.n, len(self._item) + 1)).tocsr()
         kernel = (gold @ gold.T).tocoo()
         _, component = connected_components(kernel, directed=False)
