@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from rag_eval.core.arrays import FloatArray
-from rag_eval.core.config import DISCOUNTING, TARGETS
+from rag_eval.core.config import DISCOUNTING, TARGETS, Status
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.report import Absent as NotMeasured
 from rag_eval.core.report import (
@@ -435,7 +435,7 @@ def _describe_strategy(
         n_claims=len(stated),
         n_absent=len(stated) - len(with_rate),
         observed=observed,
-        stated=_mean_stated(with_rate, outcomes.judged_of(name), gold.named_gold)
+        stated=_mean_stated(with_rate, outcomes.judged_of(name), gold.named_gold, by.status)
         if by.status in SHOWN
         else NotMeasured(reason=NOT_EARNED.format(status=by.status)),
         outcomes=outcomes.strategies[name],
@@ -444,20 +444,24 @@ def _describe_strategy(
 
 
 def _mean_stated(
-    claims: pd.DataFrame, judged: pd.DataFrame, gold: NamedGold
+    claims: pd.DataFrame, judged: pd.DataFrame, gold: NamedGold, status: Status
 ) -> Figure | NotMeasured:
-    """Average the claims of the judged questions."""
+    """Average the claims of the judged questions.
+
+    The interval of a `prior` is the mean of the claims' bounds. They hold the spread of levels
+    between collections, which is common to all questions and far wider than their own spread.
+    """
     usable = claims[claims["query_id"].isin(judged["query_id"])]
     if usable.empty:
         return NotMeasured(reason=NONE_JUDGED)
     query, names = pd.factorize(usable["query_id"])
-    record = aggregate(
-        ["miss_rate"],
-        usable["miss_rate"].to_numpy()[:, None],
-        gold.of(names.tolist()),
-        query_of=query,
-    )[0]
-    return figure_of(record)
+    columns = ["miss_rate", "ci_low", "ci_high"]
+    shared = gold.of(names.tolist())
+    mean, low, high = aggregate(columns, usable[columns].to_numpy(), shared, query_of=query)
+    stated = figure_of(mean)
+    if status != "prior":
+        return stated
+    return stated.model_copy(update={"ci_low": number(low.value), "ci_high": number(high.value)})
 
 
 def _misses(
