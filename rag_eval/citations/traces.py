@@ -43,7 +43,7 @@ def _bound(value: Any) -> Any:
 class Trace:
     """Citations, index and ranks behind one segment of an answer; the constructor bounds values.
 
-    `seg` is the number of the answer's sentence from 0; -1 for the answer as a whole. `delta_s` is
+    `seg` is the number of the answer's sentence from 1; 0 for the answer as a whole. `delta_s` is
     1 - cosine between the question and its evidence. `k`, the number of requested chunks, is in the
     line only; the fields that the contract's line lacks are in the row only. `citations`, `scores`,
     `kpos` and `kfinal` are the cited snippets, their scores, and their ranks before and after

@@ -797,7 +797,7 @@ def _make_traces(
             lambda_state=states.get(answer.query_id, ""),
             k=answer.top_k,
         )
-        segments = sorted({span.segment for span in answer.citations}) or [0]
+        segments = sorted({span.segment for span in answer.citations}) or [-1]
         traces += [_cite(own, answer, segment) for segment in segments]
     return traces
 
@@ -809,7 +809,7 @@ def _cite(trace: Trace, answer: Answer, segment: int) -> Trace:
     first = next(filter(None, chunks), None)
     return dataclasses.replace(
         trace,
-        seg=segment,
+        seg=segment + 1,
         citations=tuple(  # a citation without evidence may hold any text
             chunk.snippet_id if chunk else mask_snippet(span.doc_id)
             for span, chunk in zip(spans, chunks, strict=True)

@@ -58,7 +58,7 @@ floats = st.none() | st.floats(allow_nan=False, allow_infinity=False)
 traces = st.builds(
     Trace,
     **dict.fromkeys([*TEXTS, "run_id", "strategy", "paraphrase_id"], text),
-    seg=st.integers(-1, 10**6),
+    seg=st.integers(0, 10**6),
     seed=st.integers(-(2**63), 2**63 - 1),
     k=ints,
     delta_s=floats,
@@ -101,10 +101,8 @@ def test_line_has_the_keys_of_the_contract_in_order():
 
 
 def test_missing_value_is_a_dash_and_a_dash_is_quoted():
-    assert format_line(
-        Trace(ts="", qid="-", seg=-1, scores=(None, math.nan), delta_s=math.inf)
-    ) == (
-        'ts=- qid="-" seg=-1 deltaS=- lambda=- k=- store=- index_hash=- embed=- citations=[] '
+    assert format_line(Trace(ts="", qid="-", seg=0, scores=(None, math.nan), delta_s=math.inf)) == (
+        'ts=- qid="-" seg=0 deltaS=- lambda=- k=- store=- index_hash=- embed=- citations=[] '
         "scores=[-,-] kpos=[] kfinal=[] section_id=- rev=-"
     )
 

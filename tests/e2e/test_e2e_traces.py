@@ -60,7 +60,7 @@ def agree(project, found):
     for query_id, answer in answers.items():
         own = [rows[key] for key in sorted(rows) if key[0] == query_id]
         assert sum(len(trace.citations) for trace in own) == len(answer["citations"])
-        segments = {cited["segment"] for cited in answer["citations"]}
+        segments = {cited["segment"] + 1 for cited in answer["citations"]}
         assert [trace.seg for trace in own] == sorted(segments or {0})
         for trace in own:
             assert len(trace.citations) == len(trace.scores) == len(trace.kpos) == len(trace.kfinal)
