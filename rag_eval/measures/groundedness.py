@@ -103,6 +103,16 @@ def comparable(text: str) -> str:
     return _UNSPACED.sub(_pairs, composed)
 
 
+_SPECIAL_TOKEN = re.compile(
+    r"</?s>|<(?:pad|unk|bos|eos|cls|sep|mask)>|<\|[a-z_]{1,30}\|>|\[(?:CLS|SEP|PAD|UNK|MASK)\]"
+)
+
+
+def _without_tokens(text: str) -> str:
+    """Replace the special tokens of language models, which end a passage, by a blank line."""
+    return _SPECIAL_TOKEN.sub("\n\n", text) if "<" in text or "[" in text else text
+
+
 def answer_sentences(text: str) -> list[str]:
     r"""Split an answer without citation marks and bullets; each item of a list is a sentence.
 
@@ -111,6 +121,7 @@ def answer_sentences(text: str) -> list[str]:
     >>> answer_sentences("Two facts [1]:\n- Snow is white [2].\n- Coal is black.")
     ['Two facts:', 'Snow is white.', 'Coal is black.']
     """
+    text = _without_tokens(text)
     plain = _CITATION.sub("", text) if "[" in text else text
     parts = []
     for item in _ITEM.split(plain) if "\n" in plain or "\r" in plain else [plain]:
@@ -192,10 +203,14 @@ WINDOW = 3
 """Number of evidence sentences in a window."""
 SUPPORTED = 0.5
 """Score from which a sentence counts as supported."""
+NEAR = 3
+"""Largest number of sentences between a window and a name or number that counts as near."""
+_FOUND = (1.0, 0.9, 0.5)
+"""Value of a name or number in the window, near it, and elsewhere in the evidence."""
 _NUMBER_MISSING = 0.5
-"""Factor of the score if the text of the window lacks a number of the sentence."""
+"""Least factor of the score for numbers."""
 _NO_NAME = 0.25
-"""Factor of the score if the text of the window has no name of the sentence."""
+"""Least factor of the score for names."""
 _SCALE = 2**20
 """Scale of the integer weights; sums of integers do not depend on the order of addition."""
 _BLOCK = 256
@@ -208,6 +223,8 @@ class Groundedness(NamedTuple):
     answer_of: IntArray
     """Answer of each sentence, rising."""
     sentences: list[str]
+    window: list[str]
+    """Best window of each sentence; empty for an answer without evidence."""
     score: FloatArray
     """Score of each sentence in [0, 1]; NaN for a sentence without a content word."""
     share: FloatArray
@@ -223,32 +240,45 @@ class Groundedness(NamedTuple):
 class _Texts:
     """Distinct evidence texts, their sentences, and the terms of the sentences.
 
-    `terms` is a CSR matrix [n_sentences, n_terms] of ones. The sentences of text t are
-    `first[t]` to `first[t + 1]`. `numbers(t)` are the numbers of text t, also of number words.
+    The sentences of text t are `parts[first[t] : first[t + 1]]`. `terms` is a CSR matrix
+    [n_sentences, n_terms] of ones.
     """
 
     def __init__(self, texts: Sequence[str], analyzer: Analyzer) -> None:
-        spans = [sentences.spans(text) for text in texts]
-        self._parts = [
-            [text[start:end] for start, end in pieces]
-            for text, pieces in zip(texts, spans, strict=True)
-        ]
+        plain = [_without_tokens(text) for text in texts]
+        spans = [sentences.spans(text) for text in plain]
         self.first = np.cumsum([0, *map(len, spans)], dtype=np.int64)
-        flat = itertools.chain.from_iterable(self._parts)
-        self._rows = analyzer.index([comparable(part) for part in flat])
-        spelled = analyzer.index(NUMBER_WORDS)
-        self._spelled = {ids[0]: str(number) for number, ids in enumerate(spelled)}
-        self.numbers = functools.cache(self._read_numbers)
+        self.parts = [
+            text[start:end]
+            for text, pieces in zip(plain, spans, strict=True)
+            for start, end in pieces
+        ]
+        self._rows = _index(self.parts, analyzer)
+        _index_number_words(self._rows, analyzer)
 
     def count(self, n_terms: int) -> None:
         """Make `terms`, once the vocabulary is complete."""
         self.terms = _ones(self._rows, n_terms)
 
-    def _read_numbers(self, text: int) -> frozenset[str]:
-        low, high = self.terms.indptr[self.first[text : text + 2]]
-        words = set(self.terms.indices[low:high].tolist()) & self._spelled.keys()
-        found = itertools.chain.from_iterable(map(numbers, self._parts[text]))
-        return frozenset([*found, *(self._spelled[term] for term in words)])
+
+def _index(parts: Sequence[str], analyzer: Analyzer) -> list[list[int]]:
+    """Return the term ids of each sentence; a number is also a term of its own, as `#1889`."""
+    vocabulary = analyzer.vocabulary
+    rows = analyzer.index([comparable(part) for part in parts])
+    for row, part in zip(rows, parts, strict=True):
+        row += [vocabulary.setdefault(f"#{one}", len(vocabulary)) for one in numbers(part)]
+    return rows
+
+
+def _index_number_words(rows: list[list[int]], analyzer: Analyzer) -> None:
+    """Add the number of each number word to the terms of its sentence."""
+    vocabulary = analyzer.vocabulary
+    spelled = {
+        ids[0]: vocabulary.setdefault(f"#{number}", len(vocabulary))
+        for number, ids in enumerate(analyzer.index(NUMBER_WORDS))
+    }
+    for row in rows:
+        row += [spelled[term] for term in row if term in spelled]
 
 
 def _ones(rows: Sequence[Sequence[int]], n_terms: int) -> Any:
@@ -265,13 +295,6 @@ def _membership(owner: IntArray, member: IntArray, shape: tuple[int, int]) -> An
     return csr_array((np.ones(len(owner), np.int64), (owner, member)), shape=shape)
 
 
-def _present(matrix: Any) -> Any:
-    """Return a CSR matrix of counts with each count at most 1."""
-    matrix = matrix.tocsr()
-    matrix.data = np.minimum(matrix.data, 1)
-    return matrix
-
-
 def groundedness(
     answers: Sequence[str],
     evidence: Sequence[Sequence[str]],
@@ -279,18 +302,19 @@ def groundedness(
 ) -> Groundedness:
     """Score every sentence of every answer on the answer's evidence.
 
-    A term weighs its BM25 idf, ``log(1 + (N - n + 0.5) / (n + 0.5))`` (as in Lucene). n, the number
-    of texts with the term, is at least 1: with a single text all words weigh the same. Stop and
-    function words weigh nothing. The share is the weight of the sentence's distinct words in the
-    best window of three consecutive sentences of one evidence text, over the weight of all words.
+    The evidence of an answer is one running text: its sentences in the order of its texts. A term
+    weighs its BM25 idf, ``log(1 + (N - n + 0.5) / (n + 0.5))`` (as in Lucene), of `frequencies`;
+    without them all words weigh the same. Stop and function words weigh nothing. The share is the
+    weight of the sentence's distinct words in the best window of three consecutive sentences, over
+    the weight of all words.
 
-    ``score = share * max(names_share, 0.25)``, halved if one of the sentence's numbers is missing.
-    Names and numbers count anywhere in the text of the best window, because texts name a thing once
-    and then say "it". The factor is 1 for a sentence without names. An answer without evidence
-    scores 0. A translated answer scores near 0, because only words are compared.
+    ``score = share * max(names, 0.25) * max(numbers, 0.5)``. `names` is the mean over the names of
+    the sentence of 1 in the window, 0.9 within three sentences of it, 0.5 elsewhere, 0 nowhere;
+    `numbers` is the least of these values over the numbers. Each is 1 for a sentence without any.
+    An answer without evidence scores 0. A translated answer scores near 0, because only words are
+    compared. The score of a sentence does not depend on the other answers of the call.
 
-    `frequencies` are those of the `comparable` texts of the corpus. The default counts the distinct
-    texts of `evidence`, so scores then depend on the other answers of the call.
+    `frequencies` are those of the `comparable` texts of the corpus.
 
     Examples
     --------
@@ -303,26 +327,28 @@ def groundedness(
     pieces = [answer_sentences(answer) for answer in answers]
     flat = list(itertools.chain.from_iterable(pieces))
     answer_of = np.repeat(np.arange(len(answers)), [len(piece) for piece in pieces])
-    rows = analyzer.index([comparable(sentence) for sentence in flat])
+    rows = _index(flat, analyzer)
     named_rows = analyzer.index([" ".join(map(comparable, names(one))) for one in flat])
     place = {text: at for at, text in enumerate(dict.fromkeys(itertools.chain(*evidence)))}
     texts = _Texts(list(place), analyzer)
     n_terms = len(analyzer.vocabulary)
     texts.count(n_terms)
-    weights = _weigh(texts, analyzer, frequencies)
+    weights = _weigh(analyzer, frequencies)
     weights[function_words] = 0.0
 
     wanted = _ones(rows, n_terms)
     row, term = np.repeat(np.arange(len(flat)), np.diff(wanted.indptr)), wanted.indices
     weight = weights[term]
     is_name = _lookup(_ones(named_rows, n_terms), row, term)
-    inside, beside = np.zeros(len(row), dtype=bool), np.zeros(len(row), dtype=bool)
-    chosen = np.full(len(flat), -1)
+    is_number = np.fromiter((name.startswith("#") for name in analyzer.vocabulary), bool, n_terms)[
+        term
+    ]
+    distance, chosen = np.full(len(row), np.inf), np.full((len(flat), WINDOW), -1)
     for low in range(0, len(answers), _BLOCK):
         block = slice(*np.searchsorted(answer_of, [low, low + _BLOCK]))
         entries = slice(*wanted.indptr[[block.start, block.stop]])
         offers = [[place[text] for text in own] for own in evidence[low : low + _BLOCK]]
-        inside[entries], beside[entries], chosen[block] = _search(
+        distance[entries], chosen[block] = _search(
             row[entries] - block.start,
             term[entries],
             weight[entries],
@@ -331,22 +357,19 @@ def groundedness(
             texts=texts,
         )
 
-    def share_of(part: FloatArray | BoolArray, whole: FloatArray | BoolArray) -> FloatArray:
+    def mean(part: FloatArray, whole: FloatArray | BoolArray) -> FloatArray:
         shared, total = (
-            np.bincount(row, weights=one, minlength=len(flat)) for one in (part, whole)
+            np.bincount(row, weights=one, minlength=len(flat)) for one in (part * whole, whole)
         )
         nothing = np.full(len(flat), np.nan)
         return np.asarray(np.divide(shared, total, out=nothing, where=total > 0))
 
-    share = np.minimum(share_of(weight * inside, weight), 1.0)
-    names_share = share_of(is_name & beside, is_name)
-    names_factor = np.where(np.isnan(names_share), 1.0, np.maximum(names_share, _NO_NAME))
-    lacks_number = np.zeros(len(flat), dtype=bool)
-    for at, sentence in enumerate(flat):
-        if own := numbers(sentence):
-            known = texts.numbers(int(chosen[at])) if chosen[at] >= 0 else frozenset()
-            lacks_number[at] = not known.issuperset(own)
-    score = share * names_factor * np.where(lacks_number, _NUMBER_MISSING, 1.0)
+    share = np.minimum(mean(distance == 0, weight), 1.0)
+    found = np.select([distance == 0, distance <= NEAR, distance < np.inf], _FOUND)
+    named = np.nan_to_num(mean(found, is_name), nan=1.0)
+    numbered = np.ones(len(flat))
+    np.minimum.at(numbered, row[is_number], found[is_number])
+    score = share * np.maximum(named, _NO_NAME) * np.maximum(numbered, _NUMBER_MISSING)
     n_words = np.bincount(row, weights=weight > 0, minlength=len(flat)).astype(np.int64)
     owner, scored = answer_of[~np.isnan(score)], score[~np.isnan(score)]
     counts = np.bincount(owner, minlength=len(answers)).astype(np.float64)
@@ -355,7 +378,8 @@ def groundedness(
         np.bincount(owner, weights=part, minlength=len(answers)) / counts
         for part in (scored, scored >= SUPPORTED)
     )
-    return Groundedness(answer_of, flat, score, share, n_words, value, supported)
+    window = [" ".join(texts.parts[at] for at in own if at >= 0) for own in chosen.tolist()]
+    return Groundedness(answer_of, flat, window, score, share, n_words, value, supported)
 
 
 def _lookup(matrix: Any, rows: IntArray, columns: IntArray) -> BoolArray:
@@ -371,31 +395,39 @@ def _search(
     answer_of: IntArray,
     offers: Sequence[Sequence[int]],
     texts: _Texts,
-) -> tuple[BoolArray, BoolArray, IntArray]:
+) -> tuple[FloatArray, IntArray]:
     """Find the window of three evidence sentences with most of each sentence's weight.
 
-    A window lies inside one text. The first of equal windows counts. `row` and `term` are the terms
-    of the answer sentences, ordered; `offers` has the texts of each answer. Returns, for each term,
-    whether the window has it and whether the text of the window has it, and the text for each
-    sentence, -1 without any.
+    The first of equal windows counts. `row` and `term` are the terms of the answer sentences,
+    ordered; `offers` has the texts of each answer. Returns, for each term, the number of sentences
+    from the window to the nearest sentence with the term, 0 inside and infinite without any; and
+    the evidence sentences of each window, [n_sentences, 3], -1 for none.
     """
     n_terms = texts.terms.shape[1]
     keys, column = np.unique(answer_of[row] * n_terms + term, return_inverse=True)
     offered = np.array([text for own in offers for text in own], dtype=np.int64)
     asker = np.repeat(np.arange(len(offers)), [len(own) for own in offers])
-    n_sentences = np.diff(texts.first)[offered]
-    offer, sentence = expand_ranges(texts.first[offered], n_sentences)
+    offer, sentence = expand_ranges(texts.first[offered], np.diff(texts.first)[offered])
+    distance, chosen = np.full(len(row), np.inf), np.full((len(answer_of), WINDOW), -1)
+    if not len(sentence) or not len(row):
+        return distance, chosen
+    owner = asker[offer]
     # a term of the evidence counts for the answer that was offered the text
     found = texts.terms[sentence].tocoo()
-    found_keys = asker[offer[found.row]] * n_terms + found.col
-    at = np.minimum(np.searchsorted(keys, found_keys), max(len(keys) - 1, 0))
-    kept = keys[at] == found_keys if len(keys) else np.zeros(0, dtype=bool)
-    has = _membership(found.row[kept], at[kept], (len(sentence), len(keys)))
-    n_windows = np.where(n_sentences > 0, np.maximum(n_sentences - WINDOW + 1, 1), 0)
-    window_of, start = expand_ranges(np.cumsum(n_sentences) - n_sentences, n_windows)
-    ends = np.cumsum(n_sentences)[window_of]
-    window, member = expand_ranges(start, np.minimum(start + WINDOW, ends) - start)
-    windows = _present(_membership(window, member, (len(start), len(sentence))) @ has)
+    found_keys = owner[found.row] * n_terms + found.col
+    at = np.minimum(np.searchsorted(keys, found_keys), len(keys) - 1)
+    kept = keys[at] == found_keys
+    places, columns = found.row[kept], at[kept]
+    first = np.searchsorted(owner, np.arange(len(offers) + 1))
+    lengths = np.diff(first)
+    n_windows = np.where(lengths > 0, np.maximum(lengths - WINDOW + 1, 1), 0)
+    window_of, start = expand_ranges(first[:-1], n_windows)
+    end = np.minimum(start + WINDOW, first[window_of + 1])
+    window, member = expand_ranges(start, end - start)
+    windows = _membership(window, member, (len(start), len(sentence))) @ _membership(
+        places, columns, (len(sentence), len(keys))
+    )
+    windows.data = np.minimum(windows.data, 1)
 
     from scipy.sparse import csr_array
 
@@ -404,42 +436,44 @@ def _search(
     sums = (csr_array((scaled, (row, column)), shape=shape) @ windows.T).tocsr()
     sums.sort_indices()
     # without a match, the first window of the answer counts
-    first = np.searchsorted(asker[window_of], np.arange(len(offers) + 1))
-    best = np.where(np.diff(first) > 0, first[:-1], -1)[answer_of]
+    first_window = np.searchsorted(window_of, np.arange(len(offers)))
+    best = np.where(lengths > 0, first_window, -1)[answer_of]
     filled = np.flatnonzero(np.diff(sums.indptr))
     if len(filled):
         most = np.maximum.reduceat(sums.data, sums.indptr[filled])
         is_best = sums.data == np.repeat(most, np.diff(sums.indptr)[filled])
-        places = np.flatnonzero(is_best)
-        place = places[np.searchsorted(places, sums.indptr[filled])]
+        equal = np.flatnonzero(is_best)
+        place = equal[np.searchsorted(equal, sums.indptr[filled])]
         best[filled[most > 0]] = sums.indices[place[most > 0]]
-    text_of = _present(
-        _membership(offer, np.arange(len(sentence)), (len(offered), len(sentence))) @ has
-    )
-    reached = best[row] >= 0
-    inside, beside = np.zeros(len(row), dtype=bool), np.zeros(len(row), dtype=bool)
-    inside[reached] = _lookup(windows, best[row[reached]], column[reached])
-    beside[reached] = _lookup(text_of, window_of[best[row[reached]]], column[reached])
-    chosen = np.full(len(answer_of), -1)
-    chosen[best >= 0] = offered[window_of[best[best >= 0]]]
-    return inside, beside, chosen
+    reached = np.flatnonzero(best >= 0)
+    own, member = expand_ranges(start[best[reached]], (end - start)[best[reached]])
+    chosen[reached[own], member - start[best[reached[own]]]] = sentence[member]
+    # the nearest sentences with the term, before and behind the beginning of the window
+    size = len(sentence) + 1
+    occurrences = np.sort(columns.astype(np.int64) * size + places)
+    edges = np.array([-1, *occurrences, size * (len(keys) + 1)], dtype=np.int64)
+    low, high = start[best[row]], end[best[row]]
+    after = np.searchsorted(occurrences, column * size + low) + 1
+    for at in (after - 1, after):
+        is_same = (edges[at] // size == column) & (best[row] >= 0)
+        away = np.maximum(low - edges[at] % size, edges[at] % size - high + 1)
+        distance = np.where(is_same, np.minimum(distance, np.maximum(away, 0)), distance)
+    return distance, chosen
 
 
-def _weigh(
-    texts: _Texts, analyzer: Analyzer, frequencies: DocumentFrequencies | None
-) -> FloatArray:
-    """Return the BM25 idf of every term; a term without a text weighs like a term in one text."""
-    n_terms, n_texts = len(analyzer.vocabulary), len(texts.first) - 1
-    if frequencies is None:
-        text_of, sentence = expand_ranges(texts.first[:-1], np.diff(texts.first))
-        shape = (n_texts, texts.terms.shape[0])
-        counts = _present(_membership(text_of, sentence, shape) @ texts.terms).sum(axis=0)
-    else:
-        n_texts = frequencies.n_texts
-        known = (frequencies.counts.get(term, 0) for term in analyzer.vocabulary)
-        counts = np.fromiter(known, np.int64, n_terms)
-    n = np.clip(counts, 1, max(n_texts, 1))
-    return np.log1p((n_texts - n + 0.5) / (n + 0.5)) if n_texts else np.ones(n_terms)
+def _weigh(analyzer: Analyzer, frequencies: DocumentFrequencies | None) -> FloatArray:
+    """Return the weight of every term: its BM25 idf, or 1 without frequencies; 0 for a number.
+
+    A term without a text weighs like a term in one text.
+    """
+    vocabulary = analyzer.vocabulary
+    is_word = np.fromiter((not name.startswith("#") for name in vocabulary), bool, len(vocabulary))
+    if frequencies is None or not frequencies.n_texts:
+        return is_word.astype(np.float64)
+    n_texts = frequencies.n_texts
+    known = (frequencies.counts.get(term, 0) for term in vocabulary)
+    n = np.clip(np.fromiter(known, np.int64, len(vocabulary)), 1, n_texts)
+    return is_word * np.log1p((n_texts - n + 0.5) / (n + 0.5))
 
 
 # ---- Phrases that refer to the sources, or say that the sources have no answer.

@@ -42,12 +42,12 @@ def slow_share(sentence: str, evidence: list[str], corpus: list[str]) -> float:
 
     wanted = sorted(set(terms(comparable(sentence))))
     whole = sum(map(weight, wanted))
+    pieces = [text[start:end] for text in evidence for start, end in sentences.spans(text)]
+    parts = [set(terms(comparable(piece))) for piece in pieces]
     best = 0.0
-    for text in evidence:
-        parts = [set(terms(comparable(text[start:end]))) for start, end in sentences.spans(text)]
-        for first in range(max(len(parts) - 2, 1) if parts else 0):
-            window = set().union(*parts[first : first + 3])
-            best = max(best, sum(weight(term) for term in wanted if term in window))
+    for first in range(max(len(parts) - 2, 1) if parts else 0):
+        window = set().union(*parts[first : first + 3])
+        best = max(best, sum(weight(term) for term in wanted if term in window))
     return best / whole if whole else math.nan
 
 
@@ -66,7 +66,7 @@ ANSWER = st.lists(SENTENCE, min_size=1, max_size=3).map(" ".join)
 def test_the_join_gives_what_the_definition_says(cases):
     answers, evidence = [answer for answer, _ in cases], [texts for _, texts in cases]
     corpus = list(dict.fromkeys(text for texts in evidence for text in texts))
-    found = groundedness(answers, evidence)
+    found = groundedness(answers, evidence, count_documents(corpus))
     assert len(found.value) == len(answers)
     for at, sentence in enumerate(found.sentences):
         if corpus:
