@@ -14,8 +14,9 @@ import pandas as pd
 from pydantic import JsonValue
 
 from rag_eval.answers.abstention import abstention
-from rag_eval.answers.contract import place_citation, read_token
+from rag_eval.answers.contract import place_citation
 from rag_eval.answers.evidence import Library, cite_token
+from rag_eval.answers.replies import read_token
 from rag_eval.core.types import (
     INSUFFICIENT_EVIDENCE,
     NOT_FOUND,

@@ -21,7 +21,6 @@ from rag_eval.answers.contract import (
     Check,
     judge,
     load_validators,
-    parse_reply,
     validate,
 )
 from rag_eval.answers.evidence import (
@@ -36,6 +35,7 @@ from rag_eval.answers.evidence import (
     check_patterns,
 )
 from rag_eval.answers.extractive import Extract, Extractive, Passage
+from rag_eval.answers.replies import parse_reply
 from rag_eval.core.config import Answers
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.types import (

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval.answers.codes import CODES, Fault
-from rag_eval.answers.contract import Citation, Parsed, judge, parse_reply, read_token
+from rag_eval.answers.contract import judge
 from rag_eval.answers.paths import find_paths
+from rag_eval.answers.replies import Citation, Parsed, parse_reply, read_token
 from rag_eval.core.config import Answers
 
 # ---- The form of a reply

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from answer_corpus import scored, small_library
 
-from rag_eval.answers import contract, paths, runner
+from rag_eval.answers import contract, paths, replies, runner
 from rag_eval.answers.abstention import abstention
 from rag_eval.answers.codes import Events
 from rag_eval.answers.recorded import read_markers
@@ -38,13 +38,13 @@ SETTINGS = [
 def _replies(text: str) -> None:
     for settings in SETTINGS:
         for analyze_only in (True, False):
-            contract.parse_reply(text, settings, analyze_only=analyze_only)
+            replies.parse_reply(text, settings, analyze_only=analyze_only)
 
 
 def _judge_quote(text: str) -> None:
     item = small_library().evidence(scored("a", "s", text), "retrieve")
     if item is not None:
-        cited = contract.Citation("a", item.first_line, item.last_line, f"{text[:2000]}§")
+        cited = replies.Citation("a", item.first_line, item.last_line, f"{text[:2000]}§")
         contract.judge("Yes.", [cited], [item])
 
 
@@ -66,7 +66,7 @@ READERS = {
     "parse_reply, object": lambda text: _replies(
         json.dumps({"citations": [text], "answer": text, "deltaS": None, "lambda": None})
     ),
-    "read_token": contract.read_token,
+    "read_token": replies.read_token,
     "parse_reply, refusal": lambda text: _replies(f"NOT FOUND{text}"),
     "read_markers": read_markers,
     "abstention": abstention,
