@@ -132,6 +132,9 @@ class Answers(Part):
     """For llm: a name under `endpoints` of the settings."""
     recorded: str | None = None
     """For recorded: the JSONL of the system's outputs; relative to the gold set."""
+    verifier: Name | None = None
+    """Model that scores the answer sentences instead of their words: a name under `verifiers` of
+    the settings."""
     purpose: Literal["answer", "context"] = "answer"
     """Context: retrieval only sets the tone, and an answer need not use it."""
     max_prompt_chars: int = Field(default=60_000, ge=1000, le=10_000_000)

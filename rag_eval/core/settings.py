@@ -6,7 +6,7 @@ The environment (`RAG_EVAL_*`) comes before `settings.toml`.
 import datetime as dt
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AliasChoices,
@@ -80,6 +80,43 @@ class EmbeddingFunction(Part):
         default_factory=dict,
         description="given to the function: api_base, model_name, api_key_env_var and the like",
     )
+
+
+class _PairModel(Part):
+    entailment: int = Field(default=1, ge=0, le=1000)
+    """Place of the label that means support, from 0. A single label counts by its sigmoid."""
+    max_tokens: int = Field(default=512, ge=32, le=100_000)
+    """Most tokens of evidence and sentence that the model reads; longer evidence is read in
+    windows."""
+
+
+class OnnxVerifier(_PairModel):
+    """A cross-encoder in an ONNX file."""
+
+    kind: Literal["onnx"]
+    model: Path
+    """The file; tokenizer.json stands in its folder."""
+
+
+class CrossEncoderVerifier(_PairModel):
+    """A cross-encoder of the package sentence-transformers, which you install yourself."""
+
+    kind: Literal["cross-encoder"]
+    model: str = Field(min_length=1, max_length=1000)
+    """Name or folder of the model."""
+
+
+class ChatVerifier(Part):
+    """A chat endpoint that judges sentences."""
+
+    kind: Literal["chat"]
+    endpoint: str = Field(min_length=1, max_length=200)
+    """A name under `endpoints`."""
+
+
+VerifierSettings = Annotated[
+    OnnxVerifier | CrossEncoderVerifier | ChatVerifier, Field(discriminator="kind")
+]
 
 
 class ExternalLimits(Part):
@@ -168,6 +205,10 @@ class Settings(BaseSettings):
     endpoints: dict[str, Endpoint] = Field(
         default_factory=dict,
         description="name -> OpenAI-compatible chat endpoint that gold sets may name",
+    )
+    verifiers: dict[Name, VerifierSettings] = Field(
+        default_factory=dict,
+        description="name -> model that scores answer sentences, which gold sets may name",
     )
     ragas_endpoint: str | None = Field(
         default=None,
