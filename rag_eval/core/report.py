@@ -35,7 +35,7 @@ from rag_eval.core.config import BinaryTarget, Level, Status
 from rag_eval.core.errors import Name
 from rag_eval.core.loader import Chunker
 from rag_eval.core.rows import format_location
-from rag_eval.core.types import Confidence, parse
+from rag_eval.core.types import Deterministic, Measured, parse
 
 SCHEMA_VERSION: Final = 2
 SCHEMA_FILE: Final = Path(__file__).parent / "retrieval-metrics.schema.json"
@@ -819,15 +819,12 @@ class TrustPart(Record):
 # ---- Miss rates and their calibration.
 
 
-StatedConfidence = Annotated[Confidence, BeforeValidator(parse)]
-
-
 class CoverageCount(Record):
     """A count of a total, with its confidence."""
 
     n: Count
     of: Count
-    confidence: StatedConfidence
+    confidence: Annotated[Deterministic, BeforeValidator(parse)]
 
 
 class CorpusCoverage(Record):
@@ -893,7 +890,7 @@ class AnswerConfidences(Record):
     synthesis_confidence: Figure
     final_confidence: Figure
     calibrated_confidence: Figure
-    right_when_missed: StatedConfidence | None
+    right_when_missed: Annotated[Measured, BeforeValidator(parse)] | None
 
 
 class IterativeAccount(Record):

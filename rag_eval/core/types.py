@@ -19,6 +19,7 @@ from pydantic import (
     Field,
     JsonValue,
     TypeAdapter,
+    field_serializer,
     field_validator,
     model_validator,
 )
@@ -332,7 +333,7 @@ class _Record(BaseModel):
 class Deterministic(_Record):
     """A certain confidence: 0, 1 or a counted share, with the reason."""
 
-    kind: Literal["deterministic"] = "deterministic"
+    type: Literal["deterministic"] = "deterministic"
     value: UnitInterval
     reason: Text
 
@@ -340,7 +341,7 @@ class Deterministic(_Record):
 class Measured(_Record):
     """A confidence measured on outcomes, with data set, size, 95 % interval and time."""
 
-    kind: Literal["measured"] = "measured"
+    type: Literal["measured"] = "measured"
     value: UnitInterval
     dataset: Text
     n: Annotated[int, Field(ge=1)]
@@ -360,7 +361,7 @@ class Measured(_Record):
 class Bounded(_Record):
     """A confidence between two known bounds, with their basis."""
 
-    kind: Literal["bounded"] = "bounded"
+    type: Literal["bounded"] = "bounded"
     low: UnitInterval
     high: UnitInterval
     basis: Text
@@ -376,14 +377,14 @@ class Bounded(_Record):
 class Absent(_Record):
     """An unknown confidence, with the reason; its `effective` value is 0."""
 
-    kind: Literal["absent"] = "absent"
+    type: Literal["absent"] = "absent"
     reason: AbsentReason
 
 
 class Derived(_Record):
     """A confidence computed from other confidence values by a named formula."""
 
-    kind: Literal["derived"] = "derived"
+    type: Literal["derived"] = "derived"
     value: UnitInterval
     formula: Text
     inputs: Mapping[str, "Confidence"] = Field(min_length=1)
@@ -391,7 +392,7 @@ class Derived(_Record):
     @field_validator("inputs", mode="before")
     @classmethod
     def _read_list(cls, value: Any) -> Any:
-        """Read the other spelling of the inputs: a list of `name` and `confidence`."""
+        """Read the inputs as they are written: a list of `name` and `confidence`."""
         if not isinstance(value, list):
             return value
         if not all(isinstance(one, dict) and one.keys() == {"name", "confidence"} for one in value):
@@ -407,21 +408,32 @@ class Derived(_Record):
             raise ValueError("every input has a name")
         return value
 
+    @field_serializer("inputs")
+    def _write_list(self, value: Mapping[str, "Confidence"]) -> list["NamedConfidence"]:
+        return [NamedConfidence(name=name, confidence=part) for name, part in value.items()]
 
-def _read_type(value: Any) -> Any:
-    """Read the other spelling of the discriminator: `type` in place of `kind`."""
-    if isinstance(value, dict) and "type" in value and "kind" not in value:
-        return {"kind" if name == "type" else name: part for name, part in value.items()}
+
+class NamedConfidence(_Record):
+    """One input of a derived confidence."""
+
+    name: Text
+    confidence: "Confidence"
+
+
+def _read_kind(value: Any) -> Any:
+    """Read the discriminator of earlier versions: `kind` in place of `type`."""
+    if isinstance(value, dict) and "kind" in value and "type" not in value:
+        return {"type" if name == "kind" else name: part for name, part in value.items()}
     return value
 
 
-_ByKind = Annotated[
-    Deterministic | Derived | Measured | Bounded | Absent, Field(discriminator="kind")
+_ByType = Annotated[
+    Deterministic | Derived | Measured | Bounded | Absent, Field(discriminator="type")
 ]
-Confidence = Annotated[_ByKind, BeforeValidator(_read_type)]
-"""A confidence value. It is written with `kind` and `inputs` by name, and read with `type` and a
-list of inputs too."""
-KINDS: Final = (Deterministic, Derived, Measured, Bounded, Absent)
+Confidence = Annotated[_ByType, BeforeValidator(_read_kind)]
+"""A confidence value. It is written with `type` and a list of inputs. `kind` and inputs by name, as
+earlier versions wrote them, are read too."""
+TYPES: Final = (Deterministic, Derived, Measured, Bounded, Absent)
 
 _ADAPTER: TypeAdapter[Confidence] = TypeAdapter(Confidence)
 
@@ -438,7 +450,7 @@ def as_json(value: Confidence) -> dict[str, JsonValue]:
 
 
 def _checked(value: Confidence) -> Confidence:
-    if not isinstance(value, KINDS):
+    if not isinstance(value, TYPES):
         raise TypeError(f"found {type(value).__name__}, accepted a confidence value")
     return value
 

@@ -120,7 +120,9 @@ class LiveStrategy:
         chunks = result.chunks[:k]
         return UncertainRetrieval(
             documents=[
-                describe_document(chunk.snippet_id, chunk.doc_id, chunk.k_final, chunk.score_raw)
+                describe_document(
+                    chunk.snippet_id, chunk.doc_id, chunk.k_final, chunk.score_raw, chunk.text
+                )
                 for chunk in chunks
             ],
             miss_rate=read_miss_rate(claim, by),

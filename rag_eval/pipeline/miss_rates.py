@@ -669,7 +669,7 @@ def _read_audits(evaluation: Evaluation, store: OutcomeStore, name: str) -> Audi
 
 # ---- `uncertain-retrievals.jsonl`: one line for every retrieval of every strategy.
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 def _write_lines(
@@ -741,16 +741,20 @@ def _list_gaps(signals: RetrievalSignals, name: str) -> dict[tuple[int, int], li
 
 def _list_documents(runs: ScoredRuns, name: str) -> dict[tuple[int, int], list[Line]]:
     """List the first K results of every (variant, seed), best first."""
-    frame, units = runs.runs[name].run, runs.units(name)
-    ids = units["unit_id" if runs.spec(name).own_units else "chunk_id"]
+    frame, units, is_external = runs.runs[name].run, runs.units(name), runs.spec(name).own_units
+    ids = units["unit_id" if is_external else "chunk_id"]
+    texted = units if is_external else runs.admitted_chunks.artifact.frame("chunks", ["text"])
     found: dict[tuple[int, int], list[Line]] = {}
     top = frame[frame["k_final"] <= runs.config.uncertainty.k]
     top = top.sort_values(["variant", "seed", "k_final"], kind="stable")
     columns = ("variant", "seed", "chunk", "k_final", "score_raw")
     rows = zip(*(top[column].tolist() for column in columns), strict=True)
     chunk_ids, doc_ids = ids.to_numpy(), units["doc_id"].to_numpy()
+    texts = texted["text"].to_numpy()
     for variant, seed, row, rank, score in rows:
-        entry = describe_document(str(chunk_ids[row]), str(doc_ids[row]), rank, score)
+        entry = describe_document(
+            str(chunk_ids[row]), str(doc_ids[row]), rank, score, str(texts[row])
+        )
         found.setdefault((variant, seed), []).append(entry)
     return found
 

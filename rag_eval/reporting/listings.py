@@ -238,7 +238,7 @@ def describe_retrieval(found: UncertainRetrieval) -> Iterator[str]:
     for step in found.iterations:
         yield (
             f"Round {step['iteration']}  {step['strategy']}: {step['expanded']}"
-            f"  ({step['found_unique_results']} of {step['result_count']} results are new)"
+            f"  ({step['unique_result_count']} of {step['result_count']} results are new)"
         )
         yield (
             f"     confidence {step['confidence_before']:.2f} -> {step['confidence_after']:.2f}"

@@ -24,8 +24,10 @@ from rag_eval.core.types import (
     ScoredChunk,
     as_json,
     effective,
+    snippet,
 )
-from rag_eval.corpus.masking import mask_snippet
+from rag_eval.corpus.chunking import spans
+from rag_eval.corpus.masking import mask_snippet, masked_text
 from rag_eval.uncertainty.gaps import Gap
 
 
@@ -158,8 +160,14 @@ def calibrated_confidence(
 COVERAGE_SIGNAL: Final = "cover_union"
 """Signal of the coverage estimate: share of the question's words, weighted by rarity, in the top K.
 """
-EXPANSION: Final = ("original", "expanded", "strategy", "result_count", "found_unique_results")
-COUNTED: Final = ("documents_indexed", "text_in_chunks", "chunks_admitted")
+EXPANSION: Final = (
+    "original",
+    "expanded",
+    "strategy",
+    "result_count",
+    "unique_result_count",
+    "found_unique_results",
+)
 UNCALIBRATED: Final = Absent(reason="uncalibrated")
 NO_INTERVAL: Final = "the estimator of this value has no interval"
 NO_GAPS: Final = "the retriever returned its own units, which the corpus does not describe"
@@ -167,6 +175,18 @@ Line = dict[str, object]
 """A JSON object."""
 shown = functools.lru_cache(maxsize=100_000)(mask_snippet)
 """Mask a text. Results are cached, because ids and words recur."""
+END_MARKS: Final = tuple(".!?。！？")
+READ_CHARS, SUMMARY_CHARS = 600, 120
+"""Number of characters of a document in which its first sentence is sought, and of the summary."""
+
+
+@functools.lru_cache(maxsize=100_000)
+def summarize(text: str) -> str:
+    """Give the first sentence with an end mark, so no heading, else the first line; masked, cut."""
+    masked = masked_text(text[:READ_CHARS])
+    sentences = [masked[start:end] for start, end in spans(masked)] or [""]
+    whole = (sentence for sentence in sentences if sentence[-1:] in END_MARKS)
+    return snippet(next(whole, sentences[0]), SUMMARY_CHARS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,7 +196,7 @@ class UncertainRetrieval:
     Attributes
     ----------
     documents
-        The first K results, best first: `chunk_id`, `doc_id`, `rank`, `score`.
+        The first K results, best first: `chunk_id`, `doc_id`, `rank`, `score`, `summary`.
     miss_rate
         Probability that the retrieval missed, with target, K, status and source.
     heuristic_v0
@@ -187,7 +207,7 @@ class UncertainRetrieval:
         Share of the question's words, weighted by rarity, that the first K results hold; NaN for a
         question without words.
     corpus
-        Counted coverage of the corpus by the index.
+        Counted coverage of the corpus by the index; the JSON has its share of the text.
     gaps
         Semantic gaps, the severest first; None where the corpus does not describe the results.
     iterations
@@ -230,22 +250,22 @@ class UncertainRetrieval:
         gaps: Line = {"semantic_gaps": None, "semantic_gaps_reason": NO_GAPS}
         if self.gaps is not None:
             gaps = {"semantic_gaps": [_describe_gap(gap) for gap in self.gaps]}
-        corpus = {part: as_json(getattr(self.corpus, part).confidence) for part in COUNTED}
+        indexed = self.corpus.text_in_chunks.confidence
         line: Line = {
             "documents": list(self.documents),
             "miss_rate": self._describe_miss_rate(),
             "query_expansions": [
                 {part: step[part] for part in EXPANSION} for step in self.iterations
             ],
-            "coverage_estimate": {
-                "signal": COVERAGE_SIGNAL,
-                **_nullable("value", self.coverage, "the question has no word to be covered"),
-            },
+            **_nullable("coverage_estimate", self.coverage, "the question has no word to cover"),
+            "coverage_signal": COVERAGE_SIGNAL,
             "retrieval_confidence": as_json(confidence),
             "uncertainty": {
                 "estimated_recall": as_json(confidence if measured else UNCALIBRATED),
                 "query_difficulty": as_json(self.query_difficulty),
-                "corpus_coverage": corpus,
+                "corpus_coverage": as_json(
+                    Deterministic(value=indexed.value, reason=f"index_metadata, {indexed.reason}")
+                ),
                 **gaps,
             },
             "iterations": list(self.iterations),
@@ -273,10 +293,10 @@ class UncertainRetrieval:
         return found
 
 
-def describe_document(chunk_id: str, doc_id: str, rank: int, score: float) -> Line:
-    """Describe one retrieved document of `UncertainRetrieval`; the ids are masked."""
+def describe_document(chunk_id: str, doc_id: str, rank: int, score: float, text: str) -> Line:
+    """Describe one retrieved document of `UncertainRetrieval`; ids and summary are masked."""
     ids = {"chunk_id": shown(chunk_id), "doc_id": shown(doc_id)}
-    return {**ids, "rank": rank, "score": number(score)}
+    return {**ids, "rank": rank, "score": number(score), "summary": summarize(text)}
 
 
 def _describe_gap(gap: Gap) -> Line:

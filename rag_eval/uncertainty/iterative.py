@@ -123,7 +123,7 @@ EXPANSIONS_FRAME: Final = schema(
     original=("str", "the wording"),
     expanded=("str", "what was retrieved with"),
     result_count=("int", "chunks that the expanded text retrieved"),
-    found_unique_results=("int", "those that no earlier text of this question had retrieved"),
+    unique_result_count=("int", "those that no earlier text of this question had retrieved"),
     confidence_before=("float", "retrieval confidence before this round"),
     confidence_after=("float", "and after merging"),
     basis=(
@@ -148,6 +148,7 @@ def list_expansions(steps: "pd.DataFrame") -> dict[int, list[dict[str, object]]]
             if key != "question"
         }
         line |= {key: shown(row[key]) for key in ("original", "expanded")}
+        line["found_unique_results"] = row["unique_result_count"] > 0
         found.setdefault(row["question"], []).append(line)
     return found
 
@@ -441,7 +442,7 @@ class _Rounds:
             "original": [self.context.questions[place] for place in chosen],
             "expanded": texts,
             "result_count": found.has_chunk.sum(axis=1),
-            "found_unique_results": self._count_unique(found, places),
+            "unique_result_count": self._count_unique(found, places),
             "confidence_before": self.confidence[places],
             "seconds": (time.perf_counter() - started) / len(places),
             "stopped": "",

@@ -21,6 +21,7 @@ SHAPE = [
     "miss_rate",
     "query_expansions",
     "coverage_estimate",
+    "coverage_signal",
     "retrieval_confidence",
     "uncertainty",
     "iterations",
@@ -43,7 +44,7 @@ def test_the_formula_is_a_confidence_with_provenance(query, scores, history, val
     assert found.value == pytest.approx(value)
     assert "heuristic_v0, uncalibrated" in found.formula
     assert set(found.inputs) == {"tail_density", "near_threshold", "history", "complexity"}
-    assert found.inputs["history"].kind == ("derived" if history else "bounded")
+    assert found.inputs["history"].type == ("derived" if history else "bounded")
     assert parse(as_json(found)) == found
 
 
@@ -136,6 +137,9 @@ def test_without_a_run_the_heuristic_is_named(missing):
     assert "0 queries, the prior needs 50" in found.reason
     assert line["iterations"][0]["basis"].startswith("heuristic_v0@")
     assert len(line["query_expansions"]) == len(line["iterations"]) > 0
+    for step in line["query_expansions"]:
+        assert step["found_unique_results"] is (step["unique_result_count"] > 0)
+    assert all(one["summary"] for one in line["documents"])
 
 
 def test_an_index_that_changed_has_no_calibrated_rate(opened, missing):

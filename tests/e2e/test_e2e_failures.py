@@ -44,7 +44,7 @@ def test_a_failing_query_is_counted_and_scores_zero(project, reranked):
     lines = project.lines("uncertain-retrievals.jsonl")
     absent = [line for line in lines if line["miss_rate"]["status"] == "absent"]
     assert {(line["strategy"], line["query_id"]) for line in absent} == {("bm25", "keep")}
-    assert all(line["retrieval_confidence"]["kind"] == "absent" for line in absent)
+    assert all(line["retrieval_confidence"]["type"] == "absent" for line in absent)
     told = project.report()["uncertainty"]["strategies"]
     assert told["bm25"]["outcomes"]["n_judged"] == told["vector"]["outcomes"]["n_judged"] - 1
 

@@ -79,10 +79,10 @@ def test_the_first_run_learns_the_rates_that_the_second_states(missing, tracking
     assert known["heuristic_v0"]["skill"]["value"] < known["validation"]["skill"]["value"]
     answered = [line["answer"] for line in lines(missing) if "answer" in line]
     assert len(answered) == made.N
-    assert {answer["calibrated_confidence"]["kind"] for answer in answered} == {"absent"}
+    assert {answer["calibrated_confidence"]["type"] for answer in answered} == {"absent"}
     for answer in answered:
         final, synthesis = answer["final_confidence"], answer["synthesis_confidence"]
-        if final["kind"] == "derived" and synthesis["value"] > 0:
+        if final["type"] == "derived" and synthesis["value"] > 0:
             assert final["value"] < synthesis["value"]
     before = missing.report()["content_hash"]
 
@@ -103,7 +103,7 @@ def test_the_first_run_learns_the_rates_that_the_second_states(missing, tracking
             calibrated_, synthesis = (
                 line["answer"][f"{name}_confidence"] for name in ("calibrated", "synthesis")
             )
-            assert calibrated_["kind"] == "derived"
+            assert calibrated_["type"] == "derived"
             assert calibrated_["value"] <= synthesis["value"]
     assert min(rates[True]) > max(rates[False])
     assert entry["stated"]["value"] == pytest.approx(1 / made.MISSED_OF, abs=0.1)
@@ -249,7 +249,7 @@ def test_another_index_makes_a_rate_stale_for_one_run(learned):
     assert entry["fingerprint"] != old["fingerprint"]
     assert "is stale" in entry["reason"]
     answers = [line["answer"] for line in lines(learned) if "answer" in line]
-    assert {answer["calibrated_confidence"]["kind"] for answer in answers} == {"absent"}
+    assert {answer["calibrated_confidence"]["type"] for answer in answers} == {"absent"}
     steps = ["absent", "provisional", "stale", "provisional"]
     assert climbed(learned) == list(itertools.pairwise(steps))
     assert "status: stale -> provisional" in changed.stdout

@@ -147,7 +147,7 @@ def fits(project: Project, name: str = "tiny") -> None:
     for line in found:
         if line["miss_rate"]["status"] not in {"provisional", "measured"} and "answer" in line:
             assert (
-                line["answer"]["calibrated_confidence"]["kind"] == "absent"
+                line["answer"]["calibrated_confidence"]["type"] == "absent"
             )  # an unearned rate discounts no answer
         if line["miss_rate"]["calibrator"] == "heuristic_v0":
             assert line["miss_rate"]["status"] in {"uncalibrated", "stale", "absent"}

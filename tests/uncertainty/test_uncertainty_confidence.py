@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from rag_eval.core.report import CorpusCoverage
 from rag_eval.core.types import (
     Absent,
     Bounded,
@@ -21,11 +22,13 @@ from rag_eval.core.types import (
 )
 from rag_eval.uncertainty.confidence import (
     MissRate,
+    UncertainRetrieval,
     calibrated_confidence,
     final_confidence,
     groundedness_confidence,
     reported_confidence,
     retrieval_confidence,
+    summarize,
 )
 
 AT = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
@@ -81,22 +84,23 @@ def test_json_and_back(value):
     assert parse(as_json(whole)) == whole
 
 
-def other_spelling(value):
-    """Write a JSON confidence with `type`, and its inputs as a list."""
-    found = {"type" if name == "kind" else name: part for name, part in value.items()}
+def earlier_spelling(value):
+    """Write a JSON confidence with `kind`, and its inputs by name."""
+    found = {"kind" if name == "type" else name: part for name, part in value.items()}
     if "inputs" in found:
-        found["inputs"] = [
-            {"name": name, "confidence": other_spelling(one)}
-            for name, one in value["inputs"].items()
-        ]
+        found["inputs"] = {
+            one["name"]: earlier_spelling(one["confidence"]) for one in value["inputs"]
+        }
     return found
 
 
 @given(leaves)
-def test_the_other_spelling_is_read_and_never_written(value):
+def test_the_earlier_spelling_is_read_and_never_written(value):
     whole = compose("all_of", a=value, b=compose("sequence", c=value))
-    assert parse(other_spelling(as_json(whole))) == whole
-    assert "type" not in as_json(parse(other_spelling(as_json(whole))))
+    written = as_json(whole)
+    assert written["type"] == "derived"
+    assert [one["name"] for one in written["inputs"]] == ["a", "b"]
+    assert parse(earlier_spelling(written)) == whole
 
 
 @pytest.mark.parametrize(
@@ -115,7 +119,7 @@ def test_the_other_spelling_is_read_and_never_written(value):
         ),
     ],
 )
-def test_a_wrong_other_spelling_is_refused(wrong):
+def test_a_wrong_spelling_is_refused(wrong):
     with pytest.raises(ValidationError):
         parse(wrong)
 
@@ -207,3 +211,56 @@ def test_a_reported_confidence_is_taken_at_its_word_and_marked_so():
     value = reported_confidence(0.9, "recorded")
     assert effective(value) == 0.9
     assert isinstance(value.inputs["reported"], Bounded)
+
+
+COUNTED = {"n": 9, "of": 10, "confidence": Deterministic(value=0.9, reason="counted: 9 of 10")}
+COVERAGE = CorpusCoverage.model_validate(
+    {
+        **dict.fromkeys(("documents_indexed", "text_in_chunks", "chunks_admitted"), COUNTED),
+        "chunks_embedded": {},
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("status", "recall", "difficulty"),
+    [("provisional", "absent", "absent"), ("measured", "derived", "derived")],
+)
+def test_recall_and_difficulty_are_stated_once_measured(status, recall, difficulty):
+    found = UncertainRetrieval(
+        documents=[],
+        miss_rate=miss(0.2, status, 0.1, 0.3),
+        heuristic_v0=0.4,
+        similar_judged=0,
+        coverage=0.75,
+        corpus=COVERAGE,
+        gaps=[],
+        harder_share=0.25,
+    ).as_json()
+    about = found["uncertainty"]
+    assert about["estimated_recall"]["type"] == recall
+    assert about["query_difficulty"]["type"] == difficulty
+    if status == "measured":
+        assert about["estimated_recall"]["value"] == pytest.approx(0.8)
+        assert about["query_difficulty"]["value"] == 0.75
+    assert (found["coverage_estimate"], found["coverage_signal"]) == (0.75, "cover_union")
+    assert about["corpus_coverage"] == {
+        "type": "deterministic",
+        "value": 0.9,
+        "reason": "index_metadata, counted: 9 of 10",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "summary"),
+    [
+        ("", ""),
+        ("Dr. Smith retries.\nThen he stops.", "Dr. Smith retries."),
+        ("Write to jane@example.org now. Twice.", "Write to [email██████████ now."),
+        ("# Jobs\n\nA job runs! It stops.", "A job runs!"),
+        ("# Jobs\n\nno end", "# Jobs"),
+        ("a" * 5000, "a" * 119 + "…"),
+    ],
+)
+def test_a_summary_is_the_first_sentence_masked_and_cut(text, summary):
+    assert summarize(text) == summary

@@ -143,7 +143,7 @@ def test_histories_are_whole(setting):
         assert history["stopped"].tolist() == [""] * (n - 1) + [why] * bool(n)
         for step in history.itertuples():
             assert step.original == QUESTIONS[place] != step.expanded
-            assert 0 <= step.found_unique_results <= step.result_count <= 20
+            assert 0 <= step.unique_result_count <= step.result_count <= 20
     asked = sorted(text for texts in setting.asked for text in texts)
     assert asked == sorted(done.steps["expanded"])
     assert done.steps["question"].is_monotonic_increasing
@@ -155,7 +155,7 @@ def test_unique_results_are_those_that_no_earlier_list_had(shared, done):
         rows = shared.retrieve([step.expanded]).rows[0]
         found = set(rows[rows >= 0].tolist())
         new = found - lists[step.question]
-        assert (step.result_count, step.found_unique_results) == (len(found), len(new))
+        assert (step.result_count, step.unique_result_count) == (len(found), len(new))
         lists[step.question] |= found
 
 
