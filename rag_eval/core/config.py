@@ -141,8 +141,8 @@ class Answers(Part):
     """Evidence that does not fit is left out, the last ranks first."""
     max_reply_chars: int = Field(default=20_000, ge=100, le=1_000_000)
     """A longer reply breaks the contract."""
-    ragas_sample_rate: float = Field(default=0.1, ge=0, le=1)
-    """Share of the questions that FEATURE_RAGAS_EVAL looks at."""
+    ragas_sample_rate: float = Field(default=0.01, ge=0, le=1)
+    """Share of the questions that FEATURE_RAGAS_EVAL judges; a gold set of hundreds needs more."""
 
     @model_validator(mode="after")
     def _mode_has_what_it_needs(self) -> "Answers":

@@ -155,17 +155,42 @@ class ScoredChunk:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class PoisonCheck:
+    """Verdict of the poisoning guard on a chunk; `warnings` are its reasons as <check>.<rule>."""
+
+    passed: bool
+    blocked: bool
+    warnings: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TrustScore:
+    """Trust in the source of a retrieved chunk, and the guard's verdict on the chunk.
+
+    `score` is None where no trust is configured. `factors` has the state and the points of domain,
+    signature and author, and the state, factor and age of the freshness.
+    """
+
+    snippet_id: str
+    score: float | None
+    factors: Mapping[str, Mapping[str, str | float | None]]
+    poison_check: PoisonCheck
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class RetrievalMetadata:
     """Record of how a result was made.
 
     `duration` is in seconds; each query of a batch gets an equal share. `trust_scores` is empty
-    if no trust is known.
+    if no trust is known. `trust` has the factors and the verdict of each chunk in order; it is
+    empty where the sources were not screened.
     """
 
     strategy: str
     duration: float
     total_candidates: int
     trust_scores: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    trust: tuple[TrustScore, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -235,3 +235,23 @@ def blocked_problems(found: BlockedGold) -> list[Problem]:
             f" relevant documents; {found.n_blocked - MAX_BLOCKED} more are not listed"
         )
     return [Problem("gold_blocked", message, **more) for message in messages]
+
+
+# ---- Number of questions for each judged section.
+
+FEWEST_QUESTIONS = 3
+
+
+def sparse_sections(qrels: pd.DataFrame) -> list[Problem]:
+    """Warn of relevant sections (QRELS of sections) with few questions, in one problem."""
+    n_questions = qrels[qrels["gain"] > 0].groupby("item_id")["query_id"].nunique()
+    n_sparse = int((n_questions < FEWEST_QUESTIONS).sum())
+    if not n_sparse:
+        return []
+    message = (
+        f"{n_sparse} of {len(n_questions)} relevant sections have fewer than {FEWEST_QUESTIONS}"
+        " questions, so little is known of each section"
+    )
+    more: Place = {"field": "query_id", "severity": "warning"}
+    more["accepted"] = "3 to 5 a section; they share gold, so more sections tell more than that"
+    return [Problem("few_questions_in_sections", message, **more)]

@@ -21,7 +21,7 @@ from rag_eval.core.settings import Settings
 from rag_eval.corpus.chunking import chunk_documents, chunks_hash
 from rag_eval.corpus.loading import CorpusFacts, identify, load_corpus, source_bytes
 from rag_eval.corpus.source import resolve
-from rag_eval.gold.lint import blocked_gold, blocked_problems, lint
+from rag_eval.gold.lint import blocked_gold, blocked_problems, lint, sparse_sections
 from rag_eval.gold.loading import load_gold, read_gold, variants
 from rag_eval.gold.resolving import resolve as resolve_gold
 from rag_eval.measures.overlap import NamedGold, SharedGold
@@ -639,8 +639,10 @@ def lint_gold_set(evaluation: Evaluation) -> list[Problem]:
         admitted = runner.get(AdmittedChunks)
     except InputError as error:
         return [*problems, *error.problems]
-    qrels = resolve_gold(gold, documents, sections, admitted.chunks).qrels["document"]
-    return [*problems, *blocked_problems(_blocked(qrels, runner.get(CorpusChunks), admitted))]
+    qrels = resolve_gold(gold, documents, sections, admitted.chunks).qrels
+    blocked = _blocked(qrels["document"], runner.get(CorpusChunks), admitted)
+    sparse = sparse_sections(qrels["section"]) if gold.layout == "own" else []
+    return [*problems, *sparse, *blocked_problems(blocked)]
 
 
 # ---- Files of `rag-eval trust manifest|sign`: manifests and signatures.

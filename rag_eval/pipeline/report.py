@@ -344,12 +344,18 @@ STATES = ("domain_state", "signature_state", "author_state", "freshness_state")
 
 
 def _evidence_lines(trust: pd.DataFrame, as_of: str) -> bytes:
-    """Write one JSON line per chunk (`evidence-trust-line.schema.json`), in order of the chunks."""
+    """Write one JSON line per chunk (`evidence-trust-line.schema.json`), in order of the chunks.
+
+    A label has the chunk's number in its document. It changes with the document, unlike the id.
+    """
     day = dt.date.fromisoformat(as_of)
+    numbers = trust.groupby("doc_id").cumcount() + 1
     lines = [
         {
             "schema_version": LINE_VERSION,
             "chunkId": row["chunk_id"],
+            "doc_id": row["doc_id"],
+            "label": f"{row['doc_id']}-chunk{place}",
             "trustScore": number(row["trust"]),
             "domain": row["domain"] or None,
             "signature": row["signature_state"],
@@ -358,7 +364,7 @@ def _evidence_lines(trust: pd.DataFrame, as_of: str) -> bytes:
             "blocked": row["verdict"] == "blocked",
             "reasons": list(row["reasons"]),
         }
-        for row in trust.to_dict("records")
+        for row, place in zip(trust.to_dict("records"), numbers.tolist(), strict=True)
     ]
     return "".join(f"{json.dumps(line, sort_keys=True)}\n" for line in lines).encode()
 
@@ -899,14 +905,14 @@ def write_report(work: Work, **results: Any) -> MetricsReport:
 
 
 def _publish(evaluation: Evaluation) -> None:
-    """Copy the primary gold set's report and page to the top of the folder of reports."""
+    """Copy the primary gold set's report, page and trust to the top of the folder of reports."""
     if not evaluation.is_primary:
         return
     top = evaluation.settings.reports
-    # A page must never stand beside the report of another run.
-    for name in PAGES:
+    # Neither may stand beside the report of another run.
+    for name in (*PAGES, EVIDENCE_FILE):
         (top / name).unlink(missing_ok=True)
-    for name in (REPORT_FILE, *PAGES):
+    for name in (REPORT_FILE, *PAGES, EVIDENCE_FILE):
         if (evaluation.reports / name).is_file():
             with atomic_path(top / name) as partial:
                 shutil.copyfile(evaluation.reports / name, partial)

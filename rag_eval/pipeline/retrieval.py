@@ -66,7 +66,7 @@ from rag_eval.retrieval.strategies import LocalStrategy, ReadyStrategy, Strategy
 from rag_eval.storage.hashing import digest
 from rag_eval.storage.sql import open_store
 from rag_eval.trust.restating import restated_pairs
-from rag_eval.trust.sources import vouched_for
+from rag_eval.trust.sources import explain_trust, vouched_for
 from rag_eval.uncertainty.estimator import MissRateModel
 from rag_eval.uncertainty.expansion import (
     ChatSuggester,
@@ -910,13 +910,18 @@ def serve(
     """Serve ready strategies by kind behind the guard and the trust filter of a gold set."""
     runner, config = evaluation.runner, evaluation.config
     admitted, corpus, trust = runner.get(AdmittedChunks), runner.get(CorpusSnapshot), config.trust
-    scores = admitted.trust_of(runner.get(EvidenceTrust))["trust"] if trust.configured else None
+    evidence = runner.get(EvidenceTrust)
+    judged, day = admitted.trust_of(evidence), dt.date.fromisoformat(evidence.about.as_of)
+    columns = {str(name): column.to_numpy(dtype=object) for name, column in judged.items()}
     return RetrievalService(
         kinds,
         corpus.documents,
         corpus_rev=corpus.about.corpus_rev,
         default=default,
-        trust=None if scores is None else scores.to_numpy(),
+        trust=judged["trust"].to_numpy() if trust.configured else None,
+        explain=lambda row: explain_trust(
+            {name: column[row] for name, column in columns.items()}, day
+        ),
         guard=query_guard(config, admitted),
         default_threshold=trust.threshold if trust.filter else None,
         seed=config.seeds[0],

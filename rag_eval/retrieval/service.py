@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from rag_eval.core.types import (
     RetrievalResult,
     RetrievalStats,
     ScoredChunk,
+    TrustScore,
 )
 from rag_eval.corpus.analyzer import ANALYZER
 from rag_eval.retrieval.ranking import Ranking
@@ -174,7 +175,9 @@ class RetrievalService:
     default
         Kind used when the options name none.
     trust
-        Trust of each chunk in [0, 1], [n_chunks]; None when sources were not screened.
+        Trust of each chunk in [0, 1], [n_chunks]; None when no trust is configured.
+    explain
+        Gives trust, factors and verdict of a chunk's row; None when sources were not screened.
     guard
         Leaves out chunks that restate a query; None when quarantine is off.
     default_threshold
@@ -193,6 +196,7 @@ class RetrievalService:
         corpus_rev: str,
         default: str,
         trust: FloatArray | None = None,
+        explain: Callable[[int], TrustScore] | None = None,
         guard: QueryGuard | None = None,
         default_threshold: float | None = None,
         seed: int = 0,
@@ -202,7 +206,7 @@ class RetrievalService:
         self._strategies = dict(strategies)
         self._default = default
         self._table = self._strategy(default).index.table
-        self._trust = trust
+        self._trust, self._explain = trust, explain
         self._guard = guard
         self._default_threshold = default_threshold
         self._seed = seed
@@ -310,7 +314,9 @@ class RetrievalService:
         if self._trust is not None:
             names = [chunk.snippet_id for chunk in chunks]
             trust = dict(zip(names, self._trust[rows].tolist(), strict=True))
+        explained = tuple(map(self._explain, rows)) if self._explain else ()
+        candidates = int(found.candidates[query])
         return RetrievalResult(
             tuple(chunks),
-            RetrievalMetadata(strategy.name, duration, int(found.candidates[query]), trust),
+            RetrievalMetadata(strategy.name, duration, candidates, trust, explained),
         )

@@ -26,6 +26,7 @@ from rag_eval.core.config import (
 )
 from rag_eval.core.errors import quoted
 from rag_eval.core.frames import make_frame
+from rag_eval.core.types import PoisonCheck, TrustScore
 from rag_eval.corpus.masking import MAX_DOMAIN_CHARS
 from rag_eval.corpus.source import MAX_SHOWN_CHARS, author_hash
 from rag_eval.trust.signatures import DocumentState
@@ -472,6 +473,20 @@ def explain_factors(row: Mapping[Any, Any], as_of: dt.date) -> dict[str, dict[st
         "age_days": None if np.isnan(age) else int(age),
     }
     return factors
+
+
+def explain_trust(row: Mapping[Any, Any], as_of: dt.date) -> TrustScore:
+    """Give the trust of a chunk with its factors, and the verdict of the guard.
+
+    `row` is a row of EVIDENCE_TRUST, made on the day `as_of`.
+    """
+    is_blocked = row["verdict"] == "blocked"
+    return TrustScore(
+        snippet_id=str(row["chunk_id"]),
+        score=None if np.isnan(row["trust"]) else float(row["trust"]),
+        factors=explain_factors(row, as_of),
+        poison_check=PoisonCheck(not is_blocked, is_blocked, tuple(map(str, row["reasons"]))),
+    )
 
 
 def vouched_for(facts: pd.DataFrame) -> BoolArray | None:

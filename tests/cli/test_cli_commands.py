@@ -92,9 +92,9 @@ def test_run_prints_the_report_and_where_it_is(project):
     assert report["run_id"] in result.stdout
     assert str(project.reports / "tiny" / "retrieval-metrics.json") in result.stdout
     assert "3/4" in result.stdout  # scored/attempted questions
-    assert (project.reports / "retrieval-metrics.json").read_bytes() == (
-        project.reports / "tiny" / "retrieval-metrics.json"
-    ).read_bytes()
+    for name in ("retrieval-metrics.json", "evidence-trust.jsonl"):
+        top = (project.reports / name).read_bytes()
+        assert top == (project.reports / "tiny" / name).read_bytes()
     files = "measures.csv per-query.csv per-query.parquet qrels.trec run-bm25.trec run-vector.trec"
     assert {path.name for path in (project.reports / "tiny").iterdir()} >= set(files.split())
 
@@ -144,7 +144,9 @@ def test_nothing_to_run_is_an_error_that_says_what_to_do(project):
 
 def test_lint_lists_everything_and_fails_on_errors_only(project):
     project.command("lint")
-    assert "tiny: 0 errors, 2 warnings" in project.invoke("lint", "tiny").stdout
+    shown = project.invoke("lint", "tiny").stdout
+    assert "tiny: 0 errors, 3 warnings" in shown
+    assert "relevant sections have fewer than 3 questions" in shown
     more = {"query_id": "more", "text": "What else?", "answerable": True}
     rows = [{**QUERIES[0], "text": ""}, *QUERIES[1:], more]
     project.write("queries.jsonl", jsonl(rows))

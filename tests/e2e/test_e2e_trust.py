@@ -105,6 +105,10 @@ def by_chunk(project):
     """Return chunk_id -> (doc_id, text, line of evidence-trust.jsonl)."""
     frame, lines = opened(project).runner.get(CorpusChunks).chunks, evidence(project)
     assert [line["chunkId"] for line in lines] == frame["chunk_id"].tolist()
+    assert [line["doc_id"] for line in lines] == frame["doc_id"].tolist()
+    labels = [line["label"] for line in lines]
+    assert "storage.md-chunk1" in labels
+    assert len(set(labels)) == len(labels)
     rows = zip(lines, frame["doc_id"], frame["text"], strict=True)
     return {line["chunkId"]: (doc_id, text, line) for line, doc_id, text in rows}
 

@@ -29,6 +29,10 @@ def test_serves_every_kind_and_bm25_by_default(opened):
             "What happens to a job that fails?", RetrievalOptions(top_k=3, strategy=kind)
         )
         assert [chunk.k_final for chunk in result.chunks] == [1, 2, 3]
+        trust = result.metadata.trust
+        assert [one.snippet_id for one in trust] == [chunk.snippet_id for chunk in result.chunks]
+        assert {one.factors["domain"]["state"] for one in trust} == {"not_configured"}
+        assert all(one.poison_check.passed and one.score is None for one in trust)
 
 
 def test_the_flag_makes_hybrid_the_default(opened):

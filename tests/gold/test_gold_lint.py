@@ -3,7 +3,13 @@
 import pandas as pd
 import pytest
 
-from rag_eval.gold.lint import MAX_BLOCKED, blocked_gold, blocked_problems, lint
+from rag_eval.gold.lint import (
+    MAX_BLOCKED,
+    blocked_gold,
+    blocked_problems,
+    lint,
+    sparse_sections,
+)
 from rag_eval.gold.loading import load_gold, read_gold
 
 TEXTS = {"a.md": "# Alpha\nThe tern flies far.\n", "b.md": "plain text about gulls"}
@@ -173,3 +179,19 @@ def test_many_blocked_documents_are_counted_in_one_more_warning():
     problems = blocked_problems(_blocked([("q", name, 1) for name in names], names, []))
     assert len(problems) == MAX_BLOCKED + 1
     assert "25 of 25 relevant documents; 5 more" in problems[-1].message
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"a#one": 3, "a#two": 5}, None),
+        ({"a#one": 2, "a#two": 3}, "1 of 2 relevant sections have fewer than 3 questions"),
+        ({}, None),
+    ],
+)
+def test_sections_with_few_questions_are_counted(asked, message):
+    rows = [(f"q{at}", section, 1) for section, n in asked.items() for at in range(n)]
+    rows.append(("q9", "a#not", 0))
+    found = sparse_sections(pd.DataFrame(rows, columns=["query_id", "item_id", "gain"]))
+    assert [problem.code for problem in found] == ["few_questions_in_sections"] * bool(message)
+    assert all(message in problem.message for problem in found)

@@ -47,7 +47,15 @@ FROZEN = {
     "RetrievalMetadata": """strategy: str
         duration: float
         total_candidates: int
-        trust_scores: Mapping[str, float] = <factory>""",
+        trust_scores: Mapping[str, float] = <factory>
+        trust: tuple[TrustScore, ...] = ()""",
+    "TrustScore": """snippet_id: str
+        score: float | None
+        factors: Mapping[str, Mapping[str, str | float | None]]
+        poison_check: PoisonCheck""",
+    "PoisonCheck": """passed: bool
+        blocked: bool
+        warnings: tuple[str, ...]""",
     "RetrievalResult": """chunks: tuple[ScoredChunk, ...]
         metadata: RetrievalMetadata""",
     "RetrievalStats": """n_documents: int
@@ -175,7 +183,12 @@ def test_every_chunk_carries_the_whole_citation_payload(ready):
     }
     metadata = dataclasses.asdict(result.metadata)
     assert metadata.pop("duration") > 0
-    assert metadata == {"strategy": "lexical", "total_candidates": 4, "trust_scores": {}}
+    assert metadata == {
+        "strategy": "lexical",
+        "total_candidates": 4,
+        "trust_scores": {},
+        "trust": (),
+    }
 
 
 @pytest.mark.parametrize("kind", ["bm25", "vector", "hybrid"])
