@@ -385,9 +385,9 @@ CLAIMS = schema(
 
 OTHER_FIGURES = tuple(
     """delta_s latency_p50_ms latency_p95_ms latency_p99_ms cost_per_1k cache_hit_rate
-    citation_match_rate citation_precision citation_recall citation_validity_rate coverage
-    groundedness faithfulness supported_share abstention_rate answered_anyway refused_answerable
-    failure_rate avg_trust_score convergent_hit_share""".split()
+    citation_match_rate citation_precision citation_recall citation_validity_rate
+    citation_support coverage groundedness faithfulness supported_share abstention_rate
+    answered_anyway refused_answerable failure_rate avg_trust_score convergent_hit_share""".split()
 )
 """Figures besides the ranking measures that a floor may ask for.
 

@@ -165,6 +165,8 @@ ANSWER_MEASURES = schema(
     outcome=("str", "how the question ended"),
     groundedness=("float", "mean over the answer's sentences; NaN without an answer"),
     supported=("float", "share of its sentences that the evidence supports; NaN without an answer"),
+    n_citing=("int", "sentences that cite something"),
+    n_upheld=("int", "of these supported by what they cite"),
     gap=("bool", "whether retrieved content is neither cited nor used"),
     gap_reason=("str", "why or why not"),
 )

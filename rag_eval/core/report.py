@@ -633,12 +633,24 @@ class RagasFigure(Figure):
     difference: Text
 
 
+class UnsupportedSentence(Record):
+    """A sentence of an answer that its citations do not support."""
+
+    query_id: str
+    sentence: str
+    citations: list[str] = Field(description="cite tokens; a fabricated citation as it was given")
+    score: Unit
+    passage: str = Field(description="the cited text that supports the sentence best")
+
+
 class CitationsPart(Record):
-    """Citations of the answers."""
+    """Citations of the answers, and the first fifty sentences that they do not support."""
 
     n_citations: Count
     codes: Counts
     measures: list[AnswerFigure]
+    n_unsupported: Count
+    unsupported: list[UnsupportedSentence]
 
 
 # ---- Trust and poisoning.

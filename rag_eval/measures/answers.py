@@ -51,6 +51,10 @@ class AnswerResults:
     """Groundedness of the answer's text; NaN without text."""
     supported: FloatArray
     """Share of the answer's supported sentences; NaN without text."""
+    n_citing: IntArray
+    """Number of sentences that cite something."""
+    n_upheld: IntArray
+    """Number of sentences that the text they cite supports."""
 
 
 TARGETS = {
@@ -70,9 +74,11 @@ def answer_figures(results: AnswerResults) -> list[AnswerFigure]:
     in these three measures. `due` counts the citations of an answer, and 1 for an answer without
     citations. `citation_precision` (correct / cited) includes unanswerable questions, whose
     citations are wrong. `citation_validity_rate` is valid / cited over all questions.
+    `citation_support` is the share of the citing sentences that the cited text supports.
 
     A failed answer is a miss in every rate. It counts as one citation that is neither valid nor
-    correct, and as groundedness 0. The citations of its rejected reply are ignored.
+    correct, as one unsupported sentence, and as groundedness 0. The citations of its rejected reply
+    are ignored.
     """
     n = len(results.gold)
     answered = np.array([outcome == "answered" for outcome in results.outcome], dtype=bool)
@@ -81,8 +87,9 @@ def answer_figures(results: AnswerResults) -> list[AnswerFigure]:
     gold = results.answerable & (results.n_gold > 0)
     unanswerable = results.known & ~results.answerable
     n_cited = np.where(failed, 1, results.n_cited)
-    n_valid, n_correct = (
-        np.where(failed, 0, part) for part in (results.n_valid, results.n_correct)
+    n_citing = np.where(failed, 1, results.n_citing)
+    n_valid, n_correct, n_upheld = (
+        np.where(failed, 0, part) for part in (results.n_valid, results.n_correct, results.n_upheld)
     )
 
     def figure(
@@ -124,6 +131,7 @@ def answer_figures(results: AnswerResults) -> list[AnswerFigure]:
     of_answerable = np.where(results.answerable, n_correct, 0)
     no_gold = "no answerable question has a gold span"
     no_citation = "no answer to a judged question cites anything"
+    no_source = "no answer cites anything"
     no_text = "no answer has a sentence to score"
     no_unanswerable = "no question is unanswerable"
     no_answerable = "no question is answerable"
@@ -134,7 +142,8 @@ def answer_figures(results: AnswerResults) -> list[AnswerFigure]:
         figure("citation_precision", of_answerable, judged, no_citation, n_cited),
         figure("citation_recall", n_matched, gold, no_gold, results.n_gold),
         figure("citation_match_rate", n_correct, gold, no_gold, due),
-        figure("citation_validity_rate", n_valid, everything, "no answer cites anything", n_cited),
+        figure("citation_validity_rate", n_valid, everything, no_source, n_cited),
+        figure("citation_support", n_upheld, everything, no_source, n_citing),
         figure("groundedness", np.where(failed, 0.0, results.groundedness), has_text, no_text),
         figure("supported_share", np.where(failed, 0.0, results.supported), has_text, no_text),
         figure("abstention_rate", abstained, unanswerable, no_unanswerable),

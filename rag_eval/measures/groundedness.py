@@ -504,26 +504,17 @@ _NEGATOR = re.compile(
     re.IGNORECASE,
 )
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
-_MARKER = re.compile(
-    r"(?<![=(\[,:]\s)(?<![=(\[,])(?<!list\s)(?<!array\s)(?<!index\s)"
-    r"\[\^?(?:(?:source|doc|document|ref)\s*)?"
-    r"(?P<numbers>\d{1,3}(?:\s*[,;–-]\s*\d{1,3})*)\](?!\s*=|[(\[.]\w)",
-    re.IGNORECASE,
-)
 _CLAUSE = re.compile(r"[.;:!?。！？\n]|,?\s+but\s|,\s*(?:aber|mais|pero|ma|mas|но)\s")
 _LOOK_BACK = 60
 
 
-def _refers_to_sources(text: str, n_sources: int) -> str:
+def _refers_to_sources(text: str) -> str:
     """Return the first words that refer to the sources, or an empty text.
 
-    A marker `[7]` among fewer sources, or inside code, refers to nothing, and neither does a
-    reference behind a negation, as in "without looking at the provided context".
+    A reference inside code or behind a negation, as in "without looking at the provided context",
+    is none.
     """
     plain = _CODE.sub(" ", text[:MOST])
-    for match in _MARKER.finditer(plain):
-        if any(int(number) <= n_sources for number in re.findall(r"\d+", match["numbers"])):
-            return match[0]
     for match in _REFERENCE.finditer(plain):
         before = plain[max(match.start() - _LOOK_BACK, 0) : match.start()]
         if not _NEGATOR.search(_CLAUSE.split(before)[-1]):
@@ -543,9 +534,12 @@ Reason = Literal[
     "acknowledged",
     "content_used",
     "content_unused",
+    "citation_unsupported",
     "empty_answer",
 ]
-VIOLATIONS: frozenset[Reason] = frozenset({"content_unused", "empty_answer"})
+VIOLATIONS: frozenset[Reason] = frozenset(
+    {"content_unused", "citation_unsupported", "empty_answer"}
+)
 _FEW = 2
 """Sentences with at most this number of content words need all words in the evidence."""
 _WHOLE = 0.999
@@ -574,7 +568,7 @@ def retrieval_gaps(
     answers: Sequence[str],
     retrieved: Sequence[Sequence[str]],
     *,
-    cites: Sequence[bool] | None = None,
+    cites: Sequence[bool | None] | None = None,
     purpose: Purpose = "answer",
     frequencies: DocumentFrequencies | None = None,
 ) -> list[Gap]:
@@ -583,8 +577,8 @@ def retrieval_gaps(
     The first condition that holds makes an answer comply:
 
     - Nothing was retrieved, or the purpose is `context`.
-    - The answer has a citation.
-    - The answer refers to the sources, rightly or wrongly, without a negation.
+    - The answer has a citation whose text supports a sentence of the answer.
+    - The answer refers to the sources in words, rightly or wrongly, without a negation.
     - The answer states that nothing relevant was found.
     - The groundedness of one sentence is 0.5 or more.
 
@@ -596,16 +590,17 @@ def retrieval_gaps(
     empty answer must not look best. Only words are compared. So an answer that translates its
     sources without naming them is a violation.
 
-    Retrieved texts without content count as not retrieved. `cites` tells whether each answer cites
-    a retrieved text outside its own text. The purpose `context` is for retrieval that only sets the
-    tone. `frequencies` are as for `groundedness`.
+    Retrieved texts without content count as not retrieved. `cites` tells whether the text that an
+    answer cites supports one of its sentences (see `citation_support`), and is None without a
+    citation. A false value is the violation `citation_unsupported`, unless the answer complies
+    otherwise. The purpose `context` is for retrieval that only sets the tone. `frequencies` are as
+    for `groundedness`.
     """
     shown = [[text for text in texts if _has_content(text)] for texts in retrieved]
+    cites = cites or [None] * len(answers)
     verdicts = [
-        _judge_without_overlap(answer, len(texts), is_cited=is_cited, purpose=purpose)
-        for answer, texts, is_cited in zip(
-            answers, shown, cites or [False] * len(answers), strict=True
-        )
+        _judge_without_overlap(answer, len(texts), is_cited=bool(is_cited), purpose=purpose)
+        for answer, texts, is_cited in zip(answers, shown, cites, strict=True)
     ]
     open_cases = [at for at, verdict in enumerate(verdicts) if verdict is None]
     scored = groundedness(
@@ -618,8 +613,8 @@ def retrieval_gaps(
     for sentence in np.flatnonzero(uses).tolist():
         first.setdefault(open_cases[int(scored.answer_of[sentence])], scored.sentences[sentence])
     used = {at: Gap("content_used", text[:_SHOWN]) for at, text in first.items()}
-    unused = Gap("content_unused")
-    return [verdict or used.get(at, unused) for at, verdict in enumerate(verdicts)]
+    unused = [Gap("content_unused" if one is None else "citation_unsupported") for one in cites]
+    return [verdict or used.get(at, unused[at]) for at, verdict in enumerate(verdicts)]
 
 
 def _judge_without_overlap(
@@ -632,7 +627,7 @@ def _judge_without_overlap(
         return Gap("empty_answer")
     if is_cited:
         return Gap("cited")
-    if phrase := _refers_to_sources(answer, n_texts):
+    if phrase := _refers_to_sources(answer):
         return Gap("refers_to_sources", phrase[:_SHOWN])
     match = _ACKNOWLEDGEMENT.search(_CODE.sub(" ", answer[:MOST]))
     return Gap("acknowledged", match[0][:_SHOWN]) if match else None

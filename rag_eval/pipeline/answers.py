@@ -1,6 +1,7 @@
 """Stages of the answers: answers, verdicts on citations, measures, files and traces."""
 
 import dataclasses
+import itertools
 import json
 import math
 from collections import Counter
@@ -31,6 +32,7 @@ from rag_eval.core.report import (
     Open,
     Report,
     RetrievalGap,
+    UnsupportedSentence,
 )
 from rag_eval.core.settings import Endpoint
 from rag_eval.core.strategy import Identity
@@ -46,6 +48,7 @@ from rag_eval.measures.answers import (
     faithfulness_figure,
     judge_faithfulness,
 )
+from rag_eval.measures.citation_support import SentenceSupport, citation_support
 from rag_eval.measures.groundedness import (
     CODE,
     Gap,
@@ -547,6 +550,7 @@ def _judge_faithfulness(
 UNCHECKED = ("failed", "contract_error_reply")
 """Outcomes of questions without an answer, which FK019 therefore skips."""
 MAX_FLAGGED = 50
+"""Most answers, and most sentences, that the report names."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -558,16 +562,20 @@ class AnswerMeasureFacts:
     outcomes: dict[str, int]
     codes: dict[str, int]
     faithfulness: Faithfulness
+    n_unsupported: int
+    unsupported: list[UnsupportedSentence]
 
 
 class AnswerMeasures(Result):
     """Measures of the answers.
 
     `per_question` has the counts of citations, coverage, outcome, groundedness, supported share,
-    gap and its reason.
+    citing sentences, gap and its reason. `unsupported` has the sentences that their citations do
+    not support, by query_id.
     """
 
     per_question: pd.DataFrame = frame_part()
+    unsupported: dict[str, list[SentenceSupport]] = json_part()
     about: AnswerMeasureFacts = json_part()
 
     def describe(self) -> dict[str, object]:
@@ -611,11 +619,16 @@ def measure_answers(
         said = [answer.text if answer.outcome == "answered" else "" for answer in found]
         evidence = [[item.chunk.text for item in answer.evidence] for answer in found]
         scored = groundedness(said, evidence, frequencies)
-        gaps = answer_gaps(found, _answers_config(work.config).purpose, frequencies)
+        citing = [
+            [one for one in own if one.places] for own in citation_support(found, frequencies)
+        ]
+        gaps = answer_gaps(found, citing, _answers_config(work.config).purpose, frequencies)
         per_question = citations.per_question.assign(
             outcome=[answer.outcome for answer in found],
             groundedness=scored.value,
             supported=scored.supported,
+            n_citing=list(map(len, citing)),
+            n_upheld=[sum(one.supported for one in own) for own in citing],
             gap=[at in gaps and gaps[at].violation for at in range(len(found))],
             gap_reason=[
                 gaps[at].reason if at in gaps else answer.outcome for at, answer in enumerate(found)
@@ -623,7 +636,10 @@ def measure_answers(
         )
         advance(len(found))
     codes = [tuple(dict.fromkeys(answer.codes)) for answer in found]
-    same = ("n_cited", "n_valid", "n_correct", "n_gold", "coverage", "groundedness", "supported")
+    same = (
+        *("n_cited", "n_valid", "n_correct", "n_gold", "n_citing", "n_upheld"),
+        *("coverage", "groundedness", "supported"),
+    )
     figures = answer_figures(
         AnswerResults(
             outcome=[answer.outcome for answer in found],
@@ -635,6 +651,11 @@ def measure_answers(
             n_matched=per_question["n_gold_matched"].to_numpy(),
         ),
     )
+    unsupported = {
+        answer.query_id: weak
+        for answer, own in zip(found, citing, strict=True)
+        if (weak := [one for one in own if not one.supported])
+    }
     violations = [(found[at], gap.reason) for at, gap in gaps.items() if gap.violation]
     flagged = [  # `Outgoing` masks secrets that only the evidence labels
         GapFlag(query_id=answer.query_id, reason=reason, answer=snippet(Outgoing(answer).text))
@@ -642,6 +663,7 @@ def measure_answers(
     ]
     measured = AnswerMeasures(
         per_question=per_question,
+        unsupported=unsupported,
         about=AnswerMeasureFacts(
             measures=figures,
             gap=RetrievalGap(
@@ -654,6 +676,8 @@ def measure_answers(
             outcomes=dict(Counter(answer.outcome for answer in found)),
             codes=dict(Counter(code for own in codes for code in own)),
             faithfulness=judged,
+            n_unsupported=sum(map(len, unsupported.values())),
+            unsupported=_name_unsupported(found, unsupported),
         ),
     )
     # after a failure of the judge, the next run asks again
@@ -661,18 +685,43 @@ def measure_answers(
     return measured
 
 
+def _name_unsupported(
+    found: Sequence[Answer], unsupported: Mapping[str, Sequence[SentenceSupport]]
+) -> list[UnsupportedSentence]:
+    """Make the rows of the report for the first sentences that their citations do not support."""
+    pairs = ((one, weak) for one in found for weak in unsupported.get(one.query_id, ()))
+    rows: list[UnsupportedSentence] = []
+    for answer, weak in itertools.islice(pairs, MAX_FLAGGED):
+        outgoing = Outgoing(answer)
+        row = UnsupportedSentence(
+            query_id=answer.query_id,
+            sentence=snippet(outgoing.cut_copies(weak.text)),
+            citations=[outgoing.token(place) for place in weak.places],
+            score=weak.score,
+            passage=outgoing.line(weak.passage),
+        )
+        rows.append(row)
+    return rows
+
+
 def answer_gaps(
-    found: Sequence[Answer], purpose: Purpose, frequencies: DocumentFrequencies | None = None
+    found: Sequence[Answer],
+    citing: Sequence[Sequence[SentenceSupport]],
+    purpose: Purpose,
+    frequencies: DocumentFrequencies | None = None,
 ) -> dict[int, Gap]:
     """Check FK019 on every answer, and return the results by the position of the answer.
 
-    Answers with an outcome in UNCHECKED are left out.
+    `citing` are the sentences of each answer that cite something. Answers with an outcome in
+    UNCHECKED are left out.
     """
     checked = [at for at, answer in enumerate(found) if answer.outcome not in UNCHECKED]
     verdicts = retrieval_gaps(
         [found[at].text for at in checked],
         [[item.chunk.text for item in found[at].evidence] for at in checked],
-        cites=[any(span.evidence >= 0 for span in found[at].citations) for at in checked],
+        cites=[
+            any(one.supported for one in own) if (own := citing[at]) else None for at in checked
+        ],
         purpose=purpose,
         frequencies=frequencies,
     )

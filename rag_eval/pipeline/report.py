@@ -494,7 +494,10 @@ REPLACED: Final = (
 """Files that every run writes anew, or removes."""
 CITATION_MEASURES: Final = (
     "coverage",
-    *(f"citation_{name}" for name in ("precision", "recall", "match_rate", "validity_rate")),
+    *(
+        f"citation_{name}"
+        for name in ("precision", "recall", "match_rate", "validity_rate", "support")
+    ),
 )
 NOT_SEEN: Final = {
     "ann_recall": "the index of an external retriever is not visible to rag_eval",
@@ -599,7 +602,13 @@ def _answer_parts(answered: Answered | None) -> dict[str, object]:
     return {
         "answers": part,
         "citations": CitationsPart.model_validate(
-            {"n_citations": codes.n_citations, "codes": codes.codes, "measures": of_citations}
+            {
+                "n_citations": codes.n_citations,
+                "codes": codes.codes,
+                "measures": of_citations,
+                "n_unsupported": found.n_unsupported,
+                "unsupported": found.unsupported,
+            }
         ),
         **_headline("faithfulness", part.faithfulness),
         **_headline("groundedness", next(m for m in part.measures if m.name == "groundedness")),

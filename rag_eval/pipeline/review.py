@@ -135,6 +135,7 @@ def explanation(
             dataclasses.asdict(row) for row in made.rejected if row.query_id == query_id
         ),
         misses=_describe_misses(kept, query_id),
+        unsupported=tuple(measured.unsupported.get(query_id, ())),
         blocked=tuple(
             f"{quoted(one.doc_id)} ({one.n_blocked} of {one.n_chunks} chunks)" for one in blocked
         ),

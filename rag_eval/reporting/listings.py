@@ -23,6 +23,7 @@ from rag_eval.core.report import (
 )
 from rag_eval.core.types import FIXES, Answer, snippet
 from rag_eval.corpus.masking import mask_shown_address, mask_snippet
+from rag_eval.measures.citation_support import SentenceSupport
 from rag_eval.reporting.html.elements import Table
 from rag_eval.reporting.metrics_report import Outgoing, write_csv
 from rag_eval.reporting.terminal import (
@@ -91,6 +92,8 @@ class Explanation:
     blocked: tuple[str, ...] = ()
     misses: tuple[tuple[str, str], ...] = ()
     """Strategies that missed the question, each with a sentence on the step that lost the gold."""
+    unsupported: tuple[SentenceSupport, ...] = ()
+    """Sentences that their citations do not support."""
 
 
 _MAX_EVIDENCE, _MAX_ANSWER_CHARS = 10, 2000
@@ -118,13 +121,22 @@ def _citations(explanation: Explanation, outgoing: Outgoing) -> Iterator[str]:
         yield "  none"
     cited = zip(answer.citations, explanation.verdicts, outgoing.quotes, strict=True)
     for number, (span, verdict, quote) in enumerate(cited, 1):
-        known = 0 <= span.evidence < len(answer.evidence)
-        where = quoted(answer.evidence[span.evidence].token if known else quote.doc_id)
         right = _describe_verdict(verdict, explanation)
-        yield f"  {number}. {where}  {right}{_link(quote.source_url)}"
+        yield f"  {number}. {quoted(outgoing.token(number - 1))}  {right}{_link(quote.source_url)}"
         if span.quote:
             text = snippet(quote.text) or "(its source is shown above as far as it may be)"
             yield f"     {text}"
+
+
+def _unsupported(explanation: Explanation, outgoing: Outgoing) -> Iterator[str]:
+    for weak in explanation.unsupported:
+        cited = ", ".join(quoted(outgoing.token(place)) for place in weak.places)
+        yield (
+            f"  sentence {weak.segment + 1} is not supported by {cited} (score {weak.score:.2f})"
+        )
+        yield f"     {snippet(outgoing.cut_copies(weak.text))}"
+        if weak.passage:
+            yield f"     the best passage that it cites: {outgoing.line(weak.passage)}"
 
 
 def _rejected(explanation: Explanation, outgoing: Outgoing) -> Iterator[str]:
@@ -201,6 +213,7 @@ def explain_question(explanation: Explanation) -> Iterator[str]:
     yield from _rejected(explanation, outgoing)
     yield "Citations"
     yield from _citations(explanation, outgoing)
+    yield from _unsupported(explanation, outgoing)
     yield from ("", "Gold")
     yield from _gold(explanation, outgoing)
     for strategy, sentence in explanation.misses:

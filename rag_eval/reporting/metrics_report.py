@@ -198,6 +198,12 @@ class Outgoing:
         chunk = self._answer.evidence[span.evidence].chunk
         return chunk.doc_id, chunk.section_id, chunk.snippet_id, chunk.index_hash, chunk.rev
 
+    def token(self, place: int) -> str:
+        """Return the token of the cited evidence, or the masked name of a fabricated citation."""
+        at = self._answer.citations[place].evidence
+        inside = 0 <= at < len(self._answer.evidence)
+        return self._answer.evidence[at].token if inside else self.quotes[place].doc_id
+
     def _quote(self, place: int) -> OutgoingQuote:
         span = self._answer.citations[place]
         inside = 0 <= span.evidence < len(self._answer.evidence)

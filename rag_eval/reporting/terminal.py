@@ -354,6 +354,7 @@ _ANSWER_ROWS: Final = {
     "citation_recall": "gold spans",
     "citation_match_rate": "due",
     "citation_validity_rate": "citations",
+    "citation_support": "sentences",
     **dict.fromkeys(("coverage", "groundedness", "abstention_rate"), "questions"),
     **dict.fromkeys(("refused_answerable", "failure_rate"), "questions"),
 }
@@ -383,6 +384,11 @@ def _answers(report: Report) -> Parts:
     bad = ", ".join(f"{n} {code}" for code, n in citations.codes.items() if code != "ok" and n)
     if bad:
         yield f"citations that do not validate, of {citations.n_citations}: {bad}"
+    if citations.unsupported:
+        yield (
+            f"sentences that their citations do not support: {citations.n_unsupported}, for "
+            f"example in {quoted(citations.unsupported[0].query_id)} (rag-eval explain)"
+        )
     if usage := answers.usage:
         yield (
             f"{quoted(str(answers.model))}: {usage['requests']} requests, {usage['retries']} "

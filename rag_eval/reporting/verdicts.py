@@ -13,6 +13,7 @@ from xml.etree import ElementTree as ET
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.report import (
     SCHEMA_VERSION,
+    Absent,
     GatePart,
     PastRun,
     Report,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 MAX_TEXT, MAX_EVIDENCE = 200, 1000
+UNSUPPORTED = "Sentences that their citations do not support"
 _MAX_ITEMS = 10
 """Shown items of a list or mapping."""
 
@@ -68,13 +70,18 @@ class GateRow:
 
 @dataclasses.dataclass(frozen=True)
 class VerdictRows:
-    """The verdict of a report, with the gates that failed the run first."""
+    """The verdict of a report, with the gates that failed the run first.
+
+    `unsupported` has a line for each sentence that the report names because its citations do not
+    support it.
+    """
 
     gold_set: str
     run_id: str
     timestamp: str
     content_hash: str
     rows: tuple[GateRow, ...]
+    unsupported: tuple[str, ...] = ()
 
     @property
     def failed(self) -> tuple[str, ...]:
@@ -105,7 +112,20 @@ def verdict_rows(report: Report, gold_set: str | None = None) -> VerdictRows:
         report.timestamp,
         report.content_hash,
         tuple(rows),
+        tuple(_list_unsupported(report)),
     )
+
+
+def _list_unsupported(report: Report) -> Iterator[str]:
+    """Name the sentences that their citations do not support, with the best cited passage."""
+    if isinstance(report.citations, Absent):
+        return
+    for one in report.citations.unsupported:
+        line = f"{one.query_id}: {one.sentence} (score {one.score:.2f}); cites "
+        line += f"{', '.join(one.citations)}; best passage: {one.passage or 'none'}"
+        yield safe_text(line, MAX_EVIDENCE)
+    if (more := report.citations.n_unsupported - len(report.citations.unsupported)) > 0:
+        yield f"{more} more"
 
 
 def _row(gate: GatePart) -> GateRow:
@@ -236,6 +256,8 @@ def _junit_xml(verdict: VerdictRows) -> bytes:
         required = "required" if row.required else "advisory"
         lines = f"severity {row.severity}, {required}, {told}\n{row.evidence}\n"
         ET.SubElement(case, "system-out").text = lines
+    if verdict.unsupported:
+        ET.SubElement(suite, "system-out").text = "\n".join([UNSUPPORTED, *verdict.unsupported])
     ET.indent(root)
     data: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
     return data + b"\n"
@@ -271,7 +293,7 @@ def code(text: str) -> str:
 
 
 def markdown(verdict: VerdictRows) -> str:
-    """Write the verdict as a heading, a sentence and a table."""
+    """Write the verdict as a heading, a sentence, a table, and a list of unsupported sentences."""
     lines = [
         f"## {verdict.sign} Gates of {code(verdict.gold_set)}",
         "",
@@ -290,6 +312,8 @@ def markdown(verdict: VerdictRows) -> str:
         lines.append(f"| {' | '.join([*cells, code(row.evidence)])} |")
     if len(verdict.rows) > MAX_LINES:
         lines += ["", f"{len(verdict.rows) - MAX_LINES} more gates are not shown."]
+    if verdict.unsupported:
+        lines += ["", f"### {UNSUPPORTED}", "", *(f"- {code(one)}" for one in verdict.unsupported)]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -5,6 +5,7 @@ import dataclasses
 from answer_corpus import scored
 
 from rag_eval.core.types import Answer, CitedSpan, Evidence
+from rag_eval.measures.citation_support import SentenceSupport
 from rag_eval.reporting.listings import CitationVerdict, Explanation, GoldSpan, explain_question
 
 HOSTILE = "\x1b[31mred\nevent=run.start \u202e[bold]<script>"
@@ -68,6 +69,16 @@ def test_it_says_what_was_asked_answered_cited_and_right():
         "coverage 0.50; groundedness 1.00; use of what was retrieved: cited",
     ):
         assert part in shown
+
+
+def test_a_sentence_that_its_citations_do_not_support_is_named():
+    weak = SentenceSupport(1, "Jobs are never kept.", (0, 1), 0.2, supported=False, passage="Kept.")
+    shown = explain(explained(unsupported=(weak,)))
+    at = shown.index("  sentence 2 is not supported by storage.md:1-3, ghost.md (score 0.20)")
+    assert shown[at + 1 : at + 3] == [
+        "     Jobs are never kept.",
+        "     the best passage that it cites: Kept.",
+    ]
 
 
 def test_a_question_that_the_corpus_does_not_answer():

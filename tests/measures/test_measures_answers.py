@@ -34,6 +34,8 @@ def results(draw):
             "coverage": draw(st.floats(0, 1)) if n_gold else math.nan,
             "groundedness": draw(st.floats(0, 1) | st.just(math.nan)),
             "supported": draw(st.floats(0, 1)),
+            "n_citing": (n_citing := draw(st.integers(0, 3))),
+            "n_upheld": draw(st.integers(0, n_citing)),
         }
         rows.append(one)
     return rows
@@ -104,6 +106,11 @@ DEFINITIONS = {
         lambda row: max(cited(row), 1),
     ),
     "citation_validity_rate": (any_row, lambda row: 0 if failed(row) else row["n_valid"], cited),
+    "citation_support": (
+        any_row,
+        lambda row: 0 if failed(row) else row["n_upheld"],
+        lambda row: 1 if failed(row) else row["n_citing"],
+    ),
     "groundedness": (
         lambda row: failed(row) or (answered(row) and not math.isnan(row["groundedness"])),
         lambda row: 0 if failed(row) else row["groundedness"],
@@ -155,6 +162,7 @@ PLAIN = {
     "answerable": True,
     "known": True,
     **dict.fromkeys(("n_cited", "n_valid", "n_correct", "n_gold", "n_matched"), 2),
+    **dict.fromkeys(("n_citing", "n_upheld"), 2),
     **dict.fromkeys(("coverage", "groundedness", "supported"), 1.0),
 }
 
@@ -168,7 +176,8 @@ def by_label(*changes):
     "outcome", ["failed", "contract_error_reply", "not_found", "insufficient_evidence"]
 )
 def test_an_unanswered_question_is_a_miss_and_never_dropped(outcome):
-    nothing = {"n_cited": 0, "n_valid": 0, "n_correct": 0, "n_matched": 0, "coverage": math.nan}
+    counts = ("n_cited", "n_valid", "n_correct", "n_matched", "n_citing", "n_upheld")
+    nothing = {**dict.fromkeys(counts, 0), "coverage": math.nan}
     found = by_label({}, {"outcome": outcome, **nothing})
     for label in ("coverage", "citation_recall"):
         assert (found[label].value, found[label].n_scored) == (0.5, 2)
@@ -178,5 +187,5 @@ def test_an_unanswered_question_is_a_miss_and_never_dropped(outcome):
     precision = found["citation_precision"]
     expected = (pytest.approx(2 / 3), 2, 0) if broken else (1.0, 1, 1)
     assert (precision.value, precision.n_scored, precision.n_ineligible) == expected
-    assert found["citation_validity_rate"].value == expected[0]
+    assert found["citation_validity_rate"].value == found["citation_support"].value == expected[0]
     assert found["groundedness"].value == (0.5 if broken else 1.0)

@@ -150,7 +150,7 @@ def test_clapnq_answers_are_told_apart_on_their_own_and_the_nearest_other_passag
 
 FRANCE = ("The capital of France is Paris.",)
 CASES = read_cases("gap_cases.jsonl")
-BROKEN = {"content_unused", "empty_answer"}
+BROKEN = {"content_unused", "citation_unsupported", "empty_answer"}
 """Reasons that break the rule."""
 
 
@@ -177,11 +177,12 @@ def test_retrieval_that_sets_the_tone_is_exempt(answer):
     assert found == Gap("context_only")
 
 
-def test_structured_citations_count():
-    assert retrieval_gaps(["Berlin.", "Berlin."], [FRANCE, FRANCE], cites=[True, False]) == [
-        Gap("cited"),
-        Gap("content_unused"),
-    ]
+def test_a_citation_counts_if_it_supports_a_sentence():
+    berlin, paris = "The capital of France is Berlin.", "It is Paris, the documents say."
+    answers = [berlin, berlin, berlin, paris]
+    found = retrieval_gaps(answers, [FRANCE] * 4, cites=[True, False, None, False])
+    reasons = ["cited", "citation_unsupported", "content_unused", "refers_to_sources"]
+    assert [gap.reason for gap in found] == reasons
 
 
 def test_what_decided_is_named_and_short():

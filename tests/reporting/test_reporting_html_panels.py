@@ -82,6 +82,7 @@ ABSENT = {
             "answer-measures",
             "answer-outcomes",
             "citation-codes",
+            "unsupported",
             "retrieval-gap",
             "answer-confidence",
         ],

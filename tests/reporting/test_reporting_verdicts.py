@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from rag_eval.core.errors import InputError
-from rag_eval.core.report import GatePart, GoldPart, Report
+from rag_eval.core.report import CitationsPart, GatePart, GoldPart, Report, UnsupportedSentence
 from rag_eval.reporting.metrics_report import content_hash
 from rag_eval.reporting.verdicts import (
     MAX_LINES,
@@ -46,13 +46,16 @@ def gate(name="acceptance.mrr", status="pass", *, code="met", severity="P2", **e
     )
 
 
-def rows(*gates, name="tiny"):
+def rows(*gates, name="tiny", unsupported=()):
     report = Report.model_construct(
         gold=GoldPart.model_construct(name=name),
         run_id="20260101T000000000Z-0123abcd",
         timestamp="2026-01-01T00:00:00Z",
         content_hash="a" * 64,
         gates=list(gates),
+        citations=CitationsPart.model_construct(
+            unsupported=list(unsupported), n_unsupported=len(unsupported)
+        ),
     )
     return verdict_rows(report)
 
@@ -194,6 +197,23 @@ def only_ours(text):
             r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", form
         )
         assert len(form) < 40_000
+
+
+def test_an_unsupported_sentence_is_named_in_junit_and_markdown():
+    weak = UnsupportedSentence(
+        query_id="q1",
+        sentence=f"Berlin is it. {HOSTILE}",
+        citations=["a.md:1", "b.md:3-4"],
+        score=0.25,
+        passage="Paris is it.",
+    )
+    verdict = rows(unsupported=[weak])
+    for text in (parsed(_junit_xml(verdict)).findtext("testsuite/system-out"), markdown(verdict)):
+        assert "q1: Berlin is it." in text
+        assert "(score 0.25); cites a.md:1, b.md:3-4; best passage: Paris is it." in text
+        assert NOT_XML.search(text) is None
+    assert "<script" not in MarkdownIt().render(markdown(verdict))
+    assert parsed(_junit_xml(rows())).find("testsuite/system-out") is None
 
 
 def test_texts_of_a_report_stay_texts():

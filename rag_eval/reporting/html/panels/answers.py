@@ -116,6 +116,9 @@ def panel(page: Page) -> Panel:
         {"row": row, "meaning": panel_words()["gaps"].get(row.value["reason"], UNKNOWN)}
         for row in gap["flagged"]
     ]
+    unsupported = [
+        {"row": row, "cites": ", ".join(row["citations"].value)} for row in citations["unsupported"]
+    ]
     ended = [
         {"outcome": name, "n": count, "meaning": outcomes.get(name, UNKNOWN)}
         for name, count in answers["outcomes"].items()
@@ -125,6 +128,7 @@ def panel(page: Page) -> Panel:
         "outcomes": page.table("answer-outcomes", ended),
         "codes": _citation_codes(page),
         "contract": _contract_codes(page),
+        "unsupported": page.optional_table("unsupported", unsupported),
         "flagged": page.optional_table("retrieval-gap", flagged),
         "confidences": _confidences(page),
         "usage": _usage(page),

@@ -1,0 +1,133 @@
+"""Sentences are held against the spans that they cite, and against nothing else."""
+
+import dataclasses
+import json
+import random
+import re
+
+import numpy as np
+import pytest
+from answer_corpus import DOCS, evidence
+
+from rag_eval.answers.recorded import read_markers
+from rag_eval.core.types import Answer, CitedSpan, Evidence, Offsets
+from rag_eval.measures.citation_support import citation_support
+
+PARIS, BERLIN = "Paris is the capital of France.", "Berlin is the capital of Germany."
+WEST = "docs/capitals.md"
+
+
+def span(text: str, segment: int = -1) -> CitedSpan:
+    """Cite a text of the corpus; the corpus lacks the text of a fabricated citation."""
+    for doc_id, whole in DOCS.items():
+        if (start := whole.find(text)) >= 0:
+            place = next(
+                at
+                for at, item in enumerate(evidence())
+                if item.chunk.doc_id == doc_id
+                and item.chunk.offsets.start <= start < item.chunk.offsets.end
+            )
+            return CitedSpan(segment, place, doc_id, start, start + len(text))
+    return CitedSpan(segment, -1, text, -1, -1)
+
+
+def judged(text: str, *cited: CitedSpan):
+    answer = Answer("q", "llm", "answered", text=text, citations=cited, evidence=evidence())
+    return citation_support([answer])[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "cited", "supported"),
+    [
+        (PARIS, [span(PARIS)], [True]),
+        (PARIS, [span(BERLIN)], [False]),
+        (PARIS, [span("invented.md")], [False]),
+        (PARIS, [], [False]),
+        (f"{PARIS} {BERLIN}", [span(PARIS, 0), span(BERLIN, 1)], [True, True]),
+        (f"{PARIS} {BERLIN}", [span(BERLIN, 0), span(PARIS, 1)], [False, False]),
+        # a sentence without a marker has the citations without a marker only
+        (f"{PARIS} {BERLIN}", [span(PARIS), span(BERLIN)], [True, True]),
+        (f"{PARIS} {BERLIN}", [span(PARIS, 0), span(BERLIN)], [True, True]),
+        (f"{PARIS} {BERLIN}", [span(PARIS, 0), span(BERLIN, 0)], [True, False]),
+        # spans support a sentence together
+        ("Paris is the capital of France and Berlin of Germany.", [span(PARIS)], [False]),
+        (
+            "Paris is the capital of France and Berlin of Germany.",
+            [span(PARIS), span(BERLIN)],
+            [True],
+        ),
+        # a part of a sentence stands for the sentence
+        (PARIS, [span("is the capital of France")], [True]),
+        # every item of a list must be supported, and two content words must both be there
+        (f"Capitals:\n- {PARIS[:-1]}\n- {BERLIN}", [span(PARIS), span(BERLIN)], [True]),
+        (f"Capitals:\n- {PARIS[:-1]}\n- Rome burns", [span(PARIS), span(BERLIN)], [False]),
+        ("Paris burns.", [span(PARIS)], [False]),
+        ("It is.", [span(PARIS)], []),
+        ("", [], []),
+    ],
+)
+def test_a_sentence_is_supported_by_what_it_cites(text, cited, supported):
+    assert [one.supported for one in judged(text, *cited)] == supported
+
+
+def test_a_verdict_names_sentence_citations_and_best_passage():
+    first, second = judged(f"{PARIS} Rome burns.", span(PARIS, 0), span(BERLIN, 1), span(PARIS, 1))
+    assert (first.segment, first.text, first.places, first.score) == (0, PARIS, (0,), 1.0)
+    assert (second.segment, second.text, second.places) == (1, "Rome burns.", (1, 2))
+    assert second.score < 0.5
+    assert second.passage
+
+
+# ---- Human answers with the numbers of their sources, true and exchanged
+
+
+def numbered(answer: str, sources: list[str]) -> Answer:
+    """Make an answer whose markers cite whole sources."""
+    (item, *_) = evidence()
+    shown = []
+    for number, text in enumerate(sources, 1):
+        place = Offsets(0, len(text))
+        chunk = dataclasses.replace(item.chunk, doc_id=f"d{number}", text=text, offsets=place)
+        shown.append(Evidence(f"d{number}:1", chunk, "recorded", 1, 1))
+    text, marks = read_markers(answer)
+    cited = tuple(
+        CitedSpan(segment, number - 1, f"d{number}", 0, len(sources[number - 1]))
+        for segment, number in marks
+        if number <= len(sources)
+    )
+    return Answer("q", "recorded", "answered", text=text, citations=cited, evidence=tuple(shown))
+
+
+def test_exchanged_markers_of_human_answers_lower_the_support(shared_data):
+    rng = random.Random(7)
+    true, exchanged = [], []
+    for line in (shared_data / "quotesum" / "dev.jsonl").read_text("utf-8").splitlines():
+        row = json.loads(line)
+        sources = [row[f"source{n}"] for n in range(1, 9) if row[f"source{n}"]]
+        answer = numbered(re.sub(r"\[ (\d+) (.+?) \]", r"\2 [\1]", row["summary"]), sources)
+        used = {span.evidence for span in answer.citations}
+        others = [at for at in range(len(sources)) if at not in used]
+        if not used or not others:
+            continue
+        moved = {at: rng.choice(others) for at in used}
+        true.append(answer)
+        exchanged.append(
+            dataclasses.replace(
+                answer,
+                citations=tuple(
+                    dataclasses.replace(
+                        one, evidence=moved[one.evidence], end=len(sources[moved[one.evidence]])
+                    )
+                    for one in answer.citations
+                ),
+            )
+        )
+
+    def share(answers):
+        rows = [one.supported for own in citation_support(answers) for one in own if one.places]
+        return float(np.mean(rows)), len(rows)
+
+    right, wrong = share(true), share(exchanged)
+    assert right[1] > 200
+    assert right[0] >= 0.8, right
+    assert wrong[0] <= 0.1, wrong
