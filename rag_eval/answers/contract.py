@@ -18,10 +18,11 @@ from pydantic import BaseModel, Field
 from rag_eval.answers.codes import Fault, TimedPattern
 from rag_eval.answers.evidence import cite_token, line_starts
 from rag_eval.answers.paths import find_paths, has_content, split_lines, tidy_path, visible
-from rag_eval.answers.replies import Citation, read_token
+from rag_eval.answers.replies import Citation, CitedSnippet, Place, read_token
 from rag_eval.core.config import ValidatorUse
 from rag_eval.core.errors import InputError, Problem, quoted
 from rag_eval.core.types import CitedSpan, Evidence, Mode
+from rag_eval.corpus.analyzer import count_tokens
 from rag_eval.corpus.chunking import spans, trim
 
 # ---- Gates between a reply and an answer: provenance, quotes, sections, path gates A and B
@@ -63,6 +64,43 @@ def _find_lines(item: Evidence, first: int, last: int) -> tuple[int, int] | None
     return trim(item.chunk.text, low, starts[min(after, len(starts) - 1)])
 
 
+def _complete(cited: CitedSnippet, evidence: Sequence[Evidence]) -> Citation | Fault:
+    """Complete a citation from the first evidence that has all its stated fields.
+
+    `unknown_snippet`: no evidence has the snippet (or section, or address). `wrong_field`: the
+    evidence contradicts a further field. `bad_offsets`: the offsets are blank or lie elsewhere.
+    """
+    left, code = list(enumerate(evidence)), "unknown_snippet"
+    for name in ("snippet_id", "section_id", "source_url"):
+        if (value := getattr(cited, name)) is not None:
+            left = [(number, item) for number, item in left if getattr(item.chunk, name) == value]
+            if not left:
+                return Fault(code, f"the evidence has no such {name}: {quoted(value, 200)}.")
+            code = "wrong_field"
+    if (stated := cited.offsets) is not None:
+        left = [
+            (number, item)
+            for number, item in left
+            if item.chunk.offsets.start <= stated.start < stated.end <= item.chunk.offsets.end
+        ]
+        if not left:
+            message = f"{stated.start} to {stated.end} does not lie in the cited evidence."
+            return Fault("bad_offsets", message)
+    number, item = left[0]
+    text, base = item.chunk.text, item.chunk.offsets.start
+    wanted = stated or item.chunk.offsets
+    low, high = wanted.start - base, wanted.end - base
+    place = trim(text, low, high)
+    if place is None:
+        return Fault("bad_offsets", f"{wanted.start} to {wanted.end} is blank.")
+    if cited.tokens not in {None, item.chunk.tokens, count_tokens(text[low:high])}:
+        message = f"tokens: {cited.tokens}; the evidence has {item.chunk.tokens}."
+        return Fault("wrong_field", message)
+    first = item.first_line + text.count("\n", 0, low)
+    last = first + text.count("\n", low, high - 1)
+    return Citation(item.chunk.doc_id, first, last, cited.quote.strip(), Place(number, *place))
+
+
 def place_citation(
     citation: Citation, segment: int, evidence: Sequence[Evidence]
 ) -> tuple[CitedSpan, Fault | None]:
@@ -78,6 +116,8 @@ def place_citation(
         for number, item in inside
         if (lines := _find_lines(item, citation.first, citation.last))
     ]
+    if (place := citation.place) is not None:
+        filled = [(place.evidence, evidence[place.evidence].chunk, (place.start, place.end))]
     if not filled:
         fault = Fault("bad_offsets", f"{token} cites blank lines.")
         return CitedSpan(segment, inside[0][0], doc, -1, -1, quote), fault
@@ -215,7 +255,7 @@ def _check_paths(
 
 def judge(
     body: str,
-    citations: Sequence[Citation],
+    citations: Sequence[Citation | CitedSnippet],
     evidence: Sequence[Evidence],
     *,
     refusal_to: str | None = None,
@@ -231,24 +271,28 @@ def judge(
     faults: list[Fault | None] = []
     if refusal_to is None and not has_content(text):  # only marks or invisible characters
         faults.append(Fault("empty_answer", "the answer has no letter or digit."))
+    completed = [
+        _complete(one, evidence) if isinstance(one, CitedSnippet) else one for one in citations
+    ]
+    faults += [one for one in completed if isinstance(one, Fault)]
+    cited = [one for one in completed if not isinstance(one, Fault)]
     placed: list[CitedSpan] = []
-    for citation in citations:
+    for citation in cited:
         # sentences of the inline marks of the citation, or -1 for the whole answer
-        marked = dict.fromkeys(place for place, mark in marks if mark.lines == citation.lines)
+        marked = dict.fromkeys(place for place, mark in marks if citation.has_mark(mark))
         for segment in marked or (-1,):
             span, fault = place_citation(citation, segment, evidence)
             placed.append(span)
             faults.append(fault)
-    listed = {citation.lines for citation in citations}
     for _, mark in marks:
-        if mark.lines not in listed:
+        if not any(citation.has_mark(mark) for citation in cited):
             known = any(mark.lies_in(item) for item in evidence)
             token = quoted(cite_token(*mark.lines), 200)
             message = f"{token} is in the text but not under citations."
             faults.append(Fault("path_not_cited" if known else "unknown_snippet", message))
     one_sentence = refusal_to is None and len(spans(text)) == 1 and not _LIST_ITEM.search(text)
     faults += _find_crossing(placed, evidence, cross_section_allowed, one_sentence=one_sentence)
-    faults += _check_paths(text, evidence, citations, refusal_to)
+    faults += _check_paths(text, evidence, cited, refusal_to)
     return Judged(text, tuple(placed), tuple(dict.fromkeys(filter(None, faults))))
 
 

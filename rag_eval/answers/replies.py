@@ -8,16 +8,24 @@ import json
 import re
 import unicodedata
 from collections.abc import Collection
-from typing import Annotated, Literal, NoReturn, TypeVar
+from typing import Annotated, Literal, NamedTuple, NoReturn, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+)
 
 from rag_eval.answers.abstention import MAX_GAPS_CHARS, states_an_answer
 from rag_eval.answers.codes import Fault
 from rag_eval.answers.paths import has_content, visible
 from rag_eval.core.config import Answers
 from rag_eval.core.errors import quoted
-from rag_eval.core.types import INSUFFICIENT_EVIDENCE, NOT_FOUND, Evidence
+from rag_eval.core.types import INSUFFICIENT_EVIDENCE, NOT_FOUND, Evidence, StatedLambda
 
 # ---- Shared parts of both forms of a reply
 
@@ -36,14 +44,26 @@ _REFUSALS: dict[str, ParsedOutcome] = {
 _GAPS = re.compile(rf"{INSUFFICIENT_EVIDENCE}(?:[\s.:;,*_–—-]+(?P<gaps>.*))?", re.DOTALL)
 
 
+class Place(NamedTuple):
+    """A piece of evidence by its number from 0, and a range of its text."""
+
+    evidence: int
+    start: int
+    end: int
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Citation:
-    """A citation of a reply: a document, its lines (from 1, both included), and a quote or ""."""
+    """A citation of a reply: a document, its lines (from 1, both included), and a quote or "".
+
+    `place` is known where the reply named a snippet, and not only lines.
+    """
 
     doc_id: str
     first: int
     last: int
     quote: str = ""
+    place: Place | None = None
 
     @property
     def lines(self) -> tuple[str, int, int]:
@@ -55,6 +75,13 @@ class Citation:
         inside = item.first_line <= self.first and self.last <= item.last_line
         return inside and item.chunk.doc_id == self.doc_id
 
+    def has_mark(self, mark: "Citation") -> bool:
+        """Tell whether an inline mark means this citation: the same lines, or some of a snippet."""
+        inside = self.first <= mark.first and mark.last <= self.last
+        return mark.lines == self.lines or (
+            self.place is not None and inside and mark.doc_id == self.doc_id
+        )
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Parsed:
@@ -62,7 +89,7 @@ class Parsed:
 
     outcome: ParsedOutcome
     text: str
-    citations: tuple[Citation, ...] = ()
+    citations: "tuple[Citation | CitedSnippet, ...]" = ()
     verdict: str = ""
     delta_s: float | None = None
     lambda_state: str = ""
@@ -103,7 +130,7 @@ def read_token(text: str) -> Citation | None:
     Examples
     --------
     >>> read_token("[docs/guide.md:3-7]")
-    Citation(doc_id='docs/guide.md', first=3, last=7, quote='')
+    Citation(doc_id='docs/guide.md', first=3, last=7, quote='', place=None)
     >>> read_token("docs/guide.md:0"), read_token("docs/guide.md:9-7"), read_token("docs/guide.md")
     (None, None, None)
     """
@@ -142,7 +169,7 @@ def _check_refusal(
     _check(named, "missing_gaps", f"name what is missing after {INSUFFICIENT_EVIDENCE}:")
 
 
-# ---- The JSON form: `{citations, answer, deltaS, lambda}`, also in a fence; and `{error, fix}`
+# ---- The JSON forms: `{citations, answer, ΔS, λ}`, also in a fence; and `{error, fix}`
 
 _FormT = TypeVar("_FormT", bound=BaseModel)
 _Text = Annotated[str, BeforeValidator(_check_characters)]
@@ -153,20 +180,57 @@ class _CitedToken(BaseModel, extra="forbid", strict=True):
     token: _Text
     quote: _Text = ""
 
+    def read(self) -> Citation:
+        citation = read_token(self.token)
+        if citation is None:
+            _fail("bad_citation", f"{_shorten(self.token)} is not <doc path>:<line>[-<line>].")
+        return dataclasses.replace(citation, quote=self.quote.strip())
+
+
+class _Range(BaseModel, extra="forbid", strict=True, frozen=True):
+    start: int
+    end: int
+    unit: Literal["char"] = "char"
+
+
+class CitedSnippet(BaseModel, extra="forbid", strict=True, frozen=True):
+    """A citation of the auditable block; None for a field that the reply leaves out."""
+
+    snippet_id: _Text | None = None
+    section_id: _Text | None = None
+    source_url: _Text | None = None
+    offsets: _Range | None = None
+    tokens: int | None = None
+    quote: _Text = ""
+
+    def read(self) -> Self:
+        """Check that the fields name one passage."""
+        named = self.snippet_id or (self.offsets and (self.section_id or self.source_url))
+        message = "a citation has a snippet_id, or offsets and a section_id or source_url."
+        _check(named, "bad_citation", message)
+        return self
+
 
 def _wrap_token(value: object) -> object:
     return {"token": value} if isinstance(value, str) else value
 
 
+def _find_form(value: object) -> str:
+    return "snippet" if isinstance(value, dict) and "token" not in value else "token"
+
+
+_Cited = Annotated[
+    Annotated[_CitedToken, Tag("token")] | Annotated[CitedSnippet, Tag("snippet")],
+    Discriminator(_find_form),
+    BeforeValidator(_wrap_token),
+]
+
+
 class _JsonReply(BaseModel, extra="forbid", strict=True):
-    citations: list[Annotated[_CitedToken, BeforeValidator(_wrap_token)]] = Field(
-        max_length=MAX_CITATIONS
-    )
+    citations: list[_Cited] = Field(max_length=MAX_CITATIONS)
     answer: _Text
-    delta_s: float | None = Field(alias="deltaS", ge=0, le=1)
-    lambda_state: Literal["convergent", "divergent", "recursive", "chaotic"] | None = Field(
-        alias="lambda"
-    )
+    delta_s: float | None = Field(validation_alias=AliasChoices("deltaS", "ΔS"), ge=0, le=1)
+    lambda_state: StatedLambda | None = Field(validation_alias=AliasChoices("lambda", "λ"))
 
 
 class _ErrorReply(BaseModel, extra="forbid", strict=True):
@@ -214,13 +278,6 @@ def _read_form(form: type[_FormT], value: object) -> _FormT:
         _fail("wrong_schema", f"{_shorten(place)}: {_shorten(first['msg'])}.")
 
 
-def _read_citation(cited: _CitedToken) -> Citation:
-    citation = read_token(cited.token)
-    if citation is None:
-        _fail("bad_citation", f"{_shorten(cited.token)} is not <doc path>:<line>[-<line>].")
-    return dataclasses.replace(citation, quote=cited.quote.strip())
-
-
 def _read_json(text: str, settings: Answers, *, analyze_only: bool) -> Parsed:
     """Read a reply that begins with a JSON object or a fence."""
     value = _decode(text)
@@ -230,12 +287,12 @@ def _read_json(text: str, settings: Answers, *, analyze_only: bool) -> Parsed:
         _check(filled, "wrong_schema", "error and fix must have a letter or digit.")
         text = f"error: {refused.error.strip()}; fix: {refused.fix.strip()}"
         return Parsed("contract_error_reply", text)
-    is_wanted = settings.response_schema == "json"
+    is_wanted = settings.response_schema != "verdict"
     _check(is_wanted, "wrong_form", "reply with the VERDICT and CITATIONS lines, not with JSON.")
     reply = _read_form(_JsonReply, value)
     is_first = isinstance(value, dict) and next(iter(value)) == "citations"
     _check(is_first, "explained_before_cited", "the key citations must be the first.")
-    citations = tuple(dict.fromkeys(map(_read_citation, reply.citations)))
+    citations = tuple(dict.fromkeys(cited.read() for cited in reply.citations))
     _check(has_content(reply.answer), "empty_answer", "answer has no letter or digit.")
     outcome: ParsedOutcome = "answered"
     if refusal := _split_refusal(reply.answer):
@@ -339,7 +396,7 @@ def _parse(reply: str, settings: Answers, *, analyze_only: bool) -> Parsed:
         return _read_verdict(text, settings, analyze_only=analyze_only)
     message = "reply with the JSON object, not with VERDICT and CITATIONS lines."
     _check(not _HEADER.match(text), "wrong_form", message)
-    late = re.search(r'\{\s*"(?:citations|answer|deltaS|lambda)"', text)
+    late = re.search(r'\{\s*"(?:citations|answer|deltaS|ΔS|lambda|λ)"', text)
     _check(not late, "explained_before_cited", "nothing may stand before the JSON object.")
     return _fail("not_json", "the reply must be one JSON object.")
 

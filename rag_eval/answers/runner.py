@@ -36,9 +36,10 @@ from rag_eval.answers.evidence import (
 )
 from rag_eval.answers.extractive import Extract, Extractive, Passage
 from rag_eval.answers.replies import parse_reply
-from rag_eval.core.config import Answers
+from rag_eval.core.config import Answers, ResponseSchema
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.types import (
+    AUDITABLE_FIELDS,
     INSUFFICIENT_EVIDENCE,
     NOT_FOUND,
     OUTCOMES,
@@ -97,23 +98,25 @@ def _make_plain(text: str) -> str:
     return _UNSAFE.sub("\ufffd", _BREAKS.sub(" ", text))
 
 
-def _format_evidence(item: Evidence) -> str:
+def _format_evidence(item: Evidence, schema: ResponseSchema) -> str:
+    """Write the token and the numbered lines of a piece of evidence, and the fields to cite."""
     first, *others = _make_plain(item.chunk.text.replace("\r\n", "\n")).split("\n")
     numbered = [f"{number}| {line}" for number, line in enumerate(others, item.first_line + 1)]
+    if schema == "auditable":
+        own = dataclasses.asdict(item.chunk)
+        numbered.insert(0, f"{item.first_line}| {first}")
+        first = json.dumps({name: own[name] for name in AUDITABLE_FIELDS})
     return "\n".join([f"[{quoted(item.token, 4000)}] {first}", *numbered])
 
 
 def _system(question: Question, *, analyze_only: bool, nonce: str) -> str:
     gaps = f"{INSUFFICIENT_EVIDENCE}: <what is missing>"
-    if question.settings.response_schema == "json":
-        refusal = f'"{gaps if analyze_only else NOT_FOUND}"'
-        form = _TEXTS["json_form"].format(refusal=refusal)
-    else:
-        form = _TEXTS["verdict_form"].format(
-            verdicts=", ".join(question.settings.verdicts),
-            refusal_verdict=INSUFFICIENT_EVIDENCE if analyze_only else NOT_FOUND,
-            refusal_text="then the missing pieces by name" if analyze_only else "nothing after it",
-        )
+    form = _TEXTS[f"{question.settings.response_schema}_form"].format(
+        refusal=f'"{gaps if analyze_only else NOT_FOUND}"',
+        verdicts=", ".join(question.settings.verdicts),
+        refusal_verdict=INSUFFICIENT_EVIDENCE if analyze_only else NOT_FOUND,
+        refusal_text="then the missing pieces by name" if analyze_only else "nothing after it",
+    )
     task = _TEXTS["analyze" if analyze_only else "ground"]
     return "\n".join([task, form, _TEXTS["rules"].format(nonce=nonce)])
 
@@ -146,7 +149,7 @@ def build_prompt(
     """
     bypass, longest = question.settings.quote_bypass, question.settings.max_prompt_chars
     analyze_only = bypass == "on" or (bypass == "auto" and bool(evidence))
-    texts = [_format_evidence(item) for item in evidence]
+    texts = [_format_evidence(item, question.settings.response_schema) for item in evidence]
     nonce = lines_hash([question.query_id, question.text, *texts], NONCE_DIGITS)
     system = _system(question, analyze_only=analyze_only, nonce=nonce)
     room = longest - len(system) - len(_user(question, [], nonce))

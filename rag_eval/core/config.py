@@ -61,7 +61,7 @@ class Section(Part):
 
 
 Preflight = Annotated[Retrieve | Grep | Section, Field(discriminator="kind")]
-ResponseSchema = Literal["json", "verdict"]
+ResponseSchema = Literal["json", "auditable", "verdict"]
 AnswerMode = Literal["deterministic", "llm", "recorded"]
 
 
@@ -106,7 +106,8 @@ class Answers(Part):
     abstain_below: float | None = Field(default=None, ge=0, le=1)
     """Signal under which the deterministic mode says NOT FOUND; default: its own."""
     response_schema: ResponseSchema = "json"
-    """Form of a reply: a JSON object, or VERDICT= and CITATIONS= lines before the text."""
+    """Form of a reply: a JSON object that cites tokens, one that cites snippets with their fields,
+    or VERDICT= and CITATIONS= lines before the text. Either JSON form may cite in both ways."""
     verdicts: tuple[VerdictWord, ...] = Field(
         default=("SUPPORTED", "CONTRADICTED", "NOT FOUND"), min_length=1
     )

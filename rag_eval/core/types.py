@@ -35,6 +35,8 @@ REQUIRED = tuple(
 )
 OPTIONAL = ("window", "page", "score_raw", "score_norm", "rerank_score", "k_pos", "k_final")
 PAYLOAD_FIELDS = (*REQUIRED, *OPTIONAL)
+AUDITABLE_FIELDS = ("snippet_id", "section_id", "source_url", "offsets", "tokens")
+"""Fields of a citation in the auditable block `{citations, answer, ΔS, λ}`."""
 
 CODES = (
     "empty_citations",
@@ -243,6 +245,9 @@ AnswerOutcome = Literal[
 ]
 OUTCOMES: Final[tuple[AnswerOutcome, ...]] = get_args(AnswerOutcome)
 ABSTAINED: frozenset[AnswerOutcome] = frozenset({"not_found", "insufficient_evidence"})
+
+StatedLambda = Literal["convergent", "divergent", "recursive", "chaotic"]
+"""States that an answer may state as its λ."""
 
 NOT_FOUND = "NOT FOUND"
 INSUFFICIENT_EVIDENCE = "INSUFFICIENT EVIDENCE"

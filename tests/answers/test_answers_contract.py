@@ -63,6 +63,111 @@ def outcome(text, terms) -> str:
     return ",".join(fault.code for fault in judged.faults) or f"ok:{parsed.outcome}"
 
 
+# ---- The auditable block: citations name snippets, and the evidence completes their fields
+
+AUDITABLE = terms("auditable", True)
+WHOLE = {
+    "snippet_id": "d970689642633660e77452982521663b",
+    "section_id": "docs/capitals.md#west",
+    "source_url": "https://example.org/docs/capitals.md",
+    "offsets": {"start": 0, "end": 78, "unit": "char"},
+    "tokens": 13,
+}
+SOUTH_ID = "f37494453c4c91070eff9227b9065369"
+SENTENCE = {"start": 11, "end": 42}
+PARIS = "Paris is the capital of France."
+
+
+def part(*names, **more):
+    return {**{name: WHOLE[name] for name in names}, **more}
+
+
+# citation, then its code, or the text that it cites
+AUDITED = [
+    (WHOLE, None),
+    (part("snippet_id"), None),
+    (part("snippet_id", section_id=None, source_url=None, offsets=None, tokens=None), None),
+    (part("snippet_id", offsets=SENTENCE), PARIS),
+    (part("snippet_id", offsets=SENTENCE, tokens=6), PARIS),
+    (part("source_url", offsets=SENTENCE), PARIS),
+    (part("section_id", offsets=SENTENCE), PARIS),
+    (part("snippet_id", quote=" Paris is\nthe capital "), "Paris is the capital"),
+    (part("snippet_id", offsets={"start": 10, "end": 43}), PARIS),
+    (part("section_id"), "bad_citation"),
+    (part("offsets", "tokens"), "bad_citation"),
+    ({}, "bad_citation"),
+    ({"quote": "Paris"}, "bad_citation"),
+    ({"snippet_id": ""}, "bad_citation"),
+    ({"snippet_id": "invented"}, "unknown_snippet"),
+    ({**WHOLE, "snippet_id": "invented"}, "unknown_snippet"),
+    (part(section_id="docs/none.md#x", offsets=SENTENCE), "unknown_snippet"),
+    ({**WHOLE, "snippet_id": SOUTH_ID}, "wrong_field"),
+    ({**WHOLE, "section_id": "docs/capitals.md#south"}, "wrong_field"),
+    ({**WHOLE, "source_url": "https://example.org/"}, "wrong_field"),
+    ({**WHOLE, "tokens": 14}, "wrong_field"),
+    (part("snippet_id", offsets={"start": 79, "end": 108}), "bad_offsets"),
+    (part("snippet_id", offsets={"start": 42, "end": 11}), "bad_offsets"),
+    (part("snippet_id", offsets={"start": -9, "end": 42}), "bad_offsets"),
+    (part("snippet_id", offsets={"start": 76, "end": 78}), "bad_offsets"),
+    (part("snippet_id", offsets=SENTENCE, quote="Berlin"), "quote_mismatch"),
+    (part("snippet_id", offsets={"start": 1, "end": 2, "unit": "token"}), "wrong_schema"),
+    (part("snippet_id", offsets={"start": 1}), "wrong_schema"),
+    (part("snippet_id", tokens="13"), "wrong_schema"),
+    (part("snippet_id", doc_id="docs/capitals.md"), "wrong_schema"),
+    ({"token": WEST, "snippet_id": WHOLE["snippet_id"]}, "wrong_schema"),
+    ({"snippet_id": "\u0000"}, "bad_characters"),
+]
+
+
+@pytest.mark.parametrize("form", ["json", "auditable"])
+@pytest.mark.parametrize(("citation", "expected"), AUDITED)
+def test_a_cited_snippet_is_completed_or_gets_a_code(citation, expected, form):
+    said = reply(citations=[citation])
+    found = outcome(said, terms(form, True))
+    if found != "ok:answered":
+        assert found == expected
+        return
+    parsed = parse(said, AUDITABLE)
+    (span,) = judge(parsed.text, parsed.citations, evidence()).citations
+    cited = DOCS["docs/capitals.md"]
+    assert cited[span.start : span.end] == (expected or cited[:76])
+    assert evidence()[span.evidence].chunk.snippet_id == WHOLE["snippet_id"]
+
+
+@pytest.mark.parametrize(
+    ("stated", "code"),
+    [
+        ({"ΔS": 0.3, "λ": "chaotic"}, "ok:answered"),
+        ({"deltaS": 0.3, "λ": None}, "ok:answered"),
+        ({"ΔS": None, "lambda": "chaotic"}, "ok:answered"),
+        ({"ΔS": 0.3}, "wrong_schema"),
+        ({"λ": "chaotic"}, "wrong_schema"),
+        ({"ΔS": 1.1, "λ": "chaotic"}, "wrong_schema"),
+        ({"ΔS": 0.3, "λ": "undefined"}, "wrong_schema"),
+        ({"ΔS": 0.3, "deltaS": 0.3, "λ": "chaotic"}, "wrong_schema"),
+        ({"ΔS": 0.3, "λ": "chaotic", "lambda": "chaotic"}, "wrong_schema"),
+    ],
+)
+def test_both_spellings_of_the_figures_are_read(stated, code):
+    said = json.dumps({"citations": [WHOLE], "answer": PARIS, **stated}, ensure_ascii=False)
+    assert outcome(said, AUDITABLE) == code
+    parsed = parse(said, AUDITABLE)
+    if isinstance(parsed, Parsed):
+        figures = (stated.get("ΔS", stated.get("deltaS")), stated.get("λ", stated.get("lambda")))
+        assert (parsed.delta_s, parsed.lambda_state or None) == figures
+
+
+@pytest.mark.parametrize(
+    ("mark", "codes_found"),
+    [("1-4", []), ("2", []), ("5", ["path_not_cited"]), ("9", ["unknown_snippet"])],
+)
+def test_a_mark_may_name_lines_of_a_cited_snippet(mark, codes_found):
+    parsed = parse(reply(citations=[WHOLE], answer=f"{PARIS} [docs/capitals.md:{mark}]"), JSON)
+    judged = judge(parsed.text, parsed.citations, evidence())
+    assert codes(judged) == codes_found
+    assert [span.segment for span in judged.citations] == [-1 if codes_found else 0]
+
+
 # Each line is [terms, code, reply] in ASCII, which shows control characters and surrogates.
 _CASES = Path(__file__).with_name("reply_cases.jsonl").read_text(encoding="ascii").splitlines()
 _LONG = [
@@ -91,7 +196,8 @@ def test_cases_reach_every_code_of_a_reply():
     elsewhere = {"incomplete_reply", "contract_error_reply", "validator_failed", "validator_error"}
     elsewhere |= {"prompt_too_long", "pattern_timeout", "retrieval_error", "no_output"}
     elsewhere |= {"internal_error", *(code for code in CODES if code.startswith("chat_"))}
-    assert {code for *_, code in KNOWN if not code.startswith("ok:")} >= set(CODES) - elsewhere
+    found = {code for *_, code in KNOWN} | {code for _, code in AUDITED}
+    assert found >= set(CODES) - elsewhere
     assert all(info.meaning and info.fix for info in CODES.values())
 
 
@@ -100,7 +206,7 @@ def test_any_text_is_read_without_an_exception(text, terms):
     assert isinstance(parse(text, terms), Parsed | Fault)
 
 
-KEYS = ["citations", "answer", "deltaS", "lambda", "error", "fix", "token", "quote"]
+KEYS = ["citations", "answer", "deltaS", "lambda", "error", "fix", "token", "quote", *WHOLE]
 VALUES = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
     lambda inner: (

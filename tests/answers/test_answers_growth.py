@@ -31,7 +31,7 @@ MOST_GROWTH = 20
 
 SETTINGS = [
     Answers(response_schema=form, verdicts=("SUPPORTED",), max_reply_chars=1_000_000)
-    for form in ("json", "verdict")
+    for form in ("auditable", "verdict")
 ]
 
 
@@ -44,8 +44,10 @@ def _replies(text: str) -> None:
 def _judge_quote(text: str) -> None:
     item = small_library().evidence(scored("a", "s", text), "retrieve")
     if item is not None:
-        cited = replies.Citation("a", item.first_line, item.last_line, f"{text[:2000]}§")
-        contract.judge("Yes.", [cited], [item])
+        quote = f"{text[:2000]}§"
+        cited = replies.Citation("a", item.first_line, item.last_line, quote)
+        snippet = replies.CitedSnippet(snippet_id=item.chunk.snippet_id, quote=quote)
+        contract.judge("Yes.", [cited, snippet], [item])
 
 
 READERS = {
@@ -65,6 +67,9 @@ READERS = {
     "parse_reply, fence": lambda text: _replies(f"```json{text}"),
     "parse_reply, object": lambda text: _replies(
         json.dumps({"citations": [text], "answer": text, "deltaS": None, "lambda": None})
+    ),
+    "parse_reply, snippet": lambda text: _replies(
+        json.dumps({"citations": [{"snippet_id": text}], "answer": "a", "ΔS": None, "λ": None})
     ),
     "read_token": replies.read_token,
     "parse_reply, refusal": lambda text: _replies(f"NOT FOUND{text}"),

@@ -1,5 +1,6 @@
 """The runner with a scripted chat: overrides, modes, retries, reruns, failures and counts."""
 
+import dataclasses
 import json
 import re
 import threading
@@ -388,7 +389,7 @@ def item(text: str, doc_id: str = "docs/x.md"):
         *(("auto", False, False), ("off", True, False), ("off", False, False)),
     ],
 )
-@pytest.mark.parametrize("schema", ["json", "verdict"])
+@pytest.mark.parametrize("schema", ["json", "auditable", "verdict"])
 def test_quote_bypass_chooses_the_prompt_and_its_refusal(
     quote_bypass, has_evidence, analyze_only, schema
 ):
@@ -399,7 +400,7 @@ def test_quote_bypass_chooses_the_prompt_and_its_refusal(
     assert ("INSUFFICIENT EVIDENCE" if analyze_only else "NOT FOUND") in system
     assert ("Analyze" in system) is analyze_only
     assert ("grounded" in system) is not analyze_only
-    if schema == "json":
+    if schema != "verdict":
         assert ("NOT FOUND" in system) is not analyze_only
         assert ("INSUFFICIENT" in system) is analyze_only
 
@@ -409,6 +410,31 @@ def test_each_piece_of_evidence_begins_with_its_token_and_numbers_its_further_li
     assert "[docs/setup.md:1-4] # Setup" in lines
     assert "3| Settings live in config/app.yaml." in lines
     assert lines[-1] == "Question: What is the capital of France?"
+
+
+def copying(messages) -> str:
+    """Cite the first piece of evidence with the fields that an auditable prompt shows."""
+    (shown,) = re.findall(r"^\[docs/capitals.md:1-4\] (.*)$", messages[1].content, re.MULTILINE)
+    content = {"citations": [json.loads(shown)], "answer": PARIS, "ΔS": 0.2, "λ": "convergent"}
+    return json.dumps(content, ensure_ascii=False)
+
+
+def test_an_auditable_prompt_shows_the_fields_that_its_reply_copies():
+    answer, found, chat = one(copying, response_schema="auditable")
+    assert (answer.outcome, answer.delta_s, answer.lambda_state) == ("answered", 0.2, "convergent")
+    assert "2| Paris is the capital of France." in chat.asked[0][1][1].content.split("\n")
+    cited = json.loads(copying(chat.asked[0][1]))["citations"][0]
+    chunk = answer.evidence[answer.citations[0].evidence].chunk
+    assert cited["snippet_id"] == chunk.snippet_id
+    assert cited["offsets"] == {"start": 0, "end": 78, "unit": "char"}
+    # a fabricated snippet is answered with more evidence, a wrong field with the reason
+    fabricated = reply([{"snippet_id": "invented"}])
+    again, found, _ = one(fabricated, copying, response_schema="auditable", top_k=1)
+    assert (again.outcome, found.counts["adaptive_reruns"]) == ("answered", 1)
+    wrong = reply([cited | {"tokens": 99}])
+    again, found, chat = one(wrong, copying, response_schema="auditable")
+    assert (again.outcome, found.counts["schema_retries"]) == ("answered", 1)
+    assert "tokens: 99; the evidence has 13." in chat.asked[1][1][3].content
 
 
 HOSTILE = [
@@ -425,9 +451,14 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.parametrize("schema", ["json", "auditable"])
 @pytest.mark.parametrize("text", HOSTILE)
-def test_text_of_the_evidence_can_neither_close_the_block_nor_forge_an_item(text):
-    prompt = build_prompt(planned(), [item(text), item("second", "docs/y.md")])
+def test_text_of_the_evidence_can_neither_close_the_block_nor_forge_an_item(text, schema):
+    first = item(text)
+    if schema == "auditable":
+        first = dataclasses.replace(first, chunk=dataclasses.replace(first.chunk, section_id=text))
+    asked = planned(response_schema=schema)
+    prompt = build_prompt(asked, [first, item("second", "docs/y.md")])
     content = prompt.messages[1].content
     content.encode("utf-8")
     lines = content.split("\n")
