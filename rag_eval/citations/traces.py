@@ -1,16 +1,18 @@
 """Traces: for each question and answer segment, the citations, the index and the ranks.
 
-A trace is a log line and a row of `rag_traces`. A missing value or empty text is `-` in a line and
-null in a row. A line writes values with special characters as JSON strings with escapes. So no
-value can break a line, forge another line or reorder the visible text.
+A trace is a log line and a row of `rag_traces`. A missing value or empty text is `-` in a line; a
+row has NO_DELTA_S or NO_STATE where ΔS or λ is missing. A line writes values with special
+characters as JSON strings with escapes. So no value can break a line, forge another line or reorder
+the visible text.
 """
 
 import dataclasses
+import datetime as dt
 import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ MAX_TEXT = 600
 MAX_ITEMS = 1_000
 """Most items of a list; further items are left out."""
 MISSING = "-"
+NO_DELTA_S, NO_STATE = -1.0, "undefined"
+"""Values of a row without ΔS or λ, whose columns are NOT NULL. ΔS itself is 0 to 2."""
 
 
 def _bound(value: Any) -> Any:
@@ -85,26 +89,28 @@ _LINE = (
 _LINE_KEYS = {"delta_s": "deltaS", "lambda_state": "lambda", "embed_model": "embed"}
 """Field of a line -> key of the line, where the names differ."""
 
-_KEY = ("run_id", "strategy", "qid", "paraphrase_id", "seed", "seg")
-_KINDS: dict[str, Kind] = {
-    **dict.fromkeys(("seg", "seed"), "integer"),
+_COLUMNS: dict[str, Kind] = {
+    "ts": "timestamp",
+    "qid": "text",
+    "seg": "integer",
     "delta_s": "float",
-    **dict.fromkeys(("citations", "scores", "kpos", "kfinal"), "json"),
+    **dict.fromkeys(("lambda_state", "store", "index_hash", "embed_model"), "text"),
+    **dict.fromkeys(("analyzer", "section_id", "rev"), "text"),
+    **dict.fromkeys(("citations", "scores", "kpos", "kfinal"), "jsonb"),
+    **dict.fromkeys(("run_id", "strategy", "paraphrase_id"), "text"),
+    "seed": "integer",
 }
-_FIELDS = tuple(field.name for field in dataclasses.fields(Trace) if field.name != "k")
-"""Field of each column of the table."""
+"""Field of each column of the table -> kind of the column."""
+_REQUIRED = frozenset({"ts", "qid", "seg", "delta_s", "lambda_state"})
 
 RAG_TRACES = TableSpec(
     "rag_traces",
     tuple(
-        ColumnSpec(
-            "deltaS" if name == "delta_s" else name,
-            _KINDS.get(name, "text"),
-            required=name in _KEY,
-        )
-        for name in _FIELDS
+        ColumnSpec("deltaS" if name == "delta_s" else name, kind, required=name in _REQUIRED)
+        for name, kind in _COLUMNS.items()
     ),
     indexes=(("run_id",), ("qid",)),
+    is_shared=True,
 )
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./:#@+-]+")
@@ -140,24 +146,37 @@ def format_line(trace: Trace) -> str:
     )
 
 
-def _make_row(trace: Trace) -> tuple[Any, ...]:
-    """Return the trace as a row of `RAG_TRACES`; empty texts are null except in the key."""
-    values = ((name, getattr(trace, name)) for name in _FIELDS)
-    return tuple([None if value == "" and name not in _KEY else value for name, value in values])
+def _make_row(values: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the fields of a trace as a row of `RAG_TRACES`; `ts` becomes UTC without its zone."""
+    moment = dt.datetime.fromisoformat(values["ts"])
+    delta_s = values["delta_s"]
+    filled = {
+        "ts": moment.astimezone(dt.UTC).replace(tzinfo=None),
+        "delta_s": NO_DELTA_S if delta_s is None else delta_s,
+        "lambda_state": values["lambda_state"] or NO_STATE,
+    }
+    return tuple([filled.get(name, values[name]) for name in _COLUMNS])
+
+
+def _upgrade(old: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Make a row of a row of version 0.1, whose time and lists are text and whose seg is from 0."""
+    lists = {name: json.loads(old[name]) for name, kind in _COLUMNS.items() if kind == "jsonb"}
+    return _make_row({**old, **lists, "delta_s": old["deltaS"], "seg": old["seg"] + 1})
 
 
 def write_traces(store: SqlStore, traces: Sequence[Trace]) -> int:
     """Write all traces in one transaction and return the number of traces.
 
-    The traces replace the rows of an earlier try with the same (run_id, strategy).
+    The traces replace the rows of an earlier try with the same (run_id, strategy). A table that was
+    made with the contract's columns alone gets ours too.
     """
-    store.create(RAG_TRACES)
+    store.create(RAG_TRACES, _upgrade)
     owned = sorted({(trace.run_id, trace.strategy) for trace in traces})
     locks = [f"{RAG_TRACES.name} {json.dumps(run_id)}" for run_id, _ in owned]
     with store.transaction(*locks) as transaction:
         for run_id, strategy in owned:
             transaction.delete(RAG_TRACES, {"run_id": run_id, "strategy": strategy})
-        return transaction.insert(RAG_TRACES, map(_make_row, traces))
+        return transaction.insert(RAG_TRACES, map(_make_row, map(dataclasses.asdict, traces)))
 
 
 def write_log(path: Path, traces: Iterable[Trace]) -> None:

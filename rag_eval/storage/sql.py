@@ -13,7 +13,7 @@ import math
 import re
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,6 +23,7 @@ from rag_eval.storage.secrets import without_secrets
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, ColumnElement, Connection, Engine, Table
+    from sqlalchemy.engine.interfaces import ReflectedIndex
     from sqlalchemy.types import TypeEngine
 
 # ---- Declared tables, and values in the form that every database keeps
@@ -30,9 +31,10 @@ if TYPE_CHECKING:
 BATCH = 10_000
 """Number of rows in one call to the database."""
 
-Kind = Literal["text", "integer", "float", "boolean", "json"]
+Kind = Literal["text", "integer", "float", "boolean", "json", "jsonb", "timestamp"]
 Row = Sequence[Any]
 """Values in the order of the table's columns."""
+Upgrade = Callable[[Mapping[str, Any]], Row]
 
 _NOT_TEXT = re.compile("[\x00\ud800-\udfff]")
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
@@ -41,7 +43,11 @@ _JSON_NUL = re.compile(r"\\(?:u0000|.)")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ColumnSpec:
-    """A column. Integers have 64 bits, floats are double, and `json` is text with a JSON value."""
+    """A column. Integers have 64 bits and floats are double.
+
+    `json` is text with a JSON value. `jsonb` is JSONB on PostgreSQL and JSON on SQLite.
+    `timestamp` is a datetime in UTC without its zone.
+    """
 
     name: str
     kind: Kind
@@ -52,8 +58,8 @@ class ColumnSpec:
 class TableSpec:
     """A table that a stage declares.
 
-    Names have letters, digits and underscores. Their case is kept, so PostgreSQL needs double
-    quotes around a name with capitals.
+    Names have letters, digits and underscores. They are written without quotes, so their case
+    does not matter: PostgreSQL keeps small letters, SQLite keeps the name as it is.
     """
 
     name: str
@@ -62,6 +68,9 @@ class TableSpec:
     """Columns of each index. PostgreSQL refuses indexed text of more than about 2,700 bytes."""
     unique: tuple[tuple[str, ...], ...] = ()
     """Columns of each unique index. They must be required, because null equals no value in SQL."""
+    is_shared: bool = False
+    """Whether another program may make the table: with its columns in any order, beside further
+    columns, of like types (INT, REAL, VARCHAR), and without the columns that are not required."""
 
     @property
     def column_names(self) -> tuple[str, ...]:
@@ -98,7 +107,7 @@ def _json_text(value: Any) -> str | None:
 
 
 def _convert_values(kind: Kind, values: Sequence[Any]) -> Sequence[Any]:
-    if kind == "json":
+    if kind in {"json", "jsonb"}:
         return [_json_text(value) for value in values]
     if kind == "text":
         return [None if value is None else cleaned(value) for value in values]
@@ -198,6 +207,10 @@ def _into_wal(connection: sqlite3.Connection) -> None:
             return
 
 
+def _decode(raw: str | bytes | bytearray) -> str:
+    return raw if isinstance(raw, str) else raw.decode()
+
+
 def _make_engine(url: "URL") -> "Engine":
     from sqlalchemy import create_engine, event
     from sqlalchemy.pool import NullPool
@@ -209,6 +222,9 @@ def _make_engine(url: "URL") -> "Engine":
         poolclass=NullPool,
         hide_parameters=True,
         connect_args={name: value for name, value in connect_args.items() if name not in url.query},
+        # JSON columns take and give text, as the text columns with JSON do
+        json_serializer=str,
+        json_deserializer=_decode,
     )
     if not is_sqlite:
         return engine
@@ -226,7 +242,8 @@ def _make_engine(url: "URL") -> "Engine":
 
 
 def _column_types() -> "dict[Kind, TypeEngine[Any]]":
-    from sqlalchemy import BigInteger, Boolean, Double, Text
+    from sqlalchemy import JSON, TIMESTAMP, BigInteger, Boolean, Double, Text
+    from sqlalchemy.dialects.postgresql import JSONB
 
     return {
         "text": Text(),
@@ -234,7 +251,26 @@ def _column_types() -> "dict[Kind, TypeEngine[Any]]":
         "float": Double(),
         "boolean": Boolean(),
         "json": Text(),
+        "jsonb": JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql"),
+        "timestamp": TIMESTAMP(),
     }
+
+
+def _is_like(found: "TypeEngine[Any]", kind: Kind) -> bool:
+    """Tell whether a column of a shared table takes values of a kind."""
+    from sqlalchemy import JSON, Boolean, DateTime, Float, Integer, Numeric, String
+
+    like: dict[Kind, tuple[type, ...]] = {
+        "text": (String,),
+        "integer": (Integer,),
+        "float": (Numeric, Float),
+        "boolean": (Boolean,),
+        "json": (String,),
+        "jsonb": (JSON,),
+        "timestamp": (DateTime,),
+    }
+    # PostgreSQL would shift a time without its zone into the zone of the session
+    return isinstance(found, like[kind]) and not getattr(found, "timezone", False)
 
 
 class Transaction:
@@ -307,7 +343,7 @@ class Transaction:
         values = zip(*rows, strict=True) if rows else ([] for _ in wanted)
         found = {name: list(column) for name, column in zip(wanted, values, strict=True)}
         for column in table.columns:
-            if column.kind == "json" and column.name in found:
+            if column.kind in {"json", "jsonb"} and column.name in found:
                 # one call for all values is faster than a call for each value
                 texts = ["null" if text is None else text for text in found[column.name]]
                 found[column.name] = json.loads(f"[{','.join(texts)}]")
@@ -421,7 +457,12 @@ class SqlStore:
         if table not in self._tables:
             types = _column_types()
             columns = [
-                Column(column.name, types[column.kind], nullable=not column.required)
+                Column(
+                    column.name,
+                    types[column.kind],
+                    nullable=not column.required,
+                    quote=None if column.name.islower() else False,
+                )
                 for column in table.columns
             ]
             indexes = [
@@ -435,8 +476,11 @@ class SqlStore:
             self._tables[table] = Table(table.name, MetaData(), *columns, *indexes)
         return self._tables[table]
 
-    def create(self, table: TableSpec) -> None:
+    def create(self, table: TableSpec, upgrade: Upgrade | None = None) -> None:
         """Create the table with its indexes if it is absent; several processes may call this.
+
+        A shared table gets the columns that it lacks. `upgrade` makes a row of the table from a
+        row of a table with the same column names and the types of an earlier version.
 
         Raises InputError (`table_differs`) if it exists with other columns or without a unique
         index.
@@ -444,32 +488,49 @@ class SqlStore:
         if table in self._created:
             return
         with self.reading() as transaction:
-            is_there = self._is_there(table, transaction)
-        if not is_there:
+            state = self._state(table, transaction, upgrade)
+        if state != "ready":
             with self.transaction("rag_eval.create_table") as transaction:
-                if not self._is_there(table, transaction):  # another process may have made it since
-                    self.table(table).create(transaction._connection)  # noqa: SLF001 - the two classes are one adapter
+                # another process may have changed the state since
+                state = self._state(table, transaction, upgrade)
+                self._make(table, transaction, upgrade, state)
         self._created.add(table)
 
-    def _is_there(self, table: TableSpec, transaction: Transaction) -> bool:
+    def _state(
+        self, table: TableSpec, transaction: Transaction, upgrade: Upgrade | None
+    ) -> Literal["absent", "narrow", "old", "ready"]:
         from sqlalchemy import inspect
 
-        database = inspect(transaction._connection)  # noqa: SLF001 - likewise
+        database = inspect(transaction._connection)  # noqa: SLF001 - the two classes are one adapter
         if not database.has_table(table.name):
-            return False
+            return "absent"
         types, found = _column_types(), database.get_columns(table.name)
-        fits = [
-            isinstance(column["type"], type(types[wanted.kind]))
-            for column, wanted in zip(found, table.columns, strict=False)
-        ]
-        if [column["name"] for column in found] != list(table.column_names) or not all(fits):
-            raise self._differs(
-                f"the table {table.name} has other columns than this version writes; "
-                "rename it or give this version its own database",
-                ", ".join(f"{column['name']} {column['type']}" for column in found),
-                ", ".join(f"{column.name} {types[column.kind]}" for column in table.columns),
-            )
-        indexes = database.get_indexes(table.name) if table.unique else []
+        held = {column["name"].lower(): column["type"] for column in found}
+        wanted = {column.name.lower(): column for column in table.columns}
+        if table.is_shared:
+            absent = wanted.keys() - held.keys()
+            if not any(wanted[name].required for name in absent) and all(
+                _is_like(held[name], wanted[name].kind) for name in wanted.keys() - absent
+            ):
+                return "narrow" if absent else "ready"
+            if upgrade is not None and list(held) == list(wanted):
+                return "old"
+        elif list(held) == list(wanted) and all(
+            isinstance(held[name], type(types[column.kind])) for name, column in wanted.items()
+        ):
+            self._check_unique(table, database.get_indexes(table.name) if table.unique else [])
+            return "ready"
+        raise self._differs(
+            f"the table {table.name} has other columns than this version writes; "
+            "rename it or give this version its own database",
+            ", ".join(f"{column['name']} {column['type']}" for column in found),
+            ", ".join(
+                f"{column.name} {types[column.kind].compile(self._engine.dialect)}"
+                for column in table.columns
+            ),
+        )
+
+    def _check_unique(self, table: TableSpec, indexes: "Iterable[ReflectedIndex]") -> None:
         unique = {tuple(index["column_names"]) for index in indexes if index["unique"]}
         absent = [", ".join(names) for names in table.unique if names not in unique]
         if absent:
@@ -480,7 +541,34 @@ class SqlStore:
                 "; ".join(present) or "no unique index",
                 "; ".join(absent),
             )
-        return True
+
+    def _make(
+        self, table: TableSpec, transaction: Transaction, upgrade: Upgrade | None, state: str
+    ) -> None:
+        """Create the table, add the columns that it lacks, or rewrite the rows of an old one."""
+        from sqlalchemy import MetaData, Table, inspect, select, text
+        from sqlalchemy.schema import CreateColumn
+
+        connection, declared = transaction._connection, self.table(table)  # noqa: SLF001 - likewise
+        if state == "absent":
+            declared.create(connection)
+        elif state == "narrow":
+            held = {one["name"].lower() for one in inspect(connection).get_columns(table.name)}
+            for column in declared.columns:
+                if column.name.lower() not in held:
+                    added = CreateColumn(column).compile(dialect=connection.dialect)
+                    connection.execute(text(f"ALTER TABLE {table.name} ADD COLUMN {added}"))
+            for index in declared.indexes:
+                index.create(connection, checkfirst=True)
+        elif state == "old" and upgrade is not None:
+            for index in Table(table.name, MetaData(), autoload_with=connection).indexes:
+                index.drop(connection)  # PostgreSQL has the names of all indexes in one space
+            connection.execute(text(f"ALTER TABLE {table.name} RENAME TO {table.name}_old"))
+            declared.create(connection)
+            old = Table(f"{table.name}_old", MetaData(), autoload_with=connection)
+            rows = connection.execute(select(old)).mappings()
+            transaction.insert(table, map(upgrade, rows))
+            old.drop(connection)
 
     def _differs(self, message: str, found: str, accepted: str) -> InputError:
         return InputError.of("table_differs", message, self.address, found=found, accepted=accepted)

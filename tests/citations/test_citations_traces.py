@@ -1,20 +1,26 @@
 import dataclasses
+import datetime as dt
 import math
 import re
 
 import pytest
+import sqlalchemy
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlalchemy.dialects import postgresql
 from trace_lines import FIELDS, KEYS, parse, read_traces
 
 from rag_eval.citations.traces import (
     MAX_ITEMS,
     MAX_TEXT,
+    NO_DELTA_S,
+    NO_STATE,
     RAG_TRACES,
     Trace,
     format_line,
     write_traces,
 )
+from rag_eval.core.errors import InputError
 from rag_eval.storage.sql import SqlStore
 
 CONTRACT = "ts qid seg deltaS lambda_state store index_hash embed_model analyzer section_id rev "
@@ -132,20 +138,25 @@ def test_texts_and_lists_are_bounded_and_stay_different():
 
 def test_columns_are_those_of_the_contract_then_ours(store):
     assert list(RAG_TRACES.column_names) == COLUMNS
-    write_traces(store, [*some("run", 1), Trace(ts="", qid="", seg=0, scores=(None, 0.5))])
+    write_traces(store, [*some("run", 1), Trace(ts=FULL.ts, qid="", seg=0, scores=(None, 0.5))])
     with store.reading() as transaction:
         bare, full = sorted(transaction.select(RAG_TRACES, {}), key=lambda row: row["run_id"])
     assert full["citations"] == ["a.md:3-4", "b.md:7"]
     assert (full["deltaS"], full["kfinal"]) == (0.25, [2, 1])
-    empty = {name for name, value in bare.items() if value is None}
-    assert empty == {*TEXTS, "deltaS"} - {"qid"}  # empty texts are null except in the key
+    assert None not in bare.values()
+    assert (bare["deltaS"], bare["lambda_state"]) == (NO_DELTA_S, NO_STATE)
+    assert full["ts"] == dt.datetime(2026, 1, 31, 2, 0, 0, 123_000)  # noqa: DTZ001 - UTC without zone
     assert bare["scores"] == [None, 0.5]
 
 
 def test_values_come_back_from_both_databases(store):
     names = [*TEXTS, "run_id", "strategy", "paraphrase_id"]
     written = [
-        Trace(**dict.fromkeys(names, value), seg=number, citations=(value, "\\u0000"))
+        Trace(
+            **dict.fromkeys(names, value) | {"ts": FULL.ts},
+            seg=number,
+            citations=(value, "\\u0000"),
+        )
         for number, value in enumerate([*HOSTILE, "a\x00b\udc80"])
     ]
     assert write_traces(store, written) == len(written)
@@ -163,3 +174,115 @@ def test_run_written_again_replaces_itself_and_nothing_else(store):
     assert read_traces(store, run_id="run-1", strategy="hybrid") == some("run-1", 6, "hybrid")
     assert read_traces(store, run_id="run-2") == some("run-2", 4)
     assert write_traces(store, []) == 0
+
+
+# ---- The table under other hands: the contract's DDL, other types, and the layout of 0.1
+
+CONTRACT_DDL = """CREATE TABLE rag_traces (
+    ts TIMESTAMP NOT NULL, qid TEXT NOT NULL, seg INT NOT NULL, deltaS REAL NOT NULL,
+    lambda_state TEXT NOT NULL, store TEXT, index_hash TEXT, embed_model TEXT, analyzer TEXT,
+    section_id TEXT, rev TEXT, citations JSONB, scores JSONB, kpos JSONB, kfinal JSONB)"""
+OLD_DDL = """CREATE TABLE rag_traces (
+    ts TEXT, qid TEXT NOT NULL, seg BIGINT NOT NULL, "deltaS" DOUBLE PRECISION,
+    lambda_state TEXT, store TEXT, index_hash TEXT, embed_model TEXT, analyzer TEXT,
+    section_id TEXT, rev TEXT, citations TEXT, scores TEXT, kpos TEXT, kfinal TEXT,
+    run_id TEXT NOT NULL, strategy TEXT NOT NULL, paraphrase_id TEXT NOT NULL,
+    seed BIGINT NOT NULL)"""
+OLD_ROW = """INSERT INTO rag_traces VALUES (
+    '2026-01-31T02:00:00.123Z', 'q1', 1, {delta}, {state}, 'chroma', 'bm25s:0123abcd',
+    'lsa-256@fbe5', 'porter-1', 'a.md#one', '3.1.1', '["a.md:3-4", "b.md:7"]', '[0.5, 1e-300]',
+    '[1, 2]', '[2, 1]', 'run-1', 'hybrid', '{wording}', 13)"""
+
+
+def execute(place: str, *statements: str) -> list[tuple[object, ...]]:
+    """Run statements without the code under test; return the rows of the last one."""
+    engine = sqlalchemy.create_engine(
+        place.replace("postgresql:", "postgresql+psycopg:"), poolclass=sqlalchemy.NullPool
+    )
+    with engine.begin() as connection:
+        found = [connection.exec_driver_sql(statement) for statement in statements]
+        return [tuple(row) for row in found[-1]] if found[-1].returns_rows else []
+
+
+def test_docs_show_the_table(project_root):
+    docs = (project_root / "docs/answers.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"```sql\n(.*?)```", docs, re.DOTALL)
+    table = SqlStore("postgresql://me@127.0.0.1:1/db").table(RAG_TRACES)
+    made = str(sqlalchemy.schema.CreateTable(table).compile(dialect=postgresql.dialect()))
+    assert shown.split() == made.replace(" WITHOUT TIME ZONE", "").split()
+
+
+def test_table_with_the_specified_ddl_is_written_to_and_read(place):
+    execute(place, CONTRACT_DDL)
+    write_traces(SqlStore(place), some("run-1", 2))
+    write_traces(SqlStore(place), some("run-1", 2))  # our own columns are there by now
+    assert read_traces(SqlStore(place)) == some("run-1", 2)
+    assert (
+        execute(
+            place,
+            "SELECT deltaS, lambda_state, citations->>0, kfinal->>1, ts < '2026-02-01' "
+            "FROM rag_traces",
+        )
+        == [(0.25, "convergent", "a.md:3-4", "1" if "postgresql" in place else 1, True)] * 2
+    )
+
+
+def test_our_own_table_has_the_specified_types(place):
+    store = SqlStore(place)
+    write_traces(store, some("run-1", 1))
+    ((ts, first),) = execute(place, "SELECT ts, citations->>0 FROM rag_traces WHERE deltaS = 0.25")
+    assert (str(ts), first) == ("2026-01-31 02:00:00.123000", "a.md:3-4")
+    columns = {
+        one["name"].lower(): one
+        for one in sqlalchemy.inspect(store._engine).get_columns("rag_traces")
+    }
+    required = {name for name, column in columns.items() if not column["nullable"]}
+    assert required == {"ts", "qid", "seg", "deltas", "lambda_state"}
+    # a program that knows only the specified columns may write beside us
+    execute(
+        place,
+        "INSERT INTO rag_traces (ts, qid, seg, deltaS, lambda_state, citations) "
+        "SELECT ts, 'other', seg, deltaS, lambda_state, citations FROM rag_traces",
+    )
+    write_traces(SqlStore(place), some("run-1", 1))
+    assert execute(place, "SELECT run_id FROM rag_traces ORDER BY qid") == [(None,), ("run-1",)]
+
+
+@pytest.mark.parametrize(
+    ("specified", "other"),
+    [
+        ("ts TIMESTAMP", "ts TEXT"),
+        ("ts TIMESTAMP", "ts TIMESTAMPTZ"),  # PostgreSQL would shift the time
+        ("citations JSONB", "citations TEXT"),
+        ("deltaS REAL", "deltaS TEXT"),
+        ("seg INT", "seg REAL"),
+        ("deltaS REAL NOT NULL,", ""),
+    ],
+)
+def test_table_with_other_types_is_refused(place, specified, other):
+    execute(place, CONTRACT_DDL.replace(specified, other))
+    with pytest.raises(InputError) as caught:
+        write_traces(SqlStore(place), some("run-1", 1))
+    (problem,) = caught.value.problems
+    assert problem.code == "table_differs"
+    assert "deltaS DOUBLE" in problem.accepted
+    assert execute(place, "SELECT count(*) FROM rag_traces") == [(0,)]
+
+
+def test_rows_of_an_earlier_version_are_kept(place):
+    execute(
+        place,
+        OLD_DDL,
+        "CREATE INDEX ix_rag_traces_run_id ON rag_traces (run_id)",
+        "CREATE INDEX ix_rag_traces_qid ON rag_traces (qid)",
+        OLD_ROW.format(delta="0.25", state="'convergent'", wording="original"),
+        OLD_ROW.format(delta="NULL", state="NULL", wording="other"),
+    )
+    write_traces(SqlStore(place), some("run-2", 1))
+    full, bare = read_traces(SqlStore(place), run_id="run-1")
+    assert full == dataclasses.replace(FULL, k=None)
+    assert (bare.delta_s, bare.lambda_state) == (None, "")
+    assert read_traces(SqlStore(place), run_id="run-2") == some("run-2", 1)
+    assert execute(place, "SELECT min(deltaS), citations->>0 FROM rag_traces GROUP BY 2") == [
+        (NO_DELTA_S, "a.md:3-4")
+    ]

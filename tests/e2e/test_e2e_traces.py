@@ -84,9 +84,9 @@ def test_lines_rows_and_report_agree(project, database):
             "SELECT column_name FROM information_schema.columns WHERE table_name = "
             "'rag_traces' ORDER BY ordinal_position",
         )
-        assert [name for (name,) in names] == COLUMNS
+        assert [name for (name,) in names] == [name.lower() for name in COLUMNS]
         assert not (project.home / "rag_eval.db").exists()
-        cited = "SELECT count(*) FROM rag_traces WHERE citations::jsonb ->> 0 IS NOT NULL"
+        cited = "SELECT count(*) FROM rag_traces WHERE citations ->> 0 IS NOT NULL"
         assert postgres_server.execute(database, cited)[0][0] == 2 * n_cited
     else:
         connection = sqlite3.connect(database)
