@@ -19,7 +19,7 @@ from rag_eval.answers.recorded import Payload, RecordedAnswers
 from rag_eval.answers.runner import Rejected, Tools, answer_questions
 from rag_eval.citations.matching import Spans, Words, coverage, match_citations
 from rag_eval.citations.payload import LiveIndex, Verdicts, citation_records, validate
-from rag_eval.citations.traces import Trace, write_log, write_traces
+from rag_eval.citations.traces import NO_STATE, Trace, write_log, write_traces
 from rag_eval.core import config as settings_of
 from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import Embedding, InputError, ProblemList, quoted
@@ -843,7 +843,7 @@ def _make_traces(
             common,
             qid=answer.query_id,
             delta_s=distances.get(answer.query_id),
-            lambda_state=states.get(answer.query_id, ""),
+            lambda_state=states.get(answer.query_id) or NO_STATE,
             k=answer.top_k,
         )
         segments = sorted({span.segment for span in answer.citations}) or [-1]

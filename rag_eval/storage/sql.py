@@ -34,7 +34,7 @@ BATCH = 10_000
 Kind = Literal["text", "integer", "float", "boolean", "json", "jsonb", "timestamp"]
 Row = Sequence[Any]
 """Values in the order of the table's columns."""
-Upgrade = Callable[[Mapping[str, Any]], Row]
+Upgrade = Callable[[Mapping[Any, Any]], Row]
 
 _NOT_TEXT = re.compile("[\x00\ud800-\udfff]")
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode

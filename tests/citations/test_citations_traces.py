@@ -281,7 +281,7 @@ def test_rows_of_an_earlier_version_are_kept(place):
     write_traces(SqlStore(place), some("run-2", 1))
     full, bare = read_traces(SqlStore(place), run_id="run-1")
     assert full == dataclasses.replace(FULL, k=None)
-    assert (bare.delta_s, bare.lambda_state) == (None, "")
+    assert (bare.delta_s, bare.lambda_state) == (None, NO_STATE)
     assert read_traces(SqlStore(place), run_id="run-2") == some("run-2", 1)
     assert execute(place, "SELECT min(deltaS), citations->>0 FROM rag_traces GROUP BY 2") == [
         (NO_DELTA_S, "a.md:3-4")

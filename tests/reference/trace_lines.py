@@ -4,7 +4,7 @@ import json
 import operator
 import re
 
-from rag_eval.citations.traces import NO_DELTA_S, NO_STATE, RAG_TRACES, Trace
+from rag_eval.citations.traces import NO_DELTA_S, RAG_TRACES, Trace
 from rag_eval.storage.sql import SqlStore
 
 FIELDS = {
@@ -67,12 +67,9 @@ def read_traces(store: SqlStore, **where: str) -> list[Trace]:
             value = row[column.name] or "" if column.kind == "text" else row[column.name]
             name = "delta_s" if column.name == "deltaS" else column.name
             values[name] = tuple(value) if type(value) is list else value
-        values["ts"] = f"{values['ts'].isoformat(timespec='milliseconds')}Z"
-        for name, absent, plain in (
-            ("delta_s", NO_DELTA_S, None),
-            ("lambda_state", NO_STATE, ""),
-        ):
-            values[name] = plain if values[name] == absent else values[name]
+        moment = values["ts"].isoformat(timespec="milliseconds")
+        values["ts"] = f"{moment.removesuffix('.000')}Z"
+        values["delta_s"] = None if values["delta_s"] == NO_DELTA_S else values["delta_s"]
         found.append(Trace(**values))
     key = operator.attrgetter("run_id", "strategy", "qid", "paraphrase_id", "seed", "seg")
     return sorted(found, key=key)
