@@ -24,6 +24,8 @@ from rag_eval.core.errors import InputError, Problem, quoted
 from rag_eval.core.types import CitedSpan, Evidence, Mode
 from rag_eval.corpus.analyzer import count_tokens
 from rag_eval.corpus.chunking import spans, trim
+from rag_eval.measures.citation_support import SentenceSupport, citation_support, missing_words
+from rag_eval.trust.guard import screen
 
 # ---- Gates between a reply and an answer: provenance, quotes, sections, path gates A and B
 
@@ -296,7 +298,7 @@ def judge(
     return Judged(text, tuple(placed), tuple(dict.fromkeys(filter(None, faults))))
 
 
-# ---- Domain validators, found by name in the entry-point group `rag_eval.validators`
+# ---- Domain validators: ours, and those of the entry-point group `rag_eval.validators`
 
 GROUP = "rag_eval.validators"
 MAX_MESSAGE_CHARS = 300
@@ -365,20 +367,83 @@ def require_min_inline_regex_count(options: Mapping[str, Any]) -> Check:
     return check
 
 
+class _NoOptions(BaseModel, extra="forbid"):
+    pass
+
+
+def require_citation_support(options: Mapping[str, Any]) -> Check:
+    """Reject an answer that says more than the text that it cites; takes no options.
+
+    The citations of every sentence that states something must support it (`citation_support`), and
+    the passage that does so must have all its content words. So a model has to keep to the words of
+    its sources. Sentences of the sources that speak to a model support nothing.
+    """
+    _NoOptions.model_validate(dict(options))
+
+    def check(candidate: Candidate) -> str | None:
+        cited = {span.evidence for span in candidate.citations}
+        evidence = tuple(
+            _without_orders(item) if place in cited else item
+            for place, item in enumerate(candidate.evidence)
+        )
+        (judged,) = citation_support([dataclasses.replace(candidate, evidence=evidence)])
+        found = ((one, _doubt(one)) for one in judged)
+        return next(
+            (
+                f"sentence {one.segment + 1} ({quoted(one.text, 100)}) {reason}."
+                for one, reason in found
+                if reason
+            ),
+            None,
+        )
+
+    return check
+
+
+def _without_orders(item: Evidence) -> Evidence:
+    """Blank the sentences of a passage that the guard finds to speak to a model."""
+    text = item.chunk.text
+    found = screen([text])
+    orders = found[found["severity"] != "hint"][["start", "end"]].to_numpy().tolist()
+    for low, high in spans(text):
+        # a finding may begin with the full stop before it
+        if any(min(high, end) - max(low, start) > 1 for start, end in orders):
+            text = text[:low] + " " * (high - low) + text[high:]
+    return dataclasses.replace(item, chunk=dataclasses.replace(item.chunk, text=text))
+
+
+def _doubt(one: SentenceSupport) -> str:
+    """Say why the citations of a sentence do not carry it; empty if they do."""
+    if not one.places:
+        return "cites nothing"
+    if not one.supported:
+        return "is not supported by what it cites"
+    missing = missing_words(one.text, one.passage)
+    return f"has words that what it cites lacks: {_join_named(missing)}" if missing else ""
+
+
+OWN_VALIDATORS: dict[str, Factory] = {
+    "ban_regex": ban_regex,
+    "require_citation_support": require_citation_support,
+    "require_min_inline_regex_count": require_min_inline_regex_count,
+}
+
+
 def _load_validator(use: ValidatorUse) -> Check:
-    """Load the installed validator of a name with its options; raises InputError."""
+    """Load a validator of ours or an installed one with its options; raises InputError."""
     installed = {entry.name: entry for entry in importlib.metadata.entry_points(group=GROUP)}
     field, name = f"answers.validators.{use.name}", use.name
-    if name not in installed:
-        near = difflib.get_close_matches(name, sorted(installed), 1)
+    names = sorted(installed.keys() | OWN_VALIDATORS.keys())
+    if name not in names:
+        near = difflib.get_close_matches(name, names, 1)
         hint = f"; did you mean {near[0]}?" if near else ""
         message, known = (
             f"no validator of this name is installed{hint}",
-            ", ".join(sorted(installed)),
+            ", ".join(names),
         )
         raise InputError.of("unknown_validator", message, field=field, found=name, accepted=known)
     try:
-        factory: Factory = installed[name].load()
+        factory: Factory = OWN_VALIDATORS.get(name) or installed[name].load()
         return factory(use.options)
     except ValueError as error:  # pydantic's ValidationError is a subclass
         message = quoted(" ".join(str(error).split()), 400)

@@ -66,12 +66,13 @@ AnswerMode = Literal["deterministic", "llm", "recorded"]
 
 
 class ValidatorUse(BaseModel):
-    """A domain validator by its entry-point name; all other keys are its options."""
+    """A domain validator by its name; all other keys are its options."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: Name
-    """Name of the entry point in the group `rag_eval.validators`."""
+    """`ban_regex`, `require_citation_support`, `require_min_inline_regex_count`, or an entry point
+    of the group `rag_eval.validators`."""
 
     @property
     def options(self) -> dict[str, object]:

@@ -5,6 +5,7 @@ answer lists without one. Only the cited text counts, and `groundedness` compare
 """
 
 import itertools
+import re
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -12,12 +13,21 @@ import numpy as np
 
 from rag_eval.core.types import CitedSpan, Evidence
 from rag_eval.corpus import chunking as sentences
-from rag_eval.corpus.analyzer import DocumentFrequencies
-from rag_eval.measures.groundedness import SUPPORTED, groundedness
+from rag_eval.corpus.analyzer import WORD, Analyzer, DocumentFrequencies
+from rag_eval.measures.groundedness import (
+    FUNCTION_WORDS,
+    NUMBER_WORDS,
+    SUPPORTED,
+    comparable,
+    groundedness,
+    numbers,
+)
 
 _FEW = 2
 """Sentences with at most this number of content words need all words in the cited text."""
 _WHOLE = 0.999
+_POSSESSIVE = re.compile(r"['’]s\b")
+_SPELLED = {word: str(number) for number, word in enumerate(NUMBER_WORDS)}
 
 
 class Cited(Protocol):
@@ -85,6 +95,37 @@ def citation_support(
     return [
         [judged[at] for at in itertools.islice(row, len(own)) if at in judged] for own in listed
     ]
+
+
+def missing_words(sentence: str, passage: str) -> list[str]:
+    """Return the content words and numbers of a sentence that a passage lacks, by their stems.
+
+    Examples
+    --------
+    >>> missing_words("It lasts 12 hours, or thirteen days.", "The battery lasts twelve hours.")
+    ['thirteen', 'days']
+    """
+    analyzer = Analyzer()
+    known = set(analyzer.index([comparable(passage)])[0])
+    quantities = _quantities(passage)
+    plain = _POSSESSIVE.sub("", comparable(sentence))
+    words = [word for word in WORD.findall(plain) if not word.isdigit()]
+    rows = analyzer.index(words)
+    missing = [number for number in numbers(sentence) if number not in quantities]
+    for word, ids in zip(words, rows, strict=True):
+        if word.lower() in _SPELLED:
+            lacks = _SPELLED[word.lower()] not in quantities
+        else:
+            lacks = word.lower() not in FUNCTION_WORDS and not known.issuperset(ids)
+        if lacks:
+            missing.append(word)
+    return missing
+
+
+def _quantities(text: str) -> set[str]:
+    """Return the numbers of a text, also of number words."""
+    spelled = (_SPELLED.get(word) for word in WORD.findall(text.lower()))
+    return {*numbers(text), *filter(None, spelled)}
 
 
 class _Sentence(NamedTuple):

@@ -68,6 +68,7 @@ def test_require_min_inline_regex_count(options, body, rejected):
         ("ban_regex", {"patterns": ["(?:a{1000}){1000}"]}, "repeat counts"),
         (COUNT, {"pattern": "a", "min_count": 0}, "min_count Input should be greater"),
         (COUNT, {"pattern": "[", "min_count": 1}, "does not compile"),
+        ("require_citation_support", {"least": 0.5}, "least Extra inputs"),
     ],
 )
 def test_options_that_make_no_sense_are_named(name, options, said):
