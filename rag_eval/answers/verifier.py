@@ -4,6 +4,7 @@ A verifier is a cross-encoder for natural language inference in an ONNX file, a 
 sentence-transformers, or a chat endpoint. The settings hold it under a name. No model ships.
 """
 
+import functools
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -119,16 +120,25 @@ class OnnxCrossEncoder(_CrossEncoder):
         super().__init__(name, settings)
         file = settings.model
         # weights of over 2 GB stand in files beside the model, such as model.onnx_data
-        files = [*sorted(file.parent.glob(f"{file.name}*")), file.with_name("tokenizer.json")]
+        files = [*sorted(file.parent.glob(f"{file.name}?*")), file.with_name("tokenizer.json")]
         try:
-            hashes = [file_hash(one) for one in files]
-            self._model = OnnxModel(file)
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            accepted = f"an ONNX file with tokenizer.json in its folder, not {file}"
-            raise self._refuse("it cannot be loaded", reason, accepted) from error
+            hashes = [file_hash(one) for one in (file, *files)]
+        except OSError as error:
+            raise self._unloadable(error) from error
+        self._file = file
         self.model = f"{file.name}, sha256 {hashes[0][:12]}"
         self.identity = digest([hashes, settings.entailment, settings.max_tokens])
+
+    def _unloadable(self, error: Exception) -> InputError:
+        accepted = "an ONNX file that exists, with tokenizer.json in its folder"
+        return self._refuse("it cannot be loaded", f"{type(error).__name__}: {error}", accepted)
+
+    @functools.cached_property
+    def _model(self) -> OnnxModel:
+        try:
+            return OnnxModel(self._file)
+        except Exception as error:  # onnxruntime and tokenizers raise many kinds on damaged files
+            raise self._unloadable(error) from error
 
     def _score(self, pairs: Sequence[Pair]) -> FloatArray:
         encoded = list(_encode(self._model.tokenizer, pairs, self._settings.max_tokens))
@@ -144,18 +154,22 @@ class TorchCrossEncoder(_CrossEncoder):
 
     def __init__(self, name: str, settings: CrossEncoderVerifier) -> None:
         super().__init__(name, settings)
+        self.model = settings.model
+        self.identity = digest([settings.model, settings.entailment, settings.max_tokens])
+
+    @functools.cached_property
+    def _encoder(self) -> Any:
         try:
             from sentence_transformers import CrossEncoder  # type: ignore[import-not-found]
         except ImportError as error:
             package = "the package sentence-transformers"
             accepted = "pip install sentence-transformers"
             raise self._refuse(f"it needs {package}", str(error), accepted) from error
-        self._encoder = CrossEncoder(settings.model)
-        self.model = settings.model
-        self.identity = digest([settings.model, settings.entailment, settings.max_tokens])
+        return CrossEncoder(self.model)
 
     def _score(self, pairs: Sequence[Pair]) -> FloatArray:
-        tokenizer = self._encoder.tokenizer.backend_tokenizer
+        encoder = self._encoder
+        tokenizer = encoder.tokenizer.backend_tokenizer
         rows, windows = [], []
         for row, window in _encode(tokenizer, pairs, self._settings.max_tokens):
             parts = zip(window.offsets, window.sequence_ids, strict=True)
@@ -163,7 +177,7 @@ class TorchCrossEncoder(_CrossEncoder):
             rows.append(row)
             windows.append((pairs[row][0][places[0][0] : places[-1][1]], pairs[row][1]))
         tokenizer.no_truncation()
-        outputs = np.asarray(self._encoder.predict(windows, show_progress_bar=False))
+        outputs = np.asarray(encoder.predict(windows, show_progress_bar=False))
         # one label: the package has applied the sigmoid
         scores = outputs if outputs.ndim == 1 else self._softmax(outputs)
         if not ((scores >= 0) & (scores <= 1)).all():

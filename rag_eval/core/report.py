@@ -606,6 +606,15 @@ class Faithfulness(Estimate):
     ci_high: Annotated[float | None, Because(NO_SPREAD, "value")] = None
 
 
+class VerifierPart(Record):
+    """The model that scored the answer sentences instead of their words."""
+
+    name: Text = Field(description="its name in the settings")
+    model: Text
+    identity: Hash = Field(description="of everything that decides its scores")
+    failures: Counts = Field(description="sentences without a verdict, by reason")
+
+
 class AnswersPart(Record):
     """Answers to the questions of the gold set."""
 
@@ -622,6 +631,8 @@ class AnswersPart(Record):
     gap: RetrievalGap
     faithfulness: Faithfulness
     usage: Open
+    verifier: VerifierPart | None = None
+    verifier_usage: Open | None = None
 
 
 class RagasFigure(Figure):

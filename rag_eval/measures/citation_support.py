@@ -6,11 +6,12 @@ answer lists without one. Only the cited text counts, and `groundedness` compare
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from rag_eval.core.arrays import FloatArray
 from rag_eval.core.types import CitedSpan, Evidence
 from rag_eval.corpus import chunking as sentences
 from rag_eval.corpus.analyzer import WORD, Analyzer, DocumentFrequencies
@@ -60,14 +61,17 @@ class SentenceSupport(NamedTuple):
 
 
 def citation_support(
-    answers: Sequence[Cited], frequencies: DocumentFrequencies | None = None
+    answers: Sequence[Cited],
+    frequencies: DocumentFrequencies | None = None,
+    score: Callable[[list[str], list[str]], FloatArray] | None = None,
 ) -> list[list[SentenceSupport]]:
     """Score the sentences of every answer against the spans that they cite.
 
     Cited spans support a sentence together. A sentence that holds several items of a list is as
     good as its weakest item. A sentence of one or two content words needs all of them. Sentences
     without a content word, and a single word before a list ("Reasons:"), state nothing and are left
-    out.
+    out. `score` is a verifier of (sentences, cited texts), which replaces the comparison of words;
+    sentences without its verdict, NaN, are left out.
     """
     listed = [_list_sentences(answer) for answer in answers]
     flat = list(itertools.chain.from_iterable(listed))
@@ -75,6 +79,11 @@ def citation_support(
     leads_in = np.array([part.endswith(":") for part in found.sentences], dtype=bool)
     states = found.n_words > leads_in
     holds = found.score >= np.where(found.n_words <= _FEW, _WHOLE, SUPPORTED)
+    if score is not None:
+        cited = ["\n\n".join(flat[at].cited) for at in found.answer_of.tolist()]
+        found = found.rescored(score(found.sentences, cited))
+        states &= ~np.isnan(found.score)
+        holds = found.score >= SUPPORTED
     weakest: dict[int, int] = {}
     for part in np.flatnonzero(states).tolist():
         at = int(found.answer_of[part])

@@ -236,6 +236,17 @@ class Groundedness(NamedTuple):
     supported: FloatArray
     """Share of each answer's supported sentences; NaN if no sentence has a score."""
 
+    def rescored(self, score: FloatArray) -> "Groundedness":
+        """Return the scores of a verifier, [n_sentences], instead of those of the words.
+
+        Sentences without a content word keep NaN and do not count. Another NaN is a failed verdict,
+        which leaves its answer without a value.
+        """
+        counts = ~np.isnan(self.score)
+        means = _average(self.answer_of, score, counts, len(self.value))
+        own = np.where(counts, score, np.nan)
+        return self._replace(score=own, value=means[0], supported=means[1])
+
 
 class _Texts:
     """Distinct evidence texts, their sentences, and the terms of the sentences.
@@ -371,15 +382,23 @@ def groundedness(
     np.minimum.at(numbered, row[is_number], found[is_number])
     score = share * np.maximum(named, _NO_NAME) * np.maximum(numbered, _NUMBER_MISSING)
     n_words = np.bincount(row, weights=weight > 0, minlength=len(flat)).astype(np.int64)
-    owner, scored = answer_of[~np.isnan(score)], score[~np.isnan(score)]
-    counts = np.bincount(owner, minlength=len(answers)).astype(np.float64)
-    counts[counts == 0] = np.nan
-    value, supported = (
-        np.bincount(owner, weights=part, minlength=len(answers)) / counts
-        for part in (scored, scored >= SUPPORTED)
-    )
+    value, supported = _average(answer_of, score, ~np.isnan(score), len(answers))
     window = [" ".join(texts.parts[at] for at in own if at >= 0) for own in chosen.tolist()]
     return Groundedness(answer_of, flat, window, score, share, n_words, value, supported)
+
+
+def _average(
+    answer_of: IntArray, score: FloatArray, counted: BoolArray, n: int
+) -> tuple[FloatArray, FloatArray]:
+    """Return the mean and the supported share of the counted sentences of each answer, [n]."""
+    owner, scored = answer_of[counted], score[counted]
+    counts = np.bincount(owner, minlength=n).astype(np.float64)
+    counts[counts == 0] = np.nan
+    reached = np.where(np.isnan(scored), np.nan, scored >= SUPPORTED)
+    value, supported = (
+        np.bincount(owner, weights=part, minlength=n) / counts for part in (scored, reached)
+    )
+    return value, supported
 
 
 def _lookup(matrix: Any, rows: IntArray, columns: IntArray) -> BoolArray:

@@ -1,6 +1,7 @@
 """Stages of the answers: answers, verdicts on citations, measures, files and traces."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -17,10 +18,12 @@ from rag_eval.answers.evidence import Library, PreflightRecord, Question, apply_
 from rag_eval.answers.extractive import Extractive
 from rag_eval.answers.recorded import Payload, RecordedAnswers
 from rag_eval.answers.runner import Rejected, Tools, answer_questions
+from rag_eval.answers.verifier import Verifier, open_verifier
 from rag_eval.citations.matching import Spans, Words, coverage, match_citations
 from rag_eval.citations.payload import LiveIndex, Verdicts, citation_records, validate
 from rag_eval.citations.traces import NO_STATE, Trace, write_log, write_traces
 from rag_eval.core import config as settings_of
+from rag_eval.core.arrays import FloatArray
 from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import Embedding, InputError, ProblemList, quoted
 from rag_eval.core.frames import ANSWER_MEASURES, CITATIONS, make_frame
@@ -33,6 +36,7 @@ from rag_eval.core.report import (
     Report,
     RetrievalGap,
     UnsupportedSentence,
+    VerifierPart,
 )
 from rag_eval.core.settings import Endpoint
 from rag_eval.core.strategy import Identity
@@ -86,6 +90,7 @@ from rag_eval.pipeline.runner import (
 from rag_eval.reporting.metrics_report import Outgoing, outgoing_record, outgoing_row
 from rag_eval.retrieval.service import Payloads, Rank
 from rag_eval.retrieval.synonyms import Expansion
+from rag_eval.storage.artifacts import Parts
 from rag_eval.storage.hashing import digest, file_hash
 from rag_eval.storage.sql import open_store
 
@@ -514,12 +519,14 @@ def _find_judge(work: Work) -> tuple[str, Endpoint]:
     return name or "", _find_endpoint(work, name, "ragas_endpoint")
 
 
-def _identify_judge(work: Work, **_: object) -> object:
-    """Return name, address and model of the judge; empty when FEATURE_RAGAS_EVAL is off."""
-    if not work.settings.feature_ragas_eval:
-        return ""
-    name, endpoint = _find_judge(work)
-    return [name, endpoint.base_url, endpoint.model]
+def _identify_models(work: Work, **_: object) -> object:
+    """Identify the judge of faithfulness, while FEATURE_RAGAS_EVAL is on, and the verifier."""
+    verifier = _open_verifier(work)
+    identities = [] if verifier is None else [verifier.identity]
+    if work.settings.feature_ragas_eval:
+        name, endpoint = _find_judge(work)
+        identities += [name, endpoint.base_url, endpoint.model]
+    return identities
 
 
 def _judge_faithfulness(
@@ -545,6 +552,38 @@ def _judge_faithfulness(
     return faithfulness_figure(judged, shared, rate=rate, judge=(name, endpoint.model))
 
 
+# ---- A verifier of sentences, where the gold set names one
+
+
+def _open_verifier(work: Work) -> Verifier | None:
+    name = _answers_config(work.config).verifier
+    if name is None:
+        return None
+    return open_verifier(name, work.settings, lambda: ChatCache(open_store(work.settings)))
+
+
+def verify(
+    work: Work, verifier: Verifier, sentences: Sequence[str], evidence: Sequence[str]
+) -> FloatArray:
+    """Score sentences on their evidence, [n]; NaN where a verdict fails.
+
+    The scores of a model on this machine are stored. A chat endpoint has its stored replies.
+    """
+
+    def make() -> Parts:
+        before = verifier.failures.copy()
+        scores = verifier.score(sentences, evidence)
+        return {"scores": scores, "failures": dict(verifier.failures - before)}
+
+    if verifier.usage() is not None:
+        return np.asarray(make()["scores"])
+    identity = [verifier.identity, digest([list(sentences), list(evidence)])]
+    kept = work.keep("verified_sentences", identity, make)
+    if kept.reused:
+        verifier.failures.update(kept.json("failures"))
+    return kept.array("scores")
+
+
 # ---- Stage `answer_measures`
 
 UNCHECKED = ("failed", "contract_error_reply")
@@ -564,6 +603,7 @@ class AnswerMeasureFacts:
     faithfulness: Faithfulness
     n_unsupported: int
     unsupported: list[UnsupportedSentence]
+    verifier: VerifierPart | None = None
 
 
 class AnswerMeasures(Result):
@@ -577,6 +617,7 @@ class AnswerMeasures(Result):
     per_question: pd.DataFrame = frame_part()
     unsupported: dict[str, list[SentenceSupport]] = json_part()
     about: AnswerMeasureFacts = json_part()
+    verifier_usage: Usage | None = json_part(volatile=True, default=None)
 
     def describe(self) -> dict[str, object]:
         """Show the measures, and the answers that leave retrieved content unused."""
@@ -597,8 +638,11 @@ class AnswerMeasures(Result):
     "answer_measures",
     "measures",
     stores=("chat",),
-    reads=("answers.purpose", "answers.ragas_sample_rate", "settings.feature_ragas_eval"),
-    outside=_identify_judge,
+    reads=(
+        *("answers.purpose", "answers.ragas_sample_rate", "answers.verifier"),
+        "settings.feature_ragas_eval",
+    ),
+    outside=_identify_models,
     configured=_has_answers,
     columns=ANSWER_MEASURES,
 )
@@ -611,6 +655,7 @@ def measure_answers(
     admitted_chunks: AdmittedChunks,
 ) -> AnswerMeasures:
     """Measure citations, groundedness, abstention and cost of the answers, and unused evidence."""
+    verifier = _open_verifier(work)
     found, gold = answers.answers, GoldArrays(gold_variants, admitted_chunks.names)
     judged = _judge_faithfulness(work, found, gold_variants, gold.shared)
     with work.progress.step("Measuring answers", len(found), "answers") as advance:
@@ -619,8 +664,13 @@ def measure_answers(
         said = [answer.text if answer.outcome == "answered" else "" for answer in found]
         evidence = [[item.chunk.text for item in answer.evidence] for answer in found]
         scored = groundedness(said, evidence, frequencies)
+        score = None if verifier is None else functools.partial(verify, work, verifier)
+        if score is not None:
+            texts = ["\n\n".join(evidence[at]) for at in scored.answer_of.tolist()]
+            scored = scored.rescored(score(scored.sentences, texts))
         citing = [
-            [one for one in own if one.places] for own in citation_support(found, frequencies)
+            [one for one in own if one.places]
+            for own in citation_support(found, frequencies, score)
         ]
         gaps = answer_gaps(found, citing, _answers_config(work.config).purpose, frequencies)
         per_question = citations.per_question.assign(
@@ -678,10 +728,22 @@ def measure_answers(
             faithfulness=judged,
             n_unsupported=sum(map(len, unsupported.values())),
             unsupported=_name_unsupported(found, unsupported),
+            verifier=None
+            if verifier is None
+            else VerifierPart(
+                name=verifier.name,
+                model=verifier.model,
+                identity=verifier.identity,
+                failures=dict(verifier.failures),
+            ),
         ),
+        verifier_usage=None if verifier is None else verifier.usage(),
     )
-    # after a failure of the judge, the next run asks again
-    measured.is_lasting = not (judged.model_extra or {}).get("failures")
+    # after a failure of a model that is asked, the next run asks again
+    failures = (judged.model_extra or {}).get("failures")
+    if verifier is not None and verifier.usage() is not None:
+        failures = failures or verifier.failures
+    measured.is_lasting = not failures
     return measured
 
 

@@ -580,6 +580,7 @@ def _answer_parts(answered: Answered | None) -> dict[str, object]:
         }
     about, found = answered.answers.about, answered.measures.about
     codes, usage = answered.citations.about, answered.answers.usage
+    judged = answered.measures.verifier_usage
     attempts = ("attempts", "schema_retries", "adaptive_reruns")
     part = AnswersPart.model_validate(
         {
@@ -596,6 +597,8 @@ def _answer_parts(answered: Answered | None) -> dict[str, object]:
             "gap": found.gap,
             "faithfulness": found.faithfulness,
             "usage": {} if usage is None else dataclasses.asdict(usage),
+            **({} if found.verifier is None else {"verifier": found.verifier}),
+            **({} if judged is None else {"verifier_usage": dataclasses.asdict(judged)}),
         }
     )
     of_citations = [one for one in found.measures if one.name in CITATION_MEASURES]

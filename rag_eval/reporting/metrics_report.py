@@ -70,7 +70,7 @@ def stable_part(report: Mapping[str, Any]) -> Open:
     part["strategies"] = [
         _leave_out(entry, VOLATILE_OF_STRATEGY) for entry in report.get("strategies", [])
     ]
-    part["answers"] = _leave_out(report.get("answers", {}), {"usage"})
+    part["answers"] = _leave_out(report.get("answers", {}), {"usage", "verifier_usage"})
     part["trust"] = _leave_out(report.get("trust", {}), {"as_of"})
     part["gates"] = [_stable_gate(gate) for gate in report.get("gates", [])]
     return part

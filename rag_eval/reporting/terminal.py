@@ -15,6 +15,7 @@ from rag_eval.core.report import (
     HARDLY_SUPPORTED,
     Absent,
     AnswerConfidences,
+    AnswersPart,
     ComparedPair,
     Estimate,
     Figure,
@@ -389,16 +390,27 @@ def _answers(report: Report) -> Parts:
             f"sentences that their citations do not support: {citations.n_unsupported}, for "
             f"example in {quoted(citations.unsupported[0].query_id)} (rag-eval explain)"
         )
+    yield from _models(answers)
+    if (gap := answers.gap).n_flagged:
+        yield (
+            f"{gap.code} (warning): {gap.n_flagged} of {gap.n_checked} answers leave the "
+            f"retrieved evidence unused, for example {quoted(gap.flagged[0].query_id)}"
+        )
+
+
+def _models(answers: AnswersPart) -> Iterator[str]:
+    """Write the requests of the model that answers, and the verifier of sentences."""
     if usage := answers.usage:
         yield (
             f"{quoted(str(answers.model))}: {usage['requests']} requests, {usage['retries']} "
             f"retries, {usage['cached']} replies from the cache; {usage['cost_per_1k']:.2f} "
             "for 1,000 questions at the configured prices"
         )
-    if (gap := answers.gap).n_flagged:
+    if verifier := answers.verifier:
+        failed = f"; without a verdict: {_list_counts(verifier.failures)}"
         yield (
-            f"{gap.code} (warning): {gap.n_flagged} of {gap.n_checked} answers leave the "
-            f"retrieved evidence unused, for example {quoted(gap.flagged[0].query_id)}"
+            f"groundedness and citation support are scored by the verifier {quoted(verifier.name)} "
+            f"({quoted(verifier.model)}){failed if verifier.failures else ''}"
         )
 
 

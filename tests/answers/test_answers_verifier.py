@@ -2,6 +2,7 @@
 
 import sys
 from types import ModuleType, SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -109,10 +110,11 @@ def package(monkeypatch):
 
     class CrossEncoder:
         outputs = staticmethod(lambda share: [[-share, share]])
+        seen: ClassVar[list] = []
 
         def __init__(self, _name):
             self.tokenizer = SimpleNamespace(backend_tokenizer=make_tokenizer(WORDS))
-            self.seen = []
+            self.seen.clear()
 
         def predict(self, pairs, *, show_progress_bar):
             assert not show_progress_bar
@@ -135,7 +137,7 @@ def test_cross_encoder_reads_windows_of_the_evidence(tmp_path, package, outputs)
     verifier = opened(tmp_path, ENCODER)
     scores = verifier.score([FACT, FACT], [f"{FILLER * 50}{FACT}", OTHER])
     assert scores.round(2).tolist() == [1.0, 0.0 if outputs(9) == [1] else 0.5]
-    windows = [evidence for evidence, _ in verifier._encoder.seen]
+    windows = [evidence for evidence, _ in package.seen]
     assert len(windows) > 5
     assert max(len(one.split()) for one in windows) <= 32
 
@@ -157,7 +159,7 @@ def test_missing_package_is_named(tmp_path, monkeypatch):
 
 @pytest.fixture
 def judge(tmp_path):
-    def make(model="judging"):
+    def make(model="good"):
         endpoint = {"base_url": server.base_url, "model": model, "max_retries": 0}
         endpoint |= {"timeout_s": 5, "price_per_1k_tokens_in": 1.0}
         settings = {"kind": "chat", "endpoint": "local"}
@@ -167,7 +169,7 @@ def judge(tmp_path):
         yield make, server
 
 
-@pytest.mark.parametrize(("model", "n_requests"), [("judging", 2), ("judging_late", 4)])
+@pytest.mark.parametrize(("model", "n_requests"), [("good", 2), ("schema_breaking", 4)])
 def test_chat_gives_a_number_perhaps_after_a_correction(judge, model, n_requests):
     make, server = judge
     verifier = make(model)

@@ -47,7 +47,7 @@ def test_refusals_and_failures_leave_nothing_unused():
         Answer(outcome, "llm", outcome, text="error: no atlas", evidence=tuple(evidence()))
         for outcome in OUTCOMES
     ]
-    gaps = answer_gaps(found, "answer")
+    gaps = answer_gaps(found, [[] for _ in found], "answer")
     assert {found[at].outcome for at in gaps} == {"answered", "not_found", "insufficient_evidence"}
     assert {gap.reason for gap in gaps.values()} == {"content_unused"}
 

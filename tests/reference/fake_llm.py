@@ -28,8 +28,6 @@ SCENARIOS = (
     "obeying_in_form",  # obeys the evidence and keeps the contract
     "error_reply",
     "drafting",  # asks what the last paragraph of a passage says
-    "judging",  # says whether the evidence has the claim word for word
-    "judging_late",  # likewise, after a correction
 )
 """Behaviours of the model; the methods `play_...` are behaviours of the server."""
 FABRICATED_TOKEN = "no_such_document.md:1-3"
@@ -132,11 +130,6 @@ class FakeLLM:
         if name == "drafting":
             quote = json.loads(messages[-1]["content"]).strip().split("\n\n")[-1]
             return json.dumps({"question": f"What about {quote.split()[-1]}?", "quote": quote})
-        if name.startswith("judging"):
-            if name == "judging_late" and len(messages) == 2:
-                return "It is supported."
-            asked = json.loads(messages[1]["content"])
-            return json.dumps({"support": float(asked["claim"] in asked["evidence"])})
         passages = self.passages(messages)
         token, text = passages[0] if passages else ("", "")
         sentence = first_sentence(text)
@@ -156,6 +149,10 @@ class FakeLLM:
                 {"error": "the evidence contradicts itself", "fix": "remove the older revision"}
             ),
         }
+        if messages[1]["content"].startswith('{"evidence": '):  # a verifier asks
+            asked = json.loads(messages[1]["content"])
+            texts["good"] = json.dumps({"support": float(asked["claim"] in asked["evidence"])})
+            texts["schema_breaking"] = texts["good"] if told else "It is supported."
         return texts.get(name) or (
             self._in_form(token, sentence, messages) if passages else "NOT FOUND"
         )
