@@ -18,6 +18,7 @@ import numpy as np
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, expand_ranges
 from rag_eval.corpus import chunking as sentences
 from rag_eval.corpus.analyzer import STOP_WORDS, Analyzer, DocumentFrequencies, count_matrix
+from rag_eval.measures.contradiction import Conflict, find_conflicts
 
 # ---- Sentences of a text, and their words in any script, numbers and names
 
@@ -211,6 +212,10 @@ _NUMBER_MISSING = 0.5
 """Least factor of the score for numbers."""
 _NO_NAME = 0.25
 """Least factor of the score for names."""
+CONTRADICTED = 0.4
+"""Factor of the score of a sentence with a conflict, so that it is not supported."""
+_COMPARED = SUPPORTED / 2
+"""Least score at which conflicts are looked for: below it, the window is about something else."""
 _SCALE = 2**20
 """Scale of the integer weights; sums of integers do not depend on the order of addition."""
 _BLOCK = 256
@@ -225,6 +230,8 @@ class Groundedness(NamedTuple):
     sentences: list[str]
     window: list[str]
     """Best window of each sentence; empty for an answer without evidence."""
+    conflicts: list[list[Conflict]]
+    """What each sentence says otherwise than its window, if its score is at least 0.25 without."""
     score: FloatArray
     """Score of each sentence in [0, 1]; NaN for a sentence without a content word."""
     share: FloatArray
@@ -323,7 +330,8 @@ def groundedness(
     the sentence of 1 in the window, 0.9 within three sentences of it, 0.5 elsewhere, 0 nowhere;
     `numbers` is the least of these values over the numbers. Each is 1 for a sentence without any.
     An answer without evidence scores 0. A translated answer scores near 0, because only words are
-    compared. The score of a sentence does not depend on the other answers of the call.
+    compared. The score of a sentence does not depend on the other answers of the call. A sentence
+    that says otherwise than its window, as `find_conflicts` tells, keeps 0.4 of its score.
 
     `frequencies` are those of the `comparable` texts of the corpus.
 
@@ -381,10 +389,15 @@ def groundedness(
     numbered = np.ones(len(flat))
     np.minimum.at(numbered, row[is_number], found[is_number])
     score = share * np.maximum(named, _NO_NAME) * np.maximum(numbered, _NUMBER_MISSING)
+    window = [" ".join(texts.parts[at] for at in own if at >= 0) for own in chosen.tolist()]
+    conflicts = [
+        find_conflicts(one, window[at], evidence[answer_of[at]]) if score[at] >= _COMPARED else []
+        for at, one in enumerate(flat)
+    ]
+    score[np.fromiter(map(bool, conflicts), bool, len(flat))] *= CONTRADICTED
     n_words = np.bincount(row, weights=weight > 0, minlength=len(flat)).astype(np.int64)
     value, supported = _average(answer_of, score, ~np.isnan(score), len(answers))
-    window = [" ".join(texts.parts[at] for at in own if at >= 0) for own in chosen.tolist()]
-    return Groundedness(answer_of, flat, window, score, share, n_words, value, supported)
+    return Groundedness(answer_of, flat, window, conflicts, score, share, n_words, value, supported)
 
 
 def _average(

