@@ -24,7 +24,12 @@ from rag_eval.core.errors import InputError, Problem, quoted
 from rag_eval.core.types import CitedSpan, Evidence, Mode
 from rag_eval.corpus.analyzer import count_tokens
 from rag_eval.corpus.chunking import spans, trim
-from rag_eval.measures.citation_support import SentenceSupport, citation_support, missing_words
+from rag_eval.measures.citation_support import (
+    SentenceSupport,
+    citation_support,
+    exchanged_words,
+    missing_words,
+)
 from rag_eval.trust.guard import screen
 
 # ---- Gates between a reply and an answer: provenance, quotes, sections, path gates A and B
@@ -375,8 +380,8 @@ def require_citation_support(options: Mapping[str, Any]) -> Check:
     """Reject an answer that says more than the text that it cites; takes no options.
 
     The citations of every sentence that states something must support it (`citation_support`), and
-    the passage that does so must have all its content words. So a model has to keep to the words of
-    its sources. Sentences of the sources that speak to a model support nothing.
+    the passage that does so must have all its content words, none of them exchanged. So a model has
+    to keep to the words of its sources. Source text that speaks to a model supports nothing.
     """
     _NoOptions.model_validate(dict(options))
 
@@ -418,8 +423,11 @@ def _doubt(one: SentenceSupport) -> str:
         return "cites nothing"
     if not one.supported:
         return "is not supported by what it cites"
-    missing = missing_words(one.text, one.passage)
-    return f"has words that what it cites lacks: {_join_named(missing)}" if missing else ""
+    if missing := missing_words(one.text, one.passage):
+        return f"has words that what it cites lacks: {_join_named(missing)}"
+    if pair := exchanged_words(one.text, one.passage):
+        return f"exchanges {quoted(pair[0], 40)} and {quoted(pair[1], 40)} of what it cites"
+    return ""
 
 
 OWN_VALIDATORS: dict[str, Factory] = {

@@ -46,7 +46,7 @@ class Analyzer:
     def __init__(self) -> None:
         import Stemmer
 
-        self._stem = Stemmer.Stemmer("porter").stemWord
+        self.stem = Stemmer.Stemmer("porter").stemWord
         self.vocabulary: dict[str, int] = {}
         self._ids: dict[str, int] = {}
 
@@ -54,7 +54,7 @@ class Analyzer:
         if word in STOP_WORDS:
             found = -1
         else:
-            term = self._stem(word)
+            term = self.stem(word)
             found = self.vocabulary.setdefault(term, len(self.vocabulary))
         self._ids[word] = found
         return found

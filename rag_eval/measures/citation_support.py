@@ -6,7 +6,8 @@ answer lists without one. Only the cited text counts, and `groundedness` compare
 
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -27,8 +28,12 @@ from rag_eval.measures.groundedness import (
 _FEW = 2
 """Sentences with at most this number of content words need all words in the cited text."""
 _WHOLE = 0.999
+_IDLE = frozenset("a an the and or is are was were be been being has have had it its".split())
+"""Words that two ways to say the same do not share."""
+_FRACTION = re.compile(r"(?<!\d)\d{1,9} of \d{1,9}(?!\d)")
 _POSSESSIVE = re.compile(r"['’]s\b")
-_SPELLED = {word: str(number) for number, word in enumerate(NUMBER_WORDS)}
+_SPELLED = {word: str(number) for number, word in enumerate(NUMBER_WORDS) if word != "one"}
+"""Number words, without a word that seldom counts."""
 
 
 class Cited(Protocol):
@@ -112,29 +117,77 @@ def missing_words(sentence: str, passage: str) -> list[str]:
     Examples
     --------
     >>> missing_words("It lasts 12 hours, or thirteen days.", "The battery lasts twelve hours.")
-    ['thirteen', 'days']
+    ['13', 'days']
     """
     analyzer = Analyzer()
     known = set(analyzer.index([comparable(passage)])[0])
-    quantities = _quantities(passage)
     plain = _POSSESSIVE.sub("", comparable(sentence))
     words = [word for word in WORD.findall(plain) if not word.isdigit()]
-    rows = analyzer.index(words)
-    missing = [number for number in numbers(sentence) if number not in quantities]
-    for word, ids in zip(words, rows, strict=True):
-        if word.lower() in _SPELLED:
-            lacks = _SPELLED[word.lower()] not in quantities
-        else:
-            lacks = word.lower() not in FUNCTION_WORDS and not known.issuperset(ids)
-        if lacks:
-            missing.append(word)
-    return missing
+    rows = zip(words, analyzer.index(words), strict=True)
+    return [
+        *(_quantities(sentence) - _quantities(passage)),
+        *(
+            word
+            for word, ids in rows
+            if word.lower() not in FUNCTION_WORDS and word.lower() not in _SPELLED
+            if not known.issuperset(ids)
+        ),
+    ]
 
 
-def _quantities(text: str) -> set[str]:
-    """Return the numbers of a text, also of number words."""
+def exchanged_words(sentence: str, passage: str) -> tuple[str, str] | None:
+    """Find two groups of words that a sentence has in each other's places of a passage.
+
+    Of both texts, only the words that they share count, in their order, without articles,
+    auxiliaries and "and". An exchange is `A m B` in place of `B m A`. Without a word m, a part only
+    moved. A passive (another number of "by") exchanges the groups rightly.
+
+    Examples
+    --------
+    >>> exchanged_words("Oslo paid 20 crowns to Bergen.", "Bergen paid 20 crowns to Oslo.")
+    ('oslo', 'bergen')
+    >>> exchanged_words("20 crowns were paid to Oslo by Bergen.", "Bergen paid 20 crowns to Oslo.")
+    """
+    stem = Analyzer().stem
+    own, other = (
+        [stem(word) for word in WORD.findall(text.lower()) if word not in _IDLE]
+        for text in (sentence, passage)
+    )
+    if own.count("by") != other.count("by"):
+        return None
+    shared = Counter(own) & Counter(other)
+    own, other = (_take(words, shared) for words in (own, other))
+    if own == other:
+        return None
+    same = [one == two for one, two in zip(own, other, strict=True)]
+    low, high = same.index(False), len(same) - same[::-1].index(False)
+    before, after = own[:low], own[high:]
+    own, other = own[low:high], other[low:high]
+    for a in range(1, len(own) - 1):
+        for b in range(1, len(own) - a):
+            middle = own[a:-b]
+            # `A m B m` in place of `B m A m` moves clauses
+            repeats = middle in (before[-len(middle) :], after[: len(middle)])
+            if not repeats and other == own[-b:] + middle + own[:a]:
+                return " ".join(own[:a]), " ".join(own[-b:])
+    return None
+
+
+def _take(words: Sequence[str], counts: Mapping[str, int]) -> list[str]:
+    """Take the first words of each kind, as many as counted."""
+    left = dict(counts)
+    taken = []
+    for word in words:
+        if left.get(word, 0):
+            left[word] -= 1
+            taken.append(word)
+    return taken
+
+
+def _quantities(text: str) -> Counter[str]:
+    """Count the numbers of a text, also of number words, and its fractions such as `3 of 5`."""
     spelled = (_SPELLED.get(word) for word in WORD.findall(text.lower()))
-    return {*numbers(text), *filter(None, spelled)}
+    return Counter([*numbers(text), *filter(None, spelled), *_FRACTION.findall(text)])
 
 
 class _Sentence(NamedTuple):

@@ -11,7 +11,11 @@ from answer_corpus import DOCS, evidence
 
 from rag_eval.answers.recorded import read_markers
 from rag_eval.core.types import Answer, CitedSpan, Evidence, Offsets
-from rag_eval.measures.citation_support import citation_support
+from rag_eval.measures.citation_support import (
+    citation_support,
+    exchanged_words,
+    missing_words,
+)
 
 PARIS, BERLIN = "Paris is the capital of France.", "Berlin is the capital of Germany."
 WEST = "docs/capitals.md"
@@ -76,6 +80,42 @@ def test_a_verdict_names_sentence_citations_and_best_passage():
     assert (second.segment, second.text, second.places) == (1, "Rome burns.", (1, 2))
     assert second.score < 0.5
     assert second.passage
+
+
+@pytest.mark.parametrize(
+    ("sentence", "missing"),
+    [
+        ("The keeper's lamps were lit in 1921.", ["lit"]),
+        ("It has 12 lamps.", []),
+        ("It has thirteen lamps.", ["13"]),
+        ("Twelve of the lamps, and twelve keepers.", ["12"]),
+        ("3 of 12 keepers have it.", ["3", "3 of 12"]),
+        ("No one has the lamp.", []),
+        ("", []),
+    ],
+)
+def test_words_and_numbers_that_a_passage_lacks_are_named(sentence, missing):
+    assert missing_words(sentence, "The keeper of the twelve lamps, since 1921.") == missing
+
+
+@pytest.mark.parametrize(
+    ("sentence", "passage", "exchanged"),
+    [
+        ("Writing is faster than reading.", "Reading is faster than writing.", ("write", "read")),
+        ("Reading is faster than writing.", "Reading is faster than writing.", None),
+        ("It fell to 3 from 5.", "It fell from 5 to 3.", None),
+        ("It fell from 3 to 5.", "It fell from 5 to 3.", ("3", "5")),
+        ("Ann pays 3, Bob pays 5.", "Bob pays 3, Ann pays 5.", ("ann", "bob")),
+        ("Ann pays 3, Bob pays 5.", "Bob pays 5, Ann pays 3.", None),
+        ("a() drops all and b() drops all.", "b() drops all and a() drops all.", None),
+        ("Bob was paid by Ann.", "Ann paid Bob.", None),
+        ("Ann and Bob came.", "Bob and Ann came.", None),
+        ("Cats bark.", "Dogs sing.", None),
+        ("", "", None),
+    ],
+)
+def test_words_in_exchanged_places_are_found(sentence, passage, exchanged):
+    assert exchanged_words(sentence, passage) == exchanged
 
 
 # ---- Human answers with the numbers of their sources, true and exchanged
