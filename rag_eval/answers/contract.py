@@ -421,6 +421,8 @@ def _doubt(one: SentenceSupport) -> str:
     """Say why the citations of a sentence do not carry it; empty if they do."""
     if not one.places:
         return "cites nothing"
+    if one.conflict:
+        return f"conflicts with what it cites: {quoted(one.conflict, 150)}"
     if not one.supported:
         return "is not supported by what it cites"
     if missing := missing_words(one.text, one.passage):

@@ -652,6 +652,7 @@ class UnsupportedSentence(Record):
     citations: list[str] = Field(description="cite tokens; a fabricated citation as it was given")
     score: Unit
     passage: str = Field(description="the cited text that supports the sentence best")
+    conflict: str = Field(description="what the passage says otherwise; empty for nothing found")
 
 
 class CitationsPart(Record):

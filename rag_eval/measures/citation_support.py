@@ -16,6 +16,7 @@ from rag_eval.core.arrays import FloatArray
 from rag_eval.core.types import CitedSpan, Evidence
 from rag_eval.corpus import chunking as sentences
 from rag_eval.corpus.analyzer import WORD, Analyzer, DocumentFrequencies
+from rag_eval.measures.contradiction import Conflict
 from rag_eval.measures.groundedness import (
     FUNCTION_WORDS,
     NUMBER_WORDS,
@@ -53,8 +54,9 @@ class SentenceSupport(NamedTuple):
     """A sentence of an answer, held against the spans that it cites.
 
     `segment` is the number of the sentence, from 0. `places` are its citations among those of the
-    answer; empty if it cites nothing. `score` in [0, 1] is its groundedness in the cited text, and
-    `passage` the window of the cited text that supports it best.
+    answer; empty if it cites nothing. `score` in [0, 1] is its groundedness in the cited text,
+    `passage` the window of the cited text that supports it best, and `conflict` what the window
+    says otherwise, if anything.
     """
 
     segment: int
@@ -63,6 +65,7 @@ class SentenceSupport(NamedTuple):
     score: float
     supported: bool
     passage: str
+    conflict: str
 
 
 def citation_support(
@@ -102,6 +105,7 @@ def citation_support(
             score=float(found.score[part]),
             supported=bool(holds[part]),
             passage=found.window[part],
+            conflict="; ".join(map(describe_conflict, found.conflicts[part])),
         )
         for at, part in weakest.items()
     }
@@ -109,6 +113,12 @@ def citation_support(
     return [
         [judged[at] for at in itertools.islice(row, len(own)) if at in judged] for own in listed
     ]
+
+
+def describe_conflict(conflict: Conflict) -> str:
+    """Say what the evidence says otherwise, as `"closes", the evidence says "opens"`."""
+    told = f'says "{conflict.evidence}"' if conflict.evidence else "does not say so"
+    return f'"{conflict.sentence}", the evidence {told}'
 
 
 def missing_words(sentence: str, passage: str) -> list[str]:

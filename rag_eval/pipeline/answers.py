@@ -761,6 +761,7 @@ def _name_unsupported(
             citations=[outgoing.token(place) for place in weak.places],
             score=weak.score,
             passage=outgoing.line(weak.passage),
+            conflict=outgoing.line(weak.conflict),
         )
         rows.append(row)
     return rows

@@ -137,6 +137,8 @@ def _unsupported(explanation: Explanation, outgoing: Outgoing) -> Iterator[str]:
         yield f"     {snippet(outgoing.cut_copies(weak.text))}"
         if weak.passage:
             yield f"     the best passage that it cites: {outgoing.line(weak.passage)}"
+        if weak.conflict:
+            yield f"     conflict: {outgoing.line(weak.conflict)}"
 
 
 def _rejected(explanation: Explanation, outgoing: Outgoing) -> Iterator[str]:

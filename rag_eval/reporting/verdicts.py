@@ -123,6 +123,7 @@ def _list_unsupported(report: Report) -> Iterator[str]:
     for one in report.citations.unsupported:
         line = f"{one.query_id}: {one.sentence} (score {one.score:.2f}); cites "
         line += f"{', '.join(one.citations)}; best passage: {one.passage or 'none'}"
+        line += f"; conflict: {one.conflict}" if one.conflict else ""
         yield safe_text(line, MAX_EVIDENCE)
     if (more := report.citations.n_unsupported - len(report.citations.unsupported)) > 0:
         yield f"{more} more"

@@ -82,19 +82,20 @@ def test_no_reply_passes_that_the_cited_text_does_not_say():
 
 
 def test_few_wrong_claims_pass_in_the_words_of_the_cited_text():
-    assert len(replies_that_end("answered", NEED_ORDER)) <= 34
+    assert len(replies_that_end("answered", NEED_ORDER)) <= 2
 
 
 def test_honest_replies_pass():
-    assert replies_that_end("failed", {"honest"}) == []
+    assert len(replies_that_end("failed", {"honest"})) <= 3
 
 
 def test_a_rejection_names_sentence_and_reason():
     reasons = {
+        "negated": 'conflicts with what it cites: "not built ',
         "shuffled": "is not supported by what it cites.",
         "invented": "has words that what it cites lacks: gift, daughter.",
     }
     for kind, reason in reasons.items():
         _, _, message = replies_that_end("failed", {kind})[0]
         assert message.startswith("require_citation_support: sentence 1 (The Grey Lighthouse")
-        assert message.endswith(reason)
+        assert reason in message

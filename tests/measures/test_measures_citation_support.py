@@ -80,6 +80,10 @@ def test_a_verdict_names_sentence_citations_and_best_passage():
     assert (second.segment, second.text, second.places) == (1, "Rome burns.", (1, 2))
     assert second.score < 0.5
     assert second.passage
+    assert first.conflict == second.conflict == ""
+    (negated,) = judged("Paris is not the capital of France.", span(PARIS))
+    assert not negated.supported
+    assert "not" in negated.conflict
 
 
 @pytest.mark.parametrize(

@@ -206,11 +206,14 @@ def test_an_unsupported_sentence_is_named_in_junit_and_markdown():
         citations=["a.md:1", "b.md:3-4"],
         score=0.25,
         passage="Paris is it.",
+        conflict='"Berlin", the evidence says "Paris"',
     )
     verdict = rows(unsupported=[weak])
     for text in (parsed(_junit_xml(verdict)).findtext("testsuite/system-out"), markdown(verdict)):
         assert "q1: Berlin is it." in text
-        assert "(score 0.25); cites a.md:1, b.md:3-4; best passage: Paris is it." in text
+        assert (
+            "(score 0.25); cites a.md:1, b.md:3-4; best passage: Paris is it.; conflict: " in text
+        )
         assert NOT_XML.search(text) is None
     assert "<script" not in MarkdownIt().render(markdown(verdict))
     assert parsed(_junit_xml(rows())).find("testsuite/system-out") is None
