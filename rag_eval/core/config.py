@@ -118,7 +118,7 @@ class Answers(Part):
     strict_fail_on_empty_evidence: bool = False
     """Whether a question without evidence ends the run before a model is asked."""
     fail_closed: bool = False
-    """Whether an answer that broke the contract ends the command with exit status 2."""
+    """Another way to put `answer_contract` under `gates.required`."""
     retry_on_schema_fail: bool = True
     """Whether a reply of the wrong form is requested again, with the reason."""
     schema_retry_attempts: int = Field(default=2, ge=0, le=10)
@@ -427,7 +427,7 @@ class Gates(Part):
     """Which gates end the run (`required`) and which only report (`advisory`)."""
 
     required: tuple[str, ...] = ("poisoning",)
-    """Gates that end the run with exit status 2."""
+    """Gates that end the run with exit status 2, such as `answer_contract`."""
     advisory: tuple[str, ...] = ("acceptance", "regression", "trust", "stability")
     """Gates that are only reported."""
     min_queries: int = Field(default=50, ge=1)
@@ -545,6 +545,11 @@ class GoldSetConfig(Part):
             )
         if "acceptance" in gates.required and not self.acceptance:
             raise ValueError("gates.required: acceptance is required but there is no floor to fail")
+        if "answer_contract" in gates.required and self.answers is None:
+            raise ValueError(
+                "gates.required: answer_contract is required but nothing answers; add answers, or"
+                " take answer_contract out"
+            )
         names = self._measured_names(self.level)
         for measure in gates.regression:
             _require_known("gates.regression", measure, (*names, "delta_s"), "measure")

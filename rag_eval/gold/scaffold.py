@@ -132,11 +132,12 @@ strategies:                     # all are run on the same questions and compared
   - {{name: bm25, kind: bm25}}
   - {{name: vector, kind: vector, embedding: {{model: all-MiniLM-L6-v2}}}}
   - {{name: hybrid, kind: hybrid, alpha: 0.5, beta: 0.5}}
-answers: {{mode: deterministic}}  # cited sentences; leave it out to evaluate retrieval alone
+answers: {{mode: deterministic}}  # cited sentences; to evaluate retrieval alone, leave out
+                                  # this line and answer_contract below
 primary: hybrid                 # its figures stand at the top of the report
 acceptance: {{}}                  # floors, in quotes: {{recall_at_10: ">= 0.60"}}
 gates:
-  required: [poisoning]         # these end the run with exit status 2, for example acceptance
+  required: [poisoning, answer_contract]  # each ends the run with exit status 2
   advisory: [acceptance, regression, trust, stability]
 nightly: false                  # true: the nightly job runs this gold set
 """

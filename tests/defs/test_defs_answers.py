@@ -86,7 +86,6 @@ def test_a_contract_that_must_hold_fails_the_job_last(project, instance):
     record_outputs(project)
     lines = (project.folder / "mine.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     (project.folder / "mine.jsonl").write_text("".join(lines[1:]), encoding="utf-8")
-    project.change("recorded: mine.jsonl}", "recorded: mine.jsonl, fail_closed: true}")
     result = project.run(instance)
     assert not result.success
     assert "reporting/retrieval_metrics_report" in result.made

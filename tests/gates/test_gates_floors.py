@@ -143,10 +143,19 @@ def judge_contract(outcomes, *, fail_closed=True, **gates):
         ({"answered": 3, "contract_error_reply": 1}, "fail"),
     ],
 )
-def test_fail_closed_requires_that_every_answer_kept_the_contract(outcomes, status):
+def test_a_required_contract_holds_every_answer_to_it(outcomes, status):
+    gates = {"required": ["answer_contract"], "advisory": []}
     (gate,) = judge_contract(outcomes)
-    assert (gate.status, gate.required) == (status, True)
-    assert gate.evidence["n_scored"] == sum(outcomes.values())
+    (named,) = judge_gates(
+        gate_inputs(
+            configured(gates=gates, answers={"top_k": 5}),
+            answers={"outcomes": outcomes, "n_questions": sum(outcomes.values()), "codes": {}},
+        )
+    )
+    for judged in (gate, named):
+        assert (judged.status, judged.required) == (status, True)
+        assert judged.evidence["n_scored"] == sum(outcomes.values())
+    assert required_failures([named]) == ([] if status == "pass" else ["answer_contract"])
 
 
 def test_the_contract_can_be_advisory_and_says_when_there_are_no_answers():

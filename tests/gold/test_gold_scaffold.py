@@ -23,6 +23,7 @@ def test_new_gold_set_loads_and_lint_names_every_draft(smoke, smoke_frames, tmp_
     assert isinstance(config.corpus, Folder)
     assert (target / config.corpus.path).resolve() == (smoke / "corpus").resolve()
     assert [strategy.kind for strategy in config.strategies] == ["bm25", "vector", "hybrid"]
+    assert "answer_contract" in config.gates.required
     gold = load_gold(target)
     assert 3 <= len(gold.queries) <= MAX_DRAFTS
     problems = lint(gold, smoke_frames.documents, smoke_frames.sections)

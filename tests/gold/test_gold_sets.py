@@ -40,6 +40,11 @@ def test_discover_refuses(tmp_path, name, code):
     assert [problem.code for problem in caught.value.problems] == [code]
 
 
+@pytest.mark.parametrize("name", ["pandas_api", "smoke"])
+def test_shipped_gold_sets_require_the_contract(project_root, name):
+    assert "answer_contract" in load_config(project_root / "gold_sets" / name).gates.required
+
+
 def test_dates_and_versions_stay_texts(tmp_path):
     _configure(tmp_path / "mine", more="version: 2031-01-01\ndescription: 2031-01-01\n")
     assert load_config(tmp_path / "mine").version == "2031-01-01"

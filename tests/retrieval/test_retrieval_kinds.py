@@ -76,7 +76,7 @@ def configure(package, root, strategy, name="smoke"):
     shutil.copytree(root / "gold_sets" / "smoke", gold)
     text = (gold / "gold_set.yaml").read_text(encoding="utf-8")
     lines = text.replace("name: smoke", f"name: {name}", 1).splitlines()
-    others = ("  - {name:", "answers:", "primary:")
+    others = ("  - {name:", "answers:", "primary:", "gates:")
     kept = [line for line in lines if not line.startswith(others)]
     kept.insert(kept.index("strategies:") + 1, f"  - {strategy}")
     (gold / "gold_set.yaml").write_text("\n".join(kept) + "\n", encoding="utf-8")
