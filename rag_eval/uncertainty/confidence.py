@@ -182,7 +182,10 @@ READ_CHARS, SUMMARY_CHARS = 600, 120
 
 @functools.lru_cache(maxsize=100_000)
 def summarize(text: str) -> str:
-    """Give the first sentence with an end mark, so no heading, else the first line; masked, cut."""
+    """Give the first sentence of a text, masked and cut.
+
+    A heading has no end mark, so it is taken only if no sentence has an end mark.
+    """
     masked = masked_text(text[:READ_CHARS])
     sentences = [masked[start:end] for start, end in spans(masked)] or [""]
     whole = (sentence for sentence in sentences if sentence[-1:] in END_MARKS)
