@@ -17,8 +17,7 @@ import numpy as np
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, expand_ranges
 from rag_eval.corpus import chunking as sentences
-from rag_eval.corpus.analyzer import STOP_WORDS, Analyzer, DocumentFrequencies, count_matrix
-from rag_eval.measures.contradiction import Conflict, find_conflicts
+from rag_eval.corpus.analyzer import STOP_WORDS, Analyzer, DocumentFrequencies
 
 # ---- Sentences of a text, and their words in any script, numbers and names
 
@@ -169,12 +168,13 @@ def names(sentence: str) -> list[str]:
     ['Gustave', 'Eiffel', 'plot', 'wireframe']
     """
     tokens = sentence.split()
-    odd = [token for token in tokens if not token.islower()]
+    # a script without capitals marks no names
+    odd = [token for token in tokens if token != token.lower()]
     named = [
         word
         for token in odd
         for word in _WORD.findall(token)
-        if len(word) > 1 and not word.islower() and not word.isdigit()
+        if len(word) > 1 and word != word.lower()
     ]
     identifiers = [word for word in named if not word[1:].islower() and not word.isupper()]
     if "_" in sentence or "()" in sentence or "." in sentence[:-1]:
@@ -198,24 +198,23 @@ def _names_something(word: str) -> bool:
     return lowered not in STOP_WORDS and lowered not in FUNCTION_WORDS
 
 
-# ---- Groundedness: the share of a sentence's words in the best window of the evidence
+# ---- Groundedness: the share of a sentence's words in, near or far from the best window
 
 WINDOW = 3
 """Number of evidence sentences in a window."""
 SUPPORTED = 0.5
 """Score from which a sentence counts as supported."""
-NEAR = 3
-"""Largest number of sentences between a window and a name or number that counts as near."""
-_FOUND = (1.0, 0.9, 0.5)
-"""Value of a name or number in the window, near it, and elsewhere in the evidence."""
-_NUMBER_MISSING = 0.5
-"""Least factor of the score for numbers."""
-_NO_NAME = 0.25
-"""Least factor of the score for names."""
-CONTRADICTED = 0.4
-"""Factor of the score of a sentence with a conflict, so that it is not supported."""
-_COMPARED = SUPPORTED / 2
-"""Least score at which conflicts are looked for: below it, the window is about something else."""
+HALVING = 4
+"""Number of sentences from the window at which a term counts half."""
+ANYWHERE = 0.3
+"""Least value of a term that the evidence has."""
+PAIR = 0.25
+"""Weight of a pair of neighbouring words, over the mean weight of its words."""
+MISSING = 0.5
+"""Factor of the score if a name is not in the evidence, or a number not in the window.
+
+It is `SUPPORTED`, so no sentence with such a name or number is supported.
+"""
 _SCALE = 2**20
 """Scale of the integer weights; sums of integers do not depend on the order of addition."""
 _BLOCK = 256
@@ -229,13 +228,11 @@ class Groundedness(NamedTuple):
     """Answer of each sentence, rising."""
     sentences: list[str]
     window: list[str]
-    """Best window of each sentence; empty for an answer without evidence."""
-    conflicts: list[list[Conflict]]
-    """What each sentence says otherwise than its window, if its score is at least 0.25 without."""
+    """Best window of each sentence; empty without evidence or without a content word."""
     score: FloatArray
     """Score of each sentence in [0, 1]; NaN for a sentence without a content word."""
     share: FloatArray
-    """Weighted share of content words in the best window; NaN without a content word."""
+    """Weighted mean value of the terms of each sentence; NaN without a content word."""
     n_words: IntArray
     """Number of distinct content words of each sentence."""
     value: FloatArray
@@ -255,62 +252,69 @@ class Groundedness(NamedTuple):
         return self._replace(score=own, value=means[0], supported=means[1])
 
 
-class _Texts:
-    """Distinct evidence texts, their sentences, and the terms of the sentences.
+class _Terms(NamedTuple):
+    """Terms of sentences in reading order: the sentence of each term, and the term."""
 
-    The sentences of text t are `parts[first[t] : first[t + 1]]`. `terms` is a CSR matrix
-    [n_sentences, n_terms] of ones.
+    n_sentences: int
+    sentence: IntArray
+    term: IntArray
+
+    def pairs(self, weights: FloatArray) -> tuple[IntArray, IntArray]:
+        """Return sentence and code of each pair of neighbours among the words with a weight.
+
+        Two words alone are no pair, because their order says nothing.
+        """
+        heavy = weights[self.term] > 0
+        sentence, term = self.sentence[heavy], self.term[heavy]
+        same = sentence[1:] == sentence[:-1]
+        same &= np.bincount(sentence, minlength=1)[sentence[1:]] > 2  # noqa: PLR2004
+        return sentence[1:][same], term[:-1][same] * len(weights) + term[1:][same]
+
+    def matrix(self, weights: FloatArray, known: IntArray) -> Any:
+        """Return a CSR matrix of ones [n_sentences, n_terms + n_pairs] of terms and known pairs."""
+        sentence, code = self.pairs(weights)
+        at = np.searchsorted(known, code)
+        kept = np.append(known, -1)[at] == code
+        return _membership(
+            np.concatenate([self.sentence, sentence[kept]]),
+            np.concatenate([self.term, len(weights) + at[kept]]),
+            (self.n_sentences, len(weights) + len(known)),
+        )
+
+
+def _split(text: str) -> list[str]:
+    """Split an evidence text into sentences."""
+    plain = _without_tokens(text)
+    return [plain[start:end] for start, end in sentences.spans(plain)]
+
+
+def _read(parts: Sequence[str], analyzer: Analyzer, spelled: Sequence[str] = ()) -> _Terms:
+    """Read the terms of sentences: their words, and their numbers as `#1889`.
+
+    `spelled` are words that also count as the number of their place.
     """
-
-    def __init__(self, texts: Sequence[str], analyzer: Analyzer) -> None:
-        plain = [_without_tokens(text) for text in texts]
-        spans = [sentences.spans(text) for text in plain]
-        self.first = np.cumsum([0, *map(len, spans)], dtype=np.int64)
-        self.parts = [
-            text[start:end]
-            for text, pieces in zip(plain, spans, strict=True)
-            for start, end in pieces
-        ]
-        self._rows = _index(self.parts, analyzer)
-        _index_number_words(self._rows, analyzer)
-
-    def count(self, n_terms: int) -> None:
-        """Make `terms`, once the vocabulary is complete."""
-        self.terms = _ones(self._rows, n_terms)
-
-
-def _index(parts: Sequence[str], analyzer: Analyzer) -> list[list[int]]:
-    """Return the term ids of each sentence; a number is also a term of its own, as `#1889`."""
     vocabulary = analyzer.vocabulary
     rows = analyzer.index([comparable(part) for part in parts])
+    known = {
+        ids[0]: vocabulary.setdefault(f"#{number}", len(vocabulary))
+        for number, ids in enumerate(analyzer.index(spelled))
+    }
+    for row in rows if known else ():
+        row += [known[term] for term in row if term in known]
     for row, part in zip(rows, parts, strict=True):
         row += [vocabulary.setdefault(f"#{one}", len(vocabulary)) for one in numbers(part)]
-    return rows
-
-
-def _index_number_words(rows: list[list[int]], analyzer: Analyzer) -> None:
-    """Add the number of each number word to the terms of its sentence."""
-    vocabulary = analyzer.vocabulary
-    spelled = {
-        ids[0]: vocabulary.setdefault(f"#{number}", len(vocabulary))
-        for number, ids in enumerate(analyzer.index(NUMBER_WORDS))
-    }
-    for row in rows:
-        row += [spelled[term] for term in row if term in spelled]
-
-
-def _ones(rows: Sequence[Sequence[int]], n_terms: int) -> Any:
-    """Return a CSR matrix [len(rows), n_terms] with a 1 for each term of a row."""
-    from scipy.sparse import csr_array
-
-    _, indices, indptr = count_matrix(rows, n_terms)
-    return csr_array((np.ones(len(indices), np.int64), indices, indptr), (len(rows), n_terms))
+    sentence = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+    return _Terms(len(rows), sentence, np.fromiter(itertools.chain(*rows), np.int64, len(sentence)))
 
 
 def _membership(owner: IntArray, member: IntArray, shape: tuple[int, int]) -> Any:
+    """Return a CSR matrix with a 1 for every (owner, member)."""
     from scipy.sparse import csr_array
 
-    return csr_array((np.ones(len(owner), np.int64), (owner, member)), shape=shape)
+    matrix = csr_array((np.ones(len(owner), np.int64), (owner, member)), shape=shape)
+    matrix.sum_duplicates()
+    matrix.data[:] = 1
+    return matrix
 
 
 def groundedness(
@@ -320,84 +324,87 @@ def groundedness(
 ) -> Groundedness:
     """Score every sentence of every answer on the answer's evidence.
 
-    The evidence of an answer is one running text: its sentences in the order of its texts. A term
-    weighs its BM25 idf, ``log(1 + (N - n + 0.5) / (n + 0.5))`` (as in Lucene), of `frequencies`;
-    without them all words weigh the same. Stop and function words weigh nothing. The share is the
-    weight of the sentence's distinct words in the best window of three consecutive sentences, over
-    the weight of all words.
+    The evidence of an answer is one running text: the sentences of its texts in order. The terms of
+    a sentence are its distinct words without stop and function words, and the pairs of neighbours
+    among them. The best window is the three consecutive evidence sentences with most of the terms'
+    weight. A term d sentences from the window has the value ``max(2**(-d / 4), 0.3)``, which is 1
+    in the window. A term that the evidence lacks has the value 0.
 
-    ``score = share * max(names, 0.25) * max(numbers, 0.5)``. `names` is the mean over the names of
-    the sentence of 1 in the window, 0.9 within three sentences of it, 0.5 elsewhere, 0 nowhere;
-    `numbers` is the least of these values over the numbers. Each is 1 for a sentence without any.
-    An answer without evidence scores 0. A translated answer scores near 0, because only words are
-    compared. The score of a sentence does not depend on the other answers of the call. A sentence
-    that says otherwise than its window, as `find_conflicts` tells, keeps 0.4 of its score.
+    The score is the weighted mean value of the terms. It is halved if the evidence has not all
+    names of the sentence, or the window not all numbers, because texts name a thing once and then
+    say "it". An answer without evidence scores 0. A translated answer scores near 0, because only
+    words are compared. The score of a sentence does not depend on other answers.
 
-    `frequencies` are those of the `comparable` texts of the corpus.
+    A word weighs 1, or its BM25 idf ``log(1 + (N - n + 0.5) / (n + 0.5))`` (as in Lucene), if
+    `frequencies` has the counts of the `comparable` texts of a corpus. A pair weighs a quarter of
+    the mean of its words.
 
     Examples
     --------
-    >>> answers = ["Paris is the capital of France.", "The capital of Germany is Berlin."]
+    >>> answers = ["The capital of France is Paris.", "The capital of Germany is Berlin."]
     >>> groundedness(answers, [["The capital of France is Paris."]] * 2).value.round(2).tolist()
-    [1.0, 0.08]
+    [1.0, 0.14]
     """
     analyzer = Analyzer()
     function_words = analyzer.index([" ".join(FUNCTION_WORDS)])[0]
     pieces = [answer_sentences(answer) for answer in answers]
     flat = list(itertools.chain.from_iterable(pieces))
     answer_of = np.repeat(np.arange(len(answers)), [len(piece) for piece in pieces])
-    rows = _index(flat, analyzer)
-    named_rows = analyzer.index([" ".join(map(comparable, names(one))) for one in flat])
+    own = _read(flat, analyzer)
+    named = _read([" ".join(names(one)) for one in flat], analyzer)
+    # a text that many answers were offered is read once
     place = {text: at for at, text in enumerate(dict.fromkeys(itertools.chain(*evidence)))}
-    texts = _Texts(list(place), analyzer)
-    n_terms = len(analyzer.vocabulary)
-    texts.count(n_terms)
+    split = [_split(text) for text in place]
+    parts = list(itertools.chain.from_iterable(split))
+    shown = _read(parts, analyzer, NUMBER_WORDS)
     weights = _weigh(analyzer, frequencies)
     weights[function_words] = 0.0
-
-    wanted = _ones(rows, n_terms)
+    pairs = np.unique(own.pairs(weights)[1])
+    wanted, offered = (terms.matrix(weights, pairs) for terms in (own, shown))
     row, term = np.repeat(np.arange(len(flat)), np.diff(wanted.indptr)), wanted.indices
-    weight = weights[term]
-    is_name = _lookup(_ones(named_rows, n_terms), row, term)
-    is_number = np.fromiter((name.startswith("#") for name in analyzer.vocabulary), bool, n_terms)[
-        term
-    ]
-    distance, chosen = np.full(len(row), np.inf), np.full((len(flat), WINDOW), -1)
+    paired = PAIR / 2 * weights[np.stack(np.divmod(pairs, max(len(weights), 1)))].sum(axis=0)
+    weight = np.concatenate([weights, paired])[term]
+
+    # the sentences of the evidence of every answer, one answer after the other
+    texts = np.fromiter((place[text] for text in itertools.chain(*evidence)), np.int64)
+    lengths = np.fromiter(map(len, split), np.int64, len(split))
+    which, sentence = expand_ranges((np.cumsum(lengths) - lengths)[texts], lengths[texts])
+    owner = np.repeat(np.arange(len(answers)), list(map(len, evidence)))[which]
+    distance, window = np.full(len(row), np.inf), np.zeros((len(flat), 2), np.int64)
     for low in range(0, len(answers), _BLOCK):
-        block = slice(*np.searchsorted(answer_of, [low, low + _BLOCK]))
+        ends = [low, low + _BLOCK]
+        block, seen = (slice(*np.searchsorted(one, ends)) for one in (answer_of, owner))
         entries = slice(*wanted.indptr[[block.start, block.stop]])
-        offers = [[place[text] for text in own] for own in evidence[low : low + _BLOCK]]
-        distance[entries], chosen[block] = _search(
-            row[entries] - block.start,
-            term[entries],
-            weight[entries],
-            answer_of=answer_of[block] - low,
-            offers=offers,
-            texts=texts,
-        )
+        if seen.stop > seen.start and entries.stop > entries.start:
+            distance[entries], window[block] = _search(
+                row[entries] - block.start,
+                term[entries],
+                weight[entries],
+                answer_of[block] - low,
+                owner[seen] - low,
+                offered[sentence[seen]],
+            )
+            window[block] += seen.start
 
-    def mean(part: FloatArray, whole: FloatArray | BoolArray) -> FloatArray:
-        shared, total = (
-            np.bincount(row, weights=one, minlength=len(flat)) for one in (part * whole, whole)
-        )
-        nothing = np.full(len(flat), np.nan)
-        return np.asarray(np.divide(shared, total, out=nothing, where=total > 0))
+    def total(part: FloatArray | BoolArray) -> FloatArray:
+        return np.asarray(np.bincount(row, weights=part, minlength=len(flat)), np.float64)
 
-    share = np.minimum(mean(distance == 0, weight), 1.0)
-    found = np.select([distance == 0, distance <= NEAR, distance < np.inf], _FOUND)
-    named = np.nan_to_num(mean(found, is_name), nan=1.0)
-    numbered = np.ones(len(flat))
-    np.minimum.at(numbered, row[is_number], found[is_number])
-    score = share * np.maximum(named, _NO_NAME) * np.maximum(numbered, _NUMBER_MISSING)
-    window = [" ".join(texts.parts[at] for at in own if at >= 0) for own in chosen.tolist()]
-    conflicts = [
-        find_conflicts(one, window[at], evidence[answer_of[at]]) if score[at] >= _COMPARED else []
-        for at, one in enumerate(flat)
-    ]
-    score[np.fromiter(map(bool, conflicts), bool, len(flat))] *= CONTRADICTED
-    n_words = np.bincount(row, weights=weight > 0, minlength=len(flat)).astype(np.int64)
-    value, supported = _average(answer_of, score, ~np.isnan(score), len(answers))
-    return Groundedness(answer_of, flat, window, conflicts, score, share, n_words, value, supported)
+    value = np.maximum(np.exp2(-distance / HALVING), ANYWHERE * np.isfinite(distance))
+    weighed = total(weight)
+    share = np.full(len(flat), np.nan)
+    np.divide(total(weight * value), weighed, out=share, where=weighed > 0)
+    is_word = term < len(weights)
+    is_number = np.array([name[:1] == "#" for name in analyzer.vocabulary])
+    is_number = np.append(is_number, np.zeros(len(pairs), dtype=bool))[term]
+    is_name = is_word & _has(named.matrix(weights, pairs), row, term)
+    lacks = (is_number & (distance > 0)) | (is_name & np.isinf(distance))
+    share = np.minimum(share, 1.0)
+    score = share * np.where(total(lacks) > 0, MISSING, 1.0)
+    mean, supported = _average(answer_of, score, ~np.isnan(score), len(answers))
+    n_words = total((weight > 0) & is_word).astype(np.int64)
+    window[weighed == 0] = 0
+    texts_of = [" ".join(parts[at] for at in sentence[start:end]) for start, end in window.tolist()]
+    return Groundedness(answer_of, flat, texts_of, score, share, n_words, mean, supported)
 
 
 def _average(
@@ -414,83 +421,75 @@ def _average(
     return value, supported
 
 
-def _lookup(matrix: Any, rows: IntArray, columns: IntArray) -> BoolArray:
-    """Tell for each (row, column) whether a CSR matrix has a value there."""
-    return np.asarray(matrix[rows, columns] > 0).ravel() if len(rows) else np.zeros(0, dtype=bool)
-
-
-def _search(
+def _search(  # noqa: PLR0917
     row: IntArray,
     term: IntArray,
     weight: FloatArray,
-    *,
     answer_of: IntArray,
-    offers: Sequence[Sequence[int]],
-    texts: _Texts,
+    owner: IntArray,
+    offered: Any,
 ) -> tuple[FloatArray, IntArray]:
     """Find the window of three evidence sentences with most of each sentence's weight.
 
     The first of equal windows counts. `row` and `term` are the terms of the answer sentences,
-    ordered; `offers` has the texts of each answer. Returns, for each term, the number of sentences
-    from the window to the nearest sentence with the term, 0 inside and infinite without any; and
-    the evidence sentences of each window, [n_sentences, 3], -1 for none.
+    ordered. `owner` is the answer of each evidence sentence, rising, and `offered` has a row of
+    terms for each. Returns the number of sentences from the window to the nearest sentence with
+    each term, 0 inside and infinite without any; and the range of each window, [n_sentences, 2].
     """
-    n_terms = texts.terms.shape[1]
+    from scipy.sparse import csr_array
+
+    n_answers, n_terms = int(max(answer_of[-1], owner[-1])) + 1, offered.shape[1]
     keys, column = np.unique(answer_of[row] * n_terms + term, return_inverse=True)
-    offered = np.array([text for own in offers for text in own], dtype=np.int64)
-    asker = np.repeat(np.arange(len(offers)), [len(own) for own in offers])
-    offer, sentence = expand_ranges(texts.first[offered], np.diff(texts.first)[offered])
-    distance, chosen = np.full(len(row), np.inf), np.full((len(answer_of), WINDOW), -1)
-    if not len(sentence) or not len(row):
-        return distance, chosen
-    owner = asker[offer]
     # a term of the evidence counts for the answer that was offered the text
-    found = texts.terms[sentence].tocoo()
+    found = offered.tocoo()
     found_keys = owner[found.row] * n_terms + found.col
     at = np.minimum(np.searchsorted(keys, found_keys), len(keys) - 1)
     kept = keys[at] == found_keys
-    places, columns = found.row[kept], at[kept]
-    first = np.searchsorted(owner, np.arange(len(offers) + 1))
+    place, key = found.row[kept].astype(np.int64), at[kept]
+
+    first = np.searchsorted(owner, np.arange(n_answers + 1))
     lengths = np.diff(first)
     n_windows = np.where(lengths > 0, np.maximum(lengths - WINDOW + 1, 1), 0)
-    window_of, start = expand_ranges(first[:-1], n_windows)
-    end = np.minimum(start + WINDOW, first[window_of + 1])
-    window, member = expand_ranges(start, end - start)
-    windows = _membership(window, member, (len(start), len(sentence))) @ _membership(
-        places, columns, (len(sentence), len(keys))
+    asker, start = expand_ranges(first[:-1], n_windows)
+    end = np.minimum(start + WINDOW, first[asker + 1])
+    inside, member = expand_ranges(start, end - start)
+    windows = _membership(inside, member, (len(start), len(owner))) @ _membership(
+        place, key, (len(owner), len(keys))
     )
-    windows.data = np.minimum(windows.data, 1)
-
-    from scipy.sparse import csr_array
-
+    windows.data[:] = 1
     scaled = np.rint(weight * _SCALE).astype(np.int64)
-    shape = (len(answer_of), len(keys))
-    sums = (csr_array((scaled, (row, column)), shape=shape) @ windows.T).tocsr()
+    wanted = csr_array((scaled, (row, column)), shape=(len(answer_of), len(keys)))
+    sums = (wanted @ windows.T).tocsr()
     sums.sort_indices()
     # without a match, the first window of the answer counts
-    first_window = np.searchsorted(window_of, np.arange(len(offers)))
-    best = np.where(lengths > 0, first_window, -1)[answer_of]
+    best = np.searchsorted(asker, answer_of)
     filled = np.flatnonzero(np.diff(sums.indptr))
     if len(filled):
         most = np.maximum.reduceat(sums.data, sums.indptr[filled])
-        is_best = sums.data == np.repeat(most, np.diff(sums.indptr)[filled])
-        equal = np.flatnonzero(is_best)
-        place = equal[np.searchsorted(equal, sums.indptr[filled])]
-        best[filled[most > 0]] = sums.indices[place[most > 0]]
-    reached = np.flatnonzero(best >= 0)
-    own, member = expand_ranges(start[best[reached]], (end - start)[best[reached]])
-    chosen[reached[own], member - start[best[reached[own]]]] = sentence[member]
+        equal = np.flatnonzero(sums.data == np.repeat(most, np.diff(sums.indptr)[filled]))
+        place_of_best = equal[np.searchsorted(equal, sums.indptr[filled])]
+        best[filled[most > 0]] = sums.indices[place_of_best[most > 0]]
+
     # the nearest sentences with the term, before and behind the beginning of the window
-    size = len(sentence) + 1
-    occurrences = np.sort(columns.astype(np.int64) * size + places)
-    edges = np.array([-1, *occurrences, size * (len(keys) + 1)], dtype=np.int64)
-    low, high = start[best[row]], end[best[row]]
-    after = np.searchsorted(occurrences, column * size + low) + 1
-    for at in (after - 1, after):
-        is_same = (edges[at] // size == column) & (best[row] >= 0)
-        away = np.maximum(low - edges[at] % size, edges[at] % size - high + 1)
-        distance = np.where(is_same, np.minimum(distance, np.maximum(away, 0)), distance)
-    return distance, chosen
+    without = lengths[answer_of] == 0
+    range_of = np.stack([np.append(start, 0)[best], np.append(end, 0)[best]], axis=1)
+    range_of[without] = 0
+    low, high = range_of[row].T
+    size = len(owner) + 1
+    occurrences = np.sort(key * size + place)
+    edges = np.concatenate([[-1], occurrences, [size * (len(keys) + 1)]])
+    behind = np.searchsorted(occurrences, column * size + low) + 1
+    distance = np.full(len(row), np.inf)
+    for at in (behind - 1, behind):
+        away = np.maximum(np.maximum(low - edges[at] % size, edges[at] % size - high + 1), 0)
+        is_same = edges[at] // size == column
+        distance = np.where(is_same, np.minimum(distance, away), distance)
+    return distance, range_of
+
+
+def _has(matrix: Any, rows: IntArray, columns: IntArray) -> BoolArray:
+    """Tell for each (row, column) whether a CSR matrix has a value there."""
+    return np.asarray(matrix[rows, columns] > 0).ravel() if len(rows) else np.zeros(0, dtype=bool)
 
 
 def _weigh(analyzer: Analyzer, frequencies: DocumentFrequencies | None) -> FloatArray:
@@ -572,6 +571,8 @@ Reason = Literal[
 VIOLATIONS: frozenset[Reason] = frozenset(
     {"content_unused", "citation_unsupported", "empty_answer"}
 )
+_USED = 0.45
+"""Score from which a sentence uses the evidence; the name of a title may be missing."""
 _FEW = 2
 """Sentences with at most this number of content words need all words in the evidence."""
 _WHOLE = 0.999
@@ -612,7 +613,7 @@ def retrieval_gaps(
     - The answer has a citation whose text supports a sentence of the answer.
     - The answer refers to the sources in words, rightly or wrongly, without a negation.
     - The answer states that nothing relevant was found.
-    - The groundedness of one sentence is 0.5 or more.
+    - The groundedness of one sentence is 0.45 or more.
 
     A quote of three words or more is also a sentence of its own, because the words around it may
     be in another language. A sentence of one or two content words must have all words in the
@@ -640,7 +641,7 @@ def retrieval_gaps(
         [shown[at] for at in open_cases],
         frequencies,
     )
-    uses = np.where(scored.n_words <= _FEW, scored.score >= _WHOLE, scored.score >= SUPPORTED)
+    uses = scored.score >= np.where(scored.n_words <= _FEW, _WHOLE, _USED)
     first: dict[int, str] = {}
     for sentence in np.flatnonzero(uses).tolist():
         first.setdefault(open_cases[int(scored.answer_of[sentence])], scored.sentences[sentence])

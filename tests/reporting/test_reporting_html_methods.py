@@ -54,8 +54,9 @@ def said(report):
         (
             "Groundedness",
             [
-                groundedness._NO_NAME,
-                f"x {groundedness._NUMBER_MISSING} where",
+                f"max(2^(-d / {groundedness.HALVING}), {groundedness.ANYWHERE})",
+                f"x {groundedness.MISSING} where",
+                {0.25: "a quarter"}[groundedness.PAIR],
                 {3: "three"}[windows.WINDOW],
                 f"from {groundedness.SUPPORTED}",
             ],
