@@ -18,6 +18,7 @@ import numpy as np
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, expand_ranges
 from rag_eval.corpus import chunking as sentences
 from rag_eval.corpus.analyzer import STOP_WORDS, Analyzer, DocumentFrequencies
+from rag_eval.measures.contradiction import Conflict, find_conflicts
 
 # ---- Sentences of a text, and their words in any script, numbers and names
 
@@ -215,6 +216,10 @@ MISSING = 0.5
 
 It is `SUPPORTED`, so no sentence with such a name or number is supported.
 """
+CONTRADICTED = 0.4
+"""Factor of the score of a sentence with a conflict, so that it is not supported."""
+_COMPARED = SUPPORTED / 2
+"""Least score at which conflicts are looked for: below it, the window is about something else."""
 _SCALE = 2**20
 """Scale of the integer weights; sums of integers do not depend on the order of addition."""
 _BLOCK = 256
@@ -229,6 +234,8 @@ class Groundedness(NamedTuple):
     sentences: list[str]
     window: list[str]
     """Best window of each sentence; empty without evidence or without a content word."""
+    conflicts: list[list[Conflict]]
+    """What each sentence says otherwise than its window, if its score is at least 0.25 without."""
     score: FloatArray
     """Score of each sentence in [0, 1]; NaN for a sentence without a content word."""
     share: FloatArray
@@ -332,8 +339,9 @@ def groundedness(
 
     The score is the weighted mean value of the terms. It is halved if the evidence has not all
     names of the sentence, or the window not all numbers, because texts name a thing once and then
-    say "it". An answer without evidence scores 0. A translated answer scores near 0, because only
-    words are compared. The score of a sentence does not depend on other answers.
+    say "it". A sentence that says otherwise than its window, as `find_conflicts` tells, keeps 0.4
+    of the mean. An answer without evidence scores 0. A translated answer scores near 0, because
+    only words are compared. The score of a sentence does not depend on other answers.
 
     A word weighs 1, or its BM25 idf ``log(1 + (N - n + 0.5) / (n + 0.5))`` (as in Lucene), if
     `frequencies` has the counts of the `comparable` texts of a corpus. A pair weighs a quarter of
@@ -400,11 +408,19 @@ def groundedness(
     lacks = (is_number & (distance > 0)) | (is_name & np.isinf(distance))
     share = np.minimum(share, 1.0)
     score = share * np.where(total(lacks) > 0, MISSING, 1.0)
+    window[weighed == 0] = 0
+    shown_in = [" ".join(parts[at] for at in sentence[start:end]) for start, end in window.tolist()]
+    conflicts = [
+        find_conflicts(one, shown_in[at], evidence[answer_of[at]]) if score[at] >= _COMPARED else []
+        for at, one in enumerate(flat)
+    ]
+    contradicted = np.fromiter(map(bool, conflicts), bool, len(flat))
+    score[contradicted] = share[contradicted] * CONTRADICTED
     mean, supported = _average(answer_of, score, ~np.isnan(score), len(answers))
     n_words = total((weight > 0) & is_word).astype(np.int64)
-    window[weighed == 0] = 0
-    texts_of = [" ".join(parts[at] for at in sentence[start:end]) for start, end in window.tolist()]
-    return Groundedness(answer_of, flat, texts_of, score, share, n_words, mean, supported)
+    return Groundedness(
+        answer_of, flat, shown_in, conflicts, score, share, n_words, mean, supported
+    )
 
 
 def _average(

@@ -42,7 +42,7 @@ def slow_terms(sentence: str) -> dict[object, float]:
     return {**dict.fromkeys(words, 1.0), **dict.fromkeys(pairs, 0.25)}
 
 
-def slow_score(sentence: str, evidence: list[str]) -> float:
+def slow_score(sentence: str, evidence: list[str], *, contradicts: bool) -> float:
     """Compute the definition term by term and window by window."""
     parts = [text[start:end] for text in evidence for start, end in sentences.spans(text)]
     found = [{*slow_terms(part)} for part in parts]
@@ -64,7 +64,8 @@ def slow_score(sentence: str, evidence: list[str]) -> float:
     anywhere = {term for part in found for term in part}
     lacks = not {*numbers(sentence)} <= {*in_window}
     lacks |= not {*terms(" ".join(names(sentence)))} <= anywhere
-    return share / whole * (0.5 if lacks else 1.0) if whole else math.nan
+    factor = 0.4 if contradicts else 0.5 if lacks else 1.0
+    return share / whole * factor if whole else math.nan
 
 
 WORDS = st.sampled_from(
@@ -84,7 +85,8 @@ def test_the_join_gives_what_the_definition_says(cases):
     found = groundedness(answers, evidence)
     assert len(found.value) == len(answers)
     for at, sentence in enumerate(found.sentences):
-        expected = slow_score(sentence, evidence[found.answer_of[at]])
+        own, contradicts = evidence[found.answer_of[at]], bool(found.conflicts[at])
+        expected = slow_score(sentence, own, contradicts=contradicts)
         assert found.score[at] == pytest.approx(expected, abs=1e-9, nan_ok=True)
 
 
