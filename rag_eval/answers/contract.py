@@ -11,7 +11,7 @@ import importlib.metadata
 import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, Field
 
@@ -19,9 +19,9 @@ from rag_eval.answers.codes import Fault, TimedPattern
 from rag_eval.answers.evidence import cite_token, line_starts
 from rag_eval.answers.paths import find_paths, has_content, split_lines, tidy_path, visible
 from rag_eval.answers.replies import Citation, CitedSnippet, Place, read_token
-from rag_eval.core.config import ValidatorUse
+from rag_eval.core.config import Answers, PluginUse
 from rag_eval.core.errors import InputError, Problem, quoted
-from rag_eval.core.types import CitedSpan, Evidence, Mode
+from rag_eval.core.types import AnswerFinding, CitedSpan, Evidence, Mode
 from rag_eval.corpus.analyzer import count_tokens
 from rag_eval.corpus.chunking import spans, trim
 from rag_eval.measures.citation_support import (
@@ -305,7 +305,6 @@ def judge(
 
 # ---- Domain validators: ours, and those of the entry-point group `rag_eval.validators`
 
-GROUP = "rag_eval.validators"
 MAX_MESSAGE_CHARS = 300
 
 PatternText = Annotated[str, Field(min_length=1, max_length=500)]
@@ -439,46 +438,59 @@ OWN_VALIDATORS: dict[str, Factory] = {
 }
 
 
-def _load_validator(use: ValidatorUse) -> Check:
-    """Load a validator of ours or an installed one with its options; raises InputError."""
-    installed = {entry.name: entry for entry in importlib.metadata.entry_points(group=GROUP)}
-    field, name = f"answers.validators.{use.name}", use.name
-    names = sorted(installed.keys() | OWN_VALIDATORS.keys())
+def _load_plugin(
+    use: PluginUse, kind: Literal["validator", "postprocessor"], own: Mapping[str, Factory]
+) -> Any:
+    """Load a plug-in of ours or an installed one with its options; raises InputError."""
+    entries = importlib.metadata.entry_points(group=f"rag_eval.{kind}s")
+    installed = {entry.name: entry for entry in entries}
+    field, name = f"answers.{kind}s.{use.name}", use.name
+    names = sorted(installed.keys() | own.keys())
     if name not in names:
         near = difflib.get_close_matches(name, names, 1)
         hint = f"; did you mean {near[0]}?" if near else ""
         message, known = (
-            f"no validator of this name is installed{hint}",
-            ", ".join(names),
+            f"no {kind} of this name is installed{hint}",
+            ", ".join(names) or "none is installed",
         )
-        raise InputError.of("unknown_validator", message, field=field, found=name, accepted=known)
+        raise InputError.of(f"unknown_{kind}", message, field=field, found=name, accepted=known)
     try:
-        factory: Factory = OWN_VALIDATORS.get(name) or installed[name].load()
-        return factory(use.options)
+        return (own.get(name) or installed[name].load())(use.options)
     except ValueError as error:  # pydantic's ValidationError is a subclass
         message = quoted(" ".join(str(error).split()), 400)
-        raise InputError.of("bad_validator_options", message, field=field) from None
-    except Exception as error:  # noqa: BLE001 - a validator is anybody's code
+        raise InputError.of(f"bad_{kind}_options", message, field=field) from None
+    except Exception as error:  # noqa: BLE001 - a plug-in is anybody's code
         message = f"it cannot be loaded: {quoted(repr(error), 300)}"
-        raise InputError.of("broken_validator", message, field=field) from None
+        raise InputError.of(f"broken_{kind}", message, field=field) from None
 
 
-def load_validators(uses: Sequence[ValidatorUse]) -> list[tuple[str, Check]]:
-    """Load the validators of a gold set with their names, in its order.
+class Plugins(NamedTuple):
+    """Validators and postprocessors of a gold set with their names, in its order."""
+
+    validators: list[tuple[str, Check]]
+    postprocessors: "list[tuple[str, Postprocess]]"
+
+
+def load_plugins(settings: Answers) -> Plugins:
+    """Load the plug-ins of a gold set.
 
     Raises InputError with every problem: `unknown_validator` (with the installed names),
-    `broken_validator`, `bad_validator_options`.
+    `broken_validator`, `bad_validator_options`, and these of a postprocessor.
     """
-    loaded: list[tuple[str, Check]] = []
-    problems: list[Problem] = []
-    for use in uses:
-        try:
-            loaded.append((use.name, _load_validator(use)))
-        except InputError as error:
-            problems += error.problems
+    plugins, problems = Plugins([], []), list[Problem]()
+
+    def load(uses: Sequence[PluginUse], loaded: list[tuple[str, Any]], *kind: Any) -> None:
+        for use in uses:
+            try:
+                loaded.append((use.name, _load_plugin(use, *kind)))
+            except InputError as error:
+                problems.extend(error.problems)
+
+    load(settings.validators, plugins.validators, "validator", OWN_VALIDATORS)
+    load(settings.postprocessors, plugins.postprocessors, "postprocessor", {})
     if problems:
         raise InputError(problems)
-    return loaded
+    return plugins
 
 
 def validate(
@@ -496,3 +508,57 @@ def validate(
         if message is not None:
             objections.append((name, Fault(code, reason)))
     return objections
+
+
+# ---- Postprocessors: plug-ins of the entry-point group `rag_eval.postprocessors`
+
+
+class Extracted(BaseModel, extra="forbid"):
+    """A finding as a postprocessor gives it; `segment` as in `AnswerFinding`."""
+
+    kind: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")
+    text: str = Field(min_length=1, max_length=2000)
+    segment: int = Field(default=-1, ge=-1)
+
+
+class Processed(BaseModel, extra="forbid"):
+    """What a postprocessor makes of an answer: another text or None, and findings."""
+
+    text: str | None = Field(default=None, max_length=1_000_000)
+    findings: tuple[Extracted, ...] = Field(default=(), max_length=200)
+
+
+Postprocess = Callable[[Candidate], Processed | Mapping[str, Any]]
+"""Accepted answer -> `Processed`, or a mapping with its fields. It must be deterministic."""
+
+
+def postprocess(
+    candidate: Candidate, postprocessors: Sequence[tuple[str, Postprocess]]
+) -> tuple[str, tuple[AnswerFinding, ...]] | Fault:
+    """Return text and findings of an accepted answer; each plug-in reads the text before it.
+
+    A plug-in that raises or breaks a rule is the fault `postprocessor_error`. A new text must have
+    as many sentences as the old one, because citations name sentences by number.
+    """
+    findings: list[AnswerFinding] = []
+    for name, process in postprocessors:
+        try:
+            made = _process(candidate, process)
+        except Exception as error:  # noqa: BLE001 - a plug-in is anybody's code
+            reason = quoted(" ".join(str(error).split()), MAX_MESSAGE_CHARS)
+            return Fault("postprocessor_error", f"{name}: {type(error).__name__}: {reason}")
+        if made.text is not None:
+            candidate = dataclasses.replace(candidate, text=made.text)
+        findings += [AnswerFinding(name, **one.model_dump()) for one in made.findings]
+    return candidate.text, tuple(findings)
+
+
+def _process(candidate: Candidate, process: Postprocess) -> Processed:
+    """Ask one plug-in; raises ValueError if it breaks a rule."""
+    made = Processed.model_validate(process(candidate))
+    n = len(spans(candidate.text))
+    if made.text is not None and len(spans(made.text)) != n:
+        raise ValueError(f"the text must keep its number of sentences, {n}")
+    if any(one.segment >= n for one in made.findings):
+        raise ValueError(f"a segment must be less than the number of sentences, {n}")
+    return made

@@ -18,9 +18,10 @@ from typing import Any
 from rag_eval.answers.codes import CODES, PROVENANCE, Events, Fault
 from rag_eval.answers.contract import (
     Candidate,
-    Check,
+    Plugins,
     judge,
-    load_validators,
+    load_plugins,
+    postprocess,
     validate,
 )
 from rag_eval.answers.evidence import (
@@ -37,7 +38,7 @@ from rag_eval.answers.evidence import (
 from rag_eval.answers.extractive import Extract, Extractive, Passage
 from rag_eval.answers.replies import parse_reply
 from rag_eval.core.config import Answers, ResponseSchema
-from rag_eval.core.errors import InputError, quoted
+from rag_eval.core.errors import InputError, Problem, quoted
 from rag_eval.core.types import (
     AUDITABLE_FIELDS,
     INSUFFICIENT_EVIDENCE,
@@ -208,6 +209,9 @@ _CUT_OFF = {
     "content_filter": "the endpoint's filter cut it off.",
 }
 
+_BROKEN_PLUGIN = frozenset({"validator_error", "postprocessor_error"})
+"""Codes that no other reply of the model can mend."""
+
 
 def _codes_of(faults: Sequence[Fault]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(fault.code for fault in faults))
@@ -216,10 +220,8 @@ def _codes_of(faults: Sequence[Fault]) -> tuple[str, ...]:
 class _Case:
     """A question with its answer so far, its events and its part of the counts."""
 
-    def __init__(
-        self, question: Question, preflights: Preflights, validators: Sequence[tuple[str, Check]]
-    ) -> None:
-        self.question, self._preflights, self._validators = question, preflights, validators
+    def __init__(self, question: Question, preflights: Preflights, plugins: Plugins) -> None:
+        self.question, self._preflights, self._plugins = question, preflights, plugins
         self.answer = Answer(
             question.query_id,
             question.settings.mode,
@@ -250,8 +252,8 @@ class _Case:
         messages = tuple(fault.message for fault in faults)
         self.rejected.append(Rejected(id_, attempt, top_k, _codes_of(faults), messages, cut))
 
-    def _ask_validators(self, body: str, answer: Answer) -> list[Fault]:
-        """Return the objections of the domain validators to an answer, and count them."""
+    def _accept(self, body: str, answer: Answer) -> list[Fault]:
+        """Take an answer, post-processed, unless a plug-in objects; return the objections."""
         candidate = Candidate(
             answer.query_id,
             self.question.text,
@@ -262,9 +264,21 @@ class _Case:
             answer.citations,
             answer.evidence,
         )
-        objections = validate(candidate, self._validators)
+        objections = validate(candidate, self._plugins.validators)
         self.counts.update(f"{fault.code}.{name}" for name, fault in objections)
-        return [fault for _, fault in objections]
+        if objections:
+            return [fault for _, fault in objections]
+        processed = postprocess(candidate, self._plugins.postprocessors)
+        if isinstance(processed, Fault):
+            return [processed]
+        text, findings = processed
+        self.answer = dataclasses.replace(answer, text=text, findings=findings)
+        self.counts.update(f"finding.{one.source}.{one.kind}" for one in findings)
+        if self._plugins.postprocessors:
+            self._add_event(
+                "question.postprocessed", reworded=text != answer.text, findings=len(findings)
+            )
+        return []
 
     def gather(self) -> None:
         """Run the preflights; a fault of a preflight ends the question."""
@@ -273,9 +287,9 @@ class _Case:
             self._fail(self.gathered.fault)
 
     def end_with(self, answer: Answer) -> None:
-        """End with an answer if the validators accept the answer; else end as failed."""
+        """End with an answer if the plug-ins accept the answer; else end as failed."""
         self.answer = answer
-        if answer.outcome == "answered" and (faults := self._ask_validators(answer.text, answer)):
+        if answer.outcome == "answered" and (faults := self._accept(answer.text, answer)):
             self._reject(answer.text, faults)
             self._fail(*faults)
 
@@ -339,7 +353,7 @@ class _Case:
                 if again.fault:
                     return [again.fault]
                 evidence = again.evidence
-            elif PROVENANCE.isdisjoint(codes) and left and "validator_error" not in codes:
+            elif PROVENANCE.isdisjoint(codes) and left and _BROKEN_PLUGIN.isdisjoint(codes):
                 left -= 1
                 self.counts["schema_retries"] += 1
                 self._add_event("question.chat.schema_retry", attempt=attempt + 1, left=left)
@@ -375,6 +389,9 @@ class _Case:
             left_out=prompt.left_out,
             chars=prompt.chars,
             top_k=self.answer.top_k,
+            strict_response_template=True,
+            retry_on_schema_fail=self.question.settings.schema_retry_attempts > 0,
+            schema_retry_attempts=self.question.settings.schema_retry_attempts,
         )
         try:
             reply = chat.ask(prompt.messages)
@@ -421,8 +438,8 @@ class _Case:
         )
         if judged.faults or not judged.text:
             return judged.faults or [Fault("empty_answer", "there is nothing but citations.")]
-        if is_answered and (faults := self._ask_validators(parsed.text, answer)):
-            return faults
+        if is_answered:
+            return self._accept(parsed.text, answer)
         self.answer = answer
         return []
 
@@ -438,7 +455,8 @@ class AnswerRun:
 
     Preflights of reruns come last. The counts have questions, outcome.<outcome>, attempts,
     schema_retries, adaptive_reruns, chat_retries, cached_replies, tokens_in and tokens_out, also
-    if 0; and code.<code>, validator_failed.<name> and validator_error.<name> unless 0.
+    if 0; and code.<code>, validator_failed.<name>, validator_error.<name> and
+    finding.<postprocessor>.<kind> unless 0.
     """
 
     answers: tuple[Answer, ...]
@@ -467,8 +485,14 @@ def _check_tools(questions: Sequence[Question], tools: Tools) -> None:
             )
 
 
-def _check_evidence(cases: Sequence[_Case]) -> None:
-    """Raise InputError `empty_evidence` if a question has no evidence."""
+class AbortedError(InputError):
+    """The run ended before an answer; `events` are its event lines."""
+
+    events: Sequence[str] = ()
+
+
+def _check_evidence(cases: Sequence[_Case], events: Events) -> None:
+    """Raise AbortedError `empty_evidence` if a question has no evidence."""
     empty = [
         case.question.query_id
         for case in cases
@@ -482,7 +506,10 @@ def _check_evidence(cases: Sequence[_Case]) -> None:
             f"no evidence for {len(empty)} questions: {named}{more}; fix the corpus or the "
             f"preflights, or switch {field} off"
         )
-        raise InputError.of("empty_evidence", message, field=field)
+        events.add("run.abort", code="empty_evidence", questions=len(empty))
+        error = AbortedError(Problem("empty_evidence", message, field=field))
+        error.events = events.lines
+        raise error
 
 
 def _extract(cases: Sequence[_Case], extract: Extractive, library: Library) -> None:
@@ -552,13 +579,13 @@ def answer_questions(
 
     The result does not depend on the order in which a model answers. `on_end` is called at the end
     of each question. Raises InputError if a validator, its options, a pattern or a mode cannot be
-    used, and, with strict_fail_on_empty_evidence, if a question has no evidence.
+    used, and AbortedError, with strict_fail_on_empty_evidence, if a question has no evidence.
     """
     _check_tools(questions, tools)
     check_patterns(questions)
     preflights = Preflights(tools.library, tools.retrieve, tools.withheld)
-    validators = load_validators(config.validators)
-    cases = [_Case(question, preflights, validators) for question in questions]
+    plugins = load_plugins(config)
+    cases = [_Case(question, preflights, plugins) for question in questions]
     modes, events = Counter(question.settings.mode for question in questions), Events()
     events.add("run.start", questions=len(questions), **dict(sorted(modes.items())))
     of_mode: dict[Mode, list[_Case]] = {"recorded": [], "deterministic": [], "llm": []}
@@ -566,12 +593,11 @@ def answer_questions(
         of_mode[case.question.settings.mode].append(case)
         if case.question.settings.mode != "recorded":
             case.gather()
-    asked = [*of_mode["deterministic"], *of_mode["llm"]]
-    if config.strict_fail_on_empty_evidence:
-        _check_evidence(asked)
     for case in cases:  # write the events of all preflights before the events of the answers
         events.lines += case.log.lines
         case.log.lines.clear()
+    if config.strict_fail_on_empty_evidence:
+        _check_evidence([*of_mode["deterministic"], *of_mode["llm"]], events)
     for case in of_mode["recorded"]:
         query_id = case.question.query_id
         missing = Answer(query_id, "recorded", "failed", ("no_output",))

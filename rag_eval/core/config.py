@@ -65,19 +65,33 @@ ResponseSchema = Literal["json", "auditable", "verdict"]
 AnswerMode = Literal["deterministic", "llm", "recorded"]
 
 
-class ValidatorUse(BaseModel):
-    """A domain validator by its name; all other keys are its options."""
+class PluginUse(BaseModel):
+    """A plug-in by its name; all other keys are its options."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: Name
-    """`ban_regex`, `require_citation_support`, `require_min_inline_regex_count`, or an entry point
-    of the group `rag_eval.validators`."""
+    """An entry point of the plug-in's group."""
 
     @property
     def options(self) -> dict[str, object]:
-        """Options that the validator receives: every key but `name`."""
+        """Options that the plug-in receives: every key but `name`."""
         return dict(self.model_extra or {})
+
+
+class PostprocessorUse(PluginUse):
+    """A postprocessor by its name; all other keys are its options."""
+
+    name: Name
+    """An entry point of the group `rag_eval.postprocessors`."""
+
+
+class ValidatorUse(PluginUse):
+    """A domain validator by its name; all other keys are its options."""
+
+    name: Name
+    """`ban_regex`, `require_citation_support`, `require_min_inline_regex_count`, or an entry point
+    of the group `rag_eval.validators`."""
 
 
 VerdictWord = Annotated[
@@ -128,6 +142,8 @@ class Answers(Part):
     )
     validators: tuple[ValidatorUse, ...] = ()
     """Domain rules that every answer must follow."""
+    postprocessors: tuple[PostprocessorUse, ...] = ()
+    """Plug-ins that reword an accepted answer or extract findings from it, in this order."""
     cross_section_allowed: tuple[tuple[str, str], ...] = ()
     """Pairs of section_ids that one answer sentence may cite together."""
     endpoint: Name | None = None

@@ -631,6 +631,9 @@ class AnswersPart(Record):
     gap: RetrievalGap
     faithfulness: Faithfulness
     usage: Open
+    findings: Counts = Field(
+        default_factory=dict, description="of postprocessors, as plug-in.kind -> n"
+    )
     verifier: VerifierPart | None = None
     verifier_usage: Open | None = None
 

@@ -315,6 +315,19 @@ class Chat(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class AnswerFinding:
+    """A finding that a postprocessor extracted from an answer.
+
+    `segment` is the number of its sentence, from 0, or -1 for the whole answer.
+    """
+
+    source: str
+    kind: str
+    text: str
+    segment: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
     """One question's answer and how it ended.
 
@@ -347,6 +360,7 @@ class Answer:
     tokens_in: int = 0
     tokens_out: int = 0
     confidence: float | None = None
+    findings: tuple[AnswerFinding, ...] = ()
 
 
 # ---- Confidence values: a closed set of types, and how they compose. No number is a confidence.

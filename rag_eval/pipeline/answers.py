@@ -17,7 +17,7 @@ from rag_eval.answers.chat import ChatCache, ChatClient, Usage, async_client
 from rag_eval.answers.evidence import Library, PreflightRecord, Question, apply_override
 from rag_eval.answers.extractive import Extractive
 from rag_eval.answers.recorded import Payload, RecordedAnswers
-from rag_eval.answers.runner import Rejected, Tools, answer_questions
+from rag_eval.answers.runner import AbortedError, Rejected, Tools, answer_questions
 from rag_eval.answers.verifier import Verifier, open_verifier
 from rag_eval.citations.matching import Spans, Words, coverage, match_citations
 from rag_eval.citations.payload import LiveIndex, Verdicts, citation_records, validate
@@ -90,11 +90,14 @@ from rag_eval.pipeline.runner import (
 from rag_eval.reporting.metrics_report import Outgoing, outgoing_record, outgoing_row
 from rag_eval.retrieval.service import Payloads, Rank
 from rag_eval.retrieval.synonyms import Expansion
-from rag_eval.storage.artifacts import Parts
+from rag_eval.storage.artifacts import Parts, write_text
 from rag_eval.storage.hashing import digest, file_hash
 from rag_eval.storage.sql import open_store
 
 # ---- Stage `answers`: answer every question from the evidence of one strategy.
+
+ABORT_LOG = "aborted.log"
+"""Events of a run that ended before an answer; the next report removes the file."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,6 +167,10 @@ def _list_questions(config: GoldSetConfig, gold: GoldVariants) -> list[Question]
         Question(query_id, text, apply_override(answers, gold.overrides.get(query_id)))
         for query_id, text in rows.itertuples(index=False, name=None)
     ]
+
+
+def _join_lines(lines: Iterable[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _find_endpoint(work: Work, name: str | None, field: str) -> Endpoint:
@@ -252,13 +259,14 @@ def _make_extractor(work: Work, admitted: AdmittedChunks, strategy: str) -> tupl
 def _identify_answers(work: Work, gold_variants: GoldVariants, **_: object) -> object:
     """Hash the file of recorded outputs; empty without a file.
 
-    Returns AGAIN when a model answers or a validator is configured. A repeated stage takes known
-    replies from the cache and repeats failed requests. The code of a validator may have changed.
+    Returns AGAIN when a model answers or a plug-in is configured. A repeated stage takes known
+    replies from the cache and repeats failed requests. The code of a plug-in may have changed.
     """
+    answers = _answers_config(work.config)
     modes = {one.settings.mode for one in _list_questions(work.config, gold_variants)}
-    if "llm" in modes or _answers_config(work.config).validators:
+    if "llm" in modes or answers.validators or answers.postprocessors:
         return AGAIN
-    path = work.base / (_answers_config(work.config).recorded or "")
+    path = work.base / (answers.recorded or "")
     return file_hash(path) if path.is_file() else ""
 
 
@@ -320,7 +328,11 @@ def answer_gold_set(
     )
     title, n = f"Answering ({', '.join(sorted(modes))})", len(questions)
     with work.progress.step(title, n, "questions") as advance:
-        made = answer_questions(questions, answers, tools, lambda: advance(1))
+        try:
+            made = answer_questions(questions, answers, tools, lambda: advance(1))
+        except AbortedError as error:
+            write_text(work.evaluation.reports / ABORT_LOG, _join_lines(error.events))
+            raise
     usage = None
     # Leave token counts out of the hash, because they depend on the cached replies.
     hashed = [dataclasses.replace(answer, tokens_in=0, tokens_out=0) for answer in made.answers]
@@ -333,7 +345,7 @@ def answer_gold_set(
         preflights=list(made.preflights),
         rejected=list(made.rejected),
         stated=stated,
-        events="".join(f"{line}\n" for line in made.events).encode(),
+        events=_join_lines(made.events).encode(),
         about=AnswerFacts(
             strategy=strategy,
             modes=sorted(modes),
@@ -842,6 +854,10 @@ def _answer_line(answer: Answer, outgoing: Outgoing) -> dict[str, object]:
         "verdict": outgoing.cut_copies(answer.verdict),
         "lambda_state": outgoing.cut_copies(answer.lambda_state),
         "citations": cited,
+        "findings": [
+            {**dataclasses.asdict(one), "text": outgoing.cut_copies(one.text)}
+            for one in answer.findings
+        ],
         "evidence": [item.token for item in answer.evidence],
     }
 

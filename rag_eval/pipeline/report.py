@@ -52,6 +52,7 @@ from rag_eval.measures.groundedness import comparable
 from rag_eval.measures.intervals import aggregate, within_query
 from rag_eval.measures.overlap import NamedGold
 from rag_eval.pipeline.answers import (
+    ABORT_LOG,
     RAGAS_OFF,
     Answered,
     AnswerMeasures,
@@ -489,7 +490,7 @@ ANSWER_FILES: Final = (
 )
 REPLACED: Final = (
     *("run-*.trec", PICTURE, *PAGES, f"{TABLES}/*.csv", f"{TABLES}/*.tex"),
-    *(*ANSWER_FILES, *VERDICT_FILES),
+    *(*ANSWER_FILES, *VERDICT_FILES, ABORT_LOG),
 )
 """Files that every run writes anew, or removes."""
 CITATION_MEASURES: Final = (
@@ -597,6 +598,7 @@ def _answer_parts(answered: Answered | None) -> dict[str, object]:
             "gap": found.gap,
             "faithfulness": found.faithfulness,
             "usage": {} if usage is None else dataclasses.asdict(usage),
+            **_count_findings(about.counts),
             **({} if found.verifier is None else {"verifier": found.verifier}),
             **({} if judged is None else {"verifier_usage": dataclasses.asdict(judged)}),
         }
@@ -616,6 +618,13 @@ def _answer_parts(answered: Answered | None) -> dict[str, object]:
         **_headline("faithfulness", part.faithfulness),
         **_headline("groundedness", next(m for m in part.measures if m.name == "groundedness")),
     }
+
+
+def _count_findings(counts: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    """Make the report field of what postprocessors found; empty if they found nothing."""
+    prefix = "finding."
+    found = {name.removeprefix(prefix): n for name, n in counts.items() if name.startswith(prefix)}
+    return {"findings": found} if found else {}
 
 
 def _headline(name: str, figure: Estimate) -> dict[str, object]:

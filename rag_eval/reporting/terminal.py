@@ -390,7 +390,7 @@ def _answers(report: Report) -> Parts:
             f"sentences that their citations do not support: {citations.n_unsupported}, for "
             f"example in {quoted(citations.unsupported[0].query_id)} (rag-eval explain)"
         )
-    yield from _models(answers)
+    yield from _models_and_findings(answers)
     if (gap := answers.gap).n_flagged:
         yield (
             f"{gap.code} (warning): {gap.n_flagged} of {gap.n_checked} answers leave the "
@@ -398,8 +398,10 @@ def _answers(report: Report) -> Parts:
         )
 
 
-def _models(answers: AnswersPart) -> Iterator[str]:
-    """Write the requests of the model that answers, and the verifier of sentences."""
+def _models_and_findings(answers: AnswersPart) -> Iterator[str]:
+    """Write the findings of plug-ins, the requests of the answering model, and the verifier."""
+    if answers.findings:
+        yield f"findings: {_list_counts(answers.findings)}"
     if usage := answers.usage:
         yield (
             f"{quoted(str(answers.model))}: {usage['requests']} requests, {usage['retries']} "

@@ -20,6 +20,7 @@ from answer_corpus import (
 from rag_eval.answers.evidence import Withheld
 from rag_eval.answers.extractive import Chosen, Extract
 from rag_eval.answers.runner import (
+    AbortedError,
     AnswerRun,
     PromptTooLongError,
     Tools,
@@ -115,6 +116,15 @@ def test_good_reply_is_an_answer_with_the_characters_it_cites():
     assert names(found) == steps.split()
     assert len(chat.asked) == 1
     assert found.counts["outcome.answered"] == 1
+
+
+def test_the_event_before_a_request_states_the_contract_in_force():
+    retries = "strict_response_template=true retry_on_schema_fail=true schema_retry_attempts=2"
+    none = "strict_response_template=true retry_on_schema_fail=false schema_retry_attempts=0"
+    for options, stated in (({}, retries), ({"retry_on_schema_fail": False}, none)):
+        _, found, _ = one(GOOD, **options)
+        (line,) = [line for line in found.events if "question.chat.prepare" in line]
+        assert line.endswith(stated)
 
 
 GAPS, REFUSED = "INSUFFICIENT EVIDENCE: the year", "error: no atlas; fix: index one"
@@ -280,9 +290,11 @@ def test_empty_evidence_ends_not_found_without_asking_the_model():
 def test_strict_evidence_aborts_before_any_model_is_asked(mode):
     chat, extract = ScriptedChat({ASK: [GOOD]}), FirstLines()
     strict = {"strict_fail_on_empty_evidence": True, "mode": mode}
-    with pytest.raises(InputError, match=r"empty_evidence.*no evidence for 1 questions: q1"):
+    with pytest.raises(AbortedError, match=r"empty_evidence.*no evidence for 1 questions") as end:
         run([ASK, "zzz"], chat=chat, extract=extract, **strict)
     assert (chat.asked, extract.calls) == ([], 0)
+    assert end.value.events[0].startswith("event=run.start questions=2 ")
+    assert end.value.events[-1] == "event=run.abort code=empty_evidence questions=1"
 
 
 # ---- The other modes

@@ -4,8 +4,8 @@ import pytest
 from answer_corpus import evidence
 
 from rag_eval.answers.codes import PatternTimeoutError, TimedPattern
-from rag_eval.answers.contract import Candidate, load_validators, validate
-from rag_eval.core.config import ValidatorUse
+from rag_eval.answers.contract import Candidate, load_plugins, postprocess, validate
+from rag_eval.core.config import Answers, ValidatorUse
 from rag_eval.core.errors import InputError
 
 
@@ -15,6 +15,10 @@ def candidate(body: str) -> Candidate:
 
 def use(name: str, **options) -> ValidatorUse:
     return ValidatorUse.model_validate({"name": name, **options})
+
+
+def load_validators(uses):
+    return load_plugins(Answers(validators=tuple(uses))).validators
 
 
 COUNT = "require_min_inline_regex_count"
@@ -112,25 +116,90 @@ def test_a_pattern_that_backtracks_for_ever_is_stopped():
     ]
 
 
+# ---- Plug-ins of another package
+
 FOREIGN = """
 def max_words(options):
     if not isinstance(options.get("limit"), int):
         raise ValueError(f"max_words takes limit, a whole number; found {options}")
     return lambda found: "too long" if len(found.text.split()) > options["limit"] else None
+
+
+def shout(options):
+    def process(found):
+        ends = [{"kind": "length", "text": found.text[-5:], "segment": 0}]
+        return {"text": found.text.upper(), "findings": ends}
+    return process
+
+
+def give(options):
+    return lambda found: options["result"]
+"""
+ENTRY_POINTS = """
+[rag_eval.validators]
+max_words = house_style:max_words
+[rag_eval.postprocessors]
+shout = house_style:shout
+give = house_style:give
 """
 
 
-def test_a_validator_of_another_package_is_found_by_its_entry_point(tmp_path, monkeypatch):
+@pytest.fixture
+def package(tmp_path, monkeypatch):
     about = tmp_path / "house_style-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: house-style\nVersion: 1.0\n")
-    entry = "[rag_eval.validators]\nmax_words = house_style:max_words\n"
-    (about / "entry_points.txt").write_text(entry)
+    (about / "entry_points.txt").write_text(ENTRY_POINTS)
     (tmp_path / "house_style.py").write_text(FOREIGN)
     monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.usefixtures("package")
+def test_a_validator_of_another_package_is_found_by_its_entry_point():
     uses = [use("max_words", limit=3), use("ban_regex", patterns=["four"])]
     assert messages("one two", *uses) == []
     rejected = ["max_words validator_failed", "ban_regex validator_failed"]
     assert messages("one two three four", *uses) == rejected
     with pytest.raises(InputError, match="max_words takes limit, a whole number"):
         load_validators([use("max_words", limit="many")])
+
+
+def processed(text: str, *uses):
+    settings = Answers.model_validate({"postprocessors": uses})
+    return postprocess(candidate(text), load_plugins(settings).postprocessors)
+
+
+@pytest.mark.usefixtures("package")
+def test_postprocessors_reword_and_extract_in_their_order():
+    text, findings = processed("It is so.", {"name": "shout"}, {"name": "shout"})
+    assert text == "IT IS SO."
+    assert [(one.source, one.kind, one.text, one.segment) for one in findings] == [
+        ("shout", "length", "s so.", 0),
+        ("shout", "length", "S SO.", 0),
+    ]
+    assert processed("It is so.") == ("It is so.", ())
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize(
+    "result",
+    [
+        None,
+        {"text": ""},
+        {"text": "It is. So."},
+        {"findings": [{"kind": "a b", "text": "x"}]},
+        {"findings": [{"kind": "a", "text": "x", "segment": 1}]},
+        {"findings": [{"kind": "a", "text": "x" * 2001}]},
+        {"more": 1},
+    ],
+)
+def test_a_postprocessor_that_breaks_a_rule_is_named(result):
+    fault = processed("It is so.", {"name": "give", "result": result})
+    assert fault.code == "postprocessor_error"
+    assert fault.message.startswith("give: ")
+
+
+@pytest.mark.usefixtures("package")
+def test_an_unknown_postprocessor_is_refused_with_the_installed_ones():
+    with pytest.raises(InputError, match=r"unknown_postprocessor.*did you mean shout.*give, shout"):
+        processed("It is so.", {"name": "shoud"})
