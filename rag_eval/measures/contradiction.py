@@ -282,7 +282,7 @@ class _Detail(NamedTuple):
 
 
 def _replacement(
-    sentence: _Text, detail: _Detail, window: _Text, others: list[_Span], beyond: Iterable[_Text]
+    sentence: _Text, detail: _Detail, window: _Text, others: list[_Span], beyond: Sequence[str]
 ) -> tuple[bool, _Span | None]:
     """Tell whether the evidence has a detail, and return what the window has in its place.
 
@@ -295,7 +295,7 @@ def _replacement(
     if place and rival and abs(window.place[place[0]] - window.place[rival[0]]) <= _LISTED:
         return True, None
     if not exists or other > detail.limits.ratio * own:
-        for text in beyond:
+        for text in map(_read, beyond):
             agreement, found = _best(sentence, detail.span, text, detail.find(text))
             own, exists = max(own, agreement), exists or found is not None
     fits = other > detail.limits.least and other > detail.limits.ratio * own
@@ -305,7 +305,7 @@ def _replacement(
 # ---- Numbers, units, months and names
 
 
-def _value_conflicts(sentence: _Text, window: _Text, beyond: Sequence[_Text]) -> Iterator[Conflict]:
+def _value_conflicts(sentence: _Text, window: _Text, beyond: Sequence[str]) -> Iterator[Conflict]:
     for at, value in enumerate(sentence.value):
         if not value:
             continue
@@ -380,7 +380,7 @@ def _find_name(stems: tuple[str, ...], text: _Text, *, is_code: bool) -> list[_S
     return _single(spots)
 
 
-def _name_conflicts(sentence: _Text, window: _Text, beyond: Sequence[_Text]) -> Iterator[Conflict]:
+def _name_conflicts(sentence: _Text, window: _Text, beyond: Sequence[str]) -> Iterator[Conflict]:
     spans = _name_spans(sentence, window)
     own = {stem for low, high in spans for stem in sentence.stems[low : high + 1]}
     others = [
@@ -639,11 +639,10 @@ def find_conflicts(sentence: str, window: str, evidence: Sequence[str] = ()) -> 
     []
     """
     own, near = _read(sentence[:MOST_SENTENCE]), _read(window[:MOST_WINDOW])
-    beyond = [_read(text) for text in evidence]
     role = _role_conflict(own, near)
     return [
-        *_value_conflicts(own, near, beyond),
-        *_name_conflicts(own, near, beyond),
+        *_value_conflicts(own, near, evidence),
+        *_name_conflicts(own, near, evidence),
         *([role] if role else []),
         *_antonym_conflicts(own, near),
         *_negation_conflicts(own, near),
