@@ -535,7 +535,7 @@ def answers() -> None:
             ]
             for found in rows.tolist()
         ]
-        extracts = answerer.answer(claims.queries, passages)
+        extracts, _ = answerer.answer(claims.queries, passages)
         texts = [
             " ".join(given[part.passage].text[part.start : part.end] for part in extract.sentences)
             for extract, given in zip(extracts, passages, strict=True)

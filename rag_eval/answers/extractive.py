@@ -12,16 +12,14 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, IntArray, count_within
 from rag_eval.corpus.analyzer import Analyzer, DocumentFrequencies, count_matrix
 from rag_eval.corpus.chunking import borders, spans, trim
-from rag_eval.retrieval.synonyms import Expansion, Mean, Phrase
 
 # ---- Pieces of a passage that an answer may cite
 
@@ -149,39 +147,26 @@ def cut_units(text: str) -> list[Unit]:
 
 # ---- Features of the candidates of a batch
 
-SATURATION, LENGTH_SHARE = 0.9, 0.4
-"""BM25's k1 and b, as for retrieval."""
-AVERAGE_TERMS = 12.0
-"""Average number of terms of a sentence without stop words (12.6 on CLAPnq, SciFact, XQuAD)."""
-LONGEST_EMBEDDED = 2000
-"""Longest beginning of a text that is embedded; sentence models read fewer characters."""
-
-LEXICAL = (
-    *("unit_coverage", "titled_coverage", "passage_coverage", "evidence_coverage"),
-    *("local_coverage", "frequency", "pairs", "missing", "number_fits", "number_lacks"),
-    *("name_fits", "first", "position", "length"),
+WORDS = (
+    *("unit_coverage", "titled_coverage", "passage_coverage", "local_coverage"),
+    *("position", "length", "passage_similarity"),
 )
-DENSE = ("similarity", "window_similarity", "passage_similarity")
+"""Features of every candidate. They choose the candidates that are embedded."""
+FEATURES = (*WORDS, "similarity")
+"""Features of the embedded candidates."""
+OF_BEST = ("similarity", "passage_similarity")
+"""Features of the best unit that the signal also uses."""
+SIGNALS = (
+    *("score", "lead", *OF_BEST),
+    *("mean_coverage", "evidence_coverage", "familiarity"),
+)
+"""Features of a question: log-odds of the best unit, its lead over the second, its `OF_BEST`, and
+the features that `Pool.measure` returns."""
 
 Embed = Callable[[Sequence[str]], Float32Array]
 """Texts -> float32 [n, d], rows of unit norm (or zero)."""
 
 _BLOCK = 65_536
-_WANTS_NUMBER = re.compile(
-    r"\b(?:when|what (?:year|date|day|time|age|percentage|number)|which year"
-    r"|how (?:many|much|long|old|far|often|tall|big|large|high|fast))\b",
-    re.IGNORECASE,
-)
-_WANTS_NAME = re.compile(
-    r"\b(?:who|whom|whose|where|(?:which|what) (?:country|city|state|team|person|company|name))\b",
-    re.IGNORECASE,
-)
-_NUMBER = re.compile(
-    r"\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|hundred|thousand"
-    r"|million|billion|dozen|half|twice|percent)\b",
-    re.IGNORECASE,
-)
-_NAME = re.compile(r"[a-z0-9,;:] [A-Z][a-z]+")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -244,98 +229,76 @@ class Pool:
         plain = (" ".join(text.lower().split()) for text in self.unit_texts)
         words, distinct = pd.factorize(_objects(plain))
         self.words_of: IntArray = self.question_of * len(distinct) + words[self.unit_of]
-        ranks = np.array([passage.rank for passage in flat], dtype=np.int64)
-        places = self.passage_of_pair[self.pair_of], ranks[self.pair_of]
+        self.ranks = np.array([passage.rank for passage in flat], dtype=np.int64)
+        places = self.passage_of_pair[self.pair_of], self.ranks[self.pair_of]
         self.tie_breaks: tuple[IntArray, ...] = (self.starts, *places)
 
-    @functools.cached_property
-    def _membership(self) -> Any:
-        """CSR [n_texts, n_units]: the units of each passage."""
-        n = len(self.unit_texts)
-        return _ones(self.text_of_unit, np.arange(n), (len(self.texts), n))
-
-    def lexical(
-        self, frequencies: DocumentFrequencies, expansion: Expansion | None = None
-    ) -> FloatArray:
-        """Measure words, [n_candidates, len(LEXICAL)].
+    def measure(
+        self, frequencies: DocumentFrequencies, embed: Embed
+    ) -> tuple[FloatArray, FloatArray, Float32Array]:
+        """Return features of candidates [n_candidates, len(WORDS)], of questions, and vectors.
 
         Coverages are shares of the question's term weight: in the unit, in the unit or the
-        passage's title, in the passage or title, in all of the question's evidence.
-        `local_coverage` weighs terms by how few of the question's own candidates have them.
-        `frequency` is `unit_coverage` with counts saturated as in BM25. `pairs`: share of the
-        question's neighbouring terms that are neighbours in the unit. `missing`: the heaviest term
-        that neither passage nor title has, as a share of the heaviest of all. `number_*`,
-        `name_fits`: the question asks for a number or a name, and the unit has or lacks it.
-        `position`: 1 / (1 + place in the passage). `length`: ln(1 + terms). Questions have no
-        function words. A synonym counts its weight.
+        passage's title, in the passage or title. `local_coverage` weighs terms by how few of the
+        question's own candidates have them. `position`: 1 / (1 + place in the passage). `length`:
+        ln(1 + terms). `passage_similarity`: cosine of the question and its passage with title.
+        Questions have no function words.
+
+        Features of questions, [n_questions, 3]: mean coverage of the passages, coverage by all of
+        them together, and familiarity: 1 - mean term weight. The vectors are the questions'.
         """
         analyzer = Analyzer()
         functional = {term for row in analyzer.index(_function_words()) for term in row}
-        questions, units = analyzer.index(self.questions), analyzer.index(self.unit_texts)
         asked_rows, unit_rows = (
-            [[term for term in row if term not in functional] for row in rows]
-            for rows in (questions, units)
+            [[term for term in row if term not in functional] for row in analyzer.index(texts)]
+            for texts in (self.questions, self.unit_texts)
         )
-        titles = analyzer.index([title.replace("_", " ") for title in self.titles])
-        widening = _Widening(expansion, analyzer, questions, asked_rows) if expansion else None
-        n_terms = len(analyzer.vocabulary)
+        unit_rows = analyzer.index(self.unit_texts)
+        title_rows = analyzer.index([title.replace("_", " ") for title in self.titles])
+        n_terms, n_questions = len(analyzer.vocabulary), len(self.questions)
         weights = _weigh_terms(frequencies, analyzer.vocabulary)
-        counts = _count(units, n_terms)
-        asked, titled = (_present(_count(rows, n_terms)) for rows in (asked_rows, titles))
-        has, passages = _present(counts), _present((self._membership @ counts).tocsr())
-        lengths = counts.sum(axis=1)
-        # compare the length with an average sentence, because an answer must not depend on the
-        # other questions of the batch
-        longer = 1.0 - LENGTH_SHARE + LENGTH_SHARE * lengths / AVERAGE_TERMS
-        rows = np.repeat(np.arange(len(units)), np.diff(counts.indptr))
-        saturated = counts.copy()
-        saturated.data = counts.data / (counts.data + SATURATION * longer[rows])
-        if widening:
-            asked = _count(widening.asked, n_terms + len(widening.terms))
-            has, titled, passages, saturated = map(
-                widening.widen, (has, titled, passages, saturated)
-            )
-            weights = np.concatenate([weights, weights[widening.terms]])
-
+        counts = _count(unit_rows, n_terms)
+        asked, titled = (_present(_count(rows, n_terms)) for rows in (asked_rows, title_rows))
+        membership = _ones(self.text_of_unit, len(self.texts))
         q, pair, unit, asker = self.question_of, self.pair_of, self.unit_of, self.question_of_pair
         total = np.maximum(asked @ weights, 1e-12)
-        in_unit = has[unit].multiply(asked[q]).tocsr()
+        in_unit = _present(counts)[unit].multiply(asked[q]).tocsr()
         in_title = titled.multiply(asked[asker]).tocsr()
-        in_passage = passages[self.text_of_pair].multiply(asked[asker]).tocsr()
-        in_passage = in_passage.maximum(in_title).tocsr()
-        n_questions = len(self.questions)
-        in_evidence = _ones(asker[:0], asker[:0], (n_questions, in_passage.shape[1]))
-        for place in range(int(self.passage_of_pair.max()) + 1):  # n-th passages of all questions
-            rows = np.flatnonzero(self.passage_of_pair == place)
-            nth = _ones(asker[rows], rows, (n_questions, len(asker))) @ in_passage
-            in_evidence = in_evidence.maximum(nth)
-        absent = _heaviest((asked[asker] - in_passage).tocsr(), weights)
-        missing = absent / np.maximum(_heaviest(asked, weights), 1e-12)[asker]
-        wants_number = _flag(_WANTS_NUMBER, self.questions)[q]
-        wants_name = _flag(_WANTS_NAME, self.questions)[q]
-        has_number = _flag(_NUMBER, self.unit_texts)[unit]
+        in_passage = _present((membership @ counts).tocsr())[self.text_of_pair]
+        in_passage = in_passage.multiply(asked[asker]).tocsr().maximum(in_title).tocsr()
+        gather = _ones(asker, n_questions)
+        passage_coverage = (in_passage @ weights) / total[asker]
+        indexed = [
+            f"{title} {self.texts[text]}".strip()
+            for title, text in zip(self.titles, self.text_of_pair, strict=True)
+        ]
+        vectors = _embed_distinct(embed, [*self.questions, *indexed])
+        vectors, passages = np.split(vectors, [n_questions])
+        similarity = _multiply_rows(vectors, asker, passages, np.arange(len(asker)))
         columns = {
             "unit_coverage": (in_unit @ weights) / total[q],
             "titled_coverage": (in_unit.maximum(in_title[pair]) @ weights) / total[q],
-            "passage_coverage": ((in_passage @ weights) / total[asker])[pair],
-            "evidence_coverage": ((in_evidence @ weights) / total)[q],
+            "passage_coverage": passage_coverage[pair],
             "local_coverage": self._local_coverage(in_unit),
-            "frequency": (saturated[unit].multiply(asked[q]).tocsr() @ weights) / total[q],
-            "pairs": self._share_pairs(asked_rows, unit_rows),
-            "missing": missing[pair],
-            "number_fits": wants_number & has_number,
-            "number_lacks": wants_number & ~has_number,
-            "name_fits": wants_name & _flag(_NAME, self.unit_texts)[unit],
-            "first": self.place == 0,
             "position": 1.0 / (1.0 + self.place),
-            "length": np.log1p(lengths[unit]),
+            "length": np.log1p(counts.sum(axis=1))[unit],
+            "passage_similarity": similarity[pair],
         }
-        return np.column_stack([np.asarray(columns[name], dtype=np.float64) for name in LEXICAL])
+        n_asked = np.maximum(asked.sum(axis=1), 1.0)
+        of_questions = np.column_stack(
+            [
+                (gather @ passage_coverage) / np.maximum(gather.sum(axis=1), 1.0),
+                (_present((gather @ in_passage).tocsr()) @ weights) / total,
+                1.0 - (asked @ weights) / n_asked,
+            ]
+        )
+        features = [np.asarray(columns[name], dtype=np.float64) for name in WORDS]
+        return np.column_stack(features), of_questions, vectors
 
     def _local_coverage(self, in_unit: Any) -> FloatArray:
         """Weigh each term by how few of the question's own candidates have it."""
-        n_questions, n_candidates = len(self.questions), len(self.question_of)
-        gather = _ones(self.question_of, np.arange(n_candidates), (n_questions, n_candidates))
+        n_questions = len(self.questions)
+        gather = _ones(self.question_of, n_questions)
         rarity = (gather @ in_unit).tocsr()
         counts = np.bincount(self.question_of, minlength=n_questions).astype(np.float64)
         rows = np.repeat(np.arange(n_questions), np.diff(rarity.indptr))
@@ -344,127 +307,31 @@ class Pool:
         covered = in_unit.multiply(rarity[self.question_of]).sum(axis=1)
         return np.asarray(covered / total[self.question_of])
 
-    def _share_pairs(self, asked: list[list[int]], units: list[list[int]]) -> FloatArray:
-        """Return the share of neighbouring terms of questions that are neighbours in a unit."""
-        codes: dict[frozenset[int], int] = {}
-        wanted_rows, unit_rows = (
-            [
-                [codes.setdefault(frozenset(two), len(codes)) for two in itertools.pairwise(row)]
-                for row in rows
-            ]
-            for rows in (asked, units)
-        )
-        wanted, present = (_present(_count(rows, len(codes))) for rows in (wanted_rows, unit_rows))
-        shared = present[self.unit_of].multiply(wanted[self.question_of]).sum(axis=1)
-        return np.asarray(shared / np.maximum(wanted.sum(axis=1), 1.0)[self.question_of])
+    def similarity(self, rows: IntArray, questions: Float32Array, embed: Embed) -> FloatArray:
+        """Return the cosines of the candidates `rows` with their questions."""
+        vectors = _embed_distinct(embed, [self.unit_texts[unit] for unit in self.unit_of[rows]])
+        return _multiply_rows(questions, self.question_of[rows], vectors, np.arange(len(rows)))
 
-    def dense(self, embed: Embed) -> FloatArray:
-        """Measure nearness of vectors, [n_candidates, len(DENSE)]; one call embeds each text once.
-
-        The features are cosines of the question with three vectors: the unit, the mean of the unit
-        and its neighbours, and the mean of all units of the passage.
-        """
-        texts = [text[:LONGEST_EMBEDDED] for text in [*self.questions, *self.unit_texts]]
-        vectors = np.asarray(embed(texts), dtype=np.float32)
-        asked, units = np.split(vectors, [len(self.questions)])
-        at = np.arange(len(units))
-        later = at[1:][self.text_of_unit[1:] == self.text_of_unit[:-1]]
-        rows, columns = np.concatenate([[at, at], [later, later - 1], [later - 1, later]], axis=1)
-        windows = _normalise(_ones(rows, columns, (len(at), len(at))) @ units)
-        passages = _normalise(self._membership @ units)
-        near = _multiply_rows(asked, self.question_of, units, self.unit_of)
-        around = _multiply_rows(asked, self.question_of, windows, self.unit_of)
-        whole = _multiply_rows(asked, self.question_of_pair, passages, self.text_of_pair)
-        return np.column_stack([near, around, whole[self.pair_of]])
-
-    def signals(
-        self, names: tuple[str, ...], measured: FloatArray, log_odds: FloatArray, order: IntArray
-    ) -> FloatArray:
-        """Compute the signal's features of each question, [n_questions, len(signal_names(names))].
-
-        `measured` [n_candidates, len(names)] has the features of the candidates, `log_odds` the
-        log-odds that each answers, and `order` the candidates by (question, best first). Rows of
-        questions without a candidate are 0.
-        """
-        counts = np.bincount(self.question_of, minlength=len(self.questions))
-        rows = np.zeros((len(counts), len(signal_names(names))))
-        asked = np.flatnonzero(counts)
-        first = (np.cumsum(counts) - counts)[asked]
-        best, second = order[first], order[np.minimum(first + 1, len(order) - 1)]
-        lead = np.where(counts[asked] > 1, log_odds[best] - log_odds[second], ALONE)
-        rows[asked, :3] = np.column_stack([log_odds[best], lead, np.log1p(counts[asked])])
-        columns = [names.index(name) for name in OF_BEST if name in names]
-        rows[asked, 3:] = measured[best][:, columns]
-        return rows
-
-
-class _Widening:
-    """Further columns for question terms that have synonyms.
-
-    `rows` has the term ids of the questions with function words, because phrases are made of them,
-    `asked` the ids that count. The attribute `asked` has the column ids of each question instead:
-    term i of `terms` has a column of its own at (size of the vocabulary) + i.
-    """
-
-    def __init__(
-        self,
-        expansion: Expansion,
-        analyzer: Analyzer,
-        rows: Sequence[Sequence[int]],
-        asked: Sequence[Sequence[int]],
-    ) -> None:
-        bound = expansion.bind(analyzer)
-        columns: dict[tuple[int, Phrase], int] = {}
-        self.terms: list[int] = []
-        self._means: list[tuple[Mean, ...]] = []
-        self.asked: list[list[int]] = []
-        for phrases, counted in zip(bound.phrases(rows), asked, strict=True):
-            column_of = {term: term for term in counted}
-            for phrase in phrases:
-                for term in phrase:
-                    alone = () if phrase == (term,) else bound.means((term,))
-                    means = (*bound.means(phrase), *alone)
-                    if means and column_of.get(term) == term:
-                        if (term, phrase) not in columns:
-                            columns[term, phrase] = len(analyzer.vocabulary) + len(columns)
-                            self.terms.append(term)
-                            self._means.append(means)
-                        column_of[term] = columns[term, phrase]
-            self.asked.append(list(column_of.values()))
-
-    def widen(self, values: Any) -> Any:
-        """Append the widened columns to a CSR matrix [n, n_terms].
-
-        A widened column has the largest of several values: the value of the term, and the mean
-        value of each meaning whose terms are all in the text, times its weight.
-        """
-        from scipy.sparse import csr_array, hstack
-
-        by_term = values.tocsc()
-
-        @functools.cache
-        def value_of(terms: Phrase) -> FloatArray:
-            parts = by_term[:, list(dict.fromkeys(terms))].toarray()
-            return np.asarray(parts.mean(axis=1) * (parts > 0).all(axis=1))
-
-        columns = [
-            np.maximum.reduce(
-                [value_of((term,)), *(mean.weight * value_of(mean.terms) for mean in means)]
-            )
-            for term, means in zip(self.terms, self._means, strict=True)
-        ]
-        return hstack([values, *(csr_array(column[:, None]) for column in columns)], format="csr")
+    def rank(self, scores: FloatArray, rows: IntArray | None = None) -> tuple[IntArray, IntArray]:
+        """Sort candidates by (question, score), each text once; return them and their places."""
+        rows = np.arange(len(self.question_of)) if rows is None else rows
+        keys = (*(key[rows] for key in self.tie_breaks), -scores, self.question_of[rows])
+        order = rows[np.lexsort(keys)]
+        order = order[np.sort(np.unique(self.words_of[order], return_index=True)[1])]
+        owner = self.question_of[order]
+        return order, np.arange(len(order)) - np.searchsorted(owner, owner)
 
 
 def _objects(values: Iterator[str]) -> "pd.Series[Any]":
     return pd.Series(list(values), dtype=object)
 
 
-def _ones(rows: IntArray, columns: IntArray, shape: tuple[int, int]) -> Any:
-    """Return a CSR matrix with a 1 at each (row, column)."""
+def _ones(rows: IntArray, n_rows: int) -> Any:
+    """Return a CSR matrix [n_rows, len(rows)] with a 1 in the given row of each column."""
     from scipy.sparse import csr_array
 
-    return csr_array((np.ones(len(rows)), (rows, columns)), shape=shape)
+    shape = (n_rows, len(rows))
+    return csr_array((np.ones(len(rows)), (rows, np.arange(len(rows)))), shape=shape)
 
 
 def _count(rows: Sequence[Sequence[int]], width: int) -> Any:
@@ -480,17 +347,6 @@ def _present(matrix: Any) -> Any:
     matrix = matrix.copy()
     matrix.data = np.minimum(matrix.data, 1.0)
     return matrix
-
-
-def _heaviest(matrix: Any, weights: FloatArray) -> FloatArray:
-    """Return the largest weight among the terms of each row, 0 for an empty row."""
-    weighed = matrix.copy()
-    weighed.data = weighed.data * weights[weighed.indices]
-    return np.asarray(weighed.max(axis=1).toarray(), dtype=np.float64).ravel()
-
-
-def _flag(pattern: re.Pattern[str], texts: Sequence[str]) -> BoolArray:
-    return np.array([pattern.search(text) is not None for text in texts], dtype=bool)
 
 
 @functools.cache
@@ -514,16 +370,15 @@ def _weigh_terms(frequencies: DocumentFrequencies, vocabulary: Mapping[str, int]
     return np.asarray(rarity / np.log1p((n + 0.5) / 0.5))
 
 
-def _normalise(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-    norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))[:, None]
-    return np.asarray(vectors / np.where(norms > 0, norms, 1.0))
+def _embed_distinct(embed: Embed, texts: Sequence[str]) -> Float32Array:
+    """Embed each distinct text once, float32 [len(texts), d]."""
+    codes, distinct = pd.factorize(_objects(iter(texts)))
+    vectors: Float32Array = np.asarray(embed(distinct.tolist()), dtype=np.float32)[codes]
+    return vectors
 
 
 def _multiply_rows(
-    left: npt.NDArray[np.floating],
-    left_rows: IntArray,
-    right: npt.NDArray[np.floating],
-    right_rows: IntArray,
+    left: Float32Array, left_rows: IntArray, right: Float32Array, right_rows: IntArray
 ) -> FloatArray:
     """Multiply chosen rows in blocks, so that memory does not grow with the candidates."""
     products = np.zeros(len(left_rows))
@@ -534,73 +389,104 @@ def _multiply_rows(
     return products
 
 
-# ---- The fitted weights of units and of the signal, which tells whether the evidence carries it
+def signals(
+    pool: Pool, of_questions: FloatArray, features: FloatArray, rows: IntArray, log_odds: FloatArray
+) -> FloatArray:
+    """Compute the features of the signal, [n_questions, len(SIGNALS)]; 0 without a candidate.
+
+    `features` [n, len(FEATURES)] and `log_odds` [n] belong to the embedded candidates `rows`.
+    """
+    order, places = pool.rank(log_odds, rows)
+    at = np.searchsorted(rows, order)
+    first, asked = at[places == 0], pool.question_of[order[places == 0]]
+    lead = np.full(len(pool.questions), ALONE)
+    lead[pool.question_of[order[places == 1]]] = log_odds[at[places == 1]]
+    has_second = np.isin(asked, pool.question_of[order[places == 1]])
+    lead[asked] = np.where(has_second, log_odds[first] - lead[asked], ALONE)
+    found = np.zeros((len(pool.questions), len(SIGNALS)))
+    columns = [FEATURES.index(name) for name in OF_BEST]
+    found[asked] = np.column_stack(
+        [log_odds[first], lead[asked], features[first][:, columns], of_questions[asked]]
+    )
+    return found
+
+
+# ---- Weights: logistic regressions, fitted on public sets or on the gold of a corpus
 
 FILE = "coefficients.json"
-Model = Literal["lexical", "lsa", "sentence"]
-FEATURES: dict[Model, tuple[str, ...]] = {
-    "lexical": LEXICAL,
-    **dict.fromkeys(("lsa", "sentence"), (*LEXICAL, *DENSE)),
-}
-"""The features that each model weighs."""
-OF_BEST = (*LEXICAL[:11], *DENSE)
-"""Features of the best unit that the signal also uses. The fit of the best unit says more about the
-evidence than the rank."""
-OF_QUESTION = ("score", "lead", "candidates")
-"""Log-odds of the best unit, lead of the best over the second unit, ln(1 + number of candidates).
-The number counts because the best of many candidates can fit by chance."""
-ALONE = 2.0
-"""Lead of the best unit if the question has a single candidate."""
+Model = Literal["lsa", "sentence"]
 
 
-def signal_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of the columns of `Pool.signals` for the features `names` of units."""
-    return (*OF_QUESTION, *(name for name in OF_BEST if name in names))
+class Weights(NamedTuple):
+    """A logistic regression over named features."""
+
+    slope: FloatArray
+    bias: float
+
+    def log_odds(self, rows: FloatArray) -> FloatArray:
+        """Return the log-odds of rows [n, n_features]."""
+        return np.asarray(rows @ self.slope + self.bias)
+
+    def named(self, names: Sequence[str]) -> dict[str, float]:
+        """Return the weights by the names of the features."""
+        return {**dict(zip(names, self.slope.tolist(), strict=True)), "bias": self.bias}
 
 
-@dataclasses.dataclass(frozen=True)
-class _Weights:
-    """A fitted model."""
+def fit_weights(rows: FloatArray, labels: BoolArray, weight: FloatArray) -> Weights:
+    """Fit a logistic regression on standardised columns; the weights are for the raw columns."""
+    from sklearn.linear_model import LogisticRegression
 
-    features: tuple[str, ...]
-    sentence: FloatArray
-    """Log-odds that a unit answers: features @ sentence + sentence_bias."""
-    sentence_bias: float
-    signal: FloatArray
-    """Log-odds that the best unit is right, over `signal_names(features)`."""
-    signal_bias: float
+    mean, spread = rows.mean(axis=0), np.maximum(rows.std(axis=0), 1e-9)
+    fitted = LogisticRegression(max_iter=5000, tol=1e-8)
+    fitted.fit((rows - mean) / spread, labels, sample_weight=weight)
+    slope = np.round(fitted.coef_[0] / spread, DIGITS)
+    return Weights(slope, float(np.round(fitted.intercept_[0] - slope @ mean, DIGITS)))
+
+
+class _Shipped(NamedTuple):
+    """The shipped weights of candidates, embedded candidates and questions; the threshold."""
+
+    words: Weights
+    sentence: Weights
+    signal: Weights
     threshold: float
-    """Default threshold of the signal."""
 
 
 @functools.cache
-def _load(model: Model) -> _Weights:
+def _load(model: Model) -> _Shipped:
     text = files("rag_eval.answers").joinpath(FILE).read_text(encoding="utf-8")
-    names, fitted = FEATURES[model], json.loads(text)["models"][model]
-    return _Weights(
-        names,
-        np.array([fitted["sentence"][name] for name in names]),
-        fitted["sentence"]["bias"],
-        np.array([fitted["signal"][name] for name in signal_names(names)]),
-        fitted["signal"]["bias"],
-        fitted["threshold"],
+    fitted = json.loads(text)["models"][model]
+    words, sentence, signal = (
+        Weights(np.array([fitted[part][name] for name in names]), fitted[part]["bias"])
+        for part, names in (("words", WORDS), ("sentence", FEATURES), ("signal", SIGNALS))
     )
+    return _Shipped(words, sentence, signal, fitted["threshold"])
 
 
 # ---- The answerer
 
-CITED_FROM = 0.12
-"""Probability from which a second sentence of a single passage is cited. Chosen by hand between 0.1
-and 0.25 on CLAPnq, SciFact and XQuAD, with their held-out parts. A higher value
-removes sentences that people selected faster than other sentences."""
-CITED_FROM_AMONG_MANY = 0.5
-"""Probability from which a second sentence of several passages is cited. If the passage of the best
-sentence is wrong, the second sentence is wrong too."""
+EMBEDDED = 8
+"""Candidates of a question whose similarity is measured, because sentence models are slow."""
+CITED_FROM = 0.5
+"""A further sentence is cited from this share of the best one's probability. On the fitted half of
+open CLAPnq, smaller shares lose precision, and larger ones lose recall faster than they add it."""
 HANDICAP = {"code": 1.0, "pointer": 2.0}
 """Log-odds subtracted from units of these kinds. Code illustrates a sentence, and a "See Also"
 entry describes another document. The values are not fitted, because no data set has such units."""
+ALONE = 2.0
+"""Lead of the best unit if the question has a single candidate."""
 ROUNDING = 6
 """Decimals of a probability, because the last bits of a sum depend on the rest of the batch."""
+DIGITS = 4
+"""Decimals of fitted weights."""
+LEAST_ANSWERABLE, LEAST_UNANSWERABLE = 20, 10
+"""Questions of each half from which the signal is learned from the gold."""
+LEARNED = ("shipped", "mean_coverage", "familiarity")
+"""Features of the learned signal: log-odds of the shipped signal, and two that depend on a corpus.
+They are few because a half has few questions."""
+LEARNED_THRESHOLD = 0.667
+"""Threshold of the learned signal. To answer an unanswerable question costs as much as to refuse
+two answerable ones (Chow 1970). The learning gives both kinds of questions the same weight."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -615,16 +501,38 @@ class Chosen:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Extract:
-    """Sentences of the evidence for one question.
+    """Sentences for an answer, best first. The signal is the probability of an answerable question.
 
-    `sentences` stand best first, even if `answered` is false, so that a person can look at a near
-    miss. `signal` in [0, 1] is the probability that the best sentence is right, fitted on
-    public sets. `answered` is false if the signal is under the threshold.
+    `answered` is false if the signal is under the threshold.
     """
 
     sentences: tuple[Chosen, ...]
     signal: float
     answered: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Example:
+    """A question of a gold set: its half, 0 or 1, and whether it is answerable, None if unknown."""
+
+    half: int
+    answerable: bool | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Abstention:
+    """The origin of the signal and of the threshold under which questions are not answered.
+
+    The counts are those of the two halves. From gold, `weights[h]` has the weights of the signal
+    that judges half h, learned on the other half.
+    """
+
+    source: Literal["gold", "shipped", "setting"]
+    reason: str
+    threshold: float
+    n_answerable: tuple[int, int]
+    n_unanswerable: tuple[int, int]
+    weights: tuple[dict[str, float], ...] = ()
 
 
 def _probability(log_odds: FloatArray) -> FloatArray:
@@ -634,51 +542,116 @@ def _probability(log_odds: FloatArray) -> FloatArray:
 class Extractive:
     """Answers questions with sentences of their evidence.
 
-    `embed` None measures words only. `embedding` is its kind, `sentence` (a sentence model such as
-    MiniLM) or `lsa`, because their cosines mean different things. `abstain_below` None takes the
-    fitted threshold of the signal. Without `frequencies` of the corpus, every content word weighs
-    the same. The weights were fitted without the synonyms of `expansion`, so the signal is
-    calibrated only without them.
+    `embedding` is the kind of `embed`, `sentence` (a sentence model such as MiniLM) or `lsa`,
+    because their cosines mean different things. `abstain_below` None takes a fitted threshold of
+    the signal. Without `frequencies` of the corpus, every content word weighs the same.
     """
 
     def __init__(
         self,
-        embed: Embed | None = None,
+        embed: Embed,
         *,
         embedding: Literal["sentence", "lsa"] = "sentence",
         max_sentences: int = 3,
         abstain_below: float | None = None,
         frequencies: DocumentFrequencies | None = None,
-        expansion: Expansion | None = None,
     ) -> None:
         self._embed = embed
-        self._weights = _load("lexical" if embed is None else embedding)
+        self._weights = _load(embedding)
         self._max_sentences = max_sentences
-        self.abstain_below = self._weights.threshold if abstain_below is None else abstain_below
+        self._abstain_below = abstain_below
         self._frequencies = frequencies or DocumentFrequencies(0, {})
-        self._expansion = expansion
 
     def answer(
-        self, questions: Sequence[str], passages: Sequence[Sequence[Passage]]
-    ) -> list[Extract]:
+        self,
+        questions: Sequence[str],
+        passages: Sequence[Sequence[Passage]],
+        examples: Sequence[Example] = (),
+    ) -> tuple[list[Extract], Abstention]:
         """Answer a batch: one extract for each question from its own passages.
 
         An answer has no sentence twice. Of copies of a sentence, the best-ranked copy is cited.
+        With enough `examples`, one for each question, the signal is learned from them: the signal
+        of each half comes from the other half.
         """
         pool = Pool(questions, passages)
+        rows, log_odds, measured = self._read(pool)
+        signal, abstention = self._judge(measured, examples)
+        is_askable = np.isin(np.arange(len(pool.questions)), pool.question_of[rows])
+        has_words = [any(map(str.isalnum, question)) for question in pool.questions]
+        is_askable &= np.array(has_words, dtype=bool)
+        signal = np.where(is_askable, signal, 0.0)
+        is_answered = is_askable & (signal >= abstention.threshold)
+        chosen = self._choose(pool, rows, _probability(log_odds))
+        parts = zip(chosen, is_askable.tolist(), signal.tolist(), is_answered.tolist(), strict=True)
+        extracts = [
+            Extract(tuple(own) if is_asked else (), value, answered=answered)
+            for own, is_asked, value, answered in parts
+        ]
+        return extracts, abstention
+
+    def _read(self, pool: Pool) -> tuple[IntArray, FloatArray, FloatArray]:
+        """Return the embedded candidates, sorted, their log-odds, and the signal's features."""
         if len(pool.question_of) == 0:
-            return [Extract((), 0.0, answered=False)] * len(pool.questions)
-        weights = self._weights
-        measured, is_askable = self._measure(pool)
+            none = np.zeros(0, dtype=np.int64)
+            return none, np.zeros(0), np.zeros((len(pool.questions), len(SIGNALS)))
+        words, of_questions, vectors = pool.measure(self._frequencies, self._embed)
         handicaps = np.array([HANDICAP.get(kind, 0.0) for kind in pool.kinds])[pool.unit_of]
-        log_odds = measured @ weights.sentence + weights.sentence_bias - handicaps
-        scores = _probability(log_odds)
-        order = np.lexsort((*pool.tie_breaks, -scores, pool.question_of))
-        rows = pool.signals(weights.features, measured, log_odds, order)
-        signals = _probability(rows @ weights.signal + weights.signal_bias)
-        signals = np.where(is_askable, signals, 0.0)
-        cited = self._choose(pool, scores, order)
-        cited = cited[is_askable[pool.question_of[cited]]]
+        first = self._weights.words.log_odds(words) - handicaps
+        order, places = pool.rank(np.round(first, ROUNDING))
+        rows = np.sort(order[places < EMBEDDED])
+        near = pool.similarity(rows, vectors, self._embed)
+        features = np.column_stack([words[rows], near])
+        log_odds = self._weights.sentence.log_odds(features) - handicaps[rows]
+        log_odds = np.round(log_odds, ROUNDING)
+        return rows, log_odds, signals(pool, of_questions, features, rows, log_odds)
+
+    def _judge(
+        self, measured: FloatArray, examples: Sequence[Example]
+    ) -> tuple[FloatArray, Abstention]:
+        """Return the signal of each question, and its origin."""
+        half = np.array([one.half for one in examples], dtype=np.int64)
+        known = np.array([one.answerable is not None for one in examples], dtype=bool)
+        is_answerable = np.array([bool(one.answerable) for one in examples], dtype=bool)
+        first, second = (known & (half == part) for part in (0, 1))
+        n_answerable, n_unanswerable = (
+            (int((first & kind).sum()), int((second & kind).sum()))
+            for kind in (is_answerable, ~is_answerable)
+        )
+        counts = n_answerable, n_unanswerable
+        shipped = self._weights.signal.log_odds(measured)
+        if self._abstain_below is not None:
+            setting = Abstention("setting", "answers.abstain_below", self._abstain_below, *counts)
+            return _probability(shipped), setting
+        if min(n_answerable) < LEAST_ANSWERABLE or min(n_unanswerable) < LEAST_UNANSWERABLE:
+            reason = (
+                f"a half of the gold has fewer than {LEAST_ANSWERABLE} answerable or "
+                f"{LEAST_UNANSWERABLE} unanswerable questions; other collections gave the threshold"
+            )
+            default = Abstention("shipped", reason, self._weights.threshold, *counts)
+            return _probability(shipped), default
+        columns = [SIGNALS.index(name) for name in LEARNED[1:]]
+        rows = np.column_stack([shipped, measured[:, columns]])
+        signal, weights = np.zeros(len(examples)), []
+        for part, learned in enumerate((second, first)):
+            labels = is_answerable[learned]
+            balance = np.where(labels, 0.5 / labels.mean(), 0.5 / (1 - labels.mean()))
+            fitted = fit_weights(rows[learned], labels, weight=balance)
+            signal[half == part] = _probability(fitted.log_odds(rows[half == part]))
+            weights.append(fitted.named(LEARNED))
+        reason = "learned on the other half of the gold"
+        return signal, Abstention("gold", reason, LEARNED_THRESHOLD, *counts, tuple(weights))
+
+    def _choose(self, pool: Pool, rows: IntArray, scores: FloatArray) -> list[list[Chosen]]:
+        """Return the sentences to cite of each question, best first."""
+        chosen: list[list[Chosen]] = [[] for _ in pool.questions]
+        order, places = pool.rank(scores, rows)
+        scored = scores[np.searchsorted(rows, order)]
+        best = np.zeros(len(pool.questions))
+        best[pool.question_of[order[places == 0]]] = scored[places == 0]
+        is_near = scored >= CITED_FROM * best[pool.question_of[order]]
+        is_cited = (places < self._max_sentences) & is_near
+        cited, scored = order[is_cited], scored[is_cited]
         # cite the copy of a text that the retrieval ranked best
         by_rank = np.lexsort((*pool.tie_breaks, pool.words_of))
         copies = by_rank[np.searchsorted(pool.words_of[by_rank], pool.words_of[cited])]
@@ -687,33 +660,8 @@ class Extractive:
             pool.passage_of_pair[pool.pair_of[copies]],
             pool.starts[copies],
             pool.ends[copies],
-            scores[cited],
+            scored,
         )
-        chosen: list[list[Chosen]] = [[] for _ in pool.questions]
         for question, *place in zip(*(column.tolist() for column in columns), strict=True):
             chosen[question].append(Chosen(*place))
-        return [
-            Extract(tuple(own), signal, answered=bool(own) and signal >= self.abstain_below)
-            for own, signal in zip(chosen, signals.tolist(), strict=True)
-        ]
-
-    def _measure(self, pool: Pool) -> tuple[FloatArray, BoolArray]:
-        """Return the features of all candidates, and whether each question can be answered."""
-        words = pool.lexical(self._frequencies, self._expansion)
-        has_words = np.array([any(map(str.isalnum, question)) for question in pool.questions])
-        is_reached = np.zeros(len(pool.questions), dtype=bool)
-        if self._embed is None:
-            is_reached[pool.question_of] = words[:, LEXICAL.index("evidence_coverage")] > 0
-            return words, has_words & is_reached
-        is_reached[pool.question_of] = True
-        return np.hstack([words, pool.dense(self._embed)]), has_words & is_reached
-
-    def _choose(self, pool: Pool, scores: FloatArray, order: IntArray) -> IntArray:
-        """Return the candidates to cite, by (question, best first), each text once."""
-        order = order[np.sort(np.unique(pool.words_of[order], return_index=True)[1])]
-        owner = pool.question_of[order]
-        place = np.arange(len(order)) - np.searchsorted(owner, owner)
-        several = np.bincount(pool.question_of_pair, minlength=len(pool.questions)) > 1
-        needed = np.where(several, CITED_FROM_AMONG_MANY, CITED_FROM)[owner]
-        is_probable = (place < self._max_sentences) & (scores[order] >= needed)
-        return np.asarray(order[(place == 0) | is_probable])
+        return chosen

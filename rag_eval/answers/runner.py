@@ -35,7 +35,7 @@ from rag_eval.answers.evidence import (
     asks_for_ranking,
     check_patterns,
 )
-from rag_eval.answers.extractive import Extract, Extractive, Passage
+from rag_eval.answers.extractive import Abstention, Example, Extract, Extractive, Passage
 from rag_eval.answers.replies import parse_reply
 from rag_eval.core.config import Answers, ResponseSchema
 from rag_eval.core.errors import InputError, Problem, quoted
@@ -179,6 +179,7 @@ class Tools:
 
     `extract`, `chat` and `recorded` serve the modes deterministic, llm and recorded; None if no
     question uses the mode. `concurrency` is the number of questions sent to the model at a time.
+    `examples` has what the gold says about each question, for `extract`.
     """
 
     library: Library
@@ -188,6 +189,7 @@ class Tools:
     chat: Chat | None = None
     recorded: Mapping[str, Answer] | None = None
     concurrency: int = 1
+    examples: Mapping[str, Example] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -456,7 +458,7 @@ class AnswerRun:
     Preflights of reruns come last. The counts have questions, outcome.<outcome>, attempts,
     schema_retries, adaptive_reruns, chat_retries, cached_replies, tokens_in and tokens_out, also
     if 0; and code.<code>, validator_failed.<name>, validator_error.<name> and
-    finding.<postprocessor>.<kind> unless 0.
+    finding.<postprocessor>.<kind> unless 0. `abstention` belongs to the deterministic mode.
     """
 
     answers: tuple[Answer, ...]
@@ -464,6 +466,7 @@ class AnswerRun:
     rejected: tuple[Rejected, ...]
     events: tuple[str, ...]
     counts: dict[str, int]
+    abstention: Abstention | None
 
 
 def _check_tools(questions: Sequence[Question], tools: Tools) -> None:
@@ -512,18 +515,22 @@ def _check_evidence(cases: Sequence[_Case], events: Events) -> None:
         raise error
 
 
-def _extract(cases: Sequence[_Case], extract: Extractive, library: Library) -> None:
+def _extract(cases: Sequence[_Case], extract: Extractive, tools: Tools) -> Abstention:
     """Answer all questions with sentences of the evidence, in one call."""
     passages = [
         [
-            Passage(item.chunk.text, library.title(item.chunk.doc_id), rank=rank)
+            Passage(item.chunk.text, tools.library.title(item.chunk.doc_id), rank=rank)
             for rank, item in enumerate(case.gathered.evidence, 1)
         ]
         for case in cases
     ]
-    extracts = extract.answer([case.question.text for case in cases], passages)
+    unknown = Example(0, None)
+    examples = [tools.examples.get(case.question.query_id, unknown) for case in cases]
+    texts = [case.question.text for case in cases]
+    extracts, abstention = extract.answer(texts, passages, examples)
     for case, chosen in zip(cases, extracts, strict=True):
         case.quote(chosen)
+    return abstention
 
 
 def _finish(
@@ -607,8 +614,9 @@ def answer_questions(
         [case for case in of_mode[mode] if case.gathered.evidence]
         for mode in ("deterministic", "llm")
     )
+    abstention = None
     if tools.extract is not None:
-        _extract(deterministic, tools.extract, tools.library)
+        abstention = _extract(deterministic, tools.extract, tools)
     _finish(cases, llm, tools, on_end)
     counts = _count(cases)
     for case in cases:
@@ -627,4 +635,5 @@ def answer_questions(
         tuple(row for case in cases for row in case.rejected),
         tuple(events.lines),
         counts,
+        abstention,
     )

@@ -15,7 +15,7 @@ from pydantic_core import to_jsonable_python
 
 from rag_eval.answers.chat import ChatCache, ChatClient, Usage, async_client
 from rag_eval.answers.evidence import Library, PreflightRecord, Question, apply_override
-from rag_eval.answers.extractive import Extractive
+from rag_eval.answers.extractive import Abstention, Example, Extractive
 from rag_eval.answers.recorded import Payload, RecordedAnswers
 from rag_eval.answers.runner import AbortedError, Rejected, Tools, answer_questions
 from rag_eval.answers.verifier import Verifier, open_verifier
@@ -89,9 +89,8 @@ from rag_eval.pipeline.runner import (
 )
 from rag_eval.reporting.metrics_report import Outgoing, outgoing_record, outgoing_row
 from rag_eval.retrieval.service import Payloads, Rank
-from rag_eval.retrieval.synonyms import Expansion
 from rag_eval.storage.artifacts import Parts, write_text
-from rag_eval.storage.hashing import digest, file_hash
+from rag_eval.storage.hashing import digest, file_hash, text_hash
 from rag_eval.storage.sql import open_store
 
 # ---- Stage `answers`: answer every question from the evidence of one strategy.
@@ -104,7 +103,7 @@ ABORT_LOG = "aborted.log"
 class AnswerFacts:
     """Facts for the report on the answers; `hash` identifies answers and citations.
 
-    `warnings` are about the file of recorded outputs.
+    `warnings` are about the file of recorded outputs, `abstention` about the deterministic mode.
     """
 
     strategy: str
@@ -114,6 +113,7 @@ class AnswerFacts:
     hash: str
     model: str
     warnings: list[LintWarning]
+    abstention: Abstention | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,6 +146,7 @@ class AnswerSet(Result):
             "modes": ", ".join(about.modes),
             "embedding": about.embedding or "none",
             "model": about.model or "none",
+            "threshold": about.abstention.source if about.abstention else "none",
             **{name.replace(".", "_"): count for name, count in about.counts.items()},
         }
 
@@ -251,9 +252,18 @@ def _make_extractor(work: Work, admitted: AdmittedChunks, strategy: str) -> tupl
         max_sentences=answers.max_sentences,
         abstain_below=answers.abstain_below,
         frequencies=count_documents(indexed),
-        expansion=None if spec.synonyms is None else Expansion.load(spec.synonyms),
     )
     return extractor, source.model
+
+
+def _list_examples(gold: GoldVariants) -> dict[str, Example]:
+    """Say of each question whether it is answerable; a group stays in one half, by its hash."""
+    is_known = gold.answerable_known | gold.queries["query_id"].isin(gold.spans["query_id"])
+    columns = (gold.queries[name] for name in ("query_id", "group_id", "answerable"))
+    return {
+        query_id: Example(int(text_hash(group), 16) % 2, bool(answerable) if known else None)
+        for query_id, group, answerable, known in zip(*columns, is_known, strict=True)
+    }
 
 
 def _identify_answers(work: Work, gold_variants: GoldVariants, **_: object) -> object:
@@ -325,6 +335,7 @@ def answer_gold_set(
         chat,
         recorded,
         endpoint.concurrency if endpoint else 1,
+        _list_examples(gold_variants),
     )
     title, n = f"Answering ({', '.join(sorted(modes))})", len(questions)
     with work.progress.step(title, n, "questions") as advance:
@@ -354,6 +365,7 @@ def answer_gold_set(
             hash=digest(to_jsonable_python(hashed)),
             model=endpoint.model if endpoint else "",
             warnings=report_warnings(warnings.listed(), work.base),
+            abstention=made.abstention,
         ),
         usage=usage,
     )

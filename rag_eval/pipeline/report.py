@@ -594,6 +594,7 @@ def _answer_parts(answered: Answered | None) -> dict[str, object]:
             "attempts": {name: about.counts.get(name, 0) for name in attempts},
             "outcomes": found.outcomes,
             "codes": found.codes,
+            "abstention": about.abstention and dataclasses.asdict(about.abstention),
             "measures": [one for one in found.measures if one.name not in CITATION_MEASURES],
             "gap": found.gap,
             "faithfulness": found.faithfulness,

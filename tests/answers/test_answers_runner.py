@@ -18,7 +18,7 @@ from answer_corpus import (
 )
 
 from rag_eval.answers.evidence import Withheld
-from rag_eval.answers.extractive import Chosen, Extract
+from rag_eval.answers.extractive import Abstention, Chosen, Example, Extract
 from rag_eval.answers.runner import (
     AbortedError,
     AnswerRun,
@@ -47,6 +47,9 @@ FABRICATED = reply(["docs/invented.md:1"])
 BROKEN = "It is Paris."
 
 
+ABSTENTION = Abstention("setting", "of the test", 0.5, (0, 0), (0, 0))
+
+
 class FirstLines:
     """Answerer that chooses the second line of the first two passages.
 
@@ -56,9 +59,11 @@ class FirstLines:
     def __init__(self) -> None:
         self.calls = 0
 
-    def answer(self, questions, passages):
+    def answer(self, questions, passages, examples):
         self.calls += 1
-        return [self._one(asked, own) for asked, own in zip(questions, passages, strict=True)]
+        self.examples = examples
+        found = [self._one(asked, own) for asked, own in zip(questions, passages, strict=True)]
+        return found, ABSTENTION
 
     def _one(self, asked, passages):
         assert [passage.rank for passage in passages] == list(range(1, len(passages) + 1))
@@ -305,6 +310,8 @@ def test_deterministic_answers_are_verbatim_sentences_each_with_its_citation():
     found = run(["capital", "capital of the moon", "zzz"], mode="deterministic", extract=extract)
     answered, abstained, empty = found.answers
     assert extract.calls == 1
+    assert extract.examples == [Example(0, None)] * 2  # nothing is known about the questions
+    assert found.abstention == ABSTENTION
     assert answered.outcome == "answered"
     assert answered.text == " ".join(span.quote for span in answered.citations)
     assert [span.segment for span in answered.citations] == [0, 1]

@@ -97,6 +97,32 @@ def clapnq(data: Path) -> AnswerSet:
     )
 
 
+def clapnq_open(data: Path) -> AnswerSet:
+    """Return the questions of `clapnq`, each with the ten passages that BM25 ranks first.
+
+    The passage of another question counts as a passage without evidence.
+    """
+    given = clapnq(data)
+    own = [listed[0] for listed in given.passages]
+    distinct = list(dict.fromkeys(own))
+    place = {passage: row for row, passage in enumerate(distinct)}
+    background = [f"{passage.title} {passage.text}".strip() for passage in distinct]
+    rows = [[row for row in ranked if row >= 0] for ranked in _bm25(background, given.questions)]
+    gold = [
+        [(ranked.index(place[passage]), *span[1:]) for span in spans]
+        if place[passage] in ranked
+        else []
+        for passage, spans, ranked in zip(own, given.gold, rows, strict=True)
+    ]
+    passages = [
+        [dataclasses.replace(distinct[row], rank=rank) for rank, row in enumerate(ranked, 1)]
+        for ranked in rows
+    ]
+    return dataclasses.replace(
+        given, name="clapnq_open", passages=passages, gold=gold, background=background
+    )
+
+
 def scifact_evidence(data: Path) -> AnswerSet:
     """Return the SciFact claims with one gold abstract each; the validation split is held out."""
     corpus = {row["_id"]: row for row in _lines(data / "scifact" / "corpus.jsonl")}
@@ -132,18 +158,18 @@ def scifact_open(data: Path) -> AnswerSet:
             (span["start"], span["end"]) for span in row["spans"]
         )
     background = [_indexed(row) for row in corpus]
-    found = _bm25(background, [claims[claim] for claim in spans])
+    ranked = _bm25(background, [claims[claim] for claim in spans])
     passages = [
         [
             Passage(corpus[row]["text"], corpus[row]["title"], rank)
-            for rank, (row, score) in enumerate(zip(rows, scores, strict=True), start=1)
+            for rank, row in enumerate(rows, start=1)
             if row >= 0
         ]
-        for rows, scores in zip(found.rows.tolist(), found.norm.tolist(), strict=True)
+        for rows in ranked
     ]
     gold = [
         [(at, *span) for at, row in enumerate(rows) for span in its.get(row, [])]
-        for rows, its in zip(found.rows.tolist(), spans.values(), strict=True)
+        for rows, its in zip(ranked, spans.values(), strict=True)
     ]
     held_out = np.array([splits[claim] != "train" for claim in spans])
     return AnswerSet(
@@ -151,10 +177,11 @@ def scifact_open(data: Path) -> AnswerSet:
     )
 
 
-def _bm25(background: list[str], questions: list[str]):
+def _bm25(background: list[str], questions: list[str]) -> list[list[int]]:
+    """Return the rows of the first texts for each question, -1 where a text is missing."""
     analyzer = Analyzer()
     engine = Bm25s(analyzer.index(background), len(analyzer.vocabulary), k1=0.9, b=0.4)
-    return engine.search(analyzer.index(questions), POOL)
+    return engine.search(analyzer.index(questions), POOL).rows.tolist()
 
 
 def xquad(data: Path) -> dict[str, AnswerSet]:
@@ -174,14 +201,12 @@ def xquad(data: Path) -> dict[str, AnswerSet]:
     asked = [questions[row["query_id"]] for row in answers]
     right = [place[row["doc_id"]] for row in answers]
     background = [_indexed(row) for row in corpus]
-    found = _bm25(background, asked)
-    ranked = [[row for row in rows if row >= 0] for rows in found.rows.tolist()]
-    norms = found.norm.tolist()
+    ranked = [[row for row in rows if row >= 0] for rows in _bm25(background, asked)]
 
-    def passages(rows: list[int], scores: list[float]) -> list[Passage]:
+    def passages(rows: list[int]) -> list[Passage]:
         return [
             Passage(corpus[row]["text"], corpus[row]["title"], rank)
-            for rank, (row, score) in enumerate(zip(rows, scores, strict=False), start=1)
+            for rank, row in enumerate(rows, start=1)
         ]
 
     def gold(rows: list[list[int]]) -> list[list[tuple[int, int, int]]]:
@@ -207,7 +232,7 @@ def xquad(data: Path) -> dict[str, AnswerSet]:
         name: AnswerSet(
             name,
             asked,
-            [passages(its, score) for its, score in zip(rows, norms, strict=True)],
+            [passages(its) for its in rows],
             gold(rows),
             held_out,
             background,
@@ -268,6 +293,17 @@ def precision_recall(
         ]
         precision[i], recall[i] = (np.mean(right) if right else 0.0), np.mean(matched)
     return precision, recall
+
+
+def open_figures(its: AnswerSet, extracts: list) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return three shares per question, 0 where the evidence lacks the gold.
+
+    They are whether the first sentence is right, precision and recall of the cited sentences.
+    """
+    first = [dataclasses.replace(one, sentences=one.sentences[:1]) for one in extracts]
+    best, _ = precision_recall(first, its.gold)
+    found = best, *precision_recall(extracts, its.gold)
+    return tuple(np.nan_to_num(values) for values in found)
 
 
 def lsa_embed(background: list[str], dimensions: int = 256):
