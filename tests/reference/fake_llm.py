@@ -149,8 +149,9 @@ class FakeLLM:
                 {"error": "the evidence contradicts itself", "fix": "remove the older revision"}
             ),
         }
-        if messages[1]["content"].startswith('{"evidence": '):  # a verifier asks
-            asked = json.loads(messages[1]["content"])
+        asks = [one["content"] for one in messages if one["content"].startswith('{"evidence": ')]
+        if asks:  # a verifier asks
+            asked = json.loads(asks[0])
             texts["good"] = json.dumps({"support": float(asked["claim"] in asked["evidence"])})
             texts["schema_breaking"] = texts["good"] if told else "It is supported."
         return texts.get(name) or (
