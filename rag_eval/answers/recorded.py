@@ -16,7 +16,7 @@ from pydantic import JsonValue
 from rag_eval.answers.abstention import abstention
 from rag_eval.answers.contract import place_citation
 from rag_eval.answers.evidence import Library, cite_token
-from rag_eval.answers.replies import read_token
+from rag_eval.answers.replies import join_error, read_token
 from rag_eval.core.types import (
     INSUFFICIENT_EVIDENCE,
     NOT_FOUND,
@@ -116,14 +116,15 @@ class _Shown:
     evidence: Sequence[Evidence]
 
     def find(self, name: object) -> list[int]:
-        """Return the places of the evidence with this id, given by the system or the corpus."""
+        """Return the places of the evidence with this id or address of the system or the corpus."""
         pairs = zip(self.contexts, self.evidence, strict=True)
+        ids = ("doc_id", "snippet_id", "section_id", "source_url")
         return [
             place
             for place, (context, item) in enumerate(pairs)
             if name
             and name
-            in (context.document, context.snippet, item.chunk.doc_id, item.chunk.snippet_id)
+            in (context.document, context.snippet, *(getattr(item.chunk, one) for one in ids))
         ]
 
     def cite_number(self, number: int, segment: int = -1) -> CitedSpan:
@@ -234,15 +235,19 @@ class RecordedAnswers:
     def answer(self, output: RecordedOutput) -> tuple[Answer, list[Payload | None]]:
         """Make the answer of one output, and the payload that the system stated for each citation.
 
-        Null gives `failed` (code `no_answer`). A verdict, or else an abstaining text, gives
-        `not_found` or `insufficient_evidence`. An empty text without a verdict gives `failed` (code
-        `empty_answer`). Any other text gives `answered`.
+        Null gives `failed` (code `no_answer`), or `contract_error_reply` beside a fix. A verdict,
+        or else an abstaining text, gives `not_found` or `insufficient_evidence`. An empty text
+        without a verdict gives `failed` (code `empty_answer`). Any other text gives `answered`.
+
+        Without contexts, the cited snippets of the corpus are the evidence, in the order of citing.
         """
-        shown = _Shown(output.contexts, self.evidence(output.contexts))
-        text, marks = read_markers(output.answer or "")
+        contexts = output.contexts or self._cited_contexts(output.citations)
+        shown = _Shown(contexts, self.evidence(contexts))
+        refusal = join_error(output.error, output.fix) if output.fix else ""
+        text, marks = read_markers(output.answer if output.answer is not None else refusal)
         # mask labelled values of the contexts, because the answer may repeat a value without the
         # label
-        masked = [context.text for context in output.contexts if self._place_masked(context)]
+        masked = [context.text for context in contexts if self._place_masked(context)]
         known = labelled_values(masked)
         outcome, codes = _judge_outcome(output, text)
         cited = self._cite(output, marks, shown)
@@ -259,8 +264,16 @@ class RecordedAnswers:
             tokens_in=output.tokens_in or 0,
             tokens_out=output.tokens_out or 0,
             confidence=output.confidence,
+            delta_s=output.delta_s,
+            lambda_state=output.lambda_state or "",
         )
         return answer, [None if own is None else self._cover(own, known) for _, own in cited]
+
+    def _cited_contexts(self, citations: Sequence[Citation]) -> list[Context]:
+        """Make a context of each cited snippet that the corpus has."""
+        names = ((citation.payload or {}).get("snippet_id") for citation in citations)
+        known = (name for name in names if isinstance(name, str) and name in self._row_of)
+        return [Context(id=name) for name in dict.fromkeys(known)]
 
     def _cover(self, value: Any, known: dict[str, str]) -> Any:
         """Cover known values in every text of a stated payload, except ids of the corpus."""
@@ -315,18 +328,18 @@ def _read_citation(citation: Citation, shown: _Shown) -> CitedSpan:
 
 def _read_payload(payload: Mapping[str, Any], shown: _Shown) -> CitedSpan:
     """Read a payload, which may also have the keys `number`, `quote` and `segment`."""
-    names = ("quote", "segment", "doc_id", "snippet_id", "number")
-    quote, segment, doc, snippet, number = map(payload.get, names)
+    names = ("quote", "segment", "number", "doc_id", "snippet_id", "section_id", "source_url")
+    quote, segment, number, *ids = map(payload.get, names)
     quote = quote if isinstance(quote, str) else ""
     segment = segment if type(segment) is int and segment >= 0 else -1
     start, end = _read_offsets(payload.get("offsets"))
-    by_snippet = isinstance(snippet, str)
+    by_snippet = isinstance(ids[1], str)
     if type(number) is int:
         span = shown.cite_number(number, segment)
         places, name = [span.evidence] if span.evidence >= 0 else [], span.doc_id
     else:
-        name = next((one for one in (doc, snippet) if isinstance(one, str)), "")
-        places = shown.find(snippet if by_snippet else name)
+        name = next((one for one in ids if isinstance(one, str)), "")
+        places = shown.find(ids[1] if by_snippet else name)
     if start >= 0:
         offsets = {place: shown.evidence[place].chunk.offsets for place in places}
         touched = [at for at, own in offsets.items() if own.start < end and start < own.end]
@@ -362,6 +375,8 @@ def _read_offsets(value: object) -> tuple[int, int]:
 
 
 def _judge_outcome(output: RecordedOutput, text: str) -> tuple[AnswerOutcome, tuple[str, ...]]:
+    if output.answer is None and output.fix:
+        return "contract_error_reply", ("contract_error_reply",)
     if output.answer is None:
         return "failed", (NO_ANSWER,)
     verdict = _VERDICTS.get(" ".join(output.verdict.upper().replace("_", " ").split()))

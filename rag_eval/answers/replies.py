@@ -238,6 +238,20 @@ class _ErrorReply(BaseModel, extra="forbid", strict=True):
     fix: _Text
 
 
+_BETWEEN = "; fix: "
+
+
+def join_error(error: str, fix: str) -> str:
+    """Make the text of an answer that consists of `{error, fix}`."""
+    return f"error: {error.strip()}{_BETWEEN}{fix.strip()}"
+
+
+def split_error(text: str) -> tuple[str, str]:
+    """Take error and fix out of such a text; the fix is empty if the text was cut before it."""
+    error, _, fix = text.removeprefix("error: ").partition(_BETWEEN)
+    return error, fix
+
+
 def _refuse_constant(name: str) -> NoReturn:
     _fail("not_json", f"{name} is not a number of JSON.")
 
@@ -285,8 +299,7 @@ def _read_json(text: str, settings: Answers, *, analyze_only: bool) -> Parsed:
         refused = _read_form(_ErrorReply, value)
         filled = has_content(refused.error) and has_content(refused.fix)
         _check(filled, "wrong_schema", "error and fix must have a letter or digit.")
-        text = f"error: {refused.error.strip()}; fix: {refused.fix.strip()}"
-        return Parsed("contract_error_reply", text)
+        return Parsed("contract_error_reply", join_error(refused.error, refused.fix))
     is_wanted = settings.response_schema != "verdict"
     _check(is_wanted, "wrong_form", "reply with the VERDICT and CITATIONS lines, not with JSON.")
     reply = _read_form(_JsonReply, value)

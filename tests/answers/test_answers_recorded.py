@@ -86,6 +86,7 @@ def test_evidence_carries_its_payload_and_the_answer_its_cost(answer):
     ("values", "outcome"),
     [
         ({"answer": None, "error": "timed out"}, "no_answer"),
+        ({"error": "no atlas", "fix": "index one"}, "contract_error_reply"),
         ({"answer": " [1] "}, "empty_answer"),
         ({"answer": "NOT FOUND"}, "not_found"),
         ({"answer": "I don't have enough information [1]."}, "insufficient_evidence"),
@@ -97,12 +98,15 @@ def test_evidence_carries_its_payload_and_the_answer_its_cost(answer):
 def test_outcomes(answer, values, outcome):
     found = answer(contexts=["some"], **values)
     assert (found.codes or (found.outcome,)) == (outcome,)
-    assert (found.outcome == "failed") == bool(found.codes)
+    assert (found.outcome in {"failed", "contract_error_reply"}) == bool(found.codes)
     if outcome == "answered":
         assert found.verdict == values.get("verdict", "")
 
 
-CONTEXTS = [{"id": "a.md", "text": "one\ntwo\nthree"}, {"id": "b", "text": "bee"}]
+CONTEXTS = [
+    {"id": "a.md", "text": "one\ntwo\nthree"},
+    {"id": "b", "text": "bee", "url": "https://b.example"},
+]
 
 
 # citation, then place in the evidence, doc_id, start and end of its span
@@ -190,6 +194,24 @@ def test_citations_of_real_systems(shared_data, tmp_path):
         assert all(span.segment >= 0 for span in one.citations)
         for span in one.citations:
             assert span.evidence < 0 or one.evidence[span.evidence].chunk.doc_id == span.doc_id
+
+
+def test_cited_snippets_of_the_corpus_stand_in_for_missing_contexts(tmp_path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "birds.md").write_text(TEXT, encoding="utf-8")
+    spec = Folder(loader="folder", path="docs", chunker=Chunker(kind="markdown"))
+    answers, _, chunks = maker(tmp_path, spec)
+    gulls = chunks[chunks["section_id"].str.contains("gulls")].iloc[0]
+    place = {"start": int(gulls["start"]) + 9, "end": int(gulls["end"]) - 1}
+    cited = {"snippet_id": gulls["chunk_id"], "offsets": place}
+    row = {"query_id": "q", "answer": "Anything.", "citations": [{"snippet_id": ["x"]}, "x", cited]}
+    (output,) = write(tmp_path, [{**row, "deltaS": 0.5, "lambda": "recursive"}])
+    answer, payloads = answers.answer(output)
+    (item,) = answer.evidence
+    assert item.chunk.snippet_id == gulls["chunk_id"]
+    assert [span.evidence for span in answer.citations] == [-1, -1, 0]
+    assert (answer.citations[2].start, answer.citations[2].end) == tuple(place.values())
+    assert (answer.delta_s, answer.lambda_state, payloads[2]) == (0.5, "recursive", cited)
 
 
 def test_payloads_that_the_system_states_stay_with_their_citation(tmp_path):

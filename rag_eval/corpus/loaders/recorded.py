@@ -28,7 +28,7 @@ from pydantic import (
 from rag_eval.core.errors import ProblemList, quoted
 from rag_eval.core.loader import Chunker, PathLoader, RawCorpus, RawDocument
 from rag_eval.core.rows import check_row, read_objects, refuse, require
-from rag_eval.core.types import PAYLOAD_FIELDS
+from rag_eval.core.types import PAYLOAD_FIELDS, StatedLambda
 from rag_eval.corpus.loaders.foreign import find_format, read_foreign
 from rag_eval.corpus.source import (
     DocId,
@@ -211,6 +211,8 @@ class RecordedOutput(BaseModel):
     )
     answer: _Text | None = Field(validation_alias=AliasChoices("answer", "response"))
     error: Annotated[_ShortText, _EMPTY] = ""
+    fix: Annotated[_ShortText, _EMPTY] = ""
+    """With `error` and without `answer`: the contract's own way to refuse."""
     citations: Annotated[
         tuple[Annotated[Citation, BeforeValidator(_read_citation)], ...],
         Field(max_length=MAX_CITATIONS),
@@ -226,6 +228,12 @@ class RecordedOutput(BaseModel):
     seconds: _Number | None = None
     verdict: Annotated[_Text, Field(max_length=64), _EMPTY] = ""
     confidence: Annotated[_Number, Field(le=1)] | None = None
+    delta_s: Annotated[_Number, Field(le=1)] | None = Field(
+        default=None, validation_alias=AliasChoices("ΔS", "deltaS")
+    )
+    lambda_state: StatedLambda | None = Field(
+        default=None, validation_alias=AliasChoices("λ", "lambda")
+    )
     reference: Annotated[_Text, _EMPTY] = ""
     """The reference answer of a ragas row."""
     at: Annotated[_ShortText, _EMPTY] = ""
@@ -242,11 +250,14 @@ class RecordedOutput(BaseModel):
             if near and near[0] not in values:
                 message = f"the key is not known; did you mean {near[0]}?"
                 raise refuse("unknown_key", message, ", ".join(known), quoted(key))
+        if values.keys() >= {"error", "fix"}:
+            values = {"answer": None, **values}
         return _complete_ragas(values) if "user_input" in values else values
 
 
 ACCEPTED_LINE = (
     '{"query_id": "…", "answer": "…" or null, "contexts": […], "citations": […]}, '
+    '{"query_id": "…", "error": "…", "fix": "…"}, '
     'or a ragas sample with "user_input"'
 )
 
