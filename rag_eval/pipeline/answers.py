@@ -14,9 +14,11 @@ import pandas as pd
 from pydantic_core import to_jsonable_python
 
 from rag_eval.answers.chat import ChatCache, ChatClient, Usage, async_client
+from rag_eval.answers.codes import CODES
 from rag_eval.answers.evidence import Library, PreflightRecord, Question, apply_override
 from rag_eval.answers.extractive import Abstention, Example, Extractive
 from rag_eval.answers.recorded import Payload, RecordedAnswers
+from rag_eval.answers.replies import split_error
 from rag_eval.answers.runner import AbortedError, Rejected, Tools, answer_questions
 from rag_eval.answers.verifier import Verifier, open_verifier
 from rag_eval.citations.matching import Spans, Words, coverage, match_citations
@@ -37,12 +39,23 @@ from rag_eval.core.report import (
     RetrievalGap,
     UnsupportedSentence,
     VerifierPart,
+    number,
 )
 from rag_eval.core.settings import Endpoint
 from rag_eval.core.strategy import Identity
-from rag_eval.core.types import Answer, CitedSpan, RetrievalMetadata, RetrievalResult, snippet
+from rag_eval.core.types import (
+    ABSTAINED,
+    AUDITABLE_FIELDS,
+    INSUFFICIENT_EVIDENCE,
+    NOT_FOUND,
+    Answer,
+    CitedSpan,
+    RetrievalMetadata,
+    RetrievalResult,
+    snippet,
+)
 from rag_eval.corpus.analyzer import ANALYZER, DocumentFrequencies, count_documents, count_tokens
-from rag_eval.corpus.loaders.recorded import read_outputs
+from rag_eval.corpus.loaders.recorded import BESIDE, read_outputs
 from rag_eval.corpus.masking import mask_snippet
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.answers import (
@@ -62,6 +75,7 @@ from rag_eval.measures.groundedness import (
     retrieval_gaps,
 )
 from rag_eval.measures.overlap import SharedGold
+from rag_eval.measures.stability import CAUSES
 from rag_eval.pipeline.corpus import (
     AdmittedChunks,
     CorpusSnapshot,
@@ -399,13 +413,16 @@ class CitationSet(Result):
         return {"n_citations": self.about.n_citations, "codes": Table(("code", "n"), codes)}
 
 
-def _stated_record(query_id: str, span: CitedSpan, payload: Payload) -> Open:
+def _stated_record(own: Open, span: CitedSpan, payload: Payload) -> Open:
     """Make the record of a citation that has a payload from the system itself.
 
-    A valid payload outside the evidence of the answer is marked `in_evidence: false`. An invalid
-    payload stays, so that its first broken rule is reported.
+    `own` is our record of the citation. It completes a citation of the auditable block. A valid
+    payload outside the evidence of the answer is marked `in_evidence: false`. An invalid payload
+    stays, so that its first broken rule is reported.
     """
-    record: Open = {"segment": span.segment, **payload, "query_id": query_id}
+    record: Open = {"segment": span.segment, **payload, "query_id": own["query_id"]}
+    if payload.keys() <= {*AUDITABLE_FIELDS, *BESIDE}:
+        record = own | {name: value for name, value in record.items() if value is not None}
     if span.segment >= 0:  # the marker in the text overrides the payload
         record["segment"] = span.segment
     record.pop("number", None)
@@ -454,7 +471,7 @@ def check_citations(
             stated = answers.stated.get(answer.query_id, [None] * len(own))
             # a domain validator may have rejected the answer with its citations
             records += [
-                _stated_record(answer.query_id, span, payload) if payload else record
+                _stated_record(record, span, payload) if payload else record
                 for record, span, payload in zip(own, answer.citations, stated, strict=False)
             ]
         units = runs[answers.about.strategy].units
@@ -874,26 +891,98 @@ def _answer_line(answer: Answer, outgoing: Outgoing) -> dict[str, object]:
     }
 
 
-def answer_files(answered: Answered) -> dict[str, bytes]:
+NO_GOLD = "without gold it is not known whether a wording hits"
+
+
+class _Stability:
+    """The measured ΔS and λ of each question, of one strategy, its first seed and wording."""
+
+    def __init__(self, stability: StabilityMeasures, runs: ScoredRuns, name: str) -> None:
+        key = {"strategy": name, "seed": runs.first_seed(name), "paraphrase_id": ORIGINAL}
+        per_run, states = stability.per_run, stability.per_query.query("strategy == @name")
+        per_run = per_run[(per_run[list(key)] == list(key.values())).all(axis=1)]
+        distances = per_run[["query_id", "delta_s"]].dropna()
+        self.delta_s = dict(distances.itertuples(index=False, name=None))
+        self.states = dict(zip(states["query_id"], states["lambda_state"], strict=True))
+        why = stability.about.strategies[name].delta_s.why
+        self._no_distance = why.get("value", "nothing was retrieved for the question")
+
+    def complete(self, answer: Answer) -> dict[str, object]:
+        """Return ΔS and λ as the answer states them, else as measured, else null and `why`."""
+        delta_s, state, why = answer.delta_s, answer.lambda_state, {}
+        if delta_s is None:
+            delta_s = self.delta_s.get(answer.query_id, math.nan)
+        if math.isnan(delta_s):
+            why["ΔS"] = self._no_distance
+        state = state or self.states.get(answer.query_id, "")
+        if state in {"", "undefined"}:
+            why["λ"] = CAUSES["one_run"] if state else NO_GOLD
+        found = {"ΔS": number(delta_s), "λ": None if "λ" in why else state}
+        return {**found, "why": why} if why else found
+
+
+def _auditable_item(record: Open) -> Open:
+    """Take the fields of the auditable block; one that is missing or cannot be right is null."""
+    item = {name: record.get(name) for name in AUDITABLE_FIELDS}
+    wrong = {field.partition(".")[0] for _, field in validate([item]).failures[0]}
+    return {name: None if name in wrong else value for name, value in item.items()}
+
+
+def _auditable_line(
+    answer: Answer, text: str, citations: Sequence[Open], stability: _Stability
+) -> dict[str, object]:
+    """Write one answer as the auditable block, or as `{error, fix}`.
+
+    The keys keep the order of the contract, citations first.
+    """
+    if answer.outcome in UNCHECKED:
+        code, error, fix = answer.codes[0], "", ""
+        if answer.outcome == "contract_error_reply":
+            error, fix = split_error(text)
+        error = error or f"{code}: {CODES[code].meaning}"
+        line: dict[str, object] = {"error": error, "fix": fix or CODES[code].fix}
+    else:
+        if answer.outcome == "not_found":
+            text = NOT_FOUND
+        elif answer.outcome in ABSTAINED and not text.startswith(INSUFFICIENT_EVIDENCE):
+            text = f"{INSUFFICIENT_EVIDENCE}: {text}"
+        cited = list(map(_auditable_item, citations))
+        line = {"citations": cited, "answer": text, **stability.complete(answer)}
+    return {**line, "query_id": answer.query_id, "schema_version": SCHEMA_VERSION}
+
+
+def answer_files(
+    answered: Answered, stability: StabilityMeasures, runs: ScoredRuns
+) -> dict[str, bytes]:
     """Return the files about answers, as name -> content.
 
-    The files are answers.jsonl, citations.jsonl, preflights.jsonl, rejected.jsonl and events.log.
-    `rag-eval validate` reads citations.jsonl. rejected.jsonl has the replies that broke the
-    contract, with the reasons.
+    The files are answers.jsonl, auditable-answers.jsonl, citations.jsonl, preflights.jsonl,
+    rejected.jsonl and events.log. `rag-eval validate` reads citations.jsonl. rejected.jsonl has the
+    replies that broke the contract, with the reasons.
     """
     made, answers = answered.answers, answered.answers.answers
     outgoing = {answer.query_id: Outgoing(answer) for answer in answers}
-    places = ((one.query_id, place) for one in answers for place in range(len(one.citations)))
+    records = iter(answered.citations.records)
+    cited = {
+        one.query_id: [
+            outgoing_record(next(records), outgoing[one.query_id], place)
+            for place in range(len(one.citations))
+        ]
+        for one in answers
+    }
+    measured = _Stability(stability, runs, made.about.strategy)
+    blocks = (
+        _auditable_line(one, outgoing[one.query_id].text, cited[one.query_id], measured)
+        for one in sorted(answers, key=lambda one: one.query_id)
+    )
     rows = {
         name: [outgoing_row(dataclasses.asdict(row), outgoing.get(row.query_id)) for row in found]
         for name, found in (("preflights", made.preflights), ("rejected", made.rejected))
     }
     return {
         "answers.jsonl": _lines(_answer_line(one, outgoing[one.query_id]) for one in answers),
-        "citations.jsonl": _lines(
-            outgoing_record(record, outgoing[query_id], place)
-            for (query_id, place), record in zip(places, answered.citations.records, strict=True)
-        ),
+        "auditable-answers.jsonl": b"".join(f"{json.dumps(one)}\n".encode() for one in blocks),
+        "citations.jsonl": _lines(record for found in cited.values() for record in found),
         **{f"{name}.jsonl": _lines(found) for name, found in rows.items()},
         "events.log": made.events,
     }
@@ -910,11 +999,7 @@ def _make_traces(
     """Make a trace for each answer and each segment with citations."""
     name = made.about.strategy
     about, seed = runs.about(name), runs.first_seed(name)
-    per_run = stability.per_run.query(
-        "strategy == @name and seed == @seed and paraphrase_id == @ORIGINAL"
-    ).set_index("query_id")
-    distances = per_run["delta_s"].dropna()
-    states = stability.per_query.query("strategy == @name").set_index("query_id")["lambda_state"]
+    measured = _Stability(stability, runs, name)
     common = Trace(
         ts=report.timestamp,
         qid="",
@@ -933,8 +1018,8 @@ def _make_traces(
         own = dataclasses.replace(
             common,
             qid=answer.query_id,
-            delta_s=distances.get(answer.query_id),
-            lambda_state=states.get(answer.query_id) or NO_STATE,
+            delta_s=measured.delta_s.get(answer.query_id),
+            lambda_state=measured.states.get(answer.query_id) or NO_STATE,
             k=answer.top_k,
         )
         segments = sorted({span.segment for span in answer.citations}) or [-1]

@@ -486,7 +486,7 @@ PAGE, TABLES = "index.html", "tables"
 PAGES: Final = (PAGE, MISS_RATES_PAGE)
 ANSWER_FILES: Final = (
     *(f"{name}.jsonl" for name in ("answers", "citations", "preflights", "rejected")),
-    *("events.log", "traces.log"),
+    *("auditable-answers.jsonl", "events.log", "traces.log"),
 )
 REPLACED: Final = (
     *("run-*.trec", PICTURE, *PAGES, f"{TABLES}/*.csv", f"{TABLES}/*.tex"),
@@ -958,9 +958,12 @@ def _exports(work: Work, made: Inputs, runs: ScoredRuns) -> Artifact:
         }
         frame = made.ranking_measures.per_query
         files = exchange_files(frame, gold.qrels_document, gold.variants, rankings)
-        return files | (answer_files(answered) if answered else {})
+        if answered is None:
+            return files
+        return files | answer_files(answered, made.stability_measures, runs)
 
     identity = [made.ranking_measures.id, gold.id, made.admitted_chunks.id]
+    identity += [made.stability_measures.id]
     identity += [run.id for run in made.runs.values()]
     return work.keep("exports", [*identity, answered and answered.ids], make)
 
@@ -1030,7 +1033,8 @@ def write_page(work: Work, retrieval_metrics_report: MetricsReport) -> HtmlRepor
 RECORDED: Final = (
     REPORT_FILE,
     *PAGES,
-    *("measures.csv", "per-query.parquet", "answers.jsonl", "citations.jsonl", EVIDENCE_FILE),
+    *("measures.csv", "per-query.parquet", EVIDENCE_FILE),
+    *("answers.jsonl", "auditable-answers.jsonl", "citations.jsonl"),
 )
 """Files that MLflow stores for every run, beside the charts."""
 

@@ -824,7 +824,8 @@ def show_outcome(
         f"tables  {folder / 'measures.csv'}, {folder / 'per-query.parquet'}, {folder}/run-*.trec",
         ""
         if isinstance(report.answers, Absent)
-        else f"answers {folder / 'answers.jsonl'}, citations.jsonl, traces.log",
+        else f"answers {folder / 'answers.jsonl'}, auditable-answers.jsonl, citations.jsonl, "
+        "traces.log",
     ]
     print_parts(console, [*lines[:1], *filter(None, lines[1:] + (files if verbose else []))])
 

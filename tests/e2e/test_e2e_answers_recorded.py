@@ -4,8 +4,10 @@ import json
 import unicodedata
 from types import SimpleNamespace
 
+import jsonschema
 import pytest
 from cli_project import CONFIG, answer_measures, jsonl
+from schemas import published
 from trace_lines import parse
 from typer.testing import CliRunner
 
@@ -19,12 +21,25 @@ HOSTILE = (
 FACT = "A failed job is tried three more times."
 PAUSE = "The pause between two tries doubles each time."
 QUIET = {"doc_id": "alerts.md", "text": "Quiet hours hold every alert back until morning."}
+AUDITABLE = {
+    "snippet_id": "tries",
+    "section_id": "retries.md#tries",
+    "source_url": "https://example.org/retries",
+    "offsets": {"start": 0, "end": len(FACT), "unit": "char"},
+    "tokens": 8,
+}
 OUTPUTS = [
     {
         "query_id": "again",
         "question": "How often is a failed job tried again?",
         "answer": f"{FACT} [1] {PAUSE} [2]",
-        "contexts": [{"doc_id": "retries.md", "text": FACT}, {"doc_id": "pause.md", "text": PAUSE}],
+        "contexts": [
+            {"doc_id": "retries.md", "id": "tries", "text": FACT},
+            {"doc_id": "pause.md", "text": PAUSE},
+        ],
+        "citations": [AUDITABLE],
+        "ΔS": 0.25,
+        "λ": "chaotic",
     },
     {
         "query_id": "night",
@@ -110,6 +125,21 @@ def test_a_folder_of_outputs_is_enough(alone):
     assert alone.report["citations"]["codes"] == {"ok": 2, "unknown_snippet": 1}
     assert "my-system" in alone.out
     assert alone.again["content_hash"] == alone.report["content_hash"]
+
+
+def test_the_auditable_block_is_completed_and_written(alone):
+    lines = alone.project.lines("auditable-answers.jsonl", "my-system")
+    check = jsonschema.Draft202012Validator(published("auditable-answer-line"))
+    assert [error.message for row in lines for error in check.iter_errors(row)] == []
+    again, night, none, price = lines
+    assert (again["ΔS"], again["λ"], again["citations"][0]) == (0.25, "chaotic", AUDITABLE)
+    assert alone.answers["again"]["delta_s"] == 0.25
+    (record, _) = alone.project.lines("citations.jsonl", "my-system")[:2]
+    assert {name: record[name] for name in AUDITABLE} == AUDITABLE
+    assert (record["doc_id"], record["k_pos"], record["segment"]) == ("retries.md", 1, 0)
+    assert set(night["citations"][0].values()) == {None}  # [3] has no context
+    assert none["error"].startswith("no_answer: ")
+    assert (price["answer"], price["citations"]) == ("NOT FOUND", [])
 
 
 def test_measures_that_need_judgements_say_so(alone):
@@ -344,6 +374,28 @@ def test_traces_of_a_strategy_and_of_answers_are_counted(project):
     expected = [("runs.jsonl", "LangSmith: 2 of 3"), ("mine/answers.jsonl", "LangSmith: 1 of 3")]
     assert left_out(report) == expected
     assert out.count("warning left_out") == 2
+
+
+@pytest.mark.slow
+def test_auditable_answers_of_a_run_come_back_as_they_are(project):
+    project.run()
+    lines = project.lines("auditable-answers.jsonl")
+    codes = project.report()["citations"]["codes"]
+    assert codes["ok"]
+    over_corpus(project, lines)
+    assert project.report()["citations"]["codes"] == codes
+    assert project.lines("auditable-answers.jsonl") == lines
+    refused = {"query_id": "again", "error": "no atlas", "fix": "index one"}
+    invented = {**lines[1], "citations": [AUDITABLE], "answer": "Yes."}
+    wrong = {"query_id": "keep", "answer": "Yes.", "citations": [], "λ": "undefined"}
+    over_corpus(project, [refused, invented])
+    found = {row["query_id"]: row for row in project.lines("auditable-answers.jsonl")}
+    assert found["again"] == {**refused, "schema_version": 1}
+    assert by_id(project, "tiny")["again"]["outcome"] == "contract_error_reply"
+    assert project.report()["citations"]["codes"] == {"unknown_snippet": 1}
+    stderr = over_corpus(project, [wrong], exit_code=1).stderr
+    assert "mine.jsonl:1" in stderr
+    assert "λ" in stderr
 
 
 @pytest.mark.slow

@@ -258,6 +258,7 @@ def test_mlflow_holds_a_parent_and_a_child_for_each_strategy(nights, tracking_st
         "per-query.parquet",
         "measures.csv",
         "answers.jsonl",
+        "auditable-answers.jsonl",
         "citations.jsonl",
         "evidence-trust.jsonl",
         "per-question.json",

@@ -1,6 +1,7 @@
 """Answer stages: files and their schemas, retrieval gaps (FK019), and c0."""
 
 import json
+import re
 from importlib import resources
 
 import jsonschema
@@ -12,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from schemas import published
 
+from rag_eval.answers.replies import parse_reply
+from rag_eval.core.config import Answers
 from rag_eval.core.types import OUTCOMES, Answer
 from rag_eval.pipeline.answers import answer_gaps
 from rag_eval.pipeline.miss_rates import leave_groups_out
@@ -40,6 +43,30 @@ def test_lines_of_answers_and_citations_keep_to_their_schemas(folder):
     assert valid
     assert [error.message for row in valid for error in record.iter_errors(row)] == []
     assert {row["schema_version"] for row in citations} == {1}
+
+
+def block(row):
+    return {key: row[key] for key in ("citations", "answer", "ΔS", "λ")}
+
+
+def test_auditable_lines_keep_to_their_schema_and_are_read_as_replies(folder):
+    lines, answers = rows(folder, "auditable-answers.jsonl"), rows(folder, "answers.jsonl")
+    check = jsonschema.Draft202012Validator(published("auditable-answer-line"))
+    assert [error.message for row in lines for error in check.iter_errors(row)] == []
+    assert not check.is_valid({**lines[0], "error": "x", "fix": "y"})
+    assert [row["query_id"] for row in lines] == sorted(row["query_id"] for row in answers)
+    settings, outcomes = Answers(response_schema="auditable"), {}
+    for row in lines:
+        parsed = parse_reply(json.dumps(block(row)), settings, analyze_only=False)
+        outcomes[row["query_id"]] = parsed.outcome
+        assert parsed.delta_s == row["ΔS"]
+        assert (row["λ"] is None) == ("λ" in row.get("why", {}))
+    assert outcomes == {row["query_id"]: row["outcome"] for row in answers}
+    traced = dict(re.findall(r" qid=(\S+) .* deltaS=(\S+)", (folder / "traces.log").read_text()))
+    assert {row["query_id"]: row["ΔS"] for row in lines} == {
+        query_id: None if value == "-" else pytest.approx(float(value))
+        for query_id, value in traced.items()
+    }
 
 
 def test_refusals_and_failures_leave_nothing_unused():
