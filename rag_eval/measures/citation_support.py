@@ -227,5 +227,7 @@ def _read_span(span: CitedSpan, evidence: Sequence[Evidence]) -> str:
         return ""
     chunk = evidence[span.evidence].chunk
     start, end = span.start - chunk.offsets.start, span.end - chunk.offsets.start
+    if start <= 0 and len(chunk.text) <= end:
+        return chunk.text
     touched = [one for one in sentences.spans(chunk.text) if one[0] < end and start < one[1]]
     return chunk.text[touched[0][0] : touched[-1][1]] if touched else ""

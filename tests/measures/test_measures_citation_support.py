@@ -1,16 +1,11 @@
 """Sentences are held against the spans that they cite, and against nothing else."""
 
-import dataclasses
-import json
-import random
-import re
-
+import cited_answers
 import numpy as np
 import pytest
 from answer_corpus import DOCS, evidence
 
-from rag_eval.answers.recorded import read_markers
-from rag_eval.core.types import Answer, CitedSpan, Evidence, Offsets
+from rag_eval.core.types import Answer, CitedSpan
 from rag_eval.measures.citation_support import (
     citation_support,
     exchanged_words,
@@ -122,56 +117,19 @@ def test_words_in_exchanged_places_are_found(sentence, passage, exchanged):
     assert exchanged_words(sentence, passage) == exchanged
 
 
-# ---- Human answers with the numbers of their sources, true and exchanged
+# ---- Public answers with the numbers of their sources, right and exchanged
 
 
-def numbered(answer: str, sources: list[str]) -> Answer:
-    """Make an answer whose markers cite whole sources."""
-    (item, *_) = evidence()
-    shown = []
-    for number, text in enumerate(sources, 1):
-        place = Offsets(0, len(text))
-        chunk = dataclasses.replace(item.chunk, doc_id=f"d{number}", text=text, offsets=place)
-        shown.append(Evidence(f"d{number}:1", chunk, "recorded", 1, 1))
-    text, marks = read_markers(answer)
-    cited = tuple(
-        CitedSpan(segment, number - 1, f"d{number}", 0, len(sources[number - 1]))
-        for segment, number in marks
-        if number <= len(sources)
-    )
-    return Answer("q", "recorded", "answered", text=text, citations=cited, evidence=tuple(shown))
-
-
-def test_exchanged_markers_of_human_answers_lower_the_support(shared_data):
-    rng = random.Random(7)
-    true, exchanged = [], []
-    for line in (shared_data / "quotesum" / "dev.jsonl").read_text("utf-8").splitlines():
-        row = json.loads(line)
-        sources = [row[f"source{n}"] for n in range(1, 9) if row[f"source{n}"]]
-        answer = numbered(re.sub(r"\[ (\d+) (.+?) \]", r"\2 [\1]", row["summary"]), sources)
-        used = {span.evidence for span in answer.citations}
-        others = [at for at in range(len(sources)) if at not in used]
-        if not used or not others:
-            continue
-        moved = {at: rng.choice(others) for at in used}
-        true.append(answer)
-        exchanged.append(
-            dataclasses.replace(
-                answer,
-                citations=tuple(
-                    dataclasses.replace(
-                        one, evidence=moved[one.evidence], end=len(sources[moved[one.evidence]])
-                    )
-                    for one in answer.citations
-                ),
-            )
-        )
-
-    def share(answers):
-        rows = [one.supported for own in citation_support(answers) for one in own if one.places]
-        return float(np.mean(rows)), len(rows)
-
-    right, wrong = share(true), share(exchanged)
-    assert right[1] > 200
-    assert right[0] >= 0.75, right
-    assert wrong[0] <= 0.1, wrong
+@pytest.mark.parametrize(
+    ("name", "right", "exchanged"), [("quotesum", 0.85, 0.08), ("expertqa", 0.4, 0.1)]
+)
+def test_exchanged_markers_lower_the_support(shared_data, name, right, exchanged):
+    answers = getattr(cited_answers, name)(shared_data)[:300]
+    pairs = cited_answers.with_exchanged_markers(answers, seed=7)
+    shares = []
+    for own in zip(*pairs, strict=True):
+        rows = [one for held in citation_support(own) for one in held if one.places]
+        assert len(rows) > 200
+        shares.append(np.mean([one.supported for one in rows]))
+    assert shares[0] >= right, shares
+    assert shares[1] <= exchanged, shares
