@@ -18,6 +18,7 @@ from rag_eval.measures.citation_support import (
     citation_support,
     exchanged_words,
     missing_words,
+    torn_words,
 )
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "reference"))
@@ -28,8 +29,8 @@ SEED = 13
 
 def is_strict(one: SentenceSupport) -> bool:
     """Tell whether `require_citation_support` lets a sentence pass."""
-    changed = missing_words(one.text, one.passage) or exchanged_words(one.text, one.passage)
-    return one.supported and not changed
+    checks = missing_words, exchanged_words, torn_words
+    return one.supported and not any(check(one.text, one.passage) for check in checks)
 
 
 def measure(name: str, answers: list[Answer]) -> None:

@@ -29,6 +29,7 @@ from rag_eval.measures.citation_support import (
     citation_support,
     exchanged_words,
     missing_words,
+    torn_words,
 )
 from rag_eval.trust.guard import screen
 
@@ -424,11 +425,13 @@ def _doubt(one: SentenceSupport) -> str:
         return f"conflicts with what it cites: {quoted(one.conflict, 150)}"
     if not one.supported:
         return "is not supported by what it cites"
-    if missing := missing_words(one.text, one.passage):
-        return f"has words that what it cites lacks: {_join_named(missing)}"
-    if pair := exchanged_words(one.text, one.passage):
-        return f"exchanges {quoted(pair[0], 40)} and {quoted(pair[1], 40)} of what it cites"
-    return ""
+    texts = one.text, one.passage
+    doubts = {
+        "has words that what it cites lacks": missing_words(*texts),
+        "exchanges words of what it cites": exchanged_words(*texts) or (),
+        "takes words out of their clause in what it cites": torn_words(*texts),
+    }
+    return next((f"{why}: {_join_named(words)}" for why, words in doubts.items() if words), "")
 
 
 OWN_VALIDATORS: dict[str, Factory] = {

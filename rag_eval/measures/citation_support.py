@@ -31,6 +31,10 @@ _FEW = 2
 _WHOLE = 0.999
 _IDLE = frozenset("a an the and or is are was were be been being has have had it its".split())
 """Words that two ways to say the same do not share."""
+_MOST_WORDS = 150
+"""Most words of a sentence that are searched for an exchange, which takes quadratic time."""
+_CLAUSE = re.compile(r"[,;:.!?]\s|\b(?:and|but|or|while)\b")
+_NEGATION = re.compile(r"\b(?:not|no|never|none|neither|nor|without|cannot)\b|n['’]t\b")
 _FRACTION = re.compile(r"(?<!\d)\d{1,9} of \d{1,9}(?!\d)")
 _POSSESSIVE = re.compile(r"['’]s\b")
 _SPELLED = {word: str(number) for number, word in enumerate(NUMBER_WORDS) if word != "one"}
@@ -163,6 +167,7 @@ def exchanged_words(sentence: str, passage: str) -> tuple[str, str] | None:
         [stem(word) for word in WORD.findall(text.lower()) if word not in _IDLE]
         for text in (sentence, passage)
     )
+    own = own[:_MOST_WORDS]
     if own.count("by") != other.count("by"):
         return None
     shared = Counter(own) & Counter(other)
@@ -181,6 +186,37 @@ def exchanged_words(sentence: str, passage: str) -> tuple[str, str] | None:
             if not repeats and other == own[-b:] + middle + own[:a]:
                 return " ".join(own[:a]), " ".join(own[-b:])
     return None
+
+
+def torn_words(sentence: str, passage: str) -> list[str]:
+    """Find words that a sentence takes out of the clause of the passage that they stand in.
+
+    These are the numbers of one clause that no single sentence of the passage has, and the words of
+    a sentence without negation that the passage has in negated clauses only.
+
+    Examples
+    --------
+    >>> torn_words("Finches eat seeds.", "Finches eat insects and never eat seeds.")
+    ['seeds']
+    >>> torn_words("Type 2 lasts 8 hours.", "Type 1 lasts 8 hours. Type 2 lasts 9 hours.")
+    ['2', '8']
+    """
+    places = [_quantities(passage[start:end]).keys() for start, end in sentences.spans(passage)]
+    torn: list[str] = []
+    for clause in _CLAUSE.split(sentence):
+        own = _quantities(clause).keys()
+        if not any(own <= place for place in places):
+            torn += own
+    if not _NEGATION.search(sentence.lower()):
+        analyzer = Analyzer()
+        stated, denied = set[int](), set[int]()
+        for clause in _CLAUSE.split(passage.lower()):
+            part = denied if _NEGATION.search(clause) else stated
+            part.update(*analyzer.index([clause]))
+        words = WORD.findall(sentence)
+        rows = zip(words, analyzer.index(words), strict=True)
+        torn += [word for word, ids in rows if not (denied - stated).isdisjoint(ids)]
+    return torn
 
 
 def _take(words: Sequence[str], counts: Mapping[str, int]) -> list[str]:

@@ -54,10 +54,6 @@ def outcomes(*validators: str) -> list[tuple[str, tuple[str, ...]]]:
     return [(one.outcome, messages.get(one.query_id, ())) for one in run.answers]
 
 
-NEED_ORDER = {"negated", "number", "name", "antonym", "swapped"}
-"""Kinds of wrong claims that may consist of the words of the cited text alone."""
-
-
 def replies_that_end(outcome: str, kinds: Container[str]) -> list[tuple]:
     pairs = zip(REPLIES, outcomes("require_citation_support"), strict=True)
     return [
@@ -77,23 +73,20 @@ def test_the_cases_hold_many_of_each_kind_and_pass_without_the_validator():
 
 
 def test_no_reply_passes_that_the_cited_text_does_not_say():
-    kinds = {one["kind"] for one in REPLIES} - NEED_ORDER - {"honest"}
+    kinds = {one["kind"] for one in REPLIES} - {"honest"}
     assert replies_that_end("answered", kinds) == []
 
 
-def test_few_wrong_claims_pass_in_the_words_of_the_cited_text():
-    assert len(replies_that_end("answered", NEED_ORDER)) <= 2
-
-
-def test_honest_replies_pass():
-    assert len(replies_that_end("failed", {"honest"})) <= 3
+def test_most_honest_replies_pass():
+    """A few are rejected, because words alone do not show that they are right."""
+    assert len(replies_that_end("failed", {"honest"})) <= 4
 
 
 def test_a_rejection_names_sentence_and_reason():
     reasons = {
         "negated": 'conflicts with what it cites: "not built ',
         "shuffled": "is not supported by what it cites.",
-        "invented": "has words that what it cites lacks: gift, daughter.",
+        "invented": "has words that what it cites lacks: gift, daughter",
     }
     for kind, reason in reasons.items():
         _, _, message = replies_that_end("failed", {kind})[0]
