@@ -422,16 +422,16 @@ def check_sentences(its, extracts, least_precision, least_recall):
         assert found[1] >= least_recall, (part, found)
 
 
-def check_abstention(answerer, positive, signal, parts, *, least, lower):
+def check_abstention(abstention, positive, signal, parts, *, least, lower):
     """Check how well the signal tells positive questions from the others.
 
     The lower bound of the AUROC over the whole sample is at least `lower`. The AUROC of each part
-    is at least `least`. The answerer refuses fewer than 20 % of the positive questions of a part.
+    is at least `least`. The threshold refuses fewer than 20 % of the positive questions of a part.
     """
     assert auroc_interval(positive, signal, resamples=500)[0] >= lower
     for part, rows in parts.items():
         assert auroc(positive[rows], signal[rows]) >= least, part
-        assert (signal[rows & positive] < answerer.threshold).mean() < 0.2, part
+        assert (signal[rows & positive] < abstention.threshold).mean() < 0.2, part
 
 
 def signals(extracts):
@@ -441,19 +441,18 @@ def signals(extracts):
 @pytest.mark.slow
 def test_clapnq_sentences_and_abstention_with_lsa(clapnq_set):
     model = embedded_default(clapnq_set)
-    found, _ = model.answer(clapnq_set.questions, clapnq_set.passages)
-    check_sentences(clapnq_set, found, 0.58, 0.45)
+    found, rule = model.answer(clapnq_set.questions, clapnq_set.passages)
+    check_sentences(clapnq_set, found, 0.64, 0.46)
     parts = halves(clapnq_set)
-    check_abstention(model, clapnq_set.carried, signals(found), parts, least=0.70, lower=0.65)
+    check_abstention(rule, clapnq_set.carried, signals(found), parts, least=0.70, lower=0.65)
 
 
 @pytest.mark.slow
 def test_clapnq_with_minilm(clapnq_set, minilm):
     its = clapnq_set.every(3)
-    model = with_model(its, minilm)
-    found, _ = model.answer(its.questions, its.passages)
-    check_sentences(its, found, 0.60, 0.45)
-    check_abstention(model, its.carried, signals(found), halves(its), least=0.80, lower=0.80)
+    found, rule = with_model(its, minilm).answer(its.questions, its.passages)
+    check_sentences(its, found, 0.66, 0.44)
+    check_abstention(rule, its.carried, signals(found), halves(its), least=0.80, lower=0.80)
 
 
 @pytest.mark.slow
@@ -471,19 +470,18 @@ def test_open_clapnq_with_minilm(shared_data, minilm):
 def test_xquad_the_right_paragraph_is_told_from_the_nearest_wrong_one(xquad_sets):
     right, wrong = xquad_sets["xquad"], xquad_sets["xquad_wrong"]
     model = embedded_default(right)
-    signal = np.concatenate(
-        [signals(model.answer(its.questions, its.passages)[0]) for its in (right, wrong)]
-    )
+    found = [model.answer(its.questions, its.passages) for its in (right, wrong)]
+    signal = np.concatenate([signals(extracts) for extracts, _ in found])
     positive = np.repeat([True, False], len(right.questions))
     parts = {name: np.tile(rows, 2) for name, rows in halves(right).items()}
-    check_abstention(model, positive, signal, parts, least=0.82, lower=0.82)
+    check_abstention(found[0][1], positive, signal, parts, least=0.82, lower=0.82)
 
 
 @pytest.mark.slow
 def test_scifact_rationales_with_minilm(shared_data, minilm):
     its = scifact_evidence(shared_data).every(3)
     found, _ = with_model(its, minilm).answer(its.questions, its.passages)
-    check_sentences(its, found, 0.42, 0.58)
+    check_sentences(its, found, 0.44, 0.62)
 
 
 @pytest.mark.slow
