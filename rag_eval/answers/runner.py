@@ -53,6 +53,7 @@ from rag_eval.core.types import (
     Mode,
     Reply,
 )
+from rag_eval.corpus.chunking import spans
 from rag_eval.storage.hashing import lines_hash
 
 # ---- Prompts: the contract, the evidence as data, the question
@@ -300,13 +301,19 @@ class _Case:
         evidence = self.gathered.evidence
         self._set(evidence=evidence, signal=float(extract.signal), attempts=1)
         if extract.answered:
-            citations = []
-            for segment, sentence in enumerate(extract.sentences):
-                chunk = evidence[sentence.passage].chunk
-                low, start, end = chunk.offsets.start, int(sentence.start), int(sentence.end)
-                span = segment, sentence.passage, chunk.doc_id, low + start, low + end
-                citations.append(CitedSpan(*span, chunk.text[start:end]))
-            text = " ".join(span.quote for span in citations)
+            chunks = [evidence[one.passage].chunk for one in extract.sentences]
+            quotes = [
+                chunk.text[int(one.start) : int(one.end)]
+                for chunk, one in zip(chunks, extract.sentences, strict=True)
+            ]
+            text = " ".join(quotes)
+            # a heading or an entry without a full stop joins the sentence after it
+            ends, at, citations = [end for _, end in spans(text)], 0, []
+            for one, chunk, quote in zip(extract.sentences, chunks, quotes, strict=True):
+                low, segment = chunk.offsets.start, bisect.bisect_right(ends, at)
+                place = chunk.doc_id, low + int(one.start), low + int(one.end)
+                citations.append(CitedSpan(segment, one.passage, *place, quote))
+                at += len(quote) + 1
             self._set(outcome="answered", text=text, citations=tuple(citations))
         self.end_with(self.answer)
 

@@ -322,6 +322,21 @@ def test_deterministic_answers_are_verbatim_sentences_each_with_its_citation():
     assert (empty.outcome, empty.signal) == ("not_found", None)
 
 
+class OpenEnd(FirstLines):
+    """Chooses the beginning of a sentence, the whole sentence, and the whole sentence again."""
+
+    def _one(self, _asked, passages):
+        start = passages[0].text.index(PARIS)
+        places = [(start, start + 5), *[(start, start + len(PARIS))] * 2]
+        return Extract(tuple(Chosen(0, *one, 1.0) for one in places), 0.75, answered=True)
+
+
+def test_a_citation_names_the_sentence_of_the_answer_that_holds_it():
+    (answer,) = run([ASK], mode="deterministic", extract=OpenEnd()).answers
+    assert answer.text == f"Paris {PARIS} {PARIS}"
+    assert [span.segment for span in answer.citations] == [0, 0, 1]
+
+
 def _own(query_id, text, **override):
     return query_id, text, override
 
