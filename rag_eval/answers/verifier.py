@@ -18,7 +18,13 @@ from pydantic import BaseModel, Field, ValidationError
 from rag_eval.answers.chat import ChatCache, ChatClient, Usage
 from rag_eval.core.arrays import FloatArray
 from rag_eval.core.errors import InputError
-from rag_eval.core.settings import ChatVerifier, CrossEncoderVerifier, OnnxVerifier, Settings
+from rag_eval.core.settings import (
+    ChatVerifier,
+    CrossEncoderVerifier,
+    OnnxVerifier,
+    Settings,
+    VerifierSettings,
+)
 from rag_eval.core.types import ChatError, Message
 from rag_eval.retrieval.embedding.embedders import OnnxModel
 from rag_eval.storage.hashing import digest, file_hash
@@ -251,8 +257,8 @@ class ChatJudge(Verifier):
 # ---- The verifiers of the settings
 
 
-def open_verifier(name: str, settings: Settings, cache: Callable[[], ChatCache]) -> Verifier:
-    """Open the verifier of a name; raises InputError if it is unknown or cannot be used."""
+def find_verifier(name: str, settings: Settings) -> VerifierSettings:
+    """Return the settings of a verifier; raises InputError `unknown_verifier`."""
     if name not in settings.verifiers:
         raise InputError.of(
             "unknown_verifier",
@@ -261,7 +267,12 @@ def open_verifier(name: str, settings: Settings, cache: Callable[[], ChatCache])
             found=name,
             accepted=", ".join(sorted(settings.verifiers)) or "none is there; see verifiers",
         )
-    match settings.verifiers[name]:
+    return settings.verifiers[name]
+
+
+def open_verifier(name: str, settings: Settings, cache: Callable[[], ChatCache]) -> Verifier:
+    """Open the verifier of a name; raises InputError if it is unknown or cannot be used."""
+    match find_verifier(name, settings):
         case OnnxVerifier() as chosen:
             return OnnxCrossEncoder(name, chosen)
         case CrossEncoderVerifier() as chosen:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from rag_eval.answers.verifier import find_verifier
 from rag_eval.core.config import (
     BinaryTarget,
     GoldSetConfig,
@@ -404,6 +405,8 @@ def _permit(config: GoldSetConfig, folder: Path, settings: Settings) -> GoldSetC
         name: Embedding.from_settings(entry.function, entry.config)
         for name, entry in settings.embeddings.items()
     }
+    if config.answers is not None and config.answers.verifier is not None:
+        find_verifier(config.answers.verifier, settings)
     return permitted(config, folder, settings.corpus_roots, known)
 
 
