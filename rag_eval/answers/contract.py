@@ -21,7 +21,7 @@ from rag_eval.answers.paths import find_paths, has_content, split_lines, tidy_pa
 from rag_eval.answers.replies import Citation, CitedSnippet, Place, read_token
 from rag_eval.core.config import Answers, PluginUse
 from rag_eval.core.errors import InputError, Problem, quoted
-from rag_eval.core.types import AnswerFinding, CitedSpan, Evidence, Mode
+from rag_eval.core.types import Answer, AnswerFinding, CitedSpan, Evidence, Mode
 from rag_eval.corpus.analyzer import count_tokens
 from rag_eval.corpus.chunking import spans, trim
 from rag_eval.measures.citation_support import (
@@ -391,7 +391,15 @@ def require_citation_support(options: Mapping[str, Any]) -> Check:
             _without_orders(item) if place in cited else item
             for place, item in enumerate(candidate.evidence)
         )
-        (judged,) = citation_support([dataclasses.replace(candidate, evidence=evidence)])
+        answer = Answer(
+            candidate.query_id,
+            candidate.mode,
+            "answered",
+            text=candidate.text,
+            citations=candidate.citations,
+            evidence=evidence,
+        )
+        (judged,) = citation_support([answer])
         found = ((one, _doubt(one)) for one in judged)
         return next(
             (

@@ -8,12 +8,12 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from rag_eval.core.arrays import FloatArray
-from rag_eval.core.types import CitedSpan, Evidence
+from rag_eval.core.types import Answer, CitedSpan, Evidence
 from rag_eval.corpus import chunking as sentences
 from rag_eval.corpus.analyzer import WORD, Analyzer, DocumentFrequencies
 from rag_eval.measures.contradiction import Conflict
@@ -41,19 +41,6 @@ _SPELLED = {word: str(number) for number, word in enumerate(NUMBER_WORDS) if wor
 """Number words, without a word that seldom counts."""
 
 
-class Cited(Protocol):
-    """An answer: text without marks, citations by sentence of the text, and their evidence."""
-
-    @property
-    def text(self) -> str: ...  # noqa: D102
-
-    @property
-    def citations(self) -> tuple[CitedSpan, ...]: ...  # noqa: D102
-
-    @property
-    def evidence(self) -> tuple[Evidence, ...]: ...  # noqa: D102
-
-
 class SentenceSupport(NamedTuple):
     """A sentence of an answer, held against the spans that it cites.
 
@@ -73,7 +60,7 @@ class SentenceSupport(NamedTuple):
 
 
 def citation_support(
-    answers: Sequence[Cited],
+    answers: Sequence[Answer],
     frequencies: DocumentFrequencies | None = None,
     score: Callable[[list[str], list[str]], FloatArray] | None = None,
 ) -> list[list[SentenceSupport]]:
@@ -243,7 +230,7 @@ class _Sentence(NamedTuple):
     cited: list[str]
 
 
-def _list_sentences(answer: Cited) -> list[_Sentence]:
+def _list_sentences(answer: Answer) -> list[_Sentence]:
     """List the sentences of an answer with the citations of each, and the cited texts."""
     marked: dict[int, list[int]] = {}
     for place, span in enumerate(answer.citations):

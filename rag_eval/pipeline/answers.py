@@ -710,8 +710,8 @@ def measure_answers(
             texts = ["\n\n".join(evidence[at]) for at in scored.answer_of.tolist()]
             scored = scored.rescored(score(scored.sentences, texts))
         citing = [
-            [one for one in own if one.places]
-            for own in citation_support(found, frequencies, score)
+            [one for one in own if one.places and answer.outcome == "answered"]
+            for answer, own in zip(found, citation_support(found, frequencies, score), strict=True)
         ]
         gaps = answer_gaps(found, citing, _answers_config(work.config).purpose, frequencies)
         per_question = citations.per_question.assign(

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from answer_corpus import evidence
+from cited_answers import numbered
 from hypothesis import given
 from hypothesis import strategies as st
 from schemas import published
@@ -16,6 +17,7 @@ from schemas import published
 from rag_eval.answers.replies import parse_reply
 from rag_eval.core.config import Answers
 from rag_eval.core.types import OUTCOMES, Answer
+from rag_eval.measures.citation_support import citation_support
 from rag_eval.pipeline.answers import answer_gaps
 from rag_eval.pipeline.miss_rates import leave_groups_out
 
@@ -85,6 +87,16 @@ def test_refusals_and_failures_leave_nothing_unused():
     gaps = answer_gaps(found, [[] for _ in found], "answer")
     assert {found[at].outcome for at in gaps} == {"answered", "not_found", "insufficient_evidence"}
     assert {gap.reason for gap in gaps.values()} == {"content_unused"}
+
+
+def test_a_real_citation_of_a_wrong_claim_is_a_gap():
+    source = {1: "The capital of France is Paris."}
+    found = [
+        numbered("q", text, source)
+        for text in ("The capital of France is Berlin [1].", "It is Paris, capital of France [1].")
+    ]
+    gaps = answer_gaps(found, citation_support(found), "answer")
+    assert [gap.reason for gap in gaps.values()] == ["citation_unsupported", "cited"]
 
 
 SEEN = st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=2, max_size=40).filter(
