@@ -18,8 +18,14 @@ from rag_eval.core.arrays import BoolArray, IntArray
 from rag_eval.core.config import AnswerOverride, Answers, Grep, Preflight, Retrieve, Section
 from rag_eval.core.errors import InputError, Problem, quoted
 from rag_eval.core.strategy import Identity
-from rag_eval.core.types import Evidence, EvidenceKind, Offsets, RetrievalResult, ScoredChunk
-from rag_eval.corpus.analyzer import count_tokens
+from rag_eval.core.types import (
+    Evidence,
+    EvidenceKind,
+    Offsets,
+    RetrievalResult,
+    ScoredChunk,
+    Window,
+)
 from rag_eval.retrieval.service import Payloads, Rank
 
 # ---- Chunks with their lines, and a view of the corpus that finds lines, sections and chunks
@@ -134,8 +140,8 @@ class Library:
             last = self.line_of(doc_id, start + len(text) - 1)
         offsets = Offsets(start, start + len(text))
         if offsets != chunk.offsets:
-            tokens = count_tokens(text)
-            chunk = dataclasses.replace(chunk, text=text, offsets=offsets, tokens=tokens)
+            window = None if whole is None else Window.around(start, start + len(text), len(whole))
+            chunk = dataclasses.replace(chunk, text=text, offsets=offsets, window=window)
         return Evidence(cite_token(doc_id, first, last), chunk, kind, first, last)
 
 

@@ -27,6 +27,7 @@ from rag_eval.core.types import (
     Evidence,
     Offsets,
     ScoredChunk,
+    Window,
 )
 from rag_eval.corpus.analyzer import ANALYZER, count_tokens
 from rag_eval.corpus.chunking import spans
@@ -172,9 +173,12 @@ class RecordedAnswers:
         if place is not None:
             row, start, end = place
             chunk = self._library.payload(row, rank, score_raw, score_norm)
-            text = (self._library.text(chunk.doc_id) or "")[start:end]
-            offsets, tokens = Offsets(start, end), count_tokens(text)
-            chunk = dataclasses.replace(chunk, text=text, offsets=offsets, tokens=tokens)
+            whole = self._library.text(chunk.doc_id) or ""
+            text, window = whole[start:end], Window.around(start, end, len(whole))
+            page = chunk.page if context.page is None else context.page
+            chunk = dataclasses.replace(
+                chunk, text=text, offsets=Offsets(start, end), window=window, page=page
+            )
             last = start + max(len(text.rstrip()) - 1, 0)
             first, last = (self._library.line_of(chunk.doc_id, at) for at in (start, last))
         else:
@@ -188,7 +192,7 @@ class RecordedAnswers:
                 Offsets(0, len(text)),
                 count_tokens(text),
                 index.index_hash,
-                index.embed_model,
+                index.stated_model,
                 ANALYZER,
                 rev,
                 text,
@@ -196,6 +200,7 @@ class RecordedAnswers:
                 score_norm,
                 rank,
                 rank,
+                page=context.page,
             )
             first, last = 1, 1 + text.rstrip().count("\n")
         return Evidence(cite_token(chunk.doc_id, first, last), chunk, "recorded", first, last)
@@ -289,7 +294,8 @@ class RecordedAnswers:
     ) -> list[tuple[CitedSpan, Mapping[str, JsonValue] | None]]:
         """Return every citation, markers first, with its stated payload.
 
-        A marker and a listed citation of the same context are one citation.
+        A marker and a listed citation of the same context are one citation. A listed citation of a
+        part of the context supports the sentence with the marker, where there is only one.
         """
         marked = [shown.cite_number(number, segment) for segment, number in marks]
         held = {(span.evidence, span.doc_id) for span in marked}
@@ -302,6 +308,9 @@ class RecordedAnswers:
                 payload = None
             name = (span.evidence, span.doc_id)
             if span.quote or name not in held or not shown.cites_whole(span):
+                sentences = {one.segment for one in marked if name == (one.evidence, one.doc_id)}
+                if span.segment < 0 and len(sentences) == 1:
+                    span = dataclasses.replace(span, segment=sentences.pop())
                 further.append((span, payload))
             elif payload is not None:
                 behind.setdefault(name, payload)

@@ -20,13 +20,15 @@ from rag_eval.core.arrays import BoolArray
 from rag_eval.core.types import (
     CODES,
     ELLIPSIS,
+    MAX_WINDOW,
     PAYLOAD_FIELDS,
     CitedSpan,
     Evidence,
     ScoredChunk,
+    Window,
 )
-from rag_eval.corpus.analyzer import word_spans
-from rag_eval.corpus.masking import FILL, masked_text
+from rag_eval.corpus.analyzer import count_tokens, word_spans
+from rag_eval.corpus.masking import FILL, mask_shown_address, masked_text
 
 # ---- The live index that citations are checked against
 
@@ -52,17 +54,23 @@ class LiveIndex:
         documents: pd.DataFrame,
         sections: pd.DataFrame,
         chunks: pd.DataFrame,
-        index_hashes: Collection[str],
+        models: Mapping[str, str],
         analyzer: str,
     ) -> None:
         doc_ids, texts = documents["doc_id"].tolist(), documents["text"].tolist()
         self.texts: dict[str, str] = dict(zip(doc_ids, texts, strict=True))
         self.revs: dict[str, str] = dict(zip(doc_ids, documents["rev"].tolist(), strict=True))
+        urls = documents["source_url"].tolist()
+        self.urls: dict[str, str] = dict(zip(doc_ids, urls, strict=True))
         self.sections = _read_places(sections, "section_id")
         self.snippets = _read_places(chunks, "chunk_id", "section_id")
-        self.index_hashes = frozenset(index_hashes)
+        self.models = models
+        """Index hash -> embedding model as payloads state it."""
         self.analyzer = analyzer
         self._masked = functools.lru_cache(maxsize=64)(lambda doc: masked_text(self.texts[doc]))
+        self._count = functools.lru_cache(maxsize=4096)(
+            lambda doc, start, end: count_tokens(self.texts[doc][start:end])
+        )
         self._words = functools.lru_cache(maxsize=1024)(lambda doc: word_spans(self.texts[doc]))
 
     def locate(self, doc_id: str, offsets: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -72,6 +80,10 @@ class LiveIndex:
             return (start, end) if end <= len(self.texts[doc_id]) else None
         words = self._words(doc_id)
         return (words[start][0], words[end - 1][1]) if end <= len(words) else None
+
+    def count(self, doc_id: str, start: int, end: int) -> int:
+        """Count the tokens of a range."""
+        return self._count(doc_id, start, end)
 
     def passages(self, doc_id: str, start: int, end: int, *, masked: bool) -> Iterator[str]:
         """Yield the text of a range; with `masked`, also the text masked in and out of context."""
@@ -119,6 +131,8 @@ Finding = tuple[str, str]
 """Code of a broken rule, and the field that breaks the rule."""
 Rule = Callable[[Record, LiveIndex | None], str | None]
 
+UNRANKED = ("grep", "section")
+"""Kinds of evidence that no ranking of the index found."""
 TEXTS = ("doc_id", "section_id", "snippet_id", "source_url", "index_hash", "analyzer", "rev")
 """Required fields that are text and not blank."""
 UNITS = ("char", "token")
@@ -223,6 +237,28 @@ def _find_rev(record: Record, live: LiveIndex) -> Collection[str] | None:
     return None if rev is None else (rev,)
 
 
+def _find_url(record: Record, live: LiveIndex) -> Collection[str] | None:
+    url = live.urls.get(_get_text(record, "doc_id") or "")
+    return None if url is None else (url, mask_shown_address(url))
+
+
+def _check_model(record: Record, live: LiveIndex | None) -> str | None:
+    model, index_hash = record.get("embed_model"), _get_text(record, "index_hash") or ""
+    if live is None or index_hash not in live.models or not isinstance(model, str):
+        return None
+    return "" if (model.strip() or "none") == live.models[index_hash] else "embed_model"
+
+
+def _check_tokens(record: Record, live: LiveIndex | None) -> str | None:
+    """Accept the tokens of the snippet or of the range at the offsets."""
+    tokens, place = record.get("tokens"), _place(record, live)
+    snippet = live and live.snippets.get(_get_text(record, "snippet_id") or "")
+    if live is None or not snippet or place is None or not _is_whole(tokens, 0):
+        return None
+    ranges = (snippet[:3], (record["doc_id"], *place))
+    return "" if any(live.count(*one) == tokens for one in ranges) else "tokens"
+
+
 def _check_snippet(record: Record, live: LiveIndex | None) -> str | None:
     names = (_get_text(record, name) for name in ("snippet_id", "doc_id", "section_id"))
     snippet_id, doc_id, section_id = names
@@ -262,9 +298,12 @@ _RULES: dict[str, Rule] = {
     "bad_offsets": _check_offsets,
     "missing_score": _check_score,
     "trace_incomplete": _check_rank,
-    "mismatch_index_hash": _match_live("index_hash", lambda _, live: live.index_hashes),
+    "mismatch_index_hash": _match_live("index_hash", lambda _, live: live.models),
     "analyzer_mismatch": _match_live("analyzer", lambda _, live: (live.analyzer,)),
     "rev_mismatch": _match_live("rev", _find_rev),
+    "source_url_mismatch": _match_live("source_url", _find_url),
+    "embed_model_mismatch": _check_model,
+    "tokens_mismatch": _check_tokens,
     "unknown_snippet": _check_snippet,
     "quote_mismatch": _check_quote,
     "explained_before_cited": _check_order,
@@ -274,6 +313,9 @@ LIVE_CODES = (
     "mismatch_index_hash",
     "analyzer_mismatch",
     "rev_mismatch",
+    "source_url_mismatch",
+    "embed_model_mismatch",
+    "tokens_mismatch",
     "unknown_snippet",
     "quote_mismatch",
 )
@@ -344,18 +386,23 @@ def _in_order(findings: Collection[Finding]) -> tuple[Finding, ...]:
 def validate(
     records: Sequence[Record],
     live: LiveIndex | None = None,
-    section_pairs: Collection[tuple[str, str]] = (),
+    section_pairs: Collection[tuple[str, str]] | None = (),
 ) -> Verdicts:
     """Try every rule on every record of one run; the records may hold anything.
 
     Without a live index, the rules of LIVE_CODES are not tried. `mixed_units` marks the records
     with the rarer unit (on a tie: `token`). `cross_section_reuse` marks a record whose section may
-    not stand beside the sections that the same (query_id, segment) cited before. This rule skips
-    records without a segment or with segment -1. It marks an unreadable segment or query_id, which
-    would evade it. `unknown_snippet` also marks a snippet of another document or section than the
+    not stand beside the sections that the same (query_id, segment) cited before. Records without a
+    query_id belong to one answer, and records without a segment support it as one segment. This
+    rule skips segment -1, by which an answer says that several sentences share its citations.
+    `bad_segment` marks an unreadable segment or query_id, which would evade the rule.
+    `rank_order` marks a rank that another snippet of the same (query_id, index_hash, kind) has, and
+    a place that breaks the order of ties. It skips what grep and section found, and rankings of
+    external systems. `unknown_snippet` also marks a snippet of another document or section than the
     record says. `bad_offsets` also marks offsets that do not overlap the named snippet.
 
-    `section_pairs` holds section_ids that one segment may cite together, in either order.
+    `section_pairs` holds section_ids that one segment may cite together, in either order; None
+    allows all pairs.
     """
     tried: Counter[str] = Counter()
     failures = [_judge_alone(record, live, tried) for record in records]
@@ -365,7 +412,9 @@ def validate(
         if not _is_empty(record) and record.get("in_evidence") is not False
     ]
     _mark_units(judged, tried)
-    _mark_sections(judged, tried, {frozenset(pair) for pair in section_pairs})
+    _mark_ranks(judged, tried)
+    allowed = None if section_pairs is None else {frozenset(pair) for pair in section_pairs}
+    _mark_sections(judged, tried, allowed)
     tried["empty_citations"] += not records
     counts = {code: tried[code] for code in CODES[:-1]}
     return Verdicts(tuple(map(_in_order, failures)), counts, live is not None)
@@ -400,24 +449,48 @@ def _mark_units(judged: Sequence[tuple[Record, list[Finding]]], tried: Counter[s
             findings.append(("mixed_units", "offsets.unit"))
 
 
+def _mark_ranks(judged: Sequence[tuple[Record, list[Finding]]], tried: Counter[str]) -> None:
+    """Mark a rank that another snippet has, and a place against the order of ties."""
+    rankings: dict[tuple[object, ...], list[tuple[Any, ...]]] = {}
+    for record, findings in judged:
+        names = ("index_hash", "section_id", "snippet_id")
+        index_hash, section_id, snippet_id = (_get_text(record, name) or "" for name in names)
+        norm, k_pos, k_final = (record.get(name) for name in ("score_norm", "k_pos", "k_final"))
+        is_foreign = record.get("kind") in UNRANKED or index_hash.startswith("external:")
+        if is_foreign or not (_is_number(norm) and _is_whole(k_pos, 1)):
+            continue
+        tried["rank_order"] += 1
+        key = (repr(record.get("query_id")), index_hash, repr(record.get("kind")))
+        place = (-norm, section_id, snippet_id)  # type: ignore[operator]  # it is a number
+        rankings.setdefault(key, []).append((k_pos, place, k_final, findings))
+    for ranked in rankings.values():
+        owners: dict[object, str] = {}
+        best: tuple[Any, ...] = ()
+        for _, place, k_final, findings in sorted(ranked, key=lambda one: one[:2]):
+            if best and place < best:
+                findings.append(("rank_order", "k_pos"))
+            elif _is_whole(k_final, 1) and owners.setdefault(k_final, place[2]) != place[2]:
+                findings.append(("rank_order", "k_final"))
+            best = max(best, place)
+
+
 def _mark_sections(
     judged: Sequence[tuple[Record, list[Finding]]],
     tried: Counter[str],
-    allowed: Collection[frozenset[str]],
+    allowed: Collection[frozenset[str]] | None,
 ) -> None:
-    """Mark the records whose section may not stand beside the sections cited before."""
+    """Mark bad segments, and sections that may not stand beside the sections cited before."""
     cited: dict[tuple[object, object], dict[str, None]] = {}
     for record, findings in judged:
         answer, segment = record.get("query_id"), record.get("segment")
         section_id = _get_text(record, "section_id")
-        if segment is None or (segment == -1 and _is_whole(segment, -1)):
-            continue
-        tried["cross_section_reuse"] += 1
-        if not (_is_text(segment) or _is_whole(segment, 0)):
-            findings.append(("cross_section_reuse", "segment"))
+        tried["bad_segment"] += 1
+        if not (segment is None or _is_text(segment) or _is_whole(segment, -1)):
+            findings.append(("bad_segment", "segment"))
         elif not (answer is None or _is_text(answer) or _is_whole(answer, 0)):
-            findings.append(("cross_section_reuse", "query_id"))
-        elif section_id is not None:
+            findings.append(("bad_segment", "query_id"))
+        elif segment != -1 and section_id is not None and allowed is not None:
+            tried["cross_section_reuse"] += 1
             before = cited.setdefault((answer, segment), {})
             pairs = (frozenset((section_id, other)) for other in before)
             if section_id in before or all(pair in allowed for pair in pairs):
@@ -431,13 +504,23 @@ def _mark_sections(
 
 def payload(chunk: ScoredChunk) -> dict[str, JsonValue]:
     """Make the payload of a chunk: plain JSON values, without the text and absent fields."""
-    values = {name: getattr(chunk, name) for name in PAYLOAD_FIELDS if hasattr(chunk, name)}
-    values["offsets"] = dataclasses.asdict(chunk.offsets)
+    values = {name: getattr(chunk, name) for name in PAYLOAD_FIELDS}
+    for name in ("offsets", "window"):
+        values[name] = values[name] and dataclasses.asdict(values[name])
     return {
         name: value
         for name, value in values.items()
         if value is not None and not (isinstance(value, float) and math.isnan(value))
     }
+
+
+def _narrowed(chunk: ScoredChunk, span: CitedSpan) -> dict[str, JsonValue]:
+    """Make the payload of a chunk with the window around the cited span."""
+    window, offsets = chunk.window, chunk.offsets
+    if window is not None:
+        pre, post = window.pre + span.start - offsets.start, window.post + offsets.end - span.end
+        window = Window(max(min(pre, MAX_WINDOW), 0), max(min(post, MAX_WINDOW), 0))
+    return payload(dataclasses.replace(chunk, window=window))
 
 
 def citation_records(
@@ -451,11 +534,12 @@ def citation_records(
     records = []
     for span in citations:
         inside = 0 <= span.evidence < len(evidence)
-        record = payload(evidence[span.evidence].chunk) if inside else {}
+        record = _narrowed(evidence[span.evidence].chunk, span) if inside else {}
         record |= {
             "query_id": query_id,
             "segment": span.segment,
             "in_evidence": inside,
+            **({"kind": evidence[span.evidence].kind} if inside else {}),
             "doc_id": span.doc_id,
             "offsets": {"start": span.start, "end": span.end, "unit": "char"},
         }

@@ -61,20 +61,22 @@ def from_langchain(
 ) -> Payload:
     """Make the payload of a `langchain_core.documents.Document`.
 
-    `id` is the snippet_id, `source` the source_url. `start_index`, which text splitters write with
-    `add_start_index=True`, and the text's length are the offsets. `score` of
-    `similarity_search_with_score` is score_raw.
+    `id` is the snippet_id, `source` the source_url. `start` and `end`, or `start_index`, which text
+    splitters write with `add_start_index=True`, and the text's length are the offsets. `score` of
+    `similarity_search_with_score`, else `score` of the metadata, is score_raw; `k` is k_pos.
     """
     if not _is(document, "langchain_core.documents.base.Document"):
         raise _refuse(document, "a langchain_core.documents.Document")
     metadata: Mapping[str, Any] = document.metadata
-    start = metadata.get("start_index")
-    end = start + len(document.page_content) if isinstance(start, int) else None
+    start, end = metadata.get("start", metadata.get("start_index")), metadata.get("end")
+    if end is None and isinstance(start, int):
+        end = start + len(document.page_content)
     elsewhere = {
         "snippet_id": document.id,
         "source_url": metadata.get("source"),
         "offsets": _range(start, end),
-        "score_raw": score,
+        "score_raw": metadata.get("score") if score is None else score,
+        "k_pos": metadata.get("k"),
     }
     return _join(metadata, elsewhere, given)
 

@@ -418,17 +418,30 @@ def validate(
             help="With --index: the newest run of this gold set, also as last argument NAME."
         ),
     ] = None,
+    *,
+    allow_cross_section: Annotated[
+        bool, typer.Option("--allow-cross-section", help="Let a segment cite several sections.")
+    ] = False,
+    json: Annotated[
+        bool,
+        typer.Option("--json", help="Print {error, field, tip} of each failing record, or OK."),
+    ] = False,
 ) -> None:
     """Check a file of citations against every rule of the payload; exit 2 if any is not ok."""
     with report_errors():
         open_settings()
-        from rag_eval.pipeline.review import live_index, validate_file, verdict_lines
+        from rag_eval.pipeline.review import (
+            live_index,
+            validate_file,
+            verdict_json,
+            verdict_lines,
+        )
 
         live, run = (None, "") if index is None else live_index(index, gold_set)
-        result = validate_file(citations, live)
-        if run:
+        result = validate_file(citations, live, allow_cross_section=allow_cross_section)
+        if run and not json:
             typer.echo(f"checked against the index of {run}")
-        for line in verdict_lines(result):
+        for line in verdict_json(result) if json else verdict_lines(result):
             typer.echo(line)
     if not result.passed:
         raise typer.Exit(GATE_FAILED)

@@ -67,6 +67,7 @@ DOCUMENTS = schema(
     source_url=("str", "where a person can open it"),
     kind=("str", "numpydoc | markdown | text | passages (only its sections are known)"),
     names=("list", "every name this document is known by, its doc_id first"),
+    page=("str", "page of its source where it starts; empty where the source names none"),
 )
 
 SECTIONS = schema(

@@ -54,6 +54,28 @@ class Identity:
     index_hash: str
     embed_model: str
 
+    @property
+    def stated_model(self) -> str:
+        """Model and pooling as a citation states them; `none` without vectors.
+
+        Examples
+        --------
+        >>> Identity("hybrid:0", "lsa-256@1f2e").stated_model
+        'lsa-256:sum@1f2e'
+        """
+        name, at, fit = self.embed_model.partition("@")
+        pooling = next((own for model, own in POOLING.items() if name.startswith(model)), "")
+        return f"{name}:{pooling}{at}{fit}" if pooling else self.embed_model or "none"
+
+
+POOLING: Final[Mapping[str, str]] = {
+    "all-MiniLM-L6-v2": "mean",
+    "lsa-": "sum",  # of the vectors of the terms, weighted by tf-idf
+    "chroma:": "unstated",
+    "vectors-file": "unstated",
+}
+"""Start of an embedding model's name -> how token vectors become the vector of a text."""
+
 
 @dataclasses.dataclass(frozen=True)
 class IdentityInputs:

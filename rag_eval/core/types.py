@@ -43,12 +43,17 @@ CODES = (
     *(f"missing_{field}" for field in REQUIRED),
     "bad_offsets",
     "mixed_units",
+    "bad_segment",
     "cross_section_reuse",
     "missing_score",
     "trace_incomplete",
+    "rank_order",
     "mismatch_index_hash",
     "analyzer_mismatch",
     "rev_mismatch",
+    "source_url_mismatch",
+    "embed_model_mismatch",
+    "tokens_mismatch",
     "unknown_snippet",
     "quote_mismatch",
     "explained_before_cited",
@@ -61,12 +66,17 @@ FIXES = {
     **{f"missing_{field}": f"add {field} in the adapter" for field in REQUIRED},
     "bad_offsets": "rebuild the offsets and verify their unit",
     "mixed_units": "use one unit of offsets in a run",
+    "bad_segment": "number the sentence that the citation supports from 0; -1 = the whole answer",
     "cross_section_reuse": "cite one section for each answer segment, or whitelist the pair",
     "missing_score": "project score_raw or score_norm in the adapter",
     "trace_incomplete": "log k_pos, and k_final where a rerank ran",
+    "rank_order": "rank by score_norm desc, section_id asc, snippet_id asc; give each rank once",
     "mismatch_index_hash": "rebuild the index, or fix the boot order",
     "analyzer_mismatch": "align the analyzers of the write and the read path",
     "rev_mismatch": "index again, or answer again",
+    "source_url_mismatch": "copy source_url from the index; index again if the document moved",
+    "embed_model_mismatch": "embed with the model of the index, or index again",
+    "tokens_mismatch": "copy tokens from the index, or count the words at the offsets",
     "unknown_snippet": "reject the answer: the snippet does not exist",
     "quote_mismatch": "reject the answer: the source does not say this",
     "explained_before_cited": "enforce cite-first in the prompt contract",
@@ -129,13 +139,31 @@ class Offsets:
     unit: Literal["char", "token"] = "char"
 
 
+MAX_WINDOW = 200
+"""Most characters of a window on each side."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Window:
+    """Number of characters of the document that may be shown before and after a range."""
+
+    pre: int
+    post: int
+
+    @classmethod
+    def around(cls, start: int, end: int, length: int) -> "Window":
+        """Return the window of start:end in a text of a length."""
+        return cls(min(start, MAX_WINDOW), max(min(length - end, MAX_WINDOW), 0))
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScoredChunk:
     """One retrieved chunk with its citation payload and its ranks (from 1).
 
     `score_raw` is the engine's own score, `score_norm` lies in [0, 1] within the query; `k_pos` is
     the rank before reranking and `k_final` after; `rerank_score` is None where no rerank step
-    judged the chunk. `embed_model` is empty for lexical retrieval.
+    judged the chunk. `embed_model` names model and pooling, or is `none` for lexical retrieval.
+    `page` is the page of the source on which the chunk starts, None where the source has no pages.
     """
 
     doc_id: str
@@ -154,6 +182,8 @@ class ScoredChunk:
     k_pos: int
     k_final: int
     rerank_score: float | None = None
+    window: Window | None = None
+    page: int | str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -128,7 +128,7 @@ def load_corpus(spec: Loader, base: Path) -> LoadedCorpus:
         content = text_hash(text)
         rev = _mark_dirty(document.rev or content, content, is_dirty=document.is_dirty)
         names = [doc_id, *document.names]
-        rows.append((doc_id, title, text, rev, content, url, document.kind, names))
+        rows.append((doc_id, title, text, rev, content, url, document.kind, names, document.page))
         found += [(section, document) for section in _make_sections(document, title, text)]
     _refuse_shared_sections(found)
     sections = pd.DataFrame([section for section, _ in found], columns=list(Section._fields))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from rag_eval.core.errors import InputError, Place, ProblemList, quoted
 from rag_eval.core.rows import require
@@ -65,6 +65,13 @@ DocumentText = Annotated[
         "a string without NUL bytes",
     ),
 ]
+
+
+Page = (
+    Annotated[int, Field(strict=True, ge=0, le=10**9)]
+    | Annotated[str, Field(min_length=1, max_length=20, pattern=r"^\S+$")]
+)
+"""The page of a passage in its source, as a field of a row: a number, or a text such as `iv`."""
 
 
 class DocumentRow(BaseModel):

@@ -420,11 +420,11 @@ def _stated_record(own: Open, span: CitedSpan, payload: Payload) -> Open:
     payload outside the evidence of the answer is marked `in_evidence: false`. An invalid payload
     stays, so that its first broken rule is reported.
     """
-    record: Open = {"segment": span.segment, **payload, "query_id": own["query_id"]}
+    record: Open = {**payload, "query_id": own["query_id"]}
     if payload.keys() <= {*AUDITABLE_FIELDS, *BESIDE}:
         record = own | {name: value for name, value in record.items() if value is not None}
-    if span.segment >= 0:  # the marker in the text overrides the payload
-        record["segment"] = span.segment
+    if span.segment >= 0 or record.get("segment") is None:
+        record["segment"] = span.segment  # the marker in the text overrides the payload
     record.pop("number", None)
     if span.evidence < 0 and not validate([record]).failures[0]:
         record["in_evidence"] = False
@@ -477,9 +477,10 @@ def check_citations(
         units = runs[answers.about.strategy].units
         if units is not None:
             chunks = with_units(chunks, units)
-        hashes = {run.about.index_hash for run in runs.values()}
+        indexes = (Identity(run.about.index_hash, run.about.embed_model) for run in runs.values())
+        models = {one.index_hash: one.stated_model for one in indexes}
         documents = corpus_snapshot.documents
-        live = LiveIndex(documents, corpus_snapshot.sections, chunks, hashes, ANALYZER)
+        live = LiveIndex(documents, corpus_snapshot.sections, chunks, models, ANALYZER)
         if work.config.corpus.has_whole_documents:
             verdicts = validate(records, live, pairs)
         else:
@@ -1006,7 +1007,7 @@ def _make_traces(
         seg=0,
         store=runs.config.base_of(runs.spec(name)).store_name,
         index_hash=about.index_hash,
-        embed_model=about.embed_model,
+        embed_model=Identity(about.index_hash, about.embed_model).stated_model,
         analyzer=ANALYZER,
         run_id=report.run_id,
         strategy=name,

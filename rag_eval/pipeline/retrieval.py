@@ -22,7 +22,7 @@ from rag_eval.answers.evidence import Withheld
 from rag_eval.core.arrays import BoolArray, FloatArray, Int32Array, IntArray
 from rag_eval.core.config import DISCOUNTING, GoldSetConfig, Level, Status
 from rag_eval.core.errors import Embedding, InputError, ProblemList, quoted
-from rag_eval.core.frames import RUN
+from rag_eval.core.frames import DOCUMENTS, RUN
 from rag_eval.core.loader import Chunker
 from rag_eval.core.report import ExternalSource, Latency, LintWarning
 from rag_eval.core.settings import Settings
@@ -300,7 +300,7 @@ def _time_strategy(
     config = work.config
     service = RetrievalService(
         {strategy.spec.kind: strategy},
-        pd.DataFrame({name: pd.Series(dtype=str) for name in ("doc_id", "rev", "source_url")}),
+        pd.DataFrame({name: pd.Series(dtype=str) for name in DOCUMENTS.columns}),
         corpus_rev="",
         default=strategy.spec.kind,
         trust=admitted.passes.astype(np.float64),

@@ -3,6 +3,7 @@
 import dataclasses
 import datetime as dt
 import difflib
+import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,9 +12,11 @@ from typing import Any
 
 import pandas as pd
 
+from rag_eval.answers.recorded import read_markers
 from rag_eval.citations.payload import LIVE_CODES, LiveIndex, Verdicts, validate
 from rag_eval.core.errors import InputError, Problem, ProblemList, quoted
 from rag_eval.core.rows import read_objects
+from rag_eval.core.strategy import Identity
 from rag_eval.core.types import CODES, FIXES
 from rag_eval.corpus.masking import mask_shown_address, mask_snippet, masked_text
 from rag_eval.pipeline.answers import AnswerMeasures, AnswerSet, CitationSet, with_units
@@ -191,8 +194,10 @@ class FileVerdicts:
         return self.verdicts.passed and not self.problems
 
 
-def validate_file(path: Path, live: LiveIndex | None = None) -> FileVerdicts:
-    """Validate a JSONL file with the citation records of one run.
+def validate_file(
+    path: Path, live: LiveIndex | None = None, *, allow_cross_section: bool = False
+) -> FileVerdicts:
+    """Validate a JSONL file with the citation records of one run, or with answers that cite.
 
     Without `live`, only the records themselves are checked. Broken lines and an unreadable file are
     `problems`. Raises InputError if the file does not exist.
@@ -201,8 +206,35 @@ def validate_file(path: Path, live: LiveIndex | None = None) -> FileVerdicts:
         message = "there is no such file of citations"
         raise InputError.of("not_a_file", message, path, accepted="a .jsonl file")
     problems = ProblemList()
-    rows = list(read_objects(path, problems))
-    return FileVerdicts(path, rows, validate([row for _, row in rows], live), problems.listed())
+    rows = [
+        (line, record)
+        for line, row in read_objects(path, problems)
+        for record in _list_records(line, row)
+    ]
+    pairs = None if allow_cross_section else ()
+    verdicts = validate([record for _, record in rows], live, pairs)
+    return FileVerdicts(path, rows, verdicts, problems.listed())
+
+
+def _list_records(line: int, row: Mapping[str, object]) -> list[Mapping[str, object]]:
+    """Return the records of a line: the line itself, or the citations of `{citations, answer}`.
+
+    A citation without a segment supports the sentences with its marker `[n]`.
+    """
+    cited, text = row.get("citations"), row.get("answer")
+    if not isinstance(cited, list) or not cited:
+        return [row]
+    marks = read_markers(text)[1] if isinstance(text, str) else []
+    records: list[Mapping[str, object]] = []
+    for number, citation in enumerate(cited, start=1):
+        own = {"query_id": row.get("query_id", f"line {line}")}
+        own |= citation if isinstance(citation, Mapping) else {}
+        sentences = sorted({sentence for sentence, marked in marks if marked == number})
+        if own.get("segment") is None and sentences:
+            records += [{**own, "segment": sentence} for sentence in sentences]
+        else:
+            records.append(own)
+    return records
 
 
 def live_index(home: Path, gold_set: str | None = None) -> tuple[LiveIndex, str]:
@@ -218,9 +250,10 @@ def live_index(home: Path, gold_set: str | None = None) -> tuple[LiveIndex, str]
         made = run.stored(f"run {name}")
         if made.path("units.parquet").is_file():  # only runs of external retrievers have units
             frame = with_units(frame, made.frame("units"))
-    hashes = [strategy.index_hash for strategy in run.strategies.values()]
+    indexes = (Identity(one.index_hash, one.embed_model) for one in run.report().strategies)
+    models = {one.index_hash: one.stated_model for one in indexes}
     documents, sections = corpus.frame("documents"), corpus.frame("sections")
-    live = LiveIndex(documents, sections, frame, hashes, run.analyzer)
+    live = LiveIndex(documents, sections, frame, models, run.analyzer)
     return live, f"run {quoted(run.run_id)} of gold set {quoted(run.gold_set)}"
 
 
@@ -257,7 +290,28 @@ def _verdict_lines(result: FileVerdicts) -> Iterator[str]:
         yield f"not checked, because no citation has the needed fields: {', '.join(skipped)}"
 
 
-_OPTIONAL = frozenset({*LIVE_CODES, "cross_section_reuse", "explained_before_cited"})
+def verdict_json(result: FileVerdicts) -> list[str]:
+    """Write {error, field, tip} of each failing record and each fault of the file, else OK."""
+    found = [
+        {
+            "error": problem.code,
+            "field": problem.field or "",
+            "tip": f"line {problem.line or 0}: {problem.message}; accepted: {problem.accepted}",
+        }
+        for problem in result.problems
+    ]
+    if not result.rows and not found:
+        found = [{"error": "empty_citations", "field": "", "tip": FIXES["empty_citations"]}]
+    for (line, record), failures in zip(result.rows, result.verdicts.failures, strict=True):
+        if failures:
+            code, field = failures[0]
+            quote = _quote_field(record, field)
+            tip = f"line {line}: {FIXES[code]}{quote and f';{quote}'}"
+            found.append({"error": code, "field": field, "tip": tip})
+    return list(map(json.dumps, found)) or ["OK"]
+
+
+_OPTIONAL = frozenset({*LIVE_CODES, "rank_order", "cross_section_reuse", "explained_before_cited"})
 
 
 def _quote_field(record: Mapping[str, object], field: str) -> str:

@@ -18,6 +18,7 @@ from rag_eval.core.types import (
     RetrievalStats,
     ScoredChunk,
     TrustScore,
+    Window,
 )
 from rag_eval.corpus.analyzer import ANALYZER
 from rag_eval.retrieval.ranking import Ranking
@@ -118,6 +119,13 @@ class Rank(NamedTuple):
     rerank_score: float | None
 
 
+def _find_page(stated: str, text: str, start: int) -> int | str | None:
+    """Return the stated page, else the page by the form feeds before a character of the text."""
+    if stated:
+        return int(stated) if stated.isdecimal() else stated
+    return 1 + text.count("\f", 0, start) if "\f" in text else None
+
+
 class Payloads:
     """The chunks of one corpus revision, ready to be cited.
 
@@ -126,25 +134,29 @@ class Payloads:
 
     def __init__(self, chunks: pd.DataFrame, documents: pd.DataFrame) -> None:
         self._columns = {name: chunks[name].to_numpy() for name in _COLUMNS}
-        about = documents.set_index("doc_id")[["rev", "source_url"]]
+        about = documents.set_index("doc_id")[["rev", "source_url", "text", "page"]]
         about = about.reindex(chunks["doc_id"]).fillna("")
-        self._revs, self._urls = about["rev"].to_numpy(), about["source_url"].to_numpy()
+        self._documents = {name: column.to_numpy() for name, column in about.items()}
 
     def scored(self, row: int, index: Identity, rank: Rank) -> ScoredChunk:
         """Payload of one chunk of an index."""
         value = {name: column[row] for name, column in self._columns.items()}
+        about = {name: str(column[row]) for name, column in self._documents.items()}
+        start, end = int(value["start"]), int(value["end"])
         return ScoredChunk(
             doc_id=str(value["doc_id"]),
             section_id=str(value["section_id"]),
             snippet_id=str(value["chunk_id"]),
-            source_url=str(self._urls[row]),
-            offsets=Offsets(int(value["start"]), int(value["end"])),
+            source_url=about["source_url"],
+            offsets=Offsets(start, end),
             tokens=int(value["tokens"]),
             index_hash=index.index_hash,
-            embed_model=index.embed_model,
+            embed_model=index.stated_model,
             analyzer=ANALYZER,
-            rev=str(self._revs[row]),
+            rev=about["rev"],
             text=str(value["text"]),
+            window=Window.around(start, end, len(about["text"])) if start >= 0 else None,
+            page=_find_page(about["page"], about["text"], start),
             **rank._asdict(),
         )
 

@@ -69,7 +69,7 @@ def test_markers_point_to_contexts(answer):
 
 def test_evidence_carries_its_payload_and_the_answer_its_cost(answer):
     url = "https://a.example"
-    context = {"doc_id": "a", "text": "one\ntwo\nthree", "score": 7.5, "url": url}
+    context = {"doc_id": "a", "text": "one\ntwo\nthree", "score": 7.5, "url": url, "page": "iv"}
     found = answer(answer="x", contexts=[context, "plain"], tokens_in=5, tokens_out=7, seconds=1.5)
     first, second = found.evidence
     lines = (first.token, first.first_line, first.last_line, first.kind)
@@ -77,6 +77,7 @@ def test_evidence_carries_its_payload_and_the_answer_its_cost(answer):
     chunk = first.chunk
     scores = (chunk.score_raw, chunk.score_norm, chunk.k_pos, chunk.source_url, chunk.tokens)
     assert scores == (7.5, 1.0, 1, url, 3)
+    assert (chunk.page, second.chunk.page) == ("iv", None)
     assert chunk.rev
     assert (second.chunk.score_raw, second.chunk.k_final) == (0.5, 2)
     assert (found.tokens_in, found.tokens_out) == (5, 7)
@@ -122,7 +123,9 @@ def test_stated_citations(answer, citation, expected):
     ("text", "citations", "expected"),
     [
         ("x [1].", [1, 2, "a.md"], [(0, 0, "a.md"), (-1, 1, "b")]),
-        ("x [1].", ["a.md:2"], [(0, 0, "a.md"), (-1, 0, "a.md")]),  # names one line of a.md
+        # names one line of a.md, which supports the sentence with the marker
+        ("x [1].", ["a.md:2"], [(0, 0, "a.md"), (0, 0, "a.md")]),
+        ("Ex [1]. Why [1].", ["a.md:2"], [(0, 0, "a.md"), (1, 0, "a.md"), (-1, 0, "a.md")]),
         ("x [7].", [7], [(0, -1, "[7]")]),
     ],
 )

@@ -17,6 +17,7 @@ from rag_eval.citations.payload import (
     validate,
 )
 from rag_eval.core.settings import Settings
+from rag_eval.core.strategy import Identity
 from rag_eval.core.types import CODES, FIXES, REQUIRED, CitedSpan, Evidence, RetrievalOptions
 from rag_eval.corpus.analyzer import ANALYZER, words
 from rag_eval.corpus.masking import mask
@@ -27,7 +28,12 @@ from rag_eval.retrieval.service import RetrievalService
 
 TEXT = "Results are kept.\nA failed  job is tried three more times, caf\u00e9 included."
 DOCUMENTS = pd.DataFrame(
-    {"doc_id": ["a.md", "b.md"], "text": [TEXT, "Other words."], "rev": ["r1", "r2"]}
+    {
+        "doc_id": ["a.md", "b.md"],
+        "text": [TEXT, "Other words."],
+        "rev": ["r1", "r2"],
+        "source_url": ["https://example.org/a", "https://example.org/b"],
+    }
 )
 PLACES = {
     "section_id": ["a.md#one", "a.md#two", "b.md"],
@@ -43,7 +49,7 @@ GOOD = {
     "snippet_id": "s2",
     "source_url": "https://example.org/a",
     "offsets": {"start": 18, "end": 62, "unit": "char"},
-    "tokens": 11,
+    "tokens": 10,
     "index_hash": "bm25s:1",
     "embed_model": "",
     "analyzer": "english-porter-1",
@@ -59,8 +65,8 @@ NO_RANK = (0, -1, 1.0, True, "1", NAN, HUGE, [])
 
 
 def index(chunks=CHUNKS):
-    hashes = {"bm25s:1", "exact:2"}
-    return LiveIndex(DOCUMENTS, SECTIONS, chunks, hashes, "english-porter-1")
+    models = {"bm25s:1": "none", "exact:2": "all-MiniLM-L6-v2:mean"}
+    return LiveIndex(DOCUMENTS, SECTIONS, chunks, models, "english-porter-1")
 
 
 LIVE = index()
@@ -141,13 +147,14 @@ def test_broken_record_gets_its_code_and_field(change, code, field):
 @pytest.mark.parametrize(
     "change",
     [
-        {"embed_model": "minilm"},
+        {"embed_model": "none"},
         {"score_raw": ...},
         {"score_raw": None},
         {"score_norm": ...},
         {"score_raw": -3},
         {"k_final": None},
-        {"index_hash": "exact:2"},
+        {"index_hash": "exact:2", "embed_model": "all-MiniLM-L6-v2:mean"},
+        {"tokens": 8, "offsets": at(18, 54)},  # the words at the offsets
         {"cited_before_answer": True},
         {"offsets": at(18, len(TEXT))},
         {"offsets": at(3, len(words(TEXT)), "token")},
@@ -167,10 +174,23 @@ def test_sound_record_is_ok(change):
     [
         ({"index_hash": "bm25s:old"}, "mismatch_index_hash", "index_hash"),
         ({"rev": "r2"}, "rev_mismatch", "rev"),
+        ({"source_url": "https://example.org/b"}, "source_url_mismatch", "source_url"),
+        ({"embed_model": "lsa-256:sum@1"}, "embed_model_mismatch", "embed_model"),
+        ({"index_hash": "exact:2", "embed_model": " "}, "embed_model_mismatch", "embed_model"),
+        ({"tokens": 12}, "tokens_mismatch", "tokens"),
         ({"analyzer": "english-porter-2"}, "analyzer_mismatch", "analyzer"),
         ({"snippet_id": "s9"}, "unknown_snippet", "snippet_id"),
         ({"doc_id": "made-up.md"}, "unknown_snippet", "doc_id"),
-        ({"doc_id": "b.md", "rev": "r2", "offsets": at(0, 5)}, "unknown_snippet", "doc_id"),
+        (
+            {
+                "doc_id": "b.md",
+                "rev": "r2",
+                "source_url": "https://example.org/b",
+                "offsets": at(0, 5),
+            },
+            "unknown_snippet",
+            "doc_id",
+        ),
         ({"section_id": "a.md#nine"}, "unknown_snippet", "section_id"),
         ({"section_id": "a.md#one"}, "unknown_snippet", "section_id"),
         ({"offsets": at(18, len(TEXT) + 1)}, "bad_offsets", "offsets.end"),
@@ -187,7 +207,7 @@ def test_record_that_the_index_contradicts(change, code, field):
 
 def test_snippet_may_be_cited_under_every_section_that_it_reaches_into():
     reaching = index(CHUNKS.assign(end=[19, len(TEXT), 12]))
-    record = changed(snippet_id="s1", offsets=at(17, 19))
+    record = changed(snippet_id="s1", offsets=at(17, 19), tokens=1)
     assert first(record, reaching)[0] == "ok"
     assert first({**record, "section_id": "b.md"}, reaching) == ("unknown_snippet", "section_id")
 
@@ -205,7 +225,7 @@ def test_rarer_unit_is_the_mixed_one():
 )
 def test_an_unreadable_segment_does_not_evade_the_rule_of_sections(field, value):
     record = changed(**{"query_id": "q", "segment": 0, field: value})
-    assert validate([record]).failures == ((("cross_section_reuse", field),),)
+    assert validate([record]).failures == ((("bad_segment", field),),)
 
 
 def test_one_segment_cites_one_section_unless_whitelisted():
@@ -216,20 +236,64 @@ def test_one_segment_cites_one_section_unless_whitelisted():
         changed(query_id="q", segment=1, section_id="B"),
         changed(query_id="p", segment=0, section_id="B"),
         *(changed(query_id="q", segment=-1, section_id=name) for name in "AB"),
-        *(changed(section_id=name) for name in "AB"),
     ]
     reused = ("ok", "cross_section_reuse", "ok")
     assert codes(one, two, one, *others) == (*reused, *["ok"] * len(others))
-    assert codes(one, two, pairs=[("B", "A")]) == ("ok", "ok")
+    assert codes(one, two, pairs=[("B", "A")]) == codes(one, two, pairs=None) == ("ok", "ok")
     assert codes(one, two, three, pairs=[("A", "B"), ("A", "C")])[2] == "cross_section_reuse"
+
+
+def test_citations_without_a_segment_support_the_whole_answer():
+    bare = [changed(section_id=name) for name in "AB"]
+    assert codes(*bare) == ("ok", "cross_section_reuse")
+    named = [{**one, "query_id": "q"} for one in bare]
+    assert codes(*named) == ("ok", "cross_section_reuse")
+    assert codes(bare[0], named[1]) == ("ok", "ok")  # two answers
+
+
+def place(snippet, norm, k_pos, k_final=None, **more):
+    return changed(
+        snippet_id=snippet, score_norm=norm, k_pos=k_pos, k_final=k_final or k_pos, **more
+    )
+
+
+RANKED = [  # snippet, score_norm, k_pos, k_final; then the field of the last record, or "" for ok
+    ([("a", 0.9, 1, 1), ("b", 0.5, 2, 2)], ""),
+    ([("b", 0.5, 2, 2), ("a", 0.9, 1, 1), ("c", 0.1, 9, 9)], ""),
+    ([("a", 0.5, 1, 1), ("b", 0.5, 2, 2)], ""),
+    ([("a", 0.5, 1, 2), ("b", 0.5, 2, 1)], ""),  # a rerank step changes k_final only
+    ([("a", 0.5, 1, 1), ("a", 0.5, 1, 1)], ""),  # cited twice
+    ([("b", 0.5, 1, 1), ("a", 0.5, 2, 2)], "k_pos"),
+    ([("a", 0.5, 1, 1), ("b", 0.9, 2, 2)], "k_pos"),
+    ([("a", 0.9, 1, 1), ("b", 0.5, 2, 1)], "k_final"),
+]
+
+
+@pytest.mark.parametrize(("ranked", "field"), RANKED)
+def test_ranks_follow_score_section_and_snippet(ranked, field):
+    own = {"query_id": "q", "segment": -1}
+    records = [place(*one, **own) for one in ranked]
+    findings = validate(records).failures
+    assert findings[:-1] == ((),) * (len(ranked) - 1)
+    assert findings[-1] == ((("rank_order", field),) if field else ())
+    for other in ({"kind": "grep"}, {"index_hash": "external:1"}):
+        assert validate([{**one, **other} for one in records]).passed
+    for name in ("query_id", "index_hash", "kind"):
+        assert validate([*records[:-1], {**records[-1], name: "retrieve"}]).passed
+
+
+def test_section_id_breaks_ties_before_snippet_id():
+    first, second = place("b", 0.5, 1, section_id="A"), place("a", 0.5, 2, section_id="B")
+    assert codes(first, second, pairs=None) == ("ok", "ok")
 
 
 def test_long_quotes_may_be_cut_and_masked():
     text = f"{'Jobs are tried again. ' * 20}Write to jane.doe@" + "example.org for more."
     documents = pd.DataFrame({"doc_id": ["d"], "text": [text], "rev": ["r1"]})
+    documents["source_url"] = GOOD["source_url"]
     places = pd.DataFrame({"section_id": ["d"], "doc_id": ["d"], "start": [0], "end": [999]})
     chunks = places.assign(chunk_id="c")
-    long = LiveIndex(documents, places, chunks, {"bm25s:1"}, "english-porter-1")
+    long = LiveIndex(documents, places, chunks, {"bm25s:1": "none"}, "english-porter-1")
     own = {"doc_id": "d", "section_id": "d", "snippet_id": "c"}
     whole = text[:440]
     for quote, chars, right in (
@@ -245,13 +309,14 @@ def test_long_quotes_may_be_cut_and_masked():
         (whole[:150] + "…", "400", False),
     ):
         record = changed(**own, offsets=at(0, len(whole)), quote=quote, quote_chars=chars)
+        record["tokens"] = 80
         assert codes(record, live=long) == ("ok" if right else "quote_mismatch",), quote
     start = text.index("Write")
     masked = mask(text[start:]).text
     for quote, code in ((masked, "ok"), (masked[:-1], "quote_mismatch")):
-        record = changed(**own, offsets=at(start, len(text)), quote=quote)
+        record = changed(**own, offsets=at(start, len(text)), quote=quote, tokens=8)
         assert codes(record, live=long) == (code,)
-    no_secret = changed(**own, offsets=at(0, 30), quote="[key" + "█" * 26)
+    no_secret = changed(**own, offsets=at(0, 30), tokens=6, quote="[key" + "█" * 26)
     assert codes(no_secret, live=long) == ("quote_mismatch",)
 
 
@@ -297,7 +362,7 @@ def test_citation_counts_under_every_code_that_fails():
 
 
 def test_rules_without_facts_are_not_tried():
-    silent = {"cross_section_reuse", "explained_before_cited"}
+    silent = {"explained_before_cited"}
     assert set(validate([GOOD]).not_tried) == {*LIVE_CODES, *silent}
     assert set(validate([GOOD], LIVE).not_tried) == {"quote_mismatch", *silent}
 
@@ -350,9 +415,10 @@ def smoke(project_root, tmp_path_factory):
     settings = Settings.model_validate({"home": home / "home", "reports": home / "reports"})
     evaluation = open_gold_set(project_root / "gold_sets" / "smoke", settings)
     strategies = open_index(evaluation, evaluation.runner.get(AdmittedChunks)).strategies
-    hashes = [
-        entry.index_hash for entry in evaluation.runner.get(CorpusIndex).about.strategies.values()
-    ]
+    about = evaluation.runner.get(CorpusIndex).about.strategies.values()
+    models = {
+        one.index_hash: Identity(one.index_hash, one.embed_model).stated_model for one in about
+    }
     corpus, chunks = (
         evaluation.runner.get(CorpusSnapshot).artifact,
         evaluation.runner.get(AdmittedChunks).artifact,
@@ -367,7 +433,7 @@ def smoke(project_root, tmp_path_factory):
         )
         result = service.retrieve("What happens to a job that fails?", RetrievalOptions(top_k=5))
         found[name] = list(result.chunks)
-    return found, LiveIndex(documents, sections, chunks.frame("chunks"), hashes, ANALYZER)
+    return found, LiveIndex(documents, sections, chunks.frame("chunks"), models, ANALYZER)
 
 
 def schema(part=None):
@@ -389,7 +455,9 @@ def test_payloads_of_every_strategy_keep_the_schema_and_are_ok(smoke):
         quoting = [
             {**record, "quote": chunk.text} for record, chunk in zip(records, chunks, strict=True)
         ]
-        assert validate(quoting, live).passed, name
+        assert validate(quoting, live, None).passed, name
+        assert all({"window", "k_final"} <= record.keys() for record in records)
+        assert all(":" in one["embed_model"] or one["embed_model"] == "none" for one in records)
 
 
 @pytest.mark.parametrize(

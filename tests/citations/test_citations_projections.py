@@ -134,6 +134,12 @@ def test_langchain_keeps_some_fields_in_places_of_its_own():
     document = langchain({**own, "start_index": 18}, id="s2")
     assert from_langchain(document, 0.75, RANK) == WHOLE
     assert codes(from_langchain, document, None, RANK) == ["missing_score"]
+    places = {"start": 18, "end": 18 + len(TEXT), "score": 0.75, "k": 1}
+    assert from_langchain(langchain({**own, **places}, id="s2")) == WHOLE
+    assert (
+        from_langchain(langchain({**own, **places, "score": 0.1, "end": None}, id="s2"), 0.75)
+        == WHOLE
+    )
     odd = langchain({**own, "start_index": "18"}, id="s2")
     assert codes(from_langchain, odd, 0.75, RANK) == ["bad_offsets"]
 

@@ -1,16 +1,17 @@
 """`validate` checks files of citations against the newest run of a home and prints the outcome."""
 
 import json
+import re
 
 import pytest
 
 from rag_eval.citations.payload import payload
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
-from rag_eval.core.types import RetrievalOptions
+from rag_eval.core.types import FIXES, RetrievalOptions
 from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.retrieval import open_port
-from rag_eval.pipeline.review import live_index, validate_file, verdict_lines
+from rag_eval.pipeline.review import live_index, validate_file, verdict_json, verdict_lines
 
 
 @pytest.fixture
@@ -108,3 +109,52 @@ def test_homes_without_a_whole_run_are_refused(ran, tmp_path):
     assert code_of(live_index, project.home) == "run_incomplete"
     kept.write_text("{", encoding="utf-8")
     assert code_of(live_index, project.home) == "run_unreadable"
+
+
+def test_answers_are_read_and_markers_give_the_segments(ran):
+    project, records = ran
+    own = ("query_id", "segment")
+    one, two = ({k: v for k, v in record.items() if k not in own} for record in records[:2])
+    assert one["section_id"] != two["section_id"]
+    apart = {"citations": [one, two], "answer": "It is tried [1]. It fails [2].", "ΔS": 0.2}
+    together = {"citations": [one, two], "answer": "It is tried [1][2]."}
+    bare = {"citations": [one, two], "answer": "It is tried."}
+    given = {"citations": [{**one, "segment": 1}, two], "answer": "It is tried. It fails."}
+    odd = {"citations": [one, 7], "answer": None}
+    file = written(project.root / "answers.jsonl", [apart, together, bare, given, odd])
+    result = validate_file(file, live_index(project.home)[0])
+    places = [(line, record.get("segment")) for line, record in result.rows]
+    assert places[:2] == [(1, 0), (1, 1)]
+    assert result.verdicts.codes == (
+        *("ok", "ok"),
+        *("ok", "cross_section_reuse"),
+        *("ok", "cross_section_reuse"),
+        *("ok", "ok"),
+        *("ok", "empty_citations"),
+    )
+    assert validate_file(file, allow_cross_section=True).verdicts.codes == (
+        *["ok"] * 9,
+        "empty_citations",
+    )
+
+
+def test_json_names_error_field_and_tip_of_each_failing_record(ran):
+    project, records = ran
+    good = records[0]
+    lines = [good, {**good, "segment": 1.5}, {**good, "rev": "old"}, "{not json\n"]
+    file = written(project.root / "citations.jsonl", lines)
+    found = list(map(json.loads, verdict_json(validate_file(file, live_index(project.home)[0]))))
+    assert all(list(one) == ["error", "field", "tip"] for one in found)
+    assert [(one["error"], one["field"]) for one in found] == [
+        ("bad_json", ""),
+        ("bad_segment", "segment"),
+        ("rev_mismatch", "rev"),
+    ]
+    assert found[2]["tip"] == "line 3: index again, or answer again; found old"
+    assert verdict_json(validate_file(written(file, [good]))) == ["OK"]
+    assert "empty_citations" in verdict_json(validate_file(written(file, [])))[0]
+
+
+def test_docs_list_every_code_with_its_fix(project_root):
+    docs = (project_root / "docs/recorded.md").read_text(encoding="utf-8")
+    assert dict(re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", docs, re.MULTILINE)) == FIXES

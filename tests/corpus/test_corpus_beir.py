@@ -29,7 +29,7 @@ def problems(base, spec=SPEC):
 
 
 def test_reads_documents_sections_and_revisions(tmp_path):
-    about = {"section_id": "book/2", "url": "https://example.org/b"}
+    about = {"section_id": "book/2", "url": "https://example.org/b", "page": 12}
     write(
         tmp_path,
         {"_id": "b", "title": "B", "text": "second", "metadata": about},
@@ -42,6 +42,7 @@ def test_reads_documents_sections_and_revisions(tmp_path):
     assert documents["doc_id"].tolist() == ["a", "b", "c"]
     assert documents["title"].tolist() == ["", "B", "C"]
     assert documents["names"].tolist() == [["a"], ["b"], ["c"]]
+    assert documents["page"].tolist() == ["", "12", ""]
     addresses = ["corpus.jsonl#a", "https://example.org/b", "corpus.jsonl#c"]
     assert documents["source_url"].tolist() == addresses
     assert documents["text"][0] == "mail [email███████"

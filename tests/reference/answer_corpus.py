@@ -64,6 +64,7 @@ def library(
                 "source_url": [f"https://example.org/{doc}" for doc in docs],
                 "kind": ["text"] * len(docs),
                 "names": [[doc] for doc in docs],
+                "page": [""] * len(docs),
             }
         )
     )

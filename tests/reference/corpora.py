@@ -60,6 +60,7 @@ def documents_frame(chunks: pd.DataFrame) -> pd.DataFrame:
                 "source_url": [f"https://example.org/{doc}" for doc in ids],
                 "kind": ["text"] * len(ids),
                 "names": [[doc] for doc in ids],
+                "page": [""] * len(ids),
             }
         )
     )

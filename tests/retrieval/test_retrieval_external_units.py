@@ -34,6 +34,7 @@ def frames():
             "source_url": ["u1", "u2"],
             "kind": ["markdown", "text"],
             "names": [["guide.md", "the guide"], ["notes.txt"]],
+            "page": ["", ""],
         }
     )
     rows = [

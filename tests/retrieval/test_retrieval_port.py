@@ -5,19 +5,20 @@ import inspect
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from corpora import documents_frame, places, table
 
 import rag_eval.core.types as port
 from rag_eval.core.errors import Embedding
-from rag_eval.core.strategy import Rerank
+from rag_eval.core.strategy import Identity, Rerank
 from rag_eval.core.types import RetrievalOptions, RetrievalPort
 from rag_eval.corpus.analyzer import ANALYZER
 from rag_eval.retrieval.dense import ChromaStore
 from rag_eval.retrieval.kinds.bm25 import Bm25
 from rag_eval.retrieval.kinds.hybrid import Hybrid
 from rag_eval.retrieval.kinds.vector import Vector
-from rag_eval.retrieval.service import RetrievalService
+from rag_eval.retrieval.service import Payloads, Rank, RetrievalService
 from rag_eval.retrieval.strategies import ReadyStrategy, StrategyIndex
 
 FROZEN = {
@@ -43,7 +44,11 @@ FROZEN = {
         score_norm: float
         k_pos: int
         k_final: int
-        rerank_score: float | None = None""",
+        rerank_score: float | None = None
+        window: Window | None = None
+        page: int | str | None = None""",
+    "Window": """pre: int
+        post: int""",
     "RetrievalMetadata": """strategy: str
         duration: float
         total_candidates: int
@@ -161,7 +166,8 @@ def test_every_chunk_carries_the_whole_citation_payload(ready):
     assert [chunk.rerank_score is None for chunk in result.chunks] == [False, False, True]
     for chunk in result.chunks:
         for field in dataclasses.fields(chunk):
-            assert type(getattr(chunk, field.name)) in {str, int, float, port.Offsets, type(None)}
+            kinds = {str, int, float, port.Offsets, port.Window, type(None)}
+            assert type(getattr(chunk, field.name)) in kinds
     first = dataclasses.asdict(result.chunks[0])
     assert first.pop("score_raw") > 0
     assert first.pop("rerank_score") is not None
@@ -173,7 +179,9 @@ def test_every_chunk_carries_the_whole_citation_payload(ready):
         "source_url": "https://example.org/a",
         "rev": "rev-a",
         "analyzer": ANALYZER,
-        "embed_model": "",
+        "embed_model": "none",
+        "window": {"pre": 0, "post": 0},
+        "page": None,
         "offsets": {"start": 0, "end": len("graph tree"), "unit": "char"},
         "tokens": 2,
         "index_hash": ready["bm25"].index_hash,
@@ -189,6 +197,34 @@ def test_every_chunk_carries_the_whole_citation_payload(ready):
         "trust_scores": {},
         "trust": (),
     }
+
+
+def test_window_is_bounded_and_form_feeds_count_pages():
+    text = f"{'a' * 500}\fgraph\f{'b' * 50}"
+    documents = pd.DataFrame({"doc_id": ["d", "e"], "text": [text, "graph"]})
+    documents = documents.assign(rev="r", source_url="u", page=["", "iv"])
+    chunks = pd.DataFrame({"doc_id": ["d", "e"], "chunk_id": ["c", "f"], "text": "graph"})
+    chunks = chunks.assign(section_id="s", start=[501, 0], end=[506, 5], tokens=1)
+    payloads, rank = Payloads(chunks, documents), Rank(1.0, 1.0, 1, 1, None)
+    found = [payloads.scored(row, Identity("x", "lsa-8@1f"), rank) for row in (0, 1)]
+    assert [one.page for one in found] == [2, "iv"]
+    assert [one.window for one in found] == [port.Window(200, 51), port.Window(0, 0)]
+    assert found[0].embed_model == "lsa-8:sum@1f"
+
+
+@pytest.mark.parametrize(
+    ("model", "stated"),
+    [
+        ("", "none"),
+        ("all-MiniLM-L6-v2", "all-MiniLM-L6-v2:mean"),
+        ("lsa-256@1f2e", "lsa-256:sum@1f2e"),
+        ("vectors-file@ab", "vectors-file:unstated@ab"),
+        ("chroma:default@ab", "chroma:default:unstated@ab"),
+        ("text-embedding-3", "text-embedding-3"),  # stated by the retriever of a user
+    ],
+)
+def test_embedding_model_is_stated_with_its_pooling(model, stated):
+    assert Identity("x", model).stated_model == stated
 
 
 @pytest.mark.parametrize("kind", ["bm25", "vector", "hybrid"])

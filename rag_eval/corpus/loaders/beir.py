@@ -4,6 +4,7 @@
 
 - `url`
 - `section_id`
+- `page`: a number or a short text
 - `author` or `authors`: a name or a list of names
 - `date`, `updated`, `published`, `last_modified` and `timestamp`: the latest counts
 """
@@ -20,6 +21,7 @@ from rag_eval.core.rows import Fault, check_row, parse_object, split_lines
 from rag_eval.corpus.source import (
     DocId,
     DocumentRow,
+    Page,
     SeenIds,
     empty_corpus,
     find_author,
@@ -38,6 +40,7 @@ class _Metadata(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     section_id: DocId | None = None
+    page: Page | None = None
 
 
 class _Row(DocumentRow):
@@ -110,4 +113,5 @@ def _make_document(row: _Row, source: bytes, line: int) -> RawDocument:
         place=f"{_FILE}:{line}",
         author=find_author(values),
         date=latest_day(values.get(key) for key in _DATE_KEYS),
+        page="" if about.page is None else str(about.page),
     )

@@ -32,6 +32,7 @@ from rag_eval.core.types import PAYLOAD_FIELDS, StatedLambda
 from rag_eval.corpus.loaders.foreign import find_format, read_foreign
 from rag_eval.corpus.source import (
     DocId,
+    Page,
     QueryId,
     SeenIds,
     empty_corpus,
@@ -123,6 +124,11 @@ def context_id(text: str) -> str:
 
 def _read_citation(value: object) -> Citation:
     if isinstance(value, dict):
+        segment = value.get("segment")
+        is_number = type(segment) is int and segment >= -1
+        if not (segment is None or is_number or (isinstance(segment, str) and segment.strip())):
+            accepted = "the sentence's number from 0, -1 for the whole answer, or a name"
+            raise refuse("bad_segment", "this is no segment", accepted, "segment")
         return Citation(payload=stated_payload(value))
     if isinstance(value, int) and not isinstance(value, bool):
         return Citation(number=max(min(value, MAX_CONTEXTS + 1), 0))
@@ -160,6 +166,7 @@ class Context(BaseModel):
     title: Annotated[_ShortText, _EMPTY] = ""
     score: Annotated[float, Field(strict=True, allow_inf_nan=False)] | None = None
     url: Annotated[_ShortText, _EMPTY] = ""
+    page: Page | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -378,6 +385,7 @@ def _make_document(
         f"\n{text}".encode("utf-8", "surrogatepass"),  # an empty title, a line feed, and the text
         passages=marks,
         place=f"{file}:{min(line for _, line in passages)}",
+        page="" if marks or passages[0][0].page is None else str(passages[0][0].page),
     )
 
 
