@@ -433,7 +433,9 @@ def _stated_record(own: Open, span: CitedSpan, payload: Payload) -> Open:
 
 def with_units(chunks: pd.DataFrame, units: pd.DataFrame) -> pd.DataFrame:
     """Append the units of an external retriever that have a place in a document to the chunks."""
-    placed = units[(units["start"] >= 0) & (units["chunk"] < 0)].assign(chunk_id=units["unit_id"])
+    placed = units[(units["start"] >= 0) & (units["chunk"] < 0)].rename(
+        columns={"unit_id": "chunk_id"}
+    )
     return pd.concat([chunks, placed.reindex(columns=chunks.columns)], ignore_index=True)
 
 

@@ -18,7 +18,7 @@ from rag_eval.answers.replies import parse_reply
 from rag_eval.core.config import Answers
 from rag_eval.core.types import OUTCOMES, Answer
 from rag_eval.measures.citation_support import citation_support
-from rag_eval.pipeline.answers import answer_gaps
+from rag_eval.pipeline.answers import answer_gaps, with_units
 from rag_eval.pipeline.miss_rates import leave_groups_out
 
 
@@ -112,3 +112,13 @@ def test_right_answers_of_a_group_are_measured_on_all_others(rows):
     assert found.keys() == {group for group, _ in rows}
     for group, share in found.items():
         assert share == pytest.approx(seen.loc[seen["group"] != group, "right"].mean())
+
+
+def test_units_that_equal_chunks_add_no_snippet():
+    columns = {"doc_id": ["d"], "section_id": ["d"], "start": [0], "end": [4], "text": ["text"]}
+    chunks = pd.DataFrame({**columns, "chunk_id": ["c"], "tokens": [1]})
+    units = pd.DataFrame({**columns, "unit_id": ["u"], "chunk": [0]})
+    pd.testing.assert_frame_equal(with_units(chunks, units), chunks, check_dtype=False)
+    both = with_units(chunks, units.assign(chunk=-1))
+    assert both["chunk_id"].tolist() == ["c", "u"]
+    assert both["start"].tolist() == [0, 0]
