@@ -301,19 +301,17 @@ class _Case:
         evidence = self.gathered.evidence
         self._set(evidence=evidence, signal=float(extract.signal), attempts=1)
         if extract.answered:
-            chunks = [evidence[one.passage].chunk for one in extract.sentences]
-            quotes = [
-                chunk.text[int(one.start) : int(one.end)]
-                for chunk, one in zip(chunks, extract.sentences, strict=True)
-            ]
-            text = " ".join(quotes)
-            # a heading or an entry without a full stop joins the sentence after it
-            ends, at, citations = [end for _, end in spans(text)], 0, []
-            for one, chunk, quote in zip(extract.sentences, chunks, quotes, strict=True):
-                low, segment = chunk.offsets.start, bisect.bisect_right(ends, at)
-                place = chunk.doc_id, low + int(one.start), low + int(one.end)
+            text, citations = "", list[CitedSpan]()
+            for one in extract.sentences:
+                chunk, start, end = evidence[one.passage].chunk, int(one.start), int(one.end)
+                quote, low = chunk.text[start:end], chunk.offsets.start
+                segment = len(spans(text))
+                joined = f"{text} {quote}".strip()
+                if len(spans(joined)) < segment + len(spans(quote)):
+                    # a heading or an entry without a full stop would swallow the next sentence
+                    joined = f"{text}\n\n{quote}"
+                text, place = joined, (chunk.doc_id, low + start, low + end)
                 citations.append(CitedSpan(segment, one.passage, *place, quote))
-                at += len(quote) + 1
             self._set(outcome="answered", text=text, citations=tuple(citations))
         self.end_with(self.answer)
 

@@ -333,8 +333,8 @@ class OpenEnd(FirstLines):
 
 def test_a_citation_names_the_sentence_of_the_answer_that_holds_it():
     (answer,) = run([ASK], mode="deterministic", extract=OpenEnd()).answers
-    assert answer.text == f"Paris {PARIS} {PARIS}"
-    assert [span.segment for span in answer.citations] == [0, 0, 1]
+    assert answer.text == f"Paris\n\n{PARIS} {PARIS}"
+    assert [span.segment for span in answer.citations] == [0, 1, 2]
 
 
 def _own(query_id, text, **override):
