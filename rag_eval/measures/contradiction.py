@@ -11,7 +11,7 @@ import itertools
 import json
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.resources import files
 from typing import Any, Literal, NamedTuple
 
@@ -30,71 +30,22 @@ class Conflict(NamedTuple):
 
 # ---- Word lists
 
-_LISTS = json.loads(
+_LISTS: dict[str, Any] = json.loads(
     files("rag_eval.measures").joinpath("contradiction_words.json").read_text("utf-8")
 )
-_NEGATIONS = frozenset(_LISTS["negations"].split())
-"""Words that negate a sentence."""
-_DENIALS = _NEGATIONS | frozenset(_LISTS["denials"].split())
-"""Words that may negate in the evidence what the sentence negates with "not"."""
-_NO_NEGATION = frozenset(_LISTS["after_not"].split())
-"""Words that follow "not" where it negates nothing, as in "not only"."""
-_FUNCTION_WORDS = STOP_WORDS | frozenset(_LISTS["function_words"].split())
-_MONTHS = frozenset(_LISTS["months"].split())
+_SETS = {name: frozenset(words.split()) for name, words in _LISTS.items() if type(words) is str}
+_NEGATIONS, _MONTHS, _JOINING = _SETS["negations"], _SETS["months"], _SETS["joining"]
+_DENIALS = _NEGATIONS | _SETS["denials"]
+"""Words of the evidence that may deny what the sentence negates with "not"."""
+_FUNCTION_WORDS = STOP_WORDS | _SETS["function_words"]
+_NUMBER_WORDS: dict[str, str] = _LISTS["number_words"]
 _SCALES: dict[str, float] = _LISTS["scales"]
-_CARDINALS = {
-    **{word: float(at) for at, word in enumerate(_LISTS["numbers"].split(), start=2)},
-    **{word: 10.0 * at for at, word in enumerate(_LISTS["tens"].split(), start=2)},
-}
-_ORDINALS = {word: at for at, word in enumerate(_LISTS["ordinals"].split(), start=2)}
-_FRACTION = frozenset(("a", "one", "two"))
-"""Words before "third" where it is a fraction."""
 _UNITS = {
     word: (dimension, unit)
     for dimension, line in enumerate(_LISTS["units"])
     for unit, spellings in enumerate(line.split("|"))
     for word in spellings.split()
 }
-_PREFIXES: list[str] = _LISTS["prefixes"].split()
-_ORDERING = frozenset(_LISTS["ordering"].split())
-"""Words between two names that decide which of them acts, as "by" in the passive."""
-_JOINING = frozenset(_LISTS["joining"].split())
-"""Words between two names that may change places."""
-
-
-def _read_opposites() -> dict[str, frozenset[str]]:
-    found: dict[str, set[str]] = {}
-    for pair in _LISTS["opposites"]:
-        one, other = (side.split() for side in pair.split("|"))
-        for word, opposite in itertools.product(one, other):
-            found.setdefault(word, set()).add(opposite)
-            found.setdefault(opposite, set()).add(word)
-    return {word: frozenset(opposites) for word, opposites in found.items()}
-
-
-_OPPOSITES = _read_opposites()
-
-
-# ---- Words of a text with their places, numbers and names
-
-MOST_SENTENCE, MOST_WINDOW = 2000, 8000
-"""Largest number of characters read of a sentence and of a window, so that time stays linear."""
-_TOKEN = re.compile(
-    r"(?P<number>(?<![^\W_])(?<![^\W\d_]-)\d+(?:[.,]\d+)*(?P<suffix>st|nd|rd|th|s)?(?![^\W_]))"
-    r"|(?P<word>[^\W_]+(?:['’][^\W_]+)*)|(?P<stop>[.;:!?](?=\s))|(?P<pause>[,()\"“”`]|\s[-–—]\s)"
-)
-_GROUPED = re.compile(r"[1-9]\d{0,2}(?:,\d{3})+")
-_GAP = 20
-"""Distance that the end of a sentence adds, so that words of other sentences count for little."""
-_REACH = 8
-"""Number of words before and behind a detail that are compared."""
-_MOST_PLACES = 24
-"""Largest number of places in the evidence that are compared with a detail."""
-
-
-@functools.lru_cache(maxsize=65_536)
-def _stem(word: str) -> str:
-    return str(_stemmer().stemWord(word))
 
 
 @functools.lru_cache(maxsize=1)
@@ -104,244 +55,278 @@ def _stemmer() -> Any:
     return Stemmer.Stemmer("porter")
 
 
+@functools.lru_cache(maxsize=65_536)
+def _stem(word: str) -> str:
+    return str(_stemmer().stemWord(word))
+
+
+@functools.lru_cache(maxsize=1)
+def _listed_opposites() -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for pair in _LISTS["opposites"]:
+        sides = [[_stem(word) for word in side.split()] for side in pair.split("|")]
+        for one, other in itertools.product(*sides):
+            found.setdefault(one, set()).add(other)
+            found.setdefault(other, set()).add(one)
+    return found
+
+
+_SHORTEST_ROOT = 4
+"""Least length of a word that an affix can turn into its opposite."""
+
+
+@functools.lru_cache(maxsize=65_536)
+def _opposites(word: str) -> set[str]:
+    """Return the stems of the opposites of a word, from the list or by an affix, such as "un-"."""
+    found = set(_listed_opposites().get(_stem(word), ()))
+    for pair in _LISTS["affixes"]:
+        for one, other in itertools.permutations(pair.split("|")):
+            (prefix, suffix), (other_prefix, other_suffix) = one.split("-"), other.split("-")
+            root = word[len(prefix) : len(word) - len(suffix)]
+            if len(root) >= _SHORTEST_ROOT and word == prefix + root + suffix:
+                found.add(_stem(other_prefix + root + other_suffix))
+    return found
+
+
+# ---- Words of a text with their places, numbers and names
+
+_TOKEN = re.compile(
+    r"(?P<number>(?<![^\W_])(?<![^\W\d_]-)\d+(?:[.,]\d+)*(?P<suffix>st|nd|rd|th|s)?(?![^\W_]))"
+    r"|(?P<word>[^\W_]+(?:['’][^\W_]+)*)|(?P<stop>[.;:!?](?=\s))|(?P<pause>[,()\"“”`]|\s[-–—]\s)"
+)
+_GROUPED = re.compile(r"[1-9]\d{0,2}(?:[.,]\d{3})+")
+_GAP = 20
+"""Distance that the end of a sentence adds, so that words of other sentences count for little."""
+
+
 class _Text:
     """The words of a text; each list has an entry for each word.
 
-    `value` marks numbers ("n5"), ordinals ("o5") and months ("m" and the month). `pauses` says
-    whether a comma, bracket or end of a sentence stands before the word. `spots` and `values` list
-    the words with a stem or a value.
+    `values` marks numbers ("n5"), ordinals ("o5") and months ("mmay"). `pauses` says whether a
+    comma, bracket or end of a sentence stands before the word. `spots` lists the words of a stem.
     """
 
     def __init__(self, text: str) -> None:
         self.shown: list[str] = []
         self.words: list[str] = []
-        self.place: list[int] = []
-        self.value: list[str] = []
+        self.places: list[int] = []
+        self.values: list[str] = []
         self.is_name: list[bool] = []
         self.pauses: list[bool] = []
         place, is_start, pauses = 0, True, False
         for match in _TOKEN.finditer(text):
             if match["stop"] or match["pause"]:
+                place, is_start = (
+                    place + _GAP * bool(match["stop"]),
+                    is_start or bool(match["stop"]),
+                )
                 pauses = True
-                is_start |= bool(match["stop"])
-                place += _GAP if match["stop"] else 0
                 continue
             shown = match[0]
-            word = _normal(shown)
-            self.value.append(self._read_value(match, word, place))
+            word = shown.lower().replace("’", "'").removesuffix("'s")
+            word = "n't" if word.endswith("n't") else word
+            self.values.append(self._read_value(match, word))
+            self.is_name.append(_is_name(shown, word, is_start=is_start) and not match["number"])
             self.shown.append(shown)
             self.words.append(word)
-            self.place.append(place)
-            self.is_name.append(
-                not match["number"] and _looks_like_name(shown, word, is_start=is_start)
-            )
+            self.places.append(place)
             self.pauses.append(pauses)
             place, is_start, pauses = place + 1, False, False
         self.stems = [_stem(word) for word in self.words]
-        self.spots = _positions(self.stems)
-        self.values = _positions(self.value)
-        self.where = _positions(self.words)
+        self.spots: dict[str, list[int]] = {}
+        for at, stem in enumerate(self.stems):
+            self.spots.setdefault(stem, []).append(at)
 
-    def _read_value(self, match: re.Match[str], word: str, place: int) -> str:
+    def _read_value(self, match: re.Match[str], word: str) -> str:
         if match["number"]:
             suffix = match["suffix"] or ""
-            ordinal = suffix not in ("", "s")
-            return ("o" if ordinal else "n") + _spell(match[0].removesuffix(suffix))
+            return ("n" if suffix in ("", "s") else "o") + _spell(match[0].removesuffix(suffix))
         if word in _MONTHS:
             return f"m{word}" if match[0][0].isupper() else ""
-        before = self.words[-1] if self.words and self.place[-1] == place - 1 else ""
-        if word in _ORDINALS:
-            return "" if word == "third" and before in _FRACTION else f"o{_ORDINALS[word]}"
-        if word in _SCALES:
-            counted = self.value[-1][1:] if before and self.value[-1].startswith("n") else ""
-            if not counted.replace(".", "").isdigit():
-                return f"n{_SCALES[word]:g}"
-            self.value[-1] = f"n{float(counted) * _SCALES[word]:g}"  # "2 million" is one number
+        if word == "third" and self.words and self.words[-1] in _SETS["before_fraction"]:
             return ""
-        return f"n{_CARDINALS[word]:g}" if word in _CARDINALS else ""
+        if word in _SCALES:
+            counted = self.values[-1][1:] if self.values and self.values[-1][:1] == "n" else ""
+            if not counted.replace(".", "").isdigit():
+                return "n" + _spell(f"{_SCALES[word]:.1f}")
+            number = _spell(f"{float(counted) * _SCALES[word]:.1f}")
+            self.values[-1] = f"n{number}"  # "2 million" is one number
+        return _NUMBER_WORDS.get(word, "")
 
     def phrase(self, first: int, last: int) -> str:
         """Return the words from one to another, as they are spelled."""
         return " ".join(self.shown[max(first, 0) : last + 1])
 
     def is_content(self, at: int) -> bool:
+        """Tell whether a word is neither a function word nor a negation."""
         return self.words[at] not in _FUNCTION_WORDS and self.words[at] not in _NEGATIONS
 
     def follows(self, at: int) -> str:
         """Return the word behind a word, or an empty text."""
         return self.words[at + 1] if at + 1 < len(self.words) else ""
 
-
-def _positions(keys: Sequence[str]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for at, key in enumerate(keys):
-        found.setdefault(key, []).append(at)
-    return found
+    def find(self, stems: Iterable[str]) -> "list[_Span]":
+        """Return the words with one of the stems."""
+        return [(at, at) for at in sorted(at for stem in stems for at in self.spots.get(stem, ()))]
 
 
-@functools.lru_cache(maxsize=1024)
-def _read(text: str) -> _Text:
-    return _Text(text)
-
-
-def _normal(shown: str) -> str:
-    word = shown.lower().replace("’", "'")
-    if word.endswith("n't"):
-        return "n't"
-    return word.removesuffix("'s")
+_read = functools.lru_cache(maxsize=1024)(_Text)
 
 
 def _spell(digits: str) -> str:
-    plain = digits.replace(",", "") if _GROUPED.fullmatch(digits) else digits.replace(",", ".")
+    plain = re.sub("[.,]", "" if _GROUPED.fullmatch(digits) else ".", digits)
     whole, _, rest = plain.partition(".")
-    whole, rest = whole.lstrip("0") or "0", rest.rstrip("0")
-    return f"{whole}.{rest}" if rest else whole
+    return f"{whole.lstrip('0') or '0'}.{rest.rstrip('0')}".removesuffix(".")
 
 
-def _looks_like_name(shown: str, word: str, *, is_start: bool) -> bool:
+def _is_name(shown: str, word: str, *, is_start: bool) -> bool:
     """Tell whether a word is capitalised inside a sentence, or has capitals or digits inside."""
-    if word in _FUNCTION_WORDS or word in _MONTHS or word in _CARDINALS:
+    if word in _FUNCTION_WORDS or word in _MONTHS or word in _NUMBER_WORDS:
         return False
-    inside = any(char.isupper() or char.isdigit() for char in shown[1:])
-    return inside or (len(shown) > 1 and shown[0].isupper() and not is_start)
+    has_odd = any(char.isupper() or char.isdigit() for char in shown[1:])
+    return has_odd or (len(shown) > 1 and shown[0].isupper() and not is_start)
 
 
 # ---- Agreement of the words around two places
 
 _Span = tuple[int, int]
 """First and last word of a detail."""
+_REACH = 8
+"""Number of words before and behind a detail that are compared."""
+_MOST_PLACES = 24
+"""Largest number of places in a text that are compared with a detail."""
 _FUNCTION_WEIGHT = 0.3
 _OTHER_SIDE = 0.5
 """Factor for a word that stands before the detail in one text and behind it in the other."""
 
 
-def _best(
-    sentence: _Text, span: _Span, text: _Text, spans: Iterable[_Span], skipped: Sequence[_Span] = ()
-) -> tuple[float, _Span | None]:
-    """Return the span of a text whose surroundings agree best with those of a detail, in [0, 1].
+class _Pair(NamedTuple):
+    """A sentence, its window, and all texts of the evidence."""
 
-    A word at distance d weighs 1 / (1 + d). In the text it counts with the smaller of the two
-    weights. Without spans the result is 0 and None.
-    """
-    first, last = span
-    around = []
-    left_out = {at for low, high in (span, *skipped) for at in range(low, high + 1)}
-    for at in range(max(0, first - _REACH), min(len(sentence.words), last + _REACH + 1)):
-        if at in left_out:
-            continue
-        weight = _FUNCTION_WEIGHT if sentence.words[at] in _FUNCTION_WORDS else 1.0
-        distance = first - at if at < first else at - last
-        around.append((text.spots.get(sentence.stems[at]), at < first, weight, 1 + distance))
-    total = sum(weight / distance for _, _, weight, distance in around)
-    best, found = 0.0, None
-    for low, high in itertools.islice(spans, _MOST_PLACES):
-        agreement = 0.0
-        for spots, is_before, weight, distance in around:
-            if spots is None:
+    sentence: _Text
+    window: _Text
+    evidence: Sequence[str]
+
+    def best(
+        self,
+        span: _Span,
+        spans: Iterable[_Span],
+        *,
+        skipped: _Span = (0, -1),
+        text: _Text | None = None,
+    ) -> tuple[float, _Span | None]:
+        """Return the span of the window whose surroundings agree best with those of a detail.
+
+        A word at distance d weighs 1 / (1 + d). In the window it counts with the smaller of the two
+        weights. The agreement is in [0, 1]. Without spans the result is 0 and None. `text` stands
+        for the window.
+        """
+        text, (first, last) = text or self.window, span
+        around = []
+        left_out = {*range(first, last + 1), *range(skipped[0], skipped[1] + 1)}
+        for at in range(max(0, first - _REACH), min(len(self.sentence.words), last + _REACH + 1)):
+            if at in left_out:
                 continue
-            nearest = 0.0
-            if left := bisect_left(spots, low):
-                side = 1.0 if is_before else _OTHER_SIDE
-                nearest = side / (1 + text.place[low] - text.place[spots[left - 1]])
-            if (right := bisect_right(spots, high)) < len(spots):
-                side = _OTHER_SIDE if is_before else 1.0
-                nearest = max(nearest, side / (1 + text.place[spots[right]] - text.place[high]))
-            agreement += weight * min(nearest, 1 / distance)
-        if found is None or agreement > best * total:
-            best, found = agreement / total if total else 0.0, (low, high)
-    return best, found
+            weight = _FUNCTION_WEIGHT if self.sentence.words[at] in _FUNCTION_WORDS else 1.0
+            distance = 1 + (first - at if at < first else at - last)
+            around.append((text.spots.get(self.sentence.stems[at]), at < first, weight, distance))
+        total = sum(weight / distance for _, _, weight, distance in around)
+        best, found = 0.0, None
+        for low, high in itertools.islice(spans, _MOST_PLACES):
+            agreement = 0.0
+            for spots, is_before, weight, distance in around:
+                if spots is None:
+                    continue
+                nearest = 0.0
+                if left := bisect_left(spots, low):
+                    side = 1.0 if is_before else _OTHER_SIDE
+                    nearest = side / (1 + text.places[low] - text.places[spots[left - 1]])
+                if (right := bisect_right(spots, high)) < len(spots):
+                    side = _OTHER_SIDE if is_before else 1.0
+                    behind = side / (1 + text.places[spots[right]] - text.places[high])
+                    nearest = max(nearest, behind)
+                agreement += weight * min(nearest, 1 / distance)
+            if found is None or agreement > best * total:
+                best, found = agreement / total if total else 0.0, (low, high)
+        return best, found
 
+    def replacement(
+        self,
+        span: _Span,
+        find: Callable[[_Text], list[_Span]],
+        others: list[_Span],
+        limits: "_Limits",
+    ) -> tuple[bool, _Span | None]:
+        """Tell whether the evidence has a detail, and return what the window has in its place.
 
-def _single(positions: Iterable[int]) -> list[_Span]:
-    return [(at, at) for at in positions]
+        The rest of the evidence is read only where the window lacks the detail or fits another one
+        better.
+        """
+        own, place = self.best(span, find(self.window))
+        other, rival = self.best(span, others)
+        exists, places = place is not None, self.window.places
+        if place and rival and abs(places[place[0]] - places[rival[0]]) <= _LISTED:
+            return True, None
+        if not exists or limits.exceeded(other, own):
+            for text in map(_read, self.evidence):
+                agreement, found = self.best(span, find(text), text=text)
+                own, exists = max(own, agreement), exists or found is not None
+        return exists, rival if limits.exceeded(other, own) else None
 
 
 class _Limits(NamedTuple):
-    """When another detail of the evidence stands in the place of the sentence's own.
-
-    Its agreement is above `least`, and above `ratio` times the best agreement of the own detail.
-    """
+    """When something else of the evidence stands in the place of the sentence's own detail."""
 
     ratio: float
     least: float
 
+    def exceeded(self, other: float, own: float) -> bool:
+        """Tell whether another detail agrees better than the best of the sentence's own."""
+        return other > max(self.least, self.ratio * own)
 
-_NUMBER, _DATE = _Limits(1.5, 0.2), _Limits(1.3, 0.2)
-_NAME, _ROLE = _Limits(1.8, 0.3), _Limits(1.3, 0.3)
-_ANTONYM, _NEGATED = _Limits(1.2, 0.35), _Limits(1.1, 0.4)
+
+_NUMBER, _DATE, _NAME = _Limits(1.5, 0.2), _Limits(1.3, 0.2), _Limits(1.8, 0.3)
+_ROLE, _ANTONYM, _NEGATED = _Limits(1.3, 0.3), _Limits(1.2, 0.35), _Limits(1.1, 0.4)
 _LISTED = 4
 """Distance up to which two values of the evidence stand in one list ("in 1983 and 1984")."""
 
 
-class _Detail(NamedTuple):
-    """A name or value of a sentence, with the function that finds it in a text."""
-
-    span: _Span
-    limits: _Limits
-    find: "functools.partial[list[_Span]]"
+# ---- Numbers, units, months, names, and names that changed places
 
 
-def _replacement(
-    sentence: _Text, detail: _Detail, window: _Text, others: list[_Span], beyond: Sequence[str]
-) -> tuple[bool, _Span | None]:
-    """Tell whether the evidence has a detail, and return what the window has in its place.
-
-    The window counts first; the rest of the evidence is read only where the window has no such
-    detail, or fits another one better.
-    """
-    own, place = _best(sentence, detail.span, window, detail.find(window))
-    other, rival = _best(sentence, detail.span, window, others)
-    exists = place is not None
-    if place and rival and abs(window.place[place[0]] - window.place[rival[0]]) <= _LISTED:
-        return True, None
-    if not exists or other > detail.limits.ratio * own:
-        for text in map(_read, beyond):
-            agreement, found = _best(sentence, detail.span, text, detail.find(text))
-            own, exists = max(own, agreement), exists or found is not None
-    fits = other > detail.limits.least and other > detail.limits.ratio * own
-    return exists, rival if fits else None
-
-
-# ---- Numbers, units, months and names
-
-
-def _value_conflicts(sentence: _Text, window: _Text, beyond: Sequence[str]) -> Iterator[Conflict]:
-    for at, value in enumerate(sentence.value):
+def _value_conflicts(pair: _Pair) -> Iterator[Conflict]:
+    sentence, window, _ = pair
+    for at, value in enumerate(sentence.values):
         if not value:
             continue
+
+        def find(text: _Text, value: str = value) -> list[_Span]:
+            return [(at, at) for at, own in enumerate(text.values) if own == value]
+
         others = [
-            (place, place)
-            for other, places in window.values.items()
+            (at, at)
+            for at, other in enumerate(window.values)
             if other[:1] == value[0] and other not in sentence.values
-            for place in places
         ]
         is_month = value.startswith("m")
-        find = functools.partial(_find_value, value)
-        detail = _Detail((at, at), _DATE if is_month else _NUMBER, find)
-        exists, rival = _replacement(sentence, detail, window, others, beyond)
-        said = sentence.phrase(at, at + 1)
+        exists, rival = pair.replacement((at, at), find, others, _DATE if is_month else _NUMBER)
+        said, unit = sentence.phrase(at, at + 1), _UNITS.get(sentence.follows(at))
         if rival or not (exists or is_month):
             found = window.phrase(rival[0], rival[0] + 1) if rival else ""
             yield Conflict("date" if is_month else "number", said, found)
-        elif (unit := _UNITS.get(sentence.follows(at))) and (places := find(window)):
-            _, same = _best(sentence, (at, at), window, places)
-            other_unit = _UNITS.get(window.follows(same[0])) if same else None
-            if same and other_unit and other_unit != unit and other_unit[0] == unit[0]:
+        elif unit and (same := pair.best((at, at), find(window))[1]):
+            other_unit = _UNITS.get(window.follows(same[0]), unit)
+            if other_unit[0] == unit[0] and other_unit != unit:
                 yield Conflict("unit", said, window.phrase(same[0], same[0] + 1))
-
-
-def _find_value(value: str, text: _Text) -> list[_Span]:
-    return _single(text.values.get(value, ()))
 
 
 def _name_spans(text: _Text, known: _Text | None = None) -> list[_Span]:
     """Find runs of names; the first word of a sentence is one if it is a name in `known`."""
     is_name = text.is_name
-    if known and text.words and not is_name[0] and text.shown[0][0].isupper():
-        in_run = len(is_name) > 1 and is_name[1] and not text.pauses[1]
+    if known and text.words and text.shown[0][0].isupper() and text.is_content(0):
+        in_run = is_name[1:2] == [True] and not text.pauses[1] and not text.values[0]
         is_known = any(known.is_name[at] for at in known.spots.get(text.stems[0], ()))
-        if text.is_content(0) and not text.value[0] and (in_run or is_known):
-            is_name = [True, *is_name[1:]]
+        is_name = [is_name[0] or in_run or is_known, *is_name[1:]]
     found: list[_Span] = []
     for at in itertools.compress(range(len(is_name)), is_name):
         if found and found[-1][1] == at - 1 and not text.pauses[at]:
@@ -353,34 +338,29 @@ def _name_spans(text: _Text, known: _Text | None = None) -> list[_Span]:
 
 _LONGEST_NAME = 4
 """Number of words of the longest name that can replace another; longer runs are titles."""
-_SHORTEST_PART, _SHORTEST_CODE, _LONGEST_ACRONYM = 4, 3, 6
+_SHORTEST_PART, _SHORTEST_CODE = 4, 3
 
 
-def _find_name(stems: tuple[str, ...], text: _Text, *, is_code: bool) -> list[_Span]:
-    """Find a name: a word of it, its spelling with a prefix or ending, or its initials.
+def _find_name(stems: Sequence[str], text: _Text, *, is_code: bool) -> list[_Span]:
+    """Find a name: a word of it, or its spelling in one word, with a prefix or an ending.
 
     A code has capitals only or a digit, as "NSC", which is found in "aNSC".
     """
-    spots = sorted(at for stem in stems for at in text.spots.get(stem, ()))
-    if spots:
-        return _single(spots)
-    name = "".join(stems)
-    least = _SHORTEST_CODE if is_code else _SHORTEST_PART
+    if spans := text.find(stems):
+        return spans
+    name, least = "".join(stems), _SHORTEST_CODE if is_code else _SHORTEST_PART
     for at, stem in enumerate(text.stems):
         short, long = sorted((stem, name), key=len)
-        if len(short) < least or 2 * len(short) < len(long):
-            is_alike = False
-        else:
-            is_alike = long.startswith(short) or long.endswith(short)
-        if is_alike or (at and text.stems[at - 1] + stem == name):
-            spots.append(at)
-    if not spots and is_code and name.isalpha() and len(name) <= _LONGEST_ACRONYM:
-        initials = "".join(stem[:1] or " " for stem in text.stems)
-        spots = [match.start() for match in re.finditer(re.escape(name), initials)]
-    return _single(spots)
+        is_part = len(short) >= least and 2 * len(short) >= len(long)
+        if (is_part and (long.startswith(short) or long.endswith(short))) or (
+            at and text.stems[at - 1] + stem == name
+        ):
+            spans.append((at, at))
+    return spans
 
 
-def _name_conflicts(sentence: _Text, window: _Text, beyond: Sequence[str]) -> Iterator[Conflict]:
+def _name_conflicts(pair: _Pair) -> Iterator[Conflict]:
+    sentence, window, _ = pair
     spans = _name_spans(sentence, window)
     own = {stem for low, high in spans for stem in sentence.stems[low : high + 1]}
     others = [
@@ -389,230 +369,145 @@ def _name_conflicts(sentence: _Text, window: _Text, beyond: Sequence[str]) -> It
         if high - low < _LONGEST_NAME and own.isdisjoint(window.stems[low : high + 1])
     ]
     for low, high in spans:
-        stems = tuple(dict.fromkeys(sentence.stems[low : high + 1]))
+        stems = sentence.stems[low : high + 1]
         is_code = sentence.shown[low].isupper() or any(map(str.isdigit, "".join(stems)))
         find = functools.partial(_find_name, stems, is_code=is_code)
-        detail = _Detail((low, high), _NAME, find)
-        _, rival = _replacement(sentence, detail, window, others, beyond)
+        _, rival = pair.replacement((low, high), find, others, _NAME)
         if rival:
             yield Conflict("name", sentence.phrase(low, high), window.phrase(*rival))
 
 
-# ---- Swapped roles: who did it to whom
-
-_FARTHEST = 20
-"""Largest distance of two names in the evidence that stand in one relation."""
-_NEXT_NAMES = 3
+_FARTHEST, _NEXT_NAMES = 20, 3
+"""Largest distance of two related names in the evidence; names behind a name that are compared."""
 
 
-def _role_conflict(sentence: _Text, window: _Text) -> Conflict | None:
-    return _swapped_names(sentence, window) or _swapped_sides(sentence, window)
+def _role_conflicts(pair: _Pair) -> Iterator[Conflict]:
+    """Find two names that each fit the place of the other one better than their own.
 
-
-def _swapped_names(sentence: _Text, window: _Text) -> Conflict | None:
-    """Find two names that each fit the place of the other one better than their own."""
+    A word such as "by" between the names must stand between them in both texts.
+    """
+    sentence, window, _ = pair
     spans = _name_spans(sentence, window)
     for at, one in enumerate(spans):
         for two in spans[at + 1 : at + 1 + _NEXT_NAMES]:
             between = sentence.words[one[1] + 1 : two[0]]
-            stems = [set(sentence.stems[low : high + 1]) for low, high in (one, two)]
-            if stems[0] & stems[1] or _JOINING.issuperset(between):
+            first, second = (sentence.stems[low : high + 1] for low, high in (one, two))
+            if not set(first).isdisjoint(second) or _JOINING.issuperset(between):
                 continue
-            places = [
-                _single(sorted(at for stem in own for at in window.spots.get(stem, ())))
-                for own in stems
-            ]
-            (own_one, _), (other_one, left) = (
-                _best(sentence, one, window, spots, (two,)) for spots in places
-            )
-            (other_two, right), (own_two, _) = (
-                _best(sentence, two, window, spots, (one,)) for spots in places
-            )
-            if not left or not right:
+            own_one, _ = pair.best(one, window.find(first), skipped=two)
+            own_two, _ = pair.best(two, window.find(second), skipped=one)
+            other_one, left = pair.best(one, window.find(second), skipped=two)
+            other_two, right = pair.best(two, window.find(first), skipped=one)
+            if not (left and right and _ROLE.exceeded(other_one, own_one)):
                 continue
             low, high = sorted((left[0], right[0]))
-            ordering = _ORDERING.intersection(window.words[low + 1 : high])
+            ordering = _SETS["ordering"].intersection
             if (
-                window.place[high] - window.place[low] <= _FARTHEST
-                and ordering == _ORDERING.intersection(between)
-                and min(other_one, other_two) > _ROLE.least
-                and other_one > _ROLE.ratio * own_one
-                and other_two > _ROLE.ratio * own_two
+                _ROLE.exceeded(other_two, own_two)
+                and window.places[high] - window.places[low] <= _FARTHEST
+                and ordering(window.words[low + 1 : high]) == ordering(between)
             ):
-                return Conflict("role", sentence.phrase(one[0], two[1]), window.phrase(low, high))
-    return None
-
-
-_SIDE, _WIDE_SIDE, _SWAPPED = 6, 8, 0.5
-"""Words beside a verb in the sentence and in the evidence; share of them on the other side."""
-
-
-def _swapped_sides(sentence: _Text, window: _Text) -> Conflict | None:
-    """Find a verb whose words before it stand behind it in the evidence, and the other way."""
-    for at in range(1, len(sentence.words) - 1):
-        word = sentence.words[at]
-        is_verb = word in _OPPOSITES or (word.endswith(("s", "ed")) and not word.endswith("ss"))
-        if not is_verb or sentence.is_name[at] or not sentence.is_content(at):
-            continue
-        before, behind = (_beside(sentence, at, step, _SIDE) for step in (-1, 1))
-        spots = window.spots.get(sentence.stems[at], [])
-        is_single = len(spots) == len(sentence.spots[sentence.stems[at]]) == 1
-        if not is_single or not before or not behind or before & behind:
-            continue
-        for spot in spots:
-            left, right = (_beside(window, spot, step, _WIDE_SIDE) for step in (-1, 1))
-            is_passive = [
-                "by" in text.words[k : k + 3] for text, k in ((sentence, at), (window, spot))
-            ]
-            if (
-                left.isdisjoint(before)
-                and right.isdisjoint(behind)
-                and len(before & right) >= _SWAPPED * len(before)
-                and len(behind & left) >= _SWAPPED * len(behind)
-                and is_passive[0] == is_passive[1]
-            ):
-                said, found = sentence.phrase(at - 2, at + 2), window.phrase(spot - 2, spot + 2)
-                return Conflict("role", said, found)
-    return None
-
-
-def _beside(text: _Text, at: int, step: int, reach: int) -> set[str]:
-    """Return the stems of content words of the same sentence before or behind a word."""
-    found: set[str] = set()
-    for other in range(at + step, at + step * (reach + 1), step):
-        if not 0 <= other < len(text.words) or abs(text.place[other] - text.place[at]) > reach:
-            break
-        if text.is_content(other):
-            found.add(text.stems[other])
-    return found
+                yield Conflict("role", sentence.phrase(one[0], two[1]), window.phrase(low, high))
+                return
 
 
 # ---- Opposites and negations
 
-_CUE_BEFORE, _CUE_BEHIND = 5, 2
+_BEFORE, _BEHIND = 5, 2
 """Number of words before and behind a word in which a cue can negate it."""
-
-
-def _opposed(word: str, text: _Text) -> list[int]:
-    """Return where a text has an opposite of a word, from the list or by a prefix."""
-    opposites = set(_OPPOSITES.get(word, ()))
-    if len(word) >= _SHORTEST_PART:
-        opposites.add(f"{word}less")
-        for prefix in _PREFIXES:
-            opposites.add(prefix + word)
-            if word.startswith(prefix) and len(word) - len(prefix) >= _SHORTEST_PART:
-                opposites.add(word.removeprefix(prefix))
-    return sorted(at for other in opposites for at in text.where.get(other, ()))
-
-
-def _is_denied(text: _Text, at: int) -> bool:
-    low, high = max(0, at - _CUE_BEFORE), at + _CUE_BEHIND + 1
-    return any(
-        word in _DENIALS and abs(text.place[low + k] - text.place[at]) <= _CUE_BEFORE
-        for k, word in enumerate(text.words[low:high])
-    )
-
-
-def _antonym_conflicts(sentence: _Text, window: _Text) -> Iterator[Conflict]:
-    for at, word in enumerate(sentence.words):
-        spots = [
-            spot for spot in _opposed(word, window) if window.words[spot] not in sentence.where
-        ]
-        if not spots:
-            continue
-        own, _ = _best(
-            sentence, (at, at), window, _single(window.spots.get(sentence.stems[at], ()))
-        )
-        other, place = _best(sentence, (at, at), window, _single(spots))
-        if not place or other <= _ANTONYM.least or other <= _ANTONYM.ratio * own:
-            continue
-        if _is_denied(sentence, at) == _is_denied(window, place[0]):
-            yield Conflict("antonym", sentence.shown[at], window.shown[place[0]])
-
-
-def _cues(text: _Text) -> list[int]:
-    """Return the words that negate; "not only", "or not" and "No. 5" do not."""
-    return [
-        at
-        for at, word in enumerate(text.words)
-        if word in _NEGATIONS
-        and text.follows(at) not in _NO_NEGATION
-        and not (word == "not" and at and text.words[at - 1] == "or")
-        and not (
-            word == "no" and (text.follows(at)[:1].isdigit() or (at and text.shown[at] == "No"))
-        )
-    ]
-
-
 _SCOPE, _SCOPE_REACH = 3, 6
 """Number of content words that a cue negates, and the words behind it that hold them."""
 
 
+def _is_near(text: _Text, cues: Iterable[int], at: int, before: int = _BEFORE) -> bool:
+    """Tell whether a cue stands near a word, in the same sentence."""
+    place = text.places
+    return any(
+        -before <= cue - at <= _BEHIND and abs(place[cue] - place[at]) <= before for cue in cues
+    )
+
+
+def _denials(text: _Text) -> list[int]:
+    return [at for at, word in enumerate(text.words) if word in _DENIALS]
+
+
+def _antonym_conflicts(pair: _Pair) -> Iterator[Conflict]:
+    sentence, window, _ = pair
+    denials, window_denials = _denials(sentence), _denials(window)
+    for at, word in enumerate(sentence.words):
+        others = window.find(_opposites(word) - sentence.spots.keys())
+        if not others:
+            continue
+        own, _ = pair.best((at, at), window.find([sentence.stems[at]]))
+        other, place = pair.best((at, at), others)
+        if not place or not _ANTONYM.exceeded(other, own):
+            continue
+        if _is_near(sentence, denials, at) == _is_near(window, window_denials, place[0]):
+            yield Conflict("antonym", sentence.shown[at], window.shown[place[0]])
+
+
+def _cues(text: _Text) -> list[int]:
+    """Return the words that negate; "not only", "or not", "No. 5" and a quoted "No" do not."""
+    return [
+        at
+        for at, word in enumerate(text.words)
+        if word in _NEGATIONS
+        and text.follows(at) not in _SETS["after_not"]
+        and text.words[at - 1 : at] != ["or"]
+        and not (word == "no" and text.follows(at)[:1].isdigit())
+        and not (text.shown[at] == "No" and text.places[at] - 1 in text.places[at - 1 : at])
+    ]
+
+
 def _scope(text: _Text, cue: int) -> list[int]:
-    found: list[int] = []
-    for at in range(cue + 1, min(cue + 1 + _SCOPE_REACH, len(text.words))):
-        if text.place[at] - text.place[at - 1] > 1 or len(found) == _SCOPE:
-            break
-        if text.is_content(at):
-            found.append(at)
-    return found
+    """Return the content words behind a cue up to the end of the sentence."""
+    last = min(cue + _SCOPE_REACH, len(text.words) - 1)
+    found = [at for at in range(cue + 1, last + 1) if text.is_content(at)]
+    return [at for at in found if text.places[at] - text.places[cue] <= _SCOPE_REACH][:_SCOPE]
 
 
-def _negation_conflicts(sentence: _Text, window: _Text) -> Iterator[Conflict]:
+def _negation_conflicts(pair: _Pair) -> Iterator[Conflict]:
+    """Find what only the sentence negates; without negation in it, what only the window negates."""
+    sentence, window, _ = pair
     cues = _cues(sentence)
     for cue in cues:
-        scope = _scope(sentence, cue)
-        best, place, head = 0.0, None, cue
-        for at in scope:
-            spots = _single(window.spots.get(sentence.stems[at], ()))
-            agreement, found = _best(sentence, (at, at), window, spots)
-            if found and agreement > best:
-                best, place, head = agreement, found[0], at
         # a denial that the sentence repeats elsewhere negates something else
         repeated = {sentence.follows(other) for other in cues} - {sentence.follows(cue)}
+        found = [
+            (*pair.best((at, at), window.find([sentence.stems[at]])), at)
+            for at in _scope(sentence, cue)
+        ]
+        _, place, head = next((one for one in found if one[1]), (0.0, None, cue))
+        opposites = set().union(*(_opposites(sentence.words[at]) for *_, at in found))
         denials = [
             at
-            for word in _DENIALS & window.where.keys()
-            for at in window.where[word]
-            if (
-                window.follows(at) not in repeated
-                if word in _NEGATIONS
-                else word not in sentence.where
-            )
+            for at, word in enumerate(window.words)
+            if window.stems[at] in opposites
+            or (word in _NEGATIONS and window.follows(at) not in repeated)
+            or (word in _DENIALS - _NEGATIONS and word not in sentence.words)
         ]
-        if place is None:
-            is_denied = bool(denials)
-        else:
-            before = _CUE_BEFORE + head - cue
-            is_denied = any(
-                -before <= at - place <= _CUE_BEHIND
-                and abs(window.place[at] - window.place[place]) <= before
-                for at in denials
-            ) or any(_opposed(sentence.words[at], window) for at in scope)
-        if not is_denied:
-            found_text = "" if place is None else window.phrase(place - 1, place + 1)
-            yield Conflict("negation", sentence.phrase(cue, head), found_text)
-    if not cues:
-        yield from _missing_negations(sentence, window)
+        said = sentence.phrase(cue, head)
+        if place and not _is_near(window, denials, place[0], _BEFORE + head - cue):
+            yield Conflict("negation", said, window.phrase(place[0] - 1, place[0] + 1))
+        elif not place and not denials:
+            yield Conflict("negation", said, "")
+    for at in [] if cues else [at for cue in _cues(window) for at in _scope(window, cue)[:1]]:
+        elsewhere = [span for span in window.find([window.stems[at]]) if span != (at, at)]
+        for own, _ in sentence.find([window.stems[at]]):
+            denied, _ = pair.best((own, own), [(at, at)])
+            stated, _ = pair.best((own, own), elsewhere)
+            near = sentence.words[max(0, own - _SCOPE) : own + _SCOPE + 1]
+            if (
+                _NEGATED.exceeded(denied, stated)
+                and not _is_near(sentence, _denials(sentence), own)
+                and not any(window.find(_opposites(word)) for word in near)
+            ):
+                yield Conflict("negation", sentence.shown[own], window.phrase(at - _SCOPE, at))
+                return
 
 
-def _missing_negations(sentence: _Text, window: _Text) -> Iterator[Conflict]:
-    """Find what the window negates and the sentence states."""
-    for cue in _cues(window):
-        for at in _scope(window, cue)[:1]:
-            stem = window.stems[at]
-            elsewhere = _single(spot for spot in window.spots[stem] if spot != at)
-            for own in sentence.spots.get(stem, ()):
-                agreement, _ = _best(sentence, (own, own), window, [(at, at)])
-                stated, _ = _best(sentence, (own, own), window, elsewhere)
-                near = range(max(0, own - _SCOPE), min(len(sentence.words), own + _SCOPE + 1))
-                if (
-                    agreement > max(_NEGATED.least, _NEGATED.ratio * stated)
-                    and not _is_denied(sentence, own)
-                    and not any(_opposed(sentence.words[k], window) for k in near)
-                ):
-                    yield Conflict("negation", sentence.shown[own], window.phrase(cue, at))
-                    return
+MOST_SENTENCE, MOST_WINDOW = 2000, 8000
+"""Largest number of characters read of a sentence and of a window, so that time stays linear."""
 
 
 def find_conflicts(sentence: str, window: str, evidence: Sequence[str] = ()) -> list[Conflict]:
@@ -624,12 +519,12 @@ def find_conflicts(sentence: str, window: str, evidence: Sequence[str] = ()) -> 
     - unit: the number of the window with another unit of the same dimension.
     - name: another name in its place in the window. A name that the evidence lacks, without another
       in its place, is no conflict; it lowers the groundedness.
-    - role: two names, or the words around a verb, that have changed places.
+    - role: two names that have changed places.
     - antonym: an opposite in the place of a word, where neither or both are negated.
     - negation: "not" without a denial in the window, or the other way.
 
     `evidence` has all texts of the answer. A name or a number counts anywhere in it, unless another
-    one fits its place in the window much better. Time grows with the length of the texts.
+    one fits its place in the window much better.
 
     Examples
     --------
@@ -638,12 +533,11 @@ def find_conflicts(sentence: str, window: str, evidence: Sequence[str] = ()) -> 
     >>> find_conflicts("Dodos could not fly.", "Dodos were unable to fly.")
     []
     """
-    own, near = _read(sentence[:MOST_SENTENCE]), _read(window[:MOST_WINDOW])
-    role = _role_conflict(own, near)
+    pair = _Pair(_read(sentence[:MOST_SENTENCE]), _read(window[:MOST_WINDOW]), evidence)
     return [
-        *_value_conflicts(own, near, evidence),
-        *_name_conflicts(own, near, evidence),
-        *([role] if role else []),
-        *_antonym_conflicts(own, near),
-        *_negation_conflicts(own, near),
+        *_value_conflicts(pair),
+        *_name_conflicts(pair),
+        *_role_conflicts(pair),
+        *_antonym_conflicts(pair),
+        *_negation_conflicts(pair),
     ]

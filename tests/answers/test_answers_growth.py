@@ -19,6 +19,7 @@ from rag_eval.citations.matching import Source, uncopied
 from rag_eval.core.config import Answers
 from rag_eval.corpus.analyzer import word_spans
 from rag_eval.measures import citation_support, groundedness
+from rag_eval.measures.contradiction import find_conflicts
 
 LENGTH = 60_000
 FLOOR = 1.0
@@ -58,6 +59,7 @@ READERS = {
     "missing_words": lambda text: citation_support.missing_words(text, text),
     "exchanged_words": lambda text: citation_support.exchanged_words(text, text[::-1]),
     "torn_words": lambda text: citation_support.torn_words(text, text),
+    "find_conflicts": lambda text: find_conflicts(text, text, [text]),
     "retrieval_gaps": lambda text: groundedness.retrieval_gaps([text], [["Nothing."]]),
     "judge, body": lambda text: contract.judge(text, [], []),
     "judge, quote": _judge_quote,
