@@ -20,17 +20,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 import numpy as np
 from timing import data_folder, emit, indexed_text, json_lines, skipped
 
-from rag_eval.measures.groundedness import (
-    CONTRADICTED,
-    SUPPORTED,
-    answer_sentences,
-    groundedness,
-    numbers,
-)
+from rag_eval.measures import groundedness
+from rag_eval.measures.groundedness import SUPPORTED, answer_sentences, numbers
 
 SEED, RESAMPLES = 13, 2000
 LISTS = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
@@ -321,15 +317,11 @@ def scores(items: Sequence[Item]) -> tuple[np.ndarray, np.ndarray]:
 
     The mean counts where an item has several sentences.
     """
-    found = groundedness([item.sentence for item in items], [[item.evidence] for item in items])
-    checked = np.nan_to_num(found.score)
-    plain = checked / np.where([bool(own) for own in found.conflicts], CONTRADICTED, 1.0)
-    counts = np.maximum(np.bincount(found.answer_of, minlength=len(items)), 1)
-    with_check, without = (
-        np.bincount(found.answer_of, weights=part, minlength=len(items)) / counts
-        for part in (checked, plain)
-    )
-    return with_check, without
+    texts, evidence = [item.sentence for item in items], [[item.evidence] for item in items]
+    checked = groundedness.groundedness(texts, evidence).value
+    with mock.patch.object(groundedness, "find_conflicts", return_value=[]):
+        plain = groundedness.groundedness(texts, evidence).value
+    return np.nan_to_num(checked), np.nan_to_num(plain)
 
 
 def measure_changes(name: str, items: Sequence[Item]) -> None:

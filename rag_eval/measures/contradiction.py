@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.resources import files
 from typing import Any, Literal, NamedTuple
 
-from rag_eval.corpus.analyzer import STOP_WORDS
+from rag_eval.corpus.analyzer import STOP_WORDS, Analyzer
 
 Kind = Literal["negation", "number", "antonym", "name", "role", "unit", "date"]
 
@@ -48,16 +48,12 @@ _UNITS = {
 }
 
 
-@functools.lru_cache(maxsize=1)
-def _stemmer() -> Any:
-    import Stemmer
-
-    return Stemmer.Stemmer("porter")
+_analyzer = functools.lru_cache(maxsize=1)(Analyzer)
 
 
 @functools.lru_cache(maxsize=65_536)
 def _stem(word: str) -> str:
-    return str(_stemmer().stemWord(word))
+    return str(_analyzer().stem(word))
 
 
 @functools.lru_cache(maxsize=1)

@@ -84,7 +84,7 @@ def test_most_honest_replies_pass():
 
 def test_a_rejection_names_sentence_and_reason():
     reasons = {
-        "negated": 'conflicts with what it cites: "not built ',
+        "negated": 'conflicts with what it cites: "not built"',
         "shuffled": "is not supported by what it cites.",
         "invented": "has words that what it cites lacks: gift, daughter",
     }
