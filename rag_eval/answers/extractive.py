@@ -465,7 +465,7 @@ def _load(model: Model) -> _Shipped:
 
 # ---- The answerer
 
-EMBEDDED = 8
+EMBEDDED = 6
 """Candidates of a question whose similarity is measured, because sentence models are slow."""
 CITED_FROM = 0.5
 """A further sentence is cited from this share of the best one's probability. On the fitted half of
