@@ -402,20 +402,25 @@ def groundedness(
     share = np.full(len(flat), np.nan)
     np.divide(total(weight * value), weighed, out=share, where=weighed > 0)
     is_word = term < len(weights)
-    is_number = np.array([name[:1] == "#" for name in analyzer.vocabulary])
-    is_number = np.append(is_number, np.zeros(len(pairs), dtype=bool))[term]
+    kinds = [name[:1] == "#" for name in analyzer.vocabulary]
+    is_number = np.array(kinds + [False] * len(pairs), dtype=bool)[term]
     is_name = is_word & _has(named.matrix(weights, pairs), row, term)
     lacks = (is_number & (distance > 0)) | (is_name & np.isinf(distance))
     share = np.minimum(share, 1.0)
     score = share * np.where(total(lacks) > 0, MISSING, 1.0)
     window[weighed == 0] = 0
     shown_in = [" ".join(parts[at] for at in sentence[start:end]) for start, end in window.tolist()]
+    edges = np.searchsorted(owner, np.arange(len(answers) + 1))
+
+    @functools.cache
+    def running(answer: int) -> list[str]:
+        return [" ".join(parts[at] for at in sentence[edges[answer] : edges[answer + 1]])]
+
     conflicts = [
-        find_conflicts(one, shown_in[at], evidence[answer_of[at]]) if score[at] >= _COMPARED else []
+        find_conflicts(one, shown_in[at], running(answer_of[at])) if score[at] >= _COMPARED else []
         for at, one in enumerate(flat)
     ]
-    contradicted = np.fromiter(map(bool, conflicts), bool, len(flat))
-    score[contradicted] = share[contradicted] * CONTRADICTED
+    score = np.where(list(map(bool, conflicts)), share * CONTRADICTED, score)
     mean, supported = _average(answer_of, score, ~np.isnan(score), len(answers))
     n_words = total((weight > 0) & is_word).astype(np.int64)
     return Groundedness(
