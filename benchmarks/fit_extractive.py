@@ -131,9 +131,9 @@ def fit(
         },
     }
     return {
-        "words": words.named(WORDS),
-        "sentence": sentence.named(FEATURES),
-        "signal": signal.named(SIGNALS),
+        "words": words.name_weights(WORDS),
+        "sentence": sentence.name_weights(FEATURES),
+        "signal": signal.name_weights(SIGNALS),
         "threshold": threshold,
         "held_out": {name: round(value, 3) for name, value in report.items()},
     }

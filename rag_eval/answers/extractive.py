@@ -427,7 +427,7 @@ class Weights(NamedTuple):
         """Return the log-odds of rows [n, n_features]."""
         return np.asarray(rows @ self.slope + self.bias)
 
-    def named(self, names: Sequence[str]) -> dict[str, float]:
+    def name_weights(self, names: Sequence[str]) -> dict[str, float]:
         """Return the weights by the names of the features."""
         return {**dict(zip(names, self.slope.tolist(), strict=True)), "bias": self.bias}
 
@@ -638,7 +638,7 @@ class Extractive:
             balance = np.where(labels, 0.5 / labels.mean(), 0.5 / (1 - labels.mean()))
             fitted = fit_weights(rows[learned], labels, weight=balance)
             signal[half == part] = _probability(fitted.log_odds(rows[half == part]))
-            weights.append(fitted.named(LEARNED))
+            weights.append(fitted.name_weights(LEARNED))
         reason = "learned on the other half of the gold"
         return signal, Abstention("gold", reason, LEARNED_THRESHOLD, *counts, tuple(weights))
 
