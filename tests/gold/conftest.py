@@ -27,7 +27,7 @@ def build_frames(texts: dict[str, str], aliases: dict[str, list[str]] | None = N
     for doc_id, text in texts.items():
         names = [doc_id, *(aliases or {}).get(doc_id, [])]
         hashed = text_hash(text)
-        row = (doc_id, doc_id, text, hashed, hashed, f"file:{doc_id}", "markdown", names)
+        row = (doc_id, doc_id, text, hashed, hashed, f"file:{doc_id}", "markdown", names, "")
         documents.append(row)
         for name, title, start, end in markdown_sections(doc_id, doc_id, text):
             sections.append((name, doc_id, title, start, end))
