@@ -10,6 +10,7 @@ import functools
 import itertools
 import json
 import re
+import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.resources import files
@@ -136,7 +137,8 @@ class _Text:
     def _read_value(self, match: re.Match[str], word: str) -> str:
         if match["number"]:
             suffix = match["suffix"] or ""
-            return ("n" if suffix in ("", "s") else "o") + _spell(match[0].removesuffix(suffix))
+            kind = "n" if suffix in ("", "s") else "o"
+            return kind + spell_number(match[0].removesuffix(suffix))
         if word in _MONTHS:
             return f"m{word}" if match[0][0].isupper() else ""
         if word == "third" and self.words and self.words[-1] in _SETS["before_fraction"]:
@@ -144,8 +146,8 @@ class _Text:
         if word in _SCALES:
             counted = self.values[-1][1:] if self.values and self.values[-1][:1] == "n" else ""
             if not counted.replace(".", "").isdigit():
-                return "n" + _spell(f"{_SCALES[word]:.1f}")
-            number = _spell(f"{float(counted) * _SCALES[word]:.1f}")
+                return "n" + spell_number(f"{_SCALES[word]:.1f}")
+            number = spell_number(f"{float(counted) * _SCALES[word]:.1f}")
             self.values[-1] = f"n{number}"  # "2 million" is one number
         return _NUMBER_WORDS.get(word, "")
 
@@ -166,13 +168,21 @@ class _Text:
         return [(at, at) for at in sorted(at for stem in stems for at in self.spots.get(stem, ()))]
 
 
-_read = functools.lru_cache(maxsize=1024)(_Text)
+# The sentences of one answer share windows and evidence. More entries would hold whole corpora.
+_read = functools.lru_cache(maxsize=128)(_Text)
 
 
-def _spell(digits: str) -> str:
-    plain = re.sub("[.,]", "" if _GROUPED.fullmatch(digits) else ".", digits)
-    whole, _, rest = plain.partition(".")
-    return f"{whole.lstrip('0') or '0'}.{rest.rstrip('0')}".removesuffix(".")
+@functools.lru_cache(maxsize=4096)
+def spell_number(number: str) -> str:
+    """Spell a number with a decimal point, without separators of thousands and idle zeros."""
+    if not number.isascii():
+        number = "".join(char if char in ".," else str(unicodedata.digit(char)) for char in number)
+    if _GROUPED.fullmatch(number):
+        return re.sub(r"[.,]", "", number)
+    whole, point, rest = number.replace(",", ".").partition(".")
+    whole = whole.lstrip("0") or "0"
+    rest = rest if "." in rest else rest.rstrip("0")
+    return f"{whole}.{rest}" if point and rest else whole
 
 
 def _is_name(shown: str, word: str, *, is_start: bool) -> bool:

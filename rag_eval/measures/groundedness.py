@@ -18,7 +18,7 @@ import numpy as np
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, expand_ranges
 from rag_eval.corpus import chunking as sentences
 from rag_eval.corpus.analyzer import STOP_WORDS, Analyzer, DocumentFrequencies
-from rag_eval.measures.contradiction import Conflict, find_conflicts
+from rag_eval.measures.contradiction import Conflict, find_conflicts, spell_number
 
 # ---- Sentences of a text, and their words in any script, numbers and names
 
@@ -58,7 +58,6 @@ _CITATION = re.compile(
 _ITEM = re.compile(r"(?<!\s)[^\S\r\n]*+[\r\n]\s*+(?=(?:[-*•‣–]|\d{1,3}[.)])\s)")
 _BULLET = re.compile(r"\s*+(?:[-*•‣–]|\d{1,3}[.)])\s++")
 _NUMBER = re.compile(r"(?<![^\W_])\d+(?:[.,]\d+)*")
-_GROUPED = re.compile(r"[1-9]\d{0,2}(?:[.,]\d{3})+")
 _WORD = re.compile(r"[^\W_]+")
 _TITLE_CASE = 0.6
 """Share of capitalised words above which a sentence is a title; its capitals mark no names."""
@@ -142,19 +141,7 @@ def numbers(text: str) -> list[str]:
     >>> numbers("In 1889, 1,000 of 2.50 kg; 3,5 % of int64.")
     ['1889', '1000', '2.5', '3.5']
     """
-    return [_respell(number) for number in _NUMBER.findall(text)]
-
-
-@functools.lru_cache(maxsize=4096)
-def _respell(number: str) -> str:
-    if not number.isascii():
-        number = "".join(char if char in ".," else str(unicodedata.digit(char)) for char in number)
-    if _GROUPED.fullmatch(number):
-        return re.sub(r"[.,]", "", number)
-    whole, point, rest = number.replace(",", ".").partition(".")
-    whole = whole.lstrip("0") or "0"
-    rest = rest if "." in rest else rest.rstrip("0")
-    return f"{whole}.{rest}" if point and rest else whole
+    return [spell_number(number) for number in _NUMBER.findall(text)]
 
 
 def names(sentence: str) -> list[str]:
@@ -274,7 +261,7 @@ class _Terms(NamedTuple):
         heavy = weights[self.term] > 0
         sentence, term = self.sentence[heavy], self.term[heavy]
         same = sentence[1:] == sentence[:-1]
-        same &= np.bincount(sentence, minlength=1)[sentence[1:]] > 2  # noqa: PLR2004
+        same &= np.bincount(sentence, minlength=1)[sentence[1:]] > 2  # noqa: PLR2004 - a pair
         return sentence[1:][same], term[:-1][same] * len(weights) + term[1:][same]
 
     def matrix(self, weights: FloatArray, known: IntArray) -> Any:
@@ -442,7 +429,7 @@ def _average(
     return value, supported
 
 
-def _search(  # noqa: PLR0917
+def _search(  # noqa: PLR0917 - parallel arrays
     row: IntArray,
     term: IntArray,
     weight: FloatArray,

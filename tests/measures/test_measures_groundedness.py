@@ -60,7 +60,7 @@ def slow_score(sentence: str, evidence: list[str], *, contradicts: bool) -> floa
 
     share = sum(weight * value([term in part for part in found]) for term, weight in wanted.items())
     whole = sum(wanted.values())
-    in_window = numbers(" ".join(parts[best : best + 3]).replace("twelve", "12"))
+    in_window = numbers(" ".join(parts[best : best + 3]).lower().replace("twelve", "12"))
     anywhere = {term for part in found for term in part}
     lacks = not {*numbers(sentence)} <= {*in_window}
     lacks |= not {*terms(" ".join(names(sentence)))} <= anywhere
