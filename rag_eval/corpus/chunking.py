@@ -267,8 +267,8 @@ def borders(text: str, start: int = 0, end: int | None = None) -> list[int]:
     """Return the offsets in text[start:end] where a sentence begins, except the first sentence.
 
     A sentence ends at a blank line. A sentence also ends at `.`, `!`, `?` or `…` (with closing
-    quotes and brackets) before white space. A dot of an abbreviation or an initial ends no
-    sentence. A mark before a lower-case letter ends no sentence.
+    quotes and brackets) before white space. In the same paragraph, a dot of an abbreviation or an
+    initial ends no sentence, and no mark before a lower-case letter does.
     """
     end = len(text) if end is None else end
     found = []
@@ -278,7 +278,7 @@ def borders(text: str, start: int = 0, end: int | None = None) -> list[int]:
             break
         mark = text[match.start()]
         following = text[at : at + 2].lstrip(_OPENERS)[:1]
-        if mark in ".…!?":
+        if mark in ".…!?" and not _PARAGRAPH.search(match[0]):
             if following.islower():
                 continue
             word = _BEFORE.search(text, max(start, match.start() - _LOOK_BACK), match.start())

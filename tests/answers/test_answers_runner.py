@@ -30,6 +30,7 @@ from rag_eval.answers.runner import (
 from rag_eval.core.config import Answers
 from rag_eval.core.errors import InputError
 from rag_eval.core.types import Answer, ChatError, Reply
+from rag_eval.corpus.chunking import spans
 
 ASK = "What is the capital of France?"
 PARIS = "Paris is the capital of France."
@@ -323,18 +324,20 @@ def test_deterministic_answers_are_verbatim_sentences_each_with_its_citation():
 
 
 class OpenEnd(FirstLines):
-    """Chooses the beginning of a sentence, the whole sentence, and the whole sentence again."""
+    """Chooses the beginning of a sentence, the whole twice, and a part without a capital."""
 
     def _one(self, _asked, passages):
         start = passages[0].text.index(PARIS)
-        places = [(start, start + 5), *[(start, start + len(PARIS))] * 2]
+        end = start + len(PARIS)
+        places = [(start, start + 5), (start, end), (start, end), (start + 6, end)]
         return Extract(tuple(Chosen(0, *one, 1.0) for one in places), 0.75, answered=True)
 
 
 def test_a_citation_names_the_sentence_of_the_answer_that_holds_it():
     (answer,) = run([ASK], mode="deterministic", extract=OpenEnd()).answers
-    assert answer.text == f"Paris\n\n{PARIS} {PARIS}"
-    assert [span.segment for span in answer.citations] == [0, 1, 2]
+    assert answer.text == f"Paris\n\n{PARIS} {PARIS}\n\n{PARIS[6:]}"
+    assert [span.segment for span in answer.citations] == [0, 1, 2, 3]
+    assert len(spans(answer.text)) == len(answer.citations)
 
 
 def _own(query_id, text, **override):

@@ -174,6 +174,7 @@ SENTENCES = [
         "Dr. Smith weighs 3.5 kg, e.g. in Fig. 2. He left.",
         ["Dr. Smith weighs 3.5 kg, e.g. in Fig. 2.", "He left."],
     ),
+    ("It ends here.\n\nname : str\n    A name.", ["It ends here.", "name : str\n    A name."]),
     ("Shown by Lee et al. in 1999. Done.", ["Shown by Lee et al. in 1999.", "Done."]),
     ("Apples, pears, etc. Then more.", ["Apples, pears, etc.", "Then more."]),
     ("J. R. Tolkien wrote it. So did I. Yes.", ["J. R. Tolkien wrote it.", "So did I.", "Yes."]),
