@@ -4,12 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# the optional parts of a team's deployment
+EXTRAS := postgresql s3 qdrant ray k8s spans
 INTEGRATIONS := .venv-integrations
 BROWSER := tests/browser/node_modules
 # Two workers share two cores, so one thread each. The first worker that is idle takes tests of the other.
 TESTS := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: run test test-all test-integrations check faults bench success fit ui install lock docs renew clean help
+.PHONY: run test test-all test-integrations check faults bench success fit ui install install-team lock docs renew clean help
 
 run: install  ## set up, then the nightly evaluation of the bundled gold sets
 	@$(BIN)/rag-eval run
@@ -68,8 +70,16 @@ $(STAMP): requirements.lock pyproject.toml
 	@touch $(STAMP)
 	@echo "Set up."
 
-lock: install  ## renew requirements.lock and requirements-integrations.lock
+install-team: $(VENV)/.installed-team  ## add what a team's deployment needs: PostgreSQL, S3, Qdrant, Ray, Kubernetes
+
+$(VENV)/.installed-team: requirements-team.lock | $(STAMP)
+	@echo "Adding the packages of a team's deployment: about 25, 500 MB on disk."
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes -r requirements-team.lock
+	@touch $@
+
+lock: install  ## renew the three locks: the product, a team's deployment, other frameworks
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header --upgrade --extra nightly --group dev --group docs --group model pyproject.toml -o requirements.lock
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header --constraint requirements.lock $(addprefix --extra ,nightly $(EXTRAS)) --group dev --group docs --group model --group team pyproject.toml -o requirements-team.lock
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header --upgrade --group pyproject.toml:integrations -o requirements-integrations.lock
 
 docs: install  ## build the documentation site into build/site

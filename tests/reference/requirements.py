@@ -3,15 +3,17 @@
 The output of a run states the number of skipped tests. RAG_EVAL_MAX_SKIPS is its upper bound.
 """
 
+import importlib.util
 import os
+from types import ModuleType
 from typing import NoReturn
 
 import pytest
 
 REQUIRED = frozenset(filter(None, os.environ.get("RAG_EVAL_REQUIRE", "").split(",")))
-"""Names among browser, data, minilm, postgresql; read before a test changes the environment."""
+"""Names of `KNOWN`, read before a test changes the environment."""
 MOST_SKIPS = int(os.environ.get("RAG_EVAL_MAX_SKIPS") or -1)
-KNOWN = frozenset({"browser", "data", "minilm", "postgresql"})
+KNOWN = frozenset({"browser", "data", "minilm", "postgresql", "team"})
 RUN_ELSEWHERE = "make test-integrations"
 """Tests whose skip names this command run in an environment of their own."""
 
@@ -25,6 +27,13 @@ def report_missing(name: str, reason: str) -> NoReturn:
     if name in REQUIRED:
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+def need_package(name: str) -> ModuleType:
+    """Import a package of a team's deployment; skip the test without it."""
+    if importlib.util.find_spec(name.split(".", maxsplit=1)[0]) is None:
+        report_missing("team", f"{name} is not installed: make install-team")
+    return importlib.import_module(name)
 
 
 def bound_skips(session: pytest.Session) -> None:
