@@ -155,11 +155,6 @@ class Strategy(Part):
         return {}
 
     @property
-    def synonyms(self) -> str | None:
-        """Name of the synonym list that extends questions; None without one."""
-        return None
-
-    @property
     def seed_matters(self) -> bool:
         """Whether rankings depend on the seed."""
         return False

@@ -5,12 +5,11 @@ idf(t) * tf / (tf + k1 * (1 - b + b * |d| / avgdl)), idf(t) = ln(1 + (N - df + 0
 which is Lucene's BM25 (Kamphuis et al., ECIR 2020) without its constant factor.
 """
 
-import functools
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.corpus.analyzer import ANALYZER
@@ -24,13 +23,9 @@ from rag_eval.retrieval.ranking import (
     select,
 )
 from rag_eval.retrieval.strategies import LocalStrategy, Request, StrategyIndex
-from rag_eval.retrieval.synonyms import SCORING, BoundExpansion, ExpandedScores, Expansion
 from rag_eval.storage.hashing import digest, library_versions
 
 Terms = Sequence[Sequence[int]]
-
-BLOCK_BYTES = 64_000_000
-"""Bytes of memory for the scores of the widened queries that are ranked together."""
 
 
 class Bm25s:
@@ -87,39 +82,6 @@ class Bm25s:
         """Score every chunk for one query of known terms, [n_chunks]."""
         scores = self._index.get_scores_from_ids(list(query)).astype(np.float32)
         return np.where(True if allowed is None else allowed, scores, 0.0).astype(np.float64)
-
-    def search_expanded(
-        self,
-        queries: Terms,
-        expansion: BoundExpansion,
-        depth: int,
-        allowed: BoolArray | None = None,
-    ) -> Ranking:
-        """Rank chunks that share a term, or a synonym of a term, with the query.
-
-        `expansion` uses the term ids of the analyzer of the chunks. `ExpandedScores` computes the
-        scores.
-        """
-        width = min(depth, self.n_chunks)
-        rows = np.full((len(queries), width), -1, dtype=np.int32)
-        scores = np.full((len(queries), width), -np.inf)
-        step = max(1, BLOCK_BYTES // (8 * max(self.n_chunks, 1)))
-        for start in range(0, len(queries) if self._index is not None else 0, step):
-            block = slice(start, start + step)
-            dense = self._expanded.dense(expansion, queries[block])
-            ranked = dense > 0 if allowed is None else (dense > 0) & allowed
-            rows[block], scores[block] = select(
-                np.where(ranked, dense, -np.inf).astype(np.float32), width
-            )
-        return ranking(rows, scores, scale_by_top(scores))
-
-    @functools.cached_property
-    def _expanded(self) -> ExpandedScores:
-        from scipy.sparse import csr_array
-
-        parts, n_terms = self._index.scores, len(self._terms)
-        rows = (parts["data"], parts["indices"], parts["indptr"][: n_terms + 1])
-        return ExpandedScores(csr_array(rows, shape=(n_terms, self.n_chunks)))
 
 
 # ---- rank-bm25 (`BM25Okapi`): slow and well-known, for comparison with published work.
@@ -194,36 +156,15 @@ class LexicalStrategy(LocalStrategy):
     """How soon repeated terms stop counting."""
     b: float = Field(default=0.4, ge=0, le=1)
     """How strongly long chunks are held back."""
-    expand: Literal["data-terms"] | None = Field(
-        default=None,
-        description="list of synonyms that questions are widened by: data-terms, everyday words "
-        "for those of data handling documentation",
-    )
-
-    @model_validator(mode="after")
-    def _engine_expands(self) -> Self:
-        if self.expand is not None and self.engine != "bm25s":
-            raise ValueError(
-                f"expand: works with engine bm25s only, and the engine is {self.engine}; "
-                "leave out expand or choose engine: bm25s"
-            )
-        return self
-
-    @property
-    def synonyms(self) -> str | None:
-        """Name of the list of synonyms that are added to questions."""
-        return self.expand
 
     def lexical_hash(self, chunks_hash: str) -> str:
-        """Name the index of terms by engine, chunks, analyzer, parameters and synonyms."""
-        parameters: dict[str, float | str] = {"k1": self.k1, "b": self.b}
-        if self.expand is not None:
-            parameters["expand"] = f"{Expansion.load(self.expand).identify(self.expand)} {SCORING}"
+        """Name the index of terms by engine, chunks, analyzer and parameters."""
+        parameters = {"k1": self.k1, "b": self.b}
         version = library_versions()[self.engine]
         return f"{self.engine}:{digest([chunks_hash, ANALYZER, '', version, parameters])}"
 
     def rank_by_terms(self, index: StrategyIndex, request: Request) -> Ranking:
-        """Rank chunks by terms, and by synonyms when the strategy names a list."""
+        """Rank chunks by their terms."""
         terms = index.table.query_terms(request.texts)
         if self.engine == "rank-bm25":
             okapi = index.engine(
@@ -232,11 +173,7 @@ class LexicalStrategy(LocalStrategy):
             )
             return okapi.search(terms, request.depth, request.allowed)
         lucene = bm25s_engine(index, self.k1, self.b)
-        if self.expand is None:
-            return lucene.search(terms, request.depth, request.allowed)
-        name, analyzer = self.expand, index.table.analyzer
-        expansion = index.engine(f"synonyms {name}", lambda: Expansion.load(name).bind(analyzer))
-        return lucene.search_expanded(terms, expansion, request.depth, request.allowed)
+        return lucene.search(terms, request.depth, request.allowed)
 
 
 def bm25s_engine(index: StrategyIndex, k1: float = 0.9, b: float = 0.4) -> Bm25s:

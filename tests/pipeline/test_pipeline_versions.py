@@ -197,9 +197,8 @@ sys.addaudithook(note)
 import rag_eval
 root = Path(rag_eval.__file__).parent
 from rag_eval.trust.rules import RuleSet
-from rag_eval.retrieval.synonyms import Expansion
 from rag_eval.uncertainty.estimator import load_prior
-RuleSet.load(), Expansion.load("data-terms"), load_prior("bm25")
+RuleSet.load(), load_prior("bm25")
 ours = [path for path in opened if path.startswith(str(root))]
 print("\\n".join(path for path in ours if not path.endswith((".py", ".pyc"))))
 """
@@ -215,9 +214,9 @@ def test_files_that_are_read_are_those_that_count(project_root):
         check=True,
     )
     opened = {Path(line) for line in done.stdout.splitlines()}
-    assert {path.name for path in opened} >= {"rules.json", "data_terms.json", "prior.json"}
+    assert {path.name for path in opened} >= {"rules.json", "prior.json"}
     found = Versions()
-    modules = ("trust.rules", "trust.spelling", "retrieval.synonyms", "uncertainty.estimator")
+    modules = ("trust.rules", "trust.spelling", "uncertainty.estimator")
     assert opened <= found.data_files(f"rag_eval.{name}" for name in modules)
 
 

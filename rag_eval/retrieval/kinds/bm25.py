@@ -16,7 +16,7 @@ class Bm25(LexicalStrategy):
     prior: ClassVar[PriorKind] = "bm25"
 
     def index_hash(self, chunks_hash: str, model: str) -> str:  # noqa: ARG002 - no vectors
-        """Name the index by engine, chunks, analyzer, parameters and synonyms."""
+        """Name the index by engine, chunks, analyzer and parameters."""
         return self.lexical_hash(chunks_hash)
 
     def rank(self, index: StrategyIndex, request: Request) -> Ranking:
