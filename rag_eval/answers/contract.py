@@ -168,6 +168,15 @@ def _remove_marks(body: str) -> tuple[str, list[tuple[int, Citation]]]:
     ]
 
 
+def _mark_again(text: str, body: str) -> str:
+    """Put the inline marks of a body behind the same sentences of another text."""
+    ends = [end for _, end in spans(text)]
+    for segment, citation in reversed(_remove_marks(body)[1]):
+        at = ends[segment]
+        text = f"{text[:at]} [{cite_token(*citation.lines)}]{text[at:]}"
+    return text
+
+
 def _find_crossing(
     placed: Sequence[CitedSpan],
     evidence: Sequence[Evidence],
@@ -313,7 +322,7 @@ PatternText = Annotated[str, Field(min_length=1, max_length=500)]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Candidate:
-    """An answer (no refusal) that passed the contract, for the domain validators.
+    """An answer (no refusal) that passed the gates, for postprocessors and domain validators.
 
     `body` has the inline `[token]` marks, `text` does not. `verdict` is empty outside the two-line
     form.
@@ -540,16 +549,16 @@ class Processed(BaseModel, extra="forbid"):
 
 
 Postprocess = Callable[[Candidate], Processed | Mapping[str, Any]]
-"""Accepted answer -> `Processed`, or a mapping with its fields. It must be deterministic."""
+"""Candidate -> `Processed`, or a mapping with its fields. It must be deterministic."""
 
 
 def postprocess(
     candidate: Candidate, postprocessors: Sequence[tuple[str, Postprocess]]
-) -> tuple[str, tuple[AnswerFinding, ...]] | Fault:
-    """Return text and findings of an accepted answer; each plug-in reads the text before it.
+) -> tuple[Candidate, tuple[AnswerFinding, ...]] | Fault:
+    """Return the candidate with its new text, and findings; each plug-in reads the text before it.
 
     A plug-in that raises or breaks a rule is the fault `postprocessor_error`. A new text must have
-    as many sentences as the old one, because citations name sentences by number.
+    as many sentences as the old one, because citations and inline marks name sentences by number.
     """
     findings: list[AnswerFinding] = []
     for name, process in postprocessors:
@@ -559,9 +568,10 @@ def postprocess(
             reason = quoted(" ".join(str(error).split()), MAX_MESSAGE_CHARS)
             return Fault("postprocessor_error", f"{name}: {type(error).__name__}: {reason}")
         if made.text is not None:
-            candidate = dataclasses.replace(candidate, text=made.text)
+            body = _mark_again(made.text, candidate.body)
+            candidate = dataclasses.replace(candidate, text=made.text, body=body)
         findings += [AnswerFinding(name, **one.model_dump()) for one in made.findings]
-    return candidate.text, tuple(findings)
+    return candidate, tuple(findings)
 
 
 def _process(candidate: Candidate, process: Postprocess) -> Processed:

@@ -256,7 +256,7 @@ class _Case:
         self.rejected.append(Rejected(id_, attempt, top_k, _codes_of(faults), messages, cut))
 
     def _accept(self, body: str, answer: Answer) -> list[Fault]:
-        """Take an answer, post-processed, unless a plug-in objects; return the objections."""
+        """Post-process an answer and take it unless a plug-in objects; return the objections."""
         candidate = Candidate(
             answer.query_id,
             self.question.text,
@@ -267,20 +267,19 @@ class _Case:
             answer.citations,
             answer.evidence,
         )
+        processed = postprocess(candidate, self._plugins.postprocessors)
+        if isinstance(processed, Fault):
+            return [processed]
+        candidate, findings = processed
         objections = validate(candidate, self._plugins.validators)
         self.counts.update(f"{fault.code}.{name}" for name, fault in objections)
         if objections:
             return [fault for _, fault in objections]
-        processed = postprocess(candidate, self._plugins.postprocessors)
-        if isinstance(processed, Fault):
-            return [processed]
-        text, findings = processed
-        self.answer = dataclasses.replace(answer, text=text, findings=findings)
+        self.answer = dataclasses.replace(answer, text=candidate.text, findings=findings)
         self.counts.update(f"finding.{one.source}.{one.kind}" for one in findings)
         if self._plugins.postprocessors:
-            self._add_event(
-                "question.postprocessed", reworded=text != answer.text, findings=len(findings)
-            )
+            reworded = candidate.text != answer.text
+            self._add_event("question.postprocessed", reworded=reworded, findings=len(findings))
         return []
 
     def gather(self) -> None:

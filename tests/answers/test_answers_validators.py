@@ -1,10 +1,14 @@
 """Domain validators of ours and of a foreign package: entry points, options and failures."""
 
+import json
+
 import pytest
-from answer_corpus import evidence
+from answer_corpus import Ranking, ScriptedChat, evidence, question, small_library
 
 from rag_eval.answers.codes import PatternTimeoutError, TimedPattern
 from rag_eval.answers.contract import Candidate, load_plugins, postprocess, validate
+from rag_eval.answers.evidence import Withheld
+from rag_eval.answers.runner import Tools, answer_questions
 from rag_eval.core.config import Answers, ValidatorUse
 from rag_eval.core.errors import InputError
 
@@ -134,6 +138,10 @@ def shout(options):
 
 def give(options):
     return lambda found: options["result"]
+
+
+def replace(options):
+    return lambda found: {"text": found.text.replace(*options["words"])}
 """
 ENTRY_POINTS = """
 [rag_eval.validators]
@@ -141,6 +149,7 @@ max_words = house_style:max_words
 [rag_eval.postprocessors]
 shout = house_style:shout
 give = house_style:give
+replace = house_style:replace
 """
 
 
@@ -171,13 +180,13 @@ def processed(text: str, *uses):
 
 @pytest.mark.usefixtures("package")
 def test_postprocessors_reword_and_extract_in_their_order():
-    text, findings = processed("It is so.", {"name": "shout"}, {"name": "shout"})
-    assert text == "IT IS SO."
+    found, findings = processed("It is so.", {"name": "shout"}, {"name": "shout"})
+    assert found.text == "IT IS SO."
     assert [(one.source, one.kind, one.text, one.segment) for one in findings] == [
         ("shout", "length", "s so.", 0),
         ("shout", "length", "S SO.", 0),
     ]
-    assert processed("It is so.") == ("It is so.", ())
+    assert processed("It is so.") == (candidate("It is so."), ())
 
 
 @pytest.mark.usefixtures("package")
@@ -201,5 +210,56 @@ def test_a_postprocessor_that_breaks_a_rule_is_named(result):
 
 @pytest.mark.usefixtures("package")
 def test_an_unknown_postprocessor_is_refused_with_the_installed_ones():
-    with pytest.raises(InputError, match=r"unknown_postprocessor.*did you mean shout.*give, shout"):
+    with pytest.raises(
+        InputError, match=r"unknown_postp.*did you mean shout.*give, replace, shout"
+    ):
         processed("It is so.", {"name": "shoud"})
+
+
+def replied(answer: str, words: list[str], *validators: dict):
+    """Answer one question with a reply whose words a postprocessor replaces."""
+    options = {
+        "mode": "llm",
+        "endpoint": "local",
+        "schema_retry_attempts": 0,
+        "validators": validators,
+        "postprocessors": [{"name": "replace", "words": words}],
+    }
+    corpus, asked = small_library(), "What is the capital of France?"
+    content = {"citations": ["docs/capitals.md:2", "docs/capitals.md:3"], "answer": answer}
+    chat = ScriptedChat({asked: [json.dumps(content | {"deltaS": None, "lambda": None})]})
+    tools = Tools(corpus, Ranking(corpus), Withheld(), chat=chat)
+    found = answer_questions(
+        [question("q", asked, **options)], Answers.model_validate(options), tools
+    )
+    messages = [message for row in found.rejected for message in row.messages]
+    return found.answers[0], found.counts, messages
+
+
+PARIS, BERLIN = "Paris is the capital of France", "Berlin is the capital of Germany"
+MARKED = f"{PARIS} [docs/capitals.md:2]. {BERLIN} [docs/capitals.md:3]."
+
+
+@pytest.mark.usefixtures("package")
+def test_a_postprocessor_cannot_spoil_what_a_validator_required():
+    support = {"name": "require_citation_support"}
+    answer, counts, _ = replied(MARKED, ["Paris is", "Paris was"], support)
+    assert answer.text == f"Paris was the capital of France. {BERLIN}."
+    assert counts["outcome.answered"] == 1
+    answer, counts, (message,) = replied(MARKED, ["Germany", "France"], support)
+    assert (answer.outcome, answer.codes, answer.text) == ("failed", ("validator_failed",), "")
+    assert message.startswith(f"require_citation_support: sentence 2 ({BERLIN[:-7]}France.)")
+    assert counts["validator_failed.require_citation_support"] == 1
+
+
+@pytest.mark.usefixtures("package")
+def test_validators_read_a_new_text_with_the_inline_marks_of_its_sentences():
+    mark = r"\[docs/capitals\.md:\d\]"
+    wanted = rf"(?s)^THE town.*\. {mark}.*\. {mark}$"
+    both = [{"name": COUNT, "pattern": wanted, "min_count": 1}, {"name": "ban_regex"}]
+    words = ["Paris", "THE town"]
+    answer, _, messages = replied(MARKED, words, both[0], {**both[1], "patterns": ["Paris"]})
+    assert (answer.outcome, messages) == ("answered", [])
+    answer, _, (message,) = replied(MARKED, words, {**both[1], "patterns": ["THE"]})
+    assert answer.codes == ("validator_failed",)
+    assert "must not match THE" in message
