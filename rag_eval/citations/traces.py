@@ -158,19 +158,13 @@ def _make_row(values: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple([filled.get(name, values[name]) for name in _COLUMNS])
 
 
-def _upgrade(old: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Make a row of a row of version 0.1, whose time and lists are text and whose seg is from 0."""
-    lists = {name: json.loads(old[name]) for name, kind in _COLUMNS.items() if kind == "jsonb"}
-    return _make_row({**old, **lists, "delta_s": old["deltaS"], "seg": old["seg"] + 1})
-
-
 def write_traces(store: SqlStore, traces: Sequence[Trace]) -> int:
     """Write all traces in one transaction and return the number of traces.
 
     The traces replace the rows of an earlier try with the same (run_id, strategy). A table that was
     made with the contract's columns alone gets ours too.
     """
-    store.create(RAG_TRACES, _upgrade)
+    store.create(RAG_TRACES)
     owned = sorted({(trace.run_id, trace.strategy) for trace in traces})
     locks = [f"{RAG_TRACES.name} {json.dumps(run_id)}" for run_id, _ in owned]
     with store.transaction(*locks) as transaction:

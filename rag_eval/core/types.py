@@ -467,10 +467,12 @@ class Derived(_Record):
     @classmethod
     def _read_list(cls, value: Any) -> Any:
         """Read the inputs as they are written: a list of `name` and `confidence`."""
-        if not isinstance(value, list):
+        if isinstance(value, dict) and all(isinstance(part, TYPES) for part in value.values()):
             return value
-        if not all(isinstance(one, dict) and one.keys() == {"name", "confidence"} for one in value):
-            raise ValueError("each input of a list has a name and a confidence")
+        if not isinstance(value, list) or not all(
+            isinstance(one, dict) and one.keys() == {"name", "confidence"} for one in value
+        ):
+            raise ValueError("the inputs are a list, each with a name and a confidence")
         if len({str(one["name"]) for one in value}) < len(value):
             raise ValueError("every input has a name of its own")
         return {one["name"]: one["confidence"] for one in value}
@@ -494,19 +496,9 @@ class NamedConfidence(_Record):
     confidence: "Confidence"
 
 
-def _read_kind(value: Any) -> Any:
-    """Read the discriminator of earlier versions: `kind` in place of `type`."""
-    if isinstance(value, dict) and "kind" in value and "type" not in value:
-        return {"type" if name == "kind" else name: part for name, part in value.items()}
-    return value
-
-
-_ByType = Annotated[
+Confidence = Annotated[
     Deterministic | Derived | Measured | Bounded | Absent, Field(discriminator="type")
 ]
-Confidence = Annotated[_ByType, BeforeValidator(_read_kind)]
-"""A confidence value. It is written with `type` and a list of inputs. `kind` and inputs by name, as
-earlier versions wrote them, are read too."""
 TYPES: Final = (Deterministic, Derived, Measured, Bounded, Absent)
 
 _ADAPTER: TypeAdapter[Confidence] = TypeAdapter(Confidence)

@@ -121,7 +121,7 @@ def _made_from(folder: Path) -> list[tuple[str, str]]:
     try:
         about = json.loads((folder / "artifact.json").read_text(encoding="utf-8"))
         return [(str(kind), str(key)) for kind, key in about["made_from"]]
-    except (OSError, ValueError, KeyError, TypeError):  # damaged, or of an earlier version
+    except (OSError, ValueError, KeyError, TypeError):  # damaged
         return []
 
 

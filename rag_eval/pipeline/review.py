@@ -147,8 +147,6 @@ def explanation(
 
 def _describe_misses(kept: KeptRun, query_id: str) -> tuple[tuple[str, str], ...]:
     """Return (strategy, sentence on the miss) of the strategies that missed a question."""
-    if "missed_questions" not in kept.artifacts:  # A run of an earlier version.
-        return ()
     missed = kept.stored("missed_questions").frame("missed")
     rows = missed[missed["query_id"] == query_id].to_dict("records")
     return tuple((row["strategy"], describe_miss(row)) for row in rows)

@@ -13,7 +13,7 @@ import math
 import re
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -34,7 +34,6 @@ BATCH = 10_000
 Kind = Literal["text", "integer", "float", "boolean", "json", "jsonb", "timestamp"]
 Row = Sequence[Any]
 """Values in the order of the table's columns."""
-Upgrade = Callable[[Mapping[Any, Any]], Row]
 
 _NOT_TEXT = re.compile("[\x00\ud800-\udfff]")
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
@@ -476,11 +475,10 @@ class SqlStore:
             self._tables[table] = Table(table.name, MetaData(), *columns, *indexes)
         return self._tables[table]
 
-    def create(self, table: TableSpec, upgrade: Upgrade | None = None) -> None:
+    def create(self, table: TableSpec) -> None:
         """Create the table with its indexes if it is absent; several processes may call this.
 
-        A shared table gets the columns that it lacks. `upgrade` makes a row of the table from a
-        row of a table with the same column names and the types of an earlier version.
+        A shared table gets the columns that it lacks.
 
         Raises InputError (`table_differs`) if it exists with other columns or without a unique
         index.
@@ -488,17 +486,16 @@ class SqlStore:
         if table in self._created:
             return
         with self.reading() as transaction:
-            state = self._state(table, transaction, upgrade)
+            state = self._state(table, transaction)
         if state != "ready":
             with self.transaction("rag_eval.create_table") as transaction:
                 # another process may have changed the state since
-                state = self._state(table, transaction, upgrade)
-                self._make(table, transaction, upgrade, state)
+                self._make(table, transaction, self._state(table, transaction))
         self._created.add(table)
 
     def _state(
-        self, table: TableSpec, transaction: Transaction, upgrade: Upgrade | None
-    ) -> Literal["absent", "narrow", "old", "ready"]:
+        self, table: TableSpec, transaction: Transaction
+    ) -> Literal["absent", "narrow", "ready"]:
         from sqlalchemy import inspect
 
         database = inspect(transaction._connection)  # noqa: SLF001 - the two classes are one adapter
@@ -513,8 +510,6 @@ class SqlStore:
                 _is_like(held[name], wanted[name].kind) for name in wanted.keys() - absent
             ):
                 return "narrow" if absent else "ready"
-            if upgrade is not None and list(held) == list(wanted):
-                return "old"
         elif list(held) == list(wanted) and all(
             isinstance(held[name], type(types[column.kind])) for name, column in wanted.items()
         ):
@@ -542,11 +537,9 @@ class SqlStore:
                 "; ".join(absent),
             )
 
-    def _make(
-        self, table: TableSpec, transaction: Transaction, upgrade: Upgrade | None, state: str
-    ) -> None:
-        """Create the table, add the columns that it lacks, or rewrite the rows of an old one."""
-        from sqlalchemy import MetaData, Table, inspect, select, text
+    def _make(self, table: TableSpec, transaction: Transaction, state: str) -> None:
+        """Create the table, or add the columns that it lacks."""
+        from sqlalchemy import inspect, text
         from sqlalchemy.schema import CreateColumn
 
         connection, declared = transaction._connection, self.table(table)  # noqa: SLF001 - likewise
@@ -560,15 +553,6 @@ class SqlStore:
                     connection.execute(text(f"ALTER TABLE {table.name} ADD COLUMN {added}"))
             for index in declared.indexes:
                 index.create(connection, checkfirst=True)
-        elif state == "old" and upgrade is not None:
-            for index in Table(table.name, MetaData(), autoload_with=connection).indexes:
-                index.drop(connection)  # PostgreSQL has the names of all indexes in one space
-            connection.execute(text(f"ALTER TABLE {table.name} RENAME TO {table.name}_old"))
-            declared.create(connection)
-            old = Table(f"{table.name}_old", MetaData(), autoload_with=connection)
-            rows = connection.execute(select(old)).mappings()
-            transaction.insert(table, map(upgrade, rows))
-            old.drop(connection)
 
     def _differs(self, message: str, found: str, accepted: str) -> InputError:
         return InputError.of("table_differs", message, self.address, found=found, accepted=accepted)

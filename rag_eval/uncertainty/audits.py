@@ -46,7 +46,7 @@ DRAWS: Final = TableSpec(
     "audit_draws",
     (
         *_required("text", "draw_id claim_id target"),
-        *_required("integer", "k stratum"),
+        *_required("integer", "k"),
         *_required("float", "inclusion_probability"),
         *_required("text", "at"),
     ),
@@ -58,16 +58,12 @@ FRAMES: Final = TableSpec(
     (
         *_required("text", "draw_id strategy strategy_fingerprint target"),
         *_required("integer", "depth n population seed"),
-        *_required("json", "strata"),
         *_required("integer", "batch number"),
         *_required("text", "at"),
     ),
     unique=(("draw_id",), ("strategy_fingerprint", "target", "number")),
 )
-"""Population of each draw: the claims of a fingerprint up to import `batch`.
-
-The columns `strata` and `stratum` remain from earlier versions that drew strata.
-"""
+"""Population of each draw: the claims of a fingerprint up to import `batch`."""
 LOCK: Final = "production_claims"
 
 
@@ -201,14 +197,13 @@ class AuditStore:
                 "target": target,
                 "depth": sample.depth,
                 "seed": sample.seed,
-                "strata": {"edges": [], "sizes": [made.population], "drawn": [made.n]},
                 "batch": max(claim.batch for claim in claims),
                 "number": number,
                 "at": stamp,
             }
             transaction.insert(FRAMES, [[frame[name] for name in FRAMES.column_names]])
             share = made.n / made.population
-            rows = ([draw_id, one.claim_id, target, one.k, 0, share, stamp] for one in taken)
+            rows = ([draw_id, one.claim_id, target, one.k, share, stamp] for one in taken)
             transaction.insert(DRAWS, rows)
             # The file is written inside the transaction, so that no draw is kept without a file.
             lines = (_audit_line(claim, draw_id, sample) for claim in taken)

@@ -176,22 +176,12 @@ def test_run_written_again_replaces_itself_and_nothing_else(store):
     assert write_traces(store, []) == 0
 
 
-# ---- The table under other hands: the contract's DDL, other types, and the layout of 0.1
+# ---- The table under other hands: the contract's DDL, and other types
 
 CONTRACT_DDL = """CREATE TABLE rag_traces (
     ts TIMESTAMP NOT NULL, qid TEXT NOT NULL, seg INT NOT NULL, deltaS REAL NOT NULL,
     lambda_state TEXT NOT NULL, store TEXT, index_hash TEXT, embed_model TEXT, analyzer TEXT,
     section_id TEXT, rev TEXT, citations JSONB, scores JSONB, kpos JSONB, kfinal JSONB)"""
-OLD_DDL = """CREATE TABLE rag_traces (
-    ts TEXT, qid TEXT NOT NULL, seg BIGINT NOT NULL, "deltaS" DOUBLE PRECISION,
-    lambda_state TEXT, store TEXT, index_hash TEXT, embed_model TEXT, analyzer TEXT,
-    section_id TEXT, rev TEXT, citations TEXT, scores TEXT, kpos TEXT, kfinal TEXT,
-    run_id TEXT NOT NULL, strategy TEXT NOT NULL, paraphrase_id TEXT NOT NULL,
-    seed BIGINT NOT NULL)"""
-OLD_ROW = """INSERT INTO rag_traces VALUES (
-    '2026-01-31T02:00:00.123Z', 'q1', 1, {delta}, {state}, 'chroma', 'bm25s:0123abcd',
-    'lsa-256@fbe5', 'porter-1', 'a.md#one', '3.1.1', '["a.md:3-4", "b.md:7"]', '[0.5, 1e-300]',
-    '[1, 2]', '[2, 1]', 'run-1', 'hybrid', '{wording}', 13)"""
 
 
 def execute(place: str, *statements: str) -> list[tuple[object, ...]]:
@@ -267,22 +257,3 @@ def test_table_with_other_types_is_refused(place, specified, other):
     assert problem.code == "table_differs"
     assert "deltaS DOUBLE" in problem.accepted
     assert execute(place, "SELECT count(*) FROM rag_traces") == [(0,)]
-
-
-def test_rows_of_an_earlier_version_are_kept(place):
-    execute(
-        place,
-        OLD_DDL,
-        "CREATE INDEX ix_rag_traces_run_id ON rag_traces (run_id)",
-        "CREATE INDEX ix_rag_traces_qid ON rag_traces (qid)",
-        OLD_ROW.format(delta="0.25", state="'convergent'", wording="original"),
-        OLD_ROW.format(delta="NULL", state="NULL", wording="other"),
-    )
-    write_traces(SqlStore(place), some("run-2", 1))
-    full, bare = read_traces(SqlStore(place), run_id="run-1")
-    assert full == dataclasses.replace(FULL, k=None)
-    assert (bare.delta_s, bare.lambda_state) == (None, NO_STATE)
-    assert read_traces(SqlStore(place), run_id="run-2") == some("run-2", 1)
-    assert execute(place, "SELECT min(deltaS), citations->>0 FROM rag_traces GROUP BY 2") == [
-        (NO_DELTA_S, "a.md:3-4")
-    ]

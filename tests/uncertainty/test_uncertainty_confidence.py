@@ -84,34 +84,16 @@ def test_json_and_back(value):
     assert parse(as_json(whole)) == whole
 
 
-def earlier_spelling(value):
-    """Write a JSON confidence with `kind`, and its inputs by name."""
-    found = {"kind" if name == "type" else name: part for name, part in value.items()}
-    if "inputs" in found:
-        found["inputs"] = {
-            one["name"]: earlier_spelling(one["confidence"]) for one in value["inputs"]
-        }
-    return found
-
-
-@given(leaves)
-def test_the_earlier_spelling_is_read_and_never_written(value):
-    whole = compose("all_of", a=value, b=compose("sequence", c=value))
-    written = as_json(whole)
-    assert written["type"] == "derived"
-    assert [one["name"] for one in written["inputs"]] == ["a", "b"]
-    assert parse(earlier_spelling(written)) == whole
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"type": "absent", "kind": "absent", "reason": "uncalibrated"},
+        {"kind": "absent", "reason": "uncalibrated"},
         {"type": "nosuch", "reason": "uncalibrated"},
         *(
             {"type": "derived", "value": 0.5, "formula": "x", "inputs": inputs}
             for inputs in (
                 [],
+                {"a": {"type": "absent", "reason": "uncalibrated"}},
                 [{"name": "a"}],
                 [{"name": "a", "confidence": 0.5}],
                 [{"name": "a", "confidence": {"type": "absent", "reason": "uncalibrated"}}] * 2,
