@@ -32,7 +32,7 @@ from rag_eval.pipeline.corpus import AdmittedChunks, GoldArrays, GoldVariants
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.measures import ScoredRuns, score_runs
 from rag_eval.pipeline.retrieval import (
-    Accepted,
+    CalibratorInUse,
     CorpusIndex,
     KeptCalibrator,
     OpenIndex,
@@ -498,12 +498,12 @@ def no_prior(target: Target, k: int) -> str:
     return f"no prior is shipped for {target}@{k}, only for {PRIOR_TARGET[0]}@{PRIOR_TARGET[1]}"
 
 
-def usable_body(found: Accepted) -> KeptCalibrator | None:
+def usable_body(found: CalibratorInUse) -> KeptCalibrator | None:
     """Return the calibrator if its status allows claims by it, else None."""
     return found.body if found.status in DISCOUNTING else None
 
 
-def _branch_of(found: Accepted) -> tuple[Branch, Status] | None:
+def _branch_of(found: CalibratorInUse) -> tuple[Branch, Status] | None:
     """Return the branch for other wordings with its status; None if it is not usable."""
     body = usable_body(found)
     wordings = None if body is None else body.wordings
@@ -513,7 +513,7 @@ def _branch_of(found: Accepted) -> tuple[Branch, Status] | None:
 
 
 def choose_speaker(
-    config: GoldSetConfig, name: str, found: Accepted, fingerprint: str, unlabelled: FloatArray
+    config: GoldSetConfig, name: str, found: CalibratorInUse, fingerprint: str, unlabelled: FloatArray
 ) -> tuple[Speaker, MissRateModel | None]:
     """Choose the source of a strategy's claims, given its accepted calibrator.
 
@@ -667,7 +667,7 @@ def _claim_ids(fingerprint: str, variants: pd.DataFrame, seeds: Iterable[int]) -
     return [claim_id_of(fingerprint, *part) for part in parts]
 
 
-def _groups_at_fit(found: Accepted, variants: pd.DataFrame) -> list[str]:
+def _groups_at_fit(found: CalibratorInUse, variants: pd.DataFrame) -> list[str]:
     """Name the groups at the time of the fit, which select the fit without the question.
 
     The groups of the gold may have changed since.

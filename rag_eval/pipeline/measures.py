@@ -227,7 +227,7 @@ def score_strategy(
 COMPARED = ("R@10", "RR", "nDCG@10")
 
 
-def _interval_of(record: MeasureRecord) -> dict[str, object]:
+def interval_fields(record: MeasureRecord) -> dict[str, object]:
     return {
         "value": number(record.value),
         "ci_low": number(record.ci_low),
@@ -242,7 +242,7 @@ def _interval_of(record: MeasureRecord) -> dict[str, object]:
 def figure_of(record: MeasureRecord, reason: str | None = None) -> Figure:
     """Make a figure of the report, with the reason for a missing value."""
     why = {} if reason is None else {"value": reason}
-    return Figure.model_validate({**_interval_of(record), "why": why})
+    return Figure.model_validate({**interval_fields(record), "why": why})
 
 
 def _units_for_gold(units: pd.DataFrame) -> pd.DataFrame:
@@ -418,7 +418,7 @@ def _measures(runs: ScoredRuns, name: str, level: Level) -> list[Measure]:
         if level == "span" and np.isnan(record.judged_at_k):
             why["judged_at_k"] = "text that was not quoted is not judged"
         parts: dict[str, object] = {
-            **_interval_of(record),
+            **interval_fields(record),
             "label": record.label,
             "name": machine_name(record.label),
             "level": level,
@@ -466,7 +466,7 @@ def comparison_rows(pairs: Iterable[tuple[str, str, PairedComparison]], level: L
     return [row | {"p_adjusted": number(float(p))} for row, p in zip(rows, adjusted, strict=True)]
 
 
-def _compared_values(
+def compared_values(
     runs: ScoredRuns, scores: Scores, variants: BoolArray | None = None
 ) -> FloatArray:
     """Return the compared measures by query, float [n_queries, n_compared]."""
@@ -485,7 +485,7 @@ def _comparisons(runs: ScoredRuns) -> list[ComparedPair]:
     for a, b in itertools.combinations(measured, 2):
         both = runs.ran(a) & runs.ran(b)
         left, right = (
-            _compared_values(runs, runs.scores(name), None if both.all() else both)
+            compared_values(runs, runs.scores(name), None if both.all() else both)
             for name in (a, b)
         )
         pairs.append((a, b, paired_comparison(left, right, runs.gold.shared)))
@@ -702,7 +702,7 @@ def _distances(runs: ScoredRuns, name: str, source: EmbeddingSource) -> tuple[De
     others = zip(names[1:], (figure_of(record, reason) for record in records[1:]), strict=True)
     figures = DeltaS.model_validate(
         {
-            **_interval_of(records[0]),
+            **interval_fields(records[0]),
             "why": {} if reason is None else {"value": reason},
             "target": f"<= {DELTA_S_TARGET}",
             "zones": _shares(zones(within), ZONES),
@@ -1029,7 +1029,7 @@ def _filter_cost(work: Work, guarded: _Guarded) -> TrustFilter | Absent:
             continue
         own, other = runs.scores(name), _other_scores(work, guarded, name)
         filtered, whole = (
-            _compared_values(runs, scores)
+            compared_values(runs, scores)
             for scores in ((own, other) if spec.filter else (other, own))
         )
         pairs.append((name, "", paired_comparison(filtered, whole, gold)))

@@ -350,7 +350,7 @@ class KeptCalibrator(Stored):
 
 
 @dataclasses.dataclass(frozen=True)
-class Accepted:
+class CalibratorInUse:
     """The calibrator for the claims of a strategy.
 
     `calibrator_id` is empty without an accepted calibrator. `status` is the status that the
@@ -373,17 +373,17 @@ def strategy_fingerprint(config: GoldSetConfig, spec: Strategy, index_hash: str)
     return digest([config.name, spec.ranking_options(), index_hash, trust, config.level], 32)
 
 
-def find_accepted(evaluation: Evaluation, name: str, fingerprint: str) -> Accepted:
+def find_accepted(evaluation: Evaluation, name: str, fingerprint: str) -> CalibratorInUse:
     """Find the calibrator that is accepted for a strategy now."""
     spec, home = evaluation.config.uncertainty, evaluation.settings.home
     found = accepted_calibrator(home, evaluation.config.name, name, spec.target, spec.k)
     if found is None:
-        return Accepted("", "absent", None)
+        return CalibratorInUse("", "absent", None)
     if found.strategy_fingerprint != fingerprint:
         # A calibrator that has earned nothing cannot become stale.
         has_earned = found.status in DISCOUNTING or found.status == "stale"
-        no_longer = Accepted(found.calibrator_id, "stale", None)
-        return no_longer if has_earned else Accepted("", "absent", None)
+        no_longer = CalibratorInUse(found.calibrator_id, "stale", None)
+        return no_longer if has_earned else CalibratorInUse("", "absent", None)
     body = read_calibrator(home, found.calibrator_id)
     if body["schema_version"] != CALIBRATOR_VERSION:
         message = (
@@ -392,8 +392,8 @@ def find_accepted(evaluation: Evaluation, name: str, fingerprint: str) -> Accept
             " the next run has a new one"
         )
         with evaluation.progress.step(message):
-            return Accepted(found.calibrator_id, "stale", None)
-    return Accepted(found.calibrator_id, found.status, KeptCalibrator.from_json(body))
+            return CalibratorInUse(found.calibrator_id, "stale", None)
+    return CalibratorInUse(found.calibrator_id, found.status, KeptCalibrator.from_json(body))
 
 
 # ---- Iterative strategies: their identity, and rounds of expansion around a base strategy.
