@@ -70,7 +70,7 @@ class Check:
 def _index_identity(runner: Runner, _: Shown) -> Judgement:
     """Compare every strategy's stored index_hash with the planned one."""
     from rag_eval.pipeline.corpus import AdmittedChunks
-    from rag_eval.pipeline.retrieval import CorpusIndex, identity_of
+    from rag_eval.pipeline.index import CorpusIndex, identity_of
 
     evaluation, admitted = runner.evaluation, runner.get(AdmittedChunks)
     stored = runner.get(CorpusIndex).about.strategies

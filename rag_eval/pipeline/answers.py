@@ -83,13 +83,9 @@ from rag_eval.pipeline.corpus import (
     GoldVariants,
     report_warnings,
 )
-from rag_eval.pipeline.measures import ScoredRuns, StabilityMeasures
-from rag_eval.pipeline.retrieval import (
-    RestatedPassages,
-    StrategyRun,
-    open_index,
-    withheld_chunks,
-)
+from rag_eval.pipeline.guard import RestatedPassages, withheld_chunks
+from rag_eval.pipeline.index import open_index
+from rag_eval.pipeline.retrieval import StrategyRun
 from rag_eval.pipeline.runner import (
     AGAIN,
     Result,
@@ -101,6 +97,8 @@ from rag_eval.pipeline.runner import (
     frame_part,
     json_part,
 )
+from rag_eval.pipeline.scores import ScoredRuns
+from rag_eval.pipeline.stability import StabilityMeasures
 from rag_eval.reporting.metrics_report import Outgoing, outgoing_record, outgoing_row
 from rag_eval.retrieval.service import Payloads, Rank
 from rag_eval.storage.artifacts import Parts, write_text

@@ -1,14 +1,12 @@
-"""Outcomes and calibration: from judged claims to stored calibrators and recorded promotions.
+"""The calibration stage: from outcomes to stored calibrators and recorded promotions.
 
-The judgements of the gold on claims are appended to the table of outcomes. All outcomes so far
-decide the status of each strategy, and the calibrator of later runs. The statistics are in
-`rag_eval.uncertainty`.
+All outcomes so far decide the status of each strategy, and the calibrator of later runs. The
+statistics are in `rag_eval.uncertainty`.
 """
 
 import dataclasses
 import datetime as dt
 import functools
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -17,10 +15,9 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.core.arrays import FloatArray, IntArray
-from rag_eval.core.config import DISCOUNTING, BinaryTarget, GoldSource
+from rag_eval.core.config import DISCOUNTING, BinaryTarget
 from rag_eval.core.errors import InputError
 from rag_eval.core.report import (
-    AddedOutcomes,
     Condition,
     OtherTarget,
     OutcomeCounts,
@@ -28,24 +25,15 @@ from rag_eval.core.report import (
     Standing,
     StrategyCalibration,
 )
-from rag_eval.core.types import MAX_NUMBER, RETRIEVAL_OUTCOMES, RetrievalOutcome, Shown
 from rag_eval.corpus.masking import mask
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.intervals import SEED
 from rag_eval.measures.overlap import SharedGold
-from rag_eval.pipeline.claims import (
-    MissRateClaims,
-    Outcomes,
-    RetrievalSignals,
-    gold_ranks,
-    judge_runs,
-    no_prior,
-    of_strategy,
-    prior_of,
-)
-from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
-from rag_eval.pipeline.evaluation import (
+from rag_eval.pipeline.calibration_stores import (
+    CALIBRATOR_VERSION,
     Accepted,
+    KeptCalibrator,
+    Outcomes,
     accept_calibrator,
     accepted_calibrator,
     keep_calibrator,
@@ -53,14 +41,18 @@ from rag_eval.pipeline.evaluation import (
     kept_watch,
     read_calibrator,
 )
-from rag_eval.pipeline.measures import ScoredRuns, score_runs
-from rag_eval.pipeline.misses import miss_columns
-from rag_eval.pipeline.retrieval import (
-    CALIBRATOR_VERSION,
-    KeptCalibrator,
-    StrategyRun,
-    steering_calibrator,
+from rag_eval.pipeline.claims import (
+    OF_GOLD,
+    QRELS,
+    MissRateClaims,
+    RetrievalOutcomes,
+    no_prior,
+    prior_of,
 )
+from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
+from rag_eval.pipeline.index import steering_calibrator
+from rag_eval.pipeline.misses import miss_columns
+from rag_eval.pipeline.retrieval import StrategyRun
 from rag_eval.pipeline.runner import (
     Chart,
     Result,
@@ -72,6 +64,8 @@ from rag_eval.pipeline.runner import (
     frame_part,
     json_part,
 )
+from rag_eval.pipeline.scores import ScoredRuns, gold_ranks, judge_runs, score_runs
+from rag_eval.pipeline.signals import RetrievalSignals
 from rag_eval.storage.artifacts import Artifact, Parts
 from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.audits import ClaimStore
@@ -86,7 +80,6 @@ from rag_eval.uncertainty.outcomes import (
     first_judgements,
     fit_rows,
     frame_of,
-    new_outcome,
     question_groups,
     question_id,
     refuse_own_gold,
@@ -104,154 +97,6 @@ from rag_eval.uncertainty.status import (
     record_status,
 )
 from rag_eval.uncertainty.wordings import JudgedBranch
-
-# ---- Stage: judge every claim with the gold. Repeated nights on one index add nothing.
-
-QRELS: Final[GoldSource] = "qrels"
-OF_GOLD: Final = r"gold [0-9a-f]{16}(: instead of [0-9a-f]+)?"
-"""Pattern of the notes that this stage writes. A correction by a person has another note."""
-
-
-class RetrievalOutcomes(Result):
-    """Outcomes of the claims that the gold judges: strategy, claim_id, query_id, missed.
-
-    `not_recorded` is the reason why nothing was written to the table; empty when it was written.
-    """
-
-    judged: pd.DataFrame = frame_part()
-    strategies: dict[str, AddedOutcomes] = json_part(volatile=True)
-    gold_source: str = json_part()
-    not_recorded: str = json_part()
-
-    def judged_of(self, name: str) -> pd.DataFrame:
-        """Return the judged claims of one strategy."""
-        return of_strategy(self.judged, name)
-
-    def describe(self) -> dict[str, object]:
-        """Show the judged claims and the rows added to the table."""
-        rows = [{"strategy": name, **entry.dump()} for name, entry in self.strategies.items()]
-        columns = ("strategy", "n_claims", "n_judged", "n_missed", "added", "already_there")
-        return {
-            "n_added": sum(entry.added for entry in self.strategies.values()),
-            "gold_source": self.gold_source,
-            "outcomes": Table(columns, rows),
-            "not_recorded": self.not_recorded or "none",
-        }
-
-
-@Stage(
-    "retrieval_outcomes",
-    "uncertainty",
-    stores=("outcomes",),
-    live=True,
-    columns=RETRIEVAL_OUTCOMES,
-    kinds=("sql",),
-)
-def record_outcomes(
-    work: Work,
-    *,
-    miss_rate_claims: MissRateClaims,
-    retrieval_signals: RetrievalSignals,
-    runs: dict[str, StrategyRun],
-    gold_variants: GoldVariants,
-    admitted_chunks: AdmittedChunks,
-) -> RetrievalOutcomes:
-    """Append the gold's judgement of every claim to the table of outcomes.
-
-    A repeated run adds nothing. Only the first of several seeds counts: the same wording under
-    another seed is nearly the same retrieval, so its outcome would only repeat the first.
-    """
-    scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
-    outcomes, now = Outcomes(work.evaluation), dt.datetime.now(dt.UTC)
-    because = f"gold {gold_variants.about.hash[:16]}"
-    counts, parts, spec = {}, [], work.config.uncertainty
-    with work.progress.step("Recording outcomes", len(runs), "strategies") as advance:
-        for name in scored.names:
-            claims, frame = miss_rate_claims.claims_of(name), retrieval_signals.signals_of(name)
-            of = judge_runs(scored, name)
-            keys = pd.MultiIndex.from_arrays([of.variant, of.seed])
-            values = pd.Series(of.missed(spec.target, spec.k), index=keys)
-            missed = values.loc[pd.MultiIndex.from_frame(frame[["variant", "seed"]])].to_numpy()
-            first = (frame["seed"] == scored.first_seed(name)).to_numpy()
-            counted = ~np.isnan(missed) & ~frame["failed"].to_numpy() & first
-            judged = claims.assign(missed=missed == 1)[counted]
-            added = 0
-            if outcomes.store is not None:
-                history = outcomes.store.history(
-                    strategy_fingerprint=retrieval_signals.about[name].fingerprint,
-                    target=spec.target,
-                    k=spec.k,
-                    gold_source=QRELS,
-                )
-                standing = select_current(history).set_index("claim_id")
-                # After the first night, the table already has most judgements.
-                known = judged["claim_id"].map(standing["missed"].astype(float))
-                fresh = judged[judged["missed"].astype(float).ne(known)]
-                notes = _notes_of_returns(history, standing, because)
-                offered = _outcomes(fresh, frame.loc[fresh.index], notes, now)
-                added = len(outcomes.store.record(offered, because=because).added)
-            counts[name] = AddedOutcomes(
-                n_claims=len(claims),
-                n_judged=len(judged),
-                n_missed=int(judged["missed"].sum()),
-                added=added,
-                already_there=0 if outcomes.store is None else len(judged) - added,
-            )
-            parts.append(judged[["strategy", "claim_id", "query_id", "missed"]])
-            advance(1)
-    return RetrievalOutcomes(
-        judged=pd.concat(parts, ignore_index=True),
-        strategies=counts,
-        gold_source=QRELS,
-        not_recorded=outcomes.fault,
-    )
-
-
-def _notes_of_returns(
-    history: pd.DataFrame, standing: pd.DataFrame, because: str
-) -> dict[str, str]:
-    """Return notes by claim id for claims that this gold judged before, but another gold last.
-
-    The store replaces an outcome once for each reason. The note makes the return of this gold a new
-    reason. Corrections by a person get no note, so the store keeps the corrections.
-    """
-    heard = history.loc[history["note"].str.startswith(because), "claim_id"]
-    turned = standing[
-        standing.index.isin(heard)
-        & standing["note"].str.fullmatch(OF_GOLD)
-        & ~standing["note"].str.startswith(because)
-    ]
-    return {str(claim): f"instead of {name}" for claim, name in turned["outcome_id"].items()}
-
-
-def _outcomes(
-    claims: pd.DataFrame, signals: pd.DataFrame, notes: dict[str, str], now: dt.datetime
-) -> list[RetrievalOutcome]:
-    names = ["claim_id", "query_id", "group_id", "strategy", "strategy_fingerprint", "target", "k"]
-    # Outcomes limit signals to MAX_NUMBER. A retriever may return scores so large that ratios of
-    # scores exceed the limit.
-    rows = np.clip(signals[list(SIGNALS)].to_numpy(), -MAX_NUMBER, MAX_NUMBER).tolist()
-    found = []
-    for claim, row in zip(claims.to_dict("records"), rows, strict=True):
-        outcome = new_outcome(
-            **{name: claim[name] for name in (*names, "missed")},
-            gold_source=QRELS,
-            inclusion_probability=1.0,
-            signals={
-                signal: None if math.isnan(value) else value
-                for signal, value in zip(SIGNALS, row, strict=True)
-            },
-            shown=Shown(
-                value=claim["miss_rate"], status=claim["status"], calibrator=claim["calibrator"]
-            ),
-            at=now,
-        )
-        note = notes.get(claim["claim_id"], "")
-        found.append(outcome.model_copy(update={"note": note}) if note else outcome)
-    return found
-
-
-# ---- Stage: calibrate each strategy's miss rate on the outcomes so far.
 
 PARTIAL: Final = "a partial run (some strategies, or other vectors) does not change later runs"
 PICTURE: Final = "reliability.svg"

@@ -3,160 +3,27 @@
 import contextlib
 import dataclasses
 import functools
-import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal, Protocol
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from typing import TYPE_CHECKING, Protocol
 
 from rag_eval.answers.verifier import find_verifier
 from rag_eval.core.config import (
-    BinaryTarget,
     GoldSetConfig,
-    Status,
 )
-from rag_eval.core.errors import Embedding, InputError, Problem, quoted
+from rag_eval.core.errors import Embedding, InputError, Problem
 from rag_eval.core.settings import Settings
-from rag_eval.gold.configuration import discover, gold_set_name, load_config, permitted
+from rag_eval.gold.configuration import discover, load_config, permitted
 from rag_eval.retrieval.embedding.source import Places
 from rag_eval.retrieval.kinds.external import Sources
-from rag_eval.storage.artifacts import ArtifactStore, write_text
-from rag_eval.storage.hashing import canonical_json, digest
-from rag_eval.uncertainty.drift import NAME_DIGITS, Drift, WatchState
+from rag_eval.storage.artifacts import ArtifactStore
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-# ---- Stored calibrators: immutable JSON files, the accepted calibrators, and drift watches.
-
-_ID = re.compile(r"[0-9a-f]{16,64}")
-_MOMENT: Final = r"^([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{8,15}Z)?$"
-"""Pattern of a time in the format of outcomes, or of an empty text."""
-
-
-class Accepted(BaseModel):
-    """The calibrator of a strategy's claims, and its status."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    calibrator_id: str = Field(pattern=r"^[0-9a-f]{16,64}$")
-    strategy_fingerprint: str
-    status: Status
-    at: str
-
-
-def calibrator_id(body: Mapping[str, object]) -> str:
-    """Hash a calibrator without its creation time."""
-    left_out = {"calibrator_id", "fitted_at", "fitted_until"}
-    return digest({key: value for key, value in body.items() if key not in left_out}, 32)
-
-
-def keep_calibrator(home: Path, body: Mapping[str, object]) -> str:
-    """Write a new calibrator, and return its id."""
-    name = calibrator_id(body)
-    path = home / "calibrators" / f"{name}.json"
-    if not path.is_file():
-        write_text(path, f"{canonical_json({**body, 'calibrator_id': name})}\n")
-    return name
-
-
-def _damaged(code: str, path: Path, found: str, remedy: str) -> InputError:
-    message = f"damaged; move it away, and {remedy}"
-    return InputError.of(code, message, path, found=quoted(found, 200))
-
-
-def read_calibrator(home: Path, name: str) -> Mapping[str, object]:
-    """Read a calibrator. Raises InputError if the file is absent or was changed."""
-    path = home / "calibrators" / f"{name}.json"
-    if not _ID.fullmatch(name) or not path.is_file():
-        message, folder = "there is no calibrator of this id", path.parent
-        accepted = "an id that rag-eval calibrate shows"
-        raise InputError.of("calibrator_missing", message, folder, found=name, accepted=accepted)
-    try:
-        body = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(body, dict) and body.get("calibrator_id") == name == calibrator_id(body):
-            return body
-    except (ValueError, RecursionError):
-        pass  # no JSON, numbers outside JSON, or nested too deep
-    raise _damaged("calibrator_damaged", path, name, "run rag-eval calibrate")
-
-
-def _path(  # noqa: PLR0917 - the parts of a path, in their order
-    home: Path,
-    folder: Literal["accepted", "watches"],
-    gold_set: str,
-    strategy: str,
-    target: BinaryTarget,
-    k: int,
-) -> Path:
-    names = (gold_set_name(gold_set), gold_set_name(strategy), f"{target}@{k}.json")
-    return (home / "calibrators" / folder).joinpath(*names)
-
-
-def accept_calibrator(
-    home: Path, gold_set: str, strategy: str, target: BinaryTarget, k: int, *, accepted: Accepted
-) -> None:
-    """Set the calibrator for later runs. The caller must hold the lock of the home."""
-    path = _path(home, "accepted", gold_set, strategy, target, k)
-    write_text(path, f"{canonical_json(accepted.model_dump(mode='json'))}\n")
-
-
-def accepted_calibrator(
-    home: Path, gold_set: str, strategy: str, target: BinaryTarget, k: int
-) -> Accepted | None:
-    """Read the accepted calibrator; None without one. Raises InputError for a changed file."""
-    path = _path(home, "accepted", gold_set, strategy, target, k)
-    if not path.is_file():
-        return None
-    try:
-        return Accepted.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        found, remedy = error.errors()[0]["msg"], "run rag-eval calibrate"
-        raise _damaged("accepted_damaged", path, found, remedy) from None
-
-
-class _Watch(BaseModel):
-    """The stored state of a drift watch; fields as in `WatchState`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    schema_version: Literal[1] = 1
-    fingerprint: str = Field(min_length=1)
-    drift: Mapping[str, object]
-    since: str = Field(pattern=_MOMENT)
-    fed: frozenset[Annotated[str, Field(pattern=rf"^[0-9a-f]{{{NAME_DIGITS}}}$")]]
-    demoted_at: str = Field(pattern=_MOMENT)
-
-
-def keep_watch(
-    home: Path, gold_set: str, strategy: str, target: BinaryTarget, k: int, *, state: WatchState
-) -> None:
-    """Store the state of a drift watch atomically. The caller must hold the lock of the home."""
-    values = vars(state) | {"drift": state.drift.to_json(), "fed": sorted(state.fed)}
-    path = _path(home, "watches", gold_set, strategy, target, k)
-    write_text(path, f"{canonical_json({'schema_version': 1, **values})}\n")
-
-
-def kept_watch(
-    home: Path, gold_set: str, strategy: str, target: BinaryTarget, k: int
-) -> WatchState | None:
-    """Read the state of a drift watch; None without one. Raises InputError for a changed file."""
-    path = _path(home, "watches", gold_set, strategy, target, k)
-    if not path.is_file():
-        return None
-    found = "groups that were never fed"
-    try:
-        read = _Watch.model_validate_json(path.read_bytes())
-        drift = Drift.from_json(read.drift)
-        if read.fed.issuperset(drift.groups):
-            return WatchState(read.fingerprint, drift, read.since, read.fed, read.demoted_at)
-    except ValueError as error:  # pydantic's errors are subclasses of ValueError
-        found = str(error)
-    raise _damaged("drift_damaged", path, found, "the watch starts anew from the outcomes")
-
+if TYPE_CHECKING:
+    from rag_eval.pipeline.runner import Runner
 
 # ---- Progress of slow steps: a bar on a terminal, plain lines in a log, or nothing.
 
@@ -265,9 +132,6 @@ class Bars(Progress):
 
 
 # ---- Evaluations: a gold set folder or any BEIR folder, and the stores for its results.
-
-if TYPE_CHECKING:
-    from rag_eval.pipeline.runner import Runner
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,7 +24,7 @@ from rag_eval.core.types import ELLIPSIS, SNIPPET_CHARS, snippet
 from rag_eval.corpus.masking import mask_shown_address, mask_snippet, masked_text
 from rag_eval.measures.ranking import Qrels
 from rag_eval.pipeline.answers import Answered
-from rag_eval.pipeline.claims import MissRateClaims, judge_runs
+from rag_eval.pipeline.claims import MissRateClaims
 from rag_eval.pipeline.corpus import (
     CorpusChunks,
     CorpusSnapshot,
@@ -32,17 +32,13 @@ from rag_eval.pipeline.corpus import (
     GoldArrays,
     GoldVariants,
 )
-from rag_eval.pipeline.external import unit_verdicts
+from rag_eval.pipeline.guard import unit_verdicts
 from rag_eval.pipeline.history import NO_PREVIOUS, Previous, are_comparable
-from rag_eval.pipeline.measures import (
-    ALWAYS_K,
-    COMPARED,
-    ScoredRuns,
-    StabilityMeasures,
-    wording_of,
-)
+from rag_eval.pipeline.measures import COMPARED
 from rag_eval.pipeline.misses import MissedQuestions, describe_miss
 from rag_eval.pipeline.runner import Work
+from rag_eval.pipeline.scores import ALWAYS_K, ScoredRuns, judge_runs, wording_of
+from rag_eval.pipeline.stability import StabilityMeasures
 from rag_eval.reporting.html.elements import visible, web_address
 from rag_eval.reporting.metrics_report import Outgoing
 from rag_eval.storage.artifacts import Artifact, Parts

@@ -1,4 +1,7 @@
-"""Retrieve for one question that the gold set need not know, with its uncertainty."""
+"""Retrieve outside of an evaluation: the retrieval port, and one question with its uncertainty."""
+
+import datetime as dt
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -8,42 +11,119 @@ from rag_eval.core.arrays import FloatArray
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.strategy import Strategy
 from rag_eval.core.types import MAX_QUERY, Query, RetrievalOptions
-from rag_eval.pipeline.claims import (
-    MAX_GAPS,
-    MissRateClaims,
+from rag_eval.pipeline.calibration_stores import (
     Outcomes,
-    RetrievalSignals,
-    choose_speaker,
+    find_accepted,
+    strategy_fingerprint,
     usable_body,
 )
-from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapshot, GoldVariants
+from rag_eval.pipeline.claims import MissRateClaims, choose_speaker
+from rag_eval.pipeline.corpus import (
+    AdmittedChunks,
+    CorpusChunks,
+    CorpusSnapshot,
+    EvidenceTrust,
+    GoldVariants,
+)
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.miss_rates import measure_coverage, read_miss_rate
-from rag_eval.pipeline.retrieval import (
+from rag_eval.pipeline.guard import query_guard
+from rag_eval.pipeline.index import (
     CorpusIndex,
     IterativeStrategy,
     batch_of,
     can_be_asked,
-    find_accepted,
     groups_of_wordings,
     open_index,
     ready_strategy,
-    serve,
-    strategy_fingerprint,
 )
+from rag_eval.pipeline.miss_rates import measure_coverage, read_miss_rate
 from rag_eval.pipeline.runner import Node
-from rag_eval.retrieval.service import RetrievalFailedError
+from rag_eval.pipeline.signals import MAX_GAPS, RetrievalSignals
+from rag_eval.retrieval.service import RetrievalFailedError, RetrievalService
+from rag_eval.retrieval.strategies import ReadyStrategy
 from rag_eval.storage.artifacts import home_lock
+from rag_eval.trust.sources import explain_trust
 from rag_eval.uncertainty.confidence import (
     COVERAGE_SIGNAL,
     UncertainRetrieval,
     describe_document,
 )
-from rag_eval.uncertainty.expansion import ExpansionContext
+from rag_eval.uncertainty.expansion import (
+    ExpansionContext,
+)
 from rag_eval.uncertainty.gaps import semantic_gaps
 from rag_eval.uncertainty.heuristic import heuristic_v0, similar_history, with_history
 from rag_eval.uncertainty.iterative import list_expansions
 from rag_eval.uncertainty.signals import SIGNALS, signals
+
+# ---- The retrieval port over a gold set's corpus.
+
+
+def open_port(evaluation: Evaluation) -> RetrievalService:
+    """Open RetrievalPort v1 over the current corpus, and index new chunks.
+
+    The port serves the first strategy of each kind, without external strategies. It leaves out
+    quarantined chunks and chunks that restate the query. With `trust.filter` on, it also leaves
+    out chunks under the threshold, but a call may name another threshold. The default strategy
+    is bm25, or hybrid with FEATURE_HYBRID_RETRIEVAL on. Without a strategy of that kind, the
+    default is the kind of the primary strategy.
+
+    Raises
+    ------
+    InputError
+        The corpus cannot be used, or no strategy runs here.
+    """
+    runner, config = evaluation.runner, evaluation.config
+    runner.get(CorpusIndex)
+    admitted = runner.get(AdmittedChunks)
+    opened = open_index(evaluation, admitted)
+    kinds: dict[str, ReadyStrategy] = {}
+    ready: dict[str, ReadyStrategy] = {}
+    for spec in config.strategies:
+        if not spec.own_units:
+            # A calibrator that saw the gold set may steer the rounds of a strategy.
+            gold = None if spec.base_name is None else runner.get(GoldVariants)
+            ready[spec.name] = ready_strategy(evaluation, opened, spec, gold)
+            kinds.setdefault(ready[spec.name].spec.kind, ready[spec.name])
+    if not kinds:
+        raise InputError.of(
+            "nothing_to_serve",
+            "every strategy of this gold set is external",
+            field="strategies",
+            accepted="bm25, vector or hybrid",
+        )
+    default = "hybrid" if evaluation.settings.feature_hybrid_retrieval else "bm25"
+    if default not in kinds:
+        primary = ready.get(config.primary_strategy)
+        default = next(iter(kinds)) if primary is None else primary.spec.kind
+    return serve(evaluation, kinds, default)
+
+
+def serve(
+    evaluation: Evaluation, kinds: Mapping[str, ReadyStrategy], default: str
+) -> RetrievalService:
+    """Serve ready strategies by kind behind the guard and the trust filter of a gold set."""
+    runner, config = evaluation.runner, evaluation.config
+    admitted, corpus, trust = runner.get(AdmittedChunks), runner.get(CorpusSnapshot), config.trust
+    evidence = runner.get(EvidenceTrust)
+    judged, day = admitted.trust_of(evidence), dt.date.fromisoformat(evidence.about.as_of)
+    columns = {str(name): column.to_numpy(dtype=object) for name, column in judged.items()}
+    return RetrievalService(
+        kinds,
+        corpus.documents,
+        corpus_rev=corpus.about.corpus_rev,
+        default=default,
+        trust=judged["trust"].to_numpy() if trust.configured else None,
+        explain=lambda row: explain_trust(
+            {name: column[row] for name, column in columns.items()}, day
+        ),
+        guard=query_guard(config, admitted),
+        default_threshold=trust.threshold if trust.filter else None,
+        seed=config.seeds[0],
+    )
+
+
+# ---- One question that the gold set need not know, with its uncertainty.
 
 QUESTION = TypeAdapter(Query)
 

@@ -42,26 +42,14 @@ from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.intervals import aggregate, within_query
 from rag_eval.measures.overlap import NamedGold, SharedGold, mean_interval
 from rag_eval.pipeline.answers import AnswerMeasures, AnswerSet
-from rag_eval.pipeline.calibration import MissRateCalibration, RetrievalOutcomes
-from rag_eval.pipeline.claims import (
-    MissRateClaims,
-    Outcomes,
-    RetrievalSignals,
-    Speaker,
-    judge_runs,
-    of_strategy,
-)
+from rag_eval.pipeline.calibration import MissRateCalibration
+from rag_eval.pipeline.calibration_stores import Outcomes
+from rag_eval.pipeline.claims import MissRateClaims, RetrievalOutcomes, Speaker
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapshot, GoldVariants
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.measures import (
-    ScoredRuns,
-    figure_of,
-    open_runs,
-    score_runs,
-    score_strategy,
-)
+from rag_eval.pipeline.index import CorpusIndex
 from rag_eval.pipeline.misses import observe_misses
-from rag_eval.pipeline.retrieval import CorpusIndex, StrategyRun
+from rag_eval.pipeline.retrieval import StrategyRun
 from rag_eval.pipeline.runner import (
     Chart,
     Result,
@@ -72,6 +60,15 @@ from rag_eval.pipeline.runner import (
     file_part,
     json_part,
 )
+from rag_eval.pipeline.scores import (
+    ScoredRuns,
+    figure_of,
+    judge_runs,
+    open_runs,
+    score_runs,
+    score_strategy,
+)
+from rag_eval.pipeline.signals import RetrievalSignals, of_strategy
 from rag_eval.storage.artifacts import home_lock
 from rag_eval.uncertainty.audits import AuditStore
 from rag_eval.uncertainty.comparing import Audited, Misses, compare

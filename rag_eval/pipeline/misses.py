@@ -15,28 +15,23 @@ from rag_eval.core.report import MissesPart, MissPair, ObservedMisses, ScoreBin,
 from rag_eval.measures.intervals import aggregate, within_query
 from rag_eval.measures.paired import holm, paired_comparison
 from rag_eval.measures.ranking import expand
-from rag_eval.pipeline.claims import RunJudgements, judge_runs, rank_gold
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
-from rag_eval.pipeline.measures import (
+from rag_eval.pipeline.guard import RestatedPassages, blocked_pairs, search_depth
+from rag_eval.pipeline.index import CorpusIndex, OpenIndex, chosen_kinds, open_index
+from rag_eval.pipeline.measures import delta_of
+from rag_eval.pipeline.retrieval import StrategyRun
+from rag_eval.pipeline.runner import Result, Stage, Table, Work, frame_part, json_part
+from rag_eval.pipeline.scores import (
     ALWAYS_K,
+    RunJudgements,
     ScoredRuns,
     cutoffs_of,
-    delta_of,
     figure_of,
+    judge_runs,
+    rank_gold,
     score_runs,
     wording_of,
 )
-from rag_eval.pipeline.retrieval import (
-    CorpusIndex,
-    OpenIndex,
-    RestatedPassages,
-    StrategyRun,
-    blocked_pairs,
-    chosen_kinds,
-    open_index,
-    search_depth,
-)
-from rag_eval.pipeline.runner import Result, Stage, Table, Work, frame_part, json_part
 from rag_eval.retrieval.ranking import Ranking
 
 MISSED: Final = schema(

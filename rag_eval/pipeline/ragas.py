@@ -13,14 +13,10 @@ from rag_eval.measures.intervals import aggregate
 from rag_eval.measures.overlap import SharedGold
 from rag_eval.pipeline.answers import AnswerMeasures, AnswerSet
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
-from rag_eval.pipeline.measures import (
-    RankingMeasures,
-    ScoredRuns,
-    figure_of,
-    score_runs,
-)
+from rag_eval.pipeline.measures import RankingMeasures
 from rag_eval.pipeline.retrieval import StrategyRun
 from rag_eval.pipeline.runner import Result, Stage, Table, Work, json_part
+from rag_eval.pipeline.scores import ScoredRuns, figure_of, score_runs
 
 K = 10
 MAX_SAMPLES = 500

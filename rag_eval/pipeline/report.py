@@ -63,7 +63,7 @@ from rag_eval.pipeline.answers import (
 )
 from rag_eval.pipeline.baselines import drift_part, find_targets, load_baseline
 from rag_eval.pipeline.calibration import PICTURE, MissRateCalibration
-from rag_eval.pipeline.claims import MissRateClaims, judge_runs
+from rag_eval.pipeline.claims import MissRateClaims
 from rag_eval.pipeline.corpus import (
     AdmittedChunks,
     CorpusChunks,
@@ -83,6 +83,7 @@ from rag_eval.pipeline.explorer import (
     values_of,
     write_explorer,
 )
+from rag_eval.pipeline.guard import RestatedPassages
 from rag_eval.pipeline.history import (
     NO_PREVIOUS,
     changes,
@@ -95,24 +96,16 @@ from rag_eval.pipeline.history import (
     previous_part,
     run_inputs,
 )
-from rag_eval.pipeline.measures import (
-    HEADLINE,
-    LEVELS,
-    NOT_CONFIGURED,
-    RankingMeasures,
-    ScoredRuns,
-    StabilityMeasures,
-    StrategyMeasures,
-    TrustMeasures,
-    figure_of,
-    list_measures,
-    score_runs,
-)
+from rag_eval.pipeline.index import CorpusIndex, n_embedded
+from rag_eval.pipeline.measures import HEADLINE, RankingMeasures, StrategyMeasures, list_measures
 from rag_eval.pipeline.miss_rates import UNCERTAIN_FILE, CalibratedMissRates
 from rag_eval.pipeline.misses import MissedQuestions
 from rag_eval.pipeline.ragas import RagasMeasures
-from rag_eval.pipeline.retrieval import CorpusIndex, RestatedPassages, StrategyRun, n_embedded
+from rag_eval.pipeline.retrieval import StrategyRun
 from rag_eval.pipeline.runner import Result, Stage, Table, Work, json_part
+from rag_eval.pipeline.scores import LEVELS, ScoredRuns, figure_of, judge_runs, score_runs
+from rag_eval.pipeline.stability import StabilityMeasures
+from rag_eval.pipeline.trust import NOT_CONFIGURED, TrustMeasures
 from rag_eval.reporting.exchange import StrategyRankings, exchange_files
 from rag_eval.reporting.html.page import Built, build
 from rag_eval.reporting.metrics_report import (

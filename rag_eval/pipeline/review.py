@@ -29,9 +29,9 @@ from rag_eval.pipeline.corpus import (
     as_of,
 )
 from rag_eval.pipeline.evaluation import Evaluation
+from rag_eval.pipeline.guard import RestatedPassages
 from rag_eval.pipeline.history import KeptRun, open_run
 from rag_eval.pipeline.misses import describe_miss
-from rag_eval.pipeline.retrieval import RestatedPassages
 from rag_eval.reporting.exchange import RAGAS_FILE, ragas_samples
 from rag_eval.reporting.listings import (
     ChunkDetails,

@@ -23,7 +23,7 @@ from rag_eval.corpus.analyzer import ANALYZER, words
 from rag_eval.corpus.masking import mask
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusSnapshot
 from rag_eval.pipeline.evaluation import open_gold_set
-from rag_eval.pipeline.retrieval import CorpusIndex, open_index
+from rag_eval.pipeline.index import CorpusIndex, open_index
 from rag_eval.retrieval.service import RetrievalService
 
 TEXT = "Results are kept.\nA failed  job is tried three more times, caf\u00e9 included."

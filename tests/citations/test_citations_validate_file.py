@@ -10,7 +10,7 @@ from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
 from rag_eval.core.types import FIXES, RetrievalOptions
 from rag_eval.pipeline.evaluation import open_gold_set
-from rag_eval.pipeline.retrieval import open_port
+from rag_eval.pipeline.live import open_port
 from rag_eval.pipeline.review import live_index, validate_file, verdict_json, verdict_lines
 
 

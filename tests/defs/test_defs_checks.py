@@ -8,7 +8,7 @@ import pytest
 from rag_eval.core.report import GatePart, Report
 from rag_eval.defs.checks import OF_STAGES, gate_results
 from rag_eval.pipeline.evaluation import open_gold_set
-from rag_eval.pipeline.retrieval import CorpusIndex
+from rag_eval.pipeline.index import CorpusIndex
 from rag_eval.storage.artifacts import ArtifactStore
 
 asset = dg.AssetKey.from_user_string

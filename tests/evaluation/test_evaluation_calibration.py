@@ -21,15 +21,15 @@ from missing_project import (
 from rag_eval.core.report import StrategyCalibration
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.pipeline.calibration import MissRateCalibration
-from rag_eval.pipeline.claims import Outcomes, gold_ranks, judge_runs
-from rag_eval.pipeline.evaluation import (
+from rag_eval.pipeline.calibration_stores import (
+    Outcomes,
     accepted_calibrator,
     keep_watch,
     kept_watch,
     read_calibrator,
 )
-from rag_eval.pipeline.measures import open_runs
 from rag_eval.pipeline.miss_rates import compare_strategies
+from rag_eval.pipeline.scores import gold_ranks, judge_runs, open_runs
 from rag_eval.reporting.listings import _describe_conformal
 from rag_eval.uncertainty.drift import WatchState, question_mark, watch
 from rag_eval.uncertainty.outcomes import question_id

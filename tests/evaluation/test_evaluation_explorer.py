@@ -28,10 +28,12 @@ from rag_eval.pipeline.explorer import (
     write_explorer,
 )
 from rag_eval.pipeline.history import find_previous, make_record, past_runs
-from rag_eval.pipeline.measures import RankingMeasures, StabilityMeasures, open_runs
+from rag_eval.pipeline.measures import RankingMeasures
 from rag_eval.pipeline.misses import MissedQuestions
 from rag_eval.pipeline.report import MetricsReport
 from rag_eval.pipeline.runner import Work
+from rag_eval.pipeline.scores import open_runs
+from rag_eval.pipeline.stability import StabilityMeasures
 from rag_eval.reporting.html.elements import visible
 
 VECTOR = "  - {name: vector, kind: vector, embedding: {model: lsa-8}}\n"

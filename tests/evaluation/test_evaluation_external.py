@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from rag_eval.pipeline.evaluation import Lines
-from rag_eval.pipeline.measures import Scores, _carried_by_units, _units_for_gold
 from rag_eval.pipeline.retrieval import _unmeasured_levels
+from rag_eval.pipeline.scores import Scores, _carried_by_units, _units_for_gold
 from rag_eval.retrieval.external_units import Placed
 from rag_eval.retrieval.ranking import ranking
 

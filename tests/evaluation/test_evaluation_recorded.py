@@ -8,7 +8,8 @@ from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline.corpus import GoldVariants
 from rag_eval.pipeline.evaluation import open_recorded
-from rag_eval.pipeline.measures import RankingMeasures, StabilityMeasures
+from rag_eval.pipeline.measures import RankingMeasures
+from rag_eval.pipeline.stability import StabilityMeasures
 
 
 @pytest.fixture

@@ -12,17 +12,18 @@ from hypothesis import strategies as st
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
-from rag_eval.pipeline.claims import count_others
-from rag_eval.pipeline.evaluation import (
+from rag_eval.pipeline.calibration_stores import (
     Accepted,
     accept_calibrator,
     accepted_calibrator,
+    find_accepted,
     keep_calibrator,
-    open_gold_set,
     read_calibrator,
 )
+from rag_eval.pipeline.claims import count_others
+from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.miss_rates import count_covered, leave_groups_out
-from rag_eval.pipeline.retrieval import find_accepted, read_ranking, run_frame
+from rag_eval.pipeline.retrieval import read_ranking, run_frame
 from rag_eval.retrieval.ranking import Ranking
 
 SPANS = st.lists(

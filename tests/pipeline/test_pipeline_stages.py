@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rag_eval.core.settings import Settings
-from rag_eval.pipeline import retrieval
+from rag_eval.pipeline import index
 from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.runner import Part, Work, check_graph
 from rag_eval.pipeline.stages import STAGES
@@ -74,7 +74,7 @@ def trace(tmp_path, monkeypatch):
     Chroma and `Path.stat` raise no audit event, so the fixture replaces their functions.
     """
     found = Trace(tmp_path / "home", tmp_path / "reports")
-    read, stat, chroma = Artifact._readable, Path.stat, retrieval.chroma_store
+    read, stat, chroma = Artifact._readable, Path.stat, index.chroma_store
     part_of, keep = Part.__get__, Work.keep
 
     # A part is read from its file, or from a result that already holds the part in memory.
@@ -107,7 +107,7 @@ def trace(tmp_path, monkeypatch):
     monkeypatch.setattr(Artifact, "_readable", readable)
     monkeypatch.setattr(Part, "__get__", got)
     monkeypatch.setattr(Path, "stat", stated)
-    monkeypatch.setattr(retrieval, "chroma_store", opened)
+    monkeypatch.setattr(index, "chroma_store", opened)
     yield found
     found.is_on = False
 

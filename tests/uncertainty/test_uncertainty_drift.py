@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_eval.core.errors import InputError
-from rag_eval.pipeline.evaluation import keep_watch, kept_watch
+from rag_eval.pipeline.calibration_stores import keep_watch, kept_watch
 from rag_eval.uncertainty.drift import (
     BETS,
     PACE,

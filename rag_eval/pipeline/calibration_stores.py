@@ -1,0 +1,301 @@
+"""Stores that calibration keeps between runs: outcomes, calibrators and drift watches."""
+
+import dataclasses
+import datetime as dt
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import numpy as np
+import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rag_eval.core.config import (
+    DISCOUNTING,
+    BinaryTarget,
+    GoldSetConfig,
+    Status,
+)
+from rag_eval.core.errors import InputError, quoted
+from rag_eval.core.strategy import Strategy
+from rag_eval.gold.configuration import gold_set_name
+from rag_eval.pipeline.corpus import (
+    GoldVariants,
+)
+from rag_eval.pipeline.evaluation import Evaluation
+from rag_eval.storage.artifacts import write_text
+from rag_eval.storage.hashing import canonical_json, digest
+from rag_eval.storage.sql import open_store
+from rag_eval.uncertainty.drift import NAME_DIGITS, Drift, WatchState
+from rag_eval.uncertainty.estimator import (
+    MissRateModel,
+)
+from rag_eval.uncertainty.heuristic import (
+    JudgedTexts,
+)
+from rag_eval.uncertainty.outcomes import (
+    OutcomeStore,
+    fit_rows,
+    frame_of,
+)
+from rag_eval.uncertainty.stored import Stored
+from rag_eval.uncertainty.wordings import Branch
+
+# ---- The table of outcomes.
+
+
+class Outcomes:
+    """The table of outcomes as one stage reads it; `error` says why it cannot be used."""
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        self.store: OutcomeStore | None = None
+        self.error: InputError | None = None
+        try:
+            self.store = OutcomeStore(open_store(evaluation.settings))
+        except InputError as error:
+            self.error = error
+
+    @property
+    def fault(self) -> str:
+        """Reason why the table cannot be used, without its address; empty when it can."""
+        if self.error is None:
+            return ""
+        problem = self.error.problems[0]
+        return f"the outcomes can neither be read nor written: {problem.code}, {problem.message}"
+
+    def fitting(self, config: GoldSetConfig, fingerprint: str) -> pd.DataFrame:
+        """Read the outcomes of a strategy that may fit: claim_id, query_id, missed, weight."""
+        spec, columns = config.uncertainty, ["claim_id", "query_id", "missed", "weight"]
+        where = {"strategy_fingerprint": fingerprint, "target": spec.target, "k": spec.k}
+        frame = frame_of([]) if self.store is None else self.store.current(**where)
+        return fit_rows(frame)[columns].sort_values("claim_id", ignore_index=True)
+
+    def judged_texts(
+        self, config: GoldSetConfig, fingerprint: str, gold: GoldVariants
+    ) -> JudgedTexts:
+        """Read the judged questions of the gold set as possible histories of other questions."""
+        rows = self.fitting(config, fingerprint)
+        rows = rows.assign(misses=rows["weight"] * rows["missed"])
+        sums = rows.groupby("query_id")[["misses", "weight"]].sum()
+        known = gold.queries[gold.queries["query_id"].isin(sums.index)]
+        sums = sums.loc[known["query_id"]]
+        missed = (sums["misses"] / sums["weight"]).to_numpy(dtype=np.float64)
+        return JudgedTexts(known["text"].tolist(), known["group_id"].tolist(), missed)
+
+
+# ---- Calibrators: immutable JSON files. Another file names the accepted calibrator.
+
+_ID = re.compile(r"[0-9a-f]{16,64}")
+_MOMENT: Final = r"^([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{8,15}Z)?$"
+"""Pattern of a time in the format of outcomes, or of an empty text."""
+
+
+class Accepted(BaseModel):
+    """The calibrator of a strategy's claims, and its status."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    calibrator_id: str = Field(pattern=r"^[0-9a-f]{16,64}$")
+    strategy_fingerprint: str
+    status: Status
+    at: str
+
+
+def calibrator_id(body: Mapping[str, object]) -> str:
+    """Hash a calibrator without its creation time."""
+    left_out = {"calibrator_id", "fitted_at", "fitted_until"}
+    return digest({key: value for key, value in body.items() if key not in left_out}, 32)
+
+
+def keep_calibrator(home: Path, body: Mapping[str, object]) -> str:
+    """Write a new calibrator, and return its id."""
+    name = calibrator_id(body)
+    path = home / "calibrators" / f"{name}.json"
+    if not path.is_file():
+        write_text(path, f"{canonical_json({**body, 'calibrator_id': name})}\n")
+    return name
+
+
+def _damaged(code: str, path: Path, found: str, remedy: str) -> InputError:
+    message = f"damaged; move it away, and {remedy}"
+    return InputError.of(code, message, path, found=quoted(found, 200))
+
+
+def read_calibrator(home: Path, name: str) -> Mapping[str, object]:
+    """Read a calibrator. Raises InputError if the file is absent or was changed."""
+    path = home / "calibrators" / f"{name}.json"
+    if not _ID.fullmatch(name) or not path.is_file():
+        message, folder = "there is no calibrator of this id", path.parent
+        accepted = "an id that rag-eval calibrate shows"
+        raise InputError.of("calibrator_missing", message, folder, found=name, accepted=accepted)
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(body, dict) and body.get("calibrator_id") == name == calibrator_id(body):
+            return body
+    except (ValueError, RecursionError):
+        pass  # no JSON, numbers outside JSON, or nested too deep
+    raise _damaged("calibrator_damaged", path, name, "run rag-eval calibrate")
+
+
+def _path(  # noqa: PLR0917 - the parts of a path, in their order
+    home: Path,
+    folder: Literal["accepted", "watches"],
+    gold_set: str,
+    strategy: str,
+    target: BinaryTarget,
+    k: int,
+) -> Path:
+    names = (gold_set_name(gold_set), gold_set_name(strategy), f"{target}@{k}.json")
+    return (home / "calibrators" / folder).joinpath(*names)
+
+
+def accept_calibrator(
+    home: Path, gold_set: str, strategy: str, target: BinaryTarget, k: int, *, accepted: Accepted
+) -> None:
+    """Set the calibrator for later runs. The caller must hold the lock of the home."""
+    path = _path(home, "accepted", gold_set, strategy, target, k)
+    write_text(path, f"{canonical_json(accepted.model_dump(mode='json'))}\n")
+
+
+def accepted_calibrator(
+    home: Path, gold_set: str, strategy: str, target: BinaryTarget, k: int
+) -> Accepted | None:
+    """Read the accepted calibrator; None without one. Raises InputError for a changed file."""
+    path = _path(home, "accepted", gold_set, strategy, target, k)
+    if not path.is_file():
+        return None
+    try:
+        return Accepted.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        found, remedy = error.errors()[0]["msg"], "run rag-eval calibrate"
+        raise _damaged("accepted_damaged", path, found, remedy) from None
+
+
+# ---- Drift watches.
+
+
+class _Watch(BaseModel):
+    """The stored state of a drift watch; fields as in `WatchState`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    schema_version: Literal[1] = 1
+    fingerprint: str = Field(min_length=1)
+    drift: Mapping[str, object]
+    since: str = Field(pattern=_MOMENT)
+    fed: frozenset[Annotated[str, Field(pattern=rf"^[0-9a-f]{{{NAME_DIGITS}}}$")]]
+    demoted_at: str = Field(pattern=_MOMENT)
+
+
+def keep_watch(
+    home: Path, gold_set: str, strategy: str, target: BinaryTarget, k: int, *, state: WatchState
+) -> None:
+    """Store the state of a drift watch atomically. The caller must hold the lock of the home."""
+    values = vars(state) | {"drift": state.drift.to_json(), "fed": sorted(state.fed)}
+    path = _path(home, "watches", gold_set, strategy, target, k)
+    write_text(path, f"{canonical_json({'schema_version': 1, **values})}\n")
+
+
+def kept_watch(
+    home: Path, gold_set: str, strategy: str, target: BinaryTarget, k: int
+) -> WatchState | None:
+    """Read the state of a drift watch; None without one. Raises InputError for a changed file."""
+    path = _path(home, "watches", gold_set, strategy, target, k)
+    if not path.is_file():
+        return None
+    found = "groups that were never fed"
+    try:
+        read = _Watch.model_validate_json(path.read_bytes())
+        drift = Drift.from_json(read.drift)
+        if read.fed.issuperset(drift.groups):
+            return WatchState(read.fingerprint, drift, read.since, read.fed, read.demoted_at)
+    except ValueError as error:  # pydantic's errors are subclasses of ValueError
+        found = str(error)
+    raise _damaged("drift_damaged", path, found, "the watch starts anew from the outcomes")
+
+
+# ---- The calibrator that a run uses: the one accepted for the strategy's fingerprint.
+
+
+@dataclasses.dataclass(frozen=True)
+class KeptWordings(Stored):
+    """The branch of a calibrator for other wordings, with its status; None when it did not help."""
+
+    model: Branch | None
+    status: Status
+
+
+CALIBRATOR_VERSION = 2
+"""Form of stored calibrators; 1 had Platt and isotonic maps, and a covariance."""
+
+
+@dataclasses.dataclass(frozen=True)
+class KeptCalibrator(Stored):
+    """The parts of a stored calibrator that later runs use.
+
+    `gold_sources` counts the outcomes of the fit by their judge. `fitted_until` is the time of the
+    newest outcome. `group_of_query` holds the groups at the time of the fit. `discounts` says
+    whether answers may be discounted by its miss rates.
+    """
+
+    model: MissRateModel
+    wordings: KeptWordings | None
+    fitted_at: dt.datetime
+    gold_sources: Mapping[str, int]
+    group_of_query: Mapping[str, str]
+    fitted_until: str = "~"
+    discounts: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class CalibratorInUse:
+    """The calibrator for the claims of a strategy.
+
+    `calibrator_id` is empty without an accepted calibrator. `status` is the status that the
+    calibrator has earned; `stale` when it belongs to another fingerprint. `body` is the stored
+    calibrator; None without one or when it belongs to another fingerprint.
+    """
+
+    calibrator_id: str
+    status: Status
+    body: KeptCalibrator | None
+
+
+def usable_body(found: CalibratorInUse) -> KeptCalibrator | None:
+    """Return the calibrator if its status allows claims by it, else None."""
+    return found.body if found.status in DISCOUNTING else None
+
+
+def strategy_fingerprint(config: GoldSetConfig, spec: Strategy, index_hash: str) -> str:
+    """Identify everything that decides a strategy's rankings, and the gold set that judges them.
+
+    The fingerprint covers configuration, index, guard and trust filter, but not the name. Two gold
+    sets over one index have two fingerprints, as judgements in one say nothing about the other.
+    """
+    trust = [config.trust.quarantine, config.trust.threshold if config.trust.filter else None]
+    return digest([config.name, spec.ranking_options(), index_hash, trust, config.level], 32)
+
+
+def find_accepted(evaluation: Evaluation, name: str, fingerprint: str) -> CalibratorInUse:
+    """Find the calibrator that is accepted for a strategy now."""
+    spec, home = evaluation.config.uncertainty, evaluation.settings.home
+    found = accepted_calibrator(home, evaluation.config.name, name, spec.target, spec.k)
+    if found is None:
+        return CalibratorInUse("", "absent", None)
+    if found.strategy_fingerprint != fingerprint:
+        # A calibrator that has earned nothing cannot become stale.
+        has_earned = found.status in DISCOUNTING or found.status == "stale"
+        no_longer = CalibratorInUse(found.calibrator_id, "stale", None)
+        return no_longer if has_earned else CalibratorInUse("", "absent", None)
+    body = read_calibrator(home, found.calibrator_id)
+    if body["schema_version"] != CALIBRATOR_VERSION:
+        message = (
+            f"{name}: calibrator {found.calibrator_id} has the form"
+            f" {body['schema_version']} of another version, accepted {CALIBRATOR_VERSION};"
+            " the next run has a new one"
+        )
+        with evaluation.progress.step(message):
+            return CalibratorInUse(found.calibrator_id, "stale", None)
+    return CalibratorInUse(found.calibrator_id, found.status, KeptCalibrator.from_json(body))

@@ -1,0 +1,415 @@
+"""Scores of the stored runs: every wording and seed of a strategy, judged by the gold."""
+
+import dataclasses
+import functools
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
+from rag_eval.core.config import (
+    GoldSetConfig,
+    Level,
+    Target,
+)
+from rag_eval.core.report import (
+    Figure,
+    number,
+)
+from rag_eval.core.strategy import Strategy
+from rag_eval.corpus.chunking import Ranges
+from rag_eval.gold.files import ORIGINAL
+from rag_eval.measures.intervals import MeasureRecord, within_query
+from rag_eval.measures.ranking import (
+    Qrels,
+    collapse,
+    labels_at,
+    precision_upper_bound,
+    relevant_ranks,
+    score_rankings,
+    score_spans,
+    span_carriers,
+    span_ranks,
+)
+from rag_eval.pipeline.corpus import (
+    AdmittedChunks,
+    GoldArrays,
+    GoldVariants,
+)
+from rag_eval.pipeline.evaluation import Evaluation
+from rag_eval.pipeline.retrieval import RunFacts, StrategyRun
+
+LEVELS: tuple[Level, ...] = ("document", "section", "span")
+ALWAYS_K = 10
+"""Cutoff of the headline figures in the report. Every sweep includes this cutoff."""
+
+
+def cutoffs_of(ks: Sequence[int]) -> list[int]:
+    """Return the cutoffs of a sweep with the cutoff of the headline figures."""
+    return sorted({*ks, ALWAYS_K})
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """Scores of one strategy; a run is one wording under one seed.
+
+    By level: `labels` are the columns of `values`, float [n_runs, n_labels], NaN for an ineligible
+    query. `upper`, float [n_runs, n_cutoffs], is P@k if every unjudged item were relevant. `top`,
+    int [n_runs, ALWAYS_K], are the first documents. `variant` and `seed`, int [n_runs], name the
+    run. `failed`, bool [n_runs], marks errors; an empty result is no error. `ran`, bool [n_runs],
+    marks the wordings that the retriever was run on; None means all. Scores of wordings outside the
+    run are NaN.
+    """
+
+    labels: dict[Level, tuple[str, ...]]
+    values: dict[Level, FloatArray]
+    upper: dict[Level, FloatArray]
+    top: IntArray
+    variant: IntArray
+    seed: IntArray
+    failed: BoolArray
+    ran: BoolArray | None = None
+
+    def column(self, level: Level, label: str) -> FloatArray:
+        """Return one measure, [n_runs]."""
+        return self.values[level][:, self.labels[level].index(label)]
+
+    def cube(self, level: Level, label: str, gold: GoldArrays) -> FloatArray:
+        """Return one measure as [n_queries, n_wordings, n_seeds].
+
+        Wording 0 is the original. Wordings that a query lacks are NaN.
+        """
+        wording, names = wording_of(gold)
+        seeds = np.unique(self.seed)
+        result = np.full((len(gold.queries), len(names), len(seeds)), np.nan)
+        result[
+            gold.query_of[self.variant], wording[self.variant], np.searchsorted(seeds, self.seed)
+        ] = self.column(level, label)
+        return result
+
+    def per_query(
+        self, level: Level, gold: GoldArrays, variants: BoolArray | None = None
+    ) -> FloatArray:
+        """Average inside each query, [n_queries, n_labels]; NaN for an ineligible query.
+
+        `variants`, bool [n_variants], limits the average to these wordings.
+        """
+        values = self.values[level]
+        if variants is not None:
+            values = np.where(variants[self.variant][:, None], values, np.nan)
+        return within_query(values, gold.query_of[self.variant], len(gold.queries))
+
+    def ineligible(self, level: Level, gold: GoldArrays) -> BoolArray:
+        """Mark the queries that cannot be scored at a level, bool [n_queries]."""
+        return np.isnan(self.per_query(level, gold)[:, 0])
+
+    def limited(self, ran: BoolArray, unmeasured: Iterable[Level]) -> "Scores":
+        """Blank scores of wordings outside `ran`, bool [n_variants], and of unmeasured levels."""
+        has_run, gone = ran[self.variant], set(unmeasured)
+
+        def limit(parts: dict[Level, FloatArray]) -> dict[Level, FloatArray]:
+            return {
+                level: np.where((has_run & (level not in gone))[:, None], part, np.nan)
+                for level, part in parts.items()
+            }
+
+        failed = self.failed & has_run
+        values, upper = limit(self.values), limit(self.upper)
+        return dataclasses.replace(self, values=values, upper=upper, failed=failed, ran=has_run)
+
+
+def wording_of(gold: GoldArrays) -> tuple[IntArray, list[str]]:
+    """Return the wording number of each variant, and the names of the wordings by number.
+
+    Number 0 is the original. The paraphrase ids follow in sorted order.
+    """
+    ids = gold.variants["paraphrase_id"]
+    names = [ORIGINAL, *sorted(set(ids) - {ORIGINAL})]
+    return np.asarray(pd.Index(names).get_indexer(pd.Index(ids)), dtype=np.int64), names
+
+
+def score_strategy(
+    rows_by_seed: Mapping[int, IntArray],
+    gold: GoldArrays,
+    ks: Sequence[int],
+    failed: pd.DataFrame | None = None,
+) -> Scores:
+    """Score every run of a strategy at every level.
+
+    `rows_by_seed` has the rows of the units, int [n_variants, depth], -1 padded. `ks` are the
+    cutoffs of the sweep. `failed` has the variant and seed of each retrieval with an error.
+    """
+    seeds = sorted(rows_by_seed)
+    rows = np.concatenate([rows_by_seed[seed] for seed in seeds])
+    n_variants, depth = len(gold.query_of), rows.shape[1]
+    variant = np.tile(np.arange(n_variants), len(seeds))
+    query, cutoffs = gold.query_of[variant], cutoffs_of(ks)
+    labels = {level: labels_at(level, cutoffs) for level in LEVELS}
+    documents = collapse(rows, gold.document_of_chunk, depth)
+    values: dict[Level, FloatArray] = {}
+    upper: dict[Level, FloatArray] = {}
+    judged: tuple[tuple[Level, IntArray, Qrels], ...] = (
+        ("document", documents, gold.qrels_document),
+        ("section", collapse(rows, gold.section_of_chunk, depth), gold.qrels_section),
+    )
+    for level, items, qrels in judged:
+        values[level] = score_rankings(items, qrels, query, labels[level])
+        bounds = [precision_upper_bound(items, qrels, query, k) for k in cutoffs]
+        upper[level] = np.stack(bounds, axis=1)
+    values["span"] = score_spans(rows, gold.spans, gold.qrels_chunk, query, labels["span"])
+    broken = np.zeros(len(variant), dtype=bool)
+    if failed is not None:
+        at_seed = np.searchsorted(seeds, failed["seed"].to_numpy())
+        broken[at_seed * n_variants + failed["variant"].to_numpy()] = True
+    run_seeds = np.repeat(np.array(seeds, dtype=np.int64), n_variants)
+    return Scores(labels, values, upper, documents[:, :ALWAYS_K], variant, run_seeds, broken)
+
+
+# ---- The scored runs of all strategies.
+
+
+class ScoredRuns:
+    """The runs of all strategies with the gold set, scored on demand.
+
+    `runs` maps each strategy to its run, in the order of the configuration. The rankings hold rows
+    of the admitted chunks.
+    """
+
+    def __init__(
+        self,
+        config: GoldSetConfig,
+        gold_variants: GoldVariants,
+        admitted_chunks: AdmittedChunks,
+        runs: Mapping[str, StrategyRun],
+    ) -> None:
+        self.config = config
+        self.gold_variants, self.admitted_chunks, self.runs = gold_variants, admitted_chunks, runs
+        self._scores: dict[str, Scores] = {}
+        self._units_gold: dict[str, GoldArrays] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the strategies, in the order of the configuration."""
+        return list(self.runs)
+
+    def spec(self, name: str) -> Strategy:
+        """Return the configuration of one strategy."""
+        return next(spec for spec in self.config.strategies if spec.name == name)
+
+    def about(self, name: str) -> RunFacts:
+        """Return the facts for the report on one strategy's run."""
+        return self.runs[name].about
+
+    def first_seed(self, name: str) -> int:
+        """Return the first seed of a strategy's run."""
+        return self.about(name).seeds[0]
+
+    @functools.cached_property
+    def gold(self) -> GoldArrays:
+        """Gold arrays over the chunks. Queries, variants and groups apply to every strategy."""
+        return GoldArrays(self.gold_variants, self.chunks)
+
+    @functools.cached_property
+    def chunks(self) -> pd.DataFrame:
+        """The names of the chunks, without their texts."""
+        return self.admitted_chunks.names
+
+    def units(self, name: str) -> pd.DataFrame:
+        """Return the units of a strategy by row: chunks, or the UNITS of another system."""
+        units = self.runs[name].units
+        return self.chunks if units is None else units
+
+    def gold_of(self, name: str) -> GoldArrays:
+        """Return the gold over the units of one strategy."""
+        if not self.runs[name].has_own_units:
+            return self.gold
+        if name not in self._units_gold:
+            gold, units = self.gold_variants, self.units(name)
+            carried = _carried_by_units(gold, units)
+            self._units_gold[name] = GoldArrays(gold, _units_for_gold(units), carried)
+        return self._units_gold[name]
+
+    def unmeasured(self, name: str) -> dict[Level, str]:
+        """Return the levels at which a strategy cannot be judged, with the reason."""
+        return self.about(name).unmeasured
+
+    def ran(self, name: str) -> np.ndarray:
+        """Mark the wordings that a strategy was run on, bool [n_variants]."""
+        ran, not_run = np.ones(len(self.gold.variants), dtype=bool), self.runs[name].not_run
+        if not_run is not None:
+            ran[not_run["variant"].to_numpy()] = False
+        return ran
+
+    def rows(self, name: str) -> dict[int, IntArray]:
+        """Return the rows of the strategy's units by seed."""
+        return self.runs[name].rows(len(self.gold.variants), self.config.depth)
+
+    def scores(self, name: str) -> Scores:
+        """Return the scores of one strategy."""
+        if name not in self._scores:
+            run = self.runs[name]
+            scores = score_strategy(self.rows(name), self.gold_of(name), self.config.k, run.failed)
+            if run.has_own_units:
+                scores = scores.limited(self.ran(name), self.unmeasured(name))
+            self._scores[name] = scores
+        return self._scores[name]
+
+
+def open_runs(evaluation: Evaluation) -> ScoredRuns:
+    """Score the runs of an evaluation outside of a stage."""
+    runner = evaluation.runner
+    runs = {name: runner.get(StrategyRun, name) for name in runner.strategies}
+    return score_runs(evaluation.config, runner.get(GoldVariants), runner.get(AdmittedChunks), runs)
+
+
+_scored: "weakref.WeakKeyDictionary[GoldVariants, ScoredRuns]" = weakref.WeakKeyDictionary()
+
+
+def score_runs(
+    config: GoldSetConfig,
+    gold_variants: GoldVariants,
+    admitted_chunks: AdmittedChunks,
+    runs: Mapping[str, StrategyRun],
+) -> ScoredRuns:
+    """Combine runs and gold. Stages of one process with equal inputs share the scores."""
+    scored = _scored.get(gold_variants)
+    if scored is None or (scored.admitted_chunks, scored.runs) != (admitted_chunks, dict(runs)):
+        scored = ScoredRuns(config, gold_variants, admitted_chunks, dict(runs))
+        _scored[gold_variants] = scored
+    return scored
+
+
+def _units_for_gold(units: pd.DataFrame) -> pd.DataFrame:
+    """Prepare units for the gold arrays.
+
+    A unit without a known section becomes a section of its own, which no judgement names.
+    """
+    numbered = pd.Series(
+        [f"\x00{row}" for row in range(len(units))], index=units.index, dtype="str"
+    )
+    return units.assign(section_id=units["section_id"].where(units["section_id"] != "", numbered))
+
+
+def _carried_by_units(gold: GoldVariants, units: pd.DataFrame) -> pd.DataFrame:
+    """Find the gold spans that units carry, as a SPAN_CHUNKS frame.
+
+    A unit that equals a chunk carries the spans of the chunk. Another unit carries a span when the
+    overlap is at least half of the shorter text. Chunks have a second-best rule. Units have none,
+    because the other units of the source are unknown.
+    """
+    spans, place = gold.spans, units[["chunk", "start", "end"]].assign(unit=np.arange(len(units)))
+    of_chunks = gold.span_chunks.merge(place[place["chunk"] >= 0], on="chunk")
+    documents = pd.Index(spans["doc_id"].unique())
+    place["doc"] = documents.get_indexer(pd.Index(units["doc_id"]))
+    own = place[(place["chunk"] < 0) & (place["start"] >= 0) & (place["doc"] >= 0)]
+    doc = documents.get_indexer(pd.Index(spans["doc_id"]))
+    span, carriers = span_carriers(
+        Ranges(doc, spans["start"].to_numpy(), spans["end"].to_numpy()),
+        Ranges(own["doc"].to_numpy(), own["start"].to_numpy(), own["end"].to_numpy()),
+    )
+    unit = own["unit"].to_numpy()[carriers]
+    frame = pd.DataFrame(
+        {
+            "span": np.concatenate([of_chunks["span"], span]).astype(np.int64),
+            "chunk": np.concatenate([of_chunks["unit"], unit]).astype(np.int64),
+        }
+    )
+    return frame.sort_values(["span", "chunk"], ignore_index=True)
+
+
+# ---- Judgements of the gold on each retrieval.
+
+
+@dataclasses.dataclass(frozen=True)
+class RunJudgements:
+    """The runs of one strategy, judged at the headline level.
+
+    All arrays are [n_runs]. `variant` and `seed` name the run. `first` is the rank of the first
+    gold item, inf when none is within the depth. `recall` is the share of the gold in the top K.
+    Both are NaN for questions without gold and for wordings outside the run. `failed` says whether
+    the retriever ended in an error.
+    """
+
+    variant: IntArray
+    seed: IntArray
+    first: FloatArray
+    recall: FloatArray
+    failed: BoolArray
+
+    def missed(self, target: Target, k: int) -> FloatArray:
+        """Return the target [n_runs]: 1 for a miss, 0 for a hit, or the missed share.
+
+        Runs without a judgement are NaN.
+        """
+        if target == "miss_frac":
+            return 1 - self.recall
+        value = self.first if target == "miss_any" else self.recall
+        missed = value > k if target == "miss_any" else value < 1
+        return np.where(np.isnan(value), np.nan, missed.astype(np.float64))
+
+
+def judge_runs(runs: ScoredRuns, name: str) -> RunJudgements:
+    """Judge the runs of one strategy. A failed retrieval counts as an empty result."""
+    level, scores = runs.config.level, runs.scores(name)
+    reciprocal = scores.column(level, "RR")
+    recall = scores.column(level, f"R@{runs.config.uncertainty.k}")
+    with np.errstate(divide="ignore"):
+        first = np.where(np.isnan(reciprocal), np.nan, 1 / reciprocal)
+    first = np.asarray(np.round(first, 6), dtype=np.float64)
+    return RunJudgements(scores.variant, scores.seed, first, recall, scores.failed)
+
+
+def gold_ranks(
+    runs: ScoredRuns, name: str, variant: IntArray, seed: int
+) -> tuple[FloatArray, IntArray]:
+    """Rank every gold item at the headline level in the run, as `judge_runs` ranks the first.
+
+    Returns what `rank_gold` returns.
+    """
+    rows = runs.rows(name)[seed][variant]
+    return rank_gold(rows, runs.gold_of(name), runs.config.level, variant)
+
+
+def rank_gold(
+    rows: IntArray, gold: GoldArrays, level: Level, variant: IntArray
+) -> tuple[FloatArray, IntArray]:
+    """Rank every gold item at a level in the lists `rows` of wordings, int [n_variants, depth].
+
+    Returns for [n_items] the rank from 1, inf when the list lacks the item, and the position of
+    its wording in `variant`.
+    """
+    query = gold.query_of[variant]
+    if level == "span":
+        ranked = span_ranks(rows, gold.spans, query)
+        return ranked.rank, ranked.owner
+    of_chunk, qrels = (
+        (gold.section_of_chunk, gold.qrels_section)
+        if level == "section"
+        else (gold.document_of_chunk, gold.qrels_document)
+    )
+    owner, rank = relevant_ranks(collapse(rows, of_chunk, rows.shape[1]), qrels, query)
+    return rank, owner
+
+
+# ---- Figures of the report.
+
+
+def interval_fields(record: MeasureRecord) -> dict[str, object]:
+    """Write the fields of `Figure` for a record."""
+    return {
+        "value": number(record.value),
+        "ci_low": number(record.ci_low),
+        "ci_high": number(record.ci_high),
+        "n_attempted": record.n_attempted,
+        "n_scored": record.n_scored,
+        "n_ineligible": record.n_ineligible,
+        "n_effective": number(record.n_effective),
+    }
+
+
+def figure_of(record: MeasureRecord, reason: str | None = None) -> Figure:
+    """Make a figure of the report, with the reason for a missing value."""
+    why = {} if reason is None else {"value": reason}
+    return Figure.model_validate({**interval_fields(record), "why": why})

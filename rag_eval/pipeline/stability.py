@@ -1,0 +1,304 @@
+"""The stability stage: whether all wordings of a question find the same, close evidence."""
+
+import numpy as np
+import pandas as pd
+
+from rag_eval.core.arrays import FloatArray
+from rag_eval.core.frames import DELTA_S
+from rag_eval.core.report import (
+    DeltaS,
+    Figure,
+    Share,
+    StabilityPart,
+    StrategyStability,
+    number,
+)
+from rag_eval.measures.intervals import aggregate, within_query
+from rag_eval.measures.stability import (
+    CAUSES,
+    DELTA_S_TARGET,
+    SAME_DISTANCE,
+    delta_s,
+    flip_matrix,
+    lambda_states,
+    mean_pairwise_rbo,
+    variance_shares,
+    wording_range,
+    zones,
+)
+from rag_eval.pipeline.corpus import (
+    AdmittedChunks,
+    GoldVariants,
+)
+from rag_eval.pipeline.index import open_index, stability_embedding
+from rag_eval.pipeline.retrieval import StrategyRun
+from rag_eval.pipeline.runner import (
+    Chart,
+    Result,
+    Stage,
+    Table,
+    Work,
+    count_undefined,
+    frame_part,
+    json_part,
+)
+from rag_eval.pipeline.scores import (
+    ALWAYS_K,
+    ScoredRuns,
+    cutoffs_of,
+    figure_of,
+    interval_fields,
+    score_runs,
+    wording_of,
+)
+from rag_eval.retrieval.embedding.source import EmbeddingSource
+
+NO_SECOND_RUN = (
+    "no question has a second wording, and none was run under a second seed, so convergence "
+    "is not known"
+)
+ZONES = ("stable", "transitional", "risk", "undefined")
+STATES = ("convergent", "recursive", "divergent", "chaotic", "undefined")
+
+
+class StabilityMeasures(Result):
+    """Stability: delta_s by strategy, question, wording and seed; lambda_state by question."""
+
+    per_run: pd.DataFrame = frame_part()
+    per_query: pd.DataFrame = frame_part()
+    about: StabilityPart = json_part()
+
+    def describe(self) -> dict[str, object]:
+        """Show delta_s, lambda states, and the effect of wordings on the results."""
+        rows: list[dict[str, object]] = []
+        for name, figures in self.about.strategies.items():
+            parts = {
+                "delta_s": figures.delta_s,
+                "convergent and hit": figures.convergent_and_hit,
+                "rbo": figures.rbo,
+                "hit@10 changes with wording": figures.hit_changes_with_wording["hit_at_10"],
+            }
+            rows += [
+                {"strategy": name, "measure": label, **part.dump()} for label, part in parts.items()
+            ]
+        columns = ("strategy", "measure", "value", "ci_low", "ci_high", "n_scored", "n_ineligible")
+        states = [
+            {"strategy": name, **{state: entry.n for state, entry in figures.lambda_states.items()}}
+            for name, figures in self.about.strategies.items()
+        ]
+        return {
+            "embedding": self.about.embedding,
+            "chart of hit@10 that changes with wording": Chart(
+                {
+                    name: figures.hit_changes_with_wording["hit_at_10"].triple
+                    for name, figures in self.about.strategies.items()
+                }
+            ),
+            "stability": Table(columns, rows),
+            "n_undefined": count_undefined(rows, "value"),
+            "lambda_states": Table(("strategy", *STATES), states),
+        }
+
+
+@Stage(
+    "stability_measures",
+    "measures",
+    stores=("embeddings",),
+    reads=("k", "level", "depth", "seeds", "strategies"),
+    columns=DELTA_S,
+)
+def measure_stability(
+    work: Work,
+    *,
+    runs: dict[str, StrategyRun],
+    gold_variants: GoldVariants,
+    admitted_chunks: AdmittedChunks,
+) -> StabilityMeasures:
+    """Measure whether a question finds the same evidence under every wording."""
+    scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
+    opened = open_index(work.evaluation, admitted_chunks)
+    source = opened.index.source(stability_embedding(work.config))
+    figures, parts, lambdas = {}, [], []
+    with work.progress.step("Measuring stability", len(scored.names), "strategies") as advance:
+        for name in scored.names:
+            scores = scored.scores(name)
+            distances, per_run = _distances(scored, name, source)
+            figures[name], states = _stability(scored, name, distances)
+            per_query = gold_variants.queries[["query_id"]].assign(lambda_state=states)
+            per_query.insert(0, "strategy", name)
+            lambdas.append(per_query)
+            ids = gold_variants.variants[["query_id", "paraphrase_id"]].iloc[scores.variant]
+            part = ids.reset_index(drop=True).assign(seed=scores.seed, delta_s=per_run)
+            part.insert(0, "strategy", name)
+            parts.append(part)
+            advance(1)
+    return StabilityMeasures(
+        per_run=pd.concat(parts, ignore_index=True),
+        per_query=pd.concat(lambdas, ignore_index=True),
+        about=StabilityPart(embedding=source.model, strategies=figures),
+    )
+
+
+def _distances(runs: ScoredRuns, name: str, source: EmbeddingSource) -> tuple[DeltaS, FloatArray]:
+    """Measure delta_s to the question, to the gold evidence and to the decoy.
+
+    Returns the figures, and the distance of each run to its question.
+    """
+    gold, scores = runs.gold, runs.scores(name)
+    top, reason = _top_chunks(runs, name)
+    chunks = source.chunk_vectors()
+    questions = source.query_vectors(gold.variants["text"].tolist())
+    distance = delta_s(questions[scores.variant], chunks, top)
+    owner = gold.query_of[scores.variant]
+    targets = _evidence_vectors(runs, chunks)
+    lacks = [np.asarray(~part.any(axis=1)) for part in targets]
+    to_anchor, to_decoy = (
+        np.where(lack[owner], np.nan, delta_s(part[owner], chunks, top))
+        for part, lack in zip(targets, lacks, strict=True)
+    )
+    between = np.abs(to_anchor - to_decoy)
+    close = np.where(np.isnan(between), np.nan, between <= SAME_DISTANCE)
+    failed = scores.failed if reason is None else np.zeros(len(owner), dtype=bool)
+    names = ["delta_s", "to_anchor", "to_decoy", "anchor_and_decoy_equally_close"]
+    records = aggregate(
+        names,
+        np.stack([distance, to_anchor, to_decoy, close], axis=1),
+        gold.shared,
+        query_of=owner,
+        failed=failed,
+        failed_value=[1.0, 1.0, 1.0, 0.0],
+        # A failed retrieval has no distance to evidence or a decoy that the question lacks.
+        ineligible=np.stack([np.zeros_like(lacks[0]), *lacks, lacks[0] | lacks[1]], axis=1),
+    )
+    within = within_query(np.where(failed, 1.0, distance), owner, len(gold.queries))[:, 0]
+    others = zip(names[1:], (figure_of(record, reason) for record in records[1:]), strict=True)
+    figures = DeltaS.model_validate(
+        {
+            **interval_fields(records[0]),
+            "why": {} if reason is None else {"value": reason},
+            "target": f"<= {DELTA_S_TARGET}",
+            "zones": _shares(zones(within), ZONES),
+            **dict(others),
+        }
+    )
+    return figures, distance
+
+
+def _top_chunks(runs: ScoredRuns, name: str) -> tuple[np.ndarray, str | None]:
+    """Return the chunk rows of the top places of each run.
+
+    When a retrieved unit is not a chunk of the corpus, all places are empty and a reason is given.
+    """
+    rows = runs.rows(name)
+    top = np.concatenate([rows[seed][:, :ALWAYS_K] for seed in sorted(rows)])
+    if not runs.spec(name).own_units:
+        return top, None
+    chunk_of = runs.units(name)["chunk"].to_numpy()
+    others, reason = int((chunk_of < 0).sum()), "nothing was retrieved"
+    if others:
+        reason = (
+            f"{others} of {len(chunk_of)} retrieved units are no chunks of this corpus,"
+            " whose vectors are compared"
+        )
+    if others or not len(chunk_of):
+        return np.full(top.shape, -1, dtype=np.int64), reason
+    return np.where(top >= 0, chunk_of[top], -1), None
+
+
+def _evidence_vectors(runs: ScoredRuns, chunks: np.ndarray) -> tuple[FloatArray, FloatArray]:
+    """Average the vectors of the chunks with each query's gold spans, and of its decoy.
+
+    Queries without spans or without a decoy have zero rows.
+    """
+    gold, frame = runs.gold, runs.chunks
+    n = len(gold.queries)
+    anchor, decoy = (np.zeros((n, chunks.shape[1])) for _ in range(2))
+    spans = np.repeat(
+        np.arange(len(gold.spans.carrier_indptr) - 1), np.diff(gold.spans.carrier_indptr)
+    )
+    query_of_span = np.repeat(np.arange(n), np.diff(gold.spans.indptr))
+    np.add.at(anchor, query_of_span[spans], chunks[gold.spans.carriers])
+    decoys = runs.gold_variants.decoys
+    query_index = pd.Index(gold.queries["query_id"])
+    for query_id, doc_id, section_id in zip(
+        decoys["query_id"], decoys["doc_id"], decoys["section_id"], strict=True
+    ):
+        there = (frame["section_id"] == section_id) if section_id else (frame["doc_id"] == doc_id)
+        decoy[query_index.get_loc(query_id)] += chunks[there.to_numpy()].sum(axis=0)
+    return anchor, decoy
+
+
+def _stability(
+    runs: ScoredRuns, name: str, distances: DeltaS
+) -> tuple[StrategyStability, list[str]]:
+    """Measure how much the wording and the seed matter.
+
+    The second value is the lambda state of each question, empty for questions without gold.
+    """
+    gold, level, scores = runs.gold, runs.config.level, runs.scores(name)
+    ran = slice(None) if scores.ran is None else np.flatnonzero(scores.ran)
+    hits, recall = (scores.cube(level, f"{label}@{ALWAYS_K}", gold) for label in ("Success", "R"))
+    eligible = ~np.isnan(hits).all(axis=(1, 2))
+    owner = gold.query_of[scores.variant][ran]
+    overlap = mean_pairwise_rbo(scores.top[ran], owner, len(gold.queries))
+    states = lambda_states(hits[eligible], overlap[eligible])
+    together = np.full(len(gold.queries), np.nan)
+    together[eligible] = np.where(states.state == "undefined", np.nan, states.convergent_and_hit)
+    unknown = NO_SECOND_RUN if eligible.any() and np.isnan(together).all() else None
+    flips = {}
+    for k in cutoffs_of(runs.config.k):
+        cube = scores.cube(level, f"Success@{k}", gold)
+        several = (~np.isnan(cube)).any(axis=2).sum(axis=1) > 1
+        changes = np.full(len(cube), np.nan)
+        low, high = (take(cube[several], axis=(1, 2)) for take in (np.nanmin, np.nanmax))
+        changes[several] = high != low
+        flips[f"hit_at_{k}"] = _figure(changes, runs, f"hit@{k} changes")
+    flip_share, flip_n = flip_matrix(hits)
+    first, *others = runs.rows(name).values()
+    state = np.full(len(gold.queries), "", dtype=object)
+    state[eligible] = states.state
+    figures = StrategyStability.model_validate(
+        {
+            "level": level,
+            "n_queries": int(eligible.sum()),
+            "delta_s": distances,
+            "rbo": _figure(np.where(eligible, overlap, np.nan), runs, "rbo"),
+            "lambda": _shares(states.state, STATES),
+            "reasons": {
+                reason: {"n": int(np.sum(states.reason == reason)), "cause": cause}
+                for reason, cause in CAUSES.items()
+                if (states.reason == reason).any()
+            },
+            "convergent_and_hit": _figure(together, runs, "convergent and hit", unknown),
+            "variance_shares": {
+                part: number(share) for part, share in variance_shares(recall)._asdict().items()
+            },
+            "hit_changes_with_wording": flips,
+            "flip_matrix": {
+                "wordings": wording_of(gold)[1],
+                "share": [[number(x) for x in row] for row in flip_share.tolist()],
+                "n": flip_n.tolist(),
+            },
+            "recall_at_10_by_wording": {
+                part: _figure(values, runs, part) for part, values in wording_range(recall).items()
+            },
+            "seeds_change_nothing": None
+            if len(runs.config.seeds) == 1
+            else all(np.array_equal(first, other) for other in others),
+        }
+    )
+    return figures, [str(one) for one in state]
+
+
+def _shares(values: np.ndarray, names: tuple[str, ...]) -> dict[str, Share]:
+    counts = {name: int(np.sum(values == name)) for name in names}
+    return {
+        name: Share(share=number(n / len(values)) if len(values) else None, n=n)
+        for name, n in counts.items()
+    }
+
+
+def _figure(values: FloatArray, runs: ScoredRuns, label: str, reason: str | None = None) -> Figure:
+    """Aggregate one value per query."""
+    records = aggregate([label], values[:, None], runs.gold.shared)
+    return figure_of(records[0], reason)

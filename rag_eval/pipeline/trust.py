@@ -1,0 +1,254 @@
+"""The trust stage: trust of the retrieved units, and the cost of the trust filter."""
+
+import dataclasses
+import functools
+
+import numpy as np
+import pandas as pd
+
+from rag_eval.core.arrays import BoolArray, IntArray
+from rag_eval.core.report import (
+    Absent,
+    BlockedRow,
+    FilterRow,
+    RetrievedTrust,
+    TrustFilter,
+)
+from rag_eval.measures.intervals import aggregate
+from rag_eval.measures.paired import paired_comparison
+from rag_eval.pipeline.corpus import (
+    AdmittedChunks,
+    CorpusChunks,
+    EvidenceTrust,
+    GoldArrays,
+    GoldVariants,
+)
+from rag_eval.pipeline.guard import RestatedPassages, UnitVerdicts, guarded_search, unit_verdicts
+from rag_eval.pipeline.index import chosen_kinds, open_index, ready_strategy
+from rag_eval.pipeline.measures import COMPARED, compared_values, comparison_rows
+from rag_eval.pipeline.retrieval import StrategyRun
+from rag_eval.pipeline.runner import (
+    Result,
+    Stage,
+    Table,
+    Work,
+    count_undefined,
+    json_part,
+)
+from rag_eval.pipeline.scores import (
+    ALWAYS_K,
+    ScoredRuns,
+    Scores,
+    figure_of,
+    score_runs,
+    score_strategy,
+)
+
+MAX_EXAMPLES = 20
+NOT_CONFIGURED = "the gold set names no trusted domains, authors or keys, so trust is not known"
+
+
+class TrustMeasures(Result):
+    """Trust of the units that each strategy retrieved, and the cost of the trust filter."""
+
+    strategies: dict[str, RetrievedTrust] = json_part()
+    filter: TrustFilter | Absent = json_part()
+
+    def describe(self) -> dict[str, object]:
+        """Show the trust of the retrieved units, and the cost of the trust filter."""
+        rows = [
+            {**entry.dump(), **entry.avg_trust.dump(), "strategy": name}
+            for name, entry in self.strategies.items()
+        ]
+        cost = []
+        if isinstance(self.filter, TrustFilter):
+            for row in self.filter.rows:
+                values = {
+                    part: getattr(row, part).value for part in ("with_filter", "without_filter")
+                }
+                cost.append(row.dump() | values)
+        columns = ("strategy", "value", "ci_low", "ci_high", "n_scored", "n_retrieved", "n_blocked")
+        of_filter = ("strategy", "measure", "with_filter", "without_filter", "delta", "ci_low")
+        return {
+            "retrieved": Table((*columns, "n_warned"), rows),
+            "n_undefined": count_undefined(rows, "value"),
+            "trust_filter": Table((*of_filter, "ci_high", "n_effective"), cost),
+        }
+
+
+@Stage(
+    "trust_measures",
+    "measures",
+    reads=("trust", "k", "level", "depth", "strategies"),
+    chosen=chosen_kinds,
+)
+def measure_trust(
+    work: Work,
+    *,
+    runs: dict[str, StrategyRun],
+    gold_variants: GoldVariants,
+    corpus_chunks: CorpusChunks,
+    evidence_trust: EvidenceTrust,
+    admitted_chunks: AdmittedChunks,
+    restated_passages: RestatedPassages,
+) -> TrustMeasures:
+    """Measure the trust of retrieved chunks, and recall with and without the trust filter."""
+    scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
+    guarded = _Guarded(scored, corpus_chunks, evidence_trust, restated_passages)
+    strategies = {}
+    with work.progress.step(
+        "Judging the trust of what was retrieved", len(scored.names), "strategies"
+    ) as advance:
+        for name in scored.names:
+            strategies[name] = _retrieved(guarded, name)
+            advance(1)
+    return TrustMeasures(strategies=strategies, filter=_filter_cost(work, guarded))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Guarded:
+    """The runs, with the guard's verdicts on corpus and questions."""
+
+    runs: ScoredRuns
+    corpus_chunks: CorpusChunks
+    evidence_trust: EvidenceTrust
+    restated: RestatedPassages
+
+    @functools.cached_property
+    def facts(self) -> pd.DataFrame:
+        """EVIDENCE_TRUST of the admitted chunks."""
+        return self.runs.admitted_chunks.trust_of(self.evidence_trust)
+
+
+def _retrieved(guarded: _Guarded, name: str) -> RetrievedTrust:
+    """Measure mean trust of the first ten results, and list every blocked chunk in the results."""
+    runs, gold = guarded.runs, guarded.runs.gold
+    units, names = _judge_units(guarded, name)
+    by_seed = runs.rows(name)
+    rows = np.concatenate(list(by_seed.values()))
+    variant = np.tile(np.arange(len(gold.query_of)), len(by_seed))
+    # An empty place has row -1, which reads the appended last entry.
+    verdict = np.append(units.verdict, "")[rows]
+    restates = np.isin(variant[:, None] * max(1, len(names)) + rows, units.pairs) & (rows >= 0)
+    blocked = (verdict == "blocked") | restates
+    top, means = rows[:, :ALWAYS_K], np.full(len(rows), np.nan)
+    has_trust, with_any = runs.config.trust.configured, (top >= 0).any(axis=1)
+    if has_trust:
+        means[with_any] = np.nanmean(np.append(units.trust, np.nan)[top[with_any]], axis=1)
+    records = aggregate(
+        ["avg_trust_score"],
+        means[:, None],
+        gold.shared,
+        query_of=gold.query_of[variant],
+    )
+    return RetrievedTrust(
+        avg_trust=figure_of(records[0], None if has_trust else NOT_CONFIGURED),
+        n_retrieved=int((rows >= 0).sum()),
+        n_blocked=int(blocked.sum()),
+        n_warned=int(((verdict == "warning") & ~blocked).sum()),
+        blocked=_list_blocked(units, names, gold, rows, blocked),
+    )
+
+
+def _judge_units(guarded: _Guarded, name: str) -> tuple[UnitVerdicts, pd.DataFrame]:
+    """Return the guard's verdicts on the units of a strategy, and their chunk_id and doc_id."""
+    runs = guarded.runs
+    if runs.runs[name].has_own_units:
+        units, texts = runs.units(name), runs.gold_variants.texts
+        verdicts = unit_verdicts(
+            runs.config, guarded.corpus_chunks, guarded.evidence_trust, texts, units
+        )
+        return verdicts, units.rename(columns={"unit_id": "chunk_id"})[["chunk_id", "doc_id"]]
+    facts = guarded.facts
+    return UnitVerdicts(
+        facts["trust"].to_numpy(),
+        facts["verdict"].to_numpy(dtype=object),
+        facts["reasons"].tolist(),
+        guarded.restated.codes(len(facts)),
+    ), facts[["chunk_id", "doc_id"]]
+
+
+def _list_blocked(
+    units: UnitVerdicts, names: pd.DataFrame, gold: GoldArrays, rows: IntArray, blocked: BoolArray
+) -> list[BlockedRow]:
+    """List the units at the blocked places (both [n_runs, depth]), the most frequent ones first."""
+    run, place = np.nonzero(blocked)
+    found = pd.DataFrame(
+        {"unit": rows[run, place], "variant": run % len(gold.query_of), "rank": place + 1}
+    )
+    found["n"] = found.groupby("unit")["unit"].transform("size")
+    found = found.drop_duplicates("unit").join(names, on="unit")
+    found = found.sort_values(["n", "chunk_id"], ascending=[False, True]).head(MAX_EXAMPLES)
+    pairs = set(units.pairs.tolist())
+    query_ids = gold.variants["query_id"].tolist()
+    examples = []
+    for row in found.to_dict("records"):
+        reasons = list(units.reasons[row["unit"]])
+        if row["variant"] * len(names) + row["unit"] in pairs:
+            reasons.append("restates_query.retrieved")
+        about = {name: row[name] for name in ("chunk_id", "doc_id", "rank", "n")}
+        about |= {"query_id": query_ids[row["variant"]], "reasons": reasons}
+        examples.append(BlockedRow.model_validate(about))
+    return examples
+
+
+def _filter_cost(work: Work, guarded: _Guarded) -> TrustFilter | Absent:
+    """Compare recall with and without the trust filter, paired by question."""
+    runs, facts = guarded.runs, guarded.facts
+    spec, level, gold = runs.config.trust, runs.config.level, runs.gold.shared
+    if spec.threshold is None:
+        return Absent(reason="no trust.threshold is configured")
+    pairs, figures = [], []
+    for name in runs.names:
+        # An external source ranks without the trust filter. Filtered figures would describe another
+        # system.
+        if runs.runs[name].has_own_units or level in runs.unmeasured(name):
+            continue
+        own, other = runs.scores(name), _other_scores(work, guarded, name)
+        filtered, whole = (
+            compared_values(runs, scores)
+            for scores in ((own, other) if spec.filter else (other, own))
+        )
+        pairs.append((name, "", paired_comparison(filtered, whole, gold)))
+        records = (aggregate(COMPARED, part, gold) for part in (filtered, whole))
+        figures += [tuple(map(figure_of, both)) for both in zip(*records, strict=True)]
+    rows = [
+        FilterRow.model_validate(
+            {key: value for key, value in row.items() if key not in {"a", "b", "p"}}
+            | {"strategy": row["a"], "with_filter": both[0], "without_filter": both[1]}
+        )
+        for row, both in zip(comparison_rows(pairs, level), figures, strict=True)
+    ]
+    return TrustFilter(
+        threshold=spec.threshold,
+        applied=spec.filter,
+        n_chunks=len(facts),
+        n_below=int((facts["trust"] < spec.threshold).sum()),
+        rows=rows,
+    )
+
+
+def _other_scores(work: Work, guarded: _Guarded, name: str) -> Scores:
+    """Score the strategy with the opposite setting of the trust filter."""
+    runs, config = guarded.runs, work.config
+    threshold, rows = config.trust.threshold or 0.0, dict[int, IntArray]()
+    run = runs.runs[name]
+    opened = open_index(work.evaluation, runs.admitted_chunks)
+    strategy = ready_strategy(
+        work.evaluation, opened, runs.spec(name), runs.gold_variants, run.about.steered_by
+    )
+    allowed = None
+    if not config.trust.filter:
+        allowed = np.asarray(guarded.facts["trust"].to_numpy() >= threshold)
+    for seed in run.about.seeds:
+        found, _ = guarded_search(
+            config,
+            strategy,
+            runs.gold_variants.texts,
+            seed,
+            allowed=allowed,
+            restated=guarded.restated,
+        )
+        empty = ((0, 0), (0, config.depth - found.rows.shape[1]))
+        rows[seed] = np.pad(found.rows.astype(np.int64), empty, constant_values=-1)
+    return score_strategy(rows, runs.gold, config.k, run.failed)
