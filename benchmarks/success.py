@@ -22,7 +22,7 @@ from rag_eval.core.settings import Settings, telemetry_off
 from rag_eval.core.strategy import Strategy
 from rag_eval.pipeline.evaluation import Evaluation, open_beir, open_gold_set
 from rag_eval.pipeline.measures import RankingMeasures
-from rag_eval.pipeline.run import evaluate_all
+from rag_eval.pipeline.stages import evaluate_all
 from rag_eval.reporting.terminal import Sheet, estimate, print_parts, success_table
 from rag_eval.retrieval.kinds.hybrid import Hybrid
 from rag_eval.storage.artifacts import home_lock

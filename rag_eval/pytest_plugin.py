@@ -154,7 +154,7 @@ def check_gold_set(folder: Path) -> "Report":
 def _list_differences(home: Path, report: "Report") -> list[str]:
     """List the questions that differ from the baseline, else those to look at first."""
     from rag_eval.gates.regression import mean_by_query
-    from rag_eval.pipeline.baselines import load_baseline
+    from rag_eval.pipeline.comparisons import load_baseline
     from rag_eval.pipeline.history import open_run
 
     gold_set = report.gold.name

@@ -89,7 +89,7 @@ def run(gold_set: str | Path) -> WrittenReport:
 
     telemetry_off()
     from rag_eval.pipeline.evaluation import open_gold_set
-    from rag_eval.pipeline.run import evaluate_all
+    from rag_eval.pipeline.stages import evaluate_all
 
     settings = Settings()
     (outcome,) = evaluate_all([open_gold_set(Path(gold_set), settings)], settings)

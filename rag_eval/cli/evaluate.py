@@ -242,7 +242,7 @@ def run(
         settings = open_settings(home, reports, gold_sets)
         from rag_eval.core.errors import InputError, quoted
         from rag_eval.pipeline.evaluation import open_beir, open_gold_set, select_gold_sets
-        from rag_eval.pipeline.run import evaluate_all
+        from rag_eval.pipeline.stages import evaluate_all
 
         progress = progress_for()
         options: Any = {"strategies": tuple(strategy or ()), "vectors": vectors}

@@ -101,7 +101,7 @@ def accept(
     """Keep a run as the baseline of the regression gate and the drift watch."""
     with report_errors():
         settings = open_settings(home)
-        from rag_eval.pipeline.baselines import accept_baseline
+        from rag_eval.pipeline.comparisons import accept_baseline
 
         name = gold_set or settings.primary_gold_set
         record = accept_baseline(settings.home, run, who, why, gold_set=name, force=force)
@@ -113,7 +113,7 @@ def show(gold_set: OneGoldSet = None, home: Home = None) -> None:
     """Show the accepted baseline with its figures, and every acceptance before it."""
     with report_errors():
         settings = open_settings(home)
-        from rag_eval.pipeline.baselines import acceptances, load_baseline
+        from rag_eval.pipeline.comparisons import acceptances, load_baseline
         from rag_eval.reporting.verdicts import describe_baseline
 
         name = gold_set or settings.primary_gold_set

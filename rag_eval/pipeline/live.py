@@ -36,9 +36,9 @@ from rag_eval.pipeline.index import (
     open_index,
     ready_strategy,
 )
-from rag_eval.pipeline.miss_rates import measure_coverage, read_miss_rate
 from rag_eval.pipeline.runner import Node
 from rag_eval.pipeline.signals import MAX_GAPS, RetrievalSignals
+from rag_eval.pipeline.uncertain import measure_coverage, read_miss_rate
 from rag_eval.retrieval.service import RetrievalFailedError, RetrievalService
 from rag_eval.retrieval.strategies import ReadyStrategy
 from rag_eval.storage.artifacts import home_lock

@@ -1,7 +1,12 @@
-"""The graph: every stage of an evaluation, in an order with inputs before their readers."""
+"""The graph of all stages, and whole evaluations in one process without Dagster."""
 
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
+from rag_eval.core.report import Report
+from rag_eval.core.settings import Settings
 from rag_eval.pipeline import (
     answers,
     calibration,
@@ -19,7 +24,10 @@ from rag_eval.pipeline import (
     stability,
     trust,
 )
+from rag_eval.pipeline.evaluation import Evaluation
+from rag_eval.pipeline.report import GateVerdict, MetricsReport, MlflowRecord
 from rag_eval.pipeline.runner import Stage
+from rag_eval.storage.artifacts import home_lock, sweep
 
 STAGES: Final[tuple[Stage, ...]] = (
     corpus.read_corpus,
@@ -48,3 +56,60 @@ STAGES: Final[tuple[Stage, ...]] = (
     report.record_in_mlflow,
     report.judge_report,
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """The result of one evaluation.
+
+    `folder` holds the report's files. `failed` are the ids of the required gates that did not pass.
+    `seconds` is the duration without MLflow. `mlflow_run` and `runs_page`, the address of the runs
+    in MLflow, are None after a failure. `mlflow_error` gives the reason without user and password
+    of the address. `trace_error` says why there are no traces.
+    """
+
+    gold_set: str
+    report: Report
+    folder: Path
+    failed: list[str]
+    seconds: float
+    mlflow_run: str | None
+    runs_page: str | None
+    mlflow_error: str | None
+    trace_error: str | None
+
+
+def evaluate(evaluation: Evaluation) -> Outcome:
+    """Run all stages of one gold set. An InputError leaves the reports as they were."""
+    runner = evaluation.runner
+    seconds = {made.node: made.seconds for made in runner.run()}
+    written, recorded = runner.get(MetricsReport), runner.get(MlflowRecord)
+    return Outcome(
+        evaluation.config.name,
+        written.report,
+        evaluation.reports,
+        runner.get(GateVerdict).failed,
+        sum(spent for node, spent in seconds.items() if node.name != "mlflow_record"),
+        recorded.mlflow_run or None,
+        recorded.runs_page or None,
+        recorded.error or None,
+        written.trace_error or None,
+    )
+
+
+ANOTHER_HOME_S = 3600.0
+"""Age in seconds at which a half-written report is removed. A run may still write a younger one."""
+
+
+def evaluate_all(evaluations: Sequence[Evaluation], settings: Settings) -> list[Outcome]:
+    """Evaluate several gold sets in sequence under one lock of the home.
+
+    The primary gold set runs last, so that its report is the newest. The top of the folder of
+    reports shows only the complete primary gold set.
+    """
+    primary = settings.primary_gold_set
+    ordered = sorted(evaluations, key=lambda evaluation: evaluation.config.name == primary)
+    with home_lock(settings.home):
+        sweep(settings.home, "", "artifacts/*", "runs", "record/*", "embeddings/*")
+        sweep(settings.reports, "", "*", older_than_s=ANOTHER_HOME_S)
+        return [evaluate(evaluation) for evaluation in ordered]

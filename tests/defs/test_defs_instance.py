@@ -18,8 +18,7 @@ from rag_eval.defs.instance import (
 )
 from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.report import MetricsReport
-from rag_eval.pipeline.run import evaluate
-from rag_eval.pipeline.stages import STAGES
+from rag_eval.pipeline.stages import STAGES, evaluate
 
 PREPARE = (
     "import sys, pathlib; from rag_eval.defs.instance import prepare_home; "

@@ -14,8 +14,7 @@ from rag_eval.defs.assets import asset_key
 from rag_eval.defs.build import build_definitions
 from rag_eval.defs.resources import Evaluations
 from rag_eval.pipeline.evaluation import open_gold_set
-from rag_eval.pipeline.run import evaluate
-from rag_eval.pipeline.stages import STAGES
+from rag_eval.pipeline.stages import STAGES, evaluate
 from rag_eval.storage.artifacts import home_lock
 
 asset = dg.AssetKey.from_user_string

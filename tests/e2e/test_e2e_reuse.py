@@ -28,8 +28,7 @@ from cli_project import (
 from rag_eval.core.report import make_schema
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline.evaluation import Evaluation, open_beir, open_gold_set
-from rag_eval.pipeline.run import Outcome, evaluate_all
-from rag_eval.pipeline.stages import STAGES
+from rag_eval.pipeline.stages import STAGES, Outcome, evaluate_all
 from rag_eval.reporting.metrics_report import content_hash, finish, stable_part
 from rag_eval.storage.hashing import text_hash
 

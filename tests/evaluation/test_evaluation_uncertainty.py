@@ -22,8 +22,8 @@ from rag_eval.pipeline.calibration_stores import (
 )
 from rag_eval.pipeline.claims import count_others
 from rag_eval.pipeline.evaluation import open_gold_set
-from rag_eval.pipeline.miss_rates import count_covered, leave_groups_out
 from rag_eval.pipeline.retrieval import read_ranking, run_frame
+from rag_eval.pipeline.uncertain import count_covered, leave_groups_out
 from rag_eval.retrieval.ranking import Ranking
 
 SPANS = st.lists(

@@ -19,7 +19,7 @@ from rag_eval.core.config import Answers
 from rag_eval.core.types import OUTCOMES, Answer
 from rag_eval.measures.citation_support import citation_support
 from rag_eval.pipeline.answers import answer_gaps, with_units
-from rag_eval.pipeline.miss_rates import leave_groups_out
+from rag_eval.pipeline.uncertain import leave_groups_out
 
 
 @pytest.fixture

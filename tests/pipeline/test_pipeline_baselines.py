@@ -9,7 +9,7 @@ from cli_project import CONFIG, DOCUMENTS, QRELS
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.report import first_fault
-from rag_eval.pipeline.baselines import (
+from rag_eval.pipeline.comparisons import (
     HISTORY,
     MAX_NAMES,
     _changed_targets,

@@ -13,8 +13,8 @@ from rag_eval.core.settings import Settings
 from rag_eval.gates.floors import MIN_JUDGED
 from rag_eval.measures import groundedness, overlap, paired, stability
 from rag_eval.measures import groundedness as windows
-from rag_eval.pipeline.miss_rates import MIN_MISSED
 from rag_eval.pipeline.scores import ALWAYS_K
+from rag_eval.pipeline.uncertain import MIN_MISSED
 from rag_eval.reporting.html.elements import Cursor
 from rag_eval.reporting.html.panel import Page, panel_words
 from rag_eval.reporting.html.panels.run import command

@@ -22,7 +22,7 @@ from panel_pages import (
 from rag_eval.core import config as records
 from rag_eval.core.report import ChangeCode
 from rag_eval.core.types import CODES, FIXES, OUTCOMES
-from rag_eval.pipeline.report import _trust_factors
+from rag_eval.pipeline.report_parts import _trust_factors
 from rag_eval.reporting.html.elements import Cursor
 from rag_eval.reporting.html.page import render_panel
 from rag_eval.reporting.html.panel import Page, panel_words

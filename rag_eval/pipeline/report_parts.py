@@ -1,0 +1,562 @@
+"""The parts of the report, assembled from the results of all stages."""
+
+import dataclasses
+import datetime as dt
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from pydantic_core import to_jsonable_python
+
+from rag_eval import __version__
+from rag_eval.core.config import FRESH, STALE, GoldSetConfig, Level
+from rag_eval.core.errors import InputError, quoted
+from rag_eval.core.report import (
+    Absent,
+    AnswersPart,
+    CitationsPart,
+    Embeddings,
+    Estimate,
+    LintWarning,
+    Poisoning,
+    Record,
+    RunInputs,
+    StrategyPart,
+    TrustFactor,
+    TrustPart,
+    TrustScores,
+    number,
+)
+from rag_eval.corpus.masking import mask_shown_address
+from rag_eval.gates.gate import AcceptedRun, GateInputs
+from rag_eval.gates.regression import with_delta_s
+from rag_eval.gates.verdict import judge_gates
+from rag_eval.measures.overlap import NamedGold
+from rag_eval.pipeline.answers import (
+    RAGAS_OFF,
+    Answered,
+    AnswerMeasures,
+    AnswerSet,
+    CitationSet,
+)
+from rag_eval.pipeline.calibration import MissRateCalibration
+from rag_eval.pipeline.claims import MissRateClaims
+from rag_eval.pipeline.comparisons import drift_part, find_targets, load_baseline
+from rag_eval.pipeline.corpus import (
+    AdmittedChunks,
+    CorpusChunks,
+    CorpusSnapshot,
+    EvidenceTrust,
+    GoldVariants,
+)
+from rag_eval.pipeline.guard import RestatedPassages
+from rag_eval.pipeline.history import (
+    changes,
+    configuration_part,
+    past_runs,
+    run_inputs,
+)
+from rag_eval.pipeline.index import CorpusIndex, n_embedded
+from rag_eval.pipeline.measures import RankingMeasures, StrategyMeasures
+from rag_eval.pipeline.miss_rates import CalibratedMissRates
+from rag_eval.pipeline.misses import MissedQuestions
+from rag_eval.pipeline.ragas import RagasMeasures
+from rag_eval.pipeline.retrieval import StrategyRun
+from rag_eval.pipeline.runner import Result, Work
+from rag_eval.pipeline.scores import LEVELS, ScoredRuns
+from rag_eval.pipeline.slices import measure_slices
+from rag_eval.pipeline.stability import StabilityMeasures
+from rag_eval.pipeline.trust import NOT_CONFIGURED, TrustMeasures
+from rag_eval.pipeline.uncertain import NO_ANSWERS
+from rag_eval.storage.hashing import code_version, library_versions
+from rag_eval.trust.sources import FORMULA, POINTS, explain_factors
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """The results that a report shows, by the names of their rows."""
+
+    runs: dict[str, StrategyRun]
+    corpus_snapshot: CorpusSnapshot
+    corpus_chunks: CorpusChunks
+    evidence_trust: EvidenceTrust
+    admitted_chunks: AdmittedChunks
+    gold_variants: GoldVariants
+    restated_passages: RestatedPassages
+    corpus_index: CorpusIndex
+    ranking_measures: RankingMeasures
+    stability_measures: StabilityMeasures
+    trust_measures: TrustMeasures
+    missed_questions: MissedQuestions
+    answers: AnswerSet | None
+    citations: CitationSet | None
+    answer_measures: AnswerMeasures | None
+    ragas_measures: RagasMeasures | None
+    miss_rate_claims: MissRateClaims
+    miss_rate_calibration: MissRateCalibration
+    calibrated_miss_rates: CalibratedMissRates
+
+    @property
+    def answered(self) -> Answered | None:
+        """The results of the answer stages; None without configured answers."""
+        if self.answers is None or self.citations is None or self.answer_measures is None:
+            return None
+        return Answered(self.answers, self.citations, self.answer_measures)
+
+    @property
+    def artifact_keys(self) -> dict[str, str]:
+        """Keys of all results, which give access to the details of a kept run."""
+        results = vars(self) | {f"run {name}": run for name, run in self.runs.items()}
+        return {
+            name: result.artifact.key
+            for name, result in results.items()
+            if isinstance(result, Result)
+        }
+
+
+def report_parts(work: Work, made: Inputs, runs: ScoredRuns) -> dict[str, object]:
+    """Make the report fields without hash, id, time and history."""
+    config, settings = work.config, work.settings
+    corpus, chunks = made.corpus_snapshot.about, made.admitted_chunks.about
+    index = made.corpus_index.about
+    ranking = made.ranking_measures.about
+    strategies = [_strategy(work, runs, entry) for entry in ranking.strategies]
+    primary = next(entry for entry in strategies if entry.name == config.primary_strategy)
+    use, trust = _embeddings(made), _trust_part(config, made)
+    guard = trust.poisoning
+    body: dict[str, object] = {
+        "strategy": primary.name,
+        "recallAt10": primary.measure("recall_at_10", config.level).value,
+        "mrr": primary.measure("mrr", config.level).value,
+        "cacheHitRate": max(0.0, 1 - use.embedded / use.needed),
+        "version": __version__,
+        "code": {"version": code_version(), "libraries": library_versions()},
+        "features": {
+            "FEATURE_HYBRID_RETRIEVAL": settings.feature_hybrid_retrieval,
+            "FEATURE_RAGAS_EVAL": settings.feature_ragas_eval,
+        },
+        "evaluation": {
+            **{name: getattr(config, name) for name in ("k", "depth", "level")},
+            "primary": config.primary_strategy,
+            "partial": work.evaluation.partial,
+            "known": work.evaluation.known,
+        },
+        "gold": {
+            **made.gold_variants.about.model_dump(),
+            "seeds": list(config.seeds),
+            "warnings": _warnings(made),
+        },
+        "index": {
+            "hash": primary.index_hash,
+            "rev": corpus.corpus_rev,
+            "corpus_rev": corpus.corpus_rev,
+            "chunks_hash": chunks.chunks_hash,
+            "analyzer": index.analyzer,
+            "chunker": index.chunker,
+            "embed_model": primary.embed_model,
+            "n_documents": corpus.n_documents,
+            "n_chunks": chunks.n_chunks,
+            "loader": corpus.loader,
+            "masked": corpus.masked,
+            "strategies": {
+                name: {
+                    "index_hash": run.about.index_hash,
+                    "embed_model": "" if run.has_own_units else run.about.embed_model,
+                }
+                for name, run in made.runs.items()
+            },
+        },
+        "strategies": strategies,
+        "comparisons": ranking.comparisons,
+        "stability": made.stability_measures.about,
+        "embeddings": use,
+        "reused": {
+            "index": made.corpus_index.artifact.reused,
+            "runs": {name: run.artifact.reused for name, run in made.runs.items()},
+        },
+        "trust": trust,
+        "poisonedBlocked": guard.n_blocked + guard.at_retrieval.n_blocked_chunks
+        if guard.quarantine
+        else 0,
+        **_headline("avgTrustScore", trust.retrieved[primary.name].avg_trust),
+        **_answer_parts(made.answered),
+        **({} if made.ragas_measures is None else {"ragas": made.ragas_measures.figures}),
+        "slices": measure_slices(work, runs, made.answer_measures),
+        "overlap": made.ranking_measures.overlap,
+        "misses": made.missed_questions.about,
+        "uncertainty": made.calibrated_miss_rates.uncertainty,
+        "calibration": made.calibrated_miss_rates.calibration,
+    }
+    plain = to_jsonable_python(body)
+    return body | _compare_with_baseline(work, made, body, plain, runs.gold.named_gold)
+
+
+# ---- Strategies, embeddings and warnings.
+
+NOT_SEEN: Final = {
+    "ann_recall": "the index of an external retriever is not visible to rag_eval",
+    "cost_per_1k": "the cost of an external retriever is not known",
+}
+
+
+def _strategy(work: Work, runs: ScoredRuns, entry: StrategyMeasures) -> StrategyPart:
+    run, spec = runs.runs[entry.name], runs.spec(entry.name)
+    about, more = run.about, dict[str, object]()
+    price = spec.question_price(work.settings.price_per_1k_embedding_tokens)
+    cost: float | None = round(price * about.query_tokens, 6)
+    if spec.own_units:
+        cost = None
+        levels = {
+            level: {"measured": False, "reason": about.unmeasured[level]}
+            if level in about.unmeasured
+            else {"measured": True}
+            for level in LEVELS
+        }
+        more = {"source": about.source, "failures": about.failures, "levels": levels}
+        more |= {"notes": about.notes, "why": NOT_SEEN}
+    same = ("kind", "index_hash", "embed_model", "n_runs", "n_empty", "n_failed", "first_failure")
+    return StrategyPart.model_validate(
+        {
+            "name": spec.name,
+            **{name: getattr(about, name) for name in same},
+            "configuration": configuration_part(spec),
+            "rerank": spec.rerank.kind if spec.rerank else None,
+            "seeds": {"configured": work.config.seeds, "matter": about.seed_matters},
+            "measures": entry.measures,
+            "ann_recall": entry.ann_recall,
+            "latency_ms": run.timing.latency_ms,
+            "cost_per_1k": cost,
+            **more,
+        }
+    )
+
+
+def _embeddings(made: Inputs) -> Embeddings:
+    """Count the texts that needed a vector, and the texts without a cached vector."""
+    models, expanded = {made.stability_measures.about.embedding}, 0
+    for run in made.runs.values():
+        models.add(run.about.rerank_model)
+        if not run.has_own_units:
+            models.add(run.about.embed_model)
+        if run.expansions is not None and run.about.embed_model:
+            expanded += len(run.expansions)
+    models.discard("")
+    texts = made.admitted_chunks.about.n_chunks + len(set(made.gold_variants.texts))
+    return Embeddings(
+        models=sorted(models),
+        needed=len(models) * texts + expanded,
+        embedded=n_embedded(made.admitted_chunks),
+    )
+
+
+def _warnings(made: Inputs) -> list[LintWarning]:
+    """List the warnings about the gold set and all recorded outputs, without repetitions.
+
+    Questions, a strategy and answers can have the same file of recorded outputs.
+    """
+    warnings = [*made.gold_variants.about.warnings]
+    warnings += [warning for run in made.runs.values() for warning in run.about.warnings]
+    warnings += [] if made.answered is None else made.answered.answers.about.warnings
+    return [one for at, one in enumerate(warnings) if one not in warnings[:at]]
+
+
+# ---- Answers and citations.
+
+CITATION_MEASURES: Final = (
+    "coverage",
+    *(
+        f"citation_{name}"
+        for name in ("precision", "recall", "match_rate", "validity_rate", "support")
+    ),
+)
+
+
+def _answer_parts(answered: Answered | None) -> dict[str, object]:
+    """Make the report fields of answers and citations."""
+    if answered is None:
+        absent = Absent(reason=NO_ANSWERS)
+        return {
+            "answers": absent,
+            "citations": absent,
+            "groundedness": None,
+            "groundedness_reason": NO_ANSWERS,
+            "faithfulness": None,
+            "faithfulness_reason": RAGAS_OFF,
+        }
+    about, found = answered.answers.about, answered.measures.about
+    codes, usage = answered.citations.about, answered.answers.usage
+    judged = answered.measures.verifier_usage
+    attempts = ("attempts", "schema_retries", "adaptive_reruns")
+    part = AnswersPart.model_validate(
+        {
+            "strategy": about.strategy,
+            "modes": about.modes,
+            "embedding": about.embedding or None,
+            "model": about.model or None,
+            "hash": about.hash,
+            "n_questions": about.counts["questions"],
+            "attempts": {name: about.counts.get(name, 0) for name in attempts},
+            "outcomes": found.outcomes,
+            "codes": found.codes,
+            "abstention": about.abstention and dataclasses.asdict(about.abstention),
+            "measures": [one for one in found.measures if one.name not in CITATION_MEASURES],
+            "gap": found.gap,
+            "faithfulness": found.faithfulness,
+            "usage": {} if usage is None else dataclasses.asdict(usage),
+            **_count_findings(about.counts),
+            **({} if found.verifier is None else {"verifier": found.verifier}),
+            **({} if judged is None else {"verifier_usage": dataclasses.asdict(judged)}),
+        }
+    )
+    of_citations = [one for one in found.measures if one.name in CITATION_MEASURES]
+    return {
+        "answers": part,
+        "citations": CitationsPart.model_validate(
+            {
+                "n_citations": codes.n_citations,
+                "codes": codes.codes,
+                "measures": of_citations,
+                "n_unsupported": found.n_unsupported,
+                "unsupported": found.unsupported,
+            }
+        ),
+        **_headline("faithfulness", part.faithfulness),
+        **_headline("groundedness", next(m for m in part.measures if m.name == "groundedness")),
+    }
+
+
+def _count_findings(counts: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    """Make the report field of what postprocessors found; empty if they found nothing."""
+    prefix = "finding."
+    found = {name.removeprefix(prefix): n for name, n in counts.items() if name.startswith(prefix)}
+    return {"findings": found} if found else {}
+
+
+def _headline(name: str, figure: Estimate) -> dict[str, object]:
+    """Return a figure for the top of the report, with the reason when the value is missing."""
+    reason = {} if figure.value is not None else {f"{name}_reason": figure.why["value"]}
+    return {name: figure.value, **reason}
+
+
+# ---- The baseline and the gates.
+
+
+def _compare_with_baseline(
+    work: Work,
+    made: Inputs,
+    body: Mapping[str, Any],
+    plain: Mapping[str, Any],
+    shared: NamedGold,
+) -> dict[str, object]:
+    """Make the report fields `drift` and `gates`; `plain` are the JSON values of `body`.
+
+    A damaged baseline raises no error here, because the report must not fail.
+    """
+    config, gold, documents = work.config, made.gold_variants, made.corpus_snapshot.documents
+    baseline, fault = None, ""
+    try:
+        baseline = load_baseline(work.settings.home, config.name)
+    except InputError as error:
+        fault = quoted(error.problems[0].message, 300)
+    now, accepted = RunInputs.model_validate(run_inputs(plain)), None
+    if baseline is not None:
+        found = changes(baseline.run, now)
+        accepted = AcceptedRun(baseline.run.run_id, baseline.per_query, found)
+    inputs = GateInputs(
+        config=config,
+        figures=_figures_for_gates(body, config.level),
+        answers=plain["answers"],
+        trust=plain["trust"]["retrieved"],
+        trust_factors=body["trust"].factors or (),
+        gold=shared,
+        per_query=with_delta_s(made.ranking_measures.per_query, made.stability_measures.per_run),
+        baseline=accepted,
+        baseline_fault=fault,
+        is_first=not past_runs(work.settings.home, config.name)[0],
+    )
+    targets = find_targets(documents, gold.qrels_document, gold.spans)
+    return {
+        "drift": drift_part(baseline, fault, now, documents, targets),
+        "gates": [gate.dump() for gate in judge_gates(inputs)],
+    }
+
+
+def _figures_for_gates(report: Mapping[str, Any], level: Level) -> dict[str, Mapping[str, object]]:
+    """Collect all figures that gates compare with floors, as name -> JSON values.
+
+    `report` has the fields that are known before the gates, by name.
+    """
+    name = report["strategy"]
+    primary = next(entry for entry in report["strategies"] if entry.name == name)
+    stability = report["stability"].strategies[name]
+    records: dict[str, Record] = {
+        record.name: record for record in primary.measures if record.level == level
+    }
+    records |= {
+        "delta_s": stability.delta_s,
+        "avg_trust_score": report["trust"].retrieved[name].avg_trust,
+        "convergent_hit_share": stability.convergent_and_hit,
+    }
+    cost = primary.cost_per_1k
+    for part in (report["answers"], report["citations"]):
+        if not isinstance(part, Absent):
+            records |= {record.name: record for record in part.measures}
+    if isinstance(report["answers"], AnswersPart):
+        records["faithfulness"] = report["answers"].faithfulness
+        if cost is not None:
+            cost += report["answers"].usage.get("cost_per_1k", 0.0)
+    figures: dict[str, Mapping[str, object]] = {
+        **{name: record.dump() for name, record in records.items()},
+        "cost_per_1k": {"value": cost, "reason": primary.why.get("cost_per_1k", "")},
+        "cache_hit_rate": {"value": report["cacheHitRate"]},
+    }
+    for at in ("p50", "p95", "p99"):
+        figures[f"latency_{at}_ms"] = {"value": getattr(primary.latency_ms, at)}
+    return figures
+
+
+# ---- Trust and poisoning, and evidence-trust.jsonl with one line per chunk.
+
+EVIDENCE_FILE = "evidence-trust.jsonl"
+BINS, MAX_QUARANTINED, MAX_ID = 10, 50, 200
+LINE_VERSION = 1
+"""Schema version of the lines of evidence-trust.jsonl."""
+STATES = ("domain_state", "signature_state", "author_state", "freshness_state")
+
+
+def _trust_part(config: GoldSetConfig, made: Inputs) -> TrustPart:
+    about, frame, configured = made.evidence_trust.about, made.evidence_trust.trust, config.trust
+    states = {name: dict(sorted(Counter(frame[name]).items())) for name in STATES}
+    return TrustPart.model_validate(
+        {
+            "as_of": about.as_of,
+            "notes": about.notes,
+            "configured": {
+                "domains": len(configured.domains),
+                "authors": len(configured.authors),
+                "keys": len(configured.keys),
+                "manifest": configured.manifest is not None,
+                "unlisted": configured.unlisted,
+            },
+            "scores": _trust_scores(frame),
+            "states": states,
+            "formula": FORMULA,
+            "factors": _trust_factors(states),
+            "retrieved": made.trust_measures.strategies,
+            "filter": made.trust_measures.filter,
+            "poisoning": _poisoning(config, made, frame),
+        }
+    )
+
+
+def _trust_scores(frame: pd.DataFrame) -> TrustScores | Absent:
+    """Describe the distribution of trust over all chunks, including quarantined ones."""
+    values = frame["trust"].dropna().to_numpy()
+    if not len(values):
+        return Absent(reason=NOT_CONFIGURED)
+    counts = np.histogram(values, bins=BINS, range=(0.0, 1.0))[0]
+    histogram = [
+        {"from": at / BINS, "to": (at + 1) / BINS, "n": int(count)}
+        for at, count in enumerate(counts)
+    ]
+    summary = {name: number(getattr(values, name)()) for name in ("mean", "min", "max")}
+    return TrustScores.model_validate({"n_chunks": len(values), **summary, "histogram": histogram})
+
+
+UNCONFIGURED: Final = {
+    "domain": "the gold set lists no domains",
+    "signature": "the gold set names no keys, and no source records hashes",
+    "author": "the gold set names no authors",
+}
+UNDATED: Final = "no document has a date that can be read"
+
+
+def _trust_factors(states: Mapping[str, Mapping[str, int]]) -> list[TrustFactor]:
+    """Count the chunks that earn each factor; `states` counts chunks by column and state."""
+    found = list[TrustFactor]()
+    parts = {name: (state, f"{weight:g} for {state}") for name, (state, weight) in POINTS.items()}
+    fallen = f"times {FRESH:g}, falling to {STALE:g} after a year or without a date"
+    for factor, (state, points) in {**parts, "freshness": ("dated", fallen)}.items():
+        counts = states[f"{factor}_state"]
+        reason = UNCONFIGURED.get(factor) if set(counts) <= {"not_configured"} else None
+        if factor == "freshness" and not counts.get(state):
+            reason = UNDATED
+        about = {"factor": factor, "points": points, "status": "measured"}
+        if reason is not None:
+            about |= {"status": "insufficient_evidence", "reason": reason}
+        numbers = {"n": counts.get(state, 0), "of": sum(counts.values())}
+        found.append(TrustFactor.model_validate(about | numbers))
+    return found
+
+
+def _poisoning(config: GoldSetConfig, made: Inputs, frame: pd.DataFrame) -> Poisoning:
+    """Describe the findings of the guard, with at most fifty relevant documents and chunks."""
+    about, gold = made.evidence_trust.about, made.gold_variants.blocked
+    documents = made.corpus_snapshot.documents
+    urls = dict(zip(documents["doc_id"].tolist(), documents["source_url"].tolist(), strict=True))
+    poor = frame[frame["verdict"] == "blocked"]
+    reasons = Counter(code for codes in frame["reasons"].tolist() for code in codes)
+    return Poisoning.model_validate(
+        {
+            "rules_version": about.rules_version,
+            "quarantine": config.trust.quarantine,
+            "n_chunks": len(frame),
+            "n_documents": int(frame["doc_id"].nunique()),
+            "n_blocked": len(poor),
+            "n_blocked_documents": int(poor["doc_id"].nunique()),
+            "n_warned": int((frame["verdict"] == "warning").sum()),
+            "n_allowed": int((frame["allowed_by"] != "").sum()),
+            "reasons": dict(sorted(reasons.items())),
+            "manifest": about.manifest,
+            "quarantined": [
+                {
+                    "chunk_id": row["chunk_id"],
+                    "doc_id": quoted(row["doc_id"], MAX_ID),
+                    "source_url": quoted(mask_shown_address(urls[row["doc_id"]]), MAX_ID),
+                    "reasons": list(row["reasons"]),
+                }
+                for row in poor.head(MAX_QUARANTINED).to_dict("records")
+            ],
+            "gold": gold.model_copy(
+                update={
+                    "documents": [
+                        document.model_copy(update={"doc_id": quoted(document.doc_id, MAX_ID)})
+                        for document in gold.documents[:MAX_QUARANTINED]
+                    ]
+                }
+            ),
+            "at_retrieval": {
+                **dataclasses.asdict(made.restated_passages.about),
+                "dropped": {name: run.about.n_dropped for name, run in made.runs.items()},
+            },
+        }
+    )
+
+
+def evidence_lines(trust: pd.DataFrame, as_of: str) -> bytes:
+    """Write one JSON line per chunk (`evidence-trust-line.schema.json`), in order of the chunks.
+
+    A label has the chunk's number in its document. It changes with the document, unlike the id.
+    """
+    day = dt.date.fromisoformat(as_of)
+    numbers = trust.groupby("doc_id").cumcount() + 1
+    lines = [
+        {
+            "schema_version": LINE_VERSION,
+            "chunkId": row["chunk_id"],
+            "doc_id": row["doc_id"],
+            "label": f"{row['doc_id']}-chunk{place}",
+            "trustScore": number(row["trust"]),
+            "domain": row["domain"] or None,
+            "signature": row["signature_state"],
+            "timestamp": row["date"] or None,
+            "factors": explain_factors(row, day),
+            "blocked": row["verdict"] == "blocked",
+            "reasons": list(row["reasons"]),
+        }
+        for row, place in zip(trust.to_dict("records"), numbers.tolist(), strict=True)
+    ]
+    return "".join(f"{json.dumps(line, sort_keys=True)}\n" for line in lines).encode()
