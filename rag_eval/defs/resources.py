@@ -30,14 +30,14 @@ class Evaluations:
         """
         if gold_set not in self._opened:
             from rag_eval.pipeline.evaluation import Lines, open_gold_set
-            from rag_eval.storage.artifacts import home_lock, sweep
+            from rag_eval.storage.artifacts import HOME_FOLDERS, home_lock, sweep
 
             folder = self.settings.gold_sets / gold_set
             progress = Lines(dg.get_dagster_logger().info)
             evaluation = open_gold_set(folder, self.settings, progress=progress)
             if not self._opened:
                 self._held.enter_context(home_lock(self.settings.home))
-                sweep(self.settings.home, "", "artifacts/*", "runs", "embeddings/*")
+                sweep(self.settings.home, *HOME_FOLDERS)
             self._opened[gold_set] = dataclasses.replace(
                 evaluation, use_record=True, tags=self._tags
             )

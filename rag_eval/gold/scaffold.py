@@ -28,7 +28,7 @@ from rag_eval.gold.drafts import Question, make_drafts
 from rag_eval.gold.files import ANCHORS, GoldText
 from rag_eval.gold.lint import DRAFT
 from rag_eval.gold.resolving import Catalogue, locate
-from rag_eval.storage.artifacts import write_text
+from rag_eval.storage.artifacts import PARTIAL, write_text
 
 # ---- Questions of a CSV file.
 
@@ -209,7 +209,7 @@ def init_gold_set(
     questions = ask(load_corpus(Folder(loader="folder", path="."), docs))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(dir=target.parent, prefix=".partial-"))
+        partial = Path(tempfile.mkdtemp(dir=target.parent, prefix=PARTIAL))
         try:
             path = os.path.relpath(docs.resolve(), target.resolve())
             _write(partial, target.name, path, questions)

@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Final
 
 from rag_eval.pipeline.stages import STAGES
-from rag_eval.storage.artifacts import DAMAGED, home_lock
+from rag_eval.storage.artifacts import DAMAGED, HOME_FOLDERS, PARTIAL, home_lock
 
 _KEY: Final = re.compile(r"[0-9a-f]{16,64}")
 _RUN_TIME: Final = "%Y%m%dT%H%M%S"
-_PARTIAL: Final = ".partial-"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,9 +70,9 @@ def clean(
 
 
 def _leftovers(home: Path) -> Iterator[Path]:
-    for pattern in (DAMAGED, _PARTIAL):
-        for folder in ("", "runs/", "record/*/", "artifacts/*/", "embeddings/*/"):
-            yield from home.glob(f"{folder}{pattern}*")
+    for pattern in (DAMAGED, PARTIAL):
+        for folder in HOME_FOLDERS:
+            yield from home.glob(f"{folder}/{pattern}*".lstrip("/"))
 
 
 def _old_runs(
@@ -154,7 +153,7 @@ def _remove(what: str, paths: Iterable[Path]) -> Freed:
         # Removing a link to a file of another artifact frees no space.
         size += sum(one.stat().st_size for one in files if one.stat().st_nlink == 1)
         count += 1
-        aside = path.with_name(f"{_PARTIAL}{path.name}")
+        aside = path.with_name(f"{PARTIAL}{path.name}")
         path.rename(aside)
         if aside.is_dir():
             shutil.rmtree(aside)

@@ -27,7 +27,7 @@ from rag_eval.pipeline import (
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.report import GateVerdict, MetricsReport, MlflowRecord
 from rag_eval.pipeline.runner import Stage
-from rag_eval.storage.artifacts import home_lock, sweep
+from rag_eval.storage.artifacts import HOME_FOLDERS, home_lock, sweep
 
 STAGES: Final[tuple[Stage, ...]] = (
     corpus.read_corpus,
@@ -110,6 +110,6 @@ def evaluate_all(evaluations: Sequence[Evaluation], settings: Settings) -> list[
     primary = settings.primary_gold_set
     ordered = sorted(evaluations, key=lambda evaluation: evaluation.config.name == primary)
     with home_lock(settings.home):
-        sweep(settings.home, "", "artifacts/*", "runs", "record/*", "embeddings/*")
+        sweep(settings.home, *HOME_FOLDERS)
         sweep(settings.reports, "", "*", older_than_s=ANOTHER_HOME_S)
         return [evaluate(evaluation) for evaluation in ordered]

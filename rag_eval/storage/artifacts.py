@@ -37,8 +37,12 @@ artifacts then share the file.
 """
 
 ARTIFACT_FILE = "artifact.json"
+PARTIAL = ".partial-"
+"""Prefix of the names of half-written files and folders."""
 DAMAGED = ".damaged-"
 """Prefix of the names of damaged files and folders that were set aside."""
+HOME_FOLDERS = ("", "artifacts/*", "runs", "record/*", "embeddings/*")
+"""Glob patterns of the folders of a home in which such names occur."""
 _log = logging.getLogger(__name__)
 _verified: dict[Path, tuple[int, int, int]] = {}
 """Inode, size and time of each file whose SHA-256 this process has compared."""
@@ -255,7 +259,7 @@ class ArtifactStore:
         `made_from` lists the input artifacts as (stage, key).
         """
         (self.root / stage).mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(dir=self.root / stage, prefix=".partial-"))
+        partial = Path(tempfile.mkdtemp(dir=self.root / stage, prefix=PARTIAL))
         partial.chmod(0o755)  # mkdtemp denies access to others, but a team shares the store
         try:
             _write(partial, parts)
@@ -294,7 +298,7 @@ def atomic_path(path: Path, mode: int = 0o644) -> Iterator[Path]:
     A failure removes the temporary file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".partial-", suffix=path.suffix)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=PARTIAL, suffix=path.suffix)
     os.close(handle)
     partial = Path(name)
     try:
@@ -317,7 +321,7 @@ def sweep(folder: Path, *patterns: str, older_than_s: float = 0.0) -> int:
     left = [
         path
         for pattern in patterns
-        for path in folder.glob(f"{pattern}/.partial-*".lstrip("/"))
+        for path in folder.glob(f"{pattern}/{PARTIAL}*".lstrip("/"))
         if path.stat().st_mtime <= before
     ]
     for path in left:
