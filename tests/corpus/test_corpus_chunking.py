@@ -1,7 +1,5 @@
 """Chunking: the invariants for any text and any chunker, and what each kind keeps together."""
 
-import itertools
-
 import pandas as pd
 import pytest
 from hypothesis import given
@@ -81,12 +79,6 @@ def test_an_empty_text_has_no_chunk_even_with_a_title(kind):
     chunks = chunk_documents(*corpus(" \n\t "), Chunker(kind=kind))
     assert len(chunks) == 0
     assert list(CHUNKS.check(chunks).columns) == list(CHUNKS.columns)
-
-
-def test_a_document_without_sections_is_one_section_under_its_own_id():
-    documents, found = corpus("one two")
-    chunks = chunk_documents(documents, found[:0], Chunker(kind="text"))
-    assert chunks["section_id"].tolist() == ["d"]
 
 
 WORDS = " ".join(f"w{i}" for i in range(20))
@@ -195,27 +187,6 @@ def test_sentences_end_where_they_end(text, expected):
     assert [text[start:end] for start, end in sectioning.spans(text)] == expected
 
 
-@given(
-    st.text(alphabet="abA1. !?…\"')(\n\r。\t\u2003é", max_size=60),
-    st.integers(0, 10),
-    st.integers(0, 10),
-)
-def test_sentences_are_ordered_and_cover_all_but_white_space(text, before, after):
-    low, high = min(before, len(text)), max(min(before, len(text)), len(text) - after)
-    found = sectioning.spans(text, low, high)
-    assert all(low <= start < end <= high for start, end in found)
-    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(found))
-    pieces = "".join(text[start:end] for start, end in found)
-    assert "".join(pieces.split()) == "".join(text[low:high].split())
-    assert all(text[start:end] == text[start:end].strip() for start, end in found)
-
-
-@pytest.mark.parametrize("part", [".", '."', "\n ", "。", "a. "])
-def test_long_runs_end(part):
-    text = part * 200_000
-    assert sectioning.borders(text) == sorted(set(sectioning.borders(text)))
-
-
 # ---- Sections
 
 GUIDE = """intro text
@@ -289,21 +260,6 @@ def test_equal_headings_never_share_an_id():
 def test_front_matter(head, values):
     text = head + "# H\n"
     assert sectioning.front_matter(text) == (values, len(head) if values else 0)
-
-
-LINES = st.sampled_from(
-    "# a|## b|```|text||- x|    code|> # q|===|---|<!--|-->|\t|é\u2028x|\x0bv".split("|")
-)
-
-
-@given(st.lists(st.tuples(LINES, st.sampled_from(["\n", "\r\n", "\r"]))))
-def test_sections_part_the_text(lines):
-    text = "".join(line + newline for line, newline in lines)
-    found = sectioning.markdown_sections("d", "t", text)
-    assert [s.start for s in found[1:]] == [s.end for s in found[:-1]]
-    assert found[-1].end == len(text)
-    assert text[: found[0].start].strip() == ""
-    assert len(set(ids(found))) == len(found)
 
 
 DOCSTRING = """Fill values.

@@ -126,6 +126,7 @@ HOSTILE = "a@|1|(1|+1 22 |4111 1111 1111 1112 |GB82 |eyJ|sk-|token=aA1=|a@a.".sp
 HOSTILE += ["-----BEGIN PRIVATE" + " KEY-----", "a" * 64 + "@" + "a" * 63 + "."]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", HOSTILE)
 def test_two_megabytes_of_hostile_text_end(part):
     text = part * (2_000_000 // len(part))

@@ -101,21 +101,6 @@ def test_files_that_say_no_date_have_that_of_their_commit(checkout):
     assert dates(checkout.base) == expected
 
 
-def test_the_first_commit_of_a_shallow_clone_dates_nothing(tmp_path, checkout):
-    checkout.write("a.txt", "a")
-    checkout.git("init", "-q")
-    checkout.commit("2001-01-01T00:00:00+00:00")
-    checkout.write("b.txt", "b")
-    checkout.commit("2024-03-01T00:00:00+00:00")
-    checkout.git("clone", "-q", "--depth", "1", tmp_path.as_uri(), "clone")
-    clone = tmp_path / "clone"
-    first = identify(FOLDER, clone)
-    assert dates(clone) == {"a.txt": "", "b.txt": ""}
-    checkout.git("-C", str(clone), "fetch", "-q", "--unshallow")
-    assert dates(clone) == {"a.txt": "2001-01-01", "b.txt": "2024-03-01"}
-    assert identify(FOLDER, clone) != first
-
-
 JOE_AND_ANN = {
     "author": "",
     "authors": ["Joe", None, "", "Ann"],

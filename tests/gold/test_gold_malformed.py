@@ -1,12 +1,9 @@
 """Malformed inputs: each ends in an InputError that names code and line."""
 
-import contextlib
 import json
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from rag_eval.core.errors import InputError
 from rag_eval.gold.configuration import load_config
@@ -131,16 +128,3 @@ def test_a_fault_says_what_is_accepted(tmp_path):
     assert "did you mean level?" in found["levle"][0]
     assert found["levle"][2].startswith("name, version, description, corpus, k, depth")
     assert sorted(found) == ["level", "levle", "strategies[0].kind"]
-
-
-@pytest.mark.parametrize("file", ["queries.jsonl", "answers.jsonl", "qrels.tsv", "gold_set.yaml"])
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.binary(max_size=300)
-    | st.text(max_size=300).map(lambda text: text.encode("utf-8", "surrogatepass"))
-)
-def test_any_bytes_end_in_a_result_or_an_input_error(tmp_path, file, data):
-    _write(tmp_path, "queries.jsonl", QUERY)
-    _write(tmp_path, file, data)
-    with contextlib.suppress(InputError):
-        (load_config if file == "gold_set.yaml" else load_gold)(tmp_path)

@@ -240,12 +240,6 @@ def test_an_address_that_cannot_be_used_is_told_without_its_password(url, code):
     assert problem.found or problem.accepted
 
 
-def test_a_driver_that_repeats_the_password_is_not_quoted():
-    store = SqlStore("postgresql://me:hunter%402@127.0.0.1:1/db?sslpassword=s3same")
-    found = store._failed(RuntimeError("cannot use hunter@2\nnor s3same for me")).found
-    assert found == "cannot use *** nor *** for me"
-
-
 def test_what_is_no_sqlite_database_is_refused_and_left_alone(tmp_path):
     path = tmp_path / "letter.txt"
     path.write_text("Dear reader, this is no database. " * 100)
