@@ -1537,8 +1537,7 @@ class Report(Record):
     """The report of an evaluation.
 
     A figure that could not be computed is null and has its reason beside it, under <name>_reason.
-    Reports of earlier versions may lack slices, overlap, misses, history, previous, success, ragas
-    and look_first.
+    A draft, whose hash is not known yet, lacks history, previous, success and look_first.
     """
 
     schema_version: Literal[2]
@@ -1575,9 +1574,9 @@ class Report(Record):
     gates: list[GatePart]
     embeddings: Embeddings
     reused: Reused
-    slices: SlicesPart | None = None
-    overlap: OverlapPart | None = None
-    misses: dict[Name, MissesPart] | None = None
+    slices: SlicesPart
+    overlap: OverlapPart
+    misses: dict[Name, MissesPart]
     history: HistoryPart | None = None
     previous: PreviousPart | None = None
     success: list[Criterion] | None = None

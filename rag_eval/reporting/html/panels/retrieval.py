@@ -248,21 +248,14 @@ def recall(page: Page) -> Panel:
                 reason = known[0].reason_beside if known else "not measured at this level"
                 missing.append((page.swatch(name), level, reason))
     columns = [{"key": f"r_at_{k}", "heading": f"R@{k}", "as": "estimate"} for k in ks]
-    overlap = page.report.get("overlap")
-    pairs: Sequence[Cursor] = [] if overlap is None else list(overlap["pairs"])
-    k = "" if overlap is None else str(overlap["k"].value)
-    no_pairs: Cursor | str = "one strategy has no other to be compared with"
-    if overlap is None:
-        no_pairs = page.report["overlap"].reason_beside
+    overlap = page.report["overlap"]
     context = {
         "pictures": plots(_draw_recall(page, level, ks) for level in LEVELS),
         "missing": missing,
-        "overlap": overlap,
-        "no_pairs": no_pairs,
     }
     tables = {
         "recall": page.table("recall", rows, inserts={"cutoffs": columns}),
-        "pairs": page.optional_table("overlap", pairs, k=k),
+        "pairs": page.optional_table("overlap", list(overlap["pairs"]), k=str(overlap["k"].value)),
     }
     return Panel("Recall by K", "recall.html", context, tables)
 
@@ -276,9 +269,7 @@ MAX_ROWS: Final = 80
 def slices(page: Page) -> Panel:
     """Make the panel of slices."""
     about = page.report["slices"]
-    parts: Sequence[Cursor] = list(about["by"]) if about.get("by") else []
-    if not parts:
-        return Panel("Slices", "slices.html", {"slices": None, "reason": about.get("reason")})
+    parts: Sequence[Cursor] = list(about["by"])
     rows = [
         {
             "part": part,

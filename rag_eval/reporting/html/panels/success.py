@@ -6,7 +6,7 @@ from rag_eval.reporting.html.panel import Page, Panel
 
 
 def panel(page: Page) -> Panel:
-    """Make the panel of success criteria; reports of earlier versions have none."""
+    """Make the panel of success criteria."""
     criteria = list(page.report.get("success") or ())
     counts = Counter(str(criterion["verdict"].value) for criterion in criteria)
     context = {"counts": ", ".join(f"{n} {verdict}" for verdict, n in sorted(counts.items()))}
