@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.core.arrays import FloatArray, IntArray
-from rag_eval.core.config import DISCOUNTING, BinaryTarget
+from rag_eval.core.config import DISCOUNTING
 from rag_eval.core.errors import InputError
 from rag_eval.core.report import (
     Condition,
@@ -246,13 +246,13 @@ class _Strategy:
 
     `history` has all recorded outcomes under the current fingerprint, `groups` joins the questions
     of outcomes and traffic with the gold's groups, and `traffic` are the claims of production
-    traffic with these groups. `place` is the key of its calibrators: gold set, strategy, target, K.
+    traffic with these groups. `series` is the key of its calibrators and its status.
     """
 
     night: _Night
     name: str
     fingerprint: str
-    place: tuple[str, str, BinaryTarget, int]
+    series: Series
     history: pd.DataFrame
     groups: QuestionGroups
     signals: pd.DataFrame
@@ -275,7 +275,7 @@ def _open_strategy(night: _Night, name: str) -> _Strategy:
         night,
         name,
         fingerprint,
-        (work.config.name, name, spec.target, spec.k),
+        Series(work.config.name, name, spec.target, spec.k),
         history,
         groups,
         night.signals.signals_of(name),
@@ -421,7 +421,7 @@ def _signals_of_outcomes(strategy: _Strategy, rows: pd.DataFrame) -> FloatArray:
 def _watch(strategy: _Strategy, rows: pd.DataFrame) -> WatchState:
     """Continue the drift watch with the new outcomes. Nothing is written."""
     night = strategy.night
-    kept = kept_watch(night.work.settings.home, *strategy.place)
+    kept = kept_watch(night.work.settings.home, strategy.series)
     state = resume(kept, strategy.fingerprint, utc_text(night.now))
     if night.outcomes.store is None:
         return state
@@ -466,8 +466,8 @@ def _keep_watch(strategy: _Strategy, state: WatchState) -> None:
     if strategy.work.evaluation.partial or strategy.night.outcomes.fault:
         return
     # An unchanged state is not stored, for example a new watch without outcomes.
-    if state != (kept_watch(home, *strategy.place) or WatchState(state.fingerprint)):
-        keep_watch(home, *strategy.place, state=state)
+    if state != (kept_watch(home, strategy.series) or WatchState(state.fingerprint)):
+        keep_watch(home, strategy.series, state)
 
 
 # ---- Fit, status and acceptance.
@@ -661,7 +661,7 @@ def _accept(strategy: _Strategy, fitting: _Fitting, fit: Calibration, standing: 
     night, home = strategy.night, strategy.work.settings.home
     if strategy.work.evaluation.partial:
         return ""
-    before = accepted_calibrator(home, *strategy.place)
+    before = accepted_calibrator(home, strategy.series)
     at, calibrator = night.now.isoformat(timespec="seconds"), ""
     if fit.model is not None:
         body = _write_calibrator(strategy, fitting, fit, at)
@@ -675,7 +675,7 @@ def _accept(strategy: _Strategy, fitting: _Fitting, fit: Calibration, standing: 
         at=at,
     )
     if before is None or accepted.model_copy(update={"at": before.at}) != before:
-        accept_calibrator(home, *strategy.place, accepted=accepted)
+        accept_calibrator(home, strategy.series, accepted)
     return calibrator
 
 
@@ -695,7 +695,8 @@ def _write_calibrator(
     wordings = written["wordings"]
     return {
         "schema_version": CALIBRATOR_VERSION,
-        **dict(zip(("gold_set", "strategy", "target", "k"), strategy.place, strict=True)),
+        "gold_set": strategy.series.dataset,
+        **{name: getattr(strategy.series, name) for name in ("strategy", "target", "k")},
         "strategy_fingerprint": strategy.fingerprint,
         "gold_sources": {str(source): int(n) for source, n in sources.items()},
         "outcomes": fitting.identity,
@@ -718,11 +719,10 @@ def _record(
     night, store, fingerprint = strategy.night, strategy.night.outcomes.store, strategy.fingerprint
     if store is None or strategy.work.evaluation.partial:
         return None
-    series = Series(*strategy.place)
     record = functools.partial(
-        record_status, store.sql, series, strategy_fingerprint=fingerprint, at=night.now
+        record_status, store.sql, strategy.series, strategy_fingerprint=fingerprint, at=night.now
     )
-    last = promotions(store.sql, series)[-1:]
+    last = promotions(store.sql, strategy.series)[-1:]
     if any(
         change["new_status"] in DISCOUNTING and change["strategy_fingerprint"] != fingerprint
         for change in last

@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rag_eval.core.config import (
     DISCOUNTING,
-    BinaryTarget,
     GoldSetConfig,
     Status,
 )
@@ -40,6 +39,7 @@ from rag_eval.uncertainty.outcomes import (
     fit_rows,
     frame_of,
 )
+from rag_eval.uncertainty.status import Series
 from rag_eval.uncertainty.stored import Stored
 from rag_eval.uncertainty.wordings import Branch
 
@@ -139,31 +139,20 @@ def read_calibrator(home: Path, name: str) -> Mapping[str, object]:
     raise _damaged("calibrator_damaged", path, name, "run rag-eval calibrate")
 
 
-def _path(  # noqa: PLR0917 - the parts of a path, in their order
-    home: Path,
-    folder: Literal["accepted", "watches"],
-    gold_set: str,
-    strategy: str,
-    target: BinaryTarget,
-    k: int,
-) -> Path:
-    names = (gold_set_name(gold_set), gold_set_name(strategy), f"{target}@{k}.json")
-    return (home / "calibrators" / folder).joinpath(*names)
+def _path(home: Path, folder: Literal["accepted", "watches"], series: Series) -> Path:
+    names = gold_set_name(series.dataset), gold_set_name(series.strategy)
+    return (home / "calibrators" / folder).joinpath(*names, f"{series.target}@{series.k}.json")
 
 
-def accept_calibrator(
-    home: Path, gold_set: str, strategy: str, target: BinaryTarget, k: int, *, accepted: Accepted
-) -> None:
+def accept_calibrator(home: Path, series: Series, accepted: Accepted) -> None:
     """Set the calibrator for later runs. The caller must hold the lock of the home."""
-    path = _path(home, "accepted", gold_set, strategy, target, k)
+    path = _path(home, "accepted", series)
     write_text(path, f"{canonical_json(accepted.model_dump(mode='json'))}\n")
 
 
-def accepted_calibrator(
-    home: Path, gold_set: str, strategy: str, target: BinaryTarget, k: int
-) -> Accepted | None:
+def accepted_calibrator(home: Path, series: Series) -> Accepted | None:
     """Read the accepted calibrator; None without one. Raises InputError for a changed file."""
-    path = _path(home, "accepted", gold_set, strategy, target, k)
+    path = _path(home, "accepted", series)
     if not path.is_file():
         return None
     try:
@@ -189,20 +178,16 @@ class _Watch(BaseModel):
     demoted_at: str = Field(pattern=_MOMENT)
 
 
-def keep_watch(
-    home: Path, gold_set: str, strategy: str, target: BinaryTarget, k: int, *, state: WatchState
-) -> None:
+def keep_watch(home: Path, series: Series, state: WatchState) -> None:
     """Store the state of a drift watch atomically. The caller must hold the lock of the home."""
     values = vars(state) | {"drift": state.drift.to_json(), "fed": sorted(state.fed)}
-    path = _path(home, "watches", gold_set, strategy, target, k)
+    path = _path(home, "watches", series)
     write_text(path, f"{canonical_json({'schema_version': 1, **values})}\n")
 
 
-def kept_watch(
-    home: Path, gold_set: str, strategy: str, target: BinaryTarget, k: int
-) -> WatchState | None:
+def kept_watch(home: Path, series: Series) -> WatchState | None:
     """Read the state of a drift watch; None without one. Raises InputError for a changed file."""
-    path = _path(home, "watches", gold_set, strategy, target, k)
+    path = _path(home, "watches", series)
     if not path.is_file():
         return None
     found = "groups that were never fed"
@@ -281,7 +266,7 @@ def strategy_fingerprint(config: GoldSetConfig, spec: Strategy, index_hash: str)
 def find_accepted(evaluation: Evaluation, name: str, fingerprint: str) -> CalibratorInUse:
     """Find the calibrator that is accepted for a strategy now."""
     spec, home = evaluation.config.uncertainty, evaluation.settings.home
-    found = accepted_calibrator(home, evaluation.config.name, name, spec.target, spec.k)
+    found = accepted_calibrator(home, Series(evaluation.config.name, name, spec.target, spec.k))
     if found is None:
         return CalibratorInUse("", "absent", None)
     if found.strategy_fingerprint != fingerprint:

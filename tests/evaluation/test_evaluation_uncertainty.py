@@ -25,6 +25,7 @@ from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.retrieval import read_ranking, run_frame
 from rag_eval.pipeline.uncertain import count_covered, leave_groups_out
 from rag_eval.retrieval.ranking import Ranking
+from rag_eval.uncertainty.status import Series
 
 SPANS = st.lists(
     st.tuples(st.sampled_from("abc"), st.integers(0, 40), st.integers(0, 15)), max_size=30
@@ -127,7 +128,7 @@ def test_no_calibrator_of_that_name(tmp_path, name):
     assert caught.value.problems[0].code == "calibrator_missing"
 
 
-PLACE = ("tiny", "bm25", "miss_any", 10)
+SERIES = Series("tiny", "bm25", "miss_any", 10)
 
 
 def accepted(status):
@@ -141,11 +142,11 @@ def accepted(status):
 
 def test_what_was_accepted_is_read_back_and_damage_is_told(tmp_path):
     choice = accepted("provisional")
-    assert accepted_calibrator(tmp_path, *PLACE) is None
-    accept_calibrator(tmp_path, *PLACE, accepted=choice)
-    assert accepted_calibrator(tmp_path, *PLACE) == choice
-    assert accepted_calibrator(tmp_path, "tiny", "bm25", "miss_some", 10) is None
-    assert accepted_calibrator(tmp_path, "tiny", "bm25", "miss_any", 5) is None
+    assert accepted_calibrator(tmp_path, SERIES) is None
+    accept_calibrator(tmp_path, SERIES, choice)
+    assert accepted_calibrator(tmp_path, SERIES) == choice
+    assert accepted_calibrator(tmp_path, Series("tiny", "bm25", "miss_some", 10)) is None
+    assert accepted_calibrator(tmp_path, Series("tiny", "bm25", "miss_any", 5)) is None
     path = tmp_path / "calibrators" / "accepted" / "tiny" / "bm25" / "miss_any@10.json"
     for damage in (
         path.read_bytes().replace(b"provisional", b"perfect"),
@@ -153,7 +154,7 @@ def test_what_was_accepted_is_read_back_and_damage_is_told(tmp_path):
     ):
         path.write_bytes(damage)
         with pytest.raises(InputError) as caught:
-            accepted_calibrator(tmp_path, *PLACE)
+            accepted_calibrator(tmp_path, SERIES)
         assert caught.value.problems[0].code == "accepted_damaged"
 
 
@@ -174,7 +175,7 @@ def test_what_had_earned_nothing_does_not_go_stale_with_another_fingerprint(
         project.gold,
         Settings(home=project.home, reports=project.reports, gold_sets=project.gold.parent),
     )
-    accept_calibrator(project.home, *PLACE, accepted=accepted(earned))
+    accept_calibrator(project.home, SERIES, accepted(earned))
     assert find_accepted(evaluation, "bm25", "now").status == spoken
 
 
@@ -185,7 +186,7 @@ def test_a_calibrator_of_an_earlier_version_is_stale_and_not_read(project):
     )
     name = keep_calibrator(project.home, {**BODY, "schema_version": 1})
     choice = accepted("measured").model_copy(update={"calibrator_id": name})
-    accept_calibrator(project.home, *PLACE, accepted=choice)
+    accept_calibrator(project.home, SERIES, choice)
     found = find_accepted(evaluation, "bm25", "before")
     assert (found.calibrator_id, found.status, found.body) == (name, "stale", None)
 
