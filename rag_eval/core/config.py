@@ -590,10 +590,14 @@ class GoldSetConfig(Part):
             " whose embedding names a model"
         )
 
+    def strategy(self, name: str) -> Strategy:
+        """Return the strategy of a name."""
+        return next(strategy for strategy in self.strategies if strategy.name == name)
+
     def base_of(self, strategy: Strategy) -> Strategy:
         """Return the innermost base of a strategy, or the strategy itself without a base."""
         while strategy.base_name is not None:
-            strategy = next(other for other in self.strategies if other.name == strategy.base_name)
+            strategy = self.strategy(strategy.base_name)
         return strategy
 
     @property

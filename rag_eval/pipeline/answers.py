@@ -251,8 +251,7 @@ def _make_extractor(work: Work, admitted: AdmittedChunks, strategy: str) -> tupl
     The embedding compares sentences. It is the configured one, else the strategy's, else lsa-256.
     """
     answers = _answers_config(work.config)
-    spec = next(spec for spec in work.config.strategies if spec.name == strategy)
-    spec = work.config.base_of(spec)
+    spec = work.config.base_of(work.config.strategy(strategy))
     embedding = answers.embedding or spec.embeds_with
     if embedding is None or embedding.vectors is not None:
         embedding = Embedding(model="lsa-256")

@@ -247,10 +247,10 @@ class CalibratorInUse:
     status: Status
     body: KeptCalibrator | None
 
-
-def usable_body(found: CalibratorInUse) -> KeptCalibrator | None:
-    """Return the calibrator if its status allows claims by it, else None."""
-    return found.body if found.status in DISCOUNTING else None
+    @property
+    def usable(self) -> KeptCalibrator | None:
+        """The stored calibrator if its status allows claims by it, else None."""
+        return self.body if self.status in DISCOUNTING else None
 
 
 def strategy_fingerprint(config: GoldSetConfig, spec: Strategy, index_hash: str) -> str:

@@ -33,7 +33,6 @@ from rag_eval.pipeline.calibration_stores import (
     CalibratorInUse,
     Outcomes,
     find_accepted,
-    usable_body,
 )
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.retrieval import StrategyRun
@@ -245,7 +244,7 @@ def _groups_at_fit(found: CalibratorInUse, variants: pd.DataFrame) -> list[str]:
 
     The groups of the gold may have changed since.
     """
-    body = usable_body(found)
+    body = found.usable
     known: Mapping[str, str] = {} if body is None else body.group_of_query
     pairs = zip(variants["query_id"], variants["group_id"], strict=True)
     return [known.get(query, group) for query, group in pairs]
@@ -287,7 +286,7 @@ def choose_speaker(
     speaks.
     """
     spec = config.uncertainty
-    if (body := usable_body(found)) is not None:
+    if (body := found.usable) is not None:
         facts = body.model.n, body.fitted_at, tuple(body.gold_sources), body.discounts
         return Speaker(fingerprint, found.status, found.calibrator_id, "", *facts), body.model
     stale, why = found.status == "stale", "no calibrator was accepted before this run"
@@ -311,7 +310,7 @@ def choose_speaker(
 
 def _branch_of(found: CalibratorInUse) -> tuple[Branch, Status] | None:
     """Return the branch for other wordings with its status; None if it is not usable."""
-    body = usable_body(found)
+    body = found.usable
     wordings = None if body is None else body.wordings
     if wordings is None or wordings.model is None or wordings.status not in DISCOUNTING:
         return None
@@ -320,8 +319,7 @@ def _branch_of(found: CalibratorInUse) -> tuple[Branch, Status] | None:
 
 def prior_of(config: GoldSetConfig, name: str) -> Prior:
     """Read the shipped prior for the kind of a strategy."""
-    spec = next(spec for spec in config.strategies if spec.name == name)
-    return load_prior(config.base_of(spec).prior)
+    return load_prior(config.base_of(config.strategy(name)).prior)
 
 
 def no_prior(target: Target, k: int) -> str:

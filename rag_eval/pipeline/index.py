@@ -271,23 +271,13 @@ def _update_graphs(work: Work, opened: OpenIndex) -> tuple[list[str], list[str]]
     return built, dropped
 
 
-def identity_of(
-    evaluation: Evaluation, admitted: AdmittedChunks, spec: Strategy, steered_by: str | None = None
-) -> Identity:
-    """Derive a strategy's index hash and embedding model from the inputs, before indexing.
-
-    `steered_by` is the calibrator of an iterative strategy; None looks up the accepted one.
-    """
+def identity_of(evaluation: Evaluation, admitted: AdmittedChunks, spec: Strategy) -> Identity:
+    """Derive a strategy's index hash and embedding model from the inputs, before indexing."""
     base = evaluation.config.base_of(spec)
 
     def text_hashes() -> list[str]:
         hashes: list[str] = admitted.artifact.frame("chunks", ["text_hash"])["text_hash"].tolist()
         return hashes
-
-    def calibrator_id(base_hash: str) -> str:
-        if steered_by is not None:
-            return steered_by
-        return steering_calibrator(evaluation, spec, base_hash)
 
     def read_stated_index() -> Mapping[str, object]:
         external = External.model_validate(spec)
@@ -301,7 +291,7 @@ def identity_of(
             chunks_hash=admitted.about.chunks_hash,
             text_hashes=text_hashes,
             base=None if spec.base_name is None else identity_of(evaluation, admitted, base),
-            calibrator_id=calibrator_id,
+            calibrator_id=functools.partial(steering_calibrator, evaluation, spec),
             stated=read_stated_index,
         )
     )

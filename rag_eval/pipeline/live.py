@@ -15,7 +15,6 @@ from rag_eval.pipeline.calibration_stores import (
     Outcomes,
     find_accepted,
     strategy_fingerprint,
-    usable_body,
 )
 from rag_eval.pipeline.claims import MissRateClaims, choose_speaker
 from rag_eval.pipeline.corpus import (
@@ -152,7 +151,7 @@ class LiveStrategy:
         self._speaker, self._model = choose_speaker(
             self._config, self.name, found, fingerprint, unlabelled
         )
-        body = usable_body(found)
+        body = found.usable
         self._groups = groups_of_wordings(gold, {} if body is None else body.group_of_query)
         self._judged = Outcomes(evaluation).judged_texts(self._config, fingerprint, gold)
         self._stated = _read_stated(evaluation, self.name, fingerprint, self._speaker.calibrator)

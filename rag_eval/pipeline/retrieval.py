@@ -21,7 +21,6 @@ from rag_eval.core.config import Level
 from rag_eval.core.errors import ProblemList, quoted
 from rag_eval.core.frames import DOCUMENTS, RUN
 from rag_eval.core.report import ExternalSource, Latency, LintWarning
-from rag_eval.core.strategy import Strategy
 from rag_eval.core.types import RetrievalOptions
 from rag_eval.corpus.analyzer import count_tokens
 from rag_eval.pipeline.corpus import (
@@ -158,11 +157,6 @@ class StrategyRun(Result):
         }
 
 
-def own_strategy(work: Work) -> Strategy:
-    """Return the strategy of the stage."""
-    return next(spec for spec in work.config.strategies if spec.name == work.strategy)
-
-
 def _identify_run(
     work: Work, admitted_chunks: AdmittedChunks, gold_variants: GoldVariants, **_: Result
 ) -> object:
@@ -171,7 +165,7 @@ def _identify_run(
     Returns the index hash with the embedding model, or with the version of an outside service. The
     index hash covers the calibrator that steers rounds. A service without a version gives AGAIN.
     """
-    spec = own_strategy(work)
+    spec = work.config.strategy(work.strategy)
     identity = identity_of(work.evaluation, admitted_chunks, spec)
     if not spec.own_units or spec.files():
         return [identity.index_hash, identity.embed_model]
@@ -211,7 +205,7 @@ def retrieve(
 
     A strategy without randomness runs once, and the result counts for every seed.
     """
-    spec, config = own_strategy(work), work.config
+    spec, config = work.config.strategy(work.strategy), work.config
     if spec.own_units:
         return _run_external(work, corpus_snapshot, admitted_chunks, gold_variants)
     texts, opened = gold_variants.texts, open_index(work.evaluation, admitted_chunks)
@@ -340,7 +334,7 @@ def _run_external(
 ) -> StrategyRun:
     """Run an external strategy over every wording, and place its units in the corpus."""
     started, depth, warnings = time.perf_counter(), work.config.depth, ProblemList()
-    spec = External.model_validate(own_strategy(work))
+    spec = External.model_validate(work.config.strategy(work.strategy))
     identity = identity_of(work.evaluation, admitted, spec)
     top_k = min(spec.top_k or depth, depth)
     if spec.files():

@@ -526,7 +526,7 @@ class Runner:
 
     def _read(self, path: str, strategy: str) -> Any:
         if path == STRATEGY:
-            return next(spec for spec in self.evaluation.config.strategies if spec.name == strategy)
+            return self.evaluation.config.strategy(strategy)
         value = self.evaluation.settings if path.startswith(SETTINGS) else self.evaluation.config
         for name in path.removeprefix(SETTINGS).split("."):
             value = None if value is None else getattr(value, name)

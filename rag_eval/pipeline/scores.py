@@ -196,7 +196,7 @@ class ScoredRuns:
 
     def spec(self, name: str) -> Strategy:
         """Return the configuration of one strategy."""
-        return next(spec for spec in self.config.strategies if spec.name == name)
+        return self.config.strategy(name)
 
     def about(self, name: str) -> RunFacts:
         """Return the facts for the report on one strategy's run."""

@@ -131,7 +131,7 @@ def _identify_traffic(
 
 
 def _fingerprint(work: Work, run: StrategyRun) -> str:
-    spec = next(spec for spec in work.config.strategies if spec.name == run.about.name)
+    spec = work.config.strategy(run.about.name)
     return strategy_fingerprint(work.config, spec, run.about.index_hash)
 
 

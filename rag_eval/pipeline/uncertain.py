@@ -278,55 +278,42 @@ def write_lines(
     worth: Worth,
     coverage: CorpusCoverage,
 ) -> Iterator[bytes]:
-    """Write the lines one by one: a line has about 4 KB, so they are never all in memory."""
+    """Write one line for each claim: a line has about 4 KB, so they are never all in memory."""
     for name in runs.names:
-        for line in _describe_retrievals(runs, name, claims, signals, worth, coverage=coverage):
+        frame, first_seed = signals.signals_of(name), runs.first_seed(name)
+        stated, by = claims.claims_of(name), claims.speakers[name]
+        documents, steps = _list_documents(runs, name), runs.runs[name].expansions
+        expansions = {} if steps is None else list_expansions(steps)
+        gaps = _list_gaps(signals, name) if signals.about[name].has_gaps else None
+        answered = worth.by_query if worth.strategy == name else {}
+        harder = stated["miss_rate"].rank(pct=True, method="max")
+        columns = (frame["variant"], frame["seed"], frame[COVERAGE_SIGNAL], harder)
+        facts = zip(*(column.tolist() for column in columns), strict=True)
+        rows = zip(stated.to_dict("records"), facts, strict=True)
+        for row, (variant, seed, covered, share) in rows:
+            is_first = seed == first_seed
+            found = UncertainRetrieval(
+                documents=documents.get((variant, seed), []),
+                miss_rate=read_miss_rate(row, by),
+                heuristic_v0=row["heuristic_v0"],
+                similar_judged=row["similar_judged"],
+                coverage=covered,
+                corpus=coverage,
+                gaps=None if gaps is None else gaps.get((variant, seed), []),
+                iterations=expansions.get(variant, []) if is_first else [],
+                harder_share=share,
+            )
+            line: Line = {
+                "schema_version": SCHEMA_VERSION,
+                "strategy": name,
+                **{part: row[part] for part in ("claim_id", "query_id", "paraphrase_id", "seed")},
+                **found.as_json(),
+            }
+            if is_first and row["paraphrase_id"] == ORIGINAL and row["query_id"] in answered:
+                values = answered[row["query_id"]]
+                line["answer"] = {part: as_json(value) for part, value in values.items()}
             text = json.dumps(line, sort_keys=True, ensure_ascii=True, allow_nan=False)
             yield f"{text}\n".encode()
-
-
-def _describe_retrievals(
-    runs: ScoredRuns,
-    name: str,
-    claims: MissRateClaims,
-    signals: RetrievalSignals,
-    worth: Worth,
-    *,
-    coverage: CorpusCoverage,
-) -> Iterator[Line]:
-    """Make the line of every claim of a strategy."""
-    frame, first_seed = signals.signals_of(name), runs.first_seed(name)
-    stated, by = claims.claims_of(name), claims.speakers[name]
-    documents, expansions = _list_documents(runs, name), _expansions(runs, name)
-    gaps = _list_gaps(signals, name) if signals.about[name].has_gaps else None
-    answered = worth.by_query if worth.strategy == name else {}
-    harder = stated["miss_rate"].rank(pct=True, method="max")
-    columns = (frame["variant"], frame["seed"], frame[COVERAGE_SIGNAL], harder)
-    facts = zip(*(column.tolist() for column in columns), strict=True)
-    rows = zip(stated.to_dict("records"), facts, strict=True)
-    for row, (variant, seed, covered, share) in rows:
-        is_first = seed == first_seed
-        found = UncertainRetrieval(
-            documents=documents.get((variant, seed), []),
-            miss_rate=read_miss_rate(row, by),
-            heuristic_v0=row["heuristic_v0"],
-            similar_judged=row["similar_judged"],
-            coverage=covered,
-            corpus=coverage,
-            gaps=None if gaps is None else gaps.get((variant, seed), []),
-            iterations=expansions.get(variant, []) if is_first else [],
-            harder_share=share,
-        )
-        line: Line = {
-            "schema_version": SCHEMA_VERSION,
-            "strategy": name,
-            **{part: row[part] for part in ("claim_id", "query_id", "paraphrase_id", "seed")},
-            **found.as_json(),
-        }
-        if is_first and row["paraphrase_id"] == ORIGINAL and row["query_id"] in answered:
-            values = answered[row["query_id"]]
-            line["answer"] = {part: as_json(value) for part, value in values.items()}
-        yield line
 
 
 def _list_gaps(signals: RetrievalSignals, name: str) -> dict[tuple[int, int], list[Gap]]:
@@ -356,9 +343,3 @@ def _list_documents(runs: ScoredRuns, name: str) -> dict[tuple[int, int], list[L
         )
         found.setdefault((variant, seed), []).append(entry)
     return found
-
-
-def _expansions(runs: ScoredRuns, name: str) -> dict[int, list[Line]]:
-    """List the expansions of an iterative strategy by variant; empty for other kinds."""
-    frame = runs.runs[name].expansions
-    return {} if frame is None else list_expansions(frame)
