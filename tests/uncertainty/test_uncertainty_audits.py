@@ -11,7 +11,7 @@ from rag_eval.core.errors import InputError, ProblemList
 from rag_eval.storage.sql import SqlStore
 from rag_eval.uncertainty.audits import AuditStore, ClaimStore, Sample
 from rag_eval.uncertainty.outcome_files import read_claims, read_outcomes
-from rag_eval.uncertainty.outcomes import OutcomeStore, fit_rows, question_id, refuse_own_gold
+from rag_eval.uncertainty.outcomes import OutcomeStore, fit_rows, question_id
 
 NOW = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
 
@@ -135,16 +135,6 @@ def test_only_the_store_knows_the_probability_of_an_audit(traffic):
     is_drawn = frame["claim_id"].isin(drawn)
     assert frame.loc[is_drawn, "inclusion_probability"].tolist() == [0.1, 0.1]
     assert frame.loc[~is_drawn, "inclusion_probability"].isna().all()
-
-
-def test_audits_of_its_own_lists_do_not_calibrate_a_strategy(traffic):
-    traffic.arrive(0, 20)
-    rows = traffic.draw(3)
-    traffic.judge(rows[:2])
-    with pytest.raises(InputError, match="own_gold"):
-        refuse_own_gold(traffic.outcomes.current(), "bm25")
-    traffic.judge(rows[2:], gold_strategies=[], gold_source="deep_audit", audit_depth=20)
-    refuse_own_gold(traffic.outcomes.current(), "bm25")
 
 
 def test_equal_seeds_draw_equal_samples_of_the_new_claims(either, tmp_path):

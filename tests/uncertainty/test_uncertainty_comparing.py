@@ -16,7 +16,7 @@ from rag_eval.uncertainty.comparing import (
     compare,
     prediction_powered,
 )
-from rag_eval.uncertainty.scores import NO_FIGURE, mean_figure
+from rag_eval.uncertainty.scores import NO_FIGURE
 
 
 def strategies(n_groups, rng, *, labelled=1.0, harder=0.0):
@@ -206,11 +206,6 @@ def test_a_pair_takes_one_claim_of_each_question_whoever_was_audited():
     assert powered(audited(120, 3), others).why["powered"] == none
 
 
-def test_everything_missed_has_no_skill():
-    one = Misses("one", np.ones(30), np.full(30, 0.9))
-    assert np.isnan(one.skills()).all()
-
-
 def test_the_spread_of_skills_is_their_influence():
     made, _ = strategies(100, np.random.default_rng(5), labelled=0.7)
     p, y = made[0].calibrated, made[0].missed
@@ -245,15 +240,6 @@ def test_shared_gold_widens_the_interval_of_a_skill():
     assert shared.value == apart.value
     assert shared.high - shared.low > 1.2 * (apart.high - apart.low)
     assert shared.n_effective < 0.7 * apart.n_effective == pytest.approx(0.7 * n)
-
-
-def test_equal_values_lie_inside_their_interval():
-    figure = mean_figure(np.full(1109, 0.3), SharedGold.of_groups(np.arange(1109)))
-    assert figure.low <= figure.value <= figure.high
-    pair = SharedGold.of_groups([0, 1])
-    single = mean_figure(np.array([0.4, np.nan]), pair)
-    assert (single.value, single.low, single.n, single.n_effective) == (0.4, None, 1, 1)
-    assert mean_figure(np.full(2, np.nan), pair) == NO_FIGURE
 
 
 def test_a_comparison_needs_two_different_strategies():

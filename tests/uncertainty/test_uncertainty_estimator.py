@@ -253,14 +253,3 @@ def test_intervals_cover_the_known_probability(n, p, spread, group_size):
         low, high = model.interval(labelled.signals[n:], labelled.names)
         covered.append(((low <= true[n:]) & (true[n:] <= high)).mean())
     assert 0.92 <= np.mean(covered) <= 0.97
-
-
-def test_only_ratios_of_weights_matter():
-    labelled, _ = _judged(150, 11)
-    weighted = dataclasses.replace(labelled, weight=np.where(labelled.group % 2, 3.0, 1.0))
-    one, ten = (
-        fit_head(dataclasses.replace(weighted, weight=factor * weighted.weight), prior=_prior())
-        for factor in (1.0, 10.0)
-    )
-    np.testing.assert_allclose(ten.coefficients, one.coefficients, atol=1e-9)
-    assert ten.trust == pytest.approx(one.trust)

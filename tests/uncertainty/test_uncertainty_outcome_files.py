@@ -4,8 +4,6 @@ import datetime as dt
 import json
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from rag_eval.core.errors import InputError, ProblemList
 from rag_eval.storage.sql import SqlStore
@@ -110,44 +108,6 @@ def test_a_faulty_line_of_claims_is_named_and_nothing_is_kept(sql, tmp_path, row
     assert (code, 2, field) in faults(caught)
     assert len(str(caught.value)) < 3000
     assert ClaimStore(sql).claims() == []
-
-
-def test_an_empty_or_absent_file_is_refused(tmp_path):
-    for path, code in (
-        (write(tmp_path, b"\n"), "empty_file"),
-        (tmp_path / "none.jsonl", "missing_file"),
-        (tmp_path, "not_a_file"),
-    ):
-        with pytest.raises(InputError, match=code):
-            read_claims(path, ProblemList())
-
-
-values = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
-keys = st.sampled_from([*LINE, *JUDGED, "claim_id", "draw_id", "k", "at", "signals"])
-
-
-@settings(max_examples=40)
-@given(
-    st.recursive(
-        values,
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=6),
-        max_leaves=12,
-    )
-)
-@example({"draw_id": "d", "missed": []})
-def test_any_json_is_read_or_refused(tmp_path_factory, row):
-    folder = tmp_path_factory.mktemp("any")
-    sql = SqlStore(folder / "store.db")
-    path = write(folder, {**JUDGED, **row} if isinstance(row, dict) else row)
-    for read in (
-        lambda: read_claims(path, ProblemList()),
-        lambda: import_outcomes(sql, path),
-        lambda: import_outcomes(sql, path, restore=True),
-    ):
-        try:
-            read()
-        except InputError as error:
-            assert error.problems  # noqa: PT017 - any other exception is a fault
 
 
 def test_a_judgement_by_hand_is_completed(sql, tmp_path):

@@ -1,12 +1,9 @@
 """The table of outcomes, on SQLite and PostgreSQL: append-only, corrected by new rows."""
 
 import datetime as dt
-import threading
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from rag_eval.core.errors import InputError
@@ -179,25 +176,6 @@ def test_filters_choose_outcomes(store):
     assert RETRIEVAL_OUTCOMES.check(store.current(strategy="none")).empty
 
 
-def test_threads_neither_lose_nor_double_outcomes(store):
-    outcomes = [made(f"q{number}") for number in range(60)]
-    added: list[str] = []
-
-    def work() -> None:
-        for start in range(0, 60, 15):
-            part = outcomes[start : start + 15]
-            mended = [correct_outcome(outcome, missed=False, now=AT) for outcome in part]
-            added.extend([*store.record(part).added, *store.record(mended).added])
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for act in ("start", "join"):
-        for thread in threads:
-            getattr(thread, act)()
-    assert sorted(added) == sorted(store.history()["outcome_id"])
-    assert len(added) == 120
-    assert store.current()["missed"].tolist() == [0.0] * 60
-
-
 def test_groups_that_share_a_gold_document_are_one(store):
     b, c = (made(name, group_id=name, gold_documents=(x,)) for name, x in (("b", "x"), ("c", "y")))
     store.record([b, c, made("z", group_id="z")])
@@ -311,48 +289,6 @@ def test_a_correction_must_not_contradict_the_feedback():
 def test_every_field_is_bounded(change):
     with pytest.raises(ValidationError):
         made(**change)
-
-
-names = st.text(
-    st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), min_size=1, max_size=20
-)
-numbers = st.one_of(st.none(), st.floats(-1e15, 1e15))
-moments = st.datetimes(
-    min_value=dt.datetime(2, 1, 2),  # noqa: DTZ001 - hypothesis wants its bounds so
-    max_value=dt.datetime(9998, 1, 1),  # noqa: DTZ001 - as above
-    timezones=st.timezones(),
-)
-outcomes = st.builds(
-    made,
-    names,
-    group_id=names,
-    k=st.integers(1, 1000),
-    target=st.sampled_from(["miss_any", "miss_some"]),
-    missed=st.just(True),
-    missed_content=st.one_of(st.none(), names),
-    agent_success=st.sampled_from([True, False, None]),
-    gold_strategies=st.lists(names, max_size=3).map(tuple),
-    gold_documents=st.lists(names, max_size=3).map(tuple),
-    inclusion_probability=st.one_of(st.none(), st.floats(0, 1, exclude_min=True)),
-    audit_depth=st.one_of(st.none(), st.integers(1, 1000)),
-    signals=st.dictionaries(st.from_regex(r"[a-z_@/]{1,8}", fullmatch=True), numbers, max_size=4),
-    shown=st.builds(
-        Shown,
-        value=st.one_of(st.none(), st.floats(0, 1)),
-        status=st.sampled_from(["prior", "measured"]),
-        calibrator=st.one_of(st.none(), names),
-    ),
-    note=st.one_of(st.just(""), names),
-    at=moments,
-)
-
-
-@settings(max_examples=60)
-@given(outcomes)
-def test_outcomes_survive_json_and_the_frame(outcome):
-    assert RetrievalOutcome.model_validate_json(outcome.model_dump_json()) == outcome
-    assert RetrievalOutcome.model_validate(outcome.model_dump(mode="json")) == outcome
-    assert of_frame(frame_of([outcome])) == [outcome]
 
 
 def test_a_question_is_identified_by_its_words():

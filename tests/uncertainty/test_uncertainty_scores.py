@@ -117,10 +117,6 @@ def judged_alone(missed, group):
     return Labelled(("x",), np.zeros((n, 1)), missed, group, np.ones(n), np.arange(n))
 
 
-def test_an_interval_needs_two_questions():
-    assert miss_rate(judged_alone(np.array([True]), np.zeros(1, dtype=np.int64))).low is None
-
-
 def test_members_of_one_group_widen_the_interval():
     rng = np.random.default_rng(2)
     group = np.repeat(np.arange(60), 5)
@@ -211,11 +207,3 @@ def test_folds_never_split_a_group_and_are_balanced(groups, n_folds, seed):
     sizes = np.bincount(fold, minlength=n_folds)
     # The largest fold got its last group while it was the smallest fold.
     assert sizes.max() - sizes.min() <= np.bincount(group).max()
-
-
-def test_only_the_generator_deals_folds():
-    group = np.arange(200)
-    deal = (grouped_folds(group, 10, np.random.default_rng(seed)) for seed in (1, 1, 2))
-    first, again, other = deal
-    assert (first == again).all()
-    assert (first != other).any()

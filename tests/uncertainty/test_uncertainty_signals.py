@@ -131,23 +131,3 @@ def test_signals_do_not_depend_on_the_scale_of_scores():
     _, _, batch = batch_of(4)
     scaled = signals(dataclasses.replace(batch, raw=batch.raw * 7.5), 4)
     np.testing.assert_allclose(scaled, signals(batch, 4), rtol=1e-9, atol=1e-9)
-
-
-def test_nothing_at_all():
-    none, nothing = TermSpace([], 0), np.zeros((0, 0))
-    empty = RankedBatch(nothing.astype(np.int32), nothing, nothing, False, none, [])
-    assert signals(empty, 10).shape == (0, len(SIGNALS))
-    rows, scores = np.full((1, 3), -1, np.int32), np.zeros((1, 3))
-    one = RankedBatch(rows, scores, scores, False, none, [[0]])
-    found = dict(zip(SIGNALS, signals(one, 10)[0], strict=True))
-    assert (found["cover_union"], found["length"]) == (0.0, math.log(2))
-    assert math.isnan(found["nqc"])
-    assert math.isnan(found["coherence"])
-
-
-def test_a_term_may_occur_more_often_than_sixteen_bits_count():
-    space, rows = TermSpace([[0] * 70_000, [0, 1], [2]], 3), np.array([[0, 1, 2]], np.int32)
-    raw, norm = np.array([[3.0, 2.0, 1.0]]), np.array([[1.0, 0.6, 0.3]])
-    batch = RankedBatch(rows, raw, norm, False, space, [[0]])
-    assert signals(batch, 2)[0, SIGNALS.index("cover_rare")] == pytest.approx(1.0)
-    assert 0.9 < signals(batch, 1)[0, SIGNALS.index("lexical_crowd")] < 1

@@ -165,13 +165,6 @@ def test_a_changing_base_calibrator_makes_stale(good):
     assert "same_base_calibrator" not in {one.name for one in judge(FEW).conditions}
 
 
-def test_only_earned_rates_discount(good):
-    assert judge(FEW).discounts
-    assert judge(ENOUGH, good).discounts
-    assert not judge(NONE).discounts
-    assert not judge(ENOUGH, good, drift_alarm=True).discounts
-
-
 def test_conditions_tell_found_and_needed():
     written = json.loads(json.dumps(judge(FEW).dump()))
     assert written["status"] == "provisional"
