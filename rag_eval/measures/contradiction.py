@@ -342,6 +342,13 @@ def _name_spans(text: _Text, known: _Text | None = None) -> list[_Span]:
     return found
 
 
+def _sentences(text: _Text) -> list[tuple[int, int]]:
+    """Return the first word of each sentence, and the word behind its last word."""
+    places = text.places
+    ends = [at for at in range(1, len(places)) if places[at] - places[at - 1] > _GAP]
+    return list(itertools.pairwise([0, *ends, len(places)]))
+
+
 _LONGEST_NAME = 4
 """Number of words of the longest name that can replace another; longer runs are titles."""
 _SHORTEST_PART, _SHORTEST_CODE = 4, 3
@@ -378,11 +385,47 @@ def _name_conflicts(pair: _Pair) -> Iterator[Conflict]:
         stems = sentence.stems[low : high + 1]
         is_code = sentence.shown[low].isupper() or any(map(str.isdigit, "".join(stems)))
         find = functools.partial(_find_name, stems, is_code=is_code)
-        _, rival = pair.replacement((low, high), find, others, _NAME)
+        exists, rival = pair.replacement((low, high), find, others, _NAME)
+        if exists and not rival:
+            rival = _find_stranger(pair, (low, high), find, others)
         if rival:
             yield Conflict("name", sentence.phrase(low, high), window.phrase(*rival))
 
 
+def _find_stranger(
+    pair: _Pair, span: _Span, find: Callable[[_Text], list[_Span]], others: list[_Span]
+) -> _Span | None:
+    """Find the name that stands in the place of a name which the evidence has elsewhere.
+
+    A sentence of the window has all other content words of the sentence, and another name in place
+    of the name. No sentence of the evidence has the name with all these words.
+    """
+    sentence, window, _ = pair
+    own = range(span[0], span[1] + 1)
+    rest = {
+        stem for at, stem in enumerate(sentence.stems) if at not in own and sentence.is_content(at)
+    }
+    if len(rest) < _LEAST_REST:
+        return None
+
+    def holding(text: _Text) -> list[tuple[int, int]]:
+        return [part for part in _sentences(text) if rest <= {*text.stems[part[0] : part[1]]}]
+
+    parts = holding(window)
+    if not parts:
+        return None
+    for text in (window, *map(_read, pair.evidence)):
+        names = find(text)
+        if any(low <= at < high for low, high in holding(text) for at, _ in names):
+            return None
+    inside = [one for one in others if any(low <= one[0] < high for low, high in parts)]
+    agreement, rival = pair.best(span, inside)
+    return rival if agreement > _STRANGER else None
+
+
+_LEAST_REST, _STRANGER = 2, 0.6
+"""Least other content words of a sentence with a wrong name, and least agreement of the right one.
+"""
 _FARTHEST, _NEXT_NAMES = 20, 3
 """Largest distance of two related names in the evidence; names behind a name that are compared."""
 
