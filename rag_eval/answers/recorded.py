@@ -50,13 +50,14 @@ _CLOSES = ".,;:!?…)]}\"'”’»["
 def read_markers(text: str) -> tuple[str, list[tuple[int, int]]]:
     """Take the markers out of an answer, and return them as (sentence, number) in order.
 
+    A number that a sentence repeats is returned once, so `[1][1]` is one citation.
     A marker at the beginning of a line supports the sentence after the marker. Any other marker
     supports the sentence around or before the marker. The sentence is -1 in a text of markers
     alone. Code between backticks has no markers.
 
     Examples
     --------
-    >>> read_markers("Terns fly far [1][2]. They eat fish. [3]")
+    >>> read_markers("Terns fly far [1][2][1]. They eat fish. [3]")
     ('Terns fly far. They eat fish.', [(0, 1), (0, 2), (1, 3)])
     """
     openings = {
@@ -90,7 +91,7 @@ def read_markers(text: str) -> tuple[str, list[tuple[int, int]]]:
         around = max(bisect.bisect_left(starts, place) - 1, 0)
         segment = (after if opens else around) if sentences else -1
         citations += [(segment, number) for number in numbers]
-    return plain, citations
+    return plain, list(dict.fromkeys(citations))
 
 
 # ---- Recorded outputs -> answers
