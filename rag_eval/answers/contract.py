@@ -7,8 +7,10 @@ validators of the gold set. A reply that breaks a rule fails.
 import bisect
 import dataclasses
 import difflib
+import functools
 import importlib.metadata
 import itertools
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
@@ -31,6 +33,7 @@ from rag_eval.measures.citation_support import (
     missing_words,
     torn_words,
 )
+from rag_eval.measures.groundedness import Score
 from rag_eval.trust.guard import screen
 
 # ---- Gates between a reply and an answer: provenance, quotes, sections, path gates A and B
@@ -50,8 +53,8 @@ _LIST_ITEM = re.compile(r"[\r\n][^\S\r\n]*+(?:[-*•‣–]|\d{1,3}[.)])\s")
 class Judged:
     """Result of checking a reply against the evidence.
 
-    `text` has no inline `[token]` marks. `citations` holds every citation; `evidence` is -1 for a
-    citation outside the evidence. `faults` stand in the order of the gates.
+    `text` has no inline `[token]` marks. `citations` holds every citation once; `evidence` is -1
+    for a citation outside the evidence. `faults` stand in the order of the gates.
     """
 
     text: str
@@ -310,7 +313,7 @@ def judge(
     one_sentence = refusal_to is None and len(spans(text)) == 1 and not _LIST_ITEM.search(text)
     faults += _find_crossing(placed, evidence, cross_section_allowed, one_sentence=one_sentence)
     faults += _check_paths(text, evidence, cited, refusal_to)
-    return Judged(text, tuple(placed), tuple(dict.fromkeys(filter(None, faults))))
+    return Judged(text, tuple(dict.fromkeys(placed)), tuple(dict.fromkeys(filter(None, faults))))
 
 
 # ---- Domain validators: ours, and those of the entry-point group `rag_eval.validators`
@@ -385,12 +388,15 @@ class _NoOptions(BaseModel, extra="forbid"):
     pass
 
 
-def require_citation_support(options: Mapping[str, Any]) -> Check:
+def require_citation_support(options: Mapping[str, Any], score: Score | None = None) -> Check:
     """Reject an answer that says more than the text that it cites; takes no options.
 
     The citations of every sentence that states something must support it (`citation_support`), and
     the passage that does so must have all its content words, none of them exchanged. So a model has
     to keep to the words of its sources. Source text that speaks to a model supports nothing.
+
+    `score` is a verifier, whose verdict takes the place of all comparisons of words. A sentence
+    without a verdict is rejected.
     """
     _NoOptions.model_validate(dict(options))
 
@@ -408,8 +414,9 @@ def require_citation_support(options: Mapping[str, Any]) -> Check:
             citations=candidate.citations,
             evidence=evidence,
         )
-        (judged,) = citation_support([answer])
-        found = ((one, _doubt(one)) for one in judged)
+        (judged,) = citation_support([answer], score=score)
+        doubt = _doubt_words if score is None else _doubt_verdict
+        found = ((one, doubt(one) if one.places else "cites nothing") for one in judged)
         return next(
             (
                 f"sentence {one.segment + 1} ({quoted(one.text, 100)}) {reason}."
@@ -434,14 +441,22 @@ def _without_orders(item: Evidence) -> Evidence:
     return dataclasses.replace(item, chunk=dataclasses.replace(item.chunk, text=text))
 
 
-def _doubt(one: SentenceSupport) -> str:
-    """Say why the citations of a sentence do not carry it; empty if they do."""
-    if not one.places:
-        return "cites nothing"
+_UNSUPPORTED = "is not supported by what it cites"
+
+
+def _doubt_verdict(one: SentenceSupport) -> str:
+    """Say why the verifier's verdict does not carry a sentence; empty if it does."""
+    if math.isnan(one.score):
+        return "has no verdict of the verifier on what it cites"
+    return "" if one.supported else _UNSUPPORTED
+
+
+def _doubt_words(one: SentenceSupport) -> str:
+    """Say why the words that a sentence cites do not carry it; empty if they do."""
     if one.conflict:
         return f"conflicts with what it cites: {quoted(one.conflict, 150)}"
     if not one.supported:
-        return "is not supported by what it cites"
+        return _UNSUPPORTED
     texts = one.text, one.passage
     doubts = {
         "has words that what it cites lacks": missing_words(*texts),
@@ -491,8 +506,8 @@ class Plugins(NamedTuple):
     postprocessors: "list[tuple[str, Postprocess]]"
 
 
-def load_plugins(settings: Answers) -> Plugins:
-    """Load the plug-ins of a gold set.
+def load_plugins(settings: Answers, score: Score | None = None) -> Plugins:
+    """Load the plug-ins of a gold set; `score` is its verifier for `require_citation_support`.
 
     Raises InputError with every problem: `unknown_validator` (with the installed names),
     `broken_validator`, `bad_validator_options`, and these of a postprocessor.
@@ -506,7 +521,9 @@ def load_plugins(settings: Answers) -> Plugins:
             except InputError as error:
                 problems.extend(error.problems)
 
-    load(settings.validators, plugins.validators, "validator", OWN_VALIDATORS)
+    supports = functools.partial(require_citation_support, score=score)
+    own = OWN_VALIDATORS | {"require_citation_support": supports}
+    load(settings.validators, plugins.validators, "validator", own)
     load(settings.postprocessors, plugins.postprocessors, "postprocessor", {})
     if problems:
         raise InputError(problems)

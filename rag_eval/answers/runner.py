@@ -54,6 +54,7 @@ from rag_eval.core.types import (
     Reply,
 )
 from rag_eval.corpus.chunking import spans
+from rag_eval.measures.groundedness import Score
 from rag_eval.storage.hashing import lines_hash
 
 # ---- Prompts: the contract, the evidence as data, the question
@@ -180,7 +181,8 @@ class Tools:
 
     `extract`, `chat` and `recorded` serve the modes deterministic, llm and recorded; None if no
     question uses the mode. `concurrency` is the number of questions sent to the model at a time.
-    `examples` has what the gold says about each question, for `extract`.
+    `examples` has what the gold says about each question, for `extract`. `score` is the verifier of
+    `require_citation_support`; without it words are compared.
     """
 
     library: Library
@@ -191,6 +193,7 @@ class Tools:
     recorded: Mapping[str, Answer] | None = None
     concurrency: int = 1
     examples: Mapping[str, Example] = dataclasses.field(default_factory=dict)
+    score: Score | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -595,7 +598,7 @@ def answer_questions(
     _check_tools(questions, tools)
     check_patterns(questions)
     preflights = Preflights(tools.library, tools.retrieve, tools.withheld)
-    plugins = load_plugins(config)
+    plugins = load_plugins(config, tools.score)
     cases = [_Case(question, preflights, plugins) for question in questions]
     modes, events = Counter(question.settings.mode for question in questions), Events()
     events.add("run.start", questions=len(questions), **dict(sorted(modes.items())))

@@ -6,6 +6,7 @@ sentence-transformers, or a chat endpoint. The settings hold it under a name. No
 
 import functools
 import json
+import threading
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -46,15 +47,18 @@ class Verifier(ABC):
     def __init__(self, name: str) -> None:
         self.name = name
         self.failures = Counter[str]()
+        self._lock = threading.Lock()
 
     def score(self, sentences: Sequence[str], evidence: Sequence[str]) -> FloatArray:
         """Return the probability that the evidence supports each sentence, [n] in [0, 1].
 
-        It is 0 without evidence, and NaN after a failure. Equal pairs are scored once.
+        It is 0 without evidence, and NaN after a failure. Equal pairs are scored once. Threads wait
+        for each other, because a tokenizer keeps its truncation as state.
         """
         pairs = list(zip(evidence, sentences, strict=True))
         asked = list(dict.fromkeys(pair for pair in pairs if pair[0].strip()))
-        scores = self._score(asked).tolist() if asked else []
+        with self._lock:
+            scores = self._score(asked).tolist() if asked else []
         found = dict(zip(asked, scores, strict=True))
         return np.array([found.get(pair, 0.0) for pair in pairs], dtype=np.float64)
 

@@ -7,12 +7,11 @@ answer lists without one. Only the cited text counts, and `groundedness` compare
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from rag_eval.core.arrays import FloatArray
 from rag_eval.core.types import Answer, CitedSpan, Evidence
 from rag_eval.corpus import chunking as sentences
 from rag_eval.corpus.analyzer import WORD, Analyzer, DocumentFrequencies
@@ -21,6 +20,7 @@ from rag_eval.measures.groundedness import (
     FUNCTION_WORDS,
     NUMBER_WORDS,
     SUPPORTED,
+    Score,
     comparable,
     groundedness,
     numbers,
@@ -45,7 +45,8 @@ class SentenceSupport(NamedTuple):
     """A sentence of an answer, held against the spans that it cites.
 
     `segment` is the number of the sentence, from 0. `places` are its citations among those of the
-    answer; empty if it cites nothing. `score` in [0, 1] is its groundedness in the cited text,
+    answer; empty if it cites nothing. `score` in [0, 1] is its groundedness in the cited text, or
+    the verdict of a verifier, NaN if that failed.
     `passage` the window of the cited text that supports it best, and `conflict` what the window
     says otherwise, if anything.
     """
@@ -62,15 +63,15 @@ class SentenceSupport(NamedTuple):
 def citation_support(
     answers: Sequence[Answer],
     frequencies: DocumentFrequencies | None = None,
-    score: Callable[[list[str], list[str]], FloatArray] | None = None,
+    score: Score | None = None,
 ) -> list[list[SentenceSupport]]:
     """Score the sentences of every answer against the spans that they cite.
 
     Cited spans support a sentence together. A sentence that holds several items of a list is as
     good as its weakest item. A sentence of one or two content words needs all of them. Sentences
     without a content word, and a single word before a list ("Reasons:"), state nothing and are left
-    out. `score` is a verifier of (sentences, cited texts), which replaces the comparison of words;
-    sentences without its verdict, NaN, are left out.
+    out. `score` is a verifier, which replaces the comparison of words. A list with an item without
+    verdict has none.
     """
     listed = [_list_sentences(answer) for answer in answers]
     flat = list(itertools.chain.from_iterable(listed))
@@ -81,12 +82,12 @@ def citation_support(
     if score is not None:
         cited = ["\n\n".join(flat[at].cited) for at in found.answer_of.tolist()]
         found = found.rescored(score(found.sentences, cited))
-        states &= ~np.isnan(found.score)
         holds = found.score >= SUPPORTED
+    rank = np.nan_to_num(found.score, nan=-1.0)
     weakest: dict[int, int] = {}
     for part in np.flatnonzero(states).tolist():
         at = int(found.answer_of[part])
-        if found.score[part] < found.score[weakest.setdefault(at, part)]:
+        if rank[part] < rank[weakest.setdefault(at, part)]:
             weakest[at] = part
     judged = {
         at: SentenceSupport(

@@ -9,7 +9,7 @@ import json
 import re
 import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Any, Literal, NamedTuple
 
@@ -211,6 +211,10 @@ _SCALE = 2**20
 """Scale of the integer weights; sums of integers do not depend on the order of addition."""
 _BLOCK = 256
 """Number of answers compared at a time, so that memory does not grow with the answers."""
+
+
+Score = Callable[[list[str], list[str]], FloatArray]
+"""A verifier: (sentences, evidence of each) -> probability of support, [n]; NaN if it fails."""
 
 
 class Groundedness(NamedTuple):
@@ -575,7 +579,10 @@ Reason = Literal[
     "content_unused",
     "citation_unsupported",
     "empty_answer",
+    "no_verdict",
 ]
+Cites = bool | Literal["no_verdict"] | None
+"""Whether the citations of an answer support one of its sentences; None without a citation."""
 VIOLATIONS: frozenset[Reason] = frozenset(
     {"content_unused", "citation_unsupported", "empty_answer"}
 )
@@ -609,9 +616,10 @@ def retrieval_gaps(
     answers: Sequence[str],
     retrieved: Sequence[Sequence[str]],
     *,
-    cites: Sequence[bool | None] | None = None,
+    cites: Sequence[Cites] | None = None,
     purpose: Purpose = "answer",
     frequencies: DocumentFrequencies | None = None,
+    score: Score | None = None,
 ) -> list[Gap]:
     """Judge whether every answer uses its retrieved texts.
 
@@ -619,9 +627,11 @@ def retrieval_gaps(
 
     - Nothing was retrieved, or the purpose is `context`.
     - The answer has a citation whose text supports a sentence of the answer.
-    - The answer refers to the sources in words, rightly or wrongly, without a negation.
+    - The answer has no citation, and refers to the sources in words, rightly or wrongly, without a
+      negation.
     - The answer states that nothing relevant was found.
-    - The groundedness of one sentence is 0.45 or more.
+    - The groundedness of one sentence is 0.45 or more. A sentence that says otherwise than the
+      evidence (`find_conflicts`) has at most 0.4.
 
     A quote of three words or more is also a sentence of its own, because the words around it may
     be in another language. A sentence of one or two content words must have all words in the
@@ -634,13 +644,16 @@ def retrieval_gaps(
     Retrieved texts without content count as not retrieved. `cites` tells whether the text that an
     answer cites supports one of its sentences (see `citation_support`), and is None without a
     citation. A false value is the violation `citation_unsupported`, unless the answer complies
-    otherwise. The purpose `context` is for retrieval that only sets the tone. `frequencies` are as
-    for `groundedness`.
+    otherwise: a phrase does not mend a citation. The purpose `context` is for retrieval that only
+    sets the tone. `frequencies` are as for `groundedness`.
+
+    `score` is a verifier, whose probability of 0.5 or more takes the place of the groundedness. If
+    a missing verdict leaves a case open, its reason is `no_verdict`, which is no violation.
     """
     shown = [[text for text in texts if _has_content(text)] for texts in retrieved]
     cites = cites or [None] * len(answers)
     verdicts = [
-        _judge_without_overlap(answer, len(texts), is_cited=bool(is_cited), purpose=purpose)
+        _judge_without_overlap(answer, len(texts), is_cited, purpose)
         for answer, texts, is_cited in zip(answers, shown, cites, strict=True)
     ]
     open_cases = [at for at, verdict in enumerate(verdicts) if verdict is None]
@@ -650,25 +663,33 @@ def retrieval_gaps(
         frequencies,
     )
     uses = scored.score >= np.where(scored.n_words <= _FEW, _WHOLE, _USED)
+    unjudged = {at for at in open_cases if cites[at] == "no_verdict"}
+    if score is not None and open_cases:
+        texts = ["\n\n".join(shown[open_cases[at]]) for at in scored.answer_of.tolist()]
+        verdicts_of = score(scored.sentences, texts)
+        uses = scored.rescored(verdicts_of).score >= SUPPORTED
+        failed = scored.answer_of[np.isnan(verdicts_of) & ~np.isnan(scored.score)]
+        unjudged |= {open_cases[at] for at in failed.tolist()}
     first: dict[int, str] = {}
     for sentence in np.flatnonzero(uses).tolist():
         first.setdefault(open_cases[int(scored.answer_of[sentence])], scored.sentences[sentence])
     used = {at: Gap("content_used", text[:_SHOWN]) for at, text in first.items()}
     unused = [Gap("content_unused" if one is None else "citation_unsupported") for one in cites]
+    used = {at: Gap("no_verdict") for at in unjudged} | used
     return [verdict or used.get(at, unused[at]) for at, verdict in enumerate(verdicts)]
 
 
 def _judge_without_overlap(
-    answer: str, n_texts: int, *, is_cited: bool, purpose: Purpose
+    answer: str, n_texts: int, is_cited: Cites, purpose: Purpose
 ) -> Gap | None:
     """Return a verdict without comparing texts; None if only a comparison can decide."""
     if not n_texts or purpose == "context":
         return Gap("context_only" if n_texts else "no_retrieval")
     if not _has_content(answer):
         return Gap("empty_answer")
-    if is_cited:
+    if is_cited is True:
         return Gap("cited")
-    if phrase := _refers_to_sources(answer):
+    if is_cited is None and (phrase := _refers_to_sources(answer)):
         return Gap("refers_to_sources", phrase[:_SHOWN])
     match = _ACKNOWLEDGEMENT.search(_CODE.sub(" ", answer[:MOST]))
     return Gap("acknowledged", match[0][:_SHOWN]) if match else None

@@ -68,8 +68,10 @@ from rag_eval.measures.answers import (
 from rag_eval.measures.citation_support import SentenceSupport, citation_support
 from rag_eval.measures.groundedness import (
     CODE,
+    Cites,
     Gap,
     Purpose,
+    Score,
     comparable,
     groundedness,
     retrieval_gaps,
@@ -322,6 +324,7 @@ def answer_gold_set(
     identity = {"index_hash": stored.about.index_hash, "embed_model": stored.about.embed_model}
     library = Library(documents, corpus_snapshot.sections, chunks, **identity)
     endpoint = chat = extract = recorded = None
+    verifier = _open_verifier(work) if answers.validators else None
     embedding = ""
     if "llm" in modes:
         endpoint = _find_endpoint(work, answers.endpoint, "answers.endpoint")
@@ -347,6 +350,7 @@ def answer_gold_set(
         recorded,
         endpoint.concurrency if endpoint else 1,
         _list_examples(gold_variants),
+        verifier.score if verifier is not None else None,
     )
     title, n = f"Answering ({', '.join(sorted(modes))})", len(questions)
     with work.progress.step(title, n, "questions") as advance:
@@ -625,6 +629,22 @@ def verify(
     return kept.array("scores")
 
 
+def _ask_once(score: Score) -> Score:
+    """Ask a verifier once about each sentence and its evidence, also where it fails."""
+    known: dict[str, float] = {}
+
+    def ask(sentences: list[str], evidence: list[str]) -> FloatArray:
+        pairs = list(zip(sentences, evidence, strict=True))
+        keys = [digest(list(pair)) for pair in pairs]
+        new = {key: pair for key, pair in zip(keys, pairs, strict=True) if key not in known}
+        if new:
+            found = score([one for one, _ in new.values()], [shown for _, shown in new.values()])
+            known.update(zip(new, found.tolist(), strict=True))
+        return np.array([known[key] for key in keys], dtype=np.float64)
+
+    return ask
+
+
 # ---- Stage `answer_measures`
 
 UNCHECKED = ("failed", "contract_error_reply")
@@ -705,15 +725,17 @@ def measure_answers(
         said = [answer.text if answer.outcome == "answered" else "" for answer in found]
         evidence = [[item.chunk.text for item in answer.evidence] for answer in found]
         scored = groundedness(said, evidence, frequencies)
-        score = None if verifier is None else functools.partial(verify, work, verifier)
+        score = None if verifier is None else _ask_once(functools.partial(verify, work, verifier))
         if score is not None:
             texts = ["\n\n".join(evidence[at]) for at in scored.answer_of.tolist()]
             scored = scored.rescored(score(scored.sentences, texts))
-        citing = [
+        cited = [
             [one for one in own if one.places and answer.outcome == "answered"]
             for answer, own in zip(found, citation_support(found, frequencies, score), strict=True)
         ]
-        gaps = answer_gaps(found, citing, _answers_config(work.config).purpose, frequencies)
+        citing = [[one for one in own if not math.isnan(one.score)] for own in cited]
+        purpose = _answers_config(work.config).purpose
+        gaps = answer_gaps(found, cited, purpose, frequencies, score)
         per_question = citations.per_question.assign(
             outcome=[answer.outcome for answer in found],
             groundedness=scored.value,
@@ -760,7 +782,7 @@ def measure_answers(
             gap=RetrievalGap(
                 code=CODE,
                 severity="warning",
-                n_checked=len(gaps),
+                n_checked=sum(gap.reason != "no_verdict" for gap in gaps.values()),
                 n_flagged=len(violations),
                 flagged=flagged,
             ),
@@ -813,6 +835,7 @@ def answer_gaps(
     citing: Sequence[Sequence[SentenceSupport]],
     purpose: Purpose,
     frequencies: DocumentFrequencies | None = None,
+    score: Score | None = None,
 ) -> dict[int, Gap]:
     """Check FK019 on every answer, and return the results by the position of the answer.
 
@@ -823,13 +846,21 @@ def answer_gaps(
     verdicts = retrieval_gaps(
         [found[at].text for at in checked],
         [[item.chunk.text for item in found[at].evidence] for at in checked],
-        cites=[
-            any(one.supported for one in own) if (own := citing[at]) else None for at in checked
-        ],
+        cites=[_cites(citing[at]) for at in checked],
         purpose=purpose,
         frequencies=frequencies,
+        score=score,
     )
     return dict(zip(checked, verdicts, strict=True))
+
+
+def _cites(citing: Sequence[SentenceSupport]) -> Cites:
+    """Tell whether the citations of an answer support a sentence, if the verifier judged them."""
+    if any(one.supported for one in citing):
+        return True
+    if any(math.isnan(one.score) for one in citing):
+        return "no_verdict"
+    return False if citing else None
 
 
 # ---- Files of answers, citations and evidence for people and other tools: JSON lines.

@@ -339,6 +339,14 @@ def test_marks_leave_the_text_and_number_its_sentences():
     assert [span.segment for span in judged.citations] == [0, 1]
 
 
+def test_a_repeated_citation_of_a_sentence_is_one_citation():
+    mark, cited = "[docs/capitals.md:2]", Citation("docs/capitals.md", 2, 2)
+    body = f"Paris is the capital {mark}{mark}{mark}. It is Paris {mark}."
+    judged = judge(body, [cited, cited], evidence())
+    assert [span.segment for span in judged.citations] == [0, 1]
+    assert len(judge("It is Paris.", [cited, cited], evidence()).citations) == 1
+
+
 def test_a_refusal_may_name_paths_of_the_question_only():
     refusal = "INSUFFICIENT EVIDENCE: what deploy/prod.yaml says"
     asked = "What does deploy/prod.yaml say?"

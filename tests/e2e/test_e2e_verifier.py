@@ -36,6 +36,8 @@ def test_an_onnx_verifier_replaces_the_score_of_words(run, tmp_path, project, mo
     assert "verifier_usage" not in report["answers"]
     assert "citation support are scored by the verifier own (model.onnx, sha256" in output
     assert re.search(r"support scored by</dt>.*model\.onnx, sha256", project.text("index.html"))
+    assert report["answers"]["gap"]["n_flagged"] == report["answers"]["outcomes"]["answered"]
+    # verdicts on all evidence and on the cited text; FK019 asks for no others
     assert len(list((project.home / "artifacts" / "verified_sentences").iterdir())) == 2
 
 

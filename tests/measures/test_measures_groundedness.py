@@ -207,11 +207,41 @@ def test_retrieval_that_sets_the_tone_is_exempt(answer):
 
 
 def test_a_citation_counts_if_it_supports_a_sentence():
-    berlin, paris = "The capital of France is Berlin.", "It is Paris, the documents say."
-    answers = [berlin, berlin, berlin, paris]
-    found = retrieval_gaps(answers, [FRANCE] * 4, cites=[True, False, None, False])
-    reasons = ["cited", "citation_unsupported", "content_unused", "refers_to_sources"]
-    assert [gap.reason for gap in found] == reasons
+    cases = [
+        ("The capital of France is Berlin.", True, "cited"),
+        ("The capital of France is Berlin.", False, "citation_unsupported"),
+        ("The capital of France is Berlin.", None, "content_unused"),
+        ("According to the document, it is Rome.", None, "refers_to_sources"),
+        ("According to the document, it is Rome.", False, "citation_unsupported"),
+        ("The documents do not mention Berlin.", False, "acknowledged"),
+        ("The capital of France is Paris.", False, "content_used"),
+    ]
+    answers, cites, reasons = zip(*cases, strict=True)
+    found = retrieval_gaps(answers, [FRANCE] * len(cases), cites=cites)
+    assert [gap.reason for gap in found] == list(reasons)
+
+
+def test_a_verifier_decides_in_place_of_the_words():
+    berlin, paris = "The capital of France is Berlin.", "The capital of France is Paris."
+    cases = [
+        (paris, 0.1, None, "content_unused"),
+        (paris, 0.1, False, "citation_unsupported"),
+        (berlin, 0.9, None, "content_used"),
+        (berlin, math.nan, None, "no_verdict"),
+        (berlin, math.nan, True, "cited"),
+        (berlin, 0.1, "no_verdict", "no_verdict"),
+        (berlin, 0.9, "no_verdict", "content_used"),
+        ("According to the document, it is Rome.", 0.1, "no_verdict", "no_verdict"),
+    ]
+    for answer, verdict, cites, reason in cases:
+        shown = [*FRANCE, "It lies on the Seine."]
+
+        def score(sentences, texts, verdict=verdict, shown=shown):
+            assert texts == ["\n\n".join(shown)] * len(sentences)
+            return np.full(len(sentences), verdict)
+
+        (found,) = retrieval_gaps([answer], [shown], cites=[cites], score=score)
+        assert (found.reason, found.violation) == (reason, reason in BROKEN)
 
 
 def test_what_decided_is_named_and_short():
