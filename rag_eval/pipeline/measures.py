@@ -1,7 +1,6 @@
 """The stage of ranking measures: figures by level, paired comparisons, and overlaps."""
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -126,22 +125,14 @@ def measure_rankings(
 
 
 def _measures(runs: ScoredRuns, name: str, level: Level) -> list[Measure]:
-    gold, scores = runs.gold, runs.scores(name)
-    reason = runs.unmeasured(name).get(level)
-    average = functools.partial(
-        aggregate,
-        gold=gold.shared,
-        query_of=gold.query_of[scores.variant],
-        failed=scores.failed,
-        ineligible=scores.ineligible(level, gold),
-    )
+    scores, reason = runs.scores(name), runs.unmeasured(name).get(level)
     upper: dict[str, float] = {}
     if level in scores.upper:
         labels = [f"P@{k}" for k in cutoffs_of(runs.config.k)]
-        records = average(labels, scores.upper[level])
+        records = runs.aggregate(name, labels, scores.upper[level], level)
         upper = {record.label: record.value for record in records}
     measures = []
-    for record in average(scores.labels[level], scores.values[level]):
+    for record in runs.aggregate(name, scores.labels[level], scores.values[level], level):
         why = {} if reason is None else {"value": reason}
         if level == "span" and np.isnan(record.judged_at_k):
             why["judged_at_k"] = "text that was not quoted is not judged"

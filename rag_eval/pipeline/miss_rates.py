@@ -176,19 +176,12 @@ def _describe_strategy(
     """Combine the claims of one strategy with the observed misses."""
     gold, of, k = runs.gold, judge_runs(runs, name), runs.config.uncertainty.k
     by, stated = claims.speakers[name], claims.claims_of(name)
-    # A question without gold cannot be missed, even by a failed retrieval.
-    ineligible = runs.scores(name).ineligible(runs.config.level, gold)
     observed = {}
     for target in TARGETS:
-        record = aggregate(
-            [f"{target}_at_{k}"],
-            of.missed(target, k)[:, None],
-            gold.shared,
-            query_of=gold.query_of[of.variant],
-            failed=of.failed,
-            failed_value=[1.0],
-            ineligible=ineligible,
-        )[0]
+        missed = of.missed(target, k)[:, None]
+        labels, level = [f"{target}_at_{k}"], runs.config.level
+        # A question without gold cannot be missed, even by a failed retrieval.
+        record = runs.aggregate(name, labels, missed, level, failed_value=1.0)[0]
         none_judged = None if record.n_scored else "no question of this gold set can be judged"
         observed[target] = figure_of(record, none_judged)
     with_rate = stated[stated["miss_rate"].notna()]

@@ -274,16 +274,8 @@ def observe_misses(runs: ScoredRuns) -> tuple[list[ObservedMisses], list[MissPai
 def _average_misses(
     runs: ScoredRuns, name: str, missed: FloatArray, cells: Cells
 ) -> Iterator[ObservedMisses]:
-    gold, scores = runs.gold, runs.scores(name)
-    records = aggregate(
-        [f"{target}_at_{k}" for target, k in cells],
-        missed,
-        gold.shared,
-        query_of=gold.query_of[scores.variant],
-        failed=scores.failed,
-        failed_value=1.0,
-        ineligible=scores.ineligible(runs.config.level, gold),
-    )
+    labels = [f"{target}_at_{k}" for target, k in cells]
+    records = runs.aggregate(name, labels, missed, runs.config.level, failed_value=1.0)
     for (target, k), record in zip(cells, records, strict=True):
         figure = figure_of(record, None if record.n_scored else NONE_JUDGED)
         yield ObservedMisses(strategy=name, target=target, k=k, **dict(figure))

@@ -21,7 +21,7 @@ from rag_eval.core.report import (
 from rag_eval.core.strategy import Strategy
 from rag_eval.corpus.chunking import Ranges
 from rag_eval.gold.files import ORIGINAL
-from rag_eval.measures.intervals import MeasureRecord, within_query
+from rag_eval.measures.intervals import MeasureRecord, aggregate, within_query
 from rag_eval.measures.ranking import (
     Qrels,
     collapse,
@@ -255,6 +255,29 @@ class ScoredRuns:
                 scores = scores.limited(self.ran(name), self.unmeasured(name))
             self._scores[name] = scores
         return self._scores[name]
+
+    def aggregate(
+        self,
+        name: str,
+        labels: Sequence[str],
+        values: FloatArray,
+        level: Level,
+        failed_value: float = 0.0,
+    ) -> list[MeasureRecord]:
+        """Aggregate values of every run, float [n_runs, n_labels], at a level.
+
+        A failed retrieval counts as `failed_value`, unless its question is ineligible.
+        """
+        gold, scores = self.gold, self.scores(name)
+        return aggregate(
+            labels,
+            values,
+            gold.shared,
+            query_of=gold.query_of[scores.variant],
+            failed=scores.failed,
+            failed_value=failed_value,
+            ineligible=scores.ineligible(level, gold),
+        )
 
 
 def open_runs(evaluation: Evaluation) -> ScoredRuns:
