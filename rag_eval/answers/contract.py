@@ -180,32 +180,40 @@ def _mark_again(text: str, body: str) -> str:
     return text
 
 
+def unmarked_segment(text: str) -> int:
+    """Return the segment of a citation without a mark: the only sentence, else -1, the whole text.
+
+    Examples
+    --------
+    >>> unmarked_segment("Terns fly far."), unmarked_segment("Terns fly far. They eat fish.")
+    (0, -1)
+    """
+    return 0 if len(spans(text)) == 1 and not _LIST_ITEM.search(text) else -1
+
+
 def _find_crossing(
     placed: Sequence[CitedSpan],
     evidence: Sequence[Evidence],
     allowed: Collection[tuple[str, str]],
-    *,
-    one_sentence: bool,
 ) -> list[Fault]:
-    """Find a sentence that cites two sections which are not whitelisted together.
+    """Find a segment that cites two sections which are not whitelisted together.
 
-    A citation without an inline mark supports the sentence of a one-sentence answer. In a longer
-    answer, such a citation supports the whole answer and is not checked.
+    A segment is a sentence, or the whole answer for citations without a mark.
     """
     pairs = {frozenset(pair) for pair in allowed}
     sections: dict[int, dict[str, None]] = {}
     for span in placed:
-        segment = max(span.segment, 0) if one_sentence else span.segment
-        if segment >= 0 and span.evidence >= 0:
-            sections.setdefault(segment, {})[evidence[span.evidence].chunk.section_id] = None
-    return [
-        Fault(
-            "cross_section_reuse",
-            f"sentence {segment + 1} cites more than one section: {_join_named(names)}.",
-        )
-        for segment, names in sections.items()
-        if any(frozenset((a, b)) not in pairs for a, b in itertools.combinations(names, 2))
-    ][:1]
+        if span.evidence >= 0:
+            sections.setdefault(span.segment, {})[evidence[span.evidence].chunk.section_id] = None
+    for segment, names in sections.items():
+        if any(frozenset((a, b)) not in pairs for a, b in itertools.combinations(names, 2)):
+            cites = f"cites more than one section: {_join_named(names)}."
+            whole = (
+                f"the answer {cites} Put [<token>] after each sentence, and a full stop before it."
+            )
+            message = whole if segment < 0 else f"sentence {segment + 1} {cites}"
+            return [Fault("cross_section_reuse", message)]
+    return []
 
 
 def _is_part_of(path: str, whole: str) -> bool:
@@ -297,10 +305,10 @@ def judge(
     faults += [one for one in completed if isinstance(one, Fault)]
     cited = [one for one in completed if not isinstance(one, Fault)]
     placed: list[CitedSpan] = []
+    unmarked = unmarked_segment(text)
     for citation in cited:
-        # sentences of the inline marks of the citation, or -1 for the whole answer
         marked = dict.fromkeys(place for place, mark in marks if citation.has_mark(mark))
-        for segment in marked or (-1,):
+        for segment in marked or (unmarked,):
             span, fault = place_citation(citation, segment, evidence)
             placed.append(span)
             faults.append(fault)
@@ -310,8 +318,7 @@ def judge(
             token = quoted(cite_token(*mark.lines), 200)
             message = f"{token} is in the text but not under citations."
             faults.append(Fault("path_not_cited" if known else "unknown_snippet", message))
-    one_sentence = refusal_to is None and len(spans(text)) == 1 and not _LIST_ITEM.search(text)
-    faults += _find_crossing(placed, evidence, cross_section_allowed, one_sentence=one_sentence)
+    faults += _find_crossing(placed, evidence, cross_section_allowed)
     faults += _check_paths(text, evidence, cited, refusal_to)
     return Judged(text, tuple(dict.fromkeys(placed)), tuple(dict.fromkeys(filter(None, faults))))
 

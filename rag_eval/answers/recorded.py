@@ -6,6 +6,8 @@ Contexts become evidence. Markers and listed citations become cited spans. Every
 
 import bisect
 import dataclasses
+import functools
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +16,7 @@ import pandas as pd
 from pydantic import JsonValue
 
 from rag_eval.answers.abstention import abstention
-from rag_eval.answers.contract import place_citation
+from rag_eval.answers.contract import place_citation, unmarked_segment
 from rag_eval.answers.evidence import Library, cite_token
 from rag_eval.answers.replies import join_error, read_token
 from rag_eval.core.types import (
@@ -108,26 +110,32 @@ _VERDICTS: dict[str, AnswerOutcome] = {
 }
 
 Payload = dict[str, JsonValue]
+_Place = tuple[int, int, int]
+"""Row of a chunk, and the start and end of a passage in the chunk's document."""
+_Cited = tuple[CitedSpan, Mapping[str, JsonValue] | None]
+"""A citation, and the payload that the system states for it."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class _Shown:
     """The system's contexts for one question, and the evidence made of them."""
 
     contexts: Sequence[Context]
     evidence: Sequence[Evidence]
 
-    def find(self, name: object) -> list[int]:
+    @functools.cached_property
+    def _places(self) -> Mapping[str, list[int]]:
+        places: dict[str, list[int]] = {}
+        for place, (context, item) in enumerate(zip(self.contexts, self.evidence, strict=True)):
+            ids = ("doc_id", "snippet_id", "section_id", "source_url")
+            own = (getattr(item.chunk, name) for name in ids)
+            for name in {context.document, context.snippet, *own} - {""}:
+                places.setdefault(name, []).append(place)
+        return places
+
+    def find(self, name: str) -> list[int]:
         """Return the places of the evidence with this id or address of the system or the corpus."""
-        pairs = zip(self.contexts, self.evidence, strict=True)
-        ids = ("doc_id", "snippet_id", "section_id", "source_url")
-        return [
-            place
-            for place, (context, item) in enumerate(pairs)
-            if name
-            and name
-            in (context.document, context.snippet, *(getattr(item.chunk, one) for one in ids))
-        ]
+        return self._places.get(name, [])
 
     def cite_number(self, number: int, segment: int = -1) -> CitedSpan:
         """Cite a whole context by its number, from 1."""
@@ -147,8 +155,11 @@ class _Shown:
 class RecordedAnswers:
     """Makes answers of recorded outputs over the user's corpus, or one of the recorded contexts."""
 
-    def __init__(self, library: Library, documents: pd.DataFrame) -> None:
-        self._library = library
+    def __init__(
+        self, library: Library, documents: pd.DataFrame, *, has_corpus: bool = False
+    ) -> None:
+        """`has_corpus` tells whether the documents are a corpus, or only recorded contexts."""
+        self._library, self._has_corpus = library, has_corpus
         ids = library.chunks["chunk_id"].tolist()
         self._row_of = {chunk_id: row for row, chunk_id in enumerate(ids)}
         self._named: dict[str, str] = {}
@@ -157,20 +168,14 @@ class RecordedAnswers:
             self._named.update(dict.fromkeys(names, doc_id))
         self._named.update({doc_id: doc_id for doc_id, _ in pairs})
 
-    def evidence(self, contexts: Sequence[Context]) -> tuple[Evidence, ...]:
-        """Make a piece of evidence of each context, in the order of the markers.
+    def _make_evidence(self, context: Context, rank: int, place: _Place | None) -> Evidence:
+        """Make the evidence of the context with the marker `rank`.
 
         A context with an id and text of the corpus gets the payload of its chunk. Any other context
-        is a document of its own. Missing scores are 1/rank.
+        is a document of its own. A missing score is 1/rank.
         """
-        return tuple(
-            self._make_evidence(context, rank) for rank, context in enumerate(contexts, start=1)
-        )
-
-    def _make_evidence(self, context: Context, rank: int) -> Evidence:
         score_raw = 1 / rank if context.score is None else context.score
         score_norm = 1 / rank  # the scale of the system's scores is unknown
-        place = self._place_masked(context) or self._place(context)
         if place is not None:
             row, start, end = place
             chunk = self._library.payload(row, rank, score_raw, score_norm)
@@ -206,8 +211,19 @@ class RecordedAnswers:
             first, last = 1, 1 + text.rstrip().count("\n")
         return Evidence(cite_token(chunk.doc_id, first, last), chunk, "recorded", first, last)
 
-    def _place(self, context: Context) -> tuple[int, int, int] | None:
-        """Return (row, start, end) in the corpus; None for an unknown passage."""
+    def _locate(self, context: Context) -> tuple[_Place | None, bool]:
+        """Find a passage in the corpus, and tell whether it only matches after masking."""
+        if place := self._place(context):
+            return place, False
+        masked = mask(context.text).text
+        if masked == context.text:
+            return None, False
+        same = {"doc_id": context.document, "text": masked}  # a name may be a hash of the text
+        place = self._place(context.model_copy(update=same))
+        return place, place is not None
+
+    def _place(self, context: Context) -> _Place | None:
+        """Find a passage in the corpus as it is; None for an unknown passage."""
         for name in (context.snippet, context.document):
             if name in self._row_of:
                 row = self._row_of[name]
@@ -230,14 +246,6 @@ class RecordedAnswers:
 
         return max(rows, key=overlap), start, end
 
-    def _place_masked(self, context: Context) -> tuple[int, int, int] | None:
-        """Return the place of a passage that only matches the corpus after masking."""
-        masked = mask(context.text).text
-        if masked == context.text or self._place(context):
-            return None
-        same = {"doc_id": context.document, "text": masked}  # a name may be a hash of the text
-        return self._place(context.model_copy(update=same))
-
     def answer(self, output: RecordedOutput) -> tuple[Answer, list[Payload | None]]:
         """Make the answer of one output, and the payload that the system stated for each citation.
 
@@ -248,15 +256,22 @@ class RecordedAnswers:
         Without contexts, the cited snippets of the corpus are the evidence, in the order of citing.
         """
         contexts = output.contexts or self._cited_contexts(output.citations)
-        shown = _Shown(contexts, self.evidence(contexts))
+        located = list(map(self._locate, contexts))
+        places = [place for place, _ in located]
+        shown = _Shown(
+            contexts, list(map(self._make_evidence, contexts, itertools.count(1), places))
+        )
         refusal = join_error(output.error, output.fix) if output.fix else ""
-        text, marks = read_markers(output.answer if output.answer is not None else refusal)
+        text = output.answer if output.answer is not None else refusal
+        marks: list[tuple[int, int]] = []
+        if output.segments is None:  # else `[1]` is a part of the text
+            text, marks = read_markers(text)
         # mask labelled values of the contexts, because the answer may repeat a value without the
         # label
-        masked = [context.text for context in contexts if self._place_masked(context)]
-        known = labelled_values(masked)
+        pairs = zip(contexts, located, strict=True)
+        known = labelled_values([context.text for context, (_, is_masked) in pairs if is_masked])
         outcome, codes = _judge_outcome(output, text)
-        cited = self._cite(output, marks, shown)
+        cited = self._cite(output, text, marks, shown)
         answer = Answer(
             output.query_id,
             "recorded",
@@ -291,31 +306,61 @@ class RecordedAnswers:
         return [self._cover(item, known) for item in value] if isinstance(value, list) else value
 
     def _cite(
-        self, output: RecordedOutput, marks: list[tuple[int, int]], shown: _Shown
-    ) -> list[tuple[CitedSpan, Mapping[str, JsonValue] | None]]:
+        self, output: RecordedOutput, text: str, marks: list[tuple[int, int]], shown: _Shown
+    ) -> list[_Cited]:
         """Return every citation, markers first, with its stated payload.
 
         A marker and a listed citation of the same context are one citation. A listed citation of a
-        part of the context supports the sentence with the marker, where there is only one.
+        part of the context supports the sentence with the marker, where there is only one. Without
+        contexts, the marker n is citation n of the list.
         """
-        marked = [shown.cite_number(number, segment) for segment, number in marks]
-        held = {(span.evidence, span.doc_id) for span in marked}
-        further: list[tuple[CitedSpan, Mapping[str, JsonValue] | None]] = []
+        listed = [self._read(one, shown) for one in output.citations]
+        if output.segments is not None:
+            listed = [
+                (dataclasses.replace(span, segment=segment), payload)
+                for segment, (span, payload) in zip(output.segments, listed, strict=True)
+            ]
+        own = {} if output.contexts else dict(enumerate(listed, start=1))
+        marked: list[_Cited] = []
+        sentences: dict[tuple[int, str], set[int]] = {}
+        for segment, number in marks:
+            span, payload = own.get(number, (shown.cite_number(number), None))
+            marked.append((dataclasses.replace(span, segment=segment), payload))
+            sentences.setdefault(_name(span), set()).add(segment)
+        numbers = {number for _, number in marks} & own.keys()
+        further: list[_Cited] = []
         behind: dict[tuple[int, str], Mapping[str, JsonValue]] = {}
-        for citation in output.citations:
-            span, payload = _read_citation(citation, shown), citation.payload
-            # an object without a payload field counts as a marker
-            if payload is not None and payload.keys().isdisjoint(PAYLOAD_FIELDS):
-                payload = None
-            name = (span.evidence, span.doc_id)
-            if span.quote or name not in held or not shown.cites_whole(span):
-                sentences = {one.segment for one in marked if name == (one.evidence, one.doc_id)}
-                if span.segment < 0 and len(sentences) == 1:
-                    span = dataclasses.replace(span, segment=sentences.pop())
-                further.append((span, payload))
+        n, whole = len(spans(text)), unmarked_segment(text)
+        for number, (span, payload) in enumerate(listed, start=1):
+            name = _name(span)
+            if number in numbers:
+                continue
+            own_sentences = sentences.get(name, {whole})
+            segment = min(own_sentences) if len(own_sentences) == 1 else whole
+            if 0 <= span.segment < n:
+                segment = span.segment
+            is_marked = name in sentences and segment in {*own_sentences, whole}
+            if span.quote or not is_marked or not shown.cites_whole(span):
+                further.append((dataclasses.replace(span, segment=segment), payload))
             elif payload is not None:
                 behind.setdefault(name, payload)
-        return [*((span, behind.get((span.evidence, span.doc_id))) for span in marked), *further]
+        return [*((span, payload or behind.get(_name(span))) for span, payload in marked), *further]
+
+    def _read(self, citation: Citation, shown: _Shown) -> _Cited:
+        """Read a listed citation; an object without a payload field counts as a marker."""
+        span, payload = _read_citation(citation, shown), citation.payload
+        if payload is None or payload.keys().isdisjoint(PAYLOAD_FIELDS):
+            return span, None
+        if self._has_corpus and span.evidence >= 0:
+            context, chunk = shown.contexts[span.evidence], shown.evidence[span.evidence].chunk
+            if payload.get("snippet_id") in {context.snippet, context.document}:
+                payload = {**payload, "snippet_id": chunk.snippet_id}
+        return span, payload
+
+
+def _name(span: CitedSpan) -> tuple[int, str]:
+    """Identify the context of a citation, or the name of a fabricated one."""
+    return span.evidence, span.doc_id
 
 
 def _read_citation(citation: Citation, shown: _Shown) -> CitedSpan:
@@ -349,7 +394,7 @@ def _read_payload(payload: Mapping[str, Any], shown: _Shown) -> CitedSpan:
         places, name = [span.evidence] if span.evidence >= 0 else [], span.doc_id
     else:
         name = next((one for one in ids if isinstance(one, str)), "")
-        places = shown.find(ids[1] if by_snippet else name)
+        places = shown.find(str(ids[1]) if by_snippet else name)
     if start >= 0:
         offsets = {place: shown.evidence[place].chunk.offsets for place in places}
         touched = [at for at, own in offsets.items() if own.start < end and start < own.end]

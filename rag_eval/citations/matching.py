@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, expand_ranges
 from rag_eval.core.types import ELLIPSIS, SNIPPET_CHARS, is_joined
 from rag_eval.corpus.analyzer import word_spans
 from rag_eval.corpus.chunking import Ranges, find_overlaps
@@ -63,39 +63,68 @@ def _windows(codes: npt.NDArray[np.uint64], width: int) -> npt.NDArray[np.uint64
     return hashes
 
 
-def _find_copies(text: str, sources: Sequence[Source]) -> dict[str, BoolArray]:
-    """Return copied source -> mask of the copied characters of the text, [len(text)]."""
-    codes, places = _plain(text)
-    hashes: dict[int, npt.NDArray[np.uint64]] = {}
-    copies: dict[str, BoolArray] = {}
-    for source in sources:
-        own, _ = _plain(source.text)
-        width = min(SHORTEST, len(own))
-        if width < _SHORTEST_QUOTE or len(codes) < width:
-            continue
-        if width not in hashes:
-            hashes[width] = _windows(codes, width)
-        starts = np.flatnonzero(np.isin(hashes[width], _windows(own, width))).astype(np.int64)
-        if len(starts):
-            change = np.zeros(len(text) + 1, dtype=np.int64)
-            np.add.at(change, places[starts], 1)
-            np.add.at(change, places[starts + width - 1] + 1, -1)
-            copied = np.asarray(np.cumsum(change)[:-1] > 0)
-            copies[source.name] = copied | copies.get(source.name, False)
-    return copies
+class Sources:
+    """Sources that texts may copy, indexed once; finding copies takes the time of the text."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._names = list(dict.fromkeys(source.name for source in sources))
+        number = {name: at for at, name in enumerate(self._names)}
+        found: dict[int, list[tuple[npt.NDArray[np.uint64], int]]] = {}
+        for name, text in dict.fromkeys(sources):
+            codes, _ = _plain(text)
+            width = min(SHORTEST, len(codes))
+            if width >= _SHORTEST_QUOTE:
+                hashes = np.unique(_windows(codes, width))
+                found.setdefault(width, []).append((hashes, number[name]))
+        self._index: dict[int, tuple[npt.NDArray[np.uint64], IntArray]] = {}
+        for width, parts in found.items():
+            hashes = np.concatenate([one for one, _ in parts])
+            owners = np.repeat([owner for _, owner in parts], [len(one) for one, _ in parts])
+            order = np.argsort(hashes, kind="stable")
+            self._index[width] = hashes[order], owners[order].astype(np.int64)
+
+    def find_copies(self, text: str) -> dict[str, IntArray]:
+        """Return copied source -> places of the copied characters of the text, rising."""
+        codes, places = _plain(text)
+        ranges: dict[int, list[tuple[IntArray, IntArray]]] = {}
+        for width, (hashes, owners) in self._index.items():
+            if len(codes) < width:
+                continue
+            own = _windows(codes, width)
+            low, high = (np.searchsorted(hashes, own, side) for side in ("left", "right"))
+            start, at = expand_ranges(low, high - low)
+            order = np.argsort(owners[at], kind="stable")
+            owner, start = owners[at][order], start[order]
+            edges = np.concatenate([[0], np.flatnonzero(np.diff(owner)) + 1, [len(owner)]])
+            for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+                if last > first:
+                    begins = start[first:last]
+                    ends = places[begins + width - 1] + 1
+                    ranges.setdefault(int(owner[first]), []).append((places[begins], ends))
+        return {self._names[owner]: _unite_places(parts) for owner, parts in sorted(ranges.items())}
 
 
-def uncopied(text: str, sources: Sequence[Source]) -> Uncopied:
+def _unite_places(parts: Sequence[tuple[IntArray, IntArray]]) -> IntArray:
+    """Return every place inside some of the ranges [start, end) once, rising."""
+    start, end = (np.concatenate(side) for side in zip(*parts, strict=True))
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], np.maximum.accumulate(end[order])
+    start = np.maximum(start, np.concatenate([[0], end[:-1]]))
+    _, inside = expand_ranges(start, np.maximum(end - start, 0))
+    return inside
+
+
+def uncopied(text: str, sources: Sources) -> Uncopied:
     """Cut a text after the first SNIPPET_CHARS copied characters of each source.
 
-    The ellipsis counts. The work grows with the lengths of the text and the sources.
+    The ellipsis counts. The work grows with the length of the text and with what it copies.
     """
-    copies = _find_copies(text, sources)
+    copies = sources.find_copies(text)
     dropped = np.zeros(len(text), dtype=bool)
     for copied in copies.values():
-        if copied.sum() > SNIPPET_CHARS:
-            dropped |= copied & (np.cumsum(copied) > SNIPPET_CHARS - 1)
-    used = {name: int((copied & ~dropped).sum()) for name, copied in copies.items()}
+        if len(copied) > SNIPPET_CHARS:
+            dropped[copied[SNIPPET_CHARS - 1 :]] = True
+    used = {name: int((~dropped[copied]).sum()) for name, copied in copies.items()}
     return Uncopied(_without(text, dropped), {name: n for name, n in used.items() if n})
 
 

@@ -93,6 +93,72 @@ class LiveIndex:
             yield self._masked(doc_id)[start:end]
             yield masked_text(part)
 
+    @functools.cached_property
+    def _snippets_of(self) -> Mapping[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for snippet_id, snippet in self.snippets.items():
+            found.setdefault(snippet.doc_id, []).append(snippet_id)
+        return found
+
+    @functools.cached_property
+    def _documents_at(self) -> Mapping[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for doc_id, url in self.urls.items():
+            for shown in {url, mask_shown_address(url)}:
+                found.setdefault(shown, []).append(doc_id)
+        return found
+
+    def find_snippet(self, cited: "Record") -> str | None:
+        """Find the snippet of a citation: its snippet_id, else the first that its offsets touch.
+
+        Offsets name a snippet beside a section_id or a source_url.
+        """
+        snippet_id, offsets = _get_text(cited, "snippet_id"), cited.get("offsets")
+        if snippet_id is not None or not offsets or _wrong_offsets(offsets):
+            return snippet_id if snippet_id in self.snippets else None
+        section_id, url = _get_text(cited, "section_id"), _get_text(cited, "source_url")
+        section = self.sections.get(section_id or "")
+        named = self._documents_at.get(url or "", []) if section_id is None else []
+        for doc_id in [section.doc_id] if section is not None else named:
+            start, end = self.locate(doc_id, offsets) or (0, 0)
+            for name in self._snippets_of.get(doc_id, ()):
+                snippet = self.snippets[name]
+                inside = section_id is None or self.has_in_section(section_id, snippet)
+                if inside and snippet.meets(start, end):
+                    return name
+        return None
+
+    def complete(self, cited: "Record", rank: int) -> "dict[str, Any]":
+        """Complete a citation of the auditable block as the payload of its snippet.
+
+        `rank`, from 1, is its place among the citations of its answer, and gives ranks and scores.
+        A citation whose snippet is not found is marked `in_evidence: false`.
+        """
+        stated = {name: value for name, value in cited.items() if value is not None}
+        snippet_id = self.find_snippet(cited)
+        if snippet_id is None:
+            return {**stated, "in_evidence": False}
+        doc_id, start, end, section_id = self.snippets[snippet_id]
+        index_hash, model = next(iter(self.models.items()))
+        return {
+            "doc_id": doc_id,
+            "section_id": section_id,
+            "snippet_id": snippet_id,
+            "source_url": self.urls[doc_id],
+            "offsets": {"start": start, "end": end, "unit": "char"},
+            "tokens": self.count(doc_id, start, end),
+            "index_hash": index_hash,
+            "embed_model": model,
+            "analyzer": self.analyzer,
+            "rev": self.revs[doc_id],
+            "score_raw": 1 / rank,
+            "score_norm": 1 / rank,
+            "k_pos": rank,
+            "k_final": rank,
+            "kind": "recorded",
+            **stated,
+        }
+
     def has_in_section(self, section_id: str, snippet: Place) -> bool:
         """Tell whether a snippet has this section_id or overlaps the section."""
         if section_id == snippet.section_id:
@@ -393,8 +459,8 @@ def validate(
     Without a live index, the rules of LIVE_CODES are not tried. `mixed_units` marks the records
     with the rarer unit (on a tie: `token`). `cross_section_reuse` marks a record whose section may
     not stand beside the sections that the same (query_id, segment) cited before. Records without a
-    query_id belong to one answer, and records without a segment support it as one segment. This
-    rule skips segment -1, by which an answer says that several sentences share its citations.
+    query_id belong to one answer. Records without a segment, or with -1, support the answer as one
+    segment.
     `bad_segment` marks an unreadable segment or query_id, which would evade the rule.
     `rank_order` marks a rank that another snippet of the same (query_id, index_hash, kind) has, and
     a place that breaks the order of ties. It skips what grep and section found, and rankings of
@@ -489,9 +555,9 @@ def _mark_sections(
             findings.append(("bad_segment", "segment"))
         elif not (answer is None or _is_text(answer) or _is_whole(answer, 0)):
             findings.append(("bad_segment", "query_id"))
-        elif segment != -1 and section_id is not None and allowed is not None:
+        elif section_id is not None and allowed is not None:
             tried["cross_section_reuse"] += 1
-            before = cited.setdefault((answer, segment), {})
+            before = cited.setdefault((answer, None if segment == -1 else segment), {})
             pairs = (frozenset((section_id, other)) for other in before)
             if section_id in before or all(pair in allowed for pair in pairs):
                 before[section_id] = None

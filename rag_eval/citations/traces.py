@@ -25,7 +25,7 @@ MAX_ITEMS = 1_000
 """Most items of a list; further items are left out."""
 MISSING = "-"
 NO_DELTA_S, NO_STATE = -1.0, "undefined"
-"""Values of a row without ΔS or λ, whose columns are NOT NULL. ΔS itself is 0 to 2."""
+"""Values of a row without ΔS or λ, whose columns are NOT NULL. ΔS itself is 0 to 1."""
 
 
 def _bound(value: Any) -> Any:

@@ -297,7 +297,10 @@ def _identify_answers(work: Work, gold_variants: GoldVariants, **_: object) -> o
     "answers",
     "answers",
     stores=("chat", "embeddings"),
-    reads=("answers", "primary_strategy", "strategies", "trust.filter", "trust.quarantine"),
+    reads=(
+        *("answers", "primary_strategy", "strategies", "trust.filter", "trust.quarantine"),
+        "corpus.has_whole_documents",
+    ),
     outside=_identify_answers,
     configured=_has_answers,
 )
@@ -334,7 +337,8 @@ def answer_gold_set(
     stated: dict[str, list[Payload | None]] = {}
     warnings = ProblemList()
     if "recorded" in modes and answers.recorded is not None:
-        maker, recorded = RecordedAnswers(library, documents), {}
+        has_corpus = config.corpus.has_whole_documents
+        maker, recorded = RecordedAnswers(library, documents, has_corpus=has_corpus), {}
         asked = {one.query_id for one in questions if one.settings.mode == "recorded"}
         for output in read_outputs(work.base / answers.recorded, warnings):
             if output.query_id in asked:
@@ -424,8 +428,7 @@ def _stated_record(own: Open, span: CitedSpan, payload: Payload) -> Open:
     record: Open = {**payload, "query_id": own["query_id"]}
     if payload.keys() <= {*AUDITABLE_FIELDS, *BESIDE}:
         record = own | {name: value for name, value in record.items() if value is not None}
-    if span.segment >= 0 or record.get("segment") is None:
-        record["segment"] = span.segment  # the marker in the text overrides the payload
+    record["segment"] = span.segment  # a number that the answer lacks is the whole answer
     record.pop("number", None)
     if span.evidence < 0 and not validate([record]).failures[0]:
         record["in_evidence"] = False
@@ -964,7 +967,8 @@ def _auditable_line(
 ) -> dict[str, object]:
     """Write one answer as the auditable block, or as `{error, fix}`.
 
-    The keys keep the order of the contract, citations first.
+    The keys keep the order of the contract, citations first. `segments` has the segment of each
+    citation, because the text has no markers and may be cut.
     """
     if answer.outcome in UNCHECKED:
         code, error, fix = answer.codes[0], "", ""
@@ -979,6 +983,8 @@ def _auditable_line(
             text = f"{INSUFFICIENT_EVIDENCE}: {text}"
         cited = list(map(_auditable_item, citations))
         line = {"citations": cited, "answer": text, **stability.complete(answer)}
+        if cited:
+            line["segments"] = [span.segment for span in answer.citations]
     return {**line, "query_id": answer.query_id, "schema_version": SCHEMA_VERSION}
 
 

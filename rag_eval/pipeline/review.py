@@ -12,12 +12,14 @@ from typing import Any
 
 import pandas as pd
 
+from rag_eval.answers.abstention import abstention
+from rag_eval.answers.contract import unmarked_segment
 from rag_eval.answers.recorded import read_markers
 from rag_eval.citations.payload import LIVE_CODES, LiveIndex, Verdicts, validate
 from rag_eval.core.errors import InputError, Problem, ProblemList, quoted
 from rag_eval.core.rows import read_objects
 from rag_eval.core.strategy import Identity
-from rag_eval.core.types import CODES, FIXES
+from rag_eval.core.types import AUDITABLE_FIELDS, CODES, FIXES, PAYLOAD_FIELDS
 from rag_eval.corpus.masking import mask_shown_address, mask_snippet, masked_text
 from rag_eval.pipeline.answers import AnswerMeasures, AnswerSet, CitationSet, with_units
 from rag_eval.pipeline.corpus import (
@@ -197,42 +199,89 @@ def validate_file(
 ) -> FileVerdicts:
     """Validate a JSONL file with the citation records of one run, or with answers that cite.
 
-    Without `live`, only the records themselves are checked. Broken lines and an unreadable file are
-    `problems`. Raises InputError if the file does not exist.
+    Without `live`, only the records themselves are checked. The index completes citations of the
+    auditable block. Without an index, such a citation is a problem. Broken lines and an unreadable
+    file are `problems`. Raises InputError if the file does not exist.
     """
     if not path.is_file():
         message = "there is no such file of citations"
         raise InputError.of("not_a_file", message, path, accepted="a .jsonl file")
     problems = ProblemList()
-    rows = [
-        (line, record)
-        for line, row in read_objects(path, problems)
-        for record in _list_records(line, row)
-    ]
+    rows: list[tuple[int, Mapping[str, object]]] = []
+    for line, row in read_objects(path, problems):
+        for rank, record in _list_records(line, row, path, problems):
+            if not _is_auditable(record):
+                rows.append((line, record))
+            elif live is not None:
+                rows.append((line, live.complete(record, rank)))
+            elif not any(problem.code == "no_index" for problem in problems.listed()):
+                problems.add(
+                    "no_index",
+                    "a citation of the auditable block needs the index that it cites",
+                    path,
+                    line=line,
+                    field="--index",
+                    found=f"only {', '.join(key for key in record if key in AUDITABLE_FIELDS)}",
+                    accepted="--index HOME, the home of a run over the cited corpus",
+                )
     pairs = None if allow_cross_section else ()
     verdicts = validate([record for _, record in rows], live, pairs)
     return FileVerdicts(path, rows, verdicts, problems.listed())
 
 
-def _list_records(line: int, row: Mapping[str, object]) -> list[Mapping[str, object]]:
-    """Return the records of a line: the line itself, or the citations of `{citations, answer}`.
+def _is_auditable(record: Mapping[str, object]) -> bool:
+    """Tell whether a record has fields of the auditable block and no other payload field."""
+    fields = record.keys() & set(PAYLOAD_FIELDS)
+    return bool(fields) and fields <= set(AUDITABLE_FIELDS)
 
-    A citation without a segment supports the sentences with its marker `[n]`.
+
+def _list_records(
+    line: int, row: Mapping[str, object], path: Path, problems: ProblemList
+) -> list[tuple[int, Mapping[str, object]]]:
+    """Return the records of a line, each with its place in the list of citations, from 1.
+
+    A line is a record, or the block `{citations, answer}`. A refusal may have no citation, and
+    `{error, fix}` has none. A citation without a segment supports the sentences with its marker
+    `[n]`, without a marker the only sentence, and else the whole answer.
     """
     cited, text = row.get("citations"), row.get("answer")
+    if row.keys() >= {"error", "fix"} or (cited == [] and _is_refusal(text)):
+        return []
     if not isinstance(cited, list) or not cited:
-        return [row]
-    marks = read_markers(text)[1] if isinstance(text, str) else []
-    records: list[Mapping[str, object]] = []
-    for number, citation in enumerate(cited, start=1):
-        own = {"query_id": row.get("query_id", f"line {line}")}
+        return [(1, row)]
+    marks: list[tuple[int, int]] = []
+    plain = text if isinstance(text, str) else ""
+    segments = row.get("segments")
+    if segments is None:
+        plain, marks = read_markers(plain)
+        segments = [None] * len(cited)
+    elif not isinstance(segments, list) or len(segments) != len(cited):
+        problems.add(
+            "wrong_length",
+            "citations and segments do not pair",
+            path,
+            line=line,
+            field="segments",
+            found=quoted(segments),
+            accepted=f"a list of {len(cited)} segments",
+        )
+        return []
+    marked: dict[int, dict[int, None]] = {}
+    for sentence, number in marks:
+        marked.setdefault(number, {})[sentence] = None
+    records: list[tuple[int, Mapping[str, object]]] = []
+    for number, (citation, given) in enumerate(zip(cited, segments, strict=True), start=1):
+        own = {"query_id": row.get("query_id", f"line {line}"), "segment": given}
         own |= citation if isinstance(citation, Mapping) else {}
-        sentences = sorted({sentence for sentence, marked in marks if marked == number})
-        if own.get("segment") is None and sentences:
-            records += [{**own, "segment": sentence} for sentence in sentences]
-        else:
-            records.append(own)
+        stated = own["segment"]
+        of_text = marked.get(number, (unmarked_segment(plain),))
+        chosen = of_text if stated is None else (stated,)
+        records += [(number, {**own, "segment": segment}) for segment in chosen]
     return records
+
+
+def _is_refusal(text: object) -> bool:
+    return isinstance(text, str) and bool(abstention(text))
 
 
 def live_index(home: Path, gold_set: str | None = None) -> tuple[LiveIndex, str]:
@@ -265,6 +314,8 @@ def verdict_lines(result: FileVerdicts) -> list[str]:
 def _verdict_lines(result: FileVerdicts) -> Iterator[str]:
     verdicts, n = result.verdicts, len(result.rows)
     yield from map(str, result.problems)
+    if result.problems and not n:
+        return
     unit = "citation" if n == 1 else "citations"
     yield f"{quoted(str(result.path), 400)}: {n:,} {unit}, {verdicts.counts['ok']:,} ok"
     for code in CODES[:-1]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pandas as pd
 from pydantic_core import to_jsonable_python
 
-from rag_eval.citations.matching import SHORTEST, Source, uncopied
+from rag_eval.citations.matching import SHORTEST, Source, Sources, uncopied
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.report import SCHEMA_VERSION, Open, Report, StrategyPart
 from rag_eval.core.types import ELLIPSIS, SNIPPET_CHARS, Answer, is_joined, snippet
@@ -166,15 +166,14 @@ class Outgoing:
         texts = [item.chunk.text for item in answer.evidence]
         masked = [masked_text(text) for text in texts]
         self._known = masked_values(zip(texts, masked, strict=True))
-        self._sources = [
-            Source(item.chunk.doc_id, text)
-            for item, text in zip(answer.evidence, masked, strict=True)
-        ]
-        self._sources += [
+        shown = zip(answer.evidence, masked, strict=True)
+        sources = [Source(item.chunk.doc_id, text) for item, text in shown]
+        sources += [
             Source(span.doc_id, masked_with(span.quote, self._known))
             for span in answer.citations
             if span.quote
         ]
+        self._sources = Sources(sources)
         left = uncopied(masked_with(answer.text, self._known), self._sources)
         self.text = left.text
         """Masked text of the answer without long copies of the evidence."""

@@ -165,7 +165,7 @@ def test_a_mark_may_name_lines_of_a_cited_snippet(mark, codes_found):
     parsed = parse(reply(citations=[WHOLE], answer=f"{PARIS} [docs/capitals.md:{mark}]"), JSON)
     judged = judge(parsed.text, parsed.citations, evidence())
     assert codes(judged) == codes_found
-    assert [span.segment for span in judged.citations] == [-1 if codes_found else 0]
+    assert [span.segment for span in judged.citations] == [0]
 
 
 # Each line is [terms, code, reply] in ASCII, which shows control characters and surrogates.
@@ -229,6 +229,38 @@ def test_messages_are_short_and_printable():
     messages = [fault.message for fault in found if isinstance(fault, Fault)]
     assert messages
     assert all(0 < len(message) <= 400 and message.isprintable() for message in messages)
+
+
+NUMBER, STATE = (
+    "a number from 0 to 1, or null",
+    "convergent, divergent, recursive, chaotic, or null",
+)
+ITEM = "a token, or an object with the key token or snippet_id"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"deltaS": ...}, f"deltaS is missing; accepted: {NUMBER}."),
+        ({"deltaS": ..., "lambda": ...}, f"deltaS (or ΔS) is missing; accepted: {NUMBER}."),
+        ({"deltaS": ..., "lambda": ..., "λ": None}, f"ΔS is missing; accepted: {NUMBER}."),
+        ({"deltaS": 1.5}, f"deltaS: found 1.5; accepted: {NUMBER}."),
+        ({"deltaS": ..., "ΔS": -1}, f"ΔS: found -1; accepted: {NUMBER}."),
+        ({"ΔS": 0.3}, "the key ΔS stands twice."),
+        ({"lambda": "stable"}, f"lambda: found stable; accepted: {STATE}."),
+        ({"more": 1}, "the key more is not known."),
+        ({"citations": [7]}, f"citations[0]: found 7; accepted: {ITEM}."),
+        ({"citations": [{"snippet_id": 3}]}, "citations[0].snippet_id: found 3; accepted: a text."),
+        ({"citations": [{"token": WEST, "x": 1}]}, "the key citations[0].x is not known."),
+        ({"answer": None}, "answer: found null; accepted: a text."),
+    ],
+)
+def test_a_broken_schema_names_field_found_and_accepted(changes, message):
+    said = {**json.loads(reply()), **changes}
+    text = json.dumps({key: value for key, value in said.items() if value is not ...})
+    fault = parse(text, JSON)
+    assert isinstance(fault, Fault)
+    assert (fault.code, fault.message) == ("wrong_schema", message)
 
 
 def test_good_reply_keeps_its_citations_and_figures():
@@ -297,7 +329,7 @@ def test_cited_lines_become_characters_of_the_document():
     west = "docs/capitals.md#west"
     judged = judge("Berlin.", [Citation("docs/capitals.md", 3, 3)], evidence(SOUTH, west))
     (span,) = judged.citations
-    assert (span.segment, span.evidence, span.doc_id) == (-1, 1, "docs/capitals.md")
+    assert (span.segment, span.evidence, span.doc_id) == (0, 1, "docs/capitals.md")
     assert DOCS["docs/capitals.md"][span.start : span.end] == "Berlin is the capital of Germany."
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rag_eval.answers.evidence import Library
 from rag_eval.answers.recorded import RecordedAnswers, read_markers
-from rag_eval.core.errors import ProblemList
+from rag_eval.core.errors import InputError, ProblemList
 from rag_eval.core.loader import Chunker
 from rag_eval.corpus.chunking import chunk_documents
 from rag_eval.corpus.chunking import spans as spans_of
@@ -35,7 +35,8 @@ def maker(tmp_path, spec=None):
     documents, sections = loaded.documents, loaded.sections
     chunks = chunk_documents(documents, sections, spec.chunker)
     library = Library(documents, sections, chunks, index_hash="external:x", embed_model="")
-    return RecordedAnswers(library, documents), documents, chunks
+    has_corpus = spec.has_whole_documents
+    return RecordedAnswers(library, documents, has_corpus=has_corpus), documents, chunks
 
 
 @pytest.fixture
@@ -122,7 +123,8 @@ def test_stated_citations(answer, citation, expected):
 @pytest.mark.parametrize(
     ("text", "citations", "expected"),
     [
-        ("x [1].", [1, 2, "a.md"], [(0, 0, "a.md"), (-1, 1, "b")]),
+        ("x [1].", [1, 2, "a.md"], [(0, 0, "a.md"), (0, 1, "b")]),
+        ("Ex [1]. Why.", [2], [(0, 0, "a.md"), (-1, 1, "b")]),
         # names one line of a.md, which supports the sentence with the marker
         ("x [1].", ["a.md:2"], [(0, 0, "a.md"), (0, 0, "a.md")]),
         ("Ex [1]. Why [1].", ["a.md:2"], [(0, 0, "a.md"), (1, 0, "a.md"), (-1, 0, "a.md")]),
@@ -131,6 +133,44 @@ def test_stated_citations(answer, citation, expected):
 )
 def test_citations_of_markers_are_not_counted_twice(answer, text, citations, expected):
     assert spans(answer(answer=text, citations=citations, contexts=CONTEXTS)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "segments", "expected"),
+    [
+        ("One. Two.", [-1, 1], [-1, 1]),
+        ("One. Two.", [0, 2], [0, -1]),  # a number that the answer lacks
+        ("One.", [-1, 7], [0, 0]),
+        ("See x[1]. Two.", [1, 1], [1, 1]),
+        ("One [2]. Two.", None, [0, -1]),
+    ],
+)
+def test_segments_of_the_auditable_block(answer, text, segments, expected):
+    cited = [{"snippet_id": "a.md"}, {"snippet_id": "b"}]
+    found = answer(answer=text, citations=cited, segments=segments, contexts=CONTEXTS)
+    assert [span.segment for span in found.citations] == expected
+    assert found.text == (text if segments else "One. Two.")
+
+
+@pytest.mark.parametrize(
+    ("values", "code"),
+    [
+        ({"citations": [{"doc_id": "b", "segment": "intro"}]}, "bad_segment"),
+        ({"citations": [{"doc_id": "b", "segment": -2}]}, "bad_segment"),
+        ({"citations": ["b"], "segments": ["0"]}, "bad_segment"),
+        ({"citations": ["b"], "segments": [0, 1]}, "wrong_length"),
+    ],
+)
+def test_segments_that_no_sentence_has_are_refused(answer, values, code):
+    with pytest.raises(InputError) as caught:
+        answer(answer="One. Two.", contexts=CONTEXTS, **values)
+    assert [problem.code for problem in caught.value.problems] == [code]
+
+
+def test_without_contexts_a_marker_is_a_citation_of_the_list(answer):
+    cited = [{"snippet_id": "x"}, {"snippet_id": "y"}]
+    found = answer(answer="One [2]. Two [2] [3].", citations=cited, contexts=[])
+    assert spans(found) == [(0, -1, "y"), (1, -1, "y"), (1, -1, "[3]"), (-1, -1, "x")]
 
 
 def test_ids_of_the_corpus_get_its_payload(tmp_path):
@@ -197,6 +237,21 @@ def test_citations_of_real_systems(shared_data, tmp_path):
         assert all(span.segment >= 0 for span in one.citations)
         for span in one.citations:
             assert span.evidence < 0 or one.evidence[span.evidence].chunk.doc_id == span.doc_id
+
+
+def test_an_id_of_the_recording_resolves_to_the_snippet_of_the_corpus(tmp_path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "birds.md").write_text(TEXT, encoding="utf-8")
+    spec = Folder(loader="folder", path="docs", chunker=Chunker(kind="markdown"))
+    answers, _, chunks = maker(tmp_path, spec)
+    context = {"doc_id": "birds.md", "id": "mine-7", "text": "They eat fish."}
+    cited = [{"snippet_id": "mine-7"}, {"number": 1, "snippet_id": "mine-8"}]
+    row = {"query_id": "q", "answer": "Fish.", "contexts": [context], "citations": cited}
+    (output,) = write(tmp_path, [row])
+    answer, payloads = answers.answer(output)
+    assert payloads[0]["snippet_id"] in set(chunks["chunk_id"])
+    assert payloads[0]["snippet_id"] == answer.evidence[0].chunk.snippet_id
+    assert payloads[1]["snippet_id"] == "mine-8"
 
 
 def test_cited_snippets_of_the_corpus_stand_in_for_missing_contexts(tmp_path):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from rag_eval.citations.matching import (
     SHORTEST,
     Source,
+    Sources,
     Spans,
     Words,
     coverage,
@@ -129,7 +130,7 @@ OWN = " ".join(f"mine{number}" for number in range(60))
 
 
 def cut(text, source=SOURCE):
-    return uncopied(text, [Source("a", source)]).text
+    return uncopied(text, Sources([Source("a", source)])).text
 
 
 def longest(text, source):
@@ -144,7 +145,7 @@ def longest(text, source):
 
 def test_copies_are_cut_for_each_source_and_own_words_stay():
     sources = [Source("a", SOURCE), Source("b", OTHER), Source("b", OTHER[50:])]
-    left = uncopied(f"{OWN} {SOURCE} {OWN} {OTHER} {OWN}", sources)
+    left = uncopied(f"{OWN} {SOURCE} {OWN} {OTHER} {OWN}", Sources(sources))
     assert (left.text.count(OWN), left.text.count("…")) == (3, 2)
     assert left.used == {"a": 199, "b": 199}
     assert SOURCE[:190] in left.text
@@ -161,10 +162,10 @@ def test_pieces_of_one_source_share_its_two_hundred_characters():
 
 def test_short_quote_is_a_copy_and_a_few_equal_words_are_not():
     quote = "It never rains."
-    found = uncopied(f"he said: {quote} And left", [Source("a", quote)])
+    found = uncopied(f"he said: {quote} And left", Sources([Source("a", quote)]))
     assert found.used == {"a": len(quote)}
     for text, source in (("for example, this", f"for example, {SOURCE}"), ("a", "a"), ("", SOURCE)):
-        assert uncopied(text, [Source("a", source)]) == (text, {})
+        assert uncopied(text, Sources([Source("a", source)])) == (text, {})
 
 
 def test_marks_stay_with_their_letters():

@@ -235,7 +235,7 @@ def test_one_segment_cites_one_section_unless_whitelisted():
     others = [
         changed(query_id="q", segment=1, section_id="B"),
         changed(query_id="p", segment=0, section_id="B"),
-        *(changed(query_id="q", segment=-1, section_id=name) for name in "AB"),
+        changed(query_id="q", segment=-1, section_id="B"),
     ]
     reused = ("ok", "cross_section_reuse", "ok")
     assert codes(one, two, one, *others) == (*reused, *["ok"] * len(others))
@@ -249,6 +249,8 @@ def test_citations_without_a_segment_support_the_whole_answer():
     named = [{**one, "query_id": "q"} for one in bare]
     assert codes(*named) == ("ok", "cross_section_reuse")
     assert codes(bare[0], named[1]) == ("ok", "ok")  # two answers
+    whole = [{**one, "segment": -1} for one in bare]
+    assert codes(*whole) == codes(bare[0], whole[1]) == ("ok", "cross_section_reuse")
 
 
 def place(snippet, norm, k_pos, k_final=None, **more):

@@ -8,7 +8,7 @@ import pytest
 from rag_eval.citations.payload import payload
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
-from rag_eval.core.types import FIXES, RetrievalOptions
+from rag_eval.core.types import AUDITABLE_FIELDS, FIXES, RetrievalOptions
 from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.live import open_port
 from rag_eval.pipeline.review import live_index, validate_file, verdict_json, verdict_lines
@@ -23,11 +23,15 @@ def ran(project, shared_runs):
         open_port(open_gold_set(project.gold, settings)),
         "How often is a job tried again?",
     )
-    own = {"query_id": "again", "segment": -1}
-    return project, [
-        {**payload(chunk), **own, "quote": chunk.text}
+    found = [
+        chunk
         for kind in ("bm25", "vector")
         for chunk in port.retrieve(asked, RetrievalOptions(top_k=2, strategy=kind)).chunks
+    ]
+    own = {"query_id": "again"}
+    return project, [
+        {**payload(chunk), **own, "segment": segment, "quote": chunk.text}
+        for segment, chunk in enumerate(found)
     ]
 
 
@@ -136,6 +140,52 @@ def test_answers_are_read_and_markers_give_the_segments(ran):
         *["ok"] * 9,
         "empty_citations",
     )
+
+
+def test_the_index_completes_citations_of_the_auditable_block(ran):
+    project, records = ran
+    live = live_index(project.home)[0]
+    own = project.reports / "tiny" / "auditable-answers.jsonl"
+    assert validate_file(own, live).passed
+    assert validate_file(own, live).rows
+    one, two = ({name: record[name] for name in AUDITABLE_FIELDS} for record in records[:2])
+    by_section = {**one, "snippet_id": None, "source_url": None, "tokens": None}
+    by_address = {name: one[name] for name in ("source_url", "offsets")}
+    gone = {**one, "snippet_id": "gone"}
+    for cited, codes in (
+        ([one], ["ok"]),
+        ([{"snippet_id": one["snippet_id"]}], ["ok"]),
+        ([by_section], ["ok"]),
+        ([by_address], ["ok"]),
+        ([one, two], ["ok", "cross_section_reuse"]),
+        ([gone], ["unknown_snippet"]),
+        ([{**by_section, "offsets": None}], ["unknown_snippet"]),
+        ([{**one, "section_id": two["section_id"]}], ["unknown_snippet"]),
+        ([{**one, "tokens": 1}], ["tokens_mismatch"]),
+        ([{**one, "source_url": "https://example.org"}], ["source_url_mismatch"]),
+        ([dict.fromkeys(AUDITABLE_FIELDS)], ["unknown_snippet"]),
+    ):
+        block = {"citations": cited, "answer": "It is tried. It fails.", "ΔS": 0.2, "λ": "chaotic"}
+        file = written(project.root / "answers.jsonl", [block])
+        assert list(validate_file(file, live).verdicts.codes) == codes
+    block["citations"], both = [one, two], {"segments": [0, 1]}
+    assert validate_file(written(file, [{**block, **both}]), live).passed
+    refused = [{"citations": [], "answer": "NOT FOUND"}, {"error": "no atlas", "fix": "index one"}]
+    assert validate_file(written(file, [*refused, {**block, **both}]), live).passed
+    assert not validate_file(written(file, [{"citations": [], "answer": "Yes."}]), live).passed
+    (problem,) = validate_file(written(file, [{**block, "segments": [0]}]), live).problems
+    assert (problem.code, problem.line, problem.field) == ("wrong_length", 1, "segments")
+
+
+def test_the_auditable_block_needs_an_index(ran):
+    project, _ = ran
+    result = validate_file(project.reports / "tiny" / "auditable-answers.jsonl")
+    assert not result.passed
+    (line,) = verdict_lines(result)
+    assert "error no_index [--index]" in line
+    assert "accepted: --index HOME" in line
+    (found,) = map(json.loads, verdict_json(result))
+    assert (found["error"], found["field"]) == ("no_index", "--index")
 
 
 def test_json_names_error_field_and_tip_of_each_failing_record(ran):

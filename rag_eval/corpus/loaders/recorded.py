@@ -12,7 +12,7 @@ import re
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import (
     AfterValidator,
@@ -122,13 +122,17 @@ def context_id(text: str) -> str:
 # ---- Rows.
 
 
+def _check_segment(value: object, field: str = "") -> object:
+    if type(value) is int and -1 <= value <= MAX_NUMBER:
+        return value
+    accepted = "the sentence's number from 0, or -1 for the whole answer"
+    raise refuse("bad_segment", "this is no segment of the answer", accepted, field)
+
+
 def _read_citation(value: object) -> Citation:
     if isinstance(value, dict):
-        segment = value.get("segment")
-        is_number = type(segment) is int and segment >= -1
-        if not (segment is None or is_number or (isinstance(segment, str) and segment.strip())):
-            accepted = "the sentence's number from 0, -1 for the whole answer, or a name"
-            raise refuse("bad_segment", "this is no segment", accepted, "segment")
+        if value.get("segment") is not None:
+            _check_segment(value["segment"], "segment")
         return Citation(payload=stated_payload(value))
     if isinstance(value, int) and not isinstance(value, bool):
         return Citation(number=max(min(value, MAX_CONTEXTS + 1), 0))
@@ -226,6 +230,8 @@ class RecordedOutput(BaseModel):
         _NO_ITEMS,
     ] = ()
     """Citations listed beside the answer, without the markers inside the answer."""
+    segments: tuple[Annotated[int, BeforeValidator(_check_segment)], ...] | None = None
+    """The segment of each citation; the answer then has no markers."""
     contexts: Annotated[tuple[Context, ...], Field(max_length=MAX_CONTEXTS), _NO_ITEMS] = Field(
         default=(), validation_alias=AliasChoices("contexts", "retrieved_contexts")
     )
@@ -260,6 +266,13 @@ class RecordedOutput(BaseModel):
         if values.keys() >= {"error", "fix"}:
             values = {"answer": None, **values}
         return _complete_ragas(values) if "user_input" in values else values
+
+    @model_validator(mode="after")
+    def _segments_pair(self) -> Self:
+        if self.segments is not None and len(self.segments) != len(self.citations):
+            message = "citations and segments do not pair"
+            raise refuse("wrong_length", message, "one segment for each citation", "segments")
+        return self
 
 
 ACCEPTED_LINE = (
