@@ -431,23 +431,3 @@ def test_damaged_data_are_said_in_a_sentence(hostile, visit, tmp_path, name, har
     assert "damaged" in told.inner_text()
     assert seen.page.locator("#panel-measures").is_visible()
     seen.check_quiet()
-
-
-def test_a_browser_without_unpacking_is_told(hostile, visit):
-    seen = visit(hostile.page, before="delete window.DecompressionStream;")
-    told = seen.page.locator("#explorer [role=alert]")
-    told.wait_for()
-    assert "too old" in told.inner_text()
-    seen.check_quiet()
-
-
-def test_what_is_shown_of_a_source_is_bounded(hostile):
-    """No source text in the page exceeds 200 characters. An escaped character counts as 1."""
-    texts = []
-    for question in hostile.questions:
-        texts += ["".join(unit["text"]) for unit in question["units"] if unit]
-        quotes = [*question["gold"], *(question["answer"] or {}).get("citations", ())]
-        texts += [item["quote"] for item in quotes if item["quote"]]
-    assert len(texts) > 50
-    shown = [re.sub(r"\[U\+[0-9A-F]{4,6}\]|\\u[0-9a-f]{4}", "?", text) for text in texts]
-    assert max(len(text.strip("…")) for text in shown) <= 200

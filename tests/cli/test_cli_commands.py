@@ -55,6 +55,7 @@ NAMED = (
 """Commands with --gold-set, and the arguments that they need besides."""
 
 
+@pytest.mark.slow
 def test_the_gold_set_may_be_the_last_argument(project):
     having = {
         name
@@ -265,6 +266,7 @@ def test_settings_that_cannot_be_used(project, monkeypatch, settings, says):
     assert says in result.stderr
 
 
+@pytest.mark.slow
 def test_hostile_texts_do_not_reach_the_terminal_raw(project):
     first = {**QUERIES[0], "text": f"How long {HOSTILE} do results stay?", "tags": [HOSTILE]}
     project.write("queries.jsonl", jsonl([first, *QUERIES[1:]]))

@@ -154,13 +154,6 @@ def test_broken_gold_set_keeps_its_partition_and_does_not_hide_others(project, i
     assert request.partition_key == "broken"
 
 
-def test_strategies_whose_names_differ_by_punctuation_only_are_two_assets(project):
-    project.change("name: hybrid-rrf-mmr", "name: hybrid-x")
-    project.change("{name: vector,", "{name: hybrid_x,")
-    keys = build_definitions(project.settings).resolve_asset_graph().get_all_asset_keys()
-    assert {asset("retrieval/hybrid-x"), asset("retrieval/hybrid_x")} <= set(keys)
-
-
 def test_no_folder_of_gold_sets_is_named(tmp_path):
     with pytest.raises(InputError, match="missing_folder"):
         build_definitions(Settings(gold_sets=tmp_path / "none"))

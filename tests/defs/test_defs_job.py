@@ -9,10 +9,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from rag_eval.core.errors import InputError
 from rag_eval.defs.assets import asset_key
 from rag_eval.defs.build import build_definitions
-from rag_eval.defs.resources import Evaluations
 from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.stages import STAGES, evaluate
 from rag_eval.storage.artifacts import home_lock
@@ -114,6 +112,7 @@ def test_empty_corpus_text_fails_the_blocking_check(project, instance):
     assert not any(name.startswith("retrieval/") for name in result.made)
 
 
+@pytest.mark.slow
 def test_a_job_over_every_asset_marks_what_a_gold_set_does_not_configure(project, instance):
     other = project.folder.parent / "other"
     project.folder.rename(other)
@@ -160,18 +159,5 @@ def test_run_holds_the_home_and_releases_it(project, instance):
             "another run is writing here" in result.failure("corpus__corpus_snapshot").description
         )
     assert project.run(instance, [asset("corpus/corpus_snapshot")]).success
-    with home_lock(project.settings.home):
-        pass
-
-
-def test_evaluations_open_once_and_hold_the_home_until_they_close(project):
-    evaluations = Evaluations(project.settings)
-    assert evaluations.open("smoke") is evaluations.open("smoke")
-    with (
-        pytest.raises(InputError, match="another run is writing"),
-        home_lock(project.settings.home),
-    ):
-        pass
-    evaluations.close()
     with home_lock(project.settings.home):
         pass

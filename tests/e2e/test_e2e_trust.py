@@ -493,21 +493,6 @@ def test_every_strategy_drops_a_page_that_restates_the_question(project):
         assert {entry["query_id"] for entry in retrieved(project, name)["blocked"]} == {"keep"}
 
 
-@pytest.mark.slow
-def test_a_later_day_reuses_index_and_runs(project, monkeypatch):
-    sourced(project)
-    planted(project, f"---\nurl: https://docs.example.org/p\n---\n\n{ATTACK}\n")
-    configured(project, trust="{domains: [docs.example.org, '*.example.com'], unlisted: allow}")
-    monkeypatch.setenv("RAG_EVAL_TRUST_AS_OF", "2026-03-01")
-    ran(project)
-    first = trust_of(project)
-    monkeypatch.setenv("RAG_EVAL_TRUST_AS_OF", "2026-04-01")
-    ran(project)
-    assert trust_of(project) != first
-    assert len(blocked_ids(project)) == 1
-    assert project.report()["reused"] == {"index": True, "runs": {"bm25": True}}
-
-
 # --- Neither grep, nor a section, nor the port finds withheld text
 
 SPEC = "domains: [docs.example.org], unlisted: allow"

@@ -160,61 +160,6 @@ def test_few_questions_stay_uncalibrated(project):
     refused(project, "accepted_damaged")
 
 
-ROUNDS = "  - {name: rounds, kind: iterative, base: bm25, min_recall: 1.0}\n"
-
-
-def rewrite(path, old, new):
-    path.write_text(path.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
-
-
-def write_gold(project, queries, qrels, paraphrases=()):
-    """Replace the questions and judgements (query -> document) of a project."""
-    rows = "".join(f"{query}\t{doc}\t1\n" for query, doc in qrels.items())
-    for name, text in (
-        ("queries.jsonl", jsonl({"answerable": True, **query} for query in queries)),
-        ("paraphrases.jsonl", jsonl(paraphrases)),
-        ("answers.jsonl", ""),
-        ("qrels.tsv", f"query-id\tcorpus-id\tscore\n{rows}"),
-    ):
-        (project.gold / name).write_text(text, encoding="utf-8")
-
-
-HOSTILE = (
-    "\x1b[31m\x1b]8;;http://x\x07[bold red]alert[/] [link=file:///etc/passwd]\r\n"
-    "forged line\u2028\u202e <script>alert(1)</script> ${{7*7}} %s '); DROP TABLE "
-    "retrieval_outcomes; --"
-)
-
-
-@pytest.mark.slow
-def test_markup_and_control_characters_stay_data(project):
-    name = "[bold]storage[blink].md"
-    paraphrase = {"query_id": "keep", "paraphrase_id": "[bold]p", "source": "hand"}
-    write_gold(
-        project,
-        [
-            {"query_id": "keep", "text": f"{HOSTILE} How long do results stay?"},
-            {"query_id": "[red]q[blink]", "text": "failed job " + "x" * 19_900},
-        ],
-        {"keep": name, "[red]q[blink]": "retries.md"},
-        [{**paraphrase, "text": "[blink]deletion[/blink] of old results \x1b[2J"}],
-    )
-    (project.corpus / name).write_text(
-        f"# {HOSTILE}\n\nResults stay on the disk. {HOSTILE}\n", encoding="utf-8"
-    )
-    rewrite(project.gold / "gold_set.yaml", "gates:", f"{ROUNDS}gates:")
-    result = night(project)
-    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u2028\u202e]", result.stdout + result.stderr)
-    text = (project.reports / "tiny" / "uncertain-retrievals.jsonl").read_text(encoding="utf-8")
-    assert not re.search(r"[^\n\x20-\x7e]", text)
-    assert len(text) < 2_000_000
-    steps = [step for line in lines(project) for step in line["query_expansions"]]
-    assert max(len(step["expanded"]) for step in steps) <= 201
-    assert {line["query_id"] for line in lines(project)} == {"keep", "[red]q[blink]"}
-    standing = outcomes_of(project).current()
-    assert set(standing["query_id"]) == {"keep", "[red]q[blink]"}
-
-
 @pytest.mark.slow
 def test_a_damaged_database_leaves_the_report(project):
     project.home.mkdir()

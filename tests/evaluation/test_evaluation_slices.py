@@ -7,7 +7,7 @@ from cli_project import CONFIG, QUERIES, jsonl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval.pipeline.slices import MAX_TAGS, _count_words, _length_slices, _tag_slices
+from rag_eval.pipeline.slices import MAX_TAGS, _length_slices, _tag_slices
 
 TAGS = st.lists(st.lists(st.sampled_from(["a", "b", "c", "ä <b>", ""]), max_size=4), max_size=12)
 
@@ -24,12 +24,6 @@ def test_tags_are_the_most_frequent_and_hold_exactly_their_questions(tags, limit
         assert part.member.tolist() == [part.name in row for row in tags]
 
 
-def test_a_tag_of_any_length_and_content_is_one_bounded_line():
-    _, (found,) = _tag_slices([["x\u202e\n" + "y" * 10_000]])
-    assert len(found.name) < 150
-    assert found.name.isprintable()
-
-
 @given(st.lists(st.integers(0, 9), max_size=30))
 def test_thirds_hold_every_question_once_in_the_order_of_length(words):
     found = _length_slices(np.array(words, dtype=np.int64))
@@ -43,12 +37,6 @@ def test_thirds_hold_every_question_once_in_the_order_of_length(words):
     for part, (low, high) in zip(found, bounds, strict=True):
         assert part.member.tolist() == [low <= count <= high for count in words]
         assert (f"{low} to {high}" if low != high else f"of {low} ") in part.about
-
-
-def test_count_words_are_the_terms_of_the_analyzer():
-    assert _count_words(
-        ["How is the pause of a job set?", "", "the of", "sort_values", "首都是"]
-    ).tolist() == [4, 0, 0, 2, 2]
 
 
 def by_name(report):

@@ -64,6 +64,17 @@ def test_likelihood_is_that_of_contrasts():
     np.testing.assert_allclose(fit.weight, weight / weight.sum(axis=0), atol=1e-9)
 
 
+def test_few_groups_have_few_degrees_of_freedom():
+    """By definition: (tr S)^2 / tr(S^2) of the covariance S of the centred values."""
+    group, n = np.repeat(np.arange(4), 10), 40
+    centre, kernel = np.eye(n) - 1 / n, (group[:, None] == group).astype(float)
+    covariances = (centre @ ((1 - rho) * np.eye(n) + rho * kernel) @ centre for rho in RHO[:, 0])
+    expected = [np.trace(one) ** 2 / (one**2).sum() for one in covariances]
+    found = SharedGold.of_groups(group).fit(hits(np.eye(n), [0.5])).dof
+    np.testing.assert_allclose(found[:, 0], expected, rtol=1e-9)
+    assert found.min() < 10
+
+
 def test_groups_are_questions_with_the_same_gold():
     groups = np.repeat([4, 0, 9, 2], [3, 1, 5, 2])
     values = np.random.default_rng(2).random((11, 2))

@@ -156,17 +156,6 @@ def test_a_damaged_run_is_named_and_the_others_stand(ran, kept, place, value, pa
     assert part in entry.reason
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"null", b"{", b"\xff\xfe", b'{"report": NaN}', b"[" * 100_000, b"9" * 10_000],
-)
-def test_bytes_that_are_no_run_are_named(ran, content):
-    (ran.home / "runs" / "20200101T000000000Z-00000000.json").write_bytes(content)
-    runs, unreadable = past_runs(ran.home, "tiny")
-    assert len(runs) == 2
-    assert [run.run_id for run in unreadable] == ["20200101T000000000Z-00000000"]
-
-
 def test_the_newest_are_shown_and_the_others_counted(tmp_path, kept):
     for at in range(70):
         kept["report"]["run_id"] = f"202501{at + 10}T000000000Z-00000000"

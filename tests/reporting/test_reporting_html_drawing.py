@@ -3,51 +3,17 @@
 import re
 from xml.etree import ElementTree as ET
 
-import numpy as np
 import pytest
 
 from rag_eval.reporting.html.drawing import (
-    WIDTH,
     Chart,
-    Row,
-    forest,
-    label,
     round_ticks,
-    text_width,
 )
 from rag_eval.reporting.html.elements import Cursor
-from rag_eval.reporting.html.panels.miss_rates import reliability_sheet
-from rag_eval.uncertainty.scores import Labelled
-from rag_eval.uncertainty.validation import validate
-
-LONG = ["a_strategy_of_two_parts", "n" * 40, "rrf", "another_of_three_parts"]
-
-
-def labelled(missed, true):
-    return Labelled(("x",), true[:, None], missed, np.arange(120), np.ones(120), np.arange(120))
-
-
-@pytest.fixture(scope="module")
-def validations():
-    rng = np.random.default_rng(1)
-    true = rng.beta(1, 4, 120)
-    missed = rng.random(120) < true
-
-    def check(outcomes):
-        data = labelled(outcomes, true)
-        found = validate(data, true[None, :], checked_together=1, seed=1)
-        return found.dump()
-
-    return {"bm25": check(missed), "</svg><b>": check(np.zeros(120, dtype=bool))}
 
 
 def parse(text):
     return ET.fromstring(text)  # noqa: S314 - our own output
-
-
-def size(text):
-    root = parse(text)
-    return float(root.attrib["width"]), float(root.attrib["height"])
 
 
 @pytest.mark.parametrize(
@@ -91,25 +57,6 @@ def test_an_interval_is_drawn_from_its_low_to_its_high_end():
     assert middle == pytest.approx(chart.x(0.5), abs=0.06)
 
 
-def test_a_key_is_no_wider_than_its_picture():
-    chart = Chart.of_rows("t", ["a"])
-    for name in LONG:
-        chart.key(name, "var(--s1)", "#")
-    markup = str(chart.svg("t", "t", "t"))
-    starts = re.findall(r"<g transform=\"translate\(([\d.]+) ([\d.]+)\)", markup)
-    assert len({top for _, top in starts}) > 1
-    for (left, top), name in zip(starts, LONG, strict=True):
-        assert float(left) + 12 + text_width(label(name, 40)) <= WIDTH + 1
-        assert float(top) < chart.height
-
-
-def test_a_forest_without_values_is_no_picture():
-    none = Cursor({"value": None})
-    assert not forest([Row("a", none, "var(--s1)"), Row("b", None, "var(--s2)")], "t", "t")
-    some = forest([Row("a", none, "var(--s1)"), Row("b", Cursor({"value": 0.5}), "x")], "t", "t")
-    assert "a: none; b: 0.500" in some
-
-
 def test_texts_of_a_picture_are_data():
     hostile = "</svg><script>alert(1)</script>"
     chart = Chart.of_rows(hostile, [hostile])
@@ -117,14 +64,3 @@ def test_texts_of_a_picture_are_data():
     markup = str(chart.figure("t", hostile, hostile, hostile))
     parse(markup)
     assert "<script" not in markup
-
-
-def test_files_of_pictures_stand_three_a_row(validations):
-    one = size(reliability_sheet({"bm25": validations["bm25"]}, "miss_any@10"))
-    two = size(reliability_sheet(validations, "miss_any@10"))
-    four = size(reliability_sheet({f"s{at}": validations["bm25"] for at in range(4)}, "x"))
-    assert one[0] < two[0] < four[0]
-    assert four[1] > 1.7 * two[1] == 1.7 * one[1]
-    assert "http" not in reliability_sheet(validations, "x").replace(
-        "http://www.w3.org/2000/svg", ""
-    )

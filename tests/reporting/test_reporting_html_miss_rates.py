@@ -131,23 +131,6 @@ def test_nothing_is_shown_that_is_not_known(report, status):
     assert rows(panel, "miss-rates")[0]["stated"] == ""
 
 
-def test_nulls_within_a_calibration_show_their_reason(report):
-    entry = report["calibration"]["strategies"]["bm25"]
-    for key in ("skill", "slope", "auroc"):
-        absent = {"value": None, "low": None, "high": None}
-        entry["validation"][key] = {**absent, "value_reason": "every outcome was a miss"}
-    entry["validation"]["ece"] |= {"value": None, "value_reason": "nothing to compute it from"}
-    entry["heuristic_v0"] = None
-    entry["heuristic_v0_reason"] = "too few outcomes with a heuristic"
-    for point in entry["learning_curve"]:
-        point |= {"skill": None, "low": None, "high": None}
-    panel, html = rendered("miss-rates", report)
-    assert "every outcome was a miss" in html
-    assert [
-        row["predictor"] for row in rows(panel, "miss-rate-quality") if row["strategy"] == "bm25"
-    ] == ["calibrated"]
-
-
 def test_alarms_promotions_and_refusals(report):
     entry = report["calibration"]["strategies"]["bm25"]
     entry["drift"] |= {
@@ -239,11 +222,3 @@ def test_no_k_says_why_and_questions_left_out_are_counted(report):
     assert (
         'data-at="/calibration/strategies/vector/conformal_methods/without_risk"' not in html
     )  # only K by risk can leave out questions, and `vector` has none
-
-
-def test_two_observed_rates_say_what_each_counts(report):
-    panel, _ = rendered("miss-rates", report)
-    captions = {table.name: table.caption for table in panel.exports}
-    assert "original wordings" in captions["miss-rates-compared"]
-    assert "first seed" in captions["miss-rates-compared"]
-    assert "every wording and seed" in captions["miss-rates"]

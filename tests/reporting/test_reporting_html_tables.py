@@ -27,17 +27,6 @@ def test_no_cell_is_a_formula(sign, before):
     assert not plain(f"a{before}{sign}1").startswith("'")
 
 
-@pytest.mark.parametrize("name", ["[2cm] tag", "*", "  [x", "\u202etag", "\n[x"])
-def test_no_cell_is_an_argument_of_the_line_break_before_it(name):
-    text = table("first", name).tex()
-    after = [part.lstrip() for part in text.split(r"\\")[1:]]
-    assert not any(part.startswith(("[", "*")) for part in after)
-    assert not any(
-        part.startswith(("[", "*"))
-        for part in (line.lstrip() for line in text.split(r"\midrule")[1].splitlines())
-    )
-
-
 def test_latex_holds_every_cell_escaped():
     text = table("a & 50 %_$x^2$", "\\input{/etc/passwd} #1 ~").tex()
     assert re.match(r"\\begin\{tabular\}\{ll\}\s", text)
@@ -89,8 +78,3 @@ def test_what_a_column_means_can_be_read_without_pointing():
     assert "share of <questions>" in visible_text(markup)
     assert re.search(r'<details class="means[^>]*><summary>', markup)
     assert "<details" not in str(table("x").html())
-
-
-def test_text_of_the_data_is_no_dash():
-    said = '<span class="absent" title="x">–<span class="sr"> not available: x</span></span>'
-    assert "dashes" not in str(table(said).html())

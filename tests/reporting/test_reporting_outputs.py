@@ -8,13 +8,12 @@ import panel_reports
 import pytest
 from rich.console import Console
 
-from rag_eval.core.report import ComparedPair, GatePart, Report
+from rag_eval.core.report import ComparedPair, Report
 from rag_eval.reporting.html.elements import check_output, web_address
 from rag_eval.reporting.metrics_report import content_hash
 from rag_eval.reporting.mlflow import _report_metrics, _tags, runs_page, strategy_metrics
 from rag_eval.reporting.terminal import (
     Places,
-    _gates_table,
     comparisons_table,
     interval,
     show_outcome,
@@ -210,33 +209,3 @@ def test_a_template_writes_out_what_cannot_be_seen():
 def test_only_web_addresses_become_links(address):
     assert web_address(address) == ""
     assert web_address("https://example.org/a?b=c") == "https://example.org/a?b=c"
-
-
-def test_the_terminal_shows_what_a_drop_is_held_against():
-    evidence = {
-        "accepted": "relative drop < 0.05",
-        "measure": "mrr",
-        "baseline": 0.43,
-        "now": 0.411,
-        "baseline_run": "20260101T000000000Z-00000000",
-        "relative_drop": 0.0442,
-        "value": -0.019,
-        "ci_low": -0.045,
-        "ci_high": 0.004,
-        "n_effective": 113,
-        "n_scored": 132,
-        "different": ["the index differs of bm25"],
-    }
-    gate = {
-        "id": "regression.mrr",
-        "gate": "regression",
-        "required": False,
-        "severity": "P2",
-        "status": "pass",
-        "reason_code": "no_regression",
-        "evidence": evidence,
-    }
-    gates = [GatePart.model_validate(gate)]
-    (row,) = _gates_table(gates).rows
-    assert row is not None
-    assert row[2] == "drop 0.044\ndiff. -0.019 [-0.04, +0.00]"

@@ -4,8 +4,6 @@ import re
 from xml.etree import ElementTree as ET
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from rag_eval.core.errors import InputError
@@ -223,16 +221,6 @@ def test_texts_of_a_report_stay_texts():
     only_ours(HOSTILE)
     only_ours(HOSTILE * 1000)
     assert "\\u0040team" in markdown(hostile_rows(HOSTILE))
-
-
-@settings(max_examples=150)
-@given(
-    st.text(
-        st.sampled_from("|`\\<>@#[](){}&*_~!\n\r\t \x00\x1b\u202e\ud800\ufffeab1:/.-"), max_size=60
-    )
-)
-def test_no_mix_of_signs_means_anything(text):
-    only_ours(text)
 
 
 def test_a_long_verdict_is_cut_and_says_so():

@@ -211,6 +211,7 @@ def with_garbage(folder):
     return [path.name for path in files if GARBAGE in path.read_bytes()]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can fill its memory")
 def test_no_memory_of_the_process_stays(tmp_path):
     """Without garbage under `bare`, Chroma clears its memory and `clear_unused` can go."""

@@ -159,15 +159,6 @@ def test_nothing_known_in_the_query_gives_an_empty_ranking(engine):
     assert listed(index.search(chunks.query_terms(["unheard gamma the"]), 10), 0)[0][0] == 1
 
 
-def test_more_equal_chunks_than_the_margin_come_by_row():
-    chunks = table(["alpha"] * 200 + ["alpha alpha"] + ["beta"] * 30)
-    index, query = Bm25s(chunks.terms, chunks.n_terms, k1=0.9, b=0.0), chunks.query_terms(["alpha"])
-    assert index.search(query, 10).rows.tolist() == [[200, *range(9)]]
-    allowed = np.ones(231, dtype=bool)
-    allowed[[0, 2, 200]] = False
-    assert index.search(query, 10, allowed).rows.tolist() == [[1, *range(3, 12)]]
-
-
 TIED_IDS = (
     "Z:1 a:10 a:9 é:0 a:B a:b a#x:2 a-b:3 ab: 𝒳:4 \uffee:5"  # section:id, unsorted
 ).split(" ")

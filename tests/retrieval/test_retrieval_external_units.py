@@ -3,11 +3,8 @@
 Units without a place are reported.
 """
 
-import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rag_eval.core.frames import DOCUMENTS, SECTIONS
 from rag_eval.core.loader import Chunker
@@ -142,33 +139,6 @@ def test_equal_things_are_one_unit_and_keep_their_best_place():
     assert found.ranking.failed.tolist() == [False, True, False, False]
     assert found.ranking.failure == "timeout: too late"
     assert found.ran.tolist() == [True, True, False, True]
-
-
-ODD = ("", "the guide", "guide.md#guide/use", "nowhere", "%E4%FF", "a%20b")
-ITEMS = st.builds(
-    item,
-    id=st.sampled_from([*ODD[1:], *TEXTS, *CHUNKS.iloc[0, :1]]),
-    doc_id=st.sampled_from([*ODD, *TEXTS]),
-    section_id=st.sampled_from(ODD),
-    text=st.sampled_from(["", "wait", "Press the button.", "zzz", GUIDE]),
-    start=st.integers(-1, 200),
-    end=st.integers(-1, 200),
-    score=st.floats(-1e9, 1e9),
-)
-
-
-@given(st.lists(st.lists(ITEMS, max_size=6), max_size=4))
-def test_any_items_give_a_ranking_over_whole_units(lists):
-    found = place_all([Retrieved(tuple(items)) for items in lists], *CORPUS, 4)
-    units = UNITS.check(found.units)
-    for row in found.ranking.rows.tolist():
-        kept = [unit for unit in row if unit >= 0]
-        assert row[: len(kept)] == kept
-        assert len(set(kept)) == len(kept)
-    for unit in units[units["start"] >= 0].to_dict("records"):
-        assert TEXTS[unit["doc_id"]][unit["start"] : unit["end"]] == unit["text"]
-    assert np.isfinite(found.ranking.norm).all()
-    assert units.loc[~units["known"], "chunk"].eq(-1).all()
 
 
 def test_a_text_that_says_something_else_than_its_place_is_kept_beside_it():

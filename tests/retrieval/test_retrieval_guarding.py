@@ -1,12 +1,8 @@
 """A restatement of a query is removed from its own result only; later chunks fill up top_k."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from corpora import chunks_frame, documents_frame, made_ranking, places, table
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rag_eval.core.errors import Embedding
 from rag_eval.core.types import RetrievalOptions
@@ -17,49 +13,10 @@ from rag_eval.retrieval.service import QueryGuard, RetrievalService
 from rag_eval.retrieval.strategies import ReadyStrategy, StrategyIndex
 
 N_CHUNKS = 12
-PARTS = ("rows", "raw", "norm", "k_pos", "rerank")
-
-
-@st.composite
-def ranked(draw):
-    """Draw lists of (row, score) of a few queries, the ranking's width, and pairs to remove."""
-    width = draw(st.integers(1, 8))
-    lists = []
-    for _ in range(draw(st.integers(1, 4))):
-        rows = draw(st.permutations(range(N_CHUNKS)))[: draw(st.integers(0, width))]
-        lists.append([(row, 1.0 - place / 16) for place, row in enumerate(rows)])
-    pairs = draw(
-        st.lists(
-            st.tuples(st.integers(0, len(lists) - 1), st.integers(0, N_CHUNKS - 1)), max_size=30
-        )
-    )
-    return lists, width, pairs
 
 
 def codes(pairs):
     return np.array([query * N_CHUNKS + row for query, row in pairs], dtype=np.int64)
-
-
-@given(ranked())
-def test_what_goes_is_gone_and_the_rest_keeps_its_order_scores_and_first_ranks(drawn):
-    lists, width, pairs = drawn
-    before = made_ranking(lists, width)
-    before = dataclasses.replace(before, rerank=np.where(before.has_chunk, before.norm / 2, np.nan))
-    after = before.without(codes(pairs), N_CHUNKS)
-    assert after.rows.shape == before.rows.shape
-    for query, part in enumerate(lists):
-        ranked = enumerate(part, start=1)
-        kept = [(place, *pair) for place, pair in ranked if (query, pair[0]) not in pairs]
-        n, empty = len(kept), width - len(kept)
-        places, rows, scores = ([row[at] for row in kept] for at in range(3))
-        assert after.rows[query].tolist() == rows + [-1] * empty
-        for values in (after.raw, after.norm):
-            assert values[query].tolist() == scores + [0.0] * empty
-        assert after.k_pos[query].tolist() == places + [0] * empty
-        assert after.rerank[query, :n].tolist() == [score / 2 for score in scores]
-        assert np.isnan(after.rerank[query, n:]).all()
-    assert after.candidates.tolist() == before.candidates.tolist()
-    assert all(getattr(after, name).dtype == getattr(before, name).dtype for name in PARTS)
 
 
 def test_an_empty_place_is_no_pair_of_the_query_before():

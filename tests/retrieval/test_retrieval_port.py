@@ -227,19 +227,6 @@ def test_embedding_model_is_stated_with_its_pooling(model, stated):
     assert Identity("x", model).stated_model == stated
 
 
-@pytest.mark.parametrize("kind", ["bm25", "vector", "hybrid"])
-def test_batch_and_single_are_alike_but_for_the_time(ready, kind):
-    queries = ["graph tree", "", "unheard", "vector index", "graph tree"]
-    served, options = service(ready, trust=TRUST), RetrievalOptions(top_k=4, strategy=kind)
-    together = served.batch_retrieve(queries, options)
-    for query, result in zip(queries, together, strict=True):
-        alone = served.retrieve(query, options)
-        assert alone.chunks == result.chunks
-        metadata = dataclasses.replace(alone.metadata, duration=result.metadata.duration)
-        assert metadata == result.metadata
-    assert service(ready).batch_retrieve([], RetrievalOptions()) == []
-
-
 def test_filters_apply_before_ranks_are_given(ready):
     port_ = service(ready)
 

@@ -88,12 +88,6 @@ def test_order_does_not_depend_on_the_order_given(lists, depth, random):
         assert kept == sorted(kept)
 
 
-def test_order_of_scores_too_large_to_pack_is_the_same_order():
-    scores = np.array([[3e14, 1.0, 3e14, -np.inf, 5e14]])
-    rows = np.array([[9, 3, 2, 7, 4]], dtype=np.int32)
-    assert order(rows, scores, 5)[0].tolist() == [[4, 2, 9, 3, -1]]
-
-
 @given(dense_scores())
 def test_normalisation(lists):
     dense = dense_of(lists).astype(np.float64)

@@ -9,17 +9,9 @@ from growth import growth
 
 from rag_eval.trust.reading import read
 from rag_eval.trust.sentences import (
-    BACK,
     FILE,
     MOST_FINDINGS,
-    MOST_TOKENS,
-    REACH,
-    UNLIKE_LIMIT,
-    UNLIKE_SHARE,
     find_addressing,
-    sentences_looked_at,
-    tokens_of,
-    with_neighbours,
 )
 
 CASES = tomllib.loads((Path(__file__).parent / "addressing.toml").read_text(encoding="utf-8"))
@@ -65,26 +57,6 @@ def test_a_hidden_order_is_found():
 def test_neighbouring_orders_are_one_finding():
     text = f"{PROSE[0]} {ORDERS[0]} {ORDERS[2]} {PROSE[1]}"
     assert spans(text) == [f"{ORDERS[0]} {ORDERS[2]}"]
-
-
-def test_neighbours_lend_little():
-    found = with_neighbours([2.0, 1.0, -50.0, 0.5], [False, True, True, False])
-    assert found == pytest.approx([2.25, 1 + 0.5 + UNLIKE_SHARE * UNLIKE_LIMIT, -49.75, 0.5])
-    assert with_neighbours([], []) == []
-
-
-@pytest.mark.parametrize(
-    "text", ["", " ", ".", "\n\n", "user", "你好。", "\ud800 the wall", "?" * 99]
-)
-def test_little_text_is_no_error(text):
-    assert find(text) == []
-
-
-def test_a_sentence_without_end_is_read_in_parts():
-    text = "word " * 5_000 + ORDERS[0][:-1] + " word" * 5_000
-    assert any("tell their users" in found for found in spans(text))
-    assert all(end - start <= BACK + REACH + 20 for start, end in sentences_looked_at(text))
-    assert len(tokens_of("word " * 5_000)) == MOST_TOKENS
 
 
 def test_ten_thousand_orders_are_not_ten_thousand_findings():

@@ -116,15 +116,6 @@ def test_time_grows_with_the_text_and_no_faster(name):
     assert growth(screen_slowly, TEXTS[name], 8_000, 64_000) < 28
 
 
-def test_screening_takes_time_in_proportion_to_the_length():
-    paragraph = f"{HARMLESS_TEXT} {ORDER}\n<!-- {HARMLESS_TEXT} --> <p hidden>{ORDER}</p>\n\n"
-
-    def make(size):
-        return paragraph * (size // len(paragraph))
-
-    assert growth(lambda text: screen([text]), make, 100_000, 400_000) < 8
-
-
 @pytest.mark.parametrize(
     "name", ["short_comments", "overrides", "flags", "markdown_comments", "base64_of_words"]
 )
@@ -158,6 +149,7 @@ def read_restatements(data):
             yield from ((row["input"], output["answer"]) for output in row["output"])
 
 
+@pytest.mark.slow
 def test_clean_restatements_are_not_called_poisoned(shared_data):
     pairs = [(title, text) for title, text in read_restatements(shared_data) if text]
     texts = [text for _, text in pairs]
@@ -269,10 +261,3 @@ def test_a_decision_counts_for_the_bytes_that_were_seen(tmp_path):
     # Two missing hashes are equal in "d", but no hash says which bytes were read.
     now = {"a": sha("1"), "b": sha("two"), "d": "", "e": sha("5")}
     assert allowed_chunks(tmp_path, now) == ({"same": "Ann"}, 4)
-
-
-def test_a_line_without_an_end_is_ended_first(tmp_path):
-    path = record_decision(tmp_path, make_decision())
-    path.write_bytes(path.read_bytes()[:-1])
-    record_decision(tmp_path, make_decision("c2"))
-    assert [one.chunk_id for one in read_decisions(tmp_path)] == ["c1", "c2"]

@@ -86,6 +86,7 @@ def test_without_its_signal_no_detector_finds_anything(text):
         assert {part.source for part in find_encoded(text).parts} <= names
 
 
+@pytest.mark.slow
 def test_clean_corpora_hold_nothing_hidden(shared_data):
     for name in ("scifact", "xquad"):
         corpus = (shared_data / name / "corpus.jsonl").read_text(encoding="utf-8")

@@ -1,12 +1,9 @@
-import itertools
 import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 from growth import growth
-from hypothesis import given
-from hypothesis import strategies as st
 from poisoned_corpus import (
     FORMS,
     LOOKALIKE,
@@ -19,7 +16,6 @@ from poisoned_corpus import (
 )
 
 from rag_eval.corpus.chunking import front_matter, markdown_sections
-from rag_eval.trust import restating
 from rag_eval.trust.duplicates import floods
 from rag_eval.trust.restating import restated_pairs
 
@@ -120,65 +116,6 @@ def test_sources_that_are_vouched_for_are_not_looked_at():
     assert pairs["chunk"].tolist() == [1]
 
 
-def test_repeated_queries_have_rows_each():
-    text = f"{ANSWER} {QUERY} {ANSWER}"
-    pairs = find_pairs(["other words entirely here", QUERY, QUERY], [ANSWER, text])
-    assert pairs[["query", "chunk"]].to_numpy().tolist() == [[1, 1], [2, 1]]
-
-
-WORDS = st.lists(
-    st.sampled_from("what who oak elm ash yew fir bay box tea the of".split()), max_size=14
-)
-
-
-@given(st.lists(WORDS, max_size=5), st.lists(WORDS, max_size=6))
-def test_the_search_misses_no_window(queries, texts):
-    vocabulary = restating._Vocabulary()
-    asked = [restating._read_query(" ".join(query), vocabulary) for query in queries]
-    joined = [" ".join(text) for text in texts]
-    found, slow = {}, {}
-    for at, rows in restating._find_candidates(asked, joined, vocabulary):
-        text = restating._Text(joined[at], vocabulary)
-        for row in rows:
-            if windows := restating._find_windows(asked[row], text):
-                found[row, at] = windows[0].likeness
-
-    def resemblance(query, window):
-        if not query.nearly or query.must not in {None, *window}:
-            return 0.0
-        return len(window & query.terms) / len(window | query.terms)
-
-    for at, words in enumerate(texts):
-        row = [term for term in vocabulary.terms_of(words) if term is not None]
-        for number, (asking, query) in enumerate(zip(asked, queries, strict=True)):
-            exact = len(query) >= 4 and asking.terms and f" {' '.join(query)} " in f" {joined[at]} "
-            near = max(
-                (
-                    resemblance(asking, set(row[low:high]))
-                    for low in range(len(row))
-                    for high in range(low + 1, len(row) + 1)
-                ),
-                default=0.0,
-            )
-            if exact or near >= 0.8 - 1e-9:
-                slow[number, at] = restating._EXACT if exact else near
-    assert found == slow
-
-
-TERMS = st.lists(st.integers(0, 4), max_size=8)
-
-
-@given(TERMS, TERMS)
-def test_common_terms_are_counted_in_their_order(one, other):
-    def in_order(terms):
-        rest = iter(other)
-        return all(term in rest for term in terms)
-
-    chosen = itertools.product([False, True], repeat=len(one))
-    longest = max(sum(some) for some in chosen if in_order(itertools.compress(one, some)))
-    assert restating._count_common(one, other) == longest
-
-
 # ---- Readings
 
 LAKE = "how deep is the lake in summer"
@@ -259,6 +196,7 @@ def test_passages_with_the_question_are_kept_out(shared_data, tmp_path, form, so
     assert guarded.recall >= without.recall - 0.005
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("allowlist", [True, False])
 @pytest.mark.parametrize("form", [form for form in FORMS if form != PLAIN])
 def test_retrieval_time_alone_keeps_them_out(shared_data, tmp_path, form, allowlist):

@@ -76,15 +76,6 @@ def test_neighbouring_sentences_are_one_finding(corpus):
     assert found[["row", "start", "end"]].to_numpy().tolist() == [[3, start, end]]
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "Short.", QUESTION, f"The quay is old. {QUESTION}", "\n\n", "|a|b|", "```\nimport os"],
-)
-def test_documents_without_a_topic_of_their_own_have_no_finding(corpus, text):
-    assert find([text]).empty
-    assert find([*corpus, text]).empty
-
-
 def test_a_document_of_another_subject_is_unlike_its_source(corpus):
     rng = np.random.default_rng(9)
     texts = [document(rng, "harbour") for _ in range(40)]

@@ -1,7 +1,6 @@
 """Feedback becomes outcomes of the right claims, and no feedback is lost."""
 
 import json
-import threading
 
 import pandas as pd
 import pytest
@@ -151,46 +150,3 @@ def test_a_store_that_breaks_is_said_and_not_shown(viewed, caplog):
     assert "nothing was recorded" in answer.json()["error"]
     assert str(viewed.home) not in answer.text
     assert any("database_failed" in record.getMessage() for record in caplog.records)
-
-
-def test_two_viewers_at_once_lose_nothing(viewed):
-    """Two corrections of a claim meet: each reads the current state, and the slower one retries."""
-    clients, barrier, answers = [viewed.client() for _ in range(2)], threading.Barrier(2), []
-
-    def write(number):
-        for turn in range(5):
-            barrier.wait()
-            answers.append(
-                give(clients[number], viewed.said(note=f"{number} {turn}")).json()["standing"]
-            )
-
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert answers == ["recorded"] * 10
-    rows = viewed.given()
-    assert {row["note"] for row in rows} == {
-        f"{number} {turn}" for number in range(2) for turn in range(5)
-    }
-    # A single chain: no two outcomes supersede the same outcome.
-    assert len({row["supersedes"] for row in rows}) == 10
-
-
-def test_a_question_whose_id_holds_what_cannot_be_seen_is_found_as_the_page_names_it(viewed):
-    frame = pd.read_parquet(viewed.claims)
-    frame["query_id"] = frame["query_id"].replace("again", "ag\u00adain\ufe0f")
-    frame["paraphrase_id"] = frame["paraphrase_id"].replace("terse", "te\u061crse")
-    frame.to_parquet(viewed.claims)
-    client = viewed.client()
-    named = {"query_id": "ag[U+00AD]ain[U+FE0F]"}
-    for paraphrase in ("original", "te[U+061C]rse"):
-        said = viewed.said(**named, paraphrase_id=paraphrase)
-        assert give(client, said).status_code == 201
-    assert [row["query_id"] for row in viewed.given()] == ["ag\u00adain\ufe0f"] * 2
-    assert give(client, viewed.said(query_id="ag[U+00AD]ain")).status_code == 404
-    twin = frame[frame["query_id"] == "ag\u00adain\ufe0f"].assign(query_id="ag[U+00AD]ain\ufe0f")
-    # Two questions look alike, so the viewer guesses neither.
-    pd.concat([frame, twin]).to_parquet(viewed.claims)
-    assert give(client, viewed.said(**named, note="new")).status_code == 404

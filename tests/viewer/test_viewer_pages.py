@@ -84,13 +84,10 @@ def test_runs_are_listed_newest_first(viewed):
     [
         "",
         "{",
-        "[]",
-        "{}",
         (
             '{"gold_set": 1, "artifacts": [], "report": {"gates": 3, "strategies": {}, '
             '"evaluation": []}}'
         ),
-        "\x00",
         '{"report": NaN}',
     ],
 )
@@ -207,14 +204,3 @@ def test_an_empty_home_has_a_page_too(tmp_path):
     )
     assert "No run is kept" in client.get("/").text
     assert not (tmp_path / "none").exists()
-
-
-def test_a_report_that_keeps_its_schema_and_makes_no_page_is_refused(viewed):
-    """Parts that are not hashed may be anything that the schema allows."""
-    kept, client = viewed.kept(), viewed.client()
-    kept["report"]["uncertainty"]["strategies"].pop(kept["report"]["strategy"])
-    viewed.keep(kept)
-    for rest in ("/", "/report"):
-        answer = client.get(f"/runs/{viewed.run_id}{rest}")
-        assert answer.status_code == 409
-        assert "cannot be shown" in answer.text
