@@ -17,7 +17,7 @@ from rag_eval.core.errors import Embedding, InputError, Problem
 from rag_eval.core.settings import Settings
 from rag_eval.gold.configuration import discover, load_config, permitted
 from rag_eval.retrieval.embedding.source import Places
-from rag_eval.retrieval.kinds.external import Sources
+from rag_eval.retrieval.outside import Sources
 from rag_eval.storage.artifacts import ArtifactStore
 
 if TYPE_CHECKING:

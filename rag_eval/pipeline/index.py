@@ -37,11 +37,8 @@ from rag_eval.pipeline.runner import (
 )
 from rag_eval.retrieval.dense import ChromaStore, ExactSearch
 from rag_eval.retrieval.embedding.source import ChunkTable
-from rag_eval.retrieval.kinds.external import (
-    External,
-    PortSource,
-)
 from rag_eval.retrieval.lexical import bm25s_engine
+from rag_eval.retrieval.outside import Outside
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.retrieval.strategies import LocalStrategy, ReadyStrategy, StrategyIndex
 from rag_eval.storage.hashing import digest
@@ -280,9 +277,8 @@ def identity_of(evaluation: Evaluation, admitted: AdmittedChunks, spec: Strategy
         return hashes
 
     def read_stated_index() -> Mapping[str, object]:
-        external = External.model_validate(spec)
-        source = None if external.files() else evaluation.sources.open(external)
-        return source.stated if isinstance(source, PortSource) else {}
+        outside = Outside.model_validate(spec)
+        return {} if spec.files() else evaluation.sources.open(outside).stated
 
     return spec.identity(
         IdentityInputs(

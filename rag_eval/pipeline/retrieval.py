@@ -50,14 +50,8 @@ from rag_eval.pipeline.runner import (
     json_part,
 )
 from rag_eval.retrieval.external_units import Placed, place_all
-from rag_eval.retrieval.kinds.external import (
-    External,
-    Failure,
-    QueryError,
-    Retrieved,
-    ask_source,
-    read_lists,
-)
+from rag_eval.retrieval.kinds.external import External, read_lists
+from rag_eval.retrieval.outside import Failure, Outside, QueryError, Retrieved, ask_source
 from rag_eval.retrieval.ranking import Ranking, ranking
 from rag_eval.retrieval.service import RetrievalFailedError, RetrievalService
 from rag_eval.retrieval.strategies import ReadyStrategy
@@ -169,7 +163,7 @@ def _identify_run(
     identity = identity_of(work.evaluation, admitted_chunks, spec)
     if not spec.own_units or spec.files():
         return [identity.index_hash, identity.embed_model]
-    source = work.evaluation.sources.open(External.model_validate(spec))
+    source = work.evaluation.sources.open(Outside.model_validate(spec))
     version = source.ask_version(gold_variants.texts[0])
     return [identity.index_hash, version] if version else AGAIN
 
@@ -334,13 +328,14 @@ def _run_external(
 ) -> StrategyRun:
     """Run an external strategy over every wording, and place its units in the corpus."""
     started, depth, warnings = time.perf_counter(), work.config.depth, ProblemList()
-    spec = External.model_validate(work.config.strategy(work.strategy))
+    spec = Outside.model_validate(work.config.strategy(work.strategy))
     identity = identity_of(work.evaluation, admitted, spec)
     top_k = min(spec.top_k or depth, depth)
     if spec.files():
-        path = spec.list_path(work.base)
+        listed = External.model_validate(spec)
+        path = listed.list_path(work.base)
         with work.progress.step(f"Reading {path.name} for {spec.name}"):
-            replies = read_lists(path, spec, gold.variants, top_k, warnings)
+            replies = read_lists(path, listed, gold.variants, top_k, warnings)
         latency, embed_model = _no_latency("a file has no latency"), ""
     else:
         label = f"Retrieving with {spec.name}"

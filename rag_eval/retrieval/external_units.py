@@ -14,7 +14,7 @@ import pandas as pd
 from rag_eval.core.frames import Column, FrameSchema, make_frame
 from rag_eval.corpus.masking import mask
 from rag_eval.gold.resolving import Catalogue
-from rag_eval.retrieval.kinds.external import Failure, Item, Outcome, Retrieved
+from rag_eval.retrieval.outside import Failure, Item, Outcome, Retrieved
 from rag_eval.retrieval.ranking import Ranking, ranking, scale_min_max
 
 UNITS = FrameSchema(

@@ -10,7 +10,7 @@ from rag_eval.core.frames import DOCUMENTS, SECTIONS
 from rag_eval.core.loader import Chunker
 from rag_eval.corpus.chunking import chunk_documents, markdown_sections
 from rag_eval.retrieval.external_units import UNITS, place_all
-from rag_eval.retrieval.kinds.external import Failure, Item, Retrieved
+from rag_eval.retrieval.outside import Failure, Item, Retrieved
 
 GUIDE = (
     "# Guide\n\n## Install\n\nRun the  installer\nand wait.\n\n## Use\n\n"

@@ -1,50 +1,46 @@
 """The kind `external`: the user's own retriever, or rankings that were made beforehand.
 
-A source is asked over HTTP or through an imported port, or its lists are read from a file. Nothing
-in a reply is trusted: a reply becomes items, or the code of a failure.
+A source is asked over HTTP or through an imported object, or its lists are read from a file.
 """
 
-import dataclasses
-import functools
 import importlib
 import math
-import threading
-import time
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 import pandas as pd
-from pydantic import (
-    AliasChoices,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    ValidationError,
-    model_validator,
-)
+from pydantic import Field, ValidationError, model_validator
 
 from rag_eval.core.errors import InputError, Name, ProblemList, quoted
 from rag_eval.core.rows import read_lines
 from rag_eval.core.settings import ExternalLimits, Settings
-from rag_eval.core.strategy import Identity, IdentityInputs, Strategy
-from rag_eval.core.types import Offsets, RetrievalOptions
+from rag_eval.core.strategy import Identity, IdentityInputs
+from rag_eval.core.types import RetrievalOptions
 from rag_eval.corpus.loaders.recorded import rankings, read_outputs
-from rag_eval.corpus.masking import mask_snippet
 from rag_eval.gold.files import ORIGINAL
+from rag_eval.retrieval.outside import (
+    Advance,
+    Failure,
+    Item,
+    Outcome,
+    Outside,
+    QueryError,
+    Replies,
+    Retrieved,
+    RetryableError,
+    Source,
+    SourceKind,
+    WebClient,
+    describe_first,
+    failed_note,
+    parse_reply,
+)
 from rag_eval.storage.hashing import digest, file_hash
 
-if TYPE_CHECKING:
-    import httpx
 
-SourceKind = Literal["http", "import", "run_file", "recorded"]
-
-
-class External(Strategy):
+class External(Outside):
     """A strategy whose rankings come from a named source, a TREC run, or recorded outputs.
 
     The settings map the name of a source to an import path or URL.
@@ -57,19 +53,11 @@ class External(Strategy):
         default=None,
         description="recorded outputs (JSONL); their contexts, in order, are the ranking",
     )
-    top_k: int | None = Field(
-        default=None, ge=1, le=1000, description="chunks asked for; default: the gold set's depth"
-    )
-    own_units: ClassVar[bool] = True
 
     @model_validator(mode="after")
     def _has_one_source(self) -> Self:
         if sum(given is not None for given in (self.source, self.run_file, self.recorded)) != 1:
             raise ValueError("give exactly one of source, run_file and recorded")
-        if self.rerank is not None:
-            raise ValueError(
-                "an external retriever ranks by itself; rerank is for strategies that run here"
-            )
         return self
 
     def files(self) -> dict[str, str]:
@@ -109,6 +97,14 @@ class External(Strategy):
             )
         return "http" if address.startswith(("http://", "https://")) else "import"
 
+    def open_source(self, settings: Settings) -> Source:
+        """Open the endpoint or the imported object of the name."""
+        kind, name = self.source_kind(settings), self.source or ""
+        address = settings.sources[name]
+        if kind == "http":
+            return HttpSource(address, settings.external)
+        return load_source(name, address, settings.external)
+
     def list_path(self, folder: Path) -> Path:
         """Path of the run file or recorded outputs. Raises `InputError` (`missing_file`)."""
         ((field, name),) = self.files().items()
@@ -125,295 +121,46 @@ class External(Strategy):
         return path
 
 
-# ---- Results of queries, and the failures.
-
-
-class QueryError(Exception):
-    """A failed query: a code of docs/external.md, and a message with quoted foreign text.
-
-    It counts with score 0, and the next run asks it again.
-    """
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-    @property
-    def failure(self) -> "Failure":
-        """Failure with a masked message, because the message may repeat text of a source."""
-        return Failure(self.code, mask_snippet(f"{self.code}: {self}"))
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Failure:
-    """Cause of a missing result: a code of docs/external.md, and one line for a person."""
-
-    code: str
-    message: str
-
-
-def _as_text(value: object) -> object:
-    if value is None:
-        return ""
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    return str(value) if is_number else value  # Some stores number their rows.
-
-
-_Id = Annotated[
-    str,
-    # No control characters or line separators, which could forge a line of a log.
-    StringConstraints(max_length=1000, strip_whitespace=True, pattern=r"^[^\p{Cc}\p{Zl}\p{Zp}]*$"),
-    BeforeValidator(_as_text),
-]
-
-
-def _as_offsets(value: object) -> object:
-    """Read the attributes of any object, because pydantic reads only models so."""
-    if value is None or isinstance(value, Mapping):
-        return value
-    return {name: getattr(value, name) for name in _OFFSETS if hasattr(value, name)}
-
-
-_OFFSETS = tuple(field.name for field in dataclasses.fields(Offsets))
-
-
-class Item(BaseModel):
-    """One retrieved item as the source states it; empty texts mean not given.
-
-    `id` names a chunk of this corpus, a document, a section, or an entry of the source. The other
-    names of fields are those of a `ScoredChunk`.
-    """
-
-    model_config = ConfigDict(frozen=True, from_attributes=True)
-
-    id: _Id = Field(default="", validation_alias=AliasChoices("id", "snippet_id"))
-    doc_id: _Id = ""
-    section_id: _Id = ""
-    text: Annotated[str, BeforeValidator(_as_text)] = ""
-    offsets: Annotated[Offsets | None, BeforeValidator(_as_offsets)] = None
-    score: float = Field(allow_inf_nan=False, validation_alias=AliasChoices("score", "score_raw"))
-
-    @model_validator(mode="after")
-    def _has_a_name(self) -> Self:
-        if not self.name:
-            raise ValueError("accepted: an id, a doc_id or a section_id")
-        return self
-
-    @property
-    def name(self) -> str:
-        """Most exact id that the source gives: `id`, else `doc_id`, else `section_id`."""
-        return self.id or self.doc_id or self.section_id
-
-
-class _Reply(BaseModel):
-    model_config = ConfigDict(from_attributes=True)
-
-    chunks: list[Item]
-    version: object = ""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Retrieved:
-    """Items of one query, best first, and the version that the source states, else empty."""
-
-    items: tuple[Item, ...]
-    version: str = ""
-
-
-Outcome = Retrieved | Failure | None
-"""Result of one wording; None for a wording that the source was not run on."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Replies:
-    """Outcomes of all wordings, notes for the report, and the version that all replies state."""
-
-    outcomes: list[Outcome]
-    notes: list[str]
-    version: str = ""
-    original_only: bool = False
-    """Whether the source was run on the original wordings only."""
-
-
-Advance = Callable[[int, str], object]
-"""Callback for progress: the number of new results, and a note."""
-
-
-def failed_note(failed: int) -> str:
-    """Write the number of failed queries for the progress display."""
-    return f"{failed:,} failed" if failed else ""
-
-
-def parse_reply(reply: object, top_k: int) -> Retrieved:
-    """Read the first `top_k` chunks of a reply in JSON (bytes), or of a RetrievalResult.
-
-    A single faulty chunk fails the query with a `QueryError`, because a ranking with a gap is not
-    the ranking of the source.
-    """
-    try:
-        if isinstance(reply, bytes):
-            read = _Reply.model_validate_json(reply)
-        else:
-            read = _Reply.model_validate(reply)
-    except ValidationError as error:
-        raise QueryError("malformed_reply", _describe_first(error)) from error
-    version = read.version[:200] if isinstance(read.version, str) else ""
-    return Retrieved(tuple(read.chunks[:top_k]), version)
-
-
-def _describe_first(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    return quoted(f"{'.'.join(map(str, first['loc']))}: {first['msg']}", 200)
-
-
 # ---- HTTP: `POST {query, top_k}`.
 
-_STATUS_CODES = {408: "timeout", 425: "timeout", 429: "rate_limited"}
-_OK, _SERVER_ERROR = 200, 500
-MAX_WAIT_S = 60.0
-"""Longest Retry-After to wait for."""
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
-
-class _RetryableError(QueryError):
-    """A failed try that may be repeated, after `wait_s` if the service states a time."""
-
-    def __init__(self, code: str, message: str, wait_s: float | None = None) -> None:
-        super().__init__(code, message)
-        self.wait_s = wait_s
-
-
-class HttpSource:
-    """A retriever behind an HTTP endpoint."""
-
-    embed_model = ""
+class HttpSource(Source):
+    """A retriever behind an endpoint of its own."""
 
     def __init__(self, url: str, limits: ExternalLimits) -> None:
-        self.url = url
-        self.limits = limits
-        self._stopped = threading.Event()
-        self._n_silent = 0
-        """Number of queries in a row that got no reply."""
-        self._stated: str | None = None
-
-    @functools.cached_property
-    def _client(self) -> "httpx.Client":
-        import httpx
-
-        return httpx.Client(
-            timeout=self.limits.timeout_s,
-            follow_redirects=False,
-            trust_env=httpx.URL(self.url).host
-            not in LOOPBACK,  # A proxy cannot reach this machine.
-            limits=httpx.Limits(max_connections=self.limits.concurrency),
-            headers={"accept": "application/json", "accept-encoding": "identity"},
-        )
+        super().__init__(limits)
+        self._web = WebClient(url, limits)
+        self._version: str | None = None
 
     def close(self) -> None:
         """Close the connections. The next query opens new ones."""
-        client = self.__dict__.pop("_client", None)
-        if client is not None:
-            client.close()
+        self._web.close()
 
     def ask_version(self, query: str) -> str:
         """Ask one query to learn the version of the source, once; empty when it states none."""
-        if self._stated is None:
+        if self._version is None:
             try:
-                self._stated = self.ask_one(query, 1).version
+                self._version = self.ask_one(query, 1).version
             except QueryError:
-                self._stated = ""
+                self._version = ""
             self.close()  # A reused run asks no further query.
-        return self._stated
-
-    def ask_all(
-        self, queries: Sequence[str], top_k: int, advance: Advance
-    ) -> list[Retrieved | Failure]:
-        """Ask for every query, `concurrency` at a time.
-
-        A query is tried again after 429, 5xx, a time-out or a broken connection. When as many
-        queries in a row as run at a time get no reply, the service may be down. Then each query
-        gets one try until a reply comes.
-        """
-        failed, _ = 0, self._client
-        self._stopped.clear()
-        threads = ThreadPoolExecutor(self.limits.concurrency, thread_name_prefix="external")
-        try:
-            tasks = [threads.submit(self._ask, query, top_k) for query in queries]
-            for task in as_completed(tasks):
-                failed += isinstance(task.result(), Failure)
-                advance(1, failed_note(failed))
-        finally:
-            self._stopped.set()  # An interrupt wakes the threads that wait for their next try.
-            threads.shutdown(cancel_futures=True)
-        return [task.result() for task in tasks]
-
-    def _ask(self, query: str, top_k: int) -> Retrieved | Failure:
-        is_down = self._n_silent >= self.limits.concurrency
-        for tries_left in reversed(range(1 if is_down else 1 + self.limits.max_retries)):
-            try:
-                reply = self.ask_one(query, top_k)
-            except _RetryableError as again:
-                tries = self.limits.max_retries - tries_left
-                pause = self.limits.backoff_s * 2**tries if again.wait_s is None else again.wait_s
-                if not tries_left or pause > MAX_WAIT_S or self._stopped.wait(pause):
-                    is_silent = again.code in {"timeout", "connection"}
-                    self._n_silent = self._n_silent + 1 if is_silent else 0
-                    return again.failure
-            except QueryError as error:  # The service replied, so a retry would not help.
-                self._n_silent = 0
-                return error.failure
-            else:
-                self._n_silent = 0
-                return reply
-        raise AssertionError("the last try returns")
+        return self._version
 
     def ask_one(self, query: str, top_k: int) -> Retrieved:
         """Ask once, without a retry. Raises `QueryError`."""
-        import httpx
-
         body = {"query": query, "top_k": top_k}
-        deadline = time.monotonic() + self.limits.timeout_s
-        try:
-            with self._client.stream("POST", self.url, json=body) as reply:
-                _check_status(reply)
-                return parse_reply(self._read(reply, deadline), top_k)
-        except httpx.TimeoutException as error:
-            raise self._late() from error
-        except QueryError:
-            raise
-        except Exception as error:  # The text may hold the address with a password, so omit it.
-            raise _RetryableError("connection", f"no reply ({type(error).__name__})") from error
+        return parse_reply(self._web.send("POST", self._web.url, body), top_k)
 
-    def _late(self) -> _RetryableError:
-        return _RetryableError("timeout", f"no whole reply within {self.limits.timeout_s:g} s")
-
-    def _read(self, reply: "httpx.Response", deadline: float) -> bytes:
-        """Read the body within the limits of size and time."""
-        parts, size = [], 0
-        for part in reply.iter_bytes():
-            size += len(part)
-            if size > self.limits.max_reply_bytes:
-                message = f"more than {self.limits.max_reply_bytes} bytes"
-                raise QueryError("reply_too_large", message)
-            if time.monotonic() > deadline:
-                raise self._late()
-            parts.append(part)
-        return b"".join(parts)
+    def find_changes(self, version: str, outcomes: Sequence[Outcome]) -> list[str]:
+        """Compare the versions that the replies state."""
+        stated = {outcome.version for outcome in outcomes if isinstance(outcome, Retrieved)}
+        if not version or not stated - {version}:
+            return []
+        named = sorted(quoted(one or "none", 40) for one in stated | {version})[:5]
+        return [f"the replies state different versions: {', '.join(named)}"]
 
 
-def _check_status(reply: "httpx.Response") -> None:
-    status = reply.status_code
-    if status == _OK:
-        return
-    code = _STATUS_CODES.get(status, "server_error" if status >= _SERVER_ERROR else "refused")
-    if code == "refused":
-        raise QueryError(code, f"status {status}")
-    asked = reply.headers.get("retry-after", "").strip()
-    wait_s = float(asked[:12]) if asked.isascii() and asked.isdigit() else None
-    raise _RetryableError(code, f"status {status}", wait_s)
-
-
-# ---- An imported RetrievalPort, version 1. It is foreign code.
+# ---- An imported object: a RetrievalPort, or a retriever of another library. It is foreign code.
 
 METHODS = ("retrieve", "batch_retrieve", "stats")
 VERSION = 1
@@ -423,40 +170,53 @@ FOREIGN = (Exception, SystemExit)
 """Exceptions of foreign code that do not end the evaluation; an interrupt still ends it."""
 
 
-def load_port(name: str, path: str) -> Any:
+def load_source(name: str, path: str, limits: ExternalLimits) -> "PortSource":
     """Import a retriever: an object, or a class or function without required arguments.
 
-    Raises `InputError` (`source_unusable`) when it cannot be loaded or is no RetrievalPort.
+    A RetrievalPort has a version. Any other object is known by its method: `invoke` of LangChain,
+    `retrieve` of LlamaIndex, `run` of Haystack.
+
+    Raises `InputError` (`source_unusable`) when it cannot be loaded or has none of these.
     """
     module, attribute = path.split(":")
     try:
-        port: Any = getattr(importlib.import_module(module), attribute)
-        if isinstance(port, type) or (callable(port) and not hasattr(port, "retrieve")):
-            port = port()
-        lacks = [method for method in METHODS if not callable(getattr(port, method, None))]
-        version = getattr(port, "version", None)
-        if lacks or type(version) is not int or version != VERSION:
+        found: Any = getattr(importlib.import_module(module), attribute)
+        if isinstance(found, type) or (callable(found) and not _methods_of(found)):
+            found = found()
+        methods, version = _methods_of(found), getattr(found, "version", None)
+        lacks = [method for method in METHODS if not callable(getattr(found, method, None))]
+        if not lacks and type(version) is int and version == VERSION:
+            return PortSource(found, limits)
+        if not methods or version is not None or "batch_retrieve" in methods:
             raise TypeError(f"without {', '.join(lacks)}" if lacks else f"version {version!r}")
+        return LibrarySource(found, methods[0], limits)
     except FOREIGN as error:
         raise InputError.of(
             "source_unusable",
-            f"the source {quoted(name)} cannot be loaded as a RetrievalPort",
+            f"the source {quoted(name)} cannot be loaded as a retriever",
             "settings",
             field="sources",
             found=f"{path}: {type(error).__name__}: {error}",
-            accepted=f"version {VERSION} with {', '.join(METHODS)}",
+            accepted=f"version {VERSION} with {', '.join(METHODS)}; or a retriever of LangChain "
+            "(invoke), LlamaIndex (retrieve) or Haystack (run)",
         ) from error
-    return port
 
 
-class PortSource:
-    """A port that `load_port` loaded."""
+def _methods_of(retriever: object) -> list[str]:
+    names = (*LIBRARIES, "batch_retrieve")
+    return [name for name in names if callable(getattr(retriever, name, None))]
 
-    def __init__(self, port: Any) -> None:
+
+class PortSource(Source):
+    """A port that `load_source` loaded. It is asked without threads, as it may not allow them."""
+
+    def __init__(self, port: Any, limits: ExternalLimits | None = None) -> None:
+        super().__init__(limits or ExternalLimits())
         self.port = port
-        self.stated = self._read_stats()
+        stated = self._read_stats()
+        self.stated = stated
         """Texts that identify the index, from the stats of the port; empty without them."""
-        self.embed_model = quoted(self.stated.get("embed_model", ""), 200)
+        self.embed_model = quoted(stated.get("embed_model", ""), 200)
 
     def _read_stats(self) -> dict[str, str]:
         names = ("corpus_rev", "chunks_hash", "embed_model", "index_hashes")
@@ -469,9 +229,6 @@ class PortSource:
     def ask_version(self, query: str) -> str:  # noqa: ARG002 - no query is needed
         """Return a hash of the stats; empty without them."""
         return digest(self.stated) if self.stated else ""
-
-    def close(self) -> None:
-        """Do nothing, because a port holds no connection of ours."""
 
     def ask_one(self, query: str, top_k: int) -> Retrieved:
         """Ask through `retrieve`. Raises `QueryError`."""
@@ -502,49 +259,83 @@ class PortSource:
             results = self.port.batch_retrieve(queries, RetrievalOptions(top_k=top_k))
             return [parse_reply(result, top_k) for _, result in zip(queries, results, strict=True)]
         except FOREIGN:
-            return [self._ask_alone(query, top_k) for query in queries]
+            return [self.ask_again(query, top_k) for query in queries]
 
-    def _ask_alone(self, query: str, top_k: int) -> Retrieved | Failure:
+
+# ---- Retrievers of other libraries.
+
+_DOCUMENT_KEYS = ("doc_id", "source", "file_path", "file_name")
+"""Keys of metadata that name the document, in this order; the libraries' loaders write them."""
+
+
+def _read_langchain(result: Any) -> list[dict[str, object]]:
+    return [
+        {"id": found.id, "text": found.page_content, **_read_metadata(found.metadata)}
+        for found in result
+    ]
+
+
+def _read_llama_index(result: Any) -> list[dict[str, object]]:
+    return [
+        {
+            "id": found.node.node_id,
+            "text": found.node.get_content(),
+            "score": found.score,
+            **_read_metadata(found.node.metadata),
+        }
+        for found in result
+    ]
+
+
+def _read_haystack(result: Any) -> list[dict[str, object]]:
+    return [
+        {"id": found.id, "text": found.content, "score": found.score, **_read_metadata(found.meta)}
+        for found in result["documents"]
+    ]
+
+
+LIBRARIES: Mapping[str, Callable[[Any], list[dict[str, object]]]] = {
+    "invoke": _read_langchain,
+    "retrieve": _read_llama_index,
+    "run": _read_haystack,
+}
+"""Method of a retriever -> the function that reads its result."""
+
+
+def _read_metadata(metadata: Mapping[str, object]) -> dict[str, object]:
+    named = [metadata[key] for key in _DOCUMENT_KEYS if metadata.get(key)]
+    return {"doc_id": named[0] if named else "", "section_id": metadata.get("section_id")}
+
+
+class LibrarySource(PortSource):
+    """A retriever of LangChain, LlamaIndex or Haystack, known by its method.
+
+    Where a result has no score, the score is 1 / rank. An exception is tried again, because these
+    objects often ask a service. An object with `stats()` like a port's states its index.
+    """
+
+    def __init__(self, retriever: Any, method: str, limits: ExternalLimits) -> None:
+        super().__init__(retriever, limits)
+        self._method = method
+
+    def ask_one(self, query: str, top_k: int) -> Retrieved:
+        """Ask once, without a retry; only Haystack is told the depth. Raises `QueryError`."""
+        ask = getattr(self.port, self._method)
         try:
-            return self.ask_one(query, top_k)
-        except QueryError as error:
-            return error.failure
+            result = ask(query=query, top_k=top_k) if self._method == "run" else ask(query)
+        except FOREIGN as error:
+            raise RetryableError("raised", quoted(f"{type(error).__name__}: {error}")) from error
+        try:
+            chunks = LIBRARIES[self._method](result)
+        except FOREIGN as error:
+            message = quoted(f"{type(error).__name__}: {error}")
+            raise QueryError("malformed_reply", message) from error
+        if any(chunk.get("score") is None for chunk in chunks):
+            chunks = [{**chunk, "score": 1 / place} for place, chunk in enumerate(chunks, start=1)]
+        return parse_reply({"chunks": chunks}, top_k)
 
-
-def ask_source(
-    source: HttpSource | PortSource, texts: Sequence[str], top_k: int, advance: Advance
-) -> Replies:
-    """Ask for every wording, but only once for equal texts."""
-    version, distinct = source.ask_version(texts[0]), list(dict.fromkeys(texts))
-    replies = dict(zip(distinct, source.ask_all(distinct, top_k, advance), strict=True))
-    outcomes: list[Outcome] = [replies[text] for text in texts]
-    failed = sum(isinstance(outcome, Failure) for outcome in outcomes)
-    advance(len(texts) - len(distinct), failed_note(failed))
-    stated = {outcome.version for outcome in outcomes if isinstance(outcome, Retrieved)}
-    if isinstance(source, HttpSource) and version and stated - {version}:
-        named = sorted(quoted(one or "none", 40) for one in stated | {version})[:5]
-        return Replies(outcomes, [f"the replies state different versions: {', '.join(named)}"])
-    return Replies(outcomes, [], quoted(version, 200))
-
-
-class Sources:
-    """The outside sources of an evaluation, each opened once."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._opened: dict[str, HttpSource | PortSource] = {}
-
-    def open(self, spec: External) -> HttpSource | PortSource:
-        """Open the source of a strategy once. Raises `unknown_source` or `source_unusable`."""
-        name, kind = spec.source or "", spec.source_kind(self._settings)
-        if name not in self._opened:
-            address = self._settings.sources[name]
-            self._opened[name] = (
-                HttpSource(address, self._settings.external)
-                if kind == "http"
-                else PortSource(load_port(name, address))
-            )
-        return self._opened[name]
+    def _ask_batch(self, queries: list[str], top_k: int) -> list[Retrieved | Failure]:
+        return [self.ask_again(query, top_k) for query in queries]
 
 
 # ---- Lists that were made beforehand: recorded outputs, or a TREC run.
@@ -652,7 +443,7 @@ def read_run(path: Path, variants: pd.DataFrame) -> dict[Key, Retrieved | Failur
             item = Item.model_validate({"id": docno, "score": score})
             row = (-item.score, int(rank), docno, item)
         except ValueError as error:
-            why = _describe_first(error) if isinstance(error, ValidationError) else str(error)
+            why = describe_first(error) if isinstance(error, ValidationError) else str(error)
             problems.add(
                 "bad_row",
                 f"not a row of a run: {why}",
