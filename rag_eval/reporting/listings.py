@@ -94,6 +94,8 @@ class Explanation:
     """Strategies that missed the question, each with a sentence on the step that lost the gold."""
     unsupported: tuple[SentenceSupport, ...] = ()
     """Sentences that their citations do not support."""
+    threshold: float | None = None
+    """Least signal with which the deterministic mode answers."""
 
 
 _MAX_EVIDENCE, _MAX_ANSWER_CHARS = 10, 2000
@@ -189,6 +191,8 @@ def explain_question(explanation: Explanation) -> Iterator[str]:
     """Yield the explanation of one question as lines of plain text."""
     answer, outgoing = explanation.answer, Outgoing(explanation.answer)
     signal = "" if answer.signal is None else f", signal {answer.signal:.2f}"
+    if signal and explanation.threshold is not None:
+        signal += f"; it answers from {explanation.threshold:.3g}"
     text = outgoing.text
     if answer.outcome != "answered":
         codes = f" ({', '.join(answer.codes)})" if answer.codes else ""

@@ -184,8 +184,13 @@ def _headline(report: Report) -> Parts:
         return
     records = {record.name: record for record in report.answers.measures}
     grounded, refused = records["groundedness"], records["refused_answerable"]
+    right = ""
+    if not isinstance(report.citations, Absent):
+        correct = next(one for one in report.citations.measures if one.name == "citation_precision")
+        if correct.n_units:
+            right = f"citations right {estimate(correct)} of {correct.n_units}; "
     yield (
-        f"answers: groundedness {estimate(grounded)} of {grounded.n_scored}; refused "
+        f"answers: {right}groundedness {estimate(grounded)} of {grounded.n_scored}; refused "
         f"{estimate(refused)} of {refused.n_scored} answerable"
     )
 

@@ -57,10 +57,10 @@ def explained(**changes):
 
 
 def test_it_says_what_was_asked_answered_cited_and_right():
-    shown = "\n".join(explain(explained()))
+    shown = "\n".join(explain(explained(threshold=0.667)))
     for part in (
         "How long are jobs kept?",
-        "signal 0.71",
+        "signal 0.71; it answers from 0.667",
         "1. storage.md:1-3  matches the gold",
         "2. ghost.md  unknown_snippet [snippet_id]: reject the answer",
         "cited   storage.md [0, 26)",
