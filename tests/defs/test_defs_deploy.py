@@ -1,0 +1,179 @@
+"""The files of deploy/ are what Dagster, dagster-k8s and our settings accept."""
+
+import os
+import re
+import shutil
+import sys
+import sysconfig
+from urllib.parse import unquote, urlsplit
+
+import dagster as dg
+import postgres_server
+import pytest
+import yaml
+from requirements import need_package
+
+from rag_eval.core.settings import Settings
+
+POSTGRES = "DAGSTER_PG_"
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+clusters: [{name: none, cluster: {server: "http://127.0.0.1:9"}}]
+contexts: [{name: none, context: {cluster: none, user: none}}]
+users: [{name: none, user: {}}]
+current-context: none
+"""
+
+
+@pytest.fixture(scope="module")
+def deploy(project_root):
+    return project_root / "deploy"
+
+
+def read(path):
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def snake(key):
+    return re.sub(r"(?=[A-Z])", "_", key).lower()
+
+
+def team_database():
+    """Return the address of the database that the variables of deploy/dagster.yaml name."""
+    value = {name: os.environ[POSTGRES + name] for name in ("PORT", "DB", "PASSWORD")}
+    return postgres_server.address(int(value["PORT"]), value["DB"], value["PASSWORD"])
+
+
+@pytest.fixture
+def team_instance(deploy, tmp_path, postgres, monkeypatch):
+    """Start the instance of deploy/dagster.yaml on a new database of a real server."""
+    need_package("dagster_postgres")
+    parts = urlsplit(postgres_server.new_database(postgres))
+    values = {
+        "HOST": parts.hostname,
+        "PORT": str(parts.port),
+        "USERNAME": parts.username,
+        "PASSWORD": unquote(parts.password),
+        "DB": parts.path.strip("/"),
+    }
+    for name, value in values.items():
+        monkeypatch.setenv(POSTGRES + name, value)
+    shutil.copy(deploy / "dagster.yaml", tmp_path)
+    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
+        yield instance
+
+
+@dg.op
+def one():
+    return 1
+
+
+@dg.job(tags={"rag_eval/gold_set": "smoke"})
+def small():
+    one()
+
+
+@pytest.mark.slow
+def test_the_instance_writes_runs_events_and_schedules_to_postgresql(team_instance):
+    result = small.execute_in_process(instance=team_instance)
+    (run,) = team_instance.get_runs()
+    assert run.run_id == result.run_id
+    assert run.is_success
+    # Each event announces itself with NOTIFY, which psycopg 3 refuses.
+    kinds = [entry.dagster_event_type for entry in team_instance.all_logs(run.run_id)]
+    assert {dg.DagsterEventType.STEP_SUCCESS, dg.DagsterEventType.RUN_SUCCESS} <= set(kinds)
+    assert team_instance.all_instigator_state() == []
+    count = "SELECT (SELECT count(*) FROM runs), (SELECT count(*) FROM instigators)"
+    assert postgres_server.execute(team_database(), count) == [(1, 0)]
+    limits = team_instance.get_concurrency_config().run_queue_config
+    assert limits.max_concurrent_runs == 8
+    assert limits.tag_concurrency_limits[0]["key"] == "rag_eval/gold_set"
+    assert team_instance.run_monitoring_enabled
+    assert team_instance.run_retries_enabled
+    assert not team_instance.telemetry_enabled
+
+
+@pytest.fixture
+def launcher(deploy, tmp_path):
+    """Build the run launcher from the values, with the keys that the chart writes."""
+    dagster_k8s = need_package("dagster_k8s")
+    from dagster._config import process_config
+
+    chosen = read(deploy / "values.yaml")["runLauncher"]
+    assert chosen["type"] == "K8sRunLauncher"
+    given = {snake(key): value for key, value in chosen["config"]["k8sRunLauncher"].items()}
+    given["run_k8s_config"] = {snake(key): value for key, value in given["run_k8s_config"].items()}
+    (tmp_path / "kubeconfig").write_text(KUBECONFIG)
+    config = {
+        **given,
+        "service_account_name": "rag-eval",
+        "instance_config_map": "rag-eval-instance",
+        "postgres_password_secret": "rag-eval-postgres",
+        "load_incluster_config": False,
+        "kubeconfig_file": str(tmp_path / "kubeconfig"),
+    }
+    checked = process_config(dagster_k8s.K8sRunLauncher.config_type(), config)
+    assert checked.success, checked.errors
+    return dagster_k8s.K8sRunLauncher(**checked.value)
+
+
+def test_dagster_k8s_builds_the_job_of_a_run_from_the_values(deploy, launcher):
+    from dagster._core.code_pointer import ModuleCodePointer
+    from dagster._core.origin import JobPythonOrigin, RepositoryPythonOrigin
+    from dagster_k8s.job import construct_dagster_k8s_job
+
+    pointer = ModuleCodePointer("rag_eval.definitions", "defs")
+    for deployment in read(deploy / "values.yaml")["dagster-user-deployments"]["deployments"]:
+        image = "{repository}:{tag}".format(**deployment["image"])
+        own = {"env_secrets": [secret["name"] for secret in deployment["envSecrets"]]}
+        code = RepositoryPythonOrigin(sys.executable, pointer, image, None, {"k8s": own})
+        run = dg.DagsterRun("nightly_eval", job_code_origin=JobPythonOrigin("nightly_eval", code))
+        context = launcher.get_container_context_for_run(run)
+        job = construct_dagster_k8s_job(
+            context.get_k8s_job_config(image, launcher),
+            ["dagster", "api", "execute_run"],
+            "run",
+            user_defined_k8s_config=context.run_k8s_config,
+        )
+        (container,) = job.spec.template.spec.containers
+        assert container.image == image
+        assert [one.secret_ref.name for one in container.env_from] == ["rag-eval"]
+        assert container.resources.limits == {"memory": "4Gi"}
+        (password,) = [one for one in container.env if one.name == "DAGSTER_PG_PASSWORD"]
+        assert password.value_from.secret_key_ref.name == "rag-eval-postgres"
+        assert job.spec.template.spec.service_account_name == "rag-eval"
+
+
+def test_every_deployment_gives_dagsters_storage_the_driver_that_works(deploy):
+    block = read(deploy / "dagster.yaml")["storage"]["postgres"]["postgres_db"]
+    assert block["scheme"] == read(deploy / "values.yaml")["postgresql"]["postgresqlScheme"]
+    assert {value["env"] for value in block.values() if isinstance(value, dict)} <= set(
+        read(deploy / "compose.yaml")["x-worker"]["environment"]
+    )
+
+
+def test_commands_and_settings_of_the_containers_exist(deploy):
+    services = read(deploy / "compose.yaml")["services"]
+    scripts = sysconfig.get_path("scripts")
+    ours = [one for one in services.values() if one["image"].startswith("rag_eval:")]
+    assert len(ours) == 6
+    dockerfile = (deploy / "Dockerfile").read_text(encoding="utf-8")
+    default = re.search(r'^CMD \["(.*?)"', dockerfile, re.MULTILINE)[1]
+    for service in ours:
+        program = service.get("command", [default])[0]
+        assert shutil.which(program, path=scripts), program
+        for name in service.get("environment", ()):
+            if name.startswith("RAG_EVAL_"):
+                assert name.removeprefix("RAG_EVAL_").lower() in Settings.model_fields
+    hosts = [one["grpc_server"]["host"] for one in read(deploy / "workspace.yaml")["load_from"]]
+    deployments = read(deploy / "values.yaml")["dagster-user-deployments"]["deployments"]
+    assert hosts == [one["name"] for one in deployments]
+    assert set(hosts) < set(services)
+
+
+def test_the_image_copies_files_that_exist(deploy, project_root):
+    lines = re.findall(r"^COPY (.+)$", (deploy / "Dockerfile").read_text("utf-8"), re.MULTILINE)
+    copied = [name for line in lines for name in line.split()[:-1]]
+    assert copied
+    assert [name for name in copied if not (project_root / name).exists()] == []
