@@ -21,6 +21,7 @@ LOADERS: Final[Mapping[str, str]] = {
     "folder": "rag_eval.corpus.loaders.folder:Folder",
     "beir": "rag_eval.corpus.loaders.beir:Beir",
     "hf_datasets": "rag_eval.corpus.loaders.hf_datasets:HuggingFace",
+    "parquet": "rag_eval.corpus.loaders.parquet:Parquet",
     "recorded": "rag_eval.corpus.loaders.recorded:Recorded",
 }
 """Loaders of this package: name -> class, loaded when a configuration is read."""

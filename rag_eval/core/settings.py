@@ -5,6 +5,7 @@ The environment (`RAG_EVAL_*`) comes before `settings.toml`.
 
 import datetime as dt
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,12 +27,14 @@ from pydantic_settings import (
 from rag_eval.core.errors import BUILT_IN_MODEL, ConfigValue, Name, Part
 
 SETTINGS_FILE = "settings.toml"
+_BUCKET = re.compile(r"(?!file:|local:)[a-z][a-z0-9+.-]*://[^/:\s][^:\s]*\Z")
 
 ImportPath = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
 
 Source = Annotated[
     str, StringConstraints(pattern=r"^(?:[A-Za-z_][\w.]*:[A-Za-z_]\w*|https?://\S+)$")
 ]
+StoreUrl = Annotated[str, StringConstraints(pattern="://")]
 HttpUrl = Annotated[str, StringConstraints(pattern=r"^https?://\S+$")]
 
 
@@ -199,8 +202,10 @@ class Settings(BaseSettings):
         default_factory=dict,
         description="name -> Chroma embedding function that gold sets may name",
     )
-    corpus_roots: tuple[Path, ...] = Field(
-        default=(), description="folders outside a gold set's own that gold sets may read from"
+    corpus_roots: tuple[Annotated[StoreUrl | Path, Field(union_mode="left_to_right")], ...] = Field(
+        default=(),
+        description="folders outside a gold set's own that gold sets may read from, and addresses "
+        "of object stores, such as s3://bucket/corpora",
     )
     endpoints: dict[str, Endpoint] = Field(
         default_factory=dict,
@@ -274,6 +279,14 @@ class Settings(BaseSettings):
         folder = Path(values.get("gold_sets", "gold_sets"))
         found = [path.parent.name for path in folder.glob("[!.]*/gold_set.yaml")]
         return {"primary_gold_set": found[0], **values} if len(found) == 1 else values
+
+    @field_validator("corpus_roots")
+    @classmethod
+    def _roots_name_buckets(cls, value: tuple[str | Path, ...]) -> tuple[str | Path, ...]:
+        for root in value:
+            if isinstance(root, str) and not _BUCKET.match(root):
+                raise ValueError(f"{root}: a folder, or scheme://bucket of an object store")
+        return value
 
     @field_validator("embeddings")
     @classmethod

@@ -107,6 +107,11 @@ def resolve(path: str, base: Path) -> Path:
     return (base / path).absolute()
 
 
+def is_address(path: str) -> bool:
+    """Tell whether a path is the address of an object store, such as `s3://bucket/corpus`."""
+    return "://" in path
+
+
 def missing_input(found: str, accepted: str) -> InputError:
     """Make the error for a missing input; `found` is the configured path."""
     more: Place = {"field": "corpus.path", "found": found, "accepted": accepted}

@@ -26,6 +26,7 @@ from rag_eval.core.errors import (
 )
 from rag_eval.core.rows import FieldFault, Location, field_faults, format_location, read_text
 from rag_eval.core.strategy import Strategy
+from rag_eval.corpus.source import is_address
 
 CONFIG_FILE = "gold_set.yaml"
 MAX_BYTES = 400_000
@@ -208,18 +209,31 @@ def gold_set_name(name: str, field: str | None = None) -> str:
 # ---- Files and endpoints that a gold set may use
 
 _ACCEPTED_PATH = (
-    "a path inside the gold set's folder, or below a folder that `corpus_roots` in "
+    "a path inside the gold set's folder, or below a folder or address that `corpus_roots` in "
     "settings.toml (or RAG_EVAL_CORPUS_ROOTS) lists"
 )
 
 
-def is_below(path: Path, roots: Iterable[Path]) -> bool:
+def is_below(path: Path, roots: Iterable[Path | str]) -> bool:
     """Tell whether a path, after following symbolic links, lies in one of the folders."""
     try:
         resolved = path.resolve()
-        return any(resolved.is_relative_to(root.resolve()) for root in roots)
+        folders = (root for root in roots if isinstance(root, Path))
+        return any(resolved.is_relative_to(folder.resolve()) for folder in folders)
     except (OSError, RuntimeError, ValueError):  # a loop of links, or a name with a NUL byte
         return False
+
+
+def _is_below_address(address: str, roots: Iterable[Path | str]) -> bool:
+    """Tell whether the address of an object store lies below one of the addresses.
+
+    `::` would lead from there to another store.
+    """
+    parts = address.split("/")
+    if "::" in address or not {".", ".."}.isdisjoint(parts):
+        return False
+    addresses = (root.rstrip("/").split("/") for root in roots if isinstance(root, str))
+    return any(parts[: len(root)] == root for root in addresses)
 
 
 def _embeddings(config: GoldSetConfig) -> Iterator[tuple[Location, Embedding]]:
@@ -246,12 +260,17 @@ def _named_files(config: GoldSetConfig) -> Iterator[tuple[Location, str]]:
 
 
 def _find_outside(
-    config: GoldSetConfig, folder: Path, roots: Iterable[Path]
-) -> dict[Path, Location]:
+    config: GoldSetConfig, folder: Path, roots: Iterable[Path | str]
+) -> dict[Path | str, Location]:
     """Find each path or link that leads out of the folder and the roots, with its location."""
     allowed = [folder, *roots]
-    named = ((folder / text, place) for place, text in _named_files(config))
-    outside = {path: place for path, place in named if not is_below(path, allowed)}
+    outside: dict[Path | str, Location] = {}
+    for place, text in _named_files(config):
+        if is_address(text):
+            if not _is_below_address(text, roots):
+                outside[text] = place
+        elif not is_below(folder / text, allowed):
+            outside[folder / text] = place
     links: list[tuple[Path, Location]] = [
         (link, ()) for link in sorted((*folder.glob("*"), *folder.glob("qrels/*")))
     ]
@@ -275,7 +294,7 @@ def _replace_named(strategy: Strategy, known: Mapping[str, Embedding]) -> Strate
 
 
 def permitted(
-    config: GoldSetConfig, folder: Path, roots: Iterable[Path], known: Mapping[str, Embedding]
+    config: GoldSetConfig, folder: Path, roots: Iterable[Path | str], known: Mapping[str, Embedding]
 ) -> GoldSetConfig:
     """Check the paths of a gold set, and replace embedding names by embeddings of the settings.
 

@@ -108,6 +108,7 @@ OUTSIDE = {
     "below a link": (CORPUS, "{loader: folder, path: link/sub}", "corpus.path"),
     "BEIR": (CORPUS, "{loader: beir, path: ../../private}", "corpus.path"),
     "a data set": (CORPUS, "{loader: hf_datasets, path: ../../private/a.jsonl}", "corpus.path"),
+    "an object store": (CORPUS, "{loader: parquet, path: 's3://private/a'}", "corpus.path"),
     "recorded contexts": (CORPUS, "{loader: recorded, path: ../../private/a.jsonl}", "corpus.path"),
     "vectors": ("{model: lsa-8}", "{vectors: ../../private/a.npz}", "embedding.vectors"),
     "a run file": (
