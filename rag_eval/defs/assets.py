@@ -30,6 +30,12 @@ UNCONFIGURED: Final = {"configured": False}
 FORMATS: Final = {".parquet": "parquet", ".npy": "numpy", ".json": "json"}
 N_TICKS: Final = 60
 """Number of schedule ticks that are searched for the shortest time between two ticks."""
+SERVICES: Final = ("chat", "sources", "mlflow", "vectors", "embeddings")
+"""Stores that may be servers. A stage belongs to the pool of the first of its services."""
+RETRIES: Final = dg.RetryPolicy(
+    max_retries=2, delay=15, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS
+)
+"""Retries of a stage that talks to a service, after the retries of each request."""
 
 
 def asset_key(node: Node) -> dg.AssetKey:
@@ -58,6 +64,11 @@ def _describe_spec(stage: Stage) -> Metadata:
     columns = {} if stage.columns is None else column_schema(stage.columns)
     stores = {"stores": ", ".join(stage.stores)} if stage.stores else {}
     return {**columns, **stores}
+
+
+def service_of(stage: Stage) -> str | None:
+    """Return the service that a stage talks to, if any."""
+    return next((name for name in SERVICES if name in stage.stores), None)
 
 
 def freshness(settings: Settings) -> dg.FreshnessPolicy:
@@ -110,11 +121,13 @@ def make_assets(
             while name in names:  # strategies `a-b` and `a_b` would give equal step names
                 name += "_"
             names.add(name)
-            assets.append(_make_asset(node, spec, name, -place))
+            assets.append(_make_asset(node, spec, name, -place, service_of(stage)))
     return assets
 
 
-def _make_asset(node: Node, spec: dg.AssetSpec, name: str, priority: int) -> dg.AssetsDefinition:
+def _make_asset(
+    node: Node, spec: dg.AssetSpec, name: str, priority: int, service: str | None
+) -> dg.AssetsDefinition:
     guard = checks.OF_STAGES.get(node.name)
 
     # The priority follows the graph, so that lint finds errors before the costly embedding.
@@ -123,6 +136,8 @@ def _make_asset(node: Node, spec: dg.AssetSpec, name: str, priority: int) -> dg.
         specs=[spec],
         check_specs=[] if guard is None else [guard.spec(spec.key)],
         op_tags={"dagster/priority": str(priority)},
+        retry_policy=RETRIES if service else None,
+        pool=f"rag_eval_{service}" if service else None,
     )
     def step(
         context: dg.AssetExecutionContext, evaluations: dg.ResourceParam[Evaluations]
@@ -144,7 +159,10 @@ def _make_asset(node: Node, spec: dg.AssetSpec, name: str, priority: int) -> dg.
             shown = describe(runner, made)
             message = made.stage.failure(made.result)
             if message:
-                raise dg.Failure(message, metadata=to_metadata(shown), allow_retries=False)
+                del runner.made[node]  # a retry must not find the failed result
+                raise dg.Failure(
+                    message, metadata=to_metadata(shown), allow_retries=service is not None
+                )
             judged = [] if guard is None else [guard.judge(runner, shown, spec.key)]
             yield dg.MaterializeResult(
                 metadata=to_metadata(shown),

@@ -23,6 +23,12 @@ from rag_eval.pipeline.stages import STAGES
 
 JOB: Final = "nightly_eval"
 SCHEDULE: Final = "nightly_eval_schedule"
+RUN_TAGS: Final = {
+    "dagster/max_retries": "2",
+    "dagster/retry_strategy": "FROM_FAILURE",
+    "dagster/retry_on_asset_or_op_failure": "false",
+}
+"""Retries of a run whose worker was lost. A failed stage had its own retries."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +98,7 @@ def build_definitions(settings: Settings | None = None) -> dg.Definitions:
         JOB,
         selection=dg.AssetSelection.all(),
         description="Evaluates one gold set, and skips assets that it does not configure.",
+        tags=RUN_TAGS,
     )
 
     @dg.schedule(
@@ -127,5 +134,4 @@ def request_runs(gold_sets: list[KnownGoldSet], tick: str) -> Iterator[dg.RunReq
                 partition_key=gold_set.name,
                 asset_selection=gold_set.assets,
                 asset_check_keys=gold_set.checks,
-                tags={"rag_eval/gold_set": gold_set.name},
             )

@@ -39,6 +39,9 @@ run_coordinator:
 run_monitoring:
   enabled: true
   poll_interval_seconds: 30
+# the tags of the job say how often such a run is tried again
+run_retries:
+  enabled: true
 """
 _MARK = ".rag_eval_initialised"
 

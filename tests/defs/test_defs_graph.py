@@ -6,6 +6,9 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.events import RunFailureReason
+from dagster._core.execution.retries import auto_reexecution_should_retry_run
+from dagster._core.test_utils import create_run_for_test
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
@@ -62,6 +65,40 @@ def test_every_asset_says_what_it_is(shipped):
         assert isinstance(schema, dg.TableSchema) == (stage.columns is not None)
     report = assets.get(asset("reporting/retrieval_metrics_report"))
     assert report.metadata["stores"] == "baselines, kept_runs, traces, reports"
+
+
+def test_stages_that_talk_to_services_have_retries_and_a_pool(shipped):
+    pools = {
+        asset.key.path[-1]: asset.op.pool
+        for asset in shipped.assets
+        if asset.op.retry_policy is not None
+    }
+    assert all(asset.op.pool is None for asset in shipped.assets if asset.op.retry_policy is None)
+    assert pools["answers"] == pools["answer_measures"] == "rag_eval_chat"
+    assert pools["bm25"] == "rag_eval_sources"
+    assert pools["corpus_index"] == "rag_eval_vectors"
+    assert pools["mlflow_record"] == "rag_eval_mlflow"
+    assert not {"corpus_snapshot", "retrieval_metrics_report", "gate_verdict"} & set(pools)
+
+
+@pytest.mark.parametrize(
+    ("reason", "n_before", "is_retried"),
+    [
+        (RunFailureReason.RUN_EXCEPTION, 0, True),
+        (RunFailureReason.RUN_EXCEPTION, 2, False),
+        (RunFailureReason.STEP_FAILURE, 0, False),
+    ],
+)
+def test_only_a_run_that_lost_its_worker_is_repeated(
+    shipped, instance, reason, n_before, is_retried
+):
+    tags, failed = shipped.resolve_job_def(JOB).run_tags, dg.DagsterRunStatus.FAILURE
+    run = first = create_run_for_test(instance, JOB, tags=tags, status=failed)
+    for _ in range(n_before):
+        origin = dict.fromkeys(("root_run_id", "parent_run_id"), first.run_id)
+        tags = {**tags, **{f"dagster/{name}": run_id for name, run_id in origin.items()}}
+        run = create_run_for_test(instance, JOB, tags=tags, status=failed, **origin)
+    assert auto_reexecution_should_retry_run(instance, run, reason) is is_retried
 
 
 def tick(definitions: dg.Definitions, instance: dg.DagsterInstance):

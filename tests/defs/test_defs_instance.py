@@ -44,6 +44,7 @@ def test_several_processes_at_once_leave_one_whole_home(tmp_path, project_root):
         assert type(instance.run_coordinator).__name__ == "QueuedRunCoordinator"
         assert instance.get_concurrency_config().run_queue_config.max_concurrent_runs == 1
         assert instance.run_monitoring_enabled
+        assert instance.run_retries_enabled
         assert instance.get_runs() == []
 
 
