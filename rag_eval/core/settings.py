@@ -7,7 +7,7 @@ import datetime as dt
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AliasChoices,
@@ -36,6 +36,8 @@ Source = Annotated[
 ]
 StoreUrl = Annotated[str, StringConstraints(pattern="://")]
 HttpUrl = Annotated[str, StringConstraints(pattern=r"^https?://\S+$")]
+EnvironmentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+MailAddress = Annotated[str, StringConstraints(pattern=r"^[^\s@,]+@[^\s@,]+$")]
 
 
 class Endpoint(Part):
@@ -47,10 +49,8 @@ class Endpoint(Part):
     """Model that is asked."""
     api_key: SecretStr | None = None
     """Key, if it is not in a variable."""
-    api_key_env: str | None = Field(
-        default=None,
-        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
-        description="environment variable that holds the key",
+    api_key_env: EnvironmentName | None = Field(
+        default=None, description="environment variable that holds the key"
     )
     concurrency: int = Field(default=4, ge=1, le=256)
     """Most requests at a time."""
@@ -142,6 +142,53 @@ class ExternalLimits(Part):
     """A longer reply fails the query."""
 
 
+class Smtp(Part):
+    """A mail server for alerts."""
+
+    host: str = Field(min_length=1, max_length=255)
+    """Name of the server."""
+    port: int = Field(default=587, ge=1, le=65_535)
+    """Port of the server."""
+    tls: Literal["starttls", "tls", "none"] = "starttls"
+    """How the connection is encrypted."""
+    user: str | None = None
+    """User, if the server asks for one."""
+    password_env: EnvironmentName | None = Field(
+        default=None, description="environment variable that holds the password"
+    )
+    sender: MailAddress
+    """Address of the sender."""
+    to: tuple[MailAddress, ...] = Field(min_length=1)
+    """Addresses of the receivers."""
+
+    @model_validator(mode="after")
+    def _password_is_safe(self) -> Self:
+        if (self.user is None) != (self.password_env is None):
+            raise ValueError("user and password_env belong together")
+        if self.user is not None and self.tls == "none":
+            raise ValueError("a password needs tls: starttls or tls")
+        return self
+
+
+class Alerts(Part):
+    """Receivers of failed runs and failed gates; nothing configured, nothing sent."""
+
+    webhook: SecretStr | None = Field(
+        default=None, description="http(s) address that gets each alert as JSON"
+    )
+    smtp: Smtp | None = None
+    dagster_url: HttpUrl | None = Field(
+        default=None, description="address of Dagster's web server, for links to runs"
+    )
+
+    @field_validator("webhook")
+    @classmethod
+    def _webhook_is_http(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not value.get_secret_value().startswith(("http://", "https://")):
+            raise ValueError("the webhook is no address; accepted: http:// or https://")
+        return value
+
+
 TELEMETRY_OFF = {
     "ANONYMIZED_TELEMETRY": "False",  # read by chromadb
     "CHROMA_ANONYMIZED_TELEMETRY": "False",
@@ -189,6 +236,7 @@ class Settings(BaseSettings):
     )
     schedule: str = Field(default="0 2 * * *", description="cron of the nightly job")
     timezone: str = Field(default="UTC", description="IANA time zone of the schedule")
+    alerts: Alerts = Alerts()
     rerankers: dict[str, ImportPath] = Field(
         default_factory=dict,
         description="name -> module:attribute of a reranker that gold sets may name",

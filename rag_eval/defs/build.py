@@ -1,4 +1,4 @@
-"""Build Dagster's definitions of all gold sets: assets, checks, the nightly job and its schedule.
+"""Build Dagster's definitions of all gold sets: assets, checks, the nightly job, and alerts.
 
 Tests call `build_definitions` with their own settings. Dagster calls it through
 `rag_eval.definitions`.
@@ -13,6 +13,7 @@ import dagster as dg
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
+from rag_eval.defs.alerts import make_alert_sensors
 from rag_eval.defs.assets import REPORT, asset_key, make_assets
 from rag_eval.defs.checks import OF_STAGES, gate_check, make_gate_checks
 from rag_eval.defs.resources import make_evaluations
@@ -119,6 +120,7 @@ def build_definitions(settings: Settings | None = None) -> dg.Definitions:
         asset_checks=make_gate_checks(gates, asset_key(Node(REPORT))),
         jobs=[job],
         schedules=[nightly],
+        sensors=make_alert_sensors(settings.alerts),
         resources={"evaluations": make_evaluations(settings)},
         # a process for each step would import everything again, and stages run in parallel anyway
         executor=dg.in_process_executor,
