@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NoReturn
 
 import numpy as np
@@ -25,7 +25,7 @@ from rag_eval.citations.matching import Spans, Words, coverage, match_citations
 from rag_eval.citations.payload import LiveIndex, Verdicts, citation_records, validate
 from rag_eval.citations.traces import NO_STATE, Trace, write_log, write_traces
 from rag_eval.core import config as settings_of
-from rag_eval.core.arrays import FloatArray
+from rag_eval.core.arrays import Float32Array, FloatArray
 from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import Embedding, InputError, ProblemList, quoted
 from rag_eval.core.frames import ANSWER_MEASURES, CITATIONS, make_frame
@@ -102,6 +102,8 @@ from rag_eval.pipeline.runner import (
 from rag_eval.pipeline.scores import ScoredRuns
 from rag_eval.pipeline.stability import StabilityMeasures
 from rag_eval.reporting.metrics_report import Outgoing, outgoing_record, outgoing_row
+from rag_eval.retrieval.dense import has_model
+from rag_eval.retrieval.embedding.embedders import MiniLmEmbedder
 from rag_eval.retrieval.service import Payloads, Rank
 from rag_eval.storage.artifacts import Parts, write_text
 from rag_eval.storage.hashing import digest, file_hash, text_hash
@@ -568,9 +570,9 @@ def _find_judge(work: Work) -> tuple[str, Endpoint]:
 
 
 def _identify_models(work: Work, **_: object) -> object:
-    """Identify the judge of faithfulness, while FEATURE_RAGAS_EVAL is on, and the verifier."""
+    """Identify the judge of faithfulness, while FEATURE_RAGAS_EVAL is on, and the scorer."""
     verifier = _open_verifier(work)
-    identities = [] if verifier is None else [verifier.identity]
+    identities: list[object] = [has_model() if verifier is None else verifier.identity]
     if work.settings.feature_ragas_eval:
         name, endpoint = _find_judge(work)
         identities += [name, endpoint.base_url, endpoint.model]
@@ -648,6 +650,23 @@ def _ask_once(score: Score) -> Score:
     return ask
 
 
+# ---- Vectors of sentences, without a verifier and where the model is on this machine
+
+SENTENCE_MODEL = MiniLmEmbedder.model
+
+
+def _sentence_vectors(
+    work: Work, admitted: AdmittedChunks
+) -> Callable[[list[str]], Float32Array] | None:
+    """Return the function that embeds sentences; None where the model is not on this machine."""
+    if not has_model():
+        return None
+    embedding = Embedding(model=SENTENCE_MODEL)
+    return lambda texts: (
+        open_index(work.evaluation, admitted).index.source(embedding).text_vectors(texts)
+    )
+
+
 # ---- Stage `answer_measures`
 
 UNCHECKED = ("failed", "contract_error_reply")
@@ -668,6 +687,7 @@ class AnswerMeasureFacts:
     n_unsupported: int
     unsupported: list[UnsupportedSentence]
     verifier: VerifierPart | None = None
+    sentence_model: str | None = None
 
 
 class AnswerMeasures(Result):
@@ -701,7 +721,7 @@ class AnswerMeasures(Result):
 @Stage(
     "answer_measures",
     "measures",
-    stores=("chat",),
+    stores=("chat", "embeddings"),
     reads=(
         *("answers.purpose", "answers.ragas_sample_rate", "answers.verifier"),
         "settings.feature_ragas_eval",
@@ -729,6 +749,9 @@ def measure_answers(
         evidence = [[item.chunk.text for item in answer.evidence] for answer in found]
         scored = groundedness(said, evidence, frequencies)
         score = None if verifier is None else _ask_once(functools.partial(verify, work, verifier))
+        embed = _sentence_vectors(work, admitted_chunks) if score is None else None
+        if embed is not None:
+            scored = scored.blended(embed)
         if score is not None:
             texts = ["\n\n".join(evidence[at]) for at in scored.answer_of.tolist()]
             scored = scored.rescored(score(scored.sentences, texts))
@@ -802,6 +825,7 @@ def measure_answers(
                 identity=verifier.identity,
                 failures=dict(verifier.failures),
             ),
+            sentence_model=SENTENCE_MODEL if embed is not None else None,
         ),
         verifier_usage=None if verifier is None else verifier.usage(),
     )

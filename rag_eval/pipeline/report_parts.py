@@ -288,6 +288,14 @@ def _answer_parts(answered: Answered | None) -> dict[str, object]:
         }
     about, found = answered.answers.about, answered.measures.about
     codes, usage = answered.citations.about, answered.answers.usage
+    verifier = (
+        {}
+        if found.verifier is None
+        else {
+            "verifier": found.verifier,
+            "sentence_model_reason": "a verifier scores the sentences",
+        }
+    )
     judged = answered.measures.verifier_usage
     attempts = ("attempts", "schema_retries", "adaptive_reruns")
     part = AnswersPart.model_validate(
@@ -307,7 +315,8 @@ def _answer_parts(answered: Answered | None) -> dict[str, object]:
             "faithfulness": found.faithfulness,
             "usage": {} if usage is None else dataclasses.asdict(usage),
             **_count_findings(about.counts),
-            **({} if found.verifier is None else {"verifier": found.verifier}),
+            "sentence_model": found.sentence_model,
+            **verifier,
             **({} if judged is None else {"verifier_usage": dataclasses.asdict(judged)}),
         }
     )

@@ -20,7 +20,7 @@ from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, Int32Array
 from rag_eval.core.errors import Embedding, InputError, quoted
 from rag_eval.corpus.analyzer import ANALYZER
 from rag_eval.retrieval.embedding.embedders import Advance, no_advance, unit
-from rag_eval.retrieval.embedding.minilm import make_model
+from rag_eval.retrieval.embedding.minilm import has_wheel, make_model
 from rag_eval.retrieval.embedding.source import ChunkTable
 from rag_eval.retrieval.ranking import ROUNDING, Ranking, order, ranking, scale_min_max
 from rag_eval.retrieval.strategies import LocalStrategy, Request, StrategyIndex
@@ -98,6 +98,20 @@ BATCH = 2000
 EMBED_BATCH = 64
 
 
+def _downloads() -> Path:
+    """Return the folder that Chroma downloads all-MiniLM-L6-v2 to."""
+    from chromadb.utils.embedding_functions.onnx_mini_lm_l6_v2 import ONNXMiniLM_L6_V2
+
+    folder: Path = Path(ONNXMiniLM_L6_V2.DOWNLOAD_PATH) / ONNXMiniLM_L6_V2.EXTRACTED_FOLDER_NAME
+    return folder
+
+
+def has_model() -> bool:
+    """Tell whether `model_folder` finds all-MiniLM-L6-v2 without a download."""
+    # the wheel first, because the import of Chroma takes a second
+    return has_wheel() or (_downloads() / "model.onnx").is_file()
+
+
 def model_folder(models: Path) -> Path:
     """Find the folder of the all-MiniLM-L6-v2 ONNX model.
 
@@ -106,7 +120,7 @@ def model_folder(models: Path) -> Path:
     """
     from chromadb.utils.embedding_functions.onnx_mini_lm_l6_v2 import ONNXMiniLM_L6_V2
 
-    folder: Path = Path(ONNXMiniLM_L6_V2.DOWNLOAD_PATH) / ONNXMiniLM_L6_V2.EXTRACTED_FOLDER_NAME
+    folder = _downloads()
     if not (folder / "model.onnx").is_file():
         if (made := make_model(models)) is not None:
             return made

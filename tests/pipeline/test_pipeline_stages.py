@@ -30,6 +30,7 @@ IN_DATABASE = dict.fromkeys(("outcomes", "traffic", "traces"), "database")
 NOT_HERE = {
     ("answers", "chat"): "smoke answers without a model",
     ("answer_measures", "chat"): "smoke asks no model about faithfulness",
+    ("answer_measures", "embeddings"): "smoke answers with quotes, which leave no doubt",
     ("corpus_index", "vectors"): "smoke has no approximate search",
     ("run", "corpus_snapshot"): "only units of external strategies are placed in documents",
     ("run", "sources"): "smoke has no external strategy",

@@ -29,6 +29,11 @@ INPUTS: Final = ("input_ids", "attention_mask", "token_type_ids")
 OUTPUT: Final = "last_hidden_state"
 
 
+def has_wheel() -> bool:
+    """Tell whether the wheel is installed."""
+    return importlib.util.find_spec(PACKAGE) is not None
+
+
 def make_model(models: Path) -> Path | None:
     """Return the folder below `models` with the model, made from the wheel where it is missing.
 
