@@ -1,0 +1,162 @@
+"""The home: files by name in a folder, or in an object store that several workers share.
+
+A name is a relative path with `/`. Every write is whole or absent. In an object store, a local
+scratch folder holds copies of files that never change, and nothing that another worker needs.
+"""
+
+import functools
+import os
+import shutil
+import tempfile
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from rag_eval.core.errors import InputError
+from rag_eval.storage.artifacts import atomic_path, write_bytes
+from rag_eval.storage.hashing import text_hash
+
+
+class Home:
+    """The files of a home.
+
+    Parameters
+    ----------
+    url
+        A folder, or an address that fsspec knows, such as `s3://bucket/rag_eval`. Its keys come
+        from the environment, as the store's own tools read them; the address holds none.
+    scratch
+        Folder for local copies of an object store's files; a new one for each process by default.
+    """
+
+    def __init__(self, url: str | Path, scratch: Path | None = None) -> None:
+        self.url = str(url).rstrip("/")
+        self.is_remote = "://" in self.url
+        if "@" in self.url and self.is_remote:
+            raise InputError.of(
+                "home_address",
+                "an address of a home holds no user and no key: set them as the store's tools do",
+                "settings",
+                field="home",
+                accepted="a folder, or <scheme>://<bucket>/<path>",
+            )
+        if not self.is_remote:
+            self.folder = Path(self.url)
+            return
+        base = scratch or Path(tempfile.mkdtemp(prefix="rag_eval-"))
+        self.folder = base / text_hash(self.url)[:16]
+
+    @functools.cached_property
+    def _files(self) -> Any:
+        """The object store; without a cache of listings, because other workers write to it."""
+        import fsspec
+
+        scheme = self.url.partition("://")[0]
+        try:
+            return fsspec.filesystem(scheme, use_listings_cache=False)
+        except (ImportError, ValueError) as error:
+            raise InputError.of(
+                "home_address",
+                f"this address cannot be opened: {error}",
+                "settings",
+                field="home",
+                found=f"{scheme}://",
+                accepted="a folder, or an address of an installed fsspec file system (s3 needs "
+                "the extra `s3`)",
+            ) from error
+
+    def _place(self, name: str) -> str:
+        if name.startswith("/") or ".." in PurePosixPath(name).parts:
+            raise ValueError(f"{name!r} is outside of the home")
+        return f"{self.url}/{name}" if self.is_remote else str(self.folder / name)
+
+    def read(self, name: str) -> bytes:
+        """Read a file. Raises FileNotFoundError without it."""
+        place = self._place(name)
+        return bytes(self._files.cat_file(place)) if self.is_remote else Path(place).read_bytes()
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file, over one of this name."""
+        place = self._place(name)
+        if self.is_remote:
+            self._files.pipe_file(place, data)
+        else:
+            write_bytes(Path(place), data)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write a new file; False, and nothing written, if there is one of this name.
+
+        Of several workers that create a name at once, one gets True. An object store has to
+        support conditional writes for it, as S3 does (If-None-Match).
+        """
+        place = self._place(name)
+        if self.is_remote:
+            try:
+                self._files.pipe_file(place, data, mode="create")
+            except FileExistsError:
+                return False
+            except OSError as error:  # S3's answers: 412 to the later of two, 409 to both at once
+                if "PreconditionFailed" in str(error) or self.has(name):
+                    return False
+                raise
+            return True
+        path = Path(place)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".partial-") as partial:
+            partial.write(data)
+            partial.flush()
+            os.fsync(partial.fileno())
+            try:
+                path.hardlink_to(partial.name)
+            except FileExistsError:
+                return False
+        path.chmod(0o644)
+        return True
+
+    def has(self, name: str) -> bool:
+        """Tell whether there is a file of this name."""
+        place = self._place(name)
+        return bool(self._files.isfile(place)) if self.is_remote else Path(place).is_file()
+
+    def names(self, folder: str = "") -> list[str]:
+        """List the whole files of a folder and of the folders below it, sorted."""
+        place = self._place(folder)
+        if self.is_remote:
+            cut = len(self._files._strip_protocol(self.url)) + 1  # noqa: SLF001 - fsspec's own way
+            found = [path[cut:] for path in self._files.find(place)]
+        else:
+            found = [
+                path.relative_to(self.folder).as_posix()
+                for path in Path(place).rglob("*")
+                if path.is_file()
+            ]
+        return sorted(name for name in found if not PurePosixPath(name).name.startswith("."))
+
+    def delete(self, name: str) -> None:
+        """Delete a file, if there is one."""
+        place = self._place(name)
+        if not self.is_remote:
+            Path(place).unlink(missing_ok=True)
+        elif self.has(name):
+            self._files.rm_file(place)
+
+    def fetch(self, name: str) -> Path:
+        """Return a local path of a file that never changes; an object store's is copied once.
+
+        Raises FileNotFoundError without it.
+        """
+        path = self.folder / name
+        if self.is_remote and not path.is_file():
+            with atomic_path(path) as partial:
+                self._files.get_file(self._place(name), str(partial))
+        if not path.is_file():
+            raise FileNotFoundError(name)
+        return path
+
+    def put(self, name: str, source: Path) -> None:
+        """Write a file from a local file of any size."""
+        place = self._place(name)
+        if self.is_remote:
+            self._files.put_file(str(source), place)
+        else:
+            with atomic_path(Path(place)) as partial:
+                shutil.copyfile(source, partial)

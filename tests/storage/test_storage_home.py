@@ -1,0 +1,78 @@
+"""The home by address: equal behaviour in a folder and in an object store."""
+
+import threading
+
+import pytest
+import s3_server
+
+from rag_eval.core.errors import InputError
+from rag_eval.storage.home import Home
+
+
+@pytest.fixture(params=["folder", "s3"])
+def url(request, tmp_path, monkeypatch):
+    if request.param == "folder":
+        yield str(tmp_path / "home")
+    else:
+        with s3_server.running(monkeypatch) as address:
+            yield address
+
+
+def test_a_file_is_written_read_listed_and_deleted(url, tmp_path):
+    home = Home(url, tmp_path / "scratch")
+    home.write("runs/a.json", b"1")
+    home.write("runs/a.json", b"2")
+    home.write("runs/old/b.json", b"3")
+    assert home.read("runs/a.json") == b"2"
+    assert home.names("runs") == ["runs/a.json", "runs/old/b.json"]
+    assert home.names() == home.names("runs")
+    home.delete("runs/a.json")
+    home.delete("runs/a.json")
+    assert not home.has("runs/a.json")
+    assert home.names("nothing") == []
+    with pytest.raises(FileNotFoundError):
+        home.read("runs/a.json")
+
+
+def test_one_of_eight_writers_creates_a_name(url, tmp_path):
+    won = []
+    homes = [Home(url, tmp_path / "scratch") for _ in range(8)]
+
+    def create(at):
+        if homes[at].create("lock", b"%d" % at):
+            won.append(at)
+
+    threads = [threading.Thread(target=create, args=(at,)) for at in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert homes[0].read("lock") == b"%d" % won[0]
+
+
+def test_a_file_that_another_worker_wrote_is_fetched_once(url, tmp_path):
+    source = tmp_path / "large"
+    source.write_bytes(b"x" * 6_000_000)
+    Home(url, tmp_path / "one").put("artifacts/large", source)
+    other = Home(url, tmp_path / "two")
+    path = other.fetch("artifacts/large")
+    assert path.read_bytes() == source.read_bytes()
+    if other.is_remote:
+        other.delete("artifacts/large")
+        assert other.fetch("artifacts/large") == path
+    with pytest.raises(FileNotFoundError):
+        other.fetch("artifacts/none")
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "runs/../../x"])
+def test_a_name_stays_in_the_home(tmp_path, name):
+    with pytest.raises(ValueError, match="outside of the home"):
+        Home(tmp_path).read(name)
+
+
+def test_a_key_in_the_address_and_an_unknown_store_are_refused():
+    with pytest.raises(InputError, match="no user and no key"):
+        Home("s3://user:secret@bucket/home")
+    with pytest.raises(InputError, match="cannot be opened"):
+        Home("nowhere://bucket/home").read("x")
