@@ -57,7 +57,7 @@ def tune(train: Evaluation, vectors: Path) -> float:
     tried = hybrids(vectors, WEIGHTS)
     names = {strategy.name: w for strategy, w in zip(tried, WEIGHTS, strict=True)}
     evaluation = with_strategies(train, tried)
-    with home_lock(evaluation.settings.home):
+    with home_lock(evaluation.home.folder):
         measures = evaluation.runner.get(RankingMeasures).about.strategies
     level = evaluation.config.level
     found = {

@@ -11,6 +11,7 @@ import pytest
 
 if TYPE_CHECKING:
     from rag_eval.core.report import Report
+    from rag_eval.storage.home import Home
 
 MAX_SHOWN: Final = 20
 """Largest number of questions in a message."""
@@ -136,6 +137,7 @@ def check_gold_set(folder: Path) -> "Report":
     import rag_eval
     from rag_eval.core.settings import Settings
     from rag_eval.reporting.verdicts import verdict_rows
+    from rag_eval.storage.home import open_home
 
     report = rag_eval.run(folder).report
     verdict = verdict_rows(report)
@@ -147,11 +149,11 @@ def check_gold_set(folder: Path) -> "Report":
         for row in verdict.rows
         if row.outcome == "failure"
     ]
-    lines += _list_differences(Settings().home, report)
+    lines += _list_differences(open_home(Settings()), report)
     pytest.fail("\n".join(lines), pytrace=False)
 
 
-def _list_differences(home: Path, report: "Report") -> list[str]:
+def _list_differences(home: "Home", report: "Report") -> list[str]:
     """List the questions that differ from the baseline, else those to look at first."""
     from rag_eval.gates.regression import mean_by_query
     from rag_eval.pipeline.comparisons import load_baseline

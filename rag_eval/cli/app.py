@@ -94,8 +94,11 @@ app = CommandLine(
 ERROR, GATE_FAILED = 1, 2
 
 Home = Annotated[
-    Path | None,
-    typer.Option(help="Folder of stores (artifacts, vectors, MLflow, Dagster). Default: .rag_eval"),
+    str | None,
+    typer.Option(
+        help="Folder of stores (artifacts, vectors, MLflow, Dagster), or the address of an object "
+        "store. Default: .rag_eval"
+    ),
 ]
 Reports = Annotated[Path | None, typer.Option(help="Folder of reports. Default: reports")]
 OneGoldSet = Annotated[
@@ -130,7 +133,7 @@ def _options(
 
 
 def open_settings(
-    home: Path | None = None, reports: Path | None = None, gold_sets: Path | None = None
+    home: str | None = None, reports: Path | None = None, gold_sets: Path | None = None
 ) -> "Settings":
     """Read the settings with the folders of this command, and turn telemetry off."""
     from pydantic import ValidationError
@@ -208,9 +211,7 @@ def report_errors(*, writes_report: bool = False) -> Iterator[None]:
         raise typer.Exit(ERROR) from None
 
 
-def open_evaluation(
-    gold_set: str | None, home: Path | None, gold_sets: Path | None
-) -> "Evaluation":
+def open_evaluation(gold_set: str | None, home: str | None, gold_sets: Path | None) -> "Evaluation":
     """Open one gold set, by default the primary one, for the commands that read its strategies."""
     settings = open_settings(home, None, gold_sets)
     from rag_eval.pipeline.evaluation import open_gold_set, select_gold_sets

@@ -180,7 +180,7 @@ def init(
         )
 
 
-def _record_lineage(evaluations: "list[Evaluation]", settings: "Settings") -> None:
+def _record_lineage(evaluations: "list[Evaluation]") -> None:
     """Record the runs in Dagster's lineage; a failure only prints a warning."""
     from rag_eval.core.errors import quoted
     from rag_eval.defs.instance import record_lineage
@@ -189,7 +189,7 @@ def _record_lineage(evaluations: "list[Evaluation]", settings: "Settings") -> No
         if not evaluation.known:  # the graph has no partition for a BEIR folder
             continue
         try:
-            record_lineage(settings.home / "dagster", evaluation)
+            record_lineage(evaluation.home.folder / "dagster", evaluation)
         except Exception as failure:  # noqa: BLE001 - the report on disk stands whatever Dagster's store does
             typer.echo(
                 f"warning: Dagster did not record this run ({type(failure).__name__}: "
@@ -288,7 +288,7 @@ def run(
             typer.echo()
             for outcome in outcomes:
                 typer.echo(summarize(outcome.report, outcome.folder))
-        _record_lineage(evaluations, settings)
+        _record_lineage(evaluations)
         failed = [name for outcome in outcomes for name in outcome.failed]
     if failed:
         typer.echo(f"required gates failed: {', '.join(failed)}", err=True)
@@ -318,8 +318,9 @@ def compare(
         from rag_eval.pipeline.comparisons import compare_runs
         from rag_eval.pipeline.history import open_run
         from rag_eval.reporting.terminal import comparisons_table, print_parts
+        from rag_eval.storage.home import open_home
 
-        a, b = open_run(settings.home, run_a), open_run(settings.home, run_b)
+        a, b = open_run(open_home(settings), run_a), open_run(open_home(settings), run_b)
         notes, pairs = compare_runs(a, b)
         rows = [ComparedPair.model_validate(row) for row in pairs]
     console = console_for()
@@ -359,11 +360,12 @@ def compare_miss_rates(
         from rag_eval.pipeline.history import open_nights
         from rag_eval.reporting.listings import show_miss_rates
         from rag_eval.reporting.miss_rates import MissRateTables
+        from rag_eval.storage.home import open_home
 
         opened = {
             run.run_id: run
             for name in runs or ["latest"]
-            for run in open_nights(settings.home, name, nights)
+            for run in open_nights(open_home(settings), name, nights)
         }
         tables = MissRateTables([run.report() for run in opened.values()])
         show_miss_rates(console_for(), tables.tables)
@@ -388,8 +390,9 @@ def show(
     with report_errors():
         settings = open_settings(home)
         from rag_eval.pipeline.history import open_run
+        from rag_eval.storage.home import open_home
 
-        report = open_run(settings.home, run_id).report()
+        report = open_run(open_home(settings), run_id).report()
     if json:
         from rag_eval.reporting.metrics_report import dumps
 
@@ -404,7 +407,7 @@ def show(
 def validate(
     citations: Annotated[Path, typer.Argument(help="Citations as JSON lines, one payload a line.")],
     index: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             help=(
                 "A home that `rag-eval run` has written: citations are checked against the index "
@@ -429,15 +432,16 @@ def validate(
 ) -> None:
     """Check a file of citations against every rule of the payload; exit 2 if any is not ok."""
     with report_errors():
-        open_settings()
+        settings = open_settings(index)
         from rag_eval.pipeline.review import (
             live_index,
             validate_file,
             verdict_json,
             verdict_lines,
         )
+        from rag_eval.storage.home import open_home
 
-        live, run = (None, "") if index is None else live_index(index, gold_set)
+        live, run = (None, "") if index is None else live_index(open_home(settings), gold_set)
         result = validate_file(citations, live, allow_cross_section=allow_cross_section)
         if run and not json:
             typer.echo(f"checked against the index of {run}")
@@ -463,8 +467,9 @@ def explain(
         from rag_eval.pipeline.review import explanation
         from rag_eval.reporting.listings import explain_question
         from rag_eval.reporting.terminal import print_parts
+        from rag_eval.storage.home import open_home
 
-        found = explanation(settings.home, query_id, run=run, gold_set=gold_set)
+        found = explanation(open_home(settings), query_id, run=run, gold_set=gold_set)
         print_parts(console_for(), explain_question(found))
 
 
@@ -513,6 +518,7 @@ def export(
     with report_errors():
         settings = open_settings(home)
         from rag_eval.pipeline.review import export_run
+        from rag_eval.storage.home import open_home
 
-        names = export_run(settings.home, gold_set, folder)
+        names = export_run(open_home(settings), gold_set, folder)
     typer.echo(f"wrote {len(names)} files to {folder}: {', '.join(names)}")

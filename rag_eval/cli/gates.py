@@ -65,10 +65,11 @@ def gate(
         from rag_eval.gold.configuration import gold_set_name
         from rag_eval.pipeline.history import open_run
         from rag_eval.reporting.verdicts import show_verdict, verdict_rows, write_verdict
+        from rag_eval.storage.home import open_home
 
         owner = gold_set or settings.primary_gold_set
         newest = settings.reports / gold_set_name(owner) / "retrieval-metrics.json"
-        judged = open_run(settings.home, run or str(newest), owner)
+        judged = open_run(open_home(settings), run or str(newest), owner)
         verdict = verdict_rows(judged.report(), gold_set or judged.gold_set)
         show_verdict(console_for(), verdict)
         folder = out or judged.folder
@@ -102,9 +103,10 @@ def accept(
     with report_errors():
         settings = open_settings(home)
         from rag_eval.pipeline.comparisons import accept_baseline
+        from rag_eval.storage.home import open_home
 
         name = gold_set or settings.primary_gold_set
-        record = accept_baseline(settings.home, run, who, why, gold_set=name, force=force)
+        record = accept_baseline(open_home(settings), run, who, why, gold_set=name, force=force)
     typer.echo(f"accepted: {record.run_id}")
 
 
@@ -115,10 +117,11 @@ def show(gold_set: OneGoldSet = None, home: Home = None) -> None:
         settings = open_settings(home)
         from rag_eval.pipeline.comparisons import acceptances, load_baseline
         from rag_eval.reporting.verdicts import describe_baseline
+        from rag_eval.storage.home import open_home
 
         name = gold_set or settings.primary_gold_set
-        accepted = load_baseline(settings.home, name)
-        records = [record.model_dump() for record in acceptances(settings.home, name)]
+        accepted = load_baseline(open_home(settings), name)
+        records = [record.model_dump() for record in acceptances(open_home(settings), name)]
         run = None if accepted is None else accepted.run
         for line in describe_baseline(name, run, records):
             typer.echo(line)
@@ -163,10 +166,17 @@ def rollout(
         settings = open_settings(home)
         from rag_eval.pipeline.comparisons import decide_rollout
         from rag_eval.storage.artifacts import write_text
+        from rag_eval.storage.home import open_home
 
         name = gold_set or settings.primary_gold_set
         found = decide_rollout(
-            settings.home, name, candidate, against=against, stage=stage, run=run, measure=measure
+            open_home(settings),
+            name,
+            candidate,
+            against=against,
+            stage=stage,
+            run=run,
+            measure=measure,
         )
         if out is not None:
             text = json.dumps(dataclasses.asdict(found), indent=2, sort_keys=True)

@@ -46,8 +46,9 @@ def clean(
     with report_errors():
         settings = open_settings(home)
         from rag_eval.pipeline.cleaning import clean as clean_home
+        from rag_eval.storage.home import open_home
 
-        for freed in clean_home(settings.home, keep, older_than):
+        for freed in clean_home(open_home(settings), keep, older_than):
             typer.echo(f"{freed.what}: {freed.count:,} removed, {freed.size:,} bytes freed")
 
 

@@ -40,7 +40,7 @@ TargetOption = Annotated[
 Everything = Annotated[bool, typer.Option("--all", help="Also rows that a correction superseded.")]
 
 
-def _open_sql(home: Path | None) -> "SqlStore":
+def _open_sql(home: str | None) -> "SqlStore":
     settings = open_settings(home)
     from rag_eval.storage.sql import open_store
 

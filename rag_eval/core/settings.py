@@ -11,9 +11,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AliasChoices,
+    BeforeValidator,
     Field,
     SecretStr,
     StringConstraints,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -217,9 +219,16 @@ class Settings(BaseSettings):
         hide_input_in_errors=True,
     )
 
-    home: Path = Field(
+    home: Annotated[str, BeforeValidator(str)] = Field(
+        default=".rag_eval",
+        min_length=1,
+        description="folder of artifacts, embeddings, Chroma, MLflow and Dagster stores; or the "
+        "address of an object store that workers share, such as s3://bucket/home",
+    )
+    scratch: Path = Field(
         default=Path(".rag_eval"),
-        description="artifacts, embeddings, Chroma, MLflow and Dagster stores",
+        description="with an address as home: folder for local copies and for what can be made "
+        "again, such as the embedded Chroma",
     )
     reports: Path = Field(default=Path("reports"), description="where reports are written")
     gold_sets: Path = Field(default=Path("gold_sets"), description="folder of gold sets")
@@ -228,7 +237,9 @@ class Settings(BaseSettings):
     )
     """Gold set whose report is at the top of `reports`."""
     tracking_uri: str | None = Field(
-        default=None, description="MLflow; default: SQLite in the home"
+        default=None,
+        validate_default=True,
+        description="MLflow; default: SQLite in the home, so an address as home needs a server",
     )
     chroma_url: HttpUrl | None = Field(
         default=None,
@@ -270,7 +281,9 @@ class Settings(BaseSettings):
     )
     database_url: SecretStr | None = Field(
         default=None,
-        description="SQLAlchemy address of the SQL store (traces); default: SQLite in the home",
+        validate_default=True,
+        description="SQLAlchemy address of the SQL store (traces, outcomes); default: SQLite in "
+        "the home, so an address as home needs PostgreSQL",
     )
     view_token: SecretStr | None = Field(
         default=None,
@@ -336,6 +349,23 @@ class Settings(BaseSettings):
                 raise ValueError(f"{root}: a folder, or scheme://bucket of an object store")
         return value
 
+    @field_validator("tracking_uri", "database_url")
+    @classmethod
+    def _shared_with_the_home(
+        cls, value: str | SecretStr | None, info: ValidationInfo
+    ) -> str | SecretStr | None:
+        """Refuse a home for several workers beside a store that only one of them can open."""
+        address = value.get_secret_value() if isinstance(value, SecretStr) else value or ""
+        schemes = {"tracking_uri": "http", "database_url": "postgresql"}
+        if "://" in info.data.get("home", "") and not address.startswith(
+            scheme := schemes[str(info.field_name)]
+        ):
+            raise ValueError(
+                f"an address as home needs a server here too; accepted: an address that starts "
+                f"with {scheme}"
+            )
+        return value
+
     @field_validator("embeddings")
     @classmethod
     def _names_are_free(cls, value: dict[str, EmbeddingFunction]) -> dict[str, EmbeddingFunction]:
@@ -359,4 +389,4 @@ class Settings(BaseSettings):
     @property
     def mlflow_uri(self) -> str:
         """The MLflow tracking address."""
-        return self.tracking_uri or f"sqlite:///{self.home.resolve() / 'mlflow.db'}"
+        return self.tracking_uri or f"sqlite:///{Path(self.home).resolve() / 'mlflow.db'}"

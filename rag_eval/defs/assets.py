@@ -178,7 +178,7 @@ def describe(runner: Runner, made: Made) -> Shown:
     shown = {
         "reused": made.reused,
         **made.result.describe(),
-        "artifact": str(made.result.artifact.folder.resolve()),
+        "artifact": made.result.artifact.shown,
     }
     below = runner.ancestors(made.node)
     if Node("corpus_snapshot") in below:

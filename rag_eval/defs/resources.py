@@ -36,8 +36,9 @@ class Evaluations:
             progress = Lines(dg.get_dagster_logger().info)
             evaluation = open_gold_set(folder, self.settings, progress=progress)
             if not self._opened:
-                self._held.enter_context(home_lock(self.settings.home))
-                sweep(self.settings.home, *HOME_FOLDERS)
+                home = evaluation.home.folder
+                self._held.enter_context(home_lock(home))
+                sweep(home, *HOME_FOLDERS)
             self._opened[gold_set] = dataclasses.replace(
                 evaluation, use_record=True, tags=self._tags
             )
@@ -68,7 +69,7 @@ def make_evaluations(settings: Settings) -> "dg.ConfigurableResource[Evaluations
         def create_resource(self, context: dg.InitResourceContext) -> Evaluations:
             """Return the `Evaluations` that assets use."""
             places = {
-                "home": Path(self.home),
+                "home": self.home,
                 "reports": Path(self.reports),
                 "gold_sets": Path(self.gold_sets),
             }

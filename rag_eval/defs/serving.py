@@ -22,6 +22,7 @@ from rag_eval.core.errors import InputError
 from rag_eval.core.settings import TELEMETRY_OFF, Settings
 from rag_eval.reporting.mlflow import PORT as MLFLOW_PORT
 from rag_eval.storage.artifacts import write_text
+from rag_eval.storage.home import open_home
 from rag_eval.storage.secrets import shown_service
 
 HOST = "127.0.0.1"
@@ -66,7 +67,12 @@ def child_environment(settings: Settings) -> dict[str, str]:
 
     All paths are absolute, so that the children find the installation from any folder.
     """
-    places = {"HOME": settings.home, "REPORTS": settings.reports, "GOLD_SETS": settings.gold_sets}
+    home = open_home(settings)
+    places = {
+        "SCRATCH": settings.scratch,
+        "REPORTS": settings.reports,
+        "GOLD_SETS": settings.gold_sets,
+    }
     return {
         **os.environ,
         **TELEMETRY_OFF,
@@ -74,7 +80,8 @@ def child_environment(settings: Settings) -> dict[str, str]:
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         # the address may hold a password, and every user of the machine sees arguments
         "MLFLOW_BACKEND_STORE_URI": settings.mlflow_uri,
-        "DAGSTER_HOME": str((settings.home / "dagster").resolve()),
+        "DAGSTER_HOME": str((home.folder / "dagster").resolve()),
+        "RAG_EVAL_HOME": home.url if home.is_remote else str(home.folder.resolve()),
         **{f"RAG_EVAL_{name}": str(path.resolve()) for name, path in places.items()},
     }
 
@@ -125,7 +132,7 @@ def commands(
         ],
     }
     if not settings.mlflow_uri.startswith(("http:", "https:")):
-        artifacts = (settings.home / "mlartifacts").resolve()
+        artifacts = (open_home(settings).folder / "mlartifacts").resolve()
         servers["mlflow"] = [
             *(_script("mlflow"), "ui", "--artifacts-destination", artifacts.as_uri()),
             *("--host", HOST, "--port", str(mlflow_port), "--workers", "1"),
@@ -209,7 +216,7 @@ def _start_all(
             answers = _http(address + path)
         else:
             address, answers = None, _heartbeat(Path(environment["DAGSTER_HOME"]), time.time())
-        log = settings.home.resolve() / "logs" / f"{name}.log"
+        log = open_home(settings).folder.resolve() / "logs" / f"{name}.log"
         servers.append(Server(name, _start(command, environment, log), log, answers, address))
 
 
@@ -245,7 +252,7 @@ def serve(
     from rag_eval.defs.instance import prepare_home
 
     write = write or (lambda line: print(line, file=sys.stdout, flush=True))  # noqa: T201 - the one place that talks to a person here
-    prepare_home((settings.home / "dagster").resolve())
+    prepare_home((open_home(settings).folder / "dagster").resolve())
     servers: list[Server] = []
     with _signals():
         try:

@@ -124,8 +124,7 @@ class MissRateCalibration(Result):
     @property
     def picture(self) -> Path | None:
         """The picture file, if any strategy was validated."""
-        path = self.artifact.path(PICTURE)
-        return path if path.is_file() else None
+        return self.artifact.path(PICTURE) if PICTURE in self.artifact.files else None
 
     def describe(self) -> dict[str, object]:
         """Show the status of each strategy, missing requirements, and changes of status."""
@@ -421,7 +420,7 @@ def _signals_of_outcomes(strategy: _Strategy, rows: pd.DataFrame) -> FloatArray:
 def _watch(strategy: _Strategy, rows: pd.DataFrame) -> WatchState:
     """Continue the drift watch with the new outcomes. Nothing is written."""
     night = strategy.night
-    kept = kept_watch(night.work.settings.home, strategy.series)
+    kept = kept_watch(night.work.evaluation.home, strategy.series)
     state = resume(kept, strategy.fingerprint, utc_text(night.now))
     if night.outcomes.store is None:
         return state
@@ -445,7 +444,7 @@ def _predicted_before(strategy: _Strategy, rows: pd.DataFrame) -> pd.DataFrame:
     values = rows["first_shown_value"].where(was_shown).to_numpy(dtype=np.float64).copy()
     by, traffic = strategy.night.claims.speakers[strategy.name], strategy.traffic
     if by.status in DISCOUNTING and len(traffic):
-        home = strategy.work.settings.home
+        home = strategy.work.evaluation.home
         kept = KeptCalibrator.from_json(read_calibrator(home, by.calibrator))
         later = np.isnan(values) & (rows["first_at"] > kept.fitted_until).to_numpy()
         at = np.flatnonzero(later & rows["claim_id"].isin(traffic["claim_id"]).to_numpy())
@@ -462,7 +461,7 @@ def _predicted_before(strategy: _Strategy, rows: pd.DataFrame) -> pd.DataFrame:
 
 def _keep_watch(strategy: _Strategy, state: WatchState) -> None:
     """Store a state for the next night, unless the run is partial or cannot read outcomes."""
-    home = strategy.work.settings.home
+    home = strategy.work.evaluation.home
     if strategy.work.evaluation.partial or strategy.night.outcomes.fault:
         return
     # An unchanged state is not stored, for example a new watch without outcomes.
@@ -658,7 +657,7 @@ def _judge_wordings(fit: Calibration, wordings: JudgedBranch, situation: Situati
 
 def _accept(strategy: _Strategy, fitting: _Fitting, fit: Calibration, standing: Standing) -> str:
     """Store and accept a calibrator, or demote the previous one. Return the stored id."""
-    night, home = strategy.night, strategy.work.settings.home
+    night, home = strategy.night, strategy.work.evaluation.home
     if strategy.work.evaluation.partial:
         return ""
     before = accepted_calibrator(home, strategy.series)

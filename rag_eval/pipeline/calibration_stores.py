@@ -5,7 +5,6 @@ import datetime as dt
 import json
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import numpy as np
@@ -24,8 +23,8 @@ from rag_eval.pipeline.corpus import (
     GoldVariants,
 )
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.storage.artifacts import write_text
 from rag_eval.storage.hashing import canonical_json, digest
+from rag_eval.storage.home import Home
 from rag_eval.storage.sql import open_store
 from rag_eval.uncertainty.drift import NAME_DIGITS, Drift, WatchState
 from rag_eval.uncertainty.estimator import (
@@ -87,6 +86,7 @@ class Outcomes:
 
 # ---- Calibrators: immutable JSON files. Another file names the accepted calibrator.
 
+CALIBRATORS: Final = "calibrators"
 _ID = re.compile(r"[0-9a-f]{16,64}")
 _MOMENT: Final = r"^([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{8,15}Z)?$"
 """Pattern of a time in the format of outcomes, or of an empty text."""
@@ -109,57 +109,56 @@ def calibrator_id(body: Mapping[str, object]) -> str:
     return digest({key: value for key, value in body.items() if key not in left_out}, 32)
 
 
-def keep_calibrator(home: Path, body: Mapping[str, object]) -> str:
+def keep_calibrator(home: Home, body: Mapping[str, object]) -> str:
     """Write a new calibrator, and return its id."""
     name = calibrator_id(body)
-    path = home / "calibrators" / f"{name}.json"
-    if not path.is_file():
-        write_text(path, f"{canonical_json({**body, 'calibrator_id': name})}\n")
+    text = f"{canonical_json({**body, 'calibrator_id': name})}\n"
+    home.create(f"{CALIBRATORS}/{name}.json", text.encode())
     return name
 
 
-def _damaged(code: str, path: Path, found: str, remedy: str) -> InputError:
+def _damaged(code: str, place: str, found: str, remedy: str) -> InputError:
     message = f"damaged; move it away, and {remedy}"
-    return InputError.of(code, message, path, found=quoted(found, 200))
+    return InputError.of(code, message, place, found=quoted(found, 200))
 
 
-def read_calibrator(home: Path, name: str) -> Mapping[str, object]:
+def read_calibrator(home: Home, name: str) -> Mapping[str, object]:
     """Read a calibrator. Raises InputError if the file is absent or was changed."""
-    path = home / "calibrators" / f"{name}.json"
-    if not _ID.fullmatch(name) or not path.is_file():
-        message, folder = "there is no calibrator of this id", path.parent
+    file = f"{CALIBRATORS}/{name}.json"
+    if not _ID.fullmatch(name) or not home.has(file):
+        message, folder = "there is no calibrator of this id", home.shown(CALIBRATORS)
         accepted = "an id that rag-eval calibrate shows"
         raise InputError.of("calibrator_missing", message, folder, found=name, accepted=accepted)
     try:
-        body = json.loads(path.read_text(encoding="utf-8"))
+        body = json.loads(home.read(file))
         if isinstance(body, dict) and body.get("calibrator_id") == name == calibrator_id(body):
             return body
     except (ValueError, RecursionError):
         pass  # no JSON, numbers outside JSON, or nested too deep
-    raise _damaged("calibrator_damaged", path, name, "run rag-eval calibrate")
+    raise _damaged("calibrator_damaged", home.shown(file), name, "run rag-eval calibrate")
 
 
-def _path(home: Path, folder: Literal["accepted", "watches"], series: Series) -> Path:
-    names = gold_set_name(series.dataset), gold_set_name(series.strategy)
-    return (home / "calibrators" / folder).joinpath(*names, f"{series.target}@{series.k}.json")
+def _name(folder: Literal["accepted", "watches"], series: Series) -> str:
+    dataset, strategy = gold_set_name(series.dataset), gold_set_name(series.strategy)
+    return f"{CALIBRATORS}/{folder}/{dataset}/{strategy}/{series.target}@{series.k}.json"
 
 
-def accept_calibrator(home: Path, series: Series, accepted: Accepted) -> None:
+def accept_calibrator(home: Home, series: Series, accepted: Accepted) -> None:
     """Set the calibrator for later runs. The caller must hold the lock of the home."""
-    path = _path(home, "accepted", series)
-    write_text(path, f"{canonical_json(accepted.model_dump(mode='json'))}\n")
+    text = f"{canonical_json(accepted.model_dump(mode='json'))}\n"
+    home.write(_name("accepted", series), text.encode())
 
 
-def accepted_calibrator(home: Path, series: Series) -> Accepted | None:
+def accepted_calibrator(home: Home, series: Series) -> Accepted | None:
     """Read the accepted calibrator; None without one. Raises InputError for a changed file."""
-    path = _path(home, "accepted", series)
-    if not path.is_file():
+    file = _name("accepted", series)
+    if not home.has(file):
         return None
     try:
-        return Accepted.model_validate_json(path.read_bytes())
+        return Accepted.model_validate_json(home.read(file))
     except ValidationError as error:
         found, remedy = error.errors()[0]["msg"], "run rag-eval calibrate"
-        raise _damaged("accepted_damaged", path, found, remedy) from None
+        raise _damaged("accepted_damaged", home.shown(file), found, remedy) from None
 
 
 # ---- Drift watches.
@@ -178,27 +177,29 @@ class _Watch(BaseModel):
     demoted_at: str = Field(pattern=_MOMENT)
 
 
-def keep_watch(home: Path, series: Series, state: WatchState) -> None:
+def keep_watch(home: Home, series: Series, state: WatchState) -> None:
     """Store the state of a drift watch atomically. The caller must hold the lock of the home."""
     values = vars(state) | {"drift": state.drift.to_json(), "fed": sorted(state.fed)}
-    path = _path(home, "watches", series)
-    write_text(path, f"{canonical_json({'schema_version': 1, **values})}\n")
+    text = f"{canonical_json({'schema_version': 1, **values})}\n"
+    home.write(_name("watches", series), text.encode())
 
 
-def kept_watch(home: Path, series: Series) -> WatchState | None:
+def kept_watch(home: Home, series: Series) -> WatchState | None:
     """Read the state of a drift watch; None without one. Raises InputError for a changed file."""
-    path = _path(home, "watches", series)
-    if not path.is_file():
+    file = _name("watches", series)
+    if not home.has(file):
         return None
     found = "groups that were never fed"
     try:
-        read = _Watch.model_validate_json(path.read_bytes())
+        read = _Watch.model_validate_json(home.read(file))
         drift = Drift.from_json(read.drift)
         if read.fed.issuperset(drift.groups):
             return WatchState(read.fingerprint, drift, read.since, read.fed, read.demoted_at)
     except ValueError as error:  # pydantic's errors are subclasses of ValueError
         found = str(error)
-    raise _damaged("drift_damaged", path, found, "the watch starts anew from the outcomes")
+    raise _damaged(
+        "drift_damaged", home.shown(file), found, "the watch starts anew from the outcomes"
+    )
 
 
 # ---- The calibrator that a run uses: the one accepted for the strategy's fingerprint.
@@ -265,7 +266,7 @@ def strategy_fingerprint(config: GoldSetConfig, spec: Strategy, index_hash: str)
 
 def find_accepted(evaluation: Evaluation, name: str, fingerprint: str) -> CalibratorInUse:
     """Find the calibrator that is accepted for a strategy now."""
-    spec, home = evaluation.config.uncertainty, evaluation.settings.home
+    spec, home = evaluation.config.uncertainty, evaluation.home
     found = accepted_calibrator(home, Series(evaluation.config.name, name, spec.target, spec.k))
     if found is None:
         return CalibratorInUse("", "absent", None)

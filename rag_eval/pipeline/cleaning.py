@@ -10,17 +10,28 @@ import dataclasses
 import datetime as dt
 import json
 import re
-import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from rag_eval.pipeline.history import RUNS
 from rag_eval.pipeline.stages import STAGES
-from rag_eval.storage.artifacts import DAMAGED, HOME_FOLDERS, PARTIAL, home_lock
+from rag_eval.retrieval.embedding.source import EMBEDDINGS, MODEL_FILE
+from rag_eval.storage.artifacts import (
+    ARTIFACT_FILE,
+    ARTIFACTS,
+    DAMAGED,
+    HOME_FOLDERS,
+    PARTIAL,
+    home_lock,
+)
+from rag_eval.storage.home import Home
 
 _KEY: Final = re.compile(r"[0-9a-f]{16,64}")
 _RUN_TIME: Final = "%Y%m%dT%H%M%S"
+A_DAY_S: Final = 86_400.0
+"""Age in seconds at which an object store's files may go: a run may still need younger ones."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +44,7 @@ class Freed:
 
 
 def clean(
-    home: Path,
+    home: Home,
     keep: int | None = None,
     older_than: int | None = None,
     now: dt.datetime | None = None,
@@ -43,7 +54,8 @@ def clean(
     Parameters
     ----------
     home
-        The home. Nobody else may write to it meanwhile.
+        The home. Nobody else may write to a folder meanwhile. In an object store, artifacts of the
+        last day stay, because other workers may need them.
     keep
         Number of runs of each gold set that stay; default: all.
     older_than
@@ -57,106 +69,130 @@ def clean(
     InputError
         `home_busy`: a run is writing to the home.
     """
-    with home_lock(home):
+    with home_lock(home.folder):
         now = now or dt.datetime.now(dt.UTC)
-        freed = [_remove("half-written or damaged", _leftovers(home))]
-        freed.append(_remove("files of kept runs", _old_runs(home, keep, older_than, now)))
+        freed = [_remove(home, "half-written or damaged", _leftovers(home))]
+        freed.append(_remove(home, "files of kept runs", _old_runs(home, keep, older_than, now)))
         texts = _root_texts(home)
-        reached = _reach(home / "artifacts", texts)
-        freed.append(_remove("artifacts", _unreached(home / "artifacts", reached)))
-        texts += [path.read_text("utf-8") for folder in reached for path in folder.glob("*.json")]
-        freed.append(_remove("embeddings", _unused_embeddings(home / "embeddings", texts)))
+        artifacts = _artifacts(home)
+        made_from = {name: _made_from(home, name) for name in artifacts}
+        reached = _reach(made_from, texts)
+        freed.append(_remove(home, "artifacts", _unreached(home, made_from, reached)))
+        texts += [
+            _text(home, part)
+            for name in reached
+            for part in artifacts[name]
+            if part.endswith(".json")
+        ]
+        freed.append(_remove(home, "embeddings", _unused_embeddings(home, texts)))
     return freed
 
 
-def _leftovers(home: Path) -> Iterator[Path]:
-    for pattern in (DAMAGED, PARTIAL):
+def _leftovers(home: Home) -> Iterator[str]:
+    """List what killed runs left, and in an object store the uploads that were never published."""
+    for pattern in () if home.is_remote else (DAMAGED, PARTIAL):
         for folder in HOME_FOLDERS:
-            yield from home.glob(f"{folder}/{pattern}*".lstrip("/"))
+            for path in home.folder.glob(f"{folder}/{pattern}*".lstrip("/")):
+                yield path.relative_to(home.folder).as_posix()
+    if home.is_remote:
+        for name, parts in _artifacts(home).items():
+            if f"{name}/{ARTIFACT_FILE}" not in parts and _is_old(home, parts):
+                yield name
+
+
+def _is_old(home: Home, names: Iterable[str]) -> bool:
+    return not home.is_remote or all(home.age_s(name) > A_DAY_S for name in names)
+
+
+def _text(home: Home, name: str) -> str:
+    return home.read(name).decode(errors="replace")
 
 
 def _old_runs(
-    home: Path, keep: int | None, older_than: int | None, now: dt.datetime
-) -> Iterator[Path]:
-    by_gold_set = defaultdict(list)
-    histories = [path.read_text(encoding="utf-8") for path in home.glob("baselines/*/*.jsonl")]
-    for path in sorted((home / "runs").glob("*.json"), reverse=True):
-        try:
-            by_gold_set[json.loads(path.read_text(encoding="utf-8"))["gold_set"]].append(path)
-        except (ValueError, KeyError, TypeError):
-            continue  # the run stays, because its gold set is unknown
-    for paths in by_gold_set.values():
-        for place, path in enumerate(paths[1:], 1):
-            made = dt.datetime.strptime(path.name[:15], _RUN_TIME).replace(tzinfo=dt.UTC)
-            if any(path.stem in history for history in histories):
+    home: Home, keep: int | None, older_than: int | None, now: dt.datetime
+) -> Iterator[str]:
+    names, by_gold_set = home.names(RUNS), defaultdict(list)
+    histories = [_text(home, name) for name in home.names("baselines")]
+    for name in reversed(names):
+        if Path(name).match(f"{RUNS}/*.json"):
+            try:
+                by_gold_set[json.loads(home.read(name))["gold_set"]].append(Path(name).stem)
+            except (ValueError, KeyError, TypeError):
+                continue  # the run stays, because its gold set is unknown
+    for run_ids in by_gold_set.values():
+        for place, run_id in enumerate(run_ids[1:], 1):
+            made = dt.datetime.strptime(run_id[:15], _RUN_TIME).replace(tzinfo=dt.UTC)
+            if any(run_id in history for history in histories):
                 continue
             is_old = older_than is not None and now - made > dt.timedelta(days=older_than)
             if is_old or (keep is not None and place >= keep):
-                yield path
-                yield from path.parent.glob(f"{path.stem}.summary*")
+                yield from (name for name in names if Path(name).name.startswith(f"{run_id}."))
 
 
-def _root_texts(home: Path) -> list[str]:
-    paths = (path for pattern in ("runs/*.json", "record/*/*.json") for path in home.glob(pattern))
-    return [path.read_text(encoding="utf-8", errors="replace") for path in paths if path.is_file()]
+def _root_texts(home: Home) -> list[str]:
+    return [_text(home, name) for name in (*home.names(RUNS), *home.names("record"))]
 
 
-def _reach(artifacts: Path, texts: list[str]) -> set[Path]:
-    """Find the folders of the artifacts that texts name, and of all artifacts behind them."""
-    by_key = defaultdict(list)
-    for folder in artifacts.glob("*/*"):
-        by_key[folder.name].append(folder)
-    left = [folder for text in texts for key in set(_KEY.findall(text)) for folder in by_key[key]]
-    reached: set[Path] = set()
-    while left:
-        folder = left.pop()
-        if folder not in reached:
-            reached.add(folder)
-            left += [artifacts / kind / key for kind, key in _made_from(folder)]
-    return {folder for folder in reached if folder.is_dir()}
+def _artifacts(home: Home) -> dict[str, list[str]]:
+    """List the names of the files of each artifact, by the name of its folder."""
+    found = defaultdict(list)
+    for name in home.names(ARTIFACTS):
+        *folder, _ = name.split("/")
+        if len(folder) > len(("artifacts", "stage")):
+            found["/".join(folder[:3])].append(name)
+    return found
 
 
-def _made_from(folder: Path) -> list[tuple[str, str]]:
+def _made_from(home: Home, artifact: str) -> list[tuple[str, str]]:
     try:
-        about = json.loads((folder / "artifact.json").read_text(encoding="utf-8"))
+        about = json.loads(home.read(f"{artifact}/{ARTIFACT_FILE}"))
         return [(str(kind), str(key)) for kind, key in about["made_from"]]
     except (OSError, ValueError, KeyError, TypeError):  # damaged
         return []
 
 
-def _unreached(artifacts: Path, reached: set[Path]) -> list[Path]:
+def _reach(made_from: Mapping[str, list[tuple[str, str]]], texts: list[str]) -> set[str]:
+    """Find the artifacts that texts name, and all artifacts behind them."""
+    by_key = defaultdict(list)
+    for name in made_from:
+        by_key[name.rpartition("/")[2]].append(name)
+    left = [name for text in texts for key in set(_KEY.findall(text)) for name in by_key[key]]
+    reached: set[str] = set()
+    while left:
+        name = left.pop()
+        if name in made_from and name not in reached:
+            reached.add(name)
+            left += [f"{ARTIFACTS}/{kind}/{key}" for kind, key in made_from[name]]
+    return reached
+
+
+def _unreached(
+    home: Home, made_from: Mapping[str, list[tuple[str, str]]], reached: set[str]
+) -> list[str]:
     """List the unreached artifacts of stages, and of the parts of work that artifacts name.
 
     Fitted models and other judgements stay, because they are not results of stages.
     """
-    folders = [folder for folder in artifacts.glob("*/*") if folder.is_dir()]
     kinds = {stage.name for stage in STAGES}
-    kinds |= {kind for folder in folders for kind, _ in _made_from(folder)}
-    return [one for one in folders if one.parent.name in kinds and one not in reached]
+    kinds |= {kind for pairs in made_from.values() for kind, _ in pairs}
+    return [
+        name
+        for name in made_from
+        if name.split("/")[1] in kinds
+        and name not in reached
+        and _is_old(home, [f"{name}/{ARTIFACT_FILE}"])
+    ]
 
 
-def _unused_embeddings(embeddings: Path, texts: list[str]) -> Iterator[Path]:
-    for path in embeddings.glob("*/model.json"):
-        model = json.loads(path.read_text(encoding="utf-8"))["model"].removesuffix(" questions")
-        if not any(json.dumps(model) in text for text in texts):
-            yield path.parent
+def _unused_embeddings(home: Home, texts: list[str]) -> Iterator[str]:
+    for name in home.names(EMBEDDINGS):
+        folder, _, file = name.rpartition("/")
+        if file == MODEL_FILE:
+            model = json.loads(home.read(name))["model"].removesuffix(" questions")
+            if not any(json.dumps(model) in text for text in texts) and _is_old(home, [name]):
+                yield folder
 
 
-def _remove(what: str, paths: Iterable[Path]) -> Freed:
-    """Remove files and folders.
-
-    Each path is renamed first. After a crash, `_leftovers` finds the partly removed folder.
-    """
-    count = size = 0
-    for path in list(paths):
-        files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
-        # Removing a link to a file of another artifact frees no space.
-        size += sum(one.stat().st_size for one in files if one.stat().st_nlink == 1)
-        count += 1
-        aside = path.with_name(f"{PARTIAL}{path.name}")
-        path.rename(aside)
-        if aside.is_dir():
-            shutil.rmtree(aside)
-        else:
-            aside.unlink()
-    return Freed(what, count, size)
+def _remove(home: Home, what: str, names: Iterable[str]) -> Freed:
+    sizes = [home.remove(name) for name in list(names)]
+    return Freed(what, len(sizes), sum(sizes))

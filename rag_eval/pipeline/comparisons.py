@@ -8,7 +8,6 @@ since.
 import dataclasses
 import datetime as dt
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Final
 
 import pandas as pd
@@ -23,8 +22,9 @@ from rag_eval.gold.configuration import gold_set_name
 from rag_eval.measures.paired import paired_comparison
 from rag_eval.pipeline.history import KeptRun, are_comparable, changes, means_by_query, open_run
 from rag_eval.pipeline.measures import Row, comparison_rows
-from rag_eval.storage.artifacts import home_lock, write_text
+from rag_eval.storage.artifacts import home_lock
 from rag_eval.storage.hashing import canonical_json
+from rag_eval.storage.home import Home
 
 # ---- Baselines in the home: records that name kept runs, which `rag-eval clean` then keeps.
 
@@ -57,7 +57,7 @@ class Baseline:
 
 
 def accept_baseline(
-    home: Path, name: str, who: str, why: str, *, gold_set: str, force: bool = False
+    home: Home, name: str, who: str, why: str, *, gold_set: str, force: bool = False
 ) -> Acceptance:
     """Accept a run as the baseline of its gold set. Earlier acceptances stay in the history.
 
@@ -70,7 +70,7 @@ def accept_baseline(
         There is no such run, its artifacts are gone, or a required gate did not pass.
     """
     who, why = _bound_text("who", who, MAX_WHO), _bound_text("why", why, MAX_WHY)
-    with home_lock(home):
+    with home_lock(home.folder):
         run = open_run(home, name, gold_set)
         failed = required_failures(
             gate
@@ -94,9 +94,9 @@ def accept_baseline(
             failed_gates=failed,
         )
         _open_baseline(run, record)
-        path = _history(home, run.gold_set)
-        before = path.read_text(encoding="utf-8") if path.is_file() else ""
-        write_text(path, f"{before}{canonical_json(record.model_dump())}\n")
+        history = _history(run.gold_set)
+        before = home.read(history) if home.has(history) else b""
+        home.write(history, before + f"{canonical_json(record.model_dump())}\n".encode())
     return record
 
 
@@ -114,7 +114,7 @@ def _bound_text(option: str, text: str, limit: int) -> str:
     return text
 
 
-def acceptances(home: Path, gold_set: str) -> list[Acceptance]:
+def acceptances(home: Home, gold_set: str) -> list[Acceptance]:
     """Read every acceptance of a gold set, oldest first.
 
     Raises
@@ -122,11 +122,11 @@ def acceptances(home: Path, gold_set: str) -> list[Acceptance]:
     InputError
         Another program changed the history.
     """
-    path = _history(home, gold_set)
-    if not path.is_file():
+    history = _history(gold_set)
+    if not home.has(history):
         return []
     records = []
-    lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    lines = home.read(history).decode().removesuffix("\n").split("\n")
     for number, line in enumerate(lines, start=1):
         try:
             records.append(Acceptance.model_validate_json(line))
@@ -134,7 +134,7 @@ def acceptances(home: Path, gold_set: str) -> list[Acceptance]:
             raise InputError.of(
                 "baseline_damaged",
                 "changed after its acceptance; remove the file and accept a run again",
-                file=path,
+                file=home.shown(history),
                 line=number,
                 found=error.errors()[0]["msg"],
                 accepted="what rag-eval baseline accept wrote",
@@ -142,7 +142,7 @@ def acceptances(home: Path, gold_set: str) -> list[Acceptance]:
     return records
 
 
-def load_baseline(home: Path, gold_set: str) -> Baseline | None:
+def load_baseline(home: Home, gold_set: str) -> Baseline | None:
     """Read the last accepted run; None without one.
 
     Raises
@@ -156,8 +156,8 @@ def load_baseline(home: Path, gold_set: str) -> Baseline | None:
     return _open_baseline(open_run(home, records[-1].run_id, gold_set), records[-1])
 
 
-def _history(home: Path, gold_set: str) -> Path:
-    return home / "baselines" / gold_set_name(gold_set) / HISTORY
+def _history(gold_set: str) -> str:
+    return f"baselines/{gold_set_name(gold_set)}/{HISTORY}"
 
 
 def _open_baseline(run: KeptRun, record: Acceptance) -> Baseline:
@@ -296,7 +296,7 @@ class Rollout:
 
 
 def decide_rollout(
-    home: Path,
+    home: Home,
     gold_set: str,
     candidate: str,
     *,

@@ -655,7 +655,7 @@ def write_manifest(evaluation: Evaluation, key: Path | None) -> tuple[Path, int,
     signature is deleted, because it does not match the new record.
     """
     private = None if key is None else read_private_key(key)
-    with home_lock(evaluation.settings.home):
+    with home_lock(evaluation.home.folder):
         sources = evaluation.runner.get(CorpusSnapshot).sources
     data = make_manifest(sources)
     path = resolve(evaluation.config.trust.manifest or "manifest.json", evaluation.base)

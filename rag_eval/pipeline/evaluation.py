@@ -19,6 +19,7 @@ from rag_eval.gold.configuration import discover, load_config, permitted
 from rag_eval.retrieval.embedding.source import Places
 from rag_eval.retrieval.outside import Sources
 from rag_eval.storage.artifacts import ArtifactStore
+from rag_eval.storage.home import Home, open_home
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -156,9 +157,14 @@ class Evaluation:
     """Tags of the MLflow run."""
 
     @functools.cached_property
+    def home(self) -> Home:
+        """The home of all results."""
+        return open_home(self.settings)
+
+    @functools.cached_property
     def store(self) -> ArtifactStore:
         """The artifact store of the home."""
-        return ArtifactStore(self.settings.home / "artifacts")
+        return ArtifactStore(self.home)
 
     @functools.cached_property
     def sources(self) -> Sources:
@@ -182,14 +188,13 @@ class Evaluation:
         from rag_eval.pipeline.stages import STAGES
         from rag_eval.pipeline.versions import shared_versions
 
-        versions = shared_versions(self.settings.home / "versions.json")
+        versions = shared_versions(self.home.folder / "versions.json")
         return Runner(self, STAGES, versions, use_record=self.use_record)
 
     @property
     def places(self) -> Places:
-        """The folders of embeddings, and the store of fitted models."""
-        home = self.settings.home
-        return Places(self.base, home / "embeddings", home / "models", self.store)
+        """The folders and the home of an embedding."""
+        return Places(self.base, self.home)
 
     @property
     def reports(self) -> Path:

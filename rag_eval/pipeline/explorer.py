@@ -48,7 +48,8 @@ from rag_eval.storage.artifacts import Artifact, Parts
 Json: TypeAlias = dict[str, Any]
 PER_PART: Final = 200
 """Number of questions in one part."""
-SUMMARY_FILE: Final = "summary.json.gz"
+PACKED: Final = ".json.gz"
+SUMMARY_FILE: Final = f"summary{PACKED}"
 DIGITS, FEW_DIGITS = 6, 4
 """Significant digits of the table, and of scores and miss rates, which make up most bytes."""
 
@@ -624,7 +625,9 @@ def write_explorer(work: Work, made: Explored, previous: Previous | None) -> Art
 
     def make() -> Parts:
         # Give paths, so that the store links the files instead of copying them every night.
-        shared = {path.name: path for path in sorted(lasting.folder.glob("*.json.gz"))}
+        shared = {
+            name: lasting.path(name) for name in sorted(lasting.files) if name.endswith(PACKED)
+        }
         summary = _add_previous(lasting.json("base"), made.runs, previous)
         return {SUMMARY_FILE: packed(summary), **shared}
 
@@ -653,7 +656,7 @@ def _keep_questions(work: Work, made: Explored) -> Artifact:
             parts: dict[str, object] = {"base": _summarize(made, retrievals, columns)}
             questions = _write_questions(made, wordings, retrievals, answers)
             for part in iter(lambda: list(itertools.islice(questions, PER_PART)), []):
-                parts[f"questions-{len(parts) - 1:04d}.json.gz"] = packed(part)
+                parts[f"questions-{len(parts) - 1:04d}{PACKED}"] = packed(part)
                 advance(len(part))
         return parts
 
@@ -678,7 +681,7 @@ def slim(artifact: Artifact, limit_bytes: int) -> dict[str, bytes]:
     `limit_bytes` is the largest size of all parts together in base64. Gold and answers stay. In
     the summary, `cut` holds the numbers of CUTS.
     """
-    whole = {path.name: path.read_bytes() for path in sorted(artifact.folder.glob("*.json.gz"))}
+    whole = {name: artifact.bytes(name) for name in sorted(artifact.files) if name.endswith(PACKED)}
     if embedded_size(whole) <= limit_bytes:
         return whole
     summary = unpacked(whole.pop(SUMMARY_FILE))

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, get_args
 
 import numpy as np
 import pandas as pd
-from pydantic import Field, ValidationError
+from pydantic import Field, InstanceOf, ValidationError
 
 from rag_eval.core.arrays import FloatArray
 from rag_eval.core.config import Level
@@ -44,8 +44,9 @@ from rag_eval.pipeline.corpus import GoldArrays
 from rag_eval.pipeline.measures import COMPARED, delta_of
 from rag_eval.reporting.metrics_report import REPORT_FILE, dumps
 from rag_eval.reporting.verdicts import read_object, whole_report
-from rag_eval.storage.artifacts import Artifact, ArtifactStore, write_text
+from rag_eval.storage.artifacts import Artifact, ArtifactStore
 from rag_eval.storage.hashing import digest
+from rag_eval.storage.home import Home
 
 # ---- The record of a kept run.
 
@@ -56,11 +57,13 @@ Key = Annotated[str, Field(pattern=r"^[0-9a-f]{8,64}$")]
 class KeptRun(PastRun):
     """A run of a home, or a report alone.
 
-    `artifacts` are the keys of its results by stage. `file` is None during the run.
+    `artifacts` are the keys of its results by stage. `file` is None during the run, and `home` then
+    and for a report alone.
     """
 
     artifacts: dict[str, Key] = Field(exclude=True)
     file: Annotated[Path | None, Because("")] = Field(exclude=True)
+    home: Annotated[InstanceOf[Home] | None, Because("")] = Field(default=None, exclude=True)
 
     @property
     def folder(self) -> Path | None:
@@ -77,10 +80,9 @@ class KeptRun(PastRun):
     def artifact(self, stage: str) -> Artifact | None:
         """Find the result of a stage; None when the run names no result or the result is gone."""
         key = self.artifacts.get(stage)
-        if key is None or self.file is None:
+        if key is None or self.home is None:
             return None
-        store = ArtifactStore(self.file.parents[1] / "artifacts")
-        return store.get(stage.split(maxsplit=1)[0], key)
+        return ArtifactStore(self.home).get(stage.split(maxsplit=1)[0], key)
 
     def stored(self, stage: str) -> Artifact:
         """Open the result of a stage; raise InputError when it is gone."""
@@ -202,26 +204,35 @@ def _strategy(entry: Mapping[str, Any], level: Level, report: Mapping[str, Any])
 
 # ---- Storage of kept runs: write, list, find by name, and read.
 
+RUNS: Final = "runs"
 NOT_KEPT: Final = "not a complete kept run of this version"
 
 
-def keep_run(home: Path, run: KeptRun, artifacts: Mapping[str, str], report: Open) -> None:
+def run_name(run_id: str) -> str:
+    """Return the name of a kept run's file in the home."""
+    return f"{RUNS}/{run_id}.json"
+
+
+def keep_run(home: Home, run: KeptRun, artifacts: Mapping[str, str], report: Open) -> None:
     """Store a run with its whole report and the keys of its artifacts."""
     kept = {"gold_set": run.gold_set, "artifacts": artifacts, "report": report}
-    write_text(home / "runs" / f"{run.run_id}.json", dumps(kept))
+    home.write(run_name(run.run_id), dumps(kept).encode())
 
 
-def run_ids(home: Path) -> list[str]:
+def run_ids(home: Home) -> list[str]:
     """List the ids of the runs of a home, oldest first."""
-    return sorted(path.stem for path in (home / "runs").glob("*.json") if path.name[0] != ".")
+    return sorted(
+        Path(name).stem for name in home.names(RUNS) if Path(name).match(f"{RUNS}/*.json")
+    )
 
 
-def read_run(home: Path, run_id: str) -> KeptRun | UnreadableRun:
+def read_run(home: Home, run_id: str) -> KeptRun | UnreadableRun:
     """Read the record of a kept run. An unchanged file is read only once."""
-    path = home / "runs" / f"{run_id}.json"
     try:
+        path = home.fetch(run_name(run_id))
         state = path.stat()
-        return _read(path, (state.st_mtime_ns, state.st_size))
+        run = _read(path, (state.st_mtime_ns, state.st_size))
+        return run.model_copy(update={"home": home}) if isinstance(run, KeptRun) else run
     except OSError as error:
         return UnreadableRun(run_id=_mask_run_id(run_id), reason=quoted(str(error.strerror)))
 
@@ -246,13 +257,13 @@ def _read(path: Path, _state: tuple[int, int]) -> KeptRun | UnreadableRun:
     return UnreadableRun(run_id=_mask_run_id(path.stem), reason=reason)
 
 
-def _gold_set_of(home: Path, run_id: str) -> str | None:
+def _gold_set_of(home: Home, run_id: str) -> str | None:
     """Return the name of the gold set of a run; None for a run that cannot be read."""
     run = read_run(home, run_id)
     return None if isinstance(run, UnreadableRun) else run.gold_set
 
 
-def open_run(home: Path, name: str, gold_set: str | None = None) -> KeptRun:
+def open_run(home: Home, name: str, gold_set: str | None = None) -> KeptRun:
     """Open a run of a home, or a report alone.
 
     `name` is the id of a run or its start, `latest` or `previous` among the runs of `gold_set` (of
@@ -279,8 +290,8 @@ def open_run(home: Path, name: str, gold_set: str | None = None) -> KeptRun:
         run = read_run(home, run_id)
         if isinstance(run, UnreadableRun):
             message = f"This kept run cannot be read ({run.reason}). Move it away."
-            path = home / "runs" / f"{run_id}.json"
-            raise InputError.of("run_unreadable", message, file=path, found=run.run_id)
+            place = home.shown(run_name(run_id))
+            raise InputError.of("run_unreadable", message, file=place, found=run.run_id)
         found += [run] if gold_set in {None, run.gold_set} else []
         if len(found) > by_age.get(name, len(named)):
             return found[-1]
@@ -291,7 +302,7 @@ def open_run(home: Path, name: str, gold_set: str | None = None) -> KeptRun:
     raise InputError.of(
         "run_not_found",
         f"{len(found)} runs{owner} have this name",
-        file=str(home / "runs"),
+        file=home.shown(RUNS),
         field="RUN",
         found=name,
         accepted=f"latest, previous, or one of: {recent}",
@@ -299,7 +310,7 @@ def open_run(home: Path, name: str, gold_set: str | None = None) -> KeptRun:
 
 
 def past_runs(
-    home: Path, gold_set: str, before: str = "~"
+    home: Home, gold_set: str, before: str = "~"
 ) -> tuple[list[KeptRun], list[UnreadableRun]]:
     """Read the kept runs of a gold set with ids before `before`, oldest first.
 
@@ -310,7 +321,7 @@ def past_runs(
     return runs, [run for run in records if isinstance(run, UnreadableRun)]
 
 
-def open_nights(home: Path, name: str, nights: int) -> list[KeptRun]:
+def open_nights(home: Home, name: str, nights: int) -> list[KeptRun]:
     """Open a run as `open_run` does, after the kept runs of its gold set before it, oldest first.
 
     `nights` is the largest number of runs.

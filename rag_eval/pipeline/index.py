@@ -42,6 +42,7 @@ from rag_eval.retrieval.outside import Outside
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.retrieval.strategies import LocalStrategy, ReadyStrategy, StrategyIndex
 from rag_eval.storage.hashing import digest
+from rag_eval.storage.home import open_home
 from rag_eval.storage.sql import open_store
 from rag_eval.uncertainty.estimator import MissRateModel
 from rag_eval.uncertainty.expansion import (
@@ -111,7 +112,7 @@ def n_embedded(admitted: AdmittedChunks) -> int:
 
 def chroma_store(settings: Settings) -> ChromaStore:
     """Open the vector store of the server in the settings, else the embedded store of the home."""
-    return ChromaStore(settings.home / "chroma", settings.chroma_url)
+    return ChromaStore(open_home(settings).folder / "chroma", settings.chroma_url)
 
 
 def stability_embedding(config: GoldSetConfig) -> Embedding:
@@ -402,7 +403,7 @@ class IterativeStrategy(ReadyStrategy):
         self._model: MissRateModel | None = None
         self._groups: dict[str, str] = {}
         if steered_by:
-            body = read_calibrator(evaluation.settings.home, steered_by)
+            body = read_calibrator(evaluation.home, steered_by)
             steering = KeptCalibrator.from_json(body)
             self._model = steering.model
             self._groups = groups_of_wordings(gold, steering.group_of_query)

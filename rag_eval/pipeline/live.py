@@ -242,7 +242,7 @@ def open_live(evaluation: Evaluation, name: str = "") -> LiveStrategy:
         raise InputError.of(
             "external_strategy", message, field="STRATEGY", found=wanted, accepted=accepted
         )
-    with home_lock(evaluation.settings.home):
+    with home_lock(evaluation.home.folder):
         return LiveStrategy(evaluation, here[wanted])
 
 

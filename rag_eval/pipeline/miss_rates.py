@@ -313,7 +313,7 @@ class Calibrated:
 
 def calibrate_gold_set(evaluation: Evaluation) -> Calibrated:
     """Calibrate every strategy on the outcomes so far, with this gold set's judgements."""
-    with home_lock(evaluation.settings.home):
+    with home_lock(evaluation.home.folder):
         _require_outcomes(evaluation)
         spec, runner = evaluation.config.uncertainty, evaluation.runner
         found = runner.get(MissRateCalibration).strategies
@@ -339,7 +339,7 @@ def compare_strategies(evaluation: Evaluation, names: Sequence[str]) -> MissComp
     if unknown:
         message = f"{evaluation.config.name} has no such strategy"
         raise _refuse("unknown_strategy", message, unknown, ", ".join(known))
-    with home_lock(evaluation.settings.home):
+    with home_lock(evaluation.home.folder):
         outcomes = _require_outcomes(evaluation)
         calibration = evaluation.runner.get(MissRateCalibration)
         found = calibration.strategies

@@ -139,12 +139,12 @@ def write_report(work: Work, **results: Any) -> MetricsReport:
     `results` are the `Inputs`. The report comes last. The home also stores the run, so that later
     runs can be compared with it.
     """
-    made, folder, settings = Inputs(**results), work.evaluation.reports, work.settings
+    made, folder, home = Inputs(**results), work.evaluation.reports, work.evaluation.home
     runs = score_runs(work.config, made.gold_variants, made.admitted_chunks, made.runs)
     plain = finish(report_parts(work, made, runs), dt.datetime.now(dt.UTC)).dump()
     now = make_record(work.config.name, {}, plain)
     # Runs with a later date come from a wrong clock and are left out.
-    past, unreadable = past_runs(settings.home, now.gold_set, before=now.run_id)
+    past, unreadable = past_runs(home, now.gold_set, before=now.run_id)
     previous = find_previous(past, now, runs.gold)
     explored = Explored(
         runs,
@@ -183,7 +183,7 @@ def write_report(work: Work, **results: Any) -> MetricsReport:
     plain = report.dump()
     exports = _exports(work, made, runs)
     sources = [
-        *(path for path in exports.folder.glob("*.*") if path.suffix in EXPORTED),
+        *(exports.path(name) for name in exports.files if Path(name).suffix in EXPORTED),
         made.calibrated_miss_rates.artifact.path(UNCERTAIN_FILE),
         *filter(None, [made.miss_rate_calibration.picture]),
     ]
@@ -194,7 +194,7 @@ def write_report(work: Work, **results: Any) -> MetricsReport:
     write_bytes(folder / EVIDENCE_FILE, lines)
     write_measures(folder / "measures.csv", report.strategies)
     keys = made.artifact_keys | {"explorer": explorer.key, "exports": exports.key}
-    keep_run(settings.home, now, keys, plain)
+    keep_run(home, now, keys, plain)
     # This run may end before it writes its verdict and page, so none of an earlier run may stay.
     _remove(folder, {source.name for source in sources}, *REPLACED)
     write_text(folder / REPORT_FILE, dumps(plain))
@@ -365,7 +365,7 @@ class MlflowRecord(Result):
 def record_in_mlflow(work: Work, retrieval_metrics_report: MetricsReport) -> MlflowRecord:
     """Record the report in MLflow. A failure of the tracking store does not affect the report."""
     report, folder = retrieval_metrics_report.report, work.evaluation.reports
-    settings, uri, run, page, error = work.settings, work.settings.mlflow_uri, "", "", ""
+    uri, run, page, error = work.settings.mlflow_uri, "", "", ""
     files = [folder / name for name in RECORDED if (folder / name).is_file()]
     try:
         run, page = record(
@@ -373,7 +373,7 @@ def record_in_mlflow(work: Work, retrieval_metrics_report: MetricsReport) -> Mlf
             work.config.name,
             uri,
             [*files, *sorted(folder.glob("*.svg"))],
-            settings.home / "mlartifacts",
+            work.evaluation.home.folder / "mlartifacts",
             tags=dict(work.evaluation.tags),
             questions=_questions_table(_questions_of(work, retrieval_metrics_report)),
         )

@@ -367,7 +367,7 @@ def _compare_with_baseline(
     config, gold, documents = work.config, made.gold_variants, made.corpus_snapshot.documents
     baseline, fault = None, ""
     try:
-        baseline = load_baseline(work.settings.home, config.name)
+        baseline = load_baseline(work.evaluation.home, config.name)
     except InputError as error:
         fault = quoted(error.problems[0].message, 300)
     now, accepted = RunInputs.model_validate(run_inputs(plain)), None
@@ -384,7 +384,7 @@ def _compare_with_baseline(
         per_query=with_delta_s(made.ranking_measures.per_query, made.stability_measures.per_run),
         baseline=accepted,
         baseline_fault=fault,
-        is_first=not past_runs(work.settings.home, config.name)[0],
+        is_first=not past_runs(work.evaluation.home, config.name)[0],
     )
     targets = find_targets(documents, gold.qrels_document, gold.spans)
     return {

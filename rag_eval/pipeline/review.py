@@ -43,22 +43,23 @@ from rag_eval.reporting.listings import (
     HeldBack,
     HeldChunk,
 )
-from rag_eval.storage.artifacts import ARTIFACT_FILE, atomic_path, home_lock, write_text
+from rag_eval.storage.artifacts import atomic_path, home_lock, write_text
+from rag_eval.storage.home import Home
 from rag_eval.trust.guard import Decision, read_decisions, record_decision
 from rag_eval.trust.sources import explain_factors
 
 # ---- The files of a kept run for other tools.
 
 
-def export_run(home: Path, gold_set: str, folder: Path) -> list[str]:
+def export_run(home: Home, gold_set: str, folder: Path) -> list[str]:
     """Write the files for other tools of a gold set's newest run, and return their names.
 
     A run with answers also gives `ragas.jsonl`, whose contexts are whole. Each file is written
     whole or not at all. Raises InputError if there is no such run.
     """
     kept = open_run(home, "latest", gold_set)
-    exports = kept.stored("exports").folder
-    files = {path.name: path for path in exports.iterdir() if path.name != ARTIFACT_FILE}
+    exports = kept.stored("exports")
+    files = {name: exports.path(name) for name in exports.files}
     folder.mkdir(parents=True, exist_ok=True)
     for name, source in files.items():
         with atomic_path(folder / name) as partial:
@@ -80,7 +81,7 @@ def export_run(home: Path, gold_set: str, folder: Path) -> list[str]:
 
 
 def explanation(
-    home: Path, query_id: str, *, run: str = "latest", gold_set: str | None = None
+    home: Home, query_id: str, *, run: str = "latest", gold_set: str | None = None
 ) -> Explanation:
     """Look a question up in a kept run.
 
@@ -285,7 +286,7 @@ def _is_refusal(text: object) -> bool:
     return isinstance(text, str) and bool(abstention(text))
 
 
-def live_index(home: Path, gold_set: str | None = None) -> tuple[LiveIndex, str]:
+def live_index(home: Home, gold_set: str | None = None) -> tuple[LiveIndex, str]:
     """Open the newest stored run of a home, or of one gold set in it.
 
     Returns the index of the run and a label of the run. Raises InputError if no run is stored
@@ -296,7 +297,7 @@ def live_index(home: Path, gold_set: str | None = None) -> tuple[LiveIndex, str]
     frame = chunks.frame("chunks")
     for name in run.strategies:
         made = run.stored(f"run {name}")
-        if made.path("units.parquet").is_file():  # only runs of external retrievers have units
+        if "units.parquet" in made.files:  # only runs of external retrievers have units
             frame = with_units(frame, made.frame("units"))
     indexes = (Identity(one.index_hash, one.embed_model) for one in run.report().strategies)
     models = {one.index_hash: one.stated_model for one in indexes}
@@ -383,7 +384,7 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 def held_back(evaluation: Evaluation, *, warnings: bool = False) -> HeldBack:
     """Collect the chunks that the guard blocks or warns about, or that a person allowed."""
-    with home_lock(evaluation.settings.home):
+    with home_lock(evaluation.home.folder):
         frame, note = _with_restated(evaluation)
         documents = evaluation.runner.get(CorpusSnapshot).documents
     urls = dict(zip(documents["doc_id"], documents["source_url"], strict=True))
@@ -456,7 +457,7 @@ def inspect(evaluation: Evaluation, chunk_id: str) -> ChunkDetails:
     InputError
         No chunk or several chunks have this id.
     """
-    with home_lock(evaluation.settings.home):
+    with home_lock(evaluation.home.folder):
         runner = evaluation.runner
         stored, snapshot = runner.get(EvidenceTrust), runner.get(CorpusSnapshot)
         row = _row_of(evaluation, chunk_id)

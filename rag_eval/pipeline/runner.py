@@ -25,7 +25,7 @@ from rag_eval.core.frames import FrameSchema
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline.evaluation import Evaluation, Progress
 from rag_eval.pipeline.versions import Versions
-from rag_eval.storage.artifacts import Artifact, Parts, write_text
+from rag_eval.storage.artifacts import Artifact, Parts
 from rag_eval.storage.hashing import canonical_json, digest
 
 AGAIN: Final = "again"
@@ -80,7 +80,7 @@ class Part:
 
     def read(self, artifact: Artifact) -> Any:
         """Read the part of a stored result."""
-        if self.optional and not artifact.path(f"{self.stored_as}{self.ending}").is_file():
+        if self.optional and f"{self.stored_as}{self.ending}" not in artifact.files:
             return None
         if self.ending == ".parquet":
             return artifact.frame(self.name)
@@ -532,21 +532,19 @@ class Runner:
             value = None if value is None else getattr(value, name)
         return value
 
-    def _place(self, node: Node) -> Path:
-        home: Path = self.evaluation.settings.home
-        return home.joinpath("record", self.evaluation.config.name, f"{node}.json")
+    def _place(self, node: Node) -> str:
+        return f"record/{self.evaluation.config.name}/{node}.json"
 
     def _record(self, node: Node, artifact: Artifact) -> None:
         """Record the artifact of a node, for job steps in their own processes."""
         if self.evaluation.is_recorded:
-            write_text(
-                self._place(node), canonical_json({"kind": artifact.stage, "key": artifact.key})
-            )
+            about = canonical_json({"kind": artifact.stage, "key": artifact.key})
+            self.evaluation.home.write(self._place(node), about.encode())
 
     def find_recorded(self, node: Node) -> Result | None:
         """Open the last recorded result of a node; None when it is absent or damaged."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            about = json.loads(self._place(node).read_text(encoding="utf-8"))
+            about = json.loads(self.evaluation.home.read(self._place(node)))
             artifact = self.evaluation.store.whole(str(about["kind"]), str(about["key"]))
             return None if artifact is None else self.stages[node.name].result.stored(artifact)
         return None

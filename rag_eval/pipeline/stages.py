@@ -28,6 +28,7 @@ from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.report import GateVerdict, MetricsReport, MlflowRecord
 from rag_eval.pipeline.runner import Stage
 from rag_eval.storage.artifacts import HOME_FOLDERS, home_lock, sweep
+from rag_eval.storage.home import open_home
 
 STAGES: Final[tuple[Stage, ...]] = (
     corpus.read_corpus,
@@ -109,7 +110,8 @@ def evaluate_all(evaluations: Sequence[Evaluation], settings: Settings) -> list[
     """
     primary = settings.primary_gold_set
     ordered = sorted(evaluations, key=lambda evaluation: evaluation.config.name == primary)
-    with home_lock(settings.home):
-        sweep(settings.home, *HOME_FOLDERS)
+    home = open_home(settings).folder
+    with home_lock(home):
+        sweep(home, *HOME_FOLDERS)
         sweep(settings.reports, "", "*", older_than_s=ANOTHER_HOME_S)
         return [evaluate(evaluation) for evaluation in ordered]

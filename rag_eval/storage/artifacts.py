@@ -1,14 +1,16 @@
 """The artifact store keeps the results of stages under the hash of all their inputs.
 
-The folder of an artifact, `<root>/<stage>/<key>/`, holds Parquet frames, `.npy` arrays and JSON.
-The store writes a folder beside its place and renames it, so that it is whole or absent. Two
-writers of a key write the same content, and the first wins. `artifact.json` holds the size and the
-SHA-256 of every part, and reading a part checks both. A stage sets a damaged artifact aside, names
-it in the log, and makes it again. The store does not interpret the results.
+The folder of an artifact, `artifacts/<stage>/<key>/` of the home, holds Parquet frames, `.npy`
+arrays and JSON. The store writes a folder beside its place and renames it, so that it is whole or
+absent. In an object store, the parts come first, and the conditional creation of `artifact.json`
+publishes them. Two writers of a key write the same results, and the first wins. `artifact.json`
+holds the size and the SHA-256 of every part, and reading a part checks both. A stage sets a damaged
+artifact aside, names it in the log, and makes it again. The store does not interpret the results.
 """
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import json
 import logging
@@ -18,13 +20,16 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from rag_eval.core.errors import InputError
 from rag_eval.storage.hashing import canonical_json, digest, file_hash
+
+if TYPE_CHECKING:
+    from rag_eval.storage.home import Home
 
 # ---- The artifact store
 
@@ -36,6 +41,7 @@ of bytes become a file with the name of the part. A Path is a file that another 
 artifacts then share the file.
 """
 
+ARTIFACTS = "artifacts"
 ARTIFACT_FILE = "artifact.json"
 PARTIAL = ".partial-"
 """Prefix of the names of half-written files and folders."""
@@ -50,14 +56,14 @@ _verified: dict[Path, tuple[int, int, int]] = {}
 
 @dataclasses.dataclass(frozen=True)
 class Artifact:
-    """A stored artifact in `<root>/<stage>/<key>`; each method reads one part.
+    """A stored artifact; each method reads one part.
 
     Every reader raises InputError (`artifact_damaged`) if a part differs from the written file.
     """
 
+    home: "Home"
     stage: str
     key: str
-    folder: Path
     reused: bool
     """Whether the artifact existed before this request."""
     id: str
@@ -86,33 +92,73 @@ class Artifact:
         with self._readable(f"{name}.json") as path:
             return json.loads(path.read_text(encoding="utf-8"))
 
-    def path(self, name: str) -> Path:
-        """Return the path of a part with its file ending; the file is not checked."""
-        return self.folder / name
+    @property
+    def name(self) -> str:
+        """Name of the artifact's folder in the home."""
+        return _name(self.stage, self.key)
+
+    @property
+    def shown(self) -> str:
+        """Place of the artifact, for people."""
+        return self.home.shown(self.name) if self.home.is_remote else str(self.folder.resolve())
+
+    @property
+    def folder(self) -> Path:
+        """Local folder of the artifact; in a scratch folder it may lack parts."""
+        return self.home.folder / self.name
+
+    def path(self, part: str) -> Path:
+        """Return the local path of a part with its file ending; the file is not checked.
+
+        Raises FileNotFoundError if an object store lacks the part.
+        """
+        if not self.home.is_remote or part not in self.files:
+            return self.folder / part
+        return self.home.fetch(_uploaded(self.name, part, self.files[part]["sha256"]))
 
     def faults(self) -> str:
         """Describe how each damaged file differs; empty if no file is damaged."""
-        found = {
-            name: damage(self.folder / name, part["size"], part["sha256"])
-            for name, part in self.files.items()
-        }
-        return "; ".join(f"{name}: {fault}" for name, fault in found.items() if fault)
+        found = {part: self._fault(part) for part in self.files}
+        return "; ".join(f"{part}: {fault}" for part, fault in found.items() if fault)
+
+    def _fault(self, part: str) -> str:
+        written = self.files[part]
+        try:
+            fault = damage(self.path(part), written["size"], written["sha256"])
+            if fault and self.home.is_remote:  # perhaps only the local copy is damaged
+                self.path(part).unlink()
+                fault = damage(self.path(part), written["size"], written["sha256"])
+        except FileNotFoundError:
+            return "the object store lacks it"
+        return fault
 
     @contextlib.contextmanager
-    def _readable(self, name: str) -> Iterator[Path]:
-        path, written = self.folder / name, self.files.get(name)
-        fault = "" if written is None else damage(path, written["size"], written["sha256"])
+    def _readable(self, part: str) -> Iterator[Path]:
+        fault = self._fault(part) if part in self.files else ""
         if fault:
-            raise _damaged(path, fault)
+            raise self._damaged(part, fault)
+        path = self.path(part)
         try:
             yield path
         except (OSError, ValueError, EOFError) as error:
-            raise _damaged(path, str(error)) from error
+            raise self._damaged(part, str(error)) from error
+
+    def _damaged(self, part: str, found: str) -> InputError:
+        message = "a stored part is damaged; run the gold set again to make it again"
+        place = self.home.shown(f"{self.name}/{part}")
+        return InputError.of("artifact_damaged", message, place, found=found)
 
 
-def _damaged(path: Path, found: str) -> InputError:
-    message = "a stored part is damaged; run the gold set again to make it again"
-    return InputError.of("artifact_damaged", message, path, found=found)
+def _name(stage: str, key: str) -> str:
+    return f"{ARTIFACTS}/{stage}/{key}"
+
+
+def _uploaded(artifact: str, part: str, sha256: str) -> str:
+    """Name a part in an object store by its content.
+
+    Two writers of a key may differ in volatile parts, and the loser may upload after the winner.
+    """
+    return f"{artifact}/{sha256[:16]}/{part}"
 
 
 def _write(folder: Path, parts: Parts) -> None:
@@ -150,13 +196,6 @@ def _fsync_tree(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def _open(stage: str, key: str, folder: Path) -> Artifact:
-    """Open an artifact by its `artifact.json`; raise an error of `_UNREADABLE` if it is damaged."""
-    about = json.loads((folder / ARTIFACT_FILE).read_text(encoding="utf-8"))
-    files, identity = dict(about["parts"]), str(about["id"])
-    return Artifact(stage, key, folder, reused=True, id=identity, files=files)
 
 
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError)
@@ -210,32 +249,39 @@ def set_aside(path: Path, found: str) -> None:
 
 
 class ArtifactStore:
-    """Store of artifacts in content-addressed folders below `root`."""
+    """Store of artifacts in content-addressed folders of a home."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, home: "Home") -> None:
+        self.home, self.root = home, home.folder / ARTIFACTS
 
     def get(self, stage: str, key: str) -> Artifact | None:
         """Return the artifact if it exists and has a readable record. Reading a part checks it."""
         try:
-            return _open(stage, key, self.root / stage / key)
+            return self._open(stage, key)
         except _UNREADABLE:
             return None
 
     def whole(self, stage: str, key: str) -> Artifact | None:
         """Return the artifact if it is undamaged, else None. Sets a damaged artifact aside."""
+        record = f"{_name(stage, key)}/{ARTIFACT_FILE}"
         folder = self.root / stage / key
-        if not folder.is_dir():
+        if not (self.home.has(record) if self.home.is_remote else folder.is_dir()):
             return None
         try:
-            found = _open(stage, key, folder)
+            found = self._open(stage, key)
             fault = found.faults()
         except _UNREADABLE as error:
             fault = f"{ARTIFACT_FILE}: {error}"
-        if fault:
-            set_aside(folder, fault)
-            return None
-        return found
+        if not fault:
+            return found
+        self.home.set_aside(record if self.home.is_remote else _name(stage, key), fault)
+        return None
+
+    def _open(self, stage: str, key: str) -> Artifact:
+        """Open an artifact by its record; raise an error of `_UNREADABLE` if that is damaged."""
+        about = json.loads(self.home.read(f"{_name(stage, key)}/{ARTIFACT_FILE}"))
+        files, identity = dict(about["parts"]), str(about["id"])
+        return Artifact(self.home, stage, key, reused=True, id=identity, files=files)
 
     def memo(self, stage: str, key: str, make: Callable[[], Parts]) -> Artifact:
         """Return the stored artifact, or store the parts that `make` returns.
@@ -273,19 +319,44 @@ class ArtifactStore:
             about = {"stage": stage, "key": key, "id": identity, "parts": files}
             text = canonical_json({**about, "made_from": [list(pair) for pair in made_from]})
             (partial / ARTIFACT_FILE).write_text(text, encoding="utf-8")
-            _fsync_tree(partial)
-            final = self.root / stage / key
-            try:
-                partial.rename(final)
-            except OSError:
+            publish = self._upload if self.home.is_remote else self._rename
+            made = Artifact(self.home, stage, key, reused=False, id=identity, files=files)
+            if not publish(partial, made):
                 neighbour = self.whole(stage, key)
                 if neighbour is not None:  # another writer has stored the key
                     return dataclasses.replace(neighbour, reused=False)
-                partial.rename(final)  # `whole` has set a damaged folder aside
+                if not publish(partial, made):  # `whole` has set a damaged artifact aside
+                    raise FileExistsError(errno.EEXIST, "cannot be replaced", str(made.folder))
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-        _verified.update({final / name: _state(final / name) for name in files})
-        return Artifact(stage, key, final, reused=False, id=identity, files=files)
+        _verified.update({path: _state(path) for path in map(made.path, files)})
+        return made
+
+    def _rename(self, partial: Path, made: Artifact) -> bool:
+        """Publish a written folder; False if the key is taken."""
+        _fsync_tree(partial)
+        try:
+            partial.rename(made.folder)
+        except OSError as error:
+            if error.errno in {errno.EEXIST, errno.ENOTEMPTY}:
+                return False
+            raise
+        return True
+
+    def _upload(self, partial: Path, made: Artifact) -> bool:
+        """Upload parts, then create their record; False if the key is taken.
+
+        The parts stay in the scratch folder, where later stages find them.
+        """
+        for name, part in made.files.items():
+            target = _uploaded(made.name, name, part["sha256"])
+            local = self.home.folder / target
+            local.parent.mkdir(parents=True, exist_ok=True)
+            if (partial / name).is_file():
+                (partial / name).replace(local)
+            self.home.put(target, local)
+        record = (partial / ARTIFACT_FILE).read_bytes()
+        return self.home.create(f"{made.name}/{ARTIFACT_FILE}", record)
 
 
 # ---- Atomic files: written beside the target, flushed to disk, then renamed over it

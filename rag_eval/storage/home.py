@@ -4,16 +4,25 @@ A name is a relative path with `/`. Every write is whole or absent. In an object
 scratch folder holds copies of files that never change, and nothing that another worker needs.
 """
 
+import contextlib
+import errno
 import functools
+import logging
 import os
+import re
 import shutil
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rag_eval.core.errors import InputError
-from rag_eval.storage.artifacts import atomic_path, write_bytes
+from rag_eval.core.settings import Settings
+from rag_eval.storage.artifacts import PARTIAL, atomic_path, set_aside, write_bytes
 from rag_eval.storage.hashing import text_hash
+
+_log = logging.getLogger(__name__)
 
 
 class Home:
@@ -69,16 +78,36 @@ class Home:
             raise ValueError(f"{name!r} is outside of the home")
         return f"{self.url}/{name}" if self.is_remote else str(self.folder / name)
 
+    def shown(self, name: str) -> str:
+        """Return the place of a file, for messages."""
+        return f"{self.url}/{name}"
+
+    @contextlib.contextmanager
+    def _reaching(self) -> Iterator[Any]:
+        """Give the object store; an error other than an absent or present file names the home."""
+        try:
+            yield self._files
+        except (FileNotFoundError, FileExistsError, InputError):
+            raise
+        except Exception as error:
+            message = "the object store cannot be used; check its address, keys and network"
+            found = f"{type(error).__name__}: {error}"
+            raise InputError.of("home_unreachable", message, self.url, found=found) from error
+
     def read(self, name: str) -> bytes:
         """Read a file. Raises FileNotFoundError without it."""
         place = self._place(name)
-        return bytes(self._files.cat_file(place)) if self.is_remote else Path(place).read_bytes()
+        if not self.is_remote:
+            return Path(place).read_bytes()
+        with self._reaching() as files:
+            return bytes(files.cat_file(place))
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file, over one of this name."""
         place = self._place(name)
         if self.is_remote:
-            self._files.pipe_file(place, data)
+            with self._reaching() as files:
+                files.pipe_file(place, data)
         else:
             write_bytes(Path(place), data)
 
@@ -90,14 +119,15 @@ class Home:
         """
         place = self._place(name)
         if self.is_remote:
-            try:
-                self._files.pipe_file(place, data, mode="create")
-            except FileExistsError:
-                return False
-            except OSError as error:  # S3's answers: 412 to the later of two, 409 to both at once
-                if "PreconditionFailed" in str(error) or self.has(name):
+            with self._reaching() as files:
+                try:
+                    files.pipe_file(place, data, mode="create")
+                except FileExistsError:
                     return False
-                raise
+                except OSError as error:  # S3's answers: 412 to the later of two, 409 to both
+                    if "PreconditionFailed" in str(error) or self.has(name):
+                        return False
+                    raise
             return True
         path = Path(place)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -115,21 +145,25 @@ class Home:
     def has(self, name: str) -> bool:
         """Tell whether there is a file of this name."""
         place = self._place(name)
-        return bool(self._files.isfile(place)) if self.is_remote else Path(place).is_file()
+        if not self.is_remote:
+            return Path(place).is_file()
+        with self._reaching() as files:
+            return bool(files.isfile(place))
 
     def names(self, folder: str = "") -> list[str]:
         """List the whole files of a folder and of the folders below it, sorted."""
         place = self._place(folder)
         if self.is_remote:
             cut = len(self._files._strip_protocol(self.url)) + 1  # noqa: SLF001 - fsspec's own way
-            found = [path[cut:] for path in self._files.find(place)]
+            with self._reaching() as files:
+                found = [path[cut:] for path in files.find(place)]
         else:
             found = [
                 path.relative_to(self.folder).as_posix()
                 for path in Path(place).rglob("*")
                 if path.is_file()
             ]
-        return sorted(name for name in found if not PurePosixPath(name).name.startswith("."))
+        return sorted(name for name in found if not re.search(r"(^|/)\.", name))
 
     def delete(self, name: str) -> None:
         """Delete a file, if there is one."""
@@ -137,7 +171,53 @@ class Home:
         if not self.is_remote:
             Path(place).unlink(missing_ok=True)
         elif self.has(name):
-            self._files.rm_file(place)
+            with self._reaching() as files, contextlib.suppress(FileNotFoundError):
+                files.rm_file(place)
+
+    def remove(self, name: str) -> int:
+        """Delete a file, or a folder with its files; return the number of freed bytes.
+
+        What a crash leaves half deleted is named as half-written, or lacks its upper files.
+        """
+        place = self._place(name)
+        if self.is_remote:
+            with self._reaching() as files:
+                found = files.find(place, detail=True)
+                for path in sorted(found, key=lambda path: path.count("/")):
+                    files.rm_file(path)
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+            return sum(int(about["size"]) for about in found.values())
+        path = Path(place)
+        inside = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
+        # Removing a link to a file of another artifact frees no space.
+        size = sum(one.stat().st_size for one in inside if one.stat().st_nlink == 1)
+        aside = path.with_name(f"{PARTIAL}{path.name}")
+        path.rename(aside)
+        if aside.is_dir():
+            shutil.rmtree(aside)
+        else:
+            aside.unlink()
+        return size
+
+    def age_s(self, name: str) -> float:
+        """Return the seconds since a file was written, by the clock of its store."""
+        place = self._place(name)
+        if not self.is_remote:
+            return time.time() - Path(place).stat().st_mtime
+        with self._reaching() as files:
+            return time.time() - float(files.modified(place).timestamp())
+
+    def set_aside(self, name: str, fault: str) -> None:
+        """Take a damaged file or folder out of use, and name it in the log.
+
+        It gets another name in a folder. An object store loses it, as does the scratch folder.
+        """
+        if not self.is_remote:
+            set_aside(self.folder / name, fault)
+            return
+        self.delete(name)
+        (self.folder / name).unlink(missing_ok=True)
+        _log.warning("%s was damaged (%s); it is made again", self.shown(name), fault)
 
     def fetch(self, name: str) -> Path:
         """Return a local path of a file that never changes; an object store's is copied once.
@@ -146,17 +226,23 @@ class Home:
         """
         path = self.folder / name
         if self.is_remote and not path.is_file():
-            with atomic_path(path) as partial:
-                self._files.get_file(self._place(name), str(partial))
+            with self._reaching() as files, atomic_path(path) as partial:
+                files.get_file(self._place(name), str(partial))
         if not path.is_file():
-            raise FileNotFoundError(name)
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.shown(name))
         return path
 
     def put(self, name: str, source: Path) -> None:
         """Write a file from a local file of any size."""
         place = self._place(name)
         if self.is_remote:
-            self._files.put_file(str(source), place)
+            with self._reaching() as files:
+                files.put_file(str(source), place)
         else:
             with atomic_path(Path(place)) as partial:
                 shutil.copyfile(source, partial)
+
+
+def open_home(settings: Settings) -> Home:
+    """Open the home of the settings."""
+    return Home(settings.home, settings.scratch)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rag_eval.core.errors import InputError, Problem
 from rag_eval.core.settings import Settings
+from rag_eval.storage.home import open_home
 from rag_eval.storage.secrets import without_secrets
 
 if TYPE_CHECKING:
@@ -561,4 +562,5 @@ class SqlStore:
 def open_store(settings: Settings) -> SqlStore:
     """Open the SQL store of the settings, or the SQLite file of the home."""
     address = settings.database_url
-    return SqlStore(settings.home / FILE_NAME if address is None else address.get_secret_value())
+    folder = open_home(settings).folder
+    return SqlStore(folder / FILE_NAME if address is None else address.get_secret_value())

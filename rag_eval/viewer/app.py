@@ -45,8 +45,9 @@ from rag_eval.core.types import (
     Shown,
 )
 from rag_eval.corpus.masking import mask_snippet
-from rag_eval.pipeline.history import RUN_ID, KeptRun, read_run, run_ids
+from rag_eval.pipeline.history import RUN_ID, KeptRun, read_run, run_ids, run_name
 from rag_eval.reporting.html.elements import visible
+from rag_eval.storage.home import Home, open_home
 from rag_eval.storage.sql import open_store
 from rag_eval.uncertainty.outcomes import OutcomeStore, new_outcome, of_frame
 from rag_eval.viewer.security import (
@@ -171,7 +172,7 @@ class FeedbackDesk:
     """Records feedback on claims of the kept runs of a home."""
 
     def __init__(self, settings: Settings) -> None:
-        self._home, self._store = settings.home, OutcomeStore(open_store(settings))
+        self._home, self._store = open_home(settings), OutcomeStore(open_store(settings))
 
     def take(self, request: FeedbackRequest) -> dict[str, str]:
         """Record feedback, and return outcome_id and standing: recorded or already_there.
@@ -244,7 +245,7 @@ def _make_outcome(request: FeedbackRequest, claim: Mapping[Hashable, Any]) -> Re
 PART: Final = re.compile(r"summary|questions-[0-9]{4,7}")
 
 
-def find_run(home: Path, run_id: str) -> KeptRun:
+def find_run(home: Home, run_id: str) -> KeptRun:
     """Read a kept run.
 
     Raises
@@ -254,12 +255,13 @@ def find_run(home: Path, run_id: str) -> KeptRun:
     InputError
         The files of the run are damaged.
     """
-    path = home / "runs" / f"{run_id}.json"
-    if not re.fullmatch(RUN_ID, run_id) or not path.is_file():
+    if not re.fullmatch(RUN_ID, run_id) or not home.has(run_name(run_id)):
         raise HTTPException(404, "There is no such run.")
     run = read_run(home, run_id)
     if isinstance(run, UnreadableRun):
-        raise InputError.of("run_unreadable", run.reason, file=path, found=run_id)
+        raise InputError.of(
+            "run_unreadable", run.reason, file=home.shown(run_name(run_id)), found=run_id
+        )
     return run
 
 
@@ -293,7 +295,7 @@ class Viewer:
     """
 
     def __init__(self, settings: Settings, desk: FeedbackDesk | None) -> None:
-        self._home, self._desk = settings.home, desk
+        self._home, self._desk = open_home(settings), desk
         self._page_token = "" if desk is None else secrets.token_urlsafe(32)
         # One thread for writing: writers wait for one another, and readers never wait for writers.
         self._writer = ThreadPoolExecutor(1, "feedback")
@@ -369,11 +371,11 @@ class Viewer:
         """Answer GET /runs/ID/explorer/PART.json with the gzip bytes, which browsers unpack."""
         run, part = self._run(request), request.path_params["part"]
         explorer = run.artifact("explorer") if PART.fullmatch(part) else None
-        path = None if explorer is None else explorer.path(f"{part}.json.gz")
-        if path is None or not path.is_file():
+        name = f"{part}.json.gz"
+        if explorer is None or name not in explorer.files:
             raise HTTPException(404, "The run keeps no such part.")
         headers = {"Content-Encoding": "gzip"}
-        return Response(path.read_bytes(), headers=headers, media_type="application/json")
+        return Response(explorer.bytes(name), headers=headers, media_type="application/json")
 
     async def feedback(self, request: Request) -> Response:
         """Answer POST /feedback after the feedback is recorded."""

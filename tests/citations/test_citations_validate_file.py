@@ -12,6 +12,7 @@ from rag_eval.core.types import AUDITABLE_FIELDS, FIXES, RetrievalOptions
 from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.live import open_port
 from rag_eval.pipeline.review import live_index, validate_file, verdict_json, verdict_lines
+from rag_eval.storage.home import Home
 
 
 @pytest.fixture
@@ -51,10 +52,10 @@ def code_of(function, *args):
 def test_citations_of_the_run_itself_are_ok(ran):
     project, records = ran
     file = written(project.root / "citations.jsonl", records)
-    result = validate_file(file, live_index(project.home)[0])
+    result = validate_file(file, live_index(Home(project.home))[0])
     assert result.passed
     assert result.verdicts.counts["ok"] == len(records) == 4
-    assert validate_file(result.path, live_index(project.home, "tiny")[0]).passed
+    assert validate_file(result.path, live_index(Home(project.home), "tiny")[0]).passed
 
 
 def test_offenders_are_named_with_their_lines(ran):
@@ -70,7 +71,7 @@ def test_offenders_are_named_with_their_lines(ran):
         {"query_id": "again"},
     ]
     file = written(project.root / "citations.jsonl", lines)
-    result = validate_file(file, live_index(project.home)[0])
+    result = validate_file(file, live_index(Home(project.home))[0])
     assert not result.passed
     assert [number for number, _ in result.rows] == [1, 3, 6, 7]
     codes = "ok quote_mismatch mismatch_index_hash empty_citations"
@@ -126,7 +127,7 @@ def test_answers_are_read_and_markers_give_the_segments(ran):
     given = {"citations": [{**one, "segment": 1}, two], "answer": "It is tried. It fails."}
     odd = {"citations": [one, 7], "answer": None}
     file = written(project.root / "answers.jsonl", [apart, together, bare, given, odd])
-    result = validate_file(file, live_index(project.home)[0])
+    result = validate_file(file, live_index(Home(project.home))[0])
     places = [(line, record.get("segment")) for line, record in result.rows]
     assert places[:2] == [(1, 0), (1, 1)]
     assert result.verdicts.codes == (
@@ -193,7 +194,9 @@ def test_json_names_error_field_and_tip_of_each_failing_record(ran):
     good = records[0]
     lines = [good, {**good, "segment": 1.5}, {**good, "rev": "old"}, "{not json\n"]
     file = written(project.root / "citations.jsonl", lines)
-    found = list(map(json.loads, verdict_json(validate_file(file, live_index(project.home)[0]))))
+    found = list(
+        map(json.loads, verdict_json(validate_file(file, live_index(Home(project.home))[0])))
+    )
     assert all(list(one) == ["error", "field", "tip"] for one in found)
     assert [(one["error"], one["field"]) for one in found] == [
         ("bad_json", ""),

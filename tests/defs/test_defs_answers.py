@@ -1,6 +1,7 @@
 """Three assets of answers and the warning of FK019 exist only where the gold set has answers."""
 
 import json
+from pathlib import Path
 
 import dagster as dg
 import pytest
@@ -64,7 +65,7 @@ def test_the_job_answers_cites_and_warns(project, instance):
     assert made["reporting/retrieval_metrics_report"]["content_hash"] == report["content_hash"]
     log = (project.settings.reports / "smoke" / "traces.log").read_text(encoding="utf-8")
     assert len(log.splitlines()) >= report["answers"]["n_questions"]
-    assert (project.settings.home / "rag_eval.db").is_file()
+    assert (Path(project.settings.home) / "rag_eval.db").is_file()
     again = project.run(instance).made
     assert again["answers/answers"]["reused"]
 

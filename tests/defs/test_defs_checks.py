@@ -10,6 +10,7 @@ from rag_eval.defs.checks import OF_STAGES, gate_results
 from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.index import CorpusIndex
 from rag_eval.storage.artifacts import ArtifactStore
+from rag_eval.storage.home import Home
 
 asset = dg.AssetKey.from_user_string
 
@@ -22,7 +23,7 @@ def test_an_index_of_another_identity_fails_the_check(project):
     about, stored_changes = stored.json("about"), stored.json("changes")
     about["strategies"]["bm25"]["index_hash"] = "bm25s:another"
     shutil.rmtree(stored.folder)
-    ArtifactStore(project.settings.home / "artifacts").memo(
+    ArtifactStore(Home(project.settings.home)).memo(
         stored.stage, stored.key, lambda: {"about": about, "changes": stored_changes}
     )
     found = check.judge(open_gold_set(project.folder, project.settings).runner, {}, key)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import dagster as dg
 import pytest
@@ -70,7 +71,7 @@ def test_configuration_of_a_team_stays(tmp_path):
 
 @pytest.mark.slow
 def test_lineage_shows_runs_from_the_command_line_like_runs_of_the_job(project, instance):
-    home = project.settings.home / "dagster"
+    home = Path(project.settings.home) / "dagster"
     evaluation = open_gold_set(project.folder, project.settings)
     evaluate(evaluation)
     written = record_lineage(home, evaluation)

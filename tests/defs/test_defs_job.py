@@ -153,11 +153,11 @@ def test_broken_configuration_fails_its_own_run_with_file_and_line(project, inst
 
 
 def test_run_holds_the_home_and_releases_it(project, instance):
-    with home_lock(project.settings.home):
+    with home_lock(Path(project.settings.home)):
         result = project.run(instance, [asset("corpus/corpus_snapshot")])
         assert (
             "another run is writing here" in result.failure("corpus__corpus_snapshot").description
         )
     assert project.run(instance, [asset("corpus/corpus_snapshot")]).success
-    with home_lock(project.settings.home):
+    with home_lock(Path(project.settings.home)):
         pass

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from pathlib import Path
 
 import psutil
 import pytest
@@ -123,7 +124,7 @@ def test_all_end_when_one_dies_and_it_is_named(servers):
 
 @pytest.mark.slow
 def test_server_that_does_not_start_is_told_with_its_log(project, project_root):
-    (project.settings.home).mkdir(parents=True)
+    Path(project.settings.home).mkdir(parents=True)
     environment = child_environment(project.settings) | {"RAG_EVAL_TRACKING_URI": "nonsense://"}
     code = SERVE.format(dagster=free_port(0), mlflow=free_port(0))
     started = time.monotonic()

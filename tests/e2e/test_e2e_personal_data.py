@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 from rag_eval.cli.app import app
 from rag_eval.corpus.masking import FILL, mask, mask_shown_address
 from rag_eval.pipeline.review import live_index, validate_file
+from rag_eval.storage.home import Home
 
 pytestmark = pytest.mark.usefixtures("pages")
 
@@ -173,7 +174,7 @@ def check_files(project, reports):
     answers = lines(reports / "answers.jsonl")
     check = jsonschema.Draft202012Validator(published("answer-line"))
     assert [error.message for row in answers for error in check.iter_errors(row)] == []
-    live, _ = live_index(project.home)
+    live, _ = live_index(Home(project.home))
     result = validate_file(reports / "citations.jsonl", live)
     assert result.verdicts.counts["quote_mismatch"] == 0
     assert result.verdicts.tried["quote_mismatch"] >= N_EACH // 2

@@ -31,6 +31,7 @@ from rag_eval.pipeline.calibration_stores import (
 from rag_eval.pipeline.miss_rates import compare_strategies
 from rag_eval.pipeline.scores import gold_ranks, judge_runs, open_runs
 from rag_eval.reporting.listings import _describe_conformal
+from rag_eval.storage.home import Home
 from rag_eval.uncertainty.drift import WatchState, question_mark, watch
 from rag_eval.uncertainty.outcomes import question_id
 from rag_eval.uncertainty.status import Series
@@ -96,8 +97,8 @@ def test_the_golds_questions_as_traffic_buy_no_group(missing, by):
     assert groups.value_counts().to_dict() == {
         f"q{number:02d}": 3 if number in FOUND else 2 for number in range(made.N)
     }
-    kept = accepted_calibrator(missing.home, SERIES)
-    body = read_calibrator(missing.home, kept.calibrator_id)
+    kept = accepted_calibrator(Home(missing.home), SERIES)
+    body = read_calibrator(Home(missing.home), kept.calibrator_id)
     assert set(body["model"]["fold_of_group"]) == set(groups)
 
 
@@ -136,7 +137,7 @@ def ask(project, numbers):
 
 
 def state_of(project):
-    return kept_watch(project.home, SERIES)
+    return kept_watch(Home(project.home), SERIES)
 
 
 def alarms_alone(project):
@@ -168,7 +169,7 @@ def test_a_shift_is_noticed_over_nights_with_a_refit_in_each(missing):
     assert not any(alarms_alone(missing))
     assert (entry["status"], entry["promotion"]["new_status"]) == ("stale", "stale")
     assert entry["drift"]["direction"] == "more misses than predicted"
-    assert accepted_calibrator(missing.home, SERIES).status == "stale"
+    assert accepted_calibrator(Home(missing.home), SERIES).status == "stale"
     assert state_of(missing).demoted_at
     # All outcomes earn the status back, and the drift watch starts anew.
     after = calibrated(missing)
@@ -183,7 +184,7 @@ def test_a_killed_night_counts_once_and_a_partial_one_not_at_all(missing, monkey
     calibrated(missing)
     assert state_of(missing) is None  # an unused drift monitor leaves no state
     ask(missing, range(3))
-    before = accepted_calibrator(missing.home, SERIES)
+    before = accepted_calibrator(Home(missing.home), SERIES)
 
     class Killed(BaseException):
         pass
@@ -195,11 +196,11 @@ def test_a_killed_night_counts_once_and_a_partial_one_not_at_all(missing, monkey
         patched.setattr("rag_eval.pipeline.calibration.accept_calibrator", die)
         with pytest.raises(Killed):
             calibrated(missing)
-    assert accepted_calibrator(missing.home, SERIES) == before
+    assert accepted_calibrator(Home(missing.home), SERIES) == before
     counted = state_of(missing)
     assert (counted.drift.n, len(counted.drift.groups)) == (6, 3)
     again = calibrated(missing)
-    assert accepted_calibrator(missing.home, SERIES) != before
+    assert accepted_calibrator(Home(missing.home), SERIES) != before
     assert (again["drift"]["n"], again["drift"]["n_groups"]) == (6, 3)
     assert state_of(missing) == counted
 
@@ -264,7 +265,7 @@ def test_a_watched_question_of_the_gold_is_not_watched_again_as_traffic(missing)
     calibrated(missing)
     fingerprint = signals_of(missing).about["bm25"].fingerprint
     seen = WatchState(fingerprint, fed=frozenset(map(question_mark, ("q01", "q02"))))
-    keep_watch(missing.home, SERIES, seen)
+    keep_watch(Home(missing.home), SERIES, seen)
     other = f"in what place is {made.word(4)} kept"
     shared = f"the place of {made.word(2)}"
     audit_questions(missing, {made.question(1): [], shared: ["d02.md"], other: []})
@@ -412,6 +413,6 @@ def test_traffic_with_ties_to_two_groups_makes_them_one(missing):
     both = {f"where are {made.word(10)} and {made.word(11)}": ["d10.md", "d11.md"]}
     audit_questions(missing, both)
     assert count_groups(missing) == (124, 61)
-    kept = accepted_calibrator(missing.home, SERIES)
-    groups = read_calibrator(missing.home, kept.calibrator_id)["group_of_query"]
+    kept = accepted_calibrator(Home(missing.home), SERIES)
+    groups = read_calibrator(Home(missing.home), kept.calibrator_id)["group_of_query"]
     assert {q: g for q, g in groups.items() if not q.startswith("q-") and g != q} == {"q11": "q10"}

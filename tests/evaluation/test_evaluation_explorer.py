@@ -67,7 +67,7 @@ def explore(evaluation):
     types = (CorpusSnapshot, CorpusChunks, EvidenceTrust, StabilityMeasures, MissRateClaims)
     made = Explored(open_runs(evaluation), *map(get, (*types, MissedQuestions)), answered)
     now = make_record(evaluation.config.name, {}, get(MetricsReport).report.dump())
-    past, _ = past_runs(evaluation.settings.home, now.gold_set, before=now.run_id)
+    past, _ = past_runs(evaluation.home, now.gold_set, before=now.run_id)
     previous = find_previous(past, now, made.runs.gold)
     return write_explorer(Work(evaluation, stage, "1"), made, previous)
 
@@ -267,7 +267,7 @@ def test_hostile_texts_are_masked_bounded_and_written_out(project):
 def keep(evaluation, run_id):
     """Keep a run under an id, as an earlier night did."""
     made = evaluation.runner.get(MetricsReport).report.run_id
-    path = evaluation.settings.home / "runs" / f"{made}.json"
+    path = evaluation.home.folder / "runs" / f"{made}.json"
     path.write_text(path.read_text(encoding="utf-8").replace(made, run_id), encoding="utf-8")
     return path.rename(path.with_stem(run_id))
 

@@ -13,6 +13,7 @@ from rag_eval.pipeline.evaluation import Evaluation, open_gold_set
 from rag_eval.pipeline.history import read_run
 from rag_eval.pipeline.report import HtmlReport
 from rag_eval.pipeline.runner import Node
+from rag_eval.storage.home import Home
 
 pytestmark = pytest.mark.usefixtures("pages")
 
@@ -45,7 +46,7 @@ def test_the_page_of_smoke_has_at_most_3000_words_unfolded(tmp_path, project_roo
 @pytest.mark.slow
 def test_questions_that_were_removed_from_the_home_are_left_out_of_a_page_written_later(project):
     project.run()
-    key = read_run(project.home, project.report()["run_id"]).artifact("explorer").key
+    key = read_run(Home(project.home), project.report()["run_id"]).artifact("explorer").key
     (project.home / "artifacts" / "explorer" / key).rename(project.root / "gone")
     evaluation = reopened(project)
     evaluation.runner.one(Node("html_report"))

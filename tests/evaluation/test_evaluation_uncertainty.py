@@ -25,6 +25,7 @@ from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.retrieval import read_ranking, run_frame
 from rag_eval.pipeline.uncertain import count_covered, leave_groups_out
 from rag_eval.retrieval.ranking import Ranking
+from rag_eval.storage.home import Home
 from rag_eval.uncertainty.status import Series
 
 SPANS = st.lists(
@@ -94,13 +95,15 @@ BODY = {
 
 
 def test_a_calibrator_comes_back_as_it_was_and_its_name_does_not_say_when(tmp_path):
-    name = keep_calibrator(tmp_path, BODY)
-    assert read_calibrator(tmp_path, name) == {**BODY, "calibrator_id": name}
-    assert keep_calibrator(tmp_path, {**BODY, "fitted_at": "2027-01-01T00:00:00+00:00"}) == name
+    name = keep_calibrator(Home(tmp_path), BODY)
+    assert read_calibrator(Home(tmp_path), name) == {**BODY, "calibrator_id": name}
     assert (
-        read_calibrator(tmp_path, name)["fitted_at"] == BODY["fitted_at"]
+        keep_calibrator(Home(tmp_path), {**BODY, "fitted_at": "2027-01-01T00:00:00+00:00"}) == name
+    )
+    assert (
+        read_calibrator(Home(tmp_path), name)["fitted_at"] == BODY["fitted_at"]
     )  # the first of equal rows stays
-    assert keep_calibrator(tmp_path, {**BODY, "strategy": "vector"}) != name
+    assert keep_calibrator(Home(tmp_path), {**BODY, "strategy": "vector"}) != name
 
 
 @pytest.mark.parametrize(
@@ -114,17 +117,17 @@ def test_a_calibrator_comes_back_as_it_was_and_its_name_does_not_say_when(tmp_pa
     ],
 )
 def test_a_damaged_calibrator_is_an_input_error(tmp_path, damage):
-    name = keep_calibrator(tmp_path, BODY)
+    name = keep_calibrator(Home(tmp_path), BODY)
     (tmp_path / "calibrators" / f"{name}.json").write_bytes(damage.replace(b"%s", name.encode()))
     with pytest.raises(InputError) as caught:
-        read_calibrator(tmp_path, name)
+        read_calibrator(Home(tmp_path), name)
     assert caught.value.problems[0].code == "calibrator_damaged"
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "0" * 32, "0" * 32 + "\n"])
 def test_no_calibrator_of_that_name(tmp_path, name):
     with pytest.raises(InputError) as caught:
-        read_calibrator(tmp_path, name)
+        read_calibrator(Home(tmp_path), name)
     assert caught.value.problems[0].code == "calibrator_missing"
 
 
@@ -142,11 +145,11 @@ def accepted(status):
 
 def test_what_was_accepted_is_read_back_and_damage_is_told(tmp_path):
     choice = accepted("provisional")
-    assert accepted_calibrator(tmp_path, SERIES) is None
-    accept_calibrator(tmp_path, SERIES, choice)
-    assert accepted_calibrator(tmp_path, SERIES) == choice
-    assert accepted_calibrator(tmp_path, Series("tiny", "bm25", "miss_some", 10)) is None
-    assert accepted_calibrator(tmp_path, Series("tiny", "bm25", "miss_any", 5)) is None
+    assert accepted_calibrator(Home(tmp_path), SERIES) is None
+    accept_calibrator(Home(tmp_path), SERIES, choice)
+    assert accepted_calibrator(Home(tmp_path), SERIES) == choice
+    assert accepted_calibrator(Home(tmp_path), Series("tiny", "bm25", "miss_some", 10)) is None
+    assert accepted_calibrator(Home(tmp_path), Series("tiny", "bm25", "miss_any", 5)) is None
     path = tmp_path / "calibrators" / "accepted" / "tiny" / "bm25" / "miss_any@10.json"
     for damage in (
         path.read_bytes().replace(b"provisional", b"perfect"),
@@ -154,7 +157,7 @@ def test_what_was_accepted_is_read_back_and_damage_is_told(tmp_path):
     ):
         path.write_bytes(damage)
         with pytest.raises(InputError) as caught:
-            accepted_calibrator(tmp_path, SERIES)
+            accepted_calibrator(Home(tmp_path), SERIES)
         assert caught.value.problems[0].code == "accepted_damaged"
 
 
@@ -175,7 +178,7 @@ def test_what_had_earned_nothing_does_not_go_stale_with_another_fingerprint(
         project.gold,
         Settings(home=project.home, reports=project.reports, gold_sets=project.gold.parent),
     )
-    accept_calibrator(project.home, SERIES, accepted(earned))
+    accept_calibrator(Home(project.home), SERIES, accepted(earned))
     assert find_accepted(evaluation, "bm25", "now").status == spoken
 
 
@@ -184,9 +187,9 @@ def test_a_calibrator_of_an_earlier_version_is_stale_and_not_read(project):
         project.gold,
         Settings(home=project.home, reports=project.reports, gold_sets=project.gold.parent),
     )
-    name = keep_calibrator(project.home, {**BODY, "schema_version": 1})
+    name = keep_calibrator(Home(project.home), {**BODY, "schema_version": 1})
     choice = accepted("measured").model_copy(update={"calibrator_id": name})
-    accept_calibrator(project.home, SERIES, choice)
+    accept_calibrator(Home(project.home), SERIES, choice)
     found = find_accepted(evaluation, "bm25", "before")
     assert (found.calibrator_id, found.status, found.body) == (name, "stale", None)
 

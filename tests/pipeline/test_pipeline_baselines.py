@@ -20,12 +20,13 @@ from rag_eval.pipeline.comparisons import (
 from rag_eval.pipeline.history import open_run
 from rag_eval.reporting.metrics_report import content_hash, dumps
 from rag_eval.storage.artifacts import home_lock
+from rag_eval.storage.home import Home
 
 GATES = "required: [], advisory: [acceptance], min_queries: 50"
 
 
 def accept(project, name="latest", who="Ada", why="one", **options):
-    return accept_baseline(project.home, name, who, why, **{"gold_set": "tiny", **options})
+    return accept_baseline(Home(project.home), name, who, why, **{"gold_set": "tiny", **options})
 
 
 @pytest.fixture
@@ -51,10 +52,10 @@ def test_the_newest_acceptance_counts_and_none_is_forgotten(accepted):
     first = accepted.report()["run_id"]
     second = run_again(accepted)["run_id"]
     accept(accepted, who="Ben", why="two")
-    assert load_baseline(accepted.home, "tiny").run.run_id == second != first
+    assert load_baseline(Home(accepted.home), "tiny").run.run_id == second != first
     accept(accepted, first, why="back")
-    assert load_baseline(accepted.home, "tiny").run.run_id == first
-    assert [one.why for one in acceptances(accepted.home, "tiny")] == ["one", "two", "back"]
+    assert load_baseline(Home(accepted.home), "tiny").run.run_id == first
+    assert [one.why for one in acceptances(Home(accepted.home), "tiny")] == ["one", "two", "back"]
 
 
 def test_a_baseline_whose_run_is_gone_or_changed_is_not_read(accepted):
@@ -62,19 +63,19 @@ def test_a_baseline_whose_run_is_gone_or_changed_is_not_read(accepted):
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace('"mrr": 1.0', '"mrr": 0.5'), encoding="utf-8")
     with pytest.raises(InputError, match="run_unreadable"):
-        load_baseline(accepted.home, "tiny")
+        load_baseline(Home(accepted.home), "tiny")
     path.write_text(text, encoding="utf-8")
     shutil.rmtree(accepted.home / "artifacts" / "corpus_snapshot")
     with pytest.raises(InputError, match="no longer in the home"):
-        load_baseline(accepted.home, "tiny")
+        load_baseline(Home(accepted.home), "tiny")
 
 
 def test_nothing_accepted_is_no_baseline(project):
-    assert load_baseline(project.home, "tiny") is None
-    assert acceptances(project.home, "tiny") == []
+    assert load_baseline(Home(project.home), "tiny") is None
+    assert acceptances(Home(project.home), "tiny") == []
     for name in ("../tiny", "", "a/b", "." * 3):
         with pytest.raises(InputError, match="bad_name"):
-            load_baseline(project.home, name)
+            load_baseline(Home(project.home), name)
 
 
 @pytest.mark.parametrize("change", [{"run_id": 7}, {"who": None}, None, []])
@@ -84,7 +85,7 @@ def test_a_changed_history_is_named_with_its_line(accepted, change):
     spoiled = {**json.loads(text), **change} if change else change
     path.write_text(f"{text}{json.dumps(spoiled)}\n", encoding="utf-8")
     with pytest.raises(InputError) as caught:
-        load_baseline(accepted.home, "tiny")
+        load_baseline(Home(accepted.home), "tiny")
     (problem,) = caught.value.problems
     assert (problem.code, problem.line) == ("baseline_damaged", 2)
 
@@ -116,7 +117,7 @@ def test_reasons_that_accepting_mends_do_not_stop_it(ran, status, code, is_accep
     path.write_text(dumps(kept), encoding="utf-8")
     if is_accepted:
         accept(ran)
-        assert load_baseline(ran.home, "tiny").record.forced is False
+        assert load_baseline(Home(ran.home), "tiny").record.forced is False
     else:
         with pytest.raises(InputError, match="gates_failed"):
             accept(ran)
@@ -180,7 +181,7 @@ def test_a_run_is_judged_against_its_baseline(project):
 
 
 def test_drift_names_documents_targets_and_inputs(accepted):
-    base = open_run(accepted.home, "latest")
+    base = open_run(Home(accepted.home), "latest")
     same = run_again(accepted)["drift"]
     assert (same["comparable"], same["changes"]) == (True, {})
     assert (same["run_id"], same["n_documents"]) == (base.run_id, 3)
@@ -229,7 +230,7 @@ def test_a_run_with_a_failed_required_gate_needs_force(project):
     run_again(project, exit_code=2)
     with pytest.raises(InputError, match=r"gates_failed.*acceptance\.mrr"):
         accept(project)
-    assert load_baseline(project.home, "tiny") is None
+    assert load_baseline(Home(project.home), "tiny") is None
     accept(project, force=True)
-    record = load_baseline(project.home, "tiny").record
+    record = load_baseline(Home(project.home), "tiny").record
     assert (record.forced, record.failed_gates) == (True, ["acceptance.mrr"])

@@ -9,15 +9,16 @@ from rag_eval.core.errors import InputError
 from rag_eval.pipeline.cleaning import clean
 from rag_eval.storage.artifacts import ArtifactStore, home_lock
 from rag_eval.storage.hashing import digest
+from rag_eval.storage.home import Home
 
 NOW = dt.datetime(2024, 3, 1, tzinfo=dt.UTC)
 
 
-class Home:
+class FilledHome:
     """A home with runs of three nights over one corpus, each with its own chunks."""
 
     def __init__(self, root):
-        self.root, self.store = root, ArtifactStore(root / "artifacts")
+        self.root, self.store = root, ArtifactStore(Home(root))
         corpus = self.store.put("corpus_snapshot", {"about": {"rev": 1}})
         self.keys = {"corpus": corpus.key}
         for day in (1, 10, 28):
@@ -41,7 +42,7 @@ class Home:
         path.write_text(text)
 
     def clean(self, **options):
-        return {freed.what: freed.count for freed in clean(self.root, now=NOW, **options)}
+        return {freed.what: freed.count for freed in clean(Home(self.root), now=NOW, **options)}
 
     def chunks(self):
         return {path.name for path in (self.root / "artifacts" / "corpus_chunks").iterdir()}
@@ -49,7 +50,7 @@ class Home:
 
 @pytest.fixture
 def home(tmp_path):
-    return Home(tmp_path / "home")
+    return FilledHome(tmp_path / "home")
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,7 @@ def test_what_a_record_or_baseline_names_stays(home, place, name):
 def test_what_a_killed_run_left_goes(home):
     for place in ("artifacts/run/.partial-a/x", "artifacts/run/.damaged-b/x", "runs/.partial-c"):
         home.write(place, "12345")
-    (freed, *_) = clean(home.root, now=NOW)
+    (freed, *_) = clean(Home(home.root), now=NOW)
     assert (freed.count, freed.size) == (3, 15)
     assert not list(home.root.rglob(".partial-*"))
     assert home.clean() == dict.fromkeys(home.clean(), 0)

@@ -10,6 +10,7 @@ from cli_project import jsonl
 from rag_eval.core.errors import InputError
 from rag_eval.pipeline.comparisons import _pair_strategies, compare_runs, decide_rollout
 from rag_eval.pipeline.history import open_run
+from rag_eval.storage.home import Home
 
 MANY = 200
 MANY_CONFIG = """\
@@ -75,14 +76,14 @@ def test_a_decision_that_cannot_be_made_is_refused(project, shared_runs, argumen
     shared_runs.run(project, times=2)
     given = {"gold_set": "tiny", "candidate": "vector", **arguments}
     with pytest.raises(InputError, match=says):
-        decide_rollout(project.home, given.pop("gold_set"), given.pop("candidate"), **given)
+        decide_rollout(Home(project.home), given.pop("gold_set"), given.pop("candidate"), **given)
 
 
 def test_a_run_without_artifacts_is_named(project, shared_runs):
     shared_runs.run(project, times=2)
     shutil.rmtree(project.home / "artifacts" / "ranking_measures")
     with pytest.raises(InputError, match="run_incomplete"):
-        decide_rollout(project.home, "tiny", "vector")
+        decide_rollout(Home(project.home), "tiny", "vector")
 
 
 @pytest.mark.slow
@@ -111,10 +112,10 @@ def test_a_large_gold_set_decides_by_its_own_run(project):
         encoding="utf-8",
     )
     project.command("run", "many")
-    same = decide_rollout(project.home, "many", "same", stage=50, measure="recall_at_5")
+    same = decide_rollout(Home(project.home), "many", "same", stage=50, measure="recall_at_5")
     assert (same.decision.action, same.next_stage) == ("promote", 100)
     assert same.decision.figures["n_effective"] == pytest.approx(MANY)
-    worse = decide_rollout(project.home, "many", "worse", measure="mrr")
+    worse = decide_rollout(Home(project.home), "many", "worse", measure="mrr")
     assert (worse.base, worse.decision.action, worse.next_stage) == ("bm25", "roll_back", None)
     assert worse.decision.figures["degradation"] == pytest.approx(1 / 3, abs=0.01)
     more = ("--gold-set", "many", "--measure", "mrr")
@@ -123,7 +124,7 @@ def test_a_large_gold_set_decides_by_its_own_run(project):
 
 def test_two_runs_are_compared_by_their_questions(project, shared_runs):
     shared_runs.run(project, times=2)
-    a, b = (open_run(project.home, name) for name in ("latest", "previous"))
+    a, b = (open_run(Home(project.home), name) for name in ("latest", "previous"))
     notes, rows = compare_runs(a, b)
     assert notes == []
     assert [row["a"] for row in rows[::3]] == ["bm25 (a)", "vector (a)"]

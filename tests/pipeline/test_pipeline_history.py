@@ -27,6 +27,7 @@ from rag_eval.pipeline.history import (
     past_runs,
 )
 from rag_eval.reporting.metrics_report import content_hash
+from rag_eval.storage.home import Home
 
 COLUMNS = {"R@10": "recall_at_10", "RR": "mrr", "nDCG@10": "ndcg_at_10"}
 
@@ -149,7 +150,7 @@ DAMAGES = [
 def test_a_damaged_run_is_named_and_the_others_stand(ran, kept, place, value, part):
     set_place(kept, place, value)
     write(ran.home, kept, ran.first["run_id"])
-    runs, (entry,) = past_runs(ran.home, "tiny")
+    runs, (entry,) = past_runs(Home(ran.home), "tiny")
     assert [run.run_id for run in runs] == [ran.second["run_id"]]
     assert entry.run_id == ran.first["run_id"]
     assert entry.reason.startswith("not a complete kept run")
@@ -160,7 +161,7 @@ def test_the_newest_are_shown_and_the_others_counted(tmp_path, kept):
     for at in range(70):
         kept["report"]["run_id"] = f"202501{at + 10}T000000000Z-00000000"
         write(tmp_path, kept | ({"gold_set": "another"} if at == 65 else {}))
-    runs, unreadable = past_runs(tmp_path, "tiny", before="20250179")
+    runs, unreadable = past_runs(Home(tmp_path), "tiny", before="20250179")
     assert [run.run_id[6:8] for run in (runs[0], *runs[-3:])] == ["10", "76", "77", "78"]
     found = history_part(runs[:-1], unreadable * 30, runs[-1])
     assert (len(found.runs), found.n_left_out, found.runs[-1].run_id) == (60, 8, runs[-1].run_id)
@@ -171,24 +172,24 @@ def test_runs_are_found_by_name(ran):
     first, second = ran.first["run_id"], ran.second["run_id"]
     names = {"latest": second, "previous": first, first: first, first[:-3]: first}
     for name, run_id in names.items():
-        assert open_run(ran.home, name, "tiny").run_id == run_id
+        assert open_run(Home(ran.home), name, "tiny").run_id == run_id
     for name in ("none", "", "../x", "2"):
         with pytest.raises(InputError, match="run_not_found"):
-            open_run(ran.home, name)
+            open_run(Home(ran.home), name)
     with pytest.raises(InputError, match=r"run_not_found.*of another"):
-        open_run(ran.home, "latest", "another")
+        open_run(Home(ran.home), "latest", "another")
     write(ran.home, {}, second)
     with pytest.raises(InputError, match=rf"run_unreadable.*{second}"):
-        open_run(ran.home, "latest", "tiny")
+        open_run(Home(ran.home), "latest", "tiny")
 
 
 def test_a_report_alone_is_opened_by_its_path(ran):
     folder = ran.reports / "tiny"
     for name in (folder, folder / "retrieval-metrics.json"):
-        alone = open_run(ran.home, str(name))
+        alone = open_run(Home(ran.home), str(name))
         assert (alone.folder, alone.report().run_id) == (folder, ran.second["run_id"])
-        assert len(alone.per_query()) == len(open_run(ran.home, "latest").per_query())
-    assert open_run(ran.home, "latest").folder is None
+        assert len(alone.per_query()) == len(open_run(Home(ran.home), "latest").per_query())
+    assert open_run(Home(ran.home), "latest").folder is None
 
 
 def test_a_changed_report_is_refused(ran):
@@ -196,14 +197,14 @@ def test_a_changed_report_is_refused(ran):
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace('"mrr": 1.0', '"mrr": 0.5'), encoding="utf-8")
     with pytest.raises(InputError, match="run_unreadable"):
-        open_run(ran.home, "latest").report()
+        open_run(Home(ran.home), "latest").report()
 
 
 # ---- This run beside the previous run.
 
 
 def test_figures_that_are_gone_or_damaged_are_never_fatal(ran):
-    runs, _ = past_runs(ran.home, "tiny")
+    runs, _ = past_runs(Home(ran.home), "tiny")
     gold = types.SimpleNamespace(queries=pd.DataFrame({"query_id": ["keep"]}))
     assert find_previous(runs[:1], runs[1], gold).means.shape == (1, 6)
     for path in (ran.home / "artifacts" / "ranking_measures").rglob("per_query.parquet"):

@@ -24,6 +24,7 @@ from rag_eval.pipeline.runner import (
     json_part,
 )
 from rag_eval.storage.artifacts import ArtifactStore
+from rag_eval.storage.home import Home
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,10 +70,14 @@ class Project:
         self.config = SimpleNamespace(
             name="tiny",
             strategies=[Spec("one", 1), Spec("two", 2)],
+            strategy=self.strategy,
             corpus=SimpleNamespace(path="p", chunker="c"),
             extra=True,
         )
         self.is_recorded, self.use_record = True, False
+
+    def strategy(self, name: str) -> Spec:
+        return next(spec for spec in self.config.strategies if spec.name == name)
 
     def read(self, _: Work) -> Words:
         self.calls.append("words")
@@ -82,9 +87,7 @@ class Project:
     def run(self, work: Work, words: Words) -> Count:
         self.calls.append(f"run {work.strategy}")
         kept = work.keep("inner", words.id, lambda: {"n": len(words.table)})
-        return Count(
-            n=kept.json("n") * next(s.k for s in self.config.strategies if s.name == work.strategy)
-        )
+        return Count(n=kept.json("n") * self.strategy(work.strategy).k)
 
     def extra(self, _: Work, words: Words) -> Count:
         self.calls.append("extra")
@@ -106,8 +109,8 @@ class Project:
     def runner(self) -> Runner:
         evaluation: Any = SimpleNamespace(
             config=self.config,
-            settings=SimpleNamespace(home=self.home),
-            store=ArtifactStore(self.home / "artifacts"),
+            home=Home(self.home),
+            store=ArtifactStore(Home(self.home)),
             is_recorded=self.is_recorded,
             progress=Progress(),
         )
@@ -133,13 +136,15 @@ def test_a_result_is_read_part_by_part(tmp_path):
         vectors=np.eye(2),
         text=b"a\n",
     )
-    artifact = ArtifactStore(tmp_path).put("words", made.as_parts(), made.volatile())
+    artifact = ArtifactStore(Home(tmp_path)).put("words", made.as_parts(), made.volatile())
     back = Words.stored(artifact)
     assert back.table["word"].tolist() == ["a"]
     assert (back.about, back.seconds, back.text) == (About(n=1), 2.5, b"a\n")
     assert back.vectors.tolist() == [[1, 0], [0, 1]]
     bare = Words(table=made.table, about=About(n=1), seconds=9.0)
-    stored = Words.stored(ArtifactStore(tmp_path).put("words", bare.as_parts(), bare.volatile()))
+    stored = Words.stored(
+        ArtifactStore(Home(tmp_path)).put("words", bare.as_parts(), bare.volatile())
+    )
     assert (stored.vectors, stored.text) == (None, None)
     for values in ({}, {"table": made.table, "about": About(n=1), "seconds": 1.0, "more": 1}):
         with pytest.raises(TypeError):

@@ -95,7 +95,7 @@ def trace(tmp_path, monkeypatch):
         return stat(self, **options)
 
     def opened(settings):
-        found.note_path(settings.home / "chroma")
+        found.note_path(Path(settings.home) / "chroma")
         return chroma(settings)
 
     # Make every part again, because a stored part would hide the reads of its maker.

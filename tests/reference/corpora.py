@@ -12,8 +12,8 @@ import pandas as pd
 from rag_eval.core.frames import CHUNKS, DOCUMENTS
 from rag_eval.retrieval.embedding.source import ChunkTable, Places
 from rag_eval.retrieval.ranking import Ranking
-from rag_eval.storage.artifacts import ArtifactStore
 from rag_eval.storage.hashing import digest, text_hash
+from rag_eval.storage.home import Home
 
 
 def chunks_frame(
@@ -73,10 +73,8 @@ def table(texts: Sequence[str], ids: Sequence[tuple[str, str]] | None = None) ->
 
 
 def places(folder: Path) -> Places:
-    """Return the folders below `folder` in which an embedding keeps files."""
-    return Places(
-        folder, folder / "embeddings", folder / "models", ArtifactStore(folder / "artifacts")
-    )
+    """Return the places of an embedding over a home in `folder`."""
+    return Places(folder, Home(folder))
 
 
 def listed(ranking: Ranking, query: int, value: str = "raw") -> list[tuple[int, float]]:

@@ -14,6 +14,7 @@ from rag_eval.retrieval.embedding.source import (
     embed_cached,
 )
 from rag_eval.storage.hashing import lines_hash, text_hash
+from rag_eval.storage.home import Home
 
 
 class Counting:
@@ -47,7 +48,7 @@ def embed(embedder, cache, texts, **more):
 
 
 def test_each_distinct_text_is_embedded_once(tmp_path):
-    embedder, cache, counts = Counting(), EmbeddingCache(tmp_path, "m"), []
+    embedder, cache, counts = Counting(), EmbeddingCache(Home(tmp_path), "m"), []
     vectors, use = embed(embedder, cache, ["b", "a", "b", "c"], advance=counts.append)
     assert np.array_equal(vectors, wanted(["b", "a", "b", "c"]))
     assert embedder.asked == ["b", "a", "c"]
@@ -59,31 +60,34 @@ def test_each_distinct_text_is_embedded_once(tmp_path):
 
 
 def test_a_reopened_cache_needs_no_embedder(tmp_path):
-    embed(Counting(), EmbeddingCache(tmp_path, "m"), ["a", "b"])
+    embed(Counting(), EmbeddingCache(Home(tmp_path), "m"), ["a", "b"])
     embedder = Counting()
-    vectors, use = embed(embedder, EmbeddingCache(tmp_path, "m"), ["b", "a", "b"])
+    vectors, use = embed(embedder, EmbeddingCache(Home(tmp_path), "m"), ["b", "a", "b"])
     assert np.array_equal(vectors, wanted(["b", "a", "b"]))
     assert (use, embedder.asked) == ((2, 0), [])
-    assert embed(embedder, EmbeddingCache(tmp_path, "m"), [])[0].shape[0] == 0
+    assert embed(embedder, EmbeddingCache(Home(tmp_path), "m"), [])[0].shape[0] == 0
 
 
 def test_a_damaged_segment_is_named_and_its_texts_are_embedded_again(tmp_path, caplog):
-    cache = EmbeddingCache(tmp_path, "m")
+    cache = EmbeddingCache(Home(tmp_path), "m")
     texts = ["a", "b", "c", "d"]
     for text in texts:
         embed(Counting(), cache, [text])
-    paths = {text: cache.folder / f"segment-{lines_hash([text_hash(text)])}.npz" for text in texts}
+    paths = {
+        text: tmp_path / cache.folder / f"segment-{lines_hash([text_hash(text)])}.npz"
+        for text in texts
+    }
     paths["a"].write_bytes(b"")
     paths["b"].write_bytes(paths["b"].read_bytes()[:-40])
     flipped = bytearray(paths["c"].read_bytes())
     flipped[-300] ^= 1
     paths["c"].write_bytes(bytes(flipped))
     embedder = Counting()
-    vectors, use = embed(embedder, EmbeddingCache(tmp_path, "m"), texts)
+    vectors, use = embed(embedder, EmbeddingCache(Home(tmp_path), "m"), texts)
     assert np.array_equal(vectors, wanted(texts))
     assert (embedder.asked, use) == (["a", "b", "c"], (4, 3))
     assert all(str(paths[text]) in caplog.text for text in "abc")
-    assert embed(embedder, EmbeddingCache(tmp_path, "m"), texts)[1] == (4, 0)
+    assert embed(embedder, EmbeddingCache(Home(tmp_path), "m"), texts)[1] == (4, 0)
 
 
 _KILLED = """
@@ -105,7 +109,7 @@ class Dies(Counting):
             module.np.savez = half
         return super().embed(texts)
 embedder = Dies()
-cache = module.EmbeddingCache(Path(sys.argv[1]), "m")
+cache = module.EmbeddingCache(module.Home(sys.argv[1]), "m")
 module.embed_cached(embedder.embed, cache, [f"text {i}" for i in range(100)])
 """
 
@@ -123,7 +127,7 @@ def test_a_run_that_is_killed_leaves_a_usable_cache_and_loses_one_block(tmp_path
     assert done.returncode == -signal.SIGKILL, done.stderr
     embedder = Counting()
     texts = [f"text {i}" for i in range(100)]
-    vectors, use = embed(embedder, EmbeddingCache(tmp_path, "m"), texts)
+    vectors, use = embed(embedder, EmbeddingCache(Home(tmp_path), "m"), texts)
     assert np.array_equal(vectors, wanted(texts))
     assert embedder.asked == texts[30:]
     assert use == (100, 70)

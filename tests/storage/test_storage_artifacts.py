@@ -14,11 +14,12 @@ import pytest
 
 from rag_eval.core.errors import InputError
 from rag_eval.storage.artifacts import ArtifactStore, sweep
+from rag_eval.storage.home import Home
 
 
 @pytest.fixture
 def store(tmp_path):
-    return ArtifactStore(tmp_path / "artifacts")
+    return ArtifactStore(Home(tmp_path))
 
 
 def list_all(store):
@@ -99,7 +100,7 @@ def test_a_part_that_cannot_be_written_leaves_nothing(store, bad):
 
 
 def test_a_neighbour_that_was_faster_wins(store):
-    neighbour = ArtifactStore(store.root)
+    neighbour = ArtifactStore(store.home)
 
     def make():
         neighbour.memo("stage", "key", lambda: {"value": "the neighbour's"})
@@ -112,18 +113,18 @@ def test_a_neighbour_that_was_faster_wins(store):
 
 _KILLED = """
 import os, signal, sys
-from pathlib import Path
 from rag_eval.storage import artifacts
+from rag_eval.storage.home import Home
 def die(*args):
     os.kill(os.getpid(), signal.SIGKILL)
 artifacts._fsync_tree = die
-artifacts.ArtifactStore(Path(sys.argv[1])).memo("stage", "key", lambda: {"value": 1})
+artifacts.ArtifactStore(Home(sys.argv[1])).memo("stage", "key", lambda: {"value": 1})
 """
 
 
 def test_a_killed_writer_leaves_nothing_that_looks_whole(store, project_root):
     environment = {**os.environ, "PYTHONPATH": str(project_root)}
-    command = [sys.executable, "-c", _KILLED, str(store.root)]
+    command = [sys.executable, "-c", _KILLED, store.home.url]
     assert subprocess.run(command, env=environment, check=False).returncode == -signal.SIGKILL
     assert store.get("stage", "key") is None
     again = store.memo("stage", "key", lambda: {"value": "whole"})

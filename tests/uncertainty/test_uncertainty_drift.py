@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from rag_eval.core.errors import InputError
 from rag_eval.pipeline.calibration_stores import keep_watch, kept_watch
+from rag_eval.storage.home import Home
 from rag_eval.uncertainty.drift import (
     BETS,
     PACE,
@@ -144,8 +145,8 @@ def watched(frame):
 
 def kept(home, state):
     """Save a state, and return the state that the next night reads."""
-    keep_watch(home, SERIES, state)
-    return kept_watch(home, SERIES)
+    keep_watch(Home(home), SERIES, state)
+    return kept_watch(Home(home), SERIES)
 
 
 def test_evidence_adds_up_over_many_nights(tmp_path):
@@ -213,15 +214,15 @@ def test_a_kept_state_comes_back(tmp_path):
     state = WatchState("f", since=at(1)[:-8] + "0Z")
     state = feed(state, outcomes(2, 0.1, [1] * 40), known(frame))
     state = dataclasses.replace(state, demoted_at=at(3))
-    assert kept_watch(tmp_path, SERIES) is None
+    assert kept_watch(Home(tmp_path), SERIES) is None
     assert kept(tmp_path, state) == state
     assert kept(tmp_path, WatchState("g")) == WatchState("g")
-    assert kept_watch(tmp_path, Series("tiny", "bm25", "miss_any", 5)) is None
+    assert kept_watch(Home(tmp_path), Series("tiny", "bm25", "miss_any", 5)) is None
 
 
 def test_a_damaged_state_is_an_input_error(tmp_path):
     state = feed(WatchState("f"), outcomes(1, 0.1, [1] * 3), [])
-    keep_watch(tmp_path, SERIES, state)
+    keep_watch(Home(tmp_path), SERIES, state)
     path = tmp_path / "calibrators" / "watches" / "tiny" / "bm25" / "miss_any@10.json"
     whole = json.loads(path.read_text(encoding="utf-8"))
     drift = whole["drift"]
@@ -244,7 +245,7 @@ def test_a_damaged_state_is_an_input_error(tmp_path):
     for damage in (b"", b"[]", b"\xff\xfe", b"[" * 100_000, path.read_bytes()[:-20], *damaged):
         path.write_bytes(damage)
         with pytest.raises(InputError) as caught:
-            kept_watch(tmp_path, SERIES)
+            kept_watch(Home(tmp_path), SERIES)
         assert caught.value.problems[0].code == "drift_damaged", damage
         assert caught.value.problems[0].file == str(path)
 

@@ -24,8 +24,9 @@ from rag_eval.retrieval.embedding.embedders import (
     lsa_hash,
     no_advance,
 )
-from rag_eval.storage.artifacts import ArtifactStore, atomic_path, set_aside, write_text
+from rag_eval.storage.artifacts import ArtifactStore, atomic_path
 from rag_eval.storage.hashing import canonical_json, digest, file_hash, lines_hash, text_hash
+from rag_eval.storage.home import Home
 
 # ---- The chunks as engines see them, and the name of an embedding model.
 
@@ -97,6 +98,7 @@ def embed_model(embedding: Embedding, text_hashes: list[str], base: Path) -> str
 
 # ---- Stored vectors by (text hash, model), so that no text is embedded twice.
 
+EMBEDDINGS, MODEL_FILE = "embeddings", "model.json"
 BLOCK = 8192
 """Number of texts that are embedded between two writes."""
 
@@ -119,24 +121,27 @@ def _read_segment(path: Path) -> tuple[list[str], Float32Array]:
 
 
 class EmbeddingCache:
-    """The vectors of one model below `root`.
+    """The vectors of one model in a home.
 
     Its folder has immutable segments, which are written atomically. Concurrent writers add segments
     and lose nothing. A damaged segment is set aside, and its texts are embedded again.
     """
 
-    def __init__(self, root: Path, model: str) -> None:
-        self.folder = root / digest(model)
+    def __init__(self, home: Home, model: str) -> None:
+        self.home = home
+        self.folder = f"{EMBEDDINGS}/{digest(model)}"
+        """Name of the folder in the home."""
         self._rows: dict[str, int] = {}
         self._vectors: list[Float32Array] = []
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if not (self.folder / "model.json").is_file():
-            write_text(self.folder / "model.json", canonical_json({"model": model}))
-        for segment in sorted(self.folder.glob("segment-*.npz")):
+        if not home.has(f"{self.folder}/{MODEL_FILE}"):
+            home.write(f"{self.folder}/{MODEL_FILE}", canonical_json({"model": model}).encode())
+        for name in home.names(self.folder):
+            if not name.endswith(".npz"):
+                continue
             try:
-                self._remember(*_read_segment(segment))
+                self._remember(*_read_segment(home.fetch(name)))
             except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as bad:
-                set_aside(segment, f"{type(bad).__name__}: {bad}")
+                home.set_aside(name, f"{type(bad).__name__}: {bad}")
 
     def _remember(self, keys: Sequence[str], vectors: Float32Array) -> None:
         total = sum(map(len, self._vectors))
@@ -155,9 +160,12 @@ class EmbeddingCache:
 
     def add(self, keys: Sequence[str], vectors: Float32Array) -> None:
         """Store vectors under new text hashes."""
-        path = self.folder / f"segment-{lines_hash(keys)}.npz"
+        name = f"{self.folder}/segment-{lines_hash(keys)}.npz"
+        path = self.home.folder / name
         with atomic_path(path) as partial, partial.open("wb") as stream:
             np.savez(stream, keys=np.array(keys, dtype="S64"), vectors=vectors)
+        if self.home.is_remote:
+            self.home.put(name, path)
         self._remember(keys, vectors)
 
 
@@ -193,16 +201,12 @@ def embed_cached(
 
 @dataclasses.dataclass(frozen=True)
 class Places:
-    """Places on disk that an embedding uses."""
+    """Places that an embedding uses."""
 
     base: Path
     """Folder that relative paths of the configuration start from."""
-    embeddings: Path
-    """Root of the embedding cache."""
-    models: Path
-    """Folder of embedding models that were made from packages."""
-    store: ArtifactStore
-    """Store of fitted models."""
+    home: Home
+    """Home of cached vectors, of fitted models, and of models that were made from packages."""
 
 
 class EmbeddingSource:
@@ -228,7 +232,7 @@ class EmbeddingSource:
 
         if model.startswith("chroma:"):
             return ChromaFunctionEmbedder(model.removeprefix("chroma:"), self.spec.config)
-        return MiniLmEmbedder(model_folder(self.places.models))
+        return MiniLmEmbedder(model_folder(self.places.home.folder / "models"))
 
     def _fit(self, dimensions: int) -> LsaEmbedder:
         identity = lsa_hash(self.table.text_hashes, dimensions)
@@ -237,7 +241,7 @@ class EmbeddingSource:
             fitted = fit_lsa(self.table.terms, self.table.vocabulary, dimensions)
             return {"terms": list(fitted.terms), "idf": fitted.idf, "components": fitted.components}
 
-        stored = self.places.store.memo("lsa", identity, learn)
+        stored = ArtifactStore(self.places.home).memo("lsa", identity, learn)
         return LsaEmbedder(
             LsaFit(tuple(stored.json("terms")), stored.array("idf"), stored.array("components")),
             identity,
@@ -246,14 +250,14 @@ class EmbeddingSource:
 
     @functools.cached_property
     def _cache(self) -> EmbeddingCache:
-        return EmbeddingCache(self.places.embeddings, self.model)
+        return EmbeddingCache(self.places.home, self.model)
 
     @functools.cached_property
     def _query_cache(self) -> EmbeddingCache:
         """The cache of questions. A Chroma function may embed them differently from documents."""
         if not (self.spec.model or "").startswith("chroma:"):
             return self._cache
-        return EmbeddingCache(self.places.embeddings, f"{self.model} questions")
+        return EmbeddingCache(self.places.home, f"{self.model} questions")
 
     def _embed(self, texts: list[str], advance: Advance) -> Float32Array:
         return self.embedder.embed(texts, advance)
