@@ -406,7 +406,7 @@ class Latency(Record):
 class ExternalSource(Record):
     """Source and contents of the rankings of an external strategy."""
 
-    kind: Literal["http", "import", "run_file", "recorded"]
+    kind: Literal["http", "import", "run_file", "recorded", "opensearch", "qdrant", "pgvector"]
     version: Annotated[str | None, Field(description="as the source states it")]
     wordings: Literal["all", "original"]
     n_units: Count = Field(description="distinct items that it returned")

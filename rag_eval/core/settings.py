@@ -191,6 +191,98 @@ class Alerts(Part):
         return value
 
 
+FilterValue = str | int | bool
+
+
+class EngineFields(Part):
+    """Names of the fields of an index; a name with dots leads into nested fields."""
+
+    id: str | None = Field(default=None, description="id of a unit; default: the engine's own")
+    doc_id: str | None = None
+    """Document of a unit; needed where the ids are not those of documents or chunks."""
+    section_id: str | None = None
+    """Section of a unit."""
+    text: str = Field(default="text", description="text of a unit; empty where the index has none")
+    vector: str | None = Field(
+        default=None,
+        description="vectors; default: embedding, and the unnamed vectors of Qdrant",
+    )
+
+
+class EngineSettings(Part):
+    """Settings that every kind of engine has. The limits are those of `external`."""
+
+    index: str = Field(min_length=1, max_length=500, description="index, collection or table")
+    fields: EngineFields = EngineFields()
+    filters: dict[str, FilterValue | list[FilterValue]] = Field(
+        default_factory=dict, description="field -> accepted value or values; all must hold"
+    )
+    embedding: str | None = Field(
+        default=None,
+        description="how questions are embedded: a name under `embeddings`, or module:attribute of "
+        "a function from texts to vectors; it must be the model of the index",
+    )
+    api_key_env: EnvironmentName | None = Field(
+        default=None,
+        description="environment variable that holds the key, or the password of PostgreSQL",
+    )
+
+
+class OpenSearchEngine(EngineSettings):
+    """An index or alias of OpenSearch."""
+
+    kind: Literal["opensearch"]
+    url: HttpUrl
+    """Address of the cluster."""
+    key_scheme: Literal["Bearer", "ApiKey", "Basic"] = Field(
+        default="Bearer", description="how the key is sent; Basic: the key is user:password"
+    )
+    search_pipeline: str | None = Field(
+        default=None, min_length=1, description="pipeline that normalizes scores, for mode hybrid"
+    )
+
+
+class QdrantEngine(EngineSettings):
+    """A collection of Qdrant, on a server or in a folder."""
+
+    kind: Literal["qdrant"]
+    url: HttpUrl | None = None
+    """Address of the server."""
+    path: Path | None = None
+    """Folder of a local collection, in place of `url`."""
+
+    @model_validator(mode="after")
+    def _has_one_place(self) -> Self:
+        if (self.url is None) == (self.path is None):
+            raise ValueError("give either url or path")
+        return self
+
+
+class PgvectorEngine(EngineSettings):
+    """A table of PostgreSQL with a column of pgvector."""
+
+    kind: Literal["pgvector"]
+    url: SecretStr
+    """Address, `postgresql://user@host/database`."""
+    distance: Literal["cosine", "l2", "inner_product"] = "cosine"
+    """Distance that orders the rows."""
+    session: dict[str, str] = Field(
+        default_factory=dict,
+        description="settings of the session, such as hnsw.ef_search; an HNSW index returns at "
+        "most as many rows as hnsw.ef_search says",
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _is_postgresql(cls, value: SecretStr) -> SecretStr:
+        if not value.get_secret_value().startswith(("postgresql://", "postgres://")):
+            raise ValueError("accepted: postgresql://...")
+        return value
+
+
+AnyEngine = OpenSearchEngine | QdrantEngine | PgvectorEngine
+
+
 TELEMETRY_OFF = {
     "ANONYMIZED_TELEMETRY": "False",  # read by chromadb
     "CHROMA_ANONYMIZED_TELEMETRY": "False",
@@ -257,6 +349,9 @@ class Settings(BaseSettings):
         description="name -> module:attribute or URL of a retriever that gold sets may name",
     )
     external: ExternalLimits = ExternalLimits()
+    engines: dict[Name, Annotated[AnyEngine, Field(discriminator="kind")]] = Field(
+        default_factory=dict, description="name -> index of a search engine that gold sets may name"
+    )
     embeddings: dict[Name, EmbeddingFunction] = Field(
         default_factory=dict,
         description="name -> Chroma embedding function that gold sets may name",

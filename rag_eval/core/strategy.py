@@ -22,6 +22,9 @@ KINDS: Final[Mapping[str, str]] = {
     "vector": "rag_eval.retrieval.kinds.vector:Vector",
     "hybrid": "rag_eval.retrieval.kinds.hybrid:Hybrid",
     "external": "rag_eval.retrieval.kinds.external:External",
+    "opensearch": "rag_eval.retrieval.kinds.opensearch:OpenSearch",
+    "qdrant": "rag_eval.retrieval.kinds.qdrant:Qdrant",
+    "pgvector": "rag_eval.retrieval.kinds.pgvector:Pgvector",
     "iterative": "rag_eval.uncertainty.iterative:Iterative",
 }
 """Kinds of this package: name -> class, loaded when a configuration is read."""

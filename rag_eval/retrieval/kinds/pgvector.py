@@ -1,0 +1,164 @@
+"""The kind `pgvector`: vector search in a table of PostgreSQL with pgvector."""
+
+import contextlib
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+from rag_eval.core.settings import PgvectorEngine, Settings
+from rag_eval.retrieval.engines import Engine, EngineSource, read_key, refused
+from rag_eval.retrieval.outside import RetryableError, Source, too_large, too_late
+from rag_eval.storage.hashing import digest
+
+if TYPE_CHECKING:
+    from psycopg import Connection, sql
+
+OPERATORS = {"cosine": "<=>", "l2": "<->", "inner_product": "<#>"}
+_COLUMNS = """\
+SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
+WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum"""
+_INDEXES = """\
+SELECT pg_get_indexdef(indexrelid) AS definition FROM pg_index
+WHERE indrelid = %s::regclass ORDER BY definition"""
+_VERSION = "SELECT extversion FROM pg_extension WHERE extname = 'vector'"
+# An update gives a row another xmin, so the sum changes with every write. A sum needs no order.
+_ROWS = """\
+SELECT count(*), coalesce(sum(hashtextextended({id}::text || ' ' || xmin::text, 0)), 0)::text
+FROM {table} WHERE {filters}"""
+_SEARCH = """\
+SELECT {columns}, {vector} {operator} %s::vector AS distance
+FROM {table} WHERE {vector} IS NOT NULL AND {filters}
+ORDER BY {vector} {operator} %s::vector LIMIT %s"""
+
+
+class Pgvector(Engine):
+    """A strategy that ranks the rows of a table by the distance of their vectors."""
+
+    kind: Literal["pgvector"]
+
+    def open_source(self, settings: Settings) -> Source:
+        """Connect and describe the table."""
+        source = PgvectorSource(self.engine, self.configured(settings, PgvectorEngine), settings)
+        source.read_identity()
+        return source
+
+
+class PgvectorSource(EngineSource):
+    """A table. Each thread has a connection while it asks."""
+
+    def __init__(self, name: str, engine: PgvectorEngine, settings: Settings) -> None:
+        from psycopg import sql
+
+        super().__init__(name, engine, settings)
+        self._own = engine
+        self._password = read_key(self, engine.api_key_env)
+        self._idle: list[Connection[Any]] = []
+        self._table = sql.Identifier(*engine.index.split("."))
+        self._id = self.fields.id or "id"
+        columns = dict.fromkeys([self._id, *self.wanted_fields()])
+        # A text is cut in the server, so that no row is larger than a reply may be.
+        most = self.limits.max_reply_bytes
+        as_text = {self.fields.text: sql.SQL("left({}::text, {})")}
+        self._columns = list(columns)
+        self._parts = {
+            "table": self._table,
+            "id": sql.Identifier(self._id),
+            "vector": sql.Identifier(self.fields.vector or "embedding"),
+            "operator": sql.SQL(OPERATORS[engine.distance]),
+            "columns": sql.SQL(", ").join(
+                as_text[name].format(sql.Identifier(name), sql.Literal(most))
+                if name in as_text
+                else sql.Identifier(name)
+                for name in columns
+            ),
+            "filters": sql.SQL(" AND ").join(
+                [sql.SQL("true")]
+                + [sql.SQL("{} = ANY(%s)").format(sql.Identifier(name)) for name in self.filters]
+            ),
+        }
+        self._accepted = list(self.filter_values().values())
+
+    def close(self) -> None:
+        """Close the connections. The next query opens new ones."""
+        while self._idle:
+            self._idle.pop().close()
+
+    @contextlib.contextmanager
+    def _connection(self) -> "Iterator[Connection[Any]]":
+        """Lend a connection, and map the errors of PostgreSQL to failures of a query."""
+        import psycopg
+
+        connection = None
+        try:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                connection = self._connect()
+            yield connection
+        except BaseException as error:
+            if connection is not None:
+                connection.close()
+            if isinstance(error, psycopg.errors.QueryCanceled | psycopg.errors.ConnectionTimeout):
+                raise too_late(self.limits) from error
+            if isinstance(error, psycopg.OperationalError):  # Its text may hold host and user.
+                raise RetryableError("connection", f"no reply ({type(error).__name__})") from error
+            if isinstance(error, psycopg.Error):
+                message = error.diag.message_primary or ""
+                raise refused(f"{type(error).__name__}: {message}") from error
+            raise
+        self._idle.append(connection)
+
+    def _connect(self) -> "Connection[Any]":
+        import psycopg
+
+        connection = psycopg.connect(
+            self._own.url.get_secret_value(),
+            password=self._password,
+            autocommit=True,
+            connect_timeout=math.ceil(self.limits.timeout_s),
+            application_name="rag_eval",
+        )
+        limit = str(math.ceil(1000 * self.limits.timeout_s))
+        session = {"statement_timeout": limit, "default_transaction_read_only": "on"}
+        for name, value in (session | self._own.session).items():
+            connection.execute("SELECT set_config(%s, %s, false)", (name, value))
+        return connection
+
+    def _compose(self, template: str) -> "sql.Composed":
+        from psycopg import sql
+
+        return sql.SQL(template).format(**self._parts)
+
+    def describe(self) -> dict[str, object]:
+        """Hash columns and indexes, count the rows, and add up the versions of all rows."""
+        with self._connection() as connection:
+            table = (self._table.as_string(connection),)
+            layout = [connection.execute(asked, table).fetchall() for asked in (_COLUMNS, _INDEXES)]
+            extension = connection.execute(_VERSION).fetchone()
+            count, versions = connection.execute(
+                self._compose(_ROWS), self._accepted
+            ).fetchone() or (0, "")
+        return {
+            "settings_hash": digest([layout, extension, self._own.distance, self._own.session]),
+            "n_documents": count,
+            "generation": versions,
+        }
+
+    def search(self, query: str, top_k: int) -> list[dict[str, object]]:
+        """Order the rows by distance; the score is the negative distance."""
+        vector = str(self.vector(query))
+        found, size = list[tuple[float, str, dict[str, object]]](), 0
+        with self._connection() as connection, connection.cursor() as cursor:
+            for row in cursor.stream(
+                self._compose(_SEARCH), (vector, *self._accepted, vector, top_k)
+            ):
+                size += sum(len(value.encode()) for value in row if isinstance(value, str))
+                if size > self.limits.max_reply_bytes:
+                    raise too_large(self.limits)
+                values = dict(zip(self._columns, row, strict=False))
+                # A zero vector has no cosine distance, so it cannot be ranked.
+                if not math.isnan(distance := row[-1]):
+                    chunk = self.chunk(values, values[self._id], -distance)
+                    found.append((distance, str(chunk["id"]), chunk))
+        # Rows of equal distance have no order in PostgreSQL.
+        return [chunk for *_, chunk in sorted(found, key=lambda one: one[:2])]

@@ -1,0 +1,150 @@
+"""The kind `qdrant`: vector search in a collection of Qdrant, through its client."""
+
+import functools
+import math
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import ValidationError
+
+from rag_eval.core.settings import QdrantEngine, Settings
+from rag_eval.retrieval.engines import Engine, EngineSource, read_key, refused
+from rag_eval.retrieval.outside import (
+    LOOPBACK,
+    QueryError,
+    RetryableError,
+    Source,
+    bound_replies,
+    check_status,
+    describe_first,
+    read_http_error,
+)
+from rag_eval.storage.hashing import digest
+
+if TYPE_CHECKING:
+    from qdrant_client import QdrantClient, models
+
+T = TypeVar("T")
+_SMALLER_IS_NEARER = frozenset({"Euclid", "Manhattan"})
+
+
+class Qdrant(Engine):
+    """A strategy that ranks the points of a collection by their vectors."""
+
+    kind: Literal["qdrant"]
+
+    def open_source(self, settings: Settings) -> Source:
+        """Open the collection and describe it."""
+        source = QdrantSource(self.engine, self.configured(settings, QdrantEngine), settings)
+        source.read_identity()
+        return source
+
+
+class QdrantSource(EngineSource):
+    """A collection. Qdrant counts no writes, so the description has no generation."""
+
+    def __init__(self, name: str, engine: QdrantEngine, settings: Settings) -> None:
+        super().__init__(name, engine, settings)
+        self._own = engine
+        key = read_key(self, engine.api_key_env)
+        self._headers = {"accept-encoding": "identity"} | ({"api-key": key} if key else {})
+        if engine.path is not None:  # The local client is not made for threads.
+            self.limits = self.limits.model_copy(update={"concurrency": 1})
+        self._lock = threading.Lock()
+        self._sign = 1
+
+    @functools.cached_property
+    def _opened(self) -> "QdrantClient":
+        from qdrant_client import QdrantClient
+
+        if self._own.path is not None:
+            try:
+                return QdrantClient(path=str(self._own.path), force_disable_check_same_thread=True)
+            except RuntimeError as error:  # Another process has the folder open.
+                raise self.unusable("path", str(error)) from error
+        return QdrantClient(
+            url=self._own.url,
+            headers=self._headers,
+            timeout=math.ceil(self.limits.timeout_s),
+            trust_env=urlsplit(self._own.url).hostname not in LOOPBACK,
+            check_compatibility=False,  # It would ask before the retries begin.
+            event_hooks={"response": [bound_replies(self.limits)]},
+        )
+
+    @property
+    def _client(self) -> "QdrantClient":
+        with self._lock:  # Threads must share one client.
+            return self._opened
+
+    def close(self) -> None:
+        """Close the connections, or the folder. The next query opens it again."""
+        client = self.__dict__.pop("_opened", None)
+        if client is not None:
+            client.close()
+
+    def _call(self, ask: Callable[["QdrantClient"], T]) -> T:
+        """Ask the client, and map its errors to failures of a query."""
+        from qdrant_client.common.client_exceptions import QdrantException
+        from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
+
+        client = self._client
+        try:
+            return ask(client)
+        except ResponseHandlingException as error:
+            if isinstance(error.source, ValidationError):
+                raise QueryError("malformed_reply", describe_first(error.source)) from error
+            raise read_http_error(self.limits, error.source) from error
+        except QdrantException as error:  # Only a reply 429 with a Retry-After raises it.
+            wait_s = getattr(error, "retry_after_s", None)
+            raise RetryableError("rate_limited", "status 429", wait_s) from error
+        except UnexpectedResponse as error:
+            check_status(error.status_code or 0)
+            raise refused(error.reason_phrase) from error
+        except ValueError as error:  # no such collection or vector in a folder; no JSON in a reply
+            raise refused(error) from error
+
+    def describe(self) -> dict[str, object]:
+        """Hash the configuration, and count the points that the filters accept."""
+        info = self._call(lambda client: client.get_collection(self.index))
+        count = self._call(lambda client: client.count(self.index, self._filter(), exact=True))
+        vectors = info.config.params.vectors
+        named = vectors.get(self.fields.vector) if isinstance(vectors, dict) else vectors
+        self._sign = -1 if named is not None and named.distance in _SMALLER_IS_NEARER else 1
+        settings = [info.config.model_dump(mode="json"), sorted(info.payload_schema)]
+        return {"settings_hash": digest(settings), "n_documents": count.count}
+
+    def _filter(self) -> "models.Filter":
+        from qdrant_client import models
+
+        any_of = {
+            name: [models.MatchValue(value=value) for value in values]
+            for name, values in self.filter_values().items()
+        }
+        return models.Filter(
+            must=[
+                models.Filter(
+                    should=[models.FieldCondition(key=name, match=one) for one in matches]
+                )
+                for name, matches in any_of.items()
+            ]
+        )
+
+    def search(self, query: str, top_k: int) -> list[dict[str, object]]:
+        """Ask for the nearest points; a distance is negated to a score."""
+        vector = self.vector(query)
+        found = self._call(
+            lambda client: client.query_points(
+                self.index,
+                query=vector,
+                using=self.fields.vector,
+                query_filter=self._filter(),
+                limit=top_k,
+                with_payload=self.wanted_fields(),
+            )
+        )
+        return [
+            self.chunk(point.payload or {}, point.id, self._sign * point.score)
+            for point in found.points
+        ]
