@@ -283,6 +283,21 @@ class PgvectorEngine(EngineSettings):
 AnyEngine = OpenSearchEngine | QdrantEngine | PgvectorEngine
 
 
+class ChromaServer(Part):
+    """What a Chroma server asks for beyond its address."""
+
+    tenant: str = Field(default="default_tenant", min_length=1)
+    """Tenant that owns the database."""
+    database: str = Field(
+        default="default_database",
+        min_length=1,
+        description="give each home that shares a server a database of its own",
+    )
+    headers: dict[str, SecretStr] = Field(
+        default_factory=dict, description="sent with each request, such as Authorization"
+    )
+
+
 TELEMETRY_OFF = {
     "ANONYMIZED_TELEMETRY": "False",  # read by chromadb
     "CHROMA_ANONYMIZED_TELEMETRY": "False",
@@ -335,8 +350,9 @@ class Settings(BaseSettings):
     )
     chroma_url: HttpUrl | None = Field(
         default=None,
-        description="http(s)://host:port of a Chroma server; default: embedded in the home",
+        description="http(s)://host:port/path of a Chroma server; default: embedded in the home",
     )
+    chroma: ChromaServer = ChromaServer()
     schedule: str = Field(default="0 2 * * *", description="cron of the nightly job")
     timezone: str = Field(default="UTC", description="IANA time zone of the schedule")
     alerts: Alerts = Alerts()
@@ -460,6 +476,12 @@ class Settings(BaseSettings):
                 f"with {scheme}"
             )
         return value
+
+    @model_validator(mode="after")
+    def _chroma_has_an_address(self) -> Self:
+        if self.chroma_url is None and self.chroma != ChromaServer():
+            raise ValueError("chroma is of a server: set chroma_url too, or remove chroma")
+        return self
 
     @field_validator("embeddings")
     @classmethod

@@ -112,7 +112,8 @@ def n_embedded(admitted: AdmittedChunks) -> int:
 
 def chroma_store(settings: Settings) -> ChromaStore:
     """Open the vector store of the server in the settings, else the embedded store of the home."""
-    return ChromaStore(open_home(settings).folder / "chroma", settings.chroma_url)
+    folder = open_home(settings).folder / "chroma"
+    return ChromaStore(folder, settings.chroma_url, settings.chroma)
 
 
 def stability_embedding(config: GoldSetConfig) -> Embedding:

@@ -18,6 +18,7 @@ import numpy as np
 
 from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, Int32Array
 from rag_eval.core.errors import Embedding, InputError, quoted
+from rag_eval.core.settings import ChromaServer
 from rag_eval.corpus.analyzer import ANALYZER
 from rag_eval.retrieval.embedding.embedders import Advance, no_advance, unit
 from rag_eval.retrieval.embedding.minilm import has_wheel, make_model
@@ -191,10 +192,49 @@ class ChromaFunctionEmbedder:
 # ---- Chroma: the vector store.
 
 
+def _connect(url: str, server: ChromaServer, settings: Any) -> Any:
+    """Return a client of the server's database.
+
+    Raises InputError if the address, the tenant, the database or the headers are wrong. A server
+    that does not answer raises Chroma's own error, because a later try may succeed.
+    """
+    import chromadb
+    from chromadb.errors import ChromaError
+
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
+        raise InputError.of(
+            "chroma_url",
+            "not the address of a Chroma server",
+            field="chroma_url",
+            found=shown_service(url),
+            accepted="http(s)://host:port/path, and credentials in chroma.headers",
+        )
+    try:
+        return chromadb.HttpClient(
+            host=url.rstrip("/"),  # a whole address, because `host` alone has no path
+            ssl=parts.scheme == "https",
+            headers={name: value.get_secret_value() for name, value in server.headers.items()},
+            settings=settings,
+            tenant=server.tenant,
+            database=server.database,
+        )
+    except ChromaError as error:
+        raise InputError.of(
+            "chroma_server",
+            f"the Chroma server at {shown_service(url)} refuses the settings",
+            field="chroma",
+            found=f"{type(error).__name__}: {error}",
+            accepted="a tenant and a database that exist, and headers that may read them",
+        ) from error
+
+
 class ChromaStore:
     """Graphs in an embedded database below `folder`, or on the server at `url`."""
 
-    def __init__(self, folder: Path, url: str | None = None) -> None:
+    def __init__(
+        self, folder: Path, url: str | None = None, server: ChromaServer | None = None
+    ) -> None:
         import chromadb
         from chromadb.config import Settings
 
@@ -204,22 +244,8 @@ class ChromaStore:
             folder.mkdir(parents=True, exist_ok=True)
             clear_unused(folder)  # A killed run may have left memory there.
             self._client: Any = chromadb.PersistentClient(path=str(folder), settings=settings)
-            return
-        parts = urlsplit(url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise InputError.of(
-                "chroma_url",
-                "not the address of a Chroma server",
-                field="chroma_url",
-                found=shown_service(url),
-                accepted="http(s)://host:port",
-            )
-        self._client = chromadb.HttpClient(
-            host=parts.hostname,
-            port=parts.port or 8000,
-            ssl=parts.scheme == "https",
-            settings=settings,
-        )
+        else:
+            self._client = _connect(url, server or ChromaServer(), settings)
 
     def close(self) -> None:
         """Release the database's files or the connections to the server."""
