@@ -25,7 +25,6 @@ from rag_eval.pipeline.measures import RankingMeasures
 from rag_eval.pipeline.stages import evaluate_all
 from rag_eval.reporting.terminal import Sheet, estimate, print_parts, success_table
 from rag_eval.retrieval.kinds.hybrid import Hybrid
-from rag_eval.storage.artifacts import home_lock
 
 sys.path.insert(0, str(ROOT / "tests" / "reference"))
 from poisoned_corpus import FORMS, PLAIN, STRATEGIES, UNTRUSTED, attack, outcome
@@ -57,7 +56,7 @@ def tune(train: Evaluation, vectors: Path) -> float:
     tried = hybrids(vectors, WEIGHTS)
     names = {strategy.name: w for strategy, w in zip(tried, WEIGHTS, strict=True)}
     evaluation = with_strategies(train, tried)
-    with home_lock(evaluation.home.folder):
+    with evaluation.lock:
         measures = evaluation.runner.get(RankingMeasures).about.strategies
     level = evaluation.config.level
     found = {

@@ -108,6 +108,14 @@ OneGoldSet = Annotated[
         help="The gold set, also as last argument NAME. Default: the primary gold set.",
     ),
 ]
+Wait = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        help="Longest wait for another run that writes to the home, in seconds; 0: none. "
+        "Default: wait_s of the settings, 600.",
+    ),
+]
 GoldSets = Annotated[Path | None, typer.Option(help="Folder of gold sets. Default: gold_sets")]
 
 
@@ -133,16 +141,19 @@ def _options(
 
 
 def open_settings(
-    home: str | None = None, reports: Path | None = None, gold_sets: Path | None = None
+    home: str | None = None,
+    reports: Path | None = None,
+    gold_sets: Path | None = None,
+    wait: float | None = None,
 ) -> "Settings":
-    """Read the settings with the folders of this command, and turn telemetry off."""
+    """Read the settings with the options of this command, and turn telemetry off."""
     from pydantic import ValidationError
 
     from rag_eval.core.errors import InputError, Problem
     from rag_eval.core.settings import Settings, telemetry_off
 
     telemetry_off()
-    given = {"home": home, "reports": reports, "gold_sets": gold_sets}
+    given = {"home": home, "reports": reports, "gold_sets": gold_sets, "wait_s": wait}
     try:
         return Settings.model_validate({k: v for k, v in given.items() if v is not None})
     except ValidationError as error:
@@ -211,9 +222,11 @@ def report_errors(*, writes_report: bool = False) -> Iterator[None]:
         raise typer.Exit(ERROR) from None
 
 
-def open_evaluation(gold_set: str | None, home: str | None, gold_sets: Path | None) -> "Evaluation":
+def open_evaluation(
+    gold_set: str | None, home: str | None, gold_sets: Path | None, wait: float | None = None
+) -> "Evaluation":
     """Open one gold set, by default the primary one, for the commands that read its strategies."""
-    settings = open_settings(home, None, gold_sets)
+    settings = open_settings(home, None, gold_sets, wait)
     from rag_eval.pipeline.evaluation import open_gold_set, select_gold_sets
 
     folder = select_gold_sets(settings.gold_sets, [gold_set or settings.primary_gold_set])[0]

@@ -16,6 +16,7 @@ from rag_eval.cli.app import (
     GoldSets,
     Home,
     Reports,
+    Wait,
     app,
     command,
     console_for,
@@ -236,10 +237,11 @@ def run(
     home: Home = None,
     reports: Reports = None,
     gold_sets: GoldSets = None,
+    wait: Wait = None,
 ) -> None:
     """Evaluate gold sets and write reports; a second run computes only what changed."""
     with report_errors(writes_report=True):
-        settings = open_settings(home, reports, gold_sets)
+        settings = open_settings(home, reports, gold_sets, wait)
         from rag_eval.core.errors import InputError, quoted
         from rag_eval.pipeline.evaluation import open_beir, open_gold_set, select_gold_sets
         from rag_eval.pipeline.stages import evaluate_all

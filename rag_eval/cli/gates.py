@@ -13,6 +13,7 @@ from rag_eval.cli.app import (
     Home,
     OneGoldSet,
     Reports,
+    Wait,
     app,
     console_for,
     open_settings,
@@ -98,15 +99,15 @@ def accept(
         ),
     ] = False,
     home: Home = None,
+    wait: Wait = None,
 ) -> None:
     """Keep a run as the baseline of the regression gate and the drift watch."""
     with report_errors():
-        settings = open_settings(home)
+        settings = open_settings(home, wait=wait)
         from rag_eval.pipeline.comparisons import accept_baseline
-        from rag_eval.storage.home import open_home
 
         name = gold_set or settings.primary_gold_set
-        record = accept_baseline(open_home(settings), run, who, why, gold_set=name, force=force)
+        record = accept_baseline(settings, run, who, why, gold_set=name, force=force)
     typer.echo(f"accepted: {record.run_id}")
 
 

@@ -11,6 +11,7 @@ from rag_eval.cli.app import (
     GoldSets,
     Home,
     Reports,
+    Wait,
     app,
     command,
     open_evaluation,
@@ -41,14 +42,14 @@ def clean(
         int | None, typer.Option(min=0, help="Remove runs older than this many days.")
     ] = None,
     home: Home = None,
+    wait: Wait = None,
 ) -> None:
     """Free space: remove old runs, results that nothing needs, and what killed runs left."""
     with report_errors():
-        settings = open_settings(home)
+        settings = open_settings(home, wait=wait)
         from rag_eval.pipeline.cleaning import clean as clean_home
-        from rag_eval.storage.home import open_home
 
-        for freed in clean_home(open_home(settings), keep, older_than):
+        for freed in clean_home(settings, keep, older_than):
             typer.echo(f"{freed.what}: {freed.count:,} removed, {freed.size:,} bytes freed")
 
 

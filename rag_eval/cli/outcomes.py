@@ -14,6 +14,7 @@ from rag_eval.cli.app import (
     Home,
     NamedGoldSetGroup,
     OneGoldSet,
+    Wait,
     app,
     command,
     console_for,
@@ -388,6 +389,7 @@ def calibrate_now(
     ] = False,
     home: Home = None,
     gold_sets: GoldSets = None,
+    wait: Wait = None,
 ) -> None:
     """Calibrate miss rates on the outcomes so far, and show each status; compare strategies.
 
@@ -397,7 +399,7 @@ def calibrate_now(
         context.obj = gold_set
         return
     with report_errors():
-        evaluation = open_evaluation(gold_set, home, gold_sets)
+        evaluation = open_evaluation(gold_set, home, gold_sets, wait)
         from rag_eval.pipeline.miss_rates import calibrate_gold_set
         from rag_eval.reporting.listings import show_calibration
 

@@ -396,6 +396,13 @@ class Settings(BaseSettings):
         description="SQLAlchemy address of the SQL store (traces, outcomes); default: SQLite in "
         "the home, so an address as home needs PostgreSQL",
     )
+    wait_s: float = Field(
+        default=600,
+        ge=0,
+        le=86_400,
+        description="longest wait for another run that writes to the home, in seconds; 0: none. "
+        "Dagster's default is 7,200",
+    )
     view_token: SecretStr | None = Field(
         default=None,
         description="access token of the evidence viewer (rag-eval view); default: none on this "

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import dagster as dg
 from pydantic import Field
@@ -14,9 +14,12 @@ from rag_eval.core.settings import Settings
 if TYPE_CHECKING:
     from rag_eval.pipeline.evaluation import Evaluation
 
+WAIT_S: Final = 7200.0
+"""Longest wait of a night's run, which no person looks at, unless the settings say another."""
+
 
 class Evaluations:
-    """Opens gold sets by name, each once, and holds the home for writing until `close`."""
+    """Opens a gold set and holds its lock until `close`, or until another one is opened."""
 
     def __init__(self, settings: Settings, tags: Mapping[str, str] | None = None) -> None:
         self.settings, self._tags = settings, tags or {}
@@ -26,22 +29,21 @@ class Evaluations:
     def open(self, gold_set: str) -> "Evaluation":
         """Open a gold set, or return the evaluation that an earlier call opened.
 
-        Raises InputError if the configuration cannot be used or another process writes in the home.
+        Raises InputError if the configuration cannot be used, or if another run still writes here
+        after the wait.
         """
         if gold_set not in self._opened:
             from rag_eval.pipeline.evaluation import Lines, open_gold_set
-            from rag_eval.storage.artifacts import HOME_FOLDERS, home_lock, sweep
+            from rag_eval.storage.artifacts import HOME_FOLDERS, sweep
 
             folder = self.settings.gold_sets / gold_set
             progress = Lines(dg.get_dagster_logger().info)
             evaluation = open_gold_set(folder, self.settings, progress=progress)
-            if not self._opened:
-                home = evaluation.home.folder
-                self._held.enter_context(home_lock(home))
-                sweep(home, *HOME_FOLDERS)
-            self._opened[gold_set] = dataclasses.replace(
-                evaluation, use_record=True, tags=self._tags
-            )
+            self.close()
+            evaluation = dataclasses.replace(evaluation, use_record=True, tags=self._tags)
+            lock = self._held.enter_context(evaluation.lock)
+            sweep(evaluation.home.folder, *HOME_FOLDERS, older_than_s=lock.leftover_age_s)
+            self._opened[gold_set] = evaluation
         return self._opened[gold_set]
 
     def close(self) -> None:
@@ -65,16 +67,22 @@ def make_evaluations(settings: Settings) -> "dg.ConfigurableResource[Evaluations
         )
         reports: str = Field(default=str(settings.reports), description="where reports are written")
         gold_sets: str = Field(default=str(settings.gold_sets), description="folder of gold sets")
+        wait_s: float = Field(
+            default=settings.wait_s if "wait_s" in settings.model_fields_set else WAIT_S,
+            ge=0,
+            description="longest wait for another run that writes to the home, in seconds",
+        )
 
         def create_resource(self, context: dg.InitResourceContext) -> Evaluations:
             """Return the `Evaluations` that assets use."""
-            places = {
+            changed = {
                 "home": self.home,
                 "reports": Path(self.reports),
                 "gold_sets": Path(self.gold_sets),
+                "wait_s": self.wait_s,
             }
             tags = {} if context.run is None else {"dagster.run_id": context.run.run_id}
-            return Evaluations(settings.model_copy(update=places), tags)
+            return Evaluations(settings.model_copy(update=changed), tags)
 
         @contextlib.contextmanager
         def yield_for_execution(self, context: dg.InitResourceContext) -> Iterator[Evaluations]:

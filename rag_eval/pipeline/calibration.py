@@ -674,6 +674,7 @@ def _accept(strategy: _Strategy, fitting: _Fitting, fit: Calibration, standing: 
         at=at,
     )
     if before is None or accepted.model_copy(update={"at": before.at}) != before:
+        strategy.work.evaluation.lock.check()
         accept_calibrator(home, strategy.series, accepted)
     return calibrator
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from rag_eval.core.settings import Settings
 from rag_eval.pipeline.history import RUNS
 from rag_eval.pipeline.stages import STAGES
 from rag_eval.retrieval.embedding.source import EMBEDDINGS, MODEL_FILE
@@ -24,9 +25,9 @@ from rag_eval.storage.artifacts import (
     DAMAGED,
     HOME_FOLDERS,
     PARTIAL,
-    home_lock,
 )
-from rag_eval.storage.home import Home
+from rag_eval.storage.home import Home, open_home
+from rag_eval.storage.locks import WriteLock
 
 _KEY: Final = re.compile(r"[0-9a-f]{16,64}")
 _RUN_TIME: Final = "%Y%m%dT%H%M%S"
@@ -44,7 +45,7 @@ class Freed:
 
 
 def clean(
-    home: Home,
+    settings: Settings,
     keep: int | None = None,
     older_than: int | None = None,
     now: dt.datetime | None = None,
@@ -53,9 +54,9 @@ def clean(
 
     Parameters
     ----------
-    home
-        The home. Nobody else may write to a folder meanwhile. In an object store, artifacts of the
-        last day stay, because other workers may need them.
+    settings
+        Of the home. Nobody else writes to it meanwhile. In an object store, artifacts of the last
+        day stay, because other workers may need them.
     keep
         Number of runs of each gold set that stay; default: all.
     older_than
@@ -67,9 +68,10 @@ def clean(
     Raises
     ------
     InputError
-        `home_busy`: a run is writing to the home.
+        `home_busy`: runs still write to the home after `wait_s`.
     """
-    with home_lock(home.folder):
+    home = open_home(settings)
+    with WriteLock(settings):
         now = now or dt.datetime.now(dt.UTC)
         freed = [_remove(home, "half-written or damaged", _leftovers(home))]
         freed.append(_remove(home, "files of kept runs", _old_runs(home, keep, older_than, now)))

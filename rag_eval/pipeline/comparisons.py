@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.report import Absent, DriftPart, NamedPart, RunInputs
+from rag_eval.core.settings import Settings
 from rag_eval.gates import rollout
 from rag_eval.gates.regression import higher_is_better
 from rag_eval.gates.verdict import required_failures
@@ -22,9 +23,9 @@ from rag_eval.gold.configuration import gold_set_name
 from rag_eval.measures.paired import paired_comparison
 from rag_eval.pipeline.history import KeptRun, are_comparable, changes, means_by_query, open_run
 from rag_eval.pipeline.measures import Row, comparison_rows
-from rag_eval.storage.artifacts import home_lock
 from rag_eval.storage.hashing import canonical_json
-from rag_eval.storage.home import Home
+from rag_eval.storage.home import Home, open_home
+from rag_eval.storage.locks import WriteLock
 
 # ---- Baselines in the home: records that name kept runs, which `rag-eval clean` then keeps.
 
@@ -57,7 +58,7 @@ class Baseline:
 
 
 def accept_baseline(
-    home: Home, name: str, who: str, why: str, *, gold_set: str, force: bool = False
+    settings: Settings, name: str, who: str, why: str, *, gold_set: str, force: bool = False
 ) -> Acceptance:
     """Accept a run as the baseline of its gold set. Earlier acceptances stay in the history.
 
@@ -70,7 +71,8 @@ def accept_baseline(
         There is no such run, its artifacts are gone, or a required gate did not pass.
     """
     who, why = _bound_text("who", who, MAX_WHO), _bound_text("why", why, MAX_WHY)
-    with home_lock(home.folder):
+    home = open_home(settings)
+    with WriteLock(settings, gold_set):
         run = open_run(home, name, gold_set)
         failed = required_failures(
             gate

@@ -28,7 +28,7 @@ from rag_eval.measures.overlap import NamedGold, SharedGold
 from rag_eval.measures.ranking import Qrels, Spans
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.runner import Result, Stage, Table, Work, array_part, frame_part, json_part
-from rag_eval.storage.artifacts import Parts, home_lock, write_bytes, write_text
+from rag_eval.storage.artifacts import Parts, write_bytes, write_text
 from rag_eval.storage.hashing import digest
 from rag_eval.trust.duplicates import floods
 from rag_eval.trust.guard import FILE_NAME as ALLOWED_FILE
@@ -655,7 +655,7 @@ def write_manifest(evaluation: Evaluation, key: Path | None) -> tuple[Path, int,
     signature is deleted, because it does not match the new record.
     """
     private = None if key is None else read_private_key(key)
-    with home_lock(evaluation.home.folder):
+    with evaluation.lock:
         sources = evaluation.runner.get(CorpusSnapshot).sources
     data = make_manifest(sources)
     path = resolve(evaluation.config.trust.manifest or "manifest.json", evaluation.base)

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +21,7 @@ from rag_eval.retrieval.embedding.source import Places
 from rag_eval.retrieval.outside import Sources
 from rag_eval.storage.artifacts import ArtifactStore
 from rag_eval.storage.home import Home, open_home
+from rag_eval.storage.locks import WriteLock
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 # ---- Progress of slow steps: a bar on a terminal, plain lines in a log, or nothing.
 
+_log = logging.getLogger(__name__)
 LINE_EVERY_S = 5.0
 LEFT_FROM = 0.05
 """Share of a step from which its time left is known: models are loaded before the first units."""
@@ -52,6 +55,10 @@ class Progress:
     ) -> contextlib.AbstractContextManager[Advance]:
         """Open a step. The context manager gives a callback that takes the number of new units."""
         return contextlib.nullcontext(lambda _, __="": None)
+
+    def say(self, line: str) -> None:
+        """Show a line that a person must see, such as why the work stands still."""
+        _log.warning(line)
 
 
 class Lines(Progress):
@@ -87,6 +94,10 @@ class Lines(Progress):
         if said or time.monotonic() - started >= 1:
             self._write(f"  {title}: done in {time.monotonic() - started:.1f} s{said}")
 
+    def say(self, line: str) -> None:
+        """Write the line."""
+        self._write(line)
+
 
 class Bars(Progress):
     """One bar per step on a terminal; the bars vanish when the stage is done."""
@@ -100,7 +111,11 @@ class Bars(Progress):
         self._bars = progress.Progress(
             *columns, counts, spent, left, console=console, transient=True
         )
-        self._open = 0
+        self._console, self._open = console, 0
+
+    def say(self, line: str) -> None:
+        """Print the line above the bars."""
+        self._console.print(line, markup=False)
 
     @contextlib.contextmanager
     def step(
@@ -165,6 +180,11 @@ class Evaluation:
     def store(self) -> ArtifactStore:
         """The artifact store of the home."""
         return ArtifactStore(self.home)
+
+    @functools.cached_property
+    def lock(self) -> WriteLock:
+        """The right to write this gold set's results."""
+        return WriteLock(self.settings, self.config.name, self.progress.say)
 
     @functools.cached_property
     def sources(self) -> Sources:

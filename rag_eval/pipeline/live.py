@@ -40,7 +40,6 @@ from rag_eval.pipeline.signals import MAX_GAPS, RetrievalSignals
 from rag_eval.pipeline.uncertain import measure_coverage, read_miss_rate
 from rag_eval.retrieval.service import RetrievalFailedError, RetrievalService
 from rag_eval.retrieval.strategies import ReadyStrategy
-from rag_eval.storage.artifacts import home_lock
 from rag_eval.trust.sources import explain_trust
 from rag_eval.uncertainty.confidence import (
     COVERAGE_SIGNAL,
@@ -242,7 +241,7 @@ def open_live(evaluation: Evaluation, name: str = "") -> LiveStrategy:
         raise InputError.of(
             "external_strategy", message, field="STRATEGY", found=wanted, accepted=accepted
         )
-    with home_lock(evaluation.home.folder):
+    with evaluation.lock:
         return LiveStrategy(evaluation, here[wanted])
 
 

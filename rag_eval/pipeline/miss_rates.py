@@ -64,7 +64,6 @@ from rag_eval.pipeline.uncertain import (
     weigh_answers,
     write_lines,
 )
-from rag_eval.storage.artifacts import home_lock
 from rag_eval.uncertainty.audits import AuditStore
 from rag_eval.uncertainty.comparing import Audited, Misses, compare
 from rag_eval.uncertainty.iterative import Iterative, harm
@@ -313,7 +312,7 @@ class Calibrated:
 
 def calibrate_gold_set(evaluation: Evaluation) -> Calibrated:
     """Calibrate every strategy on the outcomes so far, with this gold set's judgements."""
-    with home_lock(evaluation.home.folder):
+    with evaluation.lock:
         _require_outcomes(evaluation)
         spec, runner = evaluation.config.uncertainty, evaluation.runner
         found = runner.get(MissRateCalibration).strategies
@@ -339,7 +338,7 @@ def compare_strategies(evaluation: Evaluation, names: Sequence[str]) -> MissComp
     if unknown:
         message = f"{evaluation.config.name} has no such strategy"
         raise _refuse("unknown_strategy", message, unknown, ", ".join(known))
-    with home_lock(evaluation.home.folder):
+    with evaluation.lock:
         outcomes = _require_outcomes(evaluation)
         calibration = evaluation.runner.get(MissRateCalibration)
         found = calibration.strategies

@@ -187,6 +187,7 @@ def write_report(work: Work, **results: Any) -> MetricsReport:
         made.calibrated_miss_rates.artifact.path(UNCERTAIN_FILE),
         *filter(None, [made.miss_rate_calibration.picture]),
     ]
+    work.evaluation.lock.check()
     for source in sources:
         with atomic_path(folder / source.name) as partial:
             shutil.copyfile(source, partial)

@@ -43,7 +43,7 @@ from rag_eval.reporting.listings import (
     HeldBack,
     HeldChunk,
 )
-from rag_eval.storage.artifacts import atomic_path, home_lock, write_text
+from rag_eval.storage.artifacts import atomic_path, write_text
 from rag_eval.storage.home import Home
 from rag_eval.trust.guard import Decision, read_decisions, record_decision
 from rag_eval.trust.sources import explain_factors
@@ -384,7 +384,7 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 def held_back(evaluation: Evaluation, *, warnings: bool = False) -> HeldBack:
     """Collect the chunks that the guard blocks or warns about, or that a person allowed."""
-    with home_lock(evaluation.home.folder):
+    with evaluation.lock:
         frame, note = _with_restated(evaluation)
         documents = evaluation.runner.get(CorpusSnapshot).documents
     urls = dict(zip(documents["doc_id"], documents["source_url"], strict=True))
@@ -457,7 +457,7 @@ def inspect(evaluation: Evaluation, chunk_id: str) -> ChunkDetails:
     InputError
         No chunk or several chunks have this id.
     """
-    with home_lock(evaluation.home.folder):
+    with evaluation.lock:
         runner = evaluation.runner
         stored, snapshot = runner.get(EvidenceTrust), runner.get(CorpusSnapshot)
         row = _row_of(evaluation, chunk_id)

@@ -27,7 +27,7 @@ from rag_eval.pipeline import (
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.report import GateVerdict, MetricsReport, MlflowRecord
 from rag_eval.pipeline.runner import Stage
-from rag_eval.storage.artifacts import HOME_FOLDERS, home_lock, sweep
+from rag_eval.storage.artifacts import HOME_FOLDERS, sweep
 from rag_eval.storage.home import open_home
 
 STAGES: Final[tuple[Stage, ...]] = (
@@ -103,7 +103,7 @@ ANOTHER_HOME_S = 3600.0
 
 
 def evaluate_all(evaluations: Sequence[Evaluation], settings: Settings) -> list[Outcome]:
-    """Evaluate several gold sets in sequence under one lock of the home.
+    """Evaluate several gold sets in sequence, each under its lock.
 
     The primary gold set runs last, so that its report is the newest. The top of the folder of
     reports shows only the complete primary gold set.
@@ -111,7 +111,10 @@ def evaluate_all(evaluations: Sequence[Evaluation], settings: Settings) -> list[
     primary = settings.primary_gold_set
     ordered = sorted(evaluations, key=lambda evaluation: evaluation.config.name == primary)
     home = open_home(settings).folder
-    with home_lock(home):
-        sweep(home, *HOME_FOLDERS)
-        sweep(settings.reports, "", "*", older_than_s=ANOTHER_HOME_S)
-        return [evaluate(evaluation) for evaluation in ordered]
+    outcomes = []
+    for evaluation in ordered:
+        with evaluation.lock as lock:
+            sweep(home, *HOME_FOLDERS, older_than_s=lock.leftover_age_s)
+            sweep(settings.reports, "", "*", older_than_s=ANOTHER_HOME_S)
+            outcomes.append(evaluate(evaluation))
+    return outcomes

@@ -11,7 +11,6 @@ artifact aside, names it in the log, and makes it again. The store does not inte
 import contextlib
 import dataclasses
 import errno
-import fcntl
 import json
 import logging
 import os
@@ -413,32 +412,3 @@ def write_bytes(path: Path, data: bytes) -> None:
     """Write bytes, atomically."""
     with atomic_path(path) as partial:
         partial.write_bytes(data)
-
-
-# ---- The lock of a home: embedded Chroma and SQLite accept one writer. It ends with its process.
-
-
-@contextlib.contextmanager
-def home_lock(home: Path) -> Iterator[None]:
-    """Hold the home for writing.
-
-    Raises InputError (`home_busy`) with the id of the process that holds it already.
-    """
-    home.mkdir(parents=True, exist_ok=True)
-    path = home / "lock"
-    with path.open("a+", encoding="utf-8") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            stream.seek(0)
-            holder = stream.read(40).strip() or "unknown"
-            raise InputError.of(
-                "home_busy",
-                "another run is writing here; wait for it, or give this run its own --home",
-                home,
-                found=f"held by process {holder}",
-            ) from None
-        stream.truncate(0)
-        stream.write(str(os.getpid()))
-        stream.flush()
-        yield

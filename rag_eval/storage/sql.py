@@ -13,7 +13,7 @@ import math
 import re
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -35,6 +35,8 @@ BATCH = 10_000
 Kind = Literal["text", "integer", "float", "boolean", "json", "jsonb", "timestamp"]
 Row = Sequence[Any]
 """Values in the order of the table's columns."""
+Ask = Callable[[str, Mapping[str, object]], list[tuple[Any, ...]]]
+"""Runs one statement of `SqlStore.session` with its parameters, and returns the rows."""
 
 _NOT_TEXT = re.compile("[\x00\ud800-\udfff]")
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
@@ -141,6 +143,12 @@ _POSTGRESQL_OPTIONS: dict[str, object] = {
     "connect_timeout": 10,
     "application_name": "rag_eval",
     "client_encoding": "UTF8",
+}
+
+_KEPT_ALIVE = {
+    "tcp_keepalives_idle": "60",
+    "tcp_keepalives_interval": "15",
+    "tcp_keepalives_count": "4",
 }
 
 _DRIVERS = {
@@ -443,6 +451,30 @@ class SqlStore:
                     held = func.pg_advisory_xact_lock(int.from_bytes(number, signed=True))
                     connection.execute(select(held))
             yield Transaction(self, connection)
+
+    @contextlib.contextmanager
+    def session(self, label: str) -> Iterator[Ask]:
+        """Keep a connection to PostgreSQL open, in which each statement is a transaction.
+
+        Yields a function that takes a statement with its parameters and returns rows. `label` is
+        the connection's name for administrators. A client whose machine is gone keeps its locks
+        for at most two minutes.
+        """
+        from sqlalchemy import text
+
+        options = {**_KEPT_ALIVE, "application_name": label}
+        with (
+            self._reported(),
+            self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
+        ):
+
+            def ask(statement: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
+                with self._reported():
+                    return [tuple(row) for row in connection.execute(text(statement), values)]
+
+            for name, value in options.items():
+                ask("SELECT set_config(:name, :value, false)", {"name": name, "value": value})
+            yield ask
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Transaction]:

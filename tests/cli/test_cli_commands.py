@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 from rag_eval import __version__
 from rag_eval.cli.app import app
-from rag_eval.storage.artifacts import home_lock
+from rag_eval.core.settings import Settings
+from rag_eval.storage.locks import WriteLock
 
 ESCAPES = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\r\x9b31m\u202e"
@@ -234,8 +235,8 @@ def test_a_run_that_is_not_there(project, name):
 
 @pytest.mark.slow
 def test_a_home_that_another_process_holds_is_named(project):
-    with home_lock(project.home):
-        done = project.process("run", "tiny")
+    with WriteLock(Settings(home=project.home)):
+        done = project.process("run", "tiny", "--wait", "0")
     assert done.returncode == 1
     assert f"process {os.getpid()}" in done.stderr
     assert "home_busy" in done.stderr

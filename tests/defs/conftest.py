@@ -53,6 +53,7 @@ class Project:
             primary_gold_set="smoke",
             latency_queries=3,
             tracking_uri=tracking_store,
+            wait_s=0,
         )
 
     def change(self, old: str, new: str, file: str = "gold_set.yaml") -> None:

@@ -9,11 +9,13 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from rag_eval.core.settings import Settings
 from rag_eval.defs.assets import asset_key
 from rag_eval.defs.build import build_definitions
+from rag_eval.defs.resources import make_evaluations
 from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.stages import STAGES, evaluate
-from rag_eval.storage.artifacts import home_lock
+from rag_eval.storage.locks import WriteLock
 
 asset = dg.AssetKey.from_user_string
 
@@ -152,12 +154,16 @@ def test_broken_configuration_fails_its_own_run_with_file_and_line(project, inst
     assert result.made == {}
 
 
-def test_run_holds_the_home_and_releases_it(project, instance):
-    with home_lock(Path(project.settings.home)):
+def test_run_holds_its_lock_and_releases_it(project, instance):
+    with WriteLock(project.settings):
         result = project.run(instance, [asset("corpus/corpus_snapshot")])
-        assert (
-            "another run is writing here" in result.failure("corpus__corpus_snapshot").description
-        )
+        assert "another run writes here" in result.failure("corpus__corpus_snapshot").description
     assert project.run(instance, [asset("corpus/corpus_snapshot")]).success
-    with home_lock(Path(project.settings.home)):
+    with WriteLock(project.settings):
         pass
+
+
+def test_a_night_waits_for_two_hours_unless_the_settings_say_another_time(project):
+    assert make_evaluations(project.settings).wait_s == 0
+    given = project.settings.model_dump(include={"home", "reports", "gold_sets"})
+    assert make_evaluations(Settings(**given)).wait_s == 7200

@@ -9,6 +9,7 @@ from cli_project import CONFIG, DOCUMENTS, QRELS
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.report import first_fault
+from rag_eval.core.settings import Settings
 from rag_eval.pipeline.comparisons import (
     HISTORY,
     _changed_targets,
@@ -19,14 +20,15 @@ from rag_eval.pipeline.comparisons import (
 )
 from rag_eval.pipeline.history import open_run
 from rag_eval.reporting.metrics_report import content_hash, dumps
-from rag_eval.storage.artifacts import home_lock
 from rag_eval.storage.home import Home
+from rag_eval.storage.locks import WriteLock
 
 GATES = "required: [], advisory: [acceptance], min_queries: 50"
 
 
 def accept(project, name="latest", who="Ada", why="one", **options):
-    return accept_baseline(Home(project.home), name, who, why, **{"gold_set": "tiny", **options})
+    settings = Settings(home=project.home, wait_s=0)
+    return accept_baseline(settings, name, who, why, **{"gold_set": "tiny", **options})
 
 
 @pytest.fixture
@@ -141,7 +143,7 @@ def test_only_whole_runs_of_this_home_and_gold_set_are_accepted(ran):
         accept(ran, gold_set="another")
     with pytest.raises(InputError, match="run_incomplete"):
         accept(ran, str(ran.reports / "tiny"))
-    with home_lock(ran.home), pytest.raises(InputError, match="home_busy"):
+    with WriteLock(Settings(home=ran.home)), pytest.raises(InputError, match="home_busy"):
         accept(ran)
     path = next((ran.home / "runs").glob("*.json"))
     text = path.read_text(encoding="utf-8")

@@ -6,10 +6,12 @@ import json
 import pytest
 
 from rag_eval.core.errors import InputError
+from rag_eval.core.settings import Settings
 from rag_eval.pipeline.cleaning import clean
-from rag_eval.storage.artifacts import ArtifactStore, home_lock
+from rag_eval.storage.artifacts import ArtifactStore
 from rag_eval.storage.hashing import digest
 from rag_eval.storage.home import Home
+from rag_eval.storage.locks import WriteLock
 
 NOW = dt.datetime(2024, 3, 1, tzinfo=dt.UTC)
 
@@ -19,6 +21,7 @@ class FilledHome:
 
     def __init__(self, root):
         self.root, self.store = root, ArtifactStore(Home(root))
+        self.settings = Settings(home=root, wait_s=0)
         corpus = self.store.put("corpus_snapshot", {"about": {"rev": 1}})
         self.keys = {"corpus": corpus.key}
         for day in (1, 10, 28):
@@ -42,7 +45,7 @@ class FilledHome:
         path.write_text(text)
 
     def clean(self, **options):
-        return {freed.what: freed.count for freed in clean(Home(self.root), now=NOW, **options)}
+        return {freed.what: freed.count for freed in clean(self.settings, now=NOW, **options)}
 
     def chunks(self):
         return {path.name for path in (self.root / "artifacts" / "corpus_chunks").iterdir()}
@@ -94,13 +97,13 @@ def test_what_a_record_or_baseline_names_stays(home, place, name):
 def test_what_a_killed_run_left_goes(home):
     for place in ("artifacts/run/.partial-a/x", "artifacts/run/.damaged-b/x", "runs/.partial-c"):
         home.write(place, "12345")
-    (freed, *_) = clean(Home(home.root), now=NOW)
+    (freed, *_) = clean(home.settings, now=NOW)
     assert (freed.count, freed.size) == (3, 15)
     assert not list(home.root.rglob(".partial-*"))
     assert home.clean() == dict.fromkeys(home.clean(), 0)
 
 
 def test_a_home_in_use_is_refused(home):
-    with home_lock(home.root), pytest.raises(InputError, match="home_busy"):
+    with WriteLock(home.settings), pytest.raises(InputError, match="home_busy"):
         home.clean(keep=1)
     assert len(home.chunks()) == 3

@@ -1,16 +1,12 @@
-"""Atomic files, the lock of a home, and the one hashing function."""
+"""Atomic files, and the one hashing function."""
 
 import hashlib
-import os
-import subprocess
-import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval.core.errors import InputError
-from rag_eval.storage.artifacts import atomic_path, home_lock, write_bytes, write_text
+from rag_eval.storage.artifacts import atomic_path, write_bytes, write_text
 from rag_eval.storage.hashing import (
     digest,
     lines_hash,
@@ -50,33 +46,6 @@ def test_a_writer_that_fails_leaves_the_old_file(tmp_path, error):
         write_text(path, "\ud800")
     assert path.read_text() == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
-
-
-_HOLDER = """
-import sys, pathlib
-from rag_eval.storage.artifacts import home_lock
-with home_lock(pathlib.Path(sys.argv[1])):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
-def test_a_second_process_is_told_who_holds_the_home(tmp_path, project_root):
-    environment = {**os.environ, "PYTHONPATH": str(project_root)}
-    command = [sys.executable, "-c", _HOLDER, str(tmp_path)]
-    # The holder ends with its input, so a failed assertion does not wait for it.
-    with subprocess.Popen(
-        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as holder:
-        assert holder.stdout.readline() == "held\n"
-        with pytest.raises(InputError) as caught, home_lock(tmp_path):
-            pass
-        problem = caught.value.problems[0]
-        assert (problem.code, problem.file) == ("home_busy", str(tmp_path))
-        assert problem.found == f"held by process {holder.pid}"
-        holder.kill()
-    with home_lock(tmp_path):
-        assert (tmp_path / "lock").read_text() == str(os.getpid())
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), {"a": [-float("inf")]}])
