@@ -6,14 +6,15 @@ tests its class, so that another package can add a loader by an entry point.
 
 import dataclasses
 import functools
+import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Final, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from rag_eval.core.errors import Part
+from rag_eval.core.errors import Part, ProblemList
 from rag_eval.core.plugins import AnyClass, load_classes
 
 LOADERS: Final[Mapping[str, str]] = {
@@ -25,6 +26,8 @@ LOADERS: Final[Mapping[str, str]] = {
     "recorded": "rag_eval.corpus.loaders.recorded:Recorded",
 }
 """Loaders of this package: name -> class, loaded when a configuration is read."""
+SHARD_DOCUMENTS: Final = 10_000
+"""Most documents of an automatic shard, on average."""
 GROUP: Final = "rag_eval.loaders"
 """Entry points by which other packages add loaders. The name of the entry point is the loader."""
 
@@ -146,6 +149,42 @@ class PathLoader(Loader):
     def files(self) -> dict[tuple[str | int, ...], str]:
         """Return the path, by field."""
         return {("path",): self.path}
+
+
+class ShardedLoader(Loader):
+    """Configuration of a corpus that can be read in batches and cut into shards."""
+
+    shards: Annotated[int, Field(ge=1, le=100_000)] | Literal["auto", False] = Field(
+        default="auto",
+        description="number of parts that are read, cut and screened on their own; `auto`: parts "
+        f"of up to {SHARD_DOCUMENTS:,} documents, when there are more; `off` (false): one corpus",
+    )
+
+    @abstractmethod
+    def n_rows(self, base: Path) -> int:
+        """Count the documents without reading them. Raises `InputError`."""
+
+    @abstractmethod
+    def batches(self, base: Path) -> Iterator[Any]:
+        """Read the input in bounded Arrow record batches.
+
+        The first columns identify a document, beginning with its `id`; the last two are its
+        `file` and `line`, for messages. Raises `InputError`.
+        """
+
+    @abstractmethod
+    def documents_of(self, batches: Iterable[Any], problems: ProblemList) -> Iterator[RawDocument]:
+        """Make the documents of batches, and collect the problems."""
+
+    def n_shards(self, base: Path) -> int | None:
+        """Return the number of shards; None for one corpus.
+
+        With `auto`, the number doubles, so that a growing corpus is rarely cut anew.
+        """
+        if self.shards == "auto":
+            parts = math.ceil(self.n_rows(base) / SHARD_DOCUMENTS)
+            return 1 << (parts - 1).bit_length() if parts > 1 else None
+        return self.shards or None
 
 
 @functools.cache

@@ -306,6 +306,7 @@ TELEMETRY_OFF = {
     "DO_NOT_TRACK": "true",  # read by mlflow, datasets and others
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    "RAY_USAGE_STATS_ENABLED": "0",
     "RAGAS_DO_NOT_TRACK": "true",
 }
 
@@ -376,6 +377,19 @@ class Settings(BaseSettings):
         default=(),
         description="folders outside a gold set's own that gold sets may read from, and addresses "
         "of object stores, such as s3://bucket/corpora",
+    )
+    shard_workers: int = Field(
+        default=0,
+        ge=0,
+        le=1024,
+        description="processes that work on the shards of a large corpus; 0: one for each core, "
+        "1: this process only",
+    )
+    ray: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Ray cluster that works on the shards instead: an address, or local; its "
+        "workers must see the home",
     )
     endpoints: dict[str, Endpoint] = Field(
         default_factory=dict,

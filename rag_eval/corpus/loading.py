@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import re
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -95,20 +96,47 @@ def _refuse_shared_sections(found: list[tuple[Section, RawDocument]]) -> None:
 
 
 def load_corpus(spec: Loader, base: Path) -> LoadedCorpus:
-    """Read a corpus; mask titles, texts, authors and addresses before anything else sees them.
+    """Read a corpus; mask it before anything else sees it (`mask_documents`).
+
+    Raises InputError with every problem of the input, the first hundred listed.
+    """
+    raw = spec.read(base)
+    made = mask_documents(raw.documents, spec)
+    about = describe_corpus(
+        spec, made.frames.documents, made.masked, raw.rev, is_dirty=raw.is_dirty
+    )
+    return LoadedCorpus(*made.frames, about)
+
+
+class CorpusFrames(NamedTuple):
+    """The frames of a corpus, as in `LoadedCorpus`."""
+
+    documents: pd.DataFrame
+    sections: pd.DataFrame
+    sources: pd.DataFrame
+
+
+class MaskedDocuments(NamedTuple):
+    """Frames of a corpus, with the number of masked pieces by document and pattern name."""
+
+    frames: CorpusFrames
+    masked: pd.DataFrame
+
+
+def mask_documents(documents: Iterable[RawDocument], spec: Loader) -> MaskedDocuments:
+    """Mask titles, texts, authors and addresses of documents.
 
     Ids and names are not masked, because people find documents by ids and names. An address loses
     `user:password@` whether masking is on or off. Domains and author hashes come from unmasked
-    values. A document with an empty text is kept and gives no chunk. Raises InputError with every
-    problem of the input, the first hundred listed.
+    values. A document with an empty text is kept and gives no chunk. Raises InputError for section
+    ids that two documents share.
     """
-    raw = spec.read(base)
-    masked: Counter[str] = Counter()
+    masked: list[tuple[object, ...]] = []
     rows: list[tuple[object, ...]] = []
     sources: list[tuple[str, ...]] = []
     found: list[tuple[Section, RawDocument]] = []
-    for document in sorted(raw.documents, key=lambda document: document.doc_id):
-        doc_id = document.doc_id
+    for document in sorted(documents, key=lambda document: document.doc_id):
+        doc_id, counts = document.doc_id, Counter[str]()
         title, text = _make_storable(document.title), _make_storable(document.text)
         url = without_user(_make_storable(document.source_url))
         author = _make_storable(document.author)
@@ -120,7 +148,8 @@ def load_corpus(spec: Loader, base: Path) -> LoadedCorpus:
             pieces = (mask(title), mask(text), mask_decoded(url))
             title, text, url = (piece.text for piece in pieces)
             for piece in pieces:
-                masked.update(piece.counts)
+                counts.update(piece.counts)
+        masked.append((doc_id, *(counts[name] for name in NAMES)))
         source_hash = hashlib.sha256(document.source).hexdigest()
         shown = shown[:MAX_SHOWN_CHARS]
         about = (source_hash, shown, hashed, document.date, domain, document.signature)
@@ -131,17 +160,29 @@ def load_corpus(spec: Loader, base: Path) -> LoadedCorpus:
         rows.append((doc_id, title, text, rev, content, url, document.kind, names, document.page))
         found += [(section, document) for section in _make_sections(document, title, text)]
     _refuse_shared_sections(found)
-    sections = pd.DataFrame([section for section, _ in found], columns=list(Section._fields))
-    sections["doc_id"] = [owner.doc_id for _, owner in found]
-    documents = make_frame(DOCUMENTS, rows)
-    content = lines_hash(documents[["doc_id", "content_hash"]].to_numpy().ravel().tolist())
-    facts = CorpusFacts(
-        corpus_rev=_mark_dirty(raw.rev or content, content, is_dirty=raw.is_dirty),
-        loader=spec.loader,
-        masked={name: masked[name] for name in NAMES} if spec.mask_pii else None,
-        n_documents=len(rows),
+    sections = [(section.section_id, owner.doc_id, *section[1:]) for section, owner in found]
+    frames = CorpusFrames(
+        make_frame(DOCUMENTS, rows), make_frame(SECTIONS, sections), make_frame(SOURCES, sources)
     )
-    return LoadedCorpus(documents, SECTIONS.check(sections), make_frame(SOURCES, sources), facts)
+    return MaskedDocuments(frames, pd.DataFrame(masked, columns=["doc_id", *NAMES]))
+
+
+def describe_corpus(
+    spec: Loader,
+    documents: pd.DataFrame,
+    masked: pd.DataFrame,
+    rev: str = "",
+    *,
+    is_dirty: bool = False,
+) -> CorpusFacts:
+    """Collect the facts about DOCUMENTS and the numbers of masked pieces of each."""
+    content = lines_hash(documents[["doc_id", "content_hash"]].to_numpy().ravel().tolist())
+    return CorpusFacts(
+        corpus_rev=_mark_dirty(rev or content, content, is_dirty=is_dirty),
+        loader=spec.loader,
+        masked={name: int(masked[name].sum()) for name in NAMES} if spec.mask_pii else None,
+        n_documents=len(documents),
+    )
 
 
 def _mark_dirty(rev: str, content: str, *, is_dirty: bool) -> str:

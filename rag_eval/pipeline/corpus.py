@@ -12,27 +12,52 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, IntArray
-from rag_eval.core.config import EVIDENCE_TRUST, AnswerOverride
+from rag_eval.core.config import EVIDENCE_TRUST, FINDINGS, AnswerOverride
 from rag_eval.core.errors import InputError, Problem, quoted
 from rag_eval.core.frames import CHUNKS, DOCUMENTS, VARIANTS
-from rag_eval.core.loader import Chunker
+from rag_eval.core.loader import Chunker, ShardedLoader
 from rag_eval.core.report import Absent, BlockedGold, GoldFacts, LintWarning, Manifest
 from rag_eval.core.settings import Settings
 from rag_eval.corpus.chunking import chunk_documents, chunks_hash
-from rag_eval.corpus.loading import CorpusFacts, identify, load_corpus, source_bytes
-from rag_eval.corpus.source import resolve
+from rag_eval.corpus.loading import (
+    CorpusFacts,
+    CorpusFrames,
+    describe_corpus,
+    identify,
+    load_corpus,
+    source_bytes,
+)
+from rag_eval.corpus.source import empty_corpus, resolve
 from rag_eval.gold.lint import blocked_gold, blocked_problems, lint, sparse_sections
 from rag_eval.gold.loading import load_gold, read_gold, variants
 from rag_eval.gold.resolving import resolve as resolve_gold
 from rag_eval.measures.overlap import NamedGold, SharedGold
 from rag_eval.measures.ranking import Qrels, Spans
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.runner import Result, Stage, Table, Work, array_part, frame_part, json_part
+from rag_eval.pipeline.runner import (
+    Node,
+    Result,
+    Stage,
+    Table,
+    Work,
+    array_part,
+    frame_part,
+    json_part,
+)
+from rag_eval.pipeline.shards import (
+    CUT,
+    SCREENED,
+    Shard,
+    cut_shards,
+    join_frames,
+    run_step,
+    screen_documents,
+)
 from rag_eval.storage.artifacts import Parts, write_bytes, write_text
 from rag_eval.storage.hashing import digest
 from rag_eval.trust.duplicates import floods
 from rag_eval.trust.guard import FILE_NAME as ALLOWED_FILE
-from rag_eval.trust.guard import allowed_chunks, join_findings, judge_chunks, screen
+from rag_eval.trust.guard import allowed_chunks, join_findings, judge_chunks
 from rag_eval.trust.rules import RuleSet
 from rag_eval.trust.signatures import (
     DocumentState,
@@ -60,6 +85,8 @@ class CorpusSnapshot(Result):
     sections: pd.DataFrame = frame_part()
     sources: pd.DataFrame = frame_part()
     about: CorpusFacts = json_part()
+    shards: list[Shard] | None = json_part(volatile=True, default=None)
+    """The shards of a divided corpus. They do not count: the corpus is the same without them."""
 
     def describe(self) -> dict[str, object]:
         """Show the revision and the masked data."""
@@ -119,12 +146,31 @@ def read_corpus(work: Work) -> CorpusSnapshot:
 
     Raises `InputError`, for example for an empty corpus.
     """
+    spec = work.config.corpus
+    n_shards = spec.n_shards(work.base) if isinstance(spec, ShardedLoader) else None
+    if isinstance(spec, ShardedLoader) and n_shards is not None:
+        return _read_shards(work, spec, n_shards)
     with work.progress.step("Reading the corpus"):
-        loaded = load_corpus(work.config.corpus, work.base)
+        loaded = load_corpus(spec, work.base)
     if loaded.documents.empty:
         message = "the corpus has no document"
         raise InputError.of("empty_corpus", message, work.base, field="corpus")
     return CorpusSnapshot(**loaded._asdict())
+
+
+def _read_shards(work: Work, spec: ShardedLoader, n_shards: int) -> CorpusSnapshot:
+    recorded = work.evaluation.runner.find_recorded(Node(work.stage.name))
+    before = recorded.shards if isinstance(recorded, CorpusSnapshot) else None
+    shards, parts = cut_shards(work, spec, n_shards, before or [])
+    if not shards:
+        raise empty_corpus("there is no document", spec.loader, "at least one document")
+    frames = {
+        name: join_frames(name, [part.frame(name) for part in parts])
+        for name in CorpusFrames._fields
+    }
+    masked = pd.concat([part.frame("masked") for part in parts])
+    about = describe_corpus(spec, frames["documents"], masked)
+    return CorpusSnapshot(**frames, about=about, shards=shards)
 
 
 @Stage("corpus_chunks", "corpus", reads=("corpus.chunker",), columns=CHUNKS)
@@ -134,8 +180,13 @@ def cut_chunks(work: Work, corpus_snapshot: CorpusSnapshot) -> CorpusChunks:
     Raises `empty_index` when no document has any text.
     """
     chunker = work.config.corpus.chunker
-    with work.progress.step("Cutting documents into chunks"):
-        chunks = chunk_documents(corpus_snapshot.documents, corpus_snapshot.sections, chunker)
+    shards = corpus_snapshot.shards
+    if shards is not None:
+        parts = run_step(work, CUT, shards, chunker)
+        chunks = join_frames("chunks", [part.frame("chunks") for part in parts])
+    else:
+        with work.progress.step("Cutting documents into chunks"):
+            chunks = chunk_documents(corpus_snapshot.documents, corpus_snapshot.sections, chunker)
     if chunks.empty:
         message = "no document has any text, so there is nothing to retrieve"
         raise InputError.of("empty_index", message, work.base, field="corpus")
@@ -152,6 +203,10 @@ def _chunk_facts(chunks: pd.DataFrame, chunker: Chunker) -> ChunkFacts:
 
 # ---- Inputs of trust besides the corpus: signatures and manifest, with their identity.
 
+LEFT_OUT = (
+    "left_out: topic shifts and floods were not looked for, because they compare all documents "
+    "and this corpus is read by shards"
+)
 MAX_MISSING = 20
 MAX_SHOWN = 50
 """Most chunks that a description lists."""
@@ -304,7 +359,8 @@ def _identify_trust(
         None if inputs.states is None else [list(inputs.states), inputs.manifest.model_dump()]
     )
     allowed = sorted(inputs.allowed.items())
-    return [corpus_chunks.id, digest([signatures, manifest]), inputs.notes, allowed, day]
+    whole = [] if corpus_snapshot.shards is None else [LEFT_OUT]
+    return [corpus_chunks.id, digest([signatures, manifest]), inputs.notes, allowed, day, *whole]
 
 
 @Stage(
@@ -339,7 +395,7 @@ def judge_evidence(
         rules_version=RuleSet.load().version,
         manifest=inputs.manifest,
         n_quarantined=int((trust["verdict"] == "blocked").sum()),
-        notes=inputs.notes,
+        notes=[*inputs.notes, *([] if corpus_snapshot.shards is None else [LEFT_OUT])],
     )
     return EvidenceTrust(trust=trust, findings=findings, about=about)
 
@@ -363,17 +419,19 @@ def _screen_corpus(work: Work, corpus: CorpusSnapshot, facts: pd.DataFrame) -> p
 
     The result is stored separately, because neither the day nor allowed chunks change it.
     """
+    if corpus.shards is not None:
+        parts = run_step(work, SCREENED, corpus.shards)
+        findings = join_frames("findings", [part.frame("findings") for part in parts])
+        owners = pd.Index(corpus.artifact.frame("documents", ["doc_id"])["doc_id"])
+        rows = owners.get_indexer(pd.Index(findings["doc_id"])).astype(np.int64)
+        return join_findings([findings.assign(row=rows)[list(FINDINGS.columns)]])
     vouched = vouched_for(facts)
 
     def make() -> Parts:
         documents = corpus.documents
         texts, domains = documents["text"].tolist(), facts["domain"].tolist()
         with work.progress.step("Screening the corpus", len(texts), "documents") as advance:
-            markdown = (documents["kind"] == "markdown").tolist()
-            parts = [
-                screen(texts, markdown=markdown),
-                screen(documents["title"].tolist()).assign(start=-1, end=-1),
-            ]
+            parts = [screen_documents(documents)[list(FINDINGS.columns)]]
             advance(len(texts))
         with work.progress.step("Looking for topic shifts and floods"):
             parts += [topic_shift(texts, domains), floods(texts, domains, vouched=vouched)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from rag_eval.core.errors import InputError, ProblemList, quoted
-from rag_eval.core.loader import Chunker, RawCorpus, RawDocument
+from rag_eval.core.loader import Chunker, RawCorpus, RawDocument, ShardedLoader
 from rag_eval.corpus.source import (
     empty_corpus,
     is_address,
@@ -45,7 +45,7 @@ def _named_errors(path: str) -> Iterator[None]:
         ) from error
 
 
-class Parquet(TableLoader):
+class Parquet(TableLoader, ShardedLoader):
     """Parquet files in a folder or an object store."""
 
     loader: Literal["parquet"]
@@ -114,6 +114,18 @@ class Parquet(TableLoader):
                     accepted="strings or whole numbers" if column == "id" else "strings",
                 )
         return names
+
+    def n_rows(self, base: Path) -> int:
+        """Count the rows by the ends of the files."""
+        import pyarrow.parquet as pq
+
+        n_rows = 0
+        with _named_errors(self.path):
+            files, _, found = self._open(base)
+            for name in found:
+                with files.open(name) as stream:
+                    n_rows += pq.read_metadata(stream).num_rows
+        return n_rows
 
     def batches(self, base: Path) -> Iterator["pa.RecordBatch"]:
         """Read the rows in bounded batches of `COLUMNS`, `file` and `line` (the row, from 1).
