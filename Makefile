@@ -11,7 +11,7 @@ BROWSER := tests/browser/node_modules
 # Two workers share two cores, so one thread each. The first worker that is idle takes tests of the other.
 TESTS := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: run test test-all test-integrations check faults bench success fit ui install install-team lock docs renew clean help
+.PHONY: run test test-all test-integrations check faults bench success fit ui team install install-team lock docs renew clean help
 
 run: install  ## set up, then the nightly evaluation of the bundled gold sets
 	@$(BIN)/rag-eval run
@@ -57,6 +57,9 @@ fit: install  ## fit the shipped coefficients anew (needs the public data of RAG
 
 ui: install  ## Dagster (web server and daemon) and MLflow on this machine
 	@$(BIN)/rag-eval ui
+
+team: install-team  ## a team's deployment on this machine: PostgreSQL, S3, Chroma, MLflow, Dagster, and two gold sets at once
+	@$(BIN)/python deploy/team.py
 
 install: $(STAMP)
 

@@ -86,11 +86,14 @@ def child_environment(settings: Settings) -> dict[str, str]:
     }
 
 
-def _script(name: str) -> str:
+def script(name: str) -> str:
+    """Return the path of a program of this environment."""
     return str(Path(sysconfig.get_path("scripts")) / name)
 
 
-def _http(address: str) -> Callable[[], bool]:
+def http_answers(address: str) -> Callable[[], bool]:
+    """Make a test whether an address answers with success."""
+
     def answers() -> bool:
         try:
             with urllib.request.urlopen(address, timeout=5) as reply:  # noqa: S310 - our own loopback address
@@ -122,10 +125,10 @@ def commands(
     """
     servers = {
         "dagster-webserver": [
-            *(_script("dagster-webserver"), "-m", MODULE),
+            *(script("dagster-webserver"), "-m", MODULE),
             *("-h", HOST, "-p", str(dagster_port)),
         ],
-        "dagster-daemon": [_script("dagster-daemon"), "run", "-m", MODULE],
+        "dagster-daemon": [script("dagster-daemon"), "run", "-m", MODULE],
         "viewer": [
             *(sys.executable, "-m", "rag_eval.cli", "view"),
             *("--host", HOST, "--port", str(view_port)),
@@ -134,13 +137,14 @@ def commands(
     if not settings.mlflow_uri.startswith(("http:", "https:")):
         artifacts = (open_home(settings).folder / "mlartifacts").resolve()
         servers["mlflow"] = [
-            *(_script("mlflow"), "ui", "--artifacts-destination", artifacts.as_uri()),
+            *(script("mlflow"), "ui", "--artifacts-destination", artifacts.as_uri()),
             *("--host", HOST, "--port", str(mlflow_port), "--workers", "1"),
         ]
     return servers
 
 
-def _start(command: list[str], environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+def start(command: list[str], environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+    """Start a child whose output goes to the log."""
     write_text(log, "")
     with log.open("ab") as stream:
         # In a new session a child does not receive Ctrl-C. This process receives it and ends each
@@ -160,7 +164,7 @@ def _group(server: Server, number: int) -> None:
         os.killpg(server.process.pid, number)
 
 
-def _stop(servers: list[Server]) -> None:
+def stop(servers: list[Server]) -> None:
     """End every child and its children; kill a child that does not end in time."""
     for server in servers:
         _group(server, signal.SIGTERM)
@@ -173,7 +177,7 @@ def _stop(servers: list[Server]) -> None:
         server.process.wait()
 
 
-def _dead(servers: list[Server], write: Write) -> bool:
+def has_dead(servers: list[Server], write: Write) -> bool:
     """Tell whether a child has ended; report the child with the end of its log."""
     for server in servers:
         status = server.process.poll()
@@ -187,7 +191,9 @@ def _dead(servers: list[Server], write: Write) -> bool:
 
 
 @contextlib.contextmanager
-def _signals() -> Iterator[None]:
+def stop_signals() -> Iterator[None]:
+    """Turn Ctrl-C and SIGTERM into `Stopped` within the block."""
+
     def stop(_number: int, _frame: types.FrameType | None) -> None:
         raise Stopped
 
@@ -213,19 +219,19 @@ def _start_all(
         if name in ports:
             port, path = ports[name]
             address = f"http://{HOST}:{port}"
-            answers = _http(address + path)
+            answers = http_answers(address + path)
         else:
             address, answers = None, _heartbeat(Path(environment["DAGSTER_HOME"]), time.time())
         log = open_home(settings).folder.resolve() / "logs" / f"{name}.log"
-        servers.append(Server(name, _start(command, environment, log), log, answers, address))
+        servers.append(Server(name, start(command, environment, log), log, answers, address))
 
 
-def _wait_until_ready(servers: list[Server], write: Write) -> bool:
+def wait_until_ready(servers: list[Server], write: Write) -> bool:
     """Wait until every server answers; return False if a server ended or the time is up."""
     deadline = time.monotonic() + START_TIMEOUT_S
     waiting = list(servers)
     while waiting:
-        if _dead(servers, write):
+        if has_dead(servers, write):
             return False
         waiting = [server for server in waiting if not server.answers()]
         if waiting and time.monotonic() > deadline:
@@ -254,11 +260,11 @@ def serve(
     write = write or (lambda line: print(line, file=sys.stdout, flush=True))  # noqa: T201 - the one place that talks to a person here
     prepare_home((open_home(settings).folder / "dagster").resolve())
     servers: list[Server] = []
-    with _signals():
+    with stop_signals():
         try:
             write("Starting Dagster, MLflow and the viewer ...")
             _start_all(settings, dagster_port, mlflow_port, servers)
-            if not _wait_until_ready(servers, write):
+            if not wait_until_ready(servers, write):
                 return 1
             shown = {server.name: server.address for server in servers}
             write(f"Dagster         {shown['dagster-webserver']}")
@@ -266,7 +272,7 @@ def serve(
             write(f"Viewer          {shown['viewer']}")
             write(f"Dagster daemon  running: schedule {settings.schedule} ({settings.timezone})")
             write("Ctrl-C ends all of them.")
-            while not _dead(servers, write):
+            while not has_dead(servers, write):
                 time.sleep(POLL_S)
         except Stopped:
             write("Stopping ...")
@@ -275,5 +281,5 @@ def serve(
             for number in (signal.SIGINT, signal.SIGTERM):
                 # a second Ctrl-C must not leave children behind
                 signal.signal(number, signal.SIG_IGN)
-            _stop(servers)
+            stop(servers)
         return 1

