@@ -76,7 +76,7 @@ class Postgres:
         self.password, self.port = secrets.token_hex(16), free_port(5432)
         self._prefix: list[str] = []
         if os.geteuid() == 0:
-            folder = Path(tempfile.mkdtemp(prefix="rag-eval-postgres-"))
+            folder = Path(tempfile.mkdtemp(prefix="rag-eval-team-"))
             user = pwd.getpwnam("nobody")
             os.chown(folder, user.pw_uid, user.pw_gid)
             self._prefix = [
