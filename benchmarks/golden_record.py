@@ -77,8 +77,9 @@ FIXED = dict.fromkeys(THREADS, "1") | {
 RECORDED_QUESTIONS = 60
 GRAPH_SCRIPT = """
 import json
+from dagster import DagsterInstance
 from rag_eval.definitions import defs
-found = defs()
+found, nights = defs(), DagsterInstance.ephemeral()
 graph = found.resolve_asset_graph()
 repository = found.get_repository_def()
 values = {}
@@ -87,7 +88,9 @@ for spec in found.resolve_all_asset_specs():
     values[path + "/deps"] = sorted(dep.asset_key.to_user_string() for dep in spec.deps)
     values[path + "/group"] = spec.group_name
     partitions = spec.partitions_def
-    values[path + "/partitions"] = partitions.get_partition_keys() if partitions else None
+    values[path + "/partitions"] = (
+        partitions.get_partition_keys(dynamic_partitions_store=nights) if partitions else None
+    )
 for key in graph.asset_check_keys:
     values["checks/" + key.asset_key.to_user_string() + "/" + key.name] = True
 for job in found.resolve_all_job_defs():

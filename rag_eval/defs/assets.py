@@ -17,6 +17,7 @@ from rag_eval.defs.metadata import (
     column_schema,
     to_metadata,
 )
+from rag_eval.defs.nights import NIGHT_TAG, record_night, tonight
 from rag_eval.defs.resources import Evaluations
 from rag_eval.pipeline.corpus import CorpusSnapshot, GoldVariants
 from rag_eval.pipeline.runner import Made, Node, Runner, Stage, nodes_behind
@@ -162,6 +163,11 @@ def _make_asset(
                 del runner.made[node]  # a retry must not find the failed result
                 raise dg.Failure(
                     message, metadata=to_metadata(shown), allow_retries=service is not None
+                )
+            if node.name == REPORT:
+                night = context.run.tags.get(NIGHT_TAG) or tonight(evaluations.settings.timezone)
+                context.log_event(
+                    record_night(context.instance, context.partition_key, night, to_metadata(shown))
                 )
             judged = [] if guard is None else [guard.judge(runner, shown, spec.key)]
             yield dg.MaterializeResult(

@@ -14,8 +14,9 @@ import dagster as dg
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
 from rag_eval.defs.alerts import make_alert_sensors
-from rag_eval.defs.assets import REPORT, asset_key, make_assets
+from rag_eval.defs.assets import OWNER, REPORT, asset_key, make_assets
 from rag_eval.defs.checks import OF_STAGES, gate_check, make_gate_checks
+from rag_eval.defs.nights import NIGHT_TAG, make_nights, tonight
 from rag_eval.defs.resources import make_evaluations
 from rag_eval.gates.verdict import check_names
 from rag_eval.gold.configuration import discover, load_config
@@ -113,10 +114,14 @@ def build_definitions(settings: Settings | None = None) -> dg.Definitions:
     def nightly(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
         if not any(gold_set.nightly for gold_set in gold_sets):
             yield dg.SkipReason("no gold set belongs to the nightly job")
-        yield from request_runs(gold_sets, context.scheduled_execution_time.isoformat())
+        tick = context.scheduled_execution_time
+        yield from request_runs(gold_sets, tick.isoformat(), tonight(settings.timezone, tick))
 
     return dg.Definitions(
-        assets=make_assets(strategies, partitions, settings),
+        assets=[
+            *make_assets(strategies, partitions, settings),
+            make_nights(partitions, asset_key(Node(REPORT)), OWNER),
+        ],
         asset_checks=make_gate_checks(gates, asset_key(Node(REPORT))),
         jobs=[job],
         schedules=[nightly],
@@ -127,7 +132,7 @@ def build_definitions(settings: Settings | None = None) -> dg.Definitions:
     )
 
 
-def request_runs(gold_sets: list[KnownGoldSet], tick: str) -> Iterator[dg.RunRequest]:
+def request_runs(gold_sets: list[KnownGoldSet], tick: str, night: str) -> Iterator[dg.RunRequest]:
     """Request a run for each nightly gold set; a repeated tick starts no second run."""
     for gold_set in gold_sets:
         if gold_set.nightly:
@@ -136,4 +141,5 @@ def request_runs(gold_sets: list[KnownGoldSet], tick: str) -> Iterator[dg.RunReq
                 partition_key=gold_set.name,
                 asset_selection=gold_set.assets,
                 asset_check_keys=gold_set.checks,
+                tags={NIGHT_TAG: night},
             )

@@ -13,6 +13,7 @@ import dagster as dg
 from rag_eval.defs.assets import REPORT, asset_key, describe
 from rag_eval.defs.checks import gate_results
 from rag_eval.defs.metadata import to_metadata
+from rag_eval.defs.nights import record_night, tonight
 from rag_eval.gates.verdict import check_names
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.report import MetricsReport
@@ -109,6 +110,10 @@ def record_lineage(dagster_home: Path, evaluation: Evaluation) -> int:
                 )
             )
             count += 1
+        report = runner.made[Node(REPORT)]
+        shown = {**describe(runner, report), "started_from": "command line"}
+        night = tonight(evaluation.settings.timezone)
+        instance.report_runless_asset_event(record_night(instance, name, night, to_metadata(shown)))
         key, gates = asset_key(Node(REPORT)), check_names(evaluation.config)
         for found in gate_results(runner.get(MetricsReport).report, gates, key):
             instance.report_runless_asset_event(

@@ -31,6 +31,12 @@ class Ran:
     def checks(self) -> dict[str, dg.AssetCheckEvaluation]:
         return {check.check_name: check for check in self.result.get_asset_check_evaluations()}
 
+    def failed_context(self, instance: dg.DagsterInstance) -> dg.RunFailureSensorContext:
+        """Return the context that sensors of failed runs get."""
+        return dg.build_run_status_sensor_context(
+            "alert", self.result.get_run_failure_event(), instance, self.result.dagster_run
+        ).for_run_failure()
+
     def failure(self, step: str):
         (event,) = [
             event
@@ -74,13 +80,16 @@ class Project:
             if gold_set.name == name
         )
 
-    def run(self, instance: dg.DagsterInstance, selection=None, *, gold_set: str = "smoke") -> Ran:
+    def run(
+        self, instance: dg.DagsterInstance, selection=None, *, gold_set: str = "smoke", tags=None
+    ) -> Ran:
         job = build_definitions(self.settings).resolve_job_def(JOB)
         return Ran(
             job.execute_in_process(
                 partition_key=gold_set,
                 instance=instance,
                 raise_on_error=False,
+                tags=tags,
                 asset_selection=selection or self.known(gold_set).assets,
             )
         )

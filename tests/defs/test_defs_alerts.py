@@ -152,11 +152,7 @@ def test_failed_run_is_reported_without_the_text_of_foreign_errors(instance, web
 
 def test_run_of_the_job_is_reported_with_its_masked_problem(project, instance):
     project.change("depth: 20", "depht: 20")
-    ran = project.run(instance).result
-    context = dg.build_run_status_sensor_context(
-        "alert", ran.get_run_failure_event(), instance, ran.dagster_run
-    ).for_run_failure()
-    alert = read_failure(context, None)
+    alert = read_failure(project.run(instance).failed_context(instance), None)
     assert (alert.event, alert.gold_set) == ("run_failed", "smoke")
     assert alert.failed == ["corpus__corpus_snapshot"]
     assert "unknown_key" in alert.message

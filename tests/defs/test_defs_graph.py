@@ -53,7 +53,7 @@ def test_asset_graph_is_the_committed_one(shipped):
 def test_every_asset_says_what_it_is(shipped):
     assets = shipped.resolve_asset_graph()
     stages = {stage.name: stage for stage in STAGES}
-    for key in assets.get_all_asset_keys():
+    for key in assets.materializable_asset_keys:
         node, is_report = assets.get(key), key == asset("reporting/retrieval_metrics_report")
         stage = stages["run" if key.path[0] == "retrieval" else key.path[-1]]
         assert (node.description, node.group_name) == (stage.title, key.path[0])
@@ -68,12 +68,11 @@ def test_every_asset_says_what_it_is(shipped):
 
 
 def test_stages_that_talk_to_services_have_retries_and_a_pool(shipped):
+    steps = [asset for asset in shipped.assets if isinstance(asset, dg.AssetsDefinition)]
     pools = {
-        asset.key.path[-1]: asset.op.pool
-        for asset in shipped.assets
-        if asset.op.retry_policy is not None
+        asset.key.path[-1]: asset.op.pool for asset in steps if asset.op.retry_policy is not None
     }
-    assert all(asset.op.pool is None for asset in shipped.assets if asset.op.retry_policy is None)
+    assert all(asset.op.pool is None for asset in steps if asset.op.retry_policy is None)
     assert pools["answers"] == pools["answer_measures"] == "rag_eval_chat"
     assert pools["bm25"] == "rag_eval_sources"
     assert pools["corpus_index"] == "rag_eval_vectors"
@@ -146,6 +145,7 @@ def test_schedule_requests_exactly_the_assets_and_checks_of_each_nightly_gold_se
     }
     assert len({request.run_key for request in data.run_requests}) == 2
     assert "2024-02-29T02:00:00" in lexical.run_key
+    assert lexical.tags["rag_eval/night"] == "2024-02-29"
 
 
 def test_schedule_follows_the_settings(project):
@@ -167,7 +167,7 @@ def test_schedule_follows_the_settings(project):
 
 def test_the_nightly_job_has_every_asset_and_every_check(shipped):
     graph, job = shipped.resolve_asset_graph(), shipped.resolve_job_def(JOB)
-    assert set(job.asset_layer.selected_asset_keys) == set(graph.get_all_asset_keys())
+    assert set(job.asset_layer.selected_asset_keys) == graph.materializable_asset_keys
     assert asset("reporting/gate_verdict") in job.asset_layer.selected_asset_keys
     assert set(job.asset_layer.asset_graph.asset_check_keys) == set(graph.asset_check_keys)
 

@@ -10,8 +10,10 @@ import dagster as dg
 import pytest
 
 from rag_eval.core.settings import Settings
+from rag_eval.defs.alerts import read_failure
 from rag_eval.defs.assets import asset_key
 from rag_eval.defs.build import build_definitions
+from rag_eval.defs.nights import NIGHT_TAG, NIGHTS
 from rag_eval.defs.resources import make_evaluations
 from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.stages import STAGES, evaluate
@@ -30,15 +32,18 @@ def test_job_gives_the_report_of_the_command_line(project, instance, tmp_path):
     alone = project.run(instance, selection).failure("reporting__mlflow_record")
     assert "materialize retrieval_metrics_report first" in alone.description
 
-    result = project.run(instance)
+    result = project.run(instance, tags={NIGHT_TAG: "2024-02-29"})
     assert result.success
     made = result.made
+    night = made.pop("reporting/nights")
     assert set(made) == {"/".join(key.path) for key in project.known().assets}
     assert not any(entry["reused"] for entry in made.values())
     assert made["retrieval/hybrid"]["index_hash"] == project.report()["index"]["hash"]
     assert made["retrieval/hybrid"]["gold_hash"] == project.report()["gold"]["hash"]
     by_job = project.report()["content_hash"]
-    assert made["reporting/retrieval_metrics_report"]["content_hash"] == by_job
+    assert night["content_hash"] == by_job
+    assert night == made["reporting/retrieval_metrics_report"]
+    assert instance.get_materialized_partitions(NIGHTS) == {"smoke|2024-02-29"}
     assert (project.settings.reports / "retrieval-metrics.json").read_bytes() == (
         project.settings.reports / "smoke" / "retrieval-metrics.json"
     ).read_bytes()
@@ -84,6 +89,8 @@ def test_job_gives_the_report_of_the_command_line(project, instance, tmp_path):
     ended = result.failure("reporting__gate_verdict")
     assert ended.description == "required gates did not pass: acceptance.recall_at_5"
     assert ended.metadata["n_fail"].value == 1
+    alert = read_failure(result.failed_context(instance), None)
+    assert (alert.event, alert.failed) == ("gates_failed", ["acceptance.recall_at_5"])
 
 
 def test_gold_with_errors_stops_before_retrieval_and_shows_the_problems(project, instance):
@@ -127,14 +134,14 @@ def test_a_job_over_every_asset_marks_what_a_gold_set_does_not_configure(project
         if "name: vector" not in line and not line.startswith(("answers:", "gates:"))
     ]
     (other / "gold_set.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    everything = build_definitions(project.settings).resolve_asset_graph().get_all_asset_keys()
+    everything = build_definitions(project.settings).resolve_asset_graph().materializable_asset_keys
     result = project.run(instance, sorted(everything), gold_set="other")
     assert result.success
     made = result.made
     assert made["retrieval/vector"] == {"configured": False}
     assert made["retrieval/hybrid"]["n_failed"] == 0
     assert made["measures/answer_measures"] == {"configured": False}
-    assert set(made) == {"/".join(key.path) for key in everything}
+    assert set(made) - {"reporting/nights"} == {"/".join(key.path) for key in everything}
     report = project.report("other")
     reason = "the gold set configures no answers"
     assert report["groundedness_reason"] == report["answers"]["reason"] == reason
