@@ -356,6 +356,16 @@ class Settings(BaseSettings):
     chroma: ChromaServer = ChromaServer()
     schedule: str = Field(default="0 2 * * *", description="cron of the nightly job")
     timezone: str = Field(default="UTC", description="IANA time zone of the schedule")
+    executor: str = Field(
+        default="in_process",
+        pattern=r"^[A-Za-z_][\w.]*(?::[A-Za-z_]\w*)?$",
+        description="how Dagster runs the steps of a run: in_process, multiprocess, k8s, docker, "
+        "celery, dask, or module:attribute",
+    )
+    executor_config: dict[str, Any] = Field(
+        default_factory=dict,
+        description="configuration of the executor; default: the configuration of each run",
+    )
     alerts: Alerts = Alerts()
     rerankers: dict[str, ImportPath] = Field(
         default_factory=dict,

@@ -5,13 +5,14 @@ Tests call `build_definitions` with their own settings. Dagster calls it through
 """
 
 import dataclasses
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import dagster as dg
 
-from rag_eval.core.errors import InputError
+from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.settings import Settings
 from rag_eval.defs.alerts import make_alert_sensors
 from rag_eval.defs.assets import OWNER, REPORT, asset_key, make_assets
@@ -25,6 +26,14 @@ from rag_eval.pipeline.stages import STAGES
 
 JOB: Final = "nightly_eval"
 SCHEDULE: Final = "nightly_eval_schedule"
+EXECUTORS: Final = {
+    "in_process": "dagster:in_process_executor",
+    "multiprocess": "dagster:multiprocess_executor",
+    "k8s": "dagster_k8s:k8s_job_executor",
+    "docker": "dagster_docker:docker_executor",
+    "celery": "dagster_celery:celery_executor",
+    "dask": "dagster_dask:dask_executor",
+}
 RUN_TAGS: Final = {
     "dagster/max_retries": "2",
     "dagster/retry_strategy": "FROM_FAILURE",
@@ -127,9 +136,32 @@ def build_definitions(settings: Settings | None = None) -> dg.Definitions:
         schedules=[nightly],
         sensors=make_alert_sensors(settings.alerts),
         resources={"evaluations": make_evaluations(settings)},
-        # a process for each step would import everything again, and stages run in parallel anyway
-        executor=dg.in_process_executor,
+        executor=load_executor(settings),
     )
+
+
+def load_executor(settings: Settings) -> dg.ExecutorDefinition:
+    """Load the executor that the settings name.
+
+    The default runs all steps in the process of the run, because a process for each step would
+    import everything again. Raises InputError if the executor cannot be loaded.
+    """
+    path = EXECUTORS.get(settings.executor, settings.executor)
+    module, _, attribute = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute or "none", None)
+        reason = f"{path} is no executor of Dagster"
+    except ImportError as error:
+        found, reason = None, str(error)
+    if not isinstance(found, dg.ExecutorDefinition):
+        raise InputError.of(
+            "unknown_executor",
+            f"the executor cannot be used ({quoted(reason)})",
+            field="executor",
+            found=settings.executor,
+            accepted=f"{', '.join(EXECUTORS)} (with the package installed), or module:attribute",
+        )
+    return found.configured(settings.executor_config) if settings.executor_config else found
 
 
 def request_runs(gold_sets: list[KnownGoldSet], tick: str, night: str) -> Iterator[dg.RunRequest]:
