@@ -56,7 +56,7 @@ class Alert:
 
 
 def read_failure(context: dg.RunFailureSensorContext, dagster_url: str | None) -> Alert:
-    """Describe a failed run by the failures that its steps reported.
+    """Describe a failed run by its failed steps and blocking checks.
 
     Only failures of rag_eval are quoted, because their texts are masked.
     """
@@ -68,6 +68,13 @@ def read_failure(context: dg.RunFailureSensorContext, dagster_url: str | None) -
             reasons.append(quoted(told.description or "", 400))
             if "required_failures" in told.metadata:
                 gates += str(told.metadata["required_failures"].value).split(", ")
+    records = context.instance.get_records_for_run(
+        run.run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION
+    ).records
+    for record in records:
+        check = record.event_log_entry.get_dagster_event().asset_check_evaluation_data
+        if not check.passed and check.severity == dg.AssetCheckSeverity.ERROR:
+            reasons.append(f"the check {check.check_name} did not pass")
     if not steps:
         reasons = ["no step reported a failure: the worker was lost or did not start"]
     return Alert(

@@ -108,6 +108,8 @@ def test_gold_with_errors_stops_before_retrieval_and_shows_the_problems(project,
     rows = [record.data for record in check.metadata["problems"].records]
     assert {"severity": "error", "field": "text", "line": 13}.items() <= rows[0].items()
     assert check.metadata["n_errors"].value >= 1
+    alert = read_failure(result.failed_context(instance), None)
+    assert (alert.event, alert.message) == ("run_failed", "the check gold_lint did not pass")
 
 
 def test_empty_corpus_text_fails_the_blocking_check(project, instance):
