@@ -106,10 +106,15 @@ def mail(alert: Alert, smtp: Smtp) -> None:
     message["To"] = ", ".join(smtp.to)
     lines = [alert.message, *alert.failed, f"run {alert.run_id}", alert.link or ""]
     message.set_content("\n".join(lines))
-    kind = smtplib.SMTP_SSL if smtp.tls == "tls" else smtplib.SMTP
-    with kind(smtp.host, smtp.port, timeout=TIMEOUT_S) as server:
+    place: tuple[str, int] = (smtp.host, smtp.port)
+    safe = ssl.create_default_context()  # smtplib's own default checks no certificate
+    with (
+        smtplib.SMTP_SSL(*place, timeout=TIMEOUT_S, context=safe)
+        if smtp.tls == "tls"
+        else smtplib.SMTP(*place, timeout=TIMEOUT_S)
+    ) as server:
         if smtp.tls == "starttls":
-            server.starttls(context=ssl.create_default_context())
+            server.starttls(context=safe)
         if smtp.user and smtp.password_env:
             server.login(smtp.user, os.environ[smtp.password_env])
         server.send_message(message)

@@ -1,14 +1,19 @@
 """Failed runs and failed gates reach a webhook and a mail server; without them nothing is sent."""
 
+import datetime as dt
 import email
 import http.server
 import json
 import logging
 import socketserver
+import ssl
 import threading
 
 import dagster as dg
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from pydantic import ValidationError
 
 from rag_eval.core.errors import InputError
@@ -193,6 +198,42 @@ def test_unreachable_receivers_are_logged_without_secrets(caplog):
     assert "alert of run 1234 did not reach the webhook of 127.0.0.1" in webhook_line
     assert "did not reach the mail server 127.0.0.1" in mail_line
     assert "S3cretWord" not in caplog.text
+
+
+@pytest.fixture
+def self_signed(tmp_path):
+    """Return the TLS context of a server that no authority vouches for."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    start = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(start)
+        .not_valid_after(start + dt.timedelta(days=36_500))
+        .sign(key, hashes.SHA256())
+    )
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    place = tmp_path / "server.pem"
+    place.write_bytes(
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
+        + certificate.public_bytes(pem)
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(place)
+    return context
+
+
+def test_mail_server_needs_a_certificate_that_an_authority_vouches_for(start, self_signed, caplog):
+    class Shake(socketserver.BaseRequestHandler):
+        def handle(self):
+            with pytest.raises(ssl.SSLError):
+                self_signed.wrap_socket(self.request, server_side=True)
+
+    port = start(socketserver.ThreadingTCPServer(("127.0.0.1", 0), Shake))
+    mail = Smtp(**MAIL | {"tls": "tls"}, port=port, to=("a@example.org",))
+    alert = Alert("run_failed", "handbook", "1234", [], "", None)
+    send(alert, Alerts(smtp=mail), logging.getLogger("alerts"))
+    assert "certificate verify failed" in caplog.text
 
 
 @pytest.mark.parametrize(
