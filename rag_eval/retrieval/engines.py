@@ -119,6 +119,8 @@ class EngineSource(Source):
             self.stated = {}
         except QueryError as error:
             raise self.unusable("settings", f"{error.code}: {error}") from error
+        finally:
+            self.close()  # A reused run asks no query.
 
     def unusable(self, field: str, found: str) -> InputError:
         """Return the error of an engine that its settings do not fit."""
@@ -141,6 +143,8 @@ class EngineSource(Source):
             described = self._describe()
         except QueryError:
             return ""
+        finally:
+            self.close()
         return digest(described) if described.get("generation") else ""
 
     def find_changes(self, version: str, outcomes: Sequence[Outcome]) -> list[str]:  # noqa: ARG002 - replies state nothing

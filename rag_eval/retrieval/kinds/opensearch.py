@@ -1,6 +1,6 @@
 """The kind `opensearch`: BM25, k-NN and hybrid search in an index of OpenSearch, over its REST API.
 
-The replies were written after the documented API; no server was available to try them.
+It follows the documented API. The tests use replies of that form, and no real server.
 """
 
 import base64
