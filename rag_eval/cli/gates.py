@@ -64,13 +64,16 @@ def gate(
         settings = open_settings(home, reports)
         from rag_eval.core.errors import quoted
         from rag_eval.gold.configuration import gold_set_name
+        from rag_eval.pipeline.evaluation import REPORTS
         from rag_eval.pipeline.history import open_run
         from rag_eval.reporting.verdicts import show_verdict, verdict_rows, write_verdict
         from rag_eval.storage.home import open_home
 
         owner = gold_set or settings.primary_gold_set
         newest = settings.reports / gold_set_name(owner) / "retrieval-metrics.json"
-        judged = open_run(open_home(settings), run or str(newest), owner)
+        store = open_home(settings)
+        store.take(f"{REPORTS}/{gold_set_name(owner)}", newest.parent)
+        judged = open_run(store, run or str(newest), owner)
         verdict = verdict_rows(judged.report(), gold_set or judged.gold_set)
         show_verdict(console_for(), verdict)
         folder = out or judged.folder

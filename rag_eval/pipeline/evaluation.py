@@ -149,6 +149,9 @@ class Bars(Progress):
 
 # ---- Evaluations: a gold set folder or any BEIR folder, and the stores for its results.
 
+REPORTS = "reports"
+"""Folder of a home in an object store that holds the reports of all gold sets."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
@@ -220,6 +223,11 @@ class Evaluation:
     def reports(self) -> Path:
         """The gold set's own folder of reports."""
         return self.settings.reports / self.config.name
+
+    @property
+    def shared_reports(self) -> str:
+        """Name of the folder of the reports in an object store."""
+        return f"{REPORTS}/{self.config.name}"
 
 
 def adjust(

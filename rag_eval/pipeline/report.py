@@ -4,7 +4,7 @@ import dataclasses
 import datetime as dt
 import json
 import shutil
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -200,18 +200,22 @@ def write_report(work: Work, **results: Any) -> MetricsReport:
     _remove(folder, {source.name for source in sources}, *REPLACED)
     write_text(folder / REPORT_FILE, dumps(plain))
     write_verdict(verdict_rows(report, work.config.name), folder)
-    _publish(work.evaluation)
+    trace_error = write_run_traces(work, made.answers, runs, made.stability_measures, report)
+    files = [path for path in folder.rglob("[!.]*") if path.is_file()]
+    files.sort(key=lambda path: (path.name == REPORT_FILE, path))
+    _publish(work.evaluation, files, alone=True)
     return MetricsReport(
         content_hash=report.content_hash,
         report=report,
         explorer=explorer.key,
         folder=str(folder.resolve()),
-        trace_error=write_run_traces(work, made.answers, runs, made.stability_measures, report),
+        trace_error=trace_error,
     )
 
 
-def _publish(evaluation: Evaluation) -> None:
-    """Copy the primary gold set's report, page and trust to the top of the folder of reports."""
+def _publish(evaluation: Evaluation, files: Iterable[Path], *, alone: bool = False) -> None:
+    """Share the files, and copy those of the primary gold set to the top of the reports."""
+    evaluation.home.share(evaluation.shared_reports, evaluation.reports, files, alone=alone)
     if not evaluation.is_primary:
         return
     top = evaluation.settings.reports
@@ -292,11 +296,11 @@ def write_page(work: Work, retrieval_metrics_report: MetricsReport) -> HtmlRepor
         tables = MissRateTables([report]).files()
         pages = {PAGE: built.html, MISS_RATES_PAGE: tables.pop(MISS_RATES_PAGE)}
         (place / TABLES).mkdir(parents=True, exist_ok=True)
-        for name, text in (dict(built.files) | tables).items():
-            write_text(place / TABLES / name, text)
-        for name, text in pages.items():
+        written = {f"{TABLES}/{name}": text for name, text in (dict(built.files) | tables).items()}
+        written |= pages
+        for name, text in written.items():
             write_text(place / name, text)
-    _publish(work.evaluation)
+    _publish(work.evaluation, map(place.joinpath, written))
     folder = place.resolve()
     about: dict[str, str | int] = {
         "page": str(folder / PAGE),
@@ -367,14 +371,18 @@ def record_in_mlflow(work: Work, retrieval_metrics_report: MetricsReport) -> Mlf
     """Record the report in MLflow. A failure of the tracking store does not affect the report."""
     report, folder = retrieval_metrics_report.report, work.evaluation.reports
     uri, run, page, error = work.settings.mlflow_uri, "", "", ""
-    files = [folder / name for name in RECORDED if (folder / name).is_file()]
+    home = work.evaluation.home
+    found = home.take(work.evaluation.shared_reports, folder) or folder.glob("*")
+    here = {path.name: path for path in found if path.is_file() and path.parent == folder}
+    files = [here[name] for name in RECORDED if name in here]
+    pictures = [here[name] for name in sorted(here) if name.endswith(".svg")]
     try:
         run, page = record(
             report,
             work.config.name,
             uri,
-            [*files, *sorted(folder.glob("*.svg"))],
-            work.evaluation.home.folder / "mlartifacts",
+            [*files, *pictures],
+            home.folder / "mlartifacts",
             tags=dict(work.evaluation.tags),
             questions=_questions_table(_questions_of(work, retrieval_metrics_report)),
         )

@@ -13,7 +13,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -241,6 +241,31 @@ class Home:
         else:
             with atomic_path(Path(place)) as partial:
                 shutil.copyfile(source, partial)
+
+    def share(
+        self, folder: str, source: Path, files: Iterable[Path], *, alone: bool = False
+    ) -> None:
+        """Write files below `source` to a folder of an object store, in their order.
+
+        `alone` first deletes the other files there. A folder home shares nothing, because its
+        reports are at hand.
+        """
+        if not self.is_remote:
+            return
+        names = {f"{folder}/{path.relative_to(source).as_posix()}": path for path in files}
+        for name in self.names(folder) if alone else ():
+            if name not in names:
+                self.delete(name)
+        for name, path in names.items():
+            self.put(name, path)
+
+    def take(self, folder: str, target: Path) -> list[Path]:
+        """Write the files that were shared to a local folder, and return their paths."""
+        taken = []
+        for name in self.names(folder) if self.is_remote else ():
+            taken.append(target / name.removeprefix(f"{folder}/"))
+            write_bytes(taken[-1], self.read(name))
+        return taken
 
 
 def open_home(settings: Settings) -> Home:

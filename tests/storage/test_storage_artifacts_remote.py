@@ -1,0 +1,132 @@
+"""Artifacts in an object store: uploaded, then published, and read with their checksums."""
+
+import shutil
+import uuid
+
+import numpy as np
+import pytest
+from test_storage_artifacts import empty_file, flip_bit
+
+from rag_eval.core.errors import InputError
+from rag_eval.core.settings import Settings
+from rag_eval.retrieval.embedding.source import EmbeddingCache
+from rag_eval.storage.artifacts import ArtifactStore
+from rag_eval.storage.home import Home
+
+
+@pytest.fixture
+def home(tmp_path):
+    """Return a home in the object store that fsspec keeps in memory."""
+    return Home(f"memory://{uuid.uuid4().hex}/home", tmp_path / "scratch")
+
+
+@pytest.fixture
+def other(home, tmp_path):
+    """Return the home as another worker opens it."""
+    return Home(home.url, tmp_path / "another worker")
+
+
+def parts_of(seconds=1.0):
+    return {"value": {"a": 1}, "array": np.arange(3), "lines.txt": b"x\n", "seconds": seconds}
+
+
+def put(home, seconds=1.0):
+    return ArtifactStore(home).put("stage", parts_of(seconds), volatile=["seconds"], key="key")
+
+
+def test_another_worker_reads_what_was_published(home, other):
+    made = put(home)
+    assert not made.reused
+    found = ArtifactStore(other).whole("stage", "key")
+    assert (found.id, found.reused) == (made.id, True)
+    assert found.json("value") == {"a": 1}
+    assert found.array("array").tolist() == [0, 1, 2]
+    assert found.bytes("lines.txt") == b"x\n"
+    shutil.rmtree(home.folder)
+    assert ArtifactStore(home).memo("stage", "key", dict).json("seconds") == 1.0
+
+
+def test_an_upload_without_its_record_is_no_artifact(home, other, monkeypatch):
+    with monkeypatch.context() as killed:
+        killed.setattr(Home, "create", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            put(home)
+    assert len(home.names("artifacts")) == 4
+    assert ArtifactStore(other).get("stage", "key") is None
+    assert ArtifactStore(other).whole("stage", "key") is None
+    assert put(other).json("value") == {"a": 1}
+
+
+def test_the_loser_of_two_writers_reads_what_the_winner_wrote(home, other):
+    assert put(home, seconds=1.0).json("seconds") == 1.0
+    lost = put(other, seconds=2.0)
+    assert (lost.json("seconds"), lost.reused) == (1.0, False)
+    shutil.rmtree(home.folder)
+    assert ArtifactStore(home).whole("stage", "key").json("seconds") == 1.0
+
+
+@pytest.mark.parametrize("harm", [empty_file, flip_bit])
+def test_a_damaged_local_copy_is_fetched_again(home, harm, caplog):
+    made = put(home)
+    harm(made.path("array.npy"))
+    assert ArtifactStore(home).get("stage", "key").array("array").tolist() == [0, 1, 2]
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("name", ["value.json", "array.npy", "artifact.json"])
+def test_a_damaged_object_is_named_and_made_again(home, other, name, caplog):
+    made = put(home)
+    (place,) = (one for one in home.names("artifacts") if one.endswith(f"/{name}"))
+    other.write(place, b"[")
+    if name == "array.npy":
+        with pytest.raises(InputError, match="artifact_damaged"):
+            ArtifactStore(other).get("stage", "key").array("array")
+    again = ArtifactStore(other).memo("stage", "key", parts_of)
+    assert (again.reused, again.array("array").tolist()) == (False, [0, 1, 2])
+    assert name in caplog.text
+    shutil.rmtree(home.folder)
+    assert ArtifactStore(home).whole("stage", "key").json("value") == made.json("value")
+
+
+def test_a_lost_object_is_made_again(home, other):
+    put(home)
+    for name in home.names("artifacts"):
+        if name.endswith("array.npy"):
+            home.delete(name)
+    assert not ArtifactStore(other).memo("stage", "key", parts_of).reused
+
+
+def test_vectors_of_two_workers_are_one_cache(home, other):
+    one, two = EmbeddingCache(home, "m"), EmbeddingCache(other, "m")
+    one.add(["a" * 64], np.ones((1, 2), dtype=np.float32))
+    two.add(["b" * 64], np.zeros((1, 2), dtype=np.float32))
+    shutil.rmtree(home.folder)
+    both = EmbeddingCache(home, "m")
+    assert both.vectors(["b" * 64, "a" * 64]).tolist() == [[0, 0], [1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("more", "field", "accepted"),
+    [
+        ({"tracking_uri": "http://mlflow:5000"}, "database_url", "postgresql"),
+        (
+            {"tracking_uri": "http://mlflow:5000", "database_url": "sqlite:///x.db"},
+            "database_url",
+            "postgresql",
+        ),
+        ({"database_url": "postgresql://db/x"}, "tracking_uri", "http"),
+    ],
+)
+def test_an_address_as_home_needs_servers_beside_it(more, field, accepted):
+    with pytest.raises(ValueError, match=rf"{field}\n.*accepted: .*{accepted}"):
+        Settings(home="s3://team/home", **more)
+    assert Settings(home="local").database_url is None
+
+
+def test_a_store_that_cannot_be_used_is_named(home, monkeypatch):
+    def refuse(*_):
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(type(home._files), "cat_file", refuse)
+    with pytest.raises(InputError, match=r"home_unreachable.*no route"):
+        ArtifactStore(home).get("stage", "key")
