@@ -1,0 +1,96 @@
+"""Compare the CPU time of a corpus in shards with one undivided loop, and with a changed corpus.
+
+    shards.py --passages 100000
+
+Both read, mask, cut and screen the same synthetic passages, a chunk each, and store the results.
+Each measurement has a process of its own, and counts its worker processes. The second line
+compares a run after a change of 1 % of the passages, spread over all shards, with the first run.
+"""
+
+import argparse
+import multiprocessing
+import random
+import resource
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from nightly import write_synthetic
+from timing import json_lines, report
+
+from rag_eval.core.settings import Settings, telemetry_off
+from rag_eval.pipeline.corpus import CorpusChunks, CorpusSnapshot
+from rag_eval.pipeline.evaluation import open_gold_set
+from rag_eval.pipeline.runner import Work
+from rag_eval.pipeline.shards import SCREENED, join_frames, run_step, screen_documents
+
+BAR, CHANGED_BAR, CHANGED, SEED = 1.2, 0.05, 0.01, 5
+NAMES = {"id": "_id", "title": "title", "text": "text"}
+CONFIG = """\
+name: {name}
+version: 1
+corpus: {{loader: parquet, path: corpus.parquet, title_column: title, shards: {shards}}}
+strategies: [{{name: bm25, kind: bm25}}]
+"""
+
+
+def prepare(folder: Path, workers: int) -> tuple[float, float, str, int]:
+    """Prepare the corpus of a gold set.
+
+    Returns CPU seconds, wall seconds, the id of the chunks, and their number.
+    """
+    telemetry_off()
+    settings = Settings(home=folder / "home", shard_workers=workers)
+    evaluation = open_gold_set(folder, settings)
+    runner, started = evaluation.runner, time.perf_counter()
+    snapshot, chunks = runner.get(CorpusSnapshot), runner.get(CorpusChunks)
+    if snapshot.shards is None:
+        evaluation.store.put("screened", {"findings": screen_documents(snapshot.documents)})
+    else:
+        work = Work(evaluation, runner.stages["evidence_trust"], "benchmark")
+        parts = run_step(work, SCREENED, snapshot.shards)
+        findings = join_frames("findings", [part.frame("findings") for part in parts])
+        evaluation.store.put("screened", {"findings": findings})
+    both = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    cpu = sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, both))
+    return cpu, time.perf_counter() - started, chunks.id, chunks.about.n_chunks
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--passages", type=int, default=100_000)
+    parser.add_argument("--workers", type=int, default=2)
+    arguments = parser.parse_args()
+
+    def measure(folder: Path) -> tuple[float, float, str, int]:
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+            return process.submit(prepare, folder, arguments.workers).result()
+
+    with tempfile.TemporaryDirectory() as scratch:
+        write_synthetic(Path(scratch), 1, arguments.passages)
+        rows = json_lines(Path(scratch, "corpus", "corpus.jsonl"))
+        columns = {key: [row[name] for row in rows] for key, name in NAMES.items()}
+        found = {}
+        for name, shards in (("whole", "off"), ("divided", max(2, arguments.passages // 10_000))):
+            folder = Path(scratch, name)
+            folder.mkdir()
+            (folder / "gold_set.yaml").write_text(CONFIG.format(name=name, shards=shards))
+            pq.write_table(pa.table(columns), folder / "corpus.parquet")
+            found[name] = measure(folder)
+        (plain, plain_wall, expected, n_chunks), (ours, wall, chunks, _) = found.values()
+        if chunks != expected:
+            raise SystemExit("the chunks differ")
+        walls = {"wall_s": round(wall, 1), "reference_wall_s": round(plain_wall, 1)}
+        about = {"chunks": n_chunks, "shards": shards, "workers": arguments.workers}
+        report("shards", ours, plain, BAR, **about, **walls)
+        for row in random.Random(SEED).sample(range(len(rows)), int(CHANGED * len(rows))):
+            columns["text"][row] += " changed"
+        pq.write_table(pa.table(columns), folder / "corpus.parquet")
+        report("shards_changed", measure(folder)[0], ours, CHANGED_BAR, **about)
+
+
+if __name__ == "__main__":
+    main()
