@@ -412,15 +412,15 @@ def _find_stranger(
         return [part for part in _sentences(text) if rest <= {*text.stems[part[0] : part[1]]}]
 
     parts = holding(window)
-    if not parts:
+    inside = [one for one in others if any(low <= one[0] < high for low, high in parts)]
+    agreement, rival = pair.best(span, inside)
+    if agreement <= _STRANGER:
         return None
     for text in (window, *map(_read, pair.evidence)):
         names = find(text)
         if any(low <= at < high for low, high in holding(text) for at, _ in names):
             return None
-    inside = [one for one in others if any(low <= one[0] < high for low, high in parts)]
-    agreement, rival = pair.best(span, inside)
-    return rival if agreement > _STRANGER else None
+    return rival
 
 
 _LEAST_REST, _STRANGER = 2, 0.6
