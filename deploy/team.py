@@ -267,7 +267,9 @@ class Team:
         self._wait()
 
     def stop(self) -> None:
-        """End all servers, the last first."""
+        """End all servers, the last first; a second Ctrl-C must not leave one behind."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
         stop(list(self.servers.values())[::-1])
         if self.postgres.folder.parent != self.folder:
             shutil.rmtree(self.postgres.folder)
