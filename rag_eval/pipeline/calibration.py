@@ -466,6 +466,7 @@ def _keep_watch(strategy: _Strategy, state: WatchState) -> None:
         return
     # An unchanged state is not stored, for example a new watch without outcomes.
     if state != (kept_watch(home, strategy.series) or WatchState(state.fingerprint)):
+        strategy.work.evaluation.lock.check()
         keep_watch(home, strategy.series, state)
 
 

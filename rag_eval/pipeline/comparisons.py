@@ -72,7 +72,7 @@ def accept_baseline(
     """
     who, why = _bound_text("who", who, MAX_WHO), _bound_text("why", why, MAX_WHY)
     home = open_home(settings)
-    with WriteLock(settings, gold_set):
+    with WriteLock(settings, gold_set) as lock:
         run = open_run(home, name, gold_set)
         failed = required_failures(
             gate
@@ -97,6 +97,7 @@ def accept_baseline(
         )
         _open_baseline(run, record)
         history = _history(run.gold_set)
+        lock.check()
         before = home.read(history) if home.has(history) else b""
         home.write(history, before + f"{canonical_json(record.model_dump())}\n".encode())
     return record

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from rag_eval import __version__
 from rag_eval.cli.app import app
+from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
 from rag_eval.storage.locks import WriteLock
 
@@ -242,6 +243,16 @@ def test_a_home_that_another_process_holds_is_named(project):
     assert "home_busy" in done.stderr
     assert not project.reports.exists()
     assert project.invoke("run", "tiny").exit_code == 0  # the lock ended with its holder
+
+
+def test_a_run_that_lost_its_lock_publishes_nothing(project, monkeypatch):
+    def lost(_):
+        raise InputError.of("lock_lost", "another run has written meanwhile")
+
+    monkeypatch.setattr(WriteLock, "check", lost)
+    assert "lock_lost" in project.run(exit_code=1).stderr
+    assert not project.reports.exists()
+    assert not (project.home / "runs").exists()
 
 
 @pytest.mark.parametrize("place", ["home", "reports"])

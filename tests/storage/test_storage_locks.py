@@ -159,6 +159,20 @@ def test_a_clean_up_and_runs_exclude_each_other(shared):
         pass
 
 
+def test_workers_with_embedded_chroma_share_an_object_store(shared, tmp_path):
+    options = {name: value for name, value in shared.items() if name != "chroma_url"}
+    options |= {"home": "s3://bucket/home", "scratch": tmp_path / "one"}
+    with lock_of(options):
+        for scratch, gold_set in (("another", "tiny"), ("one", "other")):
+            with (
+                pytest.raises(InputError, match=r"home_busy.*for tiny"),
+                lock_of(options, gold_set, scratch=tmp_path / scratch),
+            ):
+                pass
+        with lock_of(options, "other", scratch=tmp_path / "another"):
+            pass
+
+
 def cut_connections(options):
     postgres_server.execute(
         options["database_url"],
