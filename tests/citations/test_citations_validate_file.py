@@ -106,14 +106,14 @@ def test_a_file_that_is_not_there_is_an_error_and_no_verdict(tmp_path):
 
 def test_homes_without_a_whole_run_are_refused(ran, tmp_path):
     project, _ = ran
-    assert code_of(live_index, tmp_path / "nowhere") == "run_not_found"
-    assert code_of(live_index, project.home, "other") == "run_not_found"
+    assert code_of(live_index, Home(tmp_path / "nowhere")) == "run_not_found"
+    assert code_of(live_index, Home(project.home), "other") == "run_not_found"
     (kept,) = (project.home / "runs").glob("*.json")
     whole = json.loads(kept.read_text(encoding="utf-8"))
     kept.write_text(json.dumps({**whole, "artifacts": {}}), encoding="utf-8")
-    assert code_of(live_index, project.home) == "run_incomplete"
+    assert code_of(live_index, Home(project.home)) == "run_incomplete"
     kept.write_text("{", encoding="utf-8")
-    assert code_of(live_index, project.home) == "run_unreadable"
+    assert code_of(live_index, Home(project.home)) == "run_unreadable"
 
 
 def test_answers_are_read_and_markers_give_the_segments(ran):
@@ -145,7 +145,7 @@ def test_answers_are_read_and_markers_give_the_segments(ran):
 
 def test_the_index_completes_citations_of_the_auditable_block(ran):
     project, records = ran
-    live = live_index(project.home)[0]
+    live = live_index(Home(project.home))[0]
     own = project.reports / "tiny" / "auditable-answers.jsonl"
     assert validate_file(own, live).passed
     assert validate_file(own, live).rows

@@ -122,7 +122,7 @@ def test_a_fault_says_what_is_accepted(tmp_path):
     assert found["strategies[0].kind"] == (
         "this value is not accepted; did you mean bm25?",
         "bm52",
-        "bm25, external, hybrid, iterative, vector",
+        "bm25, external, hybrid, iterative, opensearch, pgvector, qdrant, vector",
     )
     assert found["level"][1:] == ("spam", "document, section, span")
     assert "did you mean level?" in found["levle"][0]
