@@ -49,12 +49,7 @@ from rag_eval.uncertainty.estimator import (
 from rag_eval.uncertainty.heuristic import heuristic_v0
 from rag_eval.uncertainty.scores import Labelled, auroc, brier_skill, miss_rate
 from rag_eval.uncertainty.signals import SIGNALS, WORDING_SIGNALS
-from rag_eval.uncertainty.status import (
-    Situation,
-    count_outcomes,
-    judge_status,
-    suffice_to_fit,
-)
+from rag_eval.uncertainty.status import Situation, count_outcomes, judge_status, suffice_to_fit
 from rag_eval.uncertainty.validation import validate
 from rag_eval.uncertainty.wordings import cross_validate_wordings
 

@@ -16,14 +16,7 @@ from importlib.resources import files
 from typing import Any
 
 from rag_eval.answers.codes import CODES, PROVENANCE, Events, Fault
-from rag_eval.answers.contract import (
-    Candidate,
-    Plugins,
-    judge,
-    load_plugins,
-    postprocess,
-    validate,
-)
+from rag_eval.answers.contract import Candidate, Plugins, judge, load_plugins, postprocess, validate
 from rag_eval.answers.evidence import (
     Gathered,
     Library,

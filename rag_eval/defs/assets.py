@@ -10,13 +10,7 @@ import dagster as dg
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
 from rag_eval.defs import checks
-from rag_eval.defs.metadata import (
-    Metadata,
-    Shown,
-    clear_failures,
-    column_schema,
-    to_metadata,
-)
+from rag_eval.defs.metadata import Metadata, Shown, clear_failures, column_schema, to_metadata
 from rag_eval.defs.nights import NIGHT_TAG, record_night, tonight
 from rag_eval.defs.resources import Evaluations
 from rag_eval.pipeline.corpus import CorpusSnapshot, GoldVariants

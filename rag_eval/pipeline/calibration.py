@@ -89,13 +89,7 @@ from rag_eval.uncertainty.outcomes import (
 )
 from rag_eval.uncertainty.scores import Labelled
 from rag_eval.uncertainty.signals import SIGNALS
-from rag_eval.uncertainty.status import (
-    Series,
-    Situation,
-    judge_status,
-    promotions,
-    record_status,
-)
+from rag_eval.uncertainty.status import Series, Situation, judge_status, promotions, record_status
 from rag_eval.uncertainty.wordings import JudgedBranch
 
 PARTIAL: Final = "a partial run (some strategies, or other vectors) does not change later runs"

@@ -11,33 +11,19 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rag_eval.core.config import (
-    DISCOUNTING,
-    GoldSetConfig,
-    Status,
-)
+from rag_eval.core.config import DISCOUNTING, GoldSetConfig, Status
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.strategy import Strategy
 from rag_eval.gold.configuration import gold_set_name
-from rag_eval.pipeline.corpus import (
-    GoldVariants,
-)
+from rag_eval.pipeline.corpus import GoldVariants
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.storage.hashing import canonical_json, digest
 from rag_eval.storage.home import Home
 from rag_eval.storage.sql import open_store
 from rag_eval.uncertainty.drift import NAME_DIGITS, Drift, WatchState
-from rag_eval.uncertainty.estimator import (
-    MissRateModel,
-)
-from rag_eval.uncertainty.heuristic import (
-    JudgedTexts,
-)
-from rag_eval.uncertainty.outcomes import (
-    OutcomeStore,
-    fit_rows,
-    frame_of,
-)
+from rag_eval.uncertainty.estimator import MissRateModel
+from rag_eval.uncertainty.heuristic import JudgedTexts
+from rag_eval.uncertainty.outcomes import OutcomeStore, fit_rows, frame_of
 from rag_eval.uncertainty.status import Series
 from rag_eval.uncertainty.stored import Stored
 from rag_eval.uncertainty.wordings import Branch

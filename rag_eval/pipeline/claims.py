@@ -25,15 +25,9 @@ from rag_eval.core.config import (
     Target,
     Uncertainty,
 )
-from rag_eval.core.report import (
-    AddedOutcomes,
-)
+from rag_eval.core.report import AddedOutcomes
 from rag_eval.core.types import MAX_NUMBER, RETRIEVAL_OUTCOMES, RetrievalOutcome, Shown
-from rag_eval.pipeline.calibration_stores import (
-    CalibratorInUse,
-    Outcomes,
-    find_accepted,
-)
+from rag_eval.pipeline.calibration_stores import CalibratorInUse, Outcomes, find_accepted
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.retrieval import StrategyRun
 from rag_eval.pipeline.runner import (
@@ -56,15 +50,8 @@ from rag_eval.uncertainty.estimator import (
     model_from_prior,
     prior_origin,
 )
-from rag_eval.uncertainty.heuristic import (
-    similar_history,
-    with_history,
-)
-from rag_eval.uncertainty.outcomes import (
-    claim_id_of,
-    new_outcome,
-    select_current,
-)
+from rag_eval.uncertainty.heuristic import similar_history, with_history
+from rag_eval.uncertainty.outcomes import claim_id_of, new_outcome, select_current
 from rag_eval.uncertainty.signals import SIGNALS
 from rag_eval.uncertainty.wordings import Branch
 

@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from rag_eval.answers.verifier import find_verifier
-from rag_eval.core.config import (
-    GoldSetConfig,
-)
+from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import Embedding, InputError, Problem
 from rag_eval.core.settings import Settings
 from rag_eval.gold.configuration import discover, load_config, permitted

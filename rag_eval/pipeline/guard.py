@@ -10,19 +10,8 @@ import pandas as pd
 from rag_eval.answers.evidence import Withheld
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.core.config import GoldSetConfig
-from rag_eval.pipeline.corpus import (
-    AdmittedChunks,
-    CorpusChunks,
-    EvidenceTrust,
-    GoldVariants,
-)
-from rag_eval.pipeline.runner import (
-    Result,
-    Stage,
-    Work,
-    frame_part,
-    json_part,
-)
+from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, EvidenceTrust, GoldVariants
+from rag_eval.pipeline.runner import Result, Stage, Work, frame_part, json_part
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.retrieval.service import QueryGuard
 from rag_eval.retrieval.strategies import ReadyStrategy

@@ -23,18 +23,9 @@ from rag_eval.pipeline.calibration_stores import (
     read_calibrator,
     strategy_fingerprint,
 )
-from rag_eval.pipeline.corpus import (
-    AdmittedChunks,
-    GoldVariants,
-)
+from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.runner import (
-    Result,
-    Stage,
-    Table,
-    Work,
-    json_part,
-)
+from rag_eval.pipeline.runner import Result, Stage, Table, Work, json_part
 from rag_eval.retrieval.dense import ChromaStore, ExactSearch
 from rag_eval.retrieval.embedding.source import ChunkTable
 from rag_eval.retrieval.lexical import bm25s_engine

@@ -11,11 +11,7 @@ from rag_eval.core.arrays import FloatArray
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.strategy import Strategy
 from rag_eval.core.types import MAX_QUERY, Query, RetrievalOptions
-from rag_eval.pipeline.calibration_stores import (
-    Outcomes,
-    find_accepted,
-    strategy_fingerprint,
-)
+from rag_eval.pipeline.calibration_stores import Outcomes, find_accepted, strategy_fingerprint
 from rag_eval.pipeline.claims import MissRateClaims, choose_speaker
 from rag_eval.pipeline.corpus import (
     AdmittedChunks,
@@ -41,14 +37,8 @@ from rag_eval.pipeline.uncertain import measure_coverage, read_miss_rate
 from rag_eval.retrieval.service import RetrievalFailedError, RetrievalService
 from rag_eval.retrieval.strategies import ReadyStrategy
 from rag_eval.trust.sources import explain_trust
-from rag_eval.uncertainty.confidence import (
-    COVERAGE_SIGNAL,
-    UncertainRetrieval,
-    describe_document,
-)
-from rag_eval.uncertainty.expansion import (
-    ExpansionContext,
-)
+from rag_eval.uncertainty.confidence import COVERAGE_SIGNAL, UncertainRetrieval, describe_document
+from rag_eval.uncertainty.expansion import ExpansionContext
 from rag_eval.uncertainty.gaps import semantic_gaps
 from rag_eval.uncertainty.heuristic import heuristic_v0, similar_history, with_history
 from rag_eval.uncertainty.iterative import list_expansions

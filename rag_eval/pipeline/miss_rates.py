@@ -23,9 +23,7 @@ from rag_eval.core.report import (
     UncertaintyPart,
     number,
 )
-from rag_eval.core.types import (
-    AUDITS,
-)
+from rag_eval.core.types import AUDITS
 from rag_eval.measures.intervals import aggregate, within_query
 from rag_eval.measures.overlap import NamedGold
 from rag_eval.pipeline.answers import AnswerMeasures, AnswerSet

@@ -9,19 +9,10 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 from rag_eval.core.errors import quoted
-from rag_eval.core.report import (
-    GatePart,
-    GateStatus,
-    Report,
-    count_gates,
-)
+from rag_eval.core.report import GatePart, GateStatus, Report, count_gates
 from rag_eval.gates.success import judge_success
 from rag_eval.gates.verdict import required_failures
-from rag_eval.pipeline.answers import (
-    ABORT_LOG,
-    answer_files,
-    write_run_traces,
-)
+from rag_eval.pipeline.answers import ABORT_LOG, answer_files, write_run_traces
 from rag_eval.pipeline.calibration import PICTURE
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.explorer import (
@@ -49,12 +40,7 @@ from rag_eval.pipeline.scores import ScoredRuns, score_runs
 from rag_eval.pipeline.uncertain import UNCERTAIN_FILE
 from rag_eval.reporting.exchange import StrategyRankings, exchange_files
 from rag_eval.reporting.html.page import Built, build
-from rag_eval.reporting.metrics_report import (
-    REPORT_FILE,
-    dumps,
-    finish,
-    write_measures,
-)
+from rag_eval.reporting.metrics_report import REPORT_FILE, dumps, finish, write_measures
 from rag_eval.reporting.miss_rates import MISS_RATES_PAGE, MissRateTables
 from rag_eval.reporting.mlflow import record
 from rag_eval.reporting.terminal import interval

@@ -35,13 +35,7 @@ from rag_eval.gates.gate import AcceptedRun, GateInputs
 from rag_eval.gates.regression import with_delta_s
 from rag_eval.gates.verdict import judge_gates
 from rag_eval.measures.overlap import NamedGold
-from rag_eval.pipeline.answers import (
-    RAGAS_OFF,
-    Answered,
-    AnswerMeasures,
-    AnswerSet,
-    CitationSet,
-)
+from rag_eval.pipeline.answers import RAGAS_OFF, Answered, AnswerMeasures, AnswerSet, CitationSet
 from rag_eval.pipeline.calibration import MissRateCalibration
 from rag_eval.pipeline.claims import MissRateClaims
 from rag_eval.pipeline.comparisons import drift_part, find_targets, load_baseline
@@ -53,12 +47,7 @@ from rag_eval.pipeline.corpus import (
     GoldVariants,
 )
 from rag_eval.pipeline.guard import RestatedPassages
-from rag_eval.pipeline.history import (
-    changes,
-    configuration_part,
-    past_runs,
-    run_inputs,
-)
+from rag_eval.pipeline.history import changes, configuration_part, past_runs, run_inputs
 from rag_eval.pipeline.index import CorpusIndex, n_embedded
 from rag_eval.pipeline.measures import RankingMeasures, StrategyMeasures
 from rag_eval.pipeline.miss_rates import CalibratedMissRates

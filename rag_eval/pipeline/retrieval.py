@@ -23,12 +23,7 @@ from rag_eval.core.frames import DOCUMENTS, RUN
 from rag_eval.core.report import ExternalSource, Latency, LintWarning
 from rag_eval.core.types import RetrievalOptions
 from rag_eval.corpus.analyzer import count_tokens
-from rag_eval.pipeline.corpus import (
-    AdmittedChunks,
-    CorpusSnapshot,
-    GoldVariants,
-    report_warnings,
-)
+from rag_eval.pipeline.corpus import AdmittedChunks, CorpusSnapshot, GoldVariants, report_warnings
 from rag_eval.pipeline.guard import RestatedPassages, guarded_search, query_guard
 from rag_eval.pipeline.index import (
     CorpusIndex,

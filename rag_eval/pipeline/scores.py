@@ -9,15 +9,8 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
-from rag_eval.core.config import (
-    GoldSetConfig,
-    Level,
-    Target,
-)
-from rag_eval.core.report import (
-    Figure,
-    number,
-)
+from rag_eval.core.config import GoldSetConfig, Level, Target
+from rag_eval.core.report import Figure, number
 from rag_eval.core.strategy import Strategy
 from rag_eval.corpus.chunking import Ranges
 from rag_eval.gold.files import ORIGINAL
@@ -33,11 +26,7 @@ from rag_eval.measures.ranking import (
     span_carriers,
     span_ranks,
 )
-from rag_eval.pipeline.corpus import (
-    AdmittedChunks,
-    GoldArrays,
-    GoldVariants,
-)
+from rag_eval.pipeline.corpus import AdmittedChunks, GoldArrays, GoldVariants
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.retrieval import RunFacts, StrategyRun
 

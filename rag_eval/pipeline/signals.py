@@ -22,22 +22,13 @@ from rag_eval.pipeline.index import (
     ready_strategy,
 )
 from rag_eval.pipeline.retrieval import StrategyRun, read_ranking
-from rag_eval.pipeline.runner import (
-    Result,
-    Stage,
-    Table,
-    Work,
-    frame_part,
-    json_part,
-)
+from rag_eval.pipeline.runner import Result, Stage, Table, Work, frame_part, json_part
 from rag_eval.pipeline.scores import ScoredRuns, score_runs
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.uncertainty.audits import Claim, ClaimStore
 from rag_eval.uncertainty.expansion import ExpansionContext
 from rag_eval.uncertainty.gaps import semantic_gaps
-from rag_eval.uncertainty.heuristic import (
-    heuristic_v0,
-)
+from rag_eval.uncertainty.heuristic import heuristic_v0
 from rag_eval.uncertainty.signals import SIGNALS, RankedBatch, TermSpace, signals
 
 MAX_GAPS = 5

@@ -5,14 +5,7 @@ import pandas as pd
 
 from rag_eval.core.arrays import FloatArray
 from rag_eval.core.frames import DELTA_S
-from rag_eval.core.report import (
-    DeltaS,
-    Figure,
-    Share,
-    StabilityPart,
-    StrategyStability,
-    number,
-)
+from rag_eval.core.report import DeltaS, Figure, Share, StabilityPart, StrategyStability, number
 from rag_eval.measures.intervals import aggregate, within_query
 from rag_eval.measures.stability import (
     CAUSES,
@@ -26,10 +19,7 @@ from rag_eval.measures.stability import (
     wording_range,
     zones,
 )
-from rag_eval.pipeline.corpus import (
-    AdmittedChunks,
-    GoldVariants,
-)
+from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.index import open_index, stability_embedding
 from rag_eval.pipeline.retrieval import StrategyRun
 from rag_eval.pipeline.runner import (

@@ -7,13 +7,7 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, IntArray
-from rag_eval.core.report import (
-    Absent,
-    BlockedRow,
-    FilterRow,
-    RetrievedTrust,
-    TrustFilter,
-)
+from rag_eval.core.report import Absent, BlockedRow, FilterRow, RetrievedTrust, TrustFilter
 from rag_eval.measures.intervals import aggregate
 from rag_eval.measures.paired import paired_comparison
 from rag_eval.pipeline.corpus import (
@@ -27,14 +21,7 @@ from rag_eval.pipeline.guard import RestatedPassages, UnitVerdicts, guarded_sear
 from rag_eval.pipeline.index import chosen_kinds, open_index, ready_strategy
 from rag_eval.pipeline.measures import COMPARED, compared_values, comparison_rows
 from rag_eval.pipeline.retrieval import StrategyRun
-from rag_eval.pipeline.runner import (
-    Result,
-    Stage,
-    Table,
-    Work,
-    count_undefined,
-    json_part,
-)
+from rag_eval.pipeline.runner import Result, Stage, Table, Work, count_undefined, json_part
 from rag_eval.pipeline.scores import (
     ALWAYS_K,
     ScoredRuns,

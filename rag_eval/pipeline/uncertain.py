@@ -11,20 +11,8 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.core.report import Absent as NotMeasured
-from rag_eval.core.report import (
-    AnswerConfidences,
-    CorpusCoverage,
-    CoverageCount,
-    Figure,
-)
-from rag_eval.core.types import (
-    Absent,
-    Confidence,
-    Deterministic,
-    Measured,
-    as_json,
-    effective,
-)
+from rag_eval.core.report import AnswerConfidences, CorpusCoverage, CoverageCount, Figure
+from rag_eval.core.types import Absent, Confidence, Deterministic, Measured, as_json, effective
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.intervals import aggregate
 from rag_eval.measures.overlap import SharedGold, mean_interval
@@ -32,10 +20,7 @@ from rag_eval.pipeline.answers import AnswerMeasures, AnswerSet
 from rag_eval.pipeline.claims import MissRateClaims, RetrievalOutcomes, Speaker
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapshot
 from rag_eval.pipeline.index import CorpusIndex
-from rag_eval.pipeline.scores import (
-    ScoredRuns,
-    figure_of,
-)
+from rag_eval.pipeline.scores import ScoredRuns, figure_of
 from rag_eval.pipeline.signals import RetrievalSignals, of_strategy
 from rag_eval.uncertainty.confidence import (
     COVERAGE_SIGNAL,

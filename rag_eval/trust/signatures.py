@@ -14,14 +14,7 @@ from pydantic import BeforeValidator, Field
 
 from rag_eval.core.config import SignatureState
 from rag_eval.core.errors import InputError, Part, ProblemList, quoted
-from rag_eval.core.rows import (
-    Fault,
-    check_row,
-    parse_object,
-    read_rows,
-    read_text,
-    refuse,
-)
+from rag_eval.core.rows import Fault, check_row, parse_object, read_rows, read_text, refuse
 from rag_eval.storage.hashing import canonical_json
 
 if TYPE_CHECKING:

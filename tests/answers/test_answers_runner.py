@@ -7,15 +7,7 @@ import threading
 import time
 
 import pytest
-from answer_corpus import (
-    Ranking,
-    ScriptedChat,
-    evidence,
-    library,
-    question,
-    scored,
-    small_library,
-)
+from answer_corpus import Ranking, ScriptedChat, evidence, library, question, scored, small_library
 
 from rag_eval.answers.evidence import Withheld
 from rag_eval.answers.extractive import Abstention, Chosen, Example, Extract

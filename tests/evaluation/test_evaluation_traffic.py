@@ -6,15 +6,7 @@ import json
 import missing_project as made
 import numpy as np
 import pytest
-from missing_project import (
-    audit,
-    bring,
-    calibrated,
-    opened,
-    opened_index,
-    signals_of,
-    vectors_file,
-)
+from missing_project import audit, bring, calibrated, opened, opened_index, signals_of, vectors_file
 from pydantic_core import to_jsonable_python
 from rich.console import Console
 

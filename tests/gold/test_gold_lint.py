@@ -3,13 +3,7 @@
 import pandas as pd
 import pytest
 
-from rag_eval.gold.lint import (
-    MAX_BLOCKED,
-    blocked_gold,
-    blocked_problems,
-    lint,
-    sparse_sections,
-)
+from rag_eval.gold.lint import MAX_BLOCKED, blocked_gold, blocked_problems, lint, sparse_sections
 from rag_eval.gold.loading import load_gold, read_gold
 
 TEXTS = {"a.md": "# Alpha\nThe tern flies far.\n", "b.md": "plain text about gulls"}

@@ -6,18 +6,7 @@ from typing import get_args
 
 import panel_reports
 import pytest
-from panel_pages import (
-    HIDDEN,
-    HOSTILE,
-    absent,
-    at,
-    figures,
-    only,
-    renamed,
-    rendered,
-    rows,
-    titles,
-)
+from panel_pages import HIDDEN, HOSTILE, absent, at, figures, only, renamed, rendered, rows, titles
 
 from rag_eval.core import config as records
 from rag_eval.core.report import ChangeCode

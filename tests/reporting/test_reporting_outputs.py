@@ -12,13 +12,7 @@ from rag_eval.core.report import ComparedPair, Report
 from rag_eval.reporting.html.elements import check_output, web_address
 from rag_eval.reporting.metrics_report import content_hash
 from rag_eval.reporting.mlflow import _report_metrics, _tags, runs_page, strategy_metrics
-from rag_eval.reporting.terminal import (
-    Places,
-    comparisons_table,
-    interval,
-    show_outcome,
-    summarize,
-)
+from rag_eval.reporting.terminal import Places, comparisons_table, interval, show_outcome, summarize
 
 VOLATILE = set(
     "cacheHitRate code content_hash embeddings history previous reused run_id success timestamp "

@@ -8,11 +8,7 @@ import sys
 import numpy as np
 
 from rag_eval.retrieval.embedding.embedders import no_advance
-from rag_eval.retrieval.embedding.source import (
-    CacheUse,
-    EmbeddingCache,
-    embed_cached,
-)
+from rag_eval.retrieval.embedding.source import CacheUse, EmbeddingCache, embed_cached
 from rag_eval.storage.hashing import lines_hash, text_hash
 from rag_eval.storage.home import Home
 

@@ -31,14 +31,7 @@ from rag_eval.retrieval.kinds.external import (
     match_lists,
     read_run,
 )
-from rag_eval.retrieval.outside import (
-    Failure,
-    Item,
-    QueryError,
-    Retrieved,
-    Sources,
-    parse_reply,
-)
+from rag_eval.retrieval.outside import Failure, Item, QueryError, Retrieved, Sources, parse_reply
 
 # replies
 

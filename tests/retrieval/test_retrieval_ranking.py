@@ -8,13 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval.retrieval.kinds.hybrid import reciprocal_rank, weighted
-from rag_eval.retrieval.ranking import (
-    MARGIN,
-    order,
-    scale_by_top,
-    scale_min_max,
-    select,
-)
+from rag_eval.retrieval.ranking import MARGIN, order, scale_by_top, scale_min_max, select
 from rag_eval.retrieval.strategies import mmr, order_by_scores
 
 TIED = st.sampled_from([None, -0.5, 0.0, 0.25, 0.25, 0.5, 1.0])

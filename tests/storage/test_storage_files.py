@@ -7,10 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval.storage.artifacts import atomic_path, write_bytes, write_text
-from rag_eval.storage.hashing import (
-    digest,
-    lines_hash,
-)
+from rag_eval.storage.hashing import digest, lines_hash
 
 
 def test_a_file_is_written_whole_with_its_folders(tmp_path):

@@ -8,11 +8,7 @@ import pytest
 from growth import growth
 
 from rag_eval.trust.reading import read
-from rag_eval.trust.sentences import (
-    FILE,
-    MOST_FINDINGS,
-    find_addressing,
-)
+from rag_eval.trust.sentences import FILE, MOST_FINDINGS, find_addressing
 
 CASES = tomllib.loads((Path(__file__).parent / "addressing.toml").read_text(encoding="utf-8"))
 ORDERS, ORDINARY = CASES["orders"], CASES["ordinary"]

@@ -5,13 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from rag_eval.uncertainty.calibration import (
-    NO_ITEMS,
-    NO_RANKS,
-    Judged,
-    Task,
-    calibrate,
-)
+from rag_eval.uncertainty.calibration import NO_ITEMS, NO_RANKS, Judged, Task, calibrate
 from rag_eval.uncertainty.conformal import Questions
 from rag_eval.uncertainty.scores import Labelled
 from tests.reference.growth import growth

@@ -9,13 +9,7 @@ import pytest
 from rag_eval.core.errors import InputError
 from rag_eval.measures.overlap import SharedGold, mean_interval
 from rag_eval.measures.paired import holm, paired_comparison
-from rag_eval.uncertainty.comparing import (
-    NO_TRAFFIC,
-    Audited,
-    Misses,
-    compare,
-    prediction_powered,
-)
+from rag_eval.uncertainty.comparing import NO_TRAFFIC, Audited, Misses, compare, prediction_powered
 from rag_eval.uncertainty.scores import NO_FIGURE
 
 

@@ -7,11 +7,7 @@ import pytest
 from expansion_corpus import ANIMALS, FILLER, make_context
 
 from rag_eval.core.config import EXPANSIONS
-from rag_eval.uncertainty.expansion import (
-    MAX_QUESTION_CHARS,
-    STRATEGIES,
-    wordnet_of,
-)
+from rag_eval.uncertainty.expansion import MAX_QUESTION_CHARS, STRATEGIES, wordnet_of
 
 
 def expanded(name, texts, questions, **more):

@@ -8,12 +8,7 @@ import pytest
 from signals_reference import signals_of
 
 from rag_eval.uncertainty import signals as module
-from rag_eval.uncertainty.signals import (
-    SIGNALS,
-    RankedBatch,
-    TermSpace,
-    signals,
-)
+from rag_eval.uncertainty.signals import SIGNALS, RankedBatch, TermSpace, signals
 
 DIMENSIONS = 6
 

@@ -11,11 +11,7 @@ from viewed_project import OURS, PORT, give, page_token
 from rag_eval.core.errors import InputError
 from rag_eval.viewer import security
 from rag_eval.viewer.app import create_app
-from rag_eval.viewer.security import (
-    CONTENT_SECURITY_POLICY,
-    MAX_BODY,
-    list_hosts,
-)
+from rag_eval.viewer.security import CONTENT_SECURITY_POLICY, MAX_BODY, list_hosts
 
 TOKEN = "a-token-that-nobody-guesses-0123456789"
 HEADERS = {
