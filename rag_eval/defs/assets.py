@@ -178,7 +178,7 @@ def describe(runner: Runner, made: Made) -> Shown:
     shown = {
         "reused": made.reused,
         **made.result.describe(),
-        "artifact": made.result.artifact.shown,
+        "artifact": made.result.artifact.address,
     }
     below = runner.ancestors(made.node)
     if Node("corpus_snapshot") in below:

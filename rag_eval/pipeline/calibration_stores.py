@@ -112,7 +112,7 @@ def read_calibrator(home: Home, name: str) -> Mapping[str, object]:
     """Read a calibrator. Raises InputError if the file is absent or was changed."""
     file = f"{CALIBRATORS}/{name}.json"
     if not _ID.fullmatch(name) or not home.has(file):
-        message, folder = "there is no calibrator of this id", home.shown(CALIBRATORS)
+        message, folder = "there is no calibrator of this id", home.address_of(CALIBRATORS)
         accepted = "an id that rag-eval calibrate shows"
         raise InputError.of("calibrator_missing", message, folder, found=name, accepted=accepted)
     try:
@@ -121,7 +121,7 @@ def read_calibrator(home: Home, name: str) -> Mapping[str, object]:
             return body
     except (ValueError, RecursionError):
         pass  # no JSON, numbers outside JSON, or nested too deep
-    raise _damaged("calibrator_damaged", home.shown(file), name, "run rag-eval calibrate")
+    raise _damaged("calibrator_damaged", home.address_of(file), name, "run rag-eval calibrate")
 
 
 def _name(folder: Literal["accepted", "watches"], series: Series) -> str:
@@ -144,7 +144,7 @@ def accepted_calibrator(home: Home, series: Series) -> Accepted | None:
         return Accepted.model_validate_json(home.read(file))
     except ValidationError as error:
         found, remedy = error.errors()[0]["msg"], "run rag-eval calibrate"
-        raise _damaged("accepted_damaged", home.shown(file), found, remedy) from None
+        raise _damaged("accepted_damaged", home.address_of(file), found, remedy) from None
 
 
 # ---- Drift watches.
@@ -184,7 +184,7 @@ def kept_watch(home: Home, series: Series) -> WatchState | None:
     except ValueError as error:  # pydantic's errors are subclasses of ValueError
         found = str(error)
     raise _damaged(
-        "drift_damaged", home.shown(file), found, "the watch starts anew from the outcomes"
+        "drift_damaged", home.address_of(file), found, "the watch starts anew from the outcomes"
     )
 
 

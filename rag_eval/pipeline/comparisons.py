@@ -137,7 +137,7 @@ def acceptances(home: Home, gold_set: str) -> list[Acceptance]:
             raise InputError.of(
                 "baseline_damaged",
                 "changed after its acceptance; remove the file and accept a run again",
-                file=home.shown(history),
+                file=home.address_of(history),
                 line=number,
                 found=error.errors()[0]["msg"],
                 accepted="what rag-eval baseline accept wrote",

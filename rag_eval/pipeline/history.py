@@ -290,7 +290,7 @@ def open_run(home: Home, name: str, gold_set: str | None = None) -> KeptRun:
         run = read_run(home, run_id)
         if isinstance(run, UnreadableRun):
             message = f"This kept run cannot be read ({run.reason}). Move it away."
-            place = home.shown(run_name(run_id))
+            place = home.address_of(run_name(run_id))
             raise InputError.of("run_unreadable", message, file=place, found=run.run_id)
         found += [run] if gold_set in {None, run.gold_set} else []
         if len(found) > by_age.get(name, len(named)):
@@ -302,7 +302,7 @@ def open_run(home: Home, name: str, gold_set: str | None = None) -> KeptRun:
     raise InputError.of(
         "run_not_found",
         f"{len(found)} runs{owner} have this name",
-        file=home.shown(RUNS),
+        file=home.address_of(RUNS),
         field="RUN",
         found=name,
         accepted=f"latest, previous, or one of: {recent}",

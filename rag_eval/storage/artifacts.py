@@ -97,9 +97,11 @@ class Artifact:
         return _name(self.stage, self.key)
 
     @property
-    def shown(self) -> str:
+    def address(self) -> str:
         """Place of the artifact, for people."""
-        return self.home.shown(self.name) if self.home.is_remote else str(self.folder.resolve())
+        return (
+            self.home.address_of(self.name) if self.home.is_remote else str(self.folder.resolve())
+        )
 
     @property
     def folder(self) -> Path:
@@ -144,7 +146,7 @@ class Artifact:
 
     def _damaged(self, part: str, found: str) -> InputError:
         message = "a stored part is damaged; run the gold set again to make it again"
-        place = self.home.shown(f"{self.name}/{part}")
+        place = self.home.address_of(f"{self.name}/{part}")
         return InputError.of("artifact_damaged", message, place, found=found)
 
 

@@ -78,7 +78,7 @@ class Home:
             raise ValueError(f"{name!r} is outside of the home")
         return f"{self.url}/{name}" if self.is_remote else str(self.folder / name)
 
-    def shown(self, name: str) -> str:
+    def address_of(self, name: str) -> str:
         """Return the place of a file, for messages."""
         return f"{self.url}/{name}"
 
@@ -131,7 +131,7 @@ class Home:
             return True
         path = Path(place)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".partial-") as partial:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=PARTIAL) as partial:
             partial.write(data)
             partial.flush()
             os.fsync(partial.fileno())
@@ -217,7 +217,7 @@ class Home:
             return
         self.delete(name)
         (self.folder / name).unlink(missing_ok=True)
-        _log.warning("%s was damaged (%s); it is made again", self.shown(name), fault)
+        _log.warning("%s was damaged (%s); it is made again", self.address_of(name), fault)
 
     def fetch(self, name: str) -> Path:
         """Return a local path of a file that never changes; an object store's is copied once.
@@ -229,7 +229,7 @@ class Home:
             with self._reaching() as files, atomic_path(path) as partial:
                 files.get_file(self._place(name), str(partial))
         if not path.is_file():
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.shown(name))
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.address_of(name))
         return path
 
     def put(self, name: str, source: Path) -> None:

@@ -255,7 +255,7 @@ def find_run(home: Home, run_id: str) -> KeptRun:
     run = read_run(home, run_id)
     if isinstance(run, UnreadableRun):
         raise InputError.of(
-            "run_unreadable", run.reason, file=home.shown(run_name(run_id)), found=run_id
+            "run_unreadable", run.reason, file=home.address_of(run_name(run_id)), found=run_id
         )
     return run
 
