@@ -64,7 +64,7 @@ def shard_of(doc_id: str, n_shards: int) -> int:
     Examples
     --------
     >>> [shard_of(name, 4) for name in ("a", "b", "c")]
-    [1, 1, 3]
+    [1, 2, 0]
     """
     data = hashlib.blake2b(doc_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(data, "big") * n_shards >> 64
