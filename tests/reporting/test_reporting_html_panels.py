@@ -493,8 +493,14 @@ def test_cards_hold_interval_and_denominator(report):
         if at(report, pointer)["value"] is not None:
             for key in ("value", "ci_low", "ci_high", "n_scored", "n_effective"):
                 assert f'data-at="{pointer}/{key}"' in card(verdict(report), name), key
+    names = [one["name"] for one in report["citations"]["measures"]]
+    place = names.index("citation_precision")
+    known = {"value": 0.25, "ci_low": 0.1, "ci_high": 0.5, "n_units": 8, "reason": None}
+    report["citations"]["measures"][place] |= known
+    pointer = f"/citations/measures/{place}"
+    assert f'data-at="{pointer}/value"' in card(verdict(report), "citations right")
     reason = "the gold set configures no answers"
-    report["answers"] = {"value": None, "reason": reason}
+    report["answers"] = report["citations"] = {"value": None, "reason": reason}
     report |= {"groundedness": None, "groundedness_reason": reason}
     assert reason in card(verdict(report), "groundedness")
 

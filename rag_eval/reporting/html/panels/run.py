@@ -70,6 +70,7 @@ def verdict(page: Page) -> Panel:
     baseline = next((each for each in held if "value" in each), held[0] if held else None)
     different = None if baseline is None else baseline.get("different")
     answers, trust = page.report.get("answers", "measures"), page.report["trust"]
+    citations = page.report.get("citations", "measures")
     deltas = page.report.get("previous", "deltas")
     missed = page.report.get("uncertainty", "strategies", page.primary)
     misses = page.report.get("misses", page.primary)
@@ -93,6 +94,7 @@ def verdict(page: Page) -> Panel:
         "worst": list(page.report.get("look_first") or ()),
         "grounded": None if answers is None else answers.where(name="groundedness"),
         "refused": None if answers is None else answers.where(name="refused_answerable"),
+        "right": citations and citations.where(name="citation_precision"),
         "trusted": trust["retrieved"][page.primary]["avg_trust"],
         "guard": trust["poisoning"],
         "latency": page.strategy(page.primary)["latency_ms"],
