@@ -14,6 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Severity = Literal["error", "warning"]
 
 MAX_QUOTED_CHARS = 120
+OUTAGES = frozenset({"database_failed", "home_unreachable"})
+"""Codes of problems with a server of the home."""
 _CONTROL = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ud800-\udfff]"
 )
@@ -104,6 +106,11 @@ class InputError(Exception):
     ) -> "InputError":
         """Make the error of one problem; the parameters are those of `Problem`."""
         return cls(Problem(code, message, None if file is None else str(file), **more))
+
+    @property
+    def is_outage(self) -> bool:
+        """Whether a server of the home did not answer, so that a later try may succeed."""
+        return all(problem.code in OUTAGES for problem in self.problems)
 
 
 MAX_LISTED = 100

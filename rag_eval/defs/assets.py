@@ -17,6 +17,7 @@ from rag_eval.pipeline.corpus import CorpusSnapshot, GoldVariants
 from rag_eval.pipeline.runner import Made, Node, Runner, Stage, nodes_behind
 from rag_eval.pipeline.stages import STAGES
 from rag_eval.storage.hashing import code_version
+from rag_eval.storage.locks import is_shared
 
 OWNER: Final = "team:retrieval"
 REPORT: Final = "retrieval_metrics_report"
@@ -30,7 +31,8 @@ SERVICES: Final = ("chat", "sources", "mlflow", "vectors", "embeddings")
 RETRIES: Final = dg.RetryPolicy(
     max_retries=2, delay=15, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS
 )
-"""Retries of a stage that talks to a service, after the retries of each request."""
+"""Retries of a stage that talks to a service, after the retries of each request. Every stage does
+where workers share the home."""
 
 
 def asset_key(node: Node) -> dg.AssetKey:
@@ -95,6 +97,7 @@ def make_assets(
 ) -> list[dg.AssetsDefinition]:
     """Make an asset for each stage of the graph, or for each strategy if the stage needs one."""
     policy, version, names = freshness(settings), code_version(), set[str]()
+    shares = is_shared(settings)
     assets = []
     for place, stage in enumerate(STAGES):
         for node in stage.nodes(strategies):
@@ -116,14 +119,16 @@ def make_assets(
             while name in names:  # strategies `a-b` and `a_b` would give equal step names
                 name += "_"
             names.add(name)
-            assets.append(_make_asset(node, spec, name, -place, service_of(stage)))
+            retries = RETRIES if shares or service_of(stage) else None
+            assets.append(_make_asset(node, spec, name, -place, retries))
     return assets
 
 
 def _make_asset(
-    node: Node, spec: dg.AssetSpec, name: str, priority: int, service: str | None
+    node: Node, spec: dg.AssetSpec, name: str, priority: int, retries: dg.RetryPolicy | None
 ) -> dg.AssetsDefinition:
     guard = checks.OF_STAGES.get(node.name)
+    service = service_of(next(stage for stage in STAGES if stage.name == node.name))
 
     # The priority follows the graph, so that lint finds errors before the costly embedding.
     @dg.multi_asset(
@@ -131,7 +136,7 @@ def _make_asset(
         specs=[spec],
         check_specs=[] if guard is None else [guard.spec(spec.key)],
         op_tags={"dagster/priority": str(priority)},
-        retry_policy=RETRIES if service else None,
+        retry_policy=retries,
         pool=f"rag_eval_{service}" if service else None,
     )
     def step(

@@ -23,6 +23,7 @@ from rag_eval.gates.verdict import check_names
 from rag_eval.gold.configuration import discover, load_config
 from rag_eval.pipeline.runner import Node
 from rag_eval.pipeline.stages import STAGES
+from rag_eval.storage.locks import is_shared
 
 JOB: Final = "nightly_eval"
 SCHEDULE: Final = "nightly_eval_schedule"
@@ -40,6 +41,20 @@ RUN_TAGS: Final = {
     "dagster/retry_on_asset_or_op_failure": "false",
 }
 """Retries of a run whose worker was lost. A failed stage had its own retries."""
+DAGSTER_STORE: Final = frozenset({"sqlalchemy", "psycopg2", "dagster_postgres"})
+"""Packages whose errors come from Dagster's own store. A stage turns those of our store into its
+own."""
+
+
+@dg.failure_hook
+def retry_after_lost_store(context: dg.HookContext) -> None:
+    """Let the run start again after a step whose connection to Dagster's own store broke.
+
+    The retries of a step begin with its stage, so they do not cover the work of Dagster before.
+    """
+    if type(context.op_exception).__module__.partition(".")[0] in DAGSTER_STORE:
+        tags = {"dagster/retry_on_asset_or_op_failure": "true"}
+        context.instance.add_run_tags(context.run_id, tags)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,6 +125,8 @@ def build_definitions(settings: Settings | None = None) -> dg.Definitions:
         selection=dg.AssetSelection.all(),
         description="Evaluates one gold set, and skips assets that it does not configure.",
         tags=RUN_TAGS,
+        # A hook adds an event to every step, which a store on this machine does not need.
+        hooks={retry_after_lost_store} if is_shared(settings) else None,
     )
 
     @dg.schedule(

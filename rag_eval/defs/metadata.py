@@ -145,10 +145,15 @@ def problems_shown(problems: Sequence[Problem]) -> Shown:
 
 @contextlib.contextmanager
 def clear_failures() -> Iterator[None]:
-    """Turn input errors into a failure without retries, because a retry reads the same input."""
+    """Turn input errors into a failure. Only an outage is tried again: other input stays the same.
+
+    An outage is tried again only where the step has a retry policy.
+    """
     try:
         yield
     except InputError as error:
         metadata = to_metadata(problems_shown(error.problems))
         # from None: Dagster stores the text of every cause, and that text is not masked
-        raise dg.Failure(masked_text(str(error)), metadata=metadata, allow_retries=False) from None
+        raise dg.Failure(
+            masked_text(str(error)), metadata=metadata, allow_retries=error.is_outage
+        ) from None

@@ -107,6 +107,7 @@ from rag_eval.retrieval.embedding.embedders import MiniLmEmbedder
 from rag_eval.retrieval.service import Payloads, Rank
 from rag_eval.storage.artifacts import Parts, write_text
 from rag_eval.storage.hashing import digest, file_hash, text_hash
+from rag_eval.storage.locks import is_shared
 from rag_eval.storage.sql import open_store
 
 # ---- Stage `answers`: answer every question from the evidence of one strategy.
@@ -1126,5 +1127,7 @@ def write_run_traces(
         if found:
             write_traces(open_store(work.settings), found)
     except InputError as failure:
+        if failure.is_outage and is_shared(work.settings):
+            raise  # A team's run is tried again, because its traces would be missing.
         return str(failure)
     return ""

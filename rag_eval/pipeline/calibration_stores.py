@@ -19,6 +19,7 @@ from rag_eval.pipeline.corpus import GoldVariants
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.storage.hashing import canonical_json, digest
 from rag_eval.storage.home import Home
+from rag_eval.storage.locks import is_shared
 from rag_eval.storage.sql import open_store
 from rag_eval.uncertainty.drift import NAME_DIGITS, Drift, WatchState
 from rag_eval.uncertainty.estimator import MissRateModel
@@ -40,6 +41,8 @@ class Outcomes:
         try:
             self.store = OutcomeStore(open_store(evaluation.settings))
         except InputError as error:
+            if error.is_outage and is_shared(evaluation.settings):
+                raise  # The run cannot publish without this server, so it is tried again.
             self.error = error
 
     @property

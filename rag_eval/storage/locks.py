@@ -85,7 +85,7 @@ class WriteLock:
         with contextlib.ExitStack() as stack:
             if _is_local(self._settings):
                 stack.enter_context(self._hold_folder(open_home(self._settings).folder, until))
-            if _is_shared(self._settings):
+            if is_shared(self._settings):
                 self._hold_gold_set(stack, open_store(self._settings), until)
             self._stack = stack.pop_all()
         return self
@@ -204,7 +204,7 @@ def _is_local(settings: Settings) -> bool:
     )
 
 
-def _is_shared(settings: Settings) -> bool:
+def is_shared(settings: Settings) -> bool:
     """Tell whether workers share the home, so that PostgreSQL holds the lock of a gold set."""
     return "://" in settings.home or not _is_local(settings)
 

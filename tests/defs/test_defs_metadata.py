@@ -90,6 +90,13 @@ def test_problems_show_errors_first_and_become_a_failure():
     assert not caught.value.allow_retries
 
 
+@pytest.mark.parametrize("code", ["database_failed", "home_unreachable"])
+def test_only_an_outage_is_tried_again(code):
+    with pytest.raises(dg.Failure) as caught, clear_failures():
+        raise InputError.of(code, "the server does not answer")
+    assert caught.value.allow_retries
+
+
 def test_column_schema_has_every_column_with_its_meaning():
     schema = column_schema(CHUNKS)["dagster/column_schema"]
     assert [column.name for column in schema.columns] == list(CHUNKS.columns)

@@ -17,7 +17,9 @@ from missing_project import (
     opened_index,
     signals_of,
 )
+from pydantic import SecretStr
 
+from rag_eval.core.errors import InputError
 from rag_eval.core.report import StrategyCalibration
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.pipeline.calibration import MissRateCalibration
@@ -416,3 +418,14 @@ def test_traffic_with_ties_to_two_groups_makes_them_one(missing):
     kept = accepted_calibrator(Home(missing.home), SERIES)
     groups = read_calibrator(Home(missing.home), kept.calibrator_id)["group_of_query"]
     assert {q: g for q, g in groups.items() if not q.startswith("q-") and g != q} == {"q11": "q10"}
+
+
+def test_a_shared_home_reports_no_less_while_its_database_is_away(missing):
+    """The run ends, so that it is tried again. A home of one machine reports without outcomes."""
+    evaluation = opened(missing)
+    address = SecretStr("postgresql://me@127.0.0.1:9/d")
+    alone = evaluation.settings.model_copy(update={"database_url": address})
+    shared = alone.model_copy(update={"home": "s3://bucket/home"})
+    assert "database_failed" in Outcomes(dataclasses.replace(evaluation, settings=alone)).fault
+    with pytest.raises(InputError, match="database_failed"):
+        Outcomes(dataclasses.replace(evaluation, settings=shared))
