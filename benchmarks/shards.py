@@ -25,7 +25,8 @@ from rag_eval.core.settings import Settings, telemetry_off
 from rag_eval.pipeline.corpus import CorpusChunks, CorpusSnapshot
 from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.runner import Work
-from rag_eval.pipeline.shards import SCREENED, join_frames, run_step, screen_documents
+from rag_eval.pipeline.shards import SCREENED, run_step, screen_documents, sharded_frame
+from rag_eval.storage.artifacts import read_shards
 
 BAR, CHANGED_BAR, CHANGED, SEED = 1.2, 0.05, 0.01, 5
 NAMES = {"id": "_id", "title": "title", "text": "text"}
@@ -40,23 +41,25 @@ strategies: [{{name: bm25, kind: bm25}}]
 def prepare(folder: Path, workers: int) -> tuple[float, float, str, int]:
     """Prepare the corpus of a gold set.
 
-    Returns CPU seconds, wall seconds, the id of the chunks, and their number.
+    Returns CPU seconds, wall seconds, the hash of the chunks, and their number.
     """
     telemetry_off()
     settings = Settings(home=folder / "home", shard_workers=workers)
     evaluation = open_gold_set(folder, settings)
     runner, started = evaluation.runner, time.perf_counter()
     snapshot, chunks = runner.get(CorpusSnapshot), runner.get(CorpusChunks)
-    if snapshot.shards is None:
+    if snapshot.layout is None:
         evaluation.store.put("screened", {"findings": screen_documents(snapshot.documents)})
     else:
         work = Work(evaluation, runner.stages["evidence_trust"], "benchmark")
-        parts = run_step(work, SCREENED, snapshot.shards)
-        findings = join_frames("findings", [part.frame("findings") for part in parts])
+        keys = run_step(work, SCREENED, snapshot.layout)
+        frame = sharded_frame(snapshot.layout, SCREENED, "findings", work.version, keys)
+        findings = read_shards(evaluation.store, frame, "findings").to_pandas()
         evaluation.store.put("screened", {"findings": findings})
+    evaluation.close_pool()  # the time of its processes counts when they have ended
     both = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     cpu = sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, both))
-    return cpu, time.perf_counter() - started, chunks.id, chunks.about.n_chunks
+    return cpu, time.perf_counter() - started, chunks.about.chunks_hash, chunks.about.n_chunks
 
 
 def main() -> None:

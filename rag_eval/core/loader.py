@@ -177,13 +177,10 @@ class ShardedLoader(Loader):
         """Make the documents of batches, and collect the problems."""
 
     def n_shards(self, base: Path) -> int | None:
-        """Return the number of shards; None for one corpus.
-
-        With `auto`, the number doubles, so that a growing corpus is rarely cut anew.
-        """
+        """Return the number of shards; None for one corpus."""
         if self.shards == "auto":
             parts = math.ceil(self.n_rows(base) / SHARD_DOCUMENTS)
-            return 1 << (parts - 1).bit_length() if parts > 1 else None
+            return parts if parts > 1 else None
         return self.shards or None
 
 

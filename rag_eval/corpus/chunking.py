@@ -4,6 +4,7 @@ The module also finds the borders of texts: front matter, headings, sections, se
 """
 
 import functools
+import hashlib
 import itertools
 import re
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from rag_eval.core.arrays import IntArray
 from rag_eval.core.frames import CHUNKS
 from rag_eval.core.loader import Chunker
 from rag_eval.corpus.analyzer import WORD, count_tokens
-from rag_eval.storage.hashing import digest, text_hash
+from rag_eval.storage.hashing import SHORT, canonical_json, digest, text_hash
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -526,10 +527,26 @@ def chunk_documents(
     return CHUNKS.check(pd.DataFrame(rows, columns=order).astype(types))
 
 
+_HASHED_AT_ONCE = 65_536
+
+
 def chunks_hash(chunks: pd.DataFrame, chunker: Chunker) -> str:
     """Hash the indexed content: the sorted (chunk_id, text_hash) pairs and the chunker."""
-    pairs = sorted(zip(chunks["chunk_id"].tolist(), chunks["text_hash"].tolist(), strict=True))
-    return digest([pairs, chunker.model_dump(mode="json")])
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    text = pa.large_string()
+    ids, hashes = (pa.array(chunks[name], text) for name in ("chunk_id", "text_hash"))
+    # JSON of the pairs, whose hexadecimal digits need no escapes.
+    marks = [pa.scalar(mark, text) for mark in ('["', '","', '"]', "")]
+    pairs = pc.binary_join_element_wise(marks[0], ids, marks[1], hashes, *marks[2:])
+    pairs = pairs.take(pc.sort_indices(pairs)) if len(pairs) else pairs
+    state = hashlib.sha256(b"[[")
+    for start in range(0, len(pairs), _HASHED_AT_ONCE):
+        part = pairs.slice(start, _HASHED_AT_ONCE).to_pylist()
+        state.update(f"{',' if start else ''}{','.join(part)}".encode())
+    state.update(f"],{canonical_json(chunker.model_dump(mode='json'))}]".encode())
+    return state.hexdigest()[:SHORT]
 
 
 # ---- Chunks that hold a place of a document

@@ -6,7 +6,7 @@ import functools
 import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -46,14 +46,15 @@ from rag_eval.pipeline.runner import (
 )
 from rag_eval.pipeline.shards import (
     CUT,
+    READ,
     SCREENED,
-    Shard,
+    Layout,
     cut_shards,
-    join_frames,
     run_step,
     screen_documents,
+    sharded_frame,
 )
-from rag_eval.storage.artifacts import Parts, write_bytes, write_text
+from rag_eval.storage.artifacts import Parts, read_shards, write_bytes, write_text
 from rag_eval.storage.hashing import digest
 from rag_eval.trust.duplicates import floods
 from rag_eval.trust.guard import FILE_NAME as ALLOWED_FILE
@@ -85,8 +86,8 @@ class CorpusSnapshot(Result):
     sections: pd.DataFrame = frame_part()
     sources: pd.DataFrame = frame_part()
     about: CorpusFacts = json_part()
-    shards: list[Shard] | None = json_part(volatile=True, default=None)
-    """The shards of a divided corpus. They do not count: the corpus is the same without them."""
+    layout: Layout | None = json_part(volatile=True, default=None)
+    """The shards of a divided corpus. They do not count: other shards give the same corpus."""
 
     def describe(self) -> dict[str, object]:
         """Show the revision and the masked data."""
@@ -104,11 +105,10 @@ class CorpusSnapshot(Result):
 
 @dataclasses.dataclass(frozen=True)
 class ChunkFacts:
-    """Identity and number of chunks; `text_hashes` is a hash over the hashes of their texts."""
+    """Identity and number of chunks."""
 
     chunks_hash: str
     n_chunks: int
-    text_hashes: str
 
 
 class CorpusChunks(Result):
@@ -160,17 +160,20 @@ def read_corpus(work: Work) -> CorpusSnapshot:
 
 def _read_shards(work: Work, spec: ShardedLoader, n_shards: int) -> CorpusSnapshot:
     recorded = work.evaluation.runner.find_recorded(Node(work.stage.name))
-    before = recorded.shards if isinstance(recorded, CorpusSnapshot) else None
-    shards, parts = cut_shards(work, spec, n_shards, before or [])
-    if not shards:
+    before = recorded.layout if isinstance(recorded, CorpusSnapshot) else None
+    layout = cut_shards(work, spec, n_shards, before)
+    if not layout.shards:
         raise empty_corpus("there is no document", spec.loader, "at least one document")
-    frames = {
-        name: join_frames(name, [part.frame(name) for part in parts])
-        for name in CorpusFrames._fields
+    frames: dict[str, Any] = {
+        name: sharded_frame(layout, READ, name, layout.made_by)
+        for name in (*CorpusFrames._fields, "masked")
     }
-    masked = pd.concat([part.frame("masked") for part in parts])
-    about = describe_corpus(spec, frames["documents"], masked)
-    return CorpusSnapshot(**frames, about=about, shards=shards)
+    masked = read_shards(work.evaluation.store, frames.pop("masked"), "masked").to_pandas()
+    hashes = read_shards(
+        work.evaluation.store, frames["documents"], "documents", ["doc_id", "content_hash"]
+    )
+    about = describe_corpus(spec, hashes.to_pandas(), masked)
+    return CorpusSnapshot(**frames, about=about, layout=layout)
 
 
 @Stage("corpus_chunks", "corpus", reads=("corpus.chunker",), columns=CHUNKS)
@@ -180,25 +183,27 @@ def cut_chunks(work: Work, corpus_snapshot: CorpusSnapshot) -> CorpusChunks:
     Raises `empty_index` when no document has any text.
     """
     chunker = work.config.corpus.chunker
-    shards = corpus_snapshot.shards
-    if shards is not None:
-        parts = run_step(work, CUT, shards, chunker)
-        chunks = join_frames("chunks", [part.frame("chunks") for part in parts])
+    layout = corpus_snapshot.layout
+    chunks: Any
+    if layout is not None:
+        keys = run_step(work, CUT, layout, chunker)
+        decided_by = [work.version, chunker.model_dump(mode="json")]
+        chunks = sharded_frame(layout, CUT, "chunks", decided_by, keys)
+        columns = ["chunk_id", "text_hash"]
+        names = read_shards(work.evaluation.store, chunks, "chunks", columns).to_pandas()
     else:
         with work.progress.step("Cutting documents into chunks"):
             chunks = chunk_documents(corpus_snapshot.documents, corpus_snapshot.sections, chunker)
-    if chunks.empty:
+        names = chunks
+    if names.empty:
         message = "no document has any text, so there is nothing to retrieve"
         raise InputError.of("empty_index", message, work.base, field="corpus")
-    return CorpusChunks(chunks=chunks, about=_chunk_facts(chunks, chunker))
+    return CorpusChunks(chunks=chunks, about=_chunk_facts(names, chunker))
 
 
 def _chunk_facts(chunks: pd.DataFrame, chunker: Chunker) -> ChunkFacts:
-    return ChunkFacts(
-        chunks_hash=chunks_hash(chunks, chunker),
-        n_chunks=len(chunks),
-        text_hashes=digest(chunks["text_hash"].tolist()),
-    )
+    """Identify chunks with `chunk_id` and `text_hash`."""
+    return ChunkFacts(chunks_hash=chunks_hash(chunks, chunker), n_chunks=len(chunks))
 
 
 # ---- Inputs of trust besides the corpus: signatures and manifest, with their identity.
@@ -359,7 +364,7 @@ def _identify_trust(
         None if inputs.states is None else [list(inputs.states), inputs.manifest.model_dump()]
     )
     allowed = sorted(inputs.allowed.items())
-    whole = [] if corpus_snapshot.shards is None else [LEFT_OUT]
+    whole = [] if corpus_snapshot.layout is None else [LEFT_OUT]
     return [corpus_chunks.id, digest([signatures, manifest]), inputs.notes, allowed, day, *whole]
 
 
@@ -395,7 +400,7 @@ def judge_evidence(
         rules_version=RuleSet.load().version,
         manifest=inputs.manifest,
         n_quarantined=int((trust["verdict"] == "blocked").sum()),
-        notes=[*inputs.notes, *([] if corpus_snapshot.shards is None else [LEFT_OUT])],
+        notes=[*inputs.notes, *([] if corpus_snapshot.layout is None else [LEFT_OUT])],
     )
     return EvidenceTrust(trust=trust, findings=findings, about=about)
 
@@ -419,9 +424,11 @@ def _screen_corpus(work: Work, corpus: CorpusSnapshot, facts: pd.DataFrame) -> p
 
     The result is stored separately, because neither the day nor allowed chunks change it.
     """
-    if corpus.shards is not None:
-        parts = run_step(work, SCREENED, corpus.shards)
-        findings = join_frames("findings", [part.frame("findings") for part in parts])
+    layout = corpus.layout
+    if layout is not None:
+        keys = run_step(work, SCREENED, layout)
+        frame = sharded_frame(layout, SCREENED, "findings", work.version, keys)
+        findings = read_shards(work.evaluation.store, frame, "findings").to_pandas()
         owners = pd.Index(corpus.artifact.frame("documents", ["doc_id"])["doc_id"])
         rows = owners.get_indexer(pd.Index(findings["doc_id"])).astype(np.int64)
         return join_findings([findings.assign(row=rows)[list(FINDINGS.columns)]])

@@ -4,9 +4,12 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import multiprocessing
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -211,6 +214,23 @@ class Evaluation:
 
         versions = shared_versions(self.home.folder / "versions.json")
         return Runner(self, STAGES, versions, use_record=self.use_record)
+
+    @property
+    def n_workers(self) -> int:
+        """Number of processes for the shards of a large corpus."""
+        return self.settings.shard_workers or os.cpu_count() or 1
+
+    @functools.cached_property
+    def pool(self) -> ProcessPoolExecutor:
+        """The processes for the shards of a large corpus, which start when they get work."""
+        spawn = multiprocessing.get_context("spawn")  # a fork would copy the threads of libraries
+        return ProcessPoolExecutor(self.n_workers, spawn)
+
+    def close_pool(self) -> None:
+        """End the processes of the pool."""
+        pool = vars(self).pop("pool", None)
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
 
     @property
     def places(self) -> Places:

@@ -229,6 +229,7 @@ def build_index(work: Work, admitted_chunks: AdmittedChunks) -> CorpusIndex:
             for name, strategy in opened.strategies.items()
         },
     )
+    work.evaluation.close_pool()  # later stages have no shards, and its processes hold memory
     graphs = _update_graphs(work, opened)
     seconds = time.perf_counter() - started
     return CorpusIndex(about=about, changes=IndexChanges(embedded, *graphs, seconds))

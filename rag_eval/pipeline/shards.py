@@ -1,38 +1,43 @@
 """Corpora in shards: each is read, masked, cut and screened alone, by several processes or by Ray.
 
-A shard holds the documents whose hashed ids lie in one range, so a new document moves no other.
-Each step of a shard is an artifact under the digest of the shard's documents and the version of
-the stage. A restart finds the finished shards. A changed shard takes the rows of its unchanged
-documents from the run before. The results equal those of an undivided corpus.
+A shard holds consecutive documents of the input. Each step of a shard is an artifact under the
+digest of its documents and the version of the stage, so a restart finds the finished shards. A
+later run leaves unchanged documents where they are, and makes shards of the new and changed ones.
+The frames of a divided corpus name their shards, and equal those of an undivided corpus.
 """
 
-import concurrent.futures
 import contextlib
 import hashlib
 import itertools
-import multiprocessing
-import os
+import math
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from rag_eval.core.arrays import BoolArray
 from rag_eval.core.errors import InputError, ProblemList
 from rag_eval.core.loader import Chunker, ShardedLoader
-from rag_eval.core.settings import Settings
 from rag_eval.corpus.chunking import chunk_documents
 from rag_eval.corpus.loading import mask_documents
+from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.runner import Work
-from rag_eval.storage.artifacts import PARTIAL, Artifact, ArtifactStore
-from rag_eval.storage.hashing import digest, lines_hash
+from rag_eval.storage.artifacts import PARTIAL, Artifact, ArtifactStore, ShardedFrame
+from rag_eval.storage.hashing import digest
 from rag_eval.storage.home import Home
 from rag_eval.trust.guard import screen
 
-Frames = dict[str, pd.DataFrame]
+Digests = npt.NDArray[np.uint64]
+"""Digests of documents, [n, 2]: 128 bits each."""
+
 READ: Final = "shard_documents"
 CUT: Final = "shard_chunks"
 SCREENED: Final = "shard_findings"
@@ -41,97 +46,204 @@ _ORDER: Final[Mapping[str, tuple[str, ...]]] = {
     "sections": ("doc_id", "start"),
     "sources": ("doc_id",),
     "masked": ("doc_id",),
-    "rows": ("doc_id",),
     "chunks": ("section_id", "chunk_id"),
     "findings": ("in_title", "doc_id"),
 }
 """Columns that order each frame, as in an undivided corpus."""
+_LEAST_SHARE: Final = 0.5
+"""A shard with a smaller share of the usual number of documents is made again with new ones."""
+_MOST_AGAIN: Final = 0.02
+"""Share of the corpus that one run makes again for this reason, or one shard if that is more."""
 
 
 class Shard(NamedTuple):
-    """Keys of the documents of a shard, now and in the run before (empty without one)."""
+    """A shard of a corpus: its key in the store, and what became of its documents."""
 
     key: str
-    before: str
+    n_documents: int
+    gone: list[str]
+    """Ids of the documents that changed or went after the shard was made."""
 
 
-# ---- Cutting: one pass over the input writes the rows of each shard to a file.
+class Layout(NamedTuple):
+    """The shards of a corpus, and the digest of the version and configuration that made them."""
+
+    made_by: str
+    shards: list[Shard]
+    content: str
+    """Hash of the documents without regard to their order and shards."""
 
 
-def shard_of(doc_id: str, n_shards: int) -> int:
-    """Return the shard of a document: the range of its hash.
-
-    Examples
-    --------
-    >>> [shard_of(name, 4) for name in ("a", "b", "c")]
-    [1, 2, 0]
-    """
-    data = hashlib.blake2b(doc_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(data, "big") * n_shards >> 64
+# ---- Cutting: one pass over the input writes the rows of new and changed documents to files.
 
 
-class _Rows(NamedTuple):
-    path: Path
-    digest: str
-    """Hash of the documents without regard to their order and files."""
+def digest_rows(batch: pa.RecordBatch) -> Digests:
+    """Hash the rows of a batch of `ShardedLoader.batches` without their files and lines."""
+    text = pa.large_string()
+    parts = []
+    for name in batch.schema.names[:-2]:
+        column = batch[name].cast(text)
+        # The length makes the border between two values certain.
+        sizes = pc.binary_length(column).cast(text)
+        joined = pc.binary_join_element_wise(sizes, column, pa.scalar(":", text))
+        parts.append(pc.fill_null(joined, pa.scalar("-", text)))
+    rows = pc.binary_join_element_wise(*parts, pa.scalar("|", text))
+    _, places, data = rows.buffers()
+    offsets = np.frombuffer(places, np.int64)[rows.offset : rows.offset + len(rows) + 1].tolist()
+    view = memoryview(data)
+    found = (hashlib.sha256(view[low:high]).digest() for low, high in itertools.pairwise(offsets))
+    return np.frombuffer(b"".join(found), np.uint64).reshape(-1, 4)[:, :2]
 
 
-def _split(batches: Iterator[pa.RecordBatch], n_shards: int, folder: Path) -> list[_Rows]:
-    """Write the rows of each shard with their digests; memory is bounded by a batch."""
-    paths = [folder / f"{number}.arrow" for number in range(n_shards)]
-    digests: list[list[str]] = [[] for _ in paths]
+class _Known:
+    """The documents of stored shards, which are looked up by their digests."""
+
+    def __init__(self, digests: Digests) -> None:
+        self._order = np.argsort(digests[:, 0], kind="stable")
+        self._sorted = digests[self._order]
+        self.is_found = np.zeros(len(digests), dtype=bool)
+        """Which of the documents the input still has, [n]."""
+
+    def look_up(self, digests: Digests) -> BoolArray:
+        """Tell which documents are known, and note that the input has them."""
+        if not len(self._sorted):
+            return np.zeros(len(digests), dtype=bool)
+        at = np.searchsorted(self._sorted[:, 0], digests[:, 0])
+        at = np.minimum(at, len(self._sorted) - 1)
+        same: BoolArray = (self._sorted[at] == digests).all(axis=1)
+        self.is_found[self._order[at[same]]] = True
+        return same
+
+
+class _Input(NamedTuple):
+    """The input after one pass."""
+
+    files: list[Path]
+    """Rows of the documents that were not known, in files of one shard each."""
+    digests: list[Digests]
+    """Digests of the rows of each file."""
+    ids: pa.ChunkedArray
+    """Ids of all documents."""
+    content: str
+    """Hash of all documents without regard to their order."""
+
+
+def _hash_content(digests: Digests) -> str:
+    ordered = digests[np.lexsort((digests[:, 1], digests[:, 0]))]
+    return hashlib.sha256(ordered.tobytes()).hexdigest()
+
+
+def _split(batches: Iterator[pa.RecordBatch], known: _Known, size: int, folder: Path) -> _Input:
+    """Write the rows of unknown documents to files of `size` rows, the last one of fewer."""
+    files: list[Path] = []
+    written: list[list[Digests]] = []
+    ids: list[pa.Array] = []
+    every: list[Digests] = []
+    room = 0
     with contextlib.ExitStack() as stack:
-        writers: dict[int, Any] = {}
+        writer: Any = None
         for batch in batches:
-            values = (batch[name].to_pylist() for name in batch.schema.names[:-2])
-            found = [
-                lines_hash("-" if value is None else f"+{value}" for value in row)
-                for row in zip(*values, strict=True)
-            ]
-            batch = batch.append_column("digest", pa.array(found, pa.string()))  # noqa: PLW2901 - the same rows
-            shards = [shard_of(name or "", n_shards) for name in batch["id"].to_pylist()]
-            order = sorted(range(len(shards)), key=shards.__getitem__)
-            batch = batch.take(pa.array(order, pa.int64()))  # noqa: PLW2901 - the same rows
+            digests = digest_rows(batch)
+            every.append(digests)
+            ids.append(batch["id"])
+            fresh = np.flatnonzero(~known.look_up(digests))
+            data = pa.py_buffer(digests[fresh].tobytes())
+            raw = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(fresh), [None, data])
+            rows = batch.take(pa.array(fresh)).append_column("digest", raw)
             start = 0
-            for shard, members in itertools.groupby(sorted(shards)):
-                part = batch.slice(start, len(list(members)))
-                start += part.num_rows
-                if shard not in writers:
-                    writer = pa.ipc.new_stream(str(paths[shard]), part.schema)
-                    writers[shard] = stack.enter_context(writer)
-                writers[shard].write_batch(part)
-                digests[shard] += part["digest"].to_pylist()
-    return [
-        _Rows(path, lines_hash(sorted(found)))
-        for path, found in zip(paths, digests, strict=True)
-        if found
-    ]
+            while start < rows.num_rows:
+                if not room:
+                    files.append(folder / f"{len(files)}.arrow")
+                    written.append([])
+                    writer = stack.enter_context(pa.ipc.new_stream(str(files[-1]), rows.schema))
+                    room = size
+                part = rows.slice(start, room)
+                writer.write_batch(part)
+                written[-1].append(digests[fresh[start : start + part.num_rows]])
+                start, room = start + part.num_rows, room - part.num_rows
+    empty = np.zeros((0, 2), dtype=np.uint64)
+    content = _hash_content(np.concatenate([empty, *every]))
+    return _Input(
+        files, list(map(np.concatenate, written)), pa.chunked_array(ids, pa.large_string()), content
+    )
 
 
-def cut_shards(
-    work: Work, spec: ShardedLoader, n_shards: int, before: Sequence[Shard]
-) -> tuple[list[Shard], list[Artifact]]:
-    """Cut a corpus into shards, and read and mask the documents of each.
+def _refuse_repeated_ids(work: Work, spec: ShardedLoader, ids: pa.ChunkedArray) -> None:
+    """Raise InputError with the places of the documents that share an id."""
+    if len(ids.unique()) == len(ids):
+        return
+    counts = ids.value_counts()
+    repeated = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
+    rows = (batch.filter(pc.is_in(batch["id"], repeated)) for batch in spec.batches(work.base))
+    problems = ProblemList()
+    for _ in spec.documents_of(rows, problems):
+        pass
+    problems.raise_errors()
+
+
+def _shards_to_keep(shards: Sequence[Shard], size: int) -> list[Shard]:
+    """Leave out small shards, whose documents are then made again with new ones."""
+    n_left = {shard.key: shard.n_documents - len(shard.gone) for shard in shards}
+    most = max(size, int(_MOST_AGAIN * sum(n_left.values())))
+    again: set[str] = set()
+    for key, n_documents in sorted(n_left.items(), key=lambda item: item[1]):
+        most -= n_documents
+        if most < 0 or n_documents >= _LEAST_SHARE * size:
+            break
+        again.add(key)
+    return [shard for shard in shards if shard.key not in again]
+
+
+def cut_shards(work: Work, spec: ShardedLoader, n_shards: int, before: Layout | None) -> Layout:
+    """Cut a corpus into shards, and read and mask the new and changed documents.
 
     `before` are the shards of the run before. Raises InputError with the problems of a shard.
     """
-    configured = spec.model_dump(mode="json", exclude={"chunker", "shards"})
-    home = work.evaluation.home
+    made_by = digest(
+        [READ, work.version, spec.model_dump(mode="json", exclude={"chunker", "shards"})]
+    )
+    store, home = _shared_store(work), work.evaluation.home
+    size = max(1, math.ceil(spec.n_rows(work.base) / n_shards))
+    is_same = before is not None and before.made_by == made_by
+    old = _shards_to_keep(before.shards, size) if before is not None and is_same else []
+    known = [_known_documents(store.need(READ, shard.key), shard) for shard in old]
+    look_up = _Known(np.concatenate([np.zeros((0, 2), np.uint64), *(one[1] for one in known)]))
     home.folder.mkdir(parents=True, exist_ok=True)
     # The name lets a later run remove what a killed run left.
     with tempfile.TemporaryDirectory(dir=home.folder, prefix=PARTIAL) as scratch:
         with work.progress.step("Cutting the corpus into shards"):
-            rows = _split(spec.batches(work.base), n_shards, Path(scratch))
-        keys = [digest([READ, work.version, configured, one.digest]) for one in rows]
-        # A shard that lost or got its first document changes the number, and all are read again.
-        olds = [one.key for one in before] if len(before) == len(rows) else [""] * len(rows)
-        shards = [Shard(*pair) for pair in zip(keys, olds, strict=True)]
-        with _shared_files(home, [one.path for one in rows]) as names:
-            tasks = [
-                _Task(_shared_store(work), READ, *shard, name, "", spec)
-                for shard, name in zip(shards, names, strict=True)
-            ]
-            return shards, _run_all(work, tasks)
+            found = _split(spec.batches(work.base), look_up, size, Path(scratch))
+            _refuse_repeated_ids(work, spec, found.ids)
+        shards = []
+        ends = np.cumsum([len(one[0]) for one in known])
+        for shard, (ids, _), end in zip(old, known, ends.tolist(), strict=True):
+            is_gone = ~look_up.is_found[end - len(ids) : end]
+            if not is_gone.all():
+                gone = ids.filter(pa.array(is_gone)).to_pylist()
+                shards.append(shard._replace(gone=sorted([*shard.gone, *gone])))
+        new = [
+            Shard(digest([made_by, _hash_content(digests)]), len(digests), [])
+            for digests in found.digests
+        ]
+        with _shared_files(home, found.files) as names:
+            _run_all(
+                work,
+                [
+                    _Task(store, READ, shard.key, name, spec)
+                    for shard, name in zip(new, names, strict=True)
+                ],
+            )
+    work.made_from += [(READ, shard.key) for shard in shards]
+    return Layout(made_by, [*shards, *new], found.content)
+
+
+def _known_documents(read: Artifact, shard: Shard) -> tuple[pa.ChunkedArray, Digests]:
+    """Read ids and digests of the documents of a shard that are left."""
+    ids, digests = read.table("documents", ["doc_id"])["doc_id"], read.array("digests")
+    if not shard.gone:
+        return ids, digests
+    is_left = pc.invert(pc.is_in(ids, pa.array(shard.gone, ids.type)))
+    return ids.filter(is_left), digests[is_left.to_numpy()]
 
 
 @contextlib.contextmanager
@@ -158,12 +270,8 @@ class _Task(NamedTuple):
     store: ArtifactStore
     kind: str
     key: str
-    before: str
-    """Key of this step in the run before; empty without one."""
     source: str
     """Key of the documents that the step reads; for `READ`, the name of the rows."""
-    source_before: str
-    """Key of these documents in the run before."""
     options: Any
 
 
@@ -173,47 +281,30 @@ def _shared_store(work: Work) -> ArtifactStore:
     return ArtifactStore(home if home.is_remote else Home(home.folder.resolve()))
 
 
-def _read(task: _Task) -> tuple[Frames, set[str]]:
+def _read(task: _Task) -> dict[str, Any]:
     spec: ShardedLoader = task.options
-    known = _rows_of(task.store, task.before)
     table = pa.ipc.open_stream(task.store.home.read(task.source)).read_all()
-    ids, digests = (table[name].to_pylist() for name in ("id", "digest"))
-    rows = pd.DataFrame({"doc_id": ids, "digest": digests})
-    # Repeated ids are an error, which only all rows together show.
-    same = _unchanged(rows, known) if len(set(ids)) == len(ids) else set()
     problems = ProblemList()
-    fresh = table.filter(pa.array([name not in same for name in ids], pa.bool_()))
-    documents = list(spec.documents_of(fresh.drop_columns("digest").to_batches(), problems))
+    documents = list(spec.documents_of(table.drop_columns("digest").to_batches(), problems))
     problems.raise_errors()
     made = mask_documents(documents, spec)
-    frames = {**made.frames._asdict(), "masked": made.masked, "rows": rows}
-    return frames, same
+    digests = dict(zip(*(table[name].to_pylist() for name in ("id", "digest")), strict=True))
+    in_order = b"".join(digests[doc_id] for doc_id in made.frames.documents["doc_id"].tolist())
+    rows = np.frombuffer(in_order, np.uint64).reshape(-1, 2)
+    return {**made.frames._asdict(), "masked": made.masked, "digests": rows}
 
 
-def _documents(task: _Task) -> tuple[Artifact, set[str]]:
-    """Open the documents of a shard, with the ids of those that are as they were."""
-    source = task.store.get(READ, task.source)
-    if source is None:
-        raise RuntimeError(f"the shard {task.source} is not stored")
-    known = None
-    if task.store.get(task.kind, task.before) is not None:
-        known = _rows_of(task.store, task.source_before)
-    return source, _unchanged(source.frame("rows"), known)
+def _cut(task: _Task) -> dict[str, Any]:
+    source = task.store.need(READ, task.source)
+    documents, sections = source.frame("documents"), source.frame("sections")
+    return {"chunks": chunk_documents(documents, sections, task.options)}
 
 
-def _cut(task: _Task) -> tuple[Frames, set[str]]:
-    source, same = _documents(task)
-    documents, sections = (_without(source.frame(name), same) for name in ("documents", "sections"))
-    return {"chunks": chunk_documents(documents, sections, task.options)}, same
+def _screen(task: _Task) -> dict[str, Any]:
+    return {"findings": screen_documents(task.store.need(READ, task.source).frame("documents"))}
 
 
-def _screen(task: _Task) -> tuple[Frames, set[str]]:
-    source, same = _documents(task)
-    documents = _without(source.frame("documents"), same)
-    return {"findings": screen_documents(documents)}, same
-
-
-_STEPS: Final[Mapping[str, Callable[[_Task], tuple[Frames, set[str]]]]] = {
+_STEPS: Final[Mapping[str, Callable[[_Task], dict[str, Any]]]] = {
     READ: _read,
     CUT: _cut,
     SCREENED: _screen,
@@ -232,114 +323,67 @@ def screen_documents(documents: pd.DataFrame) -> pd.DataFrame:
     return findings.assign(doc_id=pd.Series(owners, dtype="str"))
 
 
-def _rows_of(store: ArtifactStore, key: str) -> pd.DataFrame | None:
-    """Read ids and digests of the documents of a shard; None without it."""
-    found = store.get(READ, key) if key else None
-    return None if found is None else found.frame("rows")
-
-
-def _unchanged(rows: pd.DataFrame, known: pd.DataFrame | None) -> set[str]:
-    """Return the ids of the documents that are as they were."""
-    if known is None:
-        return set()
-    pairs = (
-        zip(frame["doc_id"].tolist(), frame["digest"].tolist(), strict=True)
-        for frame in (rows, known)
-    )
-    return {doc_id for doc_id, _ in set.intersection(*map(set, pairs))}
-
-
-def _without(frame: pd.DataFrame, ids: Collection[str]) -> pd.DataFrame:
-    return frame[~frame["doc_id"].isin(ids)].reset_index(drop=True)
-
-
-def join_frames(name: str, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Join frames of shards in the order of an undivided corpus.
-
-    Sorts in Python, because the string type of a frame must not change the order. Empty frames
-    are left out, because they would change the types.
-    """
-    joined = pd.concat([one for one in frames if len(one)] or frames[:1], ignore_index=True)
-    keys = list(zip(*(joined[column].tolist() for column in _ORDER[name]), strict=True))
-    order = sorted(range(len(keys)), key=keys.__getitem__)
-    return joined.iloc[order].reset_index(drop=True)
-
-
 def _run(task: _Task) -> None:
     """Make and store one step of a shard, in any process."""
-    frames, same = _STEPS[task.kind](task)
-    old = task.store.get(task.kind, task.before) if same else None
-    if old is not None:
-        for name in frames.keys() - {"rows"}:
-            kept = old.frame(name)
-            kept = kept[kept["doc_id"].isin(same)]
-            frames[name] = pd.concat([one for one in (frames[name], kept) if len(one)] or [kept])
-    parts = {name: join_frames(name, [frame]) for name, frame in frames.items()}
     made_from = [] if task.kind == READ else [(READ, task.source)]
-    task.store.put(task.kind, parts, made_from=made_from, key=task.key)
+    task.store.put(task.kind, _STEPS[task.kind](task), made_from=made_from, key=task.key)
 
 
 def run_step(
-    work: Work, kind: str, shards: Sequence[Shard], options: Chunker | None = None
-) -> list[Artifact]:
-    """Run one step over the documents of all shards, and return the artifacts in their order."""
+    work: Work, kind: str, layout: Layout, options: Chunker | None = None
+) -> dict[str, str]:
+    """Run one step over the documents of all shards; return the key of each shard's result."""
     given = None if options is None else options.model_dump(mode="json")
+    keys = {shard.key: digest([kind, work.version, shard.key, given]) for shard in layout.shards}
+    store = _shared_store(work)
+    _run_all(work, [_Task(store, kind, own, key, options) for key, own in keys.items()])
+    return keys
 
-    def key(documents: str) -> str:
-        return digest([kind, work.version, documents, given]) if documents else ""
 
-    return _run_all(
-        work,
-        [
-            _Task(
-                _shared_store(work),
-                kind,
-                key(shard.key),
-                key(shard.before),
-                *shard,
-                options,
-            )
-            for shard in shards
-        ],
-    )
+def sharded_frame(
+    layout: Layout, kind: str, name: str, content: object, keys: Mapping[str, str] | None = None
+) -> ShardedFrame:
+    """Describe a frame of all shards: those of a step with its `keys`, else those of `READ`.
+
+    `content` identifies everything that decides the rows, besides the documents.
+    """
+    gone = {shard.key if keys is None else keys[shard.key]: shard.gone for shard in layout.shards}
+    return ShardedFrame(kind, gone, _ORDER[name], digest([name, layout.content, content]))
 
 
 # ---- The executors: a loop, processes of this machine, or Ray.
 
 
-def _run_all(work: Work, tasks: Sequence[_Task]) -> list[Artifact]:
-    """Run the tasks that no run has finished, and return all results in order."""
+def _run_all(work: Work, tasks: Sequence[_Task]) -> None:
+    """Run the tasks that no run has finished, and record all as origins of the result."""
     left = [task for task in tasks if task.store.whole(task.kind, task.key) is None]
-    title = f"Making {tasks[0].kind.replace('_', ' ')}" if tasks else "Making shards"
     if left:
+        title = f"Making {left[0].kind.replace('_', ' ')}"
         with work.progress.step(title, len(left), "shards") as advance:
-            for _ in _execute(left, work.settings):
+            for _ in _execute(left, work):
                 advance(1)
-    found = [task.store.get(task.kind, task.key) for task in tasks]
-    artifacts = [artifact for artifact in found if artifact is not None]
-    if len(artifacts) < len(tasks):
+    if any(task.store.get(task.kind, task.key) is None for task in left):
         message = "the workers do not share the home of this process"
         raise InputError.of("shard_not_stored", message, work.evaluation.home.url, field="ray")
-    work.made_from += [(artifact.stage, artifact.key) for artifact in artifacts]
-    return artifacts
+    work.made_from += [(task.kind, task.key) for task in tasks]
 
 
-def _execute(tasks: Sequence[_Task], settings: Settings) -> Iterator[None]:
-    workers = min(settings.shard_workers or os.cpu_count() or 1, len(tasks))
-    if settings.ray is not None:
-        yield from _run_on_ray(tasks, settings.ray)
-    elif workers == 1:
+def _execute(tasks: Sequence[_Task], work: Work) -> Iterator[None]:
+    evaluation = work.evaluation
+    if work.settings.ray is not None:
+        yield from _run_on_ray(tasks, work.settings.ray)
+    elif min(evaluation.n_workers, len(tasks)) == 1:
         yield from map(_run, tasks)
     else:
-        yield from _run_in_pool(tasks, workers)
+        yield from _run_in_pool(tasks, evaluation)
 
 
-def _run_in_pool(tasks: Sequence[_Task], workers: int) -> Iterator[None]:
-    spawn = multiprocessing.get_context("spawn")  # a fork would copy the threads of libraries
-    with concurrent.futures.ProcessPoolExecutor(workers, spawn) as pool:
-        running = [pool.submit(_run, task) for task in tasks]
+def _run_in_pool(tasks: Sequence[_Task], evaluation: Evaluation) -> Iterator[None]:
+    with contextlib.ExitStack() as on_error:
+        on_error.callback(evaluation.close_pool)
+        running = [evaluation.pool.submit(_run, task) for task in tasks]
         try:
-            for one in concurrent.futures.as_completed(running):
+            for one in as_completed(running):
                 yield one.result()
         except BrokenProcessPool as error:
             message = "a worker process ended; run again, which goes on after the finished shards"
@@ -347,8 +391,7 @@ def _run_in_pool(tasks: Sequence[_Task], workers: int) -> Iterator[None]:
             raise InputError.of(
                 "worker_lost", message, field="shard_workers", accepted=accepted
             ) from error
-        finally:
-            pool.shutdown(cancel_futures=True)
+        on_error.pop_all()  # later steps use the same processes
 
 
 def _run_on_ray(tasks: Sequence[_Task], address: str) -> Iterator[None]:

@@ -28,6 +28,8 @@ from rag_eval.core.errors import InputError
 from rag_eval.storage.hashing import canonical_json, digest, file_hash
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from rag_eval.storage.home import Home
 
 # ---- The artifact store
@@ -37,7 +39,7 @@ Parts = Mapping[str, Any]
 
 A DataFrame becomes Parquet, a numpy array `.npy`, and any JSON value `.json`. Bytes and an iterator
 of bytes become a file with the name of the part. A Path is a file that another artifact holds; both
-artifacts then share the file.
+artifacts then share the file. A ShardedFrame names the artifacts that hold the rows.
 """
 
 ARTIFACTS = "artifacts"
@@ -48,9 +50,54 @@ DAMAGED = ".damaged-"
 """Prefix of the names of damaged files and folders that were set aside."""
 HOME_FOLDERS = ("", "artifacts/*", "runs", "record/*", "embeddings/*")
 """Glob patterns of the folders of a home in which such names occur."""
+SHARDS = ".shards.json"
+"""End of the name of the file of a `ShardedFrame`."""
 _log = logging.getLogger(__name__)
 _verified: dict[Path, tuple[int, int, int]] = {}
 """Inode, size and time of each file whose SHA-256 this process has compared."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardedFrame:
+    """A frame with rows in parts of other artifacts, which have the name of this part.
+
+    An unchanged shard serves many versions of a frame, so a small change writes little.
+    """
+
+    stage: str
+    """Kind of the artifacts."""
+    gone: Mapping[str, Sequence[str]]
+    """Key of each artifact -> doc_ids whose rows do not count any more."""
+    order: Sequence[str]
+    """Columns that order the rows. Rows with equal values keep their order."""
+    content: str
+    """Identity of the rows. It must not depend on how shards hold them."""
+
+
+def read_shards(
+    store: "ArtifactStore", frame: ShardedFrame, name: str, columns: Collection[str] | None = None
+) -> "pa.Table":
+    """Read the rows of a sharded frame, or some of its columns.
+
+    Raises InputError (`artifact_damaged`) if a shard is absent or damaged.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    read = None if columns is None else list(dict.fromkeys([*columns, *frame.order, "doc_id"]))
+    parts = []
+    for key, gone in frame.gone.items():
+        part = store.need(frame.stage, key).table(name, read)
+        if gone:
+            ids = part["doc_id"]
+            part = part.filter(pc.invert(pc.is_in(ids, pa.array(gone, ids.type))))
+        parts.append(part)
+    table = pa.concat_tables(parts)
+    # Arrow compares the bytes of UTF-8, which is the order of strings in Python.
+    place = pc.sort_indices(table, [(column, "ascending") for column in frame.order]).to_numpy()
+    if (np.diff(place.astype(np.int64)) != 1).any():
+        table = table.take(place)
+    return table if columns is None else table.select(list(columns))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,9 +123,29 @@ class Artifact:
             return path.read_bytes()
 
     def frame(self, name: str, columns: list[str] | None = None) -> pd.DataFrame:
-        """Read a Parquet part, or some of its columns."""
+        """Read a Parquet part or a sharded frame, or some of its columns."""
+        if f"{name}{SHARDS}" in self.files:
+            frame: pd.DataFrame = self.table(name, columns).to_pandas()
+            return frame
         with self._readable(f"{name}.parquet") as path:
             return pd.read_parquet(path, columns=columns)
+
+    def table(self, name: str, columns: list[str] | None = None) -> "pa.Table":
+        """Read a frame as an Arrow table, which does not decode its texts."""
+        import pyarrow.parquet as pq
+
+        sharded = self.sharded(name)
+        if sharded is not None:
+            return read_shards(ArtifactStore(self.home), sharded, name, columns)
+        with self._readable(f"{name}.parquet") as path:
+            return pq.read_table(path, columns=columns, memory_map=True)
+
+    def sharded(self, name: str) -> ShardedFrame | None:
+        """Describe a sharded frame; None if the artifact itself holds the rows."""
+        if f"{name}{SHARDS}" not in self.files:
+            return None
+        with self._readable(f"{name}{SHARDS}") as path:
+            return ShardedFrame(**json.loads(path.read_text(encoding="utf-8")))
 
     def array(self, name: str) -> np.ndarray:
         """Read a .npy part."""
@@ -175,8 +242,16 @@ def _write(folder: Path, parts: Parts) -> None:
                 stream.writelines(part)
         elif isinstance(part, Path):
             _share(part, folder / name)
+        elif isinstance(part, ShardedFrame):
+            text = canonical_json(dataclasses.asdict(part))
+            (folder / f"{name}{SHARDS}").write_text(text, encoding="utf-8")
         else:
             (folder / f"{name}.json").write_text(canonical_json(part), encoding="utf-8")
+
+
+def _content(parts: Parts, file: str, about: Mapping[str, Any]) -> object:
+    part = parts.get(file.removesuffix(SHARDS))
+    return part.content if isinstance(part, ShardedFrame) else about["sha256"]
 
 
 def _share(source: Path, target: Path) -> None:
@@ -270,13 +345,34 @@ class ArtifactStore:
             return None
         try:
             found = self._open(stage, key)
-            fault = found.faults()
+            fault = found.faults() or self._lacks(found)
         except _UNREADABLE as error:
             fault = f"{ARTIFACT_FILE}: {error}"
         if not fault:
             return found
         self.home.set_aside(record if self.home.is_remote else _name(stage, key), fault)
         return None
+
+    def need(self, stage: str, key: str) -> Artifact:
+        """Return an artifact that must exist. Raises InputError (`artifact_damaged`) without it."""
+        found = self.get(stage, key)
+        if found is None:
+            message = "a stored part is absent; run the gold set again to make it again"
+            raise InputError.of(
+                "artifact_damaged", message, self.home.address_of(_name(stage, key))
+            )
+        return found
+
+    def _lacks(self, found: Artifact) -> str:
+        """Name the first shard that a sharded frame lacks; empty if none is lacking."""
+        frames = (
+            found.sharded(part.removesuffix(SHARDS)) for part in found.files if SHARDS in part
+        )
+        for frame in filter(None, frames):
+            for key in frame.gone:
+                if self.whole(frame.stage, key) is None:
+                    return f"it lacks {_name(frame.stage, key)}"
+        return ""
 
     def _open(self, stage: str, key: str) -> Artifact:
         """Open an artifact by its record; raise an error of `_UNREADABLE` if that is damaged."""
@@ -315,7 +411,7 @@ class ArtifactStore:
                 for path in sorted(partial.iterdir())
             }
             counted = {name for name in files if name.split(".")[0] not in volatile}
-            identity = digest({name: files[name]["sha256"] for name in counted})
+            identity = digest({name: _content(parts, name, files[name]) for name in counted})
             key = key or digest([stage, files])
             about = {"stage": stage, "key": key, "id": identity, "parts": files}
             text = canonical_json({**about, "made_from": [list(pair) for pair in made_from]})

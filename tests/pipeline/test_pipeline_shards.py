@@ -13,7 +13,7 @@ from rag_eval.core.settings import Settings
 from rag_eval.pipeline import shards as shards_module
 from rag_eval.pipeline.corpus import CorpusChunks, CorpusSnapshot, EvidenceTrust
 from rag_eval.pipeline.evaluation import open_gold_set
-from rag_eval.pipeline.shards import shard_of
+from rag_eval.storage import artifacts
 
 N, N_SHARDS = 60, 4
 CONFIG = """\
@@ -88,12 +88,19 @@ def equal(one, other):
     return [a.id == b.id for a, b in zip(one, other, strict=True)]
 
 
+def assert_same_corpus(one, other):
+    for kind, names in ((0, ("documents", "sections", "sources")), (1, ("chunks",))):
+        assert one[kind].about == other[kind].about
+        for name in names:
+            pd.testing.assert_frame_equal(*(getattr(it[kind], name) for it in (one, other)))
+
+
 def test_shards_give_the_undivided_corpus(large):
     whole = large.results("off", "plain")
     parts = large.results(N_SHARDS)
-    assert equal(whole, parts)[:2] == [True, True]
+    assert_same_corpus(whole, parts)
     assert parts[0].about.masked["email"] == 1
-    assert len({shard.key for shard in parts[0].shards}) == N_SHARDS
+    assert [shard.n_documents for shard in parts[0].layout.shards] == [N // N_SHARDS] * N_SHARDS
     columns = ["row", "check", "rule", "severity"]
     found = [result.findings[columns].to_records().tolist() for result in (whole[2], parts[2])]
     assert found[0] == found[1] != []
@@ -102,13 +109,13 @@ def test_shards_give_the_undivided_corpus(large):
 
 
 def test_a_small_corpus_is_not_divided(large):
-    assert large.results("auto")[0].shards is None
+    assert large.results("auto")[0].layout is None
 
 
 @pytest.mark.slow
 def test_processes_give_the_undivided_corpus(large):
     whole = large.results("off", "plain")
-    assert equal(whole, large.results(N_SHARDS, shard_workers=2))[:2] == [True, True]
+    assert_same_corpus(whole, large.results(N_SHARDS, shard_workers=2))
 
 
 def test_only_changed_documents_are_worked_on(large, work):
@@ -122,7 +129,30 @@ def test_only_changed_documents_are_worked_on(large, work):
     assert work == dict.fromkeys(work, N + 2)
     again = large.results(N_SHARDS, "elsewhere")
     assert equal(changed, again) == [True, True, True]
-    assert changed[0].about == again[0].about
+    assert_same_corpus(changed, large.results("off", "plain"))
+    assert len(changed[0].layout.shards) == N_SHARDS + 1
+
+
+def test_small_shards_are_made_again_with_new_documents(large, work):
+    large.results(N_SHARDS)
+    for night in range(2):
+        large.rows[night][2] = f"Other words of night {night}"
+        large.write()
+        shards = large.results(N_SHARDS)[0].layout.shards
+    assert work["mask"] == N + 1 + 2
+    sizes = [shard.n_documents - len(shard.gone) for shard in shards]
+    assert sizes == [N // N_SHARDS - 2, *[N // N_SHARDS] * (N_SHARDS - 1), 2]
+
+
+def test_a_damaged_shard_is_made_again(large, caplog):
+    first = large.results(N_SHARDS)
+    damaged = next(large.root.glob("home/artifacts/shard_documents/*/documents.parquet"))
+    damaged.write_bytes(b"")
+    artifacts._verified.clear()
+    with pytest.raises(InputError, match="artifact_damaged"):
+        _ = first[0].documents
+    assert_same_corpus(first, large.results(N_SHARDS))
+    assert "was damaged" in caplog.text
 
 
 def test_another_chunker_masks_and_screens_nothing_again(large, work):
@@ -146,8 +176,7 @@ def test_a_restart_goes_on_after_the_finished_shards(large, work, monkeypatch):
     monkeypatch.setattr(shards_module.ArtifactStore, "put", store_put)
     lost = work["mask"]
     large.results(N_SHARDS)
-    sizes = pd.Series([shard_of(row[0], N_SHARDS) for row in large.rows]).value_counts()
-    assert work["mask"] == lost + N - sizes[0] - sizes[1]
+    assert work["mask"] == lost + N - 2 * N // N_SHARDS
     assert not list(large.root.glob("home/.partial-*"))
 
 
@@ -195,4 +224,5 @@ def test_ray_gives_the_undivided_corpus_although_a_worker_is_killed(large, tmp_p
     finally:
         ray.shutdown()
     assert marker.exists()
-    assert equal(whole, parts)[:2] == [True, True]
+    assert_same_corpus(whole, parts)
+    assert equal(parts, large.results(N_SHARDS, "elsewhere")) == [True, True, True]

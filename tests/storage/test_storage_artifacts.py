@@ -1,5 +1,6 @@
 """The artifact store holds an artifact whole or not at all, also after a failure."""
 
+import dataclasses
 import errno
 import os
 import shutil
@@ -13,7 +14,7 @@ import pandas as pd
 import pytest
 
 from rag_eval.core.errors import InputError
-from rag_eval.storage.artifacts import ArtifactStore, sweep
+from rag_eval.storage.artifacts import ArtifactStore, ShardedFrame, sweep
 from rag_eval.storage.home import Home
 
 
@@ -202,3 +203,45 @@ def test_equal_parts_have_equal_ids(store):
     assert ids[0] == ids[1] != ids[2]
     assert store.get("stage", "b").id == ids[1]
     assert store.memo("stage", "d", lambda: {"value": 1, "timing": "d"}).id != ids[0]
+
+
+# ---- Frames with rows in other artifacts.
+
+ROWS = {"a": ["doc-3", "doc-1"], "b": ["doc-2", "doc-10"]}
+
+
+def put_sharded(store, gone, content="rows"):
+    for key, ids in ROWS.items():
+        rows = pd.DataFrame({"doc_id": ids, "text": [f"Text of {name}." for name in ids]})
+        store.put("shard", {"rows": rows}, key=key)
+    return store.put("whole", {"rows": ShardedFrame("shard", gone, ["doc_id"], content)})
+
+
+def test_a_sharded_frame_is_read_in_order_without_what_is_gone(store):
+    artifact = put_sharded(store, {"a": ["doc-1"], "b": []})
+    expected = pd.DataFrame({"doc_id": ["doc-10", "doc-2", "doc-3"]})
+    expected["text"] = [f"Text of {name}." for name in expected["doc_id"]]
+    pd.testing.assert_frame_equal(artifact.frame("rows"), expected)
+    pd.testing.assert_frame_equal(artifact.frame("rows", ["text"]), expected[["text"]])
+
+
+def test_only_the_content_of_a_sharded_frame_identifies_it(store):
+    ids = [
+        put_sharded(store, gone, content).id
+        for gone, content in (
+            ({"a": [], "b": []}, "rows"),
+            ({"b": [], "a": []}, "rows"),
+            ({"a": [], "b": []}, "other rows"),
+        )
+    ]
+    assert ids[0] == ids[1] != ids[2]
+
+
+def test_an_artifact_without_one_of_its_shards_is_set_aside(store, caplog):
+    artifact = put_sharded(store, {"a": [], "b": []})
+    assert store.whole("whole", artifact.key) == dataclasses.replace(artifact, reused=True)
+    shutil.rmtree(store.root / "shard" / "b")
+    with pytest.raises(InputError, match="artifact_damaged"):
+        artifact.frame("rows")
+    assert store.whole("whole", artifact.key) is None
+    assert "lacks artifacts/shard/b" in caplog.text
