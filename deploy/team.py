@@ -3,6 +3,10 @@
 `make team` runs it: PostgreSQL, an object store, Chroma, MLflow, two code locations, Dagster's web
 server and its daemon. Ctrl-C ends all of them; `--exit` ends them after the two runs. Everything
 lies in one folder, but for PostgreSQL's files when root starts it, because PostgreSQL refuses root.
+
+`--disturb 5` ends PostgreSQL and Chroma by SIGKILL when each run has finished five steps, starts
+them again, and kills the worker of one run. Both runs must end with the `content_hash` of runs with
+everything embedded.
 """
 
 import argparse
@@ -21,6 +25,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import TELEMETRY_OFF
@@ -39,11 +46,19 @@ from rag_eval.defs.serving import (
     wait_until_ready,
 )
 
+if TYPE_CHECKING:
+    from dagster import DagsterInstance, DagsterRun
+
 ROOT = Path(__file__).resolve().parents[1]
 LOCATIONS = ("search", "support")
-"""Code locations; each serves one gold set of this name, a copy of `smoke`."""
+"""Code locations; each serves one gold set of this name, a copy of `smoke` that uses Chroma."""
+GRAPH = "  - {name: graph, kind: vector, search: approximate, embedding: {model: lsa-16}}\n"
+"""Strategy that the copies have besides those of `smoke`, because those search without a graph."""
 BUCKET = "team"
 RUN_TIMEOUT_S = 900.0
+RETRY_NUMBER_TAG, WILL_RETRY_TAG = "dagster/retry_number", "dagster/will_retry"
+OUTSIDE = dict(os.environ)
+"""The environment before this program changes it."""
 
 
 def write(line: str) -> None:
@@ -197,7 +212,8 @@ class Team:
             gold_set = self.folder / "gold_sets" / name / name
             shutil.copytree(ROOT / "gold_sets" / "smoke", gold_set, dirs_exist_ok=True)
             path = gold_set / "gold_set.yaml"
-            path.write_text(path.read_text("utf-8").replace("name: smoke", f"name: {name}", 1))
+            text = path.read_text("utf-8").replace("name: smoke", f"name: {name}", 1)
+            path.write_text(text.replace("answers:", f"{GRAPH}answers:", 1))
 
     def _start(
         self, name: str, command: list[str], answers: Callable[[], bool], **more: str
@@ -211,8 +227,11 @@ class Team:
         if not wait_until_ready(list(self.servers.values()), write):
             raise SystemExit(1)
 
-    def start(self) -> None:
-        """Start the stores, and then what uses them. Ends the program if one does not answer."""
+    def start_stores(self) -> None:
+        """Start the servers that keep data. Ends the program if one does not answer."""
+        import boto3
+
+        os.environ.update(self.environment)  # Clients in this process find the servers by it.
         port = {name: str(number) for name, number in self.ports.items()}
         self._start("postgresql", self.postgres.command, self.postgres.answers)
         s3 = [script("moto_server"), "-H", HOST, "-p", port["s3"]]
@@ -222,7 +241,7 @@ class Team:
         self._start("chroma", [*chroma, "--path", str(self.folder / "chroma")], heartbeat)
         self._wait()
         self.postgres.create_databases()
-        self._create_bucket()
+        boto3.client("s3").create_bucket(Bucket=BUCKET)
         self._start(
             "mlflow",
             [
@@ -232,6 +251,12 @@ class Team:
             http_answers(f"{self.address('mlflow')}/health"),
             MLFLOW_BACKEND_STORE_URI=self.postgres.url("mlflow").replace(":", "+psycopg2:", 1),
         )
+        self._wait()
+
+    def start(self) -> None:
+        """Start the stores, and then what uses them. Ends the program if one does not answer."""
+        self.start_stores()
+        port = {name: str(self.ports[name]) for name in (*LOCATIONS, "webserver")}
         for name in LOCATIONS:
             self._start(
                 name,
@@ -252,16 +277,24 @@ class Team:
         self._start("daemon", daemon, lambda: True)
         self._wait()
 
-    def _create_bucket(self) -> None:
-        """Create the bucket in a child, which has the environment of the servers."""
-        code = f"import boto3; boto3.client('s3').create_bucket(Bucket={BUCKET!r})"
-        subprocess.run([sys.executable, "-c", code], env=self.environment, check=True)
+    @functools.cached_property
+    def instance(self) -> "DagsterInstance":
+        """Dagster's instance, as a program of the operator opens it."""
+        from dagster import DagsterInstance
+
+        return DagsterInstance.from_config(self.environment["DAGSTER_HOME"])
 
     def restart(self, name: str) -> None:
-        """Kill a server and start it again; wait until it answers."""
+        """Kill a server with its children and start it again; wait until it answers."""
         server = self.servers[name]
-        os.killpg(server.process.pid, signal.SIGKILL)
+        main = psutil.Process(server.process.pid)
+        # PostgreSQL's children have sessions of their own.
+        processes = [main, *main.children(recursive=True)]
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         server.process.wait()
+        psutil.wait_procs(processes[1:])
         command, environment = self._commands[name]
         server.process = start(command, environment, server.log)
         self._wait()
@@ -282,25 +315,48 @@ class Team:
         tags = {"dagster/partition": location}
         return client.submit_job_execution(JOB, location, "__repository__", tags=tags)
 
-    def wait_for(self, runs: dict[str, str]) -> dict[str, str]:
-        """Wait for runs by location; return the status of each."""
-        from dagster_graphql import DagsterGraphQLClient
-
-        client = DagsterGraphQLClient(HOST, port_number=self.ports["webserver"])
-        until, found = time.monotonic() + RUN_TIMEOUT_S, {}
+    def wait_for(self, runs: dict[str, str], finished: Callable[[str], bool]) -> bool:
+        """Wait until `finished` is true of the id of every run; False when the time is up."""
+        until = time.monotonic() + RUN_TIMEOUT_S
         while time.monotonic() < until:
             if has_dead(list(self.servers.values()), write):
                 raise SystemExit(1)
-            found = {name: client.get_run_status(run).value for name, run in runs.items()}
-            if set(found.values()) <= {"SUCCESS", "FAILURE", "CANCELED"}:
-                break
+            if all(finished(run) for run in runs.values()):
+                return True
             time.sleep(1)
-        return found
+        return False
 
-    def report(self, gold_set: str) -> dict[str, object]:
-        """Read the report of a gold set."""
-        path = self.folder / "reports" / gold_set / "retrieval-metrics.json"
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+    def latest(self, run: str) -> "DagsterRun":
+        """Return a run, or the last run that Dagster started in its place."""
+        _, group = self.instance.get_run_group(run)
+        return max(group, key=lambda one: int(one.tags.get(RETRY_NUMBER_TAG, "0")))
+
+    def has_ended(self, run: str) -> bool:
+        """Tell whether a run has ended, and none is started in its place."""
+        last = self.latest(run)
+        return last.is_finished and last.tags.get(WILL_RETRY_TAG) != "true"
+
+    def n_steps(self, run: str) -> int:
+        """Count the finished steps of a run."""
+        return self.instance.get_run_stats(run).steps_succeeded
+
+    def worker(self, gold_set: str) -> psutil.Process:
+        """Return the process that evaluates a gold set, by the name of the lock that it holds."""
+        import psycopg
+
+        with psycopg.connect(self.postgres.url("rag_eval")) as connection:
+            rows = connection.execute(
+                "SELECT application_name FROM pg_stat_activity WHERE application_name LIKE %s",
+                [f"process % for {gold_set}"],
+            ).fetchall()
+        ((name,),) = rows
+        return psutil.Process(int(name.split()[1]))
+
+
+def read_report(reports: Path, gold_set: str) -> dict[str, Any]:
+    """Read the report of a gold set."""
+    path = reports / gold_set / "retrieval-metrics.json"
+    return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
 @contextlib.contextmanager
@@ -314,22 +370,64 @@ def running(folder: Path) -> Iterator[Team]:
         team.stop()
 
 
-def evaluate(team: Team) -> bool:
-    """Run both gold sets at once and print their verdicts; return whether both succeeded."""
+def disturb(team: Team, runs: dict[str, str], steps: int) -> None:
+    """Restart PostgreSQL and Chroma when each run has made so many steps, and kill a worker."""
+    if not team.wait_for(runs, lambda run: team.n_steps(run) >= steps):
+        raise SystemExit(f"the runs did not finish {steps} steps in {RUN_TIMEOUT_S:.0f} s")
+    worker = team.worker(LOCATIONS[0])
+    for name in ("postgresql", "chroma"):
+        team.restart(name)
+        write(f"{name:<12}killed and started again")
+    with contextlib.suppress(psutil.NoSuchProcess):  # The lost connection may have ended it.
+        worker.kill()
+    write(f"{LOCATIONS[0]:<12}worker {worker.pid} killed; finished steps: {steps} or more")
+
+
+def embedded_hashes(team: Team) -> dict[str, object]:
+    """Evaluate the gold sets on this machine with everything embedded; content_hash by name."""
+    folder, log = team.folder / "embedded", team.folder / "logs" / "embedded.log"
+    shutil.rmtree(folder, ignore_errors=True)
+    for name in LOCATIONS:
+        places = {"home": folder, "gold-sets": team.folder / "gold_sets" / name}
+        places["reports"] = folder / "reports"
+        options = (part for key, path in places.items() for part in (f"--{key}", str(path)))
+        with log.open("ab") as stream:
+            subprocess.run(
+                [sys.executable, "-m", "rag_eval.cli", "run", name, *options],
+                env={key: text for key, text in OUTSIDE.items() if not key.startswith("RAG_EVAL_")},
+                stdout=stream,
+                stderr=stream,
+                check=True,
+            )
+    return {name: read_report(folder / "reports", name)["content_hash"] for name in LOCATIONS}
+
+
+def evaluate(team: Team, disturbed_after: int | None) -> bool:
+    """Run both gold sets at once and print their verdicts; return whether both ended right."""
     began = time.monotonic()
     runs = {name: team.launch(name) for name in LOCATIONS}
-    statuses = team.wait_for(runs)
-    web = team.address("webserver")
+    if disturbed_after is not None:
+        disturb(team, runs, disturbed_after)
+    team.wait_for(runs, team.has_ended)
+    web, hashes = team.address("webserver"), dict[str, object]()
     for name, run in runs.items():
-        write(f"{name:<12}{statuses[name]}  {web}/runs/{run}")
-        if statuses[name] == "SUCCESS":
-            report = team.report(name)
+        last = team.latest(run)
+        again = int(last.tags.get(RETRY_NUMBER_TAG, "0"))
+        started = f" (started {again + 1} times)" if again else ""
+        write(f"{name:<12}{last.status.value}{started}  {web}/runs/{last.run_id}")
+        if last.is_success:
+            report = read_report(team.folder / "reports", name)
             gates = [gate["status"] for gate in report["gates"] if gate["required"]]
-            met = f"required gates met: {gates.count('pass')} of {len(gates)}"
-            write(f"{'':<12}{met}; content_hash {report['content_hash']}")
+            met, hashes[name] = gates.count("pass"), report["content_hash"]
+            write(f"{'':<12}required gates met: {met} of {len(gates)}")
+            write(f"{'':<12}content_hash {hashes[name]}")
     write(f"lineage     {web}/assets/reporting/retrieval_metrics_report?view=lineage")
     write(f"both ended after {time.monotonic() - began:.0f} s")
-    return set(statuses.values()) == {"SUCCESS"}
+    if disturbed_after is not None and len(hashes) == len(runs):
+        is_equal = hashes == embedded_hashes(team)
+        write(f"content_hash {'equal to' if is_equal else 'DIFFERENT from'} embedded runs")
+        return is_equal
+    return len(hashes) == len(runs)
 
 
 def main() -> int:
@@ -337,6 +435,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=ROOT / ".team")
     parser.add_argument("--exit", action="store_true", help="end after the two runs")
+    parser.add_argument(
+        "--disturb", type=int, metavar="STEPS", help="kill servers and a worker after these steps"
+    )
     given = parser.parse_args()
     with stop_signals():
         try:
@@ -346,7 +447,7 @@ def main() -> int:
                     write(f"{name:<12}{team.address(name)}")
                 write(f"{'postgresql':<12}{HOST}:{team.postgres.port}")
                 write(f"{'logs':<12}{team.folder / 'logs'}")
-                succeeded = evaluate(team)
+                succeeded = evaluate(team, given.disturb)
                 if given.exit:
                     return 0 if succeeded else 1
                 write("Ctrl-C ends all servers.")

