@@ -461,11 +461,20 @@ def admit_chunks(
 
     Raises `empty_index` when no chunk is left.
     """
-    spec, trust, chunks = work.config.trust, evidence_trust.trust, corpus_chunks.chunks
-    blocked = (trust["verdict"] == "blocked").to_numpy()
-    rows = np.flatnonzero(~blocked if spec.quarantine else np.ones(len(trust), dtype=bool))
-    kept = chunks.iloc[rows].reset_index(drop=True)
-    if kept.empty:
+    spec, trust, chunks = work.config.trust, evidence_trust.trust, corpus_chunks.artifact
+    blocked = (trust["verdict"] == "blocked").to_numpy() & spec.quarantine
+    rows = np.flatnonzero(~blocked)
+    sharded = chunks.sharded("chunks")
+    kept: Any
+    if sharded is None:
+        kept = names = chunks.frame("chunks").iloc[rows].reset_index(drop=True)
+    else:  # the shards hold the texts of a large corpus once
+        names = chunks.frame("chunks", ["chunk_id", "text_hash"])
+        left_out = names["chunk_id"][blocked].tolist()
+        content = digest([sharded.content, left_out])
+        kept = dataclasses.replace(sharded, content=content, without={"chunk_id": left_out})
+        names = names.iloc[rows]
+    if names.empty:
         message = "every chunk is quarantined, so there is nothing to retrieve"
         accepted = "rag-eval trust list shows why; what is harmless is allowed in " + ALLOWED_FILE
         raise InputError.of("empty_index", message, work.base, field="corpus", accepted=accepted)
@@ -478,7 +487,7 @@ def admit_chunks(
         chunks=kept,
         rows=rows.astype(np.int64),
         facts=facts[columns].assign(passes=passes),
-        about=_chunk_facts(kept, work.config.corpus.chunker),
+        about=_chunk_facts(names, work.config.corpus.chunker),
     )
 
 

@@ -72,6 +72,8 @@ class ShardedFrame:
     """Columns that order the rows. Rows with equal values keep their order."""
     content: str
     """Identity of the rows. It must not depend on how shards hold them."""
+    without: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    """Column -> values whose rows do not count either."""
 
 
 def read_shards(
@@ -84,13 +86,16 @@ def read_shards(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    read = None if columns is None else list(dict.fromkeys([*columns, *frame.order, "doc_id"]))
+    read = None
+    if columns is not None:
+        read = list(dict.fromkeys([*columns, *frame.order, "doc_id", *frame.without]))
     parts = []
     for key, gone in frame.gone.items():
         part = store.need(frame.stage, key).table(name, read)
-        if gone:
-            ids = part["doc_id"]
-            part = part.filter(pc.invert(pc.is_in(ids, pa.array(gone, ids.type))))
+        for column, values in {"doc_id": gone, **frame.without}.items():
+            if values:
+                given = pa.array(values, part[column].type)
+                part = part.filter(pc.invert(pc.is_in(part[column], given)))
         parts.append(part)
     table = pa.concat_tables(parts)
     # Arrow compares the bytes of UTF-8, which is the order of strings in Python.

@@ -11,11 +11,12 @@ from requirements import need_package
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline import shards as shards_module
-from rag_eval.pipeline.corpus import CorpusChunks, CorpusSnapshot, EvidenceTrust
+from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapshot, EvidenceTrust
 from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.storage import artifacts
 
 N, N_SHARDS = 60, 4
+STAGES = (CorpusSnapshot, CorpusChunks, EvidenceTrust, AdmittedChunks)
 CONFIG = """\
 name: large
 version: 1
@@ -56,7 +57,7 @@ class Large:
         given = {"shard_workers": 1, "gold_sets": self.gold.parent} | settings
         settings = Settings(home=self.root / home, reports=self.root / "reports", **given)
         runner = open_gold_set(self.gold, settings).runner
-        return [runner.get(kind) for kind in (CorpusSnapshot, CorpusChunks, EvidenceTrust)]
+        return [runner.get(kind) for kind in STAGES]
 
 
 @pytest.fixture
@@ -89,7 +90,8 @@ def equal(one, other):
 
 
 def assert_same_corpus(one, other):
-    for kind, names in ((0, ("documents", "sections", "sources")), (1, ("chunks",))):
+    frames = {0: ("documents", "sections", "sources"), 1: ("chunks",), 3: ("chunks", "facts")}
+    for kind, names in frames.items():
         assert one[kind].about == other[kind].about
         for name in names:
             pd.testing.assert_frame_equal(*(getattr(it[kind], name) for it in (one, other)))
@@ -99,6 +101,7 @@ def test_shards_give_the_undivided_corpus(large):
     whole = large.results("off", "plain")
     parts = large.results(N_SHARDS)
     assert_same_corpus(whole, parts)
+    assert len(parts[3].chunks) < len(parts[1].chunks)
     assert parts[0].about.masked["email"] == 1
     assert [shard.n_documents for shard in parts[0].layout.shards] == [N // N_SHARDS] * N_SHARDS
     columns = ["row", "check", "rule", "severity"]
@@ -128,7 +131,7 @@ def test_only_changed_documents_are_worked_on(large, work):
     changed = large.results(N_SHARDS)
     assert work == dict.fromkeys(work, N + 2)
     again = large.results(N_SHARDS, "elsewhere")
-    assert equal(changed, again) == [True, True, True]
+    assert equal(changed, again) == [True] * 4
     assert_same_corpus(changed, large.results("off", "plain"))
     assert len(changed[0].layout.shards) == N_SHARDS + 1
 
@@ -225,4 +228,4 @@ def test_ray_gives_the_undivided_corpus_although_a_worker_is_killed(large, tmp_p
         ray.shutdown()
     assert marker.exists()
     assert_same_corpus(whole, parts)
-    assert equal(parts, large.results(N_SHARDS, "elsewhere")) == [True, True, True]
+    assert equal(parts, large.results(N_SHARDS, "elsewhere")) == [True] * 4
