@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, Int32Array
+from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, Int32Array, IntArray
 from rag_eval.core.errors import Embedding, InputError, quoted
 from rag_eval.core.settings import ChromaServer
 from rag_eval.corpus.analyzer import ANALYZER
@@ -32,6 +32,8 @@ from rag_eval.storage.secrets import shown_service
 
 BLOCK_BYTES = 32 * 2**20
 """Bytes of memory for one block of scores."""
+BLOCK_CHUNKS = 32_768
+"""Most chunks of a block. More queries share a block of fewer chunks, which is faster."""
 ERROR = 2 * float(np.finfo(np.float32).eps)
 """Error bound of a cosine from the product, per square root of d; ten times observed errors."""
 
@@ -39,15 +41,15 @@ ERROR = 2 * float(np.finfo(np.float32).eps)
 class ExactSearch:
     """Cosine similarity with every chunk.
 
-    `vectors` is float32 [n_chunks, d] with rows of unit norm. A chunk without any known term has
-    a zero row and is never retrieved.
+    `vectors` is float32 [n_chunks, d] with rows of unit norm, and may be memory-mapped. A chunk
+    without any known term has a zero row and is never retrieved.
     """
 
     def __init__(self, vectors: Float32Array) -> None:
         self.vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         self.n_chunks = len(vectors)
         self._slack = np.float32(2 * ERROR * np.sqrt(self.vectors.shape[1]) + 10.0**-ROUNDING)
-        self._blank = ~self.vectors.any(axis=1)
+        self._blank: BoolArray = ~np.asarray(self.vectors.any(axis=1))
 
     def search(
         self, queries: Float32Array, depth: int, allowed: BoolArray | None = None
@@ -55,42 +57,88 @@ class ExactSearch:
         """Rank chunks by cosine; a zero query vector (no known term) retrieves nothing.
 
         `queries` is float32 [n, d] with rows of unit norm or zero. `allowed`, bool [n_chunks],
-        marks the chunks that may be ranked.
+        marks the chunks that may be ranked. The memory is bounded by a block of queries and chunks.
         """
         depth = min(depth, self.n_chunks)
         queries = np.ascontiguousarray(queries, dtype=np.float32)
         hidden = self._blank if allowed is None else self._blank | ~allowed
-        block = max(1, BLOCK_BYTES // (4 * max(1, self.n_chunks)))
+        block = max(1, BLOCK_BYTES // (4 * max(1, min(self.n_chunks, BLOCK_CHUNKS))))
         rows = np.full((len(queries), depth), -1, dtype=np.int32)
         scores = np.full((len(queries), depth), -np.inf)
-        product = np.empty((min(block, len(queries)), self.n_chunks), dtype=np.float32)
         for start in range(0, len(queries) if depth else 0, block):
             part = slice(start, start + block)
-            near = np.matmul(queries[part], self.vectors.T, out=product[: len(queries[part])])
-            if hidden.any():
-                near[:, hidden] = -np.inf
-            rows[part], scores[part] = self._best(queries[part], near, depth)
+            rows[part], scores[part] = self._best(queries[part], hidden, depth)
         blank = ~queries.any(axis=1)
         rows[blank], scores[blank] = -1, -np.inf
         candidates = np.where(blank, 0, self.n_chunks - int(hidden.sum())).astype(np.int64)
         return ranking(rows, scores, scale_min_max(scores), candidates)
 
     def _best(
-        self, queries: Float32Array, near: Float32Array, depth: int
+        self, queries: Float32Array, hidden: BoolArray, depth: int
     ) -> tuple[Int32Array, FloatArray]:
         """Score the chunks that may be among the best `depth`, given the error of the product."""
-        last = self.n_chunks - depth
-        floor = np.partition(near, last, axis=1)[:, last] - self._slack
-        # The product of a hidden chunk is -inf, and no hidden chunk may be a candidate.
-        within = near >= np.maximum(floor, np.finfo(np.float32).min)[:, None]
-        counts = within.sum(axis=1)
+        near = _Candidates(len(queries), depth, self._slack)
+        product = np.empty((len(queries), min(self.n_chunks, BLOCK_CHUNKS)), dtype=np.float32)
+        for start in range(0, self.n_chunks, BLOCK_CHUNKS):
+            vectors = self.vectors[start : start + BLOCK_CHUNKS]
+            values = np.matmul(queries, vectors.T, out=product[:, : len(vectors)])
+            if (gone := hidden[start : start + BLOCK_CHUNKS]).any():
+                values[:, gone] = -np.inf
+            near.add(values, start)
+        query, row = near.found()
+        counts = np.bincount(query, minlength=len(queries))
         rows = np.full((len(queries), max(depth, int(counts.max()))), -1, dtype=np.int32)
         cosines = np.full(rows.shape, -np.inf)
-        for query, count in enumerate(counts.tolist()):
-            rows[query, :count] = within[query].nonzero()[0]
-            candidates = self.vectors.take(rows[query, :count], axis=0)
-            cosines[query, :count] = np.vecdot(candidates, queries[query])
+        ends = np.cumsum(counts)
+        for at, (count, end) in enumerate(zip(counts.tolist(), ends.tolist(), strict=True)):
+            rows[at, :count] = row[end - count : end]
+            candidates = self.vectors.take(rows[at, :count], axis=0)
+            cosines[at, :count] = np.vecdot(candidates, queries[at])
         return order(rows, cosines, depth)
+
+
+class _Candidates:
+    """The chunks whose products may be among the best `depth` of each query, over blocks."""
+
+    def __init__(self, n_queries: int, depth: int, slack: np.float32) -> None:
+        self._depth, self._slack = depth, slack
+        # The product of a hidden chunk is -inf, and no hidden chunk may be a candidate.
+        self._floor = np.full(n_queries, np.finfo(np.float32).min, dtype=np.float32)
+        self._query, self._row = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        self._value = np.zeros(0, dtype=np.float32)
+
+    def add(self, values: Float32Array, start: int) -> None:
+        """Add a block of products [n_queries, n]; its first chunk has the row `start`."""
+        width = values.shape[1]
+        if not start and width > self._depth:
+            # A first floor keeps most of the first block out. Later blocks pass few products.
+            last = width - self._depth
+            lowest = np.partition(values, last, axis=1)[:, last] - self._slack
+            self._floor = np.maximum(self._floor, lowest)
+        flat = np.flatnonzero(values >= self._floor[:, None])
+        query, place = np.divmod(flat, width)
+        self._query = np.concatenate([self._query, query])
+        self._row = np.concatenate([self._row, start + place])
+        self._value = np.concatenate([self._value, values[query, place]])
+        if start:
+            self._prune()
+
+    def _prune(self) -> None:
+        """Raise the floors to the products of the last places, and drop what lies below."""
+        by_value = np.lexsort((-self._value, self._query))
+        counts = np.bincount(self._query, minlength=len(self._floor))
+        starts = np.cumsum(counts) - counts
+        full = np.flatnonzero(counts >= self._depth)
+        lowest = self._value[by_value[starts[full] + self._depth - 1]] - self._slack
+        self._floor[full] = np.maximum(self._floor[full], lowest)
+        kept = self._value >= self._floor[self._query]
+        self._query, self._row = self._query[kept], self._row[kept]
+        self._value = self._value[kept]
+
+    def found(self) -> tuple[IntArray, IntArray]:
+        """Return queries and rows of the candidates, by query and row."""
+        by_query = np.argsort(self._query, kind="stable")  # the blocks came by row
+        return self._query[by_query], self._row[by_query]
 
 
 # ---- Chroma: its embedding functions, and the model file that it downloads.
