@@ -19,3 +19,24 @@ def expand_ranges(starts: IntArray, lengths: IntArray) -> tuple[IntArray, IntArr
     """Return row and position of every element of the ranges starts[i]:starts[i] + lengths[i]."""
     row = np.repeat(np.arange(len(starts)), lengths)
     return row, starts[row] + count_within(lengths)
+
+
+def find_rows(known: npt.NDArray[np.bytes_], wanted: npt.NDArray[np.bytes_]) -> IntArray:
+    """Return the first row of each wanted key among the known keys of the same width; -1 for none.
+
+    Examples
+    --------
+    >>> find_rows(np.array([b"b", b"a", b"b"]), np.array([b"a", b"b", b"c"])).tolist()
+    [1, 0, -1]
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    def pack(keys: npt.NDArray[np.bytes_]) -> pa.Array:
+        data = pa.py_buffer(np.ascontiguousarray(keys))
+        return pa.FixedSizeBinaryArray.from_buffers(
+            pa.binary(keys.dtype.itemsize), len(keys), [None, data]
+        )
+
+    rows = pc.fill_null(pc.index_in(pack(wanted), value_set=pack(known)), -1)
+    return np.asarray(rows, dtype=np.int64)

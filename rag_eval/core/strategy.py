@@ -88,8 +88,8 @@ class IdentityInputs:
     """Folder of the gold set, where relative paths start."""
     settings: Settings
     chunks_hash: str
-    text_hashes: Callable[[], list[str]]
-    """Return the hashes of the indexed texts, which identify a model that was fitted on them."""
+    lsa_fit: Callable[[int], str]
+    """Return the id of the LSA model of a number of dimensions for the indexed texts."""
     base: Identity | None
     """Identity of the base strategy; None where the strategy has none."""
     calibrator_id: Callable[[str], str]

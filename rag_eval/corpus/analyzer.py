@@ -5,13 +5,16 @@ Porter stems. A term is a run of letters and digits of any script, so that `sort
 `pandas.DataFrame` are found by their parts.
 """
 
+import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+
+from rag_eval.core.arrays import FloatArray, Int32Array, IntArray, expand_ranges
 
 ANALYZER = "english-porter-1"
 """Name and version, part of every index_hash. Change the version with any change of behaviour."""
@@ -38,6 +41,64 @@ def count_tokens(text: str) -> int:
 def word_spans(text: str) -> list[tuple[int, int]]:
     """Return the character ranges of the words of a text."""
     return [match.span() for match in WORD.finditer(text)]
+
+
+BLOCK = 32_768
+"""Number of texts in a block of `TermRows`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TermRows:
+    """Term ids of texts in two flat arrays, which may be memory-mapped.
+
+    Text i has the terms `ids[indptr[i] : indptr[i + 1]]`, with every repetition.
+    """
+
+    indptr: IntArray
+    ids: Int32Array
+
+    @staticmethod
+    def of(rows: "Rows") -> "TermRows":
+        """Flatten lists of term ids."""
+        if isinstance(rows, TermRows):
+            return rows
+        lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
+        flat = itertools.chain.from_iterable(rows)
+        ids = np.fromiter(flat, dtype=np.int32, count=int(lengths.sum()))
+        return TermRows(np.concatenate([[0], np.cumsum(lengths)]), ids)
+
+    @staticmethod
+    def join(parts: "Iterable[TermRows]") -> "TermRows":
+        """Join the texts of several parts."""
+        found = list(parts)
+        lengths = np.concatenate([[0], *(np.diff(part.indptr) for part in found)])
+        ids = np.concatenate([np.zeros(0, dtype=np.int32), *(part.ids for part in found)])
+        return TermRows(np.cumsum(lengths), ids)
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    def blocks(self, size: int | None = None) -> "Iterator[TermRows]":
+        """Cut the texts into blocks of `size`, default `BLOCK`, which bound the memory of work."""
+        size = size or BLOCK
+        for start in range(0, len(self), size):
+            indptr = self.indptr[start : start + size + 1]
+            yield TermRows(indptr - indptr[0], self.ids[indptr[0] : indptr[-1]])
+
+    def take(self, rows: IntArray) -> "TermRows":
+        """Return the texts of these rows."""
+        lengths = np.diff(self.indptr)[rows]
+        _, places = expand_ranges(self.indptr[rows], lengths)
+        return TermRows(np.concatenate([[0], np.cumsum(lengths)]), self.ids[places])
+
+    @property
+    def n_terms(self) -> int:
+        """One more than the highest id."""
+        return 1 + int(self.ids.max(initial=-1))
+
+
+Rows = Sequence[Sequence[int]] | TermRows
+"""Term ids of texts."""
 
 
 class Analyzer:
@@ -91,18 +152,13 @@ def terms(text: str) -> list[str]:
     return [names[i] for i in ids]
 
 
-def count_matrix(
-    ids: Sequence[Sequence[int]], n_terms: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def count_matrix(ids: Rows, n_terms: int) -> tuple[FloatArray, Int32Array, Int32Array]:
     """Count terms below `n_terms`: data, indices and indptr of a CSR matrix [len(ids), n_terms]."""
-    lengths = np.fromiter((len(row) for row in ids), dtype=np.int64, count=len(ids))
-    flat = np.fromiter(
-        (term for row in ids for term in row), dtype=np.int64, count=int(lengths.sum())
-    )
-    rows = np.repeat(np.arange(len(ids), dtype=np.int64), lengths)
-    known = flat < n_terms
-    keys, counts = np.unique(rows[known] * n_terms + flat[known], return_counts=True)
-    indptr = np.searchsorted(keys, np.arange(len(ids) + 1, dtype=np.int64) * n_terms)
+    rows = TermRows.of(ids)
+    row = np.repeat(np.arange(len(rows), dtype=np.int64), np.diff(rows.indptr))
+    known = rows.ids < n_terms
+    keys, counts = np.unique(row[known] * n_terms + rows.ids[known], return_counts=True)
+    indptr = np.searchsorted(keys, np.arange(len(rows) + 1, dtype=np.int64) * n_terms)
     return counts.astype(np.float64), (keys % n_terms).astype(np.int32), indptr.astype(np.int32)
 
 

@@ -25,9 +25,9 @@ from rag_eval.pipeline.calibration_stores import (
 )
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.runner import Result, Stage, Table, Work, json_part
+from rag_eval.pipeline.runner import Node, Result, Stage, Table, Work, json_part
 from rag_eval.retrieval.dense import ChromaStore, ExactSearch
-from rag_eval.retrieval.embedding.source import ChunkTable
+from rag_eval.retrieval.embedding.source import ChunkTable, as_keys, find_lsa_fit
 from rag_eval.retrieval.lexical import bm25s_engine
 from rag_eval.retrieval.outside import Outside
 from rag_eval.retrieval.ranking import Ranking
@@ -55,8 +55,11 @@ class OpenIndex:
     Vectors and terms are loaded when a stage first needs them.
     """
 
-    def __init__(self, evaluation: Evaluation, admitted: AdmittedChunks) -> None:
-        self.table = ChunkTable(admitted.chunks, admitted.about.chunks_hash)
+    def __init__(
+        self, evaluation: Evaluation, admitted: AdmittedChunks, terms_before: str = ""
+    ) -> None:
+        chunks, chunks_hash = admitted.chunks, admitted.about.chunks_hash
+        self.table = ChunkTable(chunks, chunks_hash, evaluation.home, terms_before)
         config, settings = evaluation.config, evaluation.settings
         local = [spec for spec in config.strategies if isinstance(spec, LocalStrategy)]
         needs_graph = any(spec.store_name == "chroma" for spec in local)
@@ -89,10 +92,15 @@ class OpenIndex:
 _open: "weakref.WeakKeyDictionary[AdmittedChunks, OpenIndex]" = weakref.WeakKeyDictionary()
 
 
-def open_index(evaluation: Evaluation, admitted: AdmittedChunks) -> OpenIndex:
-    """Open the index over these chunks, once per process."""
+def open_index(
+    evaluation: Evaluation, admitted: AdmittedChunks, terms_before: str = ""
+) -> OpenIndex:
+    """Open the index over these chunks, once per process.
+
+    `terms_before` is the key of the terms of the run before, of which unchanged chunks are reused.
+    """
     if admitted not in _open:
-        _open[admitted] = OpenIndex(evaluation, admitted)
+        _open[admitted] = OpenIndex(evaluation, admitted, terms_before)
     return _open[admitted]
 
 
@@ -128,12 +136,16 @@ class IndexFacts:
 
 @dataclasses.dataclass(frozen=True)
 class IndexChanges:
-    """Texts that were embedded by model, graphs that were built or dropped, and the duration."""
+    """Texts that were embedded by model, graphs that were built or dropped, and the duration.
+
+    `terms` is the key of the stored terms of the chunks, which the next run looks terms up in.
+    """
 
     embedded: dict[str, int]
     built: list[str]
     dropped: list[str]
     seconds: float
+    terms: str = ""
 
 
 class CorpusIndex(Result):
@@ -211,7 +223,10 @@ def _identify_index(work: Work, admitted_chunks: AdmittedChunks) -> dict[str, li
 )
 def build_index(work: Work, admitted_chunks: AdmittedChunks) -> CorpusIndex:
     """Embed new chunks, build the graphs of approximate search, and identify every index."""
-    started, opened = time.perf_counter(), open_index(work.evaluation, admitted_chunks)
+    started = time.perf_counter()
+    recorded = work.evaluation.runner.find_recorded(Node(work.stage.name))
+    before = recorded.changes.terms if isinstance(recorded, CorpusIndex) else ""
+    opened = open_index(work.evaluation, admitted_chunks, before)
     embedded: dict[str, int] = {}
     for strategy in opened.strategies.values():
         source, n_chunks = strategy.source, len(opened.table)
@@ -231,8 +246,9 @@ def build_index(work: Work, admitted_chunks: AdmittedChunks) -> CorpusIndex:
     )
     work.evaluation.close_pool()  # later stages have no shards, and its processes hold memory
     graphs = _update_graphs(work, opened)
-    seconds = time.perf_counter() - started
-    return CorpusIndex(about=about, changes=IndexChanges(embedded, *graphs, seconds))
+    work.made_from += opened.table.made_from
+    seconds, terms = time.perf_counter() - started, opened.table.terms_key
+    return CorpusIndex(about=about, changes=IndexChanges(embedded, *graphs, seconds, terms))
 
 
 def _update_graphs(work: Work, opened: OpenIndex) -> tuple[list[str], list[str]]:
@@ -266,9 +282,9 @@ def identity_of(evaluation: Evaluation, admitted: AdmittedChunks, spec: Strategy
     """Derive a strategy's index hash and embedding model from the inputs, before indexing."""
     base = evaluation.config.base_of(spec)
 
-    def text_hashes() -> list[str]:
-        hashes: list[str] = admitted.artifact.frame("chunks", ["text_hash"])["text_hash"].tolist()
-        return hashes
+    def find_fit(dimensions: int) -> str:
+        hashes = admitted.artifact.frame("chunks", ["text_hash"])["text_hash"].tolist()
+        return find_lsa_fit(evaluation.home, as_keys(hashes), dimensions)
 
     def read_stated_index() -> Mapping[str, object]:
         outside = Outside.model_validate(spec)
@@ -279,7 +295,7 @@ def identity_of(evaluation: Evaluation, admitted: AdmittedChunks, spec: Strategy
             folder=evaluation.base,
             settings=evaluation.settings,
             chunks_hash=admitted.about.chunks_hash,
-            text_hashes=text_hashes,
+            lsa_fit=find_fit,
             base=None if spec.base_name is None else identity_of(evaluation, admitted, base),
             calibrator_id=functools.partial(steering_calibrator, evaluation, spec),
             stated=read_stated_index,

@@ -5,14 +5,16 @@ idf(t) * tf / (tf + k1 * (1 - b + b * |d| / avgdl)), idf(t) = ln(1 + (N - df + 0
 which is Lucene's BM25 (Kamphuis et al., ECIR 2020) without its constant factor.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
-from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
-from rag_eval.corpus.analyzer import ANALYZER
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, expand_ranges
+from rag_eval.corpus.analyzer import ANALYZER, Rows, TermRows, count_matrix
 from rag_eval.retrieval.ranking import (
     MARGIN,
     Ranking,
@@ -23,25 +25,70 @@ from rag_eval.retrieval.ranking import (
     select,
 )
 from rag_eval.retrieval.strategies import LocalStrategy, Request, StrategyIndex
+from rag_eval.storage.artifacts import make_scratch_array
 from rag_eval.storage.hashing import digest, library_versions
 
 Terms = Sequence[Sequence[int]]
+Scores = Mapping[str, npt.NDArray[Any]]
+"""Arrays of bm25s: a CSC matrix of `data`, `indices` (chunks) and `indptr` [n_terms + 1]."""
+
+
+def score_postings(
+    documents: TermRows, n_terms: int, *, k1: float, b: float, folder: Path | None = None
+) -> Scores:
+    """Compute the arrays that bm25s computes, with the same bits, in bounded memory.
+
+    bm25s itself counts in Python and sorts all postings at once. Here, each block of chunks is
+    sorted on its own, and its scores go to an unnamed file in `folder`, which is memory-mapped.
+    """
+    from bm25s.scoring import _score_idf_lucene, _score_tfc_lucene
+
+    blocks = [
+        (tf.astype(np.float32), terms, indptr)
+        for tf, terms, indptr in (count_matrix(block, n_terms) for block in documents.blocks())
+    ]
+    frequency = np.zeros(n_terms, dtype=np.int64)
+    for _, terms, _ in blocks:
+        frequency += np.bincount(terms, minlength=n_terms)
+    distinct, place = np.unique(frequency, return_inverse=True)
+    weights = [_score_idf_lucene(count, len(documents)) for count in distinct.tolist()]
+    idf = np.array(weights, dtype=np.float32)[place]
+    indptr = np.concatenate([[0], np.cumsum(frequency)])
+    data = make_scratch_array((int(indptr[-1]),), np.float32, folder)
+    indices = make_scratch_array((int(indptr[-1]),), np.int32, folder)
+    lengths, free, first = np.diff(documents.indptr), indptr[:-1].copy(), 0
+    mean = lengths.mean()
+    for tf, terms, starts in blocks:
+        chunk = first + np.repeat(np.arange(len(starts) - 1, dtype=np.int32), np.diff(starts))
+        scores = idf[terms] * _score_tfc_lucene(tf, lengths[chunk], mean, k1, b)
+        by_term, added = np.argsort(terms, kind="stable"), np.bincount(terms, minlength=n_terms)
+        used = np.flatnonzero(added)
+        target = expand_ranges(free[used], added[used])[1]
+        data[target], indices[target] = scores[by_term], chunk[by_term]
+        free += added
+        first += len(starts) - 1
+    return {"data": data, "indices": indices, "indptr": indptr}
 
 
 class Bm25s:
-    """A BM25 index over the term ids of chunks; terms at or above `n_terms` are unknown."""
+    """A BM25 index over the term ids of chunks; terms at or above `n_terms` are unknown.
 
-    def __init__(self, documents: Terms, n_terms: int, *, k1: float, b: float) -> None:
+    `scores` are the arrays of `score_postings`, if they are stored.
+    """
+
+    def __init__(
+        self, documents: Rows, n_terms: int, *, k1: float, b: float, scores: Scores | None = None
+    ) -> None:
         import bm25s
 
+        documents = TermRows.of(documents)
         self.n_chunks = len(documents)
-        self._terms = np.zeros(n_terms, dtype=bool)
-        for row in documents:
-            self._terms[row] = True
-        self._index: Any = None
-        if n_terms and self._terms.any():  # bm25s cannot index a corpus without any term
-            self._index = bm25s.BM25(k1=k1, b=b, method="lucene", backend="numpy")
-            self._index.index((documents, {str(i): i for i in range(n_terms)}), show_progress=False)
+        scores = scores or score_postings(documents, n_terms, k1=k1, b=b)
+        self._terms = np.diff(scores["indptr"]) > 0
+        self._index: Any = bm25s.BM25(k1=k1, b=b, method="lucene", backend="numpy")
+        self._index.scores = {**scores, "num_docs": self.n_chunks}
+        self._index.nonoccurrence_array = None  # only other methods have one
+        self._index.unique_token_ids_set = range(n_terms)
 
     def search(self, queries: Terms, depth: int, allowed: BoolArray | None = None) -> Ranking:
         """Rank chunks that share a term with the query; a repeated query term counts each time.
@@ -56,7 +103,7 @@ class Bm25s:
         rows = np.full((len(queries), width), -1, dtype=np.int32)
         scores = np.full((len(queries), width), -np.inf)
         asked = [i for i, query in enumerate(known) if query]
-        if asked and self._index is not None:
+        if asked:
             mask = None if allowed is None else allowed.astype(np.float32)
             result = self._index.retrieve(
                 [known[i] for i in asked],
@@ -98,17 +145,21 @@ class RankBm25:
     The library lifts a negative idf to 0.25 times the mean idf. Only positive scores are ranked.
     """
 
-    def __init__(self, documents: Terms, n_terms: int, *, k1: float, b: float) -> None:
+    def __init__(self, documents: Rows, n_terms: int, *, k1: float, b: float) -> None:
         from rank_bm25 import BM25Okapi
 
+        documents = TermRows.of(documents)
         self.n_chunks = len(documents)
         self.n_terms = n_terms
         self._parts_of: dict[int, tuple[IntArray, FloatArray]] = {}
         self._index: Any = (
             BM25Okapi(
-                [list(row) for row in documents], k1=max(k1, _SMALLEST_K1), b=b, epsilon=_EPSILON
+                [row.tolist() for row in np.split(documents.ids, documents.indptr[1:-1])],
+                k1=max(k1, _SMALLEST_K1),
+                b=b,
+                epsilon=_EPSILON,
             )
-            if any(documents)
+            if len(documents.ids)
             else None
         )
 
@@ -177,6 +228,14 @@ class LexicalStrategy(LocalStrategy):
 
 
 def bm25s_engine(index: StrategyIndex, k1: float = 0.9, b: float = 0.4) -> Bm25s:
-    """Return the shared BM25 index of the chunks, built when first asked for."""
+    """Return the shared BM25 index of the chunks; its arrays are stored and memory-mapped."""
     table = index.table
-    return index.engine(f"bm25s {k1} {b}", lambda: Bm25s(table.terms, table.n_terms, k1=k1, b=b))
+
+    def score() -> Scores:
+        return score_postings(table.terms, table.n_terms, k1=k1, b=b, folder=table.scratch)
+
+    def build() -> Bm25s:
+        scores = table.keep("bm25_scores", [ANALYZER, library_versions()["bm25s"], k1, b], score)
+        return Bm25s(table.terms, table.n_terms, k1=k1, b=b, scores=scores)
+
+    return index.engine(f"bm25s {k1} {b}", build)

@@ -279,7 +279,7 @@ class LocalStrategy(Strategy):
         """Name the index over the chunks, and the model without loading it."""
         embedding, model = self.embeds_with, ""
         if embedding is not None:
-            model = embed_model(embedding, inputs.text_hashes(), inputs.folder)
+            model = embed_model(embedding, inputs.lsa_fit, inputs.folder)
         return Identity(self.index_hash(inputs.chunks_hash, model), model)
 
 
@@ -330,10 +330,8 @@ class ReadyStrategy:
         if source is not None:
             vectors = source.chunk_vectors()
             return mmr(found, vectors, lambda_=step.lambda_, depth=step.depth).cut(depth)
-        texts = self.index.table.texts
         candidates = [
-            [texts[row] for row in rows if row >= 0]
-            for rows in found.rows[:, : step.depth].tolist()
+            self.index.table.texts_of(rows[rows >= 0]) for rows in found.rows[:, : step.depth]
         ]
         reranker = self.index.reranker(step.kind)
         return _ask_reranker(found, reranker, queries, candidates, step.depth).cut(depth)

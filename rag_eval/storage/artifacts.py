@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from rag_eval.core.errors import InputError
@@ -158,6 +159,12 @@ class Artifact:
             array: np.ndarray = np.load(path, allow_pickle=False)
         return array
 
+    def mapped(self, name: str) -> np.ndarray:
+        """Map a .npy part, so that its pages take no memory of the process. It is read-only."""
+        with self._readable(f"{name}.npy") as path:
+            array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+        return array
+
     def json(self, name: str) -> Any:
         """Read a JSON part."""
         with self._readable(f"{name}.json") as path:
@@ -232,6 +239,21 @@ def _uploaded(artifact: str, part: str, sha256: str) -> str:
     Two writers of a key may differ in volatile parts, and the loser may upload after the winner.
     """
     return f"{artifact}/{sha256[:16]}/{part}"
+
+
+def make_scratch_array(
+    shape: tuple[int, ...], dtype: npt.DTypeLike, folder: Path | None = None
+) -> npt.NDArray[Any]:
+    """Make an array of zeros over an unnamed file in `folder`, which ends with the array.
+
+    The pages of the file can leave the memory, unlike those of an array in memory.
+    """
+    if 0 in shape:  # an empty file cannot be mapped
+        return np.zeros(shape, dtype)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        return np.memmap(file, dtype, "w+", shape=shape)
 
 
 def _write(folder: Path, parts: Parts) -> None:

@@ -20,7 +20,7 @@ from rag_eval.core.arrays import (
     IntArray,
     expand_ranges,
 )
-from rag_eval.corpus.analyzer import count_matrix
+from rag_eval.corpus.analyzer import Rows, count_matrix
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -38,7 +38,7 @@ class TermSpace:
     `n_terms` is unknown. Weights are computed once, so that live queries are fast.
     """
 
-    def __init__(self, chunk_terms: Sequence[Sequence[int]], n_terms: int) -> None:
+    def __init__(self, chunk_terms: Rows, n_terms: int) -> None:
         self.n_chunks, self.n_terms = len(chunk_terms), n_terms
         self.counts = self.queries(chunk_terms)
         """Count of each term in each chunk, float32 [n_chunks, n_terms], with sorted indices."""
@@ -50,7 +50,7 @@ class TermSpace:
         self.nowhere = float(np.log1p((self.n_chunks + 0.5) / 0.5))
         """Idf of a term that no chunk holds; the weight of an unknown term."""
 
-    def queries(self, terms: Sequence[Sequence[int]]) -> "csr_array":
+    def queries(self, terms: Rows) -> "csr_array":
         """Count the known terms of queries, float32 [n, n_terms]."""
         from scipy.sparse import csr_array
 

@@ -10,7 +10,7 @@ from rag_eval.core.loader import Chunker
 from rag_eval.corpus import chunking as sectioning
 from rag_eval.corpus.analyzer import count_tokens
 from rag_eval.corpus.chunking import chunk_documents, chunks_hash
-from rag_eval.storage.hashing import text_hash
+from rag_eval.storage.hashing import digest, text_hash
 
 KINDS = ["numpydoc", "markdown", "text", "sentence", "whole"]
 SECTIONERS = {
@@ -133,6 +133,15 @@ def test_chunk_ids_are_content_addressed():
     assert first == name("same text")
     assert first != name("same text ")  # the content hash differs
     assert first != name("same text", max_tokens=9)
+
+
+def test_chunks_hash_is_the_digest_of_the_sorted_pairs(monkeypatch):
+    frame = pd.DataFrame({"chunk_id": ["b", "ü", "a"], "text_hash": ["2", "3", "1"]})
+    chunker = Chunker(kind="text")
+    wanted = digest([[["a", "1"], ["b", "2"], ["ü", "3"]], chunker.model_dump(mode="json")])
+    assert chunks_hash(frame, chunker) == wanted
+    monkeypatch.setattr(sectioning, "_HASHED_AT_ONCE", 2)
+    assert chunks_hash(frame, chunker) == wanted
 
 
 def test_chunks_hash_depends_on_content_title_and_chunker_but_not_on_row_order():

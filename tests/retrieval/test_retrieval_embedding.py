@@ -14,6 +14,7 @@ from requirements import report_missing
 from rag_eval.core.errors import Embedding, InputError
 from rag_eval.corpus.analyzer import Analyzer, terms
 from rag_eval.retrieval.dense import ChromaFunctionEmbedder, model_folder
+from rag_eval.retrieval.embedding import embedders
 from rag_eval.retrieval.embedding import minilm as minilm_module
 from rag_eval.retrieval.embedding.embedders import (
     FileEmbedder,
@@ -25,8 +26,9 @@ from rag_eval.retrieval.embedding.embedders import (
     unit,
 )
 from rag_eval.retrieval.embedding.minilm import PACKAGE, make_model
-from rag_eval.retrieval.embedding.source import EmbeddingSource
+from rag_eval.retrieval.embedding.source import ChunkTable, EmbeddingSource, as_keys
 from rag_eval.storage.hashing import text_hash
+from rag_eval.storage.home import Home
 
 
 def assert_unit_or_zero(vectors):
@@ -71,6 +73,78 @@ def test_a_stored_fit_is_used_again_with_the_same_vectors(tmp_path):
     assert np.array_equal(second.query_vectors(asked, cached=False), queries)
     (stored,) = (tmp_path / "artifacts" / "lsa").iterdir()
     assert stored.name == lsa_hash(first.table.text_hashes, 4)
+
+
+TEXTS = [f"word{i % 7} term{i % 11} other{i % 13} number{i}" for i in range(120)]
+
+
+@pytest.fixture
+def sampled(monkeypatch):
+    """Fit LSA on a sample of about 60 texts."""
+    monkeypatch.setattr(embedders, "SAMPLE", 60)
+
+
+def source_of(texts, folder):
+    return EmbeddingSource(Embedding(model="lsa-4"), table(texts), places(folder))
+
+
+def test_a_large_corpus_with_few_changes_keeps_its_model(sampled, tmp_path):
+    first = source_of(TEXTS, tmp_path)
+    vectors = first.chunk_vectors()
+    later = source_of([*TEXTS[:-1], "word1 new"], tmp_path)
+    assert later.model == first.model
+    assert np.array_equal(later.chunk_vectors()[:-1], vectors[:-1])
+    assert later.use.embedded == 1
+    (stored,) = (tmp_path / "artifacts" / "lsa").iterdir()
+    sample = np.load(stored / "sample.npy")
+    assert 40 < len(sample) < 80
+    assert first.model == f"lsa-4@{lsa_hash(sample.astype(str).tolist(), 4)}"
+
+
+def test_a_large_corpus_with_many_changes_gets_a_new_model(sampled, tmp_path):
+    first = source_of(TEXTS, tmp_path)
+    first.chunk_vectors()
+    changed = [f"{text} changed" if at % 4 == 0 else text for at, text in enumerate(TEXTS)]
+    later = source_of(changed, tmp_path)
+    assert later.model != first.model
+    assert later.model == source_of(changed, tmp_path / "other").model
+    assert later.chunk_vectors().shape == (120, 4)
+    assert source_of(TEXTS, tmp_path).model == first.model
+
+
+def test_the_model_of_a_sample_does_not_depend_on_the_other_texts(sampled, tmp_path):
+    keys = as_keys(sorted(map(text_hash, TEXTS)))
+    limit = keys[len(keys) * 3 // 4]
+    rest = [text for text in TEXTS if text_hash(text).encode() >= limit]
+    other = [*(text for text in TEXTS if text not in rest), *rest[::-1]]
+    one, two = source_of(TEXTS, tmp_path / "one"), source_of(other, tmp_path / "two")
+    assert one.model == two.model
+    assert np.array_equal(one.query_vectors(["word1 term2"]), two.query_vectors(["word1 term2"]))
+
+
+# The terms of chunks
+
+
+def test_terms_of_unchanged_chunks_are_taken_over(tmp_path, monkeypatch):
+    frame, home = table(TEXTS).frame, Home(tmp_path)
+    first = ChunkTable(frame, "first", home)
+    assert first.n_terms == 7 + 11 + 13 + 120
+    texts = ["zebra word2 word2", *TEXTS[5:], "word6 yak"]
+    later = ChunkTable(table(texts).frame, "later", home, first.terms_key)
+    fresh = ChunkTable(table(texts).frame, "later")
+    analysed = []
+    index = Analyzer.index
+    monkeypatch.setattr(
+        Analyzer, "index", lambda self, texts: analysed.extend(texts) or index(self, texts)
+    )
+    for name in ("ids", "indptr"):
+        kept, anew = getattr(later.terms, name), getattr(fresh.terms, name)
+        assert np.array_equal(kept, anew)
+        assert isinstance(kept, np.memmap)
+    assert analysed[:2] == ["zebra word2 word2", "word6 yak"]
+    assert len(analysed) == 2 + len(texts)
+    assert later.vocabulary == fresh.vocabulary
+    assert later.query_terms(["yak unknown"]) == fresh.query_terms(["yak unknown"])
 
 
 # MiniLM

@@ -3,6 +3,7 @@
 The cases hold ties, duplicates, empty queries, a single chunk, zero vectors and masks.
 """
 
+import bm25s
 import numpy as np
 import pytest
 import reference
@@ -10,10 +11,12 @@ from corpora import listed, table
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval.corpus.analyzer import STOP_WORDS
+from rag_eval.corpus import analyzer
+from rag_eval.corpus.analyzer import STOP_WORDS, TermRows
+from rag_eval.retrieval import dense
 from rag_eval.retrieval.dense import ExactSearch
 from rag_eval.retrieval.embedding.embedders import unit
-from rag_eval.retrieval.lexical import Bm25s, RankBm25
+from rag_eval.retrieval.lexical import Bm25s, RankBm25, score_postings
 
 ENGINES = [Bm25s, RankBm25]
 N_TERMS = 6
@@ -46,9 +49,19 @@ def vectors_and_queries(draw):
     return vectors, queries, allowed
 
 
-@given(vectors_and_queries(), st.integers(1, 80))
-def test_exact_search(case, depth):
+BLOCKS = st.sampled_from([1, 2, 7, 32_768])
+"""Sizes of blocks, mostly below those of the drawn corpora."""
+
+
+@given(vectors_and_queries(), st.integers(1, 80), BLOCKS)
+def test_exact_search(case, depth, block):
     vectors, queries, allowed = case
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dense, "BLOCK_CHUNKS", block)
+        assert_exact(vectors, queries, allowed, depth)
+
+
+def assert_exact(vectors, queries, allowed, depth):
     engine = ExactSearch(np.array(vectors, dtype=np.float32))
     found = engine.search(
         np.array(queries, dtype=np.float32), depth, None if allowed is None else np.array(allowed)
@@ -61,6 +74,21 @@ def test_exact_search(case, depth):
             [score for _, score in wanted]
         )
         assert found.candidates[query] == sum(score is not None for score in scores)
+
+
+def test_exact_search_gives_the_same_in_blocks_of_mapped_vectors(tmp_path, monkeypatch):
+    random = np.random.default_rng(4)
+    vectors = unit(random.normal(size=(900, 96)).astype(np.float32))
+    vectors[700:] = vectors[:200]
+    np.save(tmp_path / "vectors.npy", vectors)
+    mapped = np.load(tmp_path / "vectors.npy", mmap_mode="r")
+    queries, allowed = vectors[::30] + vectors[1::30], random.random(900) < 0.9
+    whole = ExactSearch(vectors).search(unit(queries), 50, allowed)
+    monkeypatch.setattr(dense, "BLOCK_CHUNKS", 64)
+    monkeypatch.setattr(dense, "BLOCK_BYTES", 64 * 4 * 8)
+    parts = ExactSearch(mapped).search(unit(queries), 50, allowed)
+    for name in ("rows", "raw", "norm", "candidates"):
+        assert np.array_equal(getattr(whole, name), getattr(parts, name))
 
 
 def test_exact_search_ranks_a_query_alone_as_in_a_batch():
@@ -132,6 +160,19 @@ def test_bm25s_is_lucene_bm25(drawn):
         assert_like(found, query, wanted, documents, depth)
         norms = [norm for _, norm in listed(found, query, "norm")]
         assert norms == reference.by_top([score for _, score in listed(found, query)])
+
+
+@given(CORPUS, PARAMETERS, BLOCKS)
+def test_scores_are_those_of_bm25s_to_the_bit(documents, parameters, block):
+    k1, b = parameters
+    library = bm25s.BM25(k1=k1, b=b, method="lucene", backend="numpy")
+    library.index((documents, {str(i): i for i in range(N_TERMS)}), show_progress=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(analyzer, "BLOCK", block)
+        found = score_postings(TermRows.of(documents), N_TERMS, k1=k1, b=b)
+    for name, array in found.items():
+        assert array.dtype == library.scores[name].dtype
+        assert np.array_equal(array, library.scores[name])
 
 
 @given(searches())

@@ -6,6 +6,7 @@ import pytest
 from rag_eval.core.errors import Embedding
 from rag_eval.core.strategy import Rerank
 from rag_eval.retrieval import dense, lexical
+from rag_eval.retrieval.embedding.embedders import lsa_hash
 from rag_eval.retrieval.embedding.source import embed_model
 from rag_eval.retrieval.kinds.bm25 import Bm25
 from rag_eval.retrieval.kinds.hybrid import Hybrid
@@ -39,8 +40,12 @@ CHANGES = {
 HASHES = [text_hash("one"), text_hash("two")]
 
 
-def hash_of(spec, tmp_path, chunks_hash="chunks", text_hashes=HASHES):
-    model = "" if isinstance(spec, Bm25) else embed_model(spec.embedding, text_hashes, tmp_path)
+def fit(dimensions):
+    return lsa_hash(HASHES, dimensions)
+
+
+def hash_of(spec, tmp_path, chunks_hash="chunks"):
+    model = "" if isinstance(spec, Bm25) else embed_model(spec.embedding, fit, tmp_path)
     return spec.index_hash(chunks_hash, model)
 
 
@@ -76,30 +81,25 @@ def test_the_chunks_the_analyzer_and_the_engine_count(kind, tmp_path, monkeypatc
 
 def test_a_fitted_model_is_named_with_its_fit_and_a_pretrained_one_is_not(tmp_path):
     lsa, minilm = Embedding(model="lsa-256"), Embedding(model="all-MiniLM-L6-v2")
-    fit = embed_model(lsa, HASHES, tmp_path)
-    assert fit.startswith("lsa-256@")
-    assert fit != embed_model(lsa, HASHES[:1], tmp_path)
-    assert (
-        embed_model(minilm, HASHES, tmp_path)
-        == embed_model(minilm, [], tmp_path)
-        == "all-MiniLM-L6-v2"
-    )
+    assert embed_model(lsa, fit, tmp_path) == f"lsa-256@{fit(256)}"
+    assert fit(256) not in {fit(128), lsa_hash(HASHES[:1], 256)}
+    assert embed_model(minilm, fit, tmp_path) == "all-MiniLM-L6-v2"
 
 
 def test_a_vectors_file_is_named_by_its_content(tmp_path):
     file = Embedding(vectors="vectors.npz")
-    assert embed_model(file, HASHES, tmp_path) == "vectors-file@missing"
+    assert embed_model(file, fit, tmp_path) == "vectors-file@missing"
     np.savez(tmp_path / "vectors.npz", sha256=np.array(HASHES), vectors=np.eye(2, dtype=np.float32))
-    first = embed_model(file, HASHES, tmp_path)
+    first = embed_model(file, fit, tmp_path)
     np.savez(
         tmp_path / "vectors.npz", sha256=np.array(HASHES), vectors=-np.eye(2, dtype=np.float32)
     )
-    assert embed_model(file, HASHES, tmp_path) not in {first, "vectors-file@missing"}
+    assert embed_model(file, fit, tmp_path) not in {first, "vectors-file@missing"}
 
 
 def test_a_chroma_function_is_named_with_its_configuration(tmp_path):
     one, other = (
-        embed_model(Embedding.from_settings("x", {"dim": dim}), [], tmp_path) for dim in (1, 2)
+        embed_model(Embedding.from_settings("x", {"dim": dim}), fit, tmp_path) for dim in (1, 2)
     )
     assert one != other
     assert one.startswith("chroma:x@")

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from rag_eval.core.arrays import Float32Array
+from rag_eval.core.arrays import Float32Array, Int32Array
 from rag_eval.core.errors import InputError, quoted
-from rag_eval.corpus.analyzer import ANALYZER, Analyzer, count_matrix
+from rag_eval.corpus.analyzer import ANALYZER, Analyzer, Rows, TermRows, count_matrix
 from rag_eval.storage.hashing import digest, file_hash, library_versions, text_hash
 
 Advance = Callable[[int], None]
@@ -54,13 +54,33 @@ def unit(vectors: npt.NDArray[np.floating]) -> Float32Array:
 SVD_SEED = 0
 SVD_ITERATIONS = 5
 BLOCK = 8192
+SAMPLE = 50_000
+"""Least number of texts of a corpus of which LSA is fitted on a sample, of about this size."""
+KEPT_SHARE = 0.9
+"""A fit on a sample stays in use while the corpus has this share of the texts of the sample."""
 
 
 def lsa_hash(text_hashes: Sequence[str], dimensions: int) -> str:
     """Hash the inputs of a fit: texts in order, analyzer, dimensions, seed and library version."""
-    return digest(
-        [list(text_hashes), ANALYZER, dimensions, library_versions()["scikit-learn"], SVD_SEED], 16
-    )
+    return digest([list(text_hashes), *lsa_parameters(dimensions)], 16)
+
+
+def lsa_parameters(dimensions: int) -> list[str | int]:
+    """List the inputs of a fit besides the texts."""
+    return [ANALYZER, dimensions, library_versions()["scikit-learn"], SVD_SEED]
+
+
+def choose_sample(keys: npt.NDArray[np.bytes_]) -> npt.NDArray[np.int64]:
+    """Choose the rows of the texts that LSA is fitted on, by the hashes of all texts, bytes [n].
+
+    A large corpus gives the texts with the lowest hashes, in the order of the hashes. So equal
+    corpora have equal samples, and a corpus that changed keeps most of its sample.
+    """
+    if len(keys) <= SAMPLE:
+        return np.arange(len(keys))
+    limit = f"{int(SAMPLE / len(keys) * 16**8):08x}".encode()
+    rows = np.flatnonzero(keys.astype("S8") < limit)
+    return rows[np.argsort(keys[rows], kind="stable")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +93,7 @@ class LsaFit:
     """[d, n_terms]; d is the least of wanted size, number of texts and number of terms."""
 
 
-def fit_lsa(documents: Sequence[Sequence[int]], terms: Sequence[str], dimensions: int) -> LsaFit:
+def fit_lsa(documents: Rows, terms: Sequence[str], dimensions: int) -> LsaFit:
     """Fit on the term ids of each text; `terms` are the terms by id."""
     from scipy.sparse import csr_array, csr_matrix
     from sklearn.feature_extraction.text import TfidfTransformer
@@ -113,16 +133,18 @@ class LsaEmbedder:
         """Project texts; words outside the corpus are ignored."""
         return self.embed_terms(self._analyzer.index(texts), advance)
 
-    def embed_terms(
-        self, documents: Sequence[Sequence[int]], advance: Advance = no_advance
-    ) -> Float32Array:
+    def columns(self, terms: Sequence[str]) -> Int32Array:
+        """Return the id of each term in `embed_terms`; terms that the fit lacks have high ids."""
+        known, unknown = self._analyzer.vocabulary, len(self._fit.terms)
+        return np.array([known.get(term, unknown) for term in terms], dtype=np.int32)
+
+    def embed_terms(self, documents: Rows, advance: Advance = no_advance) -> Float32Array:
         """Project term ids in blocks, float32 [n, dimensions]."""
         from scipy.sparse import csr_array
 
-        n_terms = len(self._fit.terms)
+        n_terms, start = len(self._fit.terms), 0
         vectors = np.zeros((len(documents), self._projection.shape[1]), dtype=np.float32)
-        for start in range(0, len(documents), BLOCK):
-            part = documents[start : start + BLOCK]
+        for part in TermRows.of(documents).blocks(BLOCK):
             data, indices, indptr = count_matrix(part, n_terms)
             weights = (1.0 + np.log(data)) * self._fit.idf[indices]
             lengths = np.sqrt(
@@ -132,7 +154,8 @@ class LsaEmbedder:
             matrix = csr_array(
                 (weights.astype(np.float32), indices, indptr), shape=(len(part), n_terms)
             )
-            vectors[start : start + BLOCK] = unit(matrix @ self._projection)
+            vectors[start : start + len(part)] = unit(matrix @ self._projection)
+            start += len(part)
             advance(len(part))
         return vectors
 

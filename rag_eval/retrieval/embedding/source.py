@@ -2,77 +2,184 @@
 
 import dataclasses
 import functools
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
-from rag_eval.core.arrays import Float32Array
+from rag_eval.core.arrays import Float32Array, Int32Array, IntArray, find_rows
 from rag_eval.core.errors import Embedding
-from rag_eval.corpus.analyzer import Analyzer
+from rag_eval.corpus.analyzer import ANALYZER, Analyzer, TermRows
 from rag_eval.retrieval.embedding.embedders import (
+    KEPT_SHARE,
     Advance,
     Embedder,
     FileEmbedder,
     LsaEmbedder,
     LsaFit,
     MiniLmEmbedder,
+    choose_sample,
     fit_lsa,
     lsa_hash,
+    lsa_parameters,
     no_advance,
 )
-from rag_eval.storage.artifacts import ArtifactStore, atomic_path
+from rag_eval.storage.artifacts import (
+    ARTIFACTS,
+    Artifact,
+    ArtifactStore,
+    Parts,
+    atomic_path,
+    make_scratch_array,
+)
 from rag_eval.storage.hashing import canonical_json, digest, file_hash, lines_hash, text_hash
 from rag_eval.storage.home import Home
 
 # ---- The chunks as engines see them, and the name of an embedding model.
 
 
+BLOCK = 8192
+"""Number of texts that are read, or embedded between two writes, at a time."""
+
+
 class ChunkTable:
     """The chunks of one corpus revision under one chunker.
 
-    `chunks` are in the order (section_id, chunk_id), because row numbers break ties.
+    `chunks` are in the order (section_id, chunk_id), because row numbers break ties. With a `home`,
+    the large arrays about the chunks are stored and memory-mapped. `before` is the key of the terms
+    of the run before; empty without one.
     """
 
-    def __init__(self, chunks: pd.DataFrame, chunks_hash: str) -> None:
+    def __init__(
+        self, chunks: pd.DataFrame, chunks_hash: str, home: Home | None = None, before: str = ""
+    ) -> None:
         self.frame = chunks
         self.chunks_hash = chunks_hash
-        self.chunk_ids: list[str] = chunks["chunk_id"].tolist()
-        self.doc_ids: list[str] = chunks["doc_id"].tolist()
-        self.text_hashes: list[str] = chunks["text_hash"].tolist()
-        self.analyzer = Analyzer()
+        self.home = home
+        self.made_from: set[tuple[str, str]] = set()
+        """Stored arrays that were used, as (kind, key)."""
+        self._before = before
 
     def __len__(self) -> int:
-        return len(self.chunk_ids)
+        return len(self.frame)
+
+    @functools.cached_property
+    def chunk_ids(self) -> list[str]:
+        """Id of each chunk."""
+        return list(self.frame["chunk_id"])
+
+    @functools.cached_property
+    def doc_ids(self) -> list[str]:
+        """Document of each chunk."""
+        return list(self.frame["doc_id"])
+
+    @property
+    def text_hashes(self) -> list[str]:
+        """Hash of the indexed text of each chunk."""
+        hashes: list[str] = self.frame["text_hash"].tolist()
+        return hashes
+
+    @functools.cached_property
+    def texts_hash(self) -> str:
+        """Hash of the indexed texts in their order."""
+        return lines_hash(self.text_hashes)
 
     @functools.cached_property
     def texts(self) -> list[str]:
         """Indexed text of each chunk: title and text."""
-        titles, texts = (self.frame[name].tolist() for name in ("title", "text"))
+        return self.texts_of(slice(None))
+
+    def texts_of(self, rows: "slice | npt.NDArray[Any]") -> list[str]:
+        """Return the indexed texts of some chunks."""
+        titles, texts = (self.frame[name].iloc[rows].tolist() for name in ("title", "text"))
         return [f"{title} {text}".strip() for title, text in zip(titles, texts, strict=True)]
 
-    @functools.cached_property
-    def terms(self) -> list[list[int]]:
-        """Term ids of each chunk. The first use builds the vocabulary of the corpus."""
-        return self.analyzer.index(self.texts)
+    def keep(self, kind: str, parameters: Sequence[object], make: Callable[[], Parts]) -> Parts:
+        """Return stored parts about these texts, or make and store them. Arrays are mapped."""
+        if self.home is None:
+            return make()
+        key = self.key_of(kind, parameters)
+        stored = ArtifactStore(self.home).memo(kind, key, make)
+        self.made_from.add((kind, key))
+        return open_parts(stored)
+
+    def key_of(self, kind: str, parameters: Sequence[object]) -> str:
+        """Return the key of stored parts about these texts."""
+        return digest([kind, self.texts_hash, *parameters])
+
+    @property
+    def scratch(self) -> Path | None:
+        """Folder of scratch arrays; None for the folder of temporary files."""
+        return None if self.home is None else self.home.folder
+
+    # ---- Terms, with the vocabulary of the corpus.
+
+    @property
+    def terms_key(self) -> str:
+        """Key of the stored terms."""
+        return self.key_of(TERMS, [ANALYZER])
 
     @functools.cached_property
+    def _terms(self) -> Parts:
+        return self.keep(TERMS, [ANALYZER], self._analyse)
+
+    @functools.cached_property
+    def terms(self) -> TermRows:
+        """Term ids of each chunk. The first use builds the vocabulary of the corpus."""
+        return TermRows(self._terms["indptr"], self._terms["ids"])
+
+    @property
     def n_terms(self) -> int:
         """Number of terms in the corpus vocabulary."""
-        return 1 + max((max(row) for row in self.terms if row), default=-1)
+        return len(self.vocabulary)
+
+    @property
+    def vocabulary(self) -> list[str]:
+        """Corpus terms by id, in the order of their first place in the corpus."""
+        names: list[str] = self._terms["vocabulary"]
+        return names
 
     @functools.cached_property
-    def vocabulary(self) -> list[str]:
-        """Corpus terms by id."""
-        return list(self.analyzer.vocabulary)[: self.n_terms]
+    def analyzer(self) -> Analyzer:
+        """Analyzer that knows the terms of the corpus."""
+        analyzer = Analyzer()
+        analyzer.vocabulary.update(zip(self.vocabulary, range(self.n_terms), strict=True))
+        return analyzer
 
     def query_terms(self, queries: list[str]) -> list[list[int]]:
         """Return the term ids of queries; the corpus lacks terms with ids at or above `n_terms`."""
-        _ = self.n_terms  # gives the terms of the corpus the lowest ids
         return self.analyzer.index(queries)
+
+    def _analyse(self) -> Parts:
+        """Analyse the texts that the run before did not have, and number all terms alike."""
+        analyzer, hashes = Analyzer(), as_keys(self.text_hashes)
+        known, row = TermRows.of([]), np.full(len(self), -1, dtype=np.int64)
+        old = ArtifactStore(self.home).get(TERMS, self._before) if self.home is not None else None
+        if old is not None:
+            before = open_parts(old)
+            known = TermRows(before["indptr"], before["ids"])
+            analyzer.vocabulary.update({name: at for at, name in enumerate(before["vocabulary"])})
+            row = find_rows(before["hashes"], hashes)
+        new = np.flatnonzero(row < 0)
+        blocks = (new[start : start + BLOCK] for start in range(0, len(new), BLOCK))
+        fresh = [TermRows.of(analyzer.index(self.texts_of(block))) for block in blocks]
+        found = TermRows.join([known, *fresh])
+        row[new] = np.arange(len(known), len(found))
+        names = list(analyzer.vocabulary)
+        indptr = np.concatenate([[0], np.cumsum(np.diff(found.indptr)[row])])
+        ids = make_scratch_array((int(indptr[-1]),), np.int32, self.scratch)
+        for start in range(0, len(row), BLOCK):
+            part = found.take(row[start : start + BLOCK])
+            ids[indptr[start] : indptr[min(start + BLOCK, len(row))]] = part.ids
+        if len(known):
+            names = _renumber(ids, names)
+        return {"indptr": indptr, "ids": ids, "vocabulary": names, "hashes": hashes}
 
     @functools.cached_property
     def row_of(self) -> dict[str, int]:
@@ -80,27 +187,94 @@ class ChunkTable:
         return {chunk: row for row, chunk in enumerate(self.chunk_ids)}
 
 
-def embed_model(embedding: Embedding, text_hashes: list[str], base: Path) -> str:
+TERMS = "terms"
+"""Kind of the artifact with the term ids of chunks."""
+
+
+def open_parts(stored: Artifact) -> Parts:
+    """Open the parts of an artifact: arrays mapped, and JSON."""
+    names = {Path(name) for name in stored.files}
+    return {
+        name.stem: stored.mapped(name.stem) if name.suffix == ".npy" else stored.json(name.stem)
+        for name in names
+    }
+
+
+def as_keys(hashes: Sequence[str]) -> npt.NDArray[Any]:
+    """Pack text hashes, 64 hex digits each, in an array of bytes [n]."""
+    return np.array(hashes, dtype="S64")
+
+
+def _renumber(ids: Int32Array, names: list[str]) -> list[str]:
+    """Number terms by their first places in `ids`, in place, and return the names that occur.
+
+    A corpus that changed then has the same ids as a corpus that is analysed anew.
+    """
+    first = np.full(len(names), len(ids), dtype=np.int64)
+    for stop in range(len(ids), 0, -_MANY):
+        start = max(0, stop - _MANY)
+        # Of equal ids, the last assignment counts, which is the first place.
+        first[ids[start:stop][::-1]] = np.arange(start, stop)[::-1]
+    order = np.argsort(first, kind="stable")[: int((first < len(ids)).sum())]
+    number = np.zeros(len(names), dtype=np.int32)
+    number[order] = np.arange(len(order))
+    for start in range(0, len(ids), _MANY):
+        ids[start : start + _MANY] = number[ids[start : start + _MANY]]
+    return [names[at] for at in order.tolist()]
+
+
+_MANY = 4_000_000
+"""Number of term ids that are renumbered at a time."""
+
+
+def embed_model(embedding: Embedding, lsa_fit: Callable[[int], str], base: Path) -> str:
     """Name the model and everything that changes its vectors, without loading it.
 
-    A fitted model is fitted on the texts of `text_hashes`. Relative paths start from `base`.
+    `lsa_fit` gives the id of the LSA model of a number of dimensions. Relative paths start from
+    `base`.
     """
     if embedding.vectors is not None:
         path = base / embedding.vectors
         return f"vectors-file@{file_hash(path)[:16]}" if path.is_file() else "vectors-file@missing"
     model = embedding.model or ""
     if model.startswith("lsa-"):
-        return f"{model}@{lsa_hash(text_hashes, int(model.removeprefix('lsa-')))}"
+        return f"{model}@{lsa_fit(int(model.removeprefix('lsa-')))}"
     if model.startswith("chroma:"):
         return f"{model}@{digest(dict(embedding.config), 16)}"
     return model
 
 
+LSA = "lsa"
+"""Kind of the artifact with a fitted LSA model."""
+
+
+def find_lsa_fit(home: Home, keys: npt.NDArray[Any], dimensions: int) -> str:
+    """Return the id of the LSA model for a corpus, which may not be fitted yet.
+
+    `keys` are the hashes of the texts, bytes [n]. A small corpus has the model that is fitted on
+    all of its texts. For a large corpus, the home may have a model that is fitted on a sample of
+    which the corpus has `KEPT_SHARE`. The model with the largest share is used, because a new model
+    would embed all texts again. Without one, a sample of the corpus is fitted. The id is a hash of
+    the sample, so it tells the models apart.
+    """
+    sample = keys[choose_sample(keys)]
+    own = lsa_hash(sample.astype(str).tolist(), dimensions)
+    if len(sample) == len(keys):
+        return own
+    shares, store = {own: KEPT_SHARE}, ArtifactStore(home)
+    names = {name.split("/")[2] for name in home.names(f"{ARTIFACTS}/{LSA}")}
+    for key in names:
+        stored = store.whole(LSA, key)
+        if stored is None or "sample.npy" not in stored.files:
+            continue
+        if stored.json("parameters") == lsa_parameters(dimensions):
+            shares[key] = float((find_rows(keys, stored.array("sample")) >= 0).mean())
+    return max(shares, key=lambda key: (shares[key], key == own, key))
+
+
 # ---- Stored vectors by (text hash, model), so that no text is embedded twice.
 
 EMBEDDINGS, MODEL_FILE = "embeddings", "model.json"
-BLOCK = 8192
-"""Number of texts that are embedded between two writes."""
 
 
 @dataclasses.dataclass
@@ -111,27 +285,51 @@ class CacheUse:
     embedded: int = 0
 
 
-def _read_segment(path: Path) -> tuple[list[str], Float32Array]:
-    """Read the keys and the vectors of a segment; the archive compares its own checksums."""
+def _read_segment(path: Path) -> tuple[npt.NDArray[Any], Float32Array]:
+    """Read the keys of a segment, bytes [n], and map its vectors [n, d].
+
+    The archive compares its own checksums.
+    """
     with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-        keys, vectors = archive["keys"].astype(str).tolist(), archive["vectors"]
-    if vectors.ndim != 2 or len(keys) != len(vectors):  # noqa: PLR2004 - rows and columns
-        raise ValueError(f"{len(keys)} texts, vectors {vectors.shape}")
-    return keys, vectors
+        keys, shape = archive["keys"], archive["vectors"].shape
+    if len(shape) != 2 or len(keys) != shape[0]:  # noqa: PLR2004 - rows and columns
+        raise ValueError(f"{len(keys)} texts, vectors {shape}")
+    if 0 in shape:
+        return keys, np.zeros(shape, dtype=np.float32)
+    with zipfile.ZipFile(path) as archive, archive.open("vectors.npy") as member:
+        # The member is not compressed. NumPy maps no member, so find the place of its numbers.
+        np.lib.format.read_magic(member)
+        np.lib.format.read_array_header_1_0(member)
+        place = archive.infolist()[archive.namelist().index("vectors.npy")]
+        start = member.tell() + _start_of(path, place.header_offset)
+    return keys, np.memmap(path, np.float32, "r", start, shape)
+
+
+def _start_of(path: Path, header: int) -> int:
+    """Return the place where the data of an archive's member starts, by its local header."""
+    with path.open("rb") as stream:
+        stream.seek(header + _NAME_LENGTH)
+        lengths = struct.unpack("<HH", stream.read(4))
+    return header + _NAME_LENGTH + 4 + int(sum(lengths))
+
+
+_NAME_LENGTH = 26
+"""Place in the local header of a ZIP member where the lengths of its name and extras stand."""
 
 
 class EmbeddingCache:
     """The vectors of one model in a home.
 
-    Its folder has immutable segments, which are written atomically. Concurrent writers add segments
-    and lose nothing. A damaged segment is set aside, and its texts are embedded again.
+    Its folder has immutable segments, which are written atomically and memory-mapped. Concurrent
+    writers add segments and lose nothing. A damaged segment is set aside, and its texts are
+    embedded again.
     """
 
     def __init__(self, home: Home, model: str) -> None:
         self.home = home
         self.folder = f"{EMBEDDINGS}/{digest(model)}"
         """Name of the folder in the home."""
-        self._rows: dict[str, int] = {}
+        self._keys: list[npt.NDArray[Any]] = []
         self._vectors: list[Float32Array] = []
         if not home.has(f"{self.folder}/{MODEL_FILE}"):
             home.write(f"{self.folder}/{MODEL_FILE}", canonical_json({"model": model}).encode())
@@ -139,61 +337,85 @@ class EmbeddingCache:
             if not name.endswith(".npz"):
                 continue
             try:
-                self._remember(*_read_segment(home.fetch(name)))
+                keys, vectors = _read_segment(home.fetch(name))
             except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as bad:
                 home.set_aside(name, f"{type(bad).__name__}: {bad}")
+            else:
+                self._keys.append(keys)
+                self._vectors.append(vectors)
 
-    def _remember(self, keys: Sequence[str], vectors: Float32Array) -> None:
-        total = sum(map(len, self._vectors))
-        self._rows.update(zip(keys, range(total, total + len(keys)), strict=True))
-        self._vectors.append(vectors)
+    def find(self, keys: npt.NDArray[Any]) -> IntArray:
+        """Return the row of each text hash (bytes [n]) for `vectors`; -1 for an unknown text."""
+        if len(self._keys) > 1:
+            self._keys = [np.concatenate(self._keys)]
+        return find_rows(self._keys[0] if self._keys else keys[:0], keys)
 
-    def __contains__(self, key: str) -> bool:
-        return key in self._rows
+    def vectors(self, rows: IntArray) -> Float32Array:
+        """Return the vectors of rows, float32 [n, d]."""
+        ends = np.cumsum([len(part) for part in self._vectors])
+        segment = np.searchsorted(ends, rows, side="right")
+        found = np.zeros((len(rows), self._vectors[0].shape[1]), dtype=np.float32)
+        for one in np.unique(segment).tolist():
+            place = np.flatnonzero(segment == one)
+            part = self._vectors[one]
+            found[place] = part[rows[place] - (ends[one] - len(part))]
+        return found
 
-    def vectors(self, keys: Sequence[str]) -> Float32Array:
-        """Return the vectors of known text hashes, float32 [n, d], in the order of `keys`."""
-        if len(self._vectors) > 1:
-            self._vectors = [np.concatenate(self._vectors)]
-        rows = np.fromiter((self._rows[key] for key in keys), dtype=np.int64, count=len(keys))
-        return self._vectors[0][rows]
-
-    def add(self, keys: Sequence[str], vectors: Float32Array) -> None:
+    def add(self, keys: npt.NDArray[Any], vectors: Float32Array) -> None:
         """Store vectors under new text hashes."""
-        name = f"{self.folder}/segment-{lines_hash(keys)}.npz"
+        name = f"{self.folder}/segment-{lines_hash(keys.astype(str).tolist())}.npz"
         path = self.home.folder / name
         with atomic_path(path) as partial, partial.open("wb") as stream:
-            np.savez(stream, keys=np.array(keys, dtype="S64"), vectors=vectors)
+            np.savez(stream, keys=keys, vectors=vectors)
         if self.home.is_remote:
             self.home.put(name, path)
-        self._remember(keys, vectors)
+        self._keys.append(keys)
+        self._vectors.append(_read_segment(path)[1])
+
+
+def _embed_new(
+    embed: Callable[[IntArray, Advance], Float32Array],
+    cache: EmbeddingCache,
+    keys: npt.NDArray[Any],
+    advance: Advance,
+    use: CacheUse | None,
+) -> IntArray:
+    """Embed each distinct text that the cache lacks once; return the cache's rows of all texts.
+
+    `embed` gives the vectors of texts by their places.
+    """
+    first = find_rows(keys, keys) == np.arange(len(keys))
+    new = np.flatnonzero(first & (cache.find(keys) < 0))
+    for start in range(0, len(new), BLOCK):  # A killed run loses one block of work.
+        block = new[start : start + BLOCK]
+        cache.add(keys[block], embed(block, advance))
+    advance(len(keys) - len(new))
+    if use is not None:
+        use.needed += int(first.sum())
+        use.embedded += len(new)
+    return cache.find(keys)
 
 
 def embed_cached(
     embed: Callable[[list[str], Advance], Float32Array],
     cache: EmbeddingCache,
     texts: Sequence[str],
-    hashes: Sequence[str] | None = None,
     *,
     advance: Advance = no_advance,
     use: CacheUse | None = None,
 ) -> Float32Array:
     """Return float32 [n, d] vectors of texts, and embed each distinct new text once.
 
-    `hashes` are the text hashes, if the caller has them. `use` counts the texts.
+    `use` counts the texts.
     """
-    keys = list(hashes) if hashes is not None else [text_hash(text) for text in texts]
-    distinct = dict(zip(keys, texts, strict=True))
-    new = {key: text for key, text in distinct.items() if key not in cache}
-    fresh = list(new)
-    for start in range(0, len(fresh), BLOCK):  # A killed run loses one block of work.
-        block = fresh[start : start + BLOCK]
-        cache.add(block, embed([new[key] for key in block], advance))
-    advance(len(texts) - len(new))
-    if use is not None:
-        use.needed += len(distinct)
-        use.embedded += len(new)
-    return cache.vectors(keys) if keys else np.zeros((0, 1), dtype=np.float32)
+    if not texts:
+        return np.zeros((0, 1), dtype=np.float32)
+
+    def embed_rows(rows: IntArray, advance: Advance) -> Float32Array:
+        return embed([texts[row] for row in rows.tolist()], advance)
+
+    keys = as_keys([text_hash(text) for text in texts])
+    return cache.vectors(_embed_new(embed_rows, cache, keys, advance, use))
 
 
 # ---- The vectors of one corpus.
@@ -216,7 +438,7 @@ class EmbeddingSource:
         self.spec = spec
         self.table = table
         self.places = places
-        self.model = embed_model(spec, table.text_hashes, places.base)
+        self.model = embed_model(spec, self._find_fit, places.base)
         self.use = CacheUse()
         self._chunks: Float32Array | None = None
 
@@ -234,14 +456,29 @@ class EmbeddingSource:
             return ChromaFunctionEmbedder(model.removeprefix("chroma:"), self.spec.config)
         return MiniLmEmbedder(model_folder(self.places.home.folder / "models"))
 
+    def _find_fit(self, dimensions: int) -> str:
+        return find_lsa_fit(self.places.home, as_keys(self.table.text_hashes), dimensions)
+
     def _fit(self, dimensions: int) -> LsaEmbedder:
-        identity = lsa_hash(self.table.text_hashes, dimensions)
+        identity, table = self.model.partition("@")[2], self.table
 
         def learn() -> dict[str, object]:
-            fitted = fit_lsa(self.table.terms, self.table.vocabulary, dimensions)
-            return {"terms": list(fitted.terms), "idf": fitted.idf, "components": fitted.components}
+            keys = as_keys(table.text_hashes)
+            rows = choose_sample(keys)
+            terms, names, more = table.terms, table.vocabulary, dict[str, object]()
+            if len(rows) < len(keys):
+                if identity != lsa_hash(keys[rows].astype(str).tolist(), dimensions):
+                    raise RuntimeError(f"the LSA model {identity} is no longer in the home")
+                # The order of the terms must not depend on texts outside of the sample.
+                analyzer = Analyzer()
+                terms = TermRows.of(analyzer.index(table.texts_of(rows)))
+                names = list(analyzer.vocabulary)
+                more = {"sample": keys[rows], "parameters": lsa_parameters(dimensions)}
+            fitted = fit_lsa(terms, names, dimensions)
+            arrays = {"idf": fitted.idf, "components": fitted.components}
+            return {"terms": list(fitted.terms), **arrays, **more}
 
-        stored = ArtifactStore(self.places.home).memo("lsa", identity, learn)
+        stored = ArtifactStore(self.places.home).memo(LSA, identity, learn)
         return LsaEmbedder(
             LsaFit(tuple(stored.json("terms")), stored.array("idf"), stored.array("components")),
             identity,
@@ -270,11 +507,33 @@ class EmbeddingSource:
     def chunk_vectors(self, advance: Advance = no_advance) -> Float32Array:
         """Embed all chunks, float32 [n_chunks, d] in chunk order, rows of unit norm or zero."""
         if self._chunks is None:
-            texts, hashes = self.table.texts, self.table.text_hashes
-            self._chunks = embed_cached(
-                self._embed, self._cache, texts, hashes, advance=advance, use=self.use
-            )
+            parts = self.table.keep("chunk_vectors", [self.model], lambda: self._gather(advance))
+            self._chunks = parts["vectors"]
         return self._chunks
+
+    def _gather(self, advance: Advance) -> Parts:
+        table, cache = self.table, self._cache
+        keys = as_keys(table.text_hashes)
+        rows = _embed_new(self._embed_chunks, cache, keys, advance, self.use)
+        width = cache.vectors(rows[:1]).shape[1]
+        vectors = make_scratch_array((len(rows), width), np.float32, table.scratch)
+        for start in range(0, len(rows), BLOCK):
+            vectors[start : start + BLOCK] = cache.vectors(rows[start : start + BLOCK])
+        return {"vectors": vectors}
+
+    def _embed_chunks(self, rows: IntArray, advance: Advance) -> Float32Array:
+        if not isinstance(self.embedder, LsaEmbedder):
+            return self.embedder.embed(self.table.texts_of(rows), advance)
+        terms = self.table.terms.take(rows)
+        return self.embedder.embed_terms(TermRows(terms.indptr, self._columns[terms.ids]), advance)
+
+    @functools.cached_property
+    def _columns(self) -> Int32Array:
+        """Id of each term of the corpus in the LSA model, [n_terms]."""
+        embedder = self.embedder
+        if not isinstance(embedder, LsaEmbedder):
+            raise TypeError(f"{self.model} has no terms")
+        return embedder.columns(self.table.vocabulary)
 
     def text_vectors(self, texts: list[str]) -> Float32Array:
         """Embed further texts as documents, float32 [n, d]; `use` does not count them."""
