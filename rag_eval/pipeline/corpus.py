@@ -33,6 +33,7 @@ from rag_eval.gold.loading import load_gold, read_gold, variants
 from rag_eval.gold.resolving import resolve as resolve_gold
 from rag_eval.measures.overlap import NamedGold, SharedGold
 from rag_eval.measures.ranking import Qrels, Spans
+from rag_eval.pipeline.by_chunk import keys_of, work_by_chunk
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.runner import (
     Node,
@@ -54,11 +55,16 @@ from rag_eval.pipeline.shards import (
     screen_documents,
     sharded_frame,
 )
-from rag_eval.storage.artifacts import Parts, read_shards, write_bytes, write_text
+from rag_eval.storage.artifacts import Artifact, Parts, read_shards, write_bytes, write_text
 from rag_eval.storage.hashing import digest
 from rag_eval.trust.duplicates import floods
 from rag_eval.trust.guard import FILE_NAME as ALLOWED_FILE
-from rag_eval.trust.guard import allowed_chunks, join_findings, judge_chunks
+from rag_eval.trust.guard import (
+    allowed_chunks,
+    find_across_titles,
+    join_findings,
+    judge_chunks,
+)
 from rag_eval.trust.rules import RuleSet
 from rag_eval.trust.signatures import (
     DocumentState,
@@ -285,6 +291,8 @@ class EvidenceTrust(Result):
     trust: pd.DataFrame = frame_part()
     findings: pd.DataFrame = frame_part()
     about: TrustFacts = json_part()
+    titles: str | None = json_part(volatile=True, default=None)
+    """Key of the stored findings across titles, which the next run reads."""
 
     def describe(self) -> dict[str, object]:
         """Show the quarantined chunks with reasons, and the mean trust."""
@@ -394,7 +402,9 @@ def judge_evidence(
     facts, about_sources = judge_sources(sources, config, states, inputs.states, day)
     found = join_findings([about_sources, _screen_corpus(work, corpus_snapshot, facts)])
     with work.progress.step("Judging chunks"):
-        trust, findings = judge_chunks(corpus_chunks.chunks, facts, found, inputs.allowed)
+        chunks = corpus_chunks.chunks
+        across = _screen_titles(work, chunks)
+        trust, findings = judge_chunks(chunks, facts, found, across.frame("rows"), inputs.allowed)
     about = TrustFacts(
         as_of=day.isoformat(),
         rules_version=RuleSet.load().version,
@@ -402,7 +412,21 @@ def judge_evidence(
         n_quarantined=int((trust["verdict"] == "blocked").sum()),
         notes=[*inputs.notes, *([] if corpus_snapshot.layout is None else [LEFT_OUT])],
     )
-    return EvidenceTrust(trust=trust, findings=findings, about=about)
+    return EvidenceTrust(trust=trust, findings=findings, about=about, titles=across.key)
+
+
+def _screen_titles(work: Work, chunks: pd.DataFrame) -> Artifact:
+    """Find poison across title and text in the chunks that the run before did not have."""
+
+    def make(block: IntArray) -> pd.DataFrame:
+        return find_across_titles(chunks[["title", "text"]].iloc[block].reset_index(drop=True))
+
+    recorded = work.evaluation.runner.find_recorded(Node(work.stage.name))
+    before = recorded.titles if isinstance(recorded, EvidenceTrust) else None
+    keys = keys_of(chunks)
+    return work_by_chunk(
+        work, "screened_titles", identity=None, keys=keys, make=make, before=before
+    )
 
 
 def _unchanged_bytes(work: Work, sources: pd.DataFrame) -> dict[str, bytes]:

@@ -10,13 +10,15 @@ import pandas as pd
 from rag_eval.answers.evidence import Withheld
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.core.config import GoldSetConfig
+from rag_eval.pipeline.by_chunk import keys_of, work_by_chunk
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, EvidenceTrust, GoldVariants
-from rag_eval.pipeline.runner import Result, Stage, Work, frame_part, json_part
+from rag_eval.pipeline.runner import Node, Result, Stage, Work, frame_part, json_part
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.retrieval.service import QueryGuard
 from rag_eval.retrieval.strategies import ReadyStrategy
+from rag_eval.storage.artifacts import Artifact
 from rag_eval.trust.guard import ALLOWED, screen
-from rag_eval.trust.restating import restated_pairs
+from rag_eval.trust.restating import find_sightings, judge_sightings, restated_pairs
 from rag_eval.trust.sources import vouched_for
 
 
@@ -37,6 +39,8 @@ class RestatedPassages(Result):
 
     pairs: pd.DataFrame = frame_part()
     about: "RestatedFacts" = json_part()
+    seen: str | None = json_part(volatile=True, default=None)
+    """Key of the stored sightings, which the next run reads."""
 
     @property
     def blocked(self) -> pd.DataFrame:
@@ -64,14 +68,15 @@ def find_restated(
 ) -> RestatedPassages:
     """Find the chunks that restate a question: no strategy may return them for it."""
     chunks, facts = admitted_chunks.chunks, admitted_chunks.facts
+    texts, vouched = gold_variants.texts, vouched_for(facts)
     with work.progress.step("Looking for passages that restate a question"):
-        found = restated_pairs(
-            gold_variants.texts,
-            chunks["text"].tolist(),
-            titles=chunks["title"].tolist(),
-            doc_ids=chunks["doc_id"].tolist(),
-            sources=facts["domain"].tolist(),
-            vouched=vouched_for(facts),
+        seen = _find_sightings(work, texts, chunks, vouched)
+        found = judge_sightings(
+            texts,
+            seen.frame("rows").rename(columns={"row": "chunk"}),
+            doc_ids=chunks["doc_id"].array,
+            sources=facts["domain"].array,
+            vouched=vouched,
         )
     allowed = (facts["allowed_by"] != "").to_numpy(dtype=bool)
     pairs = found[~allowed[found["chunk"].to_numpy()]].reset_index(drop=True)
@@ -81,16 +86,43 @@ def find_restated(
         n_blocked_chunks=int(blocked["chunk"].nunique()),
         n_warned_pairs=int((pairs["severity"] == "warning").sum()),
     )
-    return RestatedPassages(pairs=pairs, about=about)
+    return RestatedPassages(pairs=pairs, about=about, seen=seen.key)
 
 
-def query_guard(config: GoldSetConfig, admitted: AdmittedChunks) -> QueryGuard | None:
-    """Make the guard of a `RetrievalService` over the admitted chunks; None without quarantine."""
+def _find_sightings(
+    work: Work, texts: list[str], chunks: pd.DataFrame, vouched: BoolArray | None
+) -> Artifact:
+    """Find sightings in the chunks that the run before did not search for the same questions."""
+
+    def make(block: IntArray) -> pd.DataFrame:
+        return find_sightings(
+            texts,
+            chunks["text"].iloc[block].tolist(),
+            titles=chunks["title"].iloc[block].tolist(),
+            vouched=None if vouched is None else vouched[block],
+        ).rename(columns={"chunk": "row"})
+
+    flags = np.zeros(len(chunks), dtype="S1") if vouched is None else vouched.astype("S1")
+    recorded = work.evaluation.runner.find_recorded(Node(work.stage.name))
+    before = recorded.seen if isinstance(recorded, RestatedPassages) else None
+    keys = np.char.add(keys_of(chunks), flags)
+    return work_by_chunk(
+        work, "restated_sightings", identity=texts, keys=keys, make=make, before=before
+    )
+
+
+def query_guard(
+    config: GoldSetConfig, admitted: AdmittedChunks, chunks: pd.DataFrame
+) -> QueryGuard | None:
+    """Make the guard of a `RetrievalService` over the admitted chunks; None without quarantine.
+
+    `chunks` is the frame of the admitted chunks, which the caller has in memory.
+    """
     if not config.trust.quarantine:
         return None
     facts = admitted.facts
     exempt = (facts["allowed_by"] != "").to_numpy(dtype=bool)
-    return QueryGuard(admitted.chunks, facts["domain"].tolist(), vouched_for(facts), exempt)
+    return QueryGuard(chunks, facts["domain"], vouched_for(facts), exempt)
 
 
 def withheld_chunks(

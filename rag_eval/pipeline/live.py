@@ -105,7 +105,7 @@ def serve(
         explain=lambda row: explain_trust(
             {name: column[row] for name, column in columns.items()}, day
         ),
-        guard=query_guard(config, admitted),
+        guard=query_guard(config, admitted, kinds[default].index.table.frame),
         default_threshold=trust.threshold if trust.filter else None,
         seed=config.seeds[0],
     )

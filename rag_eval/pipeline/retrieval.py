@@ -446,7 +446,7 @@ def _time_strategy(
         corpus_rev="",
         default=strategy.spec.kind,
         trust=admitted.passes.astype(np.float64),
-        guard=query_guard(config, admitted),
+        guard=query_guard(config, admitted, strategy.index.table.frame),
         default_threshold=1.0 if config.trust.filter else None,
         seed=config.seeds[0],
     )

@@ -57,13 +57,14 @@ class QueryGuard:
     def __init__(
         self,
         chunks: pd.DataFrame,
-        domains: Sequence[str],
+        domains: "Sequence[str] | pd.Series[str]",
         vouched: BoolArray | None,
         exempt: BoolArray,
     ) -> None:
         names = ("text", "title", "doc_id")
-        self._columns = {name: chunks[name].to_numpy(dtype=object) for name in names}
-        self._domains = np.array(list(domains), dtype=object)
+        # Arrays of the frame, because a copy as Python strings would double the memory.
+        self._columns = {name: chunks[name].array for name in names}
+        self._domains = pd.Series(domains, dtype="str").array
         self._vouched = vouched
         self._exempt = exempt
         self._stems: dict[int, frozenset[str]] = {}
@@ -107,6 +108,7 @@ class QueryGuard:
 # ---- Rows of the chunks frame -> `ScoredChunk`: the citation payload of every retrieved unit.
 
 _COLUMNS = ("chunk_id", "doc_id", "section_id", "start", "end", "tokens", "text")
+_DOCUMENT_COLUMNS = ("rev", "source_url", "text", "page")
 
 
 class Rank(NamedTuple):
@@ -133,15 +135,18 @@ class Payloads:
     """
 
     def __init__(self, chunks: pd.DataFrame, documents: pd.DataFrame) -> None:
-        self._columns = {name: chunks[name].to_numpy() for name in _COLUMNS}
-        about = documents.set_index("doc_id")[["rev", "source_url", "text", "page"]]
-        about = about.reindex(chunks["doc_id"]).fillna("")
-        self._documents = {name: column.to_numpy() for name, column in about.items()}
+        self._columns = {name: chunks[name].array for name in _COLUMNS}
+        self._documents = {name: documents[name].array for name in _DOCUMENT_COLUMNS}
+        self._document = pd.Index(documents["doc_id"]).get_indexer(pd.Index(chunks["doc_id"]))
 
     def scored(self, row: int, index: Identity, rank: Rank) -> ScoredChunk:
         """Payload of one chunk of an index."""
         value = {name: column[row] for name, column in self._columns.items()}
-        about = {name: str(column[row]) for name, column in self._documents.items()}
+        document = self._document[row]
+        about = {
+            name: str(column[document]) if document >= 0 else ""
+            for name, column in self._documents.items()
+        }
         start, end = int(value["start"]), int(value["end"])
         return ScoredChunk(
             doc_id=str(value["doc_id"]),

@@ -99,8 +99,11 @@ _FACTS = (
 ).split()
 
 
-def _find_across_titles(chunks: pd.DataFrame) -> pd.DataFrame:
-    """Find poison that begins in a title and ends in the text, because an index joins them."""
+def find_across_titles(chunks: pd.DataFrame) -> pd.DataFrame:
+    """Find poison that begins in a title and ends in the text, because an index joins them.
+
+    Returns FINDINGS by chunk row; those of a chunk depend on no other chunk.
+    """
     rows = np.flatnonzero(chunks["title"] != "")
     heads, texts = chunks["title"].iloc[rows].str[-_BORDER:], chunks["text"].iloc[rows]
     found = screen((heads + " " + texts.str[:_BORDER]).tolist(), sentences=False)
@@ -143,17 +146,19 @@ def judge_chunks(
     chunks: pd.DataFrame,
     documents: pd.DataFrame,
     findings: pd.DataFrame,
+    across: pd.DataFrame,
     allowed: Mapping[str, str],
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Judge every chunk; return EVIDENCE_TRUST in the order of chunks, and FINDINGS by chunk.
 
     `documents` has the facts of `sources.judge_sources`, and `findings` are about its rows. The
-    start and end of a finding stay places in the document. `allowed` is chunk_id -> person who
+    start and end of a finding stay places in the document. `across` is the result of
+    `find_across_titles`. `allowed` is chunk_id -> person who
     allowed the chunk; a block of the chunk becomes a warning. The reason ALLOWED is always listed,
     because retrieval may block a chunk that is clean here.
     """
     spread = _spread_findings(findings, pd.Index(documents["doc_id"]), chunks)
-    findings = join_findings([spread, _find_across_titles(chunks)])
+    findings = join_findings([spread, across])
     graded = findings.assign(rank=findings["severity"].map(_RANK).astype("int64"))
     rank = np.zeros(len(chunks), dtype=np.int64)
     np.maximum.at(rank, graded["row"].to_numpy(), graded["rank"].to_numpy())

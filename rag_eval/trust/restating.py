@@ -368,28 +368,61 @@ def restated_pairs(
     >>> found["rule"].tolist()
     ['running_text']
     """
+    seen = find_sightings(queries, texts, titles=titles, vouched=vouched)
+    return judge_sightings(queries, seen, doc_ids=doc_ids, sources=sources, vouched=vouched)
+
+
+_SIGHTING = {"query": "int64", "chunk": "int64", "grade": "int64", "typed": "bool"}
+
+
+def find_sightings(
+    queries: Sequence[str],
+    texts: Sequence[str],
+    *,
+    titles: Sequence[str],
+    vouched: BoolArray | None,
+) -> pd.DataFrame:
+    """Find where chunks restate a query; arguments as in `restated_pairs`.
+
+    The sightings of a chunk depend on no other chunk. Returns `query` (number among the distinct
+    queries), `chunk`, `grade` and `typed`, in the order of the chunks.
+    """
     vocabulary = _Vocabulary()
-    numbers = {query: row for row, query in enumerate(dict.fromkeys(queries))}
-    asked = [_read_query(query, vocabulary) for query in numbers]
+    asked = [_read_query(query, vocabulary) for query in dict.fromkeys(queries)]
     head = max([_HEAD_CHARACTERS, *(2 * len(query) for query in queries)])
     doubtful = range(len(texts)) if vouched is None else np.flatnonzero(~vouched).tolist()
-    pieces = [
-        piece for row in doubtful for piece in _list_pieces(row, texts[row], titles[row], head)
-    ]
-    sightings: list[tuple[int, int, _Grade]] = []
+    found: list[tuple[int, int, int, bool]] = []
+    for start in range(0, len(doubtful), _BLOCK):
+        block = doubtful[start : start + _BLOCK]
+        pieces = [
+            piece for row in block for piece in _list_pieces(row, texts[row], titles[row], head)
+        ]
+        for at, rows in _find_candidates(asked, [piece.text for piece in pieces], vocabulary):
+            text, chunk = _Text(pieces[at].text, vocabulary), pieces[at].chunk
+            worst = ((row, _judge(asked[row], pieces[at], text)) for row in rows)
+            found += [(row, chunk, *one) for row, one in worst if one.grade]
+    return pd.DataFrame(found, columns=list(_SIGHTING)).astype(_SIGHTING)
+
+
+def judge_sightings(
+    queries: Sequence[str],
+    sightings: pd.DataFrame,
+    *,
+    doc_ids: Sequence[str],
+    sources: Sequence[str],
+    vouched: BoolArray | None,
+) -> pd.DataFrame:
+    """Judge the sightings of all chunks; arguments and result as in `restated_pairs`."""
+    numbers = {query: row for row, query in enumerate(dict.fromkeys(queries))}
+    seen = list(sightings.itertuples(index=False, name=None))
     holders: dict[tuple[int, str], set[str]] = defaultdict(set)
-    for at, rows in _find_candidates(asked, [piece.text for piece in pieces], vocabulary):
-        text, chunk = _Text(pieces[at].text, vocabulary), pieces[at].chunk
-        for row in rows:
-            worst = _judge(asked[row], pieces[at], text)
-            if worst.grade:
-                sightings.append((row, chunk, worst))
-                holders[row, sources[chunk]].add(doc_ids[chunk])
+    for row, chunk, *_ in seen:
+        holders[row, sources[chunk]].add(doc_ids[chunk])
     gravest: dict[int, dict[int, tuple[str, str]]] = defaultdict(dict)
-    for row, chunk, worst in sightings:
+    for row, chunk, grade, typed in seen:
         source = sources[chunk]
         rule, severity = _apply_table(
-            worst,
+            _Grade(grade, typed),
             known=bool(source),
             allowlist=vouched is not None,
             repeated=len(holders[row, source]) >= DOCUMENTS,
