@@ -26,6 +26,7 @@ from rag_eval.pipeline.calibration_stores import (
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.runner import Node, Result, Stage, Table, Work, json_part
+from rag_eval.pipeline.shards import run_on_ray
 from rag_eval.retrieval.dense import ChromaStore, ExactSearch
 from rag_eval.retrieval.embedding.source import ChunkTable, as_keys, find_lsa_fit
 from rag_eval.retrieval.lexical import bm25s_engine
@@ -231,6 +232,8 @@ def build_index(work: Work, admitted_chunks: AdmittedChunks) -> CorpusIndex:
     for strategy in opened.strategies.values():
         source, n_chunks = strategy.source, len(opened.table)
         if source is not None and source.model not in embedded:
+            if work.settings.ray is not None:
+                source.spread = functools.partial(run_on_ray, work.settings.ray)
             label = f"Embedding chunks with {source.model}"
             with work.progress.step(label, n_chunks, "chunks") as advance:
                 source.chunk_vectors(advance)

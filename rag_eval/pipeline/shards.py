@@ -11,11 +11,11 @@ import hashlib
 import itertools
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,9 @@ from rag_eval.trust.guard import screen
 
 Digests = npt.NDArray[np.uint64]
 """Digests of documents, [n, 2]: 128 bits each."""
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 READ: Final = "shard_documents"
 CUT: Final = "shard_chunks"
@@ -276,9 +279,7 @@ class _Task(NamedTuple):
 
 
 def _shared_store(work: Work) -> ArtifactStore:
-    """Open the store with a path that holds in any working folder."""
-    home = work.evaluation.home
-    return ArtifactStore(home if home.is_remote else Home(home.folder.resolve()))
+    return ArtifactStore(work.evaluation.home.for_workers())
 
 
 def _read(task: _Task) -> dict[str, Any]:
@@ -353,6 +354,9 @@ def sharded_frame(
 
 # ---- The executors: a loop, processes of this machine, or Ray.
 
+_WAITING_TASKS: Final = 2
+"""Tasks for each core of a cluster that are sent before the first of them ends."""
+
 
 def _run_all(work: Work, tasks: Sequence[_Task]) -> None:
     """Run the tasks that no run has finished, and record all as origins of the result."""
@@ -371,7 +375,7 @@ def _run_all(work: Work, tasks: Sequence[_Task]) -> None:
 def _execute(tasks: Sequence[_Task], work: Work) -> Iterator[None]:
     evaluation = work.evaluation
     if work.settings.ray is not None:
-        yield from _run_on_ray(tasks, work.settings.ray)
+        yield from run_on_ray(work.settings.ray, _run, tasks)
     elif min(evaluation.n_workers, len(tasks)) == 1:
         yield from map(_run, tasks)
     else:
@@ -394,17 +398,24 @@ def _run_in_pool(tasks: Sequence[_Task], evaluation: Evaluation) -> Iterator[Non
         on_error.pop_all()  # later steps use the same processes
 
 
-def _run_on_ray(tasks: Sequence[_Task], address: str) -> Iterator[None]:
-    """Run the tasks on a Ray cluster, which repeats those of lost workers."""
+def run_on_ray(address: str, run: Callable[[T], R], tasks: Iterable[T]) -> Iterator[R]:
+    """Run a function over tasks on a Ray cluster, and yield the results in any order.
+
+    Ray repeats the tasks of lost workers. Few tasks wait in its memory, which may be large.
+    """
     import ray
 
     owned = not ray.is_initialized()
     if owned:
         ray.init(address, include_dashboard=False if address == "local" else None)
     try:
-        left = list(map(ray.remote(max_retries=3)(_run).remote, tasks))
-        while left:
-            done, left = ray.wait(left)
+        most = _WAITING_TASKS * int(ray.cluster_resources().get("CPU", 1))
+        remote, running, given = ray.remote(max_retries=3)(run).remote, list[Any](), iter(tasks)
+        while True:
+            running += map(remote, itertools.islice(given, most - len(running)))
+            if not running:
+                return
+            done, running = ray.wait(running)
             yield from ray.get(done)
     except ray.exceptions.RayTaskError as error:
         raise error.cause if isinstance(error.cause, InputError) else error from None

@@ -54,6 +54,10 @@ class Home:
         base = scratch or Path(tempfile.mkdtemp(prefix="rag_eval-"))
         self.folder = base / text_hash(self.url)[:16]
 
+    def for_workers(self) -> "Home":
+        """Return the home by an address that holds in any working folder."""
+        return self if self.is_remote else Home(self.folder.resolve())
+
     @functools.cached_property
     def _files(self) -> Any:
         """The object store; without a cache of listings, because other workers write to it."""

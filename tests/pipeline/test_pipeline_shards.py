@@ -1,22 +1,30 @@
 """A corpus in shards gives what the undivided corpus gives, and does finished work once."""
 
+import functools
 import random
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from requirements import need_package
+from requirements import need_package, report_missing
 
-from rag_eval.core.errors import InputError
+from rag_eval.core.errors import Embedding, InputError
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline import shards as shards_module
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapshot, EvidenceTrust
 from rag_eval.pipeline.evaluation import open_gold_set
+from rag_eval.pipeline.shards import run_on_ray
+from rag_eval.retrieval.dense import has_model
+from rag_eval.retrieval.embedding.source import ChunkTable, EmbeddingSource, Places
 from rag_eval.storage import artifacts
+from rag_eval.storage.hashing import text_hash
+from rag_eval.storage.home import Home
 
 N, N_SHARDS = 60, 4
 STAGES = (CorpusSnapshot, CorpusChunks, EvidenceTrust, AdmittedChunks)
+MODEL = "all-MiniLM-L6-v2"
 CONFIG = """\
 name: large
 version: 1
@@ -203,6 +211,24 @@ def _die(task):
     import os
 
     os._exit(1)
+
+
+@pytest.mark.slow
+def test_ray_embeds_chunks_as_this_process_does(tmp_path):
+    need_package("ray")
+    if not has_model():
+        report_missing("minilm", "the model all-MiniLM-L6-v2 is not on this machine")
+    texts = [f"Text {number} of many" for number in range(20)]
+    frame = pd.DataFrame({"chunk_id": texts, "doc_id": texts, "title": "", "text": texts})
+    frame["text_hash"] = frame["text"].map(text_hash)
+    vectors = []
+    for name in ("here", "there"):
+        places = Places(tmp_path, Home(tmp_path / name))
+        source = EmbeddingSource(Embedding(model=MODEL), ChunkTable(frame, "hash"), places)
+        if name == "there":
+            source.spread = functools.partial(run_on_ray, "local")
+        vectors.append(source.chunk_vectors())
+    assert np.abs(vectors[0] - vectors[1]).max() < 1e-6
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from rag_eval.corpus.analyzer import Analyzer, terms
 from rag_eval.retrieval.dense import ChromaFunctionEmbedder, model_folder
 from rag_eval.retrieval.embedding import embedders
 from rag_eval.retrieval.embedding import minilm as minilm_module
+from rag_eval.retrieval.embedding import source as source_module
 from rag_eval.retrieval.embedding.embedders import (
     FileEmbedder,
     LsaEmbedder,
@@ -26,7 +27,7 @@ from rag_eval.retrieval.embedding.embedders import (
     unit,
 )
 from rag_eval.retrieval.embedding.minilm import PACKAGE, make_model
-from rag_eval.retrieval.embedding.source import ChunkTable, EmbeddingSource, as_keys
+from rag_eval.retrieval.embedding.source import CacheUse, ChunkTable, EmbeddingSource, as_keys
 from rag_eval.storage.hashing import text_hash
 from rag_eval.storage.home import Home
 
@@ -355,6 +356,25 @@ def test_questions_are_embedded_as_the_model_embeds_questions(letters, tmp_path,
     assert source.chunk_vectors().tolist() == [[1.0, 0.0]]
     for cached in (True, False):
         assert source.query_vectors(["a"], cached=cached).tolist() == [[0.0, 1.0]]
+
+
+def test_blocks_may_be_embedded_elsewhere_and_come_back_in_any_order(
+    letters, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(source_module, "BLOCK", 2)
+    monkeypatch.setattr(source_module, "_opened", {})
+    texts = ["a", "ab", "abc", "a", "c", "b"]
+    spec = Embedding.from_settings("letters", {})
+    here = EmbeddingSource(spec, table(texts), places(tmp_path / "here"))
+    there = EmbeddingSource(spec, table(texts), places(tmp_path / "there"))
+    there.spread = lambda run, blocks: map(run, [*blocks][::-1])
+    assert np.array_equal(here.chunk_vectors(), there.chunk_vectors())
+    assert letters == [["a", "ab"], ["abc", "c"], ["b"], ["b"], ["abc", "c"], ["a", "ab"]]
+    assert there.use == here.use == CacheUse(needed=5, embedded=5)
+    again = EmbeddingSource(spec, table([*texts, "bb"]), places(tmp_path / "there"))
+    again.spread = there.spread
+    assert np.array_equal(again.chunk_vectors()[:-1], here.chunk_vectors())
+    assert letters[6:] == [["bb"]]
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ import functools
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -373,8 +373,12 @@ class EmbeddingCache:
         self._vectors.append(_read_segment(path)[1])
 
 
+EmbedBlocks = Callable[[list[IntArray]], Iterator[tuple[IntArray, Float32Array]]]
+"""Embeds texts in blocks of their places, and yields each block with its vectors in any order."""
+
+
 def _embed_new(
-    embed: Callable[[IntArray, Advance], Float32Array],
+    embed: EmbedBlocks,
     cache: EmbeddingCache,
     keys: npt.NDArray[Any],
     advance: Advance,
@@ -386,9 +390,11 @@ def _embed_new(
     """
     first = find_rows(keys, keys) == np.arange(len(keys))
     new = np.flatnonzero(first & (cache.find(keys) < 0))
-    for start in range(0, len(new), BLOCK):  # A killed run loses one block of work.
-        block = new[start : start + BLOCK]
-        cache.add(keys[block], embed(block, advance))
+    # A killed run keeps the finished blocks.
+    for block, vectors in embed(
+        [new[start : start + BLOCK] for start in range(0, len(new), BLOCK)]
+    ):
+        cache.add(keys[block], vectors)
     advance(len(keys) - len(new))
     if use is not None:
         use.needed += int(first.sum())
@@ -411,11 +417,11 @@ def embed_cached(
     if not texts:
         return np.zeros((0, 1), dtype=np.float32)
 
-    def embed_rows(rows: IntArray, advance: Advance) -> Float32Array:
-        return embed([texts[row] for row in rows.tolist()], advance)
+    def embed_blocks(blocks: list[IntArray]) -> Iterator[tuple[IntArray, Float32Array]]:
+        return ((rows, embed([texts[row] for row in rows.tolist()], advance)) for rows in blocks)
 
     keys = as_keys([text_hash(text) for text in texts])
-    return cache.vectors(_embed_new(embed_rows, cache, keys, advance, use))
+    return cache.vectors(_embed_new(embed_blocks, cache, keys, advance, use))
 
 
 # ---- The vectors of one corpus.
@@ -431,8 +437,49 @@ class Places:
     """Home of cached vectors, of fitted models, and of models that were made from packages."""
 
 
+def open_network(spec: Embedding, home: Home) -> Embedder:
+    """Open a neural embedder: a Chroma function, else MiniLM."""
+    from rag_eval.retrieval.dense import ChromaFunctionEmbedder, model_folder
+
+    model = spec.model or ""
+    if model.startswith("chroma:"):
+        return ChromaFunctionEmbedder(model.removeprefix("chroma:"), spec.config)
+    return MiniLmEmbedder(model_folder(home.folder / "models"))
+
+
+class Block(NamedTuple):
+    """A block of texts for a worker, which opens the embedder itself."""
+
+    number: int
+    texts: list[str]
+    spec: Embedding
+    home: Home
+
+
+_opened: dict[tuple[str, str], Embedder] = {}
+"""Embedders of this worker by configuration and home."""
+
+
+def embed_block(block: Block) -> tuple[int, Float32Array]:
+    """Embed a block in any process; return its number and vectors, float32 [n, d]."""
+    key = block.spec.model_dump_json(), block.home.url
+    if key not in _opened:
+        _opened[key] = open_network(block.spec, block.home)
+    return block.number, _opened[key].embed(block.texts)
+
+
+Spread = Callable[
+    [Callable[[Block], tuple[int, Float32Array]], Iterable[Block]],
+    Iterator[tuple[int, Float32Array]],
+]
+"""Runs a function over blocks on other machines, and yields the results in any order."""
+
+
 class EmbeddingSource:
     """Vectors of the chunks and of queries under one embedding."""
+
+    spread: Spread | None = None
+    """Runs neural embedders elsewhere; None embeds in this process, with a thread for each core."""
 
     def __init__(self, spec: Embedding, table: ChunkTable, places: Places) -> None:
         self.spec = spec
@@ -448,13 +495,9 @@ class EmbeddingSource:
         if self.spec.vectors is not None:
             return FileEmbedder(self.places.base / self.spec.vectors)
         model = self.spec.model or ""
-        if model.startswith("lsa-"):
+        if self._is_lsa:
             return self._fit(int(model.removeprefix("lsa-")))
-        from rag_eval.retrieval.dense import ChromaFunctionEmbedder, model_folder
-
-        if model.startswith("chroma:"):
-            return ChromaFunctionEmbedder(model.removeprefix("chroma:"), self.spec.config)
-        return MiniLmEmbedder(model_folder(self.places.home.folder / "models"))
+        return open_network(self.spec, self.places.home)
 
     def _find_fit(self, dimensions: int) -> str:
         return find_lsa_fit(self.places.home, as_keys(self.table.text_hashes), dimensions)
@@ -514,18 +557,42 @@ class EmbeddingSource:
     def _gather(self, advance: Advance) -> Parts:
         table, cache = self.table, self._cache
         keys = as_keys(table.text_hashes)
-        rows = _embed_new(self._embed_chunks, cache, keys, advance, self.use)
+        embed = functools.partial(self._embed_chunks, advance)
+        rows = _embed_new(embed, cache, keys, advance, self.use)
         width = cache.vectors(rows[:1]).shape[1]
         vectors = make_scratch_array((len(rows), width), np.float32, table.scratch)
         for start in range(0, len(rows), BLOCK):
             vectors[start : start + BLOCK] = cache.vectors(rows[start : start + BLOCK])
         return {"vectors": vectors}
 
-    def _embed_chunks(self, rows: IntArray, advance: Advance) -> Float32Array:
-        if not isinstance(self.embedder, LsaEmbedder):
-            return self.embedder.embed(self.table.texts_of(rows), advance)
-        terms = self.table.terms.take(rows)
-        return self.embedder.embed_terms(TermRows(terms.indptr, self._columns[terms.ids]), advance)
+    @property
+    def _is_lsa(self) -> bool:
+        return (self.spec.model or "").startswith("lsa-")
+
+    def _embed_chunks(
+        self, advance: Advance, blocks: list[IntArray]
+    ) -> Iterator[tuple[IntArray, Float32Array]]:
+        table, home = self.table, self.places.home.for_workers()
+        if self._is_lsa:
+            for rows in blocks:
+                yield rows, self._project(rows, advance)
+        elif self.spread is None or self.spec.vectors is not None:
+            for rows in blocks:
+                yield rows, self.embedder.embed(table.texts_of(rows), advance)
+        else:
+            tasks = (
+                Block(number, table.texts_of(rows), self.spec, home)
+                for number, rows in enumerate(blocks)
+            )
+            for number, vectors in self.spread(embed_block, tasks):
+                advance(len(vectors))
+                yield blocks[number], vectors
+
+    def _project(self, rows: IntArray, advance: Advance) -> Float32Array:
+        embedder, terms = self.embedder, self.table.terms.take(rows)
+        if not isinstance(embedder, LsaEmbedder):
+            raise TypeError(f"{self.model} has no terms")
+        return embedder.embed_terms(TermRows(terms.indptr, self._columns[terms.ids]), advance)
 
     @functools.cached_property
     def _columns(self) -> Int32Array:
