@@ -73,7 +73,7 @@ def clean(
         artifacts = _artifacts(home)
         made_from = {name: _made_from(home, name) for name in artifacts}
         reached = _reach(made_from, texts)
-        freed.append(_remove(home, "artifacts", _unreached(home, made_from, reached)))
+        freed.append(_remove(home, "artifacts", _unreached(home, artifacts, made_from, reached)))
         texts += [
             _text(home, part)
             for name in reached
@@ -163,7 +163,10 @@ def _reach(made_from: Mapping[str, list[tuple[str, str]]], texts: list[str]) -> 
 
 
 def _unreached(
-    home: Home, made_from: Mapping[str, list[tuple[str, str]]], reached: set[str]
+    home: Home,
+    artifacts: Mapping[str, list[str]],
+    made_from: Mapping[str, list[tuple[str, str]]],
+    reached: set[str],
 ) -> list[str]:
     """List the unreached artifacts of stages, and of the parts of work that artifacts name.
 
@@ -173,10 +176,8 @@ def _unreached(
     kinds |= {kind for pairs in made_from.values() for kind, _ in pairs}
     return [
         name
-        for name in made_from
-        if name.split("/")[1] in kinds
-        and name not in reached
-        and _is_old(home, [f"{name}/{ARTIFACT_FILE}"])
+        for name, parts in artifacts.items()
+        if name.split("/")[1] in kinds and name not in reached and _is_old(home, parts)
     ]
 
 
