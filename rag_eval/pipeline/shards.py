@@ -30,7 +30,7 @@ from rag_eval.corpus.chunking import chunk_documents
 from rag_eval.corpus.loading import mask_documents
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.runner import Work
-from rag_eval.storage.artifacts import PARTIAL, Artifact, ArtifactStore, ShardedFrame
+from rag_eval.storage.artifacts import PARTIAL, ArtifactStore, ShardedFrame
 from rag_eval.storage.hashing import digest
 from rag_eval.storage.home import Home
 from rag_eval.trust.guard import screen
@@ -101,21 +101,41 @@ def digest_rows(batch: pa.RecordBatch) -> Digests:
 class _Known:
     """The documents of stored shards, which are looked up by their digests."""
 
-    def __init__(self, digests: Digests) -> None:
-        self._order = np.argsort(digests[:, 0], kind="stable")
-        self._sorted = digests[self._order]
-        self.is_found = np.zeros(len(digests), dtype=bool)
-        """Which of the documents the input still has, [n]."""
+    def __init__(self, store: ArtifactStore, shards: Sequence[Shard]) -> None:
+        self._shards = shards
+        self._ids: list[pa.ChunkedArray] = []
+        digests = [np.zeros((0, 2), dtype=np.uint64)]
+        for shard in shards:
+            read = store.need(READ, shard.key)
+            ids = read.table("documents", ["doc_id"])["doc_id"]
+            is_left = pc.invert(pc.is_in(ids, pa.array(shard.gone, ids.type)))
+            self._ids.append(ids.filter(is_left))
+            digests.append(read.array("digests")[is_left.to_numpy()])
+        every: Digests = np.concatenate(digests)
+        self._order = np.argsort(every[:, 0], kind="stable")
+        self._sorted = every[self._order]
+        self._is_found = np.zeros(len(every), dtype=bool)
 
     def look_up(self, digests: Digests) -> BoolArray:
-        """Tell which documents are known, and note that the input has them."""
+        """Tell which documents are known, and note that the input still has them."""
         if not len(self._sorted):
             return np.zeros(len(digests), dtype=bool)
         at = np.searchsorted(self._sorted[:, 0], digests[:, 0])
         at = np.minimum(at, len(self._sorted) - 1)
         same: BoolArray = (self._sorted[at] == digests).all(axis=1)
-        self.is_found[self._order[at[same]]] = True
+        self._is_found[self._order[at[same]]] = True
         return same
+
+    def shards_left(self) -> list[Shard]:
+        """Return the shards with documents that the input still has, and note what is gone."""
+        left, start = list[Shard](), 0
+        for shard, ids in zip(self._shards, self._ids, strict=True):
+            is_gone = ~self._is_found[start : start + len(ids)]
+            start += len(ids)
+            if not is_gone.all():
+                gone = ids.filter(pa.array(is_gone)).to_pylist()
+                left.append(shard._replace(gone=sorted([*shard.gone, *gone])))
+        return left
 
 
 class _Input(NamedTuple):
@@ -207,46 +227,24 @@ def cut_shards(work: Work, spec: ShardedLoader, n_shards: int, before: Layout | 
     )
     store, home = _shared_store(work), work.evaluation.home
     size = max(1, math.ceil(spec.n_rows(work.base) / n_shards))
-    is_same = before is not None and before.made_by == made_by
-    old = _shards_to_keep(before.shards, size) if before is not None and is_same else []
-    known = [_known_documents(store.need(READ, shard.key), shard) for shard in old]
-    look_up = _Known(np.concatenate([np.zeros((0, 2), np.uint64), *(one[1] for one in known)]))
+    is_usable = before is not None and before.made_by == made_by
+    known = _Known(store, _shards_to_keep(before.shards, size) if before and is_usable else [])
     home.folder.mkdir(parents=True, exist_ok=True)
     # The name lets a later run remove what a killed run left.
     with tempfile.TemporaryDirectory(dir=home.folder, prefix=PARTIAL) as scratch:
         with work.progress.step("Cutting the corpus into shards"):
-            found = _split(spec.batches(work.base), look_up, size, Path(scratch))
+            found = _split(spec.batches(work.base), known, size, Path(scratch))
             _refuse_repeated_ids(work, spec, found.ids)
-        shards = []
-        ends = np.cumsum([len(one[0]) for one in known])
-        for shard, (ids, _), end in zip(old, known, ends.tolist(), strict=True):
-            is_gone = ~look_up.is_found[end - len(ids) : end]
-            if not is_gone.all():
-                gone = ids.filter(pa.array(is_gone)).to_pylist()
-                shards.append(shard._replace(gone=sorted([*shard.gone, *gone])))
         new = [
             Shard(digest([made_by, _hash_content(digests)]), len(digests), [])
             for digests in found.digests
         ]
         with _shared_files(home, found.files) as names:
-            _run_all(
-                work,
-                [
-                    _Task(store, READ, shard.key, name, spec)
-                    for shard, name in zip(new, names, strict=True)
-                ],
-            )
-    work.made_from += [(READ, shard.key) for shard in shards]
-    return Layout(made_by, [*shards, *new], found.content)
-
-
-def _known_documents(read: Artifact, shard: Shard) -> tuple[pa.ChunkedArray, Digests]:
-    """Read ids and digests of the documents of a shard that are left."""
-    ids, digests = read.table("documents", ["doc_id"])["doc_id"], read.array("digests")
-    if not shard.gone:
-        return ids, digests
-    is_left = pc.invert(pc.is_in(ids, pa.array(shard.gone, ids.type)))
-    return ids.filter(is_left), digests[is_left.to_numpy()]
+            named = zip(new, names, strict=True)
+            _run_all(work, [_Task(store, READ, shard.key, name, spec) for shard, name in named])
+    left = known.shards_left()
+    work.made_from += [(READ, shard.key) for shard in left]
+    return Layout(made_by, [*left, *new], found.content)
 
 
 @contextlib.contextmanager
