@@ -1,6 +1,7 @@
 """Work on single chunks, which a later run does only for new and changed chunks."""
 
 from collections.abc import Callable
+from hashlib import sha256
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +50,7 @@ def work_by_chunk(
 
     def make_parts() -> Parts:
         parts, done = [make(np.zeros(0, dtype=np.int64))], np.full(len(keys), -1, dtype=np.int64)
-        old = work.evaluation.store.get(kind, before) if before else None
+        old = work.evaluation.store.whole(kind, before) if before else None
         if old is not None and old.json("identity") == same:
             known = old.mapped("keys")
             done = find_rows(known, keys)
@@ -66,4 +67,4 @@ def work_by_chunk(
         rows = rows.sort_values("row", kind="stable", ignore_index=True)
         return {"rows": rows, "keys": keys, "identity": same}
 
-    return work.keep(kind, [same, digest(keys.tobytes().decode())], make_parts)
+    return work.keep(kind, [same, sha256(keys.view(np.uint8)).hexdigest()], make_parts)

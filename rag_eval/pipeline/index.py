@@ -249,7 +249,7 @@ def build_index(work: Work, admitted_chunks: AdmittedChunks) -> CorpusIndex:
     )
     work.evaluation.close_pool()  # later stages have no shards, and its processes hold memory
     graphs = _update_graphs(work, opened)
-    work.made_from += opened.table.made_from
+    work.made_from += sorted(opened.table.made_from)
     seconds, terms = time.perf_counter() - started, opened.table.terms_key
     return CorpusIndex(about=about, changes=IndexChanges(embedded, *graphs, seconds, terms))
 
@@ -286,8 +286,11 @@ def identity_of(evaluation: Evaluation, admitted: AdmittedChunks, spec: Strategy
     base = evaluation.config.base_of(spec)
 
     def find_fit(dimensions: int) -> str:
-        hashes = admitted.artifact.frame("chunks", ["text_hash"])["text_hash"].tolist()
-        return find_lsa_fit(evaluation.home, as_keys(hashes), dimensions)
+        if admitted in _open:  # reading a large frame again takes seconds
+            chunks = _open[admitted].table.frame
+        else:
+            chunks = admitted.artifact.frame("chunks", ["text_hash"])
+        return find_lsa_fit(evaluation.home, as_keys(chunks["text_hash"].tolist()), dimensions)
 
     def read_stated_index() -> Mapping[str, object]:
         outside = Outside.model_validate(spec)

@@ -239,6 +239,7 @@ def retrieve(
         iterative=counts,
     )
     latency = _time_strategy(work, strategy, texts, admitted_chunks)
+    work.made_from += sorted(opened.table.made_from)
     return StrategyRun(
         run=run_frame(rankings),
         failed=failed,

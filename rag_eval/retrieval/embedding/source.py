@@ -160,7 +160,9 @@ class ChunkTable:
         """Analyse the texts that the run before did not have, and number all terms alike."""
         analyzer, hashes = Analyzer(), as_keys(self.text_hashes)
         known, row = TermRows.of([]), np.full(len(self), -1, dtype=np.int64)
-        old = ArtifactStore(self.home).get(TERMS, self._before) if self.home is not None else None
+        old = None
+        if self.home is not None and self._before:
+            old = ArtifactStore(self.home).whole(TERMS, self._before)
         if old is not None:
             before = open_parts(old)
             known = TermRows(before["indptr"], before["ids"])

@@ -1,0 +1,52 @@
+"""Stored arrays of an index belong to its result, so that cleaning can remove them with it."""
+
+import json
+
+from rag_eval.core.settings import Settings
+from rag_eval.pipeline.evaluation import open_gold_set
+from rag_eval.pipeline.index import CorpusIndex
+from rag_eval.pipeline.retrieval import StrategyRun
+
+CONFIG = """\
+name: small
+version: 1
+corpus: {loader: beir, path: corpus, chunker: {kind: whole}}
+strategies:
+  - {name: bm25, kind: bm25}
+  - {name: vector, kind: vector, embedding: {model: lsa-2}}
+"""
+
+
+def write_gold_set(folder, texts):
+    (folder / "corpus").mkdir(parents=True, exist_ok=True)
+    lines = [{"_id": f"d{at}", "title": "", "text": text} for at, text in enumerate(texts)]
+    files = {
+        "gold_set.yaml": CONFIG,
+        "corpus/corpus.jsonl": "".join(f"{json.dumps(line)}\n" for line in lines),
+        "queries.jsonl": json.dumps({"query_id": "q", "text": "red ship", "answerable": True}),
+        "qrels.tsv": "query-id\tcorpus-id\tscore\nq\td0\t1\n",
+    }
+    for name, text in files.items():
+        (folder / name).write_text(text)
+
+
+def kinds_behind(result):
+    about = json.loads(result.artifact.path("artifact.json").read_text())
+    return {kind for kind, _ in about["made_from"]}
+
+
+def test_results_name_the_stored_arrays_and_a_later_run_uses_the_terms(tmp_path):
+    folder, texts = tmp_path / "small", ["a red ship", "a blue ship", "green trees grow"]
+    settings = Settings(home=tmp_path / "home", gold_sets=tmp_path, reports=tmp_path / "reports")
+    write_gold_set(folder, texts)
+    runner = open_gold_set(folder, settings).runner
+    first = runner.get(CorpusIndex)
+    assert {"terms", "chunk_vectors"} <= kinds_behind(first)
+    assert "bm25_scores" in kinds_behind(runner.get(StrategyRun, "bm25"))
+    write_gold_set(folder, ["a new text", *texts])
+    later = open_gold_set(folder, settings)
+    again = later.runner.get(StrategyRun, "bm25")
+    anew = open_gold_set(folder, settings.model_copy(update={"home": tmp_path / "new"}))
+    assert again.id == anew.runner.get(StrategyRun, "bm25").id
+    assert later.runner.get(CorpusIndex).changes.terms != first.changes.terms
+    assert later.runner.get(CorpusIndex).id == anew.runner.get(CorpusIndex).id
