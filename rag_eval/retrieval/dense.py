@@ -65,12 +65,13 @@ class ExactSearch:
         block = max(1, BLOCK_BYTES // (4 * max(1, min(self.n_chunks, BLOCK_CHUNKS))))
         rows = np.full((len(queries), depth), -1, dtype=np.int32)
         scores = np.full((len(queries), depth), -np.inf)
-        for start in range(0, len(queries) if depth else 0, block):
-            part = slice(start, start + block)
+        # Every chunk would be a candidate of a zero query.
+        asked = np.flatnonzero(queries.any(axis=1))
+        for start in range(0, len(asked) if depth else 0, block):
+            part = asked[start : start + block]
             rows[part], scores[part] = self._best(queries[part], hidden, depth)
-        blank = ~queries.any(axis=1)
-        rows[blank], scores[blank] = -1, -np.inf
-        candidates = np.where(blank, 0, self.n_chunks - int(hidden.sum())).astype(np.int64)
+        candidates = np.zeros(len(queries), dtype=np.int64)
+        candidates[asked] = self.n_chunks - int(hidden.sum())
         return ranking(rows, scores, scale_min_max(scores), candidates)
 
     def _best(
