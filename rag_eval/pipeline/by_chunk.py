@@ -67,4 +67,4 @@ def work_by_chunk(
         rows = rows.sort_values("row", kind="stable", ignore_index=True)
         return {"rows": rows, "keys": keys, "identity": same}
 
-    return work.keep(kind, [same, sha256(keys.view(np.uint8)).hexdigest()], make_parts)
+    return work.keep(kind, [same, sha256(keys.tobytes()).hexdigest()], make_parts)

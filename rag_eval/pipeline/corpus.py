@@ -451,6 +451,7 @@ def _screen_corpus(work: Work, corpus: CorpusSnapshot, facts: pd.DataFrame) -> p
     layout = corpus.layout
     if layout is not None:
         keys = run_step(work, SCREENED, layout)
+        work.evaluation.close_pool()  # later steps have no shards, and its processes hold memory
         frame = sharded_frame(layout, SCREENED, "findings", work.version, keys)
         findings = read_shards(work.evaluation.store, frame, "findings").to_pandas()
         owners = pd.Index(corpus.artifact.frame("documents", ["doc_id"])["doc_id"])

@@ -247,7 +247,6 @@ def build_index(work: Work, admitted_chunks: AdmittedChunks) -> CorpusIndex:
             for name, strategy in opened.strategies.items()
         },
     )
-    work.evaluation.close_pool()  # later stages have no shards, and its processes hold memory
     graphs = _update_graphs(work, opened)
     work.made_from += sorted(opened.table.made_from)
     seconds, terms = time.perf_counter() - started, opened.table.terms_key
