@@ -5,7 +5,7 @@ import uuid
 
 import numpy as np
 import pytest
-from test_storage_artifacts import empty_file, flip_bit
+from test_storage_artifacts import empty_file, flip_bit, put_sharded
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
@@ -44,6 +44,14 @@ def test_another_worker_reads_what_was_published(home, other):
     assert found.bytes("lines.txt") == b"x\n"
     shutil.rmtree(home.folder)
     assert ArtifactStore(home).memo("stage", "key", dict).json("seconds") == 1.0
+
+
+def test_another_worker_reads_a_sharded_frame(home, other):
+    made = put_sharded(ArtifactStore(home), {"a": [], "b": ["doc-2"]})
+    found = ArtifactStore(other).whole("whole", made.key)
+    assert found.frame("rows")["doc_id"].tolist() == ["doc-1", "doc-10", "doc-3"]
+    home.remove("artifacts/shard/b")
+    assert ArtifactStore(other).whole("whole", made.key) is None
 
 
 def test_an_upload_without_its_record_is_no_artifact(home, other, monkeypatch):
