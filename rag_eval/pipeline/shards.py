@@ -352,8 +352,8 @@ def sharded_frame(
 
 # ---- The executors: a loop, processes of this machine, or Ray.
 
-_WAITING_TASKS: Final = 2
-"""Tasks for each core of a cluster that are sent before the first of them ends."""
+_MOST_TASKS: Final = 100
+"""Most tasks that Ray holds at a time; a block of texts to embed has some megabytes."""
 
 
 def _run_all(work: Work, tasks: Sequence[_Task]) -> None:
@@ -399,7 +399,7 @@ def _run_in_pool(tasks: Sequence[_Task], evaluation: Evaluation) -> Iterator[Non
 def run_on_ray(address: str, run: Callable[[T], R], tasks: Iterable[T]) -> Iterator[R]:
     """Run a function over tasks on a Ray cluster, and yield the results in any order.
 
-    Ray repeats the tasks of lost workers. Few tasks wait in its memory, which may be large.
+    Ray repeats the tasks of lost workers.
     """
     import ray
 
@@ -407,10 +407,9 @@ def run_on_ray(address: str, run: Callable[[T], R], tasks: Iterable[T]) -> Itera
     if owned:
         ray.init(address, include_dashboard=False if address == "local" else None)
     try:
-        most = _WAITING_TASKS * int(ray.cluster_resources().get("CPU", 1))
         remote, running, given = ray.remote(max_retries=3)(run).remote, list[Any](), iter(tasks)
         while True:
-            running += map(remote, itertools.islice(given, most - len(running)))
+            running += map(remote, itertools.islice(given, _MOST_TASKS - len(running)))
             if not running:
                 return
             done, running = ray.wait(running)
