@@ -27,7 +27,7 @@ import numpy.typing as npt
 import pandas as pd
 from timing import ROOT, data_folder, indexed_text, json_lines
 
-from rag_eval.core.config import BinaryTarget
+from rag_eval.core.types import BinaryTarget
 from rag_eval.corpus.analyzer import Analyzer
 from rag_eval.corpus.chunking import spans
 from rag_eval.gold.loading import gold_groups

@@ -24,7 +24,6 @@ from rag_eval.core.settings import (
     CrossEncoderVerifier,
     OnnxVerifier,
     Settings,
-    VerifierSettings,
 )
 from rag_eval.core.types import ChatError, Message
 from rag_eval.retrieval.embedding.embedders import OnnxModel
@@ -217,15 +216,7 @@ class ChatJudge(Verifier):
 
     def __init__(self, name: str, settings: Settings, endpoint: str, cache: ChatCache) -> None:
         super().__init__(name)
-        if endpoint not in settings.endpoints:
-            raise InputError.of(
-                "unknown_endpoint",
-                "the settings enable no chat endpoint of this name",
-                field=f"verifiers.{name}.endpoint",
-                found=endpoint,
-                accepted=", ".join(sorted(settings.endpoints)) or "none is enabled",
-            )
-        self._endpoint = settings.endpoints[endpoint]
+        self._endpoint = settings.find_endpoint(endpoint, f"verifiers.{name}.endpoint")
         self._chat = ChatClient(self._endpoint, cache)
         self.model = self._endpoint.model
         asked = self._endpoint.model_dump(include={"base_url", "model", "temperature", "seed"})
@@ -261,22 +252,9 @@ class ChatJudge(Verifier):
 # ---- The verifiers of the settings
 
 
-def find_verifier(name: str, settings: Settings) -> VerifierSettings:
-    """Return the settings of a verifier; raises InputError `unknown_verifier`."""
-    if name not in settings.verifiers:
-        raise InputError.of(
-            "unknown_verifier",
-            "the settings hold no verifier of this name",
-            field="answers.verifier",
-            found=name,
-            accepted=", ".join(sorted(settings.verifiers)) or "none is there; see verifiers",
-        )
-    return settings.verifiers[name]
-
-
 def open_verifier(name: str, settings: Settings, cache: Callable[[], ChatCache]) -> Verifier:
     """Open the verifier of a name; raises InputError if it is unknown or cannot be used."""
-    match find_verifier(name, settings):
+    match settings.find_verifier(name):
         case OnnxVerifier() as chosen:
             return OnnxCrossEncoder(name, chosen)
         case CrossEncoderVerifier() as chosen:

@@ -16,9 +16,9 @@ from rag_eval.api.judged import (
     read_wordings,
 )
 from rag_eval.core.arrays import FloatArray, IntArray
-from rag_eval.core.config import Status
 from rag_eval.core.errors import InputError
 from rag_eval.core.report import Interval, Standing
+from rag_eval.core.types import Status
 from rag_eval.measures.intervals import SEED
 from rag_eval.uncertainty.calibration import Calibration, Judged, Task, calibrate
 from rag_eval.uncertainty.estimator import Miss

@@ -8,10 +8,16 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, expand_ranges
+from rag_eval.core.arrays import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Ranges,
+    expand_ranges,
+    find_overlaps,
+)
 from rag_eval.core.types import ELLIPSIS, SNIPPET_CHARS, is_joined
 from rag_eval.corpus.analyzer import word_spans
-from rag_eval.corpus.chunking import Ranges, find_overlaps
 
 # ---- Text that is copied word for word from sources
 

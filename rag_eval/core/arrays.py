@@ -1,4 +1,6 @@
-"""Types of arrays: one name for each element type."""
+"""Types of arrays, one name for each element type, and ranges of elements or characters."""
+
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,3 +42,28 @@ def find_rows(known: npt.NDArray[np.bytes_], wanted: npt.NDArray[np.bytes_]) -> 
 
     rows = pc.fill_null(pc.index_in(pack(wanted), value_set=pack(known)), -1)
     return np.asarray(rows, dtype=np.int64)
+
+
+class Ranges(NamedTuple):
+    """Ranges [n] of characters with the numbers of their documents, -1 for no document."""
+
+    document: IntArray
+    start: IntArray
+    end: IntArray
+
+
+def find_overlaps(ranges: Ranges, chunks: Ranges) -> tuple[IntArray, IntArray]:
+    """Return rows of `ranges` and of `chunks` that overlap, by range and then by place."""
+    order = np.lexsort((chunks.start, chunks.document))
+    document, low, high = (column[order] for column in chunks)
+    width = int(max(high.max(initial=0), ranges.end.max(initial=0))) + 2
+    # Search the furthest end so far, because chunks of a document may overlap.
+    reach = np.maximum.accumulate(document * width + high)
+    first = np.searchsorted(reach, ranges.document * width + ranges.start, side="right")
+    last = np.searchsorted(document * width + low, ranges.document * width + ranges.end)
+    counts = np.where(ranges.document < 0, 0, np.maximum(last - first, 0))
+    row = np.repeat(np.arange(len(counts)), counts)
+    at = np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
+    met = (low[at] < ranges.end[row]) & (ranges.start[row] < high[at])
+    met &= document[at] == ranges.document[row]
+    return row[met], order[at[met]]

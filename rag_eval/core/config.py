@@ -24,6 +24,7 @@ from rag_eval.core.frames import FrameSchema, schema
 from rag_eval.core.loader import AnyLoader
 from rag_eval.core.rows import require, suggest
 from rag_eval.core.strategy import AnyStrategy, Strategy
+from rag_eval.core.types import BinaryTarget, Level
 
 # ---- Answers
 
@@ -324,14 +325,6 @@ EVIDENCE_TRUST: FrameSchema = schema(
 
 # ---- Uncertainty, its names of targets and statuses, and the frames of its stage
 
-Target = Literal["miss_any", "miss_some", "miss_frac"]
-"""Kind of miss at cutoff K; kinds are never mixed.
-
-`miss_any`: no gold in the first K. `miss_some`: some gold below K. `miss_frac`: 1 - recall."""
-BinaryTarget = Literal["miss_any", "miss_some"]
-"""Targets that an outcome can have. The share `miss_frac` is only reported."""
-Status = Literal["absent", "uncalibrated", "prior", "provisional", "measured", "stale"]
-GoldSource = Literal["qrels", "human", "llm_judge", "deep_audit", "user_feedback"]
 ExpansionName = Literal[
     "synonym",
     "related_concept",
@@ -342,12 +335,7 @@ ExpansionName = Literal[
     "negative_sampling",
 ]
 
-TARGETS: Final[tuple[Target, ...]] = get_args(Target)
-STATUSES: Final[tuple[Status, ...]] = get_args(Status)
 EXPANSIONS: Final[tuple[ExpansionName, ...]] = get_args(ExpansionName)
-
-DISCOUNTING: Final[frozenset[Status]] = frozenset({"provisional", "measured"})
-"""Statuses under which an answer's confidence may be discounted by the miss rate."""
 
 PRIOR_QUERIES = 50
 """Fewest unlabelled queries for the z-scores of the prior."""
@@ -412,8 +400,6 @@ OTHER_FIGURES = tuple(
 A floor on a figure that the run does not measure gives insufficient evidence."""
 
 _FLOOR = re.compile(r"^\s*(>=|<=)\s*(-?\d+(?:\.\d+)?)\s*$")
-
-Level = Literal["document", "section", "span"]
 
 
 def _require_known(place: str, found: str, accepted: Iterable[str], kind: str = "strategy") -> None:

@@ -31,11 +31,10 @@ from pydantic import (
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from rag_eval.core.config import BinaryTarget, Level, Status
 from rag_eval.core.errors import Name
 from rag_eval.core.loader import Chunker
 from rag_eval.core.rows import format_location
-from rag_eval.core.types import Deterministic, Measured, parse
+from rag_eval.core.types import BinaryTarget, Deterministic, Level, Measured, Status, parse
 
 SCHEMA_VERSION: Final = 2
 SCHEMA_FILE: Final = Path(__file__).parent / "retrieval-metrics.schema.json"

@@ -26,7 +26,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from rag_eval.core.errors import BUILT_IN_MODEL, ConfigValue, Name, Part
+from rag_eval.core.errors import BUILT_IN_MODEL, ConfigValue, InputError, Name, Part
 
 SETTINGS_FILE = "settings.toml"
 _BUCKET = re.compile(r"(?!file:|local:)[a-z][a-z0-9+.-]*://[^/:\s][^:\s]*\Z")
@@ -538,3 +538,28 @@ class Settings(BaseSettings):
     def mlflow_uri(self) -> str:
         """The MLflow tracking address."""
         return self.tracking_uri or f"sqlite:///{Path(self.home).resolve() / 'mlflow.db'}"
+
+    def find_endpoint(self, name: str | None, field: str) -> Endpoint:
+        """Return the chat endpoint of a name in `field`; raises InputError `unknown_endpoint`."""
+        if name is None or name not in self.endpoints:
+            raise InputError.of(
+                "unknown_endpoint",
+                "the settings enable no chat endpoint of this name",
+                field=field,
+                found=name or "nothing",
+                accepted=", ".join(sorted(self.endpoints))
+                or "none is enabled; see RAG_EVAL_ENDPOINTS",
+            )
+        return self.endpoints[name]
+
+    def find_verifier(self, name: str) -> VerifierSettings:
+        """Return the verifier of a name; raises InputError `unknown_verifier`."""
+        if name not in self.verifiers:
+            raise InputError.of(
+                "unknown_verifier",
+                "the settings hold no verifier of this name",
+                field="answers.verifier",
+                found=name,
+                accepted=", ".join(sorted(self.verifiers)) or "none is there; see verifiers",
+            )
+        return self.verifiers[name]

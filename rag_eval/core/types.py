@@ -24,8 +24,24 @@ from pydantic import (
     model_validator,
 )
 
-from rag_eval.core.config import BinaryTarget, GoldSource, Status
 from rag_eval.core.frames import schema
+
+# ---- Levels of relevance, targets of misses, and statuses of miss rates.
+
+Level = Literal["document", "section", "span"]
+Target = Literal["miss_any", "miss_some", "miss_frac"]
+"""Kind of miss at cutoff K; kinds are never mixed.
+
+`miss_any`: no gold in the first K. `miss_some`: some gold below K. `miss_frac`: 1 - recall."""
+BinaryTarget = Literal["miss_any", "miss_some"]
+"""Targets that an outcome can have. The share `miss_frac` is only reported."""
+Status = Literal["absent", "uncalibrated", "prior", "provisional", "measured", "stale"]
+GoldSource = Literal["qrels", "human", "llm_judge", "deep_audit", "user_feedback"]
+TARGETS: Final[tuple[Target, ...]] = get_args(Target)
+STATUSES: Final[tuple[Status, ...]] = get_args(Status)
+DISCOUNTING: Final[frozenset[Status]] = frozenset({"provisional", "measured"})
+"""Statuses under which an answer's confidence may be discounted by the miss rate."""
+
 
 # ---- The citation payload: its fields, and the codes that its validation gives.
 

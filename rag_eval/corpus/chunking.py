@@ -10,10 +10,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import numpy as np
 import pandas as pd
 
-from rag_eval.core.arrays import IntArray
 from rag_eval.core.frames import CHUNKS
 from rag_eval.core.loader import Chunker
 from rag_eval.corpus.analyzer import WORD, count_tokens
@@ -547,31 +545,3 @@ def chunks_hash(chunks: pd.DataFrame, chunker: Chunker) -> str:
         state.update(f"{',' if start else ''}{','.join(part)}".encode())
     state.update(f"],{canonical_json(chunker.model_dump(mode='json'))}]".encode())
     return state.hexdigest()[:SHORT]
-
-
-# ---- Chunks that hold a place of a document
-
-
-class Ranges(NamedTuple):
-    """Ranges [n] of characters with the numbers of their documents, -1 for no document."""
-
-    document: IntArray
-    start: IntArray
-    end: IntArray
-
-
-def find_overlaps(ranges: Ranges, chunks: Ranges) -> tuple[IntArray, IntArray]:
-    """Return rows of `ranges` and of `chunks` that overlap, by range and then by place."""
-    order = np.lexsort((chunks.start, chunks.document))
-    document, low, high = (column[order] for column in chunks)
-    width = int(max(high.max(initial=0), ranges.end.max(initial=0))) + 2
-    # Search the furthest end so far, because chunks of a document may overlap.
-    reach = np.maximum.accumulate(document * width + high)
-    first = np.searchsorted(reach, ranges.document * width + ranges.start, side="right")
-    last = np.searchsorted(document * width + low, ranges.document * width + ranges.end)
-    counts = np.where(ranges.document < 0, 0, np.maximum(last - first, 0))
-    row = np.repeat(np.arange(len(counts)), counts)
-    at = np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
-    met = (low[at] < ranges.end[row]) & (ranges.start[row] < high[at])
-    met &= document[at] == ranges.document[row]
-    return row[met], order[at[met]]

@@ -9,7 +9,6 @@ from typing import Final
 
 import pandas as pd
 
-from rag_eval.core.config import Level
 from rag_eval.core.report import (
     NOT_SCORED,
     Absent,
@@ -21,6 +20,7 @@ from rag_eval.core.report import (
     Triple,
     number,
 )
+from rag_eval.core.types import Level
 from rag_eval.gates.gate import FIRST_RUN
 from rag_eval.measures.overlap import NamedGold, SharedGold, ratio_interval
 

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from rag_eval.core.config import Level
+from rag_eval.core.arrays import Ranges, find_overlaps
 from rag_eval.core.errors import Place, Problem, ProblemList, Severity, quoted
 from rag_eval.core.frames import QRELS, SPANS
-from rag_eval.corpus.chunking import Ranges, find_overlaps, slug
+from rag_eval.core.types import Level
+from rag_eval.corpus.chunking import slug
 from rag_eval.gold.files import report_row, rows_of
 from rag_eval.gold.loading import GoldSet, document_part, group_queries
 from rag_eval.storage.hashing import digest

@@ -9,10 +9,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, expand_ranges
-from rag_eval.core.config import Level
+from rag_eval.core.arrays import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Ranges,
+    expand_ranges,
+    find_overlaps,
+)
 from rag_eval.core.errors import InputError
-from rag_eval.corpus.chunking import Ranges, find_overlaps
+from rag_eval.core.types import Level
 
 # ---- Joins between rankings and ragged lists, without a loop over documents.
 

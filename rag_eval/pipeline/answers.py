@@ -191,19 +191,6 @@ def _join_lines(lines: Iterable[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _find_endpoint(work: Work, name: str | None, field: str) -> Endpoint:
-    endpoints = work.settings.endpoints
-    if name is None or name not in endpoints:
-        raise InputError.of(
-            "unknown_endpoint",
-            "the settings enable no chat endpoint of this name",
-            field=field,
-            found=name or "nothing",
-            accepted=", ".join(sorted(endpoints)) or "none is enabled; see RAG_EVAL_ENDPOINTS",
-        )
-    return endpoints[name]
-
-
 class StoredRetrieval:
     """Rankings of one strategy under its first seed, by wording.
 
@@ -333,7 +320,7 @@ def answer_gold_set(
     verifier = _open_verifier(work) if answers.validators else None
     embedding = ""
     if "llm" in modes:
-        endpoint = _find_endpoint(work, answers.endpoint, "answers.endpoint")
+        endpoint = work.settings.find_endpoint(answers.endpoint, "answers.endpoint")
         chat = ChatClient(endpoint, ChatCache(open_store(work.settings)))
     if "deterministic" in modes:
         extract, embedding = _make_extractor(work, admitted_chunks, strategy)
@@ -567,7 +554,7 @@ RAGAS_OFF = "FEATURE_RAGAS_EVAL is off"
 def _find_judge(work: Work) -> tuple[str, Endpoint]:
     """Return name and endpoint of the judge; default: the endpoint of the answers."""
     name = work.settings.ragas_endpoint or _answers_config(work.config).endpoint
-    return name or "", _find_endpoint(work, name, "ragas_endpoint")
+    return name or "", work.settings.find_endpoint(name, "ragas_endpoint")
 
 
 def _identify_models(work: Work, **_: object) -> object:

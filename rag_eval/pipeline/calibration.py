@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.core.arrays import FloatArray, IntArray
-from rag_eval.core.config import DISCOUNTING
 from rag_eval.core.errors import InputError
 from rag_eval.core.report import (
     Condition,
@@ -25,6 +24,7 @@ from rag_eval.core.report import (
     Standing,
     StrategyCalibration,
 )
+from rag_eval.core.types import DISCOUNTING
 from rag_eval.corpus.masking import mask
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.intervals import SEED

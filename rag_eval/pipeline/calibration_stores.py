@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rag_eval.core.config import DISCOUNTING, GoldSetConfig, Status
+from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.strategy import Strategy
+from rag_eval.core.types import DISCOUNTING, Status
 from rag_eval.gold.configuration import gold_set_name
-from rag_eval.pipeline.corpus import GoldVariants
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.storage.hashing import canonical_json, digest
 from rag_eval.storage.home import Home
@@ -61,13 +61,13 @@ class Outcomes:
         return fit_rows(frame)[columns].sort_values("claim_id", ignore_index=True)
 
     def judged_texts(
-        self, config: GoldSetConfig, fingerprint: str, gold: GoldVariants
+        self, config: GoldSetConfig, fingerprint: str, queries: pd.DataFrame
     ) -> JudgedTexts:
-        """Read the judged questions of the gold set as possible histories of other questions."""
+        """Read the judged ones of `queries`, the histories that other questions may have."""
         rows = self.fitting(config, fingerprint)
         rows = rows.assign(misses=rows["weight"] * rows["missed"])
         sums = rows.groupby("query_id")[["misses", "weight"]].sum()
-        known = gold.queries[gold.queries["query_id"].isin(sums.index)]
+        known = queries[queries["query_id"].isin(sums.index)]
         sums = sums.loc[known["query_id"]]
         missed = (sums["misses"] / sums["weight"]).to_numpy(dtype=np.float64)
         return JudgedTexts(known["text"].tolist(), known["group_id"].tolist(), missed)

@@ -15,18 +15,18 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.core.arrays import FloatArray, IntArray
-from rag_eval.core.config import (
-    CLAIMS,
+from rag_eval.core.config import CLAIMS, PRIOR_QUERIES, GoldSetConfig, Uncertainty
+from rag_eval.core.report import AddedOutcomes
+from rag_eval.core.types import (
     DISCOUNTING,
-    PRIOR_QUERIES,
-    GoldSetConfig,
+    MAX_NUMBER,
+    RETRIEVAL_OUTCOMES,
     GoldSource,
+    RetrievalOutcome,
+    Shown,
     Status,
     Target,
-    Uncertainty,
 )
-from rag_eval.core.report import AddedOutcomes
-from rag_eval.core.types import MAX_NUMBER, RETRIEVAL_OUTCOMES, RetrievalOutcome, Shown
 from rag_eval.pipeline.calibration_stores import CalibratorInUse, Outcomes, find_accepted
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.retrieval import StrategyRun
@@ -222,7 +222,7 @@ def _read_history(
     variants: pd.DataFrame,
 ) -> tuple[FloatArray, IntArray]:
     """Compute the history of `similar_history` for wordings, from the outcomes of one strategy."""
-    judged = outcomes.judged_texts(work.config, about.fingerprint, gold)
+    judged = outcomes.judged_texts(work.config, about.fingerprint, gold.queries)
     return similar_history(variants["text"].tolist(), variants["group_id"].tolist(), judged)
 
 

@@ -13,7 +13,6 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from rag_eval.answers.verifier import find_verifier
 from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import Embedding, InputError, Problem
 from rag_eval.core.settings import Settings
@@ -321,7 +320,7 @@ def _permit(config: GoldSetConfig, folder: Path, settings: Settings) -> GoldSetC
         for name, entry in settings.embeddings.items()
     }
     if config.answers is not None and config.answers.verifier is not None:
-        find_verifier(config.answers.verifier, settings)
+        settings.find_verifier(config.answers.verifier)
     return permitted(config, folder, settings.corpus_roots, known)
 
 

@@ -18,9 +18,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
-from rag_eval.core.config import Level
 from rag_eval.core.report import FoundCount, LookFirst
-from rag_eval.core.types import ELLIPSIS, SNIPPET_CHARS, snippet
+from rag_eval.core.types import ELLIPSIS, SNIPPET_CHARS, Level, snippet
 from rag_eval.corpus.masking import mask_shown_address, mask_snippet, masked_text
 from rag_eval.measures.ranking import Qrels
 from rag_eval.pipeline.answers import Answered

@@ -17,7 +17,6 @@ import pandas as pd
 from pydantic import Field, InstanceOf, ValidationError
 
 from rag_eval.core.arrays import FloatArray
-from rag_eval.core.config import Level
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.report import (
     Because,
@@ -35,6 +34,7 @@ from rag_eval.core.report import (
     number,
 )
 from rag_eval.core.strategy import Strategy
+from rag_eval.core.types import Level
 from rag_eval.corpus.masking import mask
 from rag_eval.gates.regression import with_delta_s
 from rag_eval.measures.overlap import NamedGold, SharedGold

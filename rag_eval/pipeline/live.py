@@ -142,7 +142,7 @@ class LiveStrategy:
         )
         body = found.usable
         self._groups = groups_of_wordings(gold, {} if body is None else body.group_of_query)
-        self._judged = Outcomes(evaluation).judged_texts(self._config, fingerprint, gold)
+        self._judged = Outcomes(evaluation).judged_texts(self._config, fingerprint, gold.queries)
         self._stated = _read_stated(evaluation, self.name, fingerprint, self._speaker.calibrator)
 
     def retrieve(self, query: str) -> UncertainRetrieval:

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, FloatArray
-from rag_eval.core.config import Level
 from rag_eval.core.frames import PER_QUERY
 from rag_eval.core.report import AnnRecall, ComparedPair, Measure, OverlapPair, OverlapPart, number
+from rag_eval.core.types import Level
 from rag_eval.measures.intervals import aggregate
 from rag_eval.measures.paired import PairedComparison, holm, paired_comparison
 from rag_eval.measures.ranking import machine_name

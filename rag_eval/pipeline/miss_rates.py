@@ -10,7 +10,6 @@ import numpy.typing as npt
 import pandas as pd
 
 from rag_eval.core.arrays import FloatArray
-from rag_eval.core.config import DISCOUNTING, TARGETS, Status
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.report import Absent as NotMeasured
 from rag_eval.core.report import (
@@ -23,7 +22,7 @@ from rag_eval.core.report import (
     UncertaintyPart,
     number,
 )
-from rag_eval.core.types import AUDITS
+from rag_eval.core.types import AUDITS, DISCOUNTING, TARGETS, Status
 from rag_eval.measures.intervals import aggregate, within_query
 from rag_eval.measures.overlap import NamedGold
 from rag_eval.pipeline.answers import AnswerMeasures, AnswerSet

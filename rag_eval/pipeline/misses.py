@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
-from rag_eval.core.config import BinaryTarget
 from rag_eval.core.frames import schema
 from rag_eval.core.report import MissesPart, MissPair, ObservedMisses, ScoreBin, number
+from rag_eval.core.types import BinaryTarget
 from rag_eval.measures.intervals import aggregate, within_query
 from rag_eval.measures.paired import holm, paired_comparison
 from rag_eval.measures.ranking import expand

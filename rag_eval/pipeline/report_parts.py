@@ -12,7 +12,7 @@ import pandas as pd
 from pydantic_core import to_jsonable_python
 
 from rag_eval import __version__
-from rag_eval.core.config import FRESH, STALE, GoldSetConfig, Level
+from rag_eval.core.config import FRESH, STALE, GoldSetConfig
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.report import (
     Absent,
@@ -30,6 +30,7 @@ from rag_eval.core.report import (
     TrustScores,
     number,
 )
+from rag_eval.core.types import Level
 from rag_eval.corpus.masking import mask_shown_address
 from rag_eval.gates.gate import AcceptedRun, GateInputs
 from rag_eval.gates.regression import with_delta_s

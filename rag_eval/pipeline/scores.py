@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
-from rag_eval.core.config import GoldSetConfig, Level, Target
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, Ranges
+from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.report import Figure, number
 from rag_eval.core.strategy import Strategy
-from rag_eval.corpus.chunking import Ranges
+from rag_eval.core.types import Level, Target
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.intervals import MeasureRecord, aggregate, within_query
 from rag_eval.measures.ranking import (

@@ -13,7 +13,6 @@ from typing import Any, Final, TypeAlias, get_args
 import numpy as np
 import pandas as pd
 
-from rag_eval.core.config import BinaryTarget
 from rag_eval.core.report import (
     Absent,
     CountedInterval,
@@ -29,6 +28,7 @@ from rag_eval.core.report import (
     StrategyCalibration,
     Validation,
 )
+from rag_eval.core.types import BinaryTarget
 from rag_eval.measures.paired import holm
 from rag_eval.reporting.html.elements import Cursor, Table
 from rag_eval.reporting.html.page import build_comparison

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rag_eval.core.config import Level
 from rag_eval.core.report import Absent, Estimate, Interval, Report, StrategyPart, count_gates
+from rag_eval.core.types import Level
 from rag_eval.reporting.terminal import estimate
 from rag_eval.reporting.verdicts import code
 from rag_eval.storage.secrets import shown_service

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rag_eval.core.config import DISCOUNTING, Level
 from rag_eval.core.errors import Problem, quoted
 from rag_eval.core.report import (
     FEW_EFFECTIVE,
@@ -28,7 +27,7 @@ from rag_eval.core.report import (
     Triple,
     count_gates,
 )
-from rag_eval.core.types import snippet
+from rag_eval.core.types import DISCOUNTING, Level, snippet
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions

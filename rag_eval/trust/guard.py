@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
+from rag_eval.core.arrays import Ranges, find_overlaps
 from rag_eval.core.config import EVIDENCE_TRUST, FINDINGS
 from rag_eval.core.errors import ProblemList
 from rag_eval.core.frames import make_frame
 from rag_eval.core.rows import read_rows
-from rag_eval.corpus.chunking import Ranges, find_overlaps
 from rag_eval.trust.reading import View, read
 from rag_eval.trust.rules import RuleSet
 from rag_eval.trust.sentences import find_addressing

@@ -15,9 +15,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pandas as pd
 
-from rag_eval.core.config import BinaryTarget
 from rag_eval.core.errors import InputError, quoted
-from rag_eval.core.types import AUDITS
+from rag_eval.core.types import AUDITS, BinaryTarget
 from rag_eval.storage.artifacts import write_text
 from rag_eval.storage.hashing import digest
 from rag_eval.storage.sql import ColumnSpec, Kind, SqlStore, TableSpec, Transaction

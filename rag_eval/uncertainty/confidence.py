@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from rag_eval.citations.payload import payload
-from rag_eval.core.config import DISCOUNTING, Status, Target
 from rag_eval.core.report import CorpusCoverage, number
 from rag_eval.core.types import (
+    DISCOUNTING,
     Absent,
     Bounded,
     Confidence,
@@ -22,6 +22,8 @@ from rag_eval.core.types import (
     Deterministic,
     Measured,
     ScoredChunk,
+    Status,
+    Target,
     as_json,
     effective,
     snippet,

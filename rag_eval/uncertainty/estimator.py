@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 import numpy as np
 
 from rag_eval.core.arrays import FloatArray, IntArray
-from rag_eval.core.config import BinaryTarget
+from rag_eval.core.types import BinaryTarget
 from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.scores import Labelled, grouped_folds
 from rag_eval.uncertainty.stored import Floats, Stored

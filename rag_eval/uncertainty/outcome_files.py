@@ -15,10 +15,16 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from rag_eval.core import types as record
-from rag_eval.core.config import BinaryTarget, GoldSource
 from rag_eval.core.errors import ProblemList, quoted
 from rag_eval.core.rows import check_row, read_objects, report_faults
-from rag_eval.core.types import AUDITS, MAX_NOTE, MISSED_BY_FEEDBACK, RetrievalOutcome
+from rag_eval.core.types import (
+    AUDITS,
+    MAX_NOTE,
+    MISSED_BY_FEEDBACK,
+    BinaryTarget,
+    GoldSource,
+    RetrievalOutcome,
+)
 from rag_eval.corpus.loaders.foreign import find_format
 from rag_eval.corpus.loaders.recorded import read_outputs
 from rag_eval.corpus.masking import mask, mask_snippet

@@ -8,17 +8,15 @@ from typing import Any, Final
 import numpy as np
 
 from rag_eval.core.config import (
-    DISCOUNTING,
     MEASURED_EACH,
     MEASURED_OUTCOMES,
     PRIOR_QUERIES,
     PROVISIONAL_EACH,
     PROVISIONAL_OUTCOMES,
     SLOPE,
-    BinaryTarget,
-    Status,
 )
 from rag_eval.core.report import Condition, OutcomeCounts, Promotion, Standing, Validation
+from rag_eval.core.types import DISCOUNTING, BinaryTarget, Status
 from rag_eval.storage.sql import ColumnSpec, SqlStore, TableSpec
 from rag_eval.uncertainty.scores import Labelled, dependent_mean
 

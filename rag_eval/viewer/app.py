@@ -26,7 +26,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from rag_eval.core.config import GoldSource
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.report import PastFigure, UnreadableRun
 from rag_eval.core.settings import Settings
@@ -34,6 +33,7 @@ from rag_eval.core.types import (
     MAX_NOTE,
     MISSED_BY_FEEDBACK,
     Feedback,
+    GoldSource,
     Id,
     Note,
     RetrievalOutcome,

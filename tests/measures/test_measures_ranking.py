@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rag_eval.core.arrays import Ranges
 from rag_eval.core.errors import InputError
-from rag_eval.corpus.chunking import Ranges
 from rag_eval.measures.ranking import (
     Qrels,
     Spans,

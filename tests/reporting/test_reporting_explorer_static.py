@@ -9,8 +9,7 @@ from typing import get_args
 
 import pytest
 
-from rag_eval.core.config import STATUSES
-from rag_eval.core.types import CODES, MAX_NOTE, OUTCOMES, Feedback
+from rag_eval.core.types import CODES, MAX_NOTE, OUTCOMES, STATUSES, Feedback
 from rag_eval.measures.stability import LambdaState
 
 ASSETS = files("rag_eval.reporting.html") / "assets"
