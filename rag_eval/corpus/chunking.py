@@ -1,135 +1,21 @@
 """Documents -> chunks: spans of at most `max_tokens` word tokens with exact character offsets.
 
-The module also finds the borders of texts: front matter, headings, sections, sentences.
+The module also finds the borders of sections and sentences.
 """
 
-import functools
 import hashlib
 import itertools
 import re
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from rag_eval.core.frames import CHUNKS
 from rag_eval.core.loader import Chunker
 from rag_eval.corpus.analyzer import WORD, count_tokens
+from rag_eval.corpus.markdown import headings, line_starts, parse_blocks
 from rag_eval.storage.hashing import SHORT, canonical_json, digest, text_hash
-
-if TYPE_CHECKING:
-    from markdown_it import MarkdownIt
-
-# ---- Markdown in character offsets: front matter, headings, blocks
-
-MAX_FRONT_MATTER = 65_536
-_LINE = re.compile(r"[^\r\n]*+(?:\r\n?|\n)|[^\r\n]++")
-_FRONT = re.compile(r"(?P<fence>---|\+\+\+)[ \t]*(?:\r\n?|\n)")
-
-
-class Heading(NamedTuple):
-    """A heading: its level from 1, its plain text and the offset of its line."""
-
-    level: int
-    title: str
-    start: int
-
-
-def _line_starts(text: str, start: int = 0) -> list[int]:
-    """Return the offset of each line from `start` on, and the end of the text."""
-    return [*(match.start() for match in _LINE.finditer(text, start)), len(text)]
-
-
-_INLINE = ("inline", "text_join")
-"""Rules of inline text; parsing blocks alone saves most of the time."""
-
-
-@functools.lru_cache(maxsize=4)
-def _parser(*disabled: str) -> "MarkdownIt":
-    from markdown_it import MarkdownIt
-
-    return MarkdownIt("commonmark").enable("table").disable(list(disabled))
-
-
-def plain_text(inline: str) -> str:
-    """Return the words of inline Markdown without emphasis, links and code marks."""
-    tokens = _parser().parseInline(inline)
-    children = [child for token in tokens for child in token.children or ()]
-    words = (child.content or " " for child in children if child.type != "html_inline")
-    return " ".join("".join(words).split())
-
-
-def headings(text: str, start: int = 0) -> list[Heading]:
-    """Return the headings of a document, except headings in fences, quotes, lists or HTML."""
-    starts = _line_starts(text, start)
-    tokens = _parser(*_INLINE).parse(text[start:])
-    return [
-        Heading(int(opening.tag[1:]), plain_text(inline.content), starts[opening.map[0]])
-        for opening, inline in itertools.pairwise(tokens)
-        if opening.type == "heading_open" and opening.level == 0 and opening.map
-    ]
-
-
-class Leaf(NamedTuple):
-    """Whole lines that hold code, raw HTML, or text with inline marks; `end` is exclusive."""
-
-    kind: Literal["code", "html", "inline"]
-    start: int
-    end: int
-
-
-_LEAVES: dict[str, Literal["code", "html", "inline"]] = {
-    "fence": "code",
-    "code_block": "code",
-    "html_block": "html",
-    "inline": "inline",
-}
-
-
-def leaves(text: str, *, indented_code: bool = True) -> list[Leaf]:
-    """Find code blocks, raw HTML blocks, and blocks of inline text, in order.
-
-    `indented_code` says whether lines that are indented by four characters are code. Link
-    definitions are paragraphs here, because a list of n definitions costs n * n steps.
-    """
-    starts = _line_starts(text)
-    unused = (*_INLINE, "table", "reference", *(() if indented_code else ("code",)))
-    return [
-        Leaf(kind, starts[token.map[0]], starts[min(token.map[1], len(starts) - 1)])
-        for token in _parser(*unused).parse(text)
-        if token.map and (kind := _LEAVES.get(token.type)) is not None
-    ]
-
-
-def _read_mapping(block: str, fence: str) -> dict[str, object] | None:
-    import tomllib
-
-    import yaml
-
-    try:
-        found = tomllib.loads(block.replace("\r\n", "\n")) if fence == "+++" else None
-        found = yaml.safe_load(block) if found is None else found
-    except (yaml.YAMLError, RecursionError, ValueError):  # a fault of TOML is a ValueError
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def front_matter(text: str) -> tuple[dict[str, object], int]:
-    """Return the YAML (`---`) or TOML (`+++`) front matter of a file, and the end offset.
-
-    A file without front matter gives ({}, 0), even if the file begins with a rule.
-    """
-    head = _FRONT.match(text)
-    if head is None:
-        return {}, 0
-    closing = re.compile(rf"^{re.escape(head['fence'])}[ \t]*(?:\r\n?|\n|\Z)", re.MULTILINE).search(
-        text, head.end(), MAX_FRONT_MATTER
-    )
-    if closing is None:
-        return {}, 0
-    values = _read_mapping(text[head.end() : closing.start()], head["fence"])
-    return ({}, 0) if values is None else (values, closing.end())
-
 
 # ---- Sections: text under one heading, with ids that people can write into a gold set
 
@@ -370,10 +256,10 @@ def _numpydoc_levels(text: str, start: int, end: int, heading: str) -> Levels:
 
 def _markdown_levels(text: str, start: int, end: int, _: str) -> Levels:
     """Cut between blocks of the document, then nested blocks, paragraphs, lines, sentences."""
-    starts = [start + offset for offset in _line_starts(text[start:end])]
+    starts = [start + offset for offset in line_starts(text[start:end])]
     top: dict[int, str] = {}
     nested: set[int] = set()
-    for token in _parser(*_INLINE).parse(text[start:end]):
+    for token in parse_blocks(text[start:end]):
         if token.map and token.nesting >= 0 and token.type != "inline":
             at = starts[token.map[0]]
             if token.level == 0:

@@ -15,8 +15,9 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rag_eval.core.types import Message, Reply
-from rag_eval.corpus.chunking import headings, leaves, plain_text, spans
+from rag_eval.corpus.chunking import spans
 from rag_eval.corpus.loading import LoadedCorpus
+from rag_eval.corpus.markdown import headings, leaves, plain_text
 from rag_eval.corpus.source import is_doc_id
 from rag_eval.gold.files import rows_of
 from rag_eval.gold.resolving import MisplacedError, find_quote

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import itertools
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,16 +13,13 @@ import pandas as pd
 from pydantic_core import to_jsonable_python
 
 from rag_eval.answers.chat import ChatCache, ChatClient, Usage, async_client
-from rag_eval.answers.codes import CODES
 from rag_eval.answers.evidence import Library, PreflightRecord, Question, apply_override
 from rag_eval.answers.extractive import Abstention, Example, Extractive
 from rag_eval.answers.recorded import Payload, RecordedAnswers
-from rag_eval.answers.replies import split_error
 from rag_eval.answers.runner import AbortedError, Rejected, Tools, answer_questions
 from rag_eval.answers.verifier import Verifier, open_verifier
 from rag_eval.citations.matching import Spans, Words, coverage, match_citations
 from rag_eval.citations.payload import LiveIndex, Verdicts, citation_records, validate
-from rag_eval.citations.traces import NO_STATE, Trace, write_log, write_traces
 from rag_eval.core import config as settings_of
 from rag_eval.core.arrays import Float32Array, FloatArray
 from rag_eval.core.config import GoldSetConfig
@@ -35,19 +31,14 @@ from rag_eval.core.report import (
     GapFlag,
     LintWarning,
     Open,
-    Report,
     RetrievalGap,
     UnsupportedSentence,
     VerifierPart,
-    number,
 )
 from rag_eval.core.settings import Endpoint
 from rag_eval.core.strategy import Identity
 from rag_eval.core.types import (
-    ABSTAINED,
     AUDITABLE_FIELDS,
-    INSUFFICIENT_EVIDENCE,
-    NOT_FOUND,
     Answer,
     CitedSpan,
     RetrievalMetadata,
@@ -56,8 +47,6 @@ from rag_eval.core.types import (
 )
 from rag_eval.corpus.analyzer import ANALYZER, DocumentFrequencies, count_documents, count_tokens
 from rag_eval.corpus.loaders.recorded import BESIDE, read_outputs
-from rag_eval.corpus.masking import mask_snippet
-from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.answers import (
     AnswerResults,
     Sample,
@@ -77,7 +66,6 @@ from rag_eval.measures.groundedness import (
     retrieval_gaps,
 )
 from rag_eval.measures.overlap import SharedGold
-from rag_eval.measures.stability import CAUSES
 from rag_eval.pipeline.corpus import (
     AdmittedChunks,
     CorpusSnapshot,
@@ -99,15 +87,12 @@ from rag_eval.pipeline.runner import (
     frame_part,
     json_part,
 )
-from rag_eval.pipeline.scores import ScoredRuns
-from rag_eval.pipeline.stability import StabilityMeasures
-from rag_eval.reporting.metrics_report import Outgoing, outgoing_record, outgoing_row
+from rag_eval.reporting.metrics_report import Outgoing
 from rag_eval.retrieval.dense import has_model
 from rag_eval.retrieval.embedding.embedders import MiniLmEmbedder
 from rag_eval.retrieval.service import Payloads, Rank
 from rag_eval.storage.artifacts import Parts, write_text
 from rag_eval.storage.hashing import digest, file_hash, text_hash
-from rag_eval.storage.locks import is_shared
 from rag_eval.storage.sql import open_store
 
 # ---- Stage `answers`: answer every question from the evidence of one strategy.
@@ -878,11 +863,6 @@ def _cites(citing: Sequence[SentenceSupport]) -> Cites:
     return False if citing else None
 
 
-# ---- Files of answers, citations and evidence for people and other tools: JSON lines.
-
-SCHEMA_VERSION = 1
-
-
 @dataclasses.dataclass(frozen=True)
 class Answered:
     """The results of the answer stages."""
@@ -895,226 +875,3 @@ class Answered:
     def ids(self) -> list[str]:
         """Identities of the three results."""
         return [self.answers.id, self.citations.id, self.measures.id]
-
-
-def _lines(rows: Iterable[Mapping[str, object]]) -> bytes:
-    versioned = ({**row, "schema_version": SCHEMA_VERSION} for row in rows)
-    return "".join(
-        f"{json.dumps(row, sort_keys=True, ensure_ascii=True, allow_nan=False)}\n"
-        for row in versioned
-    ).encode()
-
-
-def _answer_line(answer: Answer, outgoing: Outgoing) -> dict[str, object]:
-    """Write one answer with citations by token. A citation without evidence keeps its own text."""
-    cited = [
-        {
-            "segment": span.segment,
-            "token": answer.evidence[span.evidence].token if span.evidence >= 0 else None,
-            "doc_id": quote.doc_id,
-            "source_url": quote.source_url,
-            "start": span.start,
-            "end": span.end,
-            **quote.fields,
-        }
-        for span, quote in zip(answer.citations, outgoing.quotes, strict=True)
-    ]
-    plain = (
-        *("query_id", "mode", "outcome", "codes", "signal", "delta_s", "attempts", "top_k"),
-        *("tokens_in", "tokens_out"),
-    )
-    return {
-        **{name: getattr(answer, name) for name in plain},
-        "text": outgoing.text,
-        "verdict": outgoing.cut_copies(answer.verdict),
-        "lambda_state": outgoing.cut_copies(answer.lambda_state),
-        "citations": cited,
-        "findings": [
-            {**dataclasses.asdict(one), "text": outgoing.cut_copies(one.text)}
-            for one in answer.findings
-        ],
-        "evidence": [item.token for item in answer.evidence],
-    }
-
-
-NO_GOLD = "without gold it is not known whether a wording hits"
-
-
-class _Stability:
-    """The measured ΔS and λ of each question, of one strategy, its first seed and wording."""
-
-    def __init__(self, stability: StabilityMeasures, runs: ScoredRuns, name: str) -> None:
-        key = {"strategy": name, "seed": runs.first_seed(name), "paraphrase_id": ORIGINAL}
-        per_run, states = stability.per_run, stability.per_query.query("strategy == @name")
-        per_run = per_run[(per_run[list(key)] == list(key.values())).all(axis=1)]
-        distances = per_run[["query_id", "delta_s"]].dropna()
-        self.delta_s = dict(distances.itertuples(index=False, name=None))
-        self.states = dict(zip(states["query_id"], states["lambda_state"], strict=True))
-        why = stability.about.strategies[name].delta_s.why
-        self._no_distance = why.get("value", "nothing was retrieved for the question")
-
-    def complete(self, answer: Answer) -> dict[str, object]:
-        """Return ΔS and λ as the answer states them, else as measured, else null and `why`."""
-        delta_s, state, why = answer.delta_s, answer.lambda_state, {}
-        if delta_s is None:
-            delta_s = self.delta_s.get(answer.query_id, math.nan)
-        if math.isnan(delta_s):
-            why["ΔS"] = self._no_distance
-        state = state or self.states.get(answer.query_id, "")
-        if state in {"", "undefined"}:
-            why["λ"] = CAUSES["one_run"] if state else NO_GOLD
-        found = {"ΔS": number(delta_s), "λ": None if "λ" in why else state}
-        return {**found, "why": why} if why else found
-
-
-def _auditable_item(record: Open) -> Open:
-    """Take the fields of the auditable block; one that is missing or cannot be right is null."""
-    item = {name: record.get(name) for name in AUDITABLE_FIELDS}
-    wrong = {field.partition(".")[0] for _, field in validate([item]).failures[0]}
-    return {name: None if name in wrong else value for name, value in item.items()}
-
-
-def _auditable_line(
-    answer: Answer, text: str, citations: Sequence[Open], stability: _Stability
-) -> dict[str, object]:
-    """Write one answer as the auditable block, or as `{error, fix}`.
-
-    The keys keep the order of the contract, citations first. `segments` has the segment of each
-    citation, because the text has no markers and may be cut.
-    """
-    if answer.outcome in UNCHECKED:
-        code, error, fix = answer.codes[0], "", ""
-        if answer.outcome == "contract_error_reply":
-            error, fix = split_error(text)
-        error = error or f"{code}: {CODES[code].meaning}"
-        line: dict[str, object] = {"error": error, "fix": fix or CODES[code].fix}
-    else:
-        if answer.outcome == "not_found":
-            text = NOT_FOUND
-        elif answer.outcome in ABSTAINED and not text.startswith(INSUFFICIENT_EVIDENCE):
-            text = f"{INSUFFICIENT_EVIDENCE}: {text}"
-        cited = list(map(_auditable_item, citations))
-        line = {"citations": cited, "answer": text, **stability.complete(answer)}
-        if cited:
-            line["segments"] = [span.segment for span in answer.citations]
-    return {**line, "query_id": answer.query_id, "schema_version": SCHEMA_VERSION}
-
-
-def answer_files(
-    answered: Answered, stability: StabilityMeasures, runs: ScoredRuns
-) -> dict[str, bytes]:
-    """Return the files about answers, as name -> content.
-
-    The files are answers.jsonl, auditable-answers.jsonl, citations.jsonl, preflights.jsonl,
-    rejected.jsonl and events.log. `rag-eval validate` reads citations.jsonl. rejected.jsonl has the
-    replies that broke the contract, with the reasons.
-    """
-    made, answers = answered.answers, answered.answers.answers
-    outgoing = {answer.query_id: Outgoing(answer) for answer in answers}
-    records = iter(answered.citations.records)
-    cited = {
-        one.query_id: [
-            outgoing_record(next(records), outgoing[one.query_id], place)
-            for place in range(len(one.citations))
-        ]
-        for one in answers
-    }
-    measured = _Stability(stability, runs, made.about.strategy)
-    blocks = (
-        _auditable_line(one, outgoing[one.query_id].text, cited[one.query_id], measured)
-        for one in sorted(answers, key=lambda one: one.query_id)
-    )
-    rows = {
-        name: [outgoing_row(dataclasses.asdict(row), outgoing.get(row.query_id)) for row in found]
-        for name, found in (("preflights", made.preflights), ("rejected", made.rejected))
-    }
-    return {
-        "answers.jsonl": _lines(_answer_line(one, outgoing[one.query_id]) for one in answers),
-        "auditable-answers.jsonl": b"".join(f"{json.dumps(one)}\n".encode() for one in blocks),
-        "citations.jsonl": _lines(record for found in cited.values() for record in found),
-        **{f"{name}.jsonl": _lines(found) for name, found in rows.items()},
-        "events.log": made.events,
-    }
-
-
-# ---- Traces of a finished run: rows of `rag_traces`, and lines of `traces.log`.
-
-LOG = "traces.log"
-
-
-def _make_traces(
-    made: AnswerSet, runs: ScoredRuns, stability: StabilityMeasures, report: Report
-) -> list[Trace]:
-    """Make a trace for each answer and each segment with citations."""
-    name = made.about.strategy
-    about, seed = runs.about(name), runs.first_seed(name)
-    measured = _Stability(stability, runs, name)
-    common = Trace(
-        ts=report.timestamp,
-        qid="",
-        seg=0,
-        store=runs.config.base_of(runs.spec(name)).store_name,
-        index_hash=about.index_hash,
-        embed_model=Identity(about.index_hash, about.embed_model).stated_model,
-        analyzer=ANALYZER,
-        run_id=report.run_id,
-        strategy=name,
-        paraphrase_id=ORIGINAL,
-        seed=seed,
-    )
-    traces = []
-    for answer in made.answers:
-        own = dataclasses.replace(
-            common,
-            qid=answer.query_id,
-            delta_s=measured.delta_s.get(answer.query_id),
-            lambda_state=measured.states.get(answer.query_id) or NO_STATE,
-            k=answer.top_k,
-        )
-        segments = sorted({span.segment for span in answer.citations}) or [-1]
-        traces += [_cite(own, answer, segment) for segment in segments]
-    return traces
-
-
-def _cite(trace: Trace, answer: Answer, segment: int) -> Trace:
-    """Add the citations of a segment to a trace."""
-    spans = [span for span in answer.citations if span.segment == segment]
-    chunks = [answer.evidence[one.evidence].chunk if one.evidence >= 0 else None for one in spans]
-    first = next(filter(None, chunks), None)
-    return dataclasses.replace(
-        trace,
-        seg=segment + 1,
-        citations=tuple(  # a citation without evidence may hold any text
-            chunk.snippet_id if chunk else mask_snippet(span.doc_id)
-            for span, chunk in zip(spans, chunks, strict=True)
-        ),
-        scores=tuple(chunk.score_raw if chunk else None for chunk in chunks),
-        kpos=tuple(chunk.k_pos if chunk else None for chunk in chunks),
-        kfinal=tuple(chunk.k_final if chunk else None for chunk in chunks),
-        section_id=first.section_id if first else "",
-        rev=first.rev if first else "",
-    )
-
-
-def write_run_traces(
-    work: Work,
-    made: AnswerSet | None,
-    runs: ScoredRuns,
-    stability: StabilityMeasures,
-    report: Report,
-) -> str:
-    """Write the run's traces. Return the reason when the SQL store cannot be used, else ""."""
-    found = [] if made is None else _make_traces(made, runs, stability, report)
-    log = work.evaluation.reports / LOG
-    if found and work.settings.trace_log:
-        write_log(log, found)
-    else:
-        log.unlink(missing_ok=True)  # lines of an earlier run do not belong to this report
-    try:
-        if found:
-            write_traces(open_store(work.settings), found)
-    except InputError as failure:
-        if failure.is_outage and is_shared(work.settings):
-            raise  # A team's run is tried again, because its traces would be missing.
-        return str(failure)
-    return ""

@@ -1,67 +1,35 @@
-"""Stages of the report: the report with every file beside it, its page, MLflow and the verdict."""
+"""The report as a result, and the stages that show it: its page, MLflow and the verdict."""
 
-import dataclasses
-import datetime as dt
 import json
 import shutil
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, get_args
 
 from rag_eval.core.errors import quoted
 from rag_eval.core.report import GatePart, GateStatus, Report, count_gates
-from rag_eval.gates.success import judge_success
 from rag_eval.gates.verdict import required_failures
-from rag_eval.pipeline.answers import ABORT_LOG, answer_files, write_run_traces
-from rag_eval.pipeline.calibration import PICTURE
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.explorer import (
     SUMMARY_FILE,
-    Explored,
-    missed_sentences,
-    rank_missed,
     slim,
     unpacked,
-    write_explorer,
-)
-from rag_eval.pipeline.history import (
-    NO_PREVIOUS,
-    find_previous,
-    history_part,
-    keep_run,
-    make_record,
-    past_runs,
-    previous_part,
 )
 from rag_eval.pipeline.measures import HEADLINE, list_measures
-from rag_eval.pipeline.report_parts import EVIDENCE_FILE, Inputs, evidence_lines, report_parts
 from rag_eval.pipeline.runner import Result, Stage, Table, Work, json_part
-from rag_eval.pipeline.scores import ScoredRuns, score_runs
-from rag_eval.pipeline.uncertain import UNCERTAIN_FILE
-from rag_eval.reporting.exchange import StrategyRankings, exchange_files
 from rag_eval.reporting.html.page import Built, build
-from rag_eval.reporting.metrics_report import REPORT_FILE, dumps, finish, write_measures
+from rag_eval.reporting.metrics_report import REPORT_FILE, dumps
 from rag_eval.reporting.miss_rates import MISS_RATES_PAGE, MissRateTables
 from rag_eval.reporting.mlflow import record
 from rag_eval.reporting.terminal import interval
-from rag_eval.reporting.verdicts import VERDICT_FILES, verdict_rows, write_verdict
-from rag_eval.storage.artifacts import Artifact, Parts, atomic_path, write_bytes, write_text
+from rag_eval.storage.artifacts import Artifact, atomic_path, write_text
 from rag_eval.storage.secrets import without_secrets
 
-# ---- The report and every file beside it.
+# ---- The report.
 
-EXPORTED = {".csv", ".parquet", ".trec", ".jsonl", ".log", ".md"}
 PAGE, TABLES = "index.html", "tables"
 PAGES: Final = (PAGE, MISS_RATES_PAGE)
-ANSWER_FILES: Final = (
-    *(f"{name}.jsonl" for name in ("answers", "citations", "preflights", "rejected")),
-    *("auditable-answers.jsonl", "events.log", "traces.log"),
-)
-REPLACED: Final = (
-    *("run-*.trec", PICTURE, *PAGES, f"{TABLES}/*.csv", f"{TABLES}/*.tex"),
-    *(*ANSWER_FILES, *VERDICT_FILES, ABORT_LOG),
-)
-"""Files that every run writes anew, or removes."""
+EVIDENCE_FILE = "evidence-trust.jsonl"
 
 
 class MetricsReport(Result):
@@ -112,94 +80,7 @@ class MetricsReport(Result):
         }
 
 
-@Stage(
-    "retrieval_metrics_report",
-    "reporting",
-    given=tuple(field.name for field in dataclasses.fields(Inputs)),
-    stores=("baselines", "kept_runs", "traces", "reports"),
-    live=True,
-)
-def write_report(work: Work, **results: Any) -> MetricsReport:
-    """Write retrieval-metrics.json and its tables. Every figure carries its index_hash and rev.
-
-    `results` are the `Inputs`. The report comes last. The home also stores the run, so that later
-    runs can be compared with it.
-    """
-    made, folder, home = Inputs(**results), work.evaluation.reports, work.evaluation.home
-    runs = score_runs(work.config, made.gold_variants, made.admitted_chunks, made.runs)
-    plain = finish(report_parts(work, made, runs), dt.datetime.now(dt.UTC)).dump()
-    now = make_record(work.config.name, {}, plain)
-    # Runs with a later date come from a wrong clock and are left out.
-    past, unreadable = past_runs(home, now.gold_set, before=now.run_id)
-    previous = find_previous(past, now, runs.gold)
-    explored = Explored(
-        runs,
-        made.corpus_snapshot,
-        made.corpus_chunks,
-        made.evidence_trust,
-        made.stability_measures,
-        made.miss_rate_claims,
-        made.missed_questions,
-        made.answered,
-    )
-    explorer = write_explorer(work, explored, previous)
-    summary = unpacked(explorer.path(SUMMARY_FILE).read_bytes())
-    sentences = missed_sentences(made.missed_questions.missed)
-    plain |= {
-        "history": history_part(past, unreadable, now),
-        "previous": None,
-        "look_first": rank_missed(
-            summary,
-            runs.gold.groups,
-            {
-                query_id: sentence
-                for (name, query_id), sentence in sentences.items()
-                if name == work.config.primary_strategy
-            },
-        ),
-    }
-    if previous is None:
-        plain["previous_reason"] = NO_PREVIOUS
-    else:
-        per_query = made.ranking_measures.per_query
-        plain["previous"] = previous_part(previous, now, runs.gold, per_query)
-    report = Report.model_validate(plain)
-    success = judge_success(report, made.ranking_measures.per_query, runs.gold.named_gold)
-    report = report.model_copy(update={"success": success})
-    plain = report.dump()
-    exports = _exports(work, made, runs)
-    sources = [
-        *(exports.path(name) for name in exports.files if Path(name).suffix in EXPORTED),
-        made.calibrated_miss_rates.artifact.path(UNCERTAIN_FILE),
-        *filter(None, [made.miss_rate_calibration.picture]),
-    ]
-    work.evaluation.lock.check()
-    for source in sources:
-        with atomic_path(folder / source.name) as partial:
-            shutil.copyfile(source, partial)
-    lines = evidence_lines(made.evidence_trust.trust, report.trust.as_of)
-    write_bytes(folder / EVIDENCE_FILE, lines)
-    write_measures(folder / "measures.csv", report.strategies)
-    keys = made.artifact_keys | {"explorer": explorer.key, "exports": exports.key}
-    keep_run(home, now, keys, plain)
-    # This run may end before it writes its verdict and page, so none of an earlier run may stay.
-    _remove(folder, {source.name for source in sources}, *REPLACED)
-    write_text(folder / REPORT_FILE, dumps(plain))
-    write_verdict(verdict_rows(report, work.config.name), folder)
-    trace_error = write_run_traces(work, made.answers, runs, made.stability_measures, report)
-    files = [path for path in folder.rglob("[!.]*") if path.is_file()]
-    files.sort(key=lambda path: (path.name == REPORT_FILE, path))
-    _publish(work.evaluation, files, alone=True)
-    return MetricsReport(
-        content_hash=report.content_hash,
-        report=report,
-        explorer=explorer.key,
-        folder=str(folder.resolve()),
-        trace_error=trace_error,
-    )
-
-
-def _publish(evaluation: Evaluation, files: Iterable[Path], *, alone: bool = False) -> None:
+def publish(evaluation: Evaluation, files: Iterable[Path], *, alone: bool = False) -> None:
     """Share the files, and copy those of the primary gold set to the top of the reports."""
     evaluation.home.share(evaluation.shared_reports, evaluation.reports, files, alone=alone)
     if not evaluation.is_primary:
@@ -212,34 +93,6 @@ def _publish(evaluation: Evaluation, files: Iterable[Path], *, alone: bool = Fal
         if (evaluation.reports / name).is_file():
             with atomic_path(top / name) as partial:
                 shutil.copyfile(evaluation.reports / name, partial)
-
-
-def _remove(folder: Path, kept: Container[str], *patterns: str) -> None:
-    for pattern in patterns:
-        for path in folder.glob(pattern):
-            if path.name not in kept:
-                path.unlink(missing_ok=True)
-
-
-def _exports(work: Work, made: Inputs, runs: ScoredRuns) -> Artifact:
-    """Make the files that other tools read, once."""
-    answered, gold = made.answered, made.gold_variants
-
-    def make() -> Parts:
-        rankings = {
-            name: StrategyRankings(run.run, runs.units(name), runs.first_seed(name))
-            for name, run in made.runs.items()
-        }
-        frame = made.ranking_measures.per_query
-        files = exchange_files(frame, gold.qrels_document, gold.variants, rankings)
-        if answered is None:
-            return files
-        return files | answer_files(answered, made.stability_measures, runs)
-
-    identity = [made.ranking_measures.id, gold.id, made.admitted_chunks.id]
-    identity += [made.stability_measures.id]
-    identity += [run.id for run in made.runs.values()]
-    return work.keep("exports", [*identity, answered and answered.ids], make)
 
 
 GATE_COLUMNS: Final = ("id", "required", "status", "reason_code", "found", "accepted")
@@ -286,7 +139,7 @@ def write_page(work: Work, retrieval_metrics_report: MetricsReport) -> HtmlRepor
         written |= pages
         for name, text in written.items():
             write_text(place / name, text)
-    _publish(work.evaluation, map(place.joinpath, written))
+    publish(work.evaluation, map(place.joinpath, written))
     folder = place.resolve()
     about: dict[str, str | int] = {
         "page": str(folder / PAGE),

@@ -15,7 +15,7 @@ from rag_eval.core.arrays import BoolArray, IntArray, expand_ranges
 from rag_eval.core.config import FINDINGS
 from rag_eval.core.frames import make_frame
 from rag_eval.corpus.analyzer import WORD, Analyzer, count_matrix, word_spans
-from rag_eval.corpus.chunking import front_matter
+from rag_eval.corpus.markdown import front_matter
 from rag_eval.trust.sentences import asks, place
 
 _BLOCK = 500

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from rag_eval.corpus.chunking import leaves
+from rag_eval.corpus.markdown import leaves
 from rag_eval.trust.hidden_text import Cut, Discovery
 from rag_eval.trust.rules import Severity
 from rag_eval.trust.spelling import load_words

@@ -4,7 +4,7 @@ import pytest
 from cli_project import CONFIG, DOCUMENTS
 
 from rag_eval.core.report import Report
-from rag_eval.pipeline.report_parts import _figures_for_gates
+from rag_eval.pipeline.metrics_report import _figures_for_gates
 
 FROM = "---\nurl: https://{}/{}\n---\n\n"
 TRUST = (

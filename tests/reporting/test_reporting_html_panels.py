@@ -11,7 +11,7 @@ from panel_pages import HIDDEN, HOSTILE, absent, at, figures, only, renamed, ren
 from rag_eval.core import config as records
 from rag_eval.core.report import ChangeCode
 from rag_eval.core.types import CODES, FIXES, OUTCOMES
-from rag_eval.pipeline.report_parts import _trust_factors
+from rag_eval.pipeline.metrics_report import _trust_factors
 from rag_eval.reporting.html.panel import panel_words
 
 NO_ANSWERS = {"value": None, "reason": "the gold set configures no answers"}

@@ -15,7 +15,8 @@ from poisoned_corpus import (
     outcome,
 )
 
-from rag_eval.corpus.chunking import front_matter, markdown_sections
+from rag_eval.corpus.chunking import markdown_sections
+from rag_eval.corpus.markdown import front_matter
 from rag_eval.trust.duplicates import floods
 from rag_eval.trust.restating import restated_pairs
 

@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 from rag_eval.core.errors import InputError, Place, Problem, ProblemList
 from rag_eval.core.loader import Chunker, PathLoader, RawCorpus, RawDocument
 from rag_eval.core.rows import decode_file
-from rag_eval.corpus.chunking import front_matter, headings
+from rag_eval.corpus.markdown import front_matter, headings
 from rag_eval.corpus.source import (
     day_of,
     empty_corpus,

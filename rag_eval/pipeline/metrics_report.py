@@ -1,10 +1,11 @@
-"""The parts of the report, assembled from the results of all stages."""
+"""Stage `retrieval_metrics_report`: the report, assembled from the results of all stages."""
 
 import dataclasses
 import datetime as dt
-import json
+import shutil
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +24,7 @@ from rag_eval.core.report import (
     LintWarning,
     Poisoning,
     Record,
+    Report,
     RunInputs,
     StrategyPart,
     TrustFactor,
@@ -34,10 +36,18 @@ from rag_eval.core.types import Level
 from rag_eval.corpus.masking import mask_shown_address
 from rag_eval.gates.gate import AcceptedRun, GateInputs
 from rag_eval.gates.regression import with_delta_s
+from rag_eval.gates.success import judge_success
 from rag_eval.gates.verdict import judge_gates
 from rag_eval.measures.overlap import NamedGold
-from rag_eval.pipeline.answers import RAGAS_OFF, Answered, AnswerMeasures, AnswerSet, CitationSet
-from rag_eval.pipeline.calibration import MissRateCalibration
+from rag_eval.pipeline.answers import (
+    ABORT_LOG,
+    RAGAS_OFF,
+    Answered,
+    AnswerMeasures,
+    AnswerSet,
+    CitationSet,
+)
+from rag_eval.pipeline.calibration import PICTURE, MissRateCalibration
 from rag_eval.pipeline.claims import MissRateClaims
 from rag_eval.pipeline.comparisons import drift_part, find_targets, load_baseline
 from rag_eval.pipeline.corpus import (
@@ -47,22 +57,47 @@ from rag_eval.pipeline.corpus import (
     EvidenceTrust,
     GoldVariants,
 )
+from rag_eval.pipeline.explorer import (
+    SUMMARY_FILE,
+    Explored,
+    missed_sentences,
+    rank_missed,
+    unpacked,
+    write_explorer,
+)
+from rag_eval.pipeline.exports import answer_files, evidence_lines, write_run_traces
 from rag_eval.pipeline.guard import RestatedPassages
-from rag_eval.pipeline.history import changes, configuration_part, past_runs, run_inputs
+from rag_eval.pipeline.history import (
+    NO_PREVIOUS,
+    changes,
+    configuration_part,
+    find_previous,
+    history_part,
+    keep_run,
+    make_record,
+    past_runs,
+    previous_part,
+    run_inputs,
+)
 from rag_eval.pipeline.index import CorpusIndex, n_embedded
 from rag_eval.pipeline.measures import RankingMeasures, StrategyMeasures
 from rag_eval.pipeline.miss_rates import CalibratedMissRates
 from rag_eval.pipeline.misses import MissedQuestions
 from rag_eval.pipeline.ragas import RagasMeasures
+from rag_eval.pipeline.report import EVIDENCE_FILE, PAGES, TABLES, MetricsReport, publish
 from rag_eval.pipeline.retrieval import StrategyRun
-from rag_eval.pipeline.runner import Result, Work
-from rag_eval.pipeline.scores import LEVELS, ScoredRuns
+from rag_eval.pipeline.runner import Result, Stage, Work
+from rag_eval.pipeline.scores import LEVELS, ScoredRuns, score_runs
 from rag_eval.pipeline.slices import measure_slices
 from rag_eval.pipeline.stability import StabilityMeasures
 from rag_eval.pipeline.trust import NOT_CONFIGURED, TrustMeasures
-from rag_eval.pipeline.uncertain import NO_ANSWERS
+from rag_eval.pipeline.uncertain import NO_ANSWERS, UNCERTAIN_FILE
+from rag_eval.reporting.exchange import StrategyRankings, exchange_files
+from rag_eval.reporting.metrics_report import REPORT_FILE, dumps, finish, write_measures
+from rag_eval.reporting.verdicts import VERDICT_FILES, verdict_rows, write_verdict
+from rag_eval.storage.artifacts import Artifact, Parts, atomic_path, write_bytes, write_text
 from rag_eval.storage.hashing import code_version, library_versions
-from rag_eval.trust.sources import FORMULA, POINTS, explain_factors
+from rag_eval.trust.sources import FORMULA, POINTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -417,12 +452,9 @@ def _figures_for_gates(report: Mapping[str, Any], level: Level) -> dict[str, Map
     return figures
 
 
-# ---- Trust and poisoning, and evidence-trust.jsonl with one line per chunk.
+# ---- Trust and poisoning.
 
-EVIDENCE_FILE = "evidence-trust.jsonl"
 BINS, MAX_QUARANTINED, MAX_ID = 10, 50, 200
-LINE_VERSION = 1
-"""Schema version of the lines of evidence-trust.jsonl."""
 STATES = ("domain_state", "signature_state", "author_state", "freshness_state")
 
 
@@ -535,27 +567,130 @@ def _poisoning(config: GoldSetConfig, made: Inputs, frame: pd.DataFrame) -> Pois
     )
 
 
-def evidence_lines(trust: pd.DataFrame, as_of: str) -> bytes:
-    """Write one JSON line per chunk (`evidence-trust-line.schema.json`), in order of the chunks.
+# ---- The stage: the report and every file beside it.
 
-    A label has the chunk's number in its document. It changes with the document, unlike the id.
+EXPORTED = {".csv", ".parquet", ".trec", ".jsonl", ".log", ".md"}
+ANSWER_FILES: Final = (
+    *(f"{name}.jsonl" for name in ("answers", "citations", "preflights", "rejected")),
+    *("auditable-answers.jsonl", "events.log", "traces.log"),
+)
+REPLACED: Final = (
+    *("run-*.trec", PICTURE, *PAGES, f"{TABLES}/*.csv", f"{TABLES}/*.tex"),
+    *(*ANSWER_FILES, *VERDICT_FILES, ABORT_LOG),
+)
+"""Files that every run writes anew, or removes."""
+
+
+@Stage(
+    "retrieval_metrics_report",
+    "reporting",
+    given=tuple(field.name for field in dataclasses.fields(Inputs)),
+    stores=("baselines", "kept_runs", "traces", "reports"),
+    live=True,
+)
+def write_report(work: Work, **results: Any) -> MetricsReport:
+    """Write retrieval-metrics.json and its tables. Every figure carries its index_hash and rev.
+
+    `results` are the `Inputs`. The report comes last. The home also stores the run, so that later
+    runs can be compared with it.
     """
-    day = dt.date.fromisoformat(as_of)
-    numbers = trust.groupby("doc_id").cumcount() + 1
-    lines = [
-        {
-            "schema_version": LINE_VERSION,
-            "chunkId": row["chunk_id"],
-            "doc_id": row["doc_id"],
-            "label": f"{row['doc_id']}-chunk{place}",
-            "trustScore": number(row["trust"]),
-            "domain": row["domain"] or None,
-            "signature": row["signature_state"],
-            "timestamp": row["date"] or None,
-            "factors": explain_factors(row, day),
-            "blocked": row["verdict"] == "blocked",
-            "reasons": list(row["reasons"]),
-        }
-        for row, place in zip(trust.to_dict("records"), numbers.tolist(), strict=True)
+    made, folder, home = Inputs(**results), work.evaluation.reports, work.evaluation.home
+    runs = score_runs(work.config, made.gold_variants, made.admitted_chunks, made.runs)
+    plain = finish(report_parts(work, made, runs), dt.datetime.now(dt.UTC)).dump()
+    now = make_record(work.config.name, {}, plain)
+    # Runs with a later date come from a wrong clock and are left out.
+    past, unreadable = past_runs(home, now.gold_set, before=now.run_id)
+    previous = find_previous(past, now, runs.gold)
+    explored = Explored(
+        runs,
+        made.corpus_snapshot,
+        made.corpus_chunks,
+        made.evidence_trust,
+        made.stability_measures,
+        made.miss_rate_claims,
+        made.missed_questions,
+        made.answered,
+    )
+    explorer = write_explorer(work, explored, previous)
+    summary = unpacked(explorer.path(SUMMARY_FILE).read_bytes())
+    sentences = missed_sentences(made.missed_questions.missed)
+    plain |= {
+        "history": history_part(past, unreadable, now),
+        "previous": None,
+        "look_first": rank_missed(
+            summary,
+            runs.gold.groups,
+            {
+                query_id: sentence
+                for (name, query_id), sentence in sentences.items()
+                if name == work.config.primary_strategy
+            },
+        ),
+    }
+    if previous is None:
+        plain["previous_reason"] = NO_PREVIOUS
+    else:
+        per_query = made.ranking_measures.per_query
+        plain["previous"] = previous_part(previous, now, runs.gold, per_query)
+    report = Report.model_validate(plain)
+    success = judge_success(report, made.ranking_measures.per_query, runs.gold.named_gold)
+    report = report.model_copy(update={"success": success})
+    plain = report.dump()
+    exports = _exports(work, made, runs)
+    sources = [
+        *(exports.path(name) for name in exports.files if Path(name).suffix in EXPORTED),
+        made.calibrated_miss_rates.artifact.path(UNCERTAIN_FILE),
+        *filter(None, [made.miss_rate_calibration.picture]),
     ]
-    return "".join(f"{json.dumps(line, sort_keys=True)}\n" for line in lines).encode()
+    work.evaluation.lock.check()
+    for source in sources:
+        with atomic_path(folder / source.name) as partial:
+            shutil.copyfile(source, partial)
+    lines = evidence_lines(made.evidence_trust.trust, report.trust.as_of)
+    write_bytes(folder / EVIDENCE_FILE, lines)
+    write_measures(folder / "measures.csv", report.strategies)
+    keys = made.artifact_keys | {"explorer": explorer.key, "exports": exports.key}
+    keep_run(home, now, keys, plain)
+    # This run may end before it writes its verdict and page, so none of an earlier run may stay.
+    _remove(folder, {source.name for source in sources}, *REPLACED)
+    write_text(folder / REPORT_FILE, dumps(plain))
+    write_verdict(verdict_rows(report, work.config.name), folder)
+    trace_error = write_run_traces(work, made.answers, runs, made.stability_measures, report)
+    files = [path for path in folder.rglob("[!.]*") if path.is_file()]
+    files.sort(key=lambda path: (path.name == REPORT_FILE, path))
+    publish(work.evaluation, files, alone=True)
+    return MetricsReport(
+        content_hash=report.content_hash,
+        report=report,
+        explorer=explorer.key,
+        folder=str(folder.resolve()),
+        trace_error=trace_error,
+    )
+
+
+def _remove(folder: Path, kept: Container[str], *patterns: str) -> None:
+    for pattern in patterns:
+        for path in folder.glob(pattern):
+            if path.name not in kept:
+                path.unlink(missing_ok=True)
+
+
+def _exports(work: Work, made: Inputs, runs: ScoredRuns) -> Artifact:
+    """Make the files that other tools read, once."""
+    answered, gold = made.answered, made.gold_variants
+
+    def make() -> Parts:
+        rankings = {
+            name: StrategyRankings(run.run, runs.units(name), runs.first_seed(name))
+            for name, run in made.runs.items()
+        }
+        frame = made.ranking_measures.per_query
+        files = exchange_files(frame, gold.qrels_document, gold.variants, rankings)
+        if answered is None:
+            return files
+        return files | answer_files(answered, made.stability_measures, runs)
+
+    identity = [made.ranking_measures.id, gold.id, made.admitted_chunks.id]
+    identity += [made.stability_measures.id]
+    identity += [run.id for run in made.runs.values()]
+    return work.keep("exports", [*identity, answered and answered.ids], make)
