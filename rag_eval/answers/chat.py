@@ -133,7 +133,7 @@ def _look_up(value: Any, *path: str | int) -> Any:
     return value
 
 
-def read_reply(body: bytes) -> tuple[Reply, str]:
+def _read_reply(body: bytes) -> tuple[Reply, str]:
     """Read a chat completion of any content.
 
     Returns the reply, and the reason why it carries no text, or "". Tokens count even without text,
@@ -283,7 +283,7 @@ class ChatClient:
             self._add(requests=retries + 1, retries=retries)
             return self._error(*self._judge(error), retries)
         self._add(requests=raw.retries_taken + 1, retries=raw.retries_taken)
-        reply, problem = read_reply(raw.content)
+        reply, problem = _read_reply(raw.content)
         self._add(
             tokens_in=reply.tokens_in,
             tokens_out=reply.tokens_out,

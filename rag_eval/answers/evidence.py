@@ -170,12 +170,12 @@ def _find_names(text: str) -> Iterator[str]:
             yield word.removesuffix("()")
 
 
-def default_terms(question: str) -> tuple[str, ...]:
+def _default_terms(question: str) -> tuple[str, ...]:
     """Return the quoted words and names of a question, each once, at most 32.
 
     Examples
     --------
-    >>> default_terms("How does DataFrame.sort_values() treat 'na_position' in Paris?")
+    >>> _default_terms("How does DataFrame.sort_values() treat 'na_position' in Paris?")
     ('na_position', 'DataFrame.sort_values', 'Paris')
     """
     quoted_words = (next(filter(None, groups)).strip() for groups in _QUOTED.findall(question))
@@ -381,7 +381,7 @@ class Preflights:
 
     def _grep(self, question: Question, step: Grep) -> _Findings | Fault:
         """Rank chunks by the summed idf of their matches; ties keep the chunks' order."""
-        terms = step.terms or (() if step.patterns else default_terms(question.text))
+        terms = step.terms or (() if step.patterns else _default_terms(question.text))
         sought = [(term, self._find_term(term)) for term in terms]
         for pattern in step.patterns:
             found = self._find_pattern(pattern)

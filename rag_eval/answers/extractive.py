@@ -122,7 +122,7 @@ def _pack(text: str, start: int, end: int, longest: int) -> Iterator[tuple[int, 
             start = edge
 
 
-def cut_units(text: str) -> list[Unit]:
+def _cut_units(text: str) -> list[Unit]:
     r"""Cut a passage into units in order, without overlaps, each with a letter or digit.
 
     Prose gives sentences. A parameter with its description, a list item, and a doctest with its
@@ -131,7 +131,7 @@ def cut_units(text: str) -> list[Unit]:
     Examples
     --------
     >>> text = "Sort it. Or not.\n\nParameters\n----------\nkey : callable\n    Applied to it.\n"
-    >>> [(unit.kind, text[unit.start : unit.end]) for unit in cut_units(text)][1:]
+    >>> [(unit.kind, text[unit.start : unit.end]) for unit in _cut_units(text)][1:]
     [('sentence', 'Or not.'), ('entry', 'key : callable\n    Applied to it.')]
     """
     units: list[Unit] = []
@@ -209,7 +209,7 @@ class Pool:
         self.passage_of_pair = count_within(sizes)
         self.text_of_pair, distinct = pd.factorize(_objects(passage.text for passage in flat))
         self.texts: list[str] = distinct.tolist()
-        cut = [cut_units(text) for text in self.texts]
+        cut = [_cut_units(text) for text in self.texts]
         units = [unit for listed in cut for unit in listed]
         counts = np.array([len(listed) for listed in cut], dtype=np.int64)
         self.text_of_unit: IntArray = np.repeat(np.arange(len(cut)), counts)

@@ -32,7 +32,7 @@ _NOT_PLANTED: Final = "no document of this corpus is known to be poisoned"
 _NO_HYBRID: Final = "needs a hybrid strategy beside bm25 and vector"
 
 
-def relative_gain(
+def _relative_gain(
     ours: pd.Series, theirs: pd.Series, gold: SharedGold
 ) -> tuple[float, float, float]:
     """Return mean(ours) / mean(theirs) - 1 and its 95 % interval; NaN if theirs is 0.
@@ -52,13 +52,13 @@ def judge_success(report: Report, per_query: pd.DataFrame, gold: NamedGold) -> l
     judged = list[Criterion]()
     if hybrids and vectors:
         level = report.evaluation.level
-        judged += judge_gains(per_query, level, hybrids[0].name, vectors[0], single, gold=gold)
+        judged += _judge_gains(per_query, level, hybrids[0].name, vectors[0], single, gold=gold)
     else:
         judged += [_open(f"{label} of hybrid", _NO_HYBRID, is_due=False) for label in MEASURES]
     return [*judged, *_judge_figures(report, hybrids[0] if hybrids else report.primary)]
 
 
-def judge_gains(
+def _judge_gains(
     per_query: pd.DataFrame,
     level: Level,
     hybrid: str,
@@ -79,7 +79,7 @@ def judge_gains(
         for other, role in roles.items():
             criterion = f"{label}: {hybrid} against {other}, the {role}"
             theirs = values[other]
-            gain, low, high = relative_gain(values[hybrid], theirs, shared)
+            gain, low, high = _relative_gain(values[hybrid], theirs, shared)
             over = f"{gain:+.1%} [{low:+.1%}, {high:+.1%}], {len(means)} questions"
             verdict = "met" if gain >= GAIN and low > 0 else "not met"
             if theirs.mean() * (1 + GAIN) > 1:

@@ -256,7 +256,7 @@ SHARE = 0.5
 """Least overlap of a chunk that carries a span, as a share of the shorter of both."""
 
 
-def carrying_chunks(spans: pd.DataFrame, chunks: pd.DataFrame) -> pd.DataFrame:
+def _carrying_chunks(spans: pd.DataFrame, chunks: pd.DataFrame) -> pd.DataFrame:
     """Find the chunks (rows of CHUNKS) that carry each span (rows of SPANS), sorted by both.
 
     A chunk carries a span if the overlap is at least half of the shorter of both. If no chunk does,
@@ -300,7 +300,7 @@ class ResolvedGold(NamedTuple):
     """QRELS of each level, sorted by query order and item_id; each pair occurs once."""
     spans: pd.DataFrame
     span_chunks: pd.DataFrame
-    """Rows of `spans` and of the chunks that carry them, as `carrying_chunks` returns."""
+    """Rows of `spans` and of the chunks that carry them, as `_carrying_chunks` returns."""
     decoys: pd.DataFrame
     """query_id, doc_id and section_id; section_id is empty if the whole document is the decoy."""
     problems: tuple[Problem, ...]
@@ -507,7 +507,7 @@ def resolve(
         dataclasses.replace(gold, queries=group_queries(gold.queries, *pairs)),
         qrels,
         spans,
-        carrying_chunks(spans, chunks),
+        _carrying_chunks(spans, chunks),
         _resolve_decoys(placed),
         problems.listed(),
     )

@@ -186,14 +186,14 @@ class Judged(NamedTuple):
     """Reason why a sampled question has no value: `nan`, `timeout`, `refused`, ...; else empty."""
 
 
-def is_sampled(query_id: str, rate: float) -> bool:
+def _is_sampled(query_id: str, rate: float) -> bool:
     """Tell whether a question is in the sample of this rate, by the hash of its id.
 
     A larger rate keeps every question of a smaller rate.
 
     Examples
     --------
-    >>> [is_sampled("q1", rate) for rate in (0.0, 1.0)]
+    >>> [_is_sampled("q1", rate) for rate in (0.0, 1.0)]
     [False, True]
     """
     return int.from_bytes(hashlib.sha256(query_id.encode()).digest()[:8]) < rate * 2**64
@@ -214,7 +214,7 @@ def judge_faithfulness(
         at
         for at, sample in enumerate(samples)
         if sample.user_input.strip() and sample.response.strip() and sample.retrieved_contexts
-        if is_sampled(sample.query_id, rate)
+        if _is_sampled(sample.query_id, rate)
     ]
     if chosen:
         metric = _import_ragas(endpoint)

@@ -97,7 +97,7 @@ def citation_support(
             score=float(found.score[part]),
             supported=bool(holds[part]),
             passage=found.window[part],
-            conflict="; ".join(map(describe_conflict, found.conflicts[part])),
+            conflict="; ".join(map(_describe_conflict, found.conflicts[part])),
         )
         for at, part in weakest.items()
     }
@@ -107,7 +107,7 @@ def citation_support(
     ]
 
 
-def describe_conflict(conflict: Conflict) -> str:
+def _describe_conflict(conflict: Conflict) -> str:
     """Say what the evidence says otherwise, as `"closes", the evidence says "opens"`."""
     told = f'says "{conflict.evidence}"' if conflict.evidence else "does not say so"
     return f'"{conflict.sentence}", the evidence {told}'

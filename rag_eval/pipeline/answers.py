@@ -734,7 +734,7 @@ def measure_answers(
         ]
         citing = [[one for one in own if not math.isnan(one.score)] for own in cited]
         purpose = _answers_config(work.config).purpose
-        gaps = answer_gaps(found, cited, purpose, frequencies, score)
+        gaps = _answer_gaps(found, cited, purpose, frequencies, score)
         per_question = citations.per_question.assign(
             outcome=[answer.outcome for answer in found],
             groundedness=scored.value,
@@ -830,7 +830,7 @@ def _name_unsupported(
     return rows
 
 
-def answer_gaps(
+def _answer_gaps(
     found: Sequence[Answer],
     citing: Sequence[Sequence[SentenceSupport]],
     purpose: Purpose,

@@ -90,7 +90,7 @@ def weigh_answers(
         )
         share = functools.partial(_share_right, gold=gold, name=name)
         # With the answers of its own group, the outcome of an answer would decide its confidence.
-        right, right_of_group = share(seen), leave_groups_out(seen, share)
+        right, right_of_group = share(seen), _leave_groups_out(seen, share)
     rows = {row["query_id"]: row for row in original.to_dict("records")}
     by_query: dict[str, dict[str, Confidence]] = {}
     for answer in answers.answers:
@@ -132,7 +132,7 @@ def _share_right(seen: pd.DataFrame, gold: SharedGold, name: str) -> Measured:
     )
 
 
-def leave_groups_out(seen: pd.DataFrame, share: Callable[[pd.DataFrame], T]) -> dict[int, T]:
+def _leave_groups_out(seen: pd.DataFrame, share: Callable[[pd.DataFrame], T]) -> dict[int, T]:
     """Compute a value for each group of `seen` (right, group) from the rows of all other groups.
 
     Groups of a single row share the computation with those of an equal one.
@@ -223,7 +223,7 @@ def measure_coverage(
         documents_indexed=_count_share(
             kept["doc_id"].nunique(), len(documents), "documents with an indexed chunk"
         ),
-        text_in_chunks=_count_share(count_covered(kept), length, in_chunks),
+        text_in_chunks=_count_share(_count_covered(kept), length, in_chunks),
         chunks_admitted=_count_share(len(kept), cut, "chunks that the poisoning guard admitted"),
         # A run stops when the vector of an admitted chunk is missing.
         chunks_embedded={
@@ -241,7 +241,7 @@ def _count_share(part: int, whole: int, what: str) -> CoverageCount:
     return CoverageCount(n=part, of=whole, confidence=counted)
 
 
-def count_covered(chunks: pd.DataFrame) -> int:
+def _count_covered(chunks: pd.DataFrame) -> int:
     """Count the characters in at least one chunk. Chunks of a document may overlap."""
     ordered = chunks.sort_values(["doc_id", "start"], kind="stable")
     start, end = (ordered[name].to_numpy(dtype=np.int64) for name in ("start", "end"))

@@ -119,7 +119,7 @@ def _trec_run(frame: pd.DataFrame) -> bytes:
         "Q0": "Q0",
         "docno": _tokens(frame["docno"]),
         "rank": frame["rank"],
-        "score": separate_ties(scores, topic),
+        "score": _separate_ties(scores, topic),
         "tag": _tokens(tags),
     }
     return _write_csv(
@@ -132,7 +132,7 @@ def _never_rises(scores: FloatArray, topic: IntArray) -> bool:
     return bool(np.isfinite(scores).all() and (np.diff(scores)[is_same] <= 0).all())
 
 
-def separate_ties(scores: FloatArray, topic: IntArray) -> npt.NDArray[np.float32]:
+def _separate_ties(scores: FloatArray, topic: IntArray) -> npt.NDArray[np.float32]:
     """Lower equal scores of a topic by the smallest steps of a 32-bit float, to keep their order.
 
     trec_eval holds scores in 32 bits. `scores` [n] never rise within a topic; `topic` [n] has the
@@ -140,7 +140,7 @@ def separate_ties(scores: FloatArray, topic: IntArray) -> npt.NDArray[np.float32
 
     Examples
     --------
-    >>> separate_ties(np.array([2.0, 2.0, 1.0]), np.array([0, 0, 0])).round(6).tolist()
+    >>> _separate_ties(np.array([2.0, 2.0, 1.0]), np.array([0, 0, 0])).round(6).tolist()
     [2.0, 2.0, 1.0]
     """
     bits = np.asarray(scores, dtype=np.float32).view(np.int32).astype(np.int64)

@@ -61,7 +61,7 @@ def _leave_out(part: Mapping[str, Any], names: Container[str]) -> Open:
     return {key: value for key, value in part.items() if key not in names}
 
 
-def stable_part(report: Mapping[str, Any]) -> Open:
+def _stable_part(report: Mapping[str, Any]) -> Open:
     """Leave out everything that may differ between two runs on equal inputs.
 
     A gate on a figure that may differ keeps only `id`, `required` and `accepted`.
@@ -87,7 +87,7 @@ def _stable_gate(gate: Mapping[str, Any]) -> Open:
 
 def content_hash(report: Mapping[str, Any]) -> str:
     """Hash the results of a report; equal for equal inputs, at any time and with any cache."""
-    return digest(stable_part(report), 64)
+    return digest(_stable_part(report), 64)
 
 
 def _outgoing_body(body: Mapping[str, Any]) -> Open:

@@ -99,7 +99,7 @@ def _miss_rate_metrics(report: Report, name: str) -> dict[str, float]:
     return _flatten(found)
 
 
-def describe_run(report: Report) -> str:
+def _describe_run(report: Report) -> str:
     """Write the Markdown at the top of a run's MLflow page: verdict, strategies, inputs, gates."""
     level, part, gold, index = (
         report.evaluation.level,
@@ -149,7 +149,7 @@ def _tags(report: Report, extra: Mapping[str, str]) -> dict[str, str]:
         "content_hash": report.content_hash,
         "rag_eval.run_id": report.run_id,
         "rag_eval.version": report.version,
-        "mlflow.note.content": describe_run(report),
+        "mlflow.note.content": _describe_run(report),
         **extra,
     }
 
@@ -180,7 +180,7 @@ def _log_table(client: "MlflowClient", run_id: str, columns: Mapping[str, Sequen
     )
 
 
-def runs_page(uri: str, experiment_id: str) -> str:
+def _runs_page(uri: str, experiment_id: str) -> str:
     """Return the address of the runs of an experiment in the MLflow UI, without credentials.
 
     For a store without a server, the address is that of `rag-eval ui`.
@@ -260,7 +260,7 @@ def record(
             client.log_artifact(parent, str(path))
         if questions:
             _log_table(client, parent, questions)
-    return parent, runs_page(uri, experiment_id)
+    return parent, _runs_page(uri, experiment_id)
 
 
 @contextlib.contextmanager

@@ -60,7 +60,7 @@ def _reorder(first: Ranking, scores: np.ndarray, picked: Int32Array) -> Ranking:
     return scored.map(lambda part, _: np.take_along_axis(part, places, axis=1))
 
 
-def mmr(first: Ranking, vectors: Float32Array, *, lambda_: float, depth: int) -> Ranking:
+def _mmr(first: Ranking, vectors: Float32Array, *, lambda_: float, depth: int) -> Ranking:
     """Reorder the first `depth` places by maximal marginal relevance.
 
     Each step takes the candidate with the highest lambda * score_norm - (1 - lambda) * max cosine
@@ -329,7 +329,7 @@ class ReadyStrategy:
         source = self.index.rerank_source(self.spec)
         if source is not None:
             vectors = source.chunk_vectors()
-            return mmr(found, vectors, lambda_=step.lambda_, depth=step.depth).cut(depth)
+            return _mmr(found, vectors, lambda_=step.lambda_, depth=step.depth).cut(depth)
         candidates = [
             self.index.table.texts_of(rows[rows >= 0]) for rows in found.rows[:, : step.depth]
         ]

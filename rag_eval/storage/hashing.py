@@ -78,11 +78,11 @@ def library_versions() -> dict[str, str]:
 @functools.cache
 def code_version() -> str:
     """Hash this package's sources and the libraries' versions."""
-    sources = hash_sources(Path(__file__).resolve().parents[1])
+    sources = _hash_sources(Path(__file__).resolve().parents[1])
     return digest({"sources": sources, "libraries": library_versions()})
 
 
-def hash_sources(root: Path) -> dict[str, str]:
+def _hash_sources(root: Path) -> dict[str, str]:
     """Return path -> SHA-256 of each source and data file below a package, without caches."""
     return {
         path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()

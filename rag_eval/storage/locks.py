@@ -71,7 +71,7 @@ class WriteLock:
     ) -> None:
         self._settings, self._gold_set, self._say = settings, gold_set, say
         self._stack = contextlib.ExitStack()
-        self._label = label_of(gold_set)
+        self._label = _label_of(gold_set)
         self._turn = ""
         self._ask: Ask | None = None
 
@@ -215,7 +215,7 @@ def home_name(settings: Settings) -> str:
     return home.rstrip("/") if "://" in home else str(Path(home).absolute())
 
 
-def label_of(gold_set: str) -> str:
+def _label_of(gold_set: str) -> str:
     """Describe this process to others that wait, in at most 63 ASCII characters."""
     host = re.sub(r"[^\w.-]", "?", socket.gethostname(), flags=re.ASCII)[:24]
     return f"process {os.getpid()} on {host} for {gold_set or 'the whole home'}"[:MAX_LABEL]

@@ -259,7 +259,7 @@ def _read_host(domain: str) -> str:
     return domain if domain.startswith(_PACKAGE) else domain.strip().rstrip(".").lower()
 
 
-def judge_domains(domains: Iterable[str], allowlist: Sequence[str]) -> dict[str, DomainJudgement]:
+def _judge_domains(domains: Iterable[str], allowlist: Sequence[str]) -> dict[str, DomainJudgement]:
     """Judge every distinct domain: a host in lower case, `python:<package>`, or empty.
 
     In the allowlist, `example.org` allows `example.org` and `www.example.org`. `*.example.org`
@@ -420,7 +420,7 @@ def judge_sources(
     end of the findings are -1.
     """
     fresh = _judge_dates(sources["date"].tolist(), as_of)
-    judged = judge_domains(sources["domain"].tolist(), config.domains)
+    judged = _judge_domains(sources["domain"].tolist(), config.domains)
     known = frozenset(map(author_hash, config.authors)) - {""}
     if config.keys:
         read = signature_states or {}

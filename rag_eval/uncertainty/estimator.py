@@ -190,7 +190,7 @@ def fit_head(
     coefficients = model.coef_[0, :p] + model.coef_[0, p] * wide
     residual = weight * (missed - np.average(missed, weights=weight))
     scores = residual[:, None] * (z - np.average(z, axis=0, weights=weight))
-    trust = earn_trust(scores, labelled.group, _expected_spread(prior, labelled.names))
+    trust = _earn_trust(scores, labelled.group, _expected_spread(prior, labelled.names))
     return Head(labelled.names, *scaled, float(model.intercept_[0]), coefficients, rate, trust)
 
 
@@ -210,7 +210,7 @@ def _expected_spread(prior: Prior | None, names: Sequence[str]) -> FloatArray:
     return np.asarray(np.eye(len(names)) / _penalty(prior, len(names)) + shared)
 
 
-def fit_covariance(head: Head, labelled: Labelled, *, prior: Prior | None) -> FloatArray:
+def _fit_covariance(head: Head, labelled: Labelled, *, prior: Prior | None) -> FloatArray:
     """Compute the posterior covariance of a fit's intercept and coefficients, [1 + p, 1 + p].
 
     That is the inverse of the penalised information. Its intervals cover on average over the
@@ -230,7 +230,7 @@ def _effective(weight: FloatArray) -> FloatArray:
     return np.asarray(weight * (weight.sum() / (weight**2).sum()))
 
 
-def earn_trust(scores: FloatArray, group: IntArray, spread: FloatArray) -> float:
+def _earn_trust(scores: FloatArray, group: IntArray, spread: FloatArray) -> float:
     """Compute how far outcomes support a fit, 0 to 1.
 
     `scores` [n, p] are the derivatives of the log likelihood at coefficients of 0, and `spread`
@@ -353,7 +353,7 @@ def fit_model(
         target=miss.target,
         k=miss.k,
         head=whole,
-        covariance=fit_covariance(whole, labelled, prior=prior),
+        covariance=_fit_covariance(whole, labelled, prior=prior),
         folds=tuple(folds),
         fold_of_group=dict(sorted(zip(group_ids, fold.tolist(), strict=True))),
         prior=prior.id if prior else "",

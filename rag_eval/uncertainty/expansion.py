@@ -261,7 +261,7 @@ Thesaurus = Callable[[str, Literal["hypernyms", "hyponyms"]], list[str]]
 """Function that names the wider or narrower words of a word, nearest first."""
 
 
-def wordnet_of(reader: Any) -> Thesaurus:
+def _wordnet_of(reader: Any) -> Thesaurus:
     """Look up the nouns of WordNet (Miller, CACM 1995) in nltk's reader, by their first sense."""
 
     def look_up(word: str, relation: Literal["hypernyms", "hyponyms"]) -> list[str]:
@@ -279,7 +279,7 @@ def installed_wordnet() -> Thesaurus | None:
         reader.ensure_loaded()
     except (ImportError, LookupError):
         return None
-    return wordnet_of(reader)
+    return _wordnet_of(reader)
 
 
 # ---- Expansions of a batch of questions.

@@ -199,7 +199,7 @@ def auroc(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> float
     return float(weighted_mean(placements(predicted, missed, weight), weight * missed))
 
 
-def logit(predicted: FloatArray) -> FloatArray:
+def _logit(predicted: FloatArray) -> FloatArray:
     """Compute ln(p / (1 - p)) of clipped predictions."""
     clipped = np.clip(predicted, CLIP, 1 - CLIP)
     odds: FloatArray = np.log(clipped) - np.log1p(-clipped)
@@ -224,7 +224,7 @@ def recalibration(predicted: FloatArray, missed: BoolArray, weight: FloatArray) 
 
     NaN where misses and hits are separated, one of them is absent, or all predictions are equal.
     """
-    odds = logit(predicted)
+    odds = _logit(predicted)
     nothing = Recalibration(np.nan, np.nan, np.full((len(odds), 2), np.nan))
     if missed.all() or not missed.any() or odds.std() < _ROUNDING:
         return nothing

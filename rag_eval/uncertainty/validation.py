@@ -54,7 +54,7 @@ _BOUNDS = {
 """Possible range of each figure, to which its interval is clipped."""
 
 
-def isotonic_rates(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> FloatArray:
+def _isotonic_rates(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> FloatArray:
     """Recalibrate predictions [n] by isotonic regression on their own outcomes."""
     from sklearn.isotonic import IsotonicRegression
 
@@ -62,10 +62,10 @@ def isotonic_rates(predicted: FloatArray, missed: BoolArray, weight: FloatArray)
     return rates
 
 
-def group_dependence(probability: FloatArray, missed: BoolArray, group: IntArray) -> float:
+def _group_dependence(probability: FloatArray, missed: BoolArray, group: IntArray) -> float:
     """Estimate in [0, 1] how strongly outcomes of one group depend, given probabilities [n].
 
-    This is the moment estimate of d in `calibrated_outcomes`: the sum of products of two residuals
+    This is the moment estimate of d in `_calibrated_outcomes`: the sum of products of two residuals
     of one group over its largest possible value ``sum(min(p_i, p_j) - p_i p_j)``. Pass isotonic
     recalibrated predictions, because a bias must not look like dependence. Without a group of two
     outcomes or more the result is 0.
@@ -85,7 +85,7 @@ def group_dependence(probability: FloatArray, missed: BoolArray, group: IntArray
     return float(np.clip(sum_of_pairs(residual) / largest, 0, 1)) if largest > 1e-12 else 0.0  # noqa: PLR2004 - rounding
 
 
-def calibrated_outcomes(
+def _calibrated_outcomes(
     predicted: FloatArray, group: IntArray, dependence: float, seed: int, simulations: int
 ) -> Iterator[BoolArray]:
     """Draw outcomes for which the predictions [n] are calibrated, in blocks `[block, n]`.
@@ -144,7 +144,7 @@ def reliability(
     """Compute the reliability diagram in bins of equal mass, in rising order, with its band.
 
     For calibrated predictions, the consistency band of a bin holds 95 % of the observed rates.
-    `calibrated` are blocks of `calibrated_outcomes`. They have the correlation inside groups, so
+    `calibrated` are blocks of `_calibrated_outcomes`. They have the correlation inside groups, so
     the width of the band includes the correlation.
     """
     bins = equal_mass_bins(predicted, weight)
@@ -164,7 +164,7 @@ def adjusted_level(checked_together: int) -> float:
     return float(LEVEL ** (1 / checked_together))
 
 
-def simulations_for(checked_together: int) -> int:
+def _simulations_for(checked_together: int) -> int:
     """Return the number of simulations for the adjusted level, between 2,000 and 10,000."""
     needed = math.ceil(_BEYOND / (1 - adjusted_level(checked_together)))
     return int(np.clip(needed, MIN_SIMULATIONS, MAX_SIMULATIONS))
@@ -179,7 +179,7 @@ def limit(simulated: FloatArray, level: float) -> float:
     return float(np.sort(simulated)[place - 1])
 
 
-def judge_error(value: float, simulated: FloatArray, checked_together: int) -> CalibrationError:
+def _judge_error(value: float, simulated: FloatArray, checked_together: int) -> CalibrationError:
     """Compare a calibration error with the simulated errors of calibrated predictions.
 
     The limit rises with the number of figures that are checked together. `p` is
@@ -270,10 +270,10 @@ def validate(
     """
     missed, weight, group = labelled.missed, labelled.weight, labelled.group
     averaged = np.clip(predictions.mean(axis=0), 0, 1)
-    simulations = simulations_for(checked_together)
-    recalibrated = isotonic_rates(averaged, missed, weight)
-    dependence = group_dependence(recalibrated, missed, group)
-    simulated = list(calibrated_outcomes(averaged, group, dependence, seed, simulations))
+    simulations = _simulations_for(checked_together)
+    recalibrated = _isotonic_rates(averaged, missed, weight)
+    dependence = _group_dependence(recalibrated, missed, group)
+    simulated = list(_calibrated_outcomes(averaged, group, dependence, seed, simulations))
     null = np.concatenate([ece(averaged, block, weight) for block in simulated])
     error = float(ece(averaged, missed, weight))
     return Validation(
@@ -284,9 +284,9 @@ def validate(
         groups_with_hits=len(np.unique(group[~missed])),
         repeats=len(predictions),
         miss_rate=miss_rate(labelled),
-        **figure_intervals(labelled, predictions, averaged),
+        **_figure_intervals(labelled, predictions, averaged),
         reliability=reliability(averaged, missed, weight, simulated),
-        ece=judge_error(error, null, checked_together),
+        ece=_judge_error(error, null, checked_together),
         dependence=dependence,
         checked_together=checked_together,
         simulations=simulations,
@@ -310,7 +310,7 @@ def _spread_out(name: str, value: float, half: float) -> tuple[float, float]:
     return value - half, value + half
 
 
-def figure_intervals(
+def _figure_intervals(
     labelled: Labelled, predictions: FloatArray, averaged: FloatArray
 ) -> dict[str, Interval]:
     """Compute the figures of `_BOUNDS` with their intervals, from the influence of each outcome."""

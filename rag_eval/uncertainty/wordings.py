@@ -60,7 +60,7 @@ class Shrinkage(NamedTuple):
         return result
 
 
-def fit_shrinkage(question: IntArray, missed: BoolArray, weight: FloatArray) -> Shrinkage:
+def _fit_shrinkage(question: IntArray, missed: BoolArray, weight: FloatArray) -> Shrinkage:
     """Fit the overall rate, and the strength that predicts left-out wordings best by log loss.
 
     Without a question of several wordings the strength is 1. The idea is empirical Bayes (Efron &
@@ -104,7 +104,7 @@ def fit_wordings(labelled: Labelled, *, prior: Prior | None) -> WordingsModel | 
     Wordings of one question share a group. The prior has no coefficient for the history, so this
     coefficient is drawn towards 0.
     """
-    shrinkage = fit_shrinkage(labelled.question, labelled.missed, labelled.weight)
+    shrinkage = _fit_shrinkage(labelled.question, labelled.missed, labelled.weight)
     misses, judged = sum_others(labelled.question, labelled.missed, labelled.weight)
     known = judged > 0
     if not known.any():

@@ -10,7 +10,7 @@ from fake_llm import FakeLLM
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval.answers.chat import MAX_TOKENS, ChatCache, ChatClient, read_reply
+from rag_eval.answers.chat import MAX_TOKENS, ChatCache, ChatClient, _read_reply
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Endpoint
 from rag_eval.core.types import ChatError, Message
@@ -204,7 +204,7 @@ def test_cache_tells_requests_apart_and_not_keys(llm, cache):
 
 def test_kept_reply_is_the_same_to_the_last_character(cache):
     text = "NUL \x00, tab\t, é and 😀 \u2028 stay"
-    kept = cache.keep("request", read_reply(body_of(content=text))[0])
+    kept = cache.keep("request", _read_reply(body_of(content=text))[0])
     assert cache.read("request") == kept
     assert kept.text == text
 
@@ -252,7 +252,7 @@ JSON = st.recursive(
     | st.sampled_from([b"[" * 20_000, b'{"error":' * 5000, b"1" * 5000])
 )
 def test_any_body_is_read_without_an_exception(body):
-    reply, problem = read_reply(body)
+    reply, problem = _read_reply(body)
     assert not (reply.text and problem)
     assert 0 <= reply.tokens_in <= MAX_TOKENS
     assert 0 <= reply.tokens_out <= MAX_TOKENS
@@ -268,7 +268,7 @@ def body_of(content="yes", **changes):
 @pytest.mark.parametrize("tokens", [-1, True, 1.5, "3", None, 10**30, MAX_TOKENS + 1])
 def test_nonsense_counts_are_nothing(tokens):
     usage = {"prompt_tokens": tokens, "completion_tokens": 1}
-    reply, _ = read_reply(body_of(usage=usage))
+    reply, _ = _read_reply(body_of(usage=usage))
     assert (reply.tokens_in, reply.tokens_out, reply.usage_missing) == (0, 1, True)
 
 
@@ -283,8 +283,8 @@ def test_nonsense_counts_are_nothing(tokens):
     ],
 )
 def test_reply_without_text_says_why(changes, reason):
-    reply, problem = read_reply(body_of(**changes))
+    reply, problem = _read_reply(body_of(**changes))
     assert (reply.text, reply.tokens_in) == ("", 3)
     assert problem.startswith("the first choice carries no text")
     assert reason in problem
-    assert read_reply(body_of(content=""))[1] == ""  # an empty text is a valid reply
+    assert _read_reply(body_of(content=""))[1] == ""  # an empty text is a valid reply

@@ -17,8 +17,8 @@ from rag_eval.answers.evidence import (
     Gathered,
     Preflights,
     Withheld,
+    _default_terms,
     check_patterns,
-    default_terms,
     line_starts,
 )
 from rag_eval.core.errors import InputError
@@ -94,7 +94,7 @@ def test_top_k_of_a_step_or_the_gold_set_and_reruns_raise_it(own, raised, expect
     ],
 )
 def test_default_terms_are_names_and_quoted_words(asked, terms):
-    assert default_terms(asked) == terms
+    assert _default_terms(asked) == terms
 
 
 TEXTS = ["def sort_values(by)", "DataFrame.sort_values -> x", "Rome is the capital", "rome"]

@@ -32,7 +32,7 @@ from rag_eval.answers.extractive import (
     Extractive,
     Passage,
     Pool,
-    cut_units,
+    _cut_units,
 )
 from rag_eval.corpus.analyzer import DocumentFrequencies, count_documents
 
@@ -68,7 +68,7 @@ Examples
 
 
 def test_a_docstring_is_cut_into_sentences_entries_items_pointers_and_code():
-    found = [(unit.kind, DOCSTRING[unit.start : unit.end]) for unit in cut_units(DOCSTRING)]
+    found = [(unit.kind, DOCSTRING[unit.start : unit.end]) for unit in _cut_units(DOCSTRING)]
     assert found == [
         ("sentence", "Sort by the values along either axis."),
         ("sentence", "Rows are compared in their order."),
@@ -98,17 +98,17 @@ def test_what_is_too_long_is_cut():
     entry = "key : callable\n" + "".join(
         f"    It is applied to the values of row {i} before they are sorted.\n" for i in range(40)
     )
-    pieces = [unit.end - unit.start for unit in cut_units(entry)]
+    pieces = [unit.end - unit.start for unit in _cut_units(entry)]
     assert len(pieces) > 1
     assert max(pieces) <= MAX_ENTRY
-    word = cut_units("x" * 1_000_000)
+    word = _cut_units("x" * 1_000_000)
     assert len(word) == 1_000_000 // MAX_SENTENCE
     assert max(unit.end - unit.start for unit in word) == MAX_SENTENCE
 
 
 @given(st.text(alphabet=st.sampled_from("ab.:*->=\n \t\u3000\u2028名。é-"), max_size=300))
 def test_units_lie_in_their_text_in_order_and_each_has_a_word(text):
-    found = cut_units(text)
+    found = _cut_units(text)
     edges = [edge for unit in found for edge in (unit.start, unit.end)]
     assert edges == sorted(edges)
     for unit in found:
@@ -325,7 +325,7 @@ def test_spans_are_whole_units_of_their_passages(batch, most):
         plain = [" ".join(text.lower().split()) for text in texts(passages, found)]
         assert len(set(plain)) == len(plain)
         for one in found.sentences:
-            units = cut_units(passages[one.passage].text)
+            units = _cut_units(passages[one.passage].text)
             assert (one.start, one.end) in {(unit.start, unit.end) for unit in units}
 
 

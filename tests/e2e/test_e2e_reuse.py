@@ -29,7 +29,7 @@ from rag_eval.core.report import make_schema
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline.evaluation import Evaluation, open_beir, open_gold_set
 from rag_eval.pipeline.stages import STAGES, Outcome, evaluate_all
-from rag_eval.reporting.metrics_report import content_hash, finish, stable_part
+from rag_eval.reporting.metrics_report import _stable_part, content_hash, finish
 from rag_eval.storage.hashing import text_hash
 
 
@@ -131,7 +131,7 @@ def test_a_second_run_finds_the_same_and_makes_nothing(nights):
     assert "explorer" in {path.split("/")[1] for path in written} <= {"explorer", *live}
     assert before.items() <= after.items()
     assert again["run_id"] != first["run_id"]
-    assert stable_part(again) == stable_part(first)
+    assert _stable_part(again) == _stable_part(first)
 
 
 def test_another_home_and_another_place_find_the_same(nights, tmp_path):
@@ -188,7 +188,7 @@ def test_the_report_keeps_its_schema_and_explains_every_null(nights, name):
 def test_paths_and_time_are_not_hashed(nights):
     report = nights.by_name["no paraphrases"].report
     assert report["gold"]["warnings"]  # the warnings name files
-    text = json.dumps(stable_part(report))
+    text = json.dumps(_stable_part(report))
     assert str(nights.project.root) not in text
     assert not re.search(r'"/(?:tmp|dev|home|root|work|private|var)/', text)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rag_eval.gates.success import judge_gains, relative_gain
+from rag_eval.gates.success import _judge_gains, _relative_gain
 from rag_eval.measures.overlap import NamedGold, SharedGold
 
 APART = SharedGold.of_groups(np.arange(4))
@@ -14,13 +14,13 @@ def test_a_gain_is_the_ratio_of_means_and_copies_add_nothing():
     rng = np.random.default_rng(3)
     theirs = rng.uniform(0.2, 0.6, 60)
     gold, twice = SharedGold.of_groups(np.arange(60)), np.tile(np.arange(60), 2)
-    gain, low, high = relative_gain(1.2 * theirs, theirs, gold)
+    gain, low, high = _relative_gain(1.2 * theirs, theirs, gold)
     assert (gain, low, high) == pytest.approx((0.2, 0.2, 0.2))
     ours = theirs * rng.uniform(0.8, 1.6, 60)
-    gain, low, high = relative_gain(ours, theirs, gold)
+    gain, low, high = _relative_gain(ours, theirs, gold)
     assert gain == pytest.approx(ours.sum() / theirs.sum() - 1)
     assert low < gain < high
-    _, *copied = relative_gain(ours[twice], theirs[twice], gold.take(twice))
+    _, *copied = _relative_gain(ours[twice], theirs[twice], gold.take(twice))
     assert copied == pytest.approx([low, high], abs=0.02)
 
 
@@ -43,7 +43,9 @@ def test_hybrid_is_held_against_the_better_single_strategy(hybrid, bm25, verdict
         for wording, shift in (("original", 0.05), ("p1", -0.05))
     ]
     frame, gold = pd.DataFrame(rows), NamedGold(["q0", "q1", "q2", "q3"], APART)
-    judged = list(judge_gains(frame, "document", "hybrid", "vector", ["bm25", "vector"], gold=gold))
+    judged = list(
+        _judge_gains(frame, "document", "hybrid", "vector", ["bm25", "vector"], gold=gold)
+    )
     best = [one for one in judged if "bm25, the best single strategy" in one.criterion]
     assert [one.verdict for one in best] == [verdict] * 2
     assert all("4 questions" in one.found for one in judged)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval.gold.loading import load_gold
-from rag_eval.gold.resolving import carrying_chunks, resolve
+from rag_eval.gold.resolving import _carrying_chunks, resolve
 
 TEXTS = {
     "a.md": "# Alpha\nThe tern flies far.\n# Food\nTerns eat fish. Terns eat fish at sea.\n"
@@ -200,7 +200,7 @@ def test_carrying_chunks_equal_the_definition(spans, chunks):
         )
         for rows in (spans, chunks)
     ]
-    assert [tuple(row) for row in carrying_chunks(*frames).to_numpy().tolist()] == _brute(
+    assert [tuple(row) for row in _carrying_chunks(*frames).to_numpy().tolist()] == _brute(
         spans, chunks
     )
 

@@ -11,9 +11,9 @@ from ragas_fake_server import FakeJudge
 from rag_eval.core.settings import Endpoint
 from rag_eval.measures.answers import (
     Sample,
+    _is_sampled,
     align_quoted_spans,
     faithfulness_figure,
-    is_sampled,
     judge_faithfulness,
     score_contexts,
 )
@@ -138,11 +138,11 @@ def test_what_cannot_be_judged_is_not_asked():
 
 def test_the_sample_is_the_same_every_time_and_grows_with_the_rate():
     ids = [f"q{number}" for number in range(2000)]
-    small, large = ({name for name in ids if is_sampled(name, rate)} for rate in (0.1, 0.5))
+    small, large = ({name for name in ids if _is_sampled(name, rate)} for rate in (0.1, 0.5))
     assert small < large
     assert 150 < len(small) < 250
-    assert not any(is_sampled(name, 0) for name in ids)
-    assert all(is_sampled(name, 1) for name in ids)
+    assert not any(_is_sampled(name, 0) for name in ids)
+    assert all(_is_sampled(name, 1) for name in ids)
 
 
 def test_without_a_sample_ragas_is_not_imported(project_root):

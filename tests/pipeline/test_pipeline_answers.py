@@ -18,8 +18,8 @@ from rag_eval.answers.replies import parse_reply
 from rag_eval.core.config import Answers
 from rag_eval.core.types import OUTCOMES, Answer
 from rag_eval.measures.citation_support import citation_support
-from rag_eval.pipeline.answers import answer_gaps, with_units
-from rag_eval.pipeline.uncertain import leave_groups_out
+from rag_eval.pipeline.answers import _answer_gaps, with_units
+from rag_eval.pipeline.uncertain import _leave_groups_out
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_refusals_and_failures_leave_nothing_unused():
         Answer(outcome, "llm", outcome, text="error: no atlas", evidence=tuple(evidence()))
         for outcome in OUTCOMES
     ]
-    gaps = answer_gaps(found, [[] for _ in found], "answer")
+    gaps = _answer_gaps(found, [[] for _ in found], "answer")
     assert {found[at].outcome for at in gaps} == {"answered", "not_found", "insufficient_evidence"}
     assert {gap.reason for gap in gaps.values()} == {"content_unused"}
 
@@ -95,7 +95,7 @@ def test_a_real_citation_of_a_wrong_claim_is_a_gap():
         numbered("q", text, source)
         for text in ("The capital of France is Berlin [1].", "It is Paris, capital of France [1].")
     ]
-    gaps = answer_gaps(found, citation_support(found), "answer")
+    gaps = _answer_gaps(found, citation_support(found), "answer")
     assert [gap.reason for gap in gaps.values()] == ["citation_unsupported", "cited"]
 
 
@@ -108,7 +108,7 @@ SEEN = st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=2, max_siz
 def test_right_answers_of_a_group_are_measured_on_all_others(rows):
     right = np.array([right for _, right in rows], dtype=np.float64)
     seen = pd.DataFrame({"right": right, "group": [group for group, _ in rows]})
-    found = leave_groups_out(seen, lambda others: others["right"].mean())
+    found = _leave_groups_out(seen, lambda others: others["right"].mean())
     assert found.keys() == {group for group, _ in rows}
     for group, share in found.items():
         assert share == pytest.approx(seen.loc[seen["group"] != group, "right"].mean())

@@ -11,7 +11,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from rag_eval.reporting.html.elements import Cursor
-from rag_eval.reporting.html.page import render_panel
+from rag_eval.reporting.html.page import _render_panel
 from rag_eval.reporting.html.panel import Page
 
 HOSTILE = (
@@ -25,7 +25,7 @@ _TEXT = re.compile(r'<bdi data-at="([^"]*)">')
 
 def rendered(name: str, report: dict[str, Any]):
     """Return a panel of a report and its HTML after the checks that hold for every panel."""
-    panel, body = render_panel(name, Page(Cursor(report)))
+    panel, body = _render_panel(name, Page(Cursor(report)))
     html = str(body)
     for value, pointer in figures(html):
         assert value == at(report, pointer), pointer

@@ -14,9 +14,9 @@ from rag_eval.core.frames import PER_QUERY
 from rag_eval.core.types import Answer
 from rag_eval.reporting.exchange import (
     StrategyRankings,
+    _separate_ties,
     exchange_files,
     ragas_samples,
-    separate_ties,
 )
 from rag_eval.retrieval.kinds.external import read_run
 
@@ -82,7 +82,7 @@ def test_separated_ties_stay_close_and_fall_in_32_bits(scale):
     topic = np.repeat(np.arange(20), 50)
     scores = scale * np.round(rng.normal(size=1000), 1)
     scores = scores[np.lexsort((-scores, topic))]
-    found = separate_ties(scores, topic)
+    found = _separate_ties(scores, topic)
     assert found.dtype == np.float32
     assert (np.diff(found)[np.diff(topic) == 0] < 0).all()
     assert np.allclose(found, scores, rtol=1e-5, atol=scale * 1e-5)

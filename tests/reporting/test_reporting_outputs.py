@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from rag_eval.core.report import ComparedPair, Report
-from rag_eval.reporting.html.elements import check_output, web_address
+from rag_eval.reporting.html.elements import _check_output, web_address
 from rag_eval.reporting.metrics_report import content_hash
-from rag_eval.reporting.mlflow import _report_metrics, _tags, runs_page, strategy_metrics
+from rag_eval.reporting.mlflow import _report_metrics, _runs_page, _tags, strategy_metrics
 from rag_eval.reporting.terminal import Places, comparisons_table, interval, show_outcome, summarize
 
 VOLATILE = set(
@@ -57,7 +57,7 @@ def test_a_difference_is_shown_with_ordered_bounds():
 
 
 LINES, COLUMNS = 45, 100
-PLACES = Places(Path("reports/tiny"), 1.0, runs=runs_page("sqlite:///mlflow.db", "1"))
+PLACES = Places(Path("reports/tiny"), 1.0, runs=_runs_page("sqlite:///mlflow.db", "1"))
 
 
 def printed(report, **options):
@@ -128,7 +128,7 @@ def test_several_runs_have_one_line_each(report):
     ],
 )
 def test_the_link_opens_the_runs_without_credentials(uri, start):
-    assert runs_page(uri, "7").startswith(start)
+    assert _runs_page(uri, "7").startswith(start)
 
 
 @pytest.mark.parametrize("part", sorted(panel_reports.full()))
@@ -184,9 +184,9 @@ def test_the_mlflow_note_names_every_gate_that_did_not_pass(report):
 
 
 def test_a_template_writes_out_what_cannot_be_seen():
-    assert check_output("pay\u202eload\u200b") == "pay[U+202E]load[U+200B]"
+    assert _check_output("pay\u202eload\u200b") == "pay[U+202E]load[U+200B]"
     with pytest.raises(TypeError, match="a bare float"):
-        check_output(0.5)
+        _check_output(0.5)
 
 
 @pytest.mark.parametrize(

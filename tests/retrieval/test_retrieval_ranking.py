@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rag_eval.retrieval.kinds.hybrid import reciprocal_rank, weighted
 from rag_eval.retrieval.ranking import MARGIN, order, scale_by_top, scale_min_max, select
-from rag_eval.retrieval.strategies import mmr, order_by_scores
+from rag_eval.retrieval.strategies import _mmr, order_by_scores
 
 TIED = st.sampled_from([None, -0.5, 0.0, 0.25, 0.25, 0.5, 1.0])
 """Few distinct scores, so that most scores are tied. None marks a chunk that is no candidate."""
@@ -153,7 +153,7 @@ def test_mmr(rankings, lambda_, depth, data):
         st.lists(st.lists(GRID, min_size=3, max_size=3), min_size=count, max_size=count)
     )
     first = made_ranking(lists, width)
-    found = mmr(first, np.array(vectors, dtype=np.float32), lambda_=lambda_, depth=depth)
+    found = _mmr(first, np.array(vectors, dtype=np.float32), lambda_=lambda_, depth=depth)
     for query, candidates in enumerate(lists):
         chosen = reference.mmr(candidates[:depth], vectors, lambda_)
         assert [row for row, _ in listed(found, query)] == [row for row, _ in chosen] + [

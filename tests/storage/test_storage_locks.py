@@ -215,6 +215,6 @@ def test_a_database_that_is_gone_gives_no_lock(shared):
 
 def test_names_of_the_holder_are_short_plain_text(monkeypatch):
     monkeypatch.setattr(locks.socket, "gethostname", lambda: "höst\x1b " * 20)
-    label = locks.label_of("g" * 64)
+    label = locks._label_of("g" * 64)
     assert len(label) == 63
     assert re.fullmatch(r"process \d+ on [\w.?-]{24} for g+", label, re.ASCII)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from rag_eval.core.config import FINDINGS, SOURCES, Trust
 from rag_eval.corpus.source import author_hash
 from rag_eval.trust.sources import (
+    _judge_domains,
     explain_factors,
     explain_trust,
-    judge_domains,
     judge_sources,
     vouched_for,
 )
@@ -241,7 +241,7 @@ IMITATIONS = [
 
 
 def states(domains, allowlist):
-    judged = judge_domains(domains, allowlist)
+    judged = _judge_domains(domains, allowlist)
     return [judged[domain].state for domain in domains]
 
 
@@ -252,13 +252,13 @@ def test_listed_hosts_are_allowed(domain):
 
 @pytest.mark.parametrize("domain", NEIGHBOURS)
 def test_a_harmless_neighbour_is_only_not_listed(domain):
-    assert judge_domains([domain], ALLOWED)[domain] == ("not_listed", "")
+    assert _judge_domains([domain], ALLOWED)[domain] == ("not_listed", "")
 
 
 @pytest.mark.parametrize(("domain", "imitated"), IMITATIONS)
 def test_an_imitation_names_the_imitated_host(domain, imitated):
     host = ".".join(map(_xn, domain.split(".")))
-    assert judge_domains([host], ALLOWED)[host] == ("lookalike", imitated)
+    assert _judge_domains([host], ALLOWED)[host] == ("lookalike", imitated)
 
 
 @pytest.mark.parametrize(
@@ -283,4 +283,4 @@ def test_time_grows_with_the_sum_of_domains_and_entries():
         allowlist = [f"{i:06d}name{i * 7919 % 9973:05d}.org" for i in range(n)]
         return [f"x{i:06d}other{i * 104729 % 9967:05d}.net" for i in range(n)], allowlist
 
-    assert growth(lambda both: judge_domains(*both), make, 100, 800) < 24  # quadratic: 64
+    assert growth(lambda both: _judge_domains(*both), make, 100, 800) < 24  # quadratic: 64

@@ -12,9 +12,9 @@ from rag_eval.uncertainty.estimator import (
     MissRateModel,
     Prior,
     Scaling,
+    _earn_trust,
+    _fit_covariance,
     cross_validate,
-    earn_trust,
-    fit_covariance,
     fit_head,
     fit_model,
     fit_scaling,
@@ -76,11 +76,11 @@ def test_groups_that_agree_on_a_direction_earn_trust():
     spread = np.eye(2)
     agreeing, opposed = np.tile([1.0, 0.5], (60, 1)), np.tile([[1.0, 0.5], [-1.0, -0.5]], (30, 1))
     alone = np.arange(60)
-    assert earn_trust(agreeing, alone, spread) > 0.9
-    assert earn_trust(opposed, alone, spread) == 0
+    assert _earn_trust(agreeing, alone, spread) > 0.9
+    assert _earn_trust(opposed, alone, spread) == 0
     # one group cannot agree with itself
-    assert earn_trust(agreeing, np.zeros(60, dtype=np.int64), spread) == 0
-    assert earn_trust(agreeing, alone // 10, spread) < earn_trust(agreeing, alone, spread)
+    assert _earn_trust(agreeing, np.zeros(60, dtype=np.int64), spread) == 0
+    assert _earn_trust(agreeing, alone // 10, spread) < _earn_trust(agreeing, alone, spread)
 
 
 def test_signals_of_noise_leave_the_base_rate():
@@ -248,7 +248,7 @@ def test_intervals_cover_the_known_probability(n, p, spread, group_size):
         model = dataclasses.replace(
             model_from_prior(_prior(np.zeros(p)), labelled.names, judged.signals),
             head=head,
-            covariance=fit_covariance(head, judged, prior=None),
+            covariance=_fit_covariance(head, judged, prior=None),
         )
         low, high = model.interval(labelled.signals[n:], labelled.names)
         covered.append(((low <= true[n:]) & (true[n:] <= high)).mean())

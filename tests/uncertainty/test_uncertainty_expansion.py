@@ -7,7 +7,7 @@ import pytest
 from expansion_corpus import ANIMALS, FILLER, make_context
 
 from rag_eval.core.config import EXPANSIONS
-from rag_eval.uncertainty.expansion import MAX_QUESTION_CHARS, STRATEGIES, wordnet_of
+from rag_eval.uncertainty.expansion import MAX_QUESTION_CHARS, STRATEGIES, _wordnet_of
 
 
 def expanded(name, texts, questions, **more):
@@ -124,7 +124,7 @@ class Reader:
 
 
 def test_wordnet_gives_the_first_sense():
-    wordnet = wordnet_of(Reader())
+    wordnet = _wordnet_of(Reader())
     assert wordnet("dog", "hypernyms") == ["canine", "domestic animal"]
     assert wordnet("dog", "hyponyms") == ["poodle", "poodle dog", "spaniel"]
     assert wordnet("xyzzy", "hypernyms") == []

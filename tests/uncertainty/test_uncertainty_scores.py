@@ -11,18 +11,18 @@ from sklearn.metrics import log_loss as sklearn_log_loss
 from rag_eval.uncertainty.scores import (
     CLIP,
     Labelled,
+    _logit,
     auroc,
     base_rate_losses,
     brier,
     grouped_folds,
     log_losses,
-    logit,
     miss_rate,
     observed_expected,
     recalibration,
     weighted_mean,
 )
-from rag_eval.uncertainty.validation import figure_intervals
+from rag_eval.uncertainty.validation import _figure_intervals
 
 
 def log_loss(predicted, missed, weight):
@@ -88,10 +88,10 @@ def test_base_rate_of_the_other_groups_against_a_slow_reference(case):
 def test_recalibration_agrees_with_an_unpenalised_logistic_regression():
     rng = np.random.default_rng(5)
     predicted = rng.uniform(0.02, 0.9, 400)
-    missed = rng.random(400) < 1 / (1 + np.exp(-(0.4 + 0.6 * logit(predicted))))
+    missed = rng.random(400) < 1 / (1 + np.exp(-(0.4 + 0.6 * _logit(predicted))))
     weight = rng.choice([1.0, 3.0], 400)
     fitted = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(
-        logit(predicted)[:, None], missed, weight
+        _logit(predicted)[:, None], missed, weight
     )
     found = recalibration(predicted, missed, weight)
     assert found.slope == pytest.approx(fitted.coef_[0, 0], abs=1e-4)
@@ -186,7 +186,7 @@ def test_intervals_of_skill_and_auroc_cover(n_groups, members, level, spread):
     for _ in range(400):
         predicted, missed, group = _drawn(rng, n_groups, members, level, spread)
         data = judged_alone(missed, group)
-        found = figure_intervals(data, predicted[None, :], predicted)
+        found = _figure_intervals(data, predicted[None, :], predicted)
         held += [
             found[name].low <= value <= found[name].high
             for name, value in zip(("skill", "auroc"), truth, strict=True)

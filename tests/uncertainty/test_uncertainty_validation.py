@@ -22,23 +22,23 @@ from rag_eval.uncertainty.scores import (
 from rag_eval.uncertainty.status import Situation, count_outcomes, judge_status
 from rag_eval.uncertainty.validation import (
     LEVEL,
+    _calibrated_outcomes,
+    _group_dependence,
+    _isotonic_rates,
+    _judge_error,
+    _simulations_for,
     adjusted_level,
-    calibrated_outcomes,
     ece,
     equal_mass_bins,
-    group_dependence,
-    isotonic_rates,
-    judge_error,
     learning_curve,
     limit,
     reliability,
-    simulations_for,
     validate,
 )
 
 
 def draw(*given):
-    return np.concatenate(list(calibrated_outcomes(*given)))
+    return np.concatenate(list(_calibrated_outcomes(*given)))
 
 
 def labelled(n=400, groups=250, *, level=-1.0, spread=1.4, seed=1):
@@ -184,11 +184,11 @@ def test_shuffled_outcomes_never_become_measured():
 
 def test_a_calibration_error_is_held_against_chance():
     simulated = np.linspace(0.0, 0.1, 1000)
-    found = judge_error(0.05, simulated, 1)
+    found = _judge_error(0.05, simulated, 1)
     assert found.inside
     assert found.p == pytest.approx(0.5, abs=0.01)
     assert (found.null_median, found.null_95) == pytest.approx((0.05, 0.095), abs=1e-3)
-    beyond = judge_error(0.2, simulated, 1)
+    beyond = _judge_error(0.2, simulated, 1)
     assert not beyond.inside
     assert beyond.p == pytest.approx(1 / 1001)
 
@@ -204,7 +204,7 @@ def judged(draw):
 @given(judged())
 def test_bins_of_the_diagram_are_those_of_the_error(case):
     predicted, missed, weight = case
-    drawn = calibrated_outcomes(predicted, np.arange(len(predicted)), 0.0, 1, 50)
+    drawn = _calibrated_outcomes(predicted, np.arange(len(predicted)), 0.0, 1, 50)
     found = reliability(predicted, missed, weight, list(drawn))
     mass = np.bincount(equal_mass_bins(predicted, weight), weight)
     gaps = np.abs(np.subtract(found["observed"], found["predicted"]))
@@ -216,7 +216,7 @@ def test_bins_of_the_diagram_are_those_of_the_error(case):
 
 def _band_holds(predicted, rate, group, seed):
     missed = np.random.default_rng(seed).random(len(predicted)) < rate
-    drawn = list(calibrated_outcomes(predicted, group, 0.0, seed, 400))
+    drawn = list(_calibrated_outcomes(predicted, group, 0.0, seed, 400))
     found = reliability(predicted, missed, np.ones(len(predicted)), drawn)
     low, observed, high = (np.array(found[name]) for name in ("band_low", "observed", "band_high"))
     return np.mean((low <= observed) & (observed <= high))
@@ -254,8 +254,8 @@ def test_ece_by_hand():
 def test_the_level_is_adjusted_for_what_is_checked_together():
     assert adjusted_level(1) == LEVEL
     assert adjusted_level(6) ** 6 == pytest.approx(LEVEL)
-    assert simulations_for(1) == 2000
-    assert (1 - adjusted_level(20)) * simulations_for(20) >= 19.9
+    assert _simulations_for(1) == 2000
+    assert (1 - adjusted_level(20)) * _simulations_for(20) >= 19.9
     assert limit(np.arange(1.0, 100.0), 0.95) == 95
     assert limit(np.arange(1.0, 100.0), 0.9999) == 99
 
@@ -275,8 +275,8 @@ def test_dependence_is_found_again():
     predicted, group = rng.uniform(0.05, 0.95, 6000), rng.permutation(np.repeat(np.arange(1500), 4))
     for dependence in (0.0, 0.3, 0.8):
         missed = draw(predicted, group, dependence, 5, 1)[0]
-        assert group_dependence(predicted, missed, group) == pytest.approx(dependence, abs=0.06)
-    assert group_dependence(predicted, missed, np.arange(6000)) == 0
+        assert _group_dependence(predicted, missed, group) == pytest.approx(dependence, abs=0.06)
+    assert _group_dependence(predicted, missed, np.arange(6000)) == 0
 
 
 def _share_outside(predicted, rate, group, *, dependence, seed, trials):
@@ -288,7 +288,7 @@ def _share_outside(predicted, rate, group, *, dependence, seed, trials):
     outside = 0
     for at in range(trials):
         missed = draw(rate, group, dependence, seed + at, 1)[0]
-        found = group_dependence(isotonic_rates(predicted, missed, weight), missed, group)
+        found = _group_dependence(_isotonic_rates(predicted, missed, weight), missed, group)
         null = draw(predicted, group, found, seed + trials + at, 399)
         outside += ece(predicted, missed, weight) > limit(ece(predicted, null, weight), LEVEL)
     return outside / trials

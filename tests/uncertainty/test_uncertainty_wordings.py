@@ -9,8 +9,8 @@ from rag_eval.uncertainty.scores import Labelled
 from rag_eval.uncertainty.wordings import (
     Shrinkage,
     WordingsModel,
+    _fit_shrinkage,
     cross_validate_wordings,
-    fit_shrinkage,
     fit_wordings,
     sum_others,
 )
@@ -45,12 +45,12 @@ def test_rates_of_few_wordings_are_drawn_towards_the_overall_one():
 def test_the_strength_falls_where_questions_differ():
     def strength(depth):
         its = _wordings(800, 5, depth=depth)
-        return fit_shrinkage(its.question, its.missed, its.weight).strength
+        return _fit_shrinkage(its.question, its.missed, its.weight).strength
 
     assert strength(0.0) > 20
     assert strength(4.0) < 1.5
     single = _wordings(10, 1)
-    assert fit_shrinkage(single.question, single.missed, single.weight).strength == 1.0
+    assert _fit_shrinkage(single.question, single.missed, single.weight).strength == 1.0
 
 
 def test_judged_wordings_tell_what_the_signals_do_not():

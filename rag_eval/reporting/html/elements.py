@@ -416,7 +416,7 @@ class Table:
 # ---- Jinja2 of the page and the viewer: everything is escaped; a bare number is an error.
 
 
-def check_output(value: object) -> object:
+def _check_output(value: object) -> object:
     """Return markup and texts for a template; figures must be written by `number` first.
 
     Raises
@@ -440,7 +440,7 @@ def environment() -> "Environment":
         loader=PackageLoader("rag_eval.reporting.html", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=check_output,
+        finalize=_check_output,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -113,7 +113,7 @@ def build(
     style = "\n".join(asset(name) for name in STYLES)
     sections, tables = list[dict[str, Any]](), list[Table]()
     for name in PANELS:
-        panel, body = render_panel(name, page)
+        panel, body = _render_panel(name, page)
         sections.append({"id": name, "title": panel.title, "body": body, "folded": name in FOLDED})
         tables += panel.exports
     forms = {table.name: {"csv": table.csv(), "tex": table.tex()} for table in tables}
@@ -163,7 +163,7 @@ def build_comparison(
     return environment().get_template("comparison.html").render(context)
 
 
-def render_panel(name: str, page: Page) -> tuple[Panel, Markup]:
+def _render_panel(name: str, page: Page) -> tuple[Panel, Markup]:
     """Make the section of one panel, and its tables."""
     panel = PANELS[name](page)
     context = {"page": page, "report": page.report, "tables": panel.tables, **panel.context}
