@@ -17,7 +17,7 @@ MAX_SHOWN: Final = 20
 """Largest number of questions in a message."""
 
 
-def check_retrieval(
+def _check_retrieval(
     gold_set: str | Path | None = None,
     *,
     run: Any = None,
@@ -55,7 +55,7 @@ def check_retrieval(
         The arguments are neither a gold set, nor a run with judgements and something to reach.
     """
     if gold_set is not None and run is None and qrels is None:
-        return check_gold_set(Path(gold_set))
+        return _check_gold_set(Path(gold_set))
     if gold_set is not None or run is None or qrels is None:
         raise TypeError("rag_eval_gate takes a gold set, or run= and qrels=")
     if baseline is None and floor is None:
@@ -78,9 +78,9 @@ def check_retrieval(
 def rag_eval_gate() -> Callable[..., Any]:
     """Fail a test when a gold set misses a required gate, or when a run got worse.
 
-    The fixture is the function `check_retrieval`.
+    The fixture is the function `_check_retrieval`.
     """
-    return check_retrieval
+    return _check_retrieval
 
 
 # ---- Runs.
@@ -132,7 +132,7 @@ def _judge_drop(result: Any, measure: str) -> list[str]:
 # ---- A gold set.
 
 
-def check_gold_set(folder: Path) -> "Report":
+def _check_gold_set(folder: Path) -> "Report":
     """Evaluate a gold set with the settings of this folder; fail the test if a gate failed."""
     import rag_eval
     from rag_eval.core.settings import Settings

@@ -124,7 +124,7 @@ def _user(question: Question, shown: Sequence[str], nonce: str) -> str:
     return "\n".join(lines)
 
 
-def correct(reply: str, faults: Sequence[str]) -> tuple[Message, Message]:
+def _correct(reply: str, faults: Sequence[str]) -> tuple[Message, Message]:
     """Make the messages after a rejected reply: its beginning, and its faults."""
     reasons = " ".join(_make_plain(fault)[:MAX_CORRECTION_CHARS] for fault in faults)
     reasons = reasons[: 2 * MAX_CORRECTION_CHARS]
@@ -349,7 +349,7 @@ class _Case:
             codes, message = _codes_of(faults), faults[0].message
             named = ",".join(codes)
             self._add_event("question.chat.rejected", attempt=attempt, codes=named, message=message)
-            correcting = correct(reply.text, [fault.message for fault in faults])
+            correcting = _correct(reply.text, [fault.message for fault in faults])
             if not PROVENANCE.isdisjoint(codes) and ladder:
                 again = self._gather_again(ladder.pop(0))
                 if again.fault:

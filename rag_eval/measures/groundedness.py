@@ -145,7 +145,7 @@ def numbers(text: str) -> list[str]:
     return [spell_number(number) for number in _NUMBER.findall(text)]
 
 
-def names(sentence: str) -> list[str]:
+def _names(sentence: str) -> list[str]:
     """Find names: capitalised words, acronyms, words with digits, and identifiers.
 
     A capitalised first word counts only as an acronym or an identifier. In a title, most words
@@ -153,7 +153,7 @@ def names(sentence: str) -> list[str]:
 
     Examples
     --------
-    >>> names("The tower of Gustave Eiffel is drawn by `ax.plot_wireframe`.")
+    >>> _names("The tower of Gustave Eiffel is drawn by `ax.plot_wireframe`.")
     ['Gustave', 'Eiffel', 'plot', 'wireframe']
     """
     tokens = sentence.split()
@@ -391,7 +391,7 @@ def groundedness(
     flat = list(itertools.chain.from_iterable(pieces))
     answer_of = np.repeat(np.arange(len(answers)), [len(piece) for piece in pieces])
     own = _read(flat, analyzer)
-    named = _read([" ".join(names(one)) for one in flat], analyzer)
+    named = _read([" ".join(_names(one)) for one in flat], analyzer)
     # a text that many answers were offered is read once
     place = {text: at for at, text in enumerate(dict.fromkeys(itertools.chain(*evidence)))}
     split = [_split(text) for text in place]

@@ -585,7 +585,7 @@ def _open_verifier(work: Work) -> Verifier | None:
     return open_verifier(name, work.settings, lambda: ChatCache(open_store(work.settings)))
 
 
-def verify(
+def _verify(
     work: Work, verifier: Verifier, sentences: Sequence[str], evidence: Sequence[str]
 ) -> FloatArray:
     """Score sentences on their evidence, [n]; NaN where a verdict fails.
@@ -721,7 +721,7 @@ def measure_answers(
         said = [answer.text if answer.outcome == "answered" else "" for answer in found]
         evidence = [[item.chunk.text for item in answer.evidence] for answer in found]
         scored = groundedness(said, evidence, frequencies)
-        score = None if verifier is None else _ask_once(functools.partial(verify, work, verifier))
+        score = None if verifier is None else _ask_once(functools.partial(_verify, work, verifier))
         embed = _sentence_vectors(work, admitted_chunks) if score is None else None
         if embed is not None:
             scored = scored.blended(embed)

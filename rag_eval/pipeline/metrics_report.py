@@ -142,7 +142,7 @@ class Inputs:
         }
 
 
-def report_parts(work: Work, made: Inputs, runs: ScoredRuns) -> dict[str, object]:
+def _report_parts(work: Work, made: Inputs, runs: ScoredRuns) -> dict[str, object]:
     """Make the report fields without hash, id, time and history."""
     config, settings = work.config, work.settings
     corpus, chunks = made.corpus_snapshot.about, made.admitted_chunks.about
@@ -596,7 +596,7 @@ def write_report(work: Work, **results: Any) -> MetricsReport:
     """
     made, folder, home = Inputs(**results), work.evaluation.reports, work.evaluation.home
     runs = score_runs(work.config, made.gold_variants, made.admitted_chunks, made.runs)
-    plain = finish(report_parts(work, made, runs), dt.datetime.now(dt.UTC)).dump()
+    plain = finish(_report_parts(work, made, runs), dt.datetime.now(dt.UTC)).dump()
     now = make_record(work.config.name, {}, plain)
     # Runs with a later date come from a wrong clock and are left out.
     past, unreadable = past_runs(home, now.gold_set, before=now.run_id)

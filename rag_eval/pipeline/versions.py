@@ -55,7 +55,7 @@ class Module(NamedTuple):
     files: set[str]
 
 
-def analyse(source: str) -> Module:
+def _analyse(source: str) -> Module:
     """Analyse the source code of one module, without docstrings and imports for annotations."""
     names, libraries, files = set[str](), set[str](), set[str]()
 
@@ -175,7 +175,7 @@ class Versions:
             source = self._sources[module].read_text(encoding="utf-8")
             key = text_hash(_OWN_HASH + source)
             if key not in _ANALYSED:
-                tree, *names = analyse(source)
+                tree, *names = _analyse(source)
                 _ANALYSED[key] = [tree, *map(sorted, names)]
             tree, *names = _ANALYSED[key]
             self._modules[module] = Module(tree, *map(set, names))

@@ -293,7 +293,7 @@ def code(text: str) -> str:
     return f"`{escaped or '-'}`"
 
 
-def markdown(verdict: VerdictRows) -> str:
+def _markdown(verdict: VerdictRows) -> str:
     """Write the verdict as a heading, a sentence, a table, and a list of unsupported sentences."""
     lines = [
         f"## {verdict.sign} Gates of {code(verdict.gold_set)}",
@@ -325,7 +325,7 @@ def write_verdict(verdict: VerdictRows, folder: Path) -> tuple[Path, ...]:
     """Write JUnit XML and Markdown, each atomically; return their paths."""
     xml_path, markdown_path = (folder / name for name in VERDICT_FILES)
     write_bytes(xml_path, _junit_xml(verdict))
-    write_text(markdown_path, markdown(verdict))
+    write_text(markdown_path, _markdown(verdict))
     return xml_path, markdown_path
 
 

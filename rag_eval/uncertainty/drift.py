@@ -121,7 +121,7 @@ class Drift(Stored):
         )
 
 
-def watch(
+def _watch(
     predicted: FloatArray, missed: FloatArray, groups: Sequence[str], state: Drift | None = None
 ) -> Drift:
     """Add outcomes, in the order in which they came; return the new state.
@@ -235,7 +235,7 @@ def feed(
         group: marks[query]
         for group, query in rows.groupby("group_id", sort=False)["query_id"].min().items()
     }
-    drift = watch(
+    drift = _watch(
         rows["predicted"].to_numpy(dtype=np.float64),
         rows["missed"].to_numpy(dtype=np.float64),
         [name_of[group] for group in rows["group_id"]],

@@ -271,7 +271,7 @@ RANK_CONSTANT = 60.0
 _ARRAYS: Final = ("rows", "raw", "norm", "k_pos", "rerank", "candidates")
 
 
-def merge(lists: Sequence[Ranking], weights: FloatArray, depth: int) -> Ranking:
+def _merge(lists: Sequence[Ranking], weights: FloatArray, depth: int) -> Ranking:
     """Fuse lists of the same n questions and keep `depth` ranks.
 
     `lists` holds the lists of the original questions, then the lists of the expansions. A question
@@ -469,7 +469,7 @@ class _Rounds:
         has_list = found.has_chunk.any(axis=1)
         column[places] = np.where(has_list, weights * self.first_miss[places], 0.0)
         self.weights = np.column_stack([self.weights, column])
-        fused = merge(self.lists, self.weights, self.ranking.rows.shape[1])
+        fused = _merge(self.lists, self.weights, self.ranking.rows.shape[1])
         self.ranking = _replace(self.ranking, fused, column > 0)
         names = ("rows", "raw", "norm")
         lists = {name: getattr(self.ranking, name) for name in names}

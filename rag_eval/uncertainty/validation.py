@@ -138,7 +138,7 @@ def ece(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> FloatAr
     return np.asarray(np.abs(gaps).sum(axis=-1) / weight.sum())
 
 
-def reliability(
+def _reliability(
     predicted: FloatArray, missed: BoolArray, weight: FloatArray, calibrated: Sequence[BoolArray]
 ) -> dict[CurveKey, list[float]]:
     """Compute the reliability diagram in bins of equal mass, in rising order, with its band.
@@ -285,7 +285,7 @@ def validate(
         repeats=len(predictions),
         miss_rate=miss_rate(labelled),
         **_figure_intervals(labelled, predictions, averaged),
-        reliability=reliability(averaged, missed, weight, simulated),
+        reliability=_reliability(averaged, missed, weight, simulated),
         ece=_judge_error(error, null, checked_together),
         dependence=dependence,
         checked_together=checked_together,

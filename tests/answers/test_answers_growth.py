@@ -54,7 +54,7 @@ def _judge_quote(text: str) -> None:
 READERS = {
     "answer_sentences": groundedness.answer_sentences,
     "numbers": groundedness.numbers,
-    "names": groundedness.names,
+    "names": groundedness._names,
     "comparable": groundedness.comparable,
     "missing_words": lambda text: citation_support.missing_words(text, text),
     "exchanged_words": lambda text: citation_support.exchanged_words(text, text[::-1]),
@@ -80,7 +80,7 @@ READERS = {
     "parse_reply, refusal": lambda text: _replies(f"NOT FOUND{text}"),
     "read_markers": read_markers,
     "abstention": abstention,
-    "prompt": lambda text: runner.correct(text, [text]),
+    "prompt": lambda text: runner._correct(text, [text]),
     "event": lambda text: Events().add("a", b=text),
     "word_spans": word_spans,
     "uncopied": lambda text: uncopied(text, Sources([Source("a", text[::-1])])),

@@ -34,7 +34,7 @@ from rag_eval.pipeline.miss_rates import compare_strategies
 from rag_eval.pipeline.scores import gold_ranks, judge_runs, open_runs
 from rag_eval.reporting.listings import _describe_conformal
 from rag_eval.storage.home import Home
-from rag_eval.uncertainty.drift import WatchState, question_mark, watch
+from rag_eval.uncertainty.drift import WatchState, _watch, question_mark
 from rag_eval.uncertainty.outcomes import question_id
 from rag_eval.uncertainty.status import Series
 
@@ -149,7 +149,7 @@ def alarms_alone(project):
     parts = frame[frame["shown_status"] == "provisional"].groupby("shown_calibrator")
     columns = ("shown_value", "missed")
     return [
-        watch(*(part[name].to_numpy() for name in columns), part["query_id"].tolist()).alarm
+        _watch(*(part[name].to_numpy() for name in columns), part["query_id"].tolist()).alarm
         for _, part in parts
     ]
 

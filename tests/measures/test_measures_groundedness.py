@@ -17,9 +17,9 @@ from rag_eval.measures.groundedness import (
     FUNCTION_WORDS,
     SUPPORTED,
     Gap,
+    _names,
     comparable,
     groundedness,
-    names,
     numbers,
     retrieval_gaps,
 )
@@ -64,7 +64,7 @@ def slow_score(sentence: str, evidence: list[str], *, contradicts: bool) -> floa
     in_window = numbers(" ".join(parts[best : best + 3]).lower().replace("twelve", "12"))
     anywhere = {term for part in found for term in part}
     lacks = not {*numbers(sentence)} <= {*in_window}
-    lacks |= not {*terms(" ".join(names(sentence)))} <= anywhere
+    lacks |= not {*terms(" ".join(_names(sentence)))} <= anywhere
     factor = 0.4 if contradicts else 0.5 if lacks else 1.0
     return share / whole * factor if whole else math.nan
 

@@ -232,7 +232,7 @@ def test_another_process_analyses_only_changed_modules(root, tmp_path, monkeypat
         analysed.append(source)
         return versions.Module("tree", set(), set(), set())
 
-    monkeypatch.setattr(versions, "analyse", analyse)
+    monkeypatch.setattr(versions, "_analyse", analyse)
     assert Versions(root, cache).of("rag_eval.stages.index") != first
     assert analysed == ["late = 2\n"]
     cache.write_text("[")  # a damaged cache is made again

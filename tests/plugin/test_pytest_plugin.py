@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from rag_eval.core.config import Gates
-from rag_eval.pytest_plugin import check_retrieval
+from rag_eval.pytest_plugin import _check_retrieval
 
 pytest_plugins = ["pytester"]
 
@@ -28,7 +28,7 @@ def _loaded():
     names: dict = {}
     exec(HEAD, names)  # noqa: S102 - the text above
     run, qrels = names["run"], names["QRELS"]
-    check_retrieval(run=run({1}), baseline=run({2}), qrels=qrels, floor=0.5)
+    _check_retrieval(run=run({1}), baseline=run({2}), qrels=qrels, floor=0.5)
 
 
 def outcome_of(pytester, *lines):

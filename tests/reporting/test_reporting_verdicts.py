@@ -13,7 +13,7 @@ from rag_eval.reporting.verdicts import (
     MAX_LINES,
     _evidence_text,
     _junit_xml,
-    markdown,
+    _markdown,
     read_object,
     show_verdict,
     verdict_rows,
@@ -178,7 +178,7 @@ def hostile_rows(text):
 
 def only_ours(text):
     verdict = hostile_rows(text)
-    table = markdown(verdict)
+    table = _markdown(verdict)
     n_rows, n_cells, kinds, texts = cells(table)
     assert (n_rows, n_cells) == (3, 12)
     assert kinds <= {"text", "code_inline", "softbreak"}
@@ -207,27 +207,27 @@ def test_an_unsupported_sentence_is_named_in_junit_and_markdown():
         conflict='"Berlin", the evidence says "Paris"',
     )
     verdict = rows(unsupported=[weak])
-    for text in (parsed(_junit_xml(verdict)).findtext("testsuite/system-out"), markdown(verdict)):
+    for text in (parsed(_junit_xml(verdict)).findtext("testsuite/system-out"), _markdown(verdict)):
         assert "q1: Berlin is it." in text
         assert (
             "(score 0.25); cites a.md:1, b.md:3-4; best passage: Paris is it.; conflict: " in text
         )
         assert NOT_XML.search(text) is None
-    assert "<script" not in MarkdownIt().render(markdown(verdict))
+    assert "<script" not in MarkdownIt().render(_markdown(verdict))
     assert parsed(_junit_xml(rows())).find("testsuite/system-out") is None
 
 
 def test_texts_of_a_report_stay_texts():
     only_ours(HOSTILE)
     only_ours(HOSTILE * 1000)
-    assert "\\u0040team" in markdown(hostile_rows(HOSTILE))
+    assert "\\u0040team" in _markdown(hostile_rows(HOSTILE))
 
 
 def test_a_long_verdict_is_cut_and_says_so():
     statuses = ["fail" if at == 900 else "pass" for at in range(1000)]
     gates = [gate(f"g{at}", status, measure="x" * 500) for at, status in enumerate(statuses)]
     verdict = rows(*gates)
-    text = markdown(verdict)
+    text = _markdown(verdict)
     assert len(text.encode()) < 2**20
     assert f"{1000 - MAX_LINES} more gates are not shown" in text
     assert "| `g900` |" in text  # failures come first

@@ -19,10 +19,10 @@ from rag_eval.uncertainty.drift import (
     UNSTAKED,
     WATCHED,
     WatchState,
+    _watch,
     feed,
     question_mark,
     resume,
-    watch,
 )
 from rag_eval.uncertainty.outcomes import first_judgements
 from rag_eval.uncertainty.status import Series
@@ -51,20 +51,20 @@ def slow_e_values(excess, tolerance):
 @given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=60))
 def test_it_is_the_capital_of_the_bets(pairs):
     p, y = np.array([a for a, _ in pairs]), np.array([float(b) for _, b in pairs])
-    states = [watch(p[:n], y[:n], names(n)) for n in range(1, len(p) + 1)]
+    states = [_watch(p[:n], y[:n], names(n)) for n in range(1, len(p) + 1)]
     found = [drift.e_values for drift in states]
     assert np.allclose(found, slow_e_values(y - p, 0.05), rtol=1e-9)
 
 
 def test_a_group_counts_once_with_the_mean_of_its_outcomes():
     p, y = np.array([0.2, 0.4, 0.1, 0.6]), np.array([1.0, 0.0, 0.0, 1.0])
-    drift = watch(p, y, ["a", "b", "b", "a"])
+    drift = _watch(p, y, ["a", "b", "b", "a"])
     assert (drift.n, drift.groups) == (4, ("a", "b"))
     assert drift.sum_missed == pytest.approx(1.0)
     assert drift.sum_predicted == pytest.approx(0.4 + 0.25)
     expected = slow_e_values(np.array([0.6, -0.25]), 0.05)[-1]
     assert np.allclose(drift.e_values, expected)
-    again = watch(np.array([0.0, 0.3]), np.array([1.0, 1.0]), ["a", "c"], drift)
+    again = _watch(np.array([0.0, 0.3]), np.array([1.0, 1.0]), ["a", "c"], drift)
     assert (again.n, again.groups) == (5, ("a", "b", "c"))
 
 
@@ -75,7 +75,7 @@ def alarms(n, rate, sims, seed, *, size=1):
         group = np.repeat(np.arange(n), size)
         p = np.clip(rng.beta(0.5, 2, n) * 0.8 + 0.1, 0, 1)[group]
         y = rng.random(n)[group] < p + rate  # one draw decides all of a group
-        found.append(watch(p, y.astype(float), [str(code) for code in group]))
+        found.append(_watch(p, y.astype(float), [str(code) for code in group]))
     return found
 
 
@@ -100,15 +100,15 @@ def test_it_finds_fifteen_points_soon_and_ten_later():
 
 
 def test_an_alarm_stays_and_says_when_and_which_way():
-    drift = watch(np.full(60, 0.1), np.ones(60), names(60))
+    drift = _watch(np.full(60, 0.1), np.ones(60), names(60))
     assert drift.alarm
     assert drift.direction == "more misses than predicted"
     at = drift.first_alarm_at
-    assert watch(np.full(at, 0.1), np.ones(at), names(at)).e_values[0] >= 100
-    assert watch(np.full(at - 1, 0.1), np.ones(at - 1), names(at - 1)).e_values[0] < 100
-    later = watch(np.full(500, 0.9), np.zeros(500), names(500, 60), drift)
+    assert _watch(np.full(at, 0.1), np.ones(at), names(at)).e_values[0] >= 100
+    assert _watch(np.full(at - 1, 0.1), np.ones(at - 1), names(at - 1)).e_values[0] < 100
+    later = _watch(np.full(500, 0.9), np.zeros(500), names(500, 60), drift)
     assert (later.first_alarm_at, later.direction) == (at, drift.direction)
-    other = watch(np.full(60, 0.9), np.zeros(60), names(60))
+    other = _watch(np.full(60, 0.9), np.zeros(60), names(60))
     assert other.direction == "fewer misses than predicted"
 
 
@@ -140,7 +140,7 @@ def known(*frames):
 def watched(frame):
     """Return the state of a monitor that saw these outcomes only."""
     columns = (frame[name].to_numpy() for name in ("predicted", "missed"))
-    return watch(*columns, frame["group_id"].tolist())
+    return _watch(*columns, frame["group_id"].tolist())
 
 
 def kept(home, state):

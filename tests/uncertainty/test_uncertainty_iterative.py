@@ -22,10 +22,10 @@ from rag_eval.uncertainty.iterative import (
     TOO_FEW,
     UNDECIDED,
     Iterative,
+    _merge,
     harm,
     iterate,
     list_expansions,
-    merge,
 )
 
 TEXTS = FILLER + ANIMALS
@@ -190,7 +190,7 @@ def test_merging_keeps_every_chunk_once_in_order_of_the_weighted_mean(
 ):
     lists = [made_ranking([query[part] for query in queries], 8) for part in range(3)]
     weights = np.tile([1.0, first_weight, second_weight], (len(queries), 1))
-    fused = merge(lists, weights, depth)
+    fused = _merge(lists, weights, depth)
     for query, parts in enumerate(queries):
         expected = {}
         for weight, part in zip(weights[query], parts, strict=True):
@@ -210,7 +210,7 @@ def test_merging_keeps_every_chunk_once_in_order_of_the_weighted_mean(
 def test_a_reranked_order_is_kept():
     reranked = made_ranking([[(3, 0.2), (5, 0.9), (1, 0.5)]], 4)
     reranked = dataclasses.replace(reranked, rerank=np.where(reranked.rows >= 0, 1.0, np.nan))
-    assert merge([reranked], np.ones((1, 1)), 4).rows.tolist() == [[3, 5, 1, -1]]
+    assert _merge([reranked], np.ones((1, 1)), 4).rows.tolist() == [[3, 5, 1, -1]]
 
 
 def test_gaps_name_what_is_missing_and_who_may_mend_it(shared):

@@ -26,13 +26,13 @@ from rag_eval.uncertainty.validation import (
     _group_dependence,
     _isotonic_rates,
     _judge_error,
+    _reliability,
     _simulations_for,
     adjusted_level,
     ece,
     equal_mass_bins,
     learning_curve,
     limit,
-    reliability,
     validate,
 )
 
@@ -205,7 +205,7 @@ def judged(draw):
 def test_bins_of_the_diagram_are_those_of_the_error(case):
     predicted, missed, weight = case
     drawn = _calibrated_outcomes(predicted, np.arange(len(predicted)), 0.0, 1, 50)
-    found = reliability(predicted, missed, weight, list(drawn))
+    found = _reliability(predicted, missed, weight, list(drawn))
     mass = np.bincount(equal_mass_bins(predicted, weight), weight)
     gaps = np.abs(np.subtract(found["observed"], found["predicted"]))
     error = float(ece(predicted, missed, weight))
@@ -217,7 +217,7 @@ def test_bins_of_the_diagram_are_those_of_the_error(case):
 def _band_holds(predicted, rate, group, seed):
     missed = np.random.default_rng(seed).random(len(predicted)) < rate
     drawn = list(_calibrated_outcomes(predicted, group, 0.0, seed, 400))
-    found = reliability(predicted, missed, np.ones(len(predicted)), drawn)
+    found = _reliability(predicted, missed, np.ones(len(predicted)), drawn)
     low, observed, high = (np.array(found[name]) for name in ("band_low", "observed", "band_high"))
     return np.mean((low <= observed) & (observed <= high))
 
