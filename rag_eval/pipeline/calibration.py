@@ -64,7 +64,7 @@ from rag_eval.pipeline.runner import (
     frame_part,
     json_part,
 )
-from rag_eval.pipeline.scores import ScoredRuns, gold_ranks, judge_runs, score_runs
+from rag_eval.pipeline.scores import ScoredRuns, judge_runs, rank_gold, score_runs
 from rag_eval.pipeline.signals import RetrievalSignals
 from rag_eval.storage.artifacts import Artifact, Parts
 from rag_eval.storage.hashing import digest
@@ -602,7 +602,8 @@ def _questions(
     claims = claims[(claims["paraphrase_id"] == ORIGINAL) & (claims["seed"] == seed)]
     claim_of = claims.set_index("query_id")["claim_id"]
     asked = claim_of.reindex(gold.variants["query_id"].to_numpy()[variant])
-    rank, owner = gold_ranks(runs, name, variant, seed)
+    rows = runs.rows(name)[seed][variant]
+    rank, owner = rank_gold(rows, runs.gold_of(name), runs.config.level, variant)
     questions = Questions(
         of.first[first],
         gold.groups[gold.query_of[variant]].astype(np.int64),

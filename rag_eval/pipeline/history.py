@@ -33,7 +33,6 @@ from rag_eval.core.report import (
     UnreadableRun,
     number,
 )
-from rag_eval.core.strategy import Strategy
 from rag_eval.core.types import Level
 from rag_eval.corpus.masking import mask
 from rag_eval.gates.regression import with_delta_s
@@ -332,18 +331,6 @@ def open_nights(home: Home, name: str, nights: int) -> list[KeptRun]:
 
 
 MAX_NAMED: Final = 5
-
-
-def configuration_part(spec: Strategy) -> Open:
-    """Describe the configuration of a strategy, without local paths and settings."""
-    shown = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-    for part in (shown, shown.get("rerank", {})):
-        embedding = part.get("embedding", {})
-        if "vectors" in embedding:
-            embedding["vectors"] = "(file)"
-        if embedding.get("config"):  # part of the settings, which may hold an address
-            embedding["config"] = f"(settings {digest(embedding['config'], 16)})"
-    return shown | {key: "(file)" for key in ("run_file", "recorded") if key in shown}
 
 
 def changes(before: RunInputs, now: RunInputs) -> Changes:

@@ -22,6 +22,7 @@ from rag_eval.core.report import (
     Embeddings,
     Estimate,
     LintWarning,
+    Open,
     Poisoning,
     Record,
     Report,
@@ -32,6 +33,7 @@ from rag_eval.core.report import (
     TrustScores,
     number,
 )
+from rag_eval.core.strategy import Strategy
 from rag_eval.core.types import Level
 from rag_eval.corpus.masking import mask_shown_address
 from rag_eval.gates.gate import AcceptedRun, GateInputs
@@ -70,7 +72,6 @@ from rag_eval.pipeline.guard import RestatedPassages
 from rag_eval.pipeline.history import (
     NO_PREVIOUS,
     changes,
-    configuration_part,
     find_previous,
     history_part,
     keep_run,
@@ -93,10 +94,10 @@ from rag_eval.pipeline.stability import StabilityMeasures
 from rag_eval.pipeline.trust import NOT_CONFIGURED, TrustMeasures
 from rag_eval.pipeline.uncertain import NO_ANSWERS, UNCERTAIN_FILE
 from rag_eval.reporting.exchange import StrategyRankings, exchange_files
-from rag_eval.reporting.metrics_report import REPORT_FILE, dumps, finish, write_measures
+from rag_eval.reporting.metrics_report import MEASURE_COLUMNS, REPORT_FILE, dumps, finish, write_csv
 from rag_eval.reporting.verdicts import VERDICT_FILES, verdict_rows, write_verdict
 from rag_eval.storage.artifacts import Artifact, Parts, atomic_path, write_bytes, write_text
-from rag_eval.storage.hashing import code_version, library_versions
+from rag_eval.storage.hashing import code_version, digest, library_versions
 from rag_eval.trust.sources import FORMULA, POINTS
 
 
@@ -247,7 +248,7 @@ def _strategy(work: Work, runs: ScoredRuns, entry: StrategyMeasures) -> Strategy
         {
             "name": spec.name,
             **{name: getattr(about, name) for name in same},
-            "configuration": configuration_part(spec),
+            "configuration": _describe_configuration(spec),
             "rerank": spec.rerank.kind if spec.rerank else None,
             "seeds": {"configured": work.config.seeds, "matter": about.seed_matters},
             "measures": entry.measures,
@@ -257,6 +258,18 @@ def _strategy(work: Work, runs: ScoredRuns, entry: StrategyMeasures) -> Strategy
             **more,
         }
     )
+
+
+def _describe_configuration(spec: Strategy) -> Open:
+    """Describe the configuration of a strategy, without local paths and settings."""
+    shown = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    for part in (shown, shown.get("rerank", {})):
+        embedding = part.get("embedding", {})
+        if "vectors" in embedding:
+            embedding["vectors"] = "(file)"
+        if embedding.get("config"):  # part of the settings, which may hold an address
+            embedding["config"] = f"(settings {digest(embedding['config'], 16)})"
+    return shown | {key: "(file)" for key in ("run_file", "recorded") if key in shown}
 
 
 def _embeddings(made: Inputs) -> Embeddings:
@@ -648,7 +661,10 @@ def write_report(work: Work, **results: Any) -> MetricsReport:
             shutil.copyfile(source, partial)
     lines = evidence_lines(made.evidence_trust.trust, report.trust.as_of)
     write_bytes(folder / EVIDENCE_FILE, lines)
-    write_measures(folder / "measures.csv", report.strategies)
+    measures = [
+        {"strategy": part.name, **one.dump()} for part in report.strategies for one in part.measures
+    ]
+    write_csv(folder / "measures.csv", MEASURE_COLUMNS, measures)
     keys = made.artifact_keys | {"explorer": explorer.key, "exports": exports.key}
     keep_run(home, now, keys, plain)
     # This run may end before it writes its verdict and page, so none of an earlier run may stay.

@@ -373,17 +373,6 @@ def judge_runs(runs: ScoredRuns, name: str) -> RunJudgements:
     return RunJudgements(scores.variant, scores.seed, first, recall, scores.failed)
 
 
-def gold_ranks(
-    runs: ScoredRuns, name: str, variant: IntArray, seed: int
-) -> tuple[FloatArray, IntArray]:
-    """Rank every gold item at the headline level in the run, as `judge_runs` ranks the first.
-
-    Returns what `rank_gold` returns.
-    """
-    rows = runs.rows(name)[seed][variant]
-    return rank_gold(rows, runs.gold_of(name), runs.config.level, variant)
-
-
 def rank_gold(
     rows: IntArray, gold: GoldArrays, level: Level, variant: IntArray
 ) -> tuple[FloatArray, IntArray]:

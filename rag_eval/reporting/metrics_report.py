@@ -16,7 +16,7 @@ from pydantic_core import to_jsonable_python
 
 from rag_eval.citations.matching import SHORTEST, Source, Sources, uncopied
 from rag_eval.core.errors import InputError, quoted
-from rag_eval.core.report import SCHEMA_VERSION, Open, Report, StrategyPart
+from rag_eval.core.report import SCHEMA_VERSION, Open, Report
 from rag_eval.core.types import ELLIPSIS, SNIPPET_CHARS, Answer, is_joined, snippet
 from rag_eval.corpus.masking import (
     MAX_READ_CHARS,
@@ -295,16 +295,6 @@ def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, An
     cells = [[cell(row.get(name)) for name in columns] for row in rows]
     frame = pd.DataFrame(cells, columns=list(columns), dtype=object)
     write_text(path, frame.to_csv(index=False, lineterminator="\n"))
-
-
-def write_measures(path: Path, strategies: Sequence[StrategyPart]) -> None:
-    """Write a row for every measure of every strategy."""
-    rows = [
-        {"strategy": strategy.name, **record.dump()}
-        for strategy in strategies
-        for record in strategy.measures
-    ]
-    write_csv(path, MEASURE_COLUMNS, rows)
 
 
 # ---- Outcomes as a file of the field: CSV, JSON lines or Parquet, by the ending of its name.

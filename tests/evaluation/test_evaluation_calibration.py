@@ -31,7 +31,7 @@ from rag_eval.pipeline.calibration_stores import (
     read_calibrator,
 )
 from rag_eval.pipeline.miss_rates import compare_strategies
-from rag_eval.pipeline.scores import gold_ranks, judge_runs, open_runs
+from rag_eval.pipeline.scores import judge_runs, open_runs, rank_gold
 from rag_eval.reporting.listings import _describe_conformal
 from rag_eval.storage.home import Home
 from rag_eval.uncertainty.drift import WatchState, _watch, question_mark
@@ -390,7 +390,8 @@ def test_expected_recall_is_controlled_over_every_gold_item(missing, level):
     of = judge_runs(runs, "bm25")
     is_first = (runs.gold.variants["paraphrase_id"].to_numpy() == ORIGINAL)[of.variant]
     chosen = np.flatnonzero(is_first)
-    rank, owner = gold_ranks(runs, "bm25", of.variant[chosen], 13)
+    rows = runs.rows("bm25")[13][of.variant[chosen]]
+    rank, owner = rank_gold(rows, runs.gold_of("bm25"), level, of.variant[chosen])
     assert np.bincount(owner).tolist() == [2] * half
     np.testing.assert_array_equal([rank[owner == at].min() for at in range(half)], of.first[chosen])
     np.testing.assert_allclose(np.bincount(owner, rank <= 10) / 2, of.recall[chosen])
