@@ -201,16 +201,14 @@ def _read_file(path: Path, read_trec: Callable[[Path], pd.DataFrame]) -> Any:
     is_table = ending == ".csv" or (ending == ".tsv" and read_trec is _read_trec_run)
     if not is_table and ending != ".parquet":
         return read_trec(path)
+    separator = "\t" if ending == ".tsv" else ","
     try:
-        return _read_table(path, ending) if is_table else pd.read_parquet(path)
+        if is_table:
+            return pd.read_csv(path, sep=separator, dtype=str, keep_default_na=False)
+        return pd.read_parquet(path)
     except (ValueError, OSError) as error:  # errors of pandas and pyarrow are ValueErrors
         message = f"the file cannot be read: {quoted(str(error))}"
         raise InputError.of("unreadable_file", message, path) from error
-
-
-def _read_table(path: Path, ending: str) -> pd.DataFrame:
-    separator = "\t" if ending == ".tsv" else ","
-    return pd.read_csv(path, sep=separator, dtype=str, keep_default_na=False)
 
 
 def _read_trec_run(path: Path) -> pd.DataFrame:

@@ -69,7 +69,7 @@ def clean(
         now = now or dt.datetime.now(dt.UTC)
         freed = [_remove(home, "half-written or damaged", _leftovers(home))]
         freed.append(_remove(home, "files of kept runs", _old_runs(home, keep, older_than, now)))
-        texts = _root_texts(home)
+        texts = [_text(home, name) for name in (*home.names(RUNS), *home.names("record"))]
         artifacts = _artifacts(home)
         made_from = {name: _made_from(home, name) for name in artifacts}
         reached = _reach(made_from, texts)
@@ -123,10 +123,6 @@ def _old_runs(
             is_old = older_than is not None and now - made > dt.timedelta(days=older_than)
             if is_old or (keep is not None and place >= keep):
                 yield from (name for name in names if Path(name).name.startswith(f"{run_id}."))
-
-
-def _root_texts(home: Home) -> list[str]:
-    return [_text(home, name) for name in (*home.names(RUNS), *home.names("record"))]
 
 
 def _artifacts(home: Home) -> dict[str, list[str]]:

@@ -247,7 +247,8 @@ def _list_records(
     `[n]`, without a marker the only sentence, and else the whole answer.
     """
     cited, text = row.get("citations"), row.get("answer")
-    if row.keys() >= {"error", "fix"} or (cited == [] and _is_refusal(text)):
+    is_refusal = isinstance(text, str) and bool(abstention(text))
+    if row.keys() >= {"error", "fix"} or (cited == [] and is_refusal):
         return []
     if not isinstance(cited, list) or not cited:
         return [(1, row)]
@@ -280,10 +281,6 @@ def _list_records(
         chosen = of_text if stated is None else (stated,)
         records += [(number, {**own, "segment": segment}) for segment in chosen]
     return records
-
-
-def _is_refusal(text: object) -> bool:
-    return isinstance(text, str) and bool(abstention(text))
 
 
 def live_index(home: Home, gold_set: str | None = None) -> tuple[LiveIndex, str]:

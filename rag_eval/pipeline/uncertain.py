@@ -74,7 +74,7 @@ def weigh_answers(
     ]
     over = scores[scores.index.isin(missed) & (scores["outcome"] == "answered")]
     over = over[over["n_gold"] > 0]
-    groups = _group_of_query(runs)
+    groups = dict(zip(runs.gold.queries["query_id"], runs.gold.groups.tolist(), strict=True))
     right, right_of_group = None, {}
     seen = pd.DataFrame(
         {
@@ -110,10 +110,6 @@ def weigh_answers(
             "calibrated_confidence": calibrated_confidence(synthesis, miss, of_others),
         }
     return Worth(strategy, by_query, right)
-
-
-def _group_of_query(runs: ScoredRuns) -> dict[str, int]:
-    return dict(zip(runs.gold.queries["query_id"], runs.gold.groups.tolist(), strict=True))
 
 
 T = TypeVar("T")

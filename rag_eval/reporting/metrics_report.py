@@ -290,6 +290,11 @@ def cell(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_STARTS) else value
 
 
+def csv_text(frame: pd.DataFrame) -> str:
+    """Write a frame as CSV; no text of a cell can act as a formula of a spreadsheet."""
+    return frame.map(cell).to_csv(index=False, lineterminator="\n")
+
+
 def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     """Write rows as CSV (RFC 4180 quoting, LF), atomically; a null is an empty field."""
     cells = [[cell(row.get(name)) for name in columns] for row in rows]
@@ -323,7 +328,7 @@ def write_outcomes(path: Path, frame: pd.DataFrame) -> None:
     }
     plain = frame.assign(**texts)
     if ending == ".csv":
-        write_text(path, plain.map(cell).to_csv(index=False, lineterminator="\n"))
+        write_text(path, csv_text(plain))
         return
     with atomic_path(path) as partial:
         plain.to_parquet(partial, index=False)

@@ -33,7 +33,7 @@ from rag_eval.measures.paired import holm
 from rag_eval.reporting.html.elements import Cursor, Table
 from rag_eval.reporting.html.page import build_comparison
 from rag_eval.reporting.html.panel import Page
-from rag_eval.reporting.metrics_report import cell
+from rag_eval.reporting.metrics_report import csv_text
 from rag_eval.storage.artifacts import write_text
 
 Row: TypeAlias = dict[str, Any]
@@ -109,7 +109,7 @@ class MissRateTables:
     def files(self) -> dict[str, str]:
         """Write the tables as CSV and LaTeX, and the page that holds both: name -> text."""
         forms = {
-            table.name: {"csv": _write_csv(frame), "tex": table.tex()}
+            table.name: {"csv": csv_text(frame), "tex": table.tex()}
             for table, frame in zip(self.tables, self.frames(), strict=True)
         }
         page = build_comparison(self.reports, self.tables, forms)
@@ -138,11 +138,6 @@ def _frame(rows: Sequence[Row]) -> pd.DataFrame:
                 cells[name] = value
         flat.append({name: np.nan if value is None else value for name, value in cells.items()})
     return pd.DataFrame(flat)
-
-
-def _write_csv(frame: pd.DataFrame) -> str:
-    """Write a frame as CSV; names cannot act as formulas of a spreadsheet."""
-    return frame.map(cell).to_csv(index=False, lineterminator="\n")
 
 
 # ---- Rows of one report.
