@@ -10,6 +10,7 @@ from rag_eval.core.loader import Chunker
 from rag_eval.corpus import chunking as sectioning
 from rag_eval.corpus.analyzer import count_tokens
 from rag_eval.corpus.chunking import chunk_documents, chunks_hash
+from rag_eval.corpus.markdown import front_matter
 from rag_eval.storage.hashing import digest, text_hash
 
 KINDS = ["numpydoc", "markdown", "text", "sentence", "whole"]
@@ -268,7 +269,7 @@ def test_equal_headings_never_share_an_id():
 )
 def test_front_matter(head, values):
     text = head + "# H\n"
-    assert sectioning.front_matter(text) == (values, len(head) if values else 0)
+    assert front_matter(text) == (values, len(head) if values else 0)
 
 
 DOCSTRING = """Fill values.
