@@ -375,17 +375,6 @@ _RULES: dict[str, Rule] = {
     "explained_before_cited": _check_order,
 }
 """Rules for a single record, by code."""
-LIVE_CODES = (
-    "mismatch_index_hash",
-    "analyzer_mismatch",
-    "rev_mismatch",
-    "source_url_mismatch",
-    "embed_model_mismatch",
-    "tokens_mismatch",
-    "unknown_snippet",
-    "quote_mismatch",
-)
-"""Codes whose rules need the live index; `bad_offsets` only asks for the document's length."""
 
 
 # ---- Every rule on every citation of a run

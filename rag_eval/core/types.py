@@ -54,6 +54,17 @@ PAYLOAD_FIELDS = (*REQUIRED, *OPTIONAL)
 AUDITABLE_FIELDS = ("snippet_id", "section_id", "source_url", "offsets", "tokens")
 """Fields of a citation in the auditable block `{citations, answer, ΔS, λ}`."""
 
+LIVE_CODES = (
+    "mismatch_index_hash",
+    "analyzer_mismatch",
+    "rev_mismatch",
+    "source_url_mismatch",
+    "embed_model_mismatch",
+    "tokens_mismatch",
+    "unknown_snippet",
+    "quote_mismatch",
+)
+"""Codes whose rules need the live index; `bad_offsets` only asks for the document's length."""
 CODES = (
     "empty_citations",
     *(f"missing_{field}" for field in REQUIRED),
@@ -64,14 +75,7 @@ CODES = (
     "missing_score",
     "trace_incomplete",
     "rank_order",
-    "mismatch_index_hash",
-    "analyzer_mismatch",
-    "rev_mismatch",
-    "source_url_mismatch",
-    "embed_model_mismatch",
-    "tokens_mismatch",
-    "unknown_snippet",
-    "quote_mismatch",
+    *LIVE_CODES,
     "explained_before_cited",
     "ok",
 )

@@ -15,11 +15,11 @@ import pandas as pd
 from rag_eval.answers.abstention import abstention
 from rag_eval.answers.contract import unmarked_segment
 from rag_eval.answers.recorded import read_markers
-from rag_eval.citations.payload import LIVE_CODES, LiveIndex, Verdicts, validate
+from rag_eval.citations.payload import LiveIndex, Verdicts, validate
 from rag_eval.core.errors import InputError, Problem, ProblemList, quoted
 from rag_eval.core.rows import read_objects
 from rag_eval.core.strategy import Identity
-from rag_eval.core.types import AUDITABLE_FIELDS, CODES, FIXES, PAYLOAD_FIELDS
+from rag_eval.core.types import AUDITABLE_FIELDS, CODES, FIXES, LIVE_CODES, PAYLOAD_FIELDS
 from rag_eval.corpus.masking import mask_shown_address, mask_snippet, masked_text
 from rag_eval.pipeline.answers import AnswerMeasures, AnswerSet, CitationSet, with_units
 from rag_eval.pipeline.corpus import (

@@ -9,10 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_eval.citations.payload import LIVE_CODES, LiveIndex, citation_records, payload, validate
+from rag_eval.citations.payload import LiveIndex, citation_records, payload, validate
 from rag_eval.core.settings import Settings
 from rag_eval.core.strategy import Identity
-from rag_eval.core.types import CODES, FIXES, REQUIRED, CitedSpan, Evidence, RetrievalOptions
+from rag_eval.core.types import (
+    CODES,
+    FIXES,
+    LIVE_CODES,
+    REQUIRED,
+    CitedSpan,
+    Evidence,
+    RetrievalOptions,
+)
 from rag_eval.corpus.analyzer import ANALYZER, words
 from rag_eval.corpus.masking import mask
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusSnapshot
