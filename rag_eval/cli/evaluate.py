@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from rag_eval.corpus.loading import LoadedCorpus
     from rag_eval.gold.drafts import Question
     from rag_eval.pipeline.evaluation import Evaluation
+    from rag_eval.pipeline.stages import Outcome
 
 ROOTS_VARIABLE = "RAG_EVAL_CORPUS_ROOTS"
 
@@ -199,6 +200,22 @@ def _record_lineage(evaluations: "list[Evaluation]") -> None:
             )
 
 
+def _warn(outcome: "Outcome") -> None:
+    """Print what failed beside the report."""
+    from rag_eval.core.errors import quoted
+
+    if outcome.mlflow_error:
+        typer.echo(f"warning: {outcome.mlflow_error}", err=True)
+    if outcome.trace_error:
+        typer.echo(
+            f"warning: the traces were not written ({quoted(outcome.trace_error, 400)}); "
+            "the report is complete",
+            err=True,
+        )
+    if outcome.spans is not None and outcome.spans.reason:
+        typer.echo(f"warning: spans: {quoted(str(outcome.spans), 400)}", err=True)
+
+
 @app.command()
 def run(
     gold_set: Annotated[
@@ -242,7 +259,7 @@ def run(
     """Evaluate gold sets and write reports; a second run computes only what changed."""
     with report_errors(writes_report=True):
         settings = open_settings(home, reports, gold_sets, wait)
-        from rag_eval.core.errors import InputError, quoted
+        from rag_eval.core.errors import InputError
         from rag_eval.pipeline.evaluation import open_beir, open_gold_set, select_gold_sets
         from rag_eval.pipeline.stages import evaluate_all
 
@@ -278,14 +295,7 @@ def run(
                 runs=outcome.runs_page or "",
             )
             show_outcome(console_for(), outcome.report, places, verbose=verbose)
-            if outcome.mlflow_error:
-                typer.echo(f"warning: {outcome.mlflow_error}", err=True)
-            if outcome.trace_error:
-                typer.echo(
-                    f"warning: the traces were not written ({quoted(outcome.trace_error, 400)}); "
-                    "the report is complete",
-                    err=True,
-                )
+            _warn(outcome)
         if len(outcomes) > 1:
             typer.echo()
             for outcome in outcomes:

@@ -164,7 +164,8 @@ def _answers_config(config: GoldSetConfig) -> settings_of.Answers:
     return config.answers
 
 
-def _list_questions(config: GoldSetConfig, gold: GoldVariants) -> list[Question]:
+def list_questions(config: GoldSetConfig, gold: GoldVariants) -> list[Question]:
+    """List the questions of a gold set, each with the settings of its answer."""
     answers, rows = _answers_config(config), gold.queries[["query_id", "text"]]
     return [
         Question(query_id, text, apply_override(answers, gold.overrides.get(query_id)))
@@ -261,7 +262,7 @@ def _identify_answers(work: Work, gold_variants: GoldVariants, **_: object) -> o
     replies from the cache and repeats failed requests. The code of a plug-in may have changed.
     """
     answers = _answers_config(work.config)
-    modes = {one.settings.mode for one in _list_questions(work.config, gold_variants)}
+    modes = {one.settings.mode for one in list_questions(work.config, gold_variants)}
     if "llm" in modes or answers.validators or answers.postprocessors:
         return AGAIN
     path = work.base / (answers.recorded or "")
@@ -295,7 +296,7 @@ def answer_gold_set(
     """
     config, answers = work.config, _answers_config(work.config)
     strategy = answers.strategy or config.primary_strategy
-    questions = _list_questions(config, gold_variants)
+    questions = list_questions(config, gold_variants)
     modes = {question.settings.mode for question in questions}
     documents, chunks = corpus_snapshot.documents, admitted_chunks.chunks
     stored = StoredRetrieval(runs[strategy], chunks, documents, gold_variants.variants)
