@@ -135,7 +135,7 @@ def _correct(reply: str, faults: Sequence[str]) -> tuple[Message, Message]:
     )
 
 
-def _build_prompt(
+def build_prompt(
     question: Question, evidence: Sequence[Evidence], correcting: Sequence[Message] = ()
 ) -> Prompt:
     """Make the messages for one question, at most question.settings.max_prompt_chars long.
@@ -333,7 +333,7 @@ class _Case:
         correcting: tuple[Message, ...] = ()
         while True:
             try:
-                prompt = _build_prompt(self.question, evidence, correcting)
+                prompt = build_prompt(self.question, evidence, correcting)
             except PromptTooLongError as error:
                 return [Fault("prompt_too_long", str(error))]
             reply = self._ask(chat, prompt)

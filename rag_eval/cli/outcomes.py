@@ -250,10 +250,11 @@ claim = CommandLine(
 @claim.command("import")
 def import_claims(
     traffic: Annotated[
-        Path,
+        list[Path],
         typer.Argument(
             help="JSON lines: query, retrieved [{id, score}], optionally query_id, group_id, k, "
-            "at, strategy, strategy_fingerprint, miss_rate. Or an export of another tool."
+            "at, strategy, strategy_fingerprint, miss_rate. Or exports of another tool; give the "
+            "files over which traces are cut together."
         ),
     ],
     *,
@@ -264,28 +265,37 @@ def import_claims(
     ] = 10,
     home: Home = None,
 ) -> None:
-    """Import production traffic, all of the file or nothing.
+    """Import production traffic, all of the files or nothing.
 
     Personal data in the questions is masked, and claims that are stored already are skipped.
+    Feedback that spans hold is recorded as outcomes.
     """
     with report_errors():
         from rag_eval.core.errors import ProblemList
         from rag_eval.corpus.masking import masked_text
         from rag_eval.uncertainty.audits import ClaimStore
-        from rag_eval.uncertainty.outcome_files import read_claims
+        from rag_eval.uncertainty.outcome_files import read_claims, read_feedback
+        from rag_eval.uncertainty.outcomes import OutcomeStore
 
         warnings = ProblemList()
-        found, masked = read_claims(
+        found, masked, feedback = read_claims(
             traffic, warnings, strategy=strategy, fingerprint=fingerprint, k=k
         )
         for warning in warnings.listed():
             typer.echo(masked_text(str(warning)), err=True)
-        added = ClaimStore(_open_sql(home)).add(found, now=_now())
+        sql = _open_sql(home)
+        added = ClaimStore(sql).add(found, now=_now())
         covered = ", ".join(f"{count} {name}" for name, count in sorted(masked.items()))
         typer.echo(
             f"{added:,} claims imported, {len(found) - added:,} were there already; masked: "
             f"{covered or 'nothing'}"
         )
+        if feedback:
+            said = OutcomeStore(sql).record(read_feedback(feedback, sql, now=_now()))
+            typer.echo(
+                f"feedback: {len(said.added):,} outcomes recorded, {len(said.already_there):,} "
+                f"were there already, {len(said.differing):,} of them with another judgement"
+            )
     typer.echo(f"next: {command()} audit draw --n 50 --seed 1 --depth 50")
 
 

@@ -87,24 +87,30 @@ def open_port(evaluation: Evaluation) -> RetrievalService:
         primary = ready.get(config.primary_strategy)
         default = next(iter(kinds)) if primary is None else primary.spec.kind
 
+    about = {one.name: _describe_served(evaluation, one) for one in kinds.values()}
+
     def served(
         query: str,
         strategy: ReadyStrategy,
         found: RetrievalResult | RetrievalFailedError,
         seconds: float,
     ) -> None:
-        send_served(query, found, seconds, _describe_served(evaluation, strategy))
+        send_served(query, found, seconds, about[strategy.name])
 
     return serve(evaluation, kinds, default, served)
 
 
 def _describe_served(evaluation: Evaluation, strategy: ReadyStrategy) -> dict[str, object]:
     """State where a served result comes from, for its span."""
+    config = evaluation.config
     return {
-        "gold_set": evaluation.config.name,
+        "gold_set": config.name,
         "rev": evaluation.runner.get(CorpusSnapshot).about.corpus_rev,
         "strategy": strategy.name,
         "index_hash": strategy.index_hash,
+        "strategy_fingerprint": strategy_fingerprint(
+            config, config.strategy(strategy.name), strategy.index_hash
+        ),
     }
 
 
@@ -161,7 +167,6 @@ class LiveStrategy:
         )
         fingerprint = strategy_fingerprint(self._config, spec, self._ready.index_hash)
         self._served = _describe_served(evaluation, self._ready)
-        self._served["strategy_fingerprint"] = fingerprint
         found = find_accepted(evaluation, self.name, fingerprint)
         unlabelled = _read_unlabelled(evaluation, self.name, fingerprint)
         self._speaker, self._model = choose_speaker(

@@ -40,8 +40,9 @@ DATA: Final = (".json", ".toml")
 BENEATH: Final = {"ir_measures": ("pytrec-eval-terrier",)}
 """Library -> other distributions that compute the results of the library."""
 NOT_COMPUTING: Final = frozenset(
-    "cryptography dagster httpx jinja2 markupsafe mlflow openai psycopg pydantic"
-    " pydantic_settings rich sqlalchemy starlette threadpoolctl tomlkit typer uvicorn yaml".split()
+    "cryptography dagster httpx jinja2 markupsafe mlflow openai openinference opentelemetry psycopg"
+    " pydantic pydantic_settings rich sqlalchemy starlette threadpoolctl tomlkit typer uvicorn"
+    " yaml".split()
 )
 """Libraries that cannot change a figure, because they only store, show or transport data."""
 

@@ -7,10 +7,10 @@ follow from the claim, the question or the draw.
 import datetime as dt
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple, cast, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -22,11 +22,12 @@ from rag_eval.core.types import (
     MAX_NOTE,
     MISSED_BY_FEEDBACK,
     BinaryTarget,
+    Feedback,
     GoldSource,
     RetrievalOutcome,
 )
 from rag_eval.corpus.loaders.foreign import find_format
-from rag_eval.corpus.loaders.recorded import read_outputs
+from rag_eval.corpus.loaders.recorded import RecordedOutput, read_outputs
 from rag_eval.corpus.masking import mask, mask_snippet
 from rag_eval.storage.hashing import digest
 from rag_eval.storage.sql import SqlStore
@@ -45,6 +46,7 @@ MAX_RETRIEVED: Final = 1000
 MAX_TEXT: Final = 20_000
 """Largest number of characters of a text in a line, before the text is masked and cut."""
 DEFAULT_K: Final = 10
+FEEDBACKS: Final[tuple[str, ...]] = get_args(Feedback)
 AHEAD: Final = dt.timedelta(days=1)
 """Largest accepted lead of another machine's clock over the local clock."""
 CLAIM_LINE: Final = (
@@ -130,64 +132,101 @@ class ClaimLine(_Line):
     miss_rate: record.UnitInterval | None = Field(default=None, description="as it was predicted")
 
 
+class Traffic(NamedTuple):
+    """Claims of files of production traffic, and what people said of them.
+
+    `masked` counts the masked values by kind. `feedback` maps the ids of claims to labels.
+    """
+
+    claims: list[Claim]
+    masked: Counter[str]
+    feedback: dict[str, Feedback]
+
+
 def read_claims(
-    path: Path,
+    paths: Sequence[Path],
     warnings: ProblemList,
     *,
     strategy: str | None = None,
     fingerprint: str | None = None,
     k: int = DEFAULT_K,
-) -> tuple[list[Claim], Counter[str]]:
-    """Read and check a file of production traffic; personal data in the questions is masked.
+) -> Traffic:
+    """Read and check files of production traffic; personal data in the questions is masked.
 
-    The lines are claims, or the file has a format of another tool. Strategy, fingerprint and k are
-    defaults for lines without these fields. Adds what the reader of a format leaves out to
-    `warnings`. Returns the claims and the number of masked values by kind. Raises InputError with
-    every fault of the file.
+    The lines are claims, or a file has a format of another tool. Files of spans are read as one,
+    because a trace may be cut over files. Strategy, fingerprint and k are defaults for lines
+    without these fields. Adds what the reader of a format leaves out to `warnings`. Raises
+    InputError with every fault of the files.
     """
     given = _drop_nulls({"strategy": strategy, "strategy_fingerprint": fingerprint, "k": k})
-    problems, file = ProblemList(), str(path)
-    claims: list[Claim] = []
-    masked: Counter[str] = Counter()
-    layout = find_format(path)
-    if layout is None:
-        rows = _read_objects(path, problems, CLAIM_LINE)
-    else:
-        rows = _claims_of_outputs(path, warnings)
-    for number, row in rows:
-        line = check_row(given | _drop_nulls(row), ClaimLine, problems, file, number)
-        if line is not None:
-            text, counts = mask(line.query)
-            masked.update(counts)
-            claims.append(_make_claim(line, text))
+    problems, labels = ProblemList(), Counter[bool]()
+    traffic = Traffic([], Counter(), {})
+    for file, number, row, output in _read_traffic(paths, problems, warnings):
+        line = check_row(given | _drop_nulls(row), ClaimLine, problems, str(file), number)
+        if line is None:
+            continue
+        text, counts = mask(line.query)
+        traffic.masked.update(counts)
+        traced = None if output is None else output.traced
+        claim = _make_claim(
+            line, text, None if traced is None or output is None else output.query_id
+        )
+        traffic.claims.append(claim)
+        for label in () if traced is None else traced.labels:
+            labels[label in FEEDBACKS] += 1
+            if label in FEEDBACKS:
+                traffic.feedback[claim.claim_id] = cast("Feedback", label)
     problems.raise_errors()
-    return claims, masked
+    if labels[False]:
+        message = f"{labels[False]} of {labels.total()} annotations by people are left out"
+        accepted = f"the label {' or '.join(FEEDBACKS)}"
+        warnings.add("other_labels", message, accepted=accepted, severity="warning")
+    return traffic
 
 
-def _claims_of_outputs(path: Path, warnings: ProblemList) -> list[tuple[int, Line]]:
-    """Make lines of claims of recorded outputs; a document that occurs twice keeps its best rank.
+def _read_traffic(
+    paths: Sequence[Path], problems: ProblemList, warnings: ProblemList
+) -> Iterator[tuple[Path, int, Line, RecordedOutput | None]]:
+    """Yield lines of claims with their places, and the recorded output that a line is made of.
 
-    The words of the question name it, so that equal questions of a day are one question.
+    Of a document that occurs twice, a line keeps the best rank. The words of the question name it,
+    so that equal questions of a day are one question.
     """
-    rows: list[tuple[int, Line]] = []
-    for output in read_outputs(path, warnings):
-        best: dict[str, float | None] = {}
-        for context in output.contexts:
-            best.setdefault(context.document, context.score)
-        retrieved = [{"id": name, "score": score} for name, score in best.items()]
-        rows.append((output.line, {"query": output.question, "retrieved": retrieved}))
-        if output.at:
-            rows[-1][1]["at"] = output.at
-    return rows
+    by_layout: dict[str, list[Path]] = {}
+    for path in paths:
+        layout = find_format(path)
+        if layout is None:
+            yield from ((path, *row, None) for row in _read_objects(path, problems, CLAIM_LINE))
+        else:
+            by_layout.setdefault(layout.name if layout.span else str(path), []).append(path)
+    for first, *more in by_layout.values():
+        for output in read_outputs(first, warnings, *more):
+            best: dict[str, float | None] = {}
+            for context in output.contexts:
+                best.setdefault(context.document, context.score)
+            retrieved = [{"id": name, "score": score} for name, score in best.items()]
+            line: Line = {"query": output.question, "retrieved": retrieved, "at": output.at or None}
+            if output.traced is not None:
+                line |= output.traced.model_dump(exclude={"labels"})
+            yield Path(output.file), output.line, line, output
 
 
-def _make_claim(line: ClaimLine, query: str) -> Claim:
+def _make_claim(line: ClaimLine, query: str, trace: str | None) -> Claim:
+    """Make the claim of a line.
+
+    A trace has one claim, whatever part of it was imported before. Other lines are told apart by
+    their content.
+    """
     words, fingerprint = question_id(query), line.strategy_fingerprint
     query_id = line.query_id or words
     moment = None if line.at is None else line.at.isoformat()
     ids = [item.id for item in line.retrieved]
     return Claim(
-        claim_id=digest(["traffic", fingerprint, query_id, query, ids, moment]),
+        claim_id=digest(
+            ["traffic", fingerprint, query_id, query, ids, moment]
+            if trace is None
+            else ["trace", fingerprint, trace]
+        ),
         query_id=query_id,
         group_id=line.group_id or words,
         strategy=line.strategy,
@@ -395,6 +434,22 @@ def read_outcomes(
         outcomes.append(outcome)
     problems.raise_errors()
     return outcomes, not_judged
+
+
+def read_feedback(
+    feedback: Mapping[str, Feedback], sql: SqlStore, *, now: dt.datetime
+) -> list[RetrievalOutcome]:
+    """Make outcomes of what users said of stored claims, by claim id."""
+    source: GoldSource = "user_feedback"
+    rows: list[Line] = [
+        {"claim_id": name, "feedback": label, "gold_source": source}
+        for name, label in feedback.items()
+    ]
+    problems = ProblemList()
+    reader = _OutcomeReader(sql, rows, now, problems)
+    made = [reader.make(row, {}) for row in rows]
+    problems.raise_errors()
+    return [outcome for outcome in made if outcome is not None]
 
 
 def read_outcome(given: Line, sql: SqlStore, *, now: dt.datetime) -> RetrievalOutcome:

@@ -171,3 +171,22 @@ def test_a_database_that_cannot_be_used_is_told_without_its_password(monkeypatch
     assert result.exit_code == 1
     assert "database_failed" in result.stderr
     assert "s3cr3t" not in result.output + result.stderr
+
+
+def test_feedback_in_spans_becomes_outcomes(tmp_path, project_root):
+    text = (project_root / "tests" / "corpus" / "foreign" / "openinference.jsonl").read_text()
+    root, search = map(json.loads, text.splitlines())
+    prefix = "annotations.0.annotation"
+    label = {f"{prefix}.label": "something_missing", f"{prefix}.annotator_kind": "HUMAN"}
+    paths = [tmp_path / name for name in ("day-1.jsonl", "day-2.jsonl")]
+    paths[0].write_text(jsonl([root | {"attributes": root["attributes"] | label}]))
+    paths[1].write_text(jsonl([search]))
+    for added, there in ((1, 0), (0, 1)):
+        said = fine("claim", "import", *paths, *NAMED).stdout
+        assert f"{added} claims imported, {there} were there already" in said
+        assert f"feedback: {added} outcomes recorded, {there} were there already, 0 of" in said
+    (outcome,) = listed("--gold-source", "user_feedback")
+    (claim,) = map(json.loads, fine("claim", "list", "--json").stdout.splitlines())
+    assert claim["query"] == "When is the ferry?"
+    assert (outcome["claim_id"], outcome["missed"]) == (claim["claim_id"], True)
+    assert (outcome["feedback"], outcome["inclusion_probability"]) == ("something_missing", None)

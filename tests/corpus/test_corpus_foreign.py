@@ -4,6 +4,7 @@ import datetime as dt
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from rag_eval.core.errors import InputError, ProblemList
@@ -25,7 +26,10 @@ CASES = {
 
 
 def read_outputs(path):
-    return recorded.read_outputs(path, ProblemList())
+    """Read outputs without the name of their file."""
+    outputs = recorded.read_outputs(path, ProblemList())
+    assert {one.file for one in outputs} == {str(path)}
+    return [one.model_copy(update={"file": ""}) for one in outputs]
 
 
 def test_every_format_has_an_example():
@@ -49,7 +53,9 @@ def test_an_example_becomes_a_recorded_output(name, has):
 
 @pytest.mark.parametrize(("name", "has"), CASES.items())
 def test_an_example_becomes_a_claim(name, has):
-    claims, _ = read_claims(EXAMPLES / name, ProblemList(), strategy="mine", fingerprint="v1", k=5)
+    claims = read_claims(
+        [EXAMPLES / name], ProblemList(), strategy="mine", fingerprint="v1", k=5
+    ).claims
     claim = claims[0]
     assert (claim.query, claim.k, len(claim.retrieved)) == ("When is the ferry?", 5, 2)
     assert claim.query_id != "t1"
@@ -143,7 +149,7 @@ LEFT_OUT = [
     (SEARCH, []),
     (SEARCH + CHAT, ["1 of 2 traces without a retrieval span"]),
     (SEARCH + LOST + LOST, ["2 of 3 spans without a trace"]),
-    (SEARCH + CHAT + CHAT + LOST, ["1 of 2 traces without", "1 of 4 spans without"]),
+    (SEARCH + CHAT + CHAT + LOST, ["1 of 2 traces without", "1 of 3 spans without"]),
     (f'{{"data": [{FOUND}, {{"type": "SPAN"}}]}}', ["1 of 2 spans without a trace"]),
     # A page without observations and a batch without spans are no spans.
     (f'{{"data": [{FOUND}]}}\n{{"data": [], "meta": {{}}}}', []),
@@ -174,3 +180,136 @@ def test_an_error_of_the_file_names_the_counts(tmp_path):
     (problem,) = caught.value.problems
     counts = "1 of 1 traces without a retrieval span and 1 of 2 spans without a trace"
     assert (problem.code, problem.found) == ("no_retrieval", counts)
+
+
+# ---- Spans as production exports them: twice, cut over files, without parents, as tables.
+
+SPANS = [json.loads(line) for line in (EXAMPLES / "openinference.jsonl").read_text().splitlines()]
+
+
+def write_spans(path, spans):
+    path.write_text("".join(f"{json.dumps(span)}\n" for span in spans), encoding="utf-8")
+    return path
+
+
+def test_a_span_that_was_exported_twice_counts_once(tmp_path):
+    again = write_spans(tmp_path / "again.jsonl", [*SPANS, *SPANS])
+    assert [len(one.contexts) for one in read_outputs(again)] == [2]
+
+
+def test_a_trace_may_be_cut_over_files(tmp_path):
+    root, search = (
+        write_spans(tmp_path / f"{place}.jsonl", [span]) for place, span in enumerate(SPANS)
+    )
+    warnings = ProblemList()
+    (output,) = recorded.read_outputs(root, warnings, search)
+    (whole,) = read_outputs(EXAMPLES / "openinference.jsonl")
+    assert not warnings.listed()
+    assert output.model_copy(update={"file": ""}) == whole
+    # the part without its root asks what the retrieval asked
+    (alone,) = read_outputs(search)
+    assert (alone.question, alone.answer) == ("ferry time", None)
+    assert alone.contexts == whole.contexts
+
+
+def test_traces_without_a_retrieval_are_named(tmp_path):
+    other = [{**SPANS[0], "context": {"trace_id": f"t{n}\u202e", "span_id": "s"}} for n in range(7)]
+    warnings = ProblemList()
+    recorded.read_outputs(write_spans(tmp_path / "more.jsonl", [*SPANS, *other]), warnings)
+    (warning,) = warnings.listed()
+    assert warning.message.count("7 of 8 traces without a retrieval span") == 1
+    assert warning.found == ", ".join([*(f"t{n}\\u202e" for n in range(5)), "..."])
+
+
+def phoenix_rows():
+    """Rows of Phoenix's data frame of spans: documents are a list with dotted names."""
+    rows = [flatten(json.loads(json.dumps(span))) for span in SPANS]
+    kept = "attributes.retrieval.documents"
+    listed = [
+        {
+            f"document.{key}": rows[1].pop(f"{kept}.{place}.document.{key}")
+            for key in ("id", "content", "score")
+        }
+        for place in range(2)
+    ]
+    for row in rows:
+        row["start_time"] = dt.datetime.fromisoformat(row["start_time"])
+        row["end_time"] = dt.datetime.fromisoformat(row["end_time"])
+    return [rows[0], rows[1] | {kept: listed}]
+
+
+def test_a_table_of_spans_is_read(tmp_path):
+    path = tmp_path / "spans.parquet"
+    pd.DataFrame(phoenix_rows()).to_parquet(path)
+    (output,), (whole,) = read_outputs(path), read_outputs(EXAMPLES / "openinference.jsonl")
+    assert output.contexts == whole.contexts
+    assert (output.question, output.answer, output.query_id) == (
+        "When is the ferry?",
+        "At noon.",
+        "t1",
+    )
+    moments = (dt.datetime.fromisoformat(one.at) for one in (output, whole))
+    assert len(set(moments)) == 1
+
+
+def test_a_broken_table_is_refused(tmp_path):
+    path = tmp_path / "spans.parquet"
+    path.write_bytes(b"PAR1 and nothing more")
+    with pytest.raises(InputError) as caught:
+        read_claims([path], ProblemList(), strategy="mine", fingerprint="v1")
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.file) == ("unreadable_file", str(path))
+
+
+def test_a_table_of_something_else_is_refused(tmp_path):
+    path = tmp_path / "numbers.parquet"
+    pd.DataFrame({"query": ["q"], "n": [1]}).to_parquet(path)
+    with pytest.raises(InputError) as caught:
+        read_outputs(path)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.file) == ("no_retrieval", str(path))
+
+
+def annotated(**marks):
+    attributes = SPANS[0]["attributes"] | marks
+    return [{**SPANS[0], "attributes": attributes}, SPANS[1]]
+
+
+def test_cited_ids_and_labels_of_people_are_read(tmp_path):
+    prefix = "annotations.0.annotation"
+    spans = annotated(
+        **{
+            "metadata": json.dumps({"citations": ["timetable", 3], "strategy": 5}),
+            f"{prefix}.label": "something_missing",
+            f"{prefix}.annotator_kind": "HUMAN",
+            "annotations.1.annotation.label": "nothing_missing",
+            "annotations.1.annotation.annotator_kind": "LLM",
+        }
+    )
+    (output,) = read_outputs(write_spans(tmp_path / "spans.jsonl", spans))
+    assert [one.token for one in output.citations] == ["timetable"]
+    assert output.traced.labels == ("something_missing",)
+    assert output.traced.strategy is None
+
+
+def test_a_trace_has_one_claim_however_much_of_it_is_known(tmp_path):
+    whole = write_spans(tmp_path / "whole.jsonl", SPANS)
+    part = write_spans(tmp_path / "part.jsonl", SPANS[1:])
+    other = write_spans(
+        tmp_path / "other.jsonl", [{**SPANS[1], "context": {"trace_id": "t2", "span_id": "s2"}}]
+    )
+    ids = [
+        read_claims([path], ProblemList(), strategy="mine", fingerprint="v1").claims[0].claim_id
+        for path in (whole, part, other)
+    ]
+    assert ids[0] == ids[1] != ids[2]
+
+
+def test_labels_that_say_nothing_of_retrieval_are_counted(tmp_path):
+    prefix = "trace.annotations.0.annotation"
+    for label, feedback in (("thumbs-down", 0), ("evidence_not_relevant", 1)):
+        marks = {f"{prefix}.label": label, f"{prefix}.annotator_kind": "HUMAN"}
+        path, warnings = write_spans(tmp_path / "spans.jsonl", annotated(**marks)), ProblemList()
+        found = read_claims([path], warnings, strategy="mine", fingerprint="v1")
+        assert list(found.feedback.values()) == [label][:feedback]
+        assert [one.code for one in warnings.listed()] == ["other_labels"][feedback:]

@@ -34,7 +34,7 @@ class Traffic:
         self.missed |= {row["query"]: number < rate * n for number, row in enumerate(rows)}
         path = self.folder / f"traffic-{month}-{fingerprint}.jsonl"
         path.write_text(jsonl(rows), encoding="utf-8")
-        claims, _ = read_claims(path, ProblemList(), strategy="bm25", fingerprint=fingerprint)
+        claims = read_claims([path], ProblemList(), strategy="bm25", fingerprint=fingerprint).claims
         self.claims.add(claims, now=NOW)
 
     def draw(self, n=10, seed=0, depth=10, path=None, **more):

@@ -31,7 +31,7 @@ def write(tmp_path, *rows, name="file.jsonl"):
 
 
 def import_claims(sql, path, **options):
-    claims, masked = read_claims(path, ProblemList(), **options)
+    claims, masked, _ = read_claims([path], ProblemList(), **options)
     return ClaimStore(sql).add(claims, now=NOW), masked
 
 

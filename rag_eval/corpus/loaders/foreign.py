@@ -8,30 +8,36 @@ like an object.
 Tools that record spans (steps of a request) give one output for each trace with a retrieval span.
 The question and the answer are those of the root span; else the question is the query of the first
 retrieval, and the answer that of the last other span with one. The contexts are those of all
-retrieval spans, in the order of time. One warning counts the traces without a retrieval span and
-the spans without a trace, which are left out.
+retrieval spans, in the order of time. A span that was exported twice counts once, the last time.
+One warning counts the traces without a retrieval span and the spans without a trace, which are left
+out.
 """
 
 import dataclasses
 import datetime as dt
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from rag_eval.core.errors import Place, ProblemList
+from rag_eval.core.errors import Place, ProblemList, quoted
 from rag_eval.core.rows import parse_object, read_lines, read_values
 from rag_eval.storage.hashing import digest
 
 MAX_BYTES: Final = 256_000_000
 _ID_DIGITS: Final = 16
 _MAX_DEPTH: Final = 16
+_SHOWN_TRACES, _SHOWN_CHARS = 5, 40
 _NANOSECOND_DIGITS: Final = 19
 """Digits of a time until the year 2286."""
 _ZONE: Final = re.compile(r"(?:Z|[+-]\d\d:?\d\d)$")
 
+PARQUET: Final = ".parquet"
+
 Row = dict[str, Any]
+Placed = tuple[Path, int, Row]
+"""A row with its file and line."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +59,12 @@ class Format:
     """Paths of the spans inside of an object."""
     retrieval: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Values by path; one of them marks a span as a retrieval."""
+    stated: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Paths of what a retrieval span states for a claim: strategy, fingerprint and miss rate."""
+    citations: str = ""
+    """Paths of the cited ids in the root span."""
+    annotations: str = ""
+    """Paths of the annotations of a span."""
 
 
 _QUESTION: Final = "question query input"
@@ -68,6 +80,28 @@ def _below(path: str, keys: str) -> str:
     return " ".join([*(f"{path}.{key}" for key in keys.split()), path])
 
 
+OPENTELEMETRY: Final = Format(
+    "OpenTelemetry (GenAI and OpenInference)",
+    marks="resourceSpans attributes",
+    fields={
+        "question": f"gen_ai.retrieval.query.text {_below('input.value', _QUESTION)}",
+        "answer": f"gen_ai.output.messages.*.parts.*.content {_below('output.value', _ANSWER)}",
+        "error": "status.message",
+    },
+    passages="gen_ai.retrieval.documents.* retrieval.documents.*.document",
+    passage=_DOCUMENT,
+    span={
+        "trace": "traceId context.trace_id",
+        "id": "spanId context.span_id",
+        "parent": "parentSpanId parent_id",
+        "start": "startTimeUnixNano start_time",
+    },
+    children="resourceSpans.*.scopeSpans.*.spans.*",
+    retrieval={"gen_ai.operation.name": "retrieval", "openinference.span.kind": "RETRIEVER"},
+    stated={name: f"metadata.{name}" for name in ("strategy", "strategy_fingerprint", "miss_rate")},
+    citations="metadata.citations.*",
+    annotations="annotations.*.annotation trace.annotations.*.annotation",
+)
 FORMATS: Final = (
     # a ragas sample is a row already: `recorded.RecordedOutput` knows its keys
     Format("ragas", marks="user_input", fields={}, passages="", passage={}),
@@ -83,25 +117,7 @@ FORMATS: Final = (
         passages="retrieval_context.* retrievalContext.*",
         passage={},
     ),
-    Format(
-        "OpenTelemetry (GenAI and OpenInference)",
-        marks="resourceSpans attributes",
-        fields={
-            "question": f"gen_ai.retrieval.query.text {_below('input.value', _QUESTION)}",
-            "answer": f"gen_ai.output.messages.*.parts.*.content {_below('output.value', _ANSWER)}",
-            "error": "status.message",
-        },
-        passages="gen_ai.retrieval.documents.* retrieval.documents.*.document",
-        passage=_DOCUMENT,
-        span={
-            "trace": "traceId context.trace_id",
-            "id": "spanId context.span_id",
-            "parent": "parentSpanId parent_id",
-            "start": "startTimeUnixNano start_time",
-        },
-        children="resourceSpans.*.scopeSpans.*.spans.*",
-        retrieval={"gen_ai.operation.name": "retrieval", "openinference.span.kind": "RETRIEVER"},
-    ),
+    OPENTELEMETRY,
     Format(
         "LangSmith",
         marks="run_type",
@@ -146,7 +162,12 @@ OWN_KEYS: Final = ("query_id", "query")
 
 
 def find_format(path: Path) -> Format | None:
-    """Return the format of a file by the keys of its first object; None for the own layouts."""
+    """Return the format of a file by the keys of its first object; None for the own layouts.
+
+    Of Parquet files only tables of spans are read.
+    """
+    if path.suffix == PARQUET:
+        return OPENTELEMETRY
     quiet = ProblemList()  # whoever reads the file reports its faults
     _, line = next(read_lines(path, quiet), (0, ""))
     first = parse_object(line)
@@ -160,26 +181,52 @@ def find_format(path: Path) -> Format | None:
     return next((one for one in FORMATS if not keys.isdisjoint(one.marks.split())), None)
 
 
-def read_foreign(path: Path, layout: Format, problems: ProblemList) -> Iterator[tuple[int, Row]]:
-    """Yield rows of recorded outputs with the line where each begins; faults become problems.
+def _read(path: Path, problems: ProblemList) -> Iterator[tuple[int, Row]]:
+    """Yield the objects of a file with their lines, or the rows of a Parquet file with numbers."""
+    if path.suffix != PARQUET:
+        yield from read_values(path, problems, MAX_BYTES)
+        return
+    import pyarrow as pa
+    from pyarrow import parquet
 
-    The file holds JSON lines, one JSON document, or a list of objects. The warning `left_out`
-    counts the traces and spans that give no row.
+    try:
+        about = parquet.read_metadata(path)
+        size = sum(about.row_group(at).total_byte_size for at in range(about.num_row_groups))
+        if size > MAX_BYTES:
+            accepted = f"at most {MAX_BYTES:,} bytes"
+            problems.add("file_too_large", "the table is too large", path, accepted=accepted)
+            return
+        rows = parquet.read_table(path).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        message = f"the file cannot be read: {quoted(str(error))}"
+        problems.add("unreadable_file", message, path, accepted="a Parquet file")
+        return
+    yield from enumerate(rows, 1)
+
+
+def read_foreign(
+    paths: Sequence[Path], layout: Format, problems: ProblemList
+) -> Iterator[tuple[Path, int, Row]]:
+    """Yield rows of recorded outputs with file and line; faults become problems.
+
+    A file holds JSON lines, one JSON document, or a list of objects; or it is a Parquet file. A
+    trace may be cut over several files. The warning `left_out` counts the traces and spans that
+    give no row.
     """
-    objects = read_values(path, problems, MAX_BYTES)
+    objects = ((path, *found) for path in paths for found in _read(path, problems))
     if not layout.fields:
         yield from objects
         return
-    rows = _join_spans(objects, layout, problems, path) if layout.span else _rows(objects, layout)
-    for line, row in rows:
-        paths = layout.fields["answer"]
+    rows = _join_spans(objects, layout, problems, paths) if layout.span else _rows(objects, layout)
+    for path, line, row in rows:
+        wanted = layout.fields["answer"]
         if row["question"] is None:
-            paths = layout.fields["question"]
+            wanted = layout.fields["question"]
         elif row["answer"] is not None or row["contexts"] or layout.span:
-            yield line, row
+            yield path, line, row
             continue
         message = f"{layout.name}: the record has no text here"
-        more: Place = {"line": line, "field": paths.split()[0], "accepted": _either(paths)}
+        more: Place = {"line": line, "field": wanted.split()[0], "accepted": _either(wanted)}
         problems.add("missing_key", message, str(path), **more)
 
 
@@ -187,17 +234,18 @@ def _either(paths: str) -> str:
     return " or ".join(paths.split())
 
 
-def _rows(objects: Iterator[tuple[int, Row]], layout: Format) -> Iterator[tuple[int, Row]]:
-    for line, value in objects:
+def _rows(objects: Iterator[Placed], layout: Format) -> Iterator[Placed]:
+    for path, line, value in objects:
         row: Row = {name: _first_text(value, paths) for name, paths in layout.fields.items()}
         row["query_id"] = f"q-{digest(row['question'] or '', _ID_DIGITS)}"
-        yield line, row | {"contexts": _passages(value, layout)}
+        yield path, line, row | {"contexts": _passages(value, layout)}
 
 
 # ---- Spans.
 
 
 class _Span(NamedTuple):
+    file: Path
     line: int
     value: Row
     id: str
@@ -206,32 +254,37 @@ class _Span(NamedTuple):
 
 
 def _join_spans(
-    objects: Iterator[tuple[int, Row]], layout: Format, problems: ProblemList, path: Path
-) -> list[tuple[int, Row]]:
+    objects: Iterator[Placed], layout: Format, problems: ProblemList, paths: Sequence[Path]
+) -> list[Placed]:
     """Make a row of each trace with a retrieval span; a problem counts what is left out."""
-    traces: dict[str, list[_Span]] = {}
-    for line, value in objects:
-        for trace, found in _spans_in(value, layout):
+    traces: dict[str, dict[str, _Span]] = {}
+    for number, (file, line, value) in enumerate(objects):
+        for place, (trace, found) in enumerate(_spans_in(value, layout)):
             own, parent, start = (
                 str(_first(found, layout.span[name]) or "") for name in ("id", "parent", "start")
             )
-            traces.setdefault(trace, []).append(_Span(line, found, own, parent, start))
-    n_spans, untraced = sum(map(len, traces.values())), traces.pop("", [])
-    rows: list[tuple[int, Row]] = []
-    for trace, spans in traces.items():
-        spans.sort(key=lambda span: span.start)  # times of one file have one form
+            key = own if trace and own else f"{number} {place}"
+            traces.setdefault(trace, {})[key] = _Span(file, line, found, own, parent, start)
+    n_spans, untraced = sum(map(len, traces.values())), traces.pop("", {})
+    rows: list[Placed] = []
+    others: list[str] = []
+    for trace, by_id in traces.items():
+        # times of one file have one form
+        spans = sorted(by_id.values(), key=lambda span: span.start)
         if any(_is_retrieval(span, layout) for span in spans):
             rows.append(_row_of_trace(trace, spans, layout))
+        else:
+            others.append(quoted(trace, _SHOWN_CHARS))
     counts, accepted = [], []
+    path = paths[0] if len(paths) == 1 else None
     marks = " or ".join(f"{name} = {value}" for name, value in layout.retrieval.items())
     if len(rows) < len(traces):
-        n = len(traces) - len(rows)
-        counts.append(f"{n} of {len(traces)} traces without a retrieval span")
+        counts.append(f"{len(others)} of {len(traces)} traces without a retrieval span")
         accepted.append(f"a span with {marks}")
     if untraced:
         counts.append(f"{len(untraced)} of {n_spans} spans without a trace")
         accepted.append(f"the trace at {_either(layout.span['trace'])}")
-    if not any(row["contexts"] for _, row in rows) and not problems.n_errors:
+    if not any(row["contexts"] for *_, row in rows) and not problems.n_errors:
         message = f"{layout.name}: no retrieval span of the file records a document"
         more: Place = {"found": " and ".join(counts) or None}
         more["accepted"] = f"a span with {marks}, and documents at {_either(layout.passages)}"
@@ -239,6 +292,10 @@ def _join_spans(
     elif counts:
         message = f"{layout.name}: {' and '.join(counts)} are left out"
         more = {"accepted": "; ".join(accepted), "severity": "warning"}
+        if others:
+            more["found"] = ", ".join(
+                others[:_SHOWN_TRACES] + ["..."][: len(others) > _SHOWN_TRACES]
+            )
         problems.add("left_out", message, path, **more)
     return rows
 
@@ -262,7 +319,7 @@ def _spans_in(value: Row, layout: Format) -> Iterator[tuple[str, Row]]:
             yield trace, found
 
 
-def _row_of_trace(trace: str, spans: list[_Span], layout: Format) -> tuple[int, Row]:
+def _row_of_trace(trace: str, spans: list[_Span], layout: Format) -> Placed:
     ids, fields = {span.id for span in spans}, layout.fields
     root = next((span for span in spans if span.parent not in ids), spans[0])
     retrievals = [span for span in spans if _is_retrieval(span, layout)]
@@ -273,14 +330,31 @@ def _row_of_trace(trace: str, spans: list[_Span], layout: Format) -> tuple[int, 
         for span in [root, *reversed(others)]
         if span not in retrievals
     )
-    return root.line, {
+    stated = {name: _first(retrievals[0].value, path) for name, path in layout.stated.items()}
+    if not all(isinstance(stated.get(name), str) for name in ("strategy", "strategy_fingerprint")):
+        stated = {}  # metadata of another system
+    row: Row = {
         "query_id": trace,
         "question": next(filter(None, asked), None),
         "answer": next(filter(None, said), None),
         "error": _first_text(root.value, fields.get("error", "")),
         "contexts": [item for span in retrievals for item in _passages(span.value, layout)],
         "at": _format_time(root.start),
+        "citations": [
+            name for name in _values(root.value, layout.citations) if isinstance(name, str)
+        ],
+        "traced": {
+            **stated,
+            "labels": [
+                label
+                for span in spans
+                for note in _values(span.value, layout.annotations)
+                if _first(note, "annotator_kind") == "HUMAN"
+                and isinstance(label := _first(note, "label"), str)
+            ],
+        },
     }
+    return root.file, root.line, row
 
 
 def _is_retrieval(span: _Span, layout: Format) -> bool:
@@ -348,6 +422,8 @@ def _walk(value: Any, keys: list[str]) -> Iterator[Any]:
         except (ValueError, RecursionError):
             return  # a plain text has nothing inside
     key, *rest = keys
+    if isinstance(value, dict) and key not in value and any("." in name for name in value):
+        value = _nest(value)
     if key != "*":
         if isinstance(value, dict) and key in value:
             yield from _walk(value[key], rest)

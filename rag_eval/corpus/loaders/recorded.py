@@ -10,7 +10,7 @@ import difflib
 import math
 import re
 import urllib.parse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
@@ -29,7 +29,7 @@ from rag_eval.core.errors import ProblemList, quoted
 from rag_eval.core.loader import Chunker, PathLoader, RawCorpus, RawDocument
 from rag_eval.core.rows import check_row, read_objects, refuse, require
 from rag_eval.core.types import PAYLOAD_FIELDS, StatedLambda
-from rag_eval.corpus.loaders.foreign import find_format, read_foreign
+from rag_eval.corpus.loaders.foreign import Placed, find_format, read_foreign
 from rag_eval.corpus.source import (
     DocId,
     Page,
@@ -208,6 +208,17 @@ def _complete_ragas(values: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
+class Traced(BaseModel):
+    """Facts of a trace for its claim; `labels` are those that people gave the spans."""
+
+    model_config = ConfigDict(frozen=True)
+
+    strategy: _ShortText | None = None
+    strategy_fingerprint: _ShortText | None = None
+    miss_rate: float | None = None
+    labels: tuple[_ShortText, ...] = ()
+
+
 class RecordedOutput(BaseModel):
     """Record of the user's system for one question; None or empty for missing values.
 
@@ -251,7 +262,10 @@ class RecordedOutput(BaseModel):
     """The reference answer of a ragas row."""
     at: Annotated[_ShortText, _EMPTY] = ""
     """Time of the request (ISO 8601)."""
+    file: str = ""
     line: int = 0
+    traced: Traced | None = None
+    """What the spans of the output's trace say beside it."""
 
     @model_validator(mode="before")
     @classmethod
@@ -290,24 +304,30 @@ class Ranked(NamedTuple):
     text: str
 
 
-def read_outputs(path: Path, warnings: ProblemList) -> list[RecordedOutput]:
+def read_outputs(path: Path, warnings: ProblemList, *more: Path) -> list[RecordedOutput]:
     """Read recorded outputs in the order of the file: JSON lines, or a format of another tool.
 
-    Adds what `read_foreign` leaves out to `warnings`. Raises InputError `duplicate_id` or
-    `empty_file`, or with the problems of `read_objects`, `read_foreign` and `check_row`.
+    `more` are files of the same format, over which traces may be cut. Adds what `read_foreign`
+    leaves out to `warnings`. Raises InputError `duplicate_id` or `empty_file`, or with the problems
+    of `read_objects`, `read_foreign` and `check_row`.
     """
-    problems, file = ProblemList(), str(path)
+    problems = ProblemList()
     outputs: list[RecordedOutput] = []
     seen = SeenIds(problems)
     layout = find_format(path)
-    rows = read_objects(path, problems, accepted=ACCEPTED_LINE)
-    for line, values in rows if layout is None else read_foreign(path, layout, problems):
-        row = check_row(values | {"line": line}, RecordedOutput, problems, file, line)
+    if layout is None:
+        read = read_objects(path, problems, accepted=ACCEPTED_LINE)
+        rows: Iterable[Placed] = ((path, *found) for found in read)
+    else:
+        rows = read_foreign([path, *more], layout, problems)
+    for place, line, values in rows:
+        file = str(place)
+        row = check_row(values | {"file": file, "line": line}, RecordedOutput, problems, file, line)
         if row is not None and seen.add(row.query_id, file, line, "query_id"):
             outputs.append(row)
     if not outputs and not problems.n_errors:
         accepted = f"one {ACCEPTED_LINE} a line"
-        problems.add("empty_file", "the file holds no output", file, line=1, accepted=accepted)
+        problems.add("empty_file", "the file holds no output", path, line=1, accepted=accepted)
     problems.raise_errors()
     warnings.extend(problems.listed())
     return outputs
