@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 
+import httpx
 import pytest
 from requirements import need_package
 
@@ -23,6 +24,8 @@ def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         "AWS_DEFAULT_REGION": "us-east-1",
     }.items():
         monkeypatch.setenv(name, value)
+    # The servers of a process share their buckets.
+    httpx.post(f"http://{host}:{port}/moto-api/reset", trust_env=False).raise_for_status()
     s3fs.S3FileSystem.clear_instance_cache()  # an instance keeps the address of its server
     boto3.client("s3").create_bucket(Bucket="team")
     try:
