@@ -266,6 +266,7 @@ class Team:
                 ],
                 functools.partial(listens, self.ports[name]),
                 RAG_EVAL_GOLD_SETS=str(self.folder / "gold_sets" / name),
+                RAG_EVAL_ASSET_KEY_PREFIX=name,
                 RAG_EVAL_SCRATCH=str(self.folder / "scratch" / name),
             )
         self._wait()
@@ -421,7 +422,8 @@ def evaluate(team: Team, disturbed_after: int | None) -> bool:
             met, hashes[name] = gates.count("pass"), report["content_hash"]
             write(f"{'':<12}required gates met: {met} of {len(gates)}")
             write(f"{'':<12}content_hash {hashes[name]}")
-    write(f"lineage     {web}/assets/reporting/retrieval_metrics_report?view=lineage")
+        lineage = f"{web}/assets/{name}/reporting/retrieval_metrics_report?view=lineage"
+        write(f"{'':<12}{lineage}")
     write(f"both ended after {time.monotonic() - began:.0f} s")
     if disturbed_after is not None and len(hashes) == len(runs):
         is_equal = hashes == embedded_hashes(team)

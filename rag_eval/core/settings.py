@@ -356,6 +356,12 @@ class Settings(BaseSettings):
     chroma: ChromaServer = ChromaServer()
     schedule: str = Field(default="0 2 * * *", description="cron of the nightly job")
     timezone: str = Field(default="UTC", description="IANA time zone of the schedule")
+    asset_key_prefix: str = Field(
+        default="",
+        pattern=r"^[A-Za-z0-9_]*$",
+        description="first part of the keys of Dagster's assets; each code location of an "
+        "instance needs its own",
+    )
     executor: str = Field(
         default="in_process",
         pattern=r"^[A-Za-z_][\w.]*(?::[A-Za-z_]\w*)?$",

@@ -11,7 +11,7 @@ from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
 from rag_eval.defs import checks
 from rag_eval.defs.metadata import Metadata, Shown, clear_failures, column_schema, to_metadata
-from rag_eval.defs.nights import NIGHT_TAG, record_night, tonight
+from rag_eval.defs.nights import NIGHT_TAG, nights_key, record_night, tonight
 from rag_eval.defs.resources import Evaluations
 from rag_eval.pipeline.corpus import CorpusSnapshot, GoldVariants
 from rag_eval.pipeline.runner import Made, Node, Runner, Stage, nodes_behind
@@ -35,20 +35,21 @@ RETRIES: Final = dg.RetryPolicy(
 where workers share the home."""
 
 
-def asset_key(node: Node) -> dg.AssetKey:
+def asset_key(node: Node, prefix: str = "") -> dg.AssetKey:
     """Return the asset key of a stage, or of a stage of one strategy.
 
-    The key of a stage `run` is `retrieval` and the name of the strategy.
+    The key of a stage `run` is `retrieval` and the name of the strategy. `prefix` is the setting
+    `asset_key_prefix`.
     """
     stage = next(stage for stage in STAGES if stage.name == node.name)
-    name = [node.name] if node.name != "run" else []
-    return dg.AssetKey([stage.group, *name, *([node.strategy] if node.strategy else [])])
+    name = node.name if node.name != "run" else ""
+    return dg.AssetKey([part for part in (prefix, stage.group, name, node.strategy) if part])
 
 
-def _deps(stage: Stage, strategy: str, strategies: Sequence[str]) -> list[dg.AssetKey]:
+def _inputs(stage: Stage, strategy: str, strategies: Sequence[str]) -> list[Node]:
     names = (*stage.inputs, *stage.after)
-    nodes = (nodes_behind(name, strategy, STAGES, strategies) for name in names)
-    return [asset_key(node) for group in nodes for node in group]
+    groups = (nodes_behind(name, strategy, STAGES, strategies) for name in names)
+    return [node for group in groups for node in group]
 
 
 def _kinds(stage: Stage) -> set[str]:
@@ -97,14 +98,15 @@ def make_assets(
 ) -> list[dg.AssetsDefinition]:
     """Make an asset for each stage of the graph, or for each strategy if the stage needs one."""
     policy, version, names = freshness(settings), code_version(), set[str]()
-    shares = is_shared(settings)
+    shares, prefix = is_shared(settings), settings.asset_key_prefix
     assets = []
     for place, stage in enumerate(STAGES):
         for node in stage.nodes(strategies):
-            key = asset_key(node)
+            key = asset_key(node, prefix)
+            inputs = _inputs(stage, node.strategy, strategies)
             spec = dg.AssetSpec(
                 key=key,
-                deps=_deps(stage, node.strategy, strategies),
+                deps=[asset_key(one, prefix) for one in inputs],
                 group_name=stage.group,
                 kinds=_kinds(stage),
                 owners=[OWNER],
@@ -164,9 +166,11 @@ def _make_asset(
                     message, metadata=to_metadata(shown), allow_retries=service is not None
                 )
             if node.name == REPORT:
-                night = context.run.tags.get(NIGHT_TAG) or tonight(evaluations.settings.timezone)
+                settings, gold_set = evaluations.settings, context.partition_key
+                night = context.run.tags.get(NIGHT_TAG) or tonight(settings.timezone)
+                nights = nights_key(settings.asset_key_prefix)
                 context.log_event(
-                    record_night(context.instance, context.partition_key, night, to_metadata(shown))
+                    record_night(context.instance, nights, gold_set, night, to_metadata(shown))
                 )
             judged = [] if guard is None else [guard.judge(runner, shown, spec.key)]
             yield dg.MaterializeResult(

@@ -17,7 +17,7 @@ from rag_eval.core.settings import Settings
 from rag_eval.defs.alerts import make_alert_sensors
 from rag_eval.defs.assets import OWNER, REPORT, asset_key, make_assets
 from rag_eval.defs.checks import OF_STAGES, gate_check, make_gate_checks
-from rag_eval.defs.nights import NIGHT_TAG, make_nights, tonight
+from rag_eval.defs.nights import NIGHT_TAG, make_nights, nights_key, tonight
 from rag_eval.defs.resources import make_evaluations
 from rag_eval.gates.verdict import check_names
 from rag_eval.gold.configuration import discover, load_config
@@ -62,7 +62,8 @@ class KnownGoldSet:
     """The parts of a gold set's configuration that the definitions need.
 
     `name` is the partition key. `gates` holds `acceptance.<measure>` for each floor, and the bare
-    name of every other gate. `nodes` are the configured stages.
+    name of every other gate. `nodes` are the configured stages. `prefix` is the setting
+    `asset_key_prefix`.
     """
 
     name: str
@@ -70,23 +71,28 @@ class KnownGoldSet:
     gates: tuple[str, ...]
     nodes: tuple[Node, ...]
     nightly: bool
+    prefix: str = ""
 
     @property
     def assets(self) -> list[dg.AssetKey]:
         """Keys of the configured assets."""
-        return [asset_key(node) for node in self.nodes]
+        return [asset_key(node, self.prefix) for node in self.nodes]
 
     @property
     def checks(self) -> list[dg.AssetCheckKey]:
         """Keys of the configured checks."""
         own = [node for node in self.nodes if node.name in OF_STAGES]
+        report = asset_key(Node(REPORT), self.prefix)
         return [
-            *(dg.AssetCheckKey(asset_key(node), OF_STAGES[node.name].name) for node in own),
-            *(dg.AssetCheckKey(asset_key(Node(REPORT)), gate_check(gate)) for gate in self.gates),
+            *(
+                dg.AssetCheckKey(asset_key(node, self.prefix), OF_STAGES[node.name].name)
+                for node in own
+            ),
+            *(dg.AssetCheckKey(report, gate_check(gate)) for gate in self.gates),
         ]
 
 
-def known_gold_sets(folder: Path) -> list[KnownGoldSet]:
+def known_gold_sets(folder: Path, prefix: str = "") -> list[KnownGoldSet]:
     """Read every gold set's configuration.
 
     An unreadable gold set keeps its partition, so that its nightly run shows the error. Raises
@@ -98,14 +104,14 @@ def known_gold_sets(folder: Path) -> list[KnownGoldSet]:
             config = load_config(place)
         except InputError:
             nodes = tuple(Node(stage.name) for stage in STAGES if not stage.each_strategy)
-            known.append(KnownGoldSet(name, (), (), nodes, nightly=True))
+            known.append(KnownGoldSet(name, (), (), nodes, nightly=True, prefix=prefix))
             continue
         strategies = tuple(spec.name for spec in config.strategies)
         nodes = tuple(
             node for stage in STAGES if stage.configured(config) for node in stage.nodes(strategies)
         )
         gates = tuple(check_names(config))
-        known.append(KnownGoldSet(name, strategies, gates, nodes, config.nightly))
+        known.append(KnownGoldSet(name, strategies, gates, nodes, config.nightly, prefix))
     return known
 
 
@@ -116,7 +122,8 @@ def build_definitions(settings: Settings | None = None) -> dg.Definitions:
     folder of gold sets is missing.
     """
     settings = settings or Settings()
-    gold_sets = known_gold_sets(settings.gold_sets)
+    prefix = settings.asset_key_prefix
+    gold_sets, report = known_gold_sets(settings.gold_sets, prefix), asset_key(Node(REPORT), prefix)
     strategies = list(dict.fromkeys(name for one in gold_sets for name in one.strategies))
     gates = list(dict.fromkeys(gate for one in gold_sets for gate in one.gates))
     partitions = dg.StaticPartitionsDefinition([gold_set.name for gold_set in gold_sets])
@@ -146,9 +153,9 @@ def build_definitions(settings: Settings | None = None) -> dg.Definitions:
     return dg.Definitions(
         assets=[
             *make_assets(strategies, partitions, settings),
-            make_nights(partitions, asset_key(Node(REPORT)), OWNER),
+            make_nights(nights_key(prefix), partitions, report, OWNER),
         ],
-        asset_checks=make_gate_checks(gates, asset_key(Node(REPORT))),
+        asset_checks=make_gate_checks(gates, report),
         jobs=[job],
         schedules=[nightly],
         sensors=make_alert_sensors(settings.alerts),

@@ -13,7 +13,7 @@ import dagster as dg
 from rag_eval.defs.assets import REPORT, asset_key, describe
 from rag_eval.defs.checks import gate_results
 from rag_eval.defs.metadata import to_metadata
-from rag_eval.defs.nights import record_night, tonight
+from rag_eval.defs.nights import nights_key, record_night, tonight
 from rag_eval.gates.verdict import check_names
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.report import MetricsReport
@@ -96,6 +96,7 @@ def record_lineage(dagster_home: Path, evaluation: Evaluation) -> int:
     """
     prepare_home(dagster_home)
     runner, count, name = evaluation.runner, 0, evaluation.config.name
+    prefix = evaluation.settings.asset_key_prefix
     with dg.DagsterInstance.from_config(str(dagster_home)) as instance:
         for made in runner.made.values():
             if made.stage.failure(made.result):
@@ -103,7 +104,7 @@ def record_lineage(dagster_home: Path, evaluation: Evaluation) -> int:
             shown = {**describe(runner, made), "started_from": "command line"}
             instance.report_runless_asset_event(
                 dg.AssetMaterialization(
-                    asset_key=asset_key(made.node),
+                    asset_key=asset_key(made.node, prefix),
                     partition=name,
                     metadata=to_metadata(shown),
                     tags={DATA_VERSION: made.result.id, CODE_VERSION: code_version()},
@@ -113,8 +114,10 @@ def record_lineage(dagster_home: Path, evaluation: Evaluation) -> int:
         report = runner.made[Node(REPORT)]
         shown = {**describe(runner, report), "started_from": "command line"}
         night = tonight(evaluation.settings.timezone)
-        instance.report_runless_asset_event(record_night(instance, name, night, to_metadata(shown)))
-        key, gates = asset_key(Node(REPORT)), check_names(evaluation.config)
+        instance.report_runless_asset_event(
+            record_night(instance, nights_key(prefix), name, night, to_metadata(shown))
+        )
+        key, gates = asset_key(Node(REPORT), prefix), check_names(evaluation.config)
         for found in gate_results(runner.get(MetricsReport).report, gates, key):
             instance.report_runless_asset_event(
                 dg.AssetCheckEvaluation(

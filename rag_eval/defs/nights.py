@@ -11,20 +11,24 @@ from typing import Any, Final
 
 import dagster as dg
 
-NIGHTS: Final = dg.AssetKey(["reporting", "nights"])
 DIMENSION: Final = "rag_eval_nights"
 """Name of Dagster's list of the nights that have a report."""
 NIGHT_TAG: Final = "rag_eval/night"
 """Tag of scheduled runs. A run that is tried again after midnight keeps its night."""
 
 
+def nights_key(prefix: str) -> dg.AssetKey:
+    """Return the key of the asset; `prefix` is the setting `asset_key_prefix`."""
+    return dg.AssetKey([*([prefix] if prefix else []), "reporting", "nights"])
+
+
 def make_nights(
-    gold_sets: dg.PartitionsDefinition[str], report: dg.AssetKey, owner: str
+    key: dg.AssetKey, gold_sets: dg.PartitionsDefinition[str], report: dg.AssetKey, owner: str
 ) -> dg.AssetSpec:
     """Declare the asset."""
     nights = dg.DynamicPartitionsDefinition(name=DIMENSION)
     return dg.AssetSpec(
-        key=NIGHTS,
+        key=key,
         deps=[report],
         group_name="reporting",
         owners=[owner],
@@ -48,9 +52,13 @@ def tonight(timezone: str, moment: dt.datetime | None = None) -> str:
 
 
 def record_night(
-    instance: dg.DagsterInstance, gold_set: str, night: str, shown: Mapping[str, Any]
+    instance: dg.DagsterInstance,
+    key: dg.AssetKey,
+    gold_set: str,
+    night: str,
+    shown: Mapping[str, Any],
 ) -> dg.AssetMaterialization:
     """Add the night to the list of nights, and return the event that shows its report."""
     instance.add_dynamic_partitions(DIMENSION, [night])
-    key = dg.MultiPartitionKey({"gold_set": gold_set, "night": night})
-    return dg.AssetMaterialization(NIGHTS, partition=key, metadata=shown)
+    partition = dg.MultiPartitionKey({"gold_set": gold_set, "night": night})
+    return dg.AssetMaterialization(key, partition=partition, metadata=shown)

@@ -76,7 +76,7 @@ class Project:
     def known(self, name: str = "smoke"):
         return next(
             gold_set
-            for gold_set in known_gold_sets(self.settings.gold_sets)
+            for gold_set in known_gold_sets(self.settings.gold_sets, self.settings.asset_key_prefix)
             if gold_set.name == name
         )
 
@@ -98,6 +98,12 @@ class Project:
 @pytest.fixture
 def project(tmp_path, project_root, tracking_store) -> Project:
     return Project(tmp_path, project_root / "gold_sets" / "smoke", tracking_store)
+
+
+@pytest.fixture
+def other(tmp_path, project_root, tracking_store) -> Project:
+    """Return a second project, as another team has it."""
+    return Project(tmp_path / "other", project_root / "gold_sets" / "smoke", tracking_store)
 
 
 @pytest.fixture

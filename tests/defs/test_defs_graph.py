@@ -74,6 +74,24 @@ def test_every_asset_says_what_it_is(shipped):
     assert report.metadata["stores"] == "baselines, kept_runs, traces, reports"
 
 
+def test_prefix_is_the_first_part_of_every_key(project):
+    plain, prefixed = (
+        build_definitions(
+            project.settings.model_copy(update={"asset_key_prefix": prefix})
+        ).resolve_asset_graph()
+        for prefix in ("", "search")
+    )
+    assert prefixed.get_all_asset_keys() == {
+        key.with_prefix("search") for key in plain.get_all_asset_keys()
+    }
+    assert {(key.asset_key, key.name) for key in prefixed.asset_check_keys} == {
+        (key.asset_key.with_prefix("search"), key.name) for key in plain.asset_check_keys
+    }
+    for key in plain.get_all_asset_keys():
+        parents = prefixed.get(key.with_prefix("search")).parent_keys
+        assert parents == {parent.with_prefix("search") for parent in plain.get(key).parent_keys}
+
+
 def test_stages_that_talk_to_services_have_retries_and_a_pool(shipped):
     steps = [asset for asset in shipped.assets if isinstance(asset, dg.AssetsDefinition)]
     pools = {
