@@ -153,7 +153,9 @@ def _make_asset(
             try:
                 made = runner.one(node)
             except InputError as error:
-                judged_error = None if guard is None else guard.on_error(runner, error, spec.key)
+                if guard is None or error.is_outage:  # no check is about a store
+                    raise
+                judged_error = guard.on_error(runner, error, spec.key)
                 if judged_error is None:
                     raise
                 yield judged_error

@@ -15,7 +15,7 @@ import dagster as dg
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.settings import Settings
 from rag_eval.defs.alerts import make_alert_sensors
-from rag_eval.defs.assets import OWNER, REPORT, asset_key, make_assets
+from rag_eval.defs.assets import OWNER, REPORT, RETRIES, asset_key, make_assets
 from rag_eval.defs.checks import OF_STAGES, gate_check, make_gate_checks
 from rag_eval.defs.nights import NIGHT_TAG, make_nights, nights_key, tonight
 from rag_eval.defs.resources import make_evaluations
@@ -155,7 +155,7 @@ def build_definitions(settings: Settings | None = None) -> dg.Definitions:
             *make_assets(strategies, partitions, settings),
             make_nights(nights_key(prefix), partitions, report, OWNER),
         ],
-        asset_checks=make_gate_checks(gates, report),
+        asset_checks=make_gate_checks(gates, report, RETRIES if is_shared(settings) else None),
         jobs=[job],
         schedules=[nightly],
         sensors=make_alert_sensors(settings.alerts),

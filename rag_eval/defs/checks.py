@@ -96,11 +96,12 @@ def _empty_index(_: Runner, error: InputError) -> list[Problem] | None:
     return list(error.problems) if is_empty else None
 
 
-def _lint_errors(runner: Runner, _: InputError) -> list[Problem]:
+def _lint_errors(runner: Runner, _: InputError) -> list[Problem] | None:
     """List every problem by lint, because the error holds only the problems of its stage."""
     from rag_eval.pipeline.corpus import lint_gold_set
 
-    return lint_gold_set(runner.evaluation)
+    found = lint_gold_set(runner.evaluation)
+    return found if any(problem.severity == "error" for problem in found) else None
 
 
 def _lint_warnings(runner: Runner, _: Shown) -> Judgement:
@@ -189,7 +190,9 @@ def _gate_result(gate: str, entries: list[GatePart], asset: dg.AssetKey) -> dg.A
     )
 
 
-def make_gate_checks(gates: list[str], asset: dg.AssetKey) -> list[dg.AssetChecksDefinition]:
+def make_gate_checks(
+    gates: list[str], asset: dg.AssetKey, retries: dg.RetryPolicy | None
+) -> list[dg.AssetChecksDefinition]:
     """Make a check of the report for each of `gates`, the gates of all gold sets together."""
     if not gates:
         return []
@@ -204,7 +207,7 @@ def make_gate_checks(gates: list[str], asset: dg.AssetKey) -> list[dg.AssetCheck
         for key, gate in by_key.items()
     ]
 
-    @dg.multi_asset_check(name="report_gates", specs=specs, can_subset=True)
+    @dg.multi_asset_check(name="report_gates", specs=specs, can_subset=True, retry_policy=retries)
     def report_gates(
         context: dg.AssetCheckExecutionContext, evaluations: dg.ResourceParam[Evaluations]
     ) -> Iterator[dg.AssetCheckResult]:
