@@ -15,6 +15,7 @@ import yaml
 from requirements import need_package
 
 from rag_eval.core.settings import Settings
+from rag_eval.defs.build import load_executor
 
 POSTGRES = "DAGSTER_PG_"
 KUBECONFIG = """
@@ -92,6 +93,7 @@ def test_the_instance_writes_runs_events_and_schedules_to_postgresql(team_instan
     assert limits.tag_concurrency_limits[0]["key"] == "dagster/partition"
     assert team_instance.run_monitoring_enabled
     assert team_instance.run_retries_enabled
+    assert team_instance.freshness_enabled
     assert not team_instance.telemetry_enabled
 
 
@@ -119,7 +121,30 @@ def launcher(deploy, tmp_path):
     return dagster_k8s.K8sRunLauncher(**checked.value)
 
 
-def test_dagster_k8s_builds_the_job_of_a_run_from_the_values(deploy, launcher):
+def step_context(deployment, launcher, monkeypatch):
+    """Return what the executor of a deployment adds to the pods of its steps."""
+    from dagster._core.definitions.job_base import InMemoryJob
+    from dagster._core.executor.init import InitExecutorContext
+
+    for one in deployment["env"]:
+        monkeypatch.setenv(one["name"], one["value"])
+    executor = load_executor(Settings())
+    assert executor.name == "k8s"
+    checked = executor.apply_config_mapping({"config": {}})
+    assert checked.success, checked.errors
+    config = {
+        **checked.value["config"],
+        "load_incluster_config": False,
+        "kubeconfig_file": launcher.kubeconfig_file,
+    }
+    with dg.DagsterInstance.ephemeral() as instance:
+        context = InitExecutorContext(InMemoryJob(small), executor, config, instance)
+        made = executor.executor_creation_fn(context)
+    assert made._max_concurrent == 1  # pods of one gold set would wait for its lock
+    return made._step_handler._executor_container_context
+
+
+def test_dagster_k8s_builds_the_jobs_of_a_run_and_its_steps(deploy, launcher, monkeypatch):
     from dagster._core.code_pointer import ModuleCodePointer
     from dagster._core.origin import JobPythonOrigin, RepositoryPythonOrigin
     from dagster_k8s.job import construct_dagster_k8s_job
@@ -127,23 +152,31 @@ def test_dagster_k8s_builds_the_job_of_a_run_from_the_values(deploy, launcher):
     pointer = ModuleCodePointer("rag_eval.definitions", "defs")
     for deployment in read(deploy / "values.yaml")["dagster-user-deployments"]["deployments"]:
         image = "{repository}:{tag}".format(**deployment["image"])
-        own = {"env_secrets": [secret["name"] for secret in deployment["envSecrets"]]}
+        own = {
+            "env_secrets": [secret["name"] for secret in deployment["envSecrets"]],
+            "env": deployment["env"],
+        }
         code = RepositoryPythonOrigin(sys.executable, pointer, image, None, {"k8s": own})
         run = dg.DagsterRun("nightly_eval", job_code_origin=JobPythonOrigin("nightly_eval", code))
         context = launcher.get_container_context_for_run(run)
-        job = construct_dagster_k8s_job(
-            context.get_k8s_job_config(image, launcher),
-            ["dagster", "api", "execute_run"],
-            "run",
-            user_defined_k8s_config=context.run_k8s_config,
-        )
-        (container,) = job.spec.template.spec.containers
-        assert container.image == image
-        assert [one.secret_ref.name for one in container.env_from] == ["rag-eval"]
-        assert container.resources.limits == {"memory": "4Gi"}
-        (password,) = [one for one in container.env if one.name == "DAGSTER_PG_PASSWORD"]
-        assert password.value_from.secret_key_ref.name == "rag-eval-postgres"
-        assert job.spec.template.spec.service_account_name == "rag-eval"
+        step = context.merge(step_context(deployment, launcher, monkeypatch))
+        for made, command in ((context, "execute_run"), (step, "execute_step")):
+            job = construct_dagster_k8s_job(
+                made.get_k8s_job_config(image, launcher),
+                ["dagster", "api", command],
+                "job",
+                user_defined_k8s_config=made.run_k8s_config,
+            )
+            (container,) = job.spec.template.spec.containers
+            assert container.image == image
+            assert [one.secret_ref.name for one in container.env_from] == ["rag-eval"]
+            assert container.resources.limits == {"memory": "4Gi"}
+            env = {one.name: one for one in container.env}
+            password = env["DAGSTER_PG_PASSWORD"].value_from.secret_key_ref
+            assert password.name == "rag-eval-postgres"
+            assert env["RAG_EVAL_ASSET_KEY_PREFIX"].value == deployment["name"]
+            assert env["RAG_EVAL_EXECUTOR"].value == "k8s"
+            assert job.spec.template.spec.service_account_name == "rag-eval"
 
 
 def test_every_deployment_gives_dagsters_storage_the_driver_that_works(deploy):
@@ -171,6 +204,13 @@ def test_commands_and_settings_of_the_containers_exist(deploy):
     deployments = read(deploy / "values.yaml")["dagster-user-deployments"]["deployments"]
     assert hosts == [one["name"] for one in deployments]
     assert set(hosts) < set(services)
+
+
+def test_backup_names_every_volume_and_server(deploy, project_root):
+    text = (project_root / "docs" / "team.md").read_text(encoding="utf-8")
+    table = text.partition("## Backup")[2].partition("## ")[0]
+    volumes = set(read(deploy / "compose.yaml")["volumes"])
+    assert volumes == {name for name in volumes if f"`{name}`" in table}
 
 
 def test_the_image_copies_files_that_exist(deploy, project_root):
