@@ -51,12 +51,18 @@ def test_the_daemon_sees_that_a_night_brought_no_report(workspace):
             list(FreshnessDaemon().run_iteration(workspace))
             return workspace.instance.get_freshness_state_records([REPORT])[REPORT].freshness_state
 
-    with freeze_time(dt.datetime(2024, 3, 1, 2, 20, tzinfo=dt.UTC)):
-        workspace.instance.report_runless_asset_event(
-            dg.AssetMaterialization(REPORT, partition="smoke")
-        )
+    def report(day: int) -> None:
+        with freeze_time(dt.datetime(2024, 3, day, 2, 20, tzinfo=dt.UTC)):
+            workspace.instance.report_runless_asset_event(
+                dg.AssetMaterialization(REPORT, partition="smoke")
+            )
+
+    assert FreshnessDaemon.daemon_type() in workspace.instance.get_required_daemon_types()
+    report(1)
     assert state(1) == state(2) == FreshnessState.PASS
     assert state(3) == FreshnessState.FAIL
+    report(4)
+    assert state(4) == FreshnessState.PASS
 
 
 def test_backfill_starts_a_run_for_each_gold_set(workspace):
