@@ -15,10 +15,9 @@ import numpy as np
 from rag_eval.core.types import Answer, CitedSpan, Evidence
 from rag_eval.corpus import chunking as sentences
 from rag_eval.corpus.analyzer import WORD, Analyzer, DocumentFrequencies
-from rag_eval.measures.contradiction import Conflict
+from rag_eval.measures.contradiction import NUMBER_WORDS, Conflict
 from rag_eval.measures.groundedness import (
     FUNCTION_WORDS,
-    NUMBER_WORDS,
     SUPPORTED,
     Score,
     comparable,

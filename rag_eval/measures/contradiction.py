@@ -31,6 +31,11 @@ class Conflict(NamedTuple):
 
 # ---- Word lists
 
+NUMBER_WORDS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    "sixteen seventeen eighteen nineteen twenty"
+).split()
+"""Words for 0 to 20. In evidence such a word matches the number in the answer."""
 _LISTS: dict[str, Any] = json.loads(
     files("rag_eval.measures").joinpath("contradiction_words.json").read_text("utf-8")
 )
@@ -39,7 +44,9 @@ _NEGATIONS, _MONTHS, _JOINING = _SETS["negations"], _SETS["months"], _SETS["join
 _DENIALS = _NEGATIONS | _SETS["denials"]
 """Words of the evidence that may deny what the sentence negates with "not"."""
 _FUNCTION_WORDS = STOP_WORDS | _SETS["function_words"]
-_NUMBER_WORDS: dict[str, str] = _LISTS["number_words"]
+_NUMBER_WORDS: dict[str, str] = _LISTS["number_words"] | {
+    word: f"n{number}" for number, word in enumerate(NUMBER_WORDS) if number > 1
+}
 _SCALES: dict[str, float] = _LISTS["scales"]
 _UNITS = {
     word: (dimension, unit)

@@ -19,7 +19,12 @@ import numpy as np
 from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, IntArray, expand_ranges
 from rag_eval.corpus import chunking as sentences
 from rag_eval.corpus.analyzer import STOP_WORDS, Analyzer, DocumentFrequencies
-from rag_eval.measures.contradiction import Conflict, find_conflicts, spell_number
+from rag_eval.measures.contradiction import (
+    NUMBER_WORDS,
+    Conflict,
+    find_conflicts,
+    spell_number,
+)
 
 # ---- Sentences of a text, and their words in any script, numbers and names
 
@@ -65,12 +70,6 @@ _TITLE_CASE = 0.6
 _FEW_WORDS = 4
 _SHORTEST_PART = 3
 """Least length of a part of an identifier: shorter parts are common aliases (df, ax, np)."""
-
-NUMBER_WORDS = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
-    "sixteen seventeen eighteen nineteen twenty"
-).split()
-"""Words for 0 to 20. In evidence such a word matches the number in the answer."""
 
 
 @functools.lru_cache(maxsize=1)
