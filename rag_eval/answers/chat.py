@@ -201,6 +201,10 @@ class Usage:
     cost: float
     saved_cost: float
 
+    def __add__(self, other: "Usage") -> "Usage":
+        mine, theirs = dataclasses.astuple(self), dataclasses.astuple(other)
+        return Usage(*(a + b for a, b in zip(mine, theirs, strict=True)))
+
 
 class ChatClient:
     """Ask one endpoint, from any number of threads.

@@ -130,6 +130,7 @@ class AnswerSet(Result):
     """Answers to every question, in the order of the questions.
 
     `stated` has the payload that a recorded output states for each citation, by query_id.
+    `verifier_usage` counts the requests of validators.
     """
 
     answers: list[Answer] = json_part()
@@ -139,6 +140,7 @@ class AnswerSet(Result):
     events: bytes = file_part("events.log")
     about: AnswerFacts = json_part()
     usage: AnswerUsage | None = json_part(volatile=True, default=None)
+    verifier_usage: Usage | None = json_part(volatile=True, default=None)
 
     def describe(self) -> dict[str, object]:
         """Show the modes and the counts."""
@@ -363,6 +365,7 @@ def answer_gold_set(
             abstention=made.abstention,
         ),
         usage=usage,
+        verifier_usage=None if verifier is None else verifier.usage(),
     )
 
 

@@ -327,7 +327,7 @@ def _answer_parts(answered: Answered | None) -> dict[str, object]:
         }
     about, found = answered.answers.about, answered.measures.about
     codes, usage = answered.citations.about, answered.answers.usage
-    verifier = (
+    verifier: dict[str, object] = (
         {}
         if found.verifier is None
         else {
@@ -335,7 +335,11 @@ def _answer_parts(answered: Answered | None) -> dict[str, object]:
             "sentence_model_reason": "a verifier scores the sentences",
         }
     )
-    judged = answered.measures.verifier_usage
+    # validators ask the verifier too, when the answers are made
+    asked = (answered.answers.verifier_usage, answered.measures.verifier_usage)
+    usages = [one for one in asked if one is not None]
+    if usages:
+        verifier["verifier_usage"] = dataclasses.asdict(sum(usages[1:], start=usages[0]))
     attempts = ("attempts", "schema_retries", "adaptive_reruns")
     part = AnswersPart.model_validate(
         {
@@ -356,7 +360,6 @@ def _answer_parts(answered: Answered | None) -> dict[str, object]:
             **_count_findings(about.counts),
             "sentence_model": found.sentence_model,
             **verifier,
-            **({} if judged is None else {"verifier_usage": dataclasses.asdict(judged)}),
         }
     )
     of_citations = [one for one in found.measures if one.name in CITATION_MEASURES]

@@ -56,6 +56,21 @@ def test_failed_verdicts_are_counted_and_asked_for_again(run, monkeypatch):
     assert second["verifier_usage"]["cost"] > 0
 
 
+def test_requests_of_validators_are_counted(project, run, monkeypatch):
+    validated = "verifier: own, validators: [{name: require_citation_support}]}"
+    project.write("gold_set.yaml", CONFIG.replace("top_k: 5}", f"top_k: 5, {validated}"))
+    with FakeLLM() as server:
+        endpoint = {"base_url": server.base_url, "model": "good", "price_per_1k_tokens_in": 1.0}
+        monkeypatch.setenv("RAG_EVAL_ENDPOINTS", json.dumps({"local": endpoint}))
+        report, _ = run({"kind": "chat", "endpoint": "local"})
+        usage = report["answers"]["verifier_usage"]
+    assert usage["requests"] == len(server.received) > 0
+    assert (
+        usage["cached"] > 0
+    )  # the measures ask about the sentences that the validator asked about
+    assert usage["cost"] == pytest.approx(usage["tokens_in"] / 1000)
+
+
 def test_an_unknown_verifier_is_refused_before_anything_is_made(project):
     project.write("gold_set.yaml", WITH_VERIFIER)
     assert "unknown_verifier [answers.verifier]" in project.run(exit_code=1).stderr
