@@ -6,6 +6,7 @@ import pytest
 import s3_server
 
 from rag_eval.core.errors import InputError
+from rag_eval.storage.artifacts import PARTIAL
 from rag_eval.storage.home import Home
 
 
@@ -63,6 +64,23 @@ def test_a_file_that_another_worker_wrote_is_fetched_once(url, tmp_path):
         assert other.fetch("artifacts/large") == path
     with pytest.raises(FileNotFoundError):
         other.fetch("artifacts/none")
+
+
+def test_homes_with_one_scratch_folder_keep_their_copies_apart(tmp_path, monkeypatch):
+    with s3_server.running(monkeypatch) as url:
+        homes = [Home(f"{url}/{name}", tmp_path) for name in ("one", "two")]
+        for home in homes:
+            home.write("runs/a", home.url.encode())
+        assert [home.fetch("runs/a").read_bytes().decode() for home in homes] == [
+            home.url for home in homes
+        ]
+
+
+def test_what_a_killed_writer_left_is_no_file(tmp_path):
+    home = Home(tmp_path)
+    home.write("runs/a", b"1")
+    (tmp_path / "runs" / f"{PARTIAL}b").write_bytes(b"{")
+    assert home.names("runs") == ["runs/a"]
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "runs/../../x"])
