@@ -66,12 +66,12 @@ class ExactSearch:
         rows = np.full((len(queries), depth), -1, dtype=np.int32)
         scores = np.full((len(queries), depth), -np.inf)
         # Every chunk would be a candidate of a zero query.
-        asked = np.flatnonzero(queries.any(axis=1))
-        for start in range(0, len(asked) if depth else 0, block):
-            part = asked[start : start + block]
+        known = np.flatnonzero(queries.any(axis=1))
+        for start in range(0, len(known) if depth else 0, block):
+            part = known[start : start + block]
             rows[part], scores[part] = self._best(queries[part], hidden, depth)
         candidates = np.zeros(len(queries), dtype=np.int64)
-        candidates[asked] = self.n_chunks - int(hidden.sum())
+        candidates[known] = self.n_chunks - int(hidden.sum())
         return ranking(rows, scores, scale_min_max(scores), candidates)
 
     def _best(
