@@ -112,7 +112,12 @@ class Server:
     """Runs `rag-eval view`, or another command that serves, in its own process on a free port."""
 
     def __init__(
-        self, home: Path, *more: str, env: dict[str, str] | None = None, command: str = "view"
+        self,
+        home: Path | str,
+        *more: str,
+        env: dict[str, str] | None = None,
+        command: str = "view",
+        folder: Path | None = None,
     ) -> None:
         clean = {
             name: value for name, value in os.environ.items() if not name.startswith("RAG_EVAL_")
@@ -134,7 +139,7 @@ class Server:
             stderr=subprocess.STDOUT,
             text=True,
             env={**clean, "PYTHONUNBUFFERED": "1", **(env or {})},
-            cwd=home,
+            cwd=folder or home,
         )
         assert self.process.stdout is not None
         self.said: list[str] = []
