@@ -86,7 +86,7 @@ class ExactSearch:
             if (gone := hidden[start : start + BLOCK_CHUNKS]).any():
                 values[:, gone] = -np.inf
             near.add(values, start)
-        query, row = near.found()
+        query, row = near.by_query()
         counts = np.bincount(query, minlength=len(queries))
         rows = np.full((len(queries), max(depth, int(counts.max()))), -1, dtype=np.int32)
         cosines = np.full(rows.shape, -np.inf)
@@ -136,10 +136,10 @@ class _Candidates:
         self._query, self._row = self._query[kept], self._row[kept]
         self._value = self._value[kept]
 
-    def found(self) -> tuple[IntArray, IntArray]:
+    def by_query(self) -> tuple[IntArray, IntArray]:
         """Return queries and rows of the candidates, by query and row."""
-        by_query = np.argsort(self._query, kind="stable")  # the blocks came by row
-        return self._query[by_query], self._row[by_query]
+        order_of_queries = np.argsort(self._query, kind="stable")  # the blocks came by row
+        return self._query[order_of_queries], self._row[order_of_queries]
 
 
 # ---- Chroma: its embedding functions, and the model file that it downloads.
