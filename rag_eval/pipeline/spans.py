@@ -79,7 +79,7 @@ def _run_spans(work: Work, made: "Inputs", report: Report) -> Iterator[SpanRecor
             run, made.admitted_chunks.chunks, made.corpus_snapshot.documents, gold.variants
         )
         claims, end = _claims_by_query(made, name), _end(moment, run)
-        for query_id, text in _asked(made, run):
+        for query_id, text in _original_wordings(made, run):
             about = {**common, "query_id": query_id, "strategy": name}
             about["index_hash"] = run.about.index_hash
             result = stored(text, MAX_DOCUMENTS)
@@ -102,7 +102,7 @@ def _end(moment: float, run: StrategyRun) -> int:
     return int((moment + run.timing.seconds / max(run.about.n_runs, 1)) * NANOSECONDS)
 
 
-def _asked(made: "Inputs", run: StrategyRun) -> Iterator[tuple[str, str]]:
+def _original_wordings(made: "Inputs", run: StrategyRun) -> Iterator[tuple[str, str]]:
     """List id and original wording of the questions that the strategy was asked."""
     variants = made.gold_variants.variants.reset_index(drop=True)
     if run.not_run is not None:
