@@ -15,15 +15,7 @@ from pydantic import Field
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, expand_ranges
 from rag_eval.corpus.analyzer import ANALYZER, Rows, TermRows, count_matrix
-from rag_eval.retrieval.ranking import (
-    MARGIN,
-    Ranking,
-    first_of_tied,
-    order,
-    ranking,
-    scale_by_top,
-    select,
-)
+from rag_eval.retrieval.ranking import Ranking, ranking, scale_by_top, select
 from rag_eval.retrieval.strategies import LocalStrategy, Request, StrategyIndex
 from rag_eval.storage.artifacts import make_scratch_array
 from rag_eval.storage.hashing import digest, library_versions
@@ -95,40 +87,17 @@ class Bm25s:
 
         At most `depth` chunks are ranked, and only those of the mask `allowed`.
         """
-        n_terms = len(self._terms)
-        known = [
-            [term for term in query if term < n_terms and self._terms[term]] for query in queries
-        ]
-        width = min(depth + MARGIN, self.n_chunks)
-        rows = np.full((len(queries), width), -1, dtype=np.int32)
-        scores = np.full((len(queries), width), -np.inf)
-        asked = [i for i, query in enumerate(known) if query]
-        if asked:
-            mask = None if allowed is None else allowed.astype(np.float32)
-            result = self._index.retrieve(
-                [known[i] for i in asked],
-                k=width,
-                n_threads=0,
-                show_progress=False,
-                weight_mask=mask,
-            )
-            rows[asked] = result.documents
-            scores[asked] = np.where(result.scores > 0, result.scores, -np.inf)
-        rows, scores = order(rows, scores, width)
-        if width < self.n_chunks and depth < width:
-            is_tied = np.isfinite(scores[:, -1]) & (scores[:, depth - 1] == scores[:, -1])
-            for query in np.flatnonzero(is_tied):
-                full = self._dense(known[query], allowed)
-                full = np.where(full > 0, full, -np.inf)
-                cut = float(scores[query, depth - 1])
-                rows[query, :depth], scores[query, :depth] = first_of_tied(full, cut, depth)
-        rows, scores = rows[:, :depth], scores[:, :depth]
+        depth, n_terms = min(depth, self.n_chunks), len(self._terms)
+        rows = np.full((len(queries), depth), -1, dtype=np.int32)
+        scores = np.full((len(queries), depth), -np.inf)
+        for i, query in enumerate(queries):
+            known = [term for term in query if term < n_terms and self._terms[term]]
+            if not known:
+                continue
+            dense = self._index.get_scores_from_ids(known)
+            is_ranked = dense > 0 if allowed is None else (dense > 0) & allowed
+            rows[i], scores[i] = select(np.where(is_ranked, dense, -np.inf)[None, :], depth)
         return ranking(rows, scores, scale_by_top(scores))
-
-    def _dense(self, query: Sequence[int], allowed: BoolArray | None) -> FloatArray:
-        """Score every chunk for one query of known terms, [n_chunks]."""
-        scores = self._index.get_scores_from_ids(list(query)).astype(np.float32)
-        return np.where(True if allowed is None else allowed, scores, 0.0).astype(np.float64)
 
 
 # ---- rank-bm25 (`BM25Okapi`): slow and well-known, for comparison with published work.
@@ -177,8 +146,7 @@ class RankBm25:
                 total[chunks] += parts
             dense = total.astype(np.float32)
             dense = np.where((dense > 0) & (True if allowed is None else allowed), dense, -np.inf)
-            best, score = select(dense[None, :], depth)
-            rows[i], scores[i] = best[0], score[0]
+            rows[i], scores[i] = select(dense[None, :], depth)
         return ranking(rows, scores, scale_by_top(scores))
 
     def _parts(self, term: int) -> tuple[IntArray, FloatArray]:
