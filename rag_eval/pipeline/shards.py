@@ -389,7 +389,11 @@ def _run_in_pool(tasks: Sequence[_Task], evaluation: Evaluation) -> Iterator[Non
                 yield one.result()
         except BrokenProcessPool as error:
             message = "a worker process ended; run again, which goes on after the finished shards"
-            accepted = "fewer shard_workers, if the memory was short"
+            # A spawned worker imports the main script, and starts its work anew without a guard.
+            accepted = (
+                "fewer shard_workers, if the memory was short; a script that does its work below "
+                "`if __name__ == '__main__':`, if one called this"
+            )
             raise InputError.of(
                 "worker_lost", message, field="shard_workers", accepted=accepted
             ) from error
