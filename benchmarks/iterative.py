@@ -13,6 +13,7 @@ part, with the expansion strategies nested.
 """
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,7 @@ class MiniLm:
             raise SystemExit("the public data is not there; set RAG_EVAL_TEST_DATA")
         names, vectors = read_vectors(folder / "embeddings" / "all-MiniLM-L6-v2.npz")
         self._known = dict(zip(names, vectors, strict=True))
-        self._model = MiniLmEmbedder(model_folder(Settings().home / "models"))
+        self._model = MiniLmEmbedder(model_folder(Path(Settings().home, "models")))
 
     def __call__(self, texts: list[str]) -> Float32Array:
         new = list({text for text in texts if text_hash(text) not in self._known})

@@ -140,7 +140,7 @@ def sentence_model() -> Embed | None:
     """Return the embedding that keeps each vector; None without the model."""
     if not has_model():
         return None
-    model = MiniLmEmbedder(model_folder(Settings().home / "models"))
+    model = MiniLmEmbedder(model_folder(Path(Settings().home, "models")))
     known: dict[str, np.ndarray] = {}
 
     def embed(texts: list[str]) -> Float32Array:
