@@ -23,6 +23,7 @@ from timing import ROOT, data_folder, emit, skipped
 from rag_eval.core.arrays import Float32Array
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
+from rag_eval.measures.overlap import SharedGold
 from rag_eval.retrieval.dense import ExactSearch, model_folder
 from rag_eval.retrieval.embedding.embedders import (
     LsaEmbedder,
@@ -134,6 +135,7 @@ def measure(name: str, strategy: str) -> None:
         "heuristic_v0_at_10": lambda again: (heuristic_v0(again, K), "heuristic_v0"),
         "calibrated": calibrated(batch, before == 0, its.group),
     }
+    gold = SharedGold.of_groups(its.group)
     halves = {"all": np.ones(len(before), dtype=bool)}
     if name == "scifact":
         halves |= {"chosen_on": its.group % 2 == 0, "held_out": its.group % 2 == 1}
@@ -142,7 +144,7 @@ def measure(name: str, strategy: str) -> None:
         recalls = [recall(its, rows) for rows in done.rounds]
         for part, mask in halves.items():
             rounds = iter([np.where(mask, values, np.nan) for values in recalls])
-            accounts = harm(done.rounds, done.steps, lambda _, own=rounds: next(own), its.group)
+            accounts = harm(done.rounds, done.steps, lambda _, own=rounds: next(own), gold)
             line = {
                 "collection": name,
                 "strategy": strategy,
