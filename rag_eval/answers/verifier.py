@@ -19,12 +19,7 @@ from pydantic import BaseModel, Field, ValidationError
 from rag_eval.answers.chat import ChatCache, ChatClient, Usage
 from rag_eval.core.arrays import FloatArray
 from rag_eval.core.errors import InputError
-from rag_eval.core.settings import (
-    ChatVerifier,
-    CrossEncoderVerifier,
-    OnnxVerifier,
-    Settings,
-)
+from rag_eval.core.settings import ChatVerifier, CrossEncoderVerifier, OnnxVerifier, Settings
 from rag_eval.core.types import ChatError, Message
 from rag_eval.retrieval.embedding.embedders import OnnxModel
 from rag_eval.storage.hashing import digest, file_hash

@@ -19,12 +19,7 @@ import numpy as np
 from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, IntArray, expand_ranges
 from rag_eval.corpus import chunking as sentences
 from rag_eval.corpus.analyzer import STOP_WORDS, Analyzer, DocumentFrequencies
-from rag_eval.measures.contradiction import (
-    NUMBER_WORDS,
-    Conflict,
-    find_conflicts,
-    spell_number,
-)
+from rag_eval.measures.contradiction import NUMBER_WORDS, Conflict, find_conflicts, spell_number
 
 # ---- Sentences of a text, and their words in any script, numbers and names
 

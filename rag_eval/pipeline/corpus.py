@@ -59,12 +59,7 @@ from rag_eval.storage.artifacts import Artifact, Parts, read_shards, write_bytes
 from rag_eval.storage.hashing import digest
 from rag_eval.trust.duplicates import floods
 from rag_eval.trust.guard import FILE_NAME as ALLOWED_FILE
-from rag_eval.trust.guard import (
-    allowed_chunks,
-    find_across_titles,
-    join_findings,
-    judge_chunks,
-)
+from rag_eval.trust.guard import allowed_chunks, find_across_titles, join_findings, judge_chunks
 from rag_eval.trust.rules import RuleSet
 from rag_eval.trust.signatures import (
     DocumentState,

@@ -13,11 +13,7 @@ from rag_eval.answers.replies import split_error
 from rag_eval.citations.payload import validate
 from rag_eval.citations.traces import NO_STATE, Trace, write_log, write_traces
 from rag_eval.core.errors import InputError
-from rag_eval.core.report import (
-    Open,
-    Report,
-    number,
-)
+from rag_eval.core.report import Open, Report, number
 from rag_eval.core.strategy import Identity
 from rag_eval.core.types import (
     ABSTAINED,
@@ -31,9 +27,7 @@ from rag_eval.corpus.masking import mask_snippet
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.stability import CAUSES
 from rag_eval.pipeline.answers import UNCHECKED, Answered, AnswerSet
-from rag_eval.pipeline.runner import (
-    Work,
-)
+from rag_eval.pipeline.runner import Work
 from rag_eval.pipeline.scores import ScoredRuns
 from rag_eval.pipeline.stability import StabilityMeasures
 from rag_eval.reporting.metrics_report import Outgoing, outgoing_record, outgoing_row

@@ -10,11 +10,7 @@ from rag_eval.core.errors import quoted
 from rag_eval.core.report import GatePart, GateStatus, Report, count_gates
 from rag_eval.gates.verdict import required_failures
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.explorer import (
-    SUMMARY_FILE,
-    slim,
-    unpacked,
-)
+from rag_eval.pipeline.explorer import SUMMARY_FILE, slim, unpacked
 from rag_eval.pipeline.measures import HEADLINE, list_measures
 from rag_eval.pipeline.runner import Result, Stage, Table, Work, json_part
 from rag_eval.reporting.html.page import Built, build
