@@ -16,7 +16,7 @@ BLOCK = 20_000
 """Number of chunks that are worked on at a time, which bounds the memory."""
 
 
-def keys_of(chunks: pd.DataFrame) -> npt.NDArray[np.bytes_]:
+def identify_chunks(chunks: pd.DataFrame) -> npt.NDArray[np.bytes_]:
     """Identify title, text and document of each chunk (CHUNKS): bytes [n_chunks]."""
     hashes = np.array(chunks["text_hash"].tolist(), dtype="S64")
     return np.char.add(hashes, np.array(chunks["chunk_id"].tolist(), dtype=f"S{SHORT}"))

@@ -33,7 +33,7 @@ from rag_eval.gold.loading import load_gold, read_gold, variants
 from rag_eval.gold.resolving import resolve as resolve_gold
 from rag_eval.measures.overlap import NamedGold, SharedGold
 from rag_eval.measures.ranking import Qrels, Spans
-from rag_eval.pipeline.by_chunk import keys_of, work_by_chunk
+from rag_eval.pipeline.by_chunk import identify_chunks, work_by_chunk
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.runner import (
     Node,
@@ -418,7 +418,7 @@ def _screen_titles(work: Work, chunks: pd.DataFrame) -> Artifact:
 
     recorded = work.evaluation.runner.find_recorded(Node(work.stage.name))
     before = recorded.titles if isinstance(recorded, EvidenceTrust) else None
-    keys = keys_of(chunks)
+    keys = identify_chunks(chunks)
     return work_by_chunk(
         work, "screened_titles", identity=None, keys=keys, make=make, before=before
     )

@@ -10,7 +10,7 @@ import pandas as pd
 from rag_eval.answers.evidence import Withheld
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.core.config import GoldSetConfig
-from rag_eval.pipeline.by_chunk import keys_of, work_by_chunk
+from rag_eval.pipeline.by_chunk import identify_chunks, work_by_chunk
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, EvidenceTrust, GoldVariants
 from rag_eval.pipeline.runner import Node, Result, Stage, Work, frame_part, json_part
 from rag_eval.retrieval.ranking import Ranking
@@ -105,7 +105,7 @@ def _find_sightings(
     flags = np.zeros(len(chunks), dtype="S1") if vouched is None else vouched.astype("S1")
     recorded = work.evaluation.runner.find_recorded(Node(work.stage.name))
     before = recorded.seen if isinstance(recorded, RestatedPassages) else None
-    keys = np.char.add(keys_of(chunks), flags)
+    keys = np.char.add(identify_chunks(chunks), flags)
     return work_by_chunk(
         work, "restated_sightings", identity=texts, keys=keys, make=make, before=before
     )

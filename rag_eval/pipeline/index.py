@@ -29,7 +29,7 @@ from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.runner import Node, Result, Stage, Table, Work, json_part
 from rag_eval.pipeline.shards import run_on_ray
 from rag_eval.retrieval.dense import ChromaStore, ExactSearch
-from rag_eval.retrieval.embedding.source import ChunkTable, as_keys, find_lsa_fit
+from rag_eval.retrieval.embedding.source import ChunkTable, find_lsa_fit, pack_hashes
 from rag_eval.retrieval.lexical import bm25s_engine
 from rag_eval.retrieval.outside import Outside
 from rag_eval.retrieval.ranking import Ranking
@@ -290,7 +290,7 @@ def identity_of(evaluation: Evaluation, admitted: AdmittedChunks, spec: Strategy
             chunks = _open[admitted].table.frame
         else:
             chunks = admitted.artifact.frame("chunks", ["text_hash"])
-        return find_lsa_fit(evaluation.home, as_keys(chunks["text_hash"].tolist()), dimensions)
+        return find_lsa_fit(evaluation.home, pack_hashes(chunks["text_hash"].tolist()), dimensions)
 
     def read_stated_index() -> Mapping[str, object]:
         outside = Outside.model_validate(spec)

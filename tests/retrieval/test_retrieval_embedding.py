@@ -27,7 +27,7 @@ from rag_eval.retrieval.embedding.embedders import (
     unit,
 )
 from rag_eval.retrieval.embedding.minilm import PACKAGE, make_model
-from rag_eval.retrieval.embedding.source import CacheUse, ChunkTable, EmbeddingSource, as_keys
+from rag_eval.retrieval.embedding.source import CacheUse, ChunkTable, EmbeddingSource, pack_hashes
 from rag_eval.storage.hashing import text_hash
 from rag_eval.storage.home import Home
 
@@ -114,7 +114,7 @@ def test_a_large_corpus_with_many_changes_gets_a_new_model(sampled, tmp_path):
 
 
 def test_the_model_of_a_sample_does_not_depend_on_the_other_texts(sampled, tmp_path):
-    keys = as_keys(sorted(map(text_hash, TEXTS)))
+    keys = pack_hashes(sorted(map(text_hash, TEXTS)))
     limit = keys[len(keys) * 3 // 4]
     rest = [text for text in TEXTS if text_hash(text).encode() >= limit]
     other = [*(text for text in TEXTS if text not in rest), *rest[::-1]]

@@ -9,7 +9,7 @@ from test_storage_artifacts import empty_file, flip_bit, put_sharded
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
-from rag_eval.retrieval.embedding.source import EmbeddingCache, as_keys
+from rag_eval.retrieval.embedding.source import EmbeddingCache, pack_hashes
 from rag_eval.storage.artifacts import ArtifactStore
 from rag_eval.storage.home import Home
 
@@ -106,7 +106,7 @@ def test_a_lost_object_is_made_again(home, other):
 
 def test_vectors_of_two_workers_are_one_cache(home, other):
     one, two = EmbeddingCache(home, "m"), EmbeddingCache(other, "m")
-    a, b = as_keys(["a" * 64]), as_keys(["b" * 64])
+    a, b = pack_hashes(["a" * 64]), pack_hashes(["b" * 64])
     one.add(a, np.ones((1, 2), dtype=np.float32))
     two.add(b, np.zeros((1, 2), dtype=np.float32))
     shutil.rmtree(home.folder)

@@ -158,7 +158,7 @@ class ChunkTable:
 
     def _analyse(self) -> Parts:
         """Analyse the texts that the run before did not have, and number all terms alike."""
-        analyzer, hashes = Analyzer(), as_keys(self.text_hashes)
+        analyzer, hashes = Analyzer(), pack_hashes(self.text_hashes)
         known, row = TermRows.of([]), np.full(len(self), -1, dtype=np.int64)
         old = None
         if self.home is not None and self._before:
@@ -202,7 +202,7 @@ def open_parts(stored: Artifact) -> Parts:
     }
 
 
-def as_keys(hashes: Sequence[str]) -> npt.NDArray[Any]:
+def pack_hashes(hashes: Sequence[str]) -> npt.NDArray[Any]:
     """Pack text hashes, 64 hex digits each, in an array of bytes [n]."""
     return np.array(hashes, dtype="S64")
 
@@ -213,19 +213,19 @@ def _renumber(ids: Int32Array, names: list[str]) -> list[str]:
     A corpus that changed then has the same ids as a corpus that is analysed anew.
     """
     first = np.full(len(names), len(ids), dtype=np.int64)
-    for stop in range(len(ids), 0, -_MANY):
-        start = max(0, stop - _MANY)
+    for stop in range(len(ids), 0, -_BATCH_OF_IDS):
+        start = max(0, stop - _BATCH_OF_IDS)
         # Of equal ids, the last assignment counts, which is the first place.
         first[ids[start:stop][::-1]] = np.arange(start, stop)[::-1]
     order = np.argsort(first, kind="stable")[: int((first < len(ids)).sum())]
     number = np.zeros(len(names), dtype=np.int32)
     number[order] = np.arange(len(order))
-    for start in range(0, len(ids), _MANY):
-        ids[start : start + _MANY] = number[ids[start : start + _MANY]]
+    for start in range(0, len(ids), _BATCH_OF_IDS):
+        ids[start : start + _BATCH_OF_IDS] = number[ids[start : start + _BATCH_OF_IDS]]
     return [names[at] for at in order.tolist()]
 
 
-_MANY = 4_000_000
+_BATCH_OF_IDS = 4_000_000
 """Number of term ids that are renumbered at a time."""
 
 
@@ -422,7 +422,7 @@ def embed_cached(
     def embed_blocks(blocks: list[IntArray]) -> Iterator[tuple[IntArray, Float32Array]]:
         return ((rows, embed([texts[row] for row in rows.tolist()], advance)) for rows in blocks)
 
-    keys = as_keys([text_hash(text) for text in texts])
+    keys = pack_hashes([text_hash(text) for text in texts])
     return cache.vectors(_embed_new(embed_blocks, cache, keys, advance, use))
 
 
@@ -502,13 +502,13 @@ class EmbeddingSource:
         return open_network(self.spec, self.places.home)
 
     def _find_fit(self, dimensions: int) -> str:
-        return find_lsa_fit(self.places.home, as_keys(self.table.text_hashes), dimensions)
+        return find_lsa_fit(self.places.home, pack_hashes(self.table.text_hashes), dimensions)
 
     def _fit(self, dimensions: int) -> LsaEmbedder:
         identity, table = self.model.partition("@")[2], self.table
 
         def learn() -> dict[str, object]:
-            keys = as_keys(table.text_hashes)
+            keys = pack_hashes(table.text_hashes)
             rows = choose_sample(keys)
             terms, names, more = table.terms, table.vocabulary, dict[str, object]()
             if len(rows) < len(keys):
@@ -558,7 +558,7 @@ class EmbeddingSource:
 
     def _gather(self, advance: Advance) -> Parts:
         table, cache = self.table, self._cache
-        keys = as_keys(table.text_hashes)
+        keys = pack_hashes(table.text_hashes)
         embed = functools.partial(self._embed_chunks, advance)
         rows = _embed_new(embed, cache, keys, advance, self.use)
         width = cache.vectors(rows[:1]).shape[1]
