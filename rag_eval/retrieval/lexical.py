@@ -87,16 +87,18 @@ class Bm25s:
 
         At most `depth` chunks are ranked, and only those of the mask `allowed`.
         """
-        depth, n_terms = min(depth, self.n_chunks), len(self._terms)
-        rows = np.full((len(queries), depth), -1, dtype=np.int32)
-        scores = np.full((len(queries), depth), -np.inf)
-        for i, query in enumerate(queries):
+        n_terms = len(self._terms)
+        nothing = np.zeros(0, dtype=np.float32)
+
+        def score(query: Sequence[int]) -> npt.NDArray[np.float32]:
             known = [term for term in query if term < n_terms and self._terms[term]]
             if not known:
-                continue
+                return nothing
             dense = self._index.get_scores_from_ids(known)
             is_ranked = dense > 0 if allowed is None else (dense > 0) & allowed
-            rows[i], scores[i] = select(np.where(is_ranked, dense, -np.inf)[None, :], depth)
+            return np.where(is_ranked, dense, -np.inf)
+
+        rows, scores = select(map(score, queries), min(depth, self.n_chunks))
         return ranking(rows, scores, scale_by_top(scores))
 
 
@@ -146,7 +148,7 @@ class RankBm25:
                 total[chunks] += parts
             dense = total.astype(np.float32)
             dense = np.where((dense > 0) & (True if allowed is None else allowed), dense, -np.inf)
-            rows[i], scores[i] = select(dense[None, :], depth)
+            (rows[i],), (scores[i],) = select(dense[None, :], depth)
         return ranking(rows, scores, scale_by_top(scores))
 
     def _parts(self, term: int) -> tuple[IntArray, FloatArray]:

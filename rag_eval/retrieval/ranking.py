@@ -5,7 +5,7 @@ are rounded before they are compared, because the last bits of a sum depend on i
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,9 @@ FUSED_ROUNDING = 9
 
 STRIDE = 64
 """Distance of the scores in the sample that bounds a selection."""
+
+_SPARE = 8
+"""Places of the sample that the floor lies under the expected cut."""
 
 _LAST = np.iinfo(np.int64).max
 """Key of an empty place, which sorts behind every chunk."""
@@ -153,37 +156,47 @@ def order(
     return np.where(gone, np.int32(-1), rows.astype(np.int32)), scores
 
 
-def select(dense: npt.NDArray[np.float32], depth: int) -> tuple[Int32Array, FloatArray]:
-    """Select the top `depth` of dense scores [n, n_chunks]; -inf is never selected."""
-    depth = min(depth, dense.shape[1])
-    rows = np.full((len(dense), depth), -1, dtype=np.int32)
+def select(dense: Iterable[npt.NDArray[np.float32]], depth: int) -> tuple[Int32Array, FloatArray]:
+    """Select the top `depth` of each query's scores, one array [n_chunks] a query, read in turn.
+
+    -inf is never selected. An array of length 0 selects nothing.
+    """
+    near = [_near_top(scores, depth) for scores in dense]
+    rows = np.full((len(near), depth), -1, dtype=np.int32)
     best = np.full(rows.shape, -np.inf)
-    for query, scores in enumerate(dense):
-        near = _near_top(scores, depth)
-        first, values = order(near[None, :], scores[None, near].astype(np.float64), depth)
-        rows[query, : first.shape[1]], best[query, : first.shape[1]] = first[0], values[0]
-    return rows, best
+    for query, (found, values) in enumerate(near):
+        rows[query, : len(found)], best[query, : len(found)] = found, values
+    return order(rows, best, depth)
 
 
-def _near_top(scores: npt.NDArray[np.float32], depth: int) -> Int32Array:
-    """Return the rows of the best `depth` finite scores, and of all that may be tied with them.
+def _near_top(
+    scores: npt.NDArray[np.float32], depth: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Return the rows of the best `depth` finite scores in the order of rows, and their scores.
 
     Every `STRIDE`th score gives a floor that few scores reach, because a partition of all scores
-    takes twenty times as long.
+    takes twenty times as long. Scores that are tied after rounding go to the first rows.
     """
     sample = scores[::STRIDE]
-    place = len(sample) - 2 * (depth // STRIDE) - STRIDE // 4
+    place = len(sample) - 2 * (depth // STRIDE) - _SPARE
     near = np.zeros(0, dtype=np.int64)
     if place > 0:
-        near = np.flatnonzero(scores >= np.partition(sample, place)[place])
+        floor = np.partition(sample, place)[place] - 10.0**-ROUNDING
+        near = np.flatnonzero(scores >= floor)
     if len(near) < depth:
         near = np.arange(len(scores))
-    near = near[np.isfinite(scores[near])]
+    values = scores[near]
+    if np.isneginf(values.min(initial=0.0)):
+        near = near[np.isfinite(values)]
+        values = scores[near]
     if len(near) > depth:
-        values = scores[near].astype(np.float64)
-        last = np.partition(values, len(values) - depth)[len(values) - depth]
-        near = near[values >= last - 10.0**-ROUNDING]
-    return near.astype(np.int32)
+        units = np.rint(values.astype(np.float64) * 10.0**ROUNDING)
+        last = np.partition(units, len(units) - depth)[len(units) - depth]
+        keep = units > last
+        tied = np.flatnonzero(units == last)
+        keep[tied[: depth - int(keep.sum())]] = True
+        near, values = near[keep], values[keep]
+    return near, values
 
 
 def scale_by_top(scores: FloatArray) -> FloatArray:
