@@ -17,7 +17,7 @@ from rag_eval.retrieval.ranking import Ranking
 from rag_eval.retrieval.service import QueryGuard
 from rag_eval.retrieval.strategies import ReadyStrategy
 from rag_eval.storage.artifacts import Artifact
-from rag_eval.trust.guard import ALLOWED, screen
+from rag_eval.trust.guard import ALLOWED, VERDICTS, rank_findings, screen
 from rag_eval.trust.restating import find_sightings, judge_sightings, restated_pairs
 from rag_eval.trust.sources import vouched_for
 
@@ -179,8 +179,6 @@ def guarded_search(
 
 # ---- Units of an outside retriever: verdicts of overlapping chunks, or a scan.
 
-RANK = {"clean": 0, "hint": 0, "warning": 1, "blocked": 2}
-
 
 @dataclasses.dataclass(frozen=True)
 class UnitVerdicts:
@@ -208,13 +206,13 @@ def unit_verdicts(
     rank = np.zeros(n, dtype=np.int64)
     reasons: list[list[str]] = [[] for _ in range(n)]
 
-    def mark(unit: int, verdict: str, codes: Sequence[str]) -> None:
-        rank[unit] = max(rank[unit], RANK[verdict])
+    def mark(unit: int, grade: int, codes: Sequence[str]) -> None:
+        rank[unit] = max(rank[unit], grade)
         reasons[unit] += [code for code in codes if code not in reasons[unit]]
 
     met = _overlapping(units, corpus_chunks.chunks, evidence)
     for unit, verdict, codes in zip(met["unit"], met["verdict"], met["reasons"], strict=True):
-        mark(unit, verdict, codes)
+        mark(unit, VERDICTS.index(verdict), codes)
     # Do not screen text that a person allowed. The loop above covers the other overlapping chunks.
     is_allowed = np.array([ALLOWED in codes for codes in reasons], dtype=bool)
     texts, returned = (units[name].to_numpy(dtype=object) for name in ("text", "returned"))
@@ -223,10 +221,8 @@ def unit_verdicts(
     other = np.flatnonzero(returned != "")
     places = np.concatenate([foreign, other])
     scanned = screen([str(text) for text in (*texts[foreign], *returned[other])])
-    for row, check, rule, severity in zip(
-        *(scanned[name] for name in ("row", "check", "rule", "severity")), strict=True
-    ):
-        mark(places[row], severity, [f"{check}.{rule}"] if RANK[severity] else [])
+    for place, grade, codes in zip(places, *rank_findings(scanned, len(places)), strict=True):
+        mark(place, grade, codes)
     facts = evidence.drop_duplicates("doc_id").set_index("doc_id").reindex(units["doc_id"])
     unknown = "unknown" if config.trust.configured else "not_configured"
     vouched = vouched_for(facts.fillna({"domain_state": unknown, "signature_state": unknown}))
@@ -244,7 +240,7 @@ def unit_verdicts(
     counts = (place >= n) | ~is_allowed[at[place]]
     return UnitVerdicts(
         facts["trust"].fillna(0.0).to_numpy(dtype=np.float64),
-        np.array(["clean", "warning", "blocked"], dtype=object)[rank],
+        np.array(VERDICTS, dtype=object)[rank],
         reasons,
         np.unique((query * max(1, n) + at[place])[counts]),
     )

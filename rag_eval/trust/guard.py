@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
-from rag_eval.core.arrays import Ranges, find_overlaps
-from rag_eval.core.config import EVIDENCE_TRUST, FINDINGS
+from rag_eval.core.arrays import IntArray, Ranges, find_overlaps
+from rag_eval.core.config import EVIDENCE_TRUST, FINDINGS, Verdict
 from rag_eval.core.errors import ProblemList
 from rag_eval.core.frames import make_frame
 from rag_eval.core.rows import read_rows
@@ -90,9 +90,14 @@ ALLOWED = "allowed"
 """Reason code of a chunk that a person allowed."""
 BESIDE = "pattern.beside_blocked"
 """Reason code of a chunk with a warning in a document with a blocked text."""
+TOGETHER = "pattern.two_warnings"
+"""Reason code of a chunk that its warnings block together."""
 
 _OF_TEXT = ("pattern", "hidden", "encoded", "topic_shift")
-_VERDICTS = ("clean", "warning", "blocked")
+_SIGNS = 2
+"""Fewest warnings of different rules that block a text together."""
+VERDICTS: tuple[Verdict, ...] = ("clean", "warning", "blocked")
+"""Verdicts in the order of their ranks."""
 _RANK = {"hint": 0, "warning": 1, "blocked": 2}
 _FACTS = (
     "trust domain domain_state signature_state author_state freshness_state freshness date"
@@ -142,6 +147,39 @@ def join_findings(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return FINDINGS.check(pd.concat(kept, ignore_index=True))
 
 
+def rank_findings(findings: pd.DataFrame, n: int) -> tuple[IntArray, list[list[str]]]:
+    """Rank n texts by their FINDINGS, whose rows are the texts: 0 clean, 1 warning, 2 blocked.
+
+    The second value is the reason codes of each text, the gravest first. Two warnings of different
+    rules block a text together, if they are signs in the text itself: findings of `pattern`,
+    `hidden` and `encoded`, and a sentence unlike its document (`topic_shift`). The source of a
+    document, its line in a manifest, a document unlike its source and a flood do not count: they
+    are facts about documents, and harmless text has them too.
+    """
+    graded = findings.assign(rank=findings["severity"].map(_RANK).astype("int64"))
+    rank = np.zeros(n, dtype=np.int64)
+    np.maximum.at(rank, graded["row"].to_numpy(), graded["rank"].to_numpy())
+    shown = graded[graded["rank"] > 0].sort_values(
+        ["row", "rank", "check", "rule"], ascending=[True, False, True, True], kind="stable"
+    )
+    shown = shown.drop_duplicates(["row", "check", "rule"])
+    reasons: list[list[str]] = [[] for _ in range(n)]
+    for row, code in zip(shown["row"], shown["check"] + "." + shown["rule"], strict=True):
+        reasons[row].append(code)
+    inside = (shown["check"] != "topic_shift") | (shown["start"] >= 0)
+    signs = shown.loc[shown["check"].isin(_OF_TEXT) & inside, "row"].to_numpy(dtype=np.int64)
+    together = (np.bincount(signs, minlength=n) >= _SIGNS) & (rank == _RANK["warning"])
+    for row in np.flatnonzero(together).tolist():
+        reasons[row].insert(0, TOGETHER)
+    rank[together] = _RANK["blocked"]
+    return rank, reasons
+
+
+def judge_findings(findings: pd.DataFrame, n: int) -> list[Verdict]:
+    """Return the verdict on each of n texts alone, by the rule of `rank_findings`."""
+    return [VERDICTS[rank] for rank in rank_findings(findings, n)[0]]
+
+
 def judge_chunks(
     chunks: pd.DataFrame,
     documents: pd.DataFrame,
@@ -153,29 +191,20 @@ def judge_chunks(
 
     `documents` has the facts of `sources.judge_sources`, and `findings` are about its rows. The
     start and end of a finding stay places in the document. `across` is the result of
-    `find_across_titles`. `allowed` is chunk_id -> person who
-    allowed the chunk; a block of the chunk becomes a warning. The reason ALLOWED is always listed,
-    because retrieval may block a chunk that is clean here.
+    `find_across_titles`. `allowed` is chunk_id -> person who allowed the chunk; a block of the
+    chunk becomes a warning. The reason ALLOWED is always listed, because retrieval may block a
+    chunk that is clean here.
     """
     spread = _spread_findings(findings, pd.Index(documents["doc_id"]), chunks)
     findings = join_findings([spread, across])
-    graded = findings.assign(rank=findings["severity"].map(_RANK).astype("int64"))
-    rank = np.zeros(len(chunks), dtype=np.int64)
-    np.maximum.at(rank, graded["row"].to_numpy(), graded["rank"].to_numpy())
-    shown = graded[graded["rank"] > 0].sort_values(
-        ["row", "rank", "check", "rule"], ascending=[True, False, True, True], kind="stable"
-    )
-    reasons: list[list[str]] = [[] for _ in range(len(chunks))]
-    codes = shown["check"] + "." + shown["rule"]
-    for row, code in dict.fromkeys(zip(shown["row"], codes, strict=True)):
-        reasons[row].append(code)
+    rank, reasons = rank_findings(findings, len(chunks))
     names = [allowed.get(chunk_id, "") for chunk_id in chunks["chunk_id"]]
     allowed_by = np.array(names, dtype=object)
     let = allowed_by != ""
-    # An attack seldom ends with its chunk, so a warning in the same document blocks too. A chunk
-    # that a person allowed does not count against other chunks.
+    # An attack seldom ends with its chunk, so a warning in the same document blocks too. Chunks
+    # that a person allowed, or that warnings block together, do not count against other chunks.
     doc_ids = chunks["doc_id"].to_numpy()
-    of_text = shown[shown["check"].isin(_OF_TEXT)]
+    of_text = findings[findings["check"].isin(_OF_TEXT)]
     stopped = of_text.loc[of_text["severity"] == "blocked", "row"].to_numpy()
     blocked_in = set(doc_ids[stopped[~let[stopped]]])
     for row in of_text.loc[of_text["severity"] == "warning", "row"].unique().tolist():
@@ -189,7 +218,7 @@ def judge_chunks(
     frame = facts.assign(
         chunk_id=chunks["chunk_id"].to_numpy(),
         doc_id=doc_ids,
-        verdict=np.array(_VERDICTS, dtype=object)[rank],
+        verdict=np.array(VERDICTS, dtype=object)[rank],
         reasons=pd.Series(reasons, dtype=object),
         allowed_by=allowed_by,
     )

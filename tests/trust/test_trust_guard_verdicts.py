@@ -6,7 +6,14 @@ import pytest
 
 from rag_eval.core.config import EVIDENCE_TRUST, FINDINGS
 from rag_eval.core.frames import CHUNKS, make_frame
-from rag_eval.trust.guard import ALLOWED, BESIDE, find_across_titles, judge_chunks
+from rag_eval.trust.guard import (
+    ALLOWED,
+    BESIDE,
+    TOGETHER,
+    find_across_titles,
+    judge_chunks,
+    judge_findings,
+)
 
 PLACES = [("a", 0, 10), ("a", 10, 20), ("a", 25, 40), ("b", 0, 5), ("c", 0, 9)]
 """Chunks as (doc_id, start, end); no chunk holds characters 20 to 25 of "a"."""
@@ -154,6 +161,42 @@ def test_a_warning_beside_a_blocked_text_blocks_until_that_is_allowed():
     assert frame["reasons"].tolist()[1] == [BESIDE, "topic_shift.y"]
     allowed = judge(*rows, allowed={CHUNK_IDS[0]: "Ann"})["verdict"].tolist()
     assert allowed == ["warning"] * 4 + ["clean"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "verdict"),
+    [
+        ([], "clean"),
+        ([(0, 1, "pattern.a", "warning")], "warning"),
+        ([(0, 1, "pattern.a", "warning"), (5, 6, "pattern.a", "warning")], "warning"),
+        ([(0, 1, "pattern.a", "warning"), (5, 6, "pattern.a", "hint")], "warning"),
+        ([(0, 1, "pattern.a", "warning"), (0, 1, "pattern.b", "hint")], "warning"),
+        ([(0, 1, "pattern.a", "warning"), (0, 1, "pattern.b", "warning")], "blocked"),
+        ([(0, 1, "pattern.a", "warning"), (-1, -1, "hidden.a", "warning")], "blocked"),
+        ([(0, 1, "encoded.a", "warning"), (2, 3, "topic_shift.i", "warning")], "blocked"),
+        ([(0, 1, "pattern.a", "warning"), (-1, -1, "topic_shift.s", "warning")], "warning"),
+        ([(0, 1, "pattern.a", "warning"), (-1, -1, "domain.n", "warning")], "warning"),
+        ([(0, 1, "pattern.a", "warning"), (-1, -1, "manifest.n", "warning")], "warning"),
+        ([(0, 1, "pattern.a", "warning"), (0, 1, "flood.lead", "warning")], "warning"),
+        ([(0, 1, "flood.lead", "warning"), (-1, -1, "domain.n", "warning")], "warning"),
+    ],
+)
+def test_two_warnings_of_different_rules_in_a_text_block_it(rows, verdict):
+    assert judge_findings(findings(*((1, *row) for row in rows)), 3) == ["clean", verdict, "clean"]
+
+
+def test_warnings_that_block_together_say_so_and_spare_their_neighbours():
+    rows = [
+        (0, 0, 1, "pattern.a", "warning"),
+        (0, 2, 3, "pattern.b", "warning"),
+        (1, 0, 1, "pattern.a", "warning"),
+    ]
+    frame = judge(*rows)
+    assert frame["verdict"].tolist()[:2] == ["blocked", "warning"]
+    assert frame["reasons"].tolist()[0] == [TOGETHER, "pattern.a", "pattern.b"]
+    allowed = judge(*rows, allowed={CHUNK_IDS[0]: "Ann"})
+    assert allowed["verdict"].tolist()[:2] == ["warning", "warning"]
+    assert allowed["reasons"].tolist()[0] == [ALLOWED, TOGETHER, "pattern.a", "pattern.b"]
 
 
 def test_an_order_split_over_title_and_text_is_found_at_the_chunk():
