@@ -65,8 +65,8 @@ def _analyse(source: str) -> Module:
         if isinstance(part, list):
             return [show(one) for one in part if not _is_passive(one)]
         if not isinstance(part, ast.AST):
-            if isinstance(part, str) and part.endswith(DATA):
-                files.add(part.rpartition("/")[2])
+            if isinstance(part, str) and part.endswith(DATA) and not part.startswith("/"):
+                files.add(part)
             return part
         if isinstance(part, ast.Import):
             libraries.update(alias.name.partition(".")[0] for alias in part.names)
@@ -156,9 +156,12 @@ class Versions:
         return found
 
     def data_files(self, modules: Iterable[str]) -> set[Path]:
-        """List the data files that modules name and that stand in the folder of the module."""
+        """List the data files that modules name, and that stand in or below a module's folder.
+
+        A name can be a pattern such as `rules/*.toml`.
+        """
         named = ((self._sources[one].parent, self._module(one).files) for one in modules)
-        paths = (folder / name for folder, names in named for name in names)
+        paths = (path for folder, names in named for name in names for path in folder.glob(name))
         return {path for path in paths if path.is_file()}
 
     @functools.cached_property

@@ -7,14 +7,17 @@
 import functools
 import itertools
 import json
+import tomllib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import re2
 
 from rag_eval.core.errors import Part
+from rag_eval.trust.phrases import compile_phrases
 
 Severity = Literal["hint", "warning", "blocked"]
 """Severity of a finding. A hint alone does not change the verdict."""
@@ -74,7 +77,7 @@ class LinearPattern:
             beyond = min(last + _OVERLAP, len(data))
             matches = self._compiled.finditer(data, max(window, reached), beyond)
             for count, match in enumerate(matches, start=1):
-                start, end = match.span()
+                start, end = match.span(match.lastindex or 0)
                 if start >= last:
                     break
                 reached = beyond if count == _PER_WINDOW else end
@@ -136,6 +139,24 @@ class Rule(Part):
     tests: RuleTests
 
 
+def read_rules() -> list[Rule]:
+    """Read the rules of the TOML files, in the order of the files and of the rules in them."""
+    paths = sorted(Path(__file__).parent.glob("rules/*.toml"))
+    contents = [tomllib.loads(path.read_text(encoding="utf-8")) for path in paths]
+    lists: dict[str, dict[str, str | list[str]]] = {}
+    for content in contents:
+        lists.setdefault(content.get("language", "en"), {}).update(content.get("words", {}))
+    rules = []
+    for content in contents:
+        language = content.get("language", "en")
+        for rule in content.get("rule", ()):
+            pattern = compile_phrases(rule["phrases"], lists[language], language)
+            tests = RuleTests(match=rule["match"], clean=rule["clean"])
+            named = {"id": rule["id"], "severity": rule["severity"], "rationale": rule["reason"]}
+            rules.append(Rule(**named, pattern=pattern, tests=tests))
+    return rules
+
+
 class RuleMatch(NamedTuple):
     """A match of a rule in characters [start, end) of a view's text."""
 
@@ -175,7 +196,8 @@ class RuleSet:
     def load(cls) -> "RuleSet":
         """Read and compile the shipped rules, once in a process."""
         content = json.loads((files("rag_eval.trust") / "rules.json").read_bytes())
-        return cls([Rule(**rule) for rule in content["rules"]], content["version"])
+        old = [Rule(**rule) for rule in content["rules"]]
+        return cls([*old, *read_rules()], content["version"])
 
     def find(self, views: Sequence[tuple[str, ViewKind]]) -> list[list[RuleMatch]]:
         """Return the matches in each view, in the order of the rules and then of the text.
