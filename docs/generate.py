@@ -24,6 +24,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "commands": reference_pages.commands,
     "configuration": reference_pages.configuration,
     "settings": reference_pages.settings,
+    "trust": reference_pages.guard_figures,
 }
 """Pages of docs/ whose part between the markers of the same name is generated."""
 RUNS = (

@@ -20,6 +20,7 @@ from mkdocs.structure.files import File, Files
 from pydantic import BaseModel
 
 DOCS = Path(__file__).resolve().parent
+GUARD_RECORD = DOCS.parent / "benchmarks" / "guard_figures.jsonl"
 FOLDERS = {"home", "reports", "gold_sets", "help"}
 """Options of nearly every command, which the page explains once."""
 NOT_GIVEN = {("Embedding", "config")}
@@ -264,6 +265,33 @@ def report() -> str:
     from rag_eval.core.report import Report
 
     return models(Report, given=False)
+
+
+# ---- Measured figures
+
+
+def in_bounds(share: list[float], digits: int) -> str:
+    """Write a share and its bounds."""
+    value, low, high = (f"{one:,.{digits}f}" for one in share)
+    return f"{value} [{low}, {high}]"
+
+
+def guard_figures() -> str:
+    """Show what `benchmarks/guard.py --write` recorded: attacks found, and clean texts stopped."""
+    attacks, clean = [], []
+    for line in GUARD_RECORD.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        name, n = row["set"], f"{row['n']:,}"
+        if "found" in row:
+            name = name if row["by"] == "set" else f"{row['by']}: {row['value']}"
+            found = [in_bounds(row[f"{key}_share"], 2) for key in ("found", "blocked")]
+            attacks.append([cell(name), n, *found])
+        else:
+            stopped = [in_bounds(row[f"{key}_of_1000"], 1) for key in ("blocked", "warned")]
+            goals = ["" if goal is None else f"{goal}" for goal in row["goals"]]
+            clean.append([cell(name), n, stopped[0], goals[0], stopped[1], goals[1]])
+    columns = "clean texts|chunks|blocked of 1,000|at most|warned of 1,000|at most"
+    return f"{table('attacks|texts|found|blocked', attacks)}\n{table(columns, clean)}"
 
 
 # ---- The site
