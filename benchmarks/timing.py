@@ -42,7 +42,11 @@ def indexed_text(document: dict[str, str]) -> str:
     return f"{document['title']} {document['text']}".strip()
 
 
-def alternate(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+def alternate(
+    runs: dict[str, Callable[[], object]],
+    repeats: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, float]:
     """Return the median seconds of each run.
 
     The runs take turns, so that a busy machine slows all of them. The first turn is a warm-up.
@@ -50,10 +54,10 @@ def alternate(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, 
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(repeats + 1):
         for name, run in runs.items():
-            started = time.perf_counter()
+            started = clock()
             run()
             if turn:
-                seconds[name].append(time.perf_counter() - started)
+                seconds[name].append(clock() - started)
     return {name: statistics.median(taken) for name, taken in seconds.items()}
 
 
