@@ -253,6 +253,13 @@ class Trust(Part):
     unlisted: Literal["allow", "warn", "block"] = "warn"
     """What happens to documents of domains that are not on the allowlist, and to those without an
     address; look-alikes are always blocked."""
+    unsigned: Literal["allow", "warn", "block"] = Field(
+        default_factory=lambda data: (
+            "warn" if data.get("keys") and data.get("signatures") else "allow"
+        ),
+        description="What happens to documents without a signature line that no signed manifest "
+        "records; default: warn where signatures are given, else allow.",
+    )
     quarantine: bool = True
     """Whether blocked chunks are left out; off: they are only reported."""
     threshold: float | None = Field(default=None, ge=0, le=1)
@@ -269,6 +276,8 @@ class Trust(Part):
             raise ValueError("threshold: nothing says whom to trust; give domains, authors or keys")
         if self.signatures is not None and not self.keys:
             raise ValueError("signatures: nothing verifies them; give keys")
+        if self.unsigned != "allow" and not self.keys:
+            raise ValueError("unsigned: nothing is signed without keys; give keys")
         return self
 
     @property

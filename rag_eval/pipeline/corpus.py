@@ -374,7 +374,7 @@ def _identify_trust(
 @Stage(
     "evidence_trust",
     "trust",
-    reads=("trust.domains", "trust.authors", "trust.keys", "trust.unlisted"),
+    reads=("trust.domains", "trust.authors", "trust.keys", "trust.unlisted", "trust.unsigned"),
     outside=_identify_trust,
     chosen=_chosen_loader,
     columns=EVIDENCE_TRUST,

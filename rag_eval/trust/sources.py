@@ -345,6 +345,10 @@ _MAX_DETAIL_CHARS, _MAX_PART_CHARS = 200, 80
 _DETAILS = {
     ("domain", "lookalike"): ("lookalike", "the domain {domain} imitates {imitated}"),
     ("signature", "invalid"): ("invalid", "the signature does not hold for the document's bytes"),
+    ("signature", "unsigned"): (
+        "unsigned",
+        "the document has no signature, and no signed manifest records it",
+    ),
     ("manifest", "changed"): (
         "changed",
         "the document's bytes are not those that the manifest records",
@@ -358,7 +362,7 @@ _DETAILS = {
     ),
 }
 """(check, state) -> rule and detail of the finding."""
-_UNLISTED = {"allow": "", "warn": "warning", "block": "blocked"}
+_SEVERITY = {"allow": "", "warn": "warning", "block": "blocked"}
 
 
 def _quote_ascii(text: str) -> str:
@@ -369,11 +373,11 @@ def _find_false_claims(
     judged: Mapping[str, DomainJudgement],
     domains: Sequence[str],
     states: Mapping[str, Sequence[str]],
-    unlisted: str,
+    config: Trust,
 ) -> pd.DataFrame:
     """Return FINDINGS by document; `states` are the states of the documents for each check."""
-    severity_of = {"not_in_manifest": "warning"}
-    severity_of |= dict.fromkeys(("not_listed", "unknown"), _UNLISTED[unlisted])
+    severity_of = {"not_in_manifest": "warning", "unsigned": _SEVERITY[config.unsigned]}
+    severity_of |= dict.fromkeys(("not_listed", "unknown"), _SEVERITY[config.unlisted])
     found: list[tuple[int | str, ...]] = []
     for (check, state), (rule, template) in _DETAILS.items():
         severity = severity_of.get(state, "blocked")
@@ -446,13 +450,22 @@ def judge_sources(
     for column, state in _FALSE_CLAIMS.items():
         points *= (frame[column] != state).to_numpy()
     trust = np.round(frame["freshness"].to_numpy() * points, _DECIMALS)
+    signatures = frame["signature_state"].to_numpy(dtype=object)
+    manifest = np.full(len(frame), "", dtype=object)
+    if manifest_states is not None:
+        manifest[:] = manifest_states
+    if config.unsigned != "allow":
+        # A manifest is signed where keys are given, so it vouches for the bytes that it records.
+        # One finding is enough for a document that is neither signed nor recorded.
+        unsigned = (signatures == "missing") & np.isin(manifest, ["", "not_in_manifest"])
+        signatures[unsigned], manifest[unsigned] = "unsigned", ""
     states = {
         "domain": frame["domain_state"].tolist(),
-        "signature": frame["signature_state"].tolist(),
-        "manifest": manifest_states or [],
+        "signature": signatures.tolist(),
+        "manifest": manifest.tolist(),
     }
     facts = frame.assign(trust=trust if config.configured else np.nan)
-    return facts, _find_false_claims(judged, frame["domain"].tolist(), states, config.unlisted)
+    return facts, _find_false_claims(judged, frame["domain"].tolist(), states, config)
 
 
 def explain_factors(row: Mapping[Any, Any], as_of: dt.date) -> dict[str, dict[str, Any]]:

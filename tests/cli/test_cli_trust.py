@@ -233,6 +233,17 @@ def test_documents_are_signed_with_a_key_that_the_gold_set_names(project, key):
     project.write("corpus/alerts.md", DOCUMENTS["alerts.md"] + "More.\n")
     found = {(row["doc_id"], *row["reasons"]) for row in rows(project)}
     assert found == {("alerts.md", "signature.invalid")}
+    path = project.gold / "signatures.jsonl"
+    path.write_text("".join(f"{line}\n" for line in lines[1:]), encoding="utf-8")
+    assert rows(project) == []
+    found = {
+        (row["doc_id"], row["verdict"], *row["reasons"]) for row in rows(project, "--warnings")
+    }
+    assert found == {("alerts.md", "warning", "signature.unsigned")}
+    keys = f"keys: {{release: '{public}'}}, signatures: signatures.jsonl"
+    configured(project, f"{{{keys}, unsigned: block}}")
+    found = {(row["doc_id"], row["verdict"], *row["reasons"]) for row in rows(project)}
+    assert found == {("alerts.md", "blocked", "signature.unsigned")}
 
 
 def test_a_manifest_is_written_signed_and_its_old_signature_goes(project, key):

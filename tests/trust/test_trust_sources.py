@@ -215,6 +215,56 @@ def test_findings_follow_the_states(unlisted, severity):
     FINDINGS.check(found)
 
 
+@pytest.mark.parametrize(
+    ("unsigned", "severity"), [("allow", None), ("warn", "warning"), ("block", "blocked")]
+)
+def test_a_document_that_no_key_vouches_for_is_unsigned(unsigned, severity):
+    sources = make_sources(*(("", "", "") for _ in range(5)))
+    config = Trust(keys=CONFIG.keys, signatures="s.jsonl", unsigned=unsigned)
+    states = {"d0": "valid", "d1": "invalid"}
+
+    def found(manifest):
+        _, findings = judge_sources(sources, config, states, manifest, TODAY)
+        codes = findings["check"] + "." + findings["rule"]
+        return list(zip(findings["row"], codes, findings["severity"], strict=True))
+
+    invalid = (1, "signature.invalid", "blocked")
+    alone = [(row, "signature.unsigned", severity) for row in (2, 3, 4) if severity]
+    assert found(None) == [invalid, *alone]
+    manifest = ["not_in_manifest", "same", "same", "changed", "not_in_manifest"]
+    new = (
+        (4, "signature.unsigned", severity)
+        if severity
+        else (4, "manifest.not_in_manifest", "warning")
+    )
+    assert found(manifest) == [
+        (0, "manifest.not_in_manifest", "warning"),
+        invalid,
+        (3, "manifest.changed", "blocked"),
+        new,
+    ]
+
+
+def test_unsigned_needs_keys_and_warns_where_documents_are_signed():
+    assert Trust().unsigned == "allow"
+    assert Trust(keys=CONFIG.keys, manifest="m.json").unsigned == "allow"
+    assert Trust(keys=CONFIG.keys, signatures="s.jsonl").unsigned == "warn"
+    assert Trust(keys=CONFIG.keys, unsigned="block").unsigned == "block"
+    with pytest.raises(ValueError, match="unsigned: nothing is signed without keys"):
+        Trust(unsigned="block")
+
+
+def test_recorded_hashes_of_a_package_are_no_signature_of_a_key():
+    """Who can write to a package can write its RECORD too."""
+    sources = make_sources(("python:pandas", "", ""), ("python:pandas", "", ""))
+    sources = sources.assign(signature=["valid", "missing"])
+    _, found = judge_sources(sources, Trust(domains=("python:pandas",)), None, None, TODAY)
+    assert found.empty
+    config = Trust(keys=CONFIG.keys, signatures="s.jsonl")
+    _, found = judge_sources(sources, config, {}, None, TODAY)
+    assert found["rule"].tolist() == ["unsigned", "unsigned"]
+
+
 # ---- Domains and look-alikes
 
 # The names are split, so that a search for addresses of registries skips this file.
