@@ -121,13 +121,34 @@ def manifest(
         evaluation = open_evaluation(gold_set, home, gold_sets)
         from rag_eval.pipeline.corpus import write_manifest
 
-        path, count, signed = write_manifest(evaluation, key)
-        typer.echo(f"{count} documents recorded in {path}{', signed' if signed else ''}")
+        path, version, count = write_manifest(evaluation, key)
+        signed = "" if key is None else ", signed"
+        typer.echo(f"{count} documents recorded in {path} as version {version}{signed}")
         if evaluation.config.trust.keys and not signed:
             typer.echo(
                 "trust.keys is configured, so no run accepts it before it is signed: rag-eval "
                 "trust manifest --key"
             )
+
+
+@trust.command()
+def accept_manifest(
+    who: Annotated[str, typer.Option(help="Who decides.")],
+    why: Annotated[str, typer.Option(help="Why this version is right.")],
+    gold_set: OneGoldSet = None,
+    home: Home = None,
+    gold_sets: GoldSets = None,
+) -> None:
+    """Accept the manifest as it is now, although the last accepted one is newer or differs.
+
+    The home keeps the decision. A person checks first how the manifest came back.
+    """
+    with report_errors():
+        evaluation = open_evaluation(gold_set, home, gold_sets)
+        from rag_eval.pipeline.corpus import accept_present_manifest
+
+        accepted = accept_present_manifest(evaluation, who, why)
+        typer.echo(f"accepted: version {accepted.version} of {accepted.created_at}")
 
 
 @trust.command()

@@ -113,6 +113,27 @@ class InputError(Exception):
         return all(problem.code in OUTAGES for problem in self.problems)
 
 
+MAX_WHO, MAX_WHY = 200, 2000
+
+
+def check_decision(who: str, why: str) -> tuple[str, str]:
+    """Return the name and reason of a person without outer white space.
+
+    Raises InputError if one is empty, too long, or no text on one line.
+    """
+    for option, text, limit in (("--who", who, MAX_WHO), ("--why", why, MAX_WHY)):
+        # Bytes outside UTF-8 on the command line become surrogates, which are not printable.
+        if not text.strip() or len(text) > limit or not text.strip().isprintable():
+            raise InputError.of(
+                "bad_arguments",
+                f"{option} needs text: the record of the decision holds it",
+                field=option,
+                found=f"{len(text)} characters",
+                accepted=f"1 to {limit} characters on one line",
+            )
+    return who.strip(), why.strip()
+
+
 MAX_LISTED = 100
 """Largest number of listed problems of one severity. Further problems are only counted."""
 

@@ -698,6 +698,7 @@ class TrustConfigured(Record):
     keys: Count
     manifest: StrictBool
     unlisted: Literal["allow", "warn", "block"]
+    unsigned: Literal["allow", "warn", "block"]
 
 
 class TrustFactor(Record):
@@ -803,12 +804,17 @@ class BlockedGold(Record):
 class Manifest(Record):
     """Documents compared with the manifest."""
 
-    signature: Literal["signed", "unsigned", "not_configured"]
+    signature: Literal["signed", "not_configured"]
+    version: Count
+    created_at: Text
+    accepted_by: ShortText = Field(
+        description="the person who accepted this version; empty if a run did, as it was newer"
+    )
     n_same: Count
     n_changed: Count
     n_not_in_manifest: Count
-    n_gone: Count
-    gone: list[ShortText]
+    n_gone: Count = Field(description="recorded documents that the corpus no longer has")
+    gone: list[ShortText] = Field(description="up to 20 of them")
 
 
 class QuarantinedChunk(Record):

@@ -13,7 +13,7 @@ from typing import Final
 import pandas as pd
 from pydantic import BaseModel, ValidationError
 
-from rag_eval.core.errors import InputError, quoted
+from rag_eval.core.errors import InputError, check_decision, quoted
 from rag_eval.core.report import Absent, DriftPart, NamedPart, RunInputs
 from rag_eval.core.settings import Settings
 from rag_eval.gates import rollout
@@ -30,7 +30,6 @@ from rag_eval.storage.locks import WriteLock
 # ---- Baselines in the home: records that name kept runs, which `rag-eval clean` then keeps.
 
 HISTORY: Final = "accepted.jsonl"
-MAX_WHO, MAX_WHY = 200, 2000
 MENDED_BY_ACCEPTING: Final = frozenset({"no_baseline", "gold_differs", "strategy_missing"})
 """Reasons of the regression gate that disappear when a person accepts a run."""
 
@@ -70,7 +69,7 @@ def accept_baseline(
     InputError
         There is no such run, its artifacts are gone, or a required gate did not pass.
     """
-    who, why = _bound_text("who", who, MAX_WHO), _bound_text("why", why, MAX_WHY)
+    who, why = check_decision(who, why)
     home = open_home(settings)
     with WriteLock(settings, gold_set) as lock:
         run = open_run(home, name, gold_set)
@@ -101,20 +100,6 @@ def accept_baseline(
         before = home.read(history) if home.has(history) else b""
         home.write(history, before + f"{canonical_json(record.model_dump())}\n".encode())
     return record
-
-
-def _bound_text(option: str, text: str, limit: int) -> str:
-    text = text.strip()
-    # Bytes outside UTF-8 on the command line become surrogates, which are not printable.
-    if not text or len(text) > limit or not text.isprintable():
-        raise InputError.of(
-            "bad_arguments",
-            f"--{option} needs text: the record of the acceptance holds it",
-            field=f"--{option}",
-            found=f"{len(text)} characters",
-            accepted=f"1 to {limit} characters on one line",
-        )
-    return text
 
 
 def acceptances(home: Home, gold_set: str) -> list[Acceptance]:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, IntArray
 from rag_eval.core.config import EVIDENCE_TRUST, FINDINGS, AnswerOverride
-from rag_eval.core.errors import InputError, Problem, quoted
+from rag_eval.core.errors import InputError, Problem, check_decision, quoted
 from rag_eval.core.frames import CHUNKS, DOCUMENTS, VARIANTS
 from rag_eval.core.loader import Chunker, ShardedLoader
 from rag_eval.core.report import Absent, BlockedGold, GoldFacts, LintWarning, Manifest
@@ -62,10 +62,13 @@ from rag_eval.trust.guard import FILE_NAME as ALLOWED_FILE
 from rag_eval.trust.guard import allowed_chunks, find_across_titles, join_findings, judge_chunks
 from rag_eval.trust.rules import RuleSet
 from rag_eval.trust.signatures import (
+    Acceptance,
     DocumentState,
     Signature,
+    accept_manifest,
     compare_manifest,
     format_signature,
+    last_accepted,
     make_manifest,
     read_manifest,
     read_private_key,
@@ -253,10 +256,14 @@ def _trust_inputs(work: Work, sources: pd.DataFrame) -> _TrustInputs:
     if config.manifest is None:
         absent = Absent(reason="no trust.manifest is configured")
         return _TrustInputs(signatures, None, absent, notes, allowed)
-    recorded = read_manifest(resolve(config.manifest, work.base), config.keys)
-    states, gone = compare_manifest(sources, recorded)
+    found = read_manifest(resolve(config.manifest, work.base), config.keys)
+    accepted = accept_manifest(work.evaluation.home, work.config.name, found)
+    states, gone = compare_manifest(sources, found.content.documents)
     manifest = Manifest(
         signature="signed" if config.keys else "not_configured",
+        version=accepted.version,
+        created_at=accepted.created_at,
+        accepted_by=accepted.who,
         n_same=states.count("same"),
         n_changed=states.count("changed"),
         n_not_in_manifest=states.count("not_in_manifest"),
@@ -301,6 +308,10 @@ class EvidenceTrust(Result):
         ]
         untrusted = "not configured: the gold set names no domains, authors or keys"
         has_trust = frame["trust"].notna().any()
+        manifest: dict[str, object] = {}
+        if isinstance(found := self.about.manifest, Manifest):
+            manifest = {"manifest_version": found.version, "n_deleted_documents": found.n_gone}
+            manifest["deleted_documents"] = ", ".join(found.gone)
         return {
             "n_chunks": len(frame),
             "n_quarantined": int((frame["verdict"] == "blocked").sum()),
@@ -309,6 +320,7 @@ class EvidenceTrust(Result):
             "rules_version": self.about.rules_version,
             "as_of": self.about.as_of,
             "mean_trust": float(frame["trust"].mean()) if has_trust else untrusted,
+            **manifest,
             "quarantined_and_warned": Table(columns, rows),
         }
 
@@ -375,6 +387,7 @@ def _identify_trust(
     "evidence_trust",
     "trust",
     reads=("trust.domains", "trust.authors", "trust.keys", "trust.unlisted", "trust.unsigned"),
+    stores=("manifests",),
     outside=_identify_trust,
     chosen=_chosen_loader,
     columns=EVIDENCE_TRUST,
@@ -742,23 +755,41 @@ def lint_gold_set(evaluation: Evaluation) -> list[Problem]:
 # ---- Files of `rag-eval trust manifest|sign`: manifests and signatures.
 
 
-def write_manifest(evaluation: Evaluation, key: Path | None) -> tuple[Path, int, bool]:
+def _manifest_path(evaluation: Evaluation) -> Path:
+    return resolve(evaluation.config.trust.manifest or "manifest.json", evaluation.base)
+
+
+def write_manifest(evaluation: Evaluation, key: Path | None) -> tuple[Path, int, int]:
     """Record the hash of every document, and sign the record when a key is given.
 
-    Returns the file, the number of recorded documents, and whether the record is signed. An old
-    signature is deleted, because it does not match the new record.
+    The version is one higher than that of the replaced manifest and of all accepted ones. Returns
+    the file, the version and the number of recorded documents. An old signature is deleted, because
+    it does not match the new record.
     """
     private = None if key is None else read_private_key(key)
+    path = _manifest_path(evaluation)
     with evaluation.lock:
         sources = evaluation.runner.get(CorpusSnapshot).sources
-    data = make_manifest(sources)
-    path = resolve(evaluation.config.trust.manifest or "manifest.json", evaluation.base)
-    # Delete the old signature first, so that it never stands beside the new manifest.
-    signature_beside(path).unlink(missing_ok=True)
-    write_bytes(path, data)
-    if private is not None:
-        write_text(signature_beside(path), f"{sign(private, data)}\n")
-    return path, len(sources), private is not None
+        replaced = read_manifest(path, {}).content.version if path.exists() else 0
+        _, accepted = last_accepted(evaluation.home, evaluation.config.name)
+        version = 1 + max(replaced, 0 if accepted is None else accepted.highest)
+        data = make_manifest(sources, version, dt.datetime.now(dt.UTC))
+        # Delete the old signature first, so that it never stands beside the new manifest.
+        signature_beside(path).unlink(missing_ok=True)
+        write_bytes(path, data)
+        if private is not None:
+            write_text(signature_beside(path), f"{sign(private, data)}\n")
+    return path, version, len(sources)
+
+
+def accept_present_manifest(evaluation: Evaluation, who: str, why: str) -> Acceptance:
+    """Record that a person accepts the manifest as it is now, whatever its version.
+
+    Raises InputError if its signature does not hold.
+    """
+    who, why = check_decision(who, why)
+    found = read_manifest(_manifest_path(evaluation), evaluation.config.trust.keys)
+    return accept_manifest(evaluation.home, evaluation.config.name, found, who, why)
 
 
 def write_signatures(evaluation: Evaluation, key: Path, name: str) -> tuple[Path, int]:

@@ -488,6 +488,7 @@ def _trust_part(config: GoldSetConfig, made: Inputs) -> TrustPart:
                 "keys": len(configured.keys),
                 "manifest": configured.manifest is not None,
                 "unlisted": configured.unlisted,
+                "unsigned": configured.unsigned,
             },
             "scores": _trust_scores(frame),
             "states": states,

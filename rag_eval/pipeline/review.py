@@ -17,6 +17,7 @@ from rag_eval.answers.contract import unmarked_segment
 from rag_eval.answers.recorded import read_markers
 from rag_eval.citations.payload import LiveIndex, Verdicts, validate
 from rag_eval.core.errors import InputError, Problem, ProblemList, quoted
+from rag_eval.core.report import Absent, Manifest
 from rag_eval.core.rows import read_objects
 from rag_eval.core.strategy import Identity
 from rag_eval.core.types import AUDITABLE_FIELDS, CODES, FIXES, LIVE_CODES, PAYLOAD_FIELDS
@@ -384,6 +385,7 @@ def held_back(evaluation: Evaluation, *, warnings: bool = False) -> HeldBack:
     with evaluation.lock:
         frame, note = _with_restated(evaluation)
         documents = evaluation.runner.get(CorpusSnapshot).documents
+        deleted = _describe_deleted(evaluation.runner.get(EvidenceTrust).about.manifest)
     urls = dict(zip(documents["doc_id"], documents["source_url"], strict=True))
     blocked = frame["verdict"].isin(["blocked", AT_RETRIEVAL])
     warned = frame["verdict"] == "warning"
@@ -391,7 +393,17 @@ def held_back(evaluation: Evaluation, *, warnings: bool = False) -> HeldBack:
     listed = frame[wanted].sort_values(["verdict", "doc_id", "chunk_id"], kind="stable")
     rows = [_describe_held(row, urls[row["doc_id"]]) for row in listed.to_dict("records")]
     counts = len(frame), int(blocked.sum()), int(warned.sum())
-    return HeldBack(evaluation.config.name, *counts, rows, note)
+    return HeldBack(evaluation.config.name, *counts, rows, note, deleted)
+
+
+def _describe_deleted(manifest: Manifest | Absent) -> str:
+    """Name the documents that the manifest records and the corpus lacks, which have no chunk."""
+    if isinstance(manifest, Absent) or not manifest.n_gone:
+        return ""
+    is_one, names = manifest.n_gone == 1, ", ".join(manifest.gone)
+    more = ", ..." if manifest.n_gone > len(manifest.gone) else ""
+    were = "document of the manifest was" if is_one else "documents of the manifest were"
+    return f"{manifest.n_gone:,} {were} deleted: {names}{more}"
 
 
 def _describe_held(row: Mapping[Any, Any], source_url: str) -> HeldChunk:

@@ -388,6 +388,7 @@ class HeldBack:
     n_warned: int
     rows: list[HeldChunk]
     note: str = ""
+    deleted: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -426,7 +427,7 @@ def show_listing(console: "Console", held_back: HeldBack) -> None:
         f"{quoted(held_back.gold_set)}: {held_back.n_blocked} of {held_back.n_chunks:,} chunks "
         f"blocked, {held_back.n_warned} warned about"
     )
-    print_parts(console, filter(None, [total, held_back.note]))
+    print_parts(console, filter(None, [total, held_back.deleted, held_back.note]))
     if rows:
         columns = ["verdict", "chunk", "document", ">trust", "reasons"]
         print_parts(console, [Sheet("", columns, rows)])

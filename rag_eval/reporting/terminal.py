@@ -21,6 +21,7 @@ from rag_eval.core.report import (
     GatePart,
     Interval,
     IterativeAccount,
+    Manifest,
     Report,
     StrategyCalibration,
     StrategyPart,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 SHOWN: Final = ("R@10", "RR", "nDCG@10")
 _FOLDED: Final = 12
 """Least width of a longer text that may be folded."""
-_MAX_ROWS, _MAX_GATES = 8, 6
+_MAX_ROWS, _MAX_GATES, _MAX_GONE = 8, 6, 5
 """Shown strategies and failed gates on the one screen."""
 _MAX_ID, _MAX_QUESTION, _MAX_REV, _ALPHA = 40, 60, 24, 0.05
 STATUS_STYLE: Final = {
@@ -458,6 +459,16 @@ def _guard(report: Report) -> Parts:
     if guard.at_retrieval.n_blocked_pairs:
         chunks = guard.at_retrieval.n_blocked_chunks
         yield f"left out at retrieval, as they restate a question: {chunks} chunks"
+    if isinstance(manifest := guard.manifest, Manifest):
+        names = ", ".join(map(quoted, manifest.gone[:_MAX_GONE]))
+        more = ", ..." if manifest.n_gone > _MAX_GONE else ""
+        yield (
+            f"manifest version {manifest.version} of {manifest.created_at}"
+            + (f", accepted by {quoted(manifest.accepted_by)}" if manifest.accepted_by else "")
+            + f": {manifest.n_same:,} documents as recorded, {manifest.n_changed:,} changed, "
+            f"{manifest.n_not_in_manifest:,} not in it, {manifest.n_gone:,} deleted"
+            + (f" ({names}{more})" if names else "")
+        )
     yield from (quoted(note, 300) for note in report.trust.notes)
 
 

@@ -1,21 +1,24 @@
 """Detached Ed25519 signatures (RFC 8032) over the bytes of documents, and manifests of hashes.
 
+The home remembers the last accepted manifest of each gold set, so that an old one is refused.
 No other file imports `cryptography`. Private keys are never logged or quoted in a message.
 """
 
 import base64
+import datetime as dt
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import pandas as pd
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from rag_eval.core.config import SignatureState
 from rag_eval.core.errors import InputError, Part, ProblemList, quoted
 from rag_eval.core.rows import Fault, check_row, parse_object, read_rows, read_text, refuse
-from rag_eval.storage.hashing import canonical_json
+from rag_eval.storage.hashing import canonical_json, text_hash
+from rag_eval.storage.home import Home
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (
@@ -178,22 +181,52 @@ def read_signatures(path: Path, keys: Collection[str]) -> dict[str, Signature]:
     return signatures
 
 
-# ---- Manifests: recorded hashes of the documents, signed where keys are given
+# ---- Manifests: numbered records of the documents' hashes, signed where keys are given
 
 _MAX_MANIFEST_BYTES, _MAX_SIDECAR_BYTES = 512 * 1024 * 1024, 1024
+_MOMENT = "%Y-%m-%dT%H:%M:%SZ"
 
 DocumentState = Literal["same", "changed", "not_in_manifest"]
 
 
-class _ManifestFile(Part):
-    schema_version: Literal[1]
+class ManifestFile(Part):
+    """The content of a manifest."""
+
+    schema_version: Literal[2]
+    version: int = Field(ge=1)
+    """One higher than the version of the manifest that it replaces."""
+    created_at: str = Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
     documents: dict[str, Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]]
+    """doc_id -> SHA-256 of the bytes in hex."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_version(cls, values: dict[str, object]) -> dict[str, object]:
+        if values.get("schema_version") == 1:
+            message = "a manifest of this form has no version, so its age cannot be told"
+            accepted = "2: delete the file, and write it anew with rag-eval trust manifest"
+            raise refuse("old_manifest", message, accepted, "schema_version")
+        return values
 
 
-def make_manifest(sources: pd.DataFrame) -> bytes:
-    """Record the hashes of a SOURCES frame's documents, as canonical JSON and a line end."""
+class Manifest(NamedTuple):
+    """A manifest that was read, with the SHA-256 of its text."""
+
+    path: Path
+    content: ManifestFile
+    sha256: str
+
+
+def make_manifest(sources: pd.DataFrame, version: int, at: dt.datetime) -> bytes:
+    """Record the hashes of a SOURCES frame's documents, as canonical JSON and a line end.
+
+    `at` is the time in UTC.
+    """
     hashes = dict(zip(sources["doc_id"], sources["source_hash"], strict=True))
-    return f"{canonical_json({'schema_version': 1, 'documents': hashes})}\n".encode()
+    content = ManifestFile(
+        schema_version=2, version=version, created_at=f"{at:{_MOMENT}}", documents=hashes
+    )
+    return f"{canonical_json(content.model_dump())}\n".encode()
 
 
 def signature_beside(manifest: Path) -> Path:
@@ -223,8 +256,8 @@ def _check_signature(path: Path, data: bytes, keys: Mapping[str, str]) -> None:
         )
 
 
-def read_manifest(path: Path, keys: Mapping[str, str]) -> dict[str, str]:
-    """Read the SHA-256 in hex by doc_id; configured `keys` must verify the signature beside it.
+def read_manifest(path: Path, keys: Mapping[str, str]) -> Manifest:
+    """Read a manifest; configured `keys` must verify the signature beside it.
 
     Raises InputError for a missing or malformed file, and for a signature that is missing or does
     not hold.
@@ -234,13 +267,14 @@ def read_manifest(path: Path, keys: Mapping[str, str]) -> dict[str, str]:
     problems.raise_errors()
     if keys:
         _check_signature(path, text.encode(), keys)
-    values, file = parse_object(text), None
+    values = parse_object(text)
     if isinstance(values, Fault):
-        values.report(problems, path, 1, '{"schema_version": 1, "documents": {doc_id: sha256}}')
-    else:
-        file = check_row(values, _ManifestFile, problems, str(path), 1, strict=True)
-    problems.raise_errors()
-    return {} if file is None else file.documents
+        values.report(problems, path, 1, "what rag-eval trust manifest writes")
+        raise InputError(problems.listed())
+    content = check_row(values, ManifestFile, problems, str(path), 1, strict=True)
+    if content is None:
+        raise InputError(problems.listed())
+    return Manifest(path, content, text_hash(text))
 
 
 def compare_manifest(
@@ -259,3 +293,77 @@ def compare_manifest(
 
     states = [judge(*row) for row in zip(doc_ids, sources["source_hash"], strict=True)]
     return states, sorted(recorded.keys() - set(doc_ids))
+
+
+# ---- Accepted manifests: a log in the home, where no attacker of the corpus can write
+
+MANIFESTS = "manifests"
+"""Folder of the home with a log for each gold set; a file is one acceptance."""
+
+
+class Acceptance(Part):
+    """The acceptance of a manifest: by a run because it was newer, or by a person (`who`)."""
+
+    version: int
+    created_at: str
+    sha256: str
+    highest: int
+    """Highest version that was ever accepted; a person may accept a lower one."""
+    accepted_at: str
+    who: str = ""
+    why: str = ""
+
+
+def last_accepted(home: Home, gold_set: str) -> tuple[int, Acceptance | None]:
+    """Return the number of the last acceptance of a gold set and the acceptance, or (0, None).
+
+    Raises InputError if another program changed it.
+    """
+    names = home.names(f"{MANIFESTS}/{gold_set}")
+    if not names:
+        return 0, None
+    try:
+        number = int(Path(names[-1]).stem)
+        return number, Acceptance.model_validate_json(home.read(names[-1]))
+    except ValueError as error:  # pydantic's errors are subclasses of ValueError
+        message = "changed after it was written; restore it from a backup"
+        raise InputError.of("acceptance_damaged", message, home.address_of(names[-1])) from error
+
+
+def accept_manifest(
+    home: Home, gold_set: str, manifest: Manifest, who: str = "", why: str = ""
+) -> Acceptance:
+    """Log a manifest that is newer than all accepted ones, or that a person accepts.
+
+    An old manifest keeps its valid signature, so only the version tells that somebody put it back.
+    Raises InputError if the manifest is not newer. Needs no lock: of two runs that write the same
+    number, one succeeds, and the other judges its manifest anew.
+    """
+    version, created_at = manifest.content.version, manifest.content.created_at
+    while True:
+        number, last = last_accepted(home, gold_set)
+        if last is not None and last.sha256 == manifest.sha256:
+            return last
+        highest = 0 if last is None else last.highest
+        if last is not None and version <= highest and not who:
+            raise InputError.of(
+                "manifest_not_newer",
+                "this manifest is not newer than the accepted ones, so it may have been put back",
+                manifest.path,
+                found=f"version {version} of {created_at}",
+                accepted=f"version {last.version} of {last.created_at}, which was accepted last, "
+                f"or a version after {highest}; if this one is right, a person accepts it with "
+                "rag-eval trust accept-manifest",
+            )
+        acceptance = Acceptance(
+            version=version,
+            created_at=created_at,
+            sha256=manifest.sha256,
+            highest=max(version, highest),
+            accepted_at=f"{dt.datetime.now(dt.UTC):{_MOMENT}}",
+            who=who,
+            why=why,
+        )
+        data = f"{canonical_json(acceptance.model_dump())}\n".encode()
+        if home.create(f"{MANIFESTS}/{gold_set}/{number + 1:08d}.json", data):
+            return acceptance

@@ -46,6 +46,7 @@ NAMED = (
     "trust show c1",
     "trust allow c1 --who Ann --why x",
     "trust manifest",
+    "trust accept-manifest --who Ann --why x",
     "trust sign --key k.pem --name k",
     "baseline accept latest --who Ann --why x",
     "baseline show",

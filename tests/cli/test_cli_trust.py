@@ -250,10 +250,57 @@ def test_a_manifest_is_written_signed_and_its_old_signature_goes(project, key):
     path, public = key
     configured(project, f"{{keys: {{release: '{public}'}}, manifest: manifest.json}}")
     done = trust(project, "manifest", "--key", path)
-    assert re.search(r"3 documents recorded in .*manifest\.json, signed", done.stdout), done.output
+    assert re.search(
+        r"3 documents recorded in .*manifest\.json as version 1, signed", done.stdout
+    ), done.output
     assert rows(project) == []
     unsigned = trust(project, "manifest").stdout
     assert ", signed" not in unsigned
     assert "no run accepts it" in unsigned
     assert not (project.gold / "manifest.json.sig").exists()
     assert "manifest.json" in problem(trust(project, "list"), "unsigned_manifest")
+
+
+def test_an_old_manifest_that_was_put_back_is_refused(project, key):
+    """An old manifest keeps its valid signature, and records the old bytes of a document."""
+    path, public = key
+    configured(project, f"{{keys: {{release: '{public}'}}, manifest: manifest.json}}")
+    files = [project.gold / name for name in ("manifest.json", "manifest.json.sig")]
+    trust(project, "manifest", "--key", path)
+    assert rows(project) == []
+    old = [file.read_bytes() for file in files]
+    project.write("corpus/alerts.md", DOCUMENTS["alerts.md"] + "More.\n")
+    assert "as version 2, signed" in trust(project, "manifest", "--key", path).stdout
+    assert rows(project) == []
+
+    project.write("corpus/alerts.md", DOCUMENTS["alerts.md"])
+    for file, data in zip(files, old, strict=True):
+        file.write_bytes(data)
+    refused = problem(trust(project, "list"), "manifest_not_newer")
+    for part in ("found: version 1 of 20", "version 2 of 20", "rag-eval trust accept-manifest"):
+        assert part in refused
+    person = ("--who", "Ann", "--why", "the change of alerts.md was taken back")
+    problem(trust(project, "accept-manifest", "--who", "Ann", "--why", " "), "bad_arguments")
+    problem(trust(project, "list"), "manifest_not_newer")
+    done = trust(project, "accept-manifest", *person)
+    assert re.match(r"accepted: version 1 of 20\S+Z\n$", done.stdout)
+    assert rows(project) == []
+    # The next version is higher than all that were accepted, not only than the one it replaces.
+    assert "as version 3, signed" in trust(project, "manifest", "--key", path).stdout
+    assert rows(project) == []
+
+    content = json.loads(files[0].read_text(encoding="utf-8"))
+    files[0].write_text(json.dumps(content | {"version": 4}), encoding="utf-8")
+    problem(trust(project, "list"), "invalid_signature")
+    problem(trust(project, "accept-manifest", *person), "invalid_signature")
+
+
+def test_the_list_names_deleted_documents(project):
+    configured(project, "{manifest: manifest.json}")
+    plant(project, "# Lamps\n\nA lamp burns.\n", name := "[red]\u202elamps.md")
+    assert "4 documents" in trust(project, "manifest").stdout
+    assert "deleted" not in trust(project, "list").stdout
+    (project.corpus / name).unlink()
+    shown = trust(project, "list").stdout
+    assert "1 document of the manifest was deleted: [red]\\u202elamps.md" in shown
+    assert not set(shown) & HOSTILE

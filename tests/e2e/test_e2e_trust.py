@@ -383,7 +383,7 @@ def test_a_changed_byte_is_blocked_and_a_forged_manifest_ends_the_run(project):
     (project.corpus / "alerts.md").rename(project.corpus / "new.md")
     project.write("qrels.tsv", QRELS.replace("alerts.md", "new.md"))
     project.write("answers.jsonl", "")
-    ran(project)
+    shown = ran(project).stdout
     found = {
         doc_id: (line["blocked"], line["reasons"]) for doc_id, _, line in by_chunk(project).values()
     }
@@ -391,8 +391,10 @@ def test_a_changed_byte_is_blocked_and_a_forged_manifest_ends_the_run(project):
     assert found["new.md"] == (False, ["manifest.not_in_manifest"])
     assert found["storage.md"] == (False, [])
     told = project.report()["trust"]["poisoning"]["manifest"]
-    names = ("signature", "n_same", "n_changed", "n_not_in_manifest", "gone")
-    assert [told[name] for name in names] == ["signed", 1, 1, 1, ["alerts.md"]]
+    names = ("signature", "version", "accepted_by", "n_same", "n_changed", "n_not_in_manifest")
+    assert [told[name] for name in names] == ["signed", 1, "", 1, 1, 1]
+    assert (told["n_gone"], told["gone"]) == (1, ["alerts.md"])
+    assert "1 changed, 1 not in it, 1 deleted (alerts.md)" in re.sub(r"\s+", " ", shown)
     before = {path.name: path.read_bytes() for path in (project.reports / "tiny").iterdir()}
     manifest = project.gold / "manifest.json"
     recorded = json.loads(manifest.read_text(encoding="utf-8"))

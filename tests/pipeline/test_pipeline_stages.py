@@ -20,6 +20,7 @@ STORES = {
     "chroma": "vectors",
     "calibrators": "calibrators",
     "baselines": "baselines",
+    "manifests": "manifests",
     "runs": "kept_runs",
     "rag_eval.db": "database",
     "mlflow.db": "mlflow",
@@ -28,6 +29,7 @@ STORES = {
 """Folder or file of the home -> name of its store."""
 IN_DATABASE = dict.fromkeys(("outcomes", "traffic", "traces"), "database")
 NOT_HERE = {
+    ("evidence_trust", "manifests"): "smoke has no manifest",
     ("answers", "chat"): "smoke answers without a model",
     ("answer_measures", "chat"): "smoke asks no model about faithfulness",
     ("answer_measures", "embeddings"): "smoke answers with quotes, which leave no doubt",

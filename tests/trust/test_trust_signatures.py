@@ -1,18 +1,26 @@
 import base64
+import datetime as dt
 import hashlib
 import json
+import threading
 import tomllib
 from pathlib import Path
 
 import pandas as pd
 import pytest
+import s3_server
 
 from rag_eval.core.config import SOURCES
 from rag_eval.core.errors import InputError
+from rag_eval.storage.home import Home
 from rag_eval.trust.signatures import (
+    Manifest,
+    ManifestFile,
     Signature,
+    accept_manifest,
     compare_manifest,
     format_signature,
+    last_accepted,
     make_manifest,
     read_manifest,
     read_private_key,
@@ -23,6 +31,7 @@ from rag_eval.trust.signatures import (
 )
 
 VECTORS = tomllib.loads((Path(__file__).parent / "rfc8032.toml").read_text(encoding="utf-8"))
+NOW = dt.datetime(2026, 7, 1, 2, 3, 4, tzinfo=dt.UTC)
 GOOD = base64.b64encode(bytes(64)).decode("ascii")
 
 
@@ -139,22 +148,25 @@ def make_sources(documents):
 @pytest.fixture
 def written(tmp_path):
     path = tmp_path / "manifest.json"
-    path.write_bytes(make_manifest(make_sources({"a": b"1", "ü": b"2"})))
+    path.write_bytes(make_manifest(make_sources({"a": b"1", "ü": b"2"}), 7, NOW))
     return path
 
 
 def test_equal_documents_give_equal_manifests(written):
-    assert make_manifest(make_sources({"ü": b"2", "a": b"1"})) == written.read_bytes()
+    assert make_manifest(make_sources({"ü": b"2", "a": b"1"}), 7, NOW) == written.read_bytes()
     one, two = (hashlib.sha256(data).hexdigest() for data in (b"1", b"2"))
-    expected = f'{{"documents":{{"a":"{one}","ü":"{two}"}},"schema_version":1}}\n'
+    expected = (
+        f'{{"created_at":"2026-07-01T02:03:04Z","documents":{{"a":"{one}","ü":"{two}"}},'
+        '"schema_version":2,"version":7}\n'
+    )
     assert written.read_text(encoding="utf-8") == expected
-    recorded = read_manifest(written, {})
+    recorded = read_manifest(written, {}).content.documents
     assert compare_manifest(make_sources({"a": b"1", "ü": b"2"}), recorded) == (["same"] * 2, [])
 
 
 def test_every_document_has_a_state_and_missing_ones_are_listed():
     before = make_sources({"same": b"1", "changed": b"4", "z": b"5", "gone": b"6"})
-    recorded = json.loads(make_manifest(before))["documents"]
+    recorded = json.loads(make_manifest(before, 1, NOW))["documents"]
     now = make_sources({"same": b"1", "new": b"2", "changed": b"3"})
     expected = (["same", "not_in_manifest", "changed"], ["gone", "z"])
     assert compare_manifest(now, recorded) == expected
@@ -166,7 +178,7 @@ def test_an_unsigned_manifest_is_refused_where_a_key_could_tell(written, key):
     [problem] = caught.value.problems
     assert (problem.code, problem.file) == ("unsigned_manifest", str(written))
     assert "rag-eval trust manifest --key" in problem.accepted
-    assert set(read_manifest(written, {})) == {"a", "ü"}
+    assert set(read_manifest(written, {}).content.documents) == {"a", "ü"}
 
 
 def test_a_signature_beside_the_manifest_must_hold(written, key, tmp_path):
@@ -198,21 +210,136 @@ def test_a_signature_beside_the_manifest_must_hold(written, key, tmp_path):
         (None, "missing_file", None),
         ("[]", "not_an_object", None),
         ("{", "bad_json", None),
-        ('{"schema_version": 1, "schema_version": 1}', "duplicate_key", None),
-        ('{"documents": {}}', "missing_key", "schema_version"),
-        ('{"schema_version": 2, "documents": {}}', "bad_value", "schema_version"),
-        ('{"schema_version": 1}', "missing_key", "documents"),
-        ('{"schema_version": 1, "documents": []}', "wrong_type", "documents"),
-        ('{"schema_version": 1, "documents": {}, "more": 1}', "unknown_key", "more"),
-        ('{"schema_version": 1, "documents": {"a": 1}}', "wrong_type", "documents.a"),
-        ('{"schema_version": 1, "documents": {"a": "00"}}', "bad_value", "documents.a"),
+        ('{"version": 1, "version": 1}', "duplicate_key", None),
+        ('{"schema_version": 1, "documents": {}}', "old_manifest", "schema_version"),
+        ({"schema_version": None}, "missing_key", "schema_version"),
+        ({"schema_version": 3}, "bad_value", "schema_version"),
+        ({"version": None}, "missing_key", "version"),
+        ({"version": 0}, "bad_value", "version"),
+        ({"version": "7"}, "wrong_type", "version"),
+        ({"created_at": "2026-07-01"}, "bad_value", "created_at"),
+        ({"documents": None}, "missing_key", "documents"),
+        ({"documents": []}, "wrong_type", "documents"),
+        ({"more": 1}, "unknown_key", "more"),
+        ({"documents": {"a": 1}}, "wrong_type", "documents.a"),
+        ({"documents": {"a": "00"}}, "bad_value", "documents.a"),
     ],
 )
 def test_a_bad_manifest_is_named(tmp_path, content, code, field):
     path = tmp_path / "manifest.json"
+    if isinstance(content, dict):
+        row = {"schema_version": 2, "version": 1, "created_at": f"{NOW:%FT%TZ}", "documents": {}}
+        row |= content
+        content = json.dumps({key: value for key, value in row.items() if value is not None})
     if content is not None:
         path.write_text(content, encoding="utf-8")
     with pytest.raises(InputError) as caught:
         read_manifest(path, {})
     [problem] = caught.value.problems
     assert (problem.code, problem.field, problem.file) == (code, field, str(path))
+
+
+# ---- Accepted manifests
+
+
+def make_read(version, text=""):
+    """Make a manifest as `read_manifest` returns it; `text` stands for other bytes."""
+    content = ManifestFile(
+        schema_version=2, version=version, created_at=f"{NOW:%FT%TZ}", documents={}
+    )
+    digest = hashlib.sha256(f"{version}{text}".encode()).hexdigest()
+    return Manifest(Path("manifest.json"), content, digest)
+
+
+def accept(home, version, text="", who=""):
+    return accept_manifest(home, "tiny", make_read(version, text), who, "because" if who else "")
+
+
+def accepted_versions(home):
+    return [json.loads(home.read(name))["version"] for name in home.names("manifests/tiny")]
+
+
+@pytest.fixture(params=["folder", "s3"])
+def home(request, tmp_path, monkeypatch):
+    if request.param == "folder":
+        yield Home(tmp_path / "home")
+    else:
+        with s3_server.running(monkeypatch) as address:
+            yield Home(address, tmp_path / "scratch")
+
+
+def test_a_new_home_accepts_any_version_and_then_only_newer_ones(home):
+    assert last_accepted(home, "tiny") == (0, None)
+    assert accept(home, 5).version == 5
+    assert accept(home, 5) == accept(home, 5)
+    for version, text in ((4, ""), (5, "other bytes"), (1, "")):
+        with pytest.raises(InputError) as caught:
+            accept(home, version, text)
+        [problem] = caught.value.problems
+        assert (problem.code, problem.file) == ("manifest_not_newer", "manifest.json")
+        assert problem.found == f"version {version} of 2026-07-01T02:03:04Z"
+        assert "version 5 of 2026-07-01T02:03:04Z, which was accepted last" in problem.accepted
+    assert accept(home, 9).version == 9
+    assert accepted_versions(home) == [5, 9]
+    assert accept_manifest(home, "other", make_read(1)).version == 1
+
+
+def test_a_person_accepts_one_older_manifest_and_no_other(home):
+    accept(home, 3)
+    accept(home, 5)
+    assert accept(home, 3, who="Ann").who == "Ann"
+    assert accept(home, 3).who == "Ann"
+    for version in (4, 5):
+        with pytest.raises(InputError, match=r"accepted last, or a version after 5"):
+            accept(home, version)
+    assert accept(home, 6).who == ""
+    assert accepted_versions(home) == [3, 5, 3, 6]
+
+
+def test_a_run_that_is_overtaken_judges_its_manifest_anew(tmp_path):
+    class Overtaken(Home):
+        """Lets another run accept a version between the reading and the writing of this run."""
+
+        def create(self, name, data):
+            if other := others.pop(0) if others else 0:
+                accept(Home(tmp_path), other)
+            return super().create(name, data)
+
+    accept(Home(tmp_path), 1)
+    others = [3]
+    with pytest.raises(InputError, match="manifest_not_newer"):
+        accept(Overtaken(tmp_path), 2)
+    others = [4]
+    assert accept(Overtaken(tmp_path), 5).version == 5
+    others = [6]
+    assert accept(Overtaken(tmp_path), 6).version == 6
+    assert accepted_versions(Home(tmp_path)) == [1, 3, 4, 5, 6]
+
+
+def test_runs_at_once_leave_the_highest_version(home):
+    refused = []
+
+    def run(version):
+        try:
+            accept(home, version)
+        except InputError as error:
+            refused.append((version, error.problems[0].code))
+
+    threads = [threading.Thread(target=run, args=(version,)) for version in range(1, 9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = accepted_versions(home)
+    assert found[-1] == 8
+    assert {code for _, code in refused} <= {"manifest_not_newer"}
+    assert found == sorted(set(range(1, 9)) - {version for version, _ in refused})
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b'{"version": 1}'])
+def test_a_damaged_acceptance_is_never_taken_for_none(tmp_path, damage):
+    home = Home(tmp_path)
+    accept(home, 2)
+    home.write("manifests/tiny/00000001.json", damage)
+    with pytest.raises(InputError, match="acceptance_damaged"):
+        accept(home, 3)
