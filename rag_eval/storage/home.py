@@ -160,7 +160,9 @@ class Home:
         if self.is_remote:
             cut = len(self._files._strip_protocol(self.url)) + 1  # noqa: SLF001 - fsspec's own way
             with self._reaching() as files:
-                found = [path[cut:] for path in files.find(place)]
+                # s3fs lists the folder itself if its first file appears during the listing
+                listed = files.find(place, detail=True).items()
+                found = [path[cut:] for path, about in listed if about["type"] == "file"]
         else:
             found = [
                 path.relative_to(self.folder).as_posix()

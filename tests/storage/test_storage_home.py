@@ -52,6 +52,23 @@ def test_one_of_eight_writers_creates_a_name(url, tmp_path):
     assert homes[0].read("lock") == b"%d" % won[0]
 
 
+def test_a_folder_that_appears_while_it_is_listed_is_no_file(tmp_path, monkeypatch):
+    from s3fs import S3FileSystem
+
+    list_objects = S3FileSystem._lsdir
+
+    async def list_and_write(files, path, **options):
+        found = await list_objects(files, path, **options)
+        await files._pipe_file(f"{path}/1.json", b"1")
+        return found
+
+    with s3_server.running(monkeypatch) as url:
+        home = Home(url, tmp_path / "scratch")
+        monkeypatch.setattr(S3FileSystem, "_lsdir", list_and_write)
+        assert home.names("manifests/tiny") == []
+        assert home.names("manifests/tiny") == ["manifests/tiny/1.json"]
+
+
 def test_a_file_that_another_worker_wrote_is_fetched_once(url, tmp_path):
     source = tmp_path / "large"
     source.write_bytes(b"x" * 6_000_000)
