@@ -4,8 +4,10 @@ Every rule runs on every view of a text. Hidden and encoded text are findings to
 """
 
 import datetime as dt
+import itertools
 import json
 import os
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -19,43 +21,97 @@ from rag_eval.core.config import EVIDENCE_TRUST, FINDINGS, Verdict
 from rag_eval.core.errors import ProblemList
 from rag_eval.core.frames import make_frame
 from rag_eval.core.rows import read_rows
-from rag_eval.trust.reading import View, read
-from rag_eval.trust.rules import RuleSet
+from rag_eval.trust.markup import find_quotations
+from rag_eval.trust.reading import read_all
+from rag_eval.trust.rules import RuleSet, Severity
 from rag_eval.trust.sentences import find_addressing
 
 # ---- Screening
 
 SPEAKS = "speaks_to_model"
 """Rule name in findings of the model over sentences (`addressing`)."""
+QUOTED = "quoted_order"
+"""Rule name of a quotation in which different rules find something."""
 _BATCH_CHARS = 1_000_000
 _BORDER = 200
 """Characters at the end of a title and at the beginning of the text that are read together."""
 
 Finding = tuple[int, int, int, str, str, str, str]
+_Match = tuple[int, int, str, Severity, str]
+"""Characters of the original text, rule, severity and detail."""
+_MILDER: dict[Severity, Severity] = {"blocked": "warning", "warning": "hint", "hint": "hint"}
+_RAISED: dict[Severity, Severity] = {"hint": "hint", "warning": "blocked", "blocked": "blocked"}
+"""Severity in hidden or decoded text. Honest text is visible, so a warning becomes a block."""
 
 
-def _grade(severity: str, view: View) -> str:
-    """Raise a warning to a block in hidden or decoded text, because honest text is visible."""
-    return "blocked" if severity == "warning" and view.kind != "visible" else severity
+def _soften_quotations(text: str, matches: list[_Match]) -> Iterator[_Match]:
+    """Yield the matches, those in a quotation or code one step milder.
+
+    A person mentions an order in quotation marks, but an attacker may add the marks as well. So a
+    quotation with matches of different rules is a warning of its own.
+    """
+    quotations = find_quotations(text) if matches else []
+    quoted: dict[int, set[str]] = {}
+    for start, end, rule, severity, detail in matches:
+        place = bisect_right(quotations, (start, len(text))) - 1
+        if place >= 0 and end <= quotations[place][1]:
+            quoted.setdefault(place, set()).add(rule)
+            yield start, end, rule, _MILDER[severity], f"{detail}, in a quotation or code"
+        else:
+            yield start, end, rule, severity, detail
+    for place, rules in quoted.items():
+        if len(rules) > 1:
+            detail = f"{len(rules)} rules found in one quotation"
+            yield *quotations[place], QUOTED, "warning", detail
+
+
+def _raise_unseen(seen: list[_Match], matches: list[_Match]) -> Iterator[_Match]:
+    """Yield the matches of a hidden or decoded view, raised, without those of `seen`.
+
+    `seen` are the visible matches: a decoded passage holds the plain words around the code too.
+    """
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for start, end, rule, *_ in seen:
+        spans.setdefault(rule, []).append((end, start))
+    for start, end, rule, severity, detail in matches:
+        beside = spans.get(rule, [])
+        place = bisect_right(beside, (start, len(beside)))
+        if place == len(beside) or beside[place][1] >= end:
+            yield start, end, rule, _RAISED[severity], detail
 
 
 def _screen_batch(
     batch: Sequence[tuple[int, str, bool]], rules: RuleSet, *, sentences: bool
 ) -> Iterator[Finding]:
     """Yield the findings of (row, text, is Markdown): of each text the tricks, then the views."""
-    readings = [read(text, markdown=markdown) for _, text, markdown in batch]
+    readings = read_all([(text, markdown) for _, text, markdown in batch])
     views = [view for reading in readings for view in reading.views]
     ruled = iter(rules.find([(view.text, view.kind) for view in views]))
     spoken = iter(find_addressing(views) if sentences else [[] for _ in views])
-    for (row, *_), reading in zip(batch, readings, strict=True):
+    for (row, text, _), reading in zip(batch, readings, strict=True):
         yield from ((row, *trick) for trick in reading.tricks)
+        seen: list[_Match] = []
+        tricks = {trick.rule for trick in reading.tricks}
         for view in reading.views:
-            for rule, start, end in next(ruled):
-                detail = f"rule {rule.id} found in {view.kind} text ({view.source})"
-                severity = _grade(rule.severity, view)
-                yield row, *view.back(start, end), "pattern", rule.id, severity, detail
-            for start, end, detail in next(spoken):
-                yield row, start, end, "pattern", SPEAKS, _grade("warning", view), detail
+            where = f"found in {view.kind} text ({view.source})"
+            matches: list[_Match] = [
+                (*view.back(start, end), rule.id, rule.severity, f"rule {rule.id} {where}")
+                for rule, start, end in next(ruled)
+            ]
+            told: list[_Match] = [
+                (start, end, SPEAKS, "warning", why) for start, end, why in next(spoken)
+            ]
+            if view.kind == "visible":
+                seen = matches
+                found = _soften_quotations(text, matches + told)
+            else:
+                # The model never blocks alone, so its findings are not raised.
+                plain = view.kind == "decoded" and view.source not in tricks
+                found = itertools.chain(_raise_unseen(seen if plain else [], matches), told)
+            yield from (
+                (row, start, end, "pattern", rule, severity, detail)
+                for start, end, rule, severity, detail in found
+            )
 
 
 def screen(

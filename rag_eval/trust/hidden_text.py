@@ -1,25 +1,33 @@
 """Find text that a person does not read but a model may: invisible characters and encoded text.
 
 Invisible: zero-width, bidirectional and tag characters, selectors and terminal escapes. Encoded:
-base64, hexadecimal, bits, codes, escapes, spaced letters, rot13 and reversed words. Detectors of
+base64, hexadecimal, bits, codes, escapes, shifted or reversed letters, odd spellings. Detectors of
 hidden text, here and in `markup`, return a `Discovery`.
 """
 
 import base64
 import binascii
-import codecs
 import dataclasses
 import functools
 import html
 import itertools
 import re
+import string
 import urllib.parse
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NamedTuple
 
 from rag_eval.trust.rules import LinearPattern, Severity
-from rag_eval.trust.spelling import COMMON_WORDS, decode_printable, is_text, load_words
+from rag_eval.trust.spelling import (
+    APART,
+    JOINED,
+    STEMS,
+    decode_printable,
+    is_text,
+    list_odd_spellings,
+    undo_tricks,
+)
 
 # ---- Records
 
@@ -74,6 +82,13 @@ class Discovery:
             self.parts.append(Part("hidden", rule, text, *span))
         if severity is not None:
             self.tricks.append(Trick(*span, "hidden", rule, severity, detail))
+
+    def decode(self, source: str, text: str, span: tuple[int, int], *, suspicious: bool) -> None:
+        """Add a decoded text, and a trick of the check `encoded` if the encoding is suspicious."""
+        self.parts.append(Part("decoded", source, text, *span))
+        if suspicious:
+            detail = f"{span[1] - span[0]} characters that decode to text ({source})"
+            self.tricks.append(Trick(*span, "encoded", source, "warning", detail))
 
 
 _GRAVE = ("hint", "warning", "blocked")
@@ -295,28 +310,20 @@ _ESCAPES = (
     r"|[ A-Za-z.,]){4,}"
 )
 _ENTITY = r"&#(?:[0-9]{1,7}|[xX][0-9A-Fa-f]{1,6});?"
-_SPACED = re.compile(r"\b[A-Za-z](?:(?:[._*|/-]| {1,4})[A-Za-z](?![A-Za-z])){7,}+")
-_GLUED = re.compile("|".join(COMMON_WORDS))
-_ROT13 = "|".join(codecs.encode(word, "rot13") for word in load_words("decoding")["rot13"])
-_REVERSED = "|".join(word[::-1] for word in load_words("decoding")["reversed"])
 SIGNALS = {
-    # A long run of base64 has a capital after a small letter or digit, unlike long words.
-    "base64": r"[a-z0-9][A-Z][A-Za-z0-9+/_-]{8}|[A-Za-z0-9+/_-]{8}[a-z0-9][A-Z]",
+    # A long run of base64 has capitals after small letters or digits, unlike long words.
+    "base64": r"[a-z0-9][A-Z][A-Za-z0-9+/_-]{0,20}[a-z0-9][A-Z][A-Za-z0-9+/_-]{8}"
+    r"|[A-Za-z0-9+/_-]{8}[a-z0-9][A-Z][A-Za-z0-9+/_-]{0,20}[a-z0-9][A-Z]",
     "hex": r"(?:[0-9A-Fa-f]{2}(?:[ ,:]{0,2}(?:0x|\\x)?)?){8}",
     "percent": r"%[0-9A-Fa-f]{2}",
     "escapes": r"\\[uxU]\{?[0-9A-Fa-f]{2}",
     "entities": r"&#[0-9xX]",
     "binary": r"[01]{7,8}[ ,]{0,2}[01]{7,8}",
     "codes": r"(?:[0-9]{2,3}[ ,;]{1,2}){4}[0-9]{2,3}",
-    "spaced": r"\b(?:[A-Za-z](?:[._*|/-]| {1,4})){7}",
-    "rot13": rf"(?i)\b(?:{_ROT13})\b",
-    "reversed": rf"(?i)\b(?:{_REVERSED})\b",
 }
-"""Decoder -> RE2 pattern; a decoder runs only on texts that match the pattern."""
+"""RE2 patterns of code; a decoder runs only on texts that match its patterns."""
 
-_Decoded = tuple[str, tuple[int, int], bool]
-"""Decoded text, its characters, and whether the encoding itself is a finding."""
-_Decoder = Callable[[str, int], Iterator[_Decoded]]
+_Decoder = Callable[[str, int, Discovery], None]
 """Decodes the passages of a text that was decoded from a number of layers before."""
 
 # ---- Runs of characters that decode to bytes
@@ -357,11 +364,13 @@ def _decode_codes(run: str) -> Iterator[bytes]:
         yield bytes(numbers)
 
 
-def _make_run_decoder(pattern: str, decode: Callable[[str], Iterator[bytes]]) -> _Decoder:
+def _make_run_decoder(
+    source: str, pattern: str, decode: Callable[[str], Iterator[bytes]]
+) -> _Decoder:
     """Make a decoder of runs, which decodes nested encodings up to _MAX_DEPTH layers."""
     runs = LinearPattern(pattern)
 
-    def find(text: str, depth: int) -> Iterator[_Decoded]:
+    def find(text: str, depth: int, found: Discovery) -> None:
         for start, end in runs.find_all(text):
             for data in decode(text[start : min(end, start + _LONGEST)]):
                 decoded = decode_printable(data)
@@ -370,13 +379,13 @@ def _make_run_decoder(pattern: str, decode: Callable[[str], Iterator[bytes]]) ->
                     nested = find_encoded(decoded, deeper).parts if deeper < _MAX_DEPTH else ()
                     decoded = " ".join(part.text for part in nested)
                 if decoded:
-                    yield decoded, (start, end), True
+                    found.decode(source, decoded, (start, end), suspicious=True)
                     break
 
     return find
 
 
-# ---- Escapes, spaced letters and changed words
+# ---- Escapes
 
 
 def _unescape(found: re.Match[str]) -> str:
@@ -385,75 +394,125 @@ def _unescape(found: re.Match[str]) -> str:
     return chr(code) if valid else "\ufffd"
 
 
-def _make_escape_decoder(pattern: str, escape: str, decode: Callable[[str], str]) -> _Decoder:
+def _make_escape_decoder(
+    source: str, pattern: str, escape: str, decode: Callable[[str], str]
+) -> _Decoder:
     """Make a decoder of runs of escapes; six escaped plain letters are a finding."""
     runs, one = LinearPattern(pattern), re.compile(escape)
 
-    def find(text: str, depth: int) -> Iterator[_Decoded]:  # noqa: ARG001 - a shared signature
+    def find(text: str, depth: int, found: Discovery) -> None:  # noqa: ARG001 - a shared signature
         for start, end in runs.find_all(text):
-            escapes = "".join(found[0] for found in one.finditer(text, start, end))
+            escapes = "".join(match[0] for match in one.finditer(text, start, end))
             if escapes and is_text(decoded := decode(text[start:end])):
                 letters = sum(c.isascii() and c.isalpha() for c in decode(escapes))
-                yield decoded, (start, end), letters >= _ENCODED_LETTERS
+                suspicious = letters >= _ENCODED_LETTERS
+                found.decode(source, decoded, (start, end), suspicious=suspicious)
 
     return find
 
 
-def _find_spaced(text: str, depth: int) -> Iterator[_Decoded]:  # noqa: ARG001 - a shared signature
-    for match in _SPACED.finditer(text):
-        run = match[0]
-        between = r" {2,}" if "  " in run else r" " if re.search(r"[._*|/-]", run) else r"(?!)"
-        words = [re.sub(r"[^A-Za-z]", "", word).lower() for word in re.split(between, run)]
-        if len(words) == 1:  # without gaps, split the letters at common words
-            words = [_GLUED.sub(lambda found: f" {found[0]} ", words[0])]
-        yield " ".join(words), match.span(), False
+# ---- Passages with words of an order in another spelling
 
 
-def _make_word_decoder(words: str, decode: Callable[[str], str]) -> _Decoder:
-    """Make a decoder of passages with two different words of a list near each other."""
-    known = re.compile(rf"\b(?:{words})\b", re.IGNORECASE)
+def _join_near(
+    spans: Iterable[tuple[int, int]], text: str
+) -> Iterator[tuple[tuple[int, int], set[str]]]:
+    """Yield each passage around spans that are near each other, with the words in the spans."""
+    low = high = -1
+    words = set[str]()
+    for start, end in spans:
+        if words and start - high > _NEAR:
+            yield (max(low - _AROUND, 0), min(high + _AROUND, len(text))), words
+            words = set()
+        low, high = low if words else start, max(high, end)
+        words.add(text[start:end].lower())
+    if words:
+        yield (max(low - _AROUND, 0), min(high + _AROUND, len(text))), words
 
-    def find(text: str, depth: int) -> Iterator[_Decoded]:  # noqa: ARG001 - a shared signature
-        groups: list[list[re.Match[str]]] = []
-        for match in known.finditer(text):
-            if groups and match.start() - groups[-1][-1].end() <= _NEAR:
-                groups[-1].append(match)
-            else:
-                groups.append([match])
-        for group in groups:
-            if len({found[0].lower() for found in group}) > 1:
-                low, high = _cover(group)
-                start, end = max(low - _AROUND, 0), min(high + _AROUND, len(text))
-                yield decode(text[start:end]), (start, end), False
 
-    return find
+def _shift(text: str, by: int) -> str:
+    small, great = string.ascii_lowercase, string.ascii_uppercase
+    turned = small[by:] + small[:by] + great[by:] + great[:by]
+    return text.translate(str.maketrans(small + great, turned))
+
+
+_SHIFTS = (*range(1, 6), 13, *range(21, 26))
+_LONG_STEMS = [stem for stem in STEMS if len(stem) > 4]  # noqa: PLR2004 - short stems are in other words
+_CIPHERED = {_shift(stem, -by): by for stem in _LONG_STEMS for by in _SHIFTS}
+"""Shifted beginning of a word -> shift that reads the word."""
+_REVERSED = [stem[::-1] for stem in _LONG_STEMS]
+
+
+SPELLINGS: dict[str, Callable[[], str]] = {
+    "joined": lambda: JOINED,
+    "ciphered": lambda: rf"(?i)\b(?:{'|'.join(_CIPHERED)})|(?:{'|'.join(_REVERSED)})\b",
+    "apart": lambda: APART,
+    "odd": list_odd_spellings,
+}
+"""Way to respell words of an order -> writer of an RE2 pattern."""
+
+
+@functools.cache
+def load_spellings() -> dict[str, LinearPattern]:
+    """Compile the patterns of `SPELLINGS`."""
+    return {name: LinearPattern(write()) for name, write in SPELLINGS.items()}
+
+
+def _find_ciphered(text: str, depth: int, found: Discovery) -> None:  # noqa: ARG001 - a shared signature
+    """Decode the passages with two different words of orders in one cipher near each other."""
+    spans: dict[int, list[tuple[int, int]]] = {}
+    for start, end in load_spellings()["ciphered"].find_all(text):
+        shift = _CIPHERED.get(text[start:end].lower(), 0)
+        spans.setdefault(shift, []).append((start, end))
+    for shift, group in spans.items():
+        source = {0: "reversed", 13: "rot13"}.get(shift, "caesar")
+        for span, words in _join_near(group, text):
+            if len(words) > 1:
+                passage = text[slice(*span)]
+                decoded = _shift(passage, shift) if shift else passage[::-1]
+                found.decode(source, decoded, span, suspicious=False)
+
+
+def _find_respelled(text: str, depth: int, found: Discovery) -> None:  # noqa: ARG001 - a shared signature
+    """Undo accents, look-alikes, digits, separators and missing spaces near words of orders."""
+    spellings = load_spellings()
+    spans = (spellings[name].find_all(text) for name in ("odd", "joined", "apart"))
+    for span, _ in _join_near(sorted(itertools.chain.from_iterable(spans)), text):
+        source, plain = undo_tricks(text[slice(*span)])
+        if source:
+            found.decode(source, plain, span, suspicious=False)
 
 
 _DECODERS: dict[str, _Decoder] = {
-    "base64": _make_run_decoder(_BASE64, _decode_base64),
-    "hex": _make_run_decoder(_HEX, _decode_hex),
-    "binary": _make_run_decoder(_BINARY, _decode_bits),
-    "codes": _make_run_decoder(_CODES, _decode_codes),
+    "base64": _make_run_decoder("base64", _BASE64, _decode_base64),
+    "hex": _make_run_decoder("hex", _HEX, _decode_hex),
+    "binary": _make_run_decoder("binary", _BINARY, _decode_bits),
+    "codes": _make_run_decoder("codes", _CODES, _decode_codes),
     "percent": _make_escape_decoder(
+        "percent",
         _PERCENT,
         "%[0-9A-Fa-f]{2}",
         functools.partial(urllib.parse.unquote_plus, errors="replace"),
     ),
     "escapes": _make_escape_decoder(
-        _ESCAPES, _ESCAPE.pattern, functools.partial(_ESCAPE.sub, _unescape)
+        "escapes", _ESCAPES, _ESCAPE.pattern, functools.partial(_ESCAPE.sub, _unescape)
     ),
-    "entities": _make_escape_decoder(rf"(?:{_ENTITY}\s?){{4,}}", _ENTITY, html.unescape),
-    "spaced": _find_spaced,
-    "rot13": _make_word_decoder(_ROT13, lambda text: codecs.encode(text, "rot13")),
-    "reversed": _make_word_decoder(_REVERSED, lambda text: text[::-1]),
+    "entities": _make_escape_decoder(
+        "entities", rf"(?:{_ENTITY}\s?){{4,}}", _ENTITY, html.unescape
+    ),
+    "ciphered": _find_ciphered,
+    "odd": _find_respelled,
+    "joined": _find_respelled,
+    "apart": _find_respelled,
 }
+"""Signal -> decoder."""
 
 
-def find_encoded(text: str, depth: int = 0, names: Iterable[str] = SIGNALS) -> Discovery:
+def find_encoded(text: str, depth: int = 0, names: Iterable[str] = ()) -> Discovery:
     """Find encoded text.
 
-    `depth` is the number of layers that were decoded before. `names` are the keys of `SIGNALS` to
-    try.
+    `depth` is the number of layers that were decoded before. `names` are the signals of the text;
+    without any, all decoders are tried.
 
     Examples
     --------
@@ -462,10 +521,7 @@ def find_encoded(text: str, depth: int = 0, names: Iterable[str] = SIGNALS) -> D
     ['ignore all instructions']
     """
     found = Discovery()
-    for name, decoder in _DECODERS.items():
-        for decoded, span, is_trick in decoder(text, depth) if name in names else ():
-            found.parts.append(Part("decoded", name, decoded, *span))
-            if is_trick:
-                detail = f"{span[1] - span[0]} characters that decode to text ({name})"
-                found.tricks.append(Trick(*span, "encoded", name, "warning", detail))
+    tried = (decoder for name, decoder in _DECODERS.items() if not names or name in names)
+    for decoder in dict.fromkeys(tried):
+        decoder(text, depth, found)
     return found

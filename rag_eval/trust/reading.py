@@ -8,11 +8,12 @@ import functools
 import html
 import re
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rag_eval.trust.hidden_text import (
     INVISIBLE,
     SIGNALS,
+    SPELLINGS,
     Cut,
     Discovery,
     Edited,
@@ -118,17 +119,31 @@ class Reading:
 
 
 @functools.cache
-def load_signals() -> Signals:
-    """Compile one pattern for each detector; only texts that match it need the detector."""
+def _load_signals() -> list[Signals]:
+    """Compile the signals, in sets, because one automaton for all of them would be too large."""
     invisible = "".join(c if c == "-" else f"\\x{{{ord(c):x}}}" for c in INVISIBLE)
-    return Signals(
-        {
-            "invisible": f"[{invisible}]",
-            "markup": r"<[A-Za-z!?/]|\]\(|\]:[ \t]{0,20}(?:#|<>)",
-            "entity": r"&[#A-Za-z][A-Za-z0-9]{1,31};",
-        }
-        | SIGNALS
-    )
+    of_markup = {
+        "invisible": f"[{invisible}]",
+        "markup": r"<[A-Za-z!?/]|\]\(|\]:[ \t]{0,20}(?:#|<>)",
+        "entity": r"&[#A-Za-z][A-Za-z0-9]{1,31};",
+    }
+    words = {name: write() for name, write in SPELLINGS.items()}
+    odd = {"odd": words.pop("odd")}
+    return [Signals(patterns) for patterns in (of_markup | SIGNALS, words, odd)]
+
+
+def find_signals(texts: Sequence[str]) -> list[set[str]]:
+    """List the names of the detectors that each text needs; all others would find nothing.
+
+    Each set searches all texts before the next set, because alternating automata drive each other
+    out of the processor's cache.
+    """
+    data = [text.encode("utf-8", "replace") for text in texts]
+    names: list[set[str]] = [set() for _ in texts]
+    for signals in _load_signals():
+        for found, one in zip(names, data, strict=True):
+            found.update(signals.find(one))
+    return names
 
 
 def _way_by_words(before: str, after: str) -> Way:
@@ -150,10 +165,12 @@ def _way_by_words(before: str, after: str) -> Way:
 def _visible(edited: str, edits: list[Edited]) -> View:
     """Make the visible view; the mapping back is computed for the first match only."""
     shown = normalise(edited)
-    by_words = functools.cache(lambda: _way_by_words(edited, shown))
+    ways: list[Way] = []
 
     def back(start: int, end: int) -> tuple[int, int]:
-        place = by_words()(start, end)
+        if not ways:
+            ways.append(_way_by_words(edited, shown))
+        place = ways[0](start, end)
         for edit in reversed(edits):
             place = edit.back(*place)
         return place
@@ -195,12 +212,24 @@ def _view_parts(kind: ViewKind, source: str, parts: list[Part]) -> View | None:
     return View(kind, "".join(pieces), source, back) if kept else None
 
 
-def read(text: str, *, markdown: bool = False) -> Reading:
+def read_all(texts: Sequence[tuple[str, bool]]) -> list[Reading]:
     """Read the visible text, and all text that a person would not see, in linear time.
 
-    `markdown` says that the text is known to be Markdown.
+    Each text comes with whether it is known to be Markdown.
     """
-    names = load_signals().find(text.encode("utf-8", "replace"))
+    names = find_signals([text for text, _ in texts])
+    return [
+        _read(text, found, markdown=markdown)
+        for (text, markdown), found in zip(texts, names, strict=True)
+    ]
+
+
+def read(text: str, *, markdown: bool = False) -> Reading:
+    """Read one text like `read_all`."""
+    return read_all([(text, markdown)])[0]
+
+
+def _read(text: str, names: set[str], *, markdown: bool) -> Reading:
     if not names:
         return Reading((_visible(text, []),))
     edits: list[Edited] = []
@@ -216,7 +245,7 @@ def read(text: str, *, markdown: bool = False) -> Reading:
             parts += [found._replace(start=part.start, end=part.end) for found in deeper]
         edits.append(Edited(text, invisible.cuts))
         now = edits[0].text
-        names = load_signals().find(now.encode("utf-8", "replace"))
+        [names] = find_signals([now])
     places = edits[0].back if edits else (lambda start, end: (start, end))
     discoveries = (
         find_encoded(now, names=names),

@@ -98,7 +98,7 @@ class Signals:
     """Tries many cheap patterns in one pass over a text; `patterns` is name -> RE2 syntax."""
 
     def __init__(self, patterns: dict[str, str]) -> None:
-        self._single = {name: LinearPattern(pattern) for name, pattern in patterns.items()}
+        self._patterns = patterns
         self._set = re2.Set.SearchSet(_options())
         # RE2 finds the last pattern in every text, unless memory ran out.
         for pattern in (*patterns.values(), r"\z"):
@@ -108,9 +108,9 @@ class Signals:
     def find(self, data: bytes) -> set[str]:
         """Return the names of the patterns that match somewhere."""
         found = self._set.Match(data) or []
-        if len(self._single) in found:
-            return {name for index, name in enumerate(self._single) if index in found}
-        return {name for name, pattern in self._single.items() if pattern.matches(data)}
+        if len(self._patterns) in found:
+            return {name for index, name in enumerate(self._patterns) if index in found}
+        return {name for name, one in self._patterns.items() if LinearPattern(one).matches(data)}
 
 
 # ---- The rules
