@@ -200,7 +200,7 @@ CHECKS = tuple(
 """Checks of the poisoning guard. A reason code begins with the name of its check."""
 FreshnessState = Literal["dated", "future", "unknown"]
 DomainState = Literal["allowed", "not_listed", "lookalike", "unknown", "not_configured"]
-SignatureState = Literal["valid", "invalid", "unknown_key", "missing", "not_configured"]
+SignatureState = Literal["valid", "invalid", "missing", "not_configured"]
 AuthorState = Literal["known", "not_listed", "unknown", "not_configured"]
 AuthorName = Annotated[str, StringConstraints(min_length=1, max_length=200, strip_whitespace=True)]
 
@@ -321,7 +321,7 @@ EVIDENCE_TRUST: FrameSchema = schema(
     trust=("float", "0 to 1; NaN where the gold set configures no trust"),
     domain=("str", "host of its source; empty where there is none"),
     domain_state=("str", "allowed | not_listed | lookalike | unknown | not_configured"),
-    signature_state=("str", "valid | invalid | unknown_key | missing | not_configured"),
+    signature_state=("str", "valid | invalid | missing | not_configured"),
     author_state=("str", "known | not_listed | unknown | not_configured"),
     freshness_state=("str", "dated | future | unknown"),
     freshness=("float", "0.7 to 1"),

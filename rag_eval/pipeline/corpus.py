@@ -773,7 +773,7 @@ def write_manifest(evaluation: Evaluation, key: Path | None) -> tuple[Path, int,
         replaced = read_manifest(path, {}).content.version if path.exists() else 0
         _, accepted = last_accepted(evaluation.home, evaluation.config.name)
         version = 1 + max(replaced, 0 if accepted is None else accepted.highest)
-        data = make_manifest(sources, version, dt.datetime.now(dt.UTC))
+        data = make_manifest(sources, evaluation.config.name, version, dt.datetime.now(dt.UTC))
         # Delete the old signature first, so that it never stands beside the new manifest.
         signature_beside(path).unlink(missing_ok=True)
         write_bytes(path, data)

@@ -56,8 +56,7 @@ def verify(
 ) -> dict[str, SignatureState]:
     """Return the state of the signature of every document, by doc_id.
 
-    Without configured keys all states are not_configured. The state is unknown_key if the
-    configuration lacks the key of the signature. A signature without a key name is valid if any key
+    `keys` holds the key of every signature. A signature without a key name is valid if any key
     verifies it. Raises InputError for a bad key.
     """
     from cryptography.exceptions import InvalidSignature
@@ -72,12 +71,8 @@ def verify(
         return True
 
     def judge(doc_id: str, data: bytes) -> SignatureState:
-        if not loaded:
-            return "not_configured"
         if (signature := signatures.get(doc_id)) is None:
             return "missing"
-        if signature.key and signature.key not in loaded:
-            return "unknown_key"
         tried = [loaded[signature.key]] if signature.key else loaded.values()
         return "valid" if any(holds(key, signature.data, data) for key in tried) else "invalid"
 
@@ -193,6 +188,7 @@ class ManifestFile(Part):
     """The content of a manifest."""
 
     schema_version: Literal[2]
+    gold_set: str
     version: int = Field(ge=1)
     """One higher than the version of the manifest that it replaces."""
     created_at: str = Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
@@ -217,14 +213,17 @@ class Manifest(NamedTuple):
     sha256: str
 
 
-def make_manifest(sources: pd.DataFrame, version: int, at: dt.datetime) -> bytes:
+def make_manifest(sources: pd.DataFrame, gold_set: str, version: int, at: dt.datetime) -> bytes:
     """Record the hashes of a SOURCES frame's documents, as canonical JSON and a line end.
 
     `at` is the time in UTC.
     """
-    hashes = dict(zip(sources["doc_id"], sources["source_hash"], strict=True))
     content = ManifestFile(
-        schema_version=2, version=version, created_at=f"{at:{_MOMENT}}", documents=hashes
+        schema_version=2,
+        gold_set=gold_set,
+        version=version,
+        created_at=f"{at:{_MOMENT}}",
+        documents=dict(zip(sources["doc_id"], sources["source_hash"], strict=True)),
     )
     return f"{canonical_json(content.model_dump())}\n".encode()
 
@@ -336,10 +335,18 @@ def accept_manifest(
     """Log a manifest that is newer than all accepted ones, or that a person accepts.
 
     An old manifest keeps its valid signature, so only the version tells that somebody put it back.
-    Raises InputError if the manifest is not newer. Needs no lock: of two runs that write the same
-    number, one succeeds, and the other judges its manifest anew.
+    Raises InputError if the manifest is not newer, or of another gold set with the same key. Needs
+    no lock: of two runs that write the same number, one succeeds, and the other judges its manifest
+    anew.
     """
-    version, created_at = manifest.content.version, manifest.content.created_at
+    content = manifest.content
+    version, created_at = content.version, content.created_at
+    if content.gold_set != gold_set:
+        message = "this is the manifest of another gold set"
+        accepted = f"{gold_set}: rag-eval trust manifest writes it"
+        raise InputError.of(
+            "other_gold_set", message, manifest.path, found=content.gold_set, accepted=accepted
+        )
     while True:
         number, last = last_accepted(home, gold_set)
         if last is not None and last.sha256 == manifest.sha256:

@@ -41,8 +41,6 @@ _FOLDED = {
 _DIGITS = str.maketrans("0123456789i", "olzeasbtbgl")
 _ADDRESS = frozenset("0123456789abcdef:.[]")
 _COUNTRY_LETTERS = 2
-_MAX_LABEL = 63
-"""Most characters of a label in the DNS (RFC 1035, section 2.3.4)."""
 
 
 class _Host(NamedTuple):
@@ -78,7 +76,7 @@ def _is_address(host: str) -> bool:
 
 def _decode_label(label: str) -> str:
     """Decode an xn-- label to readable letters (RFC 3492); a malformed label stays."""
-    if label.startswith("xn--") and len(label) <= _MAX_LABEL:
+    if label.startswith("xn--"):
         try:
             return label[4:].encode("ascii").decode("punycode")
         except UnicodeError:
@@ -201,8 +199,7 @@ class _Lookalikes:
         The host is in lower case, of 253 characters at most, international labels in xn-- form.
         """
         whole = _split_host(host)
-        known = whole.registered in self._registered or whole.registered in _HOSTS["established"]
-        if known or _is_address(host):
+        if whole.registered in self._registered or whole.registered in _HOSTS["established"]:
             return None
         shown = _split_host(_fold_letters(_decode_host(host)))
         first, _, rest = whole.suffix.partition(".")

@@ -63,7 +63,6 @@ def test_the_vectors_of_the_standard_hold(vector):
         ("invalid", b"texd", "press"),
         ("invalid", b"texd", ""),
         ("invalid", b"text", "other"),
-        ("unknown_key", b"text", "nobody"),
     ],
 )
 def test_every_state_has_its_cause(key, tmp_path, state, data, name):
@@ -71,7 +70,6 @@ def test_every_state_has_its_cause(key, tmp_path, state, data, name):
     keys = {"other": write_key(tmp_path / "other.pem"), **keys}
     signatures = {"a": make_signature(private, b"text", name)}
     assert verify({"a": data, "b": data}, signatures, keys) == {"a": state, "b": "missing"}
-    assert verify({"a": data}, signatures, {}) == {"a": "not_configured"}
 
 
 def test_a_key_is_written_once_and_never_quoted(tmp_path):
@@ -148,16 +146,18 @@ def make_sources(documents):
 @pytest.fixture
 def written(tmp_path):
     path = tmp_path / "manifest.json"
-    path.write_bytes(make_manifest(make_sources({"a": b"1", "ü": b"2"}), 7, NOW))
+    path.write_bytes(make_manifest(make_sources({"a": b"1", "ü": b"2"}), "tiny", 7, NOW))
     return path
 
 
 def test_equal_documents_give_equal_manifests(written):
-    assert make_manifest(make_sources({"ü": b"2", "a": b"1"}), 7, NOW) == written.read_bytes()
+    assert (
+        make_manifest(make_sources({"ü": b"2", "a": b"1"}), "tiny", 7, NOW) == written.read_bytes()
+    )
     one, two = (hashlib.sha256(data).hexdigest() for data in (b"1", b"2"))
     expected = (
         f'{{"created_at":"2026-07-01T02:03:04Z","documents":{{"a":"{one}","ü":"{two}"}},'
-        '"schema_version":2,"version":7}\n'
+        '"gold_set":"tiny","schema_version":2,"version":7}\n'
     )
     assert written.read_text(encoding="utf-8") == expected
     recorded = read_manifest(written, {}).content.documents
@@ -166,7 +166,7 @@ def test_equal_documents_give_equal_manifests(written):
 
 def test_every_document_has_a_state_and_missing_ones_are_listed():
     before = make_sources({"same": b"1", "changed": b"4", "z": b"5", "gone": b"6"})
-    recorded = json.loads(make_manifest(before, 1, NOW))["documents"]
+    recorded = json.loads(make_manifest(before, "tiny", 1, NOW))["documents"]
     now = make_sources({"same": b"1", "new": b"2", "changed": b"3"})
     expected = (["same", "not_in_manifest", "changed"], ["gone", "z"])
     assert compare_manifest(now, recorded) == expected
@@ -228,8 +228,8 @@ def test_a_signature_beside_the_manifest_must_hold(written, key, tmp_path):
 def test_a_bad_manifest_is_named(tmp_path, content, code, field):
     path = tmp_path / "manifest.json"
     if isinstance(content, dict):
-        row = {"schema_version": 2, "version": 1, "created_at": f"{NOW:%FT%TZ}", "documents": {}}
-        row |= content
+        row = {"schema_version": 2, "gold_set": "tiny", "version": 1, "documents": {}}
+        row |= {"created_at": f"{NOW:%FT%TZ}"} | content
         content = json.dumps({key: value for key, value in row.items() if value is not None})
     if content is not None:
         path.write_text(content, encoding="utf-8")
@@ -245,7 +245,11 @@ def test_a_bad_manifest_is_named(tmp_path, content, code, field):
 def make_read(version, text=""):
     """Make a manifest as `read_manifest` returns it; `text` stands for other bytes."""
     content = ManifestFile(
-        schema_version=2, version=version, created_at=f"{NOW:%FT%TZ}", documents={}
+        schema_version=2,
+        gold_set="tiny",
+        version=version,
+        created_at=f"{NOW:%FT%TZ}",
+        documents={},
     )
     digest = hashlib.sha256(f"{version}{text}".encode()).hexdigest()
     return Manifest(Path("manifest.json"), content, digest)
@@ -281,7 +285,8 @@ def test_a_new_home_accepts_any_version_and_then_only_newer_ones(home):
         assert "version 5 of 2026-07-01T02:03:04Z, which was accepted last" in problem.accepted
     assert accept(home, 9).version == 9
     assert accepted_versions(home) == [5, 9]
-    assert accept_manifest(home, "other", make_read(1)).version == 1
+    with pytest.raises(InputError, match=r"other_gold_set.*found: tiny; accepted: other"):
+        accept_manifest(home, "other", make_read(9), "Ann", "because")
 
 
 def test_a_person_accepts_one_older_manifest_and_no_other(home):
