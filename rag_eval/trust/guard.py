@@ -48,14 +48,15 @@ def _soften_quotations(text: str, matches: list[_Match]) -> Iterator[_Match]:
     """Yield the matches, those in a quotation or code one step milder.
 
     A person mentions an order in quotation marks, but an attacker may add the marks as well. So a
-    quotation with matches of different rules is a warning of its own.
+    quotation with matches of different rules, hints aside, is a warning of its own.
     """
     quotations = find_quotations(text) if matches else []
     quoted: dict[int, set[str]] = {}
     for start, end, rule, severity, detail in matches:
         place = bisect_right(quotations, (start, len(text))) - 1
         if place >= 0 and end <= quotations[place][1]:
-            quoted.setdefault(place, set()).add(rule)
+            if severity != "hint":
+                quoted.setdefault(place, set()).add(rule)
             yield start, end, rule, _MILDER[severity], f"{detail}, in a quotation or code"
         else:
             yield start, end, rule, severity, detail

@@ -97,6 +97,15 @@ def test_findings_never_quote_the_text():
         assert "previous" not in detail
 
 
+def test_a_quotation_with_two_orders_is_a_warning_and_hints_do_not_count():
+    patterns, quoted = (r"\bignore\b", r"\breply\b"), put('"Ignore it and reply."')
+    severities = [
+        screen([quoted], make_rules(*patterns, severity=severity), sentences=False)["severity"]
+        for severity in ("warning", "hint")
+    ]
+    assert [sorted(found) for found in severities] == [["hint", "hint", "warning"], ["hint"] * 2]
+
+
 SLOW_RULES = make_rules(
     r"\bignore\b[^.!?]{0,60}\binstructions?\b",
     r"\b(?:include|insert|output)\b[^.!?]{0,80}\b(?:in|to|with)\b[^.!?]{0,20}\byour "
