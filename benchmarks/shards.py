@@ -70,7 +70,7 @@ def prepare(folder: Path, workers: int) -> Prepared:
         evaluation.store.put("screened", {"findings": screen_documents(snapshot.documents)})
     else:
         work = Work(evaluation, runner.stages["evidence_trust"], "benchmark")
-        keys = run_step(work, SCREENED, snapshot.layout)
+        keys = run_step(work, SCREENED, snapshot.layout, options=False)
         frame = sharded_frame(snapshot.layout, SCREENED, "findings", work.version, keys)
         findings = read_shards(evaluation.store, frame, "findings").to_pandas()
         evaluation.store.put("screened", {"findings": findings})

@@ -36,14 +36,19 @@ def list_(
     warnings: Annotated[
         bool, typer.Option("--warnings", help="Also list chunks with warnings only.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="JSON lines instead of a table.")] = False,
+    chunks: Annotated[
+        bool, typer.Option("--chunks", help="A row for each chunk instead of documents.")
+    ] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="A line of JSON for each chunk instead of documents.")
+    ] = False,
     home: Home = None,
     gold_sets: GoldSets = None,
 ) -> None:
-    """List the chunks that the guard holds back, with its reasons."""
+    """List the documents with chunks that the guard holds back: how many, why, and where."""
     with report_errors():
         evaluation = open_evaluation(gold_set, home, gold_sets)
-        from rag_eval.pipeline.review import held_back
+        from rag_eval.pipeline.held_back import held_back
 
         found = held_back(evaluation, warnings=warnings)
         if json:
@@ -53,7 +58,7 @@ def list_(
         else:
             from rag_eval.reporting.listings import show_listing
 
-            show_listing(console_for(), found)
+            show_listing(console_for(), found, chunks=chunks)
 
 
 @trust.command()
@@ -69,7 +74,7 @@ def show(
     """
     with report_errors():
         evaluation = open_evaluation(gold_set, home, gold_sets)
-        from rag_eval.pipeline.review import inspect
+        from rag_eval.pipeline.held_back import inspect
         from rag_eval.reporting.listings import show_chunk
 
         show_chunk(console_for(), inspect(evaluation, chunk_id))
@@ -77,30 +82,58 @@ def show(
 
 @trust.command()
 def allow(
-    chunk_id: Annotated[str, typer.Argument(help="A blocked chunk, or the start of its id.")],
     who: Annotated[str, typer.Option(help="Who decides.")],
     why: Annotated[str, typer.Option(help="Why it is harmless.")],
+    chunk_id: Annotated[
+        str | None, typer.Argument(help="A blocked chunk, or the start of its id.")
+    ] = None,
     gold_set: OneGoldSet = None,
     *,
+    document: Annotated[
+        str | None, typer.Option(help="All blocked chunks of this document.")
+    ] = None,
+    page: Annotated[
+        str | None,
+        typer.Option(
+            help="All blocked chunks of the documents with this link, or with the link of this "
+            "document."
+        ),
+    ] = None,
+    reason: Annotated[
+        str | None, typer.Option(help="All chunks that are blocked for this reason.")
+    ] = None,
     revoke: Annotated[bool, typer.Option("--revoke", help="Withdraw the permission.")] = False,
     home: Home = None,
     gold_sets: GoldSets = None,
 ) -> None:
-    """Let a blocked chunk into the index again.
+    """Let blocked chunks into the index again: one, or all of a document, page or reason.
 
     The person and the reason are kept beside the gold set. A changed document is judged anew.
     """
     with report_errors():
-        evaluation = open_evaluation(gold_set, home, gold_sets)
-        from rag_eval.core.errors import quoted
-        from rag_eval.pipeline.review import decide_on_chunk
+        from rag_eval.core.errors import InputError, quoted
 
-        decision, path = decide_on_chunk(evaluation, chunk_id, who=who, why=why, revoke=revoke)
+        options = {"--document": document, "--page": page, "--reason": reason}
+        named = {option: value for option, value in options.items() if value is not None}
+        if named and chunk_id is not None and gold_set is None:
+            gold_set, chunk_id = chunk_id, None  # the argument that is left is NAME
+        named |= {} if chunk_id is None else {"CHUNK_ID": chunk_id}
+        if len(named) != 1:
+            accepted = "one of CHUNK_ID, --document, --page and --reason"
+            message, found = "the chunks must be named in one way", ", ".join(named) or "none"
+            raise InputError.of("bad_choice", message, found=found, accepted=accepted)
+        evaluation = open_evaluation(gold_set, home, gold_sets)
+        from rag_eval.pipeline.allowances import decide
+
+        (choice,) = named.items()
+        decisions, path = decide(evaluation, *choice, who=who, why=why, revoke=revoke)
+        first, n_documents = decisions[0], len({one.doc_id for one in decisions})
+        names = f"{quoted(first.chunk_id)} of {quoted(first.doc_id)} ({', '.join(first.reasons)})"
+        if len(decisions) > 1:
+            ending = "" if n_documents == 1 else "s"
+            names = f"{len(decisions):,} chunks of {n_documents:,} document{ending}"
         done = "no longer allowed" if revoke else "allowed"
-        typer.echo(
-            f"{done}: {quoted(decision.chunk_id)} of {quoted(decision.doc_id)} "
-            f"({', '.join(decision.reasons)}); recorded in {path}"
-        )
+        typer.echo(f"{done}: {names}; recorded in {path}")
         typer.echo("the next run applies this")
 
 

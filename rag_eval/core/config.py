@@ -6,7 +6,7 @@ Unknown keys and impossible values are refused. `rag_eval.gold.configuration` re
 import base64
 import importlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Final, Literal, cast, get_args
 
 from pydantic import (
@@ -22,7 +22,7 @@ from pydantic import (
 from rag_eval.core.errors import Embedding, Name, Part, quoted
 from rag_eval.core.frames import FrameSchema, schema
 from rag_eval.core.loader import AnyLoader
-from rag_eval.core.rows import require, suggest
+from rag_eval.core.rows import refuse, require, suggest
 from rag_eval.core.strategy import AnyStrategy, Strategy
 from rag_eval.core.types import BinaryTarget, Level
 
@@ -194,6 +194,12 @@ _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 _DOMAIN = re.compile(rf"(?:\*\.)?{_LABEL}(?:\.{_LABEL})*|python:[A-Za-z_][A-Za-z0-9_]*")
 
 Verdict = Literal["clean", "warning", "blocked"]
+Quarantine = Literal["none", "blocked", "warnings"]
+_WITHHELD: Final[Mapping[Quarantine, tuple[Verdict, ...]]] = {
+    "none": (),
+    "blocked": ("blocked",),
+    "warnings": ("blocked", "warning"),
+}
 CHECKS = tuple(
     "domain pattern hidden encoded manifest signature topic_shift flood restates_query".split()
 )
@@ -230,6 +236,16 @@ _IS_KEY = require(
     "this is not a key",
     f"an Ed25519 public key, {_KEY_BYTES} bytes in base64",
 )
+
+
+def _refuse_flag(value: object) -> object:
+    if isinstance(value, bool):
+        written = "blocked" if value else "none"
+        message = f"true and false are no longer accepted here; write {written}"
+        raise refuse("bad_value", message, "none, blocked, warnings")
+    return value
+
+
 Domain = Annotated[str, _IS_DOMAIN, BeforeValidator(_normalise_domain)]
 PublicKey = Annotated[str, _IS_KEY]
 
@@ -260,8 +276,12 @@ class Trust(Part):
         description="What happens to documents without a signature line that no signed manifest "
         "records; default: warn where signatures are given, else allow.",
     )
-    quarantine: bool = True
-    """Whether blocked chunks are left out; off: they are only reported."""
+    quarantine: Annotated[Quarantine, BeforeValidator(_refuse_flag)] = "blocked"
+    """Chunks that are left out of the index and of results: those that are blocked, those with
+    warnings too, or none. Chunks that stay in are only reported."""
+    about_injection: bool = False
+    """Whether the corpus is about prompt injection and quotes attacks. Rules and sentence model
+    then count one step less in visible text, and warnings there do not add up to a block."""
     threshold: float | None = Field(default=None, ge=0, le=1)
     """Trust under which chunks are left out; recall is reported with and without."""
     filter: bool = False
@@ -279,6 +299,11 @@ class Trust(Part):
         if self.unsigned != "allow" and not self.keys:
             raise ValueError("unsigned: nothing is signed without keys; give keys")
         return self
+
+    @property
+    def withheld(self) -> tuple[Verdict, ...]:
+        """Verdicts of the chunks that are left out, unless a person allowed the chunk."""
+        return _WITHHELD[self.quarantine]
 
     @property
     def configured(self) -> bool:

@@ -144,7 +144,7 @@ Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{32,64}$")]
 IndexHash = Annotated[str, Field(pattern=r"^[a-z0-9-]+:[0-9a-f]{32}$")]
 RunId = Annotated[str, Field(pattern=r"^[0-9]{8}T[0-9]{9}Z-[0-9a-f]{8}$")]
 Timestamp = Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z$")]
-RuleCode = Annotated[str, Field(pattern=r"^[a-z_]+(\.[A-Za-z0-9_]+)?$")]
+RuleCode = Annotated[str, Field(pattern=r"^[a-z_]+(\.[A-Za-z0-9_]+)*$")]
 Text = Annotated[str, Field(min_length=1)]
 ShortText = Annotated[str, Field(max_length=1000)]
 Open = dict[str, JsonValue]
@@ -754,7 +754,7 @@ class RetrievedTrust(Record):
     avg_trust: Figure
     n_retrieved: Count
     n_blocked: Count
-    n_warned: Count
+    n_warned: Count = Field(description="results with a warning, of `n_retrieved`")
     blocked: list[BlockedRow]
 
 
@@ -818,12 +818,20 @@ class Manifest(Record):
 
 
 class QuarantinedChunk(Record):
-    """A chunk that is not indexed."""
+    """A chunk that is not indexed; without quarantine, a blocked chunk."""
 
     chunk_id: ShortText
     doc_id: ShortText
     source_url: ShortText
     reasons: list[RuleCode]
+
+
+class RetrievedCounts(Record):
+    """Results of all strategies, over every wording and seed, to the configured depth."""
+
+    n_retrieved: Count
+    n_blocked: Count
+    n_warned: Count
 
 
 class AtRetrieval(Record):
@@ -839,9 +847,11 @@ class Poisoning(Record):
     """Findings of the guard. evidence-trust.jsonl lists all chunks."""
 
     rules_version: str
-    quarantine: StrictBool
+    quarantine: Literal["none", "blocked", "warnings"]
+    about_injection: StrictBool
     n_chunks: Count
     n_documents: Count
+    n_quarantined: Count = Field(description="chunks that are not indexed, of `n_chunks`")
     n_blocked: Count
     n_blocked_documents: Count
     n_warned: Count
@@ -851,6 +861,7 @@ class Poisoning(Record):
     quarantined: list[QuarantinedChunk]
     gold: BlockedGold
     at_retrieval: AtRetrieval
+    retrieved: RetrievedCounts
 
 
 class TrustPart(Record):

@@ -176,18 +176,23 @@ class PoisoningGate(Gate):
     severity: Priority = "P0"
 
     def judge(self, inputs: GateInputs) -> Iterator[Judgement]:
-        """Count blocked chunks in the rankings of every strategy, and name some of them."""
+        """Count blocked chunks in the rankings of every strategy, and name some of them.
+
+        The evidence also counts what quarantine kept out and what was retrieved with a warning.
+        """
+        counts = ("n_retrieved", "n_blocked", "n_warned")
         strategies = {
-            quoted(name): {key: int(part[key]) for key in ("n_retrieved", "n_blocked")}
+            quoted(name): {key: int(part[key]) for key in counts}
             for name, part in inputs.trust.items()
         }
-        blocked = sum(part["n_blocked"] for part in strategies.values())
-        total = sum(part["n_retrieved"] for part in strategies.values())
+        total, blocked, warned = (sum(part[key] for part in strategies.values()) for key in counts)
         evidence: dict[str, object] = {
             "measure": "blocked chunks among the retrieved chunks",
             "accepted": "<= 0",
             "value": blocked,
             "n_scored": total,
+            "quarantined": f"{inputs.n_quarantined:,} of {inputs.n_chunks:,} chunks",
+            "warned": f"{warned:,} of {total:,} retrieved",
             "strategies": strategies,
         }
         if blocked:

@@ -55,6 +55,7 @@ class GateInputs:
     `baseline`: None without a baseline, or if it cannot be used for `baseline_fault`.
     `is_first`: Whether no earlier run of the gold set is kept.
     `trust_factors`: Part `trust.factors` of the report.
+    `n_quarantined`: Number of chunks that are not indexed, of all `n_chunks`.
     """
 
     config: GoldSetConfig
@@ -64,6 +65,8 @@ class GateInputs:
     gold: NamedGold
     per_query: pd.DataFrame
     baseline: AcceptedRun | None
+    n_chunks: int
+    n_quarantined: int
     baseline_fault: str = ""
     is_first: bool = False
     trust_factors: Sequence[TrustFactor] = ()

@@ -57,9 +57,10 @@ from rag_eval.pipeline.shards import (
 )
 from rag_eval.storage.artifacts import Artifact, Parts, read_shards, write_bytes, write_text
 from rag_eval.storage.hashing import digest
+from rag_eval.trust.allowances import FILE_NAME as ALLOWED_FILE
+from rag_eval.trust.allowances import allowed_chunks
 from rag_eval.trust.duplicates import floods
-from rag_eval.trust.guard import FILE_NAME as ALLOWED_FILE
-from rag_eval.trust.guard import allowed_chunks, find_across_titles, join_findings, judge_chunks
+from rag_eval.trust.guard import find_across_titles, join_findings, judge_chunks
 from rag_eval.trust.rules import RuleSet
 from rag_eval.trust.signatures import (
     Acceptance,
@@ -190,7 +191,7 @@ def cut_chunks(work: Work, corpus_snapshot: CorpusSnapshot) -> CorpusChunks:
     layout = corpus_snapshot.layout
     chunks: Any
     if layout is not None:
-        keys = run_step(work, CUT, layout, chunker)
+        keys = run_step(work, CUT, layout, options=chunker)
         decided_by = [work.version, chunker.model_dump(mode="json")]
         chunks = sharded_frame(layout, CUT, "chunks", decided_by, keys)
         columns = ["chunk_id", "text_hash"]
@@ -283,7 +284,6 @@ class TrustFacts:
     as_of: str
     rules_version: str
     manifest: Manifest | Absent
-    n_quarantined: int
     notes: list[str]
 
 
@@ -297,7 +297,7 @@ class EvidenceTrust(Result):
     """Key of the stored findings across titles, which the next run reads."""
 
     def describe(self) -> dict[str, object]:
-        """Show the quarantined chunks with reasons, and the mean trust."""
+        """Show the blocked and warned chunks with reasons, and the mean trust."""
         frame = self.trust
         poor = frame[frame["verdict"] != "clean"].sort_values("verdict", kind="stable")
         columns = ("verdict", "chunk_id", "doc_id", "reasons", "allowed_by")
@@ -314,14 +314,14 @@ class EvidenceTrust(Result):
             manifest["deleted_documents"] = ", ".join(found.gone)
         return {
             "n_chunks": len(frame),
-            "n_quarantined": int((frame["verdict"] == "blocked").sum()),
+            "n_blocked": int((frame["verdict"] == "blocked").sum()),
             "n_warned": int((frame["verdict"] == "warning").sum()),
             "n_allowed": int((frame["allowed_by"] != "").sum()),
             "rules_version": self.about.rules_version,
             "as_of": self.about.as_of,
             "mean_trust": float(frame["trust"].mean()) if has_trust else untrusted,
             **manifest,
-            "quarantined_and_warned": Table(columns, rows),
+            "blocked_and_warned": Table(columns, rows),
         }
 
 
@@ -383,10 +383,13 @@ def _identify_trust(
     return [corpus_chunks.id, digest([signatures, manifest]), inputs.notes, allowed, day, *whole]
 
 
+_TRUST_READS = ("domains", "authors", "keys", "unlisted", "unsigned", "about_injection")
+
+
 @Stage(
     "evidence_trust",
     "trust",
-    reads=("trust.domains", "trust.authors", "trust.keys", "trust.unlisted", "trust.unsigned"),
+    reads=tuple(f"trust.{name}" for name in _TRUST_READS),
     stores=("manifests",),
     outside=_identify_trust,
     chosen=_chosen_loader,
@@ -397,8 +400,7 @@ def judge_evidence(
 ) -> EvidenceTrust:
     """Judge every chunk: source trust with its factors, and the verdict of the poisoning guard.
 
-    A blocked chunk is quarantined: it is not indexed until a person allows it. Raises InputError
-    if a file of trust cannot be used.
+    Raises InputError if a file of trust cannot be used.
     """
     config, day = work.config.trust, as_of(work.settings)
     sources = corpus_snapshot.sources
@@ -412,12 +414,18 @@ def judge_evidence(
     with work.progress.step("Judging chunks"):
         chunks = corpus_chunks.chunks
         across = _screen_titles(work, chunks)
-        trust, findings = judge_chunks(chunks, facts, found, across.frame("rows"), inputs.allowed)
+        trust, findings = judge_chunks(
+            chunks,
+            facts,
+            found,
+            across.frame("rows"),
+            inputs.allowed,
+            about_injection=config.about_injection,
+        )
     about = TrustFacts(
         as_of=day.isoformat(),
         rules_version=RuleSet.load().version,
         manifest=inputs.manifest,
-        n_quarantined=int((trust["verdict"] == "blocked").sum()),
         notes=[*inputs.notes, *([] if corpus_snapshot.layout is None else [LEFT_OUT])],
     )
     return EvidenceTrust(trust=trust, findings=findings, about=about, titles=across.key)
@@ -425,15 +433,17 @@ def judge_evidence(
 
 def _screen_titles(work: Work, chunks: pd.DataFrame) -> Artifact:
     """Find poison across title and text in the chunks that the run before did not have."""
+    milder = work.config.trust.about_injection
 
     def make(block: IntArray) -> pd.DataFrame:
-        return find_across_titles(chunks[["title", "text"]].iloc[block].reset_index(drop=True))
+        part = chunks[["title", "text"]].iloc[block].reset_index(drop=True)
+        return find_across_titles(part, about_injection=milder)
 
     recorded = work.evaluation.runner.find_recorded(Node(work.stage.name))
     before = recorded.titles if isinstance(recorded, EvidenceTrust) else None
     keys = identify_chunks(chunks)
     return work_by_chunk(
-        work, "screened_titles", identity=None, keys=keys, make=make, before=before
+        work, "screened_titles", identity=milder, keys=keys, make=make, before=before
     )
 
 
@@ -456,11 +466,11 @@ def _screen_corpus(work: Work, corpus: CorpusSnapshot, facts: pd.DataFrame) -> p
 
     The result is stored separately, because neither the day nor allowed chunks change it.
     """
-    layout = corpus.layout
+    layout, milder = corpus.layout, work.config.trust.about_injection
     if layout is not None:
-        keys = run_step(work, SCREENED, layout)
+        keys = run_step(work, SCREENED, layout, options=milder)
         work.evaluation.close_pool()  # later steps have no shards, and its processes hold memory
-        frame = sharded_frame(layout, SCREENED, "findings", work.version, keys)
+        frame = sharded_frame(layout, SCREENED, "findings", [work.version, milder], keys)
         findings = read_shards(work.evaluation.store, frame, "findings").to_pandas()
         owners = pd.Index(corpus.artifact.frame("documents", ["doc_id"])["doc_id"])
         rows = owners.get_indexer(pd.Index(findings["doc_id"])).astype(np.int64)
@@ -471,13 +481,13 @@ def _screen_corpus(work: Work, corpus: CorpusSnapshot, facts: pd.DataFrame) -> p
         documents = corpus.documents
         texts, domains = documents["text"].tolist(), facts["domain"].tolist()
         with work.progress.step("Screening the corpus", len(texts), "documents") as advance:
-            parts = [screen_documents(documents)[list(FINDINGS.columns)]]
+            parts = [screen_documents(documents, about_injection=milder)[list(FINDINGS.columns)]]
             advance(len(texts))
         with work.progress.step("Looking for topic shifts and floods"):
             parts += [topic_shift(texts, domains), floods(texts, domains, vouched=vouched)]
         return {"findings": join_findings(parts)}
 
-    identity = [corpus.id, None if vouched is None else vouched.tolist()]
+    identity = [corpus.id, milder, None if vouched is None else vouched.tolist()]
     return work.keep("screened", identity, make).frame("findings")
 
 
@@ -492,20 +502,22 @@ def admit_chunks(
 ) -> AdmittedChunks:
     """Select the chunks that may be indexed: all but the quarantined ones.
 
-    Raises `empty_index` when no chunk is left.
+    Quarantine keeps chunks out until a person allows them. Raises `empty_index` when no chunk is
+    left.
     """
     spec, trust, chunks = work.config.trust, evidence_trust.trust, corpus_chunks.artifact
-    blocked = (trust["verdict"] == "blocked").to_numpy() & spec.quarantine
-    rows = np.flatnonzero(~blocked)
+    poor = trust["verdict"].isin(spec.withheld) & (trust["allowed_by"] == "")
+    left_out = poor.to_numpy(dtype=bool)
+    rows = np.flatnonzero(~left_out)
     sharded = chunks.sharded("chunks")
     kept: Any
     if sharded is None:
         kept = names = chunks.frame("chunks").iloc[rows].reset_index(drop=True)
     else:  # the shards hold the texts of a large corpus once
         names = chunks.frame("chunks", ["chunk_id", "text_hash"])
-        left_out = names["chunk_id"][blocked].tolist()
-        content = digest([sharded.content, left_out])
-        kept = dataclasses.replace(sharded, content=content, without={"chunk_id": left_out})
+        without = names["chunk_id"][left_out].tolist()
+        content = digest([sharded.content, without])
+        kept = dataclasses.replace(sharded, content=content, without={"chunk_id": without})
         names = names.iloc[rows]
     if names.empty:
         message = "every chunk is quarantined, so there is nothing to retrieve"

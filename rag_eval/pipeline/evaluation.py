@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import json
 import logging
 import multiprocessing
 import os
@@ -19,7 +20,7 @@ from rag_eval.core.settings import Settings
 from rag_eval.gold.configuration import discover, load_config, permitted
 from rag_eval.retrieval.embedding.source import Places
 from rag_eval.retrieval.outside import Sources
-from rag_eval.storage.artifacts import ArtifactStore
+from rag_eval.storage.artifacts import Artifact, ArtifactStore
 from rag_eval.storage.home import Home, open_home
 from rag_eval.storage.locks import WriteLock
 
@@ -213,6 +214,17 @@ class Evaluation:
 
         versions = shared_versions(self.home.folder / "versions.json")
         return Runner(self, STAGES, versions, use_record=self.use_record)
+
+    def record_of(self, node: str) -> str:
+        """Name the file of the home that names the last artifact of a node."""
+        return f"record/{self.config.name}/{node}.json"
+
+    def find_recorded(self, node: str) -> Artifact | None:
+        """Open the last recorded artifact of a node; None when it is absent or damaged."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            about = json.loads(self.home.read(self.record_of(node)))
+            return self.store.whole(str(about["kind"]), str(about["key"]))
+        return None
 
     @property
     def n_workers(self) -> int:

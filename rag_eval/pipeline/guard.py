@@ -17,7 +17,8 @@ from rag_eval.retrieval.ranking import Ranking
 from rag_eval.retrieval.service import QueryGuard
 from rag_eval.retrieval.strategies import ReadyStrategy
 from rag_eval.storage.artifacts import Artifact
-from rag_eval.trust.guard import ALLOWED, VERDICTS, rank_findings, screen
+from rag_eval.trust.allowances import ALLOWED
+from rag_eval.trust.guard import VERDICTS, rank_findings, screen
 from rag_eval.trust.restating import find_sightings, judge_sightings, restated_pairs
 from rag_eval.trust.sources import vouched_for
 
@@ -42,15 +43,14 @@ class RestatedPassages(Result):
     seen: str | None = json_part(volatile=True, default=None)
     """Key of the stored sightings, which the next run reads."""
 
-    @property
-    def blocked(self) -> pd.DataFrame:
-        """The pairs that are blocked."""
+    def select(self, severities: Sequence[str]) -> pd.DataFrame:
+        """Return the pairs of some severities."""
         pairs = self.pairs
-        return pairs[pairs["severity"] == "blocked"]
+        return pairs[pairs["severity"].isin(severities)]
 
-    def codes(self, n_chunks: int) -> IntArray:
-        """Return `variant * n_chunks + chunk` for every blocked pair."""
-        pairs = self.blocked
+    def codes(self, n_chunks: int, severities: Sequence[str]) -> IntArray:
+        """Return `variant * n_chunks + chunk` for every pair of some severities."""
+        pairs = self.select(severities)
         query, chunk = (pairs[name].to_numpy(dtype=np.int64) for name in ("query", "chunk"))
         return np.asarray(query * n_chunks + chunk, dtype=np.int64)
 
@@ -118,11 +118,13 @@ def query_guard(
 
     `chunks` is the frame of the admitted chunks, which the caller has in memory.
     """
-    if not config.trust.quarantine:
+    if not config.trust.withheld:
         return None
     facts = admitted.facts
     exempt = (facts["allowed_by"] != "").to_numpy(dtype=bool)
-    return QueryGuard(chunks, facts["domain"], vouched_for(facts), exempt)
+    return QueryGuard(
+        chunks, facts["domain"], vouched_for(facts), exempt, withheld=config.trust.withheld
+    )
 
 
 def withheld_chunks(
@@ -133,22 +135,14 @@ def withheld_chunks(
     Evidence search leaves out these chunks, too. Quarantine withholds chunks that restate any
     wording of the question. The trust filter withholds chunks under the threshold.
     """
-    of_question: dict[str, frozenset[int]] = {}
-    if config.trust.quarantine:
-        pairs = restated.blocked
-        owners = gold.variants["query_id"].to_numpy(dtype=object)[
-            pairs["query"].to_numpy(dtype=np.int64)
-        ]
-        of_question = {
-            str(query_id): frozenset(part.tolist())
-            for query_id, part in pairs["chunk"].groupby(owners)
-        }
+    pairs = restated.select(config.trust.withheld)
+    owners = gold.variants["query_id"].to_numpy(dtype=object)[
+        pairs["query"].to_numpy(dtype=np.int64)
+    ]
+    of_question = {
+        str(query_id): frozenset(part.tolist()) for query_id, part in pairs["chunk"].groupby(owners)
+    }
     return Withheld(of_question, admitted.passes if config.trust.filter else None)
-
-
-def blocked_pairs(config: GoldSetConfig, restated: RestatedPassages, n_chunks: int) -> IntArray:
-    """Return `variant * n_chunks + chunk` of the pairs that the guard withholds."""
-    return restated.codes(n_chunks) if config.trust.quarantine else np.zeros(0, dtype=np.int64)
 
 
 def search_depth(config: GoldSetConfig, pairs: IntArray, n_chunks: int) -> int:
@@ -170,7 +164,7 @@ def guarded_search(
     The second value is the number of chunks that the guard removed.
     """
     depth, n_chunks = config.depth, len(strategy.index.table)
-    pairs = blocked_pairs(config, restated, n_chunks)
+    pairs = restated.codes(n_chunks, config.trust.withheld)
     ranked = strategy.search(texts, search_depth(config, pairs, n_chunks), seed, allowed=allowed)
     codes = np.arange(len(ranked.rows), dtype=np.int64)[:, None] * n_chunks + ranked.rows
     dropped = int((np.isin(codes, pairs) & ranked.has_chunk)[:, :depth].sum())
@@ -184,14 +178,15 @@ def guarded_search(
 class UnitVerdicts:
     """Verdicts on the units of a strategy.
 
-    The trust of a unit of an unknown document is 0. `pairs` are the blocked pairs of wording and
-    unit, as `variant * n_units + unit`.
+    The trust of a unit of an unknown document is 0. `pairs` and `warned` are the pairs of wording
+    and unit that restate the wording, blocked or with a warning, as `variant * n_units + unit`.
     """
 
     trust: FloatArray
     verdict: npt.NDArray[np.object_]
     reasons: list[list[str]]
     pairs: IntArray
+    warned: IntArray
 
 
 def unit_verdicts(
@@ -220,8 +215,12 @@ def unit_verdicts(
     # The returned text differs from the corpus, so no judgement or allowance covers it.
     other = np.flatnonzero(returned != "")
     places = np.concatenate([foreign, other])
-    scanned = screen([str(text) for text in (*texts[foreign], *returned[other])])
-    for place, grade, codes in zip(places, *rank_findings(scanned, len(places)), strict=True):
+    milder = config.trust.about_injection
+    scanned = screen(
+        [str(text) for text in (*texts[foreign], *returned[other])], about_injection=milder
+    )
+    judged = rank_findings(scanned, len(places), about_injection=milder)
+    for place, grade, codes in zip(places, *judged, strict=True):
         mark(place, grade, codes)
     facts = evidence.drop_duplicates("doc_id").set_index("doc_id").reindex(units["doc_id"])
     unknown = "unknown" if config.trust.configured else "not_configured"
@@ -235,14 +234,15 @@ def unit_verdicts(
         sources=facts["domain"].fillna("").iloc[at].tolist(),
         vouched=None if vouched is None else vouched[at],
     )
-    pairs = pairs[pairs["severity"] == "blocked"]
     query, place = (pairs[name].to_numpy(dtype=np.int64) for name in ("query", "chunk"))
     counts = (place >= n) | ~is_allowed[at[place]]
+    code, blocked = query * max(1, n) + at[place], (pairs["severity"] == "blocked").to_numpy()
     return UnitVerdicts(
         facts["trust"].fillna(0.0).to_numpy(dtype=np.float64),
         np.array(VERDICTS, dtype=object)[rank],
         reasons,
-        np.unique((query * max(1, n) + at[place])[counts]),
+        np.unique(code[counts & blocked]),
+        np.unique(code[counts & ~blocked]),
     )
 
 

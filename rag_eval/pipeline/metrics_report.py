@@ -205,9 +205,8 @@ def _report_parts(work: Work, made: Inputs, runs: ScoredRuns) -> dict[str, objec
             "runs": {name: run.artifact.reused for name, run in made.runs.items()},
         },
         "trust": trust,
-        "poisonedBlocked": guard.n_blocked + guard.at_retrieval.n_blocked_chunks
-        if guard.quarantine
-        else 0,
+        "poisonedBlocked": guard.n_quarantined
+        + int(made.restated_passages.select(config.trust.withheld)["chunk"].nunique()),
         **_headline("avgTrustScore", trust.retrieved[primary.name].avg_trust),
         **_answer_parts(made.answered),
         **({} if made.ragas_measures is None else {"ragas": made.ragas_measures.figures}),
@@ -422,6 +421,8 @@ def _compare_with_baseline(
         answers=plain["answers"],
         trust=plain["trust"]["retrieved"],
         trust_factors=body["trust"].factors or (),
+        n_chunks=body["trust"].poisoning.n_chunks,
+        n_quarantined=body["trust"].poisoning.n_quarantined,
         gold=shared,
         per_query=with_delta_s(made.ranking_measures.per_query, made.stability_measures.per_run),
         baseline=accepted,
@@ -546,16 +547,21 @@ def _poisoning(config: GoldSetConfig, made: Inputs, frame: pd.DataFrame) -> Pois
     about, gold = made.evidence_trust.about, made.gold_variants.blocked
     documents = made.corpus_snapshot.documents
     urls = dict(zip(documents["doc_id"].tolist(), documents["source_url"].tolist(), strict=True))
-    poor = frame[frame["verdict"] == "blocked"]
+    blocked, admitted = frame[frame["verdict"] == "blocked"], made.admitted_chunks.rows
+    left_out = (
+        frame[~np.isin(np.arange(len(frame)), admitted)] if config.trust.withheld else blocked
+    )
     reasons = Counter(code for codes in frame["reasons"].tolist() for code in codes)
     return Poisoning.model_validate(
         {
             "rules_version": about.rules_version,
             "quarantine": config.trust.quarantine,
+            "about_injection": config.trust.about_injection,
             "n_chunks": len(frame),
             "n_documents": int(frame["doc_id"].nunique()),
-            "n_blocked": len(poor),
-            "n_blocked_documents": int(poor["doc_id"].nunique()),
+            "n_quarantined": len(frame) - len(admitted),
+            "n_blocked": len(blocked),
+            "n_blocked_documents": int(blocked["doc_id"].nunique()),
             "n_warned": int((frame["verdict"] == "warning").sum()),
             "n_allowed": int((frame["allowed_by"] != "").sum()),
             "reasons": dict(sorted(reasons.items())),
@@ -567,7 +573,7 @@ def _poisoning(config: GoldSetConfig, made: Inputs, frame: pd.DataFrame) -> Pois
                     "source_url": quoted(mask_shown_address(urls[row["doc_id"]]), MAX_ID),
                     "reasons": list(row["reasons"]),
                 }
-                for row in poor.head(MAX_QUARANTINED).to_dict("records")
+                for row in left_out.head(MAX_QUARANTINED).to_dict("records")
             ],
             "gold": gold.model_copy(
                 update={
@@ -580,6 +586,10 @@ def _poisoning(config: GoldSetConfig, made: Inputs, frame: pd.DataFrame) -> Pois
             "at_retrieval": {
                 **dataclasses.asdict(made.restated_passages.about),
                 "dropped": {name: run.about.n_dropped for name, run in made.runs.items()},
+            },
+            "retrieved": {
+                name: sum(getattr(one, name) for one in made.trust_measures.strategies.values())
+                for name in ("n_retrieved", "n_blocked", "n_warned")
             },
         }
     )

@@ -16,7 +16,7 @@ from rag_eval.measures.intervals import aggregate, within_query
 from rag_eval.measures.paired import holm, paired_comparison
 from rag_eval.measures.ranking import expand
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
-from rag_eval.pipeline.guard import RestatedPassages, blocked_pairs, search_depth
+from rag_eval.pipeline.guard import RestatedPassages, search_depth
 from rag_eval.pipeline.index import CorpusIndex, OpenIndex, chosen_kinds, open_index
 from rag_eval.pipeline.measures import delta_of
 from rag_eval.pipeline.retrieval import StrategyRun
@@ -145,7 +145,7 @@ class _Trace:
     def _search(self, name: str, variant: IntArray, seed: int) -> dict[str, Ranking]:
         """Search again as the run did, and return the list by step."""
         config, n_chunks = self.runs.config, len(self.opened.table)
-        pairs = blocked_pairs(config, self.restated, n_chunks)
+        pairs = self.restated.codes(n_chunks, config.trust.withheld)
         allowed = self.runs.admitted_chunks.passes if config.trust.filter else None
         texts = [self.runs.gold_variants.texts[row] for row in variant.tolist()]
         lists = self.opened.strategies[name].trace(

@@ -1,10 +1,8 @@
 """Look into stored results: one question, a file of citations, and blocked chunks."""
 
 import dataclasses
-import datetime as dt
 import difflib
 import json
-import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,37 +15,24 @@ from rag_eval.answers.contract import unmarked_segment
 from rag_eval.answers.recorded import read_markers
 from rag_eval.citations.payload import LiveIndex, Verdicts, validate
 from rag_eval.core.errors import InputError, Problem, ProblemList, quoted
-from rag_eval.core.report import Absent, Manifest
 from rag_eval.core.rows import read_objects
 from rag_eval.core.strategy import Identity
 from rag_eval.core.types import AUDITABLE_FIELDS, CODES, FIXES, LIVE_CODES, PAYLOAD_FIELDS
-from rag_eval.corpus.masking import mask_shown_address, mask_snippet, masked_text
+from rag_eval.corpus.masking import mask_snippet, masked_text
 from rag_eval.pipeline.answers import AnswerMeasures, AnswerSet, CitationSet, with_units
 from rag_eval.pipeline.corpus import (
-    AdmittedChunks,
-    CorpusChunks,
-    CorpusSnapshot,
-    EvidenceTrust,
     GoldVariants,
-    as_of,
 )
-from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.guard import RestatedPassages
 from rag_eval.pipeline.history import KeptRun, open_run
 from rag_eval.pipeline.misses import describe_miss
 from rag_eval.reporting.exchange import RAGAS_FILE, ragas_samples
 from rag_eval.reporting.listings import (
-    ChunkDetails,
     CitationVerdict,
     Explanation,
     GoldSpan,
-    HeldBack,
-    HeldChunk,
 )
 from rag_eval.storage.artifacts import atomic_path, write_text
 from rag_eval.storage.home import Home
-from rag_eval.trust.guard import Decision, read_decisions, record_decision
-from rag_eval.trust.sources import explain_factors
 
 # ---- The files of a kept run for other tools.
 
@@ -370,174 +355,3 @@ def _quote_field(record: Mapping[str, object], field: str) -> str:
     if not field or value is None:
         return ""
     return f" found {mask_snippet(value if isinstance(value, str) else repr(value), 60)}"
-
-
-# ---- Chunks that the guard blocks, for a person to review.
-
-MAX_WHO, MAX_WHY, MAX_REASONS = 200, 2000, 100
-AT_RETRIEVAL = "at retrieval"
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
-"""Code points that stand for bytes outside UTF-8 on the command line."""
-
-
-def held_back(evaluation: Evaluation, *, warnings: bool = False) -> HeldBack:
-    """Collect the chunks that the guard blocks or warns about, or that a person allowed."""
-    with evaluation.lock:
-        frame, note = _with_restated(evaluation)
-        documents = evaluation.runner.get(CorpusSnapshot).documents
-        deleted = _describe_deleted(evaluation.runner.get(EvidenceTrust).about.manifest)
-    urls = dict(zip(documents["doc_id"], documents["source_url"], strict=True))
-    blocked = frame["verdict"].isin(["blocked", AT_RETRIEVAL])
-    warned = frame["verdict"] == "warning"
-    wanted = blocked | (frame["allowed_by"] != "") | (warned & warnings)
-    listed = frame[wanted].sort_values(["verdict", "doc_id", "chunk_id"], kind="stable")
-    rows = [_describe_held(row, urls[row["doc_id"]]) for row in listed.to_dict("records")]
-    counts = len(frame), int(blocked.sum()), int(warned.sum())
-    return HeldBack(evaluation.config.name, *counts, rows, note, deleted)
-
-
-def _describe_deleted(manifest: Manifest | Absent) -> str:
-    """Name the documents that the manifest records and the corpus lacks, which have no chunk."""
-    if isinstance(manifest, Absent) or not manifest.n_gone:
-        return ""
-    is_one, names = manifest.n_gone == 1, ", ".join(manifest.gone)
-    more = ", ..." if manifest.n_gone > len(manifest.gone) else ""
-    were = "document of the manifest was" if is_one else "documents of the manifest were"
-    return f"{manifest.n_gone:,} {were} deleted: {names}{more}"
-
-
-def _describe_held(row: Mapping[Any, Any], source_url: str) -> HeldChunk:
-    return HeldChunk(
-        row["chunk_id"],
-        row["doc_id"],
-        mask_shown_address(source_url),
-        row["verdict"],
-        row["trust"],
-        list(row["reasons"]),
-        row["allowed_by"],
-    )
-
-
-def _with_restated(evaluation: Evaluation) -> tuple[pd.DataFrame, str]:
-    """Return the trust of all chunks, and a note.
-
-    Chunks that restate a question have the verdict `at retrieval`. The note gives a reason when
-    these chunks are not marked, else it is empty.
-    """
-    frame = evaluation.runner.get(EvidenceTrust).trust
-    try:
-        pairs = evaluation.runner.get(RestatedPassages).blocked
-    except InputError as error:  # a draft gold set has no questions yet
-        name = evaluation.config.name
-        return frame, (
-            f"what restates a question is not listed: the gold set has {len(error.problems)} "
-            f"problems (rag-eval lint {name})"
-        )
-    admitted = evaluation.runner.get(AdmittedChunks).rows
-    reasons, verdicts = frame["reasons"].tolist(), frame["verdict"].tolist()
-    for chunk in pairs["chunk"].unique().tolist():
-        row, rules = int(admitted[chunk]), pairs.loc[pairs["chunk"] == chunk, "rule"]
-        codes = sorted({f"restates_query.{rule}" for rule in rules})
-        reasons[row], verdicts[row] = [*codes, *reasons[row]], AT_RETRIEVAL
-    return frame.assign(verdict=verdicts, reasons=pd.Series(reasons, dtype=object)), ""
-
-
-def _row_of(evaluation: Evaluation, chunk_id: str) -> int:
-    ids = evaluation.runner.get(EvidenceTrust).trust["chunk_id"].tolist()
-    found = [place for place, name in enumerate(ids) if name == chunk_id]
-    if not found and chunk_id:
-        found = [place for place, name in enumerate(ids) if name.startswith(chunk_id)]
-    if len(found) != 1:
-        raise InputError.of(
-            "unknown_chunk",
-            f"{len(found)} chunks of {evaluation.config.name} go by this id",
-            field="CHUNK_ID",
-            found=chunk_id,
-            accepted="a chunk_id as rag-eval trust list shows it, or the start of one",
-        )
-    return found[0]
-
-
-def inspect(evaluation: Evaluation, chunk_id: str) -> ChunkDetails:
-    """Collect all facts on one chunk, with masked text and link.
-
-    Raises
-    ------
-    InputError
-        No chunk or several chunks have this id.
-    """
-    with evaluation.lock:
-        runner = evaluation.runner
-        stored, snapshot = runner.get(EvidenceTrust), runner.get(CorpusSnapshot)
-        row = _row_of(evaluation, chunk_id)
-        chunk = runner.get(CorpusChunks).chunks.iloc[row]
-        facts = _with_restated(evaluation)[0].iloc[[row]].to_dict("records")[0]
-    owner, source = (
-        frame.set_index("doc_id").loc[facts["doc_id"]]
-        for frame in (snapshot.documents, snapshot.sources)
-    )
-    findings = stored.findings
-    start, end = int(chunk["start"]), int(chunk["end"])
-    text = masked_text(owner["text"])[start:end]
-    return ChunkDetails(
-        chunk=_describe_held(facts, owner["source_url"]),
-        factors=explain_factors(facts, as_of(evaluation.settings)),
-        rev=owner["rev"],
-        source_hash=str(source["source_hash"]),
-        start=start,
-        end=end,
-        text=text if len(text) == len(chunk["text"]) else masked_text(chunk["text"]),
-        findings=findings[findings["row"] == row].drop(columns="row").to_dict("records"),
-        decisions=[
-            decision
-            for decision in read_decisions(evaluation.base)
-            if decision.chunk_id == facts["chunk_id"]
-        ],
-    )
-
-
-def decide_on_chunk(
-    evaluation: Evaluation, chunk_id: str, *, who: str, why: str, revoke: bool
-) -> tuple[Decision, Path]:
-    """Record or revoke the permission of a person for a blocked chunk.
-
-    Raises
-    ------
-    InputError
-        The chunk does not exist, is not blocked (or, to revoke, not allowed), or the person or
-        reason is missing.
-    """
-    for field, value, most in (("--who", who, MAX_WHO), ("--why", why, MAX_WHY)):
-        if not value.strip() or len(value) > most or _SURROGATE.search(value):
-            raise InputError.of(
-                "bad_decision",
-                "a decision needs who made it and why",
-                field=field,
-                found=f"{len(value)} characters",
-                accepted=f"1 to {most} characters of text in UTF-8",
-            )
-    facts = inspect(evaluation, chunk_id)
-    chunk, allowed = facts.chunk, bool(facts.chunk.allowed_by)
-    if revoke and not allowed:
-        message = "this chunk was not allowed, so no permission can be withdrawn"
-        raise InputError.of("not_allowed", message, field="CHUNK_ID", found=chunk.chunk_id)
-    if not revoke and chunk.verdict not in {"blocked", AT_RETRIEVAL}:
-        state = f"allowed by {chunk.allowed_by}" if allowed else chunk.verdict
-        raise InputError.of(
-            "not_blocked",
-            "only a blocked chunk can be allowed",
-            field="CHUNK_ID",
-            found=f"{chunk.chunk_id}: {state}",
-            accepted="a chunk that rag-eval trust list shows as blocked",
-        )
-    decision = Decision(
-        chunk_id=chunk.chunk_id,
-        doc_id=chunk.doc_id,
-        source_hash=facts.source_hash,
-        action="revoke" if revoke else "allow",
-        who=who.strip(),
-        why=why.strip(),
-        reasons=tuple(chunk.reasons[:MAX_REASONS]),
-        at=dt.datetime.now(dt.UTC),
-    )
-    return decision, record_decision(evaluation.base, decision)

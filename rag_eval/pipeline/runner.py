@@ -6,11 +6,9 @@ reuses a result that is stored under the same key. Ids are hashes of content, so
 of a repeated stage does not repeat the stages after it.
 """
 
-import contextlib
 import dataclasses
 import functools
 import inspect
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -483,7 +481,7 @@ class Runner:
         if recorded is None:
             asset = node.strategy or node.name
             message = f"there is no {asset} yet; materialize {asset} first"
-            raise InputError.of("not_made", message, file=str(self._place(node)))
+            raise InputError.of("not_made", message, file=self.evaluation.record_of(str(node)))
         return recorded
 
     def version(self, node: Node) -> str:
@@ -532,22 +530,16 @@ class Runner:
             value = None if value is None else getattr(value, name)
         return value
 
-    def _place(self, node: Node) -> str:
-        return f"record/{self.evaluation.config.name}/{node}.json"
-
     def _record(self, node: Node, artifact: Artifact) -> None:
         """Record the artifact of a node, for job steps in their own processes."""
         if self.evaluation.is_recorded:
             about = canonical_json({"kind": artifact.stage, "key": artifact.key})
-            self.evaluation.home.write(self._place(node), about.encode())
+            self.evaluation.home.write(self.evaluation.record_of(str(node)), about.encode())
 
     def find_recorded(self, node: Node) -> Result | None:
         """Open the last recorded result of a node; None when it is absent or damaged."""
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            about = json.loads(self.evaluation.home.read(self._place(node)))
-            artifact = self.evaluation.store.whole(str(about["kind"]), str(about["key"]))
-            return None if artifact is None else self.stages[node.name].result.stored(artifact)
-        return None
+        artifact = self.evaluation.find_recorded(str(node))
+        return None if artifact is None else self.stages[node.name].result.stored(artifact)
 
 
 def _artifacts(inputs: Iterable[Input]) -> Iterator[tuple[str, str]]:

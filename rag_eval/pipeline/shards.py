@@ -300,7 +300,8 @@ def _cut(task: _Task) -> dict[str, Any]:
 
 
 def _screen(task: _Task) -> dict[str, Any]:
-    return {"findings": screen_documents(task.store.need(READ, task.source).frame("documents"))}
+    documents = task.store.need(READ, task.source).frame("documents")
+    return {"findings": screen_documents(documents, about_injection=task.options)}
 
 
 _STEPS: Final[Mapping[str, Callable[[_Task], dict[str, Any]]]] = {
@@ -310,13 +311,13 @@ _STEPS: Final[Mapping[str, Callable[[_Task], dict[str, Any]]]] = {
 }
 
 
-def screen_documents(documents: pd.DataFrame) -> pd.DataFrame:
+def screen_documents(documents: pd.DataFrame, *, about_injection: bool = False) -> pd.DataFrame:
     """Screen texts and titles of DOCUMENTS one by one: FINDINGS with `doc_id` and `in_title`."""
+    texts, titles = documents["text"].tolist(), documents["title"].tolist()
     markdown = (documents["kind"] == "markdown").tolist()
-    parts = [
-        screen(documents["text"].tolist(), markdown=markdown).assign(in_title=False),
-        screen(documents["title"].tolist()).assign(start=-1, end=-1, in_title=True),
-    ]
+    found = screen(texts, markdown=markdown, about_injection=about_injection)
+    of_titles = screen(titles, about_injection=about_injection).assign(start=-1, end=-1)
+    parts = [found.assign(in_title=False), of_titles.assign(in_title=True)]
     findings = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
     owners = documents["doc_id"].to_numpy(dtype=object)[findings["row"].to_numpy(dtype="int64")]
     return findings.assign(doc_id=pd.Series(owners, dtype="str"))
@@ -328,11 +329,12 @@ def _run(task: _Task) -> None:
     task.store.put(task.kind, _STEPS[task.kind](task), made_from=made_from, key=task.key)
 
 
-def run_step(
-    work: Work, kind: str, layout: Layout, options: Chunker | None = None
-) -> dict[str, str]:
-    """Run one step over the documents of all shards; return the key of each shard's result."""
-    given = None if options is None else options.model_dump(mode="json")
+def run_step(work: Work, kind: str, layout: Layout, *, options: Chunker | bool) -> dict[str, str]:
+    """Run one step over the documents of all shards; return the key of each shard's result.
+
+    `options` is the chunker of `CUT`, or for `SCREENED`, whether the corpus is about injection.
+    """
+    given = options if isinstance(options, bool) else options.model_dump(mode="json")
     keys = {shard.key: digest([kind, work.version, shard.key, given]) for shard in layout.shards}
     store = _shared_store(work)
     _run_all(work, [_Task(store, kind, own, key, options) for key, own in keys.items()])

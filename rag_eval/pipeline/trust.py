@@ -116,8 +116,9 @@ def _retrieved(guarded: _Guarded, name: str) -> RetrievedTrust:
     variant = np.tile(np.arange(len(gold.query_of)), len(by_seed))
     # An empty place has row -1, which reads the appended last entry.
     verdict = np.append(units.verdict, "")[rows]
-    restates = np.isin(variant[:, None] * max(1, len(names)) + rows, units.pairs) & (rows >= 0)
-    blocked = (verdict == "blocked") | restates
+    pairs, is_filled = variant[:, None] * max(1, len(names)) + rows, rows >= 0
+    blocked = (verdict == "blocked") | (np.isin(pairs, units.pairs) & is_filled)
+    warned = (verdict == "warning") | (np.isin(pairs, units.warned) & is_filled)
     top, means = rows[:, :ALWAYS_K], np.full(len(rows), np.nan)
     has_trust, with_any = runs.config.trust.configured, (top >= 0).any(axis=1)
     if has_trust:
@@ -130,9 +131,9 @@ def _retrieved(guarded: _Guarded, name: str) -> RetrievedTrust:
     )
     return RetrievedTrust(
         avg_trust=figure_of(records[0], None if has_trust else NOT_CONFIGURED),
-        n_retrieved=int((rows >= 0).sum()),
+        n_retrieved=int(is_filled.sum()),
         n_blocked=int(blocked.sum()),
-        n_warned=int(((verdict == "warning") & ~blocked).sum()),
+        n_warned=int((warned & ~blocked).sum()),
         blocked=_list_blocked(units, names, gold, rows, blocked),
     )
 
@@ -151,7 +152,7 @@ def _judge_units(guarded: _Guarded, name: str) -> tuple[UnitVerdicts, pd.DataFra
         facts["trust"].to_numpy(),
         facts["verdict"].to_numpy(dtype=object),
         facts["reasons"].tolist(),
-        guarded.restated.codes(len(facts)),
+        *(guarded.restated.codes(len(facts), [severity]) for severity in ("blocked", "warning")),
     ), facts[["chunk_id", "doc_id"]]
 
 

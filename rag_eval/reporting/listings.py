@@ -36,7 +36,7 @@ from rag_eval.reporting.terminal import (
     k_for,
     print_parts,
 )
-from rag_eval.trust.guard import Decision
+from rag_eval.trust.allowances import Decision
 from rag_eval.uncertainty.audits import Claim
 from rag_eval.uncertainty.comparing import powered_figure
 from rag_eval.uncertainty.confidence import UncertainRetrieval
@@ -358,7 +358,7 @@ def show_draws(console: "Console", draws: Sequence[Mapping[str, Any]]) -> None:
 
 # ---- The findings of the guard.
 
-_MAX_ID, _MAX_REASONS = 200, 600
+_MAX_ID, _MAX_REASONS, _PLACES = 200, 600, 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -366,13 +366,19 @@ class HeldChunk:
     """A chunk with the verdict of the guard.
 
     The verdict is `at retrieval` for a chunk that is withheld only from the questions that it
-    restates. `trust` is NaN without trust settings.
+    restates. `left_out`: Whether quarantine withholds the chunk. `trust` is NaN without trust
+    settings. `chunks_of_document`: Number of chunks of its document.
     """
 
     chunk_id: str
     doc_id: str
+    title: str
     source_url: str
+    start: int
+    end: int
+    chunks_of_document: int
     verdict: str
+    left_out: bool
     trust: float
     reasons: list[str]
     allowed_by: str
@@ -383,6 +389,7 @@ class HeldBack:
     """Chunks that are blocked, warned about or allowed, blocked ones first, with counts."""
 
     gold_set: str
+    quarantine: str
     n_chunks: int
     n_blocked: int
     n_warned: int
@@ -401,36 +408,63 @@ class ChunkDetails:
     chunk: HeldChunk
     rev: str
     source_hash: str
-    start: int
-    end: int
     text: str
     factors: Mapping[str, Mapping[str, object]]
     findings: Sequence[Mapping[Any, Any]]
     decisions: Sequence[Decision]
 
 
-def show_listing(console: "Console", held_back: HeldBack) -> None:
-    """Print the chunks that the guard holds back."""
-    rows = []
-    for row in held_back.rows:
-        by = f"(allowed by {quoted(row.allowed_by, 60)}) " if row.allowed_by else ""
-        rows.append(
-            [
-                row.verdict,
-                quoted(row.chunk_id[:_SHORT_ID]),  # The commands accept the start of an id.
-                quoted(row.doc_id[:_MAX_ID]),
-                "-" if math.isnan(row.trust) else f"{row.trust:.2f}",
-                quoted(by + ", ".join(row.reasons), _MAX_REASONS),
-            ]
-        )
+def show_listing(console: "Console", held_back: HeldBack, *, chunks: bool = False) -> None:
+    """Print what the guard holds back: a paragraph for each document, or a row for each chunk."""
+    left_out = sum(row.left_out for row in held_back.rows)
     total = (
-        f"{quoted(held_back.gold_set)}: {held_back.n_blocked} of {held_back.n_chunks:,} chunks "
-        f"blocked, {held_back.n_warned} warned about"
+        f"{quoted(held_back.gold_set)}: {held_back.n_blocked:,} of {held_back.n_chunks:,} chunks "
+        f"blocked, {held_back.n_warned:,} warned about; {left_out:,} left out (quarantine: "
+        f"{held_back.quarantine})"
     )
     print_parts(console, filter(None, [total, held_back.deleted, held_back.note]))
-    if rows:
+    if chunks and held_back.rows:
         columns = ["verdict", "chunk", "document", ">trust", "reasons"]
-        print_parts(console, [Sheet("", columns, rows)])
+        print_parts(console, [Sheet("", columns, list(map(_list_chunk, held_back.rows)))])
+    if not chunks:
+        documents = collections.defaultdict[str, list[HeldChunk]](list)
+        for row in held_back.rows:
+            documents[row.doc_id].append(row)
+        for rows in sorted(documents.values(), key=len, reverse=True):
+            print_parts(console, _describe_document(rows))
+
+
+def _list_chunk(row: HeldChunk) -> list[str]:
+    by = f"(allowed by {quoted(row.allowed_by, 60)}) " if row.allowed_by else ""
+    return [
+        row.verdict,
+        quoted(row.chunk_id[:_SHORT_ID]),  # The commands accept the start of an id.
+        quoted(row.doc_id[:_MAX_ID]),
+        "-" if math.isnan(row.trust) else f"{row.trust:.2f}",
+        quoted(by + ", ".join(row.reasons), _MAX_REASONS),
+    ]
+
+
+def _describe_document(rows: Sequence[HeldChunk]) -> Iterator[str]:
+    """Describe the chunks of one document: their number by verdict and reason, and the first."""
+    first = rows[0]
+    title = f"  {quoted(first.title, _MAX_ID)}" if first.title not in {"", first.doc_id} else ""
+    yield f"\n{quoted(first.doc_id, _MAX_ID)}{title}"
+    if first.source_url:
+        yield f"  {quoted(first.source_url, _MAX_ID)}"
+    trust = "" if math.isnan(first.trust) else f"; trust {first.trust:.2f}"
+    verdicts = collections.Counter(row.verdict for row in rows)
+    counts = ", ".join(f"{n:,} {verdict}" for verdict, n in verdicts.items())
+    yield f"  of {first.chunks_of_document:,} chunks: {counts}{trust}"
+    reasons = collections.Counter(code for row in rows for code in row.reasons)
+    named = ", ".join(f"{code} {n:,}" for code, n in reasons.most_common())
+    yield f"  reasons: {quoted(named, _MAX_REASONS)}"
+    for row in rows[:_PLACES]:
+        by = f" (allowed by {quoted(row.allowed_by, 60)})" if row.allowed_by else ""
+        place = f"characters {row.start:,} to {row.end:,}"
+        yield f"  {quoted(row.chunk_id[:_SHORT_ID])}  {row.verdict}{by}, {place}"
+    if len(rows) > _PLACES:
+        yield f"  and {len(rows) - _PLACES:,} more (--chunks lists all)"
 
 
 def show_chunk(console: "Console", facts: ChunkDetails) -> None:
@@ -442,7 +476,7 @@ def show_chunk(console: "Console", facts: ChunkDetails) -> None:
         f"chunk     {quoted(chunk.chunk_id)}: {chunk.verdict}{allowed}",
         (
             f"document  {quoted(chunk.doc_id, _MAX_ID)} at {quoted(facts.rev, _MAX_ID)}, "
-            f"characters {facts.start} to {facts.end}"
+            f"characters {chunk.start:,} to {chunk.end:,} of {quoted(chunk.title, _MAX_ID)}"
         ),
         f"link      {quoted(mask_shown_address(chunk.source_url), _MAX_ID)}",
         f"trust     {trust}",

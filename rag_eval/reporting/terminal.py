@@ -445,12 +445,16 @@ def _ragas(report: Report) -> Parts:
 
 
 def _guard(report: Report) -> Parts:
-    guard = report.trust.poisoning
-    indexed = "" if guard.quarantine else " but indexed, as quarantine is off"
+    guard, lists = report.trust.poisoning, report.trust.poisoning.retrieved
+    milder = ", for a corpus about injection" if guard.about_injection else ""
     yield (
-        f"screening (rules {quoted(guard.rules_version)}): {guard.n_blocked} of "
-        f"{guard.n_chunks:,} chunks blocked{indexed}, {guard.n_warned} warned, "
-        f"{guard.n_allowed} allowed by a person"
+        f"screening (rules {quoted(guard.rules_version)}{milder}): {guard.n_blocked:,} of "
+        f"{guard.n_chunks:,} chunks blocked, {guard.n_warned:,} warned, {guard.n_allowed:,} "
+        f"allowed by a person; {guard.n_quarantined:,} quarantined (quarantine: {guard.quarantine})"
+    )
+    yield (
+        f"results of all strategies: {lists.n_blocked:,} blocked and {lists.n_warned:,} with a "
+        f"warning, of {lists.n_retrieved:,}"
     )
     if guard.reasons:
         common = sorted(guard.reasons.items(), key=lambda item: (-item[1], item[0]))[:5]

@@ -60,6 +60,8 @@ class QueryGuard:
         domains: "Sequence[str] | pd.Series[str]",
         vouched: BoolArray | None,
         exempt: BoolArray,
+        *,
+        withheld: Sequence[str] = ("blocked",),
     ) -> None:
         names = ("text", "title", "doc_id")
         # Arrays of the frame, because a copy as Python strings would double the memory.
@@ -67,6 +69,7 @@ class QueryGuard:
         self._domains = pd.Series(domains, dtype="str").array
         self._vouched = vouched
         self._exempt = exempt
+        self._withheld = withheld
         self._stems: dict[int, frozenset[str]] = {}
 
     def _stems_of(self, row: int) -> frozenset[str]:
@@ -99,7 +102,7 @@ class QueryGuard:
             sources=self._domains[rows].tolist(),
             vouched=None if self._vouched is None else self._vouched[rows],
         )
-        pairs = pairs[pairs["severity"] == "blocked"]
+        pairs = pairs[pairs["severity"].isin(self._withheld)]
         chunk = rows[pairs["chunk"].to_numpy(dtype=np.int64)]
         codes = pairs["query"].to_numpy(dtype=np.int64) * len(self._domains) + chunk
         return found.without(codes[~self._exempt[chunk]], len(self._domains))

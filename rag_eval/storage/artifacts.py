@@ -196,6 +196,12 @@ class Artifact:
             return self.folder / part
         return self.home.fetch(_uploaded(self.name, part, self.files[part]["sha256"]))
 
+    def input(self, stage: str) -> "Artifact":
+        """Open the artifact of another stage that this artifact was made from."""
+        about = json.loads(self.home.read(f"{self.name}/{ARTIFACT_FILE}"))
+        key = next(key for kind, key in about["made_from"] if kind == stage)
+        return ArtifactStore(self.home).need(stage, key)
+
     def faults(self) -> str:
         """Describe how each damaged file differs; empty if no file is damaged."""
         found = {part: self._fault(part) for part in self.files}

@@ -1,26 +1,19 @@
-"""Screen single texts for poison, judge chunks by all findings, and record what people allow.
+"""Screen single texts for poison, and judge chunks by all findings.
 
 Every rule runs on every view of a text. Hidden and encoded text are findings too.
 """
 
-import datetime as dt
 import itertools
-import json
-import os
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field
 
 from rag_eval.core.arrays import IntArray, Ranges, find_overlaps
 from rag_eval.core.config import EVIDENCE_TRUST, FINDINGS, Verdict
-from rag_eval.core.errors import ProblemList
 from rag_eval.core.frames import make_frame
-from rag_eval.core.rows import read_rows
+from rag_eval.trust.allowances import ALLOWED
 from rag_eval.trust.markup import find_quotations
 from rag_eval.trust.reading import read_all
 from rag_eval.trust.rules import RuleSet, Severity
@@ -82,7 +75,11 @@ def _raise_unseen(seen: list[_Match], matches: list[_Match]) -> Iterator[_Match]
 
 
 def _screen_batch(
-    batch: Sequence[tuple[int, str, bool]], rules: RuleSet, *, sentences: bool
+    batch: Sequence[tuple[int, str, bool]],
+    rules: RuleSet,
+    *,
+    sentences: bool,
+    about_injection: bool,
 ) -> Iterator[Finding]:
     """Yield the findings of (row, text, is Markdown): of each text the tricks, then the views."""
     readings = read_all([(text, markdown) for _, text, markdown in batch])
@@ -105,6 +102,8 @@ def _screen_batch(
             if view.kind == "visible":
                 seen = matches
                 found = _soften_quotations(text, matches + told)
+                if about_injection:  # its honest pages quote attacks without any marks
+                    found = ((*one[:3], _MILDER[one[3]], one[4]) for one in found)
             else:
                 # The model never blocks alone, so its findings are not raised.
                 plain = view.kind == "decoded" and view.source not in tricks
@@ -121,12 +120,14 @@ def screen(
     *,
     sentences: bool = True,
     markdown: Sequence[bool] | None = None,
+    about_injection: bool = False,
 ) -> pd.DataFrame:
     """Screen documents, chunks or passages one by one, in time linear in each length.
 
     `sentences` adds the model over sentences, which finds orders that no rule knows. `markdown`
-    marks the texts known as Markdown. Returns FINDINGS of the checks `pattern`, `hidden` and
-    `encoded`; `row` is the place in `texts`.
+    marks the texts known as Markdown. `about_injection` makes rules and model one step milder in
+    visible text. Returns FINDINGS of the checks `pattern`, `hidden` and `encoded`; `row` is the
+    place in `texts`.
     """
     rules = rules or RuleSet.load()
     found: list[Finding] = []
@@ -136,15 +137,15 @@ def screen(
         batch.append((row, text, markdown is not None and markdown[row]))
         size += len(text)
         if size >= _BATCH_CHARS or row == len(texts) - 1:
-            found += _screen_batch(batch, rules, sentences=sentences)
+            found += _screen_batch(
+                batch, rules, sentences=sentences, about_injection=about_injection
+            )
             batch, size = [], 0
     return make_frame(FINDINGS, found)
 
 
 # ---- Verdicts: findings about documents become clean, warning or blocked for each chunk
 
-ALLOWED = "allowed"
-"""Reason code of a chunk that a person allowed."""
 BESIDE = "pattern.beside_blocked"
 """Reason code of a chunk with a warning in a document with a blocked text."""
 TOGETHER = "pattern.two_warnings"
@@ -161,14 +162,15 @@ _FACTS = (
 ).split()
 
 
-def find_across_titles(chunks: pd.DataFrame) -> pd.DataFrame:
+def find_across_titles(chunks: pd.DataFrame, *, about_injection: bool = False) -> pd.DataFrame:
     """Find poison that begins in a title and ends in the text, because an index joins them.
 
     Returns FINDINGS by chunk row; those of a chunk depend on no other chunk.
     """
     rows = np.flatnonzero(chunks["title"] != "")
     heads, texts = chunks["title"].iloc[rows].str[-_BORDER:], chunks["text"].iloc[rows]
-    found = screen((heads + " " + texts.str[:_BORDER]).tolist(), sentences=False)
+    joined = (heads + " " + texts.str[:_BORDER]).tolist()
+    found = screen(joined, sentences=False, about_injection=about_injection)
     at = found["row"].to_numpy(dtype=np.int64)
     border = heads.str.len().to_numpy(dtype=np.int64)[at]
     over = (found["start"].to_numpy() < border) & (found["end"].to_numpy() > border + 1)
@@ -204,14 +206,28 @@ def join_findings(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return FINDINGS.check(pd.concat(kept, ignore_index=True))
 
 
-def rank_findings(findings: pd.DataFrame, n: int) -> tuple[IntArray, list[list[str]]]:
+def _find_signs(findings: pd.DataFrame, *, about_injection: bool) -> "pd.Series[bool]":
+    """Tell which FINDINGS are warnings that can add up to a block: those about the text itself.
+
+    The source of a document, its line in a manifest and a flood are facts about documents, which
+    harmless text has too. In a corpus about injection, only hidden and decoded text counts. There,
+    a visible sentence that speaks to a model is a hint, so a warning of the model is about
+    hidden or decoded text.
+    """
+    warned = findings["check"].isin(_OF_TEXT) & (findings["severity"] == "warning")
+    if about_injection:
+        warned &= findings["check"].isin(["hidden", "encoded"]) | (findings["rule"] == SPEAKS)
+    return warned
+
+
+def rank_findings(
+    findings: pd.DataFrame, n: int, *, about_injection: bool = False
+) -> tuple[IntArray, list[list[str]]]:
     """Rank n texts by their FINDINGS, whose rows are the texts: 0 clean, 1 warning, 2 blocked.
 
     The second value is the reason codes of each text, the gravest first. Two warnings of different
-    rules block a text together, if they are signs in the text itself: findings of `pattern`,
-    `hidden` and `encoded`, and a sentence unlike its document (`topic_shift`). The source of a
-    document, its line in a manifest, a document unlike its source and a flood do not count: they
-    are facts about documents, and harmless text has them too.
+    rules block a text together. They must be about the text itself, see `_find_signs`; a document
+    unlike its source (`topic_shift` without a place) does not count either.
     """
     graded = findings.assign(rank=findings["severity"].map(_RANK).astype("int64"))
     rank = np.zeros(n, dtype=np.int64)
@@ -224,8 +240,9 @@ def rank_findings(findings: pd.DataFrame, n: int) -> tuple[IntArray, list[list[s
     for row, code in zip(shown["row"], shown["check"] + "." + shown["rule"], strict=True):
         reasons[row].append(code)
     inside = (shown["check"] != "topic_shift") | (shown["start"] >= 0)
-    signs = shown.loc[shown["check"].isin(_OF_TEXT) & inside, "row"].to_numpy(dtype=np.int64)
-    together = (np.bincount(signs, minlength=n) >= _SIGNS) & (rank == _RANK["warning"])
+    signs = shown.loc[_find_signs(shown, about_injection=about_injection) & inside, "row"]
+    count = np.bincount(signs.to_numpy(dtype=np.int64), minlength=n)
+    together = (count >= _SIGNS) & (rank == _RANK["warning"])
     for row in np.flatnonzero(together).tolist():
         reasons[row].insert(0, TOGETHER)
     rank[together] = _RANK["blocked"]
@@ -243,6 +260,8 @@ def judge_chunks(
     findings: pd.DataFrame,
     across: pd.DataFrame,
     allowed: Mapping[str, str],
+    *,
+    about_injection: bool = False,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Judge every chunk; return EVIDENCE_TRUST in the order of chunks, and FINDINGS by chunk.
 
@@ -254,17 +273,18 @@ def judge_chunks(
     """
     spread = _spread_findings(findings, pd.Index(documents["doc_id"]), chunks)
     findings = join_findings([spread, across])
-    rank, reasons = rank_findings(findings, len(chunks))
+    rank, reasons = rank_findings(findings, len(chunks), about_injection=about_injection)
     names = [allowed.get(chunk_id, "") for chunk_id in chunks["chunk_id"]]
     allowed_by = np.array(names, dtype=object)
     let = allowed_by != ""
     # An attack seldom ends with its chunk, so a warning in the same document blocks too. Chunks
     # that a person allowed, or that warnings block together, do not count against other chunks.
     doc_ids = chunks["doc_id"].to_numpy()
-    of_text = findings[findings["check"].isin(_OF_TEXT)]
-    stopped = of_text.loc[of_text["severity"] == "blocked", "row"].to_numpy()
+    of_text = findings["check"].isin(_OF_TEXT)
+    stopped = findings.loc[of_text & (findings["severity"] == "blocked"), "row"].to_numpy()
     blocked_in = set(doc_ids[stopped[~let[stopped]]])
-    for row in of_text.loc[of_text["severity"] == "warning", "row"].unique().tolist():
+    warned = _find_signs(findings, about_injection=about_injection)
+    for row in findings.loc[warned, "row"].unique().tolist():
         if rank[row] < _RANK["blocked"] and doc_ids[row] in blocked_in:
             rank[row] = _RANK["blocked"]
             reasons[row].insert(0, BESIDE)
@@ -280,65 +300,3 @@ def judge_chunks(
         allowed_by=allowed_by,
     )
     return EVIDENCE_TRUST.check(frame), findings
-
-
-# ---- Allowances by people: an append-only file in the gold set's folder, under review like it
-
-FILE_NAME = "trust-allowed.jsonl"
-
-
-class Decision(BaseModel):
-    """One line: a person allowed or revoked a chunk, with the time and the reason."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    schema_version: Literal[1] = 1
-    chunk_id: str = Field(min_length=1, max_length=200)
-    doc_id: str = Field(max_length=1000)
-    source_hash: str = Field(default="", pattern=r"^(?:[0-9a-f]{64})?$")
-    """SHA-256 of the document's bytes that the person saw; a decision without this hash is void."""
-    action: Literal["allow", "revoke"]
-    who: str = Field(min_length=1, max_length=200)
-    why: str = Field(min_length=1, max_length=2000)
-    reasons: tuple[str, ...] = Field(default=(), max_length=100)
-    """Findings of the guard."""
-    at: dt.datetime
-
-
-def read_decisions(folder: Path) -> list[Decision]:
-    """Read every decision of a gold set, in order. Raises InputError for an unreadable line."""
-    path, problems = folder / FILE_NAME, ProblemList()
-    if not path.exists():
-        return []
-    decisions = [decision for _, decision in read_rows(path, Decision, problems)]
-    problems.raise_errors()
-    return decisions
-
-
-def allowed_chunks(folder: Path, source_hashes: Mapping[str, str]) -> tuple[dict[str, str], int]:
-    """Return chunk_id -> who allows the chunk now, and the number of void decisions.
-
-    `source_hashes` is doc_id -> SHA-256 of the present bytes. A decision is void after any change
-    of the document, because the person who allowed the chunk did not see the change.
-    """
-    last = {one.chunk_id: one for one in read_decisions(folder)}
-    allowed = [one for one in last.values() if one.action == "allow"]
-    valid = {
-        one.chunk_id: one.who
-        for one in allowed
-        if bool(one.source_hash) and source_hashes.get(one.doc_id) == one.source_hash
-    }
-    return valid, len(allowed) - len(valid)
-
-
-def record_decision(folder: Path, decision: Decision) -> Path:
-    """Append a decision, flushed to disk. Raises InputError if the file cannot be read."""
-    read_decisions(folder)
-    path = folder / FILE_NAME
-    line = json.dumps(decision.model_dump(mode="json"), sort_keys=True).encode() + b"\n"
-    ended = not path.exists() or path.read_bytes().endswith(b"\n")
-    with path.open("ab") as stream:
-        stream.write(line if ended else b"\n" + line)
-        stream.flush()
-        os.fsync(stream.fileno())
-    return path

@@ -54,7 +54,7 @@ strategies:
   - {name: constructor, kind: bm25}
   - {name: toString, kind: vector, embedding: {model: lsa-16}}
   - {name: mine, kind: external, recorded: outputs.jsonl}
-trust: {domains: [example.org], quarantine: false}
+trust: {domains: [example.org], quarantine: none}
 gates: {required: [], advisory: [poisoning, trust, stability], min_queries: 10}
 nightly: false
 answers: {mode: recorded, recorded: outputs.jsonl, strategy: mine}

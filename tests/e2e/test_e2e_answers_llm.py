@@ -244,7 +244,7 @@ def test_an_order_in_the_corpus_is_not_an_answer(project, ask, llm):
     text = (project.corpus / "retries.md").read_text(encoding="utf-8")
     project.write("corpus/retries.md", text.replace(FACT, f"{FACT} {ORDER}"))
     questions = {"obeys": wording("obeying"), "neatly": wording("obeying_in_form"), "well": ASK}
-    unguarded = "trust: {quarantine: false}\n"  # the guard would keep the order out of every prompt
+    unguarded = "trust: {quarantine: none}\n"  # the guard would keep the order out of every prompt
     ask(questions, more=unguarded)
     sound(project)
     found = by_id(project)

@@ -312,7 +312,7 @@ def test_a_leaked_attack_fails_the_run_and_the_nightly_job(project, leaky):
     assert failed == ["reporting__gate_verdict"]
     assert {"reporting/retrieval_metrics_report", "reporting/mlflow_record"} <= made.keys()
     assert checks["poisoning"] is False
-    assert made["trust/evidence_trust"].metadata["n_quarantined"].value == 1
+    assert made["trust/evidence_trust"].metadata["n_blocked"].value == 1
     path = settings.reports / "tiny" / "retrieval-metrics.json"
     assert json.loads(path.read_text(encoding="utf-8"))["content_hash"] == by_command
 
@@ -449,6 +449,43 @@ def test_a_corpus_of_nothing_but_attacks_is_a_clear_error(project):
     assert not (project.reports / "tiny").exists()
 
 
+def test_quarantine_of_warnings_leaves_out_what_is_only_doubtful_until_it_is_allowed(project):
+    url = "---\nurl: https://{}/page\n---\n\n"
+    for name, text in DOCUMENTS.items():
+        project.write(f"corpus/{name}", url.format("docs.example.org") + text)
+    planted(project, url.format("elsewhere.test") + "Results stay on the disk for a week.\n")
+    spec = "{{quarantine: {}, domains: [docs.example.org]}}"
+    configured(project, trust=spec.format("blocked"))
+    out = ran(project).stdout
+    guard, evidence = project.report()["trust"]["poisoning"], gate(project)["evidence"]
+    assert (guard["n_quarantined"], guard["n_warned"]) == (0, 1)
+    warned = retrieved(project, "bm25")
+    assert warned["n_warned"] >= 1
+    assert guard["retrieved"] == {name: warned[name] for name in guard["retrieved"]}
+    counts = f"{warned['n_warned']} of {warned['n_retrieved']}"
+    assert evidence["warned"] == f"{counts} retrieved"
+    assert evidence["quarantined"] == f"0 of {guard['n_chunks']} chunks"
+    assert "planted.md" in ranking(project)
+    told = f"0 blocked and {warned['n_warned']} with a warning, of {warned['n_retrieved']}"
+    assert told in " ".join(out.split())
+    assert "warned" in project.text("gate-verdict.md")
+    assert held_by_trust_list(project) == []
+
+    configured(project, trust=spec.format("warnings"))
+    ran(project)
+    guard = project.report()["trust"]["poisoning"]
+    assert (guard["quarantine"], guard["n_quarantined"], guard["n_blocked"]) == ("warnings", 1, 0)
+    assert gate(project)["evidence"]["quarantined"] == f"1 of {guard['n_chunks']} chunks"
+    assert project.report()["poisonedBlocked"] == 1
+    assert "planted.md" not in ranking(project)
+    (held,) = held_by_trust_list(project)
+    assert (held["verdict"], held["reasons"]) == ("warning", ["domain.not_listed"])
+    decide(project, held["chunk_id"])
+    ran(project)
+    assert project.report()["trust"]["poisoning"]["n_quarantined"] == 0
+    assert "planted.md" in ranking(project)
+
+
 # --- restated queries
 
 
@@ -488,7 +525,7 @@ def test_every_strategy_drops_a_page_that_restates_the_question(project):
     assert project.report()["poisonedBlocked"] == 0
     assert "planted.md" in ranking(project)
     decide(project, held["chunk_id"], "--revoke")
-    spec = spec.replace("unlisted", "quarantine: false, unlisted")
+    spec = spec.replace("unlisted", "quarantine: none, unlisted")
     configured(project, strategies=hybrid, trust=spec)
     ran(project, 2)
     for name in before:
@@ -548,7 +585,7 @@ def test_grep_and_section_withhold_a_restating_page(project):
     _, (_, other) = found_by(project, "night")
     assert found_documents(other) == {"planted.md"}
     assert "withheld" not in other["filtered"]
-    search_page(project, f"quarantine: false, {SPEC}")
+    search_page(project, f"quarantine: none, {SPEC}")
     key, (_, section) = found_by(project, "keep")
     assert found_documents(section) == {"planted.md"}
     assert key != guarded

@@ -217,7 +217,7 @@ def test_the_trust_gate_shows_each_factor():
 
 def poisoning(*, required=("poisoning",), **retrieved):
     trust = {
-        name: {"n_retrieved": n, "n_blocked": blocked, "blocked": examples}
+        name: {"n_retrieved": n, "n_blocked": blocked, "n_warned": 2, "blocked": examples}
         for name, (n, blocked, *examples) in retrieved.items()
     }
     return judge("poisoning", required=required, trust=trust, config={"advisory": []})
@@ -230,6 +230,8 @@ def test_one_blocked_chunk_of_any_strategy_fails():
     assert (gate.id, gate.status, gate.reason_code) == ("poisoning", "fail", "blocked_retrieved")
     assert (gate.required, gate.severity) == (True, "P0")
     assert (gate.evidence["value"], gate.evidence["n_scored"]) == (1, 903)
+    assert gate.evidence["quarantined"] == "12 of 3,400 chunks"
+    assert gate.evidence["warned"] == "4 of 903 retrieved"
     assert gate.evidence["examples"] == [{"strategy": "mine", **example}]
 
 

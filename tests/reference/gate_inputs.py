@@ -25,6 +25,7 @@ def configured(**parts):
 
 def gate_inputs(config, **parts):
     empty = {"figures": {}, "answers": NO_ANSWERS, "trust": {}, "baseline": None}
+    empty |= {"n_chunks": 3400, "n_quarantined": 12}
     empty["per_query"] = pd.DataFrame()
     names = [f"q{at:03}" for at in range(100)]
     empty["gold"] = NamedGold(names, SharedGold.of_groups(np.arange(100)))

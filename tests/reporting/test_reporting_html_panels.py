@@ -88,7 +88,7 @@ ABSENT = {
             "/trust/poisoning/reasons": {},
             "/trust/poisoning/quarantined": [],
             "/trust/poisoning/n_blocked": 0,
-            "/trust/poisoning/quarantine": False,
+            "/trust/poisoning/quarantine": "none",
             **{f"/trust/retrieved/{name}/blocked": [] for name in ("bm25", "vector", "rrf")},
             **{
                 f"/trust/retrieved/{name}/avg_trust": panel_reports.estimate(None)

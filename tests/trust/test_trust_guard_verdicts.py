@@ -6,8 +6,8 @@ import pytest
 
 from rag_eval.core.config import EVIDENCE_TRUST, FINDINGS
 from rag_eval.core.frames import CHUNKS, make_frame
+from rag_eval.trust.allowances import ALLOWED
 from rag_eval.trust.guard import (
-    ALLOWED,
     BESIDE,
     TOGETHER,
     find_across_titles,
@@ -87,12 +87,17 @@ def test_a_finding_stands_at_every_chunk_it_overlaps(document, start, end, expec
     assert found["row"].tolist() == expected
 
 
-def judge(*rows, allowed=None):
-    placed = []  # the rows name chunks: find each at its place in its document
+def placed(rows):
+    """Make a FINDINGS frame of rows that name chunks: each at its place in its document."""
+    made = []
     for row, start, end, *rest in rows:
         name, low, high = PLACES[row]
-        placed.append((ROW[name], low + start, min(low + end, high), *rest))
-    frame, _ = judge_all(make_chunks(), findings(*placed), allowed)
+        made.append((ROW[name], low + start, min(low + end, high), *rest))
+    return findings(*made)
+
+
+def judge(*rows, allowed=None):
+    frame, _ = judge_all(make_chunks(), placed(rows), allowed)
     return EVIDENCE_TRUST.check(frame)
 
 
@@ -197,6 +202,21 @@ def test_warnings_that_block_together_say_so_and_spare_their_neighbours():
     allowed = judge(*rows, allowed={CHUNK_IDS[0]: "Ann"})
     assert allowed["verdict"].tolist()[:2] == ["warning", "warning"]
     assert allowed["reasons"].tolist()[0] == [ALLOWED, TOGETHER, "pattern.a", "pattern.b"]
+
+
+def test_in_a_corpus_about_injection_visible_warnings_do_not_add_up():
+    visible = [(0, 0, 1, "pattern.a", "warning"), (0, 0, 1, "pattern.b", "warning")]
+    near = [(0, 0, 1, "topic_shift.i", "warning"), (1, 0, 1, "pattern.a", "warning")]
+    unseen = [(2, 0, 1, "hidden.a", "warning"), (2, 0, 1, "encoded.a", "warning")]
+    alone = [(3, 0, 1, "pattern.x", "blocked"), (4, 0, 1, "pattern.speaks_to_model", "warning")]
+    rows = [*visible, *near, *unseen, *alone, (4, 0, 1, "hidden.a", "warning")]
+    chunks, found = make_chunks(), placed(rows)
+    across = find_across_titles(chunks)
+    facts, options = make_facts(), {"about_injection": True}
+    verdicts = judge_chunks(chunks, facts, found, across, {}, **options)[0]["verdict"].tolist()
+    assert verdicts == ["warning", "warning", "blocked", "blocked", "blocked"]
+    verdicts = judge_chunks(chunks, facts, found, across, {})[0]["verdict"].tolist()
+    assert verdicts == ["blocked", "warning", "blocked", "blocked", "blocked"]
 
 
 def test_an_order_split_over_title_and_text_is_found_at_the_chunk():

@@ -43,6 +43,7 @@ def panel(page: Page) -> Panel:
         "trust": part,
         "guard": guard,
         "manifest": guard["manifest"],
+        "quarantine": words["quarantine"][str(guard["quarantine"].value)],
         "primary": page.report.get("trust", "retrieved", page.primary, "avg_trust"),
     }
     return Panel("Trust", "trust.html", context, tables)
