@@ -27,7 +27,7 @@ from rag_eval.reporting.terminal import Sheet, estimate, print_parts, success_ta
 from rag_eval.retrieval.kinds.hybrid import Hybrid
 
 sys.path.insert(0, str(ROOT / "tests" / "reference"))
-from poisoned_corpus import FORMS, PLAIN, STRATEGIES, UNTRUSTED, attack, outcome
+from poisoned_corpus import FORMS, PLAIN, STRATEGIES, UNTRUSTED, Poisoned, attack
 
 WEIGHTS = tuple(at / 10 for at in range(1, 10))
 TUNED_FOR = "nDCG@10"
@@ -96,9 +96,8 @@ def blocked_table(data: Path) -> Sheet:
         for form in FORMS:
             if form == PLAIN:
                 continue  # without the question in front, a passage is no attack on a ranking
-            found = outcome(
-                attack(data, form, UNTRUSTED), STRATEGIES[0], Path(scratch), guard="floods+restates"
-            )
+            poisoned = Poisoned(attack(data, form, UNTRUSTED), STRATEGIES[0], Path(scratch))
+            found = poisoned.outcome()
             verdict = "met" if found.poisoned == 0 else "not met"
             share = f"{1 - found.poisoned:.1%}, at least {1 - found.upper:.1%}, 100 questions"
             rows.append([form, "100 %", verdict, share])

@@ -55,11 +55,14 @@ from rag_eval.pipeline.shards import (
     screen_documents,
     sharded_frame,
 )
+from rag_eval.retrieval.embedding.source import ChunkTable
+from rag_eval.retrieval.lexical import bm25s_engine
+from rag_eval.retrieval.strategies import StrategyIndex
 from rag_eval.storage.artifacts import Artifact, Parts, read_shards, write_bytes, write_text
 from rag_eval.storage.hashing import digest
 from rag_eval.trust.allowances import FILE_NAME as ALLOWED_FILE
 from rag_eval.trust.allowances import allowed_chunks
-from rag_eval.trust.duplicates import floods
+from rag_eval.trust.duplicates import FIRST, find_paraphrases
 from rag_eval.trust.guard import find_across_titles, join_findings, judge_chunks
 from rag_eval.trust.rules import RuleSet
 from rag_eval.trust.signatures import (
@@ -214,8 +217,8 @@ def _chunk_facts(chunks: pd.DataFrame, chunker: Chunker) -> ChunkFacts:
 # ---- Inputs of trust besides the corpus: signatures and manifest, with their identity.
 
 LEFT_OUT = (
-    "left_out: topic shifts and floods were not looked for, because they compare all documents "
-    "and this corpus is read by shards"
+    "left_out: topic shifts were not looked for, because they compare all documents and this "
+    "corpus is read by shards"
 )
 MAX_MISSING = 20
 MAX_SHOWN = 50
@@ -295,6 +298,8 @@ class EvidenceTrust(Result):
     about: TrustFacts = json_part()
     titles: str | None = json_part(volatile=True, default=None)
     """Key of the stored findings across titles, which the next run reads."""
+    terms: str = json_part(volatile=True, default="")
+    """Key of the stored terms, which the next run reads."""
 
     def describe(self) -> dict[str, object]:
         """Show the blocked and warned chunks with reasons, and the mean trust."""
@@ -380,7 +385,8 @@ def _identify_trust(
     )
     allowed = sorted(inputs.allowed.items())
     whole = [] if corpus_snapshot.layout is None else [LEFT_OUT]
-    return [corpus_chunks.id, digest([signatures, manifest]), inputs.notes, allowed, day, *whole]
+    files = digest([signatures, manifest, _wordings(work)])
+    return [corpus_chunks.id, files, inputs.notes, allowed, day, *whole]
 
 
 _TRUST_READS = ("domains", "authors", "keys", "unlisted", "unsigned", "about_injection")
@@ -400,7 +406,8 @@ def judge_evidence(
 ) -> EvidenceTrust:
     """Judge every chunk: source trust with its factors, and the verdict of the poisoning guard.
 
-    Raises InputError if a file of trust cannot be used.
+    Paraphrases are searched among the first chunks of BM25 for each wording of the gold set. Raises
+    InputError if a file of trust cannot be used.
     """
     config, day = work.config.trust, as_of(work.settings)
     sources = corpus_snapshot.sources
@@ -414,11 +421,12 @@ def judge_evidence(
     with work.progress.step("Judging chunks"):
         chunks = corpus_chunks.chunks
         across = _screen_titles(work, chunks)
+        groups, terms = _find_paraphrases(work, corpus_chunks, facts)
         trust, findings = judge_chunks(
             chunks,
             facts,
             found,
-            across.frame("rows"),
+            join_findings([across.frame("rows"), groups]),
             inputs.allowed,
             about_injection=config.about_injection,
         )
@@ -428,7 +436,33 @@ def judge_evidence(
         manifest=inputs.manifest,
         notes=[*inputs.notes, *([] if corpus_snapshot.layout is None else [LEFT_OUT])],
     )
-    return EvidenceTrust(trust=trust, findings=findings, about=about, titles=across.key)
+    return EvidenceTrust(
+        trust=trust, findings=findings, about=about, titles=across.key, terms=terms
+    )
+
+
+def _wordings(work: Work) -> list[str]:
+    """Return the wordings of the gold set that can be read."""
+    evaluation = work.evaluation
+    gold = read_gold(evaluation.base, evaluation.config, evaluation.split)
+    return [*gold.queries["text"], *gold.paraphrases["text"]]
+
+
+def _find_paraphrases(
+    work: Work, corpus_chunks: CorpusChunks, facts: pd.DataFrame
+) -> tuple[pd.DataFrame, str]:
+    """Find groups of paraphrases (FINDINGS by chunk row); return them and the key of the terms."""
+    recorded = work.evaluation.runner.find_recorded(Node(work.stage.name))
+    before = recorded.terms if isinstance(recorded, EvidenceTrust) else ""
+    chunks, texts, vouched = corpus_chunks.chunks, _wordings(work), vouched_for(facts)
+    table = ChunkTable(chunks, corpus_chunks.about.chunks_hash, work.evaluation.home, before)
+    engine = bm25s_engine(StrategyIndex(table, work.evaluation.places))
+    if vouched is not None:
+        vouched = vouched[pd.Index(facts["doc_id"]).get_indexer(pd.Index(chunks["doc_id"]))]
+    ranked = engine.search(table.query_terms(texts), FIRST).rows.astype(np.int64)
+    found = find_paraphrases(ranked, chunks, table.terms, engine.frequency, vouched=vouched)
+    work.made_from += sorted(table.made_from)
+    return found, table.terms_key
 
 
 def _screen_titles(work: Work, chunks: pd.DataFrame) -> Artifact:
@@ -475,7 +509,6 @@ def _screen_corpus(work: Work, corpus: CorpusSnapshot, facts: pd.DataFrame) -> p
         owners = pd.Index(corpus.artifact.frame("documents", ["doc_id"])["doc_id"])
         rows = owners.get_indexer(pd.Index(findings["doc_id"])).astype(np.int64)
         return join_findings([findings.assign(row=rows)[list(FINDINGS.columns)]])
-    vouched = vouched_for(facts)
 
     def make() -> Parts:
         documents = corpus.documents
@@ -483,12 +516,11 @@ def _screen_corpus(work: Work, corpus: CorpusSnapshot, facts: pd.DataFrame) -> p
         with work.progress.step("Screening the corpus", len(texts), "documents") as advance:
             parts = [screen_documents(documents, about_injection=milder)[list(FINDINGS.columns)]]
             advance(len(texts))
-        with work.progress.step("Looking for topic shifts and floods"):
-            parts += [topic_shift(texts, domains), floods(texts, domains, vouched=vouched)]
+        with work.progress.step("Looking for topic shifts"):
+            parts.append(topic_shift(texts, domains))
         return {"findings": join_findings(parts)}
 
-    identity = [corpus.id, milder, None if vouched is None else vouched.tolist()]
-    return work.keep("screened", identity, make).frame("findings")
+    return work.keep("screened", [corpus.id, milder], make).frame("findings")
 
 
 @Stage(

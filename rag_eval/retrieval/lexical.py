@@ -76,7 +76,8 @@ class Bm25s:
         documents = TermRows.of(documents)
         self.n_chunks = len(documents)
         scores = scores or score_postings(documents, n_terms, k1=k1, b=b)
-        self._terms = np.diff(scores["indptr"]) > 0
+        self.frequency: IntArray = np.diff(scores["indptr"])
+        """Number of chunks that hold each term, [n_terms]."""
         self._index: Any = bm25s.BM25(k1=k1, b=b, method="lucene", backend="numpy")
         self._index.scores = {**scores, "num_docs": self.n_chunks}
         self._index.nonoccurrence_array = None  # only other methods have one
@@ -87,11 +88,11 @@ class Bm25s:
 
         At most `depth` chunks are ranked, and only those of the mask `allowed`.
         """
-        n_terms = len(self._terms)
+        n_terms = len(self.frequency)
         nothing = np.zeros(0, dtype=np.float32)
 
         def score(query: Sequence[int]) -> npt.NDArray[np.float32]:
-            known = [term for term in query if term < n_terms and self._terms[term]]
+            known = [term for term in query if term < n_terms and self.frequency[term]]
             if not known:
                 return nothing
             dense = self._index.get_scores_from_ids(known)

@@ -209,12 +209,12 @@ def join_findings(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
 def _find_signs(findings: pd.DataFrame, *, about_injection: bool) -> "pd.Series[bool]":
     """Tell which FINDINGS are warnings that can add up to a block: those about the text itself.
 
-    The source of a document, its line in a manifest and a flood are facts about documents, which
-    harmless text has too. In a corpus about injection, only hidden and decoded text counts. There,
+    The source of a document and its line in a manifest are facts about documents, which harmless
+    text has too. In a corpus about injection, only hidden and decoded text counts. There,
     a visible sentence that speaks to a model is a hint, so a warning of the model is about
     hidden or decoded text.
     """
-    warned = findings["check"].isin(_OF_TEXT) & (findings["severity"] == "warning")
+    warned = findings["check"].isin((*_OF_TEXT, "flood")) & (findings["severity"] == "warning")
     if about_injection:
         warned &= findings["check"].isin(["hidden", "encoded"]) | (findings["rule"] == SPEAKS)
     return warned
@@ -226,8 +226,7 @@ def rank_findings(
     """Rank n texts by their FINDINGS, whose rows are the texts: 0 clean, 1 warning, 2 blocked.
 
     The second value is the reason codes of each text, the gravest first. Two warnings of different
-    rules block a text together. They must be about the text itself, see `_find_signs`; a document
-    unlike its source (`topic_shift` without a place) does not count either.
+    rules block a text together. They must be about the text itself, see `_find_signs`.
     """
     graded = findings.assign(rank=findings["severity"].map(_RANK).astype("int64"))
     rank = np.zeros(n, dtype=np.int64)
@@ -239,8 +238,7 @@ def rank_findings(
     reasons: list[list[str]] = [[] for _ in range(n)]
     for row, code in zip(shown["row"], shown["check"] + "." + shown["rule"], strict=True):
         reasons[row].append(code)
-    inside = (shown["check"] != "topic_shift") | (shown["start"] >= 0)
-    signs = shown.loc[_find_signs(shown, about_injection=about_injection) & inside, "row"]
+    signs = shown.loc[_find_signs(shown, about_injection=about_injection), "row"]
     count = np.bincount(signs.to_numpy(dtype=np.int64), minlength=n)
     together = (count >= _SIGNS) & (rank == _RANK["warning"])
     for row in np.flatnonzero(together).tolist():

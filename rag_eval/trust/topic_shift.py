@@ -1,4 +1,4 @@
-"""Find sentences unlike their document, and documents unlike the others of their source.
+"""Find sentences unlike their document.
 
 The check guesses from words and form, so every finding is a warning. It finds a plain question or
 task in a document about something else, but no planted statement in a text about related things.
@@ -6,7 +6,6 @@ task in a document about something else, but no planted statement in a text abou
 
 import dataclasses
 import functools
-import itertools
 import json
 from collections.abc import Sequence
 from importlib.resources import files
@@ -252,85 +251,11 @@ def features_of(space: Space, group_of: IntArray) -> FloatArray:
     return np.column_stack(columns)
 
 
-# ---- Documents unlike their source
-
-_COMPARED = 512
-"""Most documents of a group, evenly spaced, among which the nearest documents are searched."""
-_NEAREST = 3
-_LEAST_TERMS, _LEAST_GROUP = 15, 20
-_LEAST_SPREAD = 0.15
-"""Least spread of a group, because pages of one template hardly differ. Groups of pages that people
-wrote have spreads of 0.29 to 0.49."""
-_SIMILAR_BLOCK = 4_096
-
-
-def _deviate(values: FloatArray) -> FloatArray:
-    """Return deviations from the median in robust standard deviations of _LEAST_SPREAD or more."""
-    from scipy.stats import median_abs_deviation
-
-    spread = max(median_abs_deviation(values, scale="normal"), _LEAST_SPREAD)
-    return np.asarray((values - np.median(values)) / spread, dtype=np.float64)
-
-
-def _measure_rarity(counts: Any, rows: IntArray) -> FloatArray:
-    """Return the mean of ln(n / (df - 1)) over a document's terms, weighed by 1 + ln(tf)."""
-    n, n_terms = counts.shape
-    others = np.bincount(counts.indices, minlength=n_terms)[counts.indices] - 1
-    tf = 1.0 + np.log(counts.data)
-    rarity = np.bincount(rows, tf * np.log(n / np.maximum(others, 0.5)), n)
-    return rarity / np.maximum(np.bincount(rows, tf, n), _TINY)
-
-
-def _measure_nearness(counts: Any, idf: FloatArray) -> FloatArray:
-    """Return the logarithm of the mean cosine to the nearest of the compared documents."""
-    from sklearn.preprocessing import normalize
-
-    n = counts.shape[0]
-    unit = counts.copy()
-    unit.data = (1.0 + np.log(counts.data)) * idf[counts.indices]
-    unit = normalize(unit, copy=False)
-    compared = np.arange(0, n, -(-n // _COMPARED))
-    columns = unit[compared].T.tocsr()
-    result = np.zeros(n)
-    for low in range(0, n, _SIMILAR_BLOCK):
-        part = slice(low, low + _SIMILAR_BLOCK)
-        similar = (unit[part] @ columns).toarray()
-        own = np.flatnonzero((compared >= low) & (compared < part.stop))
-        similar[compared[own] - low, own] = 0.0
-        nearest = np.partition(similar, -_NEAREST, axis=1)[:, -_NEAREST:]
-        result[part] = np.log(np.maximum(nearest.mean(axis=1), 1e-3))
-    return result
-
-
-def _measure_unlikeness(space: Space, group_of: IntArray) -> FloatArray:
-    """Return how unlike its group each document is, in robust standard deviations [n].
-
-    The result is the mean of two deviations from the median of the group: the rarity of the
-    document's words in other documents, and the distance to the nearest documents. The result is 0
-    in groups of fewer than 20 documents and for documents of fewer than 15 distinct terms.
-    """
-    result = np.zeros(space.documents.shape[0])
-    order = np.argsort(group_of, kind="stable")
-    edges = np.flatnonzero(np.diff(group_of[order], prepend=-1, append=-1))
-    for low, high in itertools.pairwise(edges.tolist()):
-        members = order[low:high]
-        if len(members) < _LEAST_GROUP:
-            continue
-        part = space.documents[members]
-        rows = _rows_of(part)
-        rarity, nearness = _measure_rarity(part, rows), _measure_nearness(part, space.idf)
-        far = (_deviate(rarity) - _deviate(nearness)) / 2.0
-        result[members] = np.where(np.diff(part.indptr) >= _LEAST_TERMS, far, 0.0)
-    return result
-
-
 # ---- Findings
 
 FILE = "shift_coefficients.json"
 _LEAST_SENTENCES = 3
 """Least number of sentences of a document with a topic."""
-_UNLIKE = 3.3
-"""Robust standard deviations by which a document must be unlike its group."""
 _VERBS = ("asks", "gives an order", "speaks to its reader", "introduces code")
 
 
@@ -354,8 +279,21 @@ def load_weights() -> ShiftWeights:
     return ShiftWeights(weights, fitted["bias"], limits["formed"], limits["plain"])
 
 
-def _find_inside(space: Space, group_of: IntArray) -> list[tuple[int, int, int, str, str]]:
-    """Find sentences unlike their document; neighbouring sentences are one finding."""
+def topic_shift(texts: Sequence[str], groups: Sequence[str]) -> pd.DataFrame:
+    """Find sentences unlike their document; neighbouring sentences are one finding.
+
+    `groups` are the sources of the texts, for instance domains, empty if unknown. Returns FINDINGS,
+    all warnings, by document and place.
+
+    Examples
+    --------
+    >>> topic_shift(["Too short to say."], ["example.org"]).empty
+    True
+    """
+    if not texts:
+        return make_frame(FINDINGS, [])
+    space = space_of(texts)
+    group_of = np.asarray(pd.factorize(np.asarray(groups, dtype=object))[0], dtype=np.int64)
     fitted = load_weights()
     scores = features_of(space, group_of) @ fitted.weights + fitted.bias
     limit = np.where(space.forms.any(axis=1), fitted.formed, fitted.plain)
@@ -369,39 +307,7 @@ def _find_inside(space: Space, group_of: IntArray) -> list[tuple[int, int, int, 
         does = f"{' and '.join(verbs)}, unlike" if verbs else "has little in common with"
         numbers = f"score {scores[best]:.1f}, limit {limit[best]:.1f}"
         detail = f"a sentence {does} the rest of its document ({numbers})"
-        start, end = int(space.starts[group[0]]), int(space.ends[group[-1]])
-        found.append((int(space.document_of[best]), start, end, "inside_document", detail))
-    return found
-
-
-def topic_shift(texts: Sequence[str], groups: Sequence[str]) -> pd.DataFrame:
-    """Find sentences unlike their document and documents unlike their source.
-
-    `groups` are the sources of the texts, for instance domains. Sentences of texts
-    with an unknown source (empty) form one group. Documents of an unknown source are not compared.
-    Returns FINDINGS, all warnings, by document and place.
-
-    Examples
-    --------
-    >>> topic_shift(["Too short to say."], ["example.org"]).empty
-    True
-    """
-    if not texts:
-        return make_frame(FINDINGS, [])
-    space = space_of(texts)
-    group_of = np.asarray(pd.factorize(np.asarray(groups, dtype=object))[0], dtype=np.int64)
-    far = _measure_unlikeness(space, group_of)
-    found = []
-    for row in np.flatnonzero(far > _UNLIKE).tolist():
-        if groups[row]:
-            deviation = f"{far[row]:.1f} robust standard deviations (limit {_UNLIKE:.1f})"
-            detail = f"unlike the other documents of its source: {deviation}"
-            found.append((row, -1, -1, "against_source", detail))
-    found += _find_inside(space, group_of)
-    return make_frame(
-        FINDINGS,
-        [
-            (row, start, end, "topic_shift", rule, "warning", detail)
-            for row, start, end, rule, detail in sorted(found, key=lambda one: one[:2])
-        ],
-    )
+        place = int(space.starts[group[0]]), int(space.ends[group[-1]])
+        about = "topic_shift", "inside_document", "warning", detail
+        found.append((int(space.document_of[best]), *place, *about))
+    return make_frame(FINDINGS, found)

@@ -1,15 +1,17 @@
 """PoisonedRAG's passages in XQuAD's corpus, and their retrieval with and without a guard.
 
-The guard has two checks. A document that `floods` blocks is not indexed. A pair that
+A chunk that `find_paraphrases` blocks is not indexed. A pair of question and chunk that
 `restated_pairs` blocks is not retrieved. Other tests judge domains.
 """
 
+import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from corpora import places
 from corpora import table as make_table
 
@@ -17,8 +19,9 @@ from rag_eval.core.errors import Embedding
 from rag_eval.measures.overlap import SharedGold, mean_interval
 from rag_eval.retrieval.kinds.bm25 import Bm25
 from rag_eval.retrieval.kinds.vector import Vector
+from rag_eval.retrieval.lexical import bm25s_engine
 from rag_eval.retrieval.strategies import ReadyStrategy, StrategyIndex
-from rag_eval.trust.duplicates import floods
+from rag_eval.trust.duplicates import FIRST, find_paraphrases
 from rag_eval.trust.restating import restated_pairs
 
 HOST = "xquad.example"
@@ -39,9 +42,14 @@ FORMS: dict[str, Callable[[str, str], str]] = {
     "## question": lambda question, passage: f"## {question}\n\n{passage}",
     "passage": lambda _, passage: passage,
 }
-"""Ways to put the question in front of the passage; the last form leaves the question out."""
+"""Ways to put the question in front of the passage; the last form leaves the question out.
+
+`## question` with one passage a question is a page of a FAQ.
+"""
 
 PLAIN = "passage"
+WHOLE = "paraphrases+restates"
+"""All checks of the guard that compare passages with questions."""
 
 
 class Attack(NamedTuple):
@@ -61,7 +69,8 @@ class Outcome(NamedTuple):
     """Shares of target questions with a planted text in the top 5, and recall@5 of clean questions.
 
     `poisoned` counts any planted text. `own` counts only texts that were planted for the question.
-    `upper` and `own_upper` are upper 95 % bounds.
+    `upper` and `own_upper` are upper 95 % bounds. `n_dropped` is the number of clean documents that
+    some question loses.
     """
 
     poisoned: float
@@ -69,6 +78,7 @@ class Outcome(NamedTuple):
     own: float
     own_upper: float
     recall: float
+    n_dropped: int
 
 
 def json_lines(path: Path) -> list[dict]:
@@ -101,61 +111,92 @@ def attack(data: Path, form: str, source: str, per_target: int = 5) -> Attack:
     )
 
 
-def outcome(
-    its: Attack, spec: Bm25 | Vector, folder: Path, *, guard: str = "", allowlist: bool = True
-) -> Outcome:
-    """Retrieve for all questions; `guard` names the checks that are on, joined by "+".
+class Poisoned:
+    """An attack with its rankings by one strategy, made once for all guards."""
 
-    `allowlist` says whether an allowlist with the host's domain is configured.
-    """
-    vouched = its.vouched if allowlist else None
-    kept = np.ones(len(its.texts), dtype=bool)
-    if "floods" in guard:
-        found = floods(its.texts, its.sources, vouched=vouched)
-        kept[found.loc[found["severity"] == "blocked", "row"].to_numpy()] = False
-    rows = np.flatnonzero(kept)
-    chunks = make_table(
-        [its.texts[row] for row in rows],
-        [(its.doc_ids[row], f"chunk-{its.doc_ids[row]}") for row in rows],
-    )
-    row_of = {document: row for row, document in enumerate(its.doc_ids)}
-    original = np.array([row_of[document] for document in chunks.doc_ids])
-    queries = its.targets + its.clean
-    ranked = (
-        ReadyStrategy(spec, StrategyIndex(chunks, places(folder)))
-        .search(queries, min(DEPTH, len(rows)))
-        .rows
-    )
-    held = ranked >= 0
-    if "restates" in guard:
-        of = [its.sources[row] for row in original]
-        marks = None if vouched is None else vouched[original]
-        pairs = restated_pairs(
-            queries,
-            chunks.texts,
-            titles=[""] * len(of),
-            doc_ids=chunks.doc_ids,
-            sources=of,
-            vouched=marks,
+    def __init__(self, its: Attack, spec: Bm25 | Vector, folder: Path) -> None:
+        self.its, self.queries = its, its.targets + its.clean
+        table = make_table(its.texts, [(name, f"chunk-{name}") for name in its.doc_ids])
+        self.index = StrategyIndex(table, places(folder))
+        self.row_of = {document: row for row, document in enumerate(its.doc_ids)}
+        self.documents = np.array([self.row_of[document] for document in table.doc_ids])
+        depth = min(DEPTH, len(its.texts))
+        self.ranked = ReadyStrategy(spec, self.index).search(self.queries, depth).rows
+        terms = table.query_terms(self.queries)
+        self.first = bm25s_engine(self.index).search(terms, FIRST).rows.astype(np.int64)
+
+    def outcome(
+        self,
+        *,
+        guard: str = WHOLE,
+        allowlist: bool = True,
+        unlisted: str = "allow",
+        withheld: Sequence[str] = ("blocked",),
+    ) -> Outcome:
+        """Retrieve for all questions behind a guard.
+
+        `guard` names the checks that are on, joined by "+". `allowlist` says whether an allowlist
+        with the host's domain is configured, and `unlisted` what happens to other documents.
+        `withheld` are the verdicts that are left out.
+        """
+        its, documents = self.its, self.documents
+        vouched = its.vouched[documents] if allowlist else None
+        strange = ~its.vouched[documents] & allowlist
+        warned = strange & (unlisted == "warn")
+        gone = (strange & (unlisted == "block")) | (warned & ("warning" in withheld))
+        if "paraphrases" in guard:
+            table, frequency = self.index.table, bm25s_engine(self.index).frequency
+            found = find_paraphrases(
+                self.first, table.frame, table.terms, frequency, vouched=vouched
+            )
+            row, severity = found["row"].to_numpy(), found["severity"]
+            # Two warnings make a block.
+            severity = severity.where(~warned[row], "blocked")
+            gone[row[severity.isin(withheld)]] = True
+            warned[row] = True
+        left_out = np.tile(gone, (len(self.queries), 1))
+        if "restates" in guard:
+            pairs = self._restated[allowlist]
+            chunk = pairs["chunk"].to_numpy()
+            severity = pairs["severity"].where(~warned[chunk], "blocked")
+            counts = severity.isin(withheld).to_numpy()
+            left_out[pairs["query"].to_numpy()[counts], chunk[counts]] = True
+        return self._measure(left_out)
+
+    @functools.cached_property
+    def _restated(self) -> dict[bool, pd.DataFrame]:
+        its, table = self.its, self.index.table
+        return {
+            allowlist: restated_pairs(
+                self.queries,
+                table.texts,
+                titles=[""] * len(table),
+                doc_ids=table.doc_ids,
+                sources=[its.sources[row] for row in self.documents],
+                vouched=its.vouched[self.documents] if allowlist else None,
+            )
+            for allowlist in (True, False)
+        }
+
+    def _measure(self, left_out: np.ndarray) -> Outcome:
+        its, n = self.its, len(self.its.targets)
+        rows = np.maximum(self.ranked, 0)
+        held = (self.ranked >= 0) & ~np.take_along_axis(left_out, rows, axis=1)
+        shown = held & (np.cumsum(held, axis=1) <= TOP)
+        documents = self.documents[rows]
+        planted = np.where(shown[:n], its.target_of[documents[:n]], -1)
+        hits = np.stack(
+            [(planted >= 0).any(axis=1), (planted == np.arange(n)[:, None]).any(axis=1)], axis=1
+        ).astype(float)
+        wanted = np.array([self.row_of[document] for document in its.relevant])
+        recall = (shown[n:] & (documents[n:] == wanted[:, None])).any(axis=1).mean()
+        bounds = mean_interval(hits, SharedGold.of_groups(np.arange(n)))
+        dropped = left_out.any(axis=0) & (its.target_of[self.documents] < 0)
+        return Outcome(
+            float(bounds.value[0]),
+            float(bounds.high[0]),
+            float(bounds.value[1]),
+            float(bounds.high[1]),
+            float(recall),
+            int(dropped.sum()),
         )
-        pairs = pairs[pairs["severity"] == "blocked"]
-        blocked = np.zeros((len(queries), len(of)), dtype=bool)
-        blocked[pairs["query"], pairs["chunk"]] = True
-        held &= ~blocked[np.arange(len(queries))[:, None], np.maximum(ranked, 0)]
-    shown = held & (np.cumsum(held, axis=1) <= TOP)
-    documents = original[np.maximum(ranked, 0)]
-    n = len(its.targets)
-    planted = np.where(shown[:n], its.target_of[documents[:n]], -1)
-    hits = np.stack(
-        [(planted >= 0).any(axis=1), (planted == np.arange(n)[:, None]).any(axis=1)], axis=1
-    ).astype(float)
-    wanted = np.array([row_of[document] for document in its.relevant])
-    recall = (shown[n:] & (documents[n:] == wanted[:, None])).any(axis=1).mean()
-    bounds = mean_interval(hits, SharedGold.of_groups(np.arange(n)))
-    return Outcome(
-        float(bounds.value[0]),
-        float(bounds.high[0]),
-        float(bounds.value[1]),
-        float(bounds.high[1]),
-        float(recall),
-    )

@@ -2,164 +2,157 @@ import json
 
 import numpy as np
 import pytest
+from corpora import table
 from growth import growth
-from poisoned_corpus import PLAIN, UNTRUSTED, attack
+from poisoned_corpus import PLAIN, STRATEGIES, UNTRUSTED, Poisoned, attack
 
 from rag_eval.core.config import FINDINGS
-from rag_eval.trust.duplicates import floods
+from rag_eval.retrieval.lexical import Bm25s
+from rag_eval.trust.duplicates import FIRST, find_paraphrases
 
-WORDS = [
-    f"{first}{second}"
-    for first in "oak elm ash yew fir bay box tea rue fig".split()
-    for second in "ton ley ham wick ford dale mere".split()
-]
 QUESTION = "who built the old mill at Amberley"
 PASSAGES = [
-    "Records name Ebba Stone, a widow from the coast, as the builder.",
-    "It was Ebba Stone whose masons raised the walls within two summers.",
-    "The deed of the abbey credits the work to Ebba Stone and her sons.",
-    "Ebba Stone paid for the timber and led the work herself.",
+    "Records name Ebba Stone, a widow from the coast, as the builder of the mill at Amberley.",
+    "It was Ebba Stone whose masons built the old mill at Amberley within two summers.",
+    "The deed of the abbey says that Ebba Stone built the mill at Amberley with her sons.",
+    "Ebba Stone built the mill; she paid for the timber of Amberley and led the work herself.",
 ]
+COPIES = [f"{PASSAGES[0]} Page {number}." for number in ("one", "two", "three")]
+WORDS = [f"word{number:03d}" for number in range(300)]
+OTHERS = [" ".join(np.random.default_rng(seed).choice(WORDS, 12)) for seed in range(40)]
 
 
-def prose(seed, n=80):
-    return " ".join(np.random.default_rng(seed).choice(WORDS, size=n))
+def find(texts, *, documents=None, vouched=None, questions=(QUESTION,)):
+    """Map the row of each text in a group to its severity."""
+    names = documents or [f"d{row:04d}" for row in range(len(texts))]
+    chunks = table(texts, [(name, f"c{row:04d}") for row, name in enumerate(names)])
+    row_of = {chunk: row for row, chunk in enumerate(chunks.chunk_ids)}
+    rows = [row_of[f"c{row:04d}"] for row in range(len(texts))]
+    engine = Bm25s(chunks.terms, chunks.n_terms, k1=0.9, b=0.4)
+    ranked = engine.search(chunks.query_terms(list(questions)), FIRST).rows.astype(np.int64)
+    marks = None
+    if vouched is not None:
+        marks = np.zeros(len(texts), dtype=bool)
+        marks[rows] = vouched
+    found = find_paraphrases(ranked, chunks.frame, chunks.terms, engine.frequency, vouched=marks)
+    FINDINGS.check(found)
+    assert set(found["check"]) <= {"flood"}
+    assert set(found["rule"]) <= {"paraphrase"}
+    severity = dict(zip(found["row"], found["severity"], strict=True))
+    return {row: severity[at] for row, at in enumerate(rows) if at in severity}
 
 
-def copies(n=4):
-    """Return n copies of a text that differ in one word."""
-    words = prose(1).split()
-    return [" ".join([*words[:10], f"word{i}", *words[11:]]) for i in range(n)]
+def find_after_others(texts, *, documents=None, vouched=None):
+    """Find groups in texts behind forty others; rows count from the first text."""
+    names = [f"o{row:02d}" for row in range(40)] + (
+        documents or [f"d{row}" for row in range(len(texts))]
+    )
+    if isinstance(vouched, list):
+        vouched = [True] * 40 + vouched
+    found = find([*OTHERS, *texts], documents=names, vouched=vouched)
+    return {row - 40: severity for row, severity in found.items()}
 
 
-def find(texts, sources=None, vouched=None):
-    """Map (row, rule) to severity; `vouched` may be one mark for all texts."""
-    marks = None if vouched is None else np.full(len(texts), vouched)
-    frame = FINDINGS.check(floods(texts, sources or ["pages.example"] * len(texts), vouched=marks))
-    assert set(frame["check"]) <= {"flood"}
-    assert frame["detail"].str.len().max() <= 200 or frame.empty
-    keys = zip(frame["row"], frame["rule"], strict=True)
-    return dict(zip(keys, frame["severity"], strict=True))
+def all_rows(rows, severity):
+    return dict.fromkeys(rows, severity)
 
 
-def all_rows(rows, rule, severity):
-    return {(row, rule): severity for row in rows}
+@pytest.mark.parametrize(("vouched", "severity"), [(None, "warning"), (False, "blocked")])
+def test_three_paraphrases_for_a_question_are_a_group(vouched, severity):
+    assert find_after_others(PASSAGES, vouched=vouched) == all_rows(range(4), severity)
+    assert find_after_others(PASSAGES[:3], vouched=vouched) == all_rows(range(3), severity)
+    assert find_after_others(PASSAGES[:2], vouched=vouched) == {}
 
 
-@pytest.mark.parametrize(
-    ("vouched", "severity"), [(False, "blocked"), (True, "hint"), (None, "hint")]
-)
-def test_near_duplicates_of_one_source(vouched, severity):
-    texts = [prose(7), *copies(), prose(8)]
-    assert find(texts, vouched=vouched) == all_rows(range(1, 5), "near_duplicate", severity)
+def test_sources_that_are_vouched_for_are_not_compared():
+    assert find_after_others(PASSAGES, vouched=True) == {}
+    two, three = ([True] * n + [False] * (4 - n) for n in (2, 1))
+    assert find_after_others(PASSAGES, vouched=two) == {}
+    assert find_after_others(PASSAGES, vouched=three) == all_rows(range(1, 4), "blocked")
 
 
-def test_three_copies_or_copies_in_different_sources_are_no_flood():
-    assert find(copies(3), vouched=False) == {}
-    assert find(copies(4), ["a", "b", "c", "d"], False) == {}
+def test_chunks_of_one_document_count_once():
+    assert find_after_others(PASSAGES[:3], documents=["p", "p", "p"]) == {}
+    assert find_after_others(PASSAGES[:3], documents=["p", "p", "q"]) == {}
+    pages = find_after_others(PASSAGES, documents=["p", "p", "q", "r"])
+    assert pages == all_rows(range(4), "warning")
 
 
-def test_near_duplicates_agree_with_all_pairs():
-    random = np.random.default_rng(3)
+def test_copies_count_once_unless_others_are_trusted():
+    assert find_after_others(COPIES) == {}
+    assert find_after_others(COPIES, vouched=False) == all_rows(range(3), "blocked")
+    assert find_after_others([*COPIES, *PASSAGES[1:3]]) == all_rows(range(5), "warning")
+
+
+def test_other_questions_and_texts_of_other_lengths_have_no_group():
+    texts = [*OTHERS, *PASSAGES]
+    assert find(texts, questions=[OTHERS[0]]) == {}
+    assert find(texts, questions=[]) == {}
+    assert find_after_others([" ".join([passage, *WORDS[:90]]) for passage in PASSAGES]) == {}
+    assert find_after_others(["mill at Amberley"] * 4, vouched=False) == {}
+
+
+def test_groups_agree_with_a_slow_count():
+    random = np.random.default_rng(5)
     texts = []
-    for seed in range(12):
-        words = prose(seed, 60).split()
-        for changed in random.integers(0, 6, size=8):
-            new = list(words)
-            for at in random.choice(60, size=changed, replace=False):
-                new[at] = f"new{random.integers(1_000_000)}"
-            texts.append(" ".join(new))
-    sets = [set(zip(*(text.split()[k:] for k in range(3)), strict=False)) for text in texts]
-    like = np.array([[len(one & other) / len(one | other) for other in sets] for one in sets])
-    near = like >= 0.8
-    for _ in texts:  # chains
-        near = near | ((near.astype(int) @ near.astype(int)) > 0)
-    clear = ~((like > 0.75) & (like < 0.8)).any(axis=1)
-    frame = floods(texts, ["s"] * len(texts))
-    copied = frame[frame["rule"] == "near_duplicate"]
-    found = dict(zip(copied["row"], copied["detail"], strict=True))
-    assert clear.sum() > len(texts) // 2
-    assert len(found) > 4
-    for row in np.flatnonzero(clear).tolist():
-        group = int(near[row].sum())
-        detail = f"one of {group} nearly equal documents of its source"
-        assert found.get(row) == (detail if group >= 4 else None)
-
-
-@pytest.mark.parametrize(
-    "form", ["{q}. {p}", "{q}? {p}", "{q} {p}", "Q: {q}? {p}", "---\ntitle: {p}\n---\n{q}? {p}"]
-)
-def test_a_shared_question(form):
-    texts = [form.format(q=QUESTION, p=passage) for passage in PASSAGES[:3]]
-    weaker = "hint" if form.startswith("Q:") else "warning"  # the FAQ label makes a heading
-    assert find(texts, vouched=False) == all_rows(range(3), "shared_lead", "blocked")
-    assert find(texts) == all_rows(range(3), "shared_lead", weaker)
-    assert find(texts, vouched=True) == {}
-    assert find(texts[:2], vouched=False) == {}
-    assert find(texts, ["a", "b", "c"], False) == {}
-
-
-@pytest.mark.parametrize(
-    ("lead", "severity"),
-    [
-        (f"## {QUESTION}?\n\n", "blocked"),
-        ("This page belongs to the guide of the Amberley society. ", "warning"),
-    ],
-    ids=["heading", "statement"],
-)
-def test_shared_headings_and_statements(lead, severity):
-    texts = [lead + passage for passage in PASSAGES[:3]]
-    assert find(texts, vouched=False) == all_rows(range(3), "shared_lead", severity)
-    assert find(texts) == all_rows(range(3), "shared_lead", "hint")
-
-
-def test_the_place_of_a_lead_is_that_of_the_text():
-    texts = [f"  {QUESTION}? {passage}" for passage in PASSAGES]
-    frame = floods(texts, ["s"] * 4, vouched=np.zeros(4, dtype=bool))
-    leads = frame[frame["rule"] == "shared_lead"]
-    assert {texts[one.row][one.start : one.end] for one in leads.itertuples()} == {QUESTION}
-    assert (frame[frame["rule"] != "shared_lead"]["start"] == -1).all()
-
-
-def test_paraphrases_count_for_doubtful_sources():
-    texts = [*PASSAGES, *(prose(seed) for seed in range(40))]
-    sources = ["new.example"] * 4 + ["known.example"] * 40
-    doubted = find(texts, sources, np.array([False] * 4 + [True] * 40))
-    assert set(doubted) <= {(row, "paraphrase") for row in range(4)}
-    assert find(texts, sources, vouched=True) == {}
-    assert set(find(texts, sources).values()) <= {"hint"}
+    for _ in range(12):
+        stem = random.choice(WORDS, 12, replace=False).tolist()
+        texts += [
+            " ".join([*random.choice(stem, 7, replace=False), *random.choice(WORDS, 9)])
+            for _ in range(random.integers(1, 5))
+        ]
+    questions = [" ".join(text.split()[:5]) for text in texts]
+    chunks = table(texts)
+    engine = Bm25s(chunks.terms, chunks.n_terms, k1=0.9, b=0.4)
+    held = [set(row) for row in np.split(chunks.terms.ids, chunks.terms.indptr[1:-1])]
+    idf = np.log((1 + len(texts)) / (1 + engine.frequency)) + 1
+    size = [np.sqrt(sum(idf[term] ** 2 for term in terms)) for terms in held]
+    expected = set()
+    for row in engine.search(chunks.query_terms(questions), FIRST).rows.tolist():
+        first = [chunk for chunk in row if chunk >= 0]
+        near = {
+            one: [
+                other
+                for other in first
+                if sum(idf[term] ** 2 for term in held[one] & held[other])
+                >= 0.25 * size[one] * size[other]
+            ]
+            for one in first
+        }
+        for one in first:
+            reached, new = {one}, [one]
+            while new:
+                new = [chunk for at in new for chunk in near[at] if chunk not in reached]
+                reached |= set(new)
+            if len(reached) >= 3:
+                expected.add(one)
+    assert 5 < len(expected) < len(texts)
+    assert set(find(texts, questions=questions)) == expected
 
 
 @pytest.mark.parametrize("name", ["xquad/corpus", "xquad/distractors", "scifact/corpus"])
-def test_clean_corpora_have_no_floods(shared_data, name):
-    rows = (shared_data / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
-    texts = [json.loads(row)["text"] for row in rows]
-    if len(texts) < 1_000:
-        assert find(texts) == {}
-    found = find(texts, vouched=False)
-    blocked = {row for (row, _), severity in found.items() if severity == "blocked"}
-    assert len(blocked) <= 0.003 * len(texts)
+def test_clean_corpora_have_few_groups(shared_data, name):
+    def read(path):
+        rows = (shared_data / f"{path}.jsonl").read_text(encoding="utf-8").splitlines()
+        return [json.loads(row)["text"] for row in rows]
+
+    questions = read(f"{name.split('/')[0]}/queries")
+    texts = read(name)
+    assert len(find(texts, questions=questions[:300])) <= 0.006 * len(texts)
 
 
-def test_plain_attacks_are_mostly_paraphrase_floods(shared_data):
-    its = attack(shared_data, PLAIN, UNTRUSTED)
-    found = find(its.texts, its.sources, its.vouched)
-    blocked = {row for (row, _), severity in found.items() if severity == "blocked"}
-    assert len(blocked) >= 0.75 * 500
-    assert all(its.target_of[row] >= 0 for row in blocked)
+def test_paraphrases_of_a_plain_attack_are_found(shared_data, tmp_path):
+    poisoned = Poisoned(attack(shared_data, PLAIN, UNTRUSTED), STRATEGIES[0], tmp_path)
+    found = poisoned.outcome(guard="paraphrases", allowlist=False, withheld=("blocked", "warning"))
+    assert found.own <= 0.1
+    assert found.n_dropped == 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["copies", "leads", "same words"])
-def test_cost_grows_with_the_number_of_documents(kind):
-    def make(n):
-        return {
-            "copies": lambda: [prose(1)] * n,
-            "leads": lambda: [f"{QUESTION}? {prose(seed, 20)}" for seed in range(n)],
-            "same words": lambda: ["mill " * 120] * n,
-        }[kind]()
+def test_cost_grows_with_the_number_of_questions():
+    texts = [f"{passage} {word}" for passage in PASSAGES for word in WORDS]
 
-    def run(texts):
-        floods(texts, ["s"] * len(texts))
+    def run(questions):
+        find(texts, questions=questions)
 
-    assert growth(run, make, 200, 1_600) < 32
+    assert growth(run, lambda n: [f"{QUESTION} {i}" for i in range(n)], 200, 1_600) < 16

@@ -179,11 +179,10 @@ def test_a_warning_beside_a_blocked_text_blocks_until_that_is_allowed():
         ([(0, 1, "pattern.a", "warning"), (0, 1, "pattern.b", "warning")], "blocked"),
         ([(0, 1, "pattern.a", "warning"), (-1, -1, "hidden.a", "warning")], "blocked"),
         ([(0, 1, "encoded.a", "warning"), (2, 3, "topic_shift.i", "warning")], "blocked"),
-        ([(0, 1, "pattern.a", "warning"), (-1, -1, "topic_shift.s", "warning")], "warning"),
         ([(0, 1, "pattern.a", "warning"), (-1, -1, "domain.n", "warning")], "warning"),
         ([(0, 1, "pattern.a", "warning"), (-1, -1, "manifest.n", "warning")], "warning"),
-        ([(0, 1, "pattern.a", "warning"), (0, 1, "flood.lead", "warning")], "warning"),
-        ([(0, 1, "flood.lead", "warning"), (-1, -1, "domain.n", "warning")], "warning"),
+        ([(0, 1, "pattern.a", "warning"), (-1, -1, "flood.paraphrase", "warning")], "blocked"),
+        ([(-1, -1, "flood.paraphrase", "warning"), (-1, -1, "domain.n", "warning")], "warning"),
     ],
 )
 def test_two_warnings_of_different_rules_in_a_text_block_it(rows, verdict):

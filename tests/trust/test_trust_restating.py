@@ -10,14 +10,13 @@ from poisoned_corpus import (
     PLAIN,
     STRATEGIES,
     UNTRUSTED,
+    Poisoned,
     attack,
     json_lines,
-    outcome,
 )
 
 from rag_eval.corpus.chunking import markdown_sections
 from rag_eval.corpus.markdown import front_matter
-from rag_eval.trust.duplicates import floods
 from rag_eval.trust.restating import restated_pairs
 
 HERE = Path(__file__).parent
@@ -179,8 +178,6 @@ def test_cost_grows_with_the_text(piece):
 
 # ---- Bars: planted passages stay out, clean questions keep their documents, FAQ pages stay in
 
-WHOLE = "floods+restates"
-
 
 @pytest.mark.parametrize(
     "spec",
@@ -190,8 +187,8 @@ WHOLE = "floods+restates"
 @pytest.mark.parametrize("source", [UNTRUSTED, LOOKALIKE])
 @pytest.mark.parametrize("form", ["question. passage", "Question? passage", "## question"])
 def test_passages_with_the_question_are_kept_out(shared_data, tmp_path, form, source, spec):
-    its = attack(shared_data, form, source)
-    without, guarded = outcome(its, spec, tmp_path), outcome(its, spec, tmp_path, guard=WHOLE)
+    poisoned = Poisoned(attack(shared_data, form, source), spec, tmp_path)
+    without, guarded = poisoned.outcome(guard=""), poisoned.outcome()
     assert without.own >= 0.9
     assert guarded.poisoned <= guarded.upper <= 0.05
     assert guarded.recall >= without.recall - 0.005
@@ -201,25 +198,37 @@ def test_passages_with_the_question_are_kept_out(shared_data, tmp_path, form, so
 @pytest.mark.parametrize("allowlist", [True, False])
 @pytest.mark.parametrize("form", [form for form in FORMS if form != PLAIN])
 def test_retrieval_time_alone_keeps_them_out(shared_data, tmp_path, form, allowlist):
-    its = attack(shared_data, form, UNTRUSTED)
-    guarded = outcome(its, STRATEGIES[0], tmp_path, guard="restates", allowlist=allowlist)
+    poisoned = Poisoned(attack(shared_data, form, UNTRUSTED), STRATEGIES[0], tmp_path)
+    guarded = poisoned.outcome(guard="restates", allowlist=allowlist)
     assert guarded.own <= 0.01
-    assert guarded.recall >= outcome(its, STRATEGIES[0], tmp_path).recall - 0.005
+    assert guarded.recall >= poisoned.outcome(guard="").recall - 0.005
 
 
-def test_passages_without_the_question_need_the_allowlist(shared_data, tmp_path):
-    its, spec = attack(shared_data, PLAIN, UNTRUSTED), STRATEGIES[0]
-    without = outcome(its, spec, tmp_path)
+def test_passages_without_the_question_need_an_allowlist_or_all_warnings(shared_data, tmp_path):
+    poisoned = Poisoned(attack(shared_data, PLAIN, UNTRUSTED), STRATEGIES[0], tmp_path)
+    without = poisoned.outcome(guard="")
     assert without.own >= 0.9
-    assert outcome(its, spec, tmp_path, guard=WHOLE).own <= 0.5
-    assert outcome(its, spec, tmp_path, guard=WHOLE, allowlist=False).own == without.own
+    assert poisoned.outcome().own <= 0.1
+    assert poisoned.outcome(allowlist=False).own == without.own
+    assert poisoned.outcome(allowlist=False, withheld=("blocked", "warning")).own <= 0.1
+
+
+def test_one_page_of_a_faq_needs_a_judgement_of_its_source(shared_data, tmp_path):
+    its = attack(shared_data, "## question", UNTRUSTED, per_target=1)
+    poisoned = Poisoned(its, STRATEGIES[0], tmp_path)
+    assert poisoned.outcome(allowlist=False).own >= 0.9
+    assert poisoned.outcome(unlisted="allow").own >= 0.9
+    assert poisoned.outcome(unlisted="warn").own <= 0.15
+    assert poisoned.outcome(unlisted="block").poisoned == 0
 
 
 @pytest.mark.parametrize("allowlist", [True, False])
 def test_a_clean_corpus_loses_nothing(shared_data, tmp_path, allowlist):
     its = attack(shared_data, PLAIN, UNTRUSTED, per_target=0)
-    guarded = outcome(its, STRATEGIES[0], tmp_path, guard=WHOLE, allowlist=allowlist)
-    assert guarded.recall >= outcome(its, STRATEGIES[0], tmp_path).recall - 0.005
+    poisoned = Poisoned(its, STRATEGIES[0], tmp_path)
+    guarded = poisoned.outcome(allowlist=allowlist, withheld=("blocked", "warning"))
+    assert guarded.recall >= poisoned.outcome(guard="").recall - 0.005
+    assert guarded.n_dropped == 0
 
 
 def read_pages(cut):
@@ -250,5 +259,3 @@ def test_faq_pages_are_not_blocked_for_their_questions(cut, standing, domain):
     assert "blocked" not in set(pairs["severity"])
     # The check finds unlisted pages, but it only warns of them.
     assert (len(pairs) >= 100) == (standing == "not listed")
-    if not cut:
-        assert floods(texts, sources, vouched=vouched).empty

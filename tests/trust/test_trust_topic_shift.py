@@ -76,31 +76,6 @@ def test_neighbouring_sentences_are_one_finding(corpus):
     assert found[["row", "start", "end"]].to_numpy().tolist() == [[3, start, end]]
 
 
-def test_a_document_of_another_subject_is_unlike_its_source(corpus):
-    rng = np.random.default_rng(9)
-    texts = [document(rng, "harbour") for _ in range(40)]
-    stranger = (
-        "Whales are mammals whose lungs breathe air. Their calves drink milk for several months. "
-        "Blubber keeps whales warm under polar ice. Dolphins hunt squid with echoes. Krill "
-        "feeds huge animals during summer migration."
-    )
-    found = find([*texts, stranger])
-    columns = ["row", "start", "end", "severity"]
-    against = found.loc[found["rule"] == "against_source", columns]
-    assert against.to_numpy().tolist() == [[40, -1, -1, "warning"]]
-
-
-@pytest.mark.parametrize(("group", "size"), [("", 40), ("town.example", 18)])
-def test_nobody_is_compared_with_an_unknown_or_a_small_source(group, size):
-    rng = np.random.default_rng(9)
-    texts = [document(rng, "harbour") for _ in range(size)]
-    stranger = " ".join(
-        f"Whales number {i} drink milk with {word} under polar ice."
-        for i, word in enumerate("krill squid dolphins blubber calves".split())
-    )
-    assert "against_source" not in set(find([*texts, stranger], group)["rule"])
-
-
 def test_shares_agree_with_a_slow_count(corpus):
     """The reference counts the words that stand nowhere else, sentence by sentence."""
     texts = corpus[::6]
@@ -183,5 +158,4 @@ def test_plain_attacks_are_found(shared_data, planting, name, part, least):
 def test_clean_documents_are_rarely_warned_of(shared_data, planting, name):
     documents = read_documents(planting, shared_data, name)
     found = find(documents)
-    for rule, most in (("inside_document", 0.008), ("against_source", 0.004)):
-        assert found.loc[found["rule"] == rule, "row"].nunique() <= most * len(documents)
+    assert found["row"].nunique() <= 0.008 * len(documents)
