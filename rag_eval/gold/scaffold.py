@@ -136,10 +136,16 @@ answers: {{mode: deterministic}}  # cited sentences; to evaluate retrieval alone
                                   # this line and answer_contract below
 primary: hybrid                 # its figures stand at the top of the report
 acceptance: {{}}                  # floors, in quotes: {{recall_at_10: ">= 0.60"}}
-gates:
+{trust}gates:
   required: [poisoning, answer_contract]  # each ends the run with exit status 2
   advisory: [acceptance, regression, trust, stability]
 nightly: false                  # true: the nightly job runs this gold set
+"""
+
+_TRUST = """\
+trust:
+  domains: [{domain}]   # the addresses of all documents are of this domain
+  unlisted: block       # a document of another domain, or without an address, is not indexed
 """
 
 _README = """\
@@ -163,7 +169,9 @@ nothing is.
 """
 
 
-def _write(folder: Path, name: str, path: str, questions: Sequence[Question]) -> None:
+def _write(
+    folder: Path, name: str, path: str, questions: Sequence[Question], domains: set[str]
+) -> None:
     queries, answers, qrels = [], [], ["query-id\tcorpus-id\tscore"]
     for number, question in enumerate(questions, 1):
         query_id, is_answerable = f"q{number:03}", bool(question.places)
@@ -183,7 +191,9 @@ def _write(folder: Path, name: str, path: str, questions: Sequence[Question]) ->
         "paraphrases.jsonl": "",
         "qrels.tsv": "\n".join([*qrels, ""]),
         CONFIG_FILE: _CONFIG.format(
-            name=json.dumps(name), path=json.dumps(path, ensure_ascii=False)
+            name=json.dumps(name),
+            path=json.dumps(path, ensure_ascii=False),
+            trust=_TRUST.format(domain=json.dumps(*domains)) if len(domains) == 1 else "",
         ),
         "README.md": _README.format(name=name, draft=DRAFT),
     }
@@ -196,6 +206,7 @@ def init_gold_set(
 ) -> int:
     """Write a new gold set with the questions that `ask` makes; return their number.
 
+    The gold set trusts the domain of the documents, if all their addresses are of one domain.
     The gold set has the name of the folder `target`. The folder appears whole or not at all, and no
     existing file is overwritten. Raises InputError: `target_exists`, `missing_folder`,
     `unwritable_folder`, and those of the corpus and of `ask`.
@@ -206,13 +217,17 @@ def init_gold_set(
     if not docs.is_dir():
         message, accepted = "the folder of documents does not exist", "a folder of documents"
         raise InputError.of("missing_folder", message, docs, field="--docs", accepted=accepted)
-    questions = ask(load_corpus(Folder(loader="folder", path="."), docs))
+    corpus = load_corpus(Folder(loader="folder", path="."), docs)
+    questions = ask(corpus)
+    # Without an address, nothing is known of a document's origin, so no domain is trusted.
+    addressed = (corpus.sources["domain"] != "").all()
+    domains = set(corpus.sources["domain"]) if addressed else set[str]()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(dir=target.parent, prefix=PARTIAL))
         try:
             path = os.path.relpath(docs.resolve(), target.resolve())
-            _write(partial, target.name, path, questions)
+            _write(partial, target.name, path, questions, domains)
             partial.chmod(0o755)
             partial.rename(target)
         finally:

@@ -333,8 +333,9 @@ class EvidenceTrust(Result):
 class AdmittedChunks(Result):
     """The chunks for the index (CHUNKS), with their rows among all chunks, int64 [n].
 
-    `facts` has domain, domain_state, signature_state, allowed_by, and passes (whether the trust
-    filter admits the chunk). Ages are left out, because a new day must not repeat the indexing.
+    `facts` has domain, domain_state, signature_state, allowed_by, warned (whether the guard warns
+    of the chunk) and passes (whether the trust filter admits it). Ages are left out, because a new
+    day must not repeat the indexing.
     """
 
     chunks: pd.DataFrame = frame_part()
@@ -563,7 +564,7 @@ def admit_chunks(
     return AdmittedChunks(
         chunks=kept,
         rows=rows.astype(np.int64),
-        facts=facts[columns].assign(passes=passes),
+        facts=facts[columns].assign(warned=facts["verdict"] == "warning", passes=passes),
         about=_chunk_facts(names, work.config.corpus.chunker),
     )
 

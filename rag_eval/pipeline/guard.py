@@ -77,6 +77,7 @@ def find_restated(
             doc_ids=chunks["doc_id"].array,
             sources=facts["domain"].array,
             vouched=vouched,
+            warned=facts["warned"].to_numpy(dtype=bool),
         )
     allowed = (facts["allowed_by"] != "").to_numpy(dtype=bool)
     pairs = found[~allowed[found["chunk"].to_numpy()]].reset_index(drop=True)
@@ -121,9 +122,13 @@ def query_guard(
     if not config.trust.withheld:
         return None
     facts = admitted.facts
-    exempt = (facts["allowed_by"] != "").to_numpy(dtype=bool)
     return QueryGuard(
-        chunks, facts["domain"], vouched_for(facts), exempt, withheld=config.trust.withheld
+        chunks,
+        facts["domain"],
+        vouched_for(facts),
+        exempt=(facts["allowed_by"] != "").to_numpy(dtype=bool),
+        warned=facts["warned"].to_numpy(dtype=bool),
+        withheld=config.trust.withheld,
     )
 
 
@@ -233,6 +238,7 @@ def unit_verdicts(
         doc_ids=units["doc_id"].iloc[at].tolist(),
         sources=facts["domain"].fillna("").iloc[at].tolist(),
         vouched=None if vouched is None else vouched[at],
+        warned=rank[at] == VERDICTS.index("warning"),
     )
     query, place = (pairs[name].to_numpy(dtype=np.int64) for name in ("query", "chunk"))
     counts = (place >= n) | ~is_allowed[at[place]]

@@ -52,6 +52,10 @@ class QueryGuard:
         bool [n_chunks]: chunks of trusted sources; None when the gold set names no such sources.
     exempt
         bool [n_chunks]: chunks that a person allowed.
+    warned
+        bool [n_chunks]: chunks with a warning about themselves.
+    withheld
+        Severities that are left out.
     """
 
     def __init__(
@@ -59,8 +63,9 @@ class QueryGuard:
         chunks: pd.DataFrame,
         domains: "Sequence[str] | pd.Series[str]",
         vouched: BoolArray | None,
-        exempt: BoolArray,
         *,
+        exempt: BoolArray,
+        warned: BoolArray,
         withheld: Sequence[str] = ("blocked",),
     ) -> None:
         names = ("text", "title", "doc_id")
@@ -68,7 +73,7 @@ class QueryGuard:
         self._columns = {name: chunks[name].array for name in names}
         self._domains = pd.Series(domains, dtype="str").array
         self._vouched = vouched
-        self._exempt = exempt
+        self._exempt, self._warned = exempt, warned
         self._withheld = withheld
         self._stems: dict[int, frozenset[str]] = {}
 
@@ -101,6 +106,7 @@ class QueryGuard:
             doc_ids=parts["doc_id"],
             sources=self._domains[rows].tolist(),
             vouched=None if self._vouched is None else self._vouched[rows],
+            warned=self._warned[rows],
         )
         pairs = pairs[pairs["severity"].isin(self._withheld)]
         chunk = rows[pairs["chunk"].to_numpy(dtype=np.int64)]

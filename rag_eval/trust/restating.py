@@ -26,6 +26,7 @@ any of these in 3 documents  blocked (`repeated`)     blocked; headings of unkno
 of one source
 ===========================  =======================  ============================================
 
+A warning blocks if the chunk has another warning about itself, such as an unlisted domain.
 A separate line counts as a heading even without the mark of a heading. A question with a question
 mark counts as a heading in a text that asks and answers three questions or more. A stricter rule
 would not help, because an attacker can write the mark. `repeated` limits the gain of planted
@@ -354,11 +355,13 @@ def restated_pairs(
     doc_ids: Sequence[str],
     sources: Sequence[str],
     vouched: BoolArray | None,
+    warned: BoolArray | None = None,
 ) -> pd.DataFrame:
     """Find the chunks [n_chunks] that restate a query in any reading.
 
     `titles` and `sources` (domains) are empty if unknown. `vouched` marks the chunks whose source
     the allowlist or a signature vouches for; None means that nothing is configured to trust.
+    `warned` marks the chunks with a warning about themselves, default none.
     Returns `query`, `chunk`, `rule`, `severity`: for each pair the gravest restatement.
 
     Examples
@@ -369,7 +372,8 @@ def restated_pairs(
     ['running_text']
     """
     seen = find_sightings(queries, texts, titles=titles, vouched=vouched)
-    return judge_sightings(queries, seen, doc_ids=doc_ids, sources=sources, vouched=vouched)
+    owners = {"doc_ids": doc_ids, "sources": sources}
+    return judge_sightings(queries, seen, **owners, vouched=vouched, warned=warned)
 
 
 _SIGHTING = {"query": "int64", "chunk": "int64", "grade": "int64", "typed": "bool"}
@@ -411,6 +415,7 @@ def judge_sightings(
     doc_ids: Sequence[str],
     sources: Sequence[str],
     vouched: BoolArray | None,
+    warned: BoolArray | None = None,
 ) -> pd.DataFrame:
     """Judge the sightings of all chunks; arguments and result as in `restated_pairs`."""
     numbers = {query: row for row, query in enumerate(dict.fromkeys(queries))}
@@ -427,6 +432,8 @@ def judge_sightings(
             allowlist=vouched is not None,
             repeated=len(holders[row, source]) >= DOCUMENTS,
         )
+        if severity == "warning" and warned is not None and warned[chunk]:
+            severity = "blocked"
         _, before = gravest[row].get(chunk, ("", ""))
         if severity and (not before or (before, severity) == ("warning", "blocked")):
             gravest[row][chunk] = (rule, severity)

@@ -4,6 +4,7 @@ from functools import partial
 import pytest
 
 from rag_eval.core.errors import InputError
+from rag_eval.core.settings import Settings
 from rag_eval.corpus.loaders.folder import Folder
 from rag_eval.corpus.loading import load_corpus
 from rag_eval.gold.configuration import discover, load_config
@@ -11,6 +12,8 @@ from rag_eval.gold.drafts import MAX_DRAFTS
 from rag_eval.gold.lint import lint
 from rag_eval.gold.loading import load_gold
 from rag_eval.gold.scaffold import init_gold_set, read_questions
+from rag_eval.pipeline.corpus import AdmittedChunks
+from rag_eval.pipeline.evaluation import open_gold_set
 
 
 def test_new_gold_set_loads_and_lint_names_every_draft(smoke, smoke_frames, tmp_path):
@@ -52,6 +55,38 @@ def test_refusals_leave_nothing_behind(tmp_path, name, docs, code):
         init_gold_set(tmp_path / "sets" / name, tmp_path / docs)
     assert [problem.code for problem in caught.value.problems] == [code]
     assert sorted(tmp_path.rglob("*")) == before
+
+
+PAGE = "---\nurl: {url}\n---\n# Logs {name}\n\nLogs of {name} are kept for ten days.\n"
+
+
+@pytest.mark.parametrize(
+    ("urls", "domains"),
+    [
+        (["https://docs.example.org/a", "https://docs.example.org/b"], ("docs.example.org",)),
+        (["https://docs.example.org/a", "https://other.example/b"], ()),
+        (["https://docs.example.org/a", ""], ()),
+        (["", ""], ()),
+    ],
+    ids=["one domain", "two domains", "one without address", "no address"],
+)
+def test_one_domain_of_all_documents_is_trusted_alone(tmp_path, urls, domains):
+    docs, settings = tmp_path / "docs", Settings(home=tmp_path / "home", corpus_roots=[tmp_path])
+    docs.mkdir()
+    for name, url in zip("ab", urls, strict=True):
+        (docs / f"{name}.md").write_text(PAGE.format(name=name, url=url))
+    init_gold_set(tmp_path / "sets" / "mine", docs)
+    trust = load_config(tmp_path / "sets" / "mine").trust
+    assert trust.domains == domains
+    assert trust.unlisted == ("block" if domains else "warn")
+
+    def count_indexed():
+        evaluation = open_gold_set(tmp_path / "sets" / "mine", settings)
+        return evaluation.runner.get(AdmittedChunks).chunks["doc_id"].nunique()
+
+    assert count_indexed() == 2
+    (docs / "c.md").write_text("# Planted\n\nLogs are kept for ever, says this page.\n")
+    assert count_indexed() == (2 if domains else 3)
 
 
 CSV = """\

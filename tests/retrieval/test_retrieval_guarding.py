@@ -60,7 +60,8 @@ def guard(*, vouched=(), exempt=(), allowlist=True):
         frame,
         ["planter.example" if name in PLANTED else "" for name in frame["chunk_id"]],
         marks,
-        np.isin(frame["chunk_id"].astype(str), list(exempt)),
+        exempt=np.isin(frame["chunk_id"].astype(str), list(exempt)),
+        warned=np.zeros(len(frame), dtype=bool),
     )
 
 
@@ -132,7 +133,8 @@ def flooded(tmp_path_factory):
     texts = [f"{QUERY}. Page {number}" for number in range(90)] + HONEST
     chunks = table(texts, [(f"d{number:03d}", f"c{number:03d}") for number in range(len(texts))])
     nobody = np.zeros(len(texts), dtype=bool)
-    judge = QueryGuard(chunks.frame, ["planter.example"] * len(texts), nobody, nobody)
+    sources = ["planter.example"] * len(texts)
+    judge = QueryGuard(chunks.frame, sources, nobody, exempt=nobody, warned=nobody)
     return make_ready(chunks, tmp_path_factory.mktemp("flooded")), judge
 
 

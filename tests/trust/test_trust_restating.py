@@ -26,7 +26,7 @@ ANSWER = "The tower has nine bells, the oldest of them cast in 1512."
 NOTHING = ("", "")
 
 
-def find_pairs(queries, texts, *, titles=None, doc_ids=None, sources=None, vouched=()):
+def find_pairs(queries, texts, *, titles=None, doc_ids=None, sources=None, vouched=(), warned=None):
     n = len(texts)
     return restated_pairs(
         queries,
@@ -35,6 +35,7 @@ def find_pairs(queries, texts, *, titles=None, doc_ids=None, sources=None, vouch
         doc_ids=doc_ids or [f"d{i}" for i in range(n)],
         sources=sources or ["pages.example"] * n,
         vouched=np.zeros(n, dtype=bool) if isinstance(vouched, tuple) else vouched,
+        warned=warned,
     )
 
 
@@ -109,6 +110,15 @@ def test_a_statement_may_be_repeated_by_a_text():
     assert find([begins, holds, headed], statement) == warned
     assert find([begins, f"{begins} Or not.", headed], statement) == [("repeated", "blocked")] * 3
     assert find([holds] * 3, statement) == [NOTHING] * 3
+
+
+def test_a_second_warning_about_the_chunk_blocks():
+    texts = [f"## {QUERY}?\n\n{ANSWER}"] * 2
+    assert find(texts, warned=np.array([False, True])) == [
+        ("heading", "warning"),
+        ("heading", "blocked"),
+    ]
+    assert find([ANSWER], warned=np.array([True])) == [NOTHING]
 
 
 def test_sources_that_are_vouched_for_are_not_looked_at():
