@@ -84,7 +84,7 @@ def _screen_batch(
     """Yield the findings of (row, text, is Markdown): of each text the tricks, then the views."""
     readings = read_all([(text, markdown) for _, text, markdown in batch])
     views = [view for reading in readings for view in reading.views]
-    ruled = iter(rules.find([(view.text, view.kind) for view in views]))
+    ruled = iter(rules.find([view.text for view in views]))
     spoken = iter(find_addressing(views) if sentences else [[] for _ in views])
     for (row, text, _), reading in zip(batch, readings, strict=True):
         yield from ((row, *trick) for trick in reading.tricks)

@@ -2,112 +2,136 @@ r"""Compile the phrases of the guard's rules to RE2 syntax.
 
 A phrase is a row of tokens between blanks, for text in lower case with single blanks:
 
-`word`           this word; `-` also matches a blank or nothing
-`this|that`      one of these words
+`word`           this word; a hyphen also matches a blank or nothing
 `{ignore}`       an entry of the word list `ignore`; an entry `re:...` is RE2 syntax
+`this|{those}`   one of these words or entries
 `token?`         the token or nothing
 `..`, `...`      at most 2 or 6 other words of the same sentence
+`~`              any text, for code
 `^`              the beginning of a sentence; only as the first token
 `re:...`         a whole phrase in RE2 syntax, for structure instead of words
 
-Marks may stand between words, but no end of a sentence. Chinese has no blanks: there, tokens follow
-each other directly, and `..` and `...` are at most 4 and 12 characters.
+Marks may stand between words, but no end of a sentence. Chinese and Japanese have no blanks: there,
+tokens follow each other directly, and `..` and `...` are at most 4 and 12 characters.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 Lists = Mapping[str, str | Sequence[str]]
 """Word lists by name: words between blanks, or entries of several words."""
 
 _MARKS = r"\x00-/:-@\[-`{-~\x{a0}-\x{bf}\x{2000}-\x{206f}\x{3000}-\x{303f}"
 _WORD = rf"[^{_MARKS}]+(?:[._][^{_MARKS}]+)*"
-_BETWEEN = r"[\x00- \"-\-/:->@\[-`{-~\x{a0}-\x{bf}\x{2000}-\x{2025}\x{2027}-\x{206f}]{1,4}"
+_BETWEEN = r"[\x00- \"-\-/:->@\[-`{-~\x{a0}-\x{bf}\x{2000}-\x{206f}]+"
+_LEFT, _RIGHT = rf"(?:^|[{_MARKS}])", rf"(?:$|[{_MARKS}])"
 _BEGIN = (
-    r"(?:^|[.!?:;*#>|=\-)\]}\x{2013}\x{2014}\x{2022}\x{2026}\x{3002}])[ \"'*_(\[`\x{201c}]{0,4}"
+    r"(?:^|[>|\x{3002}]|[.!?:;*#=\-)\]}\x{2013}\x{2014}\x{2022}\x{201d}\"'] )"
+    r"[ \"'*_(\[`\x{2018}-\x{201d}]{0,4}"
 )
 _GAPS = {"..": 2, "...": 6}
+_ANYTHING = "~"
 _WITHOUT_BLANKS = frozenset(("zh", "ja"))
-_CHARACTERS = 2
-"""Most characters in place of a word, in languages without blanks."""
 _IN_SENTENCE = r"[^.!?\x{3002}]"
-_TOKEN = re.compile(r"\{(\w+)\}|[^{}|]+(?:\|[^{}|]+)*")
+_LIST = re.compile(r"\{(\w+)\}")
+_RAW = "re:"
+_ASCII_WORD = re.compile(r"[a-z0-9]+")
 
 
-def entries(words: str | Sequence[str]) -> list[str]:
-    """Return the entries of a word list."""
-    return words.split() if isinstance(words, str) else list(words)
+def _options(token: str, lists: Lists) -> list[str]:
+    """Return the entries that may stand for a token."""
+    found: list[str] = []
+    for part in token.split("|"):
+        name = _LIST.fullmatch(part)
+        if name and name[1] not in lists:
+            raise ValueError(f"no word list is named {name[1]!r}")
+        if not part or (not name and set(part) & set("{}?")):
+            raise ValueError(f"{token!r} is no token of a phrase")
+        words = lists[name[1]] if name else [part]
+        found += words.split() if isinstance(words, str) else words
+    return found
 
 
-def _compile_word(entry: str, between: str) -> str:
-    if entry.startswith("re:"):
-        return f"(?:{entry[3:]})"
-    words = (re.escape(word).replace(r"\-", "[ -]?") for word in entry.split())
+def _compile_option(option: str, between: str) -> str:
+    if option.startswith(_RAW):
+        return f"(?:{option.removeprefix(_RAW)})"
+    words = (re.escape(word).replace(r"\-", "[ -]?") for word in option.split())
     return between.join(words).replace("'", r"['\x{2019}]")
 
 
-def _compile_token(token: str, lists: Lists, between: str) -> str:
-    found = _TOKEN.fullmatch(token)
-    if found is None:
-        raise ValueError(f"{token!r} is no token of a phrase")
-    if found[1] and found[1] not in lists:
-        raise ValueError(f"no word list is named {found[1]!r}")
-    options = entries(lists[found[1]]) if found[1] else token.split("|")
-    return f"(?:{'|'.join(_compile_word(option, between) for option in options)})"
-
-
-def _compile_phrase(tokens: Sequence[str], lists: Lists, language: str) -> str:
-    blanks = language not in _WITHOUT_BLANKS
+def _compile_tokens(tokens: Sequence[str], lists: Lists, *, blanks: bool) -> str:
     between = _BETWEEN if blanks else "[ ]?"
     pieces: list[str] = []
     begun = False
-    for token in tokens:
-        if token in _GAPS:
-            if not begun:
-                raise ValueError(f"{' '.join(tokens)!r} begins with a gap")
-            if blanks:
-                pieces.append(f"(?:{between}{_WORD}){{0,{_GAPS[token]}}}")
-            else:
-                pieces.append(f"{_IN_SENTENCE}{{0,{_CHARACTERS * _GAPS[token]}}}")
+    for before, token in zip(("", *tokens), tokens, strict=False):
+        if token == _ANYTHING:
+            pieces.append("(?s:.*)")
             continue
-        optional = token.endswith("?")
-        piece = _compile_token(token.removesuffix("?"), lists, between)
-        if optional:
+        if token in _GAPS:
+            words = f"(?:{between}{_WORD}){{0,{_GAPS[token]}}}"
+            pieces.append(words if blanks else f"{_IN_SENTENCE}{{0,{2 * _GAPS[token]}}}")
+            continue
+        options = _options(token.removesuffix("?"), lists)
+        piece = f"(?:{'|'.join(_compile_option(option, between) for option in options)})"
+        if token.endswith("?"):
             piece = f"(?:{between}{piece})?" if begun else f"(?:{piece}{between})?"
-        elif begun:
-            piece = between + piece
+        elif before == _ANYTHING:
+            piece = f"[{_MARKS}]{piece}"
+        else:
+            piece, begun = (between if begun else "") + piece, True
         pieces.append(piece)
-        begun = begun or not optional
-    if not begun:
-        raise ValueError(f"{' '.join(tokens)!r} has no token that must be there")
+    if {tokens[0], tokens[-1]} & {*_GAPS, _ANYTHING} or not begun:
+        raise ValueError(f"{' '.join(tokens)!r} is only a gap, or has one at an end")
     return "".join(pieces)
 
 
 def compile_phrases(phrases: Iterable[str], lists: Lists, language: str = "en") -> str:
-    r"""Compile the phrases of a rule to one pattern, whose last group is the match.
-
-    Examples
-    --------
-    >>> import re
-    >>> pattern = compile_phrases(["{ignore} ... rules?"], {"ignore": "ignore disregard"})
-    >>> pattern[:40]
-    '(?:^|[\\x00-/:-@\\[-`{-~\\x{a0}-\\x{bf}\\x{20'
-    """
-    ends = (
-        (rf"(?:^|[{_MARKS}])", rf"(?:$|[{_MARKS}])")
-        if language not in _WITHOUT_BLANKS
-        else ("", "")
-    )
+    """Compile the phrases of a rule to one pattern; its only group that matched is the phrase."""
+    blanks = language not in _WITHOUT_BLANKS
     inner: list[str] = []
     first: list[str] = []
     raw: list[str] = []
     for phrase in phrases:
-        if phrase.startswith("re:"):
-            raw.append(f"({phrase[3:]})")
-            continue
-        tokens = phrase.split()
-        kind = first if tokens[0] == "^" else inner
-        kind.append(_compile_phrase(tokens[kind is first :], lists, language))
-    groups = [(ends[0], inner, ends[1]), (_BEGIN, first, ends[1])]
-    found = [f"{left}({'|'.join(some)}){right}" for left, some, right in groups if some]
-    return "|".join((*found, *raw))
+        if phrase.startswith(_RAW):
+            raw.append(f"({phrase.removeprefix(_RAW)})")
+        else:
+            tokens = phrase.split()
+            anchored = tokens[0] == "^"
+            compiled = _compile_tokens(tokens[anchored:], lists, blanks=blanks)
+            (first if anchored else inner).append(compiled)
+    left, right = (_LEFT, _RIGHT) if blanks else ("", "")
+    parts = [f"{left}({'|'.join(inner)}){right}"] if inner else []
+    parts += [f"{_BEGIN}({'|'.join(first)}){right}"] if first else []
+    return "|".join((*parts, *raw))
+
+
+def _keys(option: str) -> Iterator[str]:
+    """Yield words in ASCII, one of which stands in every text with the option."""
+    words = [word for word in option.split() if _ASCII_WORD.search(word)]
+    if words and not option.startswith(_RAW):
+        word = max(words, key=len)
+        yield max(_ASCII_WORD.findall(word.partition("-")[0]), key=len)
+        if "-" in word:
+            yield word.replace("-", "")
+
+
+def needed_words(phrase: str, lists: Lists) -> list[frozenset[str]]:
+    """List sets of ASCII words; every text with the phrase has a word of each set.
+
+    The list is empty for a phrase in RE2 syntax and for words without letters of ASCII.
+
+    Examples
+    --------
+    >>> found = needed_words("{ignore} .. my? rules", {"ignore": "ignore skip"})
+    >>> [sorted(words) for words in found]
+    [['ignore', 'skip'], ['rules']]
+    """
+    if phrase.startswith(_RAW):
+        return []
+    found = []
+    for token in phrase.removeprefix("^ ").split():
+        if token not in (*_GAPS, _ANYTHING) and not token.endswith("?"):
+            keys = [list(_keys(option)) for option in _options(token, lists)]
+            if all(keys):
+                found.append(frozenset(key for some in keys for key in some))
+    return found

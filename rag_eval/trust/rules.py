@@ -1,23 +1,22 @@
-"""Forbidden patterns: the shipped rules, compiled to automata in linear time (RE2).
+"""Forbidden phrases: the rules of `rules/*.toml`, compiled to automata in linear time (RE2).
 
-`re2.Filter` names the rules whose literal words stand in a text, and only these rules run.
-`re2.Set` over whole rules would need 512 MB of memory and six times the time.
+A rule runs only on the parts of a text that hold all words which one of its phrases needs.
 """
 
 import functools
 import itertools
-import json
 import tomllib
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from importlib.resources import files
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import re2
 
 from rag_eval.core.errors import Part
-from rag_eval.trust.phrases import compile_phrases
+from rag_eval.storage.hashing import digest
+from rag_eval.trust.phrases import Lists, compile_phrases, needed_words
 
 Severity = Literal["hint", "warning", "blocked"]
 """Severity of a finding. A hint alone does not change the verdict."""
@@ -25,7 +24,8 @@ ViewKind = Literal["visible", "hidden", "decoded"]
 
 _MAX_MEM = 32 << 20
 """Most bytes for the automaton of a pattern; beyond them, RE2 uses a slower linear engine."""
-_WINDOW, _OVERLAP, _PER_WINDOW = 1 << 16, 1 << 12, 100
+
+_WINDOW, _BEYOND, _PER_WINDOW = 1 << 16, 1 << 12, 100
 """A rule reports at most _PER_WINDOW places in each _WINDOW bytes.
 
 The last place reaches past the window's end, so that no match is lost. The limit bounds the cost of
@@ -74,7 +74,7 @@ class LinearPattern:
         reached = 0
         for window in range(0, max(len(data), 1), _WINDOW):
             last = min(window + _WINDOW, len(data))
-            beyond = min(last + _OVERLAP, len(data))
+            beyond = min(last + _BEYOND, len(data))
             matches = self._compiled.finditer(data, max(window, reached), beyond)
             for count, match in enumerate(matches, start=1):
                 start, end = match.span(match.lastindex or 0)
@@ -116,131 +116,153 @@ class Signals:
 # ---- The rules
 
 
-class RuleTests(Part):
-    """Texts in which the rule finds something, and harmless texts in which it finds nothing."""
-
-    match: tuple[str, ...]
-    clean: tuple[str, ...]
-
-
 class Rule(Part):
-    """A forbidden pattern, the searched views of a text, and the reason."""
+    """Forbidden phrases with the reason, and texts that test them."""
 
     id: str
+    """Family and name, as in `override.ignore_earlier`."""
     severity: Severity
-    views: tuple[ViewKind, ...] = ("visible", "hidden", "decoded")
-    pattern: str
-    """RE2 syntax for the normalised lower-case view."""
-    rationale: str
-    needs: tuple[str, ...] = ()
-    """Ids of rules that must also match in this view; their own `views` are ignored."""
-    max_gap: int | None = None
-    """Most characters between a match and a match of each needed rule; None for no limit."""
-    tests: RuleTests
-
-
-def read_rules() -> list[Rule]:
-    """Read the rules of the TOML files, in the order of the files and of the rules in them."""
-    paths = sorted(Path(__file__).parent.glob("rules/*.toml"))
-    contents = [tomllib.loads(path.read_text(encoding="utf-8")) for path in paths]
-    lists: dict[str, dict[str, str | list[str]]] = {}
-    for content in contents:
-        lists.setdefault(content.get("language", "en"), {}).update(content.get("words", {}))
-    rules = []
-    for content in contents:
-        language = content.get("language", "en")
-        for rule in content.get("rule", ()):
-            pattern = compile_phrases(rule["phrases"], lists[language], language)
-            tests = RuleTests(match=rule["match"], clean=rule["clean"])
-            named = {"id": rule["id"], "severity": rule["severity"], "rationale": rule["reason"]}
-            rules.append(Rule(**named, pattern=pattern, tests=tests))
-    return rules
+    reason: str
+    phrases: tuple[str, ...]
+    match: tuple[str, ...]
+    """Texts in which the rule finds something."""
+    clean: tuple[str, ...]
+    """Harmless texts in which the rule finds nothing."""
+    language: str = "en"
+    """Language of the word lists."""
 
 
 class RuleMatch(NamedTuple):
-    """A match of a rule in characters [start, end) of a view's text."""
+    """A match of a rule in characters [start, end) of a text."""
 
     rule: Rule
     start: int
     end: int
 
 
-_Spans = list[tuple[int, int]]
+FOLDER = Path(__file__).parent
+_PIECE, _OVERLAP = 4_000, 500
+"""Bytes of the parts in which a long text is searched, so that few rules run on each part."""
+_PER_PART = 6
+"""Most matches of a rule in a part; the last one covers all later ones."""
+_ROWS = 2_000
+"""Most parts in one table of their words."""
+_NO_WORDS, _BEYOND_ASCII = 0, 1
+"""Columns of the table for phrases in RE2 syntax, and for words without letters of ASCII."""
+_WORD_BYTES = bytes(
+    byte if chr(byte).isalnum() and byte < 0x80 else ord(" ")  # noqa: PLR2004 - end of ASCII
+    for byte in range(256)
+)
 
 
-def _keep_near(spans: _Spans, others: _Spans, gap: int) -> _Spans:
-    """Return the spans at most `gap` away from one of `others`; both are sorted and disjoint."""
-    starts, ends = [start for start, _ in others], [end for _, end in others]
-    return [
-        (start, end)
-        for start, end in spans
-        if bisect_left(ends, start - gap) < bisect_right(starts, end + gap)
-    ]
+def _cut(data: bytes) -> Iterator[bytes]:
+    """Cut a text into overlapping parts."""
+    starts = range(0, max(len(data) - _OVERLAP, 1), _PIECE - _OVERLAP)
+    return (data[start : start + _PIECE] for start in starts)
 
 
 class RuleSet:
-    """Compiled rules, which search normalised views of texts."""
+    """Compiled rules, which search normalised texts; `words` are the lists of each language."""
 
-    def __init__(self, rules: Iterable[Rule], version: str) -> None:
-        self.rules, self.version = tuple(rules), version
-        places = {rule.id: place for place, rule in enumerate(self.rules)}
-        self._needed = [[places[name] for name in rule.needs] for rule in self.rules]
-        self._compiled = [LinearPattern(rule.pattern) for rule in self.rules]
-        self._filter = re2.Filter()
-        for rule in self.rules:
-            self._filter.Add(rule.pattern, _options())
-        self._filter.Compile()
+    def __init__(self, rules: Iterable[Rule], words: Mapping[str, Lists] | None = None) -> None:
+        self.rules, self.words = tuple(rules), words or {}
+        self._compiled: list[LinearPattern] = []
+        columns: dict[frozenset[str], int] = {}
+        needs: list[tuple[int, set[int]]] = []
+        raw = []
+        for place, rule in enumerate(self.rules):
+            lists = self.words.get(rule.language, {})
+            self._compiled.append(
+                LinearPattern(compile_phrases(rule.phrases, lists, rule.language))
+            )
+            for phrase in rule.phrases:
+                needed = {
+                    columns.setdefault(keys, len(columns) + 2)
+                    for keys in needed_words(phrase, lists)
+                }
+                if phrase.startswith("re:"):
+                    raw.append(phrase.removeprefix("re:"))
+                    needed = {_NO_WORDS}
+                needs.append((place, needed or {_BEYOND_ASCII}))
+        self._raw = LinearPattern("|".join(raw) or r"[^\x00-\x{10ffff}]")
+        self._columns: dict[bytes, list[int]] = {}
+        for keys, column in columns.items():
+            for key in keys:
+                self._columns.setdefault(key.encode(), []).append(column)
+        self._needs = np.zeros((len(columns) + 2, len(needs)), np.float32)
+        self._owners = np.zeros((len(needs), len(self.rules)), np.float32)
+        for at, (place, needed) in enumerate(needs):
+            self._needs[sorted(needed), at] = 1
+            self._owners[at, place] = 1
+        content = [rule.model_dump(mode="json") for rule in self.rules]
+        self.version = digest([content, self.words], 12)
 
     @classmethod
     @functools.cache
     def load(cls) -> "RuleSet":
         """Read and compile the shipped rules, once in a process."""
-        content = json.loads((files("rag_eval.trust") / "rules.json").read_bytes())
-        old = [Rule(**rule) for rule in content["rules"]]
-        return cls([*old, *read_rules()], content["version"])
+        paths = sorted(FOLDER.glob("rules/*.toml"))
+        contents = [tomllib.loads(path.read_text(encoding="utf-8")) for path in paths]
+        rules: list[Rule] = []
+        words: dict[str, dict[str, str | list[str]]] = {}
+        for content in contents:
+            language = content.get("language", "en")
+            lists = words.setdefault(language, {})
+            if twice := lists.keys() & content.get("words", {}).keys():
+                raise ValueError(f"two word lists have the name {min(twice)!r}")
+            lists.update(content.get("words", {}))
+            rules += [Rule(**rule, language=language) for rule in content.get("rule", ())]
+        return cls(rules, words)
 
-    def find(self, views: Sequence[tuple[str, ViewKind]]) -> list[list[RuleMatch]]:
-        """Return the matches in each view, in the order of the rules and then of the text.
+    def _may_match(self, parts: Sequence[bytes]) -> npt.NDArray[np.bool_]:
+        """Tell which rules (columns) have a phrase whose needed words all stand in a part."""
+        rows: list[int] = []
+        columns: list[int] = []
+        for row, part in enumerate(parts):
+            words = self._columns.keys() & set(part.translate(_WORD_BYTES).split())
+            here = [column for word in words for column in self._columns[word]]
+            if self._raw.matches(part):
+                here.append(_NO_WORDS)
+            if not part.isascii():
+                here.append(_BEYOND_ASCII)
+            columns += here
+            rows += [row] * len(here)
+        present = np.zeros((len(parts), len(self._needs)), np.float32)
+        present[rows, columns] = 1
+        complete = (present @ self._needs) == self._needs.sum(axis=0)
+        may: npt.NDArray[np.bool_] = (complete.astype(np.float32) @ self._owners) > 0
+        return may
 
-        Each view is a normalised text and its kind. Each rule searches all views before the next
-        rule, because alternating automata drive each other out of the processor's cache.
+    def find(self, texts: Sequence[str]) -> list[list[RuleMatch]]:
+        """Return the matches in each normalised text, in the order of the rules and of the text.
+
+        Each rule searches many texts before the next rule, because alternating automata drive each
+        other out of the processor's cache.
         """
-        data = [text.encode("utf-8", "replace") for text, _ in views]
-        asked: list[list[int]] = []
-        wanted: dict[int, set[int]] = {}
-        for at, (_, kind) in enumerate(views):
-            literal = set(self._filter.Match(data[at], potential=True) or ())
-            asked.append(
-                [
-                    place
-                    for place in sorted(literal)
-                    if kind in self.rules[place].views and literal.issuperset(self._needed[place])
-                ]
-            )
-            for place in asked[at]:
-                for one in (place, *self._needed[place]):
-                    wanted.setdefault(one, set()).add(at)
-        spans = {
-            (place, at): self._compiled[place].find(data[at])
-            for place, texts in sorted(wanted.items())
-            for at in sorted(texts)
-        }
+        data = [text.encode("utf-8", "replace") for text in texts]
+        parts = [
+            (at, low * (_PIECE - _OVERLAP), part)
+            for at, text in enumerate(data)
+            for low, part in enumerate(_cut(text))
+        ]
+        found: list[dict[tuple[int, int, int], None]] = [{} for _ in texts]
+        for begin in range(0, len(parts), _ROWS):
+            some = parts[begin : begin + _ROWS]
+            may = self._may_match([part for _, _, part in some])
+            for place, row in np.argwhere(may.T).tolist():
+                at, low, part = some[row]
+                spans = self._compiled[place].find(part)
+                if len(spans) > _PER_PART:
+                    spans[_PER_PART - 1 :] = [(spans[_PER_PART - 1][0], spans[-1][1])]
+                for start, end in spans:
+                    found[at][place, low + start, low + end] = None
         result = []
-        for at, places in enumerate(asked):
-            found: list[tuple[Rule, int, int]] = []
-            for place in places:
-                rule, kept = self.rules[place], spans[place, at]
-                gap = len(data[at]) if rule.max_gap is None else rule.max_gap
-                for other in self._needed[place]:
-                    kept = _keep_near(kept, spans[other, at], gap)
-                found.extend((rule, start, end) for start, end in kept)
-            to_characters = _list_characters(
-                data[at], (byte for _, *span in found for byte in span)
-            )
+        for text, matches in zip(data, found, strict=True):
+            places = _list_characters(text, (byte for _, *span in matches for byte in span))
             result.append(
                 [
-                    RuleMatch(rule, to_characters[low], to_characters[high])
-                    for rule, low, high in found
+                    RuleMatch(self.rules[place], places[start], places[end])
+                    for place, start, end in sorted(matches)
                 ]
             )
         return result

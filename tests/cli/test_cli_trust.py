@@ -64,7 +64,7 @@ def test_a_list_says_how_many_of_how_many_and_why(project):
     result = trust(project, "list")
     assert "tiny: 1 of 10 chunks blocked, 0 warned about; 1 left out" in result.stdout
     assert "planted.md\n  of 1 chunks: 1 blocked\n  reasons: pattern." in result.stdout
-    assert "pattern.override_instructions" in re.sub(r"\s", "", result.stdout)
+    assert "pattern.override.ignore_earlier" in re.sub(r"\s", "", result.stdout)
     assert ATTACK not in result.stdout
     (row,) = rows(project)
     assert row.keys() == set(
@@ -105,7 +105,7 @@ def test_a_chunk_is_shown_with_factors_findings_and_a_bounded_text(project):
         "trust     0.280",
         "domain: state allowed, points 0.4",
         "freshness: state dated",
-        "pattern.override_instructions at characters",
+        "pattern.override.ignore_earlier at characters",
     ):
         assert part in result.stdout, part
     [line] = [line for line in result.stdout.splitlines() if line.startswith("text")]
@@ -171,7 +171,7 @@ def test_documents_are_listed_once_with_their_reasons_and_first_places(project):
     assert n > 3
     part = text[first:second]
     assert f"chunks: {n} blocked\n" in part
-    assert f"pattern.override_instructions {n}" in part
+    assert f"pattern.override.ignore_earlier {n}" in part
     assert part.count("characters") == 3
     assert f"and {n - 3} more (--chunks lists all)" in part
     table = trust(project, "list", "--chunks").stdout
@@ -280,7 +280,7 @@ def test_what_is_allowed_already_or_not_blocked_is_passed_over(project):
     [
         (("--document", "none.md"), "unknown_document", "accepted: planted.md"),
         (("--page", "https://x.test"), "unknown_page", "accepted: planted.md"),
-        (("--reason", "pattern.x"), "unknown_reason", "pattern.override_instructions"),
+        (("--reason", "pattern.x"), "unknown_reason", "pattern.override.ignore_earlier"),
         (("--document", "alerts.md"), "not_blocked", "3 clean"),
         ((), "bad_choice", "one of CHUNK_ID, --document, --page and --reason"),
         (("--document", "a", "--reason", "b"), "bad_choice", "found: --document, --reason"),

@@ -218,7 +218,7 @@ def test_a_planted_canary_is_quarantined_and_the_gate_passes(nights):
     for chunk_id in night.blocked:
         _, text, line = night.chunks[chunk_id]
         assert ATTACK in text
-        assert "pattern.override_instructions" in line["reasons"]
+        assert "pattern.override.ignore_earlier" in line["reasons"]
     shown = (night.gate["status"], night.gate["required"], night.gate["evidence"]["value"])
     assert shown == ("pass", True, 0)
     n_indexed = len(night.chunks) - 2
@@ -252,7 +252,7 @@ def test_an_allowed_chunk_is_indexed_until_revoked(nights):
     first, allowed, revoked = nights.blocked, nights.allowed, nights.revoked
     line = allowed.chunks[first.planted][2]
     assert (line["blocked"], line["reasons"][0]) == (False, "allowed")
-    assert "pattern.override_instructions" in line["reasons"]
+    assert "pattern.override.ignore_earlier" in line["reasons"]
     guard = allowed.report["trust"]["poisoning"]
     assert (allowed.report["poisonedBlocked"], guard["n_allowed"]) == (1, 1)
     assert allowed.gate["status"] == "pass"
@@ -284,7 +284,7 @@ def test_a_leaked_attack_fails_the_run_and_the_nightly_job(project, leaky):
     assert found["evidence"]["strategies"]["leak"]["n_blocked"] == 6  # once per wording
     (example,) = found["evidence"]["examples"]
     assert (example["strategy"], example["doc_id"], example["rank"]) == ("leak", "planted.md", 2)
-    assert "pattern.override_instructions" in example["reasons"]
+    assert "pattern.override.ignore_earlier" in example["reasons"]
     assert project.report()["poisonedBlocked"] == 1
     by_command = project.report()["content_hash"]
 
@@ -340,7 +340,7 @@ def test_the_guard_reads_the_text_that_an_outside_retriever_returned(project, le
     blocked = {entry["rank"]: entry for entry in retrieved(project)["blocked"]}
     assert set(blocked) == {1, 3, 4, 5}, retrieved(project)["blocked"]
     for rank in (1, 3, 4):
-        assert "pattern.override_instructions" in blocked[rank]["reasons"]
+        assert "pattern.override.ignore_earlier" in blocked[rank]["reasons"]
     assert blocked[5]["reasons"] == ["restates_query.retrieved"]
     assert (blocked[5]["query_id"], blocked[5]["n"]) == ("keep", 1)
     assert blocked_ids(project) == []

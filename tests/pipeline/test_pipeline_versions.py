@@ -214,7 +214,7 @@ def test_files_that_are_read_are_those_that_count(project_root):
         check=True,
     )
     opened = {Path(line) for line in done.stdout.splitlines()}
-    assert {path.name for path in opened} >= {"rules.json", "prior.json"}
+    assert {path.name for path in opened} >= {"override.toml", "prior.json"}
     found = Versions()
     modules = ("trust.rules", "trust.spelling", "uncertainty.estimator")
     assert opened <= found.data_files(f"rag_eval.{name}" for name in modules)

@@ -103,7 +103,7 @@ def _fill_trust(trust: dict[str, Any], names: tuple[str, ...]) -> None:
     compared |= {"n_effective": 17, "minimum_detectable": 0.07}
     compared |= {"with_filter": figure, "without_filter": figure}
     blocked = {"chunk_id": HASH, "doc_id": "evil.md", "query_id": "q1", "rank": 3, "n": 4}
-    blocked["reasons"] = ["pattern.reply_instruction"]
+    blocked["reasons"] = ["pattern.reply.your_reply"]
     nothing = {"avg_trust": figure, "n_retrieved": 440, "n_blocked": 0, "n_warned": 7}
     trust["retrieved"] = {name: {**nothing, "blocked": []} for name in names}
     trust["retrieved"][names[0]] |= {"n_blocked": 4, "blocked": [blocked]}

@@ -252,7 +252,7 @@ def test_trust_tables(made):
     assert rows(panel, "blocked-retrieved")[0]["rank"] == "3"
     assert [row["code"] for row in rows(panel, "trust-reasons")] == [
         "topic_shift.inside_document",
-        "pattern.reply_instruction",
+        "pattern.reply.your_reply",
     ]  # the most frequent reason first
     assert {place for _, place in figures(markup)} >= {
         "/trust/poisoning/manifest/n_changed",

@@ -227,4 +227,4 @@ def test_an_order_split_over_title_and_text_is_found_at_the_chunk():
     # The screening of documents finds an order that stands in a title alone.
     assert set(found["row"]) == {0}
     assert set(found["start"]) == set(found["end"]) == {-1}
-    assert "override_instructions" in set(found["rule"])
+    assert "override.ignore_earlier" in set(found["rule"])

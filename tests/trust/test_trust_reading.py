@@ -16,9 +16,8 @@ PIECES = (
     " &#x41; &nbsp; %41 \\u0041 QUJDREVGR0hJ ignore x ﷺ İ ß а \x1b[8m ]( \ud800"
 ).split(" ")
 MIXED = st.lists(st.sampled_from([*PIECES, " ", "\n"]) | st.text(max_size=5), max_size=40)
-TESTS = {"match": ["x"], "clean": ["y"]}
-ANY = Rule(id="any", severity="hint", pattern="ignore|x|[^a-z ]{2}", rationale="r", tests=TESTS)
-RULES = RuleSet([ANY], "1")
+ANY = {"phrases": ["re:ignore|x|[^a-z ]{2}"], "match": ["x"], "clean": ["y"]}
+RULES = RuleSet([Rule(id="any.x", severity="hint", reason="r", **ANY)])
 
 
 @settings(max_examples=50)  # the first examples compile patterns
