@@ -35,6 +35,8 @@ Goals = tuple[float | None, float | None]
 RECORD = ROOT / "benchmarks" / "guard_figures.jsonl"
 GOALS: dict[str, Goals] = {"ordinary": (0.2, 5), "llm_docs": (1, 20), "about_injection": (5, None)}
 """Most texts of 1,000 that may be blocked, and that may have a warning."""
+MILDER = "with `about_injection`"
+"""Added to the name of a set that is judged with this setting."""
 NO_GOALS: Goals = (None, None)
 SPEED_BAR, SPEED_TEXTS, REPEATS = 1.0, 2_000, 7
 GROWTH_BAR, SIZES, SLOWEST, SHOWN = 1.3, (25_000, 50_000, 100_000), 2, 5
@@ -49,10 +51,16 @@ def _family(rule: str) -> str:
 
 
 def judge(
-    texts: Sequence[str], rules: RuleSet | None = None, *, markdown: Sequence[bool] | None = None
+    texts: Sequence[str],
+    rules: RuleSet | None = None,
+    *,
+    markdown: Sequence[bool] | None = None,
+    about_injection: bool = False,
 ) -> list[str]:
     """Return the verdict of each text alone."""
-    return guard.judge_findings(guard.screen(texts, rules, markdown=markdown), len(texts))
+    milder = {"about_injection": about_injection}
+    found = guard.screen(texts, rules, markdown=markdown, **milder)
+    return guard.judge_findings(found, len(texts), **milder)
 
 
 def with_bounds(count: float, n: int, scale: int = 1) -> list[float]:
@@ -83,6 +91,9 @@ def count_found(rows: Sequence[Attack], judged: Sequence[str]) -> Iterator[Row]:
 def measure_families() -> list[Row]:
     rows = attacks(data_folder())
     lines = list(count_found(rows, judge([row.text for row in rows])))
+    held_out = [row._replace(set=f"{HELD_OUT}, {MILDER}") for row in rows if row.set == HELD_OUT]
+    milder = judge([row.text for row in held_out], about_injection=True)
+    lines += [line for line in count_found(held_out, milder) if line["by"] == "set"]
     for line in lines:
         emit("guard_families", **line)
     return lines
@@ -111,6 +122,9 @@ def measure_clean() -> list[Row]:
         lines.append(count_stopped(clean.name, judged, GOALS[clean.goal] if held_out else NO_GOALS))
         if not held_out:
             pools[clean.goal] += judged
+        if clean.goal == "about_injection":
+            judged = judge(clean.texts, about_injection=True)
+            lines.append(count_stopped(f"{clean.name}, {MILDER}", judged, GOALS[clean.goal]))
     lines += [
         count_stopped(f"all of {goal}", judged, GOALS[goal])
         for goal, judged in pools.items()

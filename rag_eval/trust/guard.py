@@ -247,9 +247,12 @@ def rank_findings(
     return rank, reasons
 
 
-def judge_findings(findings: pd.DataFrame, n: int) -> list[Verdict]:
+def judge_findings(
+    findings: pd.DataFrame, n: int, *, about_injection: bool = False
+) -> list[Verdict]:
     """Return the verdict on each of n texts alone, by the rule of `rank_findings`."""
-    return [VERDICTS[rank] for rank in rank_findings(findings, n)[0]]
+    ranks, _ = rank_findings(findings, n, about_injection=about_injection)
+    return [VERDICTS[rank] for rank in ranks]
 
 
 def judge_chunks(
