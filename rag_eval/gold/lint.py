@@ -222,16 +222,16 @@ def blocked_gold(qrels: pd.DataFrame, doc_ids: pd.Series, admitted: pd.Series) -
 def blocked_problems(found: BlockedGold) -> list[Problem]:
     """Warn of each blocked document, in the order of `found.documents`, and count the rest."""
     more: Place = {"field": "corpus", "severity": "warning"}
-    more["accepted"] = "rag-eval trust list shows why a chunk is blocked; trust allow lets it in"
+    more["accepted"] = "rag-eval trust list shows why a chunk is left out; trust allow lets it in"
     messages = [
-        f"the poisoning guard blocks {document.n_blocked} of {document.n_chunks} chunks of"
+        f"the poisoning guard leaves out {document.n_blocked} of {document.n_chunks} chunks of"
         f" {quoted(document.doc_id)}, which is relevant to {document.n_queries} of"
         f" {found.n_queries} questions"
         for document in found.documents[:MAX_BLOCKED]
     ]
     if found.n_blocked > MAX_BLOCKED:
         messages.append(
-            f"the poisoning guard blocks chunks of {found.n_blocked} of {found.n_documents}"
+            f"the poisoning guard leaves out chunks of {found.n_blocked} of {found.n_documents}"
             f" relevant documents; {found.n_blocked - MAX_BLOCKED} more are not listed"
         )
     return [Problem("gold_blocked", message, **more) for message in messages]

@@ -161,7 +161,7 @@ def _gold(explanation: Explanation, outgoing: Outgoing) -> Iterator[str]:
     targets = ", ".join(quoted(target) for target in explanation.targets) or "none judged"
     yield f"  documents: {targets}"
     if explanation.blocked:
-        yield f"  blocked by the poisoning guard: {', '.join(explanation.blocked)}"
+        yield f"  left out by the poisoning guard: {', '.join(explanation.blocked)}"
     for span in explanation.spans:
         yield (
             f"  {'cited ' if span.cited else 'missed'}  {quoted(span.doc_id)} "

@@ -483,8 +483,8 @@ def _warnings(report: Report) -> Parts:
     guard = report.trust.poisoning
     if (gold := guard.gold).n_blocked:
         yield (
-            f"GOLD IS BLOCKED: {gold.n_blocked} of {gold.n_documents} relevant documents have"
-            f" blocked chunks ({gold.n_wholly_blocked} have no other chunk), which concerns"
+            f"GOLD IS LEFT OUT: {gold.n_blocked} of {gold.n_documents} relevant documents have"
+            f" quarantined chunks ({gold.n_wholly_blocked} have no other chunk), which concerns"
             f" {gold.n_queries_blocked} of {gold.n_queries} questions,"
             f" for example {quoted(gold.documents[0].doc_id)}"
         )

@@ -242,10 +242,10 @@ def test_blocked_gold_is_shown_in_lint_run_and_explain(nights):
     assert (gold["n_blocked"], gold["n_wholly_blocked"]) == (1, 0)
     assert 1 <= gold["n_queries_blocked"] == document["n_queries"] < gold["n_queries"]
     assert "gold_blocked" in {warning["code"] for warning in night.report["gold"]["warnings"]}
-    told = f"GOLD IS BLOCKED: 1 of {gold['n_documents']} relevant documents"
+    told = f"GOLD IS LEFT OUT: 1 of {gold['n_documents']} relevant documents"
     assert told in " ".join(night.out.split())
     place = f"storage.md (1 of {document['n_chunks']} chunks)"
-    assert f"blocked by the poisoning guard: {place}" in night.explained
+    assert f"left out by the poisoning guard: {place}" in night.explained
 
 
 def test_an_allowed_chunk_is_indexed_until_revoked(nights):

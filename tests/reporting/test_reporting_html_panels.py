@@ -98,7 +98,7 @@ ABSENT = {
         [
             *("nobody is trusted", "no trust.threshold is configured", "no manifest is configured"),
             *("No check found a chunk", "No document is blocked"),
-            "off: blocked chunks are reported",
+            "none: chunks are only reported",
         ],
         ["trust-retrieved", "trust-states"],
     ),
