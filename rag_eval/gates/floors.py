@@ -192,7 +192,7 @@ class PoisoningGate(Gate):
             "value": blocked,
             "n_scored": total,
             "quarantined": f"{inputs.n_quarantined:,} of {inputs.n_chunks:,} chunks",
-            "warned": f"{warned:,} of {total:,} retrieved",
+            "warned": f"{warned:,} of {total:,} results",
             "strategies": strategies,
         }
         if blocked:

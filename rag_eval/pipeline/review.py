@@ -107,6 +107,10 @@ def explanation(
     qrels = qrels[qrels["gain"] > 0].sort_values("gain", ascending=False, kind="stable")
     relevant = set(qrels["item_id"])
     blocked = [one for one in GoldVariants.stored(gold).blocked.documents if one.doc_id in relevant]
+    answer = next(answer for answer in made.answers if answer.query_id == query_id)
+    trust = kept.stored("evidence_trust").frame("trust", ["chunk_id", "verdict", "reasons"])
+    used = trust["chunk_id"].isin({item.chunk.snippet_id for item in answer.evidence})
+    doubtful = trust[used & (trust["verdict"] != "clean")]
     figures = measured.per_question.set_index("query_id").loc[query_id]
     names = ("coverage", "groundedness", "supported", "gap_reason")
     return Explanation(
@@ -115,7 +119,7 @@ def explanation(
         strategy=made.about.strategy,
         question=str(asked["text"]),
         answerable=bool(asked["answerable"]),
-        answer=next(answer for answer in made.answers if answer.query_id == query_id),
+        answer=answer,
         verdicts=tuple(
             CitationVerdict(row["code"], row["field"], bool(row["correct"]))
             for row in verdicts.to_dict("records")
@@ -132,6 +136,10 @@ def explanation(
         blocked=tuple(
             f"{quoted(one.doc_id)} ({one.n_blocked} of {one.n_chunks} chunks)" for one in blocked
         ),
+        findings={
+            row["chunk_id"]: f"{row['verdict']}: {', '.join(row['reasons'])}"
+            for row in doubtful.to_dict("records")
+        },
     )
 
 

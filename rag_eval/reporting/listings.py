@@ -96,6 +96,8 @@ class Explanation:
     """Sentences that their citations do not support."""
     threshold: float | None = None
     """Least signal with which the deterministic mode answers."""
+    findings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Verdict and reasons of the guard on pieces of evidence that are not clean, by chunk."""
 
 
 _MAX_EVIDENCE, _MAX_ANSWER_CHARS = 10, 2000
@@ -182,6 +184,8 @@ def _evidence(explanation: Explanation, outgoing: Outgoing) -> Iterator[str]:
             f"score {item.chunk.score_norm:.3f}{'  <- ' + ', '.join(marks) if marks else ''}"
             f"{_link(item.chunk.source_url)}"
         )
+        if found := explanation.findings.get(item.chunk.snippet_id):
+            yield f"      poisoning guard: {quoted(found, _MAX_REASONS)}"
         yield f"      {outgoing.line(item.chunk.text)}"
     if (more := len(answer.evidence) - _MAX_EVIDENCE) > 0:
         yield f"  ... and {more} more"

@@ -22,6 +22,7 @@ from rag_eval.core.report import (
     Interval,
     IterativeAccount,
     Manifest,
+    Poisoning,
     Report,
     StrategyCalibration,
     StrategyPart,
@@ -444,18 +445,25 @@ def _ragas(report: Report) -> Parts:
         )
 
 
+def _count_poison(guard: Poisoning) -> str:
+    """Count the results that are blocked or have a warning, and the quarantined chunks."""
+    lists = guard.retrieved
+    return (
+        f"poisoning: {lists.n_blocked:,} blocked and {lists.n_warned:,} with a warning of "
+        f"{lists.n_retrieved:,} results; {guard.n_quarantined:,} of {guard.n_chunks:,} chunks "
+        "quarantined"
+    )
+
+
 def _guard(report: Report) -> Parts:
-    guard, lists = report.trust.poisoning, report.trust.poisoning.retrieved
+    guard = report.trust.poisoning
     milder = ", for a corpus about injection" if guard.about_injection else ""
     yield (
         f"screening (rules {quoted(guard.rules_version)}{milder}): {guard.n_blocked:,} of "
         f"{guard.n_chunks:,} chunks blocked, {guard.n_warned:,} warned, {guard.n_allowed:,} "
-        f"allowed by a person; {guard.n_quarantined:,} quarantined (quarantine: {guard.quarantine})"
+        f"allowed by a person (quarantine: {guard.quarantine})"
     )
-    yield (
-        f"results of all strategies: {lists.n_blocked:,} blocked and {lists.n_warned:,} with a "
-        f"warning, of {lists.n_retrieved:,}"
-    )
+    yield _count_poison(guard)
     if guard.reasons:
         common = sorted(guard.reasons.items(), key=lambda item: (-item[1], item[0]))[:5]
         reasons = ", ".join(f"{quoted(code)} {count}" for code, count in common)
@@ -629,6 +637,9 @@ def _verdict(report: Report) -> Parts:
             unknown.setdefault(gate.reason_code, []).append(quoted(gate.id))
     for reason, names in unknown.items():
         yield f"not enough evidence ({quoted(reason)}): {', '.join(names)}"
+    guard = report.trust.poisoning
+    if guard.n_quarantined or guard.retrieved.n_blocked or guard.retrieved.n_warned:
+        yield _count_poison(guard)
 
 
 # ---- The questions to look at first.

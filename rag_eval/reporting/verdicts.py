@@ -162,7 +162,7 @@ def _figure(value: object, depth: int = 2) -> str:
 _SHOWN_FIRST = frozenset(
     [
         *"measure value ci_low ci_high accepted reason baseline now".split(),
-        *"n_scored n_effective catches_drop".split(),
+        *"n_scored n_effective catches_drop warned quarantined".split(),
     ]
 )
 
@@ -192,6 +192,8 @@ def _evidence_text(evidence: Mapping[str, Any]) -> str:
     if "n_scored" in shown:
         effective = f", worth {shown['n_effective']}" if "n_effective" in shown else ""
         parts.append(f"{shown['n_scored']} scored{effective}")
+    if "quarantined" in shown:
+        parts += [f"{shown['warned']} with a warning", f"{shown['quarantined']} quarantined"]
     if "catches_drop" in shown:
         parts.append(f"catches a drop of {shown['catches_drop']} or more with 80 % power")
     parts += [

@@ -463,12 +463,16 @@ def test_quarantine_of_warnings_leaves_out_what_is_only_doubtful_until_it_is_all
     assert warned["n_warned"] >= 1
     assert guard["retrieved"] == {name: warned[name] for name in guard["retrieved"]}
     counts = f"{warned['n_warned']} of {warned['n_retrieved']}"
-    assert evidence["warned"] == f"{counts} retrieved"
+    assert evidence["warned"] == f"{counts} results"
     assert evidence["quarantined"] == f"0 of {guard['n_chunks']} chunks"
     assert "planted.md" in ranking(project)
-    told = f"0 blocked and {warned['n_warned']} with a warning, of {warned['n_retrieved']}"
-    assert told in " ".join(out.split())
-    assert "warned" in project.text("gate-verdict.md")
+    told = f"0 blocked and {warned['n_warned']} with a warning of {warned['n_retrieved']} results"
+    assert f"poisoning: {told}; 0 of {guard['n_chunks']} chunks quarantined" in " ".join(
+        out.split()
+    )
+    for name in ("gate-verdict.md", "gate-verdict.xml"):
+        text = f"{counts} results with a warning; 0 of {guard['n_chunks']} chunks quarantined"
+        assert text in project.text(name)
     assert held_by_trust_list(project) == []
 
     configured(project, trust=spec.format("warnings"))

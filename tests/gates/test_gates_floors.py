@@ -231,7 +231,7 @@ def test_one_blocked_chunk_of_any_strategy_fails():
     assert (gate.required, gate.severity) == (True, "P0")
     assert (gate.evidence["value"], gate.evidence["n_scored"]) == (1, 903)
     assert gate.evidence["quarantined"] == "12 of 3,400 chunks"
-    assert gate.evidence["warned"] == "4 of 903 retrieved"
+    assert gate.evidence["warned"] == "4 of 903 results"
     assert gate.evidence["examples"] == [{"strategy": "mine", **example}]
 
 
