@@ -103,6 +103,14 @@ def test_a_question_that_the_corpus_does_not_answer():
     assert "none" in shown
 
 
+def test_evidence_that_the_guard_warns_of_says_so():
+    name = chunk().snippet_id
+    shown = explain(explained(findings={name: "warning: pattern.x, \x1b[31m"}))
+    at = next(place for place, line in enumerate(shown) if "storage.md:1-3  retrieve" in line)
+    assert shown[at + 1] == "      poisoning guard: warning: pattern.x, \\u001b[31m"
+    assert not [line for line in explain(explained()) if "poisoning guard" in line]
+
+
 def test_a_miss_names_the_step_that_lost_the_gold():
     lines = explain(explained(misses=(("hybrid", "No list had it in its first 1000."),)))
     assert "  missed by hybrid: No list had it in its first 1000." in lines

@@ -98,7 +98,7 @@ ABSENT = {
         [
             *("nobody is trusted", "no trust.threshold is configured", "no manifest is configured"),
             *("No check found a chunk", "No document is blocked"),
-            "none: chunks are only reported",
+            "chunks are only reported, and stay in",
         ],
         ["trust-retrieved", "trust-states"],
     ),
