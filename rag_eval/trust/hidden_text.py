@@ -21,6 +21,9 @@ from typing import Literal, NamedTuple
 from rag_eval.trust.rules import LinearPattern, Severity
 from rag_eval.trust.spelling import (
     APART,
+    COMMON_WORDS,
+    DIGITS,
+    GLUED,
     JOINED,
     STEMS,
     decode_printable,
@@ -437,16 +440,26 @@ def _shift(text: str, by: int) -> str:
 
 
 _SHIFTS = (*range(1, 6), 13, *range(21, 26))
-_LONG_STEMS = [stem for stem in STEMS if len(stem) > 4]  # noqa: PLR2004 - short stems are in other words
-_CIPHERED = {_shift(stem, -by): by for stem in _LONG_STEMS for by in _SHIFTS}
-"""Shifted beginning of a word -> shift that reads the word."""
-_REVERSED = [stem[::-1] for stem in _LONG_STEMS]
+_LONG_STEMS = [stem for stem in STEMS if len(stem) > 4]  # noqa: PLR2004 - short ones are in other words
+_CIPHERED = {_shift(word, -by): by for word in (*_LONG_STEMS, *COMMON_WORDS) for by in _SHIFTS}
+"""Shifted word, or beginning of a word -> shift that reads the word."""
+
+
+def _write_ciphered() -> str:
+    stems, words = (
+        [_shift(word, -by) for word in group for by in _SHIFTS]
+        for group in (_LONG_STEMS, COMMON_WORDS)
+    )
+    back, whole = ("|".join(word[::-1] for word in group) for group in (_LONG_STEMS, COMMON_WORDS))
+    return rf"(?i)\b(?:{'|'.join(stems)})|(?:{back})\b|\b(?:{'|'.join(words)}|{whole})\b"
 
 
 SPELLINGS: dict[str, Callable[[], str]] = {
-    "joined": lambda: JOINED,
-    "ciphered": lambda: rf"(?i)\b(?:{'|'.join(_CIPHERED)})|(?:{'|'.join(_REVERSED)})\b",
+    "digits": lambda: DIGITS,
     "apart": lambda: APART,
+    "joined": lambda: JOINED,
+    "glued": lambda: GLUED,
+    "ciphered": _write_ciphered,
     "odd": list_odd_spellings,
 }
 """Way to respell words of an order -> writer of an RE2 pattern."""
@@ -469,14 +482,14 @@ def _find_ciphered(text: str, depth: int, found: Discovery) -> None:  # noqa: AR
         for span, words in _join_near(group, text):
             if len(words) > 1:
                 passage = text[slice(*span)]
-                decoded = _shift(passage, shift) if shift else passage[::-1]
+                by_words = re.sub(r"[^\W\d_]+", lambda word: word[0][::-1], passage)
+                decoded = _shift(passage, shift) if shift else f"{passage[::-1]} . {by_words}"
                 found.decode(source, decoded, span, suspicious=False)
 
 
-def _find_respelled(text: str, depth: int, found: Discovery) -> None:  # noqa: ARG001 - a shared signature
-    """Undo accents, look-alikes, digits, separators and missing spaces near words of orders."""
-    spellings = load_spellings()
-    spans = (spellings[name].find_all(text) for name in ("odd", "joined", "apart"))
+def _find_respelled(text: str, names: Iterable[str], found: Discovery) -> None:
+    """Undo accents, look-alikes, digits, separators and missing spaces near matches of patterns."""
+    spans = (load_spellings()[name].find_all(text) for name in names)
     for span, _ in _join_near(sorted(itertools.chain.from_iterable(spans)), text):
         source, plain = undo_tricks(text[slice(*span)])
         if source:
@@ -501,11 +514,9 @@ _DECODERS: dict[str, _Decoder] = {
         "entities", rf"(?:{_ENTITY}\s?){{4,}}", _ENTITY, html.unescape
     ),
     "ciphered": _find_ciphered,
-    "odd": _find_respelled,
-    "joined": _find_respelled,
-    "apart": _find_respelled,
 }
 """Signal -> decoder."""
+_RESPELLED = ("odd", "joined", "glued", "digits", "apart")
 
 
 def find_encoded(text: str, depth: int = 0, names: Iterable[str] = ()) -> Discovery:
@@ -521,7 +532,8 @@ def find_encoded(text: str, depth: int = 0, names: Iterable[str] = ()) -> Discov
     ['ignore all instructions']
     """
     found = Discovery()
-    tried = (decoder for name, decoder in _DECODERS.items() if not names or name in names)
-    for decoder in dict.fromkeys(tried):
-        decoder(text, depth, found)
+    for name, decode in _DECODERS.items():
+        if not names or name in names:
+            decode(text, depth, found)
+    _find_respelled(text, [name for name in _RESPELLED if not names or name in names], found)
     return found

@@ -128,8 +128,9 @@ def _load_signals() -> list[Signals]:
         "entity": r"&[#A-Za-z][A-Za-z0-9]{1,31};",
     }
     words = {name: write() for name, write in SPELLINGS.items()}
-    odd = {"odd": words.pop("odd")}
-    return [Signals(patterns) for patterns in (of_markup | SIGNALS, words, odd)]
+    apart = (("ciphered", "glued"), ("odd",))
+    sets = [{name: words.pop(name) for name in names} for names in apart]
+    return [Signals(patterns) for patterns in (of_markup | SIGNALS | words, *sets)]
 
 
 def find_signals(texts: Sequence[str]) -> list[set[str]]:
