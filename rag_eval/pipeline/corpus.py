@@ -14,11 +14,11 @@ import pandas as pd
 from rag_eval.core.arrays import BoolArray, IntArray
 from rag_eval.core.config import EVIDENCE_TRUST, FINDINGS, AnswerOverride
 from rag_eval.core.errors import InputError, Problem, check_decision, quoted
-from rag_eval.core.frames import CHUNKS, DOCUMENTS, VARIANTS
+from rag_eval.core.frames import CHUNKS, DOCUMENTS, VARIANTS, make_frame
 from rag_eval.core.loader import Chunker, ShardedLoader
 from rag_eval.core.report import Absent, BlockedGold, GoldFacts, LintWarning, Manifest
 from rag_eval.core.settings import Settings
-from rag_eval.corpus.chunking import chunk_documents, chunks_hash
+from rag_eval.corpus.chunking import chunk_documents, chunks_hash, spans
 from rag_eval.corpus.loading import (
     CorpusFacts,
     CorpusFrames,
@@ -31,6 +31,7 @@ from rag_eval.corpus.source import empty_corpus, resolve
 from rag_eval.gold.lint import blocked_gold, blocked_problems, lint, sparse_sections
 from rag_eval.gold.loading import load_gold, read_gold, variants
 from rag_eval.gold.resolving import resolve as resolve_gold
+from rag_eval.measures.contradiction import find_conflicts
 from rag_eval.measures.overlap import NamedGold, SharedGold
 from rag_eval.measures.ranking import Qrels, Spans
 from rag_eval.pipeline.by_chunk import identify_chunks, work_by_chunk
@@ -64,6 +65,7 @@ from rag_eval.trust.allowances import FILE_NAME as ALLOWED_FILE
 from rag_eval.trust.allowances import allowed_chunks
 from rag_eval.trust.duplicates import FIRST, find_paraphrases
 from rag_eval.trust.guard import find_across_titles, join_findings, judge_chunks
+from rag_eval.trust.restating import HEADING, find_sightings
 from rag_eval.trust.rules import RuleSet
 from rag_eval.trust.signatures import (
     Acceptance,
@@ -461,9 +463,48 @@ def _find_paraphrases(
     if vouched is not None:
         vouched = vouched[pd.Index(facts["doc_id"]).get_indexer(pd.Index(chunks["doc_id"]))]
     ranked = engine.search(table.query_terms(texts), FIRST).rows.astype(np.int64)
-    found = find_paraphrases(ranked, chunks, table.terms, engine.frequency, vouched=vouched)
+    groups = find_paraphrases(ranked, chunks, table.terms, engine.frequency, vouched=vouched)
+    hints = find_disagreeing(texts, ranked, chunks, vouched=vouched)
     work.made_from += sorted(table.made_from)
-    return found, table.terms_key
+    return join_findings([groups, hints]), table.terms_key
+
+
+_EVIDENCE, _SENTENCES = 5, 3
+"""Number of first chunks that a chunk is compared with, and of its compared sentences."""
+
+
+def find_disagreeing(
+    asked: Sequence[str], ranked: IntArray, chunks: pd.DataFrame, *, vouched: BoolArray | None
+) -> pd.DataFrame:
+    """Find chunks with a question as heading that contradict the other first chunks (FINDINGS).
+
+    `ranked` are the first chunks of each question, [n_questions, k], -1 in an empty place. Chunks
+    of trusted sources (`vouched`) are not judged. The findings are hints, because the other chunks
+    may be wrong as well.
+    """
+    ranked = ranked[:, :_EVIDENCE]
+    used = np.unique(ranked[ranked >= 0])
+    titles, texts = (chunks[name].iloc[used].tolist() for name in ("title", "text"))
+    marks = None if vouched is None else vouched[used]
+    seen = find_sightings(asked, texts, titles=titles, vouched=marks)
+    first = dict(zip(asked, ranked, strict=True))
+    queries, found = list(first), set[int]()
+    for query, place in seen.loc[seen["grade"] == HEADING, ["query", "chunk"]].to_numpy().tolist():
+        rows = first[queries[query]]
+        if used[place] not in rows:
+            continue
+        others = [row for row in np.searchsorted(used, rows[rows >= 0]).tolist() if row != place]
+        evidence = [texts[row] for row in others]
+        lines = [line for line in texts[place].splitlines() if not line.startswith("#")]
+        body = "\n".join(line for line in lines if not line.rstrip().endswith("?"))
+        sentences = [body[low:high] for low, high in spans(body)[:_SENTENCES]]
+        if any(find_conflicts(one, " ".join(evidence), evidence) for one in sentences):
+            found.add(int(used[place]))
+    detail = "has a question as heading and contradicts the other passages about the question"
+    return make_frame(
+        FINDINGS,
+        [(row, -1, -1, "restates_query", "disagrees", "hint", detail) for row in sorted(found)],
+    )
 
 
 def _screen_titles(work: Work, chunks: pd.DataFrame) -> Artifact:

@@ -228,7 +228,7 @@ def _count_common(one: list[int], other: list[int]) -> int:
 # ---- Sightings: each pair of query and chunk, with the gravest restatement in each reading
 
 _LONG_WORDS, _LEAD_WORDS = 6, 3
-_NOTHING, _NAME, _HEADING, _FIRST_WORDS, _RUNNING = range(5)
+_NOTHING, _NAME, HEADING, _FIRST_WORDS, _RUNNING = range(5)
 """Grades of a restatement, rising: none, a heading or title of a query that asks nothing, a heading
 or title of a query that asks, the first words of a text, running text."""
 
@@ -257,7 +257,7 @@ def _grade_window(query: _Query, text: _Text, window: _Window) -> _Grade:
     heading = stands.form == "heading"
     if query.how == "wording" or (query.how == "mark" and stands.marked):
         heading = heading or (stands.marked and text.is_page_of_questions)
-        grade = _HEADING if heading else _RUNNING
+        grade = HEADING if heading else _RUNNING
     elif heading:
         grade = _NAME if long else _NOTHING
     else:
@@ -304,7 +304,7 @@ def _judge(query: _Query, piece: _Piece, text: _Text) -> _Grade:
     if piece.form == "title":
         long = any(one.last - one.first >= _LONG_WORDS for one in windows)
         name = _NAME if long else _NOTHING
-        return _Grade(_HEADING if query.how and windows else name)
+        return _Grade(HEADING if query.how and windows else name)
     worst, taken = _Grade(_NOTHING), list[tuple[int, ...]]()
     for window in windows:
         _, first, last = window
@@ -336,7 +336,7 @@ def _apply_table(it: _Grade, *, known: bool, allowlist: bool, repeated: bool) ->
     `known` says that the source of the chunk is known.
     """
     if repeated:
-        blocked = allowlist or known or it.grade > _HEADING
+        blocked = allowlist or known or it.grade > HEADING
         return "repeated", "blocked" if blocked else "warning"
     if it.grade == _RUNNING and it.typed and not allowlist:
         return "typed_query", "blocked"
@@ -344,7 +344,7 @@ def _apply_table(it: _Grade, *, known: bool, allowlist: bool, repeated: bool) ->
         return "running_text", "blocked" if allowlist else "warning"
     if it.grade == _FIRST_WORDS:
         return "first_words", "warning"
-    return ("heading", "warning") if it.grade == _HEADING and allowlist else ("", "")
+    return ("heading", "warning") if it.grade == HEADING and allowlist else ("", "")
 
 
 def restated_pairs(
