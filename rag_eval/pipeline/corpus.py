@@ -68,7 +68,7 @@ from rag_eval.trust.guard import find_across_titles, join_findings, judge_chunks
 from rag_eval.trust.restating import HEADING, find_sightings
 from rag_eval.trust.rules import RuleSet
 from rag_eval.trust.signatures import (
-    Acceptance,
+    AcceptedManifest,
     DocumentState,
     Signature,
     accept_manifest,
@@ -868,7 +868,7 @@ def write_manifest(evaluation: Evaluation, key: Path | None) -> tuple[Path, int,
     return path, version, len(sources)
 
 
-def accept_present_manifest(evaluation: Evaluation, who: str, why: str) -> Acceptance:
+def accept_present_manifest(evaluation: Evaluation, who: str, why: str) -> AcceptedManifest:
     """Record that a person accepts the manifest as it is now, whatever its version.
 
     Raises InputError if its signature does not hold.

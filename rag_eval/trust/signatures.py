@@ -205,8 +205,8 @@ class ManifestFile(Part):
         return values
 
 
-class Manifest(NamedTuple):
-    """A manifest that was read, with the SHA-256 of its text."""
+class VerifiedManifest(NamedTuple):
+    """A manifest with the SHA-256 of its text; its signature holds where keys are given."""
 
     path: Path
     content: ManifestFile
@@ -255,7 +255,7 @@ def _check_signature(path: Path, data: bytes, keys: Mapping[str, str]) -> None:
         )
 
 
-def read_manifest(path: Path, keys: Mapping[str, str]) -> Manifest:
+def read_manifest(path: Path, keys: Mapping[str, str]) -> VerifiedManifest:
     """Read a manifest; configured `keys` must verify the signature beside it.
 
     Raises InputError for a missing or malformed file, and for a signature that is missing or does
@@ -273,7 +273,7 @@ def read_manifest(path: Path, keys: Mapping[str, str]) -> Manifest:
     content = check_row(values, ManifestFile, problems, str(path), 1, strict=True)
     if content is None:
         raise InputError(problems.listed())
-    return Manifest(path, content, text_hash(text))
+    return VerifiedManifest(path, content, text_hash(text))
 
 
 def compare_manifest(
@@ -300,7 +300,7 @@ MANIFESTS = "manifests"
 """Folder of the home with a log for each gold set; a file is one acceptance."""
 
 
-class Acceptance(Part):
+class AcceptedManifest(Part):
     """The acceptance of a manifest: by a run because it was newer, or by a person (`who`)."""
 
     version: int
@@ -313,7 +313,7 @@ class Acceptance(Part):
     why: str = ""
 
 
-def last_accepted(home: Home, gold_set: str) -> tuple[int, Acceptance | None]:
+def last_accepted(home: Home, gold_set: str) -> tuple[int, AcceptedManifest | None]:
     """Return the number of the last acceptance of a gold set and the acceptance, or (0, None).
 
     Raises InputError if another program changed it.
@@ -323,15 +323,15 @@ def last_accepted(home: Home, gold_set: str) -> tuple[int, Acceptance | None]:
         return 0, None
     try:
         number = int(Path(names[-1]).stem)
-        return number, Acceptance.model_validate_json(home.read(names[-1]))
+        return number, AcceptedManifest.model_validate_json(home.read(names[-1]))
     except ValueError as error:  # pydantic's errors are subclasses of ValueError
         message = "changed after it was written; restore it from a backup"
         raise InputError.of("acceptance_damaged", message, home.address_of(names[-1])) from error
 
 
 def accept_manifest(
-    home: Home, gold_set: str, manifest: Manifest, who: str = "", why: str = ""
-) -> Acceptance:
+    home: Home, gold_set: str, manifest: VerifiedManifest, who: str = "", why: str = ""
+) -> AcceptedManifest:
     """Log a manifest that is newer than all accepted ones, or that a person accepts.
 
     An old manifest keeps its valid signature, so only the version tells that somebody put it back.
@@ -362,7 +362,7 @@ def accept_manifest(
                 f"or a version after {highest}; if this one is right, a person accepts it with "
                 "rag-eval trust accept-manifest",
             )
-        acceptance = Acceptance(
+        acceptance = AcceptedManifest(
             version=version,
             created_at=created_at,
             sha256=manifest.sha256,

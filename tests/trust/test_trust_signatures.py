@@ -14,9 +14,9 @@ from rag_eval.core.config import SOURCES
 from rag_eval.core.errors import InputError
 from rag_eval.storage.home import Home
 from rag_eval.trust.signatures import (
-    Manifest,
     ManifestFile,
     Signature,
+    VerifiedManifest,
     accept_manifest,
     compare_manifest,
     format_signature,
@@ -252,7 +252,7 @@ def make_read(version, text=""):
         documents={},
     )
     digest = hashlib.sha256(f"{version}{text}".encode()).hexdigest()
-    return Manifest(Path("manifest.json"), content, digest)
+    return VerifiedManifest(Path("manifest.json"), content, digest)
 
 
 def accept(home, version, text="", who=""):
