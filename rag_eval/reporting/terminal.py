@@ -472,14 +472,11 @@ def _guard(report: Report) -> Parts:
         chunks = guard.at_retrieval.n_blocked_chunks
         yield f"left out at retrieval, as they restate a question: {chunks} chunks"
     if isinstance(manifest := guard.manifest, Manifest):
-        names = ", ".join(map(quoted, manifest.gone[:_MAX_GONE]))
-        more = ", ..." if manifest.n_gone > _MAX_GONE else ""
+        by = f", accepted by {quoted(manifest.accepted_by)}" if manifest.accepted_by else ""
         yield (
-            f"manifest version {manifest.version} of {manifest.created_at}"
-            + (f", accepted by {quoted(manifest.accepted_by)}" if manifest.accepted_by else "")
-            + f": {manifest.n_same:,} documents as recorded, {manifest.n_changed:,} changed, "
+            f"manifest version {manifest.version} of {manifest.created_at}{by}: "
+            f"{manifest.n_same:,} documents as recorded, {manifest.n_changed:,} changed, "
             f"{manifest.n_not_in_manifest:,} not in it, {manifest.n_gone:,} deleted"
-            + (f" ({names}{more})" if names else "")
         )
     yield from (quoted(note, 300) for note in report.trust.notes)
 
@@ -495,6 +492,14 @@ def _warnings(report: Report) -> Parts:
             f" quarantined chunks ({gold.n_wholly_blocked} have no other chunk), which concerns"
             f" {gold.n_queries_blocked} of {gold.n_queries} questions,"
             f" for example {quoted(gold.documents[0].doc_id)}"
+        )
+    if isinstance(manifest := guard.manifest, Manifest) and manifest.n_gone:
+        n_recorded = manifest.n_same + manifest.n_changed + manifest.n_gone
+        names = ", ".join(map(quoted, manifest.gone[:_MAX_GONE]))
+        more = ", ..." if manifest.n_gone > _MAX_GONE else ""
+        yield (
+            f"DOCUMENTS WERE DELETED: {manifest.n_gone:,} of {n_recorded:,} in the manifest are "
+            f"not in the corpus: {names}{more}"
         )
     through = ", ".join(
         f"{quoted(name)} {entry.n_blocked} of {entry.n_retrieved:,}"
