@@ -300,7 +300,7 @@ class EvidenceTrust(Result):
     about: TrustFacts = json_part()
     titles: str | None = json_part(volatile=True, default=None)
     """Key of the stored findings across titles, which the next run reads."""
-    terms: str = json_part(volatile=True, default="")
+    terms: str | None = json_part(volatile=True, default=None)
     """Key of the stored terms, which the next run reads."""
 
     def describe(self) -> dict[str, object]:
@@ -456,7 +456,7 @@ def _find_paraphrases(
 ) -> tuple[pd.DataFrame, str]:
     """Find groups of paraphrases (FINDINGS by chunk row); return them and the key of the terms."""
     recorded = work.evaluation.runner.find_recorded(Node(work.stage.name))
-    before = recorded.terms if isinstance(recorded, EvidenceTrust) else ""
+    before = (recorded.terms or "") if isinstance(recorded, EvidenceTrust) else ""
     chunks, texts, vouched = corpus_chunks.chunks, _wordings(work), vouched_for(facts)
     table = ChunkTable(chunks, corpus_chunks.about.chunks_hash, work.evaluation.home, before)
     engine = bm25s_engine(StrategyIndex(table, work.evaluation.places))
