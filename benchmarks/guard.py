@@ -26,7 +26,7 @@ from rag_eval.corpus.analyzer import Analyzer
 from rag_eval.measures.overlap import wilson
 from rag_eval.trust import guard
 from rag_eval.trust.hidden_text import SIGNALS
-from rag_eval.trust.reading import Reading, read
+from rag_eval.trust.reading import Reading, read_all
 from rag_eval.trust.rules import Rule, RuleSet
 from rag_eval.trust.sentences import find_addressing
 
@@ -148,10 +148,11 @@ def measure_speed() -> None:
     else:
         skipped("guard_speed", "the public data is not there; set RAG_EVAL_TEST_DATA")
     for name, texts in corpora.items():
-        views = [view for text in texts for view in read(text).views]
+        marked = [(text, False) for text in texts]
+        views = [view for reading in read_all(marked) for view in reading.views]
         runs = {
             "guard": lambda texts=texts: guard.screen(texts, rules),
-            "read": lambda texts=texts: [read(text) for text in texts],
+            "read": lambda marked=marked: read_all(marked),
             "rules": lambda views=views: rules.find([view.text for view in views]),
             "model": lambda views=views: find_addressing(views),
             "tokenise": lambda texts=texts: Analyzer().index(texts),
@@ -239,13 +240,20 @@ def _cases() -> Iterator[Case]:
                 yield Case(text, clean.markdown, is_attack=False, verdict=verdict)
 
 
-def without_detector(name: str) -> Callable[..., Reading]:
-    """Return a `read` without the views and findings of one detector."""
+def without_detector(name: str) -> Callable[..., list[Reading]]:
+    """Return a `read_all` without the views and findings of one detector.
 
-    def read_less(text: str, **options: bool) -> Reading:
-        whole = read(text, **options)
-        views = tuple(view for view in whole.views if view.source != name)
-        return Reading(views, tuple(trick for trick in whole.tricks if trick.rule != name))
+    `leet+separators` is the source of a view that needs both detectors.
+    """
+
+    def read_less(texts: Sequence[tuple[str, bool]]) -> list[Reading]:
+        return [
+            Reading(
+                tuple(view for view in reading.views if name not in view.source.split("+")),
+                tuple(trick for trick in reading.tricks if trick.rule != name),
+            )
+            for reading in read_all(texts)
+        ]
 
     return read_less
 
@@ -260,19 +268,19 @@ def measure_ablation() -> None:
     """Leave out each rule, family, detector and the model, and count the changed verdicts."""
     cases = list(_cases())
     touched: dict[tuple[str, str], set[int]] = {("detector", name): set() for name in SIGNALS}
-    for place, case in enumerate(cases):
-        reading = read(case.text, markdown=case.markdown)
+    for place, reading in enumerate(read_all([(case.text, case.markdown) for case in cases])):
         sources = [view.source for view in reading.views if view.kind != "visible"]
         for source in (*sources, *(trick.rule for trick in reading.tricks)):
-            touched.setdefault(("detector", source), set()).add(place)
-    for rule in RuleSet.load().rules:
-        touched |= {("rule", rule.id): set(), ("family", _family(rule.id)): set()}
+            for name in source.split("+"):
+                touched.setdefault(("detector", name), set()).add(place)
+    rules = [rule.id for rule in RuleSet.load().rules]
+    for name in rules:
+        touched |= {("rule", name): set(), ("family", _family(name)): set()}
     found = guard.screen([case.text for case in cases], markdown=[case.markdown for case in cases])
-    spoken = found[found["check"] == "pattern"]
-    for place, name in zip(spoken["row"], spoken["rule"], strict=True):
+    for place, name in zip(found["row"], found["rule"], strict=True):
         if name == guard.SPEAKS:
             touched.setdefault(("model", name), set()).add(place)
-        else:
+        elif name in rules:
             touched["rule", name].add(place)
             touched["family", _family(name)].add(place)
     for (kind, name), places in touched.items():
@@ -285,7 +293,7 @@ def losses(kind: str, name: str, cases: list[Case]) -> Row:
     with contextlib.ExitStack() as stack:
         rules = None
         if kind == "detector":
-            stack.enter_context(mock.patch.object(guard, "read", without_detector(name)))
+            stack.enter_context(mock.patch.object(guard, "read_all", without_detector(name)))
         elif kind == "model":
             nothing = mock.patch.object(guard, "find_addressing", lambda views: [[] for _ in views])
             stack.enter_context(nothing)
