@@ -59,18 +59,21 @@ def _soften_quotations(text: str, matches: list[_Match]) -> Iterator[_Match]:
             yield *quotations[place], QUOTED, "warning", detail
 
 
-def _raise_unseen(seen: list[_Match], matches: list[_Match]) -> Iterator[_Match]:
+def _raise_unseen(
+    seen: list[tuple[_Match, int]], matches: list[tuple[_Match, int]]
+) -> Iterator[_Match]:
     """Yield the matches of a hidden or decoded view, raised, without those of `seen`.
 
     `seen` are the visible matches: a decoded passage holds the plain words around the code too.
+    Each match comes with its number of blanks. A visible match with fewer blanks is respelled.
     """
-    spans: dict[str, list[tuple[int, int]]] = {}
-    for start, end, rule, *_ in seen:
-        spans.setdefault(rule, []).append((end, start))
-    for start, end, rule, severity, detail in matches:
+    spans: dict[str, list[tuple[int, int, int]]] = {}
+    for (start, end, rule, *_), blanks in seen:
+        spans.setdefault(rule, []).append((end, start, blanks))
+    for (start, end, rule, severity, detail), blanks in matches:
         beside = spans.get(rule, [])
-        place = bisect_right(beside, (start, len(beside)))
-        if place == len(beside) or beside[place][1] >= end:
+        place = bisect_right(beside, (start, end, blanks))
+        if place == len(beside) or beside[place][1] >= end or beside[place][2] < blanks:
             yield start, end, rule, _RAISED[severity], detail
 
 
@@ -88,12 +91,15 @@ def _screen_batch(
     spoken = iter(find_addressing(views) if sentences else [[] for _ in views])
     for (row, text, _), reading in zip(batch, readings, strict=True):
         yield from ((row, *trick) for trick in reading.tricks)
-        seen: list[_Match] = []
+        seen: list[tuple[_Match, int]] = []
         tricks = {trick.rule for trick in reading.tricks}
         for view in reading.views:
             where = f"found in {view.kind} text ({view.source})"
-            matches: list[_Match] = [
-                (*view.back(start, end), rule.id, rule.severity, f"rule {rule.id} {where}")
+            matches: list[tuple[_Match, int]] = [
+                (
+                    (*view.back(start, end), rule.id, rule.severity, f"rule {rule.id} {where}"),
+                    view.text.count(" ", start, end),
+                )
                 for rule, start, end in next(ruled)
             ]
             told: list[_Match] = [
@@ -101,7 +107,7 @@ def _screen_batch(
             ]
             if view.kind == "visible":
                 seen = matches
-                found = _soften_quotations(text, matches + told)
+                found = _soften_quotations(text, [match for match, _ in matches] + told)
                 if about_injection:  # its honest pages quote attacks without any marks
                     found = ((*one[:3], _MILDER[one[3]], one[4]) for one in found)
             else:

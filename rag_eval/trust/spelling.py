@@ -304,7 +304,7 @@ def _part_words(found: re.Match[str]) -> str:
 def _split_word(found: re.Match[str]) -> str:
     """Split a run of letters into the fewest words, where an unknown letter counts as a word."""
     run, known = found[0], _load_vocabulary()
-    if run in known:
+    if run in known or not _STEM.search(run):
         return run
     best = [(0, 0)]  # number of words up to a place, and the place where the last word begins
     for end in range(1, len(run) + 1):
