@@ -2,35 +2,37 @@
 
 The data of the fit are attacks, variants of the attacks, and harmless look-alikes. Attacks and
 look-alikes were written for this project (`addressing_attacks.jsonl`,
-`addressing_lookalikes.jsonl`). Clean data
-are the sentences of public documents and installed packages that the check would look at. The fit
-never reads BIPIA, the paragraphs of XQuAD, SciFact, the documentation of pandas and this project's
-gold sets.
+`addressing_lookalikes.jsonl`). Clean data are the sentences of public documents and installed
+packages that the check would look at. The fit never reads BIPIA, PurpleLlama, the paragraphs of
+XQuAD, SciFact, the packages in LEFT_OUT and this project's gold sets.
 
-The model is a logistic regression on the words, pairs and classes that a chi-square test keeps.
+The model is a logistic regression on words and pairs of words. L1 chooses them, L2 weighs them.
 "held_out" has the figures of fits without whole types of attacks, look-alikes and packages.
 """
 
+import ast
 import hashlib
 import importlib.metadata
+import importlib.util
 import itertools
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import planting
 from scipy.sparse import csr_matrix
-from sklearn.feature_selection import chi2
 from sklearn.linear_model import LogisticRegression
 from timing import data_folder, emit, json_lines, skipped, write_coefficients
 
 from rag_eval.trust.sentences import (
     FILE,
+    AddressingWeights,
     features_of,
+    scale_of,
     sentences_looked_at,
-    tokens_of,
     with_neighbours,
 )
 from rag_eval.trust.spelling import normalise
@@ -38,14 +40,22 @@ from rag_eval.trust.spelling import normalise
 HERE = Path(__file__).parent
 PACKAGES = (
     "numpy scipy sklearn requests pydantic click rich sqlalchemy jinja2 httpx dagster chromadb"
-    " mlflow hypothesis networkx"
+    " hypothesis networkx"
 ).split()
-LEFT_OUT = ("ragas", "langchain", "openai", "instructor", "pandas")
-"""Packages left out of the fit: their texts are prompts, and pandas is only measured."""
-MOST_TERMS, LEAST_ATTACKS, DIGITS, FOLDS = 6_000, 2, 3, 5
-STRENGTH = 1.0
-ATTACK, VARIANT, LOOKALIKE, CLEAN = 1.0, 0.25, 3.0, 1.0
-CLEAN_SHARE, LOOKALIKE_SHARE = 0.0015, 0.16
+LLM_PACKAGES = (
+    "openai langchain langchain_core langchain_community langchain_openai langgraph langsmith"
+    " mlflow"
+).split()
+LEFT_OUT = ("instructor", "pandas", "ragas")
+"""Packages that are only measured."""
+MOST_DOCSTRINGS, PIECE, SHORTEST = 1_500, 1_000, 40
+LEAST_SENTENCES, DIGITS, FOLDS = 4, 1, 5
+CHOOSING, STRENGTH = 1.2, 1.0
+"""Inverse strengths of the L1 penalty that chooses features, and of the L2 penalty."""
+WEIGHTS = {"attack": 0.5, "variant": 0.125, "lookalike": 3.0, "prose": 3.0}
+"""Weights of sentences by kind, 1 by default. Look-alikes and clean prose are scarce."""
+ORDINARY, SHARES = ("prose", "software", "licences"), (0.003, 0.015)
+"""Most clean documents above the threshold: ordinary, and about language models."""
 
 
 # ---- Other wordings of an attack, by rules
@@ -76,36 +86,61 @@ def variants(text: str) -> list[str]:
     return [other for other in dict.fromkeys(found) if other != text][:MOST_VARIANTS]
 
 
-# ---- What is fitted on
+# ---- Documents without attacks
 
 
-def fold_of(name: str) -> int:
-    return hashlib.sha256(name.encode()).digest()[0] % FOLDS
+def _pieces(text: str) -> Iterator[str]:
+    """Yield runs of paragraphs of about PIECE characters, like the chunks of an index."""
+    piece = ""
+    for paragraph in re.split(r"\n\s*\n", text):
+        if piece and len(piece) + len(paragraph) > PIECE:
+            yield piece
+            piece = ""
+        piece += paragraph + "\n\n"
+    yield piece
 
 
-def _readmes() -> list[tuple[str, str]]:
-    """Return (source, paragraph) of the descriptions of installed packages."""
-    found = []
+def _docstrings(package: str) -> list[str]:
+    """Return at most MOST_DOCSTRINGS docstrings from the sources of an installed package."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        return []
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    found = {
+        ast.get_docstring(node) or ""
+        for folder in spec.submodule_search_locations
+        for path in Path(folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, documented)
+    }
+    return sorted(found)[:: len(found) // MOST_DOCSTRINGS + 1]
+
+
+def _descriptions() -> Iterator[tuple[str, str, str]]:
+    """Yield (kind, source, text) of the descriptions and licences of installed packages."""
     for distribution in importlib.metadata.distributions():
-        name = distribution.metadata["Name"]
-        if name.lower().startswith(LEFT_OUT) or name.lower().startswith("rag"):
+        name = distribution.metadata["Name"].lower().replace("-", "_")
+        if name.startswith((*LEFT_OUT, "rag")):
             continue
+        kind = "llm" if name.startswith(tuple(LLM_PACKAGES)) else "software"
         body = distribution.metadata.get_payload() or distribution.metadata.get("Description") or ""
-        parts = re.split(r"\n\s*\n", str(body))
-        found += [(f"readme {name.lower()}", part) for part in parts if len(part) > 40]
-    return sorted(set(found))
+        yield kind, f"readme {name}", str(body)
+        for path in distribution.files or ():
+            if ".dist-info" in str(path) and path.name.upper().startswith(("LICENSE", "LICENCE")):
+                yield "licences", f"licence {name}", path.read_text(encoding="utf-8")
 
 
-def clean_documents(folder: Path) -> list[tuple[str, str]]:
-    """Return (source, text) of documents without attacks."""
-    found = [(f"docs {package}", text) for package in PACKAGES for text in _installed(package)]
-    found += _readmes()
+def clean_documents(folder: Path) -> list[tuple[str, str, str]]:
+    """Return (kind, source, text) of documents without attacks, each text once."""
     corpora = planting.corpora(folder)
-    for name in ("distractors", "clapnq"):
-        found += [(f"{name} {at % 7}", text) for at, text in enumerate(corpora[name])]
+    found = [
+        ("prose", f"{name} {at % 7}", text)
+        for name in ("distractors", "clapnq")
+        for at, text in enumerate(corpora[name])
+    ]
     quotes = json_lines(folder / "quotesum" / "dev.jsonl")
     quoted = {str(row[key]) for row in quotes for key in row if key.startswith("source")}
-    found += [("quotesum", text) for text in sorted(quoted - {"", "None"})]
+    found += [("prose", "quotesum", text) for text in sorted(quoted - {"", "None"})]
     experts = {
         row["question"]: row
         for part in ("rand_test", "rand_val")
@@ -113,33 +148,25 @@ def clean_documents(folder: Path) -> list[tuple[str, str]]:
     }
     for place, question in enumerate(sorted(experts)):
         answers = experts[question]["answers"].values()
-        found += [(f"expertqa {place % 7}", answer["answer_string"]) for answer in answers]
-    return found
+        found += [("prose", f"expertqa {place % 7}", answer["answer_string"]) for answer in answers]
+    for kind, packages in (("software", PACKAGES), ("llm", LLM_PACKAGES)):
+        for package in packages:
+            found += [(kind, f"docs {package}", text) for text in _docstrings(package)]
+    found += sorted(_descriptions())
+    pieces = {
+        piece: (kind, source)
+        for kind, source, text in found
+        for piece in _pieces(text)
+        if len(piece) > SHORTEST
+    }
+    return [(kind, source, piece) for piece, (kind, source) in pieces.items()]
 
 
-def _installed(package: str) -> list[str]:
-    try:
-        return planting.docstrings(package)
-    except Exception as error:  # noqa: BLE001 - packages raise anything
-        emit("fit_addressing", package=package, skipped=str(error)[:200])
-        return []
+# ---- The model
 
 
-def chosen(rows: pd.DataFrame, mask: np.ndarray) -> list[str]:
-    """Choose the at most MOST_TERMS features with the highest chi-square statistic."""
-    kinds, features = rows["kind"].to_numpy(), rows["features"].tolist()
-
-    def count(wanted: tuple[str, ...]) -> Counter[str]:
-        use = np.flatnonzero(mask & np.isin(kinds, wanted))
-        return Counter(feature for at in use for feature in features[at])
-
-    often = {name for name, n in count(("attack",)).items() if n >= LEAST_ATTACKS}
-    benign = count(("lookalike", "clean"))
-    known = sorted(often | {name for name, n in benign.items() if n >= 4 * LEAST_ATTACKS})
-    use = np.flatnonzero(mask & (kinds != "variant"))
-    x = matrix([features[at] for at in use], known)
-    scores = np.nan_to_num(chi2(x, kinds[use] == "attack")[0])
-    return [known[at] for at in np.sort(np.argsort(-scores, kind="stable")[:MOST_TERMS])]
+def fold_of(name: str) -> int:
+    return hashlib.sha256(name.encode()).digest()[0] % FOLDS
 
 
 def matrix(features: list[set[str]], names: list[str]) -> csr_matrix:
@@ -147,37 +174,41 @@ def matrix(features: list[set[str]], names: list[str]) -> csr_matrix:
     found = [sorted(places[name] for name in its if name in places) for its in features]
     ends = np.cumsum([0, *map(len, found)])
     columns = np.fromiter(itertools.chain.from_iterable(found), np.int64, count=int(ends[-1]))
-    return csr_matrix((np.ones(ends[-1]), columns, ends), shape=(len(features), len(names)))
+    scales = np.repeat([scale_of(its) for its in features], np.diff(ends))
+    return csr_matrix((scales, columns, ends), shape=(len(features), len(names)))
 
 
-def fitted(rows: pd.DataFrame, mask: np.ndarray) -> tuple[dict[str, float], float]:
-    names = chosen(rows, mask)
-    used = rows[mask]
-    kinds = used["kind"].to_numpy()
-    named = [kinds == kind for kind in ("attack", "variant", "lookalike")]
-    weight = np.select(named, [ATTACK, VARIANT, LOOKALIKE], CLEAN)
-    x = matrix(used["features"].tolist(), names)
-    model = LogisticRegression(
-        C=STRENGTH, solver="liblinear", l1_ratio=0.0, max_iter=2_000, tol=1e-6, random_state=0
-    )
-    model.fit(x, np.isin(kinds, ("attack", "variant")), sample_weight=weight)
-    rounded = zip(names, np.round(model.coef_[0], DIGITS).tolist(), strict=True)
-    weights = {name: value for name, value in rounded if value}
-    return weights, round(float(model.intercept_[0]), DIGITS)
+def fitted(rows: pd.DataFrame, mask: np.ndarray) -> AddressingWeights:
+    features, kinds = rows["features"][mask].tolist(), rows["kind"][mask]
+    often = Counter(itertools.chain.from_iterable(features))
+    names = sorted(name for name, count in often.items() if count >= LEAST_SENTENCES)
+    x, is_attack = matrix(features, names), kinds.isin(("attack", "variant")).to_numpy()
+    weight = kinds.map(WEIGHTS).fillna(1.0).to_numpy()
+
+    def fit(columns: np.ndarray, penalty: dict[str, float], tolerance: float) -> LogisticRegression:
+        model = LogisticRegression(
+            **penalty, solver="liblinear", max_iter=2_000, tol=tolerance, random_state=0
+        )
+        return model.fit(x[:, columns], is_attack, sample_weight=weight)
+
+    chosen = fit(np.arange(len(names)), {"C": CHOOSING, "l1_ratio": 1.0}, 1e-3).coef_[0]
+    kept = np.flatnonzero(chosen)
+    model = fit(kept, {"C": STRENGTH, "l1_ratio": 0.0}, 1e-6)
+    rounded = zip(kept.tolist(), np.round(model.coef_[0], DIGITS).tolist(), strict=True)
+    weights = {names[at]: value for at, value in rounded if value}
+    return AddressingWeights(weights, round(float(model.intercept_[0]), DIGITS), 0.0)
 
 
-def highest(
-    rows: pd.DataFrame, weights: dict[str, float], bias: float, documents: int
-) -> np.ndarray:
+def highest(rows: pd.DataFrame, model: AddressingWeights, documents: int) -> np.ndarray:
     """Return the highest score of a sentence in each document; -99 without a sentence."""
-    scores = [bias + sum(weights.get(name, 0.0) for name in its) for its in rows["features"]]
+    scores = rows["features"].map(model.score).tolist()
     result = np.full(documents, -99.0)
     np.maximum.at(result, rows["document"], with_neighbours(scores, rows["beside"].tolist()))
     return result
 
 
-def gathered(folder: Path) -> tuple[pd.DataFrame, list[tuple[str, str]], str]:
-    """Return all sentences, kind and group of each document, and a hash of the sentences.
+def gathered(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame, str]:
+    """Return all sentences, the kind and group of each document, and a hash of the sentences.
 
     The columns are the features of a sentence, whether it adjoins the previous one (beside), its
     document, kind and group.
@@ -187,47 +218,34 @@ def gathered(folder: Path) -> tuple[pd.DataFrame, list[tuple[str, str]], str]:
     def add(kind: str, group: str, text: str) -> None:
         shown, last = normalise(text), -1
         for start, end in sentences_looked_at(shown):
-            its = features_of(tokens_of(shown[start:end]))
+            its = features_of(shown[start:end])
             rows.append((its, last == start, len(documents), kind, group))
             seen.update("\0".join([kind, group, *sorted(its)]).encode("utf-8", "replace"))
             last = end
         documents.append((kind, group))
 
     for row in json_lines(HERE / "addressing_attacks.jsonl"):
-        for kind, texts in (("attack", [row["text"]]), ("variant", variants(row["text"]))):
-            for text in texts:
-                add(kind, f"attack {row['type']}", text)
+        add("attack", f"attack {row['type']}", row["text"])
+        for text in variants(row["text"]):
+            add("variant", f"attack {row['type']}", text)
     for row in json_lines(HERE / "addressing_lookalikes.jsonl"):
         add("lookalike", f"lookalike {row['type']}", row["text"])
-    for group, text in clean_documents(folder):
-        add("clean", group, text)
+    for kind, group, text in clean_documents(folder):
+        add(kind, group, text)
     columns = ["features", "beside", "document", "kind", "group"]
-    return pd.DataFrame(rows, columns=columns), documents, seen.hexdigest()
+    table = pd.DataFrame(documents, columns=["kind", "group"])
+    return pd.DataFrame(rows, columns=columns), table, seen.hexdigest()
 
 
-def limit_of(documents: list[tuple[str, str]], scores: np.ndarray) -> float:
-    """Return the threshold: at most CLEAN_SHARE and LOOKALIKE_SHARE of documents exceed it."""
-    kinds = np.array([kind for kind, _ in documents])
-    shares = {"clean": CLEAN_SHARE, "lookalike": LOOKALIKE_SHARE}
-    limits = (np.quantile(scores[kinds == kind], 1 - share) for kind, share in shares.items())
-    return float(max(limits))
-
-
-def held_out(rows: pd.DataFrame, documents: list[tuple[str, str]]) -> np.ndarray:
+def held_out(rows: pd.DataFrame, documents: pd.DataFrame) -> np.ndarray:
     """Score each document with weights that were fitted without its group."""
     folds = rows["group"].map(fold_of).to_numpy()
-    document_folds = np.array([fold_of(group) for _, group in documents])
+    document_folds = documents["group"].map(fold_of).to_numpy()
     scores = np.full(len(documents), -99.0)
     for fold in range(FOLDS):
-        weights, bias = fitted(rows, folds != fold)
-        its = highest(rows[folds == fold], weights, bias, len(documents))
+        its = highest(rows[folds == fold], fitted(rows, folds != fold), len(documents))
         scores[document_folds == fold] = its[document_folds == fold]
     return scores
-
-
-def figures_of(texts: np.ndarray, found: np.ndarray) -> dict[str, float]:
-    share = round(float(found[texts].mean()), 4)
-    return {"texts": int(texts.sum()), "share found": share}
 
 
 def main() -> None:
@@ -236,15 +254,17 @@ def main() -> None:
         skipped("fit_addressing", "the public data is not there; set RAG_EVAL_TEST_DATA")
         return
     rows, documents, seen = gathered(folder)
-    kinds = np.array([kind for kind, _ in documents])
-    readmes = np.array([group.startswith("readme") for _, group in documents])
+    kinds = documents["kind"]
     apart = held_out(rows, documents)
-    limit = round(limit_of(documents, apart), 2)
-    weights, bias = fitted(rows, np.ones(len(rows), dtype=bool))
+    clean = (kinds.isin(ORDINARY), kinds == "llm")
+    limits = (np.quantile(apart[its], 1 - s) for its, s in zip(clean, SHARES, strict=True))
+    limit = round(float(max(limits)), 2)
+    model = fitted(rows, np.ones(len(rows), dtype=bool))
+    found = pd.Series(apart > limit)
     figures = {
-        kind: figures_of(kinds == kind, apart > limit) for kind in ("attack", "lookalike", "clean")
+        kind: {"texts": len(its), "share found": round(float(its.mean()), 4)}
+        for kind, its in found.groupby(kinds)
     }
-    figures["readme paragraphs"] = figures_of(readmes, apart > limit)
     document: dict[str, object] = {
         "schema_version": 1,
         "provenance": {
@@ -253,17 +273,17 @@ def main() -> None:
             "sentences": rows["kind"].value_counts().to_dict(),
             "held_out": figures,
             "sets": "attacks and look-alikes written for this project; SQuAD paragraphs (CC BY-SA"
-            " 4.0), CLAPnq dev (Apache-2.0), ExpertQA (MIT), QuoteSum (CC BY-SA 4.0), docstrings"
-            " and descriptions of installed packages; only these numbers are kept of them",
-            "threshold": f"of clean documents left out of the fitting at most {CLEAN_SHARE:.2%}"
-            f" exceed it, of look-alikes at most {LOOKALIKE_SHARE:.0%}",
+            " 4.0), CLAPnq dev (Apache-2.0), ExpertQA (MIT), QuoteSum (CC BY-SA 4.0), docstrings,"
+            " descriptions and licences of installed packages; only these numbers are kept of them",
+            "threshold": f"of clean documents left out of the fit at most {SHARES[0]:.1%} exceed"
+            f" it, of documents about language models at most {SHARES[1]:.1%}",
         },
         "threshold": limit,
-        "bias": bias,
-        "weights": weights,
+        "bias": model.bias,
+        "weights": model.weights,
     }
     write_coefficients("trust", FILE, document)
-    emit("fit_addressing", terms=len(weights), threshold=limit, **figures)
+    emit("fit_addressing", terms=len(model.weights), threshold=limit, **figures)
 
 
 if __name__ == "__main__":

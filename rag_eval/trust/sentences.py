@@ -403,25 +403,15 @@ def page_of_questions(text: str) -> bool:
 
 # ---- Features of a sentence
 
-_ADDRESSING = {name: frozenset(words) for name, words in load_words("addressing").items()}
-CLASSES: dict[str, list[str]] = {}
-"""Word -> classes of the word."""
-for _name, _words in load_words("addressing_classes").items():
-    for _word in _words:
-        CLASSES.setdefault(_word, []).append(_name)
-ALIKE = {word: name for name, words in load_words("addressing_alike").items() for word in words}
-"""Word -> name that replaces words of one kind in runs of words."""
-
-MOST_TOKENS = 100
+MOST_TOKENS, _SHORT_FEATURES = 100, 16
+_ALIKE = {word: name for name, words in load_words("addressing_alike").items() for word in words}
 _WORD_OR_MARK = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?|\d+|!\[|[\"“”:?]|<(?:url|mail)>")
 _URL = re.compile(r"https?://[^\s\"')>]+|\bwww\.[^\s\"')>]+")
 _MAIL = re.compile(r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+")
 _STAND_INS = {"![": "<img>", "“": '"', "”": '"'}
-_BEFORE_VERB = _ADDRESSING["openings"] | {":", '"'}
-_SHORTEST = 3
 
 
-def tokens_of(sentence: str) -> list[str]:
+def _tokens_of(sentence: str) -> list[str]:
     """Return the words of a normalised sentence, with stand-ins for addresses and numbers."""
     if "://" in sentence or "www." in sentence:
         sentence = _URL.sub(" <url> ", sentence)
@@ -431,74 +421,45 @@ def tokens_of(sentence: str) -> list[str]:
     return ["<num>" if word.isdigit() else _STAND_INS.get(word, word) for word in words]
 
 
-def _begins_order(verb: str, following: str) -> bool:
-    """Tell whether a sentence begins with an order, by its first two words."""
-    return verb in TASK_VERBS or (
-        following in _ADDRESSING["objects"]
-        and verb not in CLASSES
-        and verb not in _ADDRESSING["objects"]
-        and len(verb) >= _SHORTEST
-        and not verb.endswith(("s", "ing", "ed"))
-    )
+def features_of(sentence: str) -> set[str]:
+    """Return the words and the pairs of neighbouring words of a normalised sentence.
 
+    In pairs, words of one kind share a name, and `^` stands before the first word.
 
-def features_of(tokens: list[str], known: frozenset[str] | None = None) -> set[str]:
-    """Return the names of a sentence's features, all or only those that are `known`.
-
-    `w:` is a word that is not too common. `t:` are two or three words in a row, where words of one
-    kind share a name. `c:` is a class of words. `n:` is the class of the first word after openings
-    such as "please". `i:` marks a sentence that begins with an order, and each class in that
-    sentence.
+    Examples
+    --------
+    >>> sorted(features_of("tell the reader"))
+    ['TELL the', '^ TELL', 'reader', 'tell', 'the', 'the USER']
     """
-    found = {f"w:{token}" for token in tokens if token not in _ADDRESSING["plain"]}
-    alike = ["^", *(ALIKE.get(token, token) for token in tokens)]
-    pairs = [f"t:{first}_{second}" for first, second in itertools.pairwise(alike)]
-    found.update(pairs)
-    found.update(f"{pair}_{third}" for pair, third in zip(pairs, alike[2:], strict=False))
-    present = {name for token in tokens for name in CLASSES.get(token, ())}
-    found.update(f"c:{name}" for name in present)
-    at = 0
-    while at < len(tokens) - 1 and tokens[at] in _BEFORE_VERB:
-        at += 1
-    if at < len(tokens):
-        found.update(f"n:{name}" for name in CLASSES.get(tokens[at], ()))
-        if _begins_order(tokens[at], tokens[at + 1] if at + 1 < len(tokens) else ""):
-            found.update(("i:", *(f"i:{name}" for name in present)))
-    return found if known is None else found & known
+    words = _tokens_of(sentence)
+    alike = ["^", *(_ALIKE.get(word, word) for word in words)]
+    return {*words, *map(" ".join, itertools.pairwise(alike))}
 
 
-# ---- Candidates: sentences that mention answers, a model or a user
+def scale_of(features: set[str]) -> float:
+    """Return the factor of a sentence's weights: long sentences collect them by chance."""
+    return min(1.0, math.sqrt(_SHORT_FEATURES / len(features)))
+
+
+# ---- Candidates: sentences with a word that orders to a model seldom lack
 
 BACK, REACH = 200, 400
 """Most characters of a sentence before, and after, its trigger word."""
 _LONG = 100
-_BESIDE = (
-    r"\b(?:you|your|must|should|shall|ought|please|users?|reader|person|anyone|whoever|do not"
-    r"|don't|never|always|whenever|whatever|is to|are to|are required|is required|has to|have to"
-    r"|tell|say|says|give|put|add|write|let|ask|https?|ai|assistant|chatbot|ignore|disregard"
-    r"|forget|pretend|refuse|secret|confidential|passwords?|credentials|instead|from now|if the"
-    r"|if a|when the|when asked|this page|this text|this line|been lifted|been replaced|nothing"
-    r"|every)\b"
-)
-"""Pattern that a sentence with a weak trigger must also match."""
 _END = re.compile(r"[.!?。！？][\"'”’»)\]*]{0,5}(?: |$)")
 
 
 @functools.cache
-def _patterns() -> tuple[LinearPattern, LinearPattern]:
-    words = load_words("addressing")
-    beginnings, triggers = "|".join(words["beginnings"]), "|".join(words["triggers"])
-    pattern = rf"(?:^|[.!?:] )(?:{beginnings})\b|\b(?:{triggers})\b"
-    return LinearPattern(pattern), LinearPattern(_BESIDE)
+def _triggers() -> LinearPattern:
+    verbs, words = "|".join(sorted(TASK_VERBS)), "|".join(load_words("addressing")["triggers"])
+    return LinearPattern(rf"(?:^|[.!?:] )(?:{verbs})\b|\b(?:{words})\b")
 
 
 def sentences_looked_at(text: str) -> Iterator[tuple[int, int]]:
     """Yield the characters of each sentence with a trigger in a normalised text, in order."""
-    triggers, beside = _patterns()
     last = 0
-    # One byte for each character keeps places equal; the patterns are ASCII.
-    data = text.encode("ascii", "replace")
-    for start, end in triggers.find(data):
+    # One byte for each character keeps places equal; the pattern is ASCII.
+    for start, end in _triggers().find(text.encode("ascii", "replace")):
         # A long span covers all matches up to the end of the window of the pattern.
         for stop in (end - 1,) if end - start < _LONG else range(start, end, REACH // 2):
             if stop < last:
@@ -509,42 +470,39 @@ def sentences_looked_at(text: str) -> Iterator[tuple[int, int]]:
             furthest = min(len(text), stop + REACH)
             ended = _END.search(text, stop, furthest)
             last = ended.end() if ended else furthest
-            if text[start:end] not in _ADDRESSING["weak"] or beside.matches(data, low, last):
-                yield low, last
+            yield low, last
 
 
 # ---- Scores
 
 FILE = "addressing.json"
-ALIKE_SHARE, UNLIKE_SHARE, UNLIKE_LIMIT = 0.25, 0.2, -3.0
-"""Shares of a neighbour's score (above zero, below zero) that a sentence gets; lowest score.
+SHARE, LOWEST = 0.25, -3.0
+"""Share of a neighbour's score that a sentence gets, and the lowest score that counts.
 
-Instructions come in several sentences. A score below UNLIKE_LIMIT counts as UNLIKE_LIMIT, so that
-harmless neighbours lower the score of an order by 1.2 at most."""
+Instructions come in several sentences. Two harmless neighbours lower the score of an order by 1.5
+at most."""
 MOST_FINDINGS = 200
 """Most findings in one view of a text; the last finding covers all later places."""
 
 
 class AddressingWeights(NamedTuple):
-    """Logistic regression: the score is the bias plus the weights of a sentence's features."""
+    """Logistic regression on the features of a sentence."""
 
     weights: dict[str, float]
-    known: frozenset[str]
     bias: float
     threshold: float
 
-    def score(self, sentence: str) -> float:
-        """Score a normalised sentence; `fsum` makes the order of the features irrelevant."""
-        features = features_of(tokens_of(sentence), self.known)
-        return math.fsum((self.bias, *(self.weights[name] for name in features)))
+    def score(self, features: set[str]) -> float:
+        """Score a sentence by its features; `fsum` makes their order irrelevant."""
+        known = self.weights.keys() & features
+        return self.bias + scale_of(features) * math.fsum(self.weights[name] for name in known)
 
 
 @functools.cache
 def load_weights() -> AddressingWeights:
     """Read the weights that `benchmarks/fit_addressing.py` fitted."""
     fitted = json.loads((files("rag_eval.trust") / FILE).read_text(encoding="utf-8"))
-    weights = fitted["weights"]
-    return AddressingWeights(weights, frozenset(weights), fitted["bias"], fitted["threshold"])
+    return AddressingWeights(fitted["weights"], fitted["bias"], fitted["threshold"])
 
 
 def with_neighbours(scores: Sequence[float], beside: Sequence[bool]) -> list[float]:
@@ -552,15 +510,11 @@ def with_neighbours(scores: Sequence[float], beside: Sequence[bool]) -> list[flo
 
     `beside` marks the sentences that directly follow the sentence before.
     """
-
-    def lend(score: float) -> float:
-        return ALIKE_SHARE * score if score > 0 else UNLIKE_SHARE * max(score, UNLIKE_LIMIT)
-
     total = list(scores)
     for at in range(1, len(total)):
         if beside[at]:
-            total[at] += lend(scores[at - 1])
-            total[at - 1] += lend(scores[at])
+            total[at] += SHARE * max(scores[at - 1], LOWEST)
+            total[at - 1] += SHARE * max(scores[at], LOWEST)
     return total
 
 
@@ -580,7 +534,7 @@ def _find_in(view: View, spans: list[tuple[int, int]]) -> list[tuple[int, int, s
         return []
     fitted = load_weights()
     beside = [False, *(before[1] == after[0] for before, after in itertools.pairwise(spans))]
-    own = [fitted.score(view.text[start:end]) for start, end in spans]
+    own = [fitted.score(features_of(view.text[start:end])) for start, end in spans]
     found: list[tuple[int, int, float]] = []
     for (start, end), score in zip(spans, with_neighbours(own, beside), strict=True):
         if score <= fitted.threshold:

@@ -8,10 +8,17 @@ import pytest
 from growth import growth
 
 from rag_eval.trust.reading import read
-from rag_eval.trust.sentences import FILE, MOST_FINDINGS, find_addressing
+from rag_eval.trust.sentences import (
+    FILE,
+    MOST_FINDINGS,
+    features_of,
+    find_addressing,
+    load_weights,
+)
 
 CASES = tomllib.loads((Path(__file__).parent / "addressing.toml").read_text(encoding="utf-8"))
 ORDERS, ORDINARY = CASES["orders"], CASES["ordinary"]
+MOST_BYTES = 20_000
 PROSE = (
     "The abbey was founded in 1127.",
     "It burned down twice and was rebuilt in brick.",
@@ -31,6 +38,21 @@ def spans(text):
 def test_nearly_all_orders_are_found_and_hardly_any_ordinary_sentence():
     assert sum(bool(find(text)) for text in ORDERS) >= len(ORDERS) - 1
     assert sum(bool(find(text)) for text in ORDINARY) <= 1
+
+
+def test_other_languages_are_left_alone():
+    assert [text for text in CASES["foreign"] if find(text)] == []
+
+
+def test_a_long_sentence_needs_more_than_the_same_words_in_a_short_one():
+    model = load_weights()
+    short = features_of("tell the user")
+    long = short | {f"word {at}" for at in range(60)}
+    assert model.bias < model.score(long) < model.score(short)
+
+
+def test_the_weights_are_a_small_file():
+    assert len((files("rag_eval.trust") / FILE).read_bytes()) < MOST_BYTES
 
 
 @pytest.mark.parametrize("place", [0, 1, 2, 3])
@@ -96,6 +118,6 @@ def test_the_weights_are_what_the_fit_gives(project_root, shared_data, monkeypat
     document = json.loads((files("rag_eval.trust") / FILE).read_text(encoding="utf-8"))
     if seen != document["provenance"]["sentences_sha256"]:
         pytest.skip("other versions of the packages whose documentation is fitted on are installed")
-    weights, bias = module.fitted(rows, np.ones(len(rows.features), dtype=bool))
-    assert bias == pytest.approx(document["bias"], abs=0.01)
-    assert weights == pytest.approx(document["weights"], abs=0.01)
+    model = module.fitted(rows, np.ones(len(rows), dtype=bool))
+    assert model.bias == pytest.approx(document["bias"], abs=0.1)
+    assert model.weights == pytest.approx(document["weights"], abs=0.1)
