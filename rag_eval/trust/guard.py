@@ -216,9 +216,8 @@ def _find_signs(findings: pd.DataFrame, *, about_injection: bool) -> "pd.Series[
     """Tell which FINDINGS are warnings that can add up to a block: those about the text itself.
 
     The source of a document and its line in a manifest are facts about documents, which harmless
-    text has too. In a corpus about injection, only hidden and decoded text counts. There,
-    a visible sentence that speaks to a model is a hint, so a warning of the model is about
-    hidden or decoded text.
+    text has too. In a corpus about injection, only hidden and decoded text counts. There, a visible
+    sentence that speaks to a model is a hint, so a warning of the model is about other text.
     """
     warned = findings["check"].isin((*_OF_TEXT, "flood")) & (findings["severity"] == "warning")
     if about_injection:
