@@ -175,7 +175,6 @@ _CONCEALED = re.compile(
 _FLAG = "\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{3,6}\U000e007f"
 _SELECTOR_ON_LETTER = re.compile(f"(?<=[A-Za-z .,])[{_SELECTORS}]")
 _SPLIT = re.compile(f"(?<=[A-Za-z])[{_ZERO_WIDTH}]+(?=[A-Za-z])")
-_SOFT_HYPHEN = re.compile(r"(?<=[0-9])\u00ad+(?=[0-9])")
 _TWO, _MANY_SELECTORS, _MANY = 2, 4, 3
 
 _Run = tuple[str, Severity, str]
@@ -263,9 +262,6 @@ def _find_inside_words(text: str, found: Discovery) -> None:
         severity: Severity = "warning" if len(split) >= _MANY else "hint"
         detail = f"invisible characters inside words at {len(split)} places"
         found.add("zero_width", (low, high), severity=severity, detail=detail)
-    if hyphens := list(_SOFT_HYPHEN.finditer(text)):
-        detail = f"soft hyphens inside numbers at {len(hyphens)} places"
-        found.add("soft_hyphen_in_number", _cover(hyphens), severity="warning", detail=detail)
 
 
 def find_invisible(text: str) -> Discovery:

@@ -307,12 +307,6 @@ _MEDIA = frozenset(("img", "source", "video", "audio", "iframe", "embed", "objec
 _LONG_ATTRIBUTE, _LONGEST_ADDRESS, _LEAST_WORDS = 20, 4000, 3
 
 
-_CARRIERS: dict[bool, tuple[str, Severity]] = {
-    False: ("carrying_link", "hint"),
-    True: ("carrying_image", "warning"),
-}
-
-
 def _has_markdown(text: str) -> bool:
     """Tell whether a text has a Markdown comment or link, in code or outside."""
     return ("]:" in text and _MARKDOWN_COMMENT.search(text) is not None) or (
@@ -324,10 +318,9 @@ def _find_link(address: str, span: tuple[int, int], found: Discovery, *, image: 
     if _RUNS.match(address):
         detail = "a link that runs a script or holds a page"
         found.add("script_link", span, address, "warning", detail)
-    elif "//" in address and _CARRIES.search(address, 0, _LONGEST_ADDRESS):
-        rule, severity = _CARRIERS[image]
-        detail = "an address with a place for data to be put in"
-        found.add(rule, span, severity=severity, detail=detail)
+    elif image and "//" in address and _CARRIES.search(address, 0, _LONGEST_ADDRESS):
+        detail = "an image whose address has a place for data to be put in"
+        found.add("carrying_image", span, severity="warning", detail=detail)
 
 
 def _find_in_markdown(text: str, code: list[tuple[int, int]], found: Discovery) -> None:
