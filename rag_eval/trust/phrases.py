@@ -2,7 +2,8 @@ r"""Compile the phrases of the guard's rules to RE2 syntax.
 
 A phrase is a row of tokens between blanks, for text in lower case with single blanks:
 
-`word`           this word; a hyphen also matches a blank or nothing
+`word`           this word; a hyphen also matches a blank or nothing, and `é` also matches `e`
+`word*`          any word that begins so; only for words in other letters than Latin
 `{ignore}`       an entry of the word list `ignore`; an entry `re:...` is RE2 syntax
 `this|{those}`   one of these words or entries
 `token?`         the token or nothing
@@ -15,8 +16,10 @@ Marks may stand between words, but no end of a sentence. Chinese and Japanese ha
 tokens follow each other directly, and `..` and `...` are at most 4 and 12 characters.
 """
 
+import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
 
 Lists = Mapping[str, str | Sequence[str]]
 """Word lists by name: words between blanks, or entries of several words."""
@@ -35,6 +38,11 @@ _WITHOUT_BLANKS = frozenset(("zh", "ja"))
 _IN_SENTENCE = r"[^.!?\x{3002}]"
 _LIST = re.compile(r"\{(\w+)\}")
 _RAW = "re:"
+_SPECIAL = {"-": "[ -]?", "'": r"['\x{2019}]", "*": f"[^{_MARKS}]*"}
+_PAIRS = {"ä": "ae", "ö": "oe", "ü": "ue", "ß": "ss"}
+"""Letters that German also spells with two letters of ASCII."""
+SCRIPTS = {"CYRILLIC": "[\u0430-\u045f]", "HAN": "[\u3400-\u9fff]"}
+"""Scripts without words in ASCII; their names stand for words in `needed_words`."""
 _ASCII_WORD = re.compile(r"[a-z0-9]+")
 
 
@@ -52,11 +60,24 @@ def _options(token: str, lists: Lists) -> list[str]:
     return found
 
 
+def _fold(word: str) -> str:
+    """Drop the accents."""
+    letters = unicodedata.normalize("NFD", word)
+    return "".join(letter for letter in letters if not unicodedata.combining(letter))
+
+
+def _compile_letter(letter: str) -> str:
+    base = _fold(letter)
+    spellings = dict.fromkeys((letter, base, _PAIRS.get(letter, base)))
+    alike = f"(?:{'|'.join(spellings)})" if len(spellings) > 1 else re.escape(letter)
+    return _SPECIAL.get(letter, alike)
+
+
+@functools.cache
 def _compile_option(option: str, between: str) -> str:
     if option.startswith(_RAW):
         return f"(?:{option.removeprefix(_RAW)})"
-    words = (re.escape(word).replace(r"\-", "[ -]?") for word in option.split())
-    return between.join(words).replace("'", r"['\x{2019}]")
+    return between.join("".join(map(_compile_letter, word)) for word in option.split())
 
 
 def _compile_tokens(tokens: Sequence[str], lists: Lists, *, blanks: bool) -> str:
@@ -105,20 +126,25 @@ def compile_phrases(phrases: Iterable[str], lists: Lists, language: str = "en") 
     return "|".join((*parts, *raw))
 
 
-def _keys(option: str) -> Iterator[str]:
-    """Yield words in ASCII, one of which stands in every text with the option."""
-    words = [word for word in option.split() if _ASCII_WORD.search(word)]
-    if words and not option.startswith(_RAW):
-        word = max(words, key=len)
-        yield max(_ASCII_WORD.findall(word.partition("-")[0]), key=len)
-        if "-" in word:
-            yield word.replace("-", "")
+@functools.cache
+def _keys(option: str) -> list[str]:
+    """List words in ASCII or scripts, one of which stands in every text with the option."""
+    if option.startswith(_RAW):
+        return []
+    for script, letters in SCRIPTS.items():
+        if re.search(letters, option):
+            return [script]
+    word = max(option.split(), key=len)
+    pairs = "".join(_PAIRS.get(letter, letter) for letter in word)
+    runs = [_ASCII_WORD.findall(one.partition("-")[0]) for one in (word, _fold(word), pairs)]
+    joined = [_fold(word).replace("-", "")] if "-" in word else []
+    return [max(run, key=len) for run in runs] + joined if all(runs) else []
 
 
 def needed_words(phrase: str, lists: Lists) -> list[frozenset[str]]:
-    """List sets of ASCII words; every text with the phrase has a word of each set.
+    """List sets of ASCII words and SCRIPTS; every text with the phrase has one of each set.
 
-    The list is empty for a phrase in RE2 syntax and for words without letters of ASCII.
+    The list is empty for a phrase in RE2 syntax.
 
     Examples
     --------
@@ -131,7 +157,7 @@ def needed_words(phrase: str, lists: Lists) -> list[frozenset[str]]:
     found = []
     for token in phrase.removeprefix("^ ").split():
         if token not in (*_GAPS, _ANYTHING) and not token.endswith("?"):
-            keys = [list(_keys(option)) for option in _options(token, lists)]
+            keys = [_keys(option) for option in _options(token, lists)]
             if all(keys):
                 found.append(frozenset(key for some in keys for key in some))
     return found

@@ -6,17 +6,18 @@ A rule runs only on the parts of a text that hold all words which one of its phr
 import functools
 import itertools
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import re2
+from scipy.sparse import csr_array
 
 from rag_eval.core.errors import Part
 from rag_eval.storage.hashing import digest
-from rag_eval.trust.phrases import Lists, compile_phrases, needed_words
+from rag_eval.trust.phrases import SCRIPTS, Lists, compile_phrases, needed_words
 
 Severity = Literal["hint", "warning", "blocked"]
 """Severity of a finding. A hint alone does not change the verdict."""
@@ -60,7 +61,12 @@ class LinearPattern:
     """
 
     def __init__(self, pattern: str) -> None:
-        self._compiled: Any = re2.compile(pattern, _options())
+        self._pattern = pattern
+
+    @functools.cached_property
+    def _compiled(self) -> Any:
+        """Compile at the first use: few texts need the rules of all languages."""
+        return re2.compile(self._pattern, _options())
 
     def matches(self, data: bytes, start: int = 0, end: int | None = None) -> bool:
         """Tell whether the pattern matches in data[start:end]; other bytes are only context."""
@@ -147,8 +153,8 @@ _PER_PART = 6
 """Most matches of a rule in a part; the last one covers all later ones."""
 _ROWS = 2_000
 """Most parts in one table of their words."""
-_NO_WORDS, _BEYOND_ASCII = 0, 1
-"""Columns of the table for phrases in RE2 syntax, and for words without letters of ASCII."""
+_NO_WORDS = 0
+"""Column of the table for phrases in RE2 syntax."""
 _WORD_BYTES = bytes(
     byte if chr(byte).isalnum() and byte < 0x80 else ord(" ")  # noqa: PLR2004 - end of ASCII
     for byte in range(256)
@@ -159,6 +165,13 @@ def _cut(data: bytes) -> Iterator[bytes]:
     """Cut a text into overlapping parts."""
     starts = range(0, max(len(data) - _OVERLAP, 1), _PIECE - _OVERLAP)
     return (data[start : start + _PIECE] for start in starts)
+
+
+def _mark(rows: Sequence[Collection[int]], width: int) -> Any:
+    """Return a sparse matrix with 1 in the listed columns of each row."""
+    columns = np.fromiter(itertools.chain.from_iterable(rows), np.int32)
+    ends = np.cumsum([0, *map(len, rows)])
+    return csr_array((np.ones(len(columns), np.int32), columns, ends), shape=(len(rows), width))
 
 
 class RuleSet:
@@ -177,23 +190,22 @@ class RuleSet:
             )
             for phrase in rule.phrases:
                 needed = {
-                    columns.setdefault(keys, len(columns) + 2)
+                    columns.setdefault(keys, len(columns) + 1)
                     for keys in needed_words(phrase, lists)
                 }
                 if phrase.startswith("re:"):
                     raw.append(phrase.removeprefix("re:"))
                     needed = {_NO_WORDS}
-                needs.append((place, needed or {_BEYOND_ASCII}))
+                needs.append((place, needed))
         self._raw = LinearPattern("|".join(raw) or r"[^\x00-\x{10ffff}]")
+        self._scripts = {name.encode(): LinearPattern(one) for name, one in SCRIPTS.items()}
         self._columns: dict[bytes, list[int]] = {}
         for keys, column in columns.items():
             for key in keys:
                 self._columns.setdefault(key.encode(), []).append(column)
-        self._needs = np.zeros((len(columns) + 2, len(needs)), np.float32)
-        self._owners = np.zeros((len(needs), len(self.rules)), np.float32)
-        for at, (place, needed) in enumerate(needs):
-            self._needs[sorted(needed), at] = 1
-            self._owners[at, place] = 1
+        self._needs = _mark([needed for _, needed in needs], len(columns) + 1).T.tocsr()
+        self._counts = np.array([len(needed) for _, needed in needs])
+        self._owners = np.array([place for place, _ in needs])
         content = [rule.model_dump(mode="json") for rule in self.rules]
         self.version = digest([content, self.words], 12)
 
@@ -216,21 +228,20 @@ class RuleSet:
 
     def _may_match(self, parts: Sequence[bytes]) -> npt.NDArray[np.bool_]:
         """Tell which rules (columns) have a phrase whose needed words all stand in a part."""
-        rows: list[int] = []
-        columns: list[int] = []
-        for row, part in enumerate(parts):
-            words = self._columns.keys() & set(part.translate(_WORD_BYTES).split())
-            here = [column for word in words for column in self._columns[word]]
-            if self._raw.matches(part):
-                here.append(_NO_WORDS)
+        here = []
+        for part in parts:
+            words = set(part.translate(_WORD_BYTES).split())
             if not part.isascii():
-                here.append(_BEYOND_ASCII)
-            columns += here
-            rows += [row] * len(here)
-        present = np.zeros((len(parts), len(self._needs)), np.float32)
-        present[rows, columns] = 1
-        complete = (present @ self._needs) == self._needs.sum(axis=0)
-        may: npt.NDArray[np.bool_] = (complete.astype(np.float32) @ self._owners) > 0
+                words |= {name for name, letters in self._scripts.items() if letters.matches(part)}
+            known = self._columns.keys() & words
+            here.append({column for word in known for column in self._columns[word]})
+            if self._raw.matches(part):
+                here[-1].add(_NO_WORDS)
+        found = _mark(here, self._needs.shape[0]) @ self._needs
+        rows = np.repeat(np.arange(len(parts)), np.diff(found.indptr))
+        complete = found.data == self._counts[found.indices]
+        may = np.zeros((len(parts), len(self.rules)), dtype=np.bool_)
+        may[rows[complete], self._owners[found.indices[complete]]] = True
         return may
 
     def find(self, texts: Sequence[str]) -> list[list[RuleMatch]]:
