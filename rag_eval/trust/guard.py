@@ -37,8 +37,10 @@ _RAISED: dict[Severity, Severity] = {"hint": "hint", "warning": "blocked", "bloc
 """Severity in hidden or decoded text. Honest text is visible, so a warning becomes a block."""
 
 
-def _soften_quotations(text: str, matches: list[_Match]) -> Iterator[_Match]:
-    """Yield the matches, those in a quotation or code one step milder.
+def _soften_quotations(
+    text: str, matches: list[_Match], about_code: frozenset[str]
+) -> Iterator[_Match]:
+    """Yield the matches, those in a quotation or code one step milder, except of `about_code`.
 
     A person mentions an order in quotation marks, but an attacker may add the marks as well. So a
     quotation with matches of different rules, hints aside, is a warning of its own.
@@ -47,7 +49,7 @@ def _soften_quotations(text: str, matches: list[_Match]) -> Iterator[_Match]:
     quoted: dict[int, set[str]] = {}
     for start, end, rule, severity, detail in matches:
         place = bisect_right(quotations, (start, len(text))) - 1
-        if place >= 0 and end <= quotations[place][1]:
+        if place >= 0 and end <= quotations[place][1] and rule not in about_code:
             if severity != "hint":
                 quoted.setdefault(place, set()).add(rule)
             yield start, end, rule, _MILDER[severity], f"{detail}, in a quotation or code"
@@ -107,7 +109,8 @@ def _screen_batch(
             ]
             if view.kind == "visible":
                 seen = matches
-                found = _soften_quotations(text, [match for match, _ in matches] + told)
+                matched = [match for match, _ in matches]
+                found = _soften_quotations(text, matched + told, rules.about_code)
                 if about_injection:  # its honest pages quote attacks without any marks
                     found = ((*one[:3], _MILDER[one[3]], one[4]) for one in found)
             else:

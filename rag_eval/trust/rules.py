@@ -136,6 +136,8 @@ class Rule(Part):
     """Harmless texts in which the rule finds nothing."""
     language: str = "en"
     """Language of the word lists."""
+    about_code: bool = False
+    """Whether the rule reads code, which stands between fences, so that these excuse nothing."""
 
 
 class RuleMatch(NamedTuple):
@@ -179,6 +181,7 @@ class RuleSet:
 
     def __init__(self, rules: Iterable[Rule], words: Mapping[str, Lists] | None = None) -> None:
         self.rules, self.words = tuple(rules), words or {}
+        self.about_code = frozenset(rule.id for rule in self.rules if rule.about_code)
         self._compiled: list[LinearPattern] = []
         columns: dict[frozenset[str], int] = {}
         needs: list[tuple[int, set[int]]] = []

@@ -150,6 +150,12 @@ def test_a_match_in_a_quotation_or_code_is_milder(name):
     assert grades(text, GRADED) == both
 
 
+@pytest.mark.parametrize("name", QUOTED)
+def test_a_rule_about_code_is_no_milder_in_code(name):
+    about_code = GRAVE.model_copy(update={"about_code": True})
+    assert grades(LONG + QUOTED[name] + " " + LONG, RuleSet([about_code])) == {GRAVE.id: "blocked"}
+
+
 @pytest.mark.parametrize("name", NOT_QUOTED)
 def test_a_match_outside_of_quotations_keeps_its_severity(name):
     assert grades(LONG + NOT_QUOTED[name] + " " + LONG, RULES) == {"rule_0": "warning"}
