@@ -5,15 +5,13 @@ A rule runs only on the parts of a text that hold all words which one of its phr
 
 import functools
 import itertools
+import operator
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import re2
-from scipy.sparse import csr_array
 
 from rag_eval.core.errors import Part
 from rag_eval.storage.hashing import digest
@@ -153,27 +151,23 @@ _PIECE, _OVERLAP = 4_000, 500
 """Bytes of the parts in which a long text is searched, so that few rules run on each part."""
 _PER_PART = 6
 """Most matches of a rule in a part; the last one covers all later ones."""
-_ROWS = 2_000
-"""Most parts in one table of their words."""
-_NO_WORDS = 0
-"""Column of the table for phrases in RE2 syntax."""
+_NO_WORDS = "<"
+"""Stands for the word that phrases in RE2 syntax need."""
 _WORD_BYTES = bytes(
     byte if chr(byte).isalnum() and byte < 0x80 else ord(" ")  # noqa: PLR2004 - end of ASCII
     for byte in range(256)
 )
 
 
-def _cut(data: bytes) -> Iterator[bytes]:
-    """Cut a text into overlapping parts."""
+def _cut(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Cut a text into overlapping parts, with the place of each."""
     starts = range(0, max(len(data) - _OVERLAP, 1), _PIECE - _OVERLAP)
-    return (data[start : start + _PIECE] for start in starts)
+    return ((start, data[start : start + _PIECE]) for start in starts)
 
 
-def _mark(rows: Sequence[Collection[int]], width: int) -> Any:
-    """Return a sparse matrix with 1 in the listed columns of each row."""
-    columns = np.fromiter(itertools.chain.from_iterable(rows), np.int32)
-    ends = np.cumsum([0, *map(len, rows)])
-    return csr_array((np.ones(len(columns), np.int32), columns, ends), shape=(len(rows), width))
+def _rarity(words: frozenset[str]) -> tuple[int, int]:
+    """Estimate how rare the most frequent of some words is: long words are rare."""
+    return min(map(len, words)), -len(words)
 
 
 class RuleSet:
@@ -183,32 +177,28 @@ class RuleSet:
         self.rules, self.words = tuple(rules), words or {}
         self.about_code = frozenset(rule.id for rule in self.rules if rule.about_code)
         self._compiled: list[LinearPattern] = []
-        columns: dict[frozenset[str], int] = {}
-        needs: list[tuple[int, set[int]]] = []
+        bits: dict[frozenset[str], int] = {}
+        self._rarest: dict[str, list[tuple[int, int]]] = {}
         raw = []
         for place, rule in enumerate(self.rules):
             lists = self.words.get(rule.language, {})
-            self._compiled.append(
-                LinearPattern(compile_phrases(rule.phrases, lists, rule.language))
-            )
+            pattern = compile_phrases(rule.phrases, lists, rule.language)
+            self._compiled.append(LinearPattern(pattern))
             for phrase in rule.phrases:
-                needed = {
-                    columns.setdefault(keys, len(columns) + 1)
-                    for keys in needed_words(phrase, lists)
-                }
+                needed = needed_words(phrase, lists)
                 if phrase.startswith("re:"):
                     raw.append(phrase.removeprefix("re:"))
-                    needed = {_NO_WORDS}
-                needs.append((place, needed))
+                    needed = [frozenset((_NO_WORDS,))]
+                mask = sum({bits.setdefault(keys, 1 << len(bits)) for keys in needed})
+                for key in max(needed, key=_rarity):
+                    self._rarest.setdefault(key, []).append((mask, place))
         self._raw = LinearPattern("|".join(raw) or r"[^\x00-\x{10ffff}]")
-        self._scripts = {name.encode(): LinearPattern(one) for name, one in SCRIPTS.items()}
-        self._columns: dict[bytes, list[int]] = {}
-        for keys, column in columns.items():
+        self._scripts = {name: LinearPattern(letters) for name, letters in SCRIPTS.items()}
+        self._bits: dict[str, int] = {}
+        for keys, bit in bits.items():
             for key in keys:
-                self._columns.setdefault(key.encode(), []).append(column)
-        self._needs = _mark([needed for _, needed in needs], len(columns) + 1).T.tocsr()
-        self._counts = np.array([len(needed) for _, needed in needs])
-        self._owners = np.array([place for place, _ in needs])
+                self._bits[key] = self._bits.get(key, 0) | bit
+        self._known = frozenset(self._bits)
         content = [rule.model_dump(mode="json") for rule in self.rules]
         self.version = digest([content, self.words], 12)
 
@@ -229,23 +219,20 @@ class RuleSet:
             rules += [Rule(**rule, language=language) for rule in content.get("rule", ())]
         return cls(rules, words)
 
-    def _may_match(self, parts: Sequence[bytes]) -> npt.NDArray[np.bool_]:
-        """Tell which rules (columns) have a phrase whose needed words all stand in a part."""
-        here = []
-        for part in parts:
-            words = set(part.translate(_WORD_BYTES).split())
-            if not part.isascii():
-                words |= {name for name, letters in self._scripts.items() if letters.matches(part)}
-            known = self._columns.keys() & words
-            here.append({column for word in known for column in self._columns[word]})
-            if self._raw.matches(part):
-                here[-1].add(_NO_WORDS)
-        found = _mark(here, self._needs.shape[0]) @ self._needs
-        rows = np.repeat(np.arange(len(parts)), np.diff(found.indptr))
-        complete = found.data == self._counts[found.indices]
-        may = np.zeros((len(parts), len(self.rules)), dtype=np.bool_)
-        may[rows[complete], self._owners[found.indices[complete]]] = True
-        return may
+    def _candidates(self, part: bytes) -> set[int]:
+        """Return the rules with a phrase whose needed words all stand in a part of a text."""
+        words = set(self._known.intersection(part.translate(_WORD_BYTES).decode().split()))
+        if not part.isascii():
+            words |= {name for name, letters in self._scripts.items() if letters.matches(part)}
+        if self._raw.matches(part):
+            words.add(_NO_WORDS)
+        here = functools.reduce(operator.or_, (self._bits.get(word, 0) for word in words), 0)
+        return {
+            place
+            for word in words
+            for needed, place in self._rarest.get(word, ())
+            if needed & here == needed
+        }
 
     def find(self, texts: Sequence[str]) -> list[list[RuleMatch]]:
         """Return the matches in each normalised text, in the order of the rules and of the text.
@@ -254,22 +241,18 @@ class RuleSet:
         other out of the processor's cache.
         """
         data = [text.encode("utf-8", "replace") for text in texts]
-        parts = [
-            (at, low * (_PIECE - _OVERLAP), part)
-            for at, text in enumerate(data)
-            for low, part in enumerate(_cut(text))
-        ]
-        found: list[dict[tuple[int, int, int], None]] = [{} for _ in texts]
-        for begin in range(0, len(parts), _ROWS):
-            some = parts[begin : begin + _ROWS]
-            may = self._may_match([part for _, _, part in some])
-            for place, row in np.argwhere(may.T).tolist():
-                at, low, part = some[row]
+        asked: list[list[tuple[int, int, bytes]]] = [[] for _ in self.rules]
+        for at, text in enumerate(data):
+            for low, part in _cut(text):
+                for place in self._candidates(part):
+                    asked[place].append((at, low, part))
+        found: list[set[tuple[int, int, int]]] = [set() for _ in texts]
+        for place, parts in enumerate(asked):
+            for at, low, part in parts:
                 spans = self._compiled[place].find(part)
                 if len(spans) > _PER_PART:
                     spans[_PER_PART - 1 :] = [(spans[_PER_PART - 1][0], spans[-1][1])]
-                for start, end in spans:
-                    found[at][place, low + start, low + end] = None
+                found[at].update((place, low + start, low + end) for start, end in spans)
         result = []
         for text, matches in zip(data, found, strict=True):
             places = _list_characters(text, (byte for _, *span in matches for byte in span))
