@@ -24,7 +24,7 @@ from rag_eval.trust.sentences import find_addressing
 SPEAKS = "speaks_to_model"
 """Rule name in findings of the model over sentences (`addressing`)."""
 QUOTED = "quoted_order"
-"""Rule name of a quotation in which different rules find something."""
+"""Rule name of warnings about orders in quotations and code."""
 _BATCH_CHARS = 1_000_000
 _BORDER = 200
 """Characters at the end of a title and at the beginning of the text that are read together."""
@@ -43,18 +43,21 @@ def _soften_quotations(
     """Yield the matches, those in a quotation or code one step milder, except of `about_code`.
 
     A person mentions an order in quotation marks, but an attacker may add the marks as well. So a
-    quotation with matches of different rules, hints aside, is a warning of its own.
+    quotation with matches of different rules, hints aside, is a warning too. All warnings in
+    quotations are of one rule: a page that quotes many orders has one sign of an attack, not many.
     """
     quotations = find_quotations(text) if matches else []
     quoted: dict[int, set[str]] = {}
     for start, end, rule, severity, detail in matches:
         place = bisect_right(quotations, (start, len(text))) - 1
-        if place >= 0 and end <= quotations[place][1] and rule not in about_code:
-            if severity != "hint":
-                quoted.setdefault(place, set()).add(rule)
-            yield start, end, rule, _MILDER[severity], f"{detail}, in a quotation or code"
-        else:
+        if place < 0 or end > quotations[place][1] or rule in about_code:
             yield start, end, rule, severity, detail
+            continue
+        if severity != "hint":
+            quoted.setdefault(place, set()).add(rule)
+        milder = _MILDER[severity]
+        named = QUOTED if milder == "warning" else rule
+        yield start, end, named, milder, f"{detail}, in a quotation or code"
     for place, rules in quoted.items():
         if len(rules) > 1:
             detail = f"{len(rules)} rules found in one quotation"
@@ -163,6 +166,8 @@ TOGETHER = "pattern.two_warnings"
 _OF_TEXT = ("pattern", "hidden", "encoded", "topic_shift")
 _SIGNS = 2
 """Fewest warnings of different rules that block a text together."""
+_LANGUAGE = r"\.[a-z]{2}(?=_|$)"
+"""Language in the id of a rule, as in `override.de_void`."""
 VERDICTS: tuple[Verdict, ...] = ("clean", "warning", "blocked")
 """Verdicts in the order of their ranks."""
 _RANK = {"hint": 0, "warning": 1, "blocked": 2}
@@ -234,7 +239,8 @@ def rank_findings(
     """Rank n texts by their FINDINGS, whose rows are the texts: 0 clean, 1 warning, 2 blocked.
 
     The second value is the reason codes of each text, the gravest first. Two warnings of different
-    rules block a text together. They must be about the text itself, see `_find_signs`.
+    rules block a text together. They must be about the text itself, see `_find_signs`. One rule in
+    two languages is the same sign, because related languages share phrases.
     """
     graded = findings.assign(rank=findings["severity"].map(_RANK).astype("int64"))
     rank = np.zeros(n, dtype=np.int64)
@@ -246,8 +252,10 @@ def rank_findings(
     reasons: list[list[str]] = [[] for _ in range(n)]
     for row, code in zip(shown["row"], shown["check"] + "." + shown["rule"], strict=True):
         reasons[row].append(code)
-    signs = shown.loc[_find_signs(shown, about_injection=about_injection), "row"]
-    count = np.bincount(signs.to_numpy(dtype=np.int64), minlength=n)
+    signs = shown[_find_signs(shown, about_injection=about_injection)]
+    signs = signs.assign(rule=signs["rule"].str.replace(_LANGUAGE, "", regex=True))
+    signs = signs.drop_duplicates(["row", "check", "rule"])
+    count = np.bincount(signs["row"].to_numpy(dtype=np.int64), minlength=n)
     together = (count >= _SIGNS) & (rank == _RANK["warning"])
     for row in np.flatnonzero(together).tolist():
         reasons[row].insert(0, TOGETHER)

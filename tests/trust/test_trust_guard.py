@@ -146,7 +146,7 @@ def grades(text, rules):
 def test_a_match_in_a_quotation_or_code_is_milder(name):
     text = LONG + QUOTED[name] + " " + LONG
     assert grades(text, RULES) == {"rule_0": "hint"}
-    both = {"rule_0": "hint", "grave.x": "warning", guard.QUOTED: "warning"}
+    both = {"rule_0": "hint", guard.QUOTED: "warning"}
     assert grades(text, GRADED) == both
 
 

@@ -228,3 +228,18 @@ def test_an_order_split_over_title_and_text_is_found_at_the_chunk():
     assert set(found["row"]) == {0}
     assert set(found["start"]) == set(found["end"]) == {-1}
     assert "override.ignore_earlier" in set(found["rule"])
+
+
+@pytest.mark.parametrize(
+    ("rules", "verdict"),
+    [
+        (("override.es_void", "override.pt_void"), "warning"),
+        (("override.es", "override.pt"), "warning"),
+        (("override.es", "override.es_void"), "blocked"),
+        (("override.es", "reply.pt"), "blocked"),
+        (("code.harms", "code.into_answer"), "blocked"),
+    ],
+)
+def test_one_rule_in_two_languages_is_one_sign(rules, verdict):
+    found = findings(*((0, 0, 5, f"pattern.{rule}", "warning") for rule in rules))
+    assert judge_findings(found, 1) == [verdict]
