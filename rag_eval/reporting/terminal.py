@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 SHOWN: Final = ("R@10", "RR", "nDCG@10")
 _FOLDED: Final = 12
 """Least width of a longer text that may be folded."""
-_MAX_ROWS, _MAX_GATES, _MAX_GONE = 8, 6, 5
+_MAX_ROWS, _MAX_GATES, _MAX_GONE = 8, 5, 5
 """Shown strategies and failed gates on the one screen."""
 _MAX_ID, _MAX_QUESTION, _MAX_REV, _ALPHA = 40, 60, 24, 0.05
 STATUS_STYLE: Final = {

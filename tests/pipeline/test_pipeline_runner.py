@@ -1,6 +1,7 @@
 """The runner: keys, reuse, records, and results that are read part by part."""
 
 import dataclasses
+import functools
 import json
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ import pandas as pd
 import pytest
 
 from rag_eval.core.errors import InputError
-from rag_eval.pipeline.evaluation import Progress
+from rag_eval.pipeline.evaluation import Evaluation, Progress
 from rag_eval.pipeline.runner import (
     Node,
     Result,
@@ -114,6 +115,8 @@ class Project:
             is_recorded=self.is_recorded,
             progress=Progress(),
         )
+        for method in (Evaluation.record_of, Evaluation.find_recorded):
+            setattr(evaluation, method.__name__, functools.partial(method, evaluation))
         return Runner(evaluation, self.stages, self.versions, use_record=self.use_record)
 
     def night(self) -> list[str]:
