@@ -102,7 +102,7 @@ def test_a_run_prints_one_screen_with_the_verdict_and_the_worst_questions(report
         "bm25 *",
         "4 more strategies",
         "advisory 0 of 12 met",
-        "6 more gates",
+        "7 more gates",
         "refused",
         "vector 8/8",
         "0.25 prior",
