@@ -21,6 +21,8 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 
+from rag_eval.trust.spelling import load_words
+
 Lists = Mapping[str, str | Sequence[str]]
 """Word lists by name: words between blanks, or entries of several words."""
 
@@ -44,6 +46,8 @@ _PAIRS = {"ä": "ae", "ö": "oe", "ü": "ue", "ß": "ss"}
 SCRIPTS = {"CYRILLIC": "[\u0430-\u045f]", "HAN": "[\u3400-\u9fff]"}
 """Scripts without words in ASCII; their names stand for words in `needed_words`."""
 _ASCII_WORD = re.compile(r"[a-z0-9]+")
+FREQUENT = frozenset(load_words("sentences")["closed"])
+"""English words that stand in most texts, so that needing them rules out few."""
 
 
 def _options(token: str, lists: Lists) -> list[str]:
@@ -134,7 +138,7 @@ def _keys(option: str) -> list[str]:
     for script, letters in SCRIPTS.items():
         if re.search(letters, option):
             return [script]
-    word = max(option.split(), key=len)
+    word = max(option.split(), key=lambda word: (word not in FREQUENT, len(word)))
     pairs = "".join(_PAIRS.get(letter, letter) for letter in word)
     runs = [_ASCII_WORD.findall(one.partition("-")[0]) for one in (word, _fold(word), pairs)]
     joined = [_fold(word).replace("-", "")] if "-" in word else []
@@ -148,7 +152,7 @@ def needed_words(phrase: str, lists: Lists) -> list[frozenset[str]]:
 
     Examples
     --------
-    >>> found = needed_words("{ignore} .. my? rules", {"ignore": "ignore skip"})
+    >>> found = needed_words("{ignore} .. my? rules", {"ignore": ["ignore", "skip these"]})
     >>> [sorted(words) for words in found]
     [['ignore', 'skip'], ['rules']]
     """

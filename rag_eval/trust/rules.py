@@ -15,7 +15,7 @@ import re2
 
 from rag_eval.core.errors import Part
 from rag_eval.storage.hashing import digest
-from rag_eval.trust.phrases import SCRIPTS, Lists, compile_phrases, needed_words
+from rag_eval.trust.phrases import FREQUENT, SCRIPTS, Lists, compile_phrases, needed_words
 
 Severity = Literal["hint", "warning", "blocked"]
 """Severity of a finding. A hint alone does not change the verdict."""
@@ -165,9 +165,9 @@ def _cut(data: bytes) -> Iterator[tuple[int, bytes]]:
     return ((start, data[start : start + _PIECE]) for start in starts)
 
 
-def _rarity(words: frozenset[str]) -> tuple[int, int]:
-    """Estimate how rare the most frequent of some words is: long words are rare."""
-    return min(map(len, words)), -len(words)
+def _rarity(words: frozenset[str]) -> tuple[bool, int, int]:
+    """Estimate how rare the most frequent of some words is: no `the`, and long words are rare."""
+    return words.isdisjoint(FREQUENT), min(map(len, words)), -len(words)
 
 
 class RuleSet:
