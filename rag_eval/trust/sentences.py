@@ -438,7 +438,7 @@ def features_of(sentence: str) -> set[str]:
 
 def scale_of(features: set[str]) -> float:
     """Return the factor of a sentence's weights: long sentences collect them by chance."""
-    return min(1.0, math.sqrt(_SHORT_FEATURES / len(features)))
+    return math.sqrt(_SHORT_FEATURES / max(len(features), _SHORT_FEATURES))
 
 
 # ---- Candidates: sentences with a word that orders to a model seldom lack

@@ -14,6 +14,7 @@ from rag_eval.trust.sentences import (
     features_of,
     find_addressing,
     load_weights,
+    scale_of,
 )
 
 CASES = tomllib.loads((Path(__file__).parent / "addressing.toml").read_text(encoding="utf-8"))
@@ -108,6 +109,13 @@ def test_clean_corpora_are_left_alone(shared_data, name, most):
     rows = (shared_data / name / "corpus.jsonl").read_text(encoding="utf-8").splitlines()
     found = [bool(find(json.loads(row)["text"])) for row in rows]
     assert sum(found) <= most * len(found)
+
+
+@pytest.mark.parametrize("text", ["", ". ", "…! ", "write—. ... ---. " * 40])
+def test_a_sentence_without_words_has_a_score(text):
+    assert features_of("---") == set()
+    assert scale_of(set()) == 1.0
+    assert not find(text)
 
 
 @pytest.mark.slow
