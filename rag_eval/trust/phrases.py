@@ -21,8 +21,6 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 
-from rag_eval.trust.spelling import load_words
-
 Lists = Mapping[str, str | Sequence[str]]
 """Word lists by name: words between blanks, or entries of several words."""
 
@@ -46,8 +44,6 @@ _PAIRS = {"ä": "ae", "ö": "oe", "ü": "ue", "ß": "ss"}
 SCRIPTS = {"CYRILLIC": "[\u0430-\u045f]", "HAN": "[\u3400-\u9fff]"}
 """Scripts without words in ASCII; their names stand for words in `needed_words`."""
 _ASCII_WORD = re.compile(r"[a-z0-9]+")
-FREQUENT = frozenset(load_words("sentences")["closed"])
-"""English words that stand in most texts, so that needing them rules out few."""
 
 
 def _options(token: str, lists: Lists) -> list[str]:
@@ -131,28 +127,30 @@ def compile_phrases(phrases: Iterable[str], lists: Lists, language: str = "en") 
 
 
 @functools.cache
-def _keys(option: str) -> list[str]:
+def _keys(option: str, frequent: frozenset[str]) -> list[str]:
     """List words in ASCII or scripts, one of which stands in every text with the option."""
     if option.startswith(_RAW):
         return []
     for script, letters in SCRIPTS.items():
         if re.search(letters, option):
             return [script]
-    word = max(option.split(), key=lambda word: (word not in FREQUENT, len(word)))
+    word = max(option.split(), key=lambda word: (word not in frequent, len(word)))
     pairs = "".join(_PAIRS.get(letter, letter) for letter in word)
     runs = [_ASCII_WORD.findall(one.partition("-")[0]) for one in (word, _fold(word), pairs)]
     joined = [_fold(word).replace("-", "")] if "-" in word else []
     return [max(run, key=len) for run in runs] + joined if all(runs) else []
 
 
-def needed_words(phrase: str, lists: Lists) -> list[frozenset[str]]:
+def needed_words(phrase: str, lists: Lists, frequent: frozenset[str]) -> list[frozenset[str]]:
     """List sets of ASCII words and SCRIPTS; every text with the phrase has one of each set.
 
-    The list is empty for a phrase in RE2 syntax.
+    Of an entry with several words it is one that is not `frequent`: needing those rules out few
+    texts. The list is empty for a phrase in RE2 syntax.
 
     Examples
     --------
-    >>> found = needed_words("{ignore} .. my? rules", {"ignore": ["ignore", "skip these"]})
+    >>> lists = {"ignore": ["ignore", "skip these"]}
+    >>> found = needed_words("{ignore} .. my? rules", lists, frozenset({"these"}))
     >>> [sorted(words) for words in found]
     [['ignore', 'skip'], ['rules']]
     """
@@ -161,7 +159,7 @@ def needed_words(phrase: str, lists: Lists) -> list[frozenset[str]]:
     found = []
     for token in phrase.removeprefix("^ ").split():
         if token not in (*_GAPS, _ANYTHING) and not token.endswith("?"):
-            keys = [_keys(option) for option in _options(token, lists)]
+            keys = [_keys(option, frequent) for option in _options(token, lists)]
             if all(keys):
                 found.append(frozenset(key for some in keys for key in some))
     return found

@@ -15,7 +15,8 @@ import re2
 
 from rag_eval.core.errors import Part
 from rag_eval.storage.hashing import digest
-from rag_eval.trust.phrases import FREQUENT, SCRIPTS, Lists, compile_phrases, needed_words
+from rag_eval.trust.phrases import SCRIPTS, Lists, compile_phrases, needed_words
+from rag_eval.trust.spelling import load_words
 
 Severity = Literal["hint", "warning", "blocked"]
 """Severity of a finding. A hint alone does not change the verdict."""
@@ -153,6 +154,8 @@ _PER_PART = 6
 """Most matches of a rule in a part; the last one covers all later ones."""
 _NO_WORDS = "<"
 """Stands for the word that phrases in RE2 syntax need."""
+_FREQUENT = frozenset(load_words("sentences")["closed"])
+"""English words that stand in most texts."""
 _WORD_BYTES = bytes(
     byte if chr(byte).isalnum() and byte < 0x80 else ord(" ")  # noqa: PLR2004 - end of ASCII
     for byte in range(256)
@@ -167,7 +170,7 @@ def _cut(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 def _rarity(words: frozenset[str]) -> tuple[bool, int, int]:
     """Estimate how rare the most frequent of some words is: no `the`, and long words are rare."""
-    return words.isdisjoint(FREQUENT), min(map(len, words)), -len(words)
+    return words.isdisjoint(_FREQUENT), min(map(len, words)), -len(words)
 
 
 class RuleSet:
@@ -185,7 +188,7 @@ class RuleSet:
             pattern = compile_phrases(rule.phrases, lists, rule.language)
             self._compiled.append(LinearPattern(pattern))
             for phrase in rule.phrases:
-                needed = needed_words(phrase, lists)
+                needed = needed_words(phrase, lists, _FREQUENT)
                 if phrase.startswith("re:"):
                     raw.append(phrase.removeprefix("re:"))
                     needed = [frozenset((_NO_WORDS,))]
