@@ -177,6 +177,8 @@ def test_fresh_output_may_differ_in_times_and_hashes_alone(generate):
     )
     assert generate.same(shown, shown.replace("0.950", "0.951"))
     assert not generate.same(shown, shown.replace("0.950", "0.850"))
+    assert generate.same("3,797 with a warning", "3,800 with a warning")
+    assert not generate.same("3,797 with a warning", "3,997 with a warning")
     assert not generate.same(shown, shown.replace("documents", "pages"))
 
 
