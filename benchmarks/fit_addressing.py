@@ -52,8 +52,8 @@ MOST_DOCSTRINGS, PIECE, SHORTEST = 1_500, 1_000, 40
 LEAST_SENTENCES, DIGITS, FOLDS = 4, 1, 5
 CHOOSING, STRENGTH = 1.2, 1.0
 """Inverse strengths of the L1 penalty that chooses features, and of the L2 penalty."""
-WEIGHTS = {"attack": 0.5, "variant": 0.125, "lookalike": 3.0, "prose": 3.0}
-"""Weights of sentences by kind, 1 by default. Look-alikes and clean prose are scarce."""
+WEIGHTS = {"attack": 0.5, "variant": 0.125, "lookalike": 3.0, "prose": 3.0, "questions": 10.0}
+"""Weights of sentences by kind, 1 by default. Look-alikes, clean prose and questions are scarce."""
 ORDINARY, SHARES = ("prose", "software", "licences"), (0.003, 0.015)
 """Most clean documents above the threshold: ordinary, and about language models."""
 
@@ -138,7 +138,10 @@ def clean_documents(folder: Path) -> list[tuple[str, str, str]]:
         for name in ("distractors", "clapnq")
         for at, text in enumerate(corpora[name])
     ]
+    for path in sorted((folder / "clapnq").glob("clapnq_dev_*.jsonl")):
+        found += [("questions", "questions clapnq", row["input"]) for row in json_lines(path)]
     quotes = json_lines(folder / "quotesum" / "dev.jsonl")
+    found += [("questions", "questions quotesum", row["question"]) for row in quotes]
     quoted = {str(row[key]) for row in quotes for key in row if key.startswith("source")}
     found += [("prose", "quotesum", text) for text in sorted(quoted - {"", "None"})]
     experts = {
@@ -147,6 +150,7 @@ def clean_documents(folder: Path) -> list[tuple[str, str, str]]:
         for row in json_lines(folder / "expertqa" / f"{part}.jsonl")
     }
     for place, question in enumerate(sorted(experts)):
+        found.append(("questions", f"questions {place % 7}", question))
         answers = experts[question]["answers"].values()
         found += [("prose", f"expertqa {place % 7}", answer["answer_string"]) for answer in answers]
     for kind, packages in (("software", PACKAGES), ("llm", LLM_PACKAGES)):

@@ -238,5 +238,5 @@ def test_clean_restatements_are_not_called_poisoned(shared_data):
     found = screen(texts)
     assert "blocked" not in set(found["severity"])
     warned = found.loc[found["severity"] == "warning", "row"].nunique()
-    assert warned <= 0.005 * len(texts)  # questions resemble questions to a model
+    assert warned <= 0.001 * len(texts)
     assert "blocked" not in set(screen([f"{title} {text}" for title, text in pairs])["severity"])
