@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import postgres_server
 import pytest
+import s3_server
 from cli_project import PAGES, Project, set_apart
 from hypothesis import settings
 from requirements import bound_skips, report_missing
@@ -51,6 +52,16 @@ def postgres() -> Iterator[str]:
     """Start a PostgreSQL server; yield its address."""
     with postgres_server.running() as url:
         yield url
+
+
+@pytest.fixture(params=["folder", "s3"])
+def home_url(request, tmp_path, monkeypatch) -> Iterator[str]:
+    """Yield the address of a new home of each kind: a folder, and a bucket of an object store."""
+    if request.param == "folder":
+        yield str(tmp_path / "home")
+    else:
+        with s3_server.running(monkeypatch) as address:
+            yield address
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

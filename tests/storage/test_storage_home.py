@@ -10,17 +10,8 @@ from rag_eval.storage.artifacts import PARTIAL
 from rag_eval.storage.home import Home
 
 
-@pytest.fixture(params=["folder", "s3"])
-def url(request, tmp_path, monkeypatch):
-    if request.param == "folder":
-        yield str(tmp_path / "home")
-    else:
-        with s3_server.running(monkeypatch) as address:
-            yield address
-
-
-def test_a_file_is_written_read_listed_and_deleted(url, tmp_path):
-    home = Home(url, tmp_path / "scratch")
+def test_a_file_is_written_read_listed_and_deleted(home_url, tmp_path):
+    home = Home(home_url, tmp_path / "scratch")
     home.write("runs/a.json", b"1")
     home.write("runs/a.json", b"2")
     home.write("runs/old/b.json", b"3")
@@ -35,9 +26,9 @@ def test_a_file_is_written_read_listed_and_deleted(url, tmp_path):
         home.read("runs/a.json")
 
 
-def test_one_of_eight_writers_creates_a_name(url, tmp_path):
+def test_one_of_eight_writers_creates_a_name(home_url, tmp_path):
     won = []
-    homes = [Home(url, tmp_path / "scratch") for _ in range(8)]
+    homes = [Home(home_url, tmp_path / "scratch") for _ in range(8)]
 
     def create(at):
         if homes[at].create("lock", b"%d" % at):
@@ -69,11 +60,11 @@ def test_a_folder_that_appears_while_it_is_listed_is_no_file(tmp_path, monkeypat
         assert home.names("manifests/tiny") == ["manifests/tiny/1.json"]
 
 
-def test_a_file_that_another_worker_wrote_is_fetched_once(url, tmp_path):
+def test_a_file_that_another_worker_wrote_is_fetched_once(home_url, tmp_path):
     source = tmp_path / "large"
     source.write_bytes(b"x" * 6_000_000)
-    Home(url, tmp_path / "one").put("artifacts/large", source)
-    other = Home(url, tmp_path / "two")
+    Home(home_url, tmp_path / "one").put("artifacts/large", source)
+    other = Home(home_url, tmp_path / "two")
     path = other.fetch("artifacts/large")
     assert path.read_bytes() == source.read_bytes()
     if other.is_remote:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import s3_server
 
 from rag_eval.core.config import SOURCES
 from rag_eval.core.errors import InputError
@@ -263,13 +262,9 @@ def accepted_versions(home):
     return [json.loads(home.read(name))["version"] for name in home.names("manifests/tiny")]
 
 
-@pytest.fixture(params=["folder", "s3"])
-def home(request, tmp_path, monkeypatch):
-    if request.param == "folder":
-        yield Home(tmp_path / "home")
-    else:
-        with s3_server.running(monkeypatch) as address:
-            yield Home(address, tmp_path / "scratch")
+@pytest.fixture
+def home(home_url, tmp_path):
+    return Home(home_url, tmp_path / "scratch")
 
 
 def test_a_new_home_accepts_any_version_and_then_only_newer_ones(home):
