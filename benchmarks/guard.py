@@ -39,7 +39,7 @@ MILDER = "with `about_injection`"
 """Added to the name of a set that is judged with this setting."""
 NO_GOALS: Goals = (None, None)
 SPEED_BAR, SPEED_TEXTS, REPEATS = 1.0, 2_000, 7
-GROWTH_BAR, SIZES, SLOWEST, SHOWN = 1.3, (25_000, 50_000, 100_000), 2, 5
+GROWTH_BAR, SIZES, SLOWEST, SHOWN = 1.3, (50_000, 100_000, 200_000), 2, 5
 TOO_SHORT = 0.005
 """Seconds below which a time depends more on the processor's cache than on the rule."""
 Z = statistics.NormalDist().inv_cdf(0.975)
@@ -180,14 +180,8 @@ def fill(piece: str, size: int) -> str:
     return (piece * (size // len(piece) + 1))[:size]
 
 
-def _time(rules: RuleSet, text: str, repeats: int) -> float:
-    """Return the least processor time of several searches, because other work only adds time."""
-    taken = []
-    for _ in range(repeats):
-        started = time.process_time()
-        rules.find([text])
-        taken.append(time.process_time() - started)
-    return min(taken)
+def _searching(rules: RuleSet, text: str) -> Callable[[], object]:
+    return lambda: rules.find([text])
 
 
 def measure_linear() -> None:
@@ -197,10 +191,12 @@ def measure_linear() -> None:
     for rule in shipped.rules:
         alone = RuleSet([rule], shipped.words)
         pieces = list(dict.fromkeys(adversarial(rule)))
-        slowest = sorted(pieces, key=lambda piece: -_time(alone, fill(piece, SIZES[-1]), 1))
-        for piece in slowest[:SLOWEST]:
-            seconds = [_time(alone, fill(piece, size), 5) for size in SIZES]
-            slope = float(np.polyfit(np.log(SIZES), np.log(seconds), 1)[0])
+        longest = {piece: _searching(alone, fill(piece, SIZES[-1])) for piece in pieces}
+        taken = alternate(longest, 1, time.process_time)
+        for piece in sorted(taken, key=lambda piece: -taken[piece])[:SLOWEST]:
+            runs = {str(size): _searching(alone, fill(piece, size)) for size in SIZES}
+            seconds = alternate(runs, REPEATS, time.process_time).values()
+            slope = float(np.polyfit(np.log(SIZES), np.log(list(seconds)), 1)[0])
             ms = [round(second * 1_000, 2) for second in seconds]
             lines.append({"rule": rule.id, "exponent": round(slope, 2), "ms": ms})
     lines.sort(key=lambda line: -line["ms"][-1])
