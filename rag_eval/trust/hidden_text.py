@@ -1,8 +1,8 @@
 """Find text that a person does not read but a model may: invisible characters and encoded text.
 
-Invisible: zero-width and tag characters, selectors. Encoded: base64, hexadecimal, bits, codes,
-escapes, shifted or reversed letters, odd spellings. Detectors of hidden text, here and in `markup`,
-return a `Discovery`.
+Invisible: zero-width and tag characters, selectors, bidirectional overrides. Encoded: base64,
+hexadecimal, bits, codes, escapes, shifted or reversed letters, odd spellings. Detectors of hidden
+text, here and in `markup`, return a `Discovery`.
 """
 
 import base64
@@ -212,10 +212,17 @@ def _read_zero_width(run: str) -> _Run:
     return spelled, severity, f"{len(run)} invisible characters in a row"
 
 
+def _read_override(run: str) -> _Run:
+    latin = sum("a" <= letter <= "z" for letter in run.lower()) >= _TWO
+    severity: Severity = "blocked" if latin else "warning"
+    return run[:0:-1], severity, "a bidirectional override shows characters in another order"
+
+
 _RUNS: dict[str, tuple[re.Pattern[str], Callable[[str], _Run]]] = {
     "tag_characters": (re.compile(f"{_FLAG}|([{_TAGS}]+)"), _read_tags),
     "variation_selectors": (re.compile(f"([{_SELECTORS}]{{2,}})"), _read_selectors),
     "zero_width_run": (re.compile(r"([\u200b-\u200f\u2060-\u2064\ufeff]{8,})"), _read_zero_width),
+    "bidirectional_override": (re.compile(r"([\u202d\u202e][^\u202c\n]*)"), _read_override),
 }
 """Rule -> pattern of a run, in its group, and reader of the run."""
 

