@@ -44,16 +44,16 @@ def test_one_of_eight_writers_creates_a_name(home_url, tmp_path):
 
 
 def test_a_folder_that_appears_while_it_is_listed_is_no_file(tmp_path, monkeypatch):
-    from s3fs import S3FileSystem
-
-    list_objects = S3FileSystem._lsdir
-
-    async def list_and_write(files, path, **options):
-        found = await list_objects(files, path, **options)
-        await files._pipe_file(f"{path}/1.json", b"1")
-        return found
-
     with s3_server.running(monkeypatch) as url:
+        from s3fs import S3FileSystem
+
+        list_objects = S3FileSystem._lsdir
+
+        async def list_and_write(files, path, **options):
+            found = await list_objects(files, path, **options)
+            await files._pipe_file(f"{path}/1.json", b"1")
+            return found
+
         home = Home(url, tmp_path / "scratch")
         monkeypatch.setattr(S3FileSystem, "_lsdir", list_and_write)
         assert home.names("manifests/tiny") == []
