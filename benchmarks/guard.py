@@ -180,7 +180,7 @@ def fill(piece: str, size: int) -> str:
     return (piece * (size // len(piece) + 1))[:size]
 
 
-def _searching(rules: RuleSet, text: str) -> Callable[[], object]:
+def _make_search(rules: RuleSet, text: str) -> Callable[[], object]:
     return lambda: rules.find([text])
 
 
@@ -191,10 +191,10 @@ def measure_linear() -> None:
     for rule in shipped.rules:
         alone = RuleSet([rule], shipped.words)
         pieces = list(dict.fromkeys(adversarial(rule)))
-        longest = {piece: _searching(alone, fill(piece, SIZES[-1])) for piece in pieces}
+        longest = {piece: _make_search(alone, fill(piece, SIZES[-1])) for piece in pieces}
         taken = alternate(longest, 1, time.process_time)
         for piece in sorted(taken, key=lambda piece: -taken[piece])[:SLOWEST]:
-            runs = {str(size): _searching(alone, fill(piece, size)) for size in SIZES}
+            runs = {str(size): _make_search(alone, fill(piece, size)) for size in SIZES}
             seconds = alternate(runs, REPEATS, time.process_time).values()
             slope = float(np.polyfit(np.log(SIZES), np.log(list(seconds)), 1)[0])
             ms = [round(second * 1_000, 2) for second in seconds]
