@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import h11
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -25,6 +26,8 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from uvicorn import Config, Server
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.report import PastFigure, UnreadableRun
@@ -452,6 +455,8 @@ def guard(routes: Iterable[Route], access: Access | None, hosts: Iterable[str]) 
 MAX_TOKEN_FILE: Final = 1000
 CONNECTIONS: Final = 256
 KEEP_ALIVE_S, STOP_S = 5, 5
+HEAD_S: Final = 10.0
+"""Seconds for a request head to arrive."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -514,24 +519,65 @@ def address_of(bound: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
 
+class TimedProtocol(H11Protocol):
+    """HTTP that drops a client who leaves a request unfinished for `seconds`.
+
+    uvicorn bounds the time between two requests, and not the time that a request takes to arrive.
+    The handler that reads a body bounds its time, so here a body counts only after the answer.
+    """
+
+    seconds: float = HEAD_S
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn
+        """Start the time of the first head."""
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        """Read a piece of a request; the time ends with the head, and starts with the next."""
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the time."""
+        super().connection_lost(exc)
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def _watch(self) -> None:
+        theirs, is_answered = self.conn.their_state, self.conn.our_state is h11.DONE
+        is_late = theirs is h11.IDLE or (theirs is h11.SEND_BODY and is_answered)
+        if is_late and self._deadline is None:
+            self._deadline = self.loop.call_later(self.seconds, self.transport.abort)
+        elif not is_late and self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+def make_server(app: Starlette, protocol: type[TimedProtocol] = TimedProtocol) -> Server:
+    """Make the server of a viewer, with its bounds on what a client may send."""
+    return Server(
+        Config(
+            app,
+            http=protocol,  # h11 bounds the size of a request head
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_level="warning",
+            access_log=False,  # requested addresses are untrusted text
+            server_header=False,
+            proxy_headers=False,  # a client could forge the headers of a proxy
+            h11_max_incomplete_event_size=MAX_HEAD,
+            limit_concurrency=CONNECTIONS,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=STOP_S,
+        )
+    )
+
+
 def serve(bound: socket.socket, app: Starlette, ready: Callable[[], object]) -> None:
     """Serve until the process receives a signal to end; call `ready` just before serving."""
-    import uvicorn
-
-    config = uvicorn.Config(
-        app,
-        http="h11",  # h11 bounds the size of a request head
-        ws="none",
-        lifespan="off",
-        interface="asgi3",
-        log_level="warning",
-        access_log=False,  # requested addresses are untrusted text
-        server_header=False,
-        proxy_headers=False,  # a client could forge the headers of a proxy
-        h11_max_incomplete_event_size=MAX_HEAD,
-        limit_concurrency=CONNECTIONS,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=STOP_S,
-    )
+    server = make_server(app)
     ready()
-    uvicorn.Server(config).run(sockets=[bound])
+    server.run(sockets=[bound])
