@@ -17,14 +17,8 @@ from rag_eval.storage.hashing import text_hash
 
 MAX_ID_CHARS = 1000
 MAX_QUERY_ID_CHARS = 200
-ACCEPTED_ID = (
-    f"a string of 1 to {MAX_ID_CHARS} characters without control characters, "
-    "`..` path parts or a leading slash"
-)
-_BAD_ID = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"
-    r"|(?:^|[/\\])\.\.(?:[/\\]|$)|^[/\\]|^[A-Za-z]:[/\\](?![/\\])"
-)
+ACCEPTED_ID = f"a string of 1 to {MAX_ID_CHARS} characters without control characters"
+_BAD_ID = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _QUERY_ID = re.compile(
     r"[^\s/\\\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ud800-\udfff]"
     rf"{{1,{MAX_QUERY_ID_CHARS}}}"
@@ -37,7 +31,10 @@ def is_query_id(text: str) -> bool:
 
 
 def is_doc_id(text: str) -> bool:
-    """Return whether a text may be the id of a document or section: no way out of a folder."""
+    """Return whether a text may be the id of a document or section.
+
+    A path is accepted, because ids are only names and no file is opened by an id.
+    """
     return bool(text.strip()) and len(text) <= MAX_ID_CHARS and not _BAD_ID.search(text)
 
 
