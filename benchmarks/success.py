@@ -16,7 +16,7 @@ import numpy as np
 from rich.console import Console
 from timing import ROOT, data_folder
 
-from rag_eval.core.errors import Embedding
+from rag_eval.core.parts import Embedding
 from rag_eval.core.report import Report
 from rag_eval.core.settings import Settings, telemetry_off
 from rag_eval.core.strategy import Strategy

@@ -19,9 +19,10 @@ from pydantic import (
     model_validator,
 )
 
-from rag_eval.core.errors import Embedding, Name, Part, quoted
+from rag_eval.core.errors import quoted
 from rag_eval.core.frames import FrameSchema, schema
 from rag_eval.core.loader import AnyLoader
+from rag_eval.core.parts import Embedding, Name, Part
 from rag_eval.core.rows import refuse, require, suggest
 from rag_eval.core.strategy import AnyStrategy, Strategy
 from rag_eval.core.types import BinaryTarget, Level

@@ -31,8 +31,8 @@ from pydantic import (
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from rag_eval.core.errors import Name
 from rag_eval.core.loader import Chunker
+from rag_eval.core.parts import Name
 from rag_eval.core.rows import format_location
 from rag_eval.core.types import BinaryTarget, Deterministic, Level, Measured, Status, parse
 

@@ -1,6 +1,7 @@
 """Read the rows of untrusted text files and check them against pydantic models.
 
 Sizes are bounded, texts are decoded strictly, and each fault becomes a problem with its place.
+Pydantic is imported where a model is met, because the API reads runs without a model.
 """
 
 import difflib
@@ -10,14 +11,14 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, NamedTuple, TypeVar, get_args
-
-from pydantic import BaseModel, BeforeValidator, ValidationError
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticCustomError
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NamedTuple, TypeVar, get_args
 
 from rag_eval.core.errors import Place, ProblemList, quoted
-from rag_eval.core.plugins import AnyClass
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, BeforeValidator, ValidationError
+    from pydantic.fields import FieldInfo
+    from pydantic_core import PydanticCustomError
 
 MAX_FILE_BYTES = 2 * 1024**3
 """Largest file in bytes. A larger file is refused before it is read."""
@@ -246,19 +247,22 @@ _IN_QUOTES = re.compile(r"'([^']*)'")
 _UNFIT = "this value is not accepted"
 
 
-def refuse(code: str, message: str, accepted: str, field: str = "") -> PydanticCustomError:
+def refuse(code: str, message: str, accepted: str, field: str = "") -> "PydanticCustomError":
     """Make the error that a validator raises: code, sentence and accepted values.
 
     `field` names the faulty key if the validator checks several keys.
     """
+    from pydantic_core import PydanticCustomError
+
     context = {"accepted": accepted, "field": field, "sentence": message}
     return PydanticCustomError(code, "{sentence}", context)
 
 
 def require(
     holds: Callable[[str], object], code: str, message: str, accepted: str
-) -> BeforeValidator:
+) -> "BeforeValidator":
     """Make a validator that refuses texts for which `holds` is false; other types pass on."""
+    from pydantic import BeforeValidator
 
     def check(value: object) -> object:
         if isinstance(value, str) and not holds(value):
@@ -298,7 +302,11 @@ def suggest(found: str, accepted: Sequence[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def _models_in(annotation: object) -> Iterator[type[BaseModel]]:
+def _models_in(annotation: object) -> Iterator[type["BaseModel"]]:
+    from pydantic import BaseModel
+
+    from rag_eval.core.plugins import AnyClass
+
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
         return
@@ -306,7 +314,7 @@ def _models_in(annotation: object) -> Iterator[type[BaseModel]]:
         yield from part.load().values() if isinstance(part, AnyClass) else _models_in(part)
 
 
-def _fields_at(model: type[BaseModel], location: Location) -> list[tuple[str, FieldInfo]]:
+def _fields_at(model: type["BaseModel"], location: Location) -> list[tuple[str, "FieldInfo"]]:
     """List the fields of the mapping at a location, which may hold tags of union members."""
     models = [model]
     for part in location:
@@ -351,7 +359,7 @@ def _show(value: object) -> str | None:
 
 
 def field_faults(
-    error: ValidationError, model: type[BaseModel], values: object
+    error: "ValidationError", model: type["BaseModel"], values: object
 ) -> Iterator[FieldFault]:
     """Yield the faults that a model found in `values`.
 
@@ -396,12 +404,12 @@ def field_faults(
         yield FieldFault(code, message, location, found, accepted, kind == "value_error")
 
 
-Model = TypeVar("Model", bound=BaseModel)
+Model = TypeVar("Model", bound="BaseModel")
 
 
 def report_faults(  # noqa: PLR0917 - an error, its model, and the place of the faults
-    error: ValidationError,
-    model: type[BaseModel],
+    error: "ValidationError",
+    model: type["BaseModel"],
     problems: ProblemList,
     file: str | None,
     line: int | None,
@@ -424,6 +432,8 @@ def check_row(
     strict: bool = False,
 ) -> Model | None:
     """Make a record of the values of one line, or report each fault and return None."""
+    from pydantic import ValidationError
+
     try:
         if not strict:
             return model.model_validate(values)

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,7 +18,9 @@ from rag_eval.core.arrays import (
     find_overlaps,
 )
 from rag_eval.core.errors import InputError
-from rag_eval.core.types import Level
+
+if TYPE_CHECKING:
+    from rag_eval.core.types import Level
 
 # ---- Joins between rankings and ragged lists, without a loop over documents.
 
@@ -164,7 +166,7 @@ def label_of(name: str) -> str | None:
     return f"{label}@{cutoff}" if label and cutoff else label
 
 
-def labels_at(level: Level, ks: Sequence[int]) -> tuple[str, ...]:
+def labels_at(level: "Level", ks: Sequence[int]) -> tuple[str, ...]:
     """List the labels that every run measures at a level, for the k of its gold set."""
     measures = [one for one in MEASURES if one.has_spans or level != "span"]
     swept = {one.label: [f"{one.label}@{k}" for k in ks] for one in measures if one.is_swept}

@@ -23,8 +23,9 @@ from rag_eval.citations.payload import LiveIndex, Verdicts, citation_records, va
 from rag_eval.core import config as settings_of
 from rag_eval.core.arrays import Float32Array, FloatArray
 from rag_eval.core.config import GoldSetConfig
-from rag_eval.core.errors import Embedding, InputError, ProblemList, quoted
+from rag_eval.core.errors import InputError, ProblemList, quoted
 from rag_eval.core.frames import ANSWER_MEASURES, CITATIONS, make_frame
+from rag_eval.core.parts import Embedding
 from rag_eval.core.report import (
     AnswerFigure,
     Faithfulness,

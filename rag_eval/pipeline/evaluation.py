@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from rag_eval.core.config import GoldSetConfig
-from rag_eval.core.errors import Embedding, InputError, Problem
+from rag_eval.core.errors import InputError, Problem
+from rag_eval.core.parts import Embedding
 from rag_eval.core.settings import Settings
 from rag_eval.gold.configuration import discover, load_config, permitted
 from rag_eval.retrieval.embedding.source import Places

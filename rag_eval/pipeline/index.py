@@ -12,8 +12,9 @@ import numpy as np
 from rag_eval.answers.chat import ChatCache, ChatClient
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.core.config import GoldSetConfig
-from rag_eval.core.errors import Embedding, InputError
+from rag_eval.core.errors import InputError
 from rag_eval.core.loader import Chunker
+from rag_eval.core.parts import Embedding
 from rag_eval.core.settings import Settings
 from rag_eval.core.strategy import Identity, IdentityInputs, Strategy
 from rag_eval.core.types import DISCOUNTING

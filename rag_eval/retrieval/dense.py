@@ -17,7 +17,8 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, Int32Array, IntArray
-from rag_eval.core.errors import Embedding, InputError, quoted
+from rag_eval.core.errors import InputError, quoted
+from rag_eval.core.parts import Embedding
 from rag_eval.core.settings import ChromaServer
 from rag_eval.corpus.analyzer import ANALYZER
 from rag_eval.retrieval.embedding.embedders import Advance, no_advance, unit

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import Field
 
-from rag_eval.core.errors import InputError, Name, quoted
+from rag_eval.core.errors import InputError, quoted
+from rag_eval.core.parts import Name
 from rag_eval.core.settings import AnyEngine, EngineSettings, Settings
 from rag_eval.core.strategy import Identity, IdentityInputs
 from rag_eval.retrieval.outside import (

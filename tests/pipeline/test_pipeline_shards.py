@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from requirements import need_package, report_missing
 
-from rag_eval.core.errors import Embedding, InputError
+from rag_eval.core.errors import InputError
+from rag_eval.core.parts import Embedding
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline import shards as shards_module
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapshot, EvidenceTrust

@@ -11,7 +11,8 @@ import pytest
 from corpora import places, table
 from requirements import report_missing
 
-from rag_eval.core.errors import Embedding, InputError
+from rag_eval.core.errors import InputError
+from rag_eval.core.parts import Embedding
 from rag_eval.corpus.analyzer import Analyzer, terms
 from rag_eval.retrieval.dense import ChromaFunctionEmbedder, model_folder
 from rag_eval.retrieval.embedding import embedders

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from corpora import chunks_frame, documents_frame, made_ranking, places, table
 
-from rag_eval.core.errors import Embedding
+from rag_eval.core.parts import Embedding
 from rag_eval.core.types import RetrievalOptions
 from rag_eval.retrieval.kinds.bm25 import Bm25
 from rag_eval.retrieval.kinds.hybrid import Hybrid

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from corpora import listed, places, table
 
-from rag_eval.core.errors import Embedding, InputError
+from rag_eval.core.errors import InputError
+from rag_eval.core.parts import Embedding
 from rag_eval.core.strategy import Rerank
 from rag_eval.retrieval.dense import ChromaStore
 from rag_eval.retrieval.kinds import hybrid

@@ -13,7 +13,8 @@ from typing import Any, Literal, Self
 import pandas as pd
 from pydantic import Field, ValidationError, model_validator
 
-from rag_eval.core.errors import InputError, Name, ProblemList, quoted
+from rag_eval.core.errors import InputError, ProblemList, quoted
+from rag_eval.core.parts import Name
 from rag_eval.core.rows import read_lines
 from rag_eval.core.settings import ExternalLimits, Settings
 from rag_eval.core.strategy import Identity, IdentityInputs
