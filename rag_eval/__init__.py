@@ -10,6 +10,7 @@ The names below are the public API. Each name is imported at its first use, so t
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
     from rag_eval.api.results import ComparedRuns, EvaluatedRuns, compare, evaluate
     from rag_eval.core.errors import InputError
     from rag_eval.uncertainty.confidence import UncertainRetrieval
+
+if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
+    # `python -m rag_eval.cli` puts the working folder first, where a folder such as `pandas` would
+    # run in place of the installed package
+    sys.path.append(sys.path.pop(0))
 
 __version__ = "0.1.0"
 __all__ = [

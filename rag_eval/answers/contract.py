@@ -23,6 +23,7 @@ from rag_eval.answers.paths import find_paths, has_content, split_lines, tidy_pa
 from rag_eval.answers.replies import Citation, CitedSnippet, Place, read_token
 from rag_eval.core.config import Answers, PluginUse
 from rag_eval.core.errors import InputError, Problem, quoted
+from rag_eval.core.plugins import FOREIGN
 from rag_eval.core.types import Answer, AnswerFinding, CitedSpan, Evidence, Mode
 from rag_eval.corpus.analyzer import count_tokens
 from rag_eval.corpus.chunking import spans, trim
@@ -501,7 +502,7 @@ def _load_plugin(
     except ValueError as error:  # pydantic's ValidationError is a subclass
         message = quoted(" ".join(str(error).split()), 400)
         raise InputError.of(f"bad_{kind}_options", message, field=field) from None
-    except Exception as error:  # noqa: BLE001 - a plug-in is anybody's code
+    except FOREIGN as error:
         message = f"it cannot be loaded: {quoted(repr(error), 300)}"
         raise InputError.of(f"broken_{kind}", message, field=field) from None
 

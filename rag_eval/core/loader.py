@@ -130,6 +130,13 @@ class Loader(Part):
         """Return the paths that the configuration names, by field."""
         return {}
 
+    def distributions(self) -> dict[tuple[str | int, ...], str]:
+        """Return the installed distributions whose code `read` imports, by field.
+
+        Raises `InputError` if one is not installed.
+        """
+        return {}
+
     def links(self, base: Path) -> Iterator[Path]:
         """Yield the symbolic links that `read` would follow."""
         del base

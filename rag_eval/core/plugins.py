@@ -16,6 +16,8 @@ from pydantic_core import CoreSchema, core_schema
 from rag_eval.core.errors import InputError, Problem
 
 Kind = TypeVar("Kind", bound=BaseModel)
+FOREIGN = (Exception, SystemExit)
+"""Exceptions of imported code that become errors; an interrupt still ends the evaluation."""
 
 
 def _refuse(message: str, group: str, found: str, accepted: str | None = None) -> InputError:
@@ -40,7 +42,7 @@ def load_classes(
         module, _, attribute = path.partition(":")
         try:
             found = getattr(importlib.import_module(module), attribute)
-        except Exception as error:
+        except FOREIGN as error:
             reason = f"{path}: {type(error).__name__}: {error}"
             raise _refuse(f"{name} cannot be loaded", group, reason) from error
         is_kind = isinstance(found, type) and issubclass(found, base)

@@ -395,6 +395,10 @@ class Settings(BaseSettings):
         description="folders outside a gold set's own that gold sets may read from, and addresses "
         "of object stores, such as s3://bucket/corpora",
     )
+    package_docs: tuple[str, ...] = Field(
+        default=("pandas",),
+        description="installed distributions that the loader package_docs may import",
+    )
     shard_workers: int = Field(
         default=0,
         ge=0,

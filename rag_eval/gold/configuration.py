@@ -18,6 +18,7 @@ from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import InputError, Place, ProblemList, quoted
 from rag_eval.core.parts import MODELS, NAME, Embedding
 from rag_eval.core.rows import FieldFault, Location, field_faults, format_location, read_text
+from rag_eval.core.settings import Settings
 from rag_eval.core.strategy import Strategy
 from rag_eval.corpus.source import is_address
 
@@ -275,6 +276,11 @@ def _find_outside(
     return outside
 
 
+def _distribution_key(name: str) -> str:
+    """Write the name of a distribution as the package index compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
 def _replace_named(strategy: Strategy, known: Mapping[str, Embedding]) -> Strategy:
     if strategy.embeds_with is not None and strategy.embeds_with.is_named:
         strategy = strategy.with_embedding(known[strategy.embeds_with.model or ""])
@@ -286,15 +292,17 @@ def _replace_named(strategy: Strategy, known: Mapping[str, Embedding]) -> Strate
     return strategy
 
 
-def permitted(
-    config: GoldSetConfig, folder: Path, roots: Iterable[Path | str], known: Mapping[str, Embedding]
-) -> GoldSetConfig:
-    """Check the paths of a gold set, and replace embedding names by embeddings of the settings.
+def permitted(config: GoldSetConfig, folder: Path, settings: Settings) -> GoldSetConfig:
+    """Check what a gold set names, and replace embedding names by embeddings of the settings.
 
-    `roots` are further allowed folders, from `corpus_roots` of the settings; `known` is name ->
-    embedding. Raises InputError: `outside_gold_set` if a path or a symbolic link leads elsewhere,
-    `unknown_embedding` if the settings have no embedding of a name.
+    Raises InputError: `outside_gold_set` if a path or a symbolic link leads out of the gold set
+    and of `corpus_roots`, `unknown_embedding` and `package_not_allowed` if the settings do not name
+    an embedding or a distribution.
     """
+    known = {
+        name: Embedding.from_settings(entry.function, entry.config)
+        for name, entry in settings.embeddings.items()
+    }
     path = folder / CONFIG_FILE
     document = Document(path) if path.is_file() else None
     problems = ProblemList()
@@ -306,7 +314,7 @@ def permitted(
             more |= {"field": format_location(place), "line": line}
         problems.add(code, message, path if place and document else found, **more)
 
-    for outside, place in _find_outside(config, folder, roots).items():
+    for outside, place in _find_outside(config, folder, settings.corpus_roots).items():
         message = "the path leads out of the gold set's folder"
         report("outside_gold_set", message, place, str(outside), _ACCEPTED_PATH)
     for place, embedding in _embeddings(config):
@@ -315,6 +323,12 @@ def permitted(
             accepted = f"{MODELS} (there: {', '.join(sorted(known)) or 'none'})"
             model = embedding.model or ""
             report("unknown_embedding", message, (*place, "model"), model, accepted)
+    allowed = set(map(_distribution_key, settings.package_docs))
+    for field, name in config.corpus.distributions().items():
+        if _distribution_key(name) not in allowed:
+            message = "the settings let no gold set import this distribution"
+            accepted = f"{', '.join(settings.package_docs)} (package_docs in settings.toml)"
+            report("package_not_allowed", message, ("corpus", *field), name, accepted)
     problems.raise_errors()
     answers = config.answers
     if answers is not None and answers.embedding is not None and answers.embedding.is_named:

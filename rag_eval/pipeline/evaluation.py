@@ -328,13 +328,9 @@ def select_gold_sets(gold_sets: Path, names: list[str], *, every: bool = False) 
 
 def _permit(config: GoldSetConfig, folder: Path, settings: Settings) -> GoldSetConfig:
     """Check that a configuration stays within the limits of the settings."""
-    known = {
-        name: Embedding.from_settings(entry.function, entry.config)
-        for name, entry in settings.embeddings.items()
-    }
     if config.answers is not None and config.answers.verifier is not None:
         settings.find_verifier(config.answers.verifier)
-    return permitted(config, folder, settings.corpus_roots, known)
+    return permitted(config, folder, settings)
 
 
 def open_gold_set(

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.parts import Name
+from rag_eval.core.plugins import FOREIGN
 from rag_eval.core.settings import AnyEngine, EngineSettings, Settings
 from rag_eval.core.strategy import Identity, IdentityInputs
 from rag_eval.retrieval.outside import (
@@ -174,7 +175,7 @@ class EngineSource(Source):
             raise self.unusable("embedding", named or "none")
         try:
             found: Embed = getattr(importlib.import_module(module), attribute)
-        except (Exception, SystemExit) as error:
+        except FOREIGN as error:
             raise self.unusable("embedding", f"{type(error).__name__}: {error}") from error
         return found
 

@@ -12,6 +12,7 @@ import numpy as np
 from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, Int32Array
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.parts import Embedding
+from rag_eval.core.plugins import FOREIGN
 from rag_eval.core.strategy import Identity, IdentityInputs, Strategy
 from rag_eval.retrieval.embedding.source import ChunkTable, EmbeddingSource, Places, embed_model
 from rag_eval.retrieval.ranking import ROUNDING, Ranking
@@ -227,7 +228,7 @@ class StrategyIndex:
             try:
                 named: Any = getattr(importlib.import_module(module), attribute)
                 loaded: Reranker = named() if isinstance(named, type) else named
-            except Exception as error:
+            except FOREIGN as error:
                 raise InputError.of(
                     "reranker_unusable",
                     f"the reranker {quoted(name)} cannot be loaded",

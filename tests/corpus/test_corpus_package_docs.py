@@ -4,16 +4,21 @@ import base64
 import datetime as dt
 import hashlib
 import importlib
+import json
+import site
+import subprocess
 import sys
 import warnings
 from pathlib import Path
 
 import pytest
 
-from rag_eval.core.config import Trust
+from rag_eval.core.config import GoldSetConfig, Trust
 from rag_eval.core.errors import InputError
+from rag_eval.core.settings import Settings
 from rag_eval.corpus.loaders.package_docs import PackageDocs
 from rag_eval.corpus.loading import identify, load_corpus
+from rag_eval.gold.configuration import permitted
 from rag_eval.trust.sources import judge_sources
 
 INIT = '''
@@ -91,8 +96,10 @@ def shelf(tmp_path, monkeypatch):
     info = tmp_path / "site" / "shelf-1.2.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shelf\nVersion: 1.2\n")
-    (info / "RECORD").write_text("shelf/__init__.py,sha256=x,1\n")
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    files = ("__init__", "core", "public", "hidden")
+    (info / "RECORD").write_text("".join(f"shelf/{name}.py,sha256=x,1\n" for name in files))
+    folders = [str(tmp_path / "site"), *site.getsitepackages()]
+    monkeypatch.setattr(site, "getsitepackages", lambda: folders)
     yield info
     for name in [name for name in sys.modules if name.split(".")[0] == "shelf"]:
         del sys.modules[name]
@@ -157,10 +164,12 @@ def g():
 @pytest.mark.parametrize(
     ("options", "code"),
     [
-        ({"modules": ("shelf.gone",)}, "not_importable"),
+        ({"modules": ("shelf.gone",)}, "foreign_module"),
         ({"modules": ("json",)}, "foreign_module"),
         ({"min_chars": 999}, "empty_corpus"),
         ({"package": "no_such_package_here"}, "not_installed"),
+        ({"package": "rag_eval"}, "not_installed"),  # editable
+        ({"package": "json"}, "not_installed"),  # of no distribution
     ],
 )
 def test_what_cannot_be_walked_is_an_error(shelf, options, code):
@@ -207,3 +216,87 @@ def test_one_changed_file_of_a_package_leaves_nothing_vouched_for(shelf):
     with (shelf.parent / "shelf" / "hidden.py").open("a") as stream:
         stream.write("# edited")
     assert set(load().sources["signature"]) == {"missing"}
+
+
+# ---- Which code an import may run
+
+
+def leave_mark(folder, name, mark):
+    """Write a package that leaves a file behind when it is imported."""
+    (folder / name).mkdir(parents=True)
+    code = f"from pathlib import Path\nPath({str(mark)!r}).touch()\n"
+    (folder / name / "__init__.py").write_text(code)
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch):
+    """Return a working folder, which stands first on Python's path."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("gold_sets", {"package": "gold_sets"}),
+        ("shelf", {}),  # a folder with the name of the installed package
+        ("beside", {}),  # a package that the installed package imports
+        ("shelf/more", {"modules": ("shelf.more",)}),
+    ],
+)
+def test_no_code_of_the_working_folder_is_imported(shelf, work, name, options):
+    core = shelf.parent / "shelf" / "core.py"
+    core.write_text(f"try:\n    import beside\nexcept ImportError:\n    pass\n{core.read_text()}")
+    leave_mark(work, name, work / "mark")
+    if options:
+        with pytest.raises(InputError, match=r"not_installed|foreign_module"):
+            load(**options)
+    else:
+        assert "shelf.function" in set(load().documents["doc_id"])
+    assert not (work / "mark").exists()
+    assert str(work) in sys.path
+
+
+def test_a_module_that_another_file_gave_before_is_refused(shelf, work):
+    leave_mark(work, "shelf", work / "mark")
+    importlib.invalidate_caches()
+    importlib.import_module("shelf")
+    with pytest.raises(InputError, match="foreign_module"):
+        load()
+
+
+@pytest.mark.parametrize("raised", ["SystemExit(0)", "SystemExit(2)", "ValueError()"])
+def test_what_an_import_raises_is_an_error_of_the_corpus(shelf, raised):
+    (shelf.parent / "shelf" / "__init__.py").write_text(f"raise {raised}")
+    with pytest.raises(InputError, match="not_importable"):
+        load()
+
+
+@pytest.mark.parametrize(
+    ("allowed", "is_allowed"), [(("pandas",), False), (("shelf",), True), (("Shelf",), True)]
+)
+def test_settings_name_the_distributions_that_are_imported(shelf, tmp_path, allowed, is_allowed):
+    corpus = {"loader": "package_docs", "package": "shelf"}
+    values = {"name": "x", "corpus": corpus, "strategies": [{"name": "bm25", "kind": "bm25"}]}
+    (tmp_path / "gold_set.yaml").write_text(json.dumps(values))
+    config, settings = GoldSetConfig(**values), Settings(package_docs=allowed)
+    if is_allowed:
+        assert permitted(config, tmp_path, settings).corpus.package == "shelf"
+    else:
+        with pytest.raises(InputError, match=r"gold_set.yaml:1: error package_not_allowed .*shelf"):
+            permitted(config, tmp_path, settings)
+    assert "shelf" not in sys.modules
+    assert shelf.exists()
+
+
+@pytest.mark.parametrize("module", ["rag_eval", "rag_eval.cli"])
+def test_a_folder_of_the_working_folder_hides_no_installed_package(tmp_path, module):
+    for name in ("pandas", "pydantic", "typer"):
+        leave_mark(tmp_path, name, tmp_path / "mark")
+    command = [sys.executable, "-m", module, "lint"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "missing_folder" in done.stderr
+    assert not (tmp_path / "mark").exists()

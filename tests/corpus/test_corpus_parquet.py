@@ -135,10 +135,10 @@ def test_addresses_lie_below_a_listed_one(tmp_path, path, is_allowed):
         strategies=[{"name": "bm25", "kind": "bm25"}],
     )
     if is_allowed:
-        assert permitted(config, tmp_path / "gold", settings.corpus_roots, {}).corpus.path == path
+        assert permitted(config, tmp_path / "gold", settings).corpus.path == path
     else:
         with pytest.raises(InputError, match="outside_gold_set"):
-            permitted(config, tmp_path / "gold", settings.corpus_roots, {})
+            permitted(config, tmp_path / "gold", settings)
 
 
 @pytest.mark.parametrize("root", ["s3://", "file:///srv", "s3:///bucket"])

@@ -4,6 +4,8 @@ import datetime as dt
 import hashlib
 import json
 import math
+import site
+import sys
 from pathlib import Path
 
 import pytest
@@ -200,7 +202,8 @@ def test_packages_have_the_author_of_their_metadata(tmp_path, monkeypatch, metad
     head = "Metadata-Version: 2.1\nName: shelf-by\nVersion: 1.2\n"
     (info / "METADATA").write_text(head + metadata, encoding="utf-8")
     (info / "RECORD").write_text("shelf_by/__init__.py,,\n")
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(site, "getsitepackages", lambda: [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "shelf_by", raising=False)
     spec = PackageDocs(loader="package_docs", package="shelf_by")
     assert agree(spec, Path()) == {"shelf_by.f": "Do \u00fc.".encode()}
     corpus = load_corpus(spec, Path())

@@ -1,24 +1,31 @@
 """Loader `package_docs`: the docstrings of an installed package's public names.
 
-Of the package's code, the loader runs only imports and attribute access. The author of
-every docstring is the author in the distribution's metadata. The hashes in the distribution's
-RECORD stand for a signature. Docstrings have no date, because no source states a date.
+Importing a module runs its code. The package must therefore come from a distribution that is
+installed in the environment, and each module from a file that the RECORD of this distribution
+lists. While modules are imported and walked, Python finds installed packages and the standard
+library only: no working folder, and no editable package.
+
+The author of every docstring is the author in the distribution's metadata. The hashes in RECORD
+stand for a signature. Docstrings have no date, because no source states a date.
 """
 
 import base64
+import contextlib
 import email.utils
 import fnmatch
 import hashlib
-import importlib
-import importlib.metadata
+import importlib.machinery
 import importlib.util
 import inspect
 import platform
 import re
+import site
 import sys
+import sysconfig
 import types
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -26,11 +33,12 @@ from pydantic import Field
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.loader import Chunker, Loader, RawCorpus, RawDocument
+from rag_eval.core.plugins import FOREIGN
 from rag_eval.corpus.chunking import numpydoc_sections
 from rag_eval.corpus.source import empty_corpus
-from rag_eval.storage.hashing import file_hash, lines_hash, text_hash
+from rag_eval.storage.hashing import text_hash
 
-# ---- Which distribution a package comes from, without importing it
+# ---- Which distribution holds a package, without importing it
 
 _AUTHOR_FIELDS = ("Author", "Maintainer", "Author-email", "Maintainer-email")
 
@@ -39,51 +47,45 @@ class Installed(NamedTuple):
     """An installed package."""
 
     version: str
-    """Version, with a hash of the sources where the version does not identify the content."""
     content: str
-    """Hash of the distribution's record, or of the sources."""
+    """Hash of the distribution's RECORD."""
     author: str = ""
 
 
-def _find_record(distribution: importlib.metadata.Distribution, package: str) -> str | None:
+def _installed_folders() -> list[str]:
+    """List the folders of installed packages; paths that a .pth file adds are not among them."""
+    user = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+    return [*site.getsitepackages(), *user]
+
+
+def _find_record(distribution: metadata.Distribution, package: str) -> str | None:
     """Return the text of RECORD; None unless RECORD lists files of this package."""
     record = distribution.read_text("RECORD")
     pattern = rf"^{re.escape(package)}(?:/|\.[^/]+?,)"
     return record if record is not None and re.search(pattern, record, re.MULTILINE) else None
 
 
-def _find_distribution(package: str) -> importlib.metadata.Distribution | None:
-    try:
-        same_name = importlib.metadata.distribution(package)
-    except importlib.metadata.PackageNotFoundError:
-        same_name = None
-    if same_name is not None and _find_record(same_name, package):
-        return same_name
-    # last resort, because this call reads every RECORD
-    names = importlib.metadata.packages_distributions().get(package, [])
-    return importlib.metadata.distribution(min(names)) if names else same_name
+def _find_distribution(package: str) -> metadata.Distribution:
+    """Find the distribution whose RECORD lists the package; raises InputError.
+
+    The RECORD of an editable distribution lists no module.
+    """
+    for name in (package, None):  # all distributions come last: this reads every RECORD
+        context = metadata.DistributionFinder.Context(name=name, path=_installed_folders())
+        every = metadata.distributions(context=context)
+        for distribution in sorted(every, key=lambda found: found.name):
+            if _find_record(distribution, package) is not None:
+                return distribution
+    message = "no distribution that is installed in the environment holds this package"
+    accepted = "the import name of an installed package, which is not editable"
+    raise _refuse("not_installed", message, "package", package, accepted)
 
 
 def _refuse(code: str, message: str, field: str, found: str, accepted: str) -> InputError:
     return InputError.of(code, message, field=f"corpus.{field}", found=found, accepted=accepted)
 
 
-def _hash_sources(package: str) -> str:
-    spec = importlib.util.find_spec(package)
-    if spec is None:
-        accepted = "the import name of a package in this environment"
-        message = "the package is not installed"
-        raise _refuse("not_installed", message, "package", package, accepted)
-    if spec.submodule_search_locations:
-        roots = map(Path, spec.submodule_search_locations)
-        pairs = [(path.relative_to(root), path) for root in roots for path in root.rglob("*.py")]
-        files = sorted((name.as_posix(), path) for name, path in pairs)
-    else:
-        files = [(package, Path(spec.origin))] if spec.has_location and spec.origin else []
-    return lines_hash(f"{name}:{file_hash(path)}" for name, path in files)
-
-
-def _find_author(distribution: importlib.metadata.Distribution) -> str:
+def _find_author(distribution: metadata.Distribution) -> str:
     """Name the author, else the maintainer, else the names beside their e-mail addresses."""
     for field in _AUTHOR_FIELDS:
         names = [str(value) for value in distribution.metadata.get_all(field) or ()]
@@ -98,32 +100,21 @@ def _find_author(distribution: importlib.metadata.Distribution) -> str:
 
 def find_package(package: str) -> Installed:
     """Find the installed package, or raise InputError."""
-    if package in sys.stdlib_module_names:
-        return Installed(platform.python_version(), _hash_sources(package))
-    distribution = _find_distribution(package)
-    if distribution is None:
-        content = _hash_sources(package)
-        return Installed(f"0+sources.{content[:12]}", content)
-    author, record = _find_author(distribution), _find_record(distribution, package)
-    if record is not None:
-        return Installed(distribution.version, text_hash(record), author)
-    content = _hash_sources(package)
-    return Installed(f"{distribution.version}+sources.{content[:12]}", content, author)
+    found = _find_distribution(package)
+    record = _find_record(found, package) or ""
+    return Installed(found.version, text_hash(record), _find_author(found))
 
 
 def verify_record(package: str) -> Literal["", "valid", "missing"]:
     """Compare the package's files with the hashes in RECORD of its wheel.
 
     Returns `valid` if all hold, and `missing` if a single one does not: then nothing vouches for
-    any docstring, because a docstring can be put together by other files than its own. Empty
-    without a RECORD.
+    any docstring, because a docstring can be put together by other files than its own. Empty if
+    RECORD has no hash.
     """
-    distribution = None if package in sys.stdlib_module_names else _find_distribution(package)
-    if distribution is None or _find_record(distribution, package) is None:
-        return ""
     recorded = [
         (Path(file.locate()), file.hash)
-        for file in distribution.files or ()
+        for file in _find_distribution(package).files or ()
         if file.hash is not None and file.parts[0].partition(".")[0] == package
     ]
     holds = (
@@ -139,6 +130,60 @@ def _hash_record(path: Path, algorithm: str) -> str:
     return base64.urlsafe_b64encode(found).decode("ascii").rstrip("=")
 
 
+# ---- Imports
+
+ModuleFiles = Mapping[str, Sequence[Path]]
+"""The modules of a package, each with the files of the distribution that may hold it."""
+
+
+def _list_modules(package: str) -> ModuleFiles:
+    """List the modules that the distribution's RECORD lists."""
+    modules: dict[str, list[Path]] = {}
+    endings = tuple(importlib.machinery.all_suffixes())
+    for file in _find_distribution(package).files or ():
+        stem = file.name.partition(".")[0]
+        parts = file.parts[:-1] if stem == "__init__" else (*file.parts[:-1], stem)
+        if file.name.endswith(endings) and parts and parts[0] == package:
+            modules.setdefault(".".join(parts), []).append(Path(file.locate()).resolve())
+    return modules
+
+
+@contextlib.contextmanager
+def _only_environment() -> Iterator[None]:
+    """Let Python find the standard library and installed packages only."""
+    library, before = sysconfig.get_path("stdlib"), sys.path[:]
+    sys.path[:] = [library, str(Path(library, "lib-dynload")), *_installed_folders()]
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+def _import(name: str, modules: ModuleFiles) -> types.ModuleType:
+    """Import a module and the packages above it.
+
+    The file of each is compared before its code runs, because another file of the same name may
+    come first, or may have been imported before.
+    """
+    parts = name.split(".")
+    accepted = "a module that the distribution's RECORD lists"
+    for end in range(1, len(parts) + 1):
+        above = ".".join(parts[:end])
+        try:
+            spec = importlib.util.find_spec(above)
+            origin = Path(spec.origin or "").resolve() if spec is not None else None
+            if origin in modules.get(above, ()):
+                importlib.import_module(above)
+                continue
+        except FOREIGN as error:
+            message = f"the module cannot be imported: {type(error).__name__}: {error}"
+            raise _refuse("not_importable", message, "modules", above, accepted) from error
+        message = "the module is not a file of the distribution"
+        found = above if origin is None else f"{above}: {origin}"
+        raise _refuse("foreign_module", message, "modules", found, accepted)
+    return sys.modules[name]
+
+
 # ---- The walk over public names
 
 _MAX_CLASS_DEPTH = 2
@@ -151,7 +196,7 @@ def _read_docstring(name: str, value: object) -> Iterator[Documented]:
     """Yield name, cleaned docstring and own qualified name; skip empty docstrings."""
     try:
         text = inspect.getdoc(value)
-    except Exception:  # noqa: BLE001 - __doc__ may be a property that raises anything
+    except FOREIGN:  # __doc__ may be a property that raises anything
         return
     if isinstance(text, str) and text.strip():
         owner = value.fget if isinstance(value, property) else value
@@ -162,7 +207,7 @@ def _read_docstring(name: str, value: object) -> Iterator[Documented]:
 def _attribute(owner: object, name: str) -> object | None:
     try:
         return getattr(owner, name)  # type: ignore[no-any-return]  # any object
-    except Exception:  # noqa: BLE001 - a descriptor may raise anything
+    except FOREIGN:  # a descriptor may raise anything
         return None
 
 
@@ -213,7 +258,7 @@ def _walk_module(module: types.ModuleType, package: str) -> Iterator[Documented]
             yield from _read_docstring(qualified, value)
 
 
-def _walk_modules(root: types.ModuleType) -> Iterator[types.ModuleType]:
+def _walk_modules(root: types.ModuleType, modules: ModuleFiles) -> Iterator[types.ModuleType]:
     """Yield the package, and below it every public module that declares `__all__`."""
     yield root
     for name in _list_names(root):
@@ -222,18 +267,10 @@ def _walk_modules(root: types.ModuleType) -> Iterator[types.ModuleType]:
         if (
             isinstance(value, types.ModuleType)
             and value.__name__ == below
+            and below in modules
             and hasattr(value, "__all__")
         ):
-            yield from _walk_modules(value)
-
-
-def _import(name: str) -> types.ModuleType:
-    try:
-        return importlib.import_module(name)
-    except Exception as error:
-        message = f"the module cannot be imported: {type(error).__name__}: {error}"
-        accepted = "a module of the installed package"
-        raise _refuse("not_importable", message, "modules", name, accepted) from error
+            yield from _walk_modules(value, modules)
 
 
 def _choose_name(names: dict[str, str]) -> str:
@@ -276,15 +313,15 @@ class PackageDocs(Loader):
         found = find_package(self.package)
         return [self.package, *found, platform.python_version()]
 
+    def distributions(self) -> dict[tuple[str | int, ...], str]:
+        """Return the distribution of the package, by field."""
+        return {("package",): _find_distribution(self.package).name}
+
     def _modules(self) -> list[types.ModuleType]:
-        for name in self.modules:
-            if name.split(".")[0] != self.package:
-                accepted = f"{self.package} or {self.package}.<module>"
-                message = "the module is of another package"
-                raise _refuse("foreign_module", message, "modules", name, accepted)
+        modules = _list_modules(self.package)
         if self.modules:
-            return [_import(name) for name in sorted(set(self.modules))]
-        return list(_walk_modules(_import(self.package)))
+            return [_import(name, modules) for name in sorted(set(self.modules))]
+        return list(_walk_modules(_import(self.package, modules), modules))
 
     def _drop_sections(self, text: str) -> str:
         if not self.exclude_sections:
@@ -300,7 +337,7 @@ class PackageDocs(Loader):
         patterns = "|".join(map(fnmatch.translate, self.exclude))
         excluded = re.compile(patterns or r"(?!)")
         by_text: dict[str, dict[str, str]] = {}
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _only_environment():
             warnings.simplefilter("ignore")  # the walk looks at deprecated attributes, which warn
             for module in self._modules():
                 for name, docstring, qualname in _walk_module(module, self.package):

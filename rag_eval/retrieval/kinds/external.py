@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from rag_eval.core.errors import InputError, ProblemList, quoted
 from rag_eval.core.parts import Name
+from rag_eval.core.plugins import FOREIGN
 from rag_eval.core.rows import read_lines
 from rag_eval.core.settings import ExternalLimits, Settings
 from rag_eval.core.strategy import Identity, IdentityInputs
@@ -167,8 +168,6 @@ METHODS = ("retrieve", "batch_retrieve", "stats")
 VERSION = 1
 BATCH = 64
 """Number of queries in a call of `batch_retrieve`. A failed batch is asked one by one."""
-FOREIGN = (Exception, SystemExit)
-"""Exceptions of foreign code that do not end the evaluation; an interrupt still ends it."""
 
 
 def load_source(name: str, path: str, limits: ExternalLimits) -> "PortSource":
