@@ -159,13 +159,6 @@ def machine_name(label: str) -> str:
     return machine if cutoff is None else f"{machine}_at_{cutoff}"
 
 
-def label_of(name: str) -> str | None:
-    """Return the label of a machine name: `recall_at_10` is `R@10`; None for another name."""
-    measure, _, cutoff = name.partition("_at_")
-    label = next((one.label for one in MEASURES if one.name == measure), None)
-    return f"{label}@{cutoff}" if label and cutoff else label
-
-
 def labels_at(level: "Level", ks: Sequence[int]) -> tuple[str, ...]:
     """List the labels that every run measures at a level, for the k of its gold set."""
     measures = [one for one in MEASURES if one.has_spans or level != "span"]

@@ -1,4 +1,4 @@
-"""Files that other tools read: TREC, PyTerrier, Parquet, Hugging Face `datasets` and ragas.
+"""Files that other tools read: TREC, CSV, Parquet, Hugging Face `datasets` and ragas.
 
 A topic is one wording of a question. Its id, qid, is the query_id for the original wording, and
 `query_id/paraphrase_id` for every other wording. Neither id holds a slash.
@@ -18,8 +18,7 @@ import pandas as pd
 from rag_eval.core.arrays import FloatArray, IntArray
 from rag_eval.core.types import Answer
 from rag_eval.corpus.masking import masked_text
-from rag_eval.measures.ranking import label_of
-from rag_eval.reporting.metrics_report import cell
+from rag_eval.reporting.metrics_report import csv_text
 
 ORIGINAL: Final = "original"
 RAGAS_FILE: Final = "ragas.jsonl"
@@ -54,12 +53,7 @@ def exchange_files(
         "runs": pd.concat(runs, ignore_index=True),
     }
     files = _write_data_set(tables)
-    # ids and names cannot act as a spreadsheet's formulas
-    names = ["strategy", "query_id", "group_id", "paraphrase_id"]
-    shown = per_query.copy()
-    shown[names] = shown[names].map(cell)
-    files["per-query.csv"] = _write_csv(shown)
-    files["pyterrier.csv"] = _write_csv(_pyterrier_rows(per_query, rankings))
+    files["per-query.csv"] = csv_text(per_query).encode()
     files["qrels.trec"] = _trec_qrels(qrels).encode()
     for frame, (name, of) in zip(runs, rankings.items(), strict=True):
         files[f"run-{name}.trec"] = _trec_run(frame[frame["seed"] == of.seed])
@@ -111,6 +105,9 @@ def _trec_run(frame: pd.DataFrame) -> bytes:
     rerank step. Then the score is 1 / rank, and the tag ends with `:1/rank`.
     """
     topic = pd.factorize(frame["qid"])[0]
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
     scores, tags = frame["score"].to_numpy(dtype=np.float64), frame["strategy"]
     if not _never_rises(scores, topic):
         scores, tags = 1 / frame["rank"].to_numpy(dtype=np.float64), tags + ":1/rank"
@@ -122,9 +119,12 @@ def _trec_run(frame: pd.DataFrame) -> bytes:
         "score": _separate_ties(scores, topic),
         "tag": _tokens(tags),
     }
-    return _write_csv(
-        pd.DataFrame(columns), include_header=False, delimiter=" ", quoting_style="none"
-    )
+    sink = pa.BufferOutputStream()
+    table = pa.Table.from_pandas(pd.DataFrame(columns), preserve_index=False)
+    options = arrow_csv.WriteOptions(include_header=False, delimiter=" ", quoting_style="none")
+    arrow_csv.write_csv(table, sink, options)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
 
 
 def _never_rises(scores: FloatArray, topic: IntArray) -> bool:
@@ -178,35 +178,6 @@ def _trec_qrels(qrels: pd.DataFrame) -> str:
     """Write document judgements of the original wordings: `query 0 document gain`."""
     columns = _tokens(qrels["query_id"]), _tokens(qrels["item_id"]), qrels["gain"]
     return "".join(f"{query} 0 {item} {gain}\n" for query, item, gain in zip(*columns, strict=True))
-
-
-# ---- CSV.
-
-
-def _pyterrier_rows(
-    per_query: pd.DataFrame, rankings: Mapping[str, StrategyRankings]
-) -> pd.DataFrame:
-    """List name, qid, measure, value, as PyTerrier's Experiment(perquery=True) returns them.
-
-    The measures have their ir-measures names and are of documents, with the seed of the TREC file.
-    """
-    rows = per_query[(per_query["level"] == "document") & per_query["eligible"]]
-    rows = rows[rows["seed"] == rows["strategy"].map({k: of.seed for k, of in rankings.items()})]
-    rows = rows.assign(qid=_topic_ids(rows)).rename(columns={"strategy": "name"})
-    labels = {name: label for name in rows if (label := label_of(str(name)))}
-    long = rows.rename(columns=labels).melt(["name", "qid"], list(labels.values()), "measure")
-    return long.dropna(subset="value")
-
-
-def _write_csv(frame: pd.DataFrame, **options: Any) -> bytes:
-    """Write a frame as CSV, or as another text with the options of pyarrow."""
-    import pyarrow as pa
-    from pyarrow import csv as arrow_csv
-
-    sink, table = pa.BufferOutputStream(), pa.Table.from_pandas(frame, preserve_index=False)
-    arrow_csv.write_csv(table, sink, arrow_csv.WriteOptions(**options))
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
 
 
 # ---- Hugging Face data sets.

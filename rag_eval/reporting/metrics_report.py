@@ -282,24 +282,39 @@ MEASURE_COLUMNS = (
     "strategy level label name value ci_low ci_high n_attempted n_scored n_failed n_ineligible "
     "judged_at_k"
 ).split()
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""First characters of a formula. Spreadsheets also accept full-width signs and leading space."""
+_NUMBER: Final = re.compile(r"-?[0-9.]+(?:e[+-]?[0-9]+)?")
 
 
-def cell(value: Any) -> Any:
-    """Keep a spreadsheet from reading a text as a formula; numbers stay numbers."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_STARTS) else value
+def _cell(value: Any) -> Any:
+    """Make a text harmless for a spreadsheet: an apostrophe before a formula makes it a text.
+
+    Line breaks become LF, because the writer leaves a bare CR without quotes.
+    """
+    if not isinstance(value, str):
+        return value
+    text = value.replace("\r\n", "\n").replace("\r", "\n")
+    is_formula = text.lstrip().startswith(_FORMULA) or text.startswith("\t")
+    return f"'{text}" if is_formula and not _NUMBER.fullmatch(text) else text
 
 
 def csv_text(frame: pd.DataFrame) -> str:
-    """Write a frame as CSV; no text of a cell can act as a formula of a spreadsheet."""
-    return frame.map(cell).to_csv(index=False, lineterminator="\n")
+    """Write a frame as CSV (RFC 4180 quoting, LF). All CSV files of the product come from here.
+
+    No text of a cell can act as a formula of a spreadsheet. A missing value is an empty field.
+    """
+    escaped = {
+        str(name): pd.Series(map(_cell, values), frame.index, dtype=object)
+        for name, values in frame.select_dtypes(exclude=["number", "bool"]).items()
+    }
+    return frame.assign(**escaped).to_csv(index=False, lineterminator="\n")
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows as CSV (RFC 4180 quoting, LF), atomically; a null is an empty field."""
-    cells = [[cell(row.get(name)) for name in columns] for row in rows]
-    frame = pd.DataFrame(cells, columns=list(columns), dtype=object)
-    write_text(path, frame.to_csv(index=False, lineterminator="\n"))
+    """Write rows as CSV, atomically."""
+    cells = [[row.get(name) for name in columns] for row in rows]
+    write_text(path, csv_text(pd.DataFrame(cells, columns=list(columns), dtype=object)))
 
 
 # ---- Outcomes as a file of the field: CSV, JSON lines or Parquet, by the ending of its name.

@@ -1,6 +1,5 @@
 """Files for other tools: each is read back by the tool that it is for."""
 
-import io
 import json
 import warnings
 from pathlib import Path
@@ -137,16 +136,6 @@ def test_the_card_names_no_table_without_rows():
     files = exchange_files(PER_QUERY_ROWS, QRELS[:0], VARIANTS, RANKINGS)
     assert b"qrels" not in files["README.md"]
     assert files["qrels.parquet"]
-
-
-def test_pyterrier_rows_hold_judged_documents_of_one_seed(folder):
-    found = pd.read_csv(io.BytesIO((folder / "pyterrier.csv").read_bytes()))
-    assert list(found.columns) == ["name", "qid", "measure", "value"]
-    assert found.to_records(index=False).tolist() == [
-        ("tied", qid, measure, value)
-        for measure, value in (("RR", 0.5), ("nDCG@10", 1.0))
-        for qid in ("q1", "q1/p1")
-    ]
 
 
 def samples() -> str:

@@ -5,9 +5,15 @@ import io
 import re
 from html import unescape
 
+import pandas as pd
 import pytest
+from cli_project import CONFIG, jsonl
 
-from rag_eval.reporting.html.elements import Column, Cursor, Table, number_cell, plain, words_cell
+from rag_eval.reporting.html.elements import Column, Cursor, Table, number_cell, words_cell
+from rag_eval.reporting.metrics_report import csv_text
+
+SIGNS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
+NUMBER = re.compile(r"-?[0-9.]+(e-?[0-9]+)?")
 
 
 def table(*names):
@@ -19,12 +25,51 @@ def table(*names):
     )
 
 
+def read_back(frame):
+    return list(csv.DictReader(io.StringIO(csv_text(frame), newline="")))
+
+
 @pytest.mark.parametrize("sign", ["=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20"])
-@pytest.mark.parametrize("before", ["", " ", "\n", "\t", " \n ", "\u3000"])
+@pytest.mark.parametrize("before", ["", " ", "\n", "\t", "\r", " \n ", "\u3000"])
 def test_no_cell_is_a_formula(sign, before):
-    rows = list(csv.DictReader(io.StringIO(table(f"{before}{sign}1+1").csv())))
-    assert rows[0]["name"].startswith("'")
-    assert not plain(f"a{before}{sign}1").startswith("'")
+    text = f"{before}{sign}1+1"
+    rows = list(csv.DictReader(io.StringIO(table(text).csv())))
+    assert not rows[0]["name"].lstrip().startswith(SIGNS)
+    (row,) = read_back(pd.DataFrame({"name": [text], "other": [f"a{before}{sign}1"]}))
+    assert row["name"].startswith("'")
+    assert not row["other"].startswith("'")
+
+
+def test_csv_keeps_figures_and_the_number_of_rows():
+    frame = pd.DataFrame(
+        {"value": [-0.5, None], "text": ["-1e-05", "a\rb\r\n=c"], "flag": [True, False]}
+    )
+    assert read_back(frame) == [
+        {"value": "-0.5", "text": "-1e-05", "flag": "True"},
+        {"value": "", "text": "a\nb\n=c", "flag": "False"},
+    ]
+
+
+@pytest.mark.slow
+def test_no_csv_of_a_run_holds_a_formula(project, pages, monkeypatch):
+    ids = [f"{sign}1+1|{number}" for number, sign in enumerate("=+-@\uff1d")]
+    project.ask({name: f"{name} How often is a job tried?" for name in ids}, "=cmd.md")
+    (project.corpus / "=cmd.md").write_text("# =1+1\n\n=2+5 A failed job is tried again.\n")
+    lines = [{"query_id": name, "paraphrase_id": f"@{name}", "text": "+ retries"} for name in ids]
+    project.write("paraphrases.jsonl", jsonl(lines))
+    project.write("gold_set.yaml", CONFIG.replace("version: 1", 'version: "=1+1"'))
+    project.run()
+    project.command("miss-rates", "latest", "--out", project.root / "rates")
+    files = sorted(project.root.rglob("*.csv"))
+    assert len(files) > 10
+    n_escaped = 0
+    for path in files:
+        with path.open(newline="", encoding="utf-8") as stream:
+            rows = list(csv.reader(stream))
+        cells = [cell for row in rows for cell in row if not NUMBER.fullmatch(cell)]
+        assert [cell for cell in cells if cell.lstrip().startswith(SIGNS)] == [], path
+        n_escaped += sum(cell.startswith("'") for cell in cells)
+    assert n_escaped > len(ids)
 
 
 def test_latex_holds_every_cell_escaped():

@@ -16,6 +16,7 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from rag_eval.core.report import FEW_EFFECTIVE, HARDLY_SUPPORTED
+from rag_eval.reporting.metrics_report import csv_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -241,15 +242,12 @@ def texts(cursors: Sequence[Cursor]) -> Markup:
 SHORT: Final = 34
 """Largest number of characters of a text that is kept on one line."""
 _CLASS: Final = re.compile(r"[a-z_]{1,30}")
-_FORMULA: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""First characters of a formula. Spreadsheets also accept full-width signs and leading space."""
 ABSENT_TEXT: Final = "--"
 
 
-def plain(value: str) -> str:
-    """Write a text for a spreadsheet; an apostrophe before a formula makes the formula a text."""
-    shown = visible(value).replace("\n", " ")
-    return f"'{shown}" if shown.lstrip().startswith(_FORMULA) or shown.startswith("\t") else shown
+def one_line(value: str) -> str:
+    """Write a text for a table file: on one line, with invisible characters written out."""
+    return visible(value).replace("\n", " ")
 
 
 def raw(cursor: Cursor | None) -> str:
@@ -291,7 +289,7 @@ def words_cell(
             Markup(' class="nb"') if len(words) <= SHORT else "",
             shown,
         )
-    return Cell(shown, visible(words), {"": plain(words)})
+    return Cell(shown, visible(words), {"": one_line(words)})
 
 
 def number_cell(
@@ -382,7 +380,7 @@ class Table:
             for row in self.rows
         ]
         columns = None if rows else [column.key for column in self.columns]
-        return pd.DataFrame(rows, columns=columns).to_csv(index=False, lineterminator="\n")
+        return csv_text(pd.DataFrame(rows, columns=columns))
 
     def tex(self) -> str:
         """Write the table as a LaTeX tabular of the package booktabs; every text is escaped."""

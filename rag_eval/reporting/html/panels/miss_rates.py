@@ -27,7 +27,7 @@ from rag_eval.reporting.html.elements import (
     format_number,
     interval,
     number,
-    plain,
+    one_line,
     text,
     visible,
     words_cell,
@@ -196,7 +196,7 @@ def _unmet_cell(conditions: Sequence[Cursor]) -> Cell:
         for condition in conditions
     )
     html = Markup('<ul class="unmet">{}</ul>').format(lines)
-    return Cell(html, visible(words), {"": plain(words)})
+    return Cell(html, visible(words), {"": one_line(words)})
 
 
 def _status(page: Page, entries: Entries) -> Table:
