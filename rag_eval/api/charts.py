@@ -6,7 +6,13 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
+
+from rag_eval.core.plugins import explain_missing
+
+try:
+    from matplotlib.figure import Figure
+except ModuleNotFoundError as error:
+    raise ImportError(explain_missing("A chart", "plots")) from error
 
 _INK, _GREY = "#1f5a99", "#888888"
 _ROW_INCHES: Final = 0.35
@@ -43,7 +49,8 @@ def draw_intervals(rows: pd.DataFrame, column: str, counts: str) -> Chart:
         panel.set_yticks(np.arange(len(names)), names, parse_math=False)
         panel.set_ylim(len(names) - 0.5, -0.5)
         panel.grid(axis="x", alpha=0.3)
-    chart.supxlabel(f"{column}, 95 % interval ({counts})", fontsize="small")
+    interval = "95 % interval" if rows["ci_low"].notna().any() else "no interval"
+    chart.supxlabel(f"{column}, {interval} ({counts})", fontsize="small")
     return chart
 
 

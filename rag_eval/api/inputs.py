@@ -5,11 +5,12 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import pandas as pd
 
+from rag_eval.core.arrays import FloatArray, IntArray
 from rag_eval.core.errors import InputError, ProblemList, quoted
 from rag_eval.core.frames import FrameSchema, schema
 from rag_eval.core.rows import (
@@ -59,6 +60,35 @@ _FORMS = (
     "a data frame or any table with to_pandas(), {query: {document: number}}, "
     "rows as ir_measures has them, or the path of a file"
 )
+
+
+class Run(NamedTuple):
+    """The rows of a run: ids as texts, and scores [n]."""
+
+    query_ids: list[str]
+    doc_ids: list[str]
+    scores: FloatArray
+
+    @classmethod
+    def read(cls, run: RunLike, name: str = "run") -> "Run":
+        """Read a run in a form that `read_run` accepts."""
+        frame = read_run(run, name)
+        return cls(frame["query_id"].tolist(), frame["doc_id"].tolist(), frame["score"].to_numpy())
+
+
+class Judgements(NamedTuple):
+    """The rows of judgements: ids as texts, and grades [n]."""
+
+    query_ids: list[str]
+    doc_ids: list[str]
+    relevance: IntArray
+
+    @classmethod
+    def read(cls, qrels: QrelsLike) -> "Judgements":
+        """Read judgements in a form that `read_qrels` accepts."""
+        frame = read_qrels(qrels)
+        grades = frame["relevance"].to_numpy()
+        return cls(frame["query_id"].tolist(), frame["doc_id"].tolist(), grades)
 
 
 def read_run(run: RunLike, name: str = "run") -> pd.DataFrame:

@@ -1,26 +1,33 @@
 """Match a run with judgements: rank its documents as trec_eval does, and score its wordings."""
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
-import pandas as pd
 
-from rag_eval.api.inputs import QrelsLike, read_qrels
+from rag_eval.api.inputs import Judgements, QrelsLike, Run
 from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, IntArray, count_within
 from rag_eval.core.errors import InputError, quoted
-from rag_eval.gold.loading import gold_groups
 from rag_eval.measures.overlap import SharedGold
 from rag_eval.measures.ranking import PADDING, Qrels, parse_label, score_rankings
 
-Wordings = Mapping[str, str] | pd.Series
-"""Query id of a run -> the question that it asks. A query without an entry is its own question."""
+
+class Wordings(Protocol):
+    """A mapping or a pandas series: query id of a run -> the question that it asks.
+
+    A query without an entry is its own question.
+    """
+
+    def items(self) -> Iterable[tuple[Any, Any]]:
+        """Return pairs of a query id and a question id."""
 
 
 def read_wordings(wordings: Wordings | None) -> dict[str, str]:
     """Return the ids as texts, as `read_run` does."""
-    given = {} if wordings is None else wordings
-    return {str(query): str(question) for query, question in given.items()}
+    given = () if wordings is None else wordings.items()
+    return {str(query): str(question) for query, question in given}
 
 
 def question_of(queries: Iterable[str], wordings: Mapping[str, str]) -> list[str]:
@@ -28,23 +35,32 @@ def question_of(queries: Iterable[str], wordings: Mapping[str, str]) -> list[str
     return [wordings.get(query, query) for query in queries]
 
 
+def encode(names: Iterable[str]) -> dict[str, int]:
+    """Number distinct names from 0, in the order of their first appearance."""
+    return {name: code for code, name in enumerate(dict.fromkeys(names))}
+
+
+def find_codes(names: Sequence[str], codes: Mapping[str, int]) -> IntArray:
+    """Return the code of each name, -1 for a name without a code."""
+    return np.fromiter((codes.get(name, -1) for name in names), np.int64, len(names))
+
+
 # ---- The documents of a run in the order of their scores.
 
 
 class RankedRun:
-    """The documents of `query_ids` [n] in a run of `read_run`; a query may have none.
+    """The documents of `query_ids` [n] in a run; a query may have none.
 
     `documents` are the ids behind the codes of a ranking, sorted.
     """
 
-    def __init__(self, run: pd.DataFrame, query_ids: list[str]) -> None:
+    def __init__(self, run: Run, query_ids: list[str]) -> None:
         self.query_ids = query_ids
-        row = pd.Index(query_ids).get_indexer(pd.Index(run["query_id"]))
-        kept = run if (row >= 0).all() else run[row >= 0]
-        self._row = row[row >= 0]
-        self._score: FloatArray = kept["score"].to_numpy()
-        self._document, names = pd.factorize(kept["doc_id"], sort=True)
-        self.documents = pd.Index(names)
+        row = find_codes(run.query_ids, encode(query_ids))
+        is_asked = row >= 0
+        self._row, self._score = row[is_asked], run.scores[is_asked]
+        self.documents = sorted(set(run.doc_ids))
+        self._document = find_codes(run.doc_ids, encode(self.documents))[is_asked]
 
     def __len__(self) -> int:
         return len(self.query_ids)
@@ -124,59 +140,69 @@ def _breaks_ties_ascending(name: str, cutoff: int | None) -> bool:
 class JudgedQuestions:
     """The judged questions, in the order of the qrels.
 
-    `rows` are the judgements: question (code), doc_id, relevance. `groups` names the group of each
-    question: those that share a relevant document, also by way of other questions.
+    The judgements are `question` (codes), `doc_ids` and `relevance`, [n_judgements] each.
     """
 
-    names: pd.Index
-    rows: pd.DataFrame
-    groups: list[str]
+    names: list[str]
+    question: IntArray
+    doc_ids: list[str]
+    relevance: IntArray
     wordings: Mapping[str, str]
 
     @classmethod
     def read(cls, qrels: QrelsLike, wordings: Wordings | None = None) -> "JudgedQuestions":
         """Read judgements. They may name questions, or wordings with equal judgements."""
         asked = read_wordings(wordings)
-        frame = read_qrels(qrels)
-        if asked:
-            frame = frame.assign(query_id=question_of(frame["query_id"], asked)).drop_duplicates()
-            twice = frame.duplicated(["query_id", "doc_id"])
-            if twice.any():
-                row = frame[twice].iloc[0]
+        given = Judgements.read(qrels)
+        questions, grades = question_of(given.query_ids, asked), given.relevance.tolist()
+        judged: dict[tuple[str, str], int] = {}
+        for question, doc_id, grade in zip(questions, given.doc_ids, grades, strict=True):
+            if judged.setdefault((question, doc_id), grade) != grade:
                 message = "two wordings of a question have different grades for a document"
-                found = quoted(f"question {row['query_id']}, document {row['doc_id']}")
+                found = quoted(f"question {question}, document {doc_id}")
                 raise InputError.of("duplicate_judgement", message, field="wordings", found=found)
-        code, names = pd.factorize(frame["query_id"])
-        relevant = frame[frame["relevance"] > 0]
-        groups = gold_groups(
-            names.tolist(), relevant["query_id"].tolist(), relevant["doc_id"].tolist()
+        codes = encode(question for question, _ in judged)
+        return cls(
+            list(codes),
+            find_codes([question for question, _ in judged], codes),
+            [doc_id for _, doc_id in judged],
+            np.array(list(judged.values()), dtype=np.int64),
+            asked,
         )
-        rows = frame[["doc_id", "relevance"]].assign(question=code).reset_index(drop=True)
-        return cls(pd.Index(names), rows, groups, asked)
 
     def __len__(self) -> int:
         return len(self.names)
 
+    @functools.cached_property
+    def groups(self) -> list[str]:
+        """Group of each question: those that share a relevant document, also through others."""
+        from rag_eval.gold.loading import gold_groups
+
+        rows = np.flatnonzero(self.relevance > 0).tolist()
+        queries = [self.names[code] for code in self.question[rows].tolist()]
+        return gold_groups(self.names, queries, [self.doc_ids[row] for row in rows])
+
     @property
     def gold(self) -> SharedGold:
         """The relevant documents that the questions share."""
-        relevant = self.rows[self.rows["relevance"] > 0]
+        rows = np.flatnonzero(self.relevance > 0)
+        doc_ids = [self.doc_ids[row] for row in rows]
         return SharedGold.of_pairs(
-            relevant["question"], pd.factorize(relevant["doc_id"])[0], len(self)
+            self.question[rows], find_codes(doc_ids, encode(doc_ids)), len(self)
         )
 
     @property
     def n_relevant(self) -> IntArray:
         """Number of relevant documents of each question, [n_questions]."""
-        relevant = self.rows["question"].to_numpy()[self.rows["relevance"].to_numpy() > 0]
+        relevant = self.question[self.relevance > 0]
         return np.bincount(relevant, minlength=len(self)).astype(np.int64)
 
-    def match(self, run: pd.DataFrame, name: str = "run") -> JudgedRun:
-        """Match a run of `read_run` with the questions.
+    def match(self, run: Run, name: str = "run") -> JudgedRun:
+        """Match a run with the questions.
 
         Raises InputError if the run has no judged query.
         """
-        queries = pd.Index(run["query_id"].unique())
+        queries = list(encode(run.query_ids))
         question = self._codes(question_of(queries, self.wordings))
         is_judged = question >= 0
         if not is_judged.any():
@@ -185,47 +211,48 @@ class JudgedQuestions:
             accepted = f"queries such as {known}"
             raise InputError.of("nothing_judged", message, found=found, accepted=accepted)
         missing = self._missing(queries, question)
-        ranked = RankedRun(run, [*queries[is_judged], *missing])
+        asked = [queries[row] for row in np.flatnonzero(is_judged)]
+        ranked = RankedRun(run, [*asked, *missing])
         n_judged = int(np.count_nonzero(is_judged))
         return JudgedRun(
             ranked,
-            np.concatenate([question[is_judged], self._codes(missing.values())]),
+            np.concatenate([question[is_judged], self._codes(list(missing.values()))]),
             np.arange(len(ranked)) >= n_judged,
             len(queries) - n_judged,
             self._number_documents(ranked.documents),
         )
 
-    def _codes(self, questions: Iterable[str]) -> IntArray:
+    def _codes(self, questions: Sequence[str]) -> IntArray:
         """Return the code of each question, -1 for a question without judgements."""
-        return self.names.get_indexer(pd.Index(list(questions), dtype=object)).astype(np.int64)
+        return find_codes(questions, encode(self.names))
 
-    def _missing(self, queries: pd.Index, question: IntArray) -> dict[str, str]:
+    def _missing(self, queries: Sequence[str], question: IntArray) -> dict[str, str]:
         """Return the wordings that a run lacks, with their questions."""
-        found = set(queries)
+        found, names = set(queries), set(self.names)
         missing = {
             query: asked
             for query, asked in self.wordings.items()
-            if query not in found and asked in self.names
+            if query not in found and asked in names
         }
         has_wording = np.zeros(len(self), dtype=bool)
         has_wording[question[question >= 0]] = True
-        has_wording[self._codes(missing.values())] = True
-        return missing | {name: name for name in self.names[~has_wording]}
+        has_wording[self._codes(list(missing.values()))] = True
+        return missing | {
+            self.names[code]: self.names[code] for code in np.flatnonzero(~has_wording)
+        }
 
-    def _number_documents(self, retrieved: pd.Index) -> Qrels:
+    def _number_documents(self, retrieved: Sequence[str]) -> Qrels:
         """Give judged documents the codes of a run; documents that it lacks get further codes.
 
         A question without a relevant document gets one that no ranking holds. So every measure is
         0 and not undefined, as in ir-measures, and the share of judged documents stays what it is.
         """
-        items = retrieved.get_indexer(pd.Index(self.rows["doc_id"])).astype(np.int64)
-        absent = items < 0
-        items[absent] = len(retrieved) + pd.factorize(self.rows["doc_id"][absent])[0]
+        items = find_codes(self.doc_ids, encode([*retrieved, *self.doc_ids]))
         without = np.flatnonzero(self.n_relevant == 0)
         nowhere = np.full(len(without), len(retrieved) + len(items))
         return Qrels.from_rows(
-            np.concatenate([self.rows["question"].to_numpy(), without]),
+            np.concatenate([self.question, without]),
             np.concatenate([items, nowhere]),
-            np.concatenate([self.rows["relevance"].to_numpy(), np.ones(len(without), dtype=int)]),
+            np.concatenate([self.relevance, np.ones(len(without), dtype=np.int64)]),
             len(self),
         )

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pandas as pd
 
-from rag_eval.api.inputs import QrelsLike, RunLike, read_run
+from rag_eval.api.inputs import QrelsLike, Run, RunLike
 from rag_eval.api.judged import (
     JudgedQuestions,
     JudgedRun,
     RankedRun,
     Wordings,
+    encode,
+    find_codes,
     question_of,
     read_wordings,
 )
@@ -108,12 +110,12 @@ class MissRates:
         model = self._calibration.model
         if model is None:
             raise self._not_calibrated()
-        frame = read_run(run)
-        values = self._signals(frame, wordings)
+        rows = Run.read(run)
+        values = self._signals(rows, wordings)
         low, high = model.interval(values, LIST_SIGNALS)
         rates = model.predict(values, LIST_SIGNALS)
         columns = {"miss_rate": rates, "ci_low": low, "ci_high": high, "status": self.status}
-        return pd.DataFrame({"query_id": frame["query_id"].unique(), **columns})
+        return pd.DataFrame({"query_id": list(encode(rows.query_ids)), **columns})
 
     def plot_reliability(self) -> "Chart":
         """Draw observed against predicted miss rates; raises InputError without a fit."""
@@ -125,13 +127,11 @@ class MissRates:
         facts = {"status": self.status, "Brier skill": skill, "n": str(len(self.predictions))}
         return draw_reliability(self.reliability, self.predictions["miss_rate"], facts)
 
-    def _signals(self, run: pd.DataFrame, wordings: Wordings | None) -> FloatArray:
+    def _signals(self, run: Run, wordings: Wordings | None) -> FloatArray:
         """Compute LIST_SIGNALS of each query of a run, in the order of the run."""
-        ranked = RankedRun(run, run["query_id"].unique().tolist())
-        question = pd.factorize(pd.Series(question_of(ranked.query_ids, read_wordings(wordings))))[
-            0
-        ]
-        return _list_signals(ranked, question, self.k)
+        ranked = RankedRun(run, list(encode(run.query_ids)))
+        questions = question_of(ranked.query_ids, read_wordings(wordings))
+        return _list_signals(ranked, find_codes(questions, encode(questions)), self.k)
 
     def _not_calibrated(self) -> InputError:
         unmet = self.conditions.query("not met and status == 'provisional'").iloc[0]
@@ -207,7 +207,7 @@ def miss_rates(
         message = "k is a number of documents"
         raise InputError.of("bad_arguments", message, field="k", found=str(k), accepted="1 or more")
     judged = JudgedQuestions.read(qrels, wordings)
-    matched = judged.match(read_run(run))
+    matched = judged.match(Run.read(run))
     rows = np.flatnonzero(~matched.is_missing & (judged.n_relevant[matched.question] > 0))
     if not len(rows):
         raise InputError.of("nothing_judged", "no query of the run has a relevant document")
@@ -221,7 +221,7 @@ def miss_rates(
     predictions = pd.DataFrame(
         {
             "query_id": [matched.ranked.query_ids[row] for row in rows],
-            "question_id": judged.names[questions],
+            "question_id": [judged.names[code] for code in questions],
             "group_id": group_ids,
             "missed": labelled.missed,
             "miss_rate": missing,

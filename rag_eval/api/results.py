@@ -1,24 +1,27 @@
 """Evaluate and compare runs: figures with intervals and denominators, as frames."""
 
 import dataclasses
+import functools
+import html
 import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import pandas as pd
 
-from rag_eval.api.inputs import QrelsLike, RunLike, read_run
+from rag_eval.api.inputs import QrelsLike, Run, RunLike
 from rag_eval.api.judged import JudgedQuestions, JudgedRun, Wordings
 from rag_eval.core.arrays import FloatArray
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.measures.intervals import within_query
-from rag_eval.measures.overlap import SharedGold, mean_interval
+from rag_eval.measures.overlap import mean_interval
 from rag_eval.measures.paired import holm, paired_comparison
 from rag_eval.measures.ranking import parse_label
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from rag_eval.api.charts import Chart
 
 MEASURES: Final = ("nDCG@10", "R@10")
@@ -30,7 +33,7 @@ _FORMATS: Final = {"p": "{:.4f}".format, "p_holm": "{:.4f}".format}
 class Tabular:
     """A result whose main part is `table`; shown as the table in a terminal and in a notebook."""
 
-    table: pd.DataFrame
+    table: "pd.DataFrame"
 
     def __repr__(self) -> str:
         return self.table.to_string(float_format="{:.3f}".format, formatters=_FORMATS)
@@ -39,8 +42,40 @@ class Tabular:
         return self.table.to_html(float_format="{:.3f}".format, formatters=_FORMATS)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class _ScoredRuns:
+    """Runs matched with judged questions, and their `values` by question, [n, n_labels] each."""
+
+    judged: JudgedQuestions
+    labels: list[str]
+    runs: Mapping[str, JudgedRun]
+    values: Mapping[str, FloatArray]
+
+    @classmethod
+    def score(
+        cls,
+        runs: Mapping[str, RunLike],
+        qrels: QrelsLike,
+        measures: Sequence[object] | str,
+        wordings: Wordings | None,
+    ) -> "_ScoredRuns":
+        labels = _read_labels(measures)
+        judged = JudgedQuestions.read(qrels, wordings)
+        matched = {name: judged.match(Run.read(run, name), name) for name, run in runs.items()}
+        values = {
+            name: within_query(run.score(labels), run.question, len(judged))
+            for name, run in matched.items()
+        }
+        return cls(judged, labels, matched, values)
+
+    def questions(self) -> "pd.DataFrame":
+        import pandas as pd
+
+        return pd.DataFrame({"query_id": self.judged.names, "group_id": self.judged.groups})
+
+
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class EvaluatedRuns(Tabular):
+class EvaluatedRuns:
     r"""Measures of one run or of several runs.
 
     Attributes
@@ -49,9 +84,11 @@ class EvaluatedRuns(Tabular):
         A row for each measure, with the strategy before it if `evaluate` got a mapping of runs.
         `value` is the mean over questions; `ci_low` and `ci_high` bound its 95 % interval, NaN
         with a single question. `questions` is the denominator of the mean, `effective_questions`
-        the number of independent questions that they are worth. Of the questions, `missing` have a
+        the number of independent questions that they are worth; `wordings` counts the retrievals,
+        which are averaged inside their question. Of the questions, `missing` have a
         wording that the run lacks, which scores 0, and `without_relevant` have no relevant document
-        and score 0. `unjudged` counts queries of the run that were left out.
+        and score 0. `unjudged` counts queries of the run that were left out. Without `intervals`,
+        the columns of the interval are absent.
     per_query
         A row for each strategy and question: `strategy`, `query_id`, `group_id`, `n_wordings`, and
         a column for each measure.
@@ -71,17 +108,45 @@ class EvaluatedRuns(Tabular):
     <BLANKLINE>
     """
 
-    per_query: pd.DataFrame
-    gold: SharedGold
+    _scored: _ScoredRuns
+    _index: Sequence[str]
+    _columns: Mapping[str, Sequence[Any]]
+
+    @functools.cached_property
+    def table(self) -> "pd.DataFrame":
+        """Return the measures as a frame; pandas is imported at the first call."""
+        import pandas as pd
+
+        rows = pd.DataFrame(dict(self._columns)).set_index(list(self._index))
+        return rows.drop(columns="strategy", errors="ignore")
+
+    @functools.cached_property
+    def per_query(self) -> "pd.DataFrame":
+        """Return the values of each strategy and question as a frame."""
+        import pandas as pd
+
+        scored, frame = self._scored, self._scored.questions()
+        parts = []
+        for name, run in scored.runs.items():
+            n_wordings = np.bincount(run.question, minlength=len(frame))
+            part = frame.assign(n_wordings=n_wordings)
+            part.insert(0, "strategy", name)
+            parts.append(part.join(pd.DataFrame(scored.values[name], columns=scored.labels)))
+        return pd.concat(parts, ignore_index=True)
+
+    def __repr__(self) -> str:
+        names = [*self._index, *(name for name in self._columns if name not in _KEYS)]
+        return _align({name: self._columns[name] for name in names}, len(self._index))
+
+    def _repr_html_(self) -> str:
+        return Tabular(self.table)._repr_html_()
 
     def plot(self) -> "Chart":
         """Draw each value with its interval, a panel for each measure."""
         from rag_eval.api.charts import draw_intervals
 
         rows = self._rows()
-        worth = _round_range(rows["effective_questions"])
-        counts = f"{rows['questions'].max()} questions, worth {worth}"
-        return draw_intervals(rows, "value", counts)
+        return draw_intervals(rows, "value", _describe_questions(rows))
 
     def to_latex(self) -> str:
         """Write a LaTeX table (package booktabs) of values and intervals."""
@@ -91,9 +156,11 @@ class EvaluatedRuns(Tabular):
         wide = rows.pivot_table("cell", "strategy", "measure", aggfunc="first")
         return _write_latex(wide.loc[order].reset_index())
 
-    def _rows(self) -> pd.DataFrame:
-        rows = self.table.reset_index()
-        return rows if "strategy" in rows else rows.assign(strategy=self.per_query["strategy"][0])
+    def _rows(self) -> "pd.DataFrame":
+        import pandas as pd
+
+        rows = pd.DataFrame(dict(self._columns))
+        return rows if "ci_low" in rows else rows.assign(**dict.fromkeys(_INTERVAL, np.nan))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -104,13 +171,15 @@ class ComparedRuns(Tabular):
     ----------
     table
         A row for each pair and measure: `strategy`, `against`, `measure`. `difference` is strategy
-        minus against, with its 95 % interval. `p` is two-sided, `p_holm` is adjusted over all
-        rows of the table.
+        minus against, with its 95 % interval. `p` is two-sided. `p_holm` is adjusted by Holm over
+        the pairs of the table, each measure by itself, as PyTerrier's experiments do.
         `smallest_detectable` is the least true difference that these questions find with 80 %
         power. `better`, `worse` and `tied` count questions.
     per_query
         A row for each pair, measure and question: `query_id`, `group_id`, `strategy`, `against`,
         `measure`, `value` and `value_against` of the two runs, and `difference`.
+    family
+        The comparisons that each `p_holm` covers, as a sentence; shown below the table.
 
     Examples
     --------
@@ -123,7 +192,14 @@ class ComparedRuns(Tabular):
     ['q2']
     """
 
-    per_query: pd.DataFrame
+    per_query: "pd.DataFrame"
+    family: str
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()}\n{self.family}"
+
+    def _repr_html_(self) -> str:
+        return f"{super()._repr_html_()}<p>{html.escape(self.family)}</p>"
 
     def plot(self) -> "Chart":
         """Draw each difference with its interval, a panel for each measure."""
@@ -131,9 +207,7 @@ class ComparedRuns(Tabular):
 
         rows = self.table.reset_index()
         rows["strategy"] = rows["strategy"] + " − " + rows["against"]
-        worth = _round_range(rows["effective_questions"])
-        counts = f"{rows['questions'].max()} questions, worth {worth}"
-        return draw_intervals(rows, "difference", counts)
+        return draw_intervals(rows, "difference", _describe_questions(rows))
 
     def to_latex(self) -> str:
         """Write a LaTeX table (package booktabs) of differences, intervals and adjusted p."""
@@ -144,13 +218,33 @@ class ComparedRuns(Tabular):
         return _write_latex(cells.rename(columns={"p": "p (Holm)"}))
 
 
-def _round_range(numbers: pd.Series) -> str:
-    """Write the range of numbers of effective questions."""
-    low, high = f"{numbers.min():.0f}", f"{numbers.max():.0f}"
-    return low if low == high else f"{low} to {high}"
+def _describe_questions(rows: "pd.DataFrame") -> str:
+    """Name the number of questions, and the range of effective questions if there is one."""
+    worth = rows["effective_questions"]
+    low, high = f"{worth.min():.0f}", f"{worth.max():.0f}"
+    counts = f"{rows['questions'].max()} questions"
+    if worth.isna().all():
+        return counts
+    return f"{counts}, worth {low if low == high else f'{low} to {high}'}"
 
 
-def _format_interval(rows: pd.DataFrame, column: str) -> list[str]:
+def _align(columns: Mapping[str, Sequence[Any]], n_keys: int) -> str:
+    """Write columns as lines of text; the first `n_keys` columns are flush left."""
+    cells = [
+        [name, *(f"{one:.3f}" if isinstance(one, float) else str(one) for one in values)]
+        for name, values in columns.items()
+    ]
+    widths = [max(map(len, column)) for column in cells]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if at < n_keys else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in zip(*cells, strict=True)
+    )
+
+
+def _format_interval(rows: "pd.DataFrame", column: str) -> list[str]:
     figures = zip(rows[column], rows["ci_low"], rows["ci_high"], strict=True)
     return [
         f"{value:.3f} (no interval)" if np.isnan(low) else f"{value:.3f} [{low:.3f}, {high:.3f}]"
@@ -158,7 +252,7 @@ def _format_interval(rows: pd.DataFrame, column: str) -> list[str]:
     ]
 
 
-def _write_latex(cells: pd.DataFrame) -> str:
+def _write_latex(cells: "pd.DataFrame") -> str:
     text = cells.to_latex(index=False, escape=True)
     # LaTeX reads [ or * after a line break as an argument of the line break.
     return re.sub(r"^(?=[\[*])", "{}", text, flags=re.MULTILINE)
@@ -170,6 +264,7 @@ def evaluate(
     measures: Sequence[object] | str = MEASURES,
     *,
     wordings: Wordings | None = None,
+    intervals: bool = True,
 ) -> EvaluatedRuns:
     """Measure one run, or several named runs, with 95 % intervals.
 
@@ -188,6 +283,9 @@ def evaluate(
     wordings
         Query id of the run -> question. The qrels name the questions. A wording that the run lacks
         scores 0.
+    intervals
+        Whether to compute intervals and `effective_questions`. Without them, a file of a run costs
+        about as much time as with ir_measures.
 
     Raises
     ------
@@ -211,26 +309,14 @@ def evaluate(
     >>> float(result.table.loc["R@10", "value"])
     0.5
     """
-    labels = _read_labels(measures)
-    judged = JudgedQuestions.read(qrels, wordings)
     named = _named_runs(run)
-    runs = named or {"run": run}
-    scored = {name: judged.match(read_run(one, name), name) for name, one in runs.items()}
-    values = {
-        name: within_query(ranked.score(labels), ranked.question, len(judged))
-        for name, ranked in scored.items()
-    }
-    table = _tabulate(scored, values, judged, labels)
-    per_query = pd.concat(
-        [_per_query(name, scored[name], values[name], judged, labels) for name in runs],
-        ignore_index=True,
-    )
-    index = ["strategy", "measure"] if named else ["measure"]
-    table = table.set_index(index)[[name for name in table.columns if name not in _KEYS]]
-    return EvaluatedRuns(table, per_query, judged.gold)
+    scored = _ScoredRuns.score(named or {"run": run}, qrels, measures, wordings)
+    index = ("strategy", "measure") if named else ("measure",)
+    return EvaluatedRuns(scored, index, _summarise(scored, intervals=intervals))
 
 
 _KEYS: Final = ("strategy", "measure")
+_INTERVAL: Final = ("ci_low", "ci_high", "effective_questions")
 
 
 def compare(
@@ -238,6 +324,7 @@ def compare(
     qrels: QrelsLike,
     measures: Sequence[object] | str = MEASURES,
     *,
+    against: str | None = None,
     wordings: Wordings | None = None,
 ) -> ComparedRuns:
     """Compare named runs in pairs on the same questions; each later run against each earlier one.
@@ -248,11 +335,14 @@ def compare(
         At least two runs by name, in forms that `read_run` accepts.
     qrels, measures, wordings
         As in `evaluate`.
+    against
+        Name of the baseline. Then only the other runs are compared with this run, and Holm's
+        adjustment covers only these comparisons.
 
     Raises
     ------
     InputError
-        As in `evaluate`, or there are fewer than two runs.
+        As in `evaluate`, or there are fewer than two runs, or no run `against`.
 
     Examples
     --------
@@ -270,41 +360,51 @@ def compare(
     if len(names) < 2:  # noqa: PLR2004 - a pair
         message, accepted = "a comparison needs at least two named runs", '{"bm25": run, ...}'
         raise InputError.of("bad_arguments", message, field="runs", accepted=accepted)
-    result = evaluate(runs, qrels, measures, wordings=wordings)
-    by_name = result.per_query.groupby("strategy", sort=False)
-    labels = list(result.table.index.unique("measure"))
+    if against is not None and against not in names:
+        message, accepted = "no run has this name", quoted(", ".join(names))
+        raise InputError.of(
+            "bad_arguments", message, field="against", found=quoted(against), accepted=accepted
+        )
+    import pandas as pd
+
+    scored = _ScoredRuns.score(_named_runs(runs), qrels, measures, wordings)
     pairs = [(b, a) for a, b in itertools.combinations(names, 2)]
-    values = {name: by_name.get_group(name)[labels].to_numpy() for name in names}
-    left, right = (np.hstack([values[pair[side]] for pair in pairs]) for side in (0, 1))
-    first = by_name.get_group(names[0]).reset_index(drop=True)
-    found = paired_comparison(left, right, result.gold)
-    keys = [(*pair, label) for pair in pairs for label in labels]
+    if against is not None:
+        pairs = [(name, against) for name in names if name != against]
+    left, right = (np.hstack([scored.values[pair[side]] for pair in pairs]) for side in (0, 1))
+    found = paired_comparison(left, right, scored.judged.gold)
+    keys = [(*pair, label) for pair in pairs for label in scored.labels]
+    # A column of p for each measure: the family of Holm's adjustment.
+    p_holm = np.apply_along_axis(holm, 0, found.p.reshape(len(pairs), -1))
     table = pd.DataFrame(
         {
             "difference": found.delta,
             "ci_low": found.ci_low,
             "ci_high": found.ci_high,
             "p": found.p,
-            "p_holm": holm(found.p),
+            "p_holm": p_holm.ravel(),
             "smallest_detectable": found.minimum_detectable,
             "better": found.n_better,
             "worse": found.n_worse,
             "tied": found.n_tied,
-            "questions": len(first),
+            "questions": len(scored.judged),
             "effective_questions": found.n_effective,
         },
         index=pd.MultiIndex.from_tuples(keys, names=["strategy", "against", "measure"]),
     )
+    questions = scored.questions()
     per_query = pd.concat(
         [
-            first[["query_id", "group_id"]].assign(
+            questions.assign(
                 strategy=b, against=a, measure=label, value=x, value_against=y, difference=x - y
             )
             for (b, a, label), x, y in zip(keys, left.T, right.T, strict=True)
         ],
         ignore_index=True,
     )
-    return ComparedRuns(table, per_query)
+    chosen = "pairs of runs" if against is None else f"comparisons with {against}"
+    family = f"p_holm: Holm over {len(pairs)} {chosen}, each measure by itself"
+    return ComparedRuns(table, per_query, family)
 
 
 def _read_labels(measures: Sequence[object] | str) -> list[str]:
@@ -329,48 +429,29 @@ def _named_runs(run: Any) -> dict[str, Any]:
     return {str(name): one for name, one in run.items()}
 
 
-def _tabulate(
-    scored: Mapping[str, JudgedRun],
-    values: Mapping[str, FloatArray],
-    judged: JudgedQuestions,
-    labels: list[str],
-) -> pd.DataFrame:
-    """Summarise the values of all runs."""
-    bounds = mean_interval(np.hstack(list(values.values())), judged.gold)
-    parts = [
-        {
-            "strategy": name,
-            "questions": len(judged),
-            "missing": len(np.unique(ranked.question[ranked.is_missing])),
-            "without_relevant": int(np.count_nonzero(judged.n_relevant == 0)),
-            "unjudged": ranked.n_unjudged,
-            "wordings": len(ranked.question),
-        }
-        for name, ranked in scored.items()
-    ]
-    rows = pd.DataFrame([part | {"measure": label} for part in parts for label in labels])
-    rows.insert(1, "value", bounds.value)
-    rows.insert(2, "ci_low", bounds.low)
-    rows.insert(3, "ci_high", bounds.high)
-    rows.insert(
-        list(rows.columns).index("questions") + 1, "effective_questions", bounds.n_effective
+def _summarise(scored: _ScoredRuns, *, intervals: bool) -> dict[str, list[Any]]:
+    """Summarise the values of all runs: columns with a row for each run and measure."""
+    values = np.hstack(list(scored.values.values()))
+    n_labels, judged = len(scored.labels), scored.judged
+    columns: dict[str, list[Any]] = {
+        "strategy": [name for name in scored.runs for _ in scored.labels],
+        "measure": scored.labels * len(scored.runs),
+        "value": values.mean(axis=0).tolist(),
+    }
+    n_effective = {}
+    if intervals:
+        bounds = mean_interval(values, judged.gold)
+        columns |= {"ci_low": bounds.low.tolist(), "ci_high": bounds.high.tolist()}
+        n_effective = {"effective_questions": bounds.n_effective.tolist()}
+    counts = {
+        "missing": [len(np.unique(run.question[run.is_missing])) for run in scored.runs.values()],
+        "without_relevant": [int(np.count_nonzero(judged.n_relevant == 0))] * len(scored.runs),
+        "unjudged": [run.n_unjudged for run in scored.runs.values()],
+        "wordings": [len(run.question) for run in scored.runs.values()],
+    }
+    return (
+        columns
+        | {"questions": [len(judged)] * len(values.T)}
+        | n_effective
+        | {name: np.repeat(count, n_labels).tolist() for name, count in counts.items()}
     )
-    return rows
-
-
-def _per_query(
-    name: str,
-    ranked: JudgedRun,
-    values: FloatArray,
-    judged: JudgedQuestions,
-    labels: list[str],
-) -> pd.DataFrame:
-    frame = pd.DataFrame(
-        {
-            "strategy": name,
-            "query_id": judged.names,
-            "group_id": judged.groups,
-            "n_wordings": np.bincount(ranked.question, minlength=len(judged)),
-        }
-    )
-    return frame.join(pd.DataFrame(values, columns=labels))

@@ -1,6 +1,6 @@
 """Load the classes that a configuration chooses by name: built in, or added by entry points.
 
-`explain_missing` tells whether the packages of the extra `nightly` are installed.
+`explain_missing` tells whether the packages of an extra are installed.
 """
 
 import dataclasses
@@ -71,16 +71,19 @@ class AnyClass:
         return core_schema.tagged_union_schema(choices, discriminator=self.tag)
 
 
-# ---- The extra of this package.
+# ---- The extras of this package.
 
-_NIGHTLY = ("typer", "rich", "sqlalchemy", "dagster", "mlflow", "chromadb")
-"""Modules that stand for the extra `nightly`; pip installs an extra as a whole."""
+_EXTRAS = {
+    "nightly": ("typer", "rich", "sqlalchemy", "dagster", "mlflow", "chromadb"),
+    "plots": ("matplotlib",),
+}
+"""Modules that stand for an extra; pip installs an extra as a whole."""
 
 
-def explain_missing(name: str) -> str:
+def explain_missing(name: str, extra: str = "nightly") -> str:
     """Say in one line how to install the packages that `name` needs; empty if they are there."""
-    missing = [module for module in _NIGHTLY if importlib.util.find_spec(module) is None]
+    missing = [module for module in _EXTRAS[extra] if importlib.util.find_spec(module) is None]
     if not missing:
         return ""
     needed = f"{name} needs packages that are not installed ({', '.join(missing)})."
-    return f'{needed} Install them: pip install "rag-eval[nightly]"'
+    return f'{needed} Install them: pip install "rag-eval[{extra}]"'

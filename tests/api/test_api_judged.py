@@ -4,7 +4,7 @@ import ir_measures
 import numpy as np
 import pytest
 
-from rag_eval.api.inputs import read_run
+from rag_eval.api.inputs import Run
 from rag_eval.api.judged import JudgedQuestions
 from rag_eval.core.errors import InputError
 from rag_eval.measures.intervals import within_query
@@ -36,7 +36,7 @@ def differences(n: int, seed: int) -> float:
     """Return the largest difference of a value from ir_measures'."""
     run, qrels = draw(n, seed)
     judged = JudgedQuestions.read(qrels)
-    ranked = judged.match(read_run(run))
+    ranked = judged.match(Run.read(run))
     ours = within_query(ranked.score(LABELS), ranked.question, len(judged))
     parts = [label.partition("@") for label in LABELS]
     measures = [
@@ -45,7 +45,7 @@ def differences(n: int, seed: int) -> float:
     ]
     theirs = np.full(ours.shape, np.nan)
     for metric in ir_measures.iter_calc(measures, qrels, run):
-        row = judged.names.get_loc(metric.query_id)
+        row = judged.names.index(metric.query_id)
         theirs[row, measures.index(metric.measure)] = metric.value
     assert len(judged) == len(qrels)
     return float(np.abs(ours - theirs).max())
@@ -71,7 +71,7 @@ def test_questions_that_share_a_relevant_document_form_a_group():
 def test_wordings_that_the_run_lacks_have_empty_rankings():
     wordings = {"q1-a": "q1", "q1-b": "q1", "other": "q9"}
     ranked = JudgedQuestions.read(QRELS, wordings).match(
-        read_run({"q1-a": {"d1": 1.0}, "q3": {"d1": 1.0}, "q8": {"d1": 1.0}})
+        Run.read({"q1-a": {"d1": 1.0}, "q3": {"d1": 1.0}, "q8": {"d1": 1.0}})
     )
     values = dict(zip(ranked.ranked.query_ids, ranked.score(["R@10"])[:, 0].tolist(), strict=True))
     assert values == {"q1-a": 1.0, "q3": 1.0, "q1-b": 0.0, "q2": 0.0, "q4": 0.0}
@@ -90,4 +90,4 @@ def test_qrels_may_name_wordings():
 
 def test_a_run_without_a_judged_query_is_refused():
     with pytest.raises(InputError, match=r"no query of bm25 has judgements .*found: 1; .*q1"):
-        JudgedQuestions.read(QRELS).match(read_run({1: {"d1": 1.0}}), "bm25")
+        JudgedQuestions.read(QRELS).match(Run.read({1: {"d1": 1.0}}), "bm25")

@@ -62,7 +62,7 @@ def test_bad_input_of_the_formula_is_refused(query, documents, scores, message):
 
 
 def test_without_the_extra_a_live_query_names_the_extra(monkeypatch):
-    monkeypatch.setattr(plugins, "_NIGHTLY", ("absent_package",))
+    monkeypatch.setitem(plugins._EXTRAS, "nightly", ("absent_package",))
     for ask in (
         lambda: rag_eval.estimate_miss_rate("x", [], []),
         lambda: rag_eval.open_strategy("x"),

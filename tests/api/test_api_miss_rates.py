@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 import rag_eval
-from rag_eval.api.inputs import read_run
+from rag_eval.api.inputs import Run
 from rag_eval.api.miss_rates import LIST_SIGNALS, miss_rates
 from rag_eval.core.errors import InputError
 
@@ -74,7 +74,7 @@ def test_wordings_give_signals_of_their_agreement():
     assert model.predictions["question_id"].tolist() == [*qrels, *qrels]
     overlap = LIST_SIGNALS.index("wordings_overlap")
     with_wordings, alone = (
-        model._signals(read_run(part), given) for part, given in ((both, wordings), (run, None))
+        model._signals(Run.read(part), given) for part, given in ((both, wordings), (run, None))
     )
     assert with_wordings[:, overlap].tolist() == [1.0] * len(wordings) * 2
     assert np.isnan(alone[:, overlap]).all()

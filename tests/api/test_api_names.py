@@ -39,7 +39,7 @@ def test_the_public_names_are_those_that_are_imported_lazily():
 
 
 def test_without_the_extra_the_command_ends_with_one_line(monkeypatch):
-    monkeypatch.setattr(plugins, "_NIGHTLY", ("absent_package",))
+    monkeypatch.setitem(plugins._EXTRAS, "nightly", ("absent_package",))
     with pytest.raises(SystemExit) as ended:
         main()
     assert "\n" not in ended.value.code

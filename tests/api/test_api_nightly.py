@@ -80,6 +80,6 @@ def test_a_changed_report_is_refused(evaluated):
 
 
 def test_without_the_extra_a_run_names_the_extra(monkeypatch):
-    monkeypatch.setattr(plugins, "_NIGHTLY", ("typer", "absent_package"))
+    monkeypatch.setitem(plugins._EXTRAS, "nightly", ("typer", "absent_package"))
     with pytest.raises(ImportError, match=r'\(absent_package\).*pip install "rag-eval\[nightly\]"'):
         rag_eval.run("gold_sets/tiny")

@@ -1,6 +1,9 @@
 """Results carry the figures of the measures, with denominators, and are drawn and written."""
 
+import sys
+
 import numpy as np
+import pandas as pd
 import pytest
 
 import rag_eval
@@ -60,7 +63,10 @@ def test_pairs_are_compared_on_the_same_questions_with_holm():
     table = found.table
     pairs = [("<b>", "a_1"), ("c", "a_1"), ("c", "<b>")]
     assert table.index.tolist() == [(*pair, label) for pair in pairs for label in ("R@10", "RR")]
-    assert table["p_holm"].tolist() == holm(table["p"]).tolist()
+    for label in ("R@10", "RR"):
+        rows = table.xs(label, level="measure")
+        assert rows["p_holm"].tolist() == holm(rows["p"]).tolist()
+    assert "Holm over 3 pairs of runs, each measure by itself" in repr(found)
     values = {
         name: np.array([run[q].keys() == QRELS[q].keys() for q in QRELS], dtype=float)
         for name, run in RUNS.items()
@@ -74,7 +80,47 @@ def test_pairs_are_compared_on_the_same_questions_with_holm():
     assert len(differing[differing["strategy"] == "c"]) == row["better"] == 2 * N / 3
 
 
+def test_a_baseline_limits_the_comparisons_and_their_family():
+    labels = ["R@10", "RR", "nDCG@10"]
+    everything = rag_eval.compare(RUNS, QRELS, labels).table
+    found = rag_eval.compare(RUNS, QRELS, labels, against="<b>")
+    assert found.table.index.unique("strategy").tolist() == ["a_1", "c"]
+    assert set(found.table.index.get_level_values("against")) == {"<b>"}
+    assert set(found.per_query["against"]) == {"<b>"}
+    for label in labels:
+        rows = found.table.xs(label, level="measure")
+        assert rows["p_holm"].tolist() == holm(rows["p"]).tolist()
+    same = [("c", "<b>", label) for label in labels]
+    assert found.table.loc[same, "p"].tolist() == everything.loc[same, "p"].tolist()
+    # Two comparisons share one family, in place of three measures of three pairs.
+    assert found.table.loc[("a_1", "<b>", "RR"), "p_holm"] < 2.1 * found.table["p"].max()
+    assert "Holm over 2 comparisons with &lt;b&gt;" in found._repr_html_()
+
+
+def test_without_intervals_the_table_keeps_values_and_denominators():
+    whole = rag_eval.evaluate(RUNS, QRELS)
+    plain = rag_eval.evaluate(RUNS, QRELS, intervals=False)
+    absent = ["ci_low", "ci_high", "effective_questions"]
+    pd.testing.assert_frame_equal(plain.table, whole.table.drop(columns=absent))
+    assert "c & 1.000 (no interval)" in plain.to_latex()
+    assert plain.plot().get_supxlabel() == "value, no interval (60 questions)"
+
+
+@pytest.mark.parametrize("runs", [RUNS, RUNS["c"]])
+def test_the_text_of_a_result_has_every_cell_of_its_table(runs):
+    result = rag_eval.evaluate(runs, QRELS)
+    lines = [line.split() for line in repr(result).splitlines()]
+    rows = result.table.reset_index()
+    assert lines[0] == rows.columns.tolist()
+    for line, cells in zip(lines[1:], rows.itertuples(index=False), strict=True):
+        assert line == [f"{one:.3f}" if isinstance(one, float) else str(one) for one in cells]
+
+
 CALLS = {
+    "an unknown baseline": (
+        lambda: rag_eval.compare(RUNS, QRELS, against="bm25"),
+        r"\[against\]: no run has this name .*found: bm25; accepted: a_1, <b>, c",
+    ),
     "a single run": (lambda: rag_eval.compare({"a": RUNS["c"]}, QRELS), "at least two named runs"),
     "an unnamed run": (lambda: rag_eval.compare(RUNS["c"], QRELS), "at least two named runs"),
     "an unknown measure": (lambda: rag_eval.evaluate(RUNS, QRELS, ["R"]), "no such ranking meas"),
@@ -114,8 +160,6 @@ def test_results_show_in_notebooks_with_escaped_names():
 
 
 def test_charts_show_in_notebooks_without_pyplot():
-    import sys
-
     drawn = rag_eval.evaluate(RUNS, QRELS).plot(), rag_eval.compare(RUNS, QRELS).plot()
     for chart in drawn:
         assert chart._repr_png_().startswith(b"\x89PNG")
