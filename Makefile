@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 # the optional parts of a team's deployment
-EXTRAS := postgresql s3 qdrant ray k8s spans
+EXTRAS := postgresql s3 qdrant ray k8s
 INTEGRATIONS := .venv-integrations
 BROWSER := tests/browser/node_modules
 # Two workers share two cores, so one thread each. The first worker that is idle takes tests of the other.

@@ -212,8 +212,6 @@ def _warn(outcome: "Outcome") -> None:
             "the report is complete",
             err=True,
         )
-    if outcome.spans is not None and outcome.spans.reason:
-        typer.echo(f"warning: spans: {quoted(str(outcome.spans), 400)}", err=True)
 
 
 @app.command()

@@ -1,7 +1,6 @@
 """Retrieve outside of an evaluation: the retrieval port, and one question with its uncertainty."""
 
 import datetime as dt
-import time
 from collections.abc import Mapping
 
 import numpy as np
@@ -11,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from rag_eval.core.arrays import FloatArray
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.strategy import Strategy
-from rag_eval.core.types import MAX_QUERY, Query, RetrievalOptions, RetrievalResult
+from rag_eval.core.types import MAX_QUERY, Query, RetrievalOptions
 from rag_eval.pipeline.calibration_stores import Outcomes, find_accepted, strategy_fingerprint
 from rag_eval.pipeline.claims import MissRateClaims, choose_speaker
 from rag_eval.pipeline.corpus import (
@@ -34,9 +33,8 @@ from rag_eval.pipeline.index import (
 )
 from rag_eval.pipeline.runner import Node
 from rag_eval.pipeline.signals import MAX_GAPS, RetrievalSignals
-from rag_eval.pipeline.spans import send_served
 from rag_eval.pipeline.uncertain import measure_coverage, read_miss_rate
-from rag_eval.retrieval.service import RetrievalFailedError, RetrievalService, Served
+from rag_eval.retrieval.service import RetrievalFailedError, RetrievalService
 from rag_eval.retrieval.strategies import ReadyStrategy
 from rag_eval.trust.sources import explain_trust
 from rag_eval.uncertainty.confidence import COVERAGE_SIGNAL, UncertainRetrieval, describe_document
@@ -87,38 +85,11 @@ def open_port(evaluation: Evaluation) -> RetrievalService:
         primary = ready.get(config.primary_strategy)
         default = next(iter(kinds)) if primary is None else primary.spec.kind
 
-    about = {one.name: _describe_served(evaluation, one) for one in kinds.values()}
-
-    def served(
-        query: str,
-        strategy: ReadyStrategy,
-        found: RetrievalResult | RetrievalFailedError,
-        seconds: float,
-    ) -> None:
-        send_served(query, found, seconds, about[strategy.name])
-
-    return serve(evaluation, kinds, default, served)
-
-
-def _describe_served(evaluation: Evaluation, strategy: ReadyStrategy) -> dict[str, object]:
-    """State where a served result comes from, for its span."""
-    config = evaluation.config
-    return {
-        "gold_set": config.name,
-        "rev": evaluation.runner.get(CorpusSnapshot).about.corpus_rev,
-        "strategy": strategy.name,
-        "index_hash": strategy.index_hash,
-        "strategy_fingerprint": strategy_fingerprint(
-            config, config.strategy(strategy.name), strategy.index_hash
-        ),
-    }
+    return serve(evaluation, kinds, default)
 
 
 def serve(
-    evaluation: Evaluation,
-    kinds: Mapping[str, ReadyStrategy],
-    default: str,
-    served: Served | None = None,
+    evaluation: Evaluation, kinds: Mapping[str, ReadyStrategy], default: str
 ) -> RetrievalService:
     """Serve ready strategies by kind behind the guard and the trust filter of a gold set."""
     runner, config = evaluation.runner, evaluation.config
@@ -138,7 +109,6 @@ def serve(
         guard=query_guard(config, admitted, kinds[default].index.table.frame),
         default_threshold=trust.threshold if trust.filter else None,
         seed=config.seeds[0],
-        served=served,
     )
 
 
@@ -166,7 +136,6 @@ class LiveStrategy:
             runner.get(CorpusSnapshot), runner.get(CorpusChunks), admitted, index
         )
         fingerprint = strategy_fingerprint(self._config, spec, self._ready.index_hash)
-        self._served = _describe_served(evaluation, self._ready)
         found = find_accepted(evaluation, self.name, fingerprint)
         unlabelled = _read_unlabelled(evaluation, self.name, fingerprint)
         self._speaker, self._model = choose_speaker(
@@ -187,7 +156,6 @@ class LiveStrategy:
             it, or the reranker failed.
         """
         _check(query)
-        started = time.perf_counter()
         config, k = self._config, self._config.uncertainty.k
         if not can_be_asked(config, self._opened, self._spec, query):
             message = "the file of vectors has none for this question"
@@ -196,7 +164,6 @@ class LiveStrategy:
         try:
             ranking, result = self._service.rank(query, RetrievalOptions(top_k=config.depth))
         except RetrievalFailedError as error:
-            send_served(query, error, time.perf_counter() - started, self._served)
             message = "the retrieval failed"
             raise InputError.of(
                 "retrieval_failed", message, field=self.name, found=quoted(str(error), 400)
@@ -218,10 +185,6 @@ class LiveStrategy:
             "k": k,
             "calibrator": by.calibrator,
         }
-        seconds = time.perf_counter() - started
-        send_served(
-            query, result, seconds, {**self._served, "miss_rate": rate, "status": by.status}
-        )
         context = ExpansionContext(batch, [query], self._opened.words)
         chunks = result.chunks[:k]
         return UncertainRetrieval(

@@ -90,7 +90,6 @@ from rag_eval.pipeline.retrieval import StrategyRun
 from rag_eval.pipeline.runner import Result, Stage, Work
 from rag_eval.pipeline.scores import LEVELS, ScoredRuns, score_runs
 from rag_eval.pipeline.slices import measure_slices
-from rag_eval.pipeline.spans import send_run_spans
 from rag_eval.pipeline.stability import StabilityMeasures
 from rag_eval.pipeline.trust import NOT_CONFIGURED, TrustMeasures
 from rag_eval.pipeline.uncertain import NO_ANSWERS, UNCERTAIN_FILE
@@ -696,7 +695,6 @@ def write_report(work: Work, **results: Any) -> MetricsReport:
         explorer=explorer.key,
         folder=str(folder.resolve()),
         trace_error=trace_error,
-        spans=send_run_spans(work, made, report),
     )
 
 

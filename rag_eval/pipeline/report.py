@@ -17,7 +17,6 @@ from rag_eval.reporting.html.page import Built, build
 from rag_eval.reporting.metrics_report import REPORT_FILE, dumps
 from rag_eval.reporting.miss_rates import MISS_RATES_PAGE, MissRateTables
 from rag_eval.reporting.mlflow import record
-from rag_eval.reporting.spans import SpanCounts
 from rag_eval.reporting.terminal import interval
 from rag_eval.storage.artifacts import Artifact, atomic_path, write_text
 from rag_eval.storage.secrets import without_secrets
@@ -40,8 +39,6 @@ class MetricsReport(Result):
         Reason why the traces were not written; empty when they were.
     folder
         Folder of the report and its files.
-    spans
-        Spans that went to OpenTelemetry; None when no exporter is configured.
     """
 
     content_hash: str = json_part()
@@ -49,7 +46,6 @@ class MetricsReport(Result):
     explorer: str = json_part(volatile=True)
     trace_error: str = json_part(volatile=True)
     folder: str = json_part(volatile=True)
-    spans: SpanCounts | None = json_part(volatile=True)
 
     def describe(self) -> dict[str, object]:
         """Show the headline figures with their denominators, latency and gates."""
@@ -77,7 +73,6 @@ class MetricsReport(Result):
             ),
             "report": self.folder,
             "trace_error": self.trace_error or "none",
-            "spans": str(self.spans or "no exporter"),
         }
 
 

@@ -28,7 +28,6 @@ from rag_eval.pipeline import (
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.report import GateVerdict, MetricsReport, MlflowRecord
 from rag_eval.pipeline.runner import Stage
-from rag_eval.reporting.spans import SpanCounts
 from rag_eval.storage.artifacts import HOME_FOLDERS, sweep
 from rag_eval.storage.home import open_home
 
@@ -69,7 +68,6 @@ class Outcome:
     `seconds` is the duration without MLflow. `mlflow_run` and `runs_page`, the address of the runs
     in MLflow, are None after a failure. `mlflow_error` gives the reason without user and password
     of the address. `trace_error` says why there are no traces.
-    `spans` counts the spans that were sent; None without an exporter.
     """
 
     gold_set: str
@@ -81,7 +79,6 @@ class Outcome:
     runs_page: str | None
     mlflow_error: str | None
     trace_error: str | None
-    spans: SpanCounts | None
 
 
 def evaluate(evaluation: Evaluation) -> Outcome:
@@ -99,7 +96,6 @@ def evaluate(evaluation: Evaluation) -> Outcome:
         recorded.runs_page or None,
         recorded.error or None,
         written.trace_error or None,
-        written.spans,
     )
 
 

@@ -40,7 +40,7 @@ DATA: Final = (".json", ".toml")
 BENEATH: Final = {"ir_measures": ("pytrec-eval-terrier",)}
 """Library -> other distributions that compute the results of the library."""
 NOT_COMPUTING: Final = frozenset(
-    "cryptography dagster httpx jinja2 markupsafe mlflow openai openinference opentelemetry psycopg"
+    "cryptography dagster httpx jinja2 markupsafe mlflow openai psycopg"
     " pydantic pydantic_settings rich sqlalchemy starlette threadpoolctl tomlkit typer uvicorn"
     " yaml".split()
 )

@@ -184,9 +184,6 @@ class RetrievalFailedError(RuntimeError):
     """A retrieval without a result, because a user's reranker failed."""
 
 
-Served = Callable[[str, ReadyStrategy, RetrievalResult | RetrievalFailedError, float], None]
-"""Takes a query, its strategy, its result or failure, and its duration in seconds."""
-
 _NO_TRUST = "this index has no trust scores, so nothing can be filtered by them"
 
 
@@ -213,8 +210,6 @@ class RetrievalService:
         Trust threshold of calls that name none. A call without a filter names 0.
     seed
         Chooses the graph of an approximate strategy.
-    served
-        Called after each query of `retrieve` and `batch_retrieve`.
     """
 
     version = 1
@@ -231,7 +226,6 @@ class RetrievalService:
         guard: QueryGuard | None = None,
         default_threshold: float | None = None,
         seed: int = 0,
-        served: Served | None = None,
     ) -> None:
         if default_threshold is not None and trust is None:
             raise ValueError(f"default_threshold: {_NO_TRUST}")
@@ -241,7 +235,7 @@ class RetrievalService:
         self._trust, self._explain = trust, explain
         self._guard = guard
         self._default_threshold = default_threshold
-        self._seed, self._served = seed, served
+        self._seed = seed
         self._corpus_rev = corpus_rev
         self._n_documents = len(documents)
         self._payloads = Payloads(self._table.frame, documents)
@@ -298,27 +292,9 @@ class RetrievalService:
     def _retrieve(self, queries: list[str], options: RetrievalOptions) -> list[RetrievalResult]:
         strategy = self._strategy(options.strategy or self._default)
         started, allowed = time.perf_counter(), self._allowed(options)
-        try:
-            places = self._search(strategy, queries, options.top_k, allowed)
-        except RetrievalFailedError as error:
-            self._report(strategy, queries, [error] * len(queries), started)
-            raise
+        places = self._search(strategy, queries, options.top_k, allowed)
         duration = (time.perf_counter() - started) / len(queries)
-        results = [self._result(strategy, found, query, duration) for found, query in places]
-        self._report(strategy, queries, results, started)
-        return results
-
-    def _report(
-        self,
-        strategy: ReadyStrategy,
-        queries: Sequence[str],
-        results: Sequence[RetrievalResult | RetrievalFailedError],
-        started: float,
-    ) -> None:
-        if self._served is not None:
-            duration = (time.perf_counter() - started) / len(queries)
-            for query, result in zip(queries, results, strict=True):
-                self._served(query, strategy, result, duration)
+        return [self._result(strategy, found, query, duration) for found, query in places]
 
     def _search(
         self, strategy: ReadyStrategy, queries: list[str], top_k: int, allowed: BoolArray | None
