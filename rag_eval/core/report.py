@@ -485,16 +485,6 @@ class LambdaReason(Record):
     cause: str
 
 
-class VarianceShares(Record):
-    """Shares of the variance of the hit by source."""
-
-    query: Annotated[Unit | None, Because("too few questions, or nothing varies")]
-    paraphrase: Annotated[
-        Unit | None, Because("no question has several wordings, or nothing varies")
-    ]
-    seed: Annotated[Unit | None, Because("every wording was run once, or nothing varies")]
-
-
 class FlipMatrix(Record):
     """Shares of questions whose hit changes between two wordings."""
 
@@ -513,7 +503,6 @@ class StrategyStability(Record):
     lambda_states: dict[str, Share] = Field(alias="lambda")
     reasons: dict[str, LambdaReason]
     convergent_and_hit: Figure
-    variance_shares: VarianceShares
     hit_changes_with_wording: dict[Annotated[str, Field(pattern=r"^hit_at_[0-9]+$")], Figure]
     flip_matrix: FlipMatrix
     recall_at_10_by_wording: dict[Literal["worst", "mean", "best"], Figure]
@@ -554,26 +543,6 @@ class SlicesPart(Record):
     level: Level
     n_tags: Count
     by: list[SlicePart]
-
-
-class OverlapPair(Record):
-    """Two strategies compared on the original wording of every question, under the first seed."""
-
-    a: Name
-    b: Name
-    both: Count = Field(description="questions with gold in the first k of both")
-    only_a: Count
-    only_b: Count
-    neither: Count
-    n: Count = Field(description="questions judged for both")
-
-
-class OverlapPart(Record):
-    """Overlap of the results of each pair of strategies."""
-
-    k: Literal[10]
-    level: Level
-    pairs: list[OverlapPair]
 
 
 # ---- Answers and citations.
@@ -1594,7 +1563,6 @@ class Report(Record):
     embeddings: Embeddings
     reused: Reused
     slices: SlicesPart
-    overlap: OverlapPart
     misses: dict[Name, MissesPart]
     history: HistoryPart | None = None
     previous: PreviousPart | None = None

@@ -207,64 +207,7 @@ def _varies(values: FloatArray, axis: tuple[int, ...]) -> BoolArray:
     return varies
 
 
-# ---- Where the variation of a measure comes from: the question, its wording, or the seed.
-
-
-class VarianceShares(NamedTuple):
-    """Shares of the variance of one run; the estimated shares sum to 1.
-
-    A share is NaN if the design cannot estimate the share. With one wording for each question
-    `paraphrase` is NaN, with one seed `seed` is NaN. The level above then holds their variance. All
-    shares are NaN if all values are equal.
-    """
-
-    query: float
-    paraphrase: float
-    """Share between wordings of a question."""
-    seed: float
-    """Share between seeds of a wording, with the interaction of wordings and seeds."""
-
-
-def variance_shares(values: ArrayLike) -> VarianceShares:
-    """Split the variance of [n_queries, n_wordings, n_seeds] values, NaN where missing.
-
-    The model is nested and random: question / wording in question / seed in wording. Components are
-    the analysis-of-variance (method of moments) estimates for unbalanced data; a negative estimate
-    counts as 0. Plain sums of squares are not used. With few wordings they ascribe the noise of the
-    seeds to the wording, and both to the question. Searle, Casella & McCulloch (1992), Variance
-    Components, section 3.6 and chapter 5.
-    """
-    cube = _cube(values)
-    per_cell = np.count_nonzero(~np.isnan(cube), axis=2)
-    per_query = per_cell.sum(axis=1)
-    n = int(per_query.sum())
-    a, cells = int(np.count_nonzero(per_query)), int(np.count_nonzero(per_cell))
-    filled = np.nan_to_num(cube)
-    cell_mean = filled.sum(axis=2) / np.maximum(per_cell, 1)
-    query_mean = filled.sum(axis=(1, 2)) / np.maximum(per_query, 1)
-    mean = filled.sum() / max(n, 1)
-    ss_seed = float((np.where(np.isnan(cube), 0.0, filled - cell_mean[:, :, None]) ** 2).sum())
-    ss_wording = float((per_cell * (cell_mean - query_mean[:, None]) ** 2).sum())
-    ss_query = float((per_query * (query_mean - mean) ** 2).sum())
-
-    within = float((per_cell**2 / np.maximum(per_query, 1)[:, None]).sum())
-    seed = ss_seed / (n - cells) if n > cells else np.nan
-    noise = 0.0 if np.isnan(seed) else seed
-    wording = np.nan
-    if cells > a:
-        wording = max(0.0, (ss_wording / (cells - a) - noise) / ((n - within) / (cells - a)))
-    query = np.nan
-    if a > 1:
-        between_wordings = (within - float((per_cell**2).sum()) / n) / (a - 1)
-        between_queries = (n - float((per_query**2).sum()) / n) / (a - 1)
-        explained = noise + between_wordings * (0.0 if np.isnan(wording) else wording)
-        query = max(0.0, (ss_query / (a - 1) - explained) / between_queries)
-    parts = np.array([query, wording, seed])
-    total = float(np.nansum(parts))
-    scale = float(np.nanmax(np.abs(cube))) if n else 0.0
-    # A total this small is rounding, not variation.
-    shares = parts / total if total > (1e-12 * scale) ** 2 else np.full(3, np.nan)
-    return VarianceShares(*shares.tolist())
+# ---- Which wordings change a hit, and how much they cost.
 
 
 def flip_matrix(hits: ArrayLike) -> tuple[FloatArray, IntArray]:

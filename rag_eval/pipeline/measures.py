@@ -10,7 +10,7 @@ import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, FloatArray
 from rag_eval.core.frames import PER_QUERY
-from rag_eval.core.report import AnnRecall, ComparedPair, Measure, OverlapPair, OverlapPart, number
+from rag_eval.core.report import AnnRecall, ComparedPair, Measure, number
 from rag_eval.core.types import Level
 from rag_eval.measures.intervals import aggregate
 from rag_eval.measures.paired import PairedComparison, holm, paired_comparison
@@ -30,7 +30,6 @@ from rag_eval.pipeline.runner import (
     json_part,
 )
 from rag_eval.pipeline.scores import (
-    ALWAYS_K,
     LEVELS,
     ScoredRuns,
     Scores,
@@ -58,24 +57,27 @@ class StrategyMeasures:
 
 @dataclasses.dataclass(frozen=True)
 class RankingFacts:
-    """Measures of every strategy and their paired comparisons for the report."""
+    """Measures of every strategy and their paired comparisons for the report.
 
+    `level` is the headline level of the gold set.
+    """
+
+    level: Level
     strategies: list[StrategyMeasures]
     comparisons: list[ComparedPair]
 
 
 class RankingMeasures(Result):
-    """Ranking measures: PER_QUERY frame, figures, and the overlap of two strategies."""
+    """Ranking measures: PER_QUERY frame, and figures."""
 
     per_query: pd.DataFrame = frame_part()
     about: RankingFacts = json_part()
-    overlap: OverlapPart = json_part()
 
     def describe(self) -> dict[str, object]:
         """Show the headline measures at the headline level, and how strategies compare."""
         figures = ("a", "b", "measure", "delta", "ci_low", "ci_high", "p_adjusted")
         counts = ("n_better", "n_worse", "n_tied", "n_effective", "minimum_detectable")
-        level, entries = self.overlap.level, self.artifact.json("about")
+        level, entries = self.about.level, self.artifact.json("about")
         return {
             "level": level,
             **list_measures(entries["strategies"], level, HEADLINE),
@@ -101,12 +103,9 @@ def measure_rankings(
             advance(1)
     with work.progress.step("Comparing strategies"):
         comparisons = _comparisons(scored)
-    with work.progress.step("Comparing lists"):
-        overlap = _overlap(scored)
     return RankingMeasures(
         per_query=_per_query_frame(scored),
-        about=RankingFacts(strategies=strategies, comparisons=comparisons),
-        overlap=overlap,
+        about=RankingFacts(work.config.level, strategies, comparisons),
     )
 
 
@@ -258,34 +257,6 @@ def comparison_rows(pairs: Iterable[tuple[str, str, PairedComparison]], level: L
     ]
     adjusted = holm([np.nan if row["p"] is None else float(row["p"]) for row in rows])
     return [row | {"p_adjusted": number(float(p))} for row, p in zip(rows, adjusted, strict=True)]
-
-
-# ---- Overlap of two strategies: whether they find gold of the same questions.
-
-
-def _overlap(runs: ScoredRuns) -> OverlapPart:
-    level = runs.config.level
-    pairs = []
-    for pair in itertools.combinations(runs.names, 2):
-        # The first wording is the original one.
-        cubes = (runs.scores(name).cube(level, f"Success@{ALWAYS_K}", runs.gold) for name in pair)
-        left, right = (cube[:, 0, 0] for cube in cubes)
-        known = ~np.isnan(left) & ~np.isnan(right)
-        one, two = left[known] > 0, right[known] > 0
-        counts: dict[str, int | str] = {
-            "both": int((one & two).sum()),
-            "only_a": int((one & ~two).sum()),
-            "only_b": int((~one & two).sum()),
-            "neither": int((~one & ~two).sum()),
-            "n": int(known.sum()),
-        }
-        if not known.any():
-            reasons = [
-                f"{name}: {why}" for name in pair if (why := runs.unmeasured(name).get(level))
-            ]
-            counts["n_reason"] = (reasons or ["no question is judged for both"])[0]
-        pairs.append(OverlapPair.model_validate({"a": pair[0], "b": pair[1], **counts}))
-    return OverlapPart(k=ALWAYS_K, level=level, pairs=pairs)
 
 
 # ---- Measures as tables for people.

@@ -210,7 +210,6 @@ def _report_parts(work: Work, made: Inputs, runs: ScoredRuns) -> dict[str, objec
         **_answer_parts(made.answered),
         **({} if made.ragas_measures is None else {"ragas": made.ragas_measures.figures}),
         "slices": measure_slices(work, runs, made.answer_measures),
-        "overlap": made.ranking_measures.overlap,
         "misses": made.missed_questions.about,
         "uncertainty": made.calibrated_miss_rates.uncertainty,
         "calibration": made.calibrated_miss_rates.calibration,

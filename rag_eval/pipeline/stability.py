@@ -15,7 +15,6 @@ from rag_eval.measures.stability import (
     flip_matrix,
     lambda_states,
     mean_pairwise_rbo,
-    variance_shares,
     wording_range,
     zones,
 )
@@ -260,9 +259,6 @@ def _stability(
                 if (states.reason == reason).any()
             },
             "convergent_and_hit": _figure(together, runs, "convergent and hit", unknown),
-            "variance_shares": {
-                part: number(share) for part, share in variance_shares(recall)._asdict().items()
-            },
             "hit_changes_with_wording": flips,
             "flip_matrix": {
                 "wordings": wording_of(gold)[1],

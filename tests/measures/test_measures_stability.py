@@ -1,4 +1,4 @@
-"""Overlap of rankings, semantic distance, lambda states, and the shares of variance."""
+"""Overlap of rankings, semantic distance, lambda states, and flips between wordings."""
 
 import math
 
@@ -13,7 +13,6 @@ from rag_eval.measures.stability import (
     flip_matrix,
     lambda_states,
     mean_pairwise_rbo,
-    variance_shares,
     wording_range,
     zones,
 )
@@ -141,45 +140,7 @@ def test_convergent_and_hit_is_what_gates_count():
     assert found.tolist() == [True, False, False, False]
 
 
-# variation
-
-
-def nested(rng, shape, sd):
-    """Draw values with known standard deviations of question, wording and seed."""
-    q, w, s = shape
-    sizes = (q, 1, 1), (q, w, 1), (q, w, s)
-    return sum(rng.normal(0, spread, size) for spread, size in zip(sd, sizes, strict=True))
-
-
-@pytest.mark.parametrize("ragged", [False, True])
-def test_shares_recover_the_components_they_were_made_of(ragged):
-    rng = np.random.default_rng(4)
-    values = nested(rng, (4000, 3, 2), (2.0, 1.0, 0.5))
-    if ragged:
-        values[rng.random(values.shape) < 0.3] = NAN
-        values[:50] = NAN
-    np.testing.assert_allclose(variance_shares(values), np.array([4, 1, 0.25]) / 5.25, atol=0.02)
-
-
-def test_missing_levels_are_not_estimated():
-    rng = np.random.default_rng(4)
-    one_seed = variance_shares(nested(rng, (2000, 3, 1), (1.0, 1.0, 0.0)))
-    assert math.isnan(one_seed.seed)
-    np.testing.assert_allclose([one_seed.query, one_seed.paraphrase], [0.5, 0.5], atol=0.05)
-    one_wording = variance_shares(nested(rng, (2000, 1, 3), (1.0, 0.0, 1.0)))
-    assert math.isnan(one_wording.paraphrase)
-    np.testing.assert_allclose([one_wording.query, one_wording.seed], [0.5, 0.5], atol=0.05)
-    single = variance_shares(nested(rng, (2000, 1, 1), (1.0, 0.0, 0.0)))
-    assert single.query == 1
-    assert math.isnan(variance_shares(nested(rng, (1, 3, 2), (1.0, 1.0, 1.0))).query)
-
-
-@pytest.mark.parametrize(
-    "values",
-    [np.full((3, 2, 2), 0.1), np.full((3, 2, 2), NAN), np.empty((0, 2, 2)), np.zeros((2, 2, 2))],
-)
-def test_nothing_varies(values):
-    assert all(map(math.isnan, variance_shares(values)))
+# flips
 
 
 def test_flip_matrix_has_its_denominators():

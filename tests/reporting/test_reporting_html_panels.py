@@ -6,7 +6,7 @@ from typing import get_args
 
 import panel_reports
 import pytest
-from panel_pages import HIDDEN, HOSTILE, absent, at, figures, only, renamed, rendered, rows, titles
+from panel_pages import HIDDEN, HOSTILE, absent, at, figures, renamed, rendered, rows, titles
 
 from rag_eval.core import config as records
 from rag_eval.core.report import ChangeCode
@@ -376,7 +376,6 @@ def test_stability_holds_what_was_measured(report):
     found = rows(panel, "stability-wordings")[0]
     assert found["strategy"] == "bm25"
     assert float(found["r_at_10_worst"]) == about["recall_at_10_by_wording"]["worst"]["value"]
-    assert float(found["variance_query"]) == about["variance_shares"]["query"]
     assert float(rows(panel, "delta-s")[0]["delta_s_low"]) == about["delta_s"]["ci_low"]
     convergent = rows(panel, "lambda-states")[0]["convergent_n"]
     assert int(convergent) == about["lambda"]["convergent"]["n"]
@@ -396,7 +395,7 @@ def test_stability_says_whether_a_seed_matters(report):
     assert reason in html
 
 
-# --- Recall and overlap
+# --- Recall
 
 CURVES = {f"Recall@K at {level} level" for level in ("document", "section", "span")}
 
@@ -428,14 +427,6 @@ def test_a_level_that_was_not_measured_says_why(report):
     assert "9 of 9 retrieved units &lt;b&gt;" in html
     assert "not measured at this level" in html
     assert CURVES & set(titles(html)) == {"Recall@K at document level"}
-
-
-def test_overlap_says_what_each_pair_finds(report):
-    pair, row = report["overlap"]["pairs"][0], rows(rendered("recall", report)[0], "overlap")[0]
-    counts = [str(pair[key]) for key in ("both", "only_a", "only_b", "neither", "n")]
-    assert pick(row, "a", "b") == pick(pair, "a", "b")
-    assert [*pick(row, "both", "only_a", "only_b", "neither", "questions")] == counts
-    assert "one strategy has no other" in rendered("recall", only(report, "vector"))[1]
 
 
 # --- Verdict

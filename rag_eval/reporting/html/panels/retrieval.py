@@ -1,4 +1,4 @@
-"""Panels of retrieval: denominators, measures, stability, recall by K with overlap, and slices."""
+"""Panels of retrieval: denominators, measures, stability, recall by K, and slices."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -235,7 +235,7 @@ def _draw_recall(page: Page, level: str, ks: Sequence[int]) -> Markup:
 
 
 def recall(page: Page) -> Panel:
-    """Make the panel of recall by K and overlap."""
+    """Make the panel of recall by K."""
     ks = sorted(int(name[2:]) for name in _labels(page) if name.startswith("R@"))
     rows, missing = [], list[tuple[Markup, str, Cursor | str]]()
     for level in LEVELS:
@@ -248,14 +248,12 @@ def recall(page: Page) -> Panel:
                 reason = known[0].reason_beside if known else "not measured at this level"
                 missing.append((page.swatch(name), level, reason))
     columns = [{"key": f"r_at_{k}", "heading": f"R@{k}", "as": "estimate"} for k in ks]
-    overlap = page.report["overlap"]
     context = {
         "pictures": plots(_draw_recall(page, level, ks) for level in LEVELS),
         "missing": missing,
     }
     tables = {
         "recall": page.table("recall", rows, inserts={"cutoffs": columns}),
-        "pairs": page.optional_table("overlap", list(overlap["pairs"]), k=str(overlap["k"].value)),
     }
     return Panel("Recall by K", "recall.html", context, tables)
 
