@@ -500,7 +500,7 @@ class AddressingWeights(NamedTuple):
 
 @functools.cache
 def load_weights() -> AddressingWeights:
-    """Read the weights that `benchmarks/fit_addressing.py` fitted."""
+    """Read the weights, which were fitted once; `provenance` in the file says to which texts."""
     fitted = json.loads((files("rag_eval.trust") / FILE).read_text(encoding="utf-8"))
     return AddressingWeights(fitted["weights"], fitted["bias"], fitted["threshold"])
 

@@ -272,7 +272,7 @@ class ShiftWeights(NamedTuple):
 
 @functools.cache
 def load_weights() -> ShiftWeights:
-    """Read the weights that `benchmarks/fit_topic_shift.py` fitted."""
+    """Read the weights, which were fitted once; `provenance` in the file says to which texts."""
     document = json.loads((files("rag_eval.trust") / FILE).read_text(encoding="utf-8"))
     fitted, limits = document["weights"], document["thresholds"]
     weights = np.array([fitted[name] for name in FEATURES])

@@ -3,7 +3,6 @@ import tomllib
 from importlib.resources import files
 from pathlib import Path
 
-import numpy as np
 import pytest
 from growth import growth
 
@@ -116,16 +115,3 @@ def test_a_sentence_without_words_has_a_score(text):
     assert features_of("---") == set()
     assert scale_of(set()) == 1.0
     assert not find(text)
-
-
-@pytest.mark.slow
-def test_the_weights_are_what_the_fit_gives(project_root, shared_data, monkeypatch):
-    monkeypatch.syspath_prepend(str(project_root / "benchmarks"))
-    module = pytest.importorskip("fit_addressing", reason="the benchmarks are not there")
-    rows, _, seen = module.gathered(shared_data)
-    document = json.loads((files("rag_eval.trust") / FILE).read_text(encoding="utf-8"))
-    if seen != document["provenance"]["sentences_sha256"]:
-        pytest.skip("other versions of the packages whose documentation is fitted on are installed")
-    model = module.fitted(rows, np.ones(len(rows), dtype=bool))
-    assert model.bias == pytest.approx(document["bias"], abs=0.1)
-    assert model.weights == pytest.approx(document["weights"], abs=0.1)

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from planting import read_attacks, read_documents, share_found
 
 from rag_eval.core.config import FINDINGS
 from rag_eval.corpus.chunking import borders
@@ -110,7 +111,7 @@ def test_a_sentence_planted_into_many_documents_does_not_vouch_for_its_words(cor
     assert find(texts)["row"].tolist() == list(range(0, len(corpus), 6))
 
 
-# ---- Attacks in public corpora. Bounds are below the results of benchmarks/topic_shift.py.
+# ---- Attacks in public corpora. Bounds are below the results.
 
 PLAIN = (
     "Information Retrieval",
@@ -119,17 +120,6 @@ PLAIN = (
     "Language Translation",
     "Programming Help",
 )
-
-
-@pytest.fixture(scope="module")
-def planting(project_root):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(project_root / "benchmarks"))
-        yield pytest.importorskip("planting", reason="the benchmarks are not there")
-
-
-def read_documents(planting, folder, name):
-    return planting.docstrings("pandas") if name == "pandas" else planting.corpora(folder)[name]
 
 
 @pytest.mark.slow
@@ -142,20 +132,20 @@ def read_documents(planting, folder, name):
         ("pandas", "code", 0.9),
     ],
 )
-def test_plain_attacks_are_found(shared_data, planting, name, part, least):
+def test_plain_attacks_are_found(shared_data, name, part, least):
     kinds = {f"text: {kind}" for kind in PLAIN}
     attacks = [
         (part, attack)
-        for kind, attack in planting.read_attacks(shared_data)
+        for kind, attack in read_attacks(shared_data)
         if kind.startswith(part) and (part == "code" or kind in kinds)
     ] * 3  # each attack at the start, in the middle and at the end
-    documents = read_documents(planting, shared_data, name)
-    assert planting.share_found(documents, attacks, 0.04)[part] >= least
+    documents = read_documents(shared_data, name)
+    assert share_found(documents, attacks, 0.04)[part] >= least
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["xquad", "distractors", "scifact", "pandas"])
-def test_clean_documents_are_rarely_warned_of(shared_data, planting, name):
-    documents = read_documents(planting, shared_data, name)
+def test_clean_documents_are_rarely_warned_of(shared_data, name):
+    documents = read_documents(shared_data, name)
     found = find(documents)
     assert found["row"].nunique() <= 0.008 * len(documents)
