@@ -1,11 +1,9 @@
-"""Match cited spans with gold spans, and cut copies of sources out of a text."""
+"""Match cited spans with gold spans."""
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from rag_eval.core.arrays import (
@@ -13,142 +11,9 @@ from rag_eval.core.arrays import (
     FloatArray,
     IntArray,
     Ranges,
-    expand_ranges,
     find_overlaps,
 )
-from rag_eval.core.types import ELLIPSIS, SNIPPET_CHARS, is_joined
 from rag_eval.corpus.analyzer import word_spans
-
-# ---- Text that is copied word for word from sources
-
-SHORTEST = 24
-"""Least length of a copy in characters without white space: four or five words."""
-_SHORTEST_QUOTE = 8
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)
-"""Factor of the hash, odd so that every character counts. A collision only shortens a text."""
-_SPACES = "\u0085\u00a0\u1680\u2028\u2029\u202f\u205f\u3000"
-_WHITE = np.array(
-    [*range(0x09, 0x0E), *range(0x1C, 0x21), *range(0x2000, 0x200B), *map(ord, _SPACES)],
-    dtype=np.uint32,
-)
-"""Characters that `str.isspace` counts as white space."""
-
-
-class Source(NamedTuple):
-    """A piece of a source; pieces with equal names belong to one source."""
-
-    name: str
-    text: str
-
-
-class Uncopied(NamedTuple):
-    """A text that copies no source by more than a snippet.
-
-    `text` has an ellipsis for each cut. `used` maps each copied source to its number of characters.
-    """
-
-    text: str
-    used: dict[str, int]
-
-
-def _plain(text: str) -> tuple[npt.NDArray[np.uint64], IntArray]:
-    """Return codes and places of all characters but white space, ASCII in lower case."""
-    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-    places = np.flatnonzero(~np.isin(codes, _WHITE)).astype(np.int64)
-    shown = codes[places].astype(np.uint64)
-    is_capital = (shown >= ord("A")) & (shown <= ord("Z"))
-    return np.where(is_capital, shown + np.uint64(32), shown), places
-
-
-def _windows(codes: npt.NDArray[np.uint64], width: int) -> npt.NDArray[np.uint64]:
-    """Hash every run of `width` codes, [len(codes) - width + 1]."""
-    n = len(codes) - width + 1
-    hashes = np.zeros(n, dtype=np.uint64)
-    for place in range(width):
-        hashes = hashes * _FACTOR + codes[place : place + n]  # modulo 2**64
-    return hashes
-
-
-class Sources:
-    """Sources that texts may copy, indexed once; finding copies takes the time of the text."""
-
-    def __init__(self, sources: Sequence[Source]) -> None:
-        self._names = list(dict.fromkeys(source.name for source in sources))
-        number = {name: at for at, name in enumerate(self._names)}
-        found: dict[int, list[tuple[npt.NDArray[np.uint64], int]]] = {}
-        for name, text in dict.fromkeys(sources):
-            codes, _ = _plain(text)
-            width = min(SHORTEST, len(codes))
-            if width >= _SHORTEST_QUOTE:
-                hashes = np.unique(_windows(codes, width))
-                found.setdefault(width, []).append((hashes, number[name]))
-        self._index: dict[int, tuple[npt.NDArray[np.uint64], IntArray]] = {}
-        for width, parts in found.items():
-            hashes = np.concatenate([one for one, _ in parts])
-            owners = np.repeat([owner for _, owner in parts], [len(one) for one, _ in parts])
-            order = np.argsort(hashes, kind="stable")
-            self._index[width] = hashes[order], owners[order].astype(np.int64)
-
-    def find_copies(self, text: str) -> dict[str, IntArray]:
-        """Return copied source -> places of the copied characters of the text, rising."""
-        codes, places = _plain(text)
-        ranges: dict[int, list[tuple[IntArray, IntArray]]] = {}
-        for width, (hashes, owners) in self._index.items():
-            if len(codes) < width:
-                continue
-            own = _windows(codes, width)
-            low, high = (np.searchsorted(hashes, own, side) for side in ("left", "right"))
-            start, at = expand_ranges(low, high - low)
-            order = np.argsort(owners[at], kind="stable")
-            owner, start = owners[at][order], start[order]
-            edges = np.concatenate([[0], np.flatnonzero(np.diff(owner)) + 1, [len(owner)]])
-            for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-                if last > first:
-                    begins = start[first:last]
-                    ends = places[begins + width - 1] + 1
-                    ranges.setdefault(int(owner[first]), []).append((places[begins], ends))
-        return {self._names[owner]: _unite_places(parts) for owner, parts in sorted(ranges.items())}
-
-
-def _unite_places(parts: Sequence[tuple[IntArray, IntArray]]) -> IntArray:
-    """Return every place inside some of the ranges [start, end) once, rising."""
-    start, end = (np.concatenate(side) for side in zip(*parts, strict=True))
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], np.maximum.accumulate(end[order])
-    start = np.maximum(start, np.concatenate([[0], end[:-1]]))
-    _, inside = expand_ranges(start, np.maximum(end - start, 0))
-    return inside
-
-
-def uncopied(text: str, sources: Sources) -> Uncopied:
-    """Cut a text after the first SNIPPET_CHARS copied characters of each source.
-
-    The ellipsis counts. The work grows with the length of the text and with what it copies.
-    """
-    copies = sources.find_copies(text)
-    dropped = np.zeros(len(text), dtype=bool)
-    for copied in copies.values():
-        if len(copied) > SNIPPET_CHARS:
-            dropped[copied[SNIPPET_CHARS - 1 :]] = True
-    used = {name: int((~dropped[copied]).sum()) for name, copied in copies.items()}
-    return Uncopied(_without(text, dropped), {name: n for name, n in used.items() if n})
-
-
-def _without(text: str, dropped: BoolArray) -> str:
-    """Replace each dropped run by an ellipsis; combining marks stay with their letters."""
-    borders = np.flatnonzero(np.diff(np.concatenate([[False], dropped, [False]]).astype(np.int8)))
-    pieces: list[str] = []
-    done = 0
-    for start, end in zip(borders[::2].tolist(), borders[1::2].tolist(), strict=True):
-        cut, resumed = start, end
-        while cut > done and is_joined(text[cut]):
-            cut -= 1
-        while resumed < len(text) and is_joined(text[resumed]):
-            resumed += 1
-        pieces += (text[done:cut].rstrip() if cut > done else "", ELLIPSIS)
-        done = resumed
-    return "".join(pieces) + text[done:]
-
 
 # ---- Cited spans against gold spans
 

@@ -825,7 +825,7 @@ def _name_unsupported(
         outgoing = Outgoing(answer)
         row = UnsupportedSentence(
             query_id=answer.query_id,
-            sentence=snippet(outgoing.cut_copies(weak.text)),
+            sentence=outgoing.line(weak.text),
             citations=[outgoing.token(place) for place in weak.places],
             score=weak.score,
             passage=outgoing.line(weak.passage),

@@ -69,12 +69,11 @@ def _answer_line(answer: Answer, outgoing: Outgoing) -> dict[str, object]:
     return {
         **{name: getattr(answer, name) for name in plain},
         "text": outgoing.text,
-        "verdict": outgoing.cut_copies(answer.verdict),
-        "lambda_state": outgoing.cut_copies(answer.lambda_state),
+        "verdict": outgoing.line(answer.verdict),
+        "lambda_state": outgoing.line(answer.lambda_state),
         "citations": cited,
         "findings": [
-            {**dataclasses.asdict(one), "text": outgoing.cut_copies(one.text)}
-            for one in answer.findings
+            {**dataclasses.asdict(one), "text": outgoing.line(one.text)} for one in answer.findings
         ],
         "evidence": [item.token for item in answer.evidence],
     }

@@ -128,8 +128,7 @@ def _citations(explanation: Explanation, outgoing: Outgoing) -> Iterator[str]:
         right = _describe_verdict(verdict, explanation)
         yield f"  {number}. {quoted(outgoing.token(number - 1))}  {right}{_link(quote.source_url)}"
         if span.quote:
-            text = snippet(quote.text) or "(its source is shown above as far as it may be)"
-            yield f"     {text}"
+            yield f"     {snippet(quote.text)}"
 
 
 def _unsupported(explanation: Explanation, outgoing: Outgoing) -> Iterator[str]:
@@ -138,7 +137,7 @@ def _unsupported(explanation: Explanation, outgoing: Outgoing) -> Iterator[str]:
         yield (
             f"  sentence {weak.segment + 1} is not supported by {cited} (score {weak.score:.2f})"
         )
-        yield f"     {snippet(outgoing.cut_copies(weak.text))}"
+        yield f"     {outgoing.line(weak.text)}"
         if weak.passage:
             yield f"     the best passage that it cites: {outgoing.line(weak.passage)}"
         if weak.conflict:
@@ -151,8 +150,8 @@ def _rejected(explanation: Explanation, outgoing: Outgoing) -> Iterator[str]:
         for row in explanation.rejected:
             yield f"  attempt {row['attempt']}: {', '.join(row['codes'])}"
             for text in row["messages"]:
-                yield f"     {snippet(outgoing.cut_copies(str(text)))}"
-            yield f"     reply: {snippet(outgoing.cut_copies(str(row['reply'])))}"
+                yield f"     {outgoing.line(str(text))}"
+            yield f"     reply: {outgoing.line(str(row['reply']))}"
         yield ""
 
 

@@ -1,6 +1,6 @@
 """Write what leaves the home: the report, answers, tables beside the report, and outcomes.
 
-The report is `retrieval-metrics.json`. Answers are masked, with at most a snippet of each source.
+The report is `retrieval-metrics.json`. Answers are masked, and quotes are snippets.
 """
 
 import dataclasses
@@ -14,10 +14,9 @@ from typing import Any, Final
 import pandas as pd
 from pydantic_core import to_jsonable_python
 
-from rag_eval.citations.matching import SHORTEST, Source, Sources, uncopied
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.report import SCHEMA_VERSION, Open, Report
-from rag_eval.core.types import ELLIPSIS, SNIPPET_CHARS, Answer, is_joined, snippet
+from rag_eval.core.types import ELLIPSIS, SNIPPET_CHARS, Answer, CitedSpan, is_joined, snippet
 from rag_eval.corpus.masking import (
     MAX_READ_CHARS,
     mask_shown_address,
@@ -130,15 +129,14 @@ def dumps(report: Mapping[str, Any]) -> str:
     return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match.group()):04x}", text) + "\n"
 
 
-# ---- Answers on their way out of the home: masked, and of each source at most a snippet.
+# ---- Answers on their way out of the home: masked, with snippets of what they quote.
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OutgoingQuote:
     """The reported part of a citation.
 
-    `text`: the quote, or its beginning and an ellipsis; empty for a citation without a quote,
-    or when the report may show no more of the source.
+    `text`: the quote, or its beginning and an ellipsis; empty for a citation without a quote.
     `chars`: number of characters of the whole quote if `text` is shorter; else None.
     `source_url`: address of the cited evidence; None if the citation names no evidence.
     `doc_id`: as cited; a masked snippet if the citation names no evidence.
@@ -166,24 +164,10 @@ class Outgoing:
         texts = [item.chunk.text for item in answer.evidence]
         masked = [masked_text(text) for text in texts]
         self._known = masked_values(zip(texts, masked, strict=True))
-        shown = zip(answer.evidence, masked, strict=True)
-        sources = [Source(item.chunk.doc_id, text) for item, text in shown]
-        sources += [
-            Source(span.doc_id, masked_with(span.quote, self._known))
-            for span in answer.citations
-            if span.quote
-        ]
-        self._sources = Sources(sources)
-        left = uncopied(masked_with(answer.text, self._known), self._sources)
-        self.text = left.text
-        """Masked text of the answer without long copies of the evidence."""
-        self._used = dict(left.used)
-        self.quotes = tuple(self._quote(place) for place in range(len(answer.citations)))
+        self.text = masked_with(answer.text, self._known)
+        """Masked text of the answer."""
+        self.quotes = tuple(self._quote(span) for span in answer.citations)
         """Reported part of each citation, in the order of the answer."""
-
-    def cut_copies(self, text: str) -> str:
-        """Mask any other text about the question, and cut its copies of the evidence."""
-        return uncopied(masked_with(text, self._known), self._sources).text
 
     def line(self, text: str, limit: int = SNIPPET_CHARS) -> str:
         """Return a masked snippet of any text that stands beside the answer."""
@@ -203,47 +187,24 @@ class Outgoing:
         inside = 0 <= at < len(self._answer.evidence)
         return self._answer.evidence[at].token if inside else self.quotes[place].doc_id
 
-    def _quote(self, place: int) -> OutgoingQuote:
-        span = self._answer.citations[place]
-        inside = 0 <= span.evidence < len(self._answer.evidence)
-        url = (
-            mask_shown_address(self._answer.evidence[span.evidence].chunk.source_url)
-            if inside
-            else None
-        )
-        doc_id = span.doc_id if inside else mask_snippet(self.cut_copies(span.doc_id))
+    def _quote(self, span: CitedSpan) -> OutgoingQuote:
         quote = masked_with(span.quote, self._known)
-        free = self._stands(quote)
-        kept = min(len(quote), max(free, self._room(span.doc_id) + free))
-        if kept > free:
-            self._used[span.doc_id] = self._used.get(span.doc_id, 0) + kept - free
-        if kept == len(quote) <= SNIPPET_CHARS:
-            return OutgoingQuote(quote, None, url, doc_id)
-        kept = min(kept, SNIPPET_CHARS - 1)
-        while kept and is_joined(quote[kept]):
-            kept -= 1
-        return OutgoingQuote(quote[:kept] + ELLIPSIS if kept else "", len(quote), url, doc_id)
-
-    def _room(self, doc_id: str) -> int:
-        return max(0, SNIPPET_CHARS - 1 - self._used.get(doc_id, 0))
-
-    def _stands(self, quote: str) -> int:
-        """Count the first characters of a quote that the answer's text already shows.
-
-        These characters do not use up the room of the source again. The count is at most
-        SNIPPET_CHARS. It is 0 below SHORTEST characters, unless the text shows the whole quote.
-        """
-        low, high = 0, min(len(quote), SNIPPET_CHARS)
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if quote[:middle] in self.text else (low, middle - 1)
-        return low if low >= min(SHORTEST, len(quote)) else 0
+        shown, chars = quote, None
+        if len(quote) > SNIPPET_CHARS:
+            end = SNIPPET_CHARS - 1
+            while end and is_joined(quote[end]):
+                end -= 1
+            shown, chars = quote[:end] + ELLIPSIS, len(quote)
+        if not 0 <= span.evidence < len(self._answer.evidence):
+            return OutgoingQuote(shown, chars, None, self.line(span.doc_id))
+        url = mask_shown_address(self._answer.evidence[span.evidence].chunk.source_url)
+        return OutgoingQuote(shown, chars, url, span.doc_id)
 
 
 def outgoing_record(record: Mapping[str, Any], outgoing: Outgoing, place: int) -> Open:
     """Make the line of citations.jsonl for the citation at `place`: masked, with a short quote.
 
-    A user's system may state any text under any key, so copies of evidence are cut in all of them.
+    A user's system may state any text under any key, so every text is a snippet.
     """
     quote, own = outgoing.quotes[place], outgoing.names(place)
     found = {
@@ -251,28 +212,28 @@ def outgoing_record(record: Mapping[str, Any], outgoing: Outgoing, place: int) -
         for name, value in record.items()
     }
     if isinstance(record.get("source_url"), str):
-        found["source_url"] = mask_shown_address(outgoing.cut_copies(record["source_url"]))
+        found["source_url"] = mask_shown_address(record["source_url"])
     if isinstance(record.get("quote"), str):
         del found["quote"]
         found |= {name: value for name, value in quote.fields.items() if value != ""}
     if record.get("in_evidence") is False and isinstance(record.get("doc_id"), str):
-        found["doc_id"] = mask_snippet(outgoing.cut_copies(record["doc_id"]))
+        found["doc_id"] = outgoing.line(record["doc_id"])
     return found
 
 
 def _outgoing_value(value: Any, outgoing: Outgoing) -> Any:
-    return masked_tree(outgoing.cut_copies(value) if isinstance(value, str) else value, keep=())
+    return outgoing.line(value) if isinstance(value, str) else masked_tree(value, keep=())
 
 
 def outgoing_row(row: Mapping[str, Any], outgoing: Outgoing | None) -> Open:
-    """Mask a row about a question, and cut copies of its evidence in messages and reply."""
+    """Mask a row about a question; messages and reply become snippets."""
     found: Open = masked_tree(dict(row))
     for name in ("messages", "reply"):
         value = row.get(name)
         if outgoing is not None and isinstance(value, str):
-            found[name] = outgoing.cut_copies(value)
+            found[name] = outgoing.line(value)
         elif outgoing is not None and isinstance(value, list):
-            found[name] = [outgoing.cut_copies(str(item)) for item in value]
+            found[name] = [outgoing.line(str(item)) for item in value]
     return found
 
 

@@ -15,7 +15,6 @@ from rag_eval.answers import contract, paths, replies, runner
 from rag_eval.answers.abstention import abstention
 from rag_eval.answers.codes import Events
 from rag_eval.answers.recorded import read_markers
-from rag_eval.citations.matching import Source, Sources, uncopied
 from rag_eval.core.config import Answers
 from rag_eval.corpus.analyzer import word_spans
 from rag_eval.measures import citation_support, groundedness
@@ -83,7 +82,6 @@ READERS = {
     "prompt": lambda text: runner._correct(text, [text]),
     "event": lambda text: Events().add("a", b=text),
     "word_spans": word_spans,
-    "uncopied": lambda text: uncopied(text, Sources([Source("a", text[::-1])])),
 }
 PIECES = json.loads(Path(__file__).with_name("growth_pieces.json").read_text(encoding="utf-8"))
 

@@ -1,4 +1,4 @@
-"""Matching agrees with plain sets of characters and words, and long copies are cut."""
+"""Matching agrees with plain sets of characters and words."""
 
 import numpy as np
 import pytest
@@ -6,14 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_eval.citations.matching import (
-    SHORTEST,
-    Source,
-    Sources,
     Spans,
     Words,
     coverage,
     match_citations,
-    uncopied,
 )
 from rag_eval.corpus.analyzer import word_spans
 
@@ -120,63 +116,3 @@ def test_equals_the_slow_reference(cited, gold, documents, data):
 def test_half_of_the_shorter_one_is_enough_and_less_is_not(cited, correct):
     found, _ = match_citations(made([(0, 0, *cited)]), YES, made([(0, 0, 100, 110)]), 1, YES)
     assert found.tolist() == [bool(correct)]
-
-
-# ---- Copies of sources in a text
-
-SOURCE = " ".join(f"word{number}" for number in range(100))
-OTHER = " ".join(f"thing{number}" for number in range(100))
-OWN = " ".join(f"mine{number}" for number in range(60))
-
-
-def cut(text, source=SOURCE):
-    return uncopied(text, Sources([Source("a", source)])).text
-
-
-def longest(text, source):
-    """Return the length of the longest run of a text that stands in a source."""
-    text, source = " ".join(text.split()), " ".join(source.split())
-    best = 0
-    for start in range(len(text)):
-        while start + best < len(text) and text[start : start + best + 1] in source:
-            best += 1
-    return best
-
-
-def test_copies_are_cut_for_each_source_and_own_words_stay():
-    sources = [Source("a", SOURCE), Source("b", OTHER), Source("b", OTHER[50:])]
-    left = uncopied(f"{OWN} {SOURCE} {OWN} {OTHER} {OWN}", Sources(sources))
-    assert (left.text.count(OWN), left.text.count("…")) == (3, 2)
-    assert left.used == {"a": 199, "b": 199}
-    assert SOURCE[:190] in left.text
-    assert max(longest(left.text, SOURCE), longest(left.text, OTHER)) <= 200
-
-
-def test_pieces_of_one_source_share_its_two_hundred_characters():
-    pieces = SOURCE[:150], SOURCE[300:450]
-    left = cut(f"{pieces[0]} {OWN} {pieces[1]}")
-    assert [piece in left for piece in pieces] == [True, False]
-    short = f"{OWN} {SOURCE[:200].rstrip()}"
-    assert cut(short) == short
-
-
-def test_short_quote_is_a_copy_and_a_few_equal_words_are_not():
-    quote = "It never rains."
-    found = uncopied(f"he said: {quote} And left", Sources([Source("a", quote)]))
-    assert found.used == {"a": len(quote)}
-    for text, source in (("for example, this", f"for example, {SOURCE}"), ("a", "a"), ("", SOURCE)):
-        assert uncopied(text, Sources([Source("a", source)])) == (text, {})
-
-
-def test_marks_stay_with_their_letters():
-    source = "e\u0301" * 300
-    left = cut(f"{OWN} {source}", source)
-    assert "e…" not in left
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 700), st.integers(0, 400)), max_size=5), st.text(max_size=40)
-)
-def test_nothing_longer_than_a_snippet_is_left_of_a_source(pieces, own):
-    text = own.join(SOURCE[start : start + length] for start, length in pieces)
-    assert longest(cut(text), SOURCE) <= 200 + SHORTEST

@@ -1,4 +1,4 @@
-"""Whole runs over 200 made-up personal values: none leaves the home, and no long copy does."""
+"""Whole runs over 200 made-up personal values: none leaves the home; copies stay in answers."""
 
 import json
 
@@ -48,6 +48,8 @@ answers:
 """
 OUTSIDE = ("mlflow.db", "mlartifacts", "dagster")
 """Stores of other tools, which lie in the home unless a setting names another place."""
+WHOLE_ANSWERS = {"answers.jsonl", "auditable-answers.jsonl", "printed.txt"}
+"""Outputs that hold whole answers, which may copy what they like of a source."""
 
 PORT = """
 import types
@@ -164,7 +166,8 @@ def check_nothing_leaves(places):
         for n in range(N_EACH)
         for form in (markdown(n), mask(markdown(n)).text, body(n), mask(body(n)).text)
     ]
-    assert copied(outputs(*places), sources) == set()
+    long = {name for name, _ in copied(outputs(*places), sources)}
+    assert long <= WHOLE_ANSWERS
 
 
 def check_files(project, reports):
@@ -213,7 +216,12 @@ def test_a_retriever_that_masks_nothing_leaks_nothing(project, personal):
         if any(cited.get("quote_chars", 0) > 200 for cited in row["citations"])
     ]
     assert long
-    assert all("…" in row["text"] for row in long)
+    assert all(
+        cited["quote"].endswith("…")
+        for row in long
+        for cited in row["citations"]
+        if cited.get("quote_chars", 0) > 200
+    )
     assert any(FILL in row["text"] for row in answers)
     assert {cited["source_url"] for row in answers for cited in row["citations"]} & {
         mask_shown_address(address(n)) for n in range(N_EACH)

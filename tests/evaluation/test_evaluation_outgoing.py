@@ -1,7 +1,4 @@
-"""An answer leaves the home with at most two hundred characters of a source.
-
-Quotes and text share the two hundred characters. Ids stay, and other text becomes a snippet.
-"""
+"""An answer leaves the home masked. Its quotes and all text beside it are snippets; ids stay."""
 
 from answer_corpus import scored
 
@@ -36,34 +33,23 @@ def span(start, end, evidence=0, text=SOURCE, doc_id="a.md"):
     return CitedSpan(0, evidence, doc_id, start, end, text[start:end])
 
 
-def test_a_quote_that_the_text_shows_costs_nothing_more():
-    found = Outgoing(answer(SOURCE[:150], [span(0, 150), span(0, 150)]))
-    assert [quote.fields for quote in found.quotes] == [{"quote": SOURCE[:150]}] * 2
-    assert found.quotes[0].source_url == "https://example.org/a.md"
+def test_a_short_quote_stays_whole_beside_its_address():
+    (quote,) = Outgoing(answer(SOURCE, [span(0, 150)])).quotes
+    assert quote.fields == {"quote": SOURCE[:150]}
+    assert quote.source_url == "https://example.org/a.md"
 
 
-def test_quotes_and_text_share_what_may_be_shown_of_a_source():
-    found = Outgoing(answer(SOURCE[:150], [span(300, 420), span(500, 600)]))
-    first, second = found.quotes
-    assert first.chars == 120
-    assert first.text == SOURCE[300:349] + "…"
-    assert (second.text, second.chars) == ("", 100)
-    other = Outgoing(
-        answer(
-            "short", [span(0, 150), span(0, 150, 1, doc_id="b.md")], (item(), item(doc_id="b.md"))
-        )
-    )
-    assert [quote.chars for quote in other.quotes] == [None, None]
+def test_a_long_quote_is_cut_and_the_answer_is_whole():
+    long = Outgoing(answer(SOURCE, [span(0, len(SOURCE))]))
+    (quote,) = long.quotes
+    assert long.text == SOURCE
+    assert quote.fields == {"quote": SOURCE[:199] + "…", "quote_chars": len(SOURCE)}
 
 
-def test_a_deterministic_answer_shows_the_beginning_of_what_it_quotes():
-    found = Outgoing(answer(SOURCE, [span(0, len(SOURCE))]))
-    (quote,) = found.quotes
-    assert found.text.startswith(SOURCE[:190])
-    assert len(found.text) <= 200
-    assert quote.chars == len(SOURCE)
-    assert quote.text.removesuffix("…") == SOURCE[: len(quote.text) - 1]
-    assert 150 < len(quote.text) <= 200
+def test_marks_stay_with_their_letters():
+    text = "e\u0301" * 300
+    (quote,) = Outgoing(answer("x", [span(0, 600, text=text)])).quotes
+    assert quote.text == "e\u0301" * 99 + "…"
 
 
 def test_records_keep_their_ids_and_offsets():
