@@ -1,14 +1,21 @@
-"""Tell whether a whole answer says that it cannot answer.
+"""Tell whether a whole answer says that the sources do not hold an answer.
 
-The sentence patterns are in `abstention.json`.
+The words and phrases of each language are in `refusals.toml`.
 """
 
-import json
+import functools
+import itertools
 import re
+import tomllib
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
-from typing import Literal
+from typing import Any, Literal
 
 from rag_eval.core.types import INSUFFICIENT_EVIDENCE, NOT_FOUND
+from rag_eval.corpus.chunking import spans
+from rag_eval.trust.phrases import compile_phrases
+from rag_eval.trust.rules import LinearPattern
 
 Abstention = Literal["not_found", "insufficient_evidence"]
 
@@ -22,30 +29,17 @@ _TOKEN = re.compile(
     r"(?:$|\n|(?<=[.:;,*_)\]—–-])\s)"
 )
 _HEADER_LINE = re.compile(r"^\W*CITATIONS\s*[=:].*$", re.MULTILINE)
-_MARKUP = re.compile(r"[*_`#>]+|\[\d{1,3}(?:\s*,\s*\d{1,3})*\]")
-_CLAUSE = re.compile(r"(?<=[.!?])[\"')\]]*\s+|\s*[;\n]+\s*|\s+[—–-]+\s+|[—]")
-_END = r"\s*[.!?…\"')\]]*$"
-
-_DATA = json.loads(files("rag_eval.answers").joinpath("abstention.json").read_text("utf-8"))
-
-
-def _pattern(text: str, flags: int = 0) -> re.Pattern[str]:
-    """Compile a pattern in which `<name>` stands for a fragment."""
-    while names := set(re.findall(r"<([a-z_]+)>", text)) & _DATA["fragments"].keys():
-        for name in names:
-            text = text.replace(f"<{name}>", _DATA["fragments"][name])
-    return re.compile(text, re.IGNORECASE | flags)
-
-
-_STATES, _LEAD, _CONTRAST, _CLOSING = (
-    _pattern(_DATA[name]) for name in ("states_an_answer", "lead", "contrast", "closing")
+_MARKUP = re.compile(r"[*_`#>|\"“”„«»「」]+|\[\d{1,3}(?:\s*,\s*\d{1,3})*\]|^\s*[-•]\s", re.MULTILINE)
+_CLAUSE = re.compile(r"[,、;:()]+(?=\s|$|[^\x00-\x7f])|[—–]|\s-\s")
+_STATES = re.compile(
+    r"\banswers?\b[^.;:!?\n]{0,80}?\b(?:is|are|was|were|(?:would|must|should|could|may|might) be)\b"
+    r":?\s++(?!(?:\w+ly\s+)?(?:not|no|never|nowhere|missing|absent|unknown|unclear|unavailable|"
+    r"lacking|needed|required|insufficient|impossible|undetermined|uncertain|inconclusive|"
+    r"ambiguous|incomplete|partial|only|left|beyond|outside|given|stated|provided|yes or no|named|"
+    r"in (?:none|neither|no)|nothing|none)\b)"
+    r"|\banswers?\s*+[:=]\s*+(?!(?:not|none|unknown|missing|unavailable|n/a)\b)\w",
+    re.IGNORECASE,
 )
-_KINDS: dict[Abstention, re.Pattern[str]] = {
-    "not_found": _pattern(f"(?:{'|'.join(_DATA['not_found'])}){_END}", re.DOTALL),
-    "insufficient_evidence": _pattern(
-        f"(?:{'|'.join(_DATA['insufficient_evidence'])}){_END}", re.DOTALL
-    ),
-}
 
 
 def states_an_answer(gaps: str) -> bool:
@@ -66,16 +60,17 @@ def abstention(text: str) -> Abstention | None:
 
     The contract's tokens count in capitals at the beginning, before a line's end or punctuation.
     INSUFFICIENT EVIDENCE abstains with short gaps that do not state the answer. NOT FOUND abstains
-    alone, or if the rest abstains too. Any other text abstains if each sentence says that nothing
-    was found or known, or is a closing courtesy, but not with courtesies alone.
+    alone, or if the rest abstains too. Any other text abstains if one clause refuses, and all other
+    clauses refuse, name the topic of the sources, or are courtesies. So a refusal before a guess,
+    a reason or a part of the answer is an answer.
 
     Examples
     --------
     >>> abstention("I don't have enough information to answer this.")
     'insufficient_evidence'
-    >>> abstention("The documents do not mention the opening hours. Please check the website.")
+    >>> abstention("Das geht aus dem Text nicht hervor. Bitte wenden Sie sich an den Hersteller.")
     'not_found'
-    >>> abstention("The key was not found in the cache, so it is computed.") is None
+    >>> abstention("The documents do not mention the price, but the pump costs 40 euros.") is None
     True
     """
     token = _TOKEN.match(text)
@@ -90,21 +85,114 @@ def abstention(text: str) -> Abstention | None:
 
 
 def _acknowledgement(text: str) -> Abstention | None:
-    """Return how a text without a token abstains, as the first acknowledging sentence says."""
+    """Return how a text without a token abstains, as the first refusing clause says."""
     if len(text) > MAX_CHARS:
         return None
-    plain = " ".join(
-        _MARKUP.sub("", line).strip() for line in text.replace("’", "'").splitlines(keepends=True)
-    )
-    first: Abstention | None = None
-    for piece in _CLAUSE.split(plain):
-        sentence = " ".join(piece.split()).strip(" \"'()")
-        if not sentence or _CLOSING.fullmatch(sentence.rstrip(".!?")):
-            continue
-        while lead := _LEAD.match(sentence):
-            sentence = sentence[lead.end() :]
-        kinds = [kind for kind, pattern in _KINDS.items() if pattern.match(sentence)]
-        if not kinds or _CONTRAST.search(sentence):
+    plain = _MARKUP.sub("", unicodedata.normalize("NFKC", text.replace("’", "'")))
+    sentences = [plain[start:end].lower() for start, end in spans(plain)]
+    verdicts = (language.judge(sentences) for language in _load_languages())
+    return next((verdict for verdict in verdicts if verdict), None)
+
+
+# ---- The clauses of a language
+
+_KINDS: tuple[Abstention, ...] = ("not_found", "insufficient_evidence")
+_OTHER_KINDS = ("lead", "topic", "courtesy")
+_Kind = Literal["not_found", "insufficient_evidence", "lead", "topic", "courtesy", "more", "content"]
+"""Kind of a clause: `more` continues the clause before it, `content` says anything else."""
+_WITHOUT_BLANKS = ("zh",)
+
+
+@functools.cache
+def _load_languages() -> "list[_Language]":
+    content = files("rag_eval.answers").joinpath("refusals.toml").read_text("utf-8")
+    return [_Language(name, table) for name, table in tomllib.loads(content).items()]
+
+
+class _Language:
+    """Reads clauses by the words and phrases of one language."""
+
+    def __init__(self, name: str, table: Mapping[str, Any]) -> None:
+        words, parts = table["words"], table.get("parts", {})
+
+        def expand(phrase: str) -> list[str]:
+            part = next((part for part in parts if f"<{part}>" in phrase), None)
+            if part is None:
+                return [phrase]
+            return [one for way in parts[part] for one in expand(phrase.replace(f"<{part}>", way))]
+
+        def compile_rule(phrases: Iterable[str]) -> LinearPattern:
+            expanded = itertools.chain.from_iterable(map(expand, phrases))
+            return LinearPattern(compile_phrases(expanded, words, name))
+
+        def compile_words(texts: Iterable[str]) -> re.Pattern[str]:
+            joined = "|".join(map(re.escape, sorted(texts, key=len, reverse=True)))
+            return re.compile(joined if name in _WITHOUT_BLANKS else rf"(?<!\w)(?:{joined})(?!\w)")
+
+        self._spelling = table.get("spelling", ())
+        self._object, self._subject = table["ground"]
+        self._fillers, self._joints = map(compile_words, (table["fillers"], table["joints"]))
+        self._rules = {kind: compile_rule(table[kind]) for kind in (*_KINDS, *_OTHER_KINDS)}
+        firsts = ("conjunction", "pronoun", "content", "goes_on")
+        self._rules |= {first: compile_rule([f"^ {{{first}}}"]) for first in firsts}
+        self._sources, self._verbs = compile_rule(["{src}"]), compile_rule(["{verb}"])
+
+    def judge(self, sentences: Iterable[str]) -> Abstention | None:
+        """Return how the first refusing clause abstains, or None if any clause says more."""
+        first: Abstention | None = None
+        is_grounded = False
+        for sentence in sentences:
+            before = ""
+            for clause in self._split(sentence):
+                kind = self._judge_clause(clause, is_grounded=is_grounded, before=before)
+                if kind == "content":
+                    return None
+                if kind == "not_found" or kind == "insufficient_evidence":
+                    first = first or kind
+                is_grounded = is_grounded or self._sources.matches(clause.encode())
+                before = before if kind == "lead" else kind
+        return first
+
+    def _split(self, sentence: str) -> Iterator[str]:
+        for spelling, replacement in self._spelling:
+            sentence = sentence.replace(spelling, replacement)
+        marked = self._joints.sub(r", \g<0>", self._fillers.sub(" ", sentence))
+        for clause in _CLAUSE.split(marked):
+            words = " ".join(clause.split()).strip(" .!?…'。")
+            if words:
+                yield words
+
+    def _judge_clause(self, clause: str, *, is_grounded: bool, before: str) -> _Kind:
+        """Judge a clause; `before` is the kind of the clause before it in the sentence."""
+        rest = clause
+        while (after := self._cut("conjunction", rest)) is not None:
+            rest = after
+        if not rest:
+            return "lead"
+        led = self._cut("lead", rest)
+        for text, grounded in ((rest, is_grounded), (led or "", True)):
+            texts = [text]
+            if grounded:
+                texts += [f"{text} {self._object}", f"{self._subject} {self._cut('pronoun', text) or text}"]
+            for kind in _KINDS:
+                if text and any(self._cut(kind, one) is not None for one in texts):
+                    return kind
+        if led == "":
+            return "lead"
+        if self._cut("courtesy", rest) is not None:
+            return "courtesy"
+        states = bool(re.search(r"\d", rest))
+        if self._cut("topic", rest) is not None and not states:
+            return "topic"
+        if before and self._cut("goes_on", clause) is not None:
+            return "more"
+        states |= self._cut("content", clause) is not None or self._verbs.matches(rest.encode())
+        return "more" if before == "courtesy" or (before and not states) else "content"
+
+    def _cut(self, rule: str, clause: str) -> str | None:
+        """Return the rest after a phrase at the beginning of a clause; None without the phrase."""
+        data = f"{clause} eos".encode()  # the end of a clause is a word of phrases
+        matches = self._rules[rule].find(data)
+        if not matches or matches[0][0] > 0:
             return None
-        first = first or kinds[0]
-    return first
+        return data[matches[0][1] :].decode().removesuffix("eos").strip(" ")
