@@ -30,7 +30,8 @@ _TOKEN = re.compile(
 )
 _HEADER_LINE = re.compile(r"^\W*CITATIONS\s*[=:].*$", re.MULTILINE)
 _MARKUP = re.compile(r"[*_`#>|\"“”„«»「」]+|\[\d{1,3}(?:\s*,\s*\d{1,3})*\]|^\s*[-•]\s", re.MULTILINE)
-_CLAUSE = re.compile(r"[,、;:()]+(?=\s|$|[^\x00-\x7f])|[—–]|\s-\s")
+_PART = re.compile(r"[:;](?=\s|$|[^\x00-\x7f])|[—–]|\s-\s")
+_CLAUSE = re.compile(r"[,、()]+(?=\s|$|[^\x00-\x7f])")
 _STATES = re.compile(
     r"\banswers?\b[^.;:!?\n]{0,80}?\b(?:is|are|was|were|(?:would|must|should|could|may|might) be)\b"
     r":?\s++(?!(?:\w+ly\s+)?(?:not|no|never|nowhere|missing|absent|unknown|unclear|unavailable|"
@@ -89,7 +90,9 @@ def _acknowledgement(text: str) -> Abstention | None:
     if len(text) > MAX_CHARS:
         return None
     plain = _MARKUP.sub("", unicodedata.normalize("NFKC", text.replace("’", "'")))
-    sentences = [plain[start:end].lower() for start, end in spans(plain)]
+    sentences = [
+        part for start, end in spans(plain) for part in _PART.split(plain[start:end].lower())
+    ]
     verdicts = (language.judge(sentences) for language in _load_languages())
     return next((verdict for verdict in verdicts if verdict), None)
 
