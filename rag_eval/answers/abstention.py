@@ -8,7 +8,7 @@ import itertools
 import re
 import tomllib
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import files
 from typing import Any, Literal
 
@@ -29,7 +29,9 @@ _TOKEN = re.compile(
     r"(?:$|\n|(?<=[.:;,*_)\]—–-])\s)"
 )
 _HEADER_LINE = re.compile(r"^\W*CITATIONS\s*[=:].*$", re.MULTILINE)
-_MARKUP = re.compile(r"[*_`#>|\"“”„«»「」]+|\[\d{1,3}(?:\s*,\s*\d{1,3})*\]|^\s*[-•]\s", re.MULTILINE)
+_MARKUP = re.compile(
+    r"[*_`#>|\"“”„«»「」]+|\[\d{1,3}(?:\s*,\s*\d{1,3})*\]|^\s*[-•]\s", re.MULTILINE
+)
 _PART = re.compile(r"[:;](?=\s|$|[^\x00-\x7f])|[—–]|\s-\s")
 _CLAUSE = re.compile(r"[,、()]+(?=\s|$|[^\x00-\x7f])")
 _STATES = re.compile(
@@ -99,9 +101,11 @@ def _acknowledgement(text: str) -> Abstention | None:
 
 # ---- The clauses of a language
 
-_KINDS: tuple[Abstention, ...] = ("not_found", "insufficient_evidence")
+_KINDS: tuple[Abstention, ...] = ("insufficient_evidence", "not_found")
 _OTHER_KINDS = ("lead", "topic", "courtesy")
-_Kind = Literal["not_found", "insufficient_evidence", "lead", "topic", "courtesy", "more", "content"]
+_Kind = Literal[
+    "not_found", "insufficient_evidence", "lead", "topic", "courtesy", "more", "content"
+]
 """Kind of a clause: `more` continues the clause before it, `content` says anything else."""
 _WITHOUT_BLANKS = ("zh",)
 
@@ -150,9 +154,9 @@ class _Language:
                 kind = self._judge_clause(clause, is_grounded=is_grounded, before=before)
                 if kind == "content":
                     return None
-                if kind == "not_found" or kind == "insufficient_evidence":
+                if kind in {"not_found", "insufficient_evidence"}:
                     first = first or kind
-                is_grounded = is_grounded or self._sources.matches(clause.encode())
+                is_grounded |= kind == "lead" or self._sources.matches(clause.encode())
                 before = before if kind == "lead" else kind
         return first
 
@@ -170,27 +174,31 @@ class _Language:
         rest = clause
         while (after := self._cut("conjunction", rest)) is not None:
             rest = after
-        if not rest:
-            return "lead"
         led = self._cut("lead", rest)
-        for text, grounded in ((rest, is_grounded), (led or "", True)):
-            texts = [text]
-            if grounded:
-                texts += [f"{text} {self._object}", f"{self._subject} {self._cut('pronoun', text) or text}"]
-            for kind in _KINDS:
-                if text and any(self._cut(kind, one) is not None for one in texts):
-                    return kind
-        if led == "":
-            return "lead"
-        if self._cut("courtesy", rest) is not None:
+        refusal = self._find_refusal(rest, is_grounded=is_grounded)
+        refusal = refusal or self._find_refusal(led or "", is_grounded=True)
+        if refusal or not rest or led == "":
+            return refusal or "lead"
+        states = re.search(r"\d", rest) is not None
+        if self._starts("courtesy", rest):
             return "courtesy"
-        states = bool(re.search(r"\d", rest))
-        if self._cut("topic", rest) is not None and not states:
+        if self._starts("topic", rest) and not states:
             return "topic"
-        if before and self._cut("goes_on", clause) is not None:
-            return "more"
-        states |= self._cut("content", clause) is not None or self._verbs.matches(rest.encode())
-        return "more" if before == "courtesy" or (before and not states) else "content"
+        states |= self._starts("content", clause) or self._verbs.matches(rest.encode())
+        goes_on = self._starts("goes_on", clause) or before == "courtesy" or not states
+        return "more" if before and goes_on else "content"
+
+    def _find_refusal(self, text: str, *, is_grounded: bool) -> Abstention | None:
+        """Return how a clause abstains; a grounded clause may leave out the sources."""
+        texts = [text]
+        if is_grounded:
+            rest = self._cut("pronoun", text) or text
+            texts += [f"{text} {self._object}", f"{self._subject} {rest}"]
+        kinds = (kind for kind in _KINDS if any(self._starts(kind, one) for one in texts))
+        return next(kinds, None) if text else None
+
+    def _starts(self, rule: str, clause: str) -> bool:
+        return self._cut(rule, clause) is not None
 
     def _cut(self, rule: str, clause: str) -> str | None:
         """Return the rest after a phrase at the beginning of a clause; None without the phrase."""
