@@ -23,6 +23,19 @@ def quoted(value: object, limit: int = MAX_QUOTED_CHARS) -> str:
     return f"{head}… ({len(text)} characters)" if len(text) > limit else head
 
 
+def format_count(number: int, noun: str) -> str:
+    """Write a number with its noun.
+
+    Examples
+    --------
+    >>> format_count(1, "run"), format_count(1200, "query")
+    ('1 run', '1,200 queries')
+    """
+    if number != 1:
+        noun = f"{noun[:-1]}ies" if re.search("[^aeiou]y$", noun) else f"{noun}s"
+    return f"{number:,} {noun}"
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Problem:
     """One fault of an input: the error, its place, the found value and the accepted values.

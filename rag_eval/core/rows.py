@@ -9,6 +9,7 @@ import json
 import math
 import re
 import stat
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NamedTuple, TypeVar, get_args
@@ -156,6 +157,10 @@ def _read_number(text: str) -> float:
     return int(text) if text.lstrip("-").isdigit() else float(text)
 
 
+def _read_whole(text: str) -> float:
+    return int(text) if len(text) < sys.float_info.max_10_exp else math.inf
+
+
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     row = dict(pairs)
     if len(row) != len(pairs):
@@ -212,15 +217,16 @@ _BETWEEN_VALUES = re.compile(r"[\s,\[\]]*")
 
 
 def read_values(
-    path: Path, problems: ProblemList, limit: int = MAX_FILE_BYTES
+    path: Path, problems: ProblemList, limit: int = MAX_FILE_BYTES, *, strict: bool = True
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the JSON objects of a file with the lines where they begin; faults become problems.
 
-    The file holds one object a line, one object, or a list of objects, and is read whole.
+    The file holds one object a line, one object, or a list of objects, and is read whole. `strict`
+    is that of `parse_object`; without it, numbers that no float holds are infinite.
     """
     accepted = "JSON lines, a JSON object, or a list of objects"
     text = read_text(path, problems, limit) or ""
-    decoder = json.JSONDecoder(**_STRICT)
+    decoder = json.JSONDecoder(**(_STRICT if strict else {"parse_int": _read_whole}))
     at, line = 0, 1
     # The pattern matches the empty text too, so there always is a match.
     while (start := _BETWEEN_VALUES.match(text, at).end()) < len(text):  # type: ignore[union-attr]

@@ -26,7 +26,7 @@ from rag_eval.core.types import (
     GoldSource,
     RetrievalOutcome,
 )
-from rag_eval.corpus.loaders.foreign import find_format
+from rag_eval.corpus.loaders.foreign import LeftOut, find_format
 from rag_eval.corpus.loaders.recorded import RecordedOutput, read_outputs
 from rag_eval.corpus.masking import mask, mask_snippet
 from rag_eval.storage.hashing import digest
@@ -159,23 +159,28 @@ def read_claims(
     InputError with every fault of the files.
     """
     given = _drop_nulls({"strategy": strategy, "strategy_fingerprint": fingerprint, "k": k})
-    problems, labels = ProblemList(), Counter[bool]()
-    traffic = Traffic([], Counter(), {})
+    problems, labels, left_out = ProblemList(), Counter[bool](), LeftOut()
+    traffic, again = Traffic([], Counter(), {}), Counter[str]()
     for file, number, row, output in _read_traffic(paths, problems, warnings):
-        line = check_row(given | _drop_nulls(row), ClaimLine, problems, str(file), number)
+        traced = None if output is None else output.traced
+        trace = None if traced is None or output is None else output.query_id
+        faults = ProblemList()
+        line = check_row(given | _drop_nulls(row), ClaimLine, faults, str(file), number)
+        if trace is None:
+            problems.extend(faults.listed())
+        else:
+            left_out.add(trace, faults.listed())
         if line is None:
             continue
         text, counts = mask(line.query)
         traffic.masked.update(counts)
-        traced = None if output is None else output.traced
-        claim = _make_claim(
-            line, text, None if traced is None or output is None else output.query_id
-        )
+        claim = _make_claim(line, text, trace, again)
         traffic.claims.append(claim)
         for label in () if traced is None else traced.labels:
             labels[label in FEEDBACKS] += 1
             if label in FEEDBACKS:
                 traffic.feedback[claim.claim_id] = cast("Feedback", label)
+    left_out.report(len(traffic.claims), problems, warnings)
     problems.raise_errors()
     if labels[False]:
         message = f"{labels[False]} of {labels.total()} annotations by people are left out"
@@ -211,22 +216,23 @@ def _read_traffic(
             yield Path(output.file), output.line, line, output
 
 
-def _make_claim(line: ClaimLine, query: str, trace: str | None) -> Claim:
+def _make_claim(line: ClaimLine, query: str, trace: str | None, again: Counter[str]) -> Claim:
     """Make the claim of a line.
 
     A trace has one claim, whatever part of it was imported before. Other lines are told apart by
-    their content.
+    their content; equal lines of an import without a time by their number, which `again` counts.
     """
     words, fingerprint = question_id(query), line.strategy_fingerprint
     query_id = line.query_id or words
     moment = None if line.at is None else line.at.isoformat()
     ids = [item.id for item in line.retrieved]
+    content = ["traffic", fingerprint, query_id, query, ids, moment]
+    claim_id = digest(content if trace is None else ["trace", fingerprint, trace])
+    if trace is None and moment is None:
+        again[claim_id] += 1
+        claim_id = digest([*content, again[claim_id]]) if again[claim_id] > 1 else claim_id
     return Claim(
-        claim_id=digest(
-            ["traffic", fingerprint, query_id, query, ids, moment]
-            if trace is None
-            else ["trace", fingerprint, trace]
-        ),
+        claim_id=claim_id,
         query_id=query_id,
         group_id=line.group_id or words,
         strategy=line.strategy,

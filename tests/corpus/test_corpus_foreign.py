@@ -86,13 +86,9 @@ RETRIEVER = (
 DEEP = '{"arrayValue": {"values": [' * 90 + '{"intValue": "1"}' + "]}}" * 90
 ODD = '{"traceId": "t", "attributes": [{"key": "a", "value": %s}, {"value": 3}, 4, {"key": 5}]}'
 FAULTS = [
-    (OTLP % ODD % DEEP, "no_retrieval", None, None),
-    (
-        OTLP % '{"traceId": "t", "attributes": {"a": {"kvlistValue": 3}}}',
-        "no_retrieval",
-        None,
-        None,
-    ),
+    (OTLP % ODD % DEEP, "no_retrieval", 1, None),
+    (OTLP % '{"traceId": "t", "attributes": {"a": {"kvlistValue": 3}}}', "no_retrieval", 1, None),
+    (RETRIEVER % "", "no_retrieval", None, None),
     (
         '[{"input": "x",\n "actual_output": "y"},\n {"input": "z"}]',
         "missing_key",
@@ -104,7 +100,7 @@ FAULTS = [
     ('[{"input": "x", "actual_output": "y"},\n {"input": ]', "bad_json", 2, None),
     ('[{"input": "x", "actual_output": "y"}, 3]', "not_an_object", 1, None),
     ('{"input": "x", "actual_output": "y", "input": "z"}', "duplicate_key", 1, None),
-    (OTLP % '{"traceId": "t", "name": "GET"}', "no_retrieval", None, None),
+    (OTLP % '{"traceId": "t", "name": "GET"}', "no_retrieval", 1, None),
     (
         RETRIEVER % '{"page_content": "y", "metadata": {"score": "high"}}',
         "wrong_type",
@@ -145,41 +141,43 @@ FOUND = (
     '"output": [{"page_content": "y"}]}'
 )
 GENAI = (EXAMPLES / "genai.json").read_text(encoding="utf-8").replace("\n", "")
+NO_RETRIEVAL = "1 trace left out and 1 trace read: the trace has no retrieval span"
 LEFT_OUT = [
     (SEARCH, []),
-    (SEARCH + CHAT, ["1 of 2 traces without a retrieval span"]),
-    (SEARCH + LOST + LOST, ["2 of 3 spans without a trace"]),
-    (SEARCH + CHAT + CHAT + LOST, ["1 of 2 traces without", "1 of 3 spans without"]),
-    (f'{{"data": [{FOUND}, {{"type": "SPAN"}}]}}', ["1 of 2 spans without a trace"]),
+    (SEARCH + CHAT, [NO_RETRIEVAL]),
+    (SEARCH + LOST + LOST, ["2 spans left out and 1 trace read: the span names no trace"]),
+    (SEARCH + CHAT + CHAT + LOST, ["1 span left out", NO_RETRIEVAL]),
+    (f'{{"data": [{FOUND}, {{"type": "SPAN"}}]}}', ["1 span left out"]),
     # A page without observations and a batch without spans are no spans.
     (f'{{"data": [{FOUND}]}}\n{{"data": [], "meta": {{}}}}', []),
-    (f'{GENAI}\n{{"resourceSpans": []}}', ["1 of 2 traces without a retrieval span"]),
-    (GENAI + "\n" + OTLP % '{"name": "GET"}', ["1 of 2 traces without", "1 of 4 spans without"]),
+    (f'{GENAI}\n{{"resourceSpans": []}}', [NO_RETRIEVAL]),
+    (GENAI + "\n" + OTLP % '{"name": "GET"}', ["1 span left out", NO_RETRIEVAL]),
+    # A trace with a fault is left out alone: a score that is no number, no question, a bad id.
+    (SEARCH + SEARCH.replace("t1", "t2").replace('"page', '"score": NaN, "page'), ["1 trace left"]),
+    (SEARCH + SEARCH.replace("t1", "t2").replace('"x"', "null"), ["the trace has no question"]),
+    (SEARCH + SEARCH.replace("t1", "t/2") + SEARCH.replace("t1", "t/3"), ["2 traces left out"]),
 ]
 
 
-@pytest.mark.parametrize(("text", "counts"), LEFT_OUT)
-def test_traces_and_spans_left_out_are_counted(text, counts, tmp_path):
+@pytest.mark.parametrize(("text", "messages"), LEFT_OUT)
+def test_traces_and_spans_left_out_are_counted_by_reason(text, messages, tmp_path):
     path, warnings = tmp_path / "export.json", ProblemList()
     path.write_text(text)
     assert len(recorded.read_outputs(path, warnings)) == 1
-    assert [warning.code for warning in warnings.listed()] == ["left_out"] * bool(counts)
-    for warning in warnings.listed():
-        assert (warning.severity, warning.file) == ("warning", str(path))
-        assert warning.message.count(" of ") == len(counts)
-        assert [count for count in counts if count not in warning.message] == []
-        marks = ("retriev" in warning.accepted.lower(), "trace at" in warning.accepted)
-        assert marks == ("traces" in warning.message, "spans without" in warning.message)
+    for warning, message in zip(warnings.listed(), messages, strict=True):
+        assert (warning.code, warning.severity, warning.file) == ("left_out", "warning", str(path))
+        assert message in warning.message
+        assert warning.line
+        assert warning.accepted
 
 
-def test_an_error_of_the_file_names_the_counts(tmp_path):
+def test_a_file_without_a_good_trace_is_an_error(tmp_path):
     path = tmp_path / "export.jsonl"
-    path.write_text(CHAT + LOST)
+    path.write_text(CHAT + LOST + SEARCH.replace("t1", "t/1"))
     with pytest.raises(InputError) as caught:
         read_outputs(path)
-    (problem,) = caught.value.problems
-    counts = "1 of 1 traces without a retrieval span and 1 of 2 spans without a trace"
-    assert (problem.code, problem.found) == ("no_retrieval", counts)
+    codes = {problem.code: problem.line for problem in caught.value.problems}
+    assert codes == {"no_trace": 2, "no_retrieval": 1, "bad_id": 3}
 
 
 # ---- Spans as production exports them: twice, cut over files, without parents, as tables.
@@ -217,7 +215,7 @@ def test_traces_without_a_retrieval_are_named(tmp_path):
     warnings = ProblemList()
     recorded.read_outputs(write_spans(tmp_path / "more.jsonl", [*SPANS, *other]), warnings)
     (warning,) = warnings.listed()
-    assert warning.message.count("7 of 8 traces without a retrieval span") == 1
+    assert warning.message.startswith("7 traces left out and 1 trace read: ")
     assert warning.found == ", ".join([*(f"t{n}\\u202e" for n in range(5)), "..."])
 
 
@@ -267,7 +265,7 @@ def test_a_table_of_something_else_is_refused(tmp_path):
     with pytest.raises(InputError) as caught:
         read_outputs(path)
     (problem,) = caught.value.problems
-    assert (problem.code, problem.file) == ("no_retrieval", str(path))
+    assert (problem.code, problem.file) == ("no_trace", str(path))
 
 
 def annotated(**marks):
@@ -313,3 +311,282 @@ def test_labels_that_say_nothing_of_retrieval_are_counted(tmp_path):
         found = read_claims([path], warnings, strategy="mine", fingerprint="v1")
         assert list(found.feedback.values()) == [label][:feedback]
         assert [one.code for one in warnings.listed()] == ["other_labels"][feedback:]
+
+
+# ---- Messages, rerankings and names, as tools nest them.
+
+
+def run(place, parent="", kind="chain", **more):
+    """Make a run of LangSmith; the ids sort as the times do."""
+    parents = {"parent_run_id": parent} if parent else {}
+    times = {"trace_id": "t", "start_time": f"2026-01-01T00:00:0{place[0]}"}
+    return {"id": place, "run_type": kind, **parents, **times, **more}
+
+
+def documents(*names):
+    found = [{"page_content": f"Text of {name}.", "metadata": {"source": name}} for name in names]
+    return {"outputs": {"documents": found}}
+
+
+def search(inputs, outputs):
+    """Make a trace of a root run and a retrieval."""
+    retrieval = run("1", "0", "retriever", inputs={"query": "asked"}, **documents("a"))
+    return [run("0", inputs=inputs, outputs=outputs), retrieval]
+
+
+def packed(name, **kwargs):
+    return {"lc": 1, "type": "constructor", "id": ["langchain", name], "kwargs": kwargs}
+
+
+def part(text):
+    return [{"type": "image_url", "image_url": "x"}, {"type": "text", "text": text}]
+
+
+SYSTEM = {"role": "system", "content": "Be short."}
+CALL = {"type": "ai", "content": "", "tool_calls": [{"name": "search"}]}
+MESSAGES = [
+    ({"question": "Q?", "chat_history": [{"type": "human", "content": "old"}]}, {"answer": "A."}),
+    (
+        {"messages": [{"type": "human", "content": "Q?"}]},
+        {"messages": [CALL, {"type": "ai", "content": "A."}, {"type": "tool", "content": "x"}]},
+    ),
+    (
+        {"messages": [["system", "Be short."], ["user", "Q?"]]},
+        {"output": packed("AIMessage", content=part("A."))},
+    ),
+    (
+        {"messages": [[packed("HumanMessage", content="Q?", type="human")]]},
+        {"generations": [[{"text": "A.", "type": "ChatGeneration"}]]},
+    ),
+    (
+        {"messages": [SYSTEM, {"role": "user", "content": part("Q?")}]},
+        {
+            "choices": [
+                {"message": {"role": "assistant", "content": "A."}},
+                {"message": {"role": "assistant", "content": "B."}},
+            ]
+        },
+    ),
+    (
+        {"input": [{"role": "user", "content": [{"type": "input_text", "text": "Q?"}]}]},
+        {
+            "output": [
+                {"type": "reasoning", "summary": []},
+                {
+                    "type": "message",
+                    "role": "assistant",
+                    "content": [{"type": "output_text", "text": "A."}],
+                },
+            ]
+        },
+    ),
+    (
+        {"contents": [{"role": "user", "parts": [{"text": "Q?"}]}]},
+        {"candidates": [{"content": {"role": "model", "parts": [{"text": "A"}, {"text": "."}]}}]},
+    ),
+    (
+        {"state": {"messages": [{"type": "human", "data": {"content": "Q?"}}]}},
+        {"agent": {"messages": [{"type": "AIMessageChunk", "content": "A."}]}},
+    ),
+    (json.dumps({"messages": [{"role": "user", "content": "Q?"}]}), json.dumps({"answer": "A."})),
+]
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), MESSAGES)
+@pytest.mark.parametrize("tool", ["LangSmith", "Langfuse", "OpenInference"])
+def test_messages_give_question_and_answer(inputs, outputs, tool, tmp_path):
+    if tool == "LangSmith":
+        spans = search(inputs, outputs)
+    elif tool == "Langfuse":
+        found = {"id": "s", "traceId": "t", "type": "RETRIEVER", "output": [{"id": "a"}]}
+        spans = [{"id": "t", "input": inputs, "output": outputs, "observations": [found]}]
+    else:
+        root = {"input.value": json.dumps(inputs), "output.value": json.dumps(outputs)}
+        spans = [SPANS[0] | {"attributes": root}, SPANS[1]]
+    (output,) = read_outputs(write_spans(tmp_path / "spans.jsonl", spans))
+    assert (output.question, output.answer) == ("Q?", "A.")
+
+
+def test_messages_of_genai_spans_are_read(tmp_path):
+    said = [{"type": "reasoning", "content": "Hm."}, {"type": "text", "content": "A."}]
+    marks = {
+        "gen_ai.input.messages": json.dumps([SYSTEM, {"role": "user", "parts": [said[1]]}]),
+        "gen_ai.output.messages": json.dumps([{"role": "assistant", "parts": said}]),
+    }
+    spans = [SPANS[0] | {"attributes": marks}, SPANS[1]]
+    (output,) = read_outputs(write_spans(tmp_path / "spans.jsonl", spans))
+    assert (output.question, output.answer) == ("A.", "A.")
+
+
+def test_messages_without_an_answer_are_no_answer(tmp_path):
+    asked = {"messages": [{"type": "human", "content": "Q?"}]}
+    (output,) = read_outputs(write_spans(tmp_path / "spans.jsonl", search(asked, asked)))
+    assert (output.question, output.answer) == ("Q?", None)
+
+
+def step(place, kind, parent="0", **more):
+    return run(place, parent, "retriever" if kind == "found" else "chain", name=kind, **more)
+
+
+RERANKED = [
+    (
+        "a reranked list",
+        [step("1", "found", **documents("a", "b")), step("2", "Reranker", **documents("b"))],
+        "b",
+    ),
+    (
+        "one list of two searches",
+        [
+            step("1", "found", **documents("a")),
+            step("2", "found", **documents("b")),
+            step("3", "rerank", **documents("b", "a")),
+        ],
+        "ba",
+    ),
+    (
+        "reranked twice",
+        [
+            step("1", "found", **documents("a", "b")),
+            step("2", "rerank", **documents("b", "a")),
+            step("3", "rerank", **documents("a")),
+        ],
+        "a",
+    ),
+    (
+        "two rounds",
+        [
+            step("1", "found", **documents("a", "b")),
+            step("2", "rerank", **documents("b")),
+            step("3", "found", **documents("c", "d")),
+            step("4", "rerank", **documents("d")),
+        ],
+        "bd",
+    ),
+    (
+        "a search after it",
+        [
+            step("1", "found", **documents("a", "b")),
+            step("2", "rerank", **documents("b")),
+            step("3", "found", **documents("c")),
+        ],
+        "bc",
+    ),
+    ("a reranker without a list", [step("1", "found", **documents("a")), step("2", "rerank")], "a"),
+    (
+        "a model that reranks in words",
+        [
+            step("1", "found", **documents("a")),
+            run("2", "0", "llm", name="rerank", **documents("b")),
+        ],
+        "a",
+    ),
+    (
+        "a retriever inside of another",
+        [
+            step("1", "found", **documents("b")),
+            step("2", "found", "3", **documents("a", "b")),
+            run("3", "1"),
+        ],
+        "b",
+    ),
+    (
+        "a reranking retriever",
+        [
+            step("0x", "found", **documents("c")),
+            step("1", "found", **documents("b")) | {"name": "rerank"},
+            step("2", "found", "1", **documents("a", "b")),
+        ],
+        "cb",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("spans", "names"), [row[1:] for row in RERANKED], ids=[row[0] for row in RERANKED]
+)
+def test_the_last_list_of_a_retrieval_is_its_context(spans, names, tmp_path):
+    root = run(
+        "0",
+        name="rag with rerank",
+        inputs={"question": "Q?"},
+        outputs={"answer": "A.", **documents("z")["outputs"]},
+    )
+    (output,) = read_outputs(write_spans(tmp_path / "spans.jsonl", [root, *spans][::-1]))
+    assert [item.document for item in output.contexts] == list(names)
+    assert (output.question, output.answer) == ("Q?", "A.")
+
+
+def test_a_reranked_passage_of_openinference_keeps_its_text(tmp_path):
+    marks = {
+        "openinference.span.kind": "RERANKER",
+        "reranker.output_documents.0.document.id": "bicycles",
+        "reranker.output_documents.0.document.score": 7,
+    }
+    reranking = SPANS[1] | {
+        "attributes": marks,
+        "context": {"trace_id": "t1", "span_id": "s3"},
+        "start_time": "2026-01-01T00:00:01Z",
+    }
+    (output,) = read_outputs(write_spans(tmp_path / "spans.jsonl", [reranking, *SPANS]))
+    (context,) = output.contexts
+    assert (context.id, context.text, context.score) == ("bicycles", TEXTS[1], 7)
+
+
+@pytest.mark.parametrize(
+    "source", ["/srv/a.pdf", "../a.md", "C:\\docs\\a.pdf", "file:///a", "https://x.org/a?b=c#d"]
+)
+def test_a_path_or_an_address_names_a_document(source, tmp_path):
+    spans = search({"question": "Q?"}, {"answer": "A."})
+    spans[1] |= documents(source)
+    (output,) = read_outputs(write_spans(tmp_path / "spans.jsonl", spans))
+    assert [item.document for item in output.contexts] == [source]
+
+
+TIMES = [
+    ("1767225600", "2026-01-01T00:00:00+00:00"),
+    (1767225600000, "2026-01-01T00:00:00+00:00"),
+    ("1767225600000000000", "2026-01-01T00:00:00+00:00"),
+    ("2026-01-01T00:00:00", "2026-01-01T00:00:00+00:00"),
+    ("0", ""),
+    ("yesterday", ""),
+]
+
+
+@pytest.mark.parametrize(("start", "at"), TIMES)
+def test_times_are_read_in_every_unit(start, at, tmp_path):
+    spans = search({"question": "Q?"}, {"answer": "A."})
+    spans[0]["start_time"] = spans[1]["start_time"] = start
+    (output,) = read_outputs(write_spans(tmp_path / "spans.jsonl", spans))
+    assert output.at == at
+
+
+def test_a_question_asked_twice_is_two_claims(tmp_path):
+    samples = json.loads((EXAMPLES / "deepeval.json").read_text())
+    path = tmp_path / "samples.json"
+    path.write_text(json.dumps([samples[0], samples[0], samples[1]]))
+    first, again, _ = read_outputs(path)
+    assert again.query_id == f"{first.query_id}-2"
+    options = {"strategy": "mine", "fingerprint": "v1"}
+    imports = [read_claims([path], ProblemList(), **options).claims for _ in range(2)]
+    ids = [[claim.claim_id for claim in claims] for claims in imports]
+    assert len(set(ids[0])) == 3
+    assert ids[0] == ids[1]
+    spans = [json.loads(json.dumps(SPANS).replace('"t1"', f'"t{place}"')) for place in range(2)]
+    both = write_spans(tmp_path / "spans.jsonl", [*spans[0], *spans[1]])
+    claims = read_claims([both], ProblemList(), **options).claims
+    assert len({claim.claim_id for claim in claims}) == 2
+    assert len({claim.query_id for claim in claims}) == 1
+
+
+def test_a_trace_that_makes_no_claim_is_left_out_alone(tmp_path):
+    late = SPANS[1] | {
+        "context": {"trace_id": "t2", "span_id": "s"},
+        "start_time": "2999-01-01T00:00:00Z",
+    }
+    path, warnings = write_spans(tmp_path / "spans.jsonl", [*SPANS, late]), ProblemList()
+    claims = read_claims([path], warnings, strategy="mine", fingerprint="v1").claims
+    assert len(claims) == 1
+    (warning,) = warnings.listed()
+    assert (warning.code, warning.found.startswith("2999")) == ("left_out", True)
+    with pytest.raises(InputError, match="future"):
+        read_claims([write_spans(path, [late])], warnings, strategy="mine", fingerprint="v1")

@@ -1,164 +1,158 @@
 """Recorded outputs in the formats of other tools, made into rows of this package.
 
-`FORMATS` is the table of formats: the marks of each, and the paths of its fields. A path is a
-series of keys with dots, and `*` stands for every item of a list. The first path with a value
-counts. Attributes with dots in their names become nested objects, and a text of JSON is entered
-like an object.
+`FORMATS` says where each field stands. A path is a series of keys with dots, and `*` stands for
+every item of a list; the first path with a value counts. Attributes with dots in their names are
+nested objects, and a text of JSON is entered like an object.
 
-Tools that record spans (steps of a request) give one output for each trace with a retrieval span.
-The question and the answer are those of the root span; else the question is the query of the first
-retrieval, and the answer that of the last other span with one. The contexts are those of all
-retrieval spans, in the order of time. A span that was exported twice counts once, the last time.
-One warning counts the traces without a retrieval span and the spans without a trace, which are left
-out.
+Spans (steps of a request) give one output for each trace with a retrieval. The question and the
+answer are those of the root span; else the question is the query of the first retrieval, and the
+answer that of the last other span with one. The contexts are those of all retrievals in the order
+of time. A reranked list replaces the lists before it, and a retrieval the ones inside of it. A span
+that was exported twice counts once, the last time.
 """
 
 import dataclasses
 import datetime as dt
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from rag_eval.core.errors import Place, ProblemList, quoted
+from rag_eval.core.errors import Place, Problem, ProblemList, format_count, quoted
 from rag_eval.core.rows import parse_object, read_lines, read_values
-from rag_eval.storage.hashing import digest
 
 MAX_BYTES: Final = 256_000_000
-_ID_DIGITS: Final = 16
-_MAX_DEPTH: Final = 16
-_SHOWN_TRACES, _SHOWN_CHARS = 5, 40
-_NANOSECOND_DIGITS: Final = 19
-"""Digits of a time until the year 2286."""
-_ZONE: Final = re.compile(r"(?:Z|[+-]\d\d:?\d\d)$")
-
 PARQUET: Final = ".parquet"
+_MAX_DEPTH: Final = 32
+_SHOWN_TRACES, _SHOWN_CHARS = 5, 40
 
 Row = dict[str, Any]
 Placed = tuple[Path, int, Row]
 """A row with its file and line."""
 
+SPEECH: Final = {
+    "user": "question query user_input user_query input prompt text kwargs.question kwargs.query"
+    " kwargs.input args.*",
+    "assistant": "answer final_answer output output_text result response generation text content"
+    " choices.*.message.content generations.*.*.text",
+}
+"""Paths inside of an input and of an output, by who speaks; messages are found anywhere."""
+PASSAGE: Final = {
+    "id": "id metadata.id metadata.doc_id metadata.document_id metadata.source metadata.file_path"
+    " metadata.file_name metadata.path metadata.url",
+    "text": "page_content pageContent content text",
+    "score": "score metadata.score metadata.relevance_score",
+}
+"""Paths of the fields of a passage that is no plain text."""
+ROLES: Final = {
+    **dict.fromkeys(("user", "human"), "user"),
+    **dict.fromkeys(("assistant", "ai", "model"), "assistant"),
+    **dict.fromkeys(("system", "developer", "tool", "function"), "other"),
+}
+"""Who speaks, by the role, type or class of a message."""
+TEXT_PARTS: Final = {"text", "input_text", "output_text"}
+"""Types of the parts of a message that are read."""
+OWN_KEYS: Final = ("query_id", "query")
+"""Keys of a row of this package, whatever else the row holds."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """A format: marks, and paths by field, several separated by blanks.
+    """A format: its marks and the paths of its fields, several separated by blanks.
 
-    A file has the format when its first object has one of the keys in `marks`. `passages` lead to
-    the retrieved passages, best first, and `passage` to the fields of one that is no plain text.
+    A file has the format when its first object has one of the keys in `marks`. `retrieval` and
+    `reranking` mark spans: `path=word|word&path=word` asks for one of the words at each path.
+    `passages` are best first. Without `trace`, an object is an output, whose keys `renamed` maps.
     """
 
     name: str
     marks: str
-    fields: Mapping[str, str]
-    passages: str
-    passage: Mapping[str, str]
-    span: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Paths of trace, id, parent and start of a span; empty when an object is an output."""
+    renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    question: str = ""
+    answer: str = ""
+    error: str = ""
+    passages: str = ""
+    trace: str = ""
+    span: str = ""
+    parent: str = ""
+    start: str = ""
     children: str = ""
-    """Paths of the spans inside of an object."""
-    retrieval: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Values by path; one of them marks a span as a retrieval."""
-    stated: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Paths of what a retrieval span states for a claim: strategy, fingerprint and miss rate."""
+    retrieval: str = ""
+    reranking: str = ""
+    claim: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Paths of what a retrieval states for a claim: strategy, fingerprint and miss rate."""
     citations: str = ""
-    """Paths of the cited ids in the root span."""
     annotations: str = ""
-    """Paths of the annotations of a span."""
-
-
-_QUESTION: Final = "question query input"
-_ANSWER: Final = "answer output result response content"
-_DOCUMENT: Final = {
-    "id": "id metadata.id metadata.doc_id metadata.source",
-    "text": "page_content pageContent content text",
-    "score": "score metadata.score",
-}
-
-
-def _below(path: str, keys: str) -> str:
-    return " ".join([*(f"{path}.{key}" for key in keys.split()), path])
 
 
 OPENTELEMETRY: Final = Format(
     "OpenTelemetry (GenAI and OpenInference)",
     marks="resourceSpans attributes",
-    fields={
-        "question": f"gen_ai.retrieval.query.text {_below('input.value', _QUESTION)}",
-        "answer": f"gen_ai.output.messages.*.parts.*.content {_below('output.value', _ANSWER)}",
-        "error": "status.message",
-    },
-    passages="gen_ai.retrieval.documents.* retrieval.documents.*.document",
-    passage=_DOCUMENT,
-    span={
-        "trace": "traceId context.trace_id",
-        "id": "spanId context.span_id",
-        "parent": "parentSpanId parent_id",
-        "start": "startTimeUnixNano start_time",
-    },
+    question="gen_ai.retrieval.query.text input.value gen_ai.input.messages llm.input_messages"
+    " reranker.query gen_ai.prompt",
+    answer="gen_ai.output.messages.* output.value llm.output_messages gen_ai.completion",
+    error="status.message",
+    passages="gen_ai.retrieval.documents.* reranker.output_documents.*.document"
+    " reranker.output_documents.* retrieval.documents.*.document retrieval.documents.*",
+    trace="traceId context.trace_id",
+    span="spanId context.span_id",
+    parent="parentSpanId parent_id",
+    start="startTimeUnixNano start_time",
     children="resourceSpans.*.scopeSpans.*.spans.*",
-    retrieval={"gen_ai.operation.name": "retrieval", "openinference.span.kind": "RETRIEVER"},
-    stated={name: f"metadata.{name}" for name in ("strategy", "strategy_fingerprint", "miss_rate")},
+    retrieval="gen_ai.operation.name=retrieval openinference.span.kind=retriever",
+    reranking="gen_ai.operation.name=rerank openinference.span.kind=reranker",
+    claim={name: f"metadata.{name}" for name in ("strategy", "strategy_fingerprint", "miss_rate")},
     citations="metadata.citations.*",
     annotations="annotations.*.annotation trace.annotations.*.annotation",
 )
 FORMATS: Final = (
     # a ragas sample is a row already: `recorded.RecordedOutput` knows its keys
-    Format("ragas", marks="user_input", fields={}, passages="", passage={}),
+    Format("ragas", marks="user_input", question="user_input"),
     Format(
         "DeepEval",
         marks="actual_output retrieval_context expected_output "
         "actualOutput retrievalContext expectedOutput",
-        fields={
-            "question": "input",
-            "answer": "actual_output actualOutput",
-            "reference": "expected_output expectedOutput",
+        renamed={
+            "input": "user_input",
+            **dict.fromkeys(("actual_output", "actualOutput"), "answer"),
+            **dict.fromkeys(("expected_output", "expectedOutput"), "reference"),
+            **dict.fromkeys(("retrieval_context", "retrievalContext"), "contexts"),
         },
-        passages="retrieval_context.* retrievalContext.*",
-        passage={},
+        question="input",
+        answer="actual_output actualOutput",
     ),
     OPENTELEMETRY,
     Format(
         "LangSmith",
         marks="run_type",
-        fields={
-            "question": _below("inputs", _QUESTION),
-            "answer": _below("outputs", _ANSWER),
-            "error": "error",
-        },
+        question="inputs",
+        answer="outputs",
+        error="error",
         passages="outputs.documents.* outputs.output.*",
-        passage=_DOCUMENT,
-        span={
-            "trace": "trace_id id",
-            "id": "id",
-            "parent": "parent_run_id",
-            "start": "start_time",
-        },
+        trace="trace_id id",
+        span="id",
+        parent="parent_run_id",
+        start="start_time",
         children="child_runs.*",
-        retrieval={"run_type": "retriever"},
+        retrieval="run_type=retriever",
+        reranking="run_type=retriever|chain|tool&name=rerank|re-rank|re_rank",
     ),
     Format(
         "Langfuse",
         marks="observations traceId data",
-        fields={
-            "question": f"{_below('input', _QUESTION)} {_below('input.kwargs', _QUESTION)} "
-            f"input.args.* {_below('trace.input', _QUESTION)}",
-            "answer": f"{_below('output', _ANSWER)} {_below('trace.output', _ANSWER)}",
-        },
+        question="input trace.input",
+        answer="output trace.output",
         passages="output.documents.* output.*",
-        passage=_DOCUMENT,
-        span={
-            "trace": "traceId trace.id id",
-            "id": "id",
-            "parent": "parentObservationId",
-            "start": "startTime timestamp trace.timestamp",
-        },
+        trace="traceId trace.id id",
+        span="id",
+        parent="parentObservationId",
+        start="startTime timestamp trace.timestamp",
         children="observations.* data.*",
-        retrieval={"type": "RETRIEVER"},
+        retrieval="type=retriever",
+        reranking="type=retriever|span|chain|tool&name=rerank|re-rank|re_rank",
     ),
 )
-OWN_KEYS: Final = ("query_id", "query")
-"""Keys of a row of this package, whatever else the row holds."""
 
 
 def find_format(path: Path) -> Format | None:
@@ -170,9 +164,9 @@ def find_format(path: Path) -> Format | None:
         return OPENTELEMETRY
     quiet = ProblemList()  # whoever reads the file reports its faults
     _, line = next(read_lines(path, quiet), (0, ""))
-    first = parse_object(line)
+    first = parse_object(line, strict=False)
     if not isinstance(first, dict) and line.lstrip()[:1] in {"[", "{"}:
-        _, first = next(read_values(path, quiet, MAX_BYTES), (0, {}))
+        _, first = next(read_values(path, quiet, MAX_BYTES, strict=False), (0, {}))
     if not isinstance(first, dict):
         return None
     keys = {key.split(".")[0] for key in first}
@@ -181,10 +175,10 @@ def find_format(path: Path) -> Format | None:
     return next((one for one in FORMATS if not keys.isdisjoint(one.marks.split())), None)
 
 
-def _read(path: Path, problems: ProblemList) -> Iterator[tuple[int, Row]]:
+def _read(path: Path, layout: Format, problems: ProblemList) -> Iterator[tuple[int, Row]]:
     """Yield the objects of a file with their lines, or the rows of a Parquet file with numbers."""
     if path.suffix != PARQUET:
-        yield from read_values(path, problems, MAX_BYTES)
+        yield from read_values(path, problems, MAX_BYTES, strict=not layout.trace)
         return
     import pyarrow as pa
     from pyarrow import parquet
@@ -204,41 +198,29 @@ def _read(path: Path, problems: ProblemList) -> Iterator[tuple[int, Row]]:
     yield from enumerate(rows, 1)
 
 
-def read_foreign(
-    paths: Sequence[Path], layout: Format, problems: ProblemList
-) -> Iterator[tuple[Path, int, Row]]:
-    """Yield rows of recorded outputs with file and line; faults become problems.
+class LeftOut:
+    """Traces and spans that give no output. Each is left out alone; a reason is reported once."""
 
-    A file holds JSON lines, one JSON document, or a list of objects; or it is a Parquet file. A
-    trace may be cut over several files. The warning `left_out` counts the traces and spans that
-    give no row.
-    """
-    objects = ((path, *found) for path in paths for found in _read(path, problems))
-    if not layout.fields:
-        yield from objects
-        return
-    rows = _join_spans(objects, layout, problems, paths) if layout.span else _rows(objects, layout)
-    for path, line, row in rows:
-        wanted = layout.fields["answer"]
-        if row["question"] is None:
-            wanted = layout.fields["question"]
-        elif row["answer"] is not None or row["contexts"] or layout.span:
-            yield path, line, row
-            continue
-        message = f"{layout.name}: the record has no text here"
-        more: Place = {"line": line, "field": wanted.split()[0], "accepted": _either(wanted)}
-        problems.add("missing_key", message, str(path), **more)
+    def __init__(self) -> None:
+        self._reasons: dict[tuple[str, str], list[tuple[str, Problem]]] = {}
 
+    def add(self, trace: str, faults: Iterable[Problem]) -> None:
+        """Leave out a trace for its faults; an empty name stands for a span without a trace."""
+        for reason, fault in {(one.code, one.message): one for one in faults}.items():
+            self._reasons.setdefault(reason, []).append((quoted(trace, _SHOWN_CHARS), fault))
 
-def _either(paths: str) -> str:
-    return " or ".join(paths.split())
-
-
-def _rows(objects: Iterator[Placed], layout: Format) -> Iterator[Placed]:
-    for path, line, value in objects:
-        row: Row = {name: _first_text(value, paths) for name, paths in layout.fields.items()}
-        row["query_id"] = f"q-{digest(row['question'] or '', _ID_DIGITS)}"
-        yield path, line, row | {"contexts": _passages(value, layout)}
+    def report(self, n_read: int, problems: ProblemList, warnings: ProblemList) -> None:
+        """Report each reason with its first place: as an error if no trace was read."""
+        for entries in self._reasons.values():
+            names, fault = [name for name, _ in entries[:_SHOWN_TRACES]], entries[0][1]
+            count = format_count(len(entries), "trace" if names[0] else "span")
+            message = f"{count} left out and {format_count(n_read, 'trace')} read: {fault.message}"
+            dots = ["..."] if len(entries) > len(names) else []
+            more: Place = {"line": fault.line, "field": fault.field, "accepted": fault.accepted}
+            more["found"] = fault.found or ", ".join([*filter(None, names), *dots]) or None
+            more["severity"] = "warning" if n_read else "error"
+            code, reported = ("left_out", warnings) if n_read else (fault.code, problems)
+            reported.add(code, message, fault.file, **more)
 
 
 # ---- Spans.
@@ -253,51 +235,68 @@ class _Span(NamedTuple):
     start: str
 
 
-def _join_spans(
-    objects: Iterator[Placed], layout: Format, problems: ProblemList, paths: Sequence[Path]
-) -> list[Placed]:
-    """Make a row of each trace with a retrieval span; a problem counts what is left out."""
-    traces: dict[str, dict[str, _Span]] = {}
-    for number, (file, line, value) in enumerate(objects):
-        for place, (trace, found) in enumerate(_spans_in(value, layout)):
-            own, parent, start = (
-                str(_first(found, layout.span[name]) or "") for name in ("id", "parent", "start")
-            )
-            key = own if trace and own else f"{number} {place}"
-            traces.setdefault(trace, {})[key] = _Span(file, line, found, own, parent, start)
-    n_spans, untraced = sum(map(len, traces.values())), traces.pop("", {})
-    rows: list[Placed] = []
-    others: list[str] = []
-    for trace, by_id in traces.items():
-        # times of one file have one form
-        spans = sorted(by_id.values(), key=lambda span: span.start)
-        if any(_is_retrieval(span, layout) for span in spans):
-            rows.append(_row_of_trace(trace, spans, layout))
+def read_foreign(
+    paths: Sequence[Path], layout: Format, problems: ProblemList, left_out: LeftOut
+) -> Iterator[Placed]:
+    """Yield rows of recorded outputs with file and line; faults become problems.
+
+    A file holds JSON lines, one JSON document, or a list of objects; or it is a Parquet file. A
+    trace may be cut over several files. Traces without a retrieval, and spans without a trace, are
+    added to `left_out`.
+    """
+    objects = ((path, *item) for path in paths for item in _read(path, layout, problems))
+    if layout.trace:
+        yield from _join_spans(objects, layout, left_out)
+        return
+    for path, line, value in objects:
+        row = {layout.renamed.get(key, key): item for key, item in value.items()}
+        if missing := _find_missing(row, layout):
+            more: Place = {"line": line, "field": missing.split()[0], "accepted": _either(missing)}
+            problems.add("missing_key", f"{layout.name}: the record has no text here", path, **more)
         else:
-            others.append(quoted(trace, _SHOWN_CHARS))
-    counts, accepted = [], []
-    path = paths[0] if len(paths) == 1 else None
-    marks = " or ".join(f"{name} = {value}" for name, value in layout.retrieval.items())
-    if len(rows) < len(traces):
-        counts.append(f"{len(others)} of {len(traces)} traces without a retrieval span")
-        accepted.append(f"a span with {marks}")
-    if untraced:
-        counts.append(f"{len(untraced)} of {n_spans} spans without a trace")
-        accepted.append(f"the trace at {_either(layout.span['trace'])}")
-    if not any(row["contexts"] for *_, row in rows) and not problems.n_errors:
-        message = f"{layout.name}: no retrieval span of the file records a document"
-        more: Place = {"found": " and ".join(counts) or None}
-        more["accepted"] = f"a span with {marks}, and documents at {_either(layout.passages)}"
-        problems.add("no_retrieval", message, path, **more)
-    elif counts:
-        message = f"{layout.name}: {' and '.join(counts)} are left out"
-        more = {"accepted": "; ".join(accepted), "severity": "warning"}
-        if others:
-            more["found"] = ", ".join(
-                others[:_SHOWN_TRACES] + ["..."][: len(others) > _SHOWN_TRACES]
-            )
-        problems.add("left_out", message, path, **more)
-    return rows
+            yield path, line, row
+
+
+def _join_spans(
+    objects: Iterator[Placed], layout: Format, left_out: LeftOut
+) -> Iterator[tuple[Path, int, Row]]:
+    """Yield the rows of traces; the other traces and spans are left out."""
+    traces: dict[str, dict[str, _Span]] = {}
+    for number, (path, line, value) in enumerate(objects):
+        for place, (trace, fields) in enumerate(_spans_in(value, layout)):
+            places = (layout.span, layout.parent, layout.start)
+            name, parent, start = (str(_first(fields, place) or "") for place in places)
+            key = name if trace and name else f"{number} {place}"
+            traces.setdefault(trace, {})[key] = _Span(path, line, fields, name, parent, start)
+    for span in traces.pop("", {}).values():
+        accepted = f"the trace at {_either(layout.trace)}"
+        left_out.add("", [_fault(span, "no_trace", "the span names no trace", accepted)])
+    for trace, by_id in traces.items():
+        # times of one file have one form, but whole seconds may stand without fractions
+        spans = sorted(by_id.values(), key=lambda span: span.start.removesuffix("Z"))
+        row = _make_row(trace, spans, layout)
+        if row is None:
+            message, accepted = "the trace has no retrieval span", _either(layout.retrieval)
+            fault = _fault(spans[0], "no_retrieval", message, f"a span with {accepted}")
+        elif missing := _find_missing(row, layout):
+            accepted = f"a text at {_either(missing)}"
+            fault = _fault(spans[0], "missing_key", "the trace has no question", accepted)
+        else:
+            yield spans[0].file, spans[0].line, row
+            continue
+        left_out.add(trace, [fault])
+
+
+def _find_missing(row: Row, layout: Format) -> str:
+    """Return the paths of the question or the answer that a row lacks, else an empty text."""
+    if row.get("question", row.get("user_input")) is None:
+        return layout.question if layout.trace or "query_id" not in row else ""
+    has_output = not layout.renamed or row.get("answer") is not None or row.get("contexts")
+    return "" if has_output else layout.answer
+
+
+def _fault(span: _Span, code: str, message: str, accepted: str) -> Problem:
+    return Problem(code, message, str(span.file), span.line, accepted=accepted)
 
 
 def _spans_in(value: Row, layout: Format) -> Iterator[tuple[str, Row]]:
@@ -308,64 +307,106 @@ def _spans_in(value: Row, layout: Format) -> Iterator[tuple[str, Row]]:
     lists = {path.split(".")[0] for path in layout.children.split()}
     left = [("", value)]
     while left:
-        above, found = left.pop()
-        found = _open_attributes(found)
-        trace = str(above or _first(found, layout.span["trace"]) or "")
-        inside = [child for child in _values(found, layout.children) if isinstance(child, dict)]
+        above, item = left.pop()
+        fields = _open_attributes(item)
+        trace = str(above or _first(fields, layout.trace) or "")
+        inside = [child for child in _values(fields, layout.children) if isinstance(child, dict)]
         left += [(trace, child) for child in reversed(inside)]
         # An object with a list of spans, and without a field of a span, is only their envelope.
-        own = (_first(found, layout.span[name]) for name in ("id", "parent", "start"))
-        if trace or lists.isdisjoint(found) or any(own):
-            yield trace, found
+        if trace or lists.isdisjoint(fields) or _first(fields, f"{layout.span} {layout.start}"):
+            yield trace, fields
 
 
-def _row_of_trace(trace: str, spans: list[_Span], layout: Format) -> Placed:
-    ids, fields = {span.id for span in spans}, layout.fields
-    root = next((span for span in spans if span.parent not in ids), spans[0])
-    retrievals = [span for span in spans if _is_retrieval(span, layout)]
-    others = [span for span in spans if span is not root and span not in retrievals]
-    asked = (_first_text(span.value, fields["question"]) for span in [root, *retrievals])
-    said = (
-        _first_text(span.value, fields["answer"])
-        for span in [root, *reversed(others)]
-        if span not in retrievals
+def _has_mark(span: _Span, marks: str) -> bool:
+    return any(
+        all(
+            any(word in str(_first(span.value, path)).casefold() for word in words.split("|"))
+            for path, words in (condition.split("=") for condition in mark.split("&"))
+        )
+        for mark in marks.split()
     )
-    stated = {name: _first(retrievals[0].value, path) for name, path in layout.stated.items()}
-    if not all(isinstance(stated.get(name), str) for name in ("strategy", "strategy_fingerprint")):
-        stated = {}  # metadata of another system
-    row: Row = {
+
+
+def _make_row(trace: str, spans: list[_Span], layout: Format) -> Row | None:
+    """Make the row of a trace from its spans in the order of time; None without a retrieval."""
+    ids = {span.id for span in spans} - {""}
+    root = next((span for span in spans if span.parent not in ids), spans[0])
+    steps = [
+        span
+        for span in spans
+        if _has_mark(span, layout.retrieval)
+        or (span is not root and _has_mark(span, layout.reranking) and _passages(span, layout))
+    ]
+    if not steps:
+        return None
+    others = [span for span in [root, *reversed(spans)] if span not in steps]
+    claim = {name: _first(steps[0].value, path) for name, path in layout.claim.items()}
+    if not all(isinstance(claim.get(name), str) for name in ("strategy", "strategy_fingerprint")):
+        claim = {}  # metadata of another system
+    cited = _values(root.value, layout.citations)
+    notes = (note for span in spans for note in _values(span.value, layout.annotations))
+    labels = (_first(note, "label") for note in notes if _first(note, "annotator_kind") == "HUMAN")
+    return {
         "query_id": trace,
-        "question": next(filter(None, asked), None),
-        "answer": next(filter(None, said), None),
-        "error": _first_text(root.value, fields.get("error", "")),
-        "contexts": [item for span in retrievals for item in _passages(span.value, layout)],
+        "question": _first_speech([root, *steps], layout.question, "user"),
+        "answer": _first_speech(others, layout.answer, "assistant"),
+        "error": _first_text(root.value, layout.error),
+        "contexts": _join_passages(spans, steps, layout),
         "at": _format_time(root.start),
-        "citations": [
-            name for name in _values(root.value, layout.citations) if isinstance(name, str)
-        ],
-        "traced": {
-            **stated,
-            "labels": [
-                label
-                for span in spans
-                for note in _values(span.value, layout.annotations)
-                if _first(note, "annotator_kind") == "HUMAN"
-                and isinstance(label := _first(note, "label"), str)
-            ],
-        },
+        "citations": [name for name in cited if isinstance(name, str)],
+        "traced": {**claim, "labels": [label for label in labels if isinstance(label, str)]},
     }
-    return root.file, root.line, row
 
 
-def _is_retrieval(span: _Span, layout: Format) -> bool:
-    return any(_first(span.value, path) == value for path, value in layout.retrieval.items())
+def _join_passages(spans: list[_Span], steps: list[_Span], layout: Format) -> list[Any]:
+    """Join the passages of the retrievals of a trace, as the system used them."""
+    listed = [(step, items) for step in steps if (items := _passages(step, layout))]
+    parents = {span.id: span.parent for span in spans if span.id}
+    names = {step.id for step, _ in listed} - {""}
+    around = [_find_around(step, names, parents) for step, _ in listed]
+    lists: list[list[Any]] = []
+    first = 0  # place of the first list since the last reranking
+    for (step, items), outer in zip(listed, around, strict=True):
+        if outer:
+            continue  # the retrieval around this one made its own list of this list
+        if _has_mark(step, layout.reranking) and step.id not in around:
+            first -= first == len(lists) > 0  # the last list was reranked again
+            before = [item for passages in lists[first:] for item in passages]
+            lists[first:] = [[_complete(item, before) for item in items]]
+            first = len(lists)
+        else:
+            lists.append(items)
+    return [item for passages in lists for item in passages]
+
+
+def _find_around(span: _Span, names: set[str], parents: dict[str, str]) -> str:
+    """Return the id of the nearest span of `names` around a span, else an empty text."""
+    outer, seen = span.parent, {span.id}
+    while outer and outer not in seen:
+        if outer in names:
+            return outer
+        seen.add(outer)
+        outer = parents.get(outer, "")
+    return ""
+
+
+def _complete(item: Any, before: list[Any]) -> Any:
+    """Fill in the text of a reranked passage that has only an id."""
+    if not isinstance(item, dict) or "text" in item:
+        return item
+    same = (one for one in before if isinstance(one, dict) and one.get("id") == item.get("id"))
+    return next(same, {}) | item
 
 
 def _format_time(text: str) -> str:
-    """Write nanoseconds since 1970, or a time without a zone, as ISO 8601 with a zone."""
-    if text.isdecimal() and len(text) <= _NANOSECOND_DIGITS:
-        return dt.datetime.fromtimestamp(int(text) / 1e9, dt.UTC).isoformat()
-    return text if not text or _ZONE.search(text) else f"{text}+00:00"
+    """Write a time, or a number since 1970, as ISO 8601 with a zone; else return an empty text."""
+    if re.fullmatch(r"\d{10,19}", text):  # seconds to nanoseconds, from 2001 to 2286
+        return dt.datetime.fromtimestamp(int(text) / 10 ** (len(text) - 10), dt.UTC).isoformat()
+    try:
+        moment = dt.datetime.fromisoformat(text)
+    except ValueError:
+        return ""  # an output needs no time
+    return text if moment.tzinfo else f"{text}+00:00"
 
 
 def _open_attributes(span: Row) -> Row:
@@ -391,24 +432,116 @@ def _untype(value: Any, depth: int = 0) -> Any:
         return [_untype(item, depth + 1) for item in items]
     if kind == "kvlistValue":
         return {str(item.get("key")): _untype(item.get("value"), depth + 1) for item in items}
+    if kind == "intValue" and re.fullmatch(r"-?\d{1,19}", str(plain)):
+        return int(plain)  # JSON of OTLP writes whole numbers as texts
     return plain
 
 
 def _nest(values: Row) -> Row:
     """Turn names with dots into objects in objects."""
-    found: Row = {}
+    nested: Row = {}
     for name, value in values.items():
         *above, last = name.split(".")
-        place = found
+        place = nested
         for key in above:
             inner = place.get(key)
             place[key] = inner if isinstance(inner, dict) else {}
             place = place[key]
         place.setdefault(last, value)
-    return found
+    return nested
+
+
+# ---- Passages and messages.
+
+
+def _passages(span: _Span, layout: Format) -> list[Any]:
+    """Collect the passages at the first path that has some; a text is a passage without an id."""
+    for path in layout.passages.split():
+        if items := list(_values(span.value, path)):
+            return [_read_passage(item) for item in items]
+    return []
+
+
+def _read_passage(item: Any) -> Any:
+    if not isinstance(item, dict):
+        return item
+    fields = {name: _first(_unpack(item), paths) for name, paths in PASSAGE.items()}
+    if fields["id"] is not None:
+        fields["id"] = str(fields["id"])
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _first_speech(spans: Iterable[_Span], paths: str, role: str) -> str | None:
+    """Return the first text of a role at the paths of spans: at a known key, else a message."""
+    for value in (value for span in spans for value in _values(span.value, paths)):
+        opened = _open_json(value) if isinstance(value, str) else value
+        messages = list(_messages(opened))
+        is_message = messages == [_read_message(opened)]
+        text = None if is_message else _first_text(opened, SPEECH[role])
+        texts = [text, *(text for who, text in reversed(messages) if who == role)]
+        # a text that is no JSON of messages speaks for itself
+        texts += [value] if isinstance(value, str) and not messages else []
+        if text := next((text for text in texts if text and text.strip()), None):
+            return text
+    return None
+
+
+def _messages(value: Any, depth: int = 0) -> Iterator[tuple[str, str]]:
+    """Yield who speaks and the text of each message in a value, in order."""
+    if message := _read_message(value):
+        yield message
+        return
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for item in inside if depth < _MAX_DEPTH else ():
+        yield from _messages(item, depth + 1)
+
+
+def _read_message(value: Any) -> tuple[str, str] | None:
+    """Return who speaks in a message, and its text; None for another value."""
+    if isinstance(value, list) and len(value) == 2 and value[0] in (*ROLES,):  # noqa: PLR2004
+        value = {"role": value[0], "content": value[1]}  # a pair of LangChain
+    value = _unpack(value) if isinstance(value, dict) else {}
+    words = (str(value.get(key)).casefold() for key in ("role", "type"))
+    roles = (ROLES.get(word.removesuffix("chunk").removesuffix("message")) for word in words)
+    role, content = next(filter(None, roles), None), _first(value, "content parts contents")
+    if role is None or content is None:
+        return None
+    return role, content if isinstance(content, str) else "".join(_texts(content))
+
+
+def _texts(content: Any) -> Iterator[str]:
+    """Yield the texts among the parts of a message."""
+    for part in _items(content):
+        kind = _first(part, "message_content.type type") or "text"
+        paths = "message_content.text text.value text content" if kind in TEXT_PARTS else ""
+        yield part if isinstance(part, str) else _first_text(part, paths) or ""
+
+
+def _unpack(value: Row) -> Row:
+    """Return the fields of a message or document that LangChain packed with its class or type."""
+    kwargs, data, names = value.get("kwargs"), value.get("data"), value.get("id")
+    if "lc" in value and isinstance(kwargs, dict):
+        return {"type": names[-1] if isinstance(names, list) and names else "", **kwargs}
+    return {**value, **data} if isinstance(data, dict) and "type" in value else value
 
 
 # ---- Paths.
+
+
+def _open_json(text: str) -> Any:
+    """Parse JSON, also JSON in a text of JSON; a plain text gives None."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return _open_json(value) if isinstance(value, str) else value
+
+
+def _items(value: Any) -> list[Any]:
+    """Return the items of a list, or of an object with numbers as keys."""
+    if isinstance(value, dict) and all(name.isdecimal() for name in value):
+        return [value[name] for name in sorted(value, key=int)]
+    return value if isinstance(value, list) else []
 
 
 def _walk(value: Any, keys: list[str]) -> Iterator[Any]:
@@ -416,23 +549,15 @@ def _walk(value: Any, keys: list[str]) -> Iterator[Any]:
     if not keys:
         yield value
         return
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            return  # a plain text has nothing inside
+    value = _open_json(value) if isinstance(value, str) else value
     key, *rest = keys
     if isinstance(value, dict) and key not in value and any("." in name for name in value):
         value = _nest(value)
-    if key != "*":
-        if isinstance(value, dict) and key in value:
-            yield from _walk(value[key], rest)
-        return
-    items = value if isinstance(value, list) else []
-    if isinstance(value, dict) and all(name.isdecimal() for name in value):
-        items = [value[name] for name in sorted(value, key=int)]
-    for item in items:
-        yield from _walk(item, rest)
+    if key == "*":
+        for item in _items(value):
+            yield from _walk(item, rest)
+    elif isinstance(value, dict) and key in value:
+        yield from _walk(value[key], rest)
 
 
 def _values(value: Any, paths: str) -> Iterator[Any]:
@@ -446,22 +571,9 @@ def _first(value: Any, paths: str) -> Any:
 
 
 def _first_text(value: Any, paths: str) -> str | None:
-    found = (item for item in _values(value, paths) if isinstance(item, str) and item.strip())
-    return next(found, None)
+    texts = (item for item in _values(value, paths) if isinstance(item, str) and item.strip())
+    return next(texts, None)
 
 
-def _passages(value: Row, layout: Format) -> list[Any]:
-    """Collect the passages at the first path that has some; a text is a passage without an id."""
-    for path in layout.passages.split():
-        if found := list(_values(value, path)):
-            return [_passage(item, layout) for item in found]
-    return []
-
-
-def _passage(item: Any, layout: Format) -> Any:
-    if not isinstance(item, dict):
-        return item
-    fields = {name: _first(item, paths) for name, paths in layout.passage.items()}
-    if fields.get("id") is not None:
-        fields["id"] = str(fields["id"])
-    return {name: value for name, value in fields.items() if value is not None}
+def _either(paths: str) -> str:
+    return " or ".join(paths.split())

@@ -10,6 +10,7 @@ import difflib
 import math
 import re
 import urllib.parse
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
@@ -29,7 +30,7 @@ from rag_eval.core.errors import ProblemList, quoted
 from rag_eval.core.loader import Chunker, PathLoader, RawCorpus, RawDocument
 from rag_eval.core.rows import check_row, read_objects, refuse, require
 from rag_eval.core.types import PAYLOAD_FIELDS, StatedLambda
-from rag_eval.corpus.loaders.foreign import Placed, find_format, read_foreign
+from rag_eval.corpus.loaders.foreign import LeftOut, Placed, find_format, read_foreign
 from rag_eval.corpus.source import (
     DocId,
     Page,
@@ -195,9 +196,8 @@ _RAGAS_KEYS = ("user_input", "response", "retrieved_contexts", "retrieved_contex
 
 
 def _complete_ragas(values: dict[str, Any]) -> dict[str, Any]:
-    """Pair the ids of a ragas sample with the contexts, and name the question by its hash."""
+    """Pair the ids of a ragas sample with the contexts."""
     row = {"response": None, **values}
-    row.setdefault("query_id", f"q-{digest(row['user_input'], _CONTEXT_HASH_DIGITS)}")
     if ids := values.get("retrieved_context_ids"):
         texts = values.get("retrieved_contexts") or [""] * len(ids)
         if not isinstance(ids, list) or not isinstance(texts, list) or len(ids) != len(texts):
@@ -220,10 +220,7 @@ class Traced(BaseModel):
 
 
 class RecordedOutput(BaseModel):
-    """Record of the user's system for one question; None or empty for missing values.
-
-    A ragas sample without `query_id` gets an id from the hash of the question.
-    """
+    """Record of the user's system for one question; None or empty for missing values."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -307,24 +304,39 @@ class Ranked(NamedTuple):
 def read_outputs(path: Path, warnings: ProblemList, *more: Path) -> list[RecordedOutput]:
     """Read recorded outputs in the order of the file: JSON lines, or a format of another tool.
 
-    `more` are files of the same format, over which traces may be cut. Adds what `read_foreign`
-    leaves out to `warnings`. Raises InputError `duplicate_id` or `empty_file`, or with the problems
-    of `read_objects`, `read_foreign` and `check_row`.
+    `more` are files of the same format, over which traces may be cut. A trace with a fault is left
+    out with a warning, unless every trace has one. A ragas sample without `query_id` is named by
+    the hash of its question, and by a number where the question is asked again. Raises InputError
+    `duplicate_id` or `empty_file`, or with the problems of `read_objects`, `read_foreign` and
+    `check_row`.
     """
-    problems = ProblemList()
+    problems, left_out = ProblemList(), LeftOut()
     outputs: list[RecordedOutput] = []
-    seen = SeenIds(problems)
+    seen, asked = SeenIds(problems), Counter[str]()
     layout = find_format(path)
     if layout is None:
         read = read_objects(path, problems, accepted=ACCEPTED_LINE)
         rows: Iterable[Placed] = ((path, *found) for found in read)
     else:
-        rows = read_foreign([path, *more], layout, problems)
+        rows = read_foreign([path, *more], layout, problems, left_out)
     for place, line, values in rows:
         file = str(place)
-        row = check_row(values | {"file": file, "line": line}, RecordedOutput, problems, file, line)
+        if "user_input" in values and "query_id" not in values:
+            name = f"q-{digest(values['user_input'], _CONTEXT_HASH_DIGITS)}"
+            asked[name] += 1
+            values["query_id"] = name if asked[name] == 1 else f"{name}-{asked[name]}"
+        faults = ProblemList()
+        row = check_row(values | {"file": file, "line": line}, RecordedOutput, faults, file, line)
+        if layout is not None and layout.trace:
+            left_out.add(values["query_id"], faults.listed())
+        else:
+            problems.extend(faults.listed())
         if row is not None and seen.add(row.query_id, file, line, "query_id"):
             outputs.append(row)
+    left_out.report(len(outputs), problems, problems)
+    if layout and layout.trace and outputs and not any(output.contexts for output in outputs):
+        message = f"{layout.name}: no retrieval span of the file records a document"
+        problems.add("no_retrieval", message, path, accepted=f"documents at {layout.passages}")
     if not outputs and not problems.n_errors:
         accepted = f"one {ACCEPTED_LINE} a line"
         problems.add("empty_file", "the file holds no output", path, line=1, accepted=accepted)
