@@ -87,8 +87,8 @@ def test_an_import_of_traces_warns_of_those_left_out(tmp_path):
     path.write_text(jsonl([search, {"run_type": "llm", "id": "b"}]), encoding="utf-8")
     result = fine("claim", "import", path, *NAMED)
     assert "1 claims imported" in result.stdout
-    assert f"{path}: warning left_out: LangSmith: 1 of 2 traces without" in result.stderr
-    assert "run_type = retriever" in result.stderr
+    assert f"{path}:2: warning left_out: 1 trace left out and 1 trace read: " in result.stderr
+    assert "run_type=retriever" in result.stderr
 
 
 def test_one_judgement_is_added_corrected_and_withdrawn():

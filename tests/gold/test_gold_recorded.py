@@ -70,7 +70,7 @@ def test_traces_left_out_are_a_warning_of_the_set(folder, files):
     assert found.gold.queries["query_id"].tolist() == ["a"]
     (warning,) = (problem for problem in problems if problem.code == "left_out")
     assert (warning.severity, warning.file) == ("warning", str(place / "outputs.jsonl"))
-    assert "1 of 2 traces" in warning.message
+    assert "1 trace left out and 1 trace read" in warning.message
 
 
 def test_the_gold_is_the_questions_not_the_answers(folder):
