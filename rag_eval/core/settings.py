@@ -356,6 +356,11 @@ class Settings(BaseSettings):
     )
     chroma: ChromaServer = ChromaServer()
     schedule: str = Field(default="0 2 * * *", description="cron of the nightly job")
+    schedule_on: bool = Field(
+        default=True,
+        description="whether Dagster starts the nightly job by itself; off under rag-eval ui, "
+        "until a person turns the schedule on there",
+    )
     timezone: str = Field(default="UTC", description="IANA time zone of the schedule")
     asset_key_prefix: str = Field(
         default="",

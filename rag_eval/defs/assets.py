@@ -21,8 +21,11 @@ from rag_eval.storage.locks import is_shared
 
 OWNER: Final = "team:retrieval"
 REPORT: Final = "retrieval_metrics_report"
-UNCONFIGURED: Final = {"configured": False}
-"""Metadata of an asset that is not part of the gold set's configuration."""
+NOT_MATERIALIZED: Final = {"__source_asset_observation__": True}
+"""Metadata of an output for which Dagster records no materialization.
+
+A step without any output would skip the steps after it, which do not need a strategy that the gold
+set lacks. Dagster 1.13 has no public way to say so."""
 FORMATS: Final = {".parquet": "parquet", ".npy": "numpy", ".json": "json"}
 N_TICKS: Final = 60
 """Number of schedule ticks that are searched for the shortest time between two ticks."""
@@ -147,8 +150,10 @@ def _make_asset(
         with clear_failures():
             runner = evaluations.open(context.partition_key).runner
             if node not in runner.nodes():
+                part = f"strategy {node.strategy}" if node.strategy else node.name
+                context.log.info("%s has no %s", context.partition_key, part)
                 judged = [] if guard is None else [guard.unconfigured(spec.key)]
-                yield dg.MaterializeResult(metadata=UNCONFIGURED, check_results=judged)
+                yield dg.MaterializeResult(metadata=NOT_MATERIALIZED, check_results=judged)
                 return
             try:
                 made = runner.one(node)

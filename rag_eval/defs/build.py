@@ -136,12 +136,14 @@ def build_definitions(settings: Settings | None = None) -> dg.Definitions:
         hooks={retry_after_lost_store} if is_shared(settings) else None,
     )
 
+    status = dg.DefaultScheduleStatus
+
     @dg.schedule(
         name=SCHEDULE,
         job=job,
         cron_schedule=settings.schedule,
         execution_timezone=settings.timezone,
-        default_status=dg.DefaultScheduleStatus.RUNNING,
+        default_status=status.RUNNING if settings.schedule_on else status.STOPPED,
         description="One run for each nightly gold set",
     )
     def nightly(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:

@@ -164,8 +164,14 @@ def gate_results(
 
 
 def _gate_result(gate: str, entries: list[GatePart], asset: dg.AssetKey) -> dg.AssetCheckResult:
-    """Show one gate as a warning; only `gate_verdict` ends the run if a required gate fails."""
+    """Show one gate as a warning; only `gate_verdict` ends the run if a required gate fails.
+
+    An advisory gate without enough evidence passes, because it found no fault: its description and
+    its `status` say that nothing was judged. A required one fails, because it ends the run.
+    """
     poor = [entry for entry in entries if not entry.is_fine]
+    failed = [entry for entry in poor if entry.required or entry.status == "fail"]
+    poor = failed or poor
     shown: dict[str, object] = {}
     if len(entries) == 1:
         evidence = entries[0].evidence.items()
@@ -179,9 +185,8 @@ def _gate_result(gate: str, entries: list[GatePart], asset: dg.AssetKey) -> dg.A
         "required": any(entry.required for entry in entries),
         "reason_codes": ", ".join(dict.fromkeys(entry.reason_code for entry in entries)),
     }
-    passed = not poor
     return dg.AssetCheckResult(
-        passed=passed,
+        passed=not failed,
         asset_key=asset,
         check_name=gate_check(gate),
         metadata=to_metadata(shown),

@@ -82,6 +82,8 @@ def child_environment(settings: Settings) -> dict[str, str]:
         "MLFLOW_BACKEND_STORE_URI": settings.mlflow_uri,
         "DAGSTER_HOME": str((home.folder / "dagster").resolve()),
         "RAG_EVAL_HOME": home.url if home.is_remote else str(home.folder.resolve()),
+        # who opens the UI to look must not start a night; a deployment does not come through here
+        "RAG_EVAL_SCHEDULE_ON": "false",
         **{f"RAG_EVAL_{name}": str(path.resolve()) for name, path in places.items()},
     }
 
@@ -270,7 +272,10 @@ def serve(
             write(f"Dagster         {shown['dagster-webserver']}")
             write(f"MLflow          {shown.get('mlflow', shown_service(settings.mlflow_uri))}")
             write(f"Viewer          {shown['viewer']}")
-            write(f"Dagster daemon  running: schedule {settings.schedule} ({settings.timezone})")
+            when = f"{settings.schedule} ({settings.timezone})"
+            write(
+                f"Dagster daemon  running; the schedule {when} is off: turn it on under Automation"
+            )
             write("Ctrl-C ends all of them.")
             while not has_dead(servers, write):
                 time.sleep(POLL_S)

@@ -1,7 +1,7 @@
 """The success criteria of the project, judged on the report of one evaluation.
 
-A gain is relative: mean of hybrid / mean of the other strategy - 1. It is met when it reaches
-the goal and its 95 % interval excludes 0. These judgements inform; gates alone end a run.
+A gain is relative: mean of hybrid / mean of the other strategy - 1. As for gates, the worse bound
+of a 95 % interval must reach the goal. These judgements inform; gates alone end a run.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,6 +29,8 @@ MEASURES: Final = {"R@10": "recall_at_10", "MRR": "mrr"}
 SINGLE: Final = ("bm25", "vector")
 _NOT_COMPARED: Final = "there are no answers of an earlier system to compare with"
 _NOT_PLANTED: Final = "no document of this corpus is known to be poisoned"
+_NO_PRICE: Final = "no model with a price embeds or answers"
+_UNCHANGED: Final = "nothing changed since the last run, so nothing new had to be embedded"
 _NO_HYBRID: Final = "needs a hybrid strategy beside bm25 and vector"
 
 
@@ -81,7 +83,7 @@ def _judge_gains(
             theirs = values[other]
             gain, low, high = _relative_gain(values[hybrid], theirs, shared)
             over = f"{gain:+.1%} [{low:+.1%}, {high:+.1%}], {len(means)} questions"
-            verdict = "met" if gain >= GAIN and low > 0 else "not met"
+            verdict = "met" if low >= GAIN else "not met"
             if theirs.mean() * (1 + GAIN) > 1:
                 verdict = "not measurable"
                 over += f"; {other} has {theirs.mean():.3f}, so the goal exceeds 1"
@@ -109,14 +111,19 @@ def _judge_figures(report: Report, hybrid: StrategyPart) -> Iterator[Criterion]:
     yield _judge_trust(trust, f"{trust.n_scored} questions of {name}")
     yield _open("poisoned documents blocked: 100 %", _NOT_PLANTED)
     cost, usage = hybrid.cost_per_1k, answers.usage if isinstance(answers, AnswersPart) else {}
+    total = (cost or 0.0) + float(str(usage.get("cost_per_1k", 0.0)))
     if cost is None:
         yield _open("cost", hybrid.why["cost_per_1k"])
+    elif not total:
+        yield _open("cost", _NO_PRICE, is_due=False)
     else:
-        cost += float(str(usage.get("cost_per_1k", 0.0)))
-        verdict = "met" if cost <= COST else "not met"
-        yield _criterion("cost", f"<= {COST:.2f}", verdict, f"{cost:.2f} for 1,000 questions", cost)
+        verdict = "met" if total <= COST else "not met"
+        found = f"{total:.2f} for 1,000 questions"
+        yield _criterion("cost", f"<= {COST:.2f}", verdict, found, total)
     if report.previous is None or report.cacheHitRate is None:
         yield _open("cache hit rate", FIRST_RUN, is_due=False)
+    elif not report.previous.changes:
+        yield _open("cache hit rate", _UNCHANGED, is_due=False)
     else:
         verdict = "met" if report.cacheHitRate >= HITS else "not met"
         found = f"{report.cacheHitRate:.2f} of {report.embeddings.needed:,} texts"
@@ -129,7 +136,8 @@ def _judge_trust(trust: Estimate, over: str) -> Criterion:
     bounds = ""
     if trust.ci_low is not None and trust.ci_high is not None:
         bounds = f" [{trust.ci_low:.2f}, {trust.ci_high:.2f}]"
-    verdict = "met" if trust.value >= TRUST else "not met"
+    bound = trust.value if trust.ci_low is None else trust.ci_low
+    verdict = "met" if bound >= TRUST else "not met"
     found = f"{trust.value:.2f}{bounds}, {over}"
     return _criterion("average trust", f">= {TRUST:.2f}", verdict, found, trust.triple)
 

@@ -34,16 +34,22 @@ def test_an_index_of_another_identity_fails_the_check(project):
 
 
 @pytest.mark.parametrize(
-    ("status", "passed"), [("pass", True), ("fail", False), ("insufficient_evidence", False)]
+    ("status", "required", "passed"),
+    [
+        ("pass", False, True),
+        ("fail", False, False),
+        ("insufficient_evidence", False, True),
+        ("insufficient_evidence", True, False),
+    ],
 )
-def test_a_gate_is_shown_with_its_status(status, passed):
+def test_a_gate_is_shown_with_its_status(status, required, passed):
     entries = [
         {
             "id": f"stability.{at}",
             "gate": "stability",
             "status": each,
             "severity": "P2",
-            "required": False,
+            "required": required,
             "reason_code": "why",
             "evidence": {},
         }
@@ -57,3 +63,4 @@ def test_a_gate_is_shown_with_its_status(status, passed):
         dg.AssetCheckSeverity.WARN,
     )
     assert found.metadata["status"].value == status
+    assert found.description.startswith(status)

@@ -214,6 +214,9 @@ def test_schedule_follows_the_settings(project):
     schedule = definitions.get_repository_def().get_schedule_def(SCHEDULE)
     assert (schedule.cron_schedule, schedule.execution_timezone) == ("30 4 * * 1", "Europe/Berlin")
     assert (schedule.job_name, schedule.default_status) == (JOB, dg.DefaultScheduleStatus.RUNNING)
+    off = build_definitions(settings.model_copy(update={"schedule_on": False}))
+    schedule = off.get_repository_def().get_schedule_def(SCHEDULE)
+    assert schedule.default_status == dg.DefaultScheduleStatus.STOPPED
     policy = (
         definitions.resolve_asset_graph()
         .get(asset("reporting/retrieval_metrics_report"))

@@ -20,7 +20,10 @@ SERVE = (
     "import sys; from rag_eval.core.settings import Settings; from rag_eval.defs.serving import "
     "serve; sys.exit(serve(Settings(), {dagster}, {mlflow}))"
 )
-QUERY = "{repositoriesOrError{... on RepositoryConnection{nodes{assetNodes{assetKey{path}}}}}}"
+QUERY = (
+    "{repositoriesOrError{... on RepositoryConnection{nodes{assetNodes{assetKey{path}}"
+    " schedules{scheduleState{status}}}}}}"
+)
 
 
 def test_port_that_is_taken_is_replaced():
@@ -37,6 +40,7 @@ def test_children_see_the_same_installation_on_the_loopback_only(project):
     assert environment["RAG_EVAL_HOME"] == str(project.settings.home)
     assert environment["RAG_EVAL_GOLD_SETS"] == str(project.settings.gold_sets)
     assert environment["DO_NOT_TRACK"] == "true"
+    assert environment["RAG_EVAL_SCHEDULE_ON"] == "false"
     lines = commands(project.settings, 1, 2, 3)
     assert all(HOST in line for name, line in lines.items() if name != "dagster-daemon")
     remote = project.settings.model_copy(update={"tracking_uri": "http://mlflow.example:5000"})
@@ -105,6 +109,7 @@ def test_servers_answer_and_end_on_a_signal(servers, number):
     (repository,) = answer["data"]["repositoriesOrError"]["nodes"]
     keys = {"/".join(node["assetKey"]["path"]) for node in repository["assetNodes"]}
     assert {"corpus/corpus_index", "retrieval/hybrid", "reporting/gate_verdict"} <= keys
+    assert repository["schedules"] == [{"scheduleState": {"status": "STOPPED"}}]
     servers.end(number)
     assert servers.process.returncode == 0
 
