@@ -19,7 +19,7 @@ class Checkout:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
-    def git(self, *arguments, at="2024-03-01T12:00:00+00:00"):
+    def git(self, *arguments, at="2024-03-01T12:00:00+00:00", given=""):
         if shutil.which("git") is None:
             pytest.skip("git is not installed")
         options = "user.name=T user.email=t@example.org commit.gpgsign=false"
@@ -27,9 +27,8 @@ class Checkout:
         dates = {"GIT_AUTHOR_DATE": "2020-01-01T00:00:00+00:00", "GIT_COMMITTER_DATE": at}
         command = ["git", *identity, *arguments]
         env = os.environ | dates
-        done = subprocess.run(
-            command, cwd=self.base, check=True, capture_output=True, text=True, env=env
-        )
+        options = {"cwd": self.base, "env": env, "input": given}
+        done = subprocess.run(command, check=True, capture_output=True, text=True, **options)
         return done.stdout.strip()
 
     def commit(self, *at):

@@ -1,6 +1,11 @@
 """The folder loader: titles, revisions from git, and refused files."""
 
+import os
 import re
+import shutil
+import socket
+import string
+import subprocess
 
 import pytest
 
@@ -96,11 +101,120 @@ def test_git_variables_of_a_hook_do_not_lead_elsewhere(base, committed, monkeypa
     assert load_corpus(SPEC, base).about.corpus_rev == committed
 
 
+# Each configuration would start the program $RUN, or connect to $HOST. `lost` removes
+# an object, which git would then ask a promisor remote for.
+HOSTILE = {
+    "clean": ("*.md filter=x", ("filter.x.clean", "$RUN")),
+    "process": ("*.md filter=x", ("filter.x.process", "$RUN"), ("filter.x.required", "true")),
+    "fsmonitor": ("", ("core.fsmonitor", "$RUN"), ("core.fsmonitorHookVersion", "2")),
+    "hooks": ("", ("core.hooksPath", "$BASE/hooks")),
+    "textconv": ("*.md diff=x", ("diff.x.textconv", "$RUN"), ("diff.x.command", "$RUN")),
+    "external diff": ("", ("diff.external", "$RUN"), ("log.diffMerges", "on")),
+    "signature": ("", ("log.showSignature", "true"), ("gpg.program", "$RUN")),
+    "pager": ("", ("core.pager", "$RUN"), ("pager.log", "true")),
+    "include": ("*.md filter=x", ("include.path", "$BASE/extra")),
+    "conditional include": ("*.md filter=x", ("includeIf.gitdir:**.path", "$BASE/extra")),
+    "worktree config": ("", ("extensions.worktreeConfig", "true"), ("core.worktree", "/")),
+    "uploadpack": ("lost", ("remote.o.url", "$BASE"), ("remote.o.uploadpack", "$RUN")),
+    "ext": ("lost", ("remote.o.url", "ext::$RUN"), ("protocol.ext.allow", "always")),
+    "ssh": ("lost", ("remote.o.url", "ssh://x/y"), ("core.sshCommand", "$RUN")),
+    "http": ("lost", ("remote.o.url", "http://$HOST/x.git"), ("credential.helper", "!$RUN")),
+    "git": ("lost", ("remote.o.url", "git://$HOST/x"), ("core.gitProxy", "$RUN")),
+}
+
+
+@pytest.fixture
+def listener():
+    """Open a server on the loopback address."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        yield server
+
+
+def write_program(path, mark):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\ntouch {mark}\nexit 1\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_repository_starts_no_program_and_no_connection(
+    base, checkout, committed, listener, name
+):
+    attributes, *settings = HOSTILE[name]
+    mark, host = base / "mark", f"127.0.0.1:{listener.getsockname()[1]}"
+    run = write_program(base / "bin" / "run", mark)
+    for hook in ("post-index-change", "reference-transaction", "fsmonitor-watchman"):
+        write_program(base / "hooks" / hook, mark)
+    (base / "extra").write_text(f'[filter "x"]\n\tclean = {run}\n\trequired = true\n')
+    given = {"RUN": run, "BASE": base, "HOST": host}
+    if attributes == "lost":
+        settings += [("remote.o.promisor", "true"), ("extensions.partialClone", "o")]
+        tree = checkout.git("rev-parse", "HEAD:corpus/guide")
+        (base / ".git" / "objects" / tree[:2] / tree[2:]).unlink()
+    for key, value in settings:
+        checkout.git("config", key, string.Template(value).substitute(given))
+    (base / "corpus" / ".gitattributes").write_text(attributes)
+    os.utime(base / "corpus" / "b.md", (1, 1))  # git must compare the content
+    corpus = load_corpus(SPEC, base)
+    assert not mark.exists()
+    with pytest.raises(BlockingIOError):
+        listener.accept()
+    if attributes != "lost":
+        assert corpus.about.corpus_rev == committed
+
+
+LEADS = {
+    "file": 'rm -r $G && echo "gitdir: $O" > $G',
+    "work tree": "rm -r $G && mkdir -p worktrees/x && cp $O/HEAD worktrees/x && "
+    'echo "gitdir: $PWD/worktrees/x" > $G && echo $G > worktrees/x/gitdir && '
+    "echo $O > worktrees/x/commondir",
+    "alternates": "cp -r $O/refs $G && echo $O/objects > $G/objects/info/alternates",
+    "objects": "cp -r $O/refs $G && rm -r $G/objects && ln -s $O/objects $G/objects",
+    "refs": "rm -r $G/refs && ln -s $O/refs $G/refs",
+    "branch": 'echo "ref: refs/../../other/.git/$(git -C other symbolic-ref HEAD)" > $G/HEAD',
+    "folder": "rm -r $G && ln -s $O $G",
+}
+"""Ways from the repository $G to another one, $O."""
+
+
+@pytest.mark.parametrize("lead", LEADS.values(), ids=LEADS)
 @pytest.mark.usefixtures("committed")
-def test_a_repository_cannot_start_programs(base, checkout):
-    checkout.git("config", "core.fsmonitor", f"touch {base / 'started'}; false")
-    load_corpus(SPEC, base)
-    assert not (base / "started").exists()
+def test_nothing_is_read_from_another_repository(base, checkout, lead):
+    shutil.copytree(base, base / "other")
+    shutil.copytree(base / "other" / "corpus", base / "corpus", dirs_exist_ok=True)
+    checkout.git("-C", "other", "commit", "-q", "--allow-empty", "-m", "other")
+    commit = checkout.git("-C", "other", "rev-parse", "HEAD")
+    env = os.environ | {"G": str(base / ".git"), "O": str(base / "other" / ".git")}
+    subprocess.run(["sh", "-ec", lead], cwd=base, env=env, check=True)
+    assert commit not in SPEC.identity(base)
+    assert not load_corpus(SPEC, base).about.corpus_rev.startswith(commit)
+
+
+def test_a_work_tree_and_a_submodule_have_their_commits(base, checkout, committed):
+    tree = base / "tree"
+    checkout.git("worktree", "add", "-q", str(tree))
+    assert load_corpus(SPEC, tree).about.corpus_rev == committed
+    checkout.git(
+        "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(base), "sub"
+    )
+    assert load_corpus(SPEC, base / "sub").about.corpus_rev == committed
+    checkout.git("pack-refs", "--all")
+    assert load_corpus(SPEC, tree).about.corpus_rev == committed
+
+
+def test_a_commit_without_bound_gives_no_revision(base, checkout, committed, monkeypatch):
+    monkeypatch.setattr(folder, "_BOUNDED", 'ulimit -v 100000; ulimit -f 1000; exec "$@"')
+    kind, made = "100644 blob", checkout.git("rev-parse", "HEAD:corpus/b.md")
+    for _ in range(7):
+        listed = "".join(f"{kind} {made}\t{number:02}.md\n" for number in range(30))
+        kind, made = "040000 tree", checkout.git("mktree", given=listed)
+    top = checkout.git("mktree", given=f"{kind} {made}\tcorpus\n")
+    checkout.git("update-ref", "HEAD", checkout.git("commit-tree", "-m", "x", top))
+    assert committed not in SPEC.identity(base)
+    documents = load_corpus(SPEC, base).documents
+    assert documents["rev"].tolist() == documents["content_hash"].tolist()
 
 
 def test_identity_follows_content_names_and_commit(base, checkout):

@@ -12,9 +12,12 @@ Front matter of a Markdown file (YAML or TOML) may give these fields:
 A file without a date has the date of its last commit, unless it differs from that commit.
 """
 
+import hashlib
 import os
+import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
@@ -43,15 +46,12 @@ _DATE_KEYS = ("date", "updated", "last_modified", "modified")
 # ---- Git.
 
 _TIMEOUT_S = 60
-# a repository's own configuration must not start programs, and a status must not write to it
-_SAFE = (
-    "core.fsmonitor=false",
-    "core.untrackedCache=false",
-    "log.showSignature=false",
-    "core.quotePath=false",
-)
-_LOG = "log --format=%x00%H,%ct,%P --name-only --no-renames --relative -z -- ."
-_STATUS = "status --porcelain=v1 -z --no-renames --untracked-files=all -- ."
+_MAX_REFS = 64 * 1024 * 1024
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_HEAD = re.compile(r"ref: (refs/[^\x00-\x20\x7f]{1,200})")
+_BOUNDED = 'ulimit -v 2000000; ulimit -f 500000; exec "$@"'
+"""Runs git with at most 2 GB of memory and 256 MB of output: a tree of a few objects can name
+itself ten times at each level."""
 
 
 class Revisions(NamedTuple):
@@ -61,49 +61,121 @@ class Revisions(NamedTuple):
     day: dict[str, str]
 
 
+def _read_file(path: Path, limit: int = 4096) -> str:
+    """Read a file of a repository; empty for a link, a missing or a larger file."""
+    if path.resolve() != path or not path.is_file() or path.stat().st_size > limit:
+        return ""
+    return path.read_text("utf-8", "replace").strip()
+
+
+def _find_stores(link: Path) -> tuple[Path, Path] | None:
+    """Find the folder of HEAD, and that of refs and objects, for the `.git` of a work tree.
+
+    A file `.git` names a folder elsewhere. It must be the folder of this work tree or of a
+    submodule of a repository around it, because a stranger's file could name any repository.
+    """
+    if link.resolve() != link:
+        return None
+    if link.is_dir():
+        return link, link
+    named = (link.parent / _read_file(link).removeprefix("gitdir: ")).resolve()
+    if named.parent.name == "worktrees" and _read_file(named / "gitdir") == str(link):
+        return named, named.parents[1]
+    around = (parent / ".git" / "modules" for parent in link.parent.parents)
+    return (named, named) if any(map(named.is_relative_to, around)) else None
+
+
+def _find_head(own: Path, common: Path) -> str:
+    """Find the commit of HEAD; empty without one."""
+    head = _read_file(own / "HEAD")
+    if branch := _HEAD.fullmatch(head):
+        ref = branch[1]
+        packed = (
+            line.split(" ") for line in _read_file(common / "packed-refs", _MAX_REFS).split("\n")
+        )
+        listed = (line[0] for line in packed if line[1:] == [ref])
+        head = _read_file(common / ref) or next(listed, "")
+    return head if _COMMIT.fullmatch(head) else ""
+
+
+def _stands_alone(objects: Path) -> bool:
+    """Tell whether no link or list of alternates leads from the objects to another folder."""
+    paths = (objects, *objects.rglob("*"))
+    return not any(path.is_symlink() or path.name == "alternates" for path in paths)
+
+
 class Git:
-    """The work tree that holds a folder; `head` is empty outside a work tree, or without git."""
+    """The commit of the work tree that holds a folder; `head` is empty without one.
 
-    def __init__(self, folder: Path, files: Iterable[str]) -> None:
-        self._folder, self._files = folder, frozenset(files)
-        answer = self._ask("rev-parse --is-shallow-repository --show-prefix HEAD") or "\n\n"
-        self._shallow, prefix, self.head = answer.split("\n")[:3]
-        self.differing: set[str] = set()
-        """Files that differ from HEAD."""
-        self.has_lost_files = False
-        """Whether a file of HEAD was deleted from the folder or renamed."""
-        for entry in (self._ask(_STATUS) or "").split("\0") if self.head else ():
-            name = entry[3:].removeprefix(prefix)
-            if name in self._files:
-                self.differing.add(name)
-            elif entry[:2] in {"D ", " D"} and entry[3:].startswith(prefix):
-                self.has_lost_files = True
+    Only objects are read. A repository comes from a stranger, and its configuration, attributes,
+    hooks and index can start programs or connections. Git therefore runs in an empty repository
+    of our own, to which it takes the stranger's folder of objects.
+    """
 
-    def _ask(self, command: str) -> str | None:
+    def __init__(self, folder: Path) -> None:
+        self.head = self._shallow = self._prefix = ""
+        self._folder, self._objects = folder.resolve(), folder
+        tops = (self._folder, *self._folder.parents)
+        top = next((top for top in tops if os.path.lexists(top / ".git")), None)
+        stores = None if top is None else _find_stores(top / ".git")
+        if top is not None and stores is not None and _stands_alone(stores[1] / "objects"):
+            self.head, self._objects = _find_head(*stores), stores[1] / "objects"
+            self._shallow = _read_file(stores[1] / "shallow", _MAX_REFS)
+            self._prefix = "/".join(self._folder.relative_to(top).parts)
+        self._blobs: dict[str, str] = {}
+
+    def _ask(self, *command: str) -> str:
+        """Return the output of a git command; empty if it fails."""
         program = shutil.which("git")
-        if program is None or not self._folder.is_dir():
-            return None
-        # a hook sets GIT_DIR and its kin, which would point git elsewhere
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
-        options = [part for option in _SAFE for part in ("-c", option)]
-        try:
-            done = subprocess.run(  # noqa: S603 - fixed arguments, no shell
-                [program, *options, "-C", str(self._folder), *command.split()],
-                capture_output=True,
-                timeout=_TIMEOUT_S,
-                check=False,
-                env=kept | {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"},
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return done.stdout.decode("utf-8", "surrogateescape") if done.returncode == 0 else None
+        if program is None or not self.head:
+            return ""
+        with tempfile.TemporaryDirectory(prefix="rag-eval-git-") as name:
+            (Path(name) / "refs").mkdir()
+            (Path(name) / "HEAD").write_text(f"{self.head}\n", encoding="utf-8")
+            if self._shallow:
+                (Path(name) / "shallow").write_text(f"{self._shallow}\n", encoding="utf-8")
+            settings = {"GIT_DIR": name, "GIT_OBJECT_DIRECTORY": str(self._objects), "HOME": name}
+            settings |= {"XDG_CONFIG_HOME": name, "GIT_CONFIG_NOSYSTEM": "1", "LC_ALL": "C"}
+            settings |= {"GIT_LITERAL_PATHSPECS": "1", "PATH": os.environ.get("PATH", os.defpath)}
+            options = ["-c", "core.packedGitLimit=512m", "-c", "core.packedGitWindowSize=64m"]
+            with (Path(name) / "output").open("w+b") as output:
+                try:
+                    subprocess.run(  # noqa: S603 - fixed arguments
+                        ["/bin/sh", "-c", _BOUNDED, "sh", program, *options, *command],
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=subprocess.DEVNULL,
+                        timeout=_TIMEOUT_S,
+                        check=True,
+                        cwd=name,
+                        env=settings,
+                    )
+                except (OSError, subprocess.SubprocessError):
+                    return ""
+                output.seek(0)
+                return output.read().decode("utf-8", "surrogateescape")
 
     def state(self) -> list[str]:
-        """Return the facts from git that decide the revisions: commit and changed files.
+        """Return the facts from git that decide the revisions, beside the files' content."""
+        return [self.head, "true" if self._shallow else "false"]
 
-        A file can differ from HEAD with unchanged bytes, for example after `git rm --cached`.
-        """
-        return [self.head, self._shallow, *sorted(self.differing)]
+    def read_tree(self) -> None:
+        """Read the files of the commit."""
+        for entry in self._ask("ls-tree", "-r", "-z", f"{self.head}:{self._prefix}").split("\0"):
+            about, _, name = entry.partition("\t")
+            if about[7:11] == "blob":
+                self._blobs[name] = about[12:]
+
+    def has_lost_files(self) -> bool:
+        """Tell whether a file of the commit was deleted from the folder or renamed."""
+        return not all(os.path.lexists(self._folder / name) for name in self._blobs)
+
+    def differs(self, name: str, source: bytes) -> bool:
+        """Tell whether a file differs from the commit; the kind of line ends does not count."""
+        path = self._folder / name
+        content = os.fsencode(path.readlink()) if path.is_symlink() else source
+        forms = (content, content.replace(b"\r\n", b"\n"))
+        return self._blobs.get(name) not in {_blob_hash(form) for form in forms}
 
     def revisions(self) -> Revisions:
         """Read the last commit of each file with one `git log` of the whole folder.
@@ -113,16 +185,22 @@ class Git:
         """
         found = Revisions({}, {})
         commit = day = ""
-        entries = iter((self._ask(_LOG) or "" if self.head else "").split("\0"))
+        form = ("--format=%x00%H,%ct,%P", "--name-only", "--no-renames", "-z")
+        below = (f"--relative={self._prefix}/", "--", self._prefix) if self._prefix else ()
+        entries = iter(self._ask("log", *form, *below).split("\0"))
         for entry in entries:  # newest first; an empty entry comes before each commit
             name = entry.removeprefix("\n")
             if not entry:
                 commit, seconds, parents = (next(entries, "") + ",,").split(",")[:3]
-                is_oldest = self._shallow == "true" and not parents
+                is_oldest = bool(self._shallow) and not parents
                 day = "" if is_oldest or not seconds else day_of(int(seconds))
-            elif name in self._files and name not in found.commit:
+            elif name not in found.commit:
                 found.commit[name], found.day[name] = commit, day
         return found
+
+
+def _blob_hash(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 # ---- Files.
@@ -167,7 +245,7 @@ class Folder(PathLoader):
         """Return names and content hashes of the files, and the state of git."""
         root = self._root(base)
         paths = self._paths(root)
-        parts = [*Git(root, paths).state(), "files"]
+        parts = [*Git(root).state(), "files"]
         for name, path in paths.items():
             parts += (name, "refused" if _path_fault(name, path, root) else file_hash(path))
         return parts
@@ -183,7 +261,8 @@ class Folder(PathLoader):
         if not paths:
             accepted = ", ".join(self.pattern)
             raise empty_corpus("no file fits the patterns", self.path, accepted)
-        git, problems = Git(root, paths), ProblemList()
+        git, problems = Git(root), ProblemList()
+        git.read_tree()
         revisions = git.revisions()
         documents: list[RawDocument] = []
         for name, path in paths.items():
@@ -196,9 +275,9 @@ class Folder(PathLoader):
                 documents.append(self._make_document(name, text, source, git, revisions))
         problems.raise_errors()
         # if git tracks none of the files, the commit says nothing about the files
-        if not revisions.commit:
+        if not any(document.rev for document in documents):
             return RawCorpus(documents)
-        is_dirty = git.has_lost_files or any(
+        is_dirty = git.has_lost_files() or any(
             document.is_dirty or not document.rev for document in documents
         )
         return RawCorpus(documents, git.head, is_dirty)
@@ -214,9 +293,9 @@ class Folder(PathLoader):
             heads = (head.title for head in headings(text, body_start) if head.level == 1)
             title = next(filter(None, heads), "")
         dates = [value for key in _DATE_KEYS if (value := values.get(key))]
-        if not dates and name not in git.differing:
+        rev, is_dirty = revisions.commit.get(name, ""), git.differs(name, source)
+        if not dates and not is_dirty:
             dates = [revisions.day.get(name, "")]
-        rev = revisions.commit.get(name, "")
         return RawDocument(
             name,
             title or path.stem,
@@ -225,7 +304,7 @@ class Folder(PathLoader):
             "markdown" if is_markdown else "text",
             source,
             rev=rev,
-            is_dirty=bool(rev) and name in git.differing,
+            is_dirty=bool(rev) and is_dirty,
             body_start=body_start,
             place=name,
             author=find_author(values),
