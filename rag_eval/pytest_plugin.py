@@ -61,7 +61,9 @@ def _check_retrieval(
     if baseline is None and floor is None:
         raise TypeError("rag_eval_gate needs baseline= or floor= beside run= and qrels=")
     import rag_eval
+    from rag_eval.measures.ranking import standard_label
 
+    measure = standard_label(measure)
     runs = {"run": run} if baseline is None else {"baseline": baseline, "run": run}
     result = rag_eval.evaluate(runs, qrels, [measure])
     faults = []

@@ -17,7 +17,7 @@ from rag_eval.core.errors import InputError, quoted
 from rag_eval.measures.intervals import within_query
 from rag_eval.measures.overlap import mean_interval
 from rag_eval.measures.paired import holm, paired_comparison
-from rag_eval.measures.ranking import parse_label
+from rag_eval.measures.ranking import standard_label
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -279,7 +279,8 @@ def evaluate(
     qrels
         Judgements in a form that `read_qrels` accepts.
     measures
-        Names or measures of ir_measures: R@k, Success@k, P@k, RR, nDCG, AP, Judged.
+        Names or measures of ir_measures: R@k, Success@k, P@k, RR, nDCG, AP, Judged. Names of
+        other tools (`recall@10`, `ndcg_cut_10`, `MRR`, `hit_rate@5`) are read as these.
     wordings
         Query id of the run -> question. The qrels name the questions. A wording that the run lacks
         scores 0.
@@ -408,12 +409,11 @@ def compare(
 
 
 def _read_labels(measures: Sequence[object] | str) -> list[str]:
-    labels = [measures] if isinstance(measures, str) else [str(one) for one in measures]
+    names = [measures] if isinstance(measures, str) else [str(one) for one in measures]
+    labels = [standard_label(name) for name in names]
     if not labels or len(set(labels)) < len(labels):
         found, message = quoted(", ".join(labels)), "the list of measures is empty or has a double"
         raise InputError.of("bad_arguments", message, field="measures", found=found)
-    for label in labels:
-        parse_label(label)
     return labels
 
 

@@ -442,7 +442,10 @@ def _require_known(place: str, found: str, accepted: Iterable[str], kind: str = 
     names = list(accepted)
     if found not in names:
         families = dict.fromkeys(re.sub(r"_at_\d+$", "_at_<k>", name) for name in names)
-        wrong = f"{place}: found {quoted(found)}, no such {kind}{suggest(found, names)}"
+        near = found
+        if kind == "measure":  # MRR, recall@10 and other tools' names
+            near = importlib.import_module("rag_eval.measures.ranking").find_machine_name(found)
+        wrong = f"{place}: found {quoted(found)}, no such {kind}{suggest(near, names)}"
         raise ValueError(f"{wrong}; accepted are {', '.join(families)}")
 
 

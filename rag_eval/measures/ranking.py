@@ -1,6 +1,7 @@
 """Ranking measures of many rankings at once, computed by ir-measures."""
 
 import dataclasses
+import difflib
 import itertools
 import re
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from rag_eval.core.arrays import (
     expand_ranges,
     find_overlaps,
 )
-from rag_eval.core.errors import InputError
+from rag_eval.core.errors import InputError, quoted
 
 if TYPE_CHECKING:
     from rag_eval.core.types import Level
@@ -108,6 +109,8 @@ class Measure:
     needs_cutoff: bool = False
     of_spans: Callable[["SpanRanks", int | None], FloatArray] | None = None
     """Function of the value over gold spans; None if the value over carrier chunks is equal."""
+    aliases: str = ""
+    """Names in trec_eval, ranx, BEIR and other tools besides `label` and `name`, without `_`."""
     has_spans: bool = True
     """Whether spans can be scored; `Judged` cannot, because unquoted text was not judged."""
 
@@ -120,11 +123,18 @@ MEASURES = (
         is_swept=True,
         needs_cutoff=True,
         of_spans=lambda spans, k: spans.success(k),
+        aliases="hit hitrate hr",
     ),
     Measure("P", "precision", is_swept=True, needs_cutoff=True),
-    Measure("RR", "mrr", always="RR", of_spans=lambda spans, k: spans.reciprocal(k)),
+    Measure(
+        "RR",
+        "mrr",
+        always="RR",
+        of_spans=lambda spans, k: spans.reciprocal(k),
+        aliases="reciprank reciprocalrank meanreciprocalrank",
+    ),
     Measure("nDCG", "ndcg", always="nDCG@10"),
-    Measure("AP", "map"),
+    Measure("AP", "map", aliases="averageprecision meanaverageprecision"),
     Measure("Judged", "judged", is_swept=True, has_spans=False),
 )
 """All ranking measures.
@@ -132,24 +142,39 @@ MEASURES = (
 Success@k is also called "hit rate" and, wrongly, "recall@k". The mean of RR is MRR.
 """
 _BY_LABEL = {measure.label: measure for measure in MEASURES}
-_LABEL = re.compile(r"([A-Za-z]+)(?:@([1-9]\d{0,5}))?")
+_BY_NAME = {
+    name.casefold(): measure
+    for measure in MEASURES
+    for name in (measure.label, measure.name, *measure.aliases.split())
+}
+_LABEL = re.compile(r"([A-Za-z _-]{1,40}?)(?:(?:_cut|_at)?[@_.]([1-9]\d{0,5}|[kK]))?")
 
 
 def parse_label(label: str) -> tuple[str, int | None]:
     """Split a label into measure and cutoff: `R@10` is ("R", 10), `RR` is ("RR", None).
 
-    Raises `InputError` for a label that MEASURES does not have.
+    The usual names of other tools are read too: `recall@10`, `ndcg_cut_10`, `P_5`, `recip_rank`,
+    `hit_rate@5`, `MAP`. Raises `InputError` for a label that MEASURES does not have.
     """
     match = _LABEL.fullmatch(label)
-    measure = _BY_LABEL.get(match[1]) if match else None
-    if match is None or measure is None or (match[2] is None and measure.needs_cutoff):
-        accepted = ", ".join(
-            f"{one.label}@k" if one.needs_cutoff else f"{one.label}, {one.label}@k"
-            for one in MEASURES
-        )
-        message = "no such ranking measure"
-        raise InputError.of("unknown_measure", message, found=label, accepted=accepted)
-    return match[1], None if match[2] is None else int(match[2])
+    name = re.sub("[ _-]", "", match[1]).casefold() if match else ""
+    measure, cutoff = _BY_NAME.get(name), match[2] if match else None
+    if measure and (cutoff.isdecimal() if cutoff else not measure.needs_cutoff):
+        return measure.label, int(cutoff) if cutoff else None
+    accepted = ", ".join(
+        f"{one.label}@k" if one.needs_cutoff else f"{one.label}, {one.label}@k" for one in MEASURES
+    )
+    near = [measure.label] if measure else difflib.get_close_matches(name, _BY_NAME, n=1)
+    at = cutoff if cutoff and cutoff.isdecimal() else "10"
+    hint = f"; did you mean {_BY_NAME[near[0].casefold()].label}@{at}?" if near else ""
+    message = f"no such ranking measure{hint}"
+    raise InputError.of("unknown_measure", message, found=quoted(label), accepted=accepted)
+
+
+def standard_label(label: str) -> str:
+    """Return the label of a measure for any of its names: `recall_10` is `R@10`."""
+    name, cutoff = parse_label(label)
+    return name if cutoff is None else f"{name}@{cutoff}"
 
 
 def machine_name(label: str) -> str:
@@ -157,6 +182,14 @@ def machine_name(label: str) -> str:
     name, cutoff = parse_label(label)
     machine = _BY_LABEL[name].name
     return machine if cutoff is None else f"{machine}_at_{cutoff}"
+
+
+def find_machine_name(name: str) -> str:
+    """Return the machine name of a measure for any of its names; another text stays as it is."""
+    try:
+        return machine_name(name)
+    except InputError:
+        return name
 
 
 def labels_at(level: "Level", ks: Sequence[int]) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from rag_eval.gates.regression import higher_is_better
 from rag_eval.gates.verdict import required_failures
 from rag_eval.gold.configuration import gold_set_name
 from rag_eval.measures.paired import paired_comparison
+from rag_eval.measures.ranking import find_machine_name
 from rag_eval.pipeline.history import KeptRun, are_comparable, changes, means_by_query, open_run
 from rag_eval.pipeline.measures import Row, comparison_rows
 from rag_eval.storage.hashing import canonical_json
@@ -304,13 +305,14 @@ def decide_rollout(
     stage
         Current percentage of the questions that the candidate answers: 10, 50 or 100.
     measure
-        Machine name of a ranking measure, or delta_s.
+        A ranking measure such as recall_at_10 or R@10, or delta_s.
 
     Raises
     ------
     InputError
         There is no such run, stage, strategy or measure, or the run's artifacts are gone.
     """
+    measure = find_machine_name(measure)
     if stage not in rollout.STAGES:
         raise _bad("no such stage", "--stage", str(stage), ", ".join(map(str, rollout.STAGES)))
     kept = open_run(home, run, gold_set)

@@ -17,7 +17,7 @@ import pandas as pd
 from pydantic import Field, InstanceOf, ValidationError
 
 from rag_eval.core.arrays import FloatArray
-from rag_eval.core.errors import InputError, quoted
+from rag_eval.core.errors import InputError, format_count, quoted
 from rag_eval.core.report import (
     Because,
     Changes,
@@ -298,9 +298,14 @@ def open_run(home: Home, name: str, gold_set: str | None = None) -> KeptRun:
         return found[0]
     owner = "" if gold_set is None else f" of {quoted(gold_set)}"
     recent = ", ".join(quoted(run_id) for run_id in ids[-5:]) or "this home keeps none"
+    message = f"{format_count(len(found), 'run')}{owner} by this name. Name one run."
+    if name in by_age and found:
+        message = f"Only one run{owner} is kept. Run again, or name another."
+    elif name in by_age:
+        message = f"No run{owner} is kept. Run first."
     raise InputError.of(
         "run_not_found",
-        f"{len(found)} runs{owner} have this name",
+        message,
         file=home.address_of(RUNS),
         field="RUN",
         found=name,

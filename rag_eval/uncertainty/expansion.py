@@ -21,6 +21,7 @@ from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, IntArray
 from rag_eval.core.config import ExpansionName
 from rag_eval.core.types import Chat, ChatError, Message
 from rag_eval.corpus.analyzer import STOP_WORDS, words
+from rag_eval.measures.groundedness import FUNCTION_WORDS
 from rag_eval.retrieval.embedding.source import ChunkTable
 from rag_eval.storage.hashing import lines_hash
 from rag_eval.uncertainty.signals import RankedBatch, TermSpace
@@ -78,6 +79,11 @@ class CorpusWords:
     def spelling(self, term: int) -> str:
         """Return the spelling of a term of a question; empty for an unknown term."""
         return self.surface[term] if term < self.space.n_terms else ""
+
+    @cached_property
+    def function_terms(self) -> frozenset[int]:
+        """Ids of the terms of words without content."""
+        return frozenset(itertools.chain.from_iterable(self.table.query_terms([*FUNCTION_WORDS])))
 
     @cached_property
     def addable(self) -> BoolArray:

@@ -42,8 +42,11 @@ class Gap:
 
 
 def semantic_gaps(context: ExpansionContext, which: IntArray, k: int = 10) -> list[list[Gap]]:
-    """Find the gaps of some questions in their top k, the severest first."""
-    extents, uncovered = _extents(context, which, k)
+    """Find the gaps of some questions in their top k, the severest first.
+
+    A word without content, such as "how", is no gap.
+    """
+    extents, uncovered = _extents(context, which, k, context.words.function_terms)
     surface = context.words.surface
     found: list[list[Gap]] = []
     for row, question in enumerate(which.tolist()):
@@ -58,7 +61,10 @@ def semantic_gaps(context: ExpansionContext, which: IntArray, k: int = 10) -> li
 
 
 def mitigations(context: ExpansionContext, which: IntArray, k: int) -> list[list[ExpansionName]]:
-    """Name the expansions that may mend the gaps of `semantic_gaps`, without describing them."""
+    """Name the expansions that may mend what the top k lack, the severest first.
+
+    Every word counts here, as it did when `LEVELS` were set.
+    """
     extents, _ = _extents(context, which, k)
     return [[name for name, _ in _rank(extents, row)] for row in range(len(which))]
 
@@ -86,7 +92,8 @@ def _name_words(
         words = [
             run
             for run, row in zip(runs, context.words.table.query_terms(runs), strict=True)
-            if is_identifier(run) or any(term >= n_terms for term in row)
+            if is_identifier(run)
+            or any(term >= n_terms and term not in context.words.function_terms for term in row)
         ]
     chosen = list(dict.fromkeys(filter(None, words)))[:NAMED]
     return ", ".join(f"“{quoted(word, WORD_CHARS)}”" for word in chosen)
@@ -114,32 +121,36 @@ def _describe(name: ExpansionName, extent: float, k: int, named: str) -> str:
 
 
 def _extents(
-    context: ExpansionContext, which: IntArray, k: int
+    context: ExpansionContext, which: IntArray, k: int, left_out_terms: frozenset[int] = frozenset()
 ) -> tuple[dict[ExpansionName, FloatArray], list[list[int]]]:
     """Compute the extent of each gap in [0, 1], [n] each; NaN for an undefined extent.
 
-    Also returns the known terms of each question that no chunk of the top k holds, rarest first.
+    `left_out_terms` are no part of a question. Also returns the known terms of each question that
+    no chunk of the top k holds, rarest first.
     """
     from scipy.sparse import csr_array
 
     batch, space = context.batch, context.batch.space
     rows, raw, known = batch.rows[which, :k], batch.raw[which, :k], batch.known[which]
+    known.data[np.isin(known.indices, list(left_out_terms))] = 0
+    known.eliminate_zeros()
     retrieved, most = rows >= 0, float(space.idf.max(initial=1.0))
 
     # Shares of each question's idf that the chunks hold: together, the best one, and the first.
     asked = csr_array((space.idf[known.indices], known.indices, known.indptr), shape=known.shape)
-    strangers = (set(batch.query_terms[place]) for place in which.tolist())
+    strangers = (set(batch.query_terms[place]) - left_out_terms for place in which.tolist())
     n_unknown = [sum(term >= space.n_terms for term in terms) for terms in strangers]
     missing = np.array(n_unknown, dtype=np.float64) * most
-    total = np.maximum(np.asarray(asked.sum(axis=1)).ravel() + missing, 1e-9)
+    total = np.asarray(asked.sum(axis=1)).ravel() + missing
+    is_empty, total = total == 0, np.maximum(total, 1e-9)
     held, union = np.zeros((len(which), rows.shape[1])), csr_array(asked.shape, dtype=np.float64)
     for place in range(rows.shape[1]):
         present = space.counts[np.maximum(rows[:, place], 0)] > 0
         covered = asked.multiply(present).multiply(retrieved[:, [place]].astype(float)).tocsr()
         held[:, place] = np.asarray(covered.sum(axis=1)).ravel()
         union = union.maximum(covered)
-    together = np.asarray(union.sum(axis=1)).ravel() / total
-    best = held.max(axis=1, initial=0.0) / total
+    together = np.asarray(union.sum(axis=1)).ravel() / total + is_empty
+    best = held.max(axis=1, initial=0.0) / total + is_empty
     first = (held[:, 0] if held.shape[1] else np.zeros(len(which))) / total
     left = (asked - union).tocsr()
     uncovered = []

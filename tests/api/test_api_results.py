@@ -123,6 +123,10 @@ CALLS = {
     ),
     "a single run": (lambda: rag_eval.compare({"a": RUNS["c"]}, QRELS), "at least two named runs"),
     "an unnamed run": (lambda: rag_eval.compare(RUNS["c"], QRELS), "at least two named runs"),
+    "a measure under two names": (
+        lambda: rag_eval.evaluate(RUNS, QRELS, ["R@5", "recall_5"]),
+        "double",
+    ),
     "an unknown measure": (lambda: rag_eval.evaluate(RUNS, QRELS, ["R"]), "no such ranking meas"),
     "a double": (lambda: rag_eval.evaluate(RUNS, QRELS, ["RR", "RR"]), "has a double"),
     "no measure": (lambda: rag_eval.evaluate(RUNS, QRELS, []), "list of measures is empty"),

@@ -15,6 +15,7 @@ from rag_eval.measures.ranking import (
     Qrels,
     Spans,
     collapse,
+    find_machine_name,
     labels_at,
     machine_name,
     parse_label,
@@ -24,6 +25,7 @@ from rag_eval.measures.ranking import (
     score_spans,
     span_carriers,
     span_ranks,
+    standard_label,
 )
 
 LABELS = (
@@ -139,12 +141,34 @@ def test_empty_ranking_scores_zero_and_empty_gold_is_ineligible():
         ([[-1, 3]], [0], "R@2", "padding before an item"),
         ([[3]], [0, 0], "R@2", "query_of"),
         ([[3.0]], [0], "R@2", "integers"),
-        ([[3]], [0], "recall", "no such ranking measure"),
+        ([[3]], [0], "recall", "no such ranking measure; did you mean R@10"),
+        ([[3]], [0], "Recall@k", "did you mean R@10"),
+        ([[3]], [0], "ndgc@5", "did you mean nDCG@5"),
+        ([[3]], [0], "F1@3", r"no such ranking measure \("),
+        ([[3]], [0], "P(rel=2)@5", r"no such ranking measure \("),
     ],
 )
 def test_defective_input_is_refused(items, query_of, label, message):
     with pytest.raises((ValueError, InputError), match=message):
         score_rankings(items, Qrels.from_rows([0], [3], [1], 1), query_of, [label])
+
+
+ALIASES = {
+    "R@10": "recall@10 Recall@10 recall_10 recall.10 recall_at_10 R_10",
+    "Success@5": "hit@5 hit_rate@5 HR@5 success_5 success.5 hit-rate@5",
+    "P@5": "P_5 P.5 precision@5 Precision@5 p@5",
+    "RR": "MRR mrr recip_rank reciprocal_rank",
+    "RR@10": "MRR@10 mrr_at_10",
+    "nDCG@10": "NDCG@10 ndcg_cut_10 ndcg_cut.10 ndcg@10",
+    "AP": "map MAP average_precision",
+    "AP@100": "map_cut_100 MAP@100",
+}
+
+
+@pytest.mark.parametrize(("label", "names"), ALIASES.items())
+def test_names_of_other_tools_are_read(label, names):
+    assert {standard_label(name) for name in names.split()} == {label}
+    assert find_machine_name(names.split()[0]) == machine_name(label)
 
 
 @given(cases(), st.integers(1, 12))
@@ -191,7 +215,7 @@ def test_labels_have_machine_names_and_are_those_of_ir_measures():
 
 
 @pytest.mark.parametrize(
-    "bad", ["R", "P", "R@0", "R@-1", "R@1.5", "recall_at_10", "R@10 ", "", "Foo@3", "R@010"]
+    "bad", ["R", "P", "R@0", "R@-1", "R@1.5", "recall_at_0", "R@10 ", "", "Foo@3", "R@010"]
 )
 def test_other_labels_are_refused_with_the_accepted_ones(bad):
     with pytest.raises(InputError) as caught:

@@ -176,11 +176,16 @@ def test_runs_are_found_by_name(ran):
     for name in ("none", "", "../x", "2"):
         with pytest.raises(InputError, match="run_not_found"):
             open_run(Home(ran.home), name)
-    with pytest.raises(InputError, match=r"run_not_found.*of another"):
+    with pytest.raises(InputError, match=r"run_not_found.*No run of another is kept. Run first"):
         open_run(Home(ran.home), "latest", "another")
+    with pytest.raises(InputError, match=r"[2-9] runs of tiny by this name. Name one run"):
+        open_run(Home(ran.home), first[:4], "tiny")
     write(ran.home, {}, second)
     with pytest.raises(InputError, match=rf"run_unreadable.*{second}"):
         open_run(Home(ran.home), "latest", "tiny")
+    (ran.home / "runs" / f"{second}.json").unlink()
+    with pytest.raises(InputError, match="Only one run of tiny is kept. Run again, or name"):
+        open_run(Home(ran.home), "previous", "tiny")
 
 
 def test_a_report_alone_is_opened_by_its_path(ran):

@@ -224,6 +224,17 @@ def test_gaps_name_what_is_missing_and_who_may_mend_it(shared):
     assert "synonym" not in {gap.mitigation for gap in gaps[1]}  # the question's only word is found
 
 
+def test_a_word_without_content_is_no_gap():
+    asked = ["poodle", "How do they use poodle?", "what does unheardof do?", "how do you?"]
+    context = make_context([*TEXTS, "How one does them."], asked)
+    plain, padded, unknown, empty = semantic_gaps(context, np.arange(4))
+    assert [gap.mitigation for gap in padded] == [gap.mitigation for gap in plain]
+    words = " ".join(gap.description for gap in [*padded, *unknown, *empty])
+    assert "“unheardof”" in words
+    assert not any(f"“{word}”" in words.lower() for word in ("how", "do", "what", "does", "use"))
+    assert "synonym" not in {gap.mitigation for gap in empty}
+
+
 def test_disagreement_with_a_second_list_is_a_gap(shared):
     def severity(others):
         batch = shared.context.batch
