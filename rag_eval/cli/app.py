@@ -194,7 +194,11 @@ def command() -> str:
 
 @contextlib.contextmanager
 def report_errors(*, writes_report: bool = False) -> Iterator[None]:
-    """Turn errors of the input and of files into lines on standard error and exit status 1."""
+    """Turn errors of the input and of files into lines on standard error and exit status 1.
+
+    Code inside that asks to exit, with any status, is such an error: a command ends with success or
+    a failed gate only after this context.
+    """
     from rag_eval.core.errors import InputError, Problem
     from rag_eval.corpus.masking import masked_text
 
@@ -209,6 +213,10 @@ def report_errors(*, writes_report: bool = False) -> Iterator[None]:
         end = "; no report was written" if writes_report else ""
         typer.echo(f"{len(errors)} error{'s' if len(errors) != 1 else ''}{also}{end}", err=True)
         raise typer.Exit(ERROR) from None
+    except (SystemExit, typer.Exit, typer.Abort) as error:
+        status = getattr(error, "exit_code", getattr(error, "code", None))
+        typer.echo(f"error stopped: a library asked to exit with status {status}", err=True)
+        raise typer.Exit(ERROR) from error
     except OSError as error:  # a full disk or a missing permission needs no traceback
         place = None if error.filename is None else os.fsdecode(error.filename)
         typer.echo(

@@ -509,8 +509,14 @@ class Runner:
         )
         artifact = None if outside == AGAIN else store.whole(kind, key)
         if artifact is None:
-            with self.evaluation.progress.step(str(node)):
-                made = stage.make(work, **inputs)
+            try:
+                with self.evaluation.progress.step(str(node)):
+                    made = stage.make(work, **inputs)
+            except SystemExit as error:  # of a library or plug-in; a run must not end as if done
+                message, accepted = "its code asked to exit", "a result, or an error"
+                raise InputError.of(
+                    "stage_exited", message, node, found=f"status {error.code}", accepted=accepted
+                ) from error
             parts, is_kept = made.as_parts(), made.is_lasting and outside != AGAIN
             artifact = store.put(kind, parts, volatile, work.made_from, key if is_kept else "")
         self._record(node, artifact)

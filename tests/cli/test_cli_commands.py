@@ -15,6 +15,8 @@ from rag_eval import __version__
 from rag_eval.cli.app import app
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
+from rag_eval.corpus.loaders.folder import Folder
+from rag_eval.pipeline import evaluation
 from rag_eval.storage.locks import WriteLock
 
 ESCAPES = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -137,6 +139,21 @@ def test_only_the_whole_primary_gold_set_is_published(project, monkeypatch):
 
 def test_a_mistyped_command_is_an_error_and_no_failed_gate(project):
     assert project.process("run", "--no-such-option").returncode == 1
+
+
+@pytest.mark.parametrize(
+    "place", [(Folder, "identity"), (Folder, "read"), (evaluation, "permitted")]
+)
+@pytest.mark.parametrize("raised", [SystemExit(), SystemExit(2), typer.Exit(0), typer.Exit(2)])
+@pytest.mark.parametrize("command", ["run", "lint"])
+def test_a_library_that_exits_is_no_success(project, monkeypatch, place, raised, command):
+    def leave(*_):
+        raise raised
+
+    monkeypatch.setattr(*place, leave)
+    result = project.command(command, "tiny", exit_code=1)
+    assert "exit" in result.stderr
+    assert not (project.root / "reports").exists()
 
 
 def test_nothing_to_run_is_an_error_that_says_what_to_do(project):
