@@ -7,7 +7,6 @@ import dataclasses
 import json
 import re
 import unicodedata
-from collections.abc import Collection
 from typing import Annotated, Literal, NamedTuple, NoReturn, Self, TypeVar, get_args
 
 from pydantic import (
@@ -156,13 +155,10 @@ def _split_refusal(text: str) -> tuple[ParsedOutcome, str] | None:
     return None if match is None else ("insufficient_evidence", match["gaps"] or "")
 
 
-def _check_refusal(
-    outcome: ParsedOutcome, gaps: str, *, analyze_only: bool, verdicts: Collection[str] = ()
-) -> None:
+def _check_refusal(outcome: ParsedOutcome, gaps: str, *, analyze_only: bool) -> None:
     """Raise _BrokenError if a refusal is not allowed, or if its gaps are no gaps."""
     code, phrase = "refusal_not_allowed", INSUFFICIENT_EVIDENCE if analyze_only else NOT_FOUND
-    is_allowed = any(_REFUSALS.get(allowed) == outcome for allowed in (phrase, *verdicts))
-    _check(is_allowed, code, f"the allowed refusal is {phrase}.")
+    _check(outcome == _REFUSALS[phrase], code, f"the allowed refusal is {phrase}.")
     message = f"a refusal names its gaps in {MAX_GAPS_CHARS} characters at most."
     _check(len(gaps) <= MAX_GAPS_CHARS, code, message)
     _check(not states_an_answer(gaps), code, "a refusal holds no answer.")
@@ -421,7 +417,7 @@ def _read_headers(text: str) -> tuple[str, str, str]:
 def _read_verdict(text: str, settings: Answers, *, analyze_only: bool) -> Parsed:
     """Read a reply in the two-line form.
 
-    A refusal is one of the gold set's verdicts, or the refusal of the prompt.
+    A refusal is the refusal of the prompt, whatever verdicts the gold set lists.
     """
     verdict, cited, body = _read_headers(text)
     outcome: ParsedOutcome = _REFUSALS.get(verdict, "answered")
@@ -437,8 +433,7 @@ def _read_verdict(text: str, settings: Answers, *, analyze_only: bool) -> Parsed
         _check(has_content(body), "empty_answer", "no text follows the two lines.")
     else:
         gaps = refusal[1] if refusal and refusal[0] == outcome else body
-        verdicts = settings.verdicts
-        _check_refusal(outcome, gaps, analyze_only=analyze_only, verdicts=verdicts)
+        _check_refusal(outcome, gaps, analyze_only=analyze_only)
     return Parsed(outcome, body or NOT_FOUND, citations, verdict)
 
 

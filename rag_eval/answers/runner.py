@@ -107,9 +107,10 @@ def _format_evidence(item: Evidence, schema: ResponseSchema) -> str:
 
 def _system(question: Question, *, analyze_only: bool, nonce: str) -> str:
     gaps = f"{INSUFFICIENT_EVIDENCE}: <what is missing>"
+    other_refusal = NOT_FOUND if analyze_only else INSUFFICIENT_EVIDENCE
     form = _TEXTS[f"{question.settings.response_schema}_form"].format(
         refusal=f'"{gaps if analyze_only else NOT_FOUND}"',
-        verdicts=", ".join(question.settings.verdicts),
+        verdicts=", ".join(one for one in question.settings.verdicts if one != other_refusal),
         refusal_verdict=INSUFFICIENT_EVIDENCE if analyze_only else NOT_FOUND,
         refusal_text="then the missing pieces by name" if analyze_only else "nothing after it",
     )

@@ -202,6 +202,8 @@ UNRANKED = ("grep", "section")
 TEXTS = ("doc_id", "section_id", "snippet_id", "source_url", "index_hash", "analyzer", "rev")
 """Required fields that are text and not blank."""
 UNITS = ("char", "token")
+MIN_QUOTE = 2
+"""Least number of letters and digits of a quote, because any text has a shorter quote."""
 MAX_INTEGER = 2**53 - 1
 """Largest whole number that every JSON reader reads exactly."""
 MAX_FLOAT = 1.7976931348623157e308
@@ -229,6 +231,17 @@ def _is_empty(record: object) -> bool:
 def _get_text(record: Record, name: str) -> str | None:
     value: Any = record.get(name)
     return value if _is_text(value) else None
+
+
+def _is_outside(record: Record) -> bool:
+    """Tell whether a record is not stated to be in the evidence; only true and null state it."""
+    stated = record.get("in_evidence")
+    return stated is not None and stated is not True
+
+
+def _read_name(value: object) -> str | None:
+    """Return a query_id or segment as text, so that 0 and "0" are the same; None for none."""
+    return None if value is None else str(value).strip()
 
 
 def _need(name: str, is_sound: Callable[[object], bool]) -> Rule:
@@ -343,6 +356,8 @@ def _check_quote(record: Record, live: LiveIndex | None) -> str | None:
     quote = record.get("quote")
     if quote is not None and not isinstance(quote, str):
         return "quote"
+    if quote and sum(map(str.isalnum, quote)) < MIN_QUOTE:
+        return "quote"
     place = _place(record, live)
     if live is None or place is None or not quote:
         return None
@@ -367,10 +382,10 @@ _RULES: dict[str, Rule] = {
     "mismatch_index_hash": _match_live("index_hash", lambda _, live: live.models),
     "analyzer_mismatch": _match_live("analyzer", lambda _, live: (live.analyzer,)),
     "rev_mismatch": _match_live("rev", _find_rev),
+    "unknown_snippet": _check_snippet,
     "source_url_mismatch": _match_live("source_url", _find_url),
     "embed_model_mismatch": _check_model,
     "tokens_mismatch": _check_tokens,
-    "unknown_snippet": _check_snippet,
     "quote_mismatch": _check_quote,
     "explained_before_cited": _check_order,
 }
@@ -390,13 +405,15 @@ class Verdicts:
     """Number of records on which each code's rule was tried: the denominators of `counts`."""
     live: bool
     """Whether there was a live index."""
+    n_refusals: int = 0
+    """Number of answers that refuse, and therefore need no citation."""
 
     @functools.cached_property
     def counts(self) -> dict[str, int]:
         """Number of records under each failing code, or `ok`; 1 `empty_citations` without any."""
         counts = Counter(code for findings in self.failures for code, _ in findings)
         counts["ok"] = sum(not findings for findings in self.failures)
-        counts["empty_citations"] += not self.failures
+        counts["empty_citations"] += not (self.failures or self.n_refusals)
         return {code: counts[code] for code in CODES}
 
     @property
@@ -421,8 +438,8 @@ class Verdicts:
 
     @property
     def passed(self) -> bool:
-        """Whether the run has a record and every record is ok."""
-        return bool(self.failures) and not any(self.failures)
+        """Whether the run has a record or a refusal, and every record is ok."""
+        return bool(self.failures or self.n_refusals) and not any(self.failures)
 
     def joined(self, other: "Verdicts") -> "Verdicts":
         """Join two verdicts on the same records; for a common code, keep the field of `other`."""
@@ -431,7 +448,9 @@ class Verdicts:
             for ours, theirs in zip(self.failures, other.failures, strict=True)
         )
         tried = {code: max(self.tried[code], other.tried[code]) for code in CODES[:-1]}
-        return Verdicts(failures, tried, live=self.live or other.live)
+        return dataclasses.replace(
+            self, failures=failures, tried=tried, live=self.live or other.live
+        )
 
 
 def _in_order(findings: Collection[Finding]) -> tuple[Finding, ...]:
@@ -442,6 +461,7 @@ def validate(
     records: Sequence[Record],
     live: LiveIndex | None = None,
     section_pairs: Collection[tuple[str, str]] | None = (),
+    n_refusals: int = 0,
 ) -> Verdicts:
     """Try every rule on every record of one run; the records may hold anything.
 
@@ -464,23 +484,24 @@ def validate(
     judged = [
         (record, findings)
         for record, findings in zip(records, failures, strict=True)
-        if not _is_empty(record) and record.get("in_evidence") is not False
+        if not _is_empty(record) and not _is_outside(record)
     ]
     _mark_units(judged, tried)
     _mark_ranks(judged, tried)
     allowed = None if section_pairs is None else {frozenset(pair) for pair in section_pairs}
     _mark_sections(judged, tried, allowed)
-    tried["empty_citations"] += not records
+    tried["empty_citations"] += not (records or n_refusals)
     counts = {code: tried[code] for code in CODES[:-1]}
-    return Verdicts(tuple(map(_in_order, failures)), counts, live is not None)
+    return Verdicts(tuple(map(_in_order, failures)), counts, live is not None, n_refusals)
 
 
 def _judge_alone(record: Record, live: LiveIndex | None, tried: Counter[str]) -> list[Finding]:
     """Try the rules that need no other record."""
     tried["empty_citations"] += 1
-    if isinstance(record, Mapping) and record.get("in_evidence") is False:
+    if isinstance(record, Mapping) and _is_outside(record):
         tried["unknown_snippet"] += 1
-        return [("unknown_snippet", "snippet_id")]
+        field = "snippet_id" if record["in_evidence"] is False else "in_evidence"
+        return [("unknown_snippet", field)]
     if _is_empty(record):
         return [("empty_citations", "")]
     fields = {code: rule(record, live) for code, rule in _RULES.items()}
@@ -512,20 +533,27 @@ def _mark_ranks(judged: Sequence[tuple[Record, list[Finding]]], tried: Counter[s
         index_hash, section_id, snippet_id = (_get_text(record, name) or "" for name in names)
         norm, k_pos, k_final = (record.get(name) for name in ("score_norm", "k_pos", "k_final"))
         is_foreign = record.get("kind") in UNRANKED or index_hash.startswith("external:")
-        if is_foreign or not (_is_number(norm) and _is_whole(k_pos, 1)):
+        if is_foreign or not _is_whole(k_pos, 1):
             continue
         tried["rank_order"] += 1
-        key = (repr(record.get("query_id")), index_hash, repr(record.get("kind")))
-        place = (-norm, section_id, snippet_id)  # type: ignore[operator]  # it is a number
-        rankings.setdefault(key, []).append((k_pos, place, k_final, findings))
+        key = (_read_name(record.get("query_id")), index_hash, repr(record.get("kind")))
+        # without a score, only the uniqueness of the ranks can be judged
+        place = (-norm, section_id, snippet_id) if _is_number(norm) else ()  # type: ignore[operator]
+        rankings.setdefault(key, []).append((k_pos, place, snippet_id, k_final, findings))
     for ranked in rankings.values():
-        owners: dict[object, str] = {}
+        owners: dict[tuple[str, object], str] = {}
         best: tuple[Any, ...] = ()
-        for _, place, k_final, findings in sorted(ranked, key=lambda one: one[:2]):
-            if best and place < best:
-                findings.append(("rank_order", "k_pos"))
-            elif _is_whole(k_final, 1) and owners.setdefault(k_final, place[2]) != place[2]:
-                findings.append(("rank_order", "k_final"))
+        for k_pos, place, snippet_id, k_final, findings in sorted(ranked, key=lambda one: one[:3]):
+            ranks = [("k_pos", k_pos), *([("k_final", k_final)] if _is_whole(k_final, 1) else [])]
+            shared = [
+                name
+                for name, rank in ranks
+                if owners.setdefault((name, rank), snippet_id) != snippet_id
+            ]
+            if best and place and place < best:
+                shared.insert(0, "k_pos")
+            if shared:
+                findings.append(("rank_order", shared[0]))
             best = max(best, place)
 
 
@@ -535,7 +563,7 @@ def _mark_sections(
     allowed: Collection[frozenset[str]] | None,
 ) -> None:
     """Mark bad segments, and sections that may not stand beside the sections cited before."""
-    cited: dict[tuple[object, object], dict[str, None]] = {}
+    cited: dict[tuple[str | None, str | None], dict[str, None]] = {}
     for record, findings in judged:
         answer, segment = record.get("query_id"), record.get("segment")
         section_id = _get_text(record, "section_id")
@@ -546,7 +574,8 @@ def _mark_sections(
             findings.append(("bad_segment", "query_id"))
         elif section_id is not None and allowed is not None:
             tried["cross_section_reuse"] += 1
-            before = cited.setdefault((answer, None if segment == -1 else segment), {})
+            named = _read_name(segment)
+            before = cited.setdefault((_read_name(answer), None if named == "-1" else named), {})
             pairs = (frozenset((section_id, other)) for other in before)
             if section_id in before or all(pair in allowed for pair in pairs):
                 before[section_id] = None

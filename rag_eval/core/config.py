@@ -207,7 +207,7 @@ CHECKS = tuple(
 """Checks of the poisoning guard. A reason code begins with the name of its check."""
 FreshnessState = Literal["dated", "future", "unknown"]
 DomainState = Literal["allowed", "not_listed", "lookalike", "unknown", "not_configured"]
-SignatureState = Literal["valid", "invalid", "missing", "not_configured"]
+SignatureState = Literal["valid", "invalid", "missing", "installed", "not_configured"]
 AuthorState = Literal["known", "not_listed", "unknown", "not_configured"]
 AuthorName = Annotated[str, StringConstraints(min_length=1, max_length=200, strip_whitespace=True)]
 

@@ -58,10 +58,10 @@ LIVE_CODES = (
     "mismatch_index_hash",
     "analyzer_mismatch",
     "rev_mismatch",
+    "unknown_snippet",
     "source_url_mismatch",
     "embed_model_mismatch",
     "tokens_mismatch",
-    "unknown_snippet",
     "quote_mismatch",
 )
 """Codes whose rules need the live index; `bad_offsets` only asks for the document's length."""

@@ -516,7 +516,7 @@ def _trust_scores(frame: pd.DataFrame) -> TrustScores | Absent:
 
 UNCONFIGURED: Final = {
     "domain": "the gold set lists no domains",
-    "signature": "the gold set names no keys, and no source records hashes",
+    "signature": "the gold set names no keys",
     "author": "the gold set names no authors",
 }
 UNDATED: Final = "no document has a date that can be read"
@@ -529,7 +529,9 @@ def _trust_factors(states: Mapping[str, Mapping[str, int]]) -> list[TrustFactor]
     fallen = f"times {FRESH:g}, falling to {STALE:g} after a year or without a date"
     for factor, (state, points) in {**parts, "freshness": ("dated", fallen)}.items():
         counts = states[f"{factor}_state"]
-        reason = UNCONFIGURED.get(factor) if set(counts) <= {"not_configured"} else None
+        reason = (
+            UNCONFIGURED.get(factor) if set(counts) <= {"not_configured", "installed"} else None
+        )
         if factor == "freshness" and not counts.get(state):
             reason = UNDATED
         about = {"factor": factor, "points": points, "status": "measured"}

@@ -12,6 +12,7 @@ import pandas as pd
 
 from rag_eval.answers.abstention import abstention
 from rag_eval.answers.contract import unmarked_segment
+from rag_eval.answers.paths import has_content
 from rag_eval.answers.recorded import read_markers
 from rag_eval.citations.payload import LiveIndex, Verdicts, validate
 from rag_eval.core.errors import InputError, Problem, ProblemList, quoted
@@ -204,7 +205,11 @@ def validate_file(
         raise InputError.of("not_a_file", message, path, accepted="a .jsonl file")
     problems = ProblemList()
     rows: list[tuple[int, Mapping[str, object]]] = []
+    n_refusals = 0
     for line, row in read_objects(path, problems):
+        if _is_refusal(row):
+            n_refusals += 1
+            continue
         for rank, record in _list_records(line, row, path, problems):
             if not _is_auditable(record):
                 rows.append((line, record))
@@ -221,8 +226,16 @@ def validate_file(
                     accepted="--index HOME, the home of a run over the cited corpus",
                 )
     pairs = None if allow_cross_section else ()
-    verdicts = validate([record for _, record in rows], live, pairs)
+    verdicts = validate([record for _, record in rows], live, pairs, n_refusals)
     return FileVerdicts(path, rows, verdicts, problems.listed())
+
+
+def _is_refusal(row: Mapping[str, object]) -> bool:
+    """Tell whether a line is `{error, fix}`, or an answer that refuses and cites nothing."""
+    error, fix, text = row.get("error"), row.get("fix"), row.get("answer")
+    if "answer" not in row:
+        return all(isinstance(one, str) and has_content(one) for one in (error, fix))
+    return isinstance(text, str) and row.get("citations") in (None, []) and bool(abstention(text))
 
 
 def _is_auditable(record: Mapping[str, object]) -> bool:
@@ -236,14 +249,11 @@ def _list_records(
 ) -> list[tuple[int, Mapping[str, object]]]:
     """Return the records of a line, each with its place in the list of citations, from 1.
 
-    A line is a record, or the block `{citations, answer}`. A refusal may have no citation, and
-    `{error, fix}` has none. A citation without a segment supports the sentences with its marker
-    `[n]`, without a marker the only sentence, and else the whole answer.
+    A line is a record, or the block `{citations, answer}`. A citation without a segment supports
+    the sentences with its marker `[n]`, without a marker the only sentence, and else the whole
+    answer. Citations behind the answer are marked, because the answer was not made from them.
     """
     cited, text = row.get("citations"), row.get("answer")
-    is_refusal = isinstance(text, str) and bool(abstention(text))
-    if row.keys() >= {"error", "fix"} or (cited == [] and is_refusal):
-        return []
     if not isinstance(cited, list) or not cited:
         return [(1, row)]
     marks: list[tuple[int, int]] = []
@@ -267,9 +277,12 @@ def _list_records(
     for sentence, number in marks:
         marked.setdefault(number, {})[sentence] = None
     records: list[tuple[int, Mapping[str, object]]] = []
+    keys = list(row)
+    is_late = "answer" in row and keys.index("answer") < keys.index("citations")
     for number, (citation, given) in enumerate(zip(cited, segments, strict=True), start=1):
         own = {"query_id": row.get("query_id", f"line {line}"), "segment": given}
         own |= citation if isinstance(citation, Mapping) else {}
+        own |= {"cited_before_answer": False} if is_late else {}
         stated = own["segment"]
         of_text = marked.get(number, (unmarked_segment(plain),))
         chosen = of_text if stated is None else (stated,)
@@ -310,7 +323,8 @@ def _verdict_lines(result: FileVerdicts) -> Iterator[str]:
     if result.problems and not n:
         return
     unit = "citation" if n == 1 else "citations"
-    yield f"{quoted(str(result.path), 400)}: {n:,} {unit}, {verdicts.counts['ok']:,} ok"
+    refusals = f", refusals: {verdicts.n_refusals:,}" if verdicts.n_refusals else ""
+    yield f"{quoted(str(result.path), 400)}: {n:,} {unit}, {verdicts.counts['ok']:,} ok{refusals}"
     for code in CODES[:-1]:
         if verdicts.counts[code]:
             counts = f"{verdicts.counts[code]:>7,} of {verdicts.tried[code]:,} tried"
@@ -342,7 +356,7 @@ def verdict_json(result: FileVerdicts) -> list[str]:
         }
         for problem in result.problems
     ]
-    if not result.rows and not found:
+    if not (result.rows or result.verdicts.n_refusals or found):
         found = [{"error": "empty_citations", "field": "", "tip": FIXES["empty_citations"]}]
     for (line, record), failures in zip(result.rows, result.verdicts.failures, strict=True):
         if failures:

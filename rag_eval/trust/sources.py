@@ -412,8 +412,9 @@ def judge_sources(
     """Return the trust of every document of a SOURCES frame with its reasons, and FINDINGS.
 
     `signature_states` comes from `signatures.verify`; None means that no signatures were read.
-    Without keys, the hashes that a source itself recorded take their place. `manifest_states` comes
-    from `compare_manifest`; None means that there is no manifest.
+    Without keys, a document of a package whose files have the hashes of its own unsigned RECORD is
+    `installed`, which earns no points. `manifest_states` comes from `compare_manifest`; None means
+    that there is no manifest.
     Columns of the first frame: doc_id, domain, domain_state, signature_state, author_state,
     freshness_state, freshness, date, trust. Trust is freshness times the sum of 0.4 for an allowed
     domain, 0.3 for a valid signature and 0.3 for a known author. It is 0 for a look-alike domain or

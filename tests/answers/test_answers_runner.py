@@ -127,6 +127,7 @@ def test_the_event_before_a_request_states_the_contract_in_force():
 
 GAPS, REFUSED = "INSUFFICIENT EVIDENCE: the year", "error: no atlas; fix: index one"
 VERDICT = {"response_schema": "verdict"}
+GROUNDED = {**VERDICT, "quote_bypass": "off"}
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ VERDICT = {"response_schema": "verdict"}
         (reply([], GAPS), {}, "insufficient_evidence", GAPS),
         (reply([], "**NOT FOUND**."), {"quote_bypass": "off"}, "not_found", "NOT FOUND"),
         ('{"error": "no atlas", "fix": "index one"}', {}, "contract_error_reply", REFUSED),
-        ("VERDICT=NOT FOUND\nCITATIONS=", VERDICT, "not_found", "NOT FOUND"),
+        ("VERDICT=NOT FOUND\nCITATIONS=", GROUNDED, "not_found", "NOT FOUND"),
     ],
 )
 def test_refusals_have_outcomes_of_their_own_and_are_not_retried(said, options, outcome, text):

@@ -230,6 +230,34 @@ def test_an_unreadable_segment_does_not_evade_the_rule_of_sections(field, value)
     assert validate([record]).failures == ((("bad_segment", field),),)
 
 
+@pytest.mark.parametrize(
+    ("segment", "other", "is_same"),
+    [(0, "0", True), ("1", 1, True), (None, "-1", True), (0, "1", False), ("intro", "0", False)],
+)
+def test_numbers_and_their_text_name_one_segment(segment, other, is_same):
+    pair = [changed(segment=segment), changed(segment=other, section_id="a.md#one")]
+    assert codes(*pair)[1] == ("cross_section_reuse" if is_same else "ok")
+
+
+@pytest.mark.parametrize(
+    ("value", "field"),
+    [(True, ""), (None, ""), (False, "snippet_id"), ("true", "in_evidence"), (1, "in_evidence")],
+)
+def test_only_true_and_null_state_that_a_citation_is_in_the_evidence(value, field):
+    expected = ("unknown_snippet", field) if field else ("ok", "")
+    assert first(changed(in_evidence=value)) == expected
+
+
+def test_a_snippet_of_another_document_comes_before_its_tokens():
+    verdicts = validate([changed(snippet_id="s3", tokens=3)], LIVE)
+    assert [code for code, _ in verdicts.failures[0]] == ["unknown_snippet", "tokens_mismatch"]
+
+
+@pytest.mark.parametrize("quote", ["a", ".", " ", "- 7"])
+def test_a_quote_has_two_letters_or_digits(quote):
+    assert first(changed(quote=quote)) == ("quote_mismatch", "quote")
+
+
 def test_one_segment_cites_one_section_unless_whitelisted():
     one, two, three = (
         changed(query_id="q", segment=0, section_id=name) for name in ("A", "B", "C")
@@ -269,6 +297,9 @@ RANKED = [  # snippet, score_norm, k_pos, k_final; then the field of the last re
     ([("a", 0.5, 1, 1), ("a", 0.5, 1, 1)], ""),  # cited twice
     ([("b", 0.5, 1, 1), ("a", 0.5, 2, 2)], "k_pos"),
     ([("a", 0.5, 1, 1), ("b", 0.9, 2, 2)], "k_pos"),
+    ([("a", 0.9, 1, 1), ("b", 0.5, 1, 2)], "k_pos"),
+    ([("a", 0.9, 1, 1), ("a", 0.9, 1, 1)], ""),
+    ([("a", None, 1, 1), ("b", None, 1, 2)], "k_pos"),
     ([("a", 0.9, 1, 1), ("b", 0.5, 2, 1)], "k_final"),
 ]
 

@@ -174,8 +174,30 @@ def test_the_index_completes_citations_of_the_auditable_block(ran):
     refused = [{"citations": [], "answer": "NOT FOUND"}, {"error": "no atlas", "fix": "index one"}]
     assert validate_file(written(file, [*refused, {**block, **both}]), live).passed
     assert not validate_file(written(file, [{"citations": [], "answer": "Yes."}]), live).passed
+    late = {"answer": block["answer"], "citations": [one]}
+    assert validate_file(written(file, [late]), live).verdicts.codes == ("explained_before_cited",)
     (problem,) = validate_file(written(file, [{**block, "segments": [0]}]), live).problems
     assert (problem.code, problem.line, problem.field) == ("wrong_length", 1, "segments")
+
+
+@pytest.mark.parametrize(
+    ("line", "is_valid"),
+    [
+        ({"error": "no atlas", "fix": "index one"}, True),
+        ({"error": "no atlas", "fix": " "}, False),
+        ({"error": "no atlas"}, False),
+        ({"citations": [], "answer": "The sources do not say it."}, True),
+        ({"answer": "Das weiß ich nicht."}, True),
+        ({"citations": [], "answer": "Paris."}, False),
+        ({"error": "no atlas", "fix": "index one", "answer": "Paris."}, False),
+    ],
+)
+def test_a_file_of_refusals_alone_is_valid(tmp_path, line, is_valid):
+    result = validate_file(written(tmp_path / "answers.jsonl", [line]))
+    assert result.passed is is_valid
+    assert result.verdicts.counts["empty_citations"] == (not is_valid)
+    assert (verdict_json(result) == ["OK"]) is is_valid
+    assert ("refusals: 1" in verdict_lines(result)[0]) is is_valid
 
 
 def test_the_auditable_block_needs_an_index(ran):

@@ -6,7 +6,7 @@ lists. While modules are imported and walked, Python finds installed packages an
 library only: no working folder, and no editable package.
 
 The author of every docstring is the author in the distribution's metadata. The hashes in RECORD
-stand for a signature. Docstrings have no date, because no source states a date.
+tell whether the files are those that were installed. No source states a date of docstrings.
 """
 
 import base64
@@ -105,12 +105,12 @@ def find_package(package: str) -> Installed:
     return Installed(found.version, text_hash(record), _find_author(found))
 
 
-def verify_record(package: str) -> Literal["", "valid", "missing"]:
+def verify_record(package: str) -> Literal["", "installed", "missing"]:
     """Compare the package's files with the hashes in RECORD of its wheel.
 
-    Returns `valid` if all hold, and `missing` if a single one does not: then nothing vouches for
-    any docstring, because a docstring can be put together by other files than its own. Empty if
-    RECORD has no hash.
+    Returns `installed` if all hold, and `missing` if a single one does not, because a docstring can
+    be put together by other files than its own. Empty if RECORD has no hash. RECORD is unsigned:
+    it shows that the files are those of the wheel, not who made them.
     """
     recorded = [
         (Path(file.locate()), file.hash)
@@ -120,7 +120,7 @@ def verify_record(package: str) -> Literal["", "valid", "missing"]:
     holds = (
         path.is_file() and _hash_record(path, known.mode) == known.value for path, known in recorded
     )
-    return ("valid" if all(holds) else "missing") if recorded else ""
+    return ("installed" if all(holds) else "missing") if recorded else ""
 
 
 def _hash_record(path: Path, algorithm: str) -> str:
