@@ -26,6 +26,7 @@ from rag_eval.core.types import (
     ScoredChunk,
     Window,
 )
+from rag_eval.corpus.analyzer import ANALYZER
 from rag_eval.retrieval.service import Payloads, Rank
 
 # ---- Chunks with their lines, and a view of the corpus that finds lines, sections and chunks
@@ -57,7 +58,8 @@ def cite_token(doc_id: str, first: int, last: int) -> str:
 class Library:
     """Documents, sections and chunks of a corpus revision, with lookups by id and line.
 
-    `index_hash` and `embed_model` are in the payload of chunks that grep and section find.
+    `index_hash`, `embed_model` and `analyzer` are in the payload of chunks that grep and section
+    find.
     """
 
     def __init__(
@@ -68,12 +70,13 @@ class Library:
         *,
         index_hash: str,
         embed_model: str,
+        analyzer: str = ANALYZER,
     ) -> None:
         self.chunks = chunks
         self.texts: list[str] = chunks["text"].tolist()
         self.starts: list[int] = chunks["start"].tolist()
-        self.index = Identity(index_hash, embed_model)
-        self._payloads = Payloads(chunks, documents)
+        self.index, self.analyzer = Identity(index_hash, embed_model), analyzer
+        self._payloads = Payloads(chunks, documents, analyzer)
         self._documents = documents.set_index("doc_id")[["text", "title"]].to_dict("index")
         columns = sections[["doc_id", "start", "end"]].itertuples(index=False, name=None)
         self._sections = dict(zip(sections["section_id"].tolist(), columns, strict=True))

@@ -31,7 +31,7 @@ from rag_eval.core.types import (
     ScoredChunk,
     Window,
 )
-from rag_eval.corpus.analyzer import ANALYZER, count_tokens
+from rag_eval.corpus.analyzer import count_tokens
 from rag_eval.corpus.chunking import spans
 from rag_eval.corpus.loaders.recorded import Citation, Context, RecordedOutput
 from rag_eval.corpus.masking import covered_with, labelled_values, mask
@@ -199,7 +199,7 @@ class RecordedAnswers:
                 count_tokens(text),
                 index.index_hash,
                 index.stated_model,
-                ANALYZER,
+                self._library.analyzer,
                 rev,
                 text,
                 score_raw,

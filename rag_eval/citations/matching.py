@@ -13,7 +13,7 @@ from rag_eval.core.arrays import (
     Ranges,
     find_overlaps,
 )
-from rag_eval.corpus.analyzer import word_spans
+from rag_eval.corpus.analyzer import token_spans
 
 # ---- Cited spans against gold spans
 
@@ -95,7 +95,7 @@ class Words:
     @classmethod
     def of(cls, texts: Sequence[str]) -> "Words":
         """Find the words that the analyzer counts; texts are in the order of document codes."""
-        spans = [np.asarray(word_spans(text), dtype=np.int64).reshape(-1, 2) for text in texts]
+        spans = [np.asarray(token_spans(text), dtype=np.int64).reshape(-1, 2) for text in texts]
         flat = np.concatenate([np.empty((0, 2), dtype=np.int64), *spans])
         first = np.cumsum([0, *(len(part) for part in spans)], dtype=np.int64)
         return cls(flat[:, 0], flat[:, 1], first)

@@ -27,7 +27,7 @@ from rag_eval.core.types import (
     ScoredChunk,
     Window,
 )
-from rag_eval.corpus.analyzer import count_tokens, word_spans
+from rag_eval.corpus.analyzer import count_tokens, token_spans
 from rag_eval.corpus.masking import FILL, mask_shown_address, masked_text
 
 # ---- The live index that citations are checked against
@@ -71,7 +71,7 @@ class LiveIndex:
         self._count = functools.lru_cache(maxsize=4096)(
             lambda doc, start, end: count_tokens(self.texts[doc][start:end])
         )
-        self._words = functools.lru_cache(maxsize=1024)(lambda doc: word_spans(self.texts[doc]))
+        self._words = functools.lru_cache(maxsize=1024)(lambda doc: token_spans(self.texts[doc]))
 
     def locate(self, doc_id: str, offsets: Mapping[str, Any]) -> tuple[int, int] | None:
         """Return offsets of a known document as characters; None beyond the document's end."""

@@ -1,4 +1,4 @@
-"""Documents -> chunks: spans of at most `max_tokens` word tokens with exact character offsets.
+"""Documents -> chunks: spans of at most `max_tokens` tokens with exact character offsets.
 
 The module also finds the borders of sections and sentences.
 """
@@ -13,7 +13,7 @@ import pandas as pd
 
 from rag_eval.core.frames import CHUNKS
 from rag_eval.core.loader import Chunker
-from rag_eval.corpus.analyzer import WORD, count_tokens
+from rag_eval.corpus.analyzer import ANALYZER, BLANKLESS, count_tokens, token_spans
 from rag_eval.corpus.markdown import headings, line_starts, parse_blocks
 from rag_eval.storage.hashing import SHORT, canonical_json, digest, text_hash
 
@@ -205,7 +205,6 @@ _NEWLINE = r"(?:\r\n?+|\n)"
 _PARAGRAPH = re.compile(rf"{_NEWLINE}(?:[^\S\r\n]*+{_NEWLINE})++")
 _BORDER_LINE = re.compile(_NEWLINE)
 _SPACE = re.compile(r"\s++")
-_TOKEN = re.compile(r"(?<=[\W_])(?=[^\W_])")
 _PARAMETER = re.compile(rf"^(?=\S[^\r\n]*+{_NEWLINE}[ \t]++\S)", re.MULTILINE)
 _PROMPT = re.compile(r"^(?=>>> )", re.MULTILINE)
 _DEFINITION_LISTS = frozenset(
@@ -242,7 +241,13 @@ def _at_offsets(offsets: list[int]) -> Level:
 
 
 _PARAGRAPHS, _LINES = _at(_PARAGRAPH), _at(_BORDER_LINE)
-_WEAKEST = (_at(_SPACE), _at(_TOKEN))
+
+
+def _at_tokens(text: str, start: int, end: int) -> list[int]:
+    return [at for at, _ in token_spans(text, start, end)]
+
+
+_WEAKEST = (_at(_SPACE), _at_tokens)
 """Borders at white space and before tokens, so that any text can be cut small enough."""
 
 
@@ -280,7 +285,7 @@ def _text_levels(_: str, start: int, __: int, ___: str) -> Levels:
 
 # ---- Chunks
 
-_RUN = re.compile(r"(?<!\S)\S")
+_RUN = re.compile(rf"(?<!\S)\S|[{BLANKLESS}]")
 
 Span = tuple[int, int]
 Piece = tuple[int, int, int]
@@ -293,7 +298,7 @@ _OVERLAPPING = frozenset({"text", "markdown"})
 def _pieces(text: str, start: int, end: int, levels: Levels, limit: int) -> Iterator[Piece]:
     """Cut at the strongest borders that make every piece fit; a piece of one token always fits."""
     tokens = count_tokens(text[start:end])
-    if tokens <= limit or not levels.finders:
+    if tokens <= limit:
         yield start, end, tokens
         return
     finder, *weaker = levels.finders
@@ -302,7 +307,10 @@ def _pieces(text: str, start: int, end: int, levels: Levels, limit: int) -> Iter
     cuts = [at for at in finder(text, start, end) if low < at < end]
     rest = Levels(tuple(weaker), levels.content)
     for low, high in itertools.pairwise([start, *cuts, end]):
-        yield from _pieces(text, low, high, rest, limit)
+        if weaker:
+            yield from _pieces(text, low, high, rest, limit)
+        else:  # a part of a long word begins at its token and holds no other
+            yield low, high, count_tokens(text[low:high]) if low == start else 1
 
 
 def _packed(pieces: Iterator[Piece], limit: int) -> Iterator[Span]:
@@ -319,7 +327,7 @@ def _packed(pieces: Iterator[Piece], limit: int) -> Iterator[Span]:
 
 def _reach_back(text: str, previous: int, start: int, overlap: int) -> int:
     """Return the start of a chunk that repeats at most `overlap` tokens of the chunk before."""
-    tokens = [match.start() for match in WORD.finditer(text, previous, start)]
+    tokens = _at_tokens(text, previous, start)
     if not tokens:
         return start
     earliest = tokens[-overlap] if overlap <= len(tokens) else previous
@@ -414,8 +422,11 @@ def chunk_documents(
 _HASHED_AT_ONCE = 65_536
 
 
-def chunks_hash(chunks: pd.DataFrame, chunker: Chunker) -> str:
-    """Hash the indexed content: the sorted (chunk_id, text_hash) pairs and the chunker."""
+def chunks_hash(chunks: pd.DataFrame, chunker: Chunker, analyzer: str = ANALYZER) -> str:
+    """Hash the indexed content: the sorted (chunk_id, text_hash) pairs, the chunker and analyzer.
+
+    The usual analyzer adds nothing, because the hash of an index names it already.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -429,5 +440,6 @@ def chunks_hash(chunks: pd.DataFrame, chunker: Chunker) -> str:
     for start in range(0, len(pairs), _HASHED_AT_ONCE):
         part = pairs.slice(start, _HASHED_AT_ONCE).to_pylist()
         state.update(f"{',' if start else ''}{','.join(part)}".encode())
-    state.update(f"],{canonical_json(chunker.model_dump(mode='json'))}]".encode())
+    rules = [chunker.model_dump(mode="json"), *([] if analyzer == ANALYZER else [analyzer])]
+    state.update(f"],{canonical_json(rules)[1:]}".encode())
     return state.hexdigest()[:SHORT]

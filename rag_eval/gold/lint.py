@@ -5,6 +5,7 @@ Errors block a run, warnings are shown.
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +13,8 @@ import pandas as pd
 
 from rag_eval.core.errors import Place, Problem, ProblemList, quoted
 from rag_eval.core.report import BlockedGold, BlockedGoldDocument
+from rag_eval.corpus.analyzer import ANALYZER
+from rag_eval.corpus.languages import count_languages
 from rag_eval.gold.files import report_row, rows_of
 from rag_eval.gold.loading import GoldSet
 from rag_eval.gold.resolving import Placed, place
@@ -176,6 +179,7 @@ def lint(gold: GoldSet, documents: pd.DataFrame, sections: pd.DataFrame) -> list
         more: Place = {"line": 1, "found": str(len(gold.queries)), "severity": "warning"}
         more["accepted"] = f"at least {MIN_QUERIES}, better 50"
         problems.add("few_queries", message, next(iter(gold.files), None), **more)
+    problems.extend(unserved_languages(gold.queries["text"], documents))
     placed = place(gold, documents, sections, problems)
     findings = [
         *_check_questions(gold),
@@ -184,6 +188,32 @@ def lint(gold: GoldSet, documents: pd.DataFrame, sections: pd.DataFrame) -> list
     ]
     _report(findings, gold, problems)
     return list(problems.listed())
+
+
+# ---- Languages.
+
+_MOST_READ = 5000
+"""Most documents of which the language is looked at."""
+
+
+def unserved_languages(questions: pd.Series, documents: pd.DataFrame) -> list[Problem]:
+    """Warn once of questions and documents in a language that the analyzer does not serve."""
+    shown = documents["text"].iloc[:: 1 + len(documents) // _MOST_READ]
+    parts, languages = [], Counter[str]()
+    for name, texts in (("questions", questions), ("documents", shown)):
+        counts = count_languages(texts)
+        languages += counts
+        parts.append(f"{counts.total():,} of {len(texts):,} {name}")
+    if not languages:
+        return []
+    names = ", ".join(name for name, _ in languages.most_common(5))
+    message = (
+        f"{' and '.join(parts)} are in a language that the analyzer {ANALYZER} does not serve "
+        f"({names}): BM25 finds their words only as they are written"
+    )
+    accepted = "English, or scripts without blanks between words; else a multilingual embedding"
+    more: Place = {"field": "corpus", "severity": "warning", "accepted": accepted}
+    return [Problem("unserved_language", message, **more)]
 
 
 # ---- Relevant documents that the poisoning guard keeps out of the index.

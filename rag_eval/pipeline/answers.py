@@ -46,7 +46,7 @@ from rag_eval.core.types import (
     RetrievalResult,
     snippet,
 )
-from rag_eval.corpus.analyzer import ANALYZER, DocumentFrequencies, count_documents, count_tokens
+from rag_eval.corpus.analyzer import DocumentFrequencies, count_documents, count_tokens
 from rag_eval.corpus.loaders.recorded import BESIDE, read_outputs
 from rag_eval.measures.answers import (
     AnswerResults,
@@ -189,10 +189,11 @@ class StoredRetrieval:
     def __init__(
         self,
         run: StrategyRun,
-        chunks: pd.DataFrame,
+        admitted: AdmittedChunks,
         documents: pd.DataFrame,
         variants: pd.DataFrame,
     ) -> None:
+        chunks = admitted.chunks
         self.about, seed = run.about, run.about.seeds[0]
         rows = run.run[run.run["seed"] == seed].sort_values(["variant", "k_final"], kind="stable")
         self._rows = rows
@@ -208,7 +209,7 @@ class StoredRetrieval:
                 chunk_id=np.where(own >= 0, ids[np.maximum(own, 0)], names_of_units),
                 tokens=[count_tokens(text) for text in units["text"]],
             )
-        self._payloads = Payloads(chunks, documents)
+        self._payloads = Payloads(chunks, documents, admitted.about.analyzer)
 
     def __call__(self, query: str, top_k: int) -> RetrievalResult | None:
         """Return the first top_k chunks of a wording; None after a failed retrieval."""
@@ -302,8 +303,9 @@ def answer_gold_set(
     questions = list_questions(config, gold_variants)
     modes = {question.settings.mode for question in questions}
     documents, chunks = corpus_snapshot.documents, admitted_chunks.chunks
-    stored = StoredRetrieval(runs[strategy], chunks, documents, gold_variants.variants)
+    stored = StoredRetrieval(runs[strategy], admitted_chunks, documents, gold_variants.variants)
     identity = {"index_hash": stored.about.index_hash, "embed_model": stored.about.embed_model}
+    identity["analyzer"] = admitted_chunks.about.analyzer
     library = Library(documents, corpus_snapshot.sections, chunks, **identity)
     endpoint = chat = extract = recorded = None
     verifier = _open_verifier(work) if answers.validators else None
@@ -465,14 +467,14 @@ def check_citations(
             chunks = with_units(chunks, units)
         indexes = (Identity(run.about.index_hash, run.about.embed_model) for run in runs.values())
         models = {one.index_hash: one.stated_model for one in indexes}
-        documents = corpus_snapshot.documents
-        live = LiveIndex(documents, corpus_snapshot.sections, chunks, models, ANALYZER)
+        documents, analyzer = corpus_snapshot.documents, admitted_chunks.about.analyzer
+        live = LiveIndex(documents, corpus_snapshot.sections, chunks, models, analyzer)
         if work.config.corpus.has_whole_documents:
             verdicts = validate(records, live, pairs)
         else:
             verdicts = validate(placed, live, pairs).joined(validate(records, None, pairs))
         if n := verdicts.counts["analyzer_mismatch"]:
-            _refuse_analyzer(records, n)
+            _refuse_analyzer(records, analyzer, n)
         cited, per_question = _match(gold_variants, found, verdicts, live)
     codes = {code: n for code, n in verdicts.counts.items() if n} if records else {}
     return CitationSet(
@@ -483,12 +485,12 @@ def check_citations(
     )
 
 
-def _refuse_analyzer(records: list[Open], n: int) -> NoReturn:
+def _refuse_analyzer(records: list[Open], analyzer: str, n: int) -> NoReturn:
     """Raise `analyzer_mismatch`, which ends the run.
 
     No citation can be trusted when the citing system uses another analyzer than the index.
     """
-    record = next(one for one in records if one.get("analyzer", ANALYZER) != ANALYZER)
+    record = next(one for one in records if one.get("analyzer", analyzer) != analyzer)
     message = (
         f"{n} citations were made with another analyzer, the first for question "
         f"{quoted(str(record.get('query_id')))}; align the analyzers"
@@ -498,7 +500,7 @@ def _refuse_analyzer(records: list[Open], n: int) -> NoReturn:
         message,
         field="analyzer",
         found=quoted(str(record.get("analyzer"))),
-        accepted=ANALYZER,
+        accepted=analyzer,
     )
 
 

@@ -4,7 +4,8 @@ import dataclasses
 import datetime as dt
 import functools
 import hashlib
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from rag_eval.core.frames import CHUNKS, DOCUMENTS, VARIANTS, make_frame
 from rag_eval.core.loader import Chunker, ShardedLoader
 from rag_eval.core.report import Absent, BlockedGold, GoldFacts, LintWarning, Manifest
 from rag_eval.core.settings import Settings
+from rag_eval.corpus.analyzer import name_analyzer
 from rag_eval.corpus.chunking import chunk_documents, chunks_hash, spans
 from rag_eval.corpus.loading import (
     CorpusFacts,
@@ -59,7 +61,15 @@ from rag_eval.pipeline.shards import (
 from rag_eval.retrieval.embedding.source import ChunkTable
 from rag_eval.retrieval.lexical import bm25s_engine
 from rag_eval.retrieval.strategies import StrategyIndex
-from rag_eval.storage.artifacts import Artifact, Parts, read_shards, write_bytes, write_text
+from rag_eval.storage.artifacts import (
+    Artifact,
+    ArtifactStore,
+    Parts,
+    ShardedFrame,
+    read_shards,
+    write_bytes,
+    write_text,
+)
 from rag_eval.storage.hashing import digest
 from rag_eval.trust.allowances import FILE_NAME as ALLOWED_FILE
 from rag_eval.trust.allowances import allowed_chunks
@@ -119,6 +129,7 @@ class ChunkFacts:
 
     chunks_hash: str
     n_chunks: int
+    analyzer: str
 
 
 class CorpusChunks(Result):
@@ -201,19 +212,30 @@ def cut_chunks(work: Work, corpus_snapshot: CorpusSnapshot) -> CorpusChunks:
         chunks = sharded_frame(layout, CUT, "chunks", decided_by, keys)
         columns = ["chunk_id", "text_hash"]
         names = read_shards(work.evaluation.store, chunks, "chunks", columns).to_pandas()
+        analyzer = name_analyzer(_indexed_in_shards(work.evaluation.store, chunks))
     else:
         with work.progress.step("Cutting documents into chunks"):
             chunks = chunk_documents(corpus_snapshot.documents, corpus_snapshot.sections, chunker)
-        names = chunks
+        names, analyzer = chunks, name_analyzer(_indexed(chunks))
     if names.empty:
         message = "no document has any text, so there is nothing to retrieve"
         raise InputError.of("empty_index", message, work.base, field="corpus")
-    return CorpusChunks(chunks=chunks, about=_chunk_facts(names, chunker))
+    return CorpusChunks(chunks=chunks, about=_chunk_facts(names, chunker, analyzer))
 
 
-def _chunk_facts(chunks: pd.DataFrame, chunker: Chunker) -> ChunkFacts:
+def _indexed(chunks: pd.DataFrame) -> Iterator[str]:
+    return itertools.chain(chunks["title"], chunks["text"])
+
+
+def _indexed_in_shards(store: ArtifactStore, chunks: ShardedFrame) -> Iterator[str]:
+    for key, gone in chunks.gone.items():
+        part = store.need(chunks.stage, key).frame("chunks", ["doc_id", "title", "text"])
+        yield from _indexed(part[~part["doc_id"].isin(gone)])
+
+
+def _chunk_facts(chunks: pd.DataFrame, chunker: Chunker, analyzer: str) -> ChunkFacts:
     """Identify chunks with `chunk_id` and `text_hash`."""
-    return ChunkFacts(chunks_hash=chunks_hash(chunks, chunker), n_chunks=len(chunks))
+    return ChunkFacts(chunks_hash(chunks, chunker, analyzer), len(chunks), analyzer)
 
 
 # ---- Inputs of trust besides the corpus: signatures and manifest, with their identity.
@@ -458,7 +480,8 @@ def _find_paraphrases(
     recorded = work.evaluation.runner.find_recorded(Node(work.stage.name))
     before = (recorded.terms or "") if isinstance(recorded, EvidenceTrust) else ""
     chunks, texts, vouched = corpus_chunks.chunks, _wordings(work), vouched_for(facts)
-    table = ChunkTable(chunks, corpus_chunks.about.chunks_hash, work.evaluation.home, before)
+    about = corpus_chunks.about
+    table = ChunkTable(chunks, about.chunks_hash, work.evaluation.home, before, about.analyzer)
     engine = bm25s_engine(StrategyIndex(table, work.evaluation.places))
     if vouched is not None:
         vouched = vouched[pd.Index(facts["doc_id"]).get_indexer(pd.Index(chunks["doc_id"]))]
@@ -606,7 +629,7 @@ def admit_chunks(
         chunks=kept,
         rows=rows.astype(np.int64),
         facts=facts[columns].assign(warned=facts["verdict"] == "warning", passes=passes),
-        about=_chunk_facts(names, work.config.corpus.chunker),
+        about=_chunk_facts(names, work.config.corpus.chunker, corpus_chunks.about.analyzer),
     )
 
 

@@ -22,7 +22,6 @@ from rag_eval.core.types import (
     NOT_FOUND,
     Answer,
 )
-from rag_eval.corpus.analyzer import ANALYZER
 from rag_eval.corpus.masking import mask_snippet
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.stability import CAUSES
@@ -198,7 +197,7 @@ def _make_traces(
         store=runs.config.base_of(runs.spec(name)).store_name,
         index_hash=about.index_hash,
         embed_model=Identity(about.index_hash, about.embed_model).stated_model,
-        analyzer=ANALYZER,
+        analyzer=report.index.analyzer,
         run_id=report.run_id,
         strategy=name,
         paraphrase_id=ORIGINAL,

@@ -18,7 +18,6 @@ from rag_eval.core.parts import Embedding
 from rag_eval.core.settings import Settings
 from rag_eval.core.strategy import Identity, IdentityInputs, Strategy
 from rag_eval.core.types import DISCOUNTING
-from rag_eval.corpus.analyzer import ANALYZER
 from rag_eval.pipeline.calibration_stores import (
     KeptCalibrator,
     find_accepted,
@@ -61,8 +60,10 @@ class OpenIndex:
     def __init__(
         self, evaluation: Evaluation, admitted: AdmittedChunks, terms_before: str = ""
     ) -> None:
-        chunks, chunks_hash = admitted.chunks, admitted.about.chunks_hash
-        self.table = ChunkTable(chunks, chunks_hash, evaluation.home, terms_before)
+        chunks, about = admitted.chunks, admitted.about
+        self.table = ChunkTable(
+            chunks, about.chunks_hash, evaluation.home, terms_before, about.analyzer
+        )
         config, settings = evaluation.config, evaluation.settings
         local = [spec for spec in config.strategies if isinstance(spec, LocalStrategy)]
         needs_graph = any(spec.store_name == "chroma" for spec in local)
@@ -241,7 +242,7 @@ def build_index(work: Work, admitted_chunks: AdmittedChunks) -> CorpusIndex:
                 source.chunk_vectors(advance)
             embedded[source.model] = source.use.embedded
     about = IndexFacts(
-        analyzer=ANALYZER,
+        analyzer=admitted_chunks.about.analyzer,
         chunker=work.config.corpus.chunker,
         n_chunks=len(opened.table),
         strategies={
@@ -291,7 +292,8 @@ def identity_of(evaluation: Evaluation, admitted: AdmittedChunks, spec: Strategy
             chunks = _open[admitted].table.frame
         else:
             chunks = admitted.artifact.frame("chunks", ["text_hash"])
-        return find_lsa_fit(evaluation.home, pack_hashes(chunks["text_hash"].tolist()), dimensions)
+        hashes = pack_hashes(chunks["text_hash"].tolist())
+        return find_lsa_fit(evaluation.home, hashes, dimensions, admitted.about.analyzer)
 
     def read_stated_index() -> Mapping[str, object]:
         outside = Outside.model_validate(spec)

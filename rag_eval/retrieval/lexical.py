@@ -206,7 +206,8 @@ def bm25s_engine(index: StrategyIndex, k1: float = 0.9, b: float = 0.4) -> Bm25s
         return score_postings(table.terms, table.n_terms, k1=k1, b=b, folder=table.scratch)
 
     def build() -> Bm25s:
-        scores = table.keep("bm25_scores", [ANALYZER, library_versions()["bm25s"], k1, b], score)
+        made_by = [table.analyzer_name, library_versions()["bm25s"], k1, b]
+        scores = table.keep("bm25_scores", made_by, score)
         return Bm25s(table.terms, table.n_terms, k1=k1, b=b, scores=scores)
 
     return index.engine(f"bm25s {k1} {b}", build)

@@ -143,7 +143,10 @@ class Payloads:
     A chunk whose document is not in the frame `documents` has no rev and no address.
     """
 
-    def __init__(self, chunks: pd.DataFrame, documents: pd.DataFrame) -> None:
+    def __init__(
+        self, chunks: pd.DataFrame, documents: pd.DataFrame, analyzer: str = ANALYZER
+    ) -> None:
+        self._analyzer = analyzer
         self._columns = {name: chunks[name].array for name in _COLUMNS}
         self._documents = {name: documents[name].array for name in _DOCUMENT_COLUMNS}
         self._document = pd.Index(documents["doc_id"]).get_indexer(pd.Index(chunks["doc_id"]))
@@ -166,7 +169,7 @@ class Payloads:
             tokens=int(value["tokens"]),
             index_hash=index.index_hash,
             embed_model=index.stated_model,
-            analyzer=ANALYZER,
+            analyzer=self._analyzer,
             rev=about["rev"],
             text=str(value["text"]),
             window=Window.around(start, end, len(about["text"])) if start >= 0 else None,
@@ -238,7 +241,7 @@ class RetrievalService:
         self._seed = seed
         self._corpus_rev = corpus_rev
         self._n_documents = len(documents)
-        self._payloads = Payloads(self._table.frame, documents)
+        self._payloads = Payloads(self._table.frame, documents, self._table.analyzer_name)
 
     def _strategy(self, kind: str) -> ReadyStrategy:
         if kind not in self._strategies:

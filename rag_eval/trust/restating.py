@@ -70,9 +70,10 @@ class _Vocabulary:
     def terms_of(self, words: Iterable[str]) -> list[int | None]:
         """Return the term of each word in lower case, None for a stop word."""
         words = list(words)
-        new = [word for word in dict.fromkeys(words) if word not in self._terms]
-        for word, row in zip(new, self._analyzer.index(new), strict=True):
-            self._terms[word] = row[0] if row else None
+        for word in dict.fromkeys(words):
+            if word not in self._terms:
+                term = self._analyzer.learn(word)
+                self._terms[word] = None if term < 0 else term
         return [self._terms[word] for word in words]
 
 

@@ -16,7 +16,7 @@ from rag_eval.answers.abstention import abstention
 from rag_eval.answers.codes import Events
 from rag_eval.answers.recorded import read_markers
 from rag_eval.core.config import Answers
-from rag_eval.corpus.analyzer import word_spans
+from rag_eval.corpus.analyzer import token_spans
 from rag_eval.measures import citation_support, groundedness
 from rag_eval.measures.contradiction import find_conflicts
 
@@ -81,7 +81,7 @@ READERS = {
     "abstention": abstention,
     "prompt": lambda text: runner._correct(text, [text]),
     "event": lambda text: Events().add("a", b=text),
-    "word_spans": word_spans,
+    "token_spans": token_spans,
 }
 PIECES = json.loads(Path(__file__).with_name("growth_pieces.json").read_text(encoding="utf-8"))
 

@@ -11,7 +11,7 @@ from rag_eval.citations.matching import (
     coverage,
     match_citations,
 )
-from rag_eval.corpus.analyzer import word_spans
+from rag_eval.corpus.analyzer import token_spans
 
 N_QUERIES, N_DOCS = 3, 3
 YES = np.array([True])
@@ -74,7 +74,9 @@ def reference(cited, valid, gold, owed):
 def reference_coverage(cited, valid, gold, documents):
     def tokens(row):
         found = (
-            word_spans(documents[row[1]]) if row[1] >= 0 and row[2] >= 0 and row[3] > row[2] else []
+            token_spans(documents[row[1]])
+            if row[1] >= 0 and row[2] >= 0 and row[3] > row[2]
+            else []
         )
         return {
             (row[1], place)

@@ -157,7 +157,8 @@ def test_chunks_hash_depends_on_content_title_and_chunker_but_not_on_row_order()
     ]
     hashes = {chunks_hash(other, chunker) for other in others}
     hashes.add(chunks_hash(chunks, Chunker(kind="sentence", max_tokens=9)))
-    assert len({first, *hashes}) == 5
+    hashes.add(chunks_hash(chunks, chunker, "another analyzer"))
+    assert len({first, *hashes}) == 6
 
 
 @pytest.mark.parametrize("part", ["a_", "\n", ". ", "# a\n", "- a\n", ">"])
@@ -166,6 +167,35 @@ def test_hostile_texts_end(part, kind):
     text = part * 20_000
     chunks = cut(text, kind, max_tokens=100)
     assert (chunks["tokens"] <= 100).all()
+
+
+WITHOUT_BLANKS = {
+    "letters": ("QUJD", 40),
+    "base64": ("aGk/+9" * 7, 65),
+    "han": ("本日は晴天なり", 2),
+    "thai": ("กรุงเทพมหานคร", 3),
+    "symbols": ("=", 40),
+    "emoji": ("😀", 40),
+    "address": ("https://example.org/a/%E4%B8%AD/", 8),
+}
+
+
+@pytest.mark.parametrize("kind", ["text", "markdown", "numpydoc", "sentence"])
+@pytest.mark.parametrize("name", WITHOUT_BLANKS)
+def test_texts_without_blanks_are_bounded_and_whole(name, kind):
+    part, chars = WITHOUT_BLANKS[name]
+    text = f"Start {part * 2000} end"
+    chunks = cut(text, kind, max_tokens=16)
+    assert "".join(chunks["text"]).replace(" ", "") == text.replace(" ", "")
+    assert (chunks["tokens"] <= 16).all()
+    assert chunks["text"].str.len().max() <= 16 * chars + 64
+
+
+def test_overlap_repeats_characters_of_texts_without_blanks():
+    chunks = cut("本日は晴天なり" * 10, "text", max_tokens=8, overlap=3)
+    starts, ends = chunks["start"].to_numpy(), chunks["end"].to_numpy()
+    assert (ends[:-1] - starts[1:] == 3).all()
+    assert (chunks["tokens"] <= 8).all()
 
 
 # ---- Sentences

@@ -36,6 +36,25 @@ def test_a_good_set_has_no_objection(lint_gold):
     assert lint_gold({"query_id": "q1", "text": "What is it?", "answerable": True}) == []
 
 
+ASKED_IN = {
+    "Wie weit fliegt die Seeschwalbe und wie lange?": ["1 of 2 questions", "German"],
+    "Как далеко летит крачка?": ["1 of 2 questions", "Cyrillic"],
+    "アジサシはどこまで飛ぶ？": [],
+}
+
+
+@pytest.mark.parametrize(("text", "parts"), ASKED_IN.items())
+def test_languages_without_an_analyzer_are_one_warning(make_gold, corpus_frames, text, parts):
+    frames = corpus_frames({**TEXTS, **{f"{at}.md": text for at in range(3)}})
+    asked = {"query_id": "q1", "text": text, "answerable": True}
+    folder = make_gold([GOOD, asked], "q0\ta.md\t1\nq1\tb.md\t1\n")
+    problems = lint(read_gold(folder), frames.documents, frames.sections)
+    found = [problem for problem in problems if problem.code == "unserved_language"]
+    assert [problem.severity for problem in found] == ["warning"] * bool(parts)
+    for problem in found:
+        assert all(part in problem.message for part in [*parts, "3 of 5 documents"])
+
+
 def paraphrases(**texts):
     rows = [{"query_id": "q1", "paraphrase_id": name, "text": texts[name]} for name in texts]
     return {"paraphrases": rows}

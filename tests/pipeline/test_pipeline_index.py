@@ -2,7 +2,13 @@
 
 import json
 
+import pandas as pd
+import pytest
+
 from rag_eval.core.settings import Settings
+from rag_eval.corpus.analyzer import ANALYZER, BIGRAM_ANALYZER
+from rag_eval.corpus.chunking import chunks_hash
+from rag_eval.pipeline.corpus import AdmittedChunks
 from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.index import CorpusIndex
 from rag_eval.pipeline.retrieval import StrategyRun
@@ -17,13 +23,13 @@ strategies:
 """
 
 
-def write_gold_set(folder, texts):
+def write_gold_set(folder, texts, question="red ship", config=CONFIG):
     (folder / "corpus").mkdir(parents=True, exist_ok=True)
     lines = [{"_id": f"d{at}", "title": "", "text": text} for at, text in enumerate(texts)]
     files = {
-        "gold_set.yaml": CONFIG,
+        "gold_set.yaml": config,
         "corpus/corpus.jsonl": "".join(f"{json.dumps(line)}\n" for line in lines),
-        "queries.jsonl": json.dumps({"query_id": "q", "text": "red ship", "answerable": True}),
+        "queries.jsonl": json.dumps({"query_id": "q", "text": question, "answerable": True}),
         "qrels.tsv": "query-id\tcorpus-id\tscore\nq\td0\t1\n",
     }
     for name, text in files.items():
@@ -50,3 +56,28 @@ def test_results_name_the_stored_arrays_and_a_later_run_uses_the_terms(tmp_path)
     assert again.id == anew.runner.get(StrategyRun, "bm25").id
     assert later.runner.get(CorpusIndex).changes.terms != first.changes.terms
     assert later.runner.get(CorpusIndex).id == anew.runner.get(CorpusIndex).id
+
+
+CORPORA = {
+    "red ship": (["a red ship", "a blue ship", "green trees"], ANALYZER),
+    "紅色的船": (["這是紅色的船", "綠色的樹", "a blue ship"], BIGRAM_ANALYZER),
+    "เรือสีแดง": (["นี่คือเรือสีแดงลำใหญ่", "ต้นไม้สีเขียว", "a blue ship"], BIGRAM_ANALYZER),
+}
+
+
+@pytest.mark.parametrize("shards", ["off", "2"])
+@pytest.mark.parametrize("question", CORPORA)
+def test_the_index_names_its_analyzer_and_keeps_the_hash_of_others(tmp_path, question, shards):
+    (texts, analyzer), folder = CORPORA[question], tmp_path / "small"
+    settings = Settings(home=tmp_path / "home", gold_sets=tmp_path, reports=tmp_path / "reports")
+    corpus = f"loader: parquet, path: corpus.parquet, shards: {shards}"
+    write_gold_set(folder, texts, question, CONFIG.replace("loader: beir, path: corpus", corpus))
+    rows = pd.DataFrame({"id": [f"d{at}" for at in range(3)], "text": texts})
+    rows.to_parquet(folder / "corpus.parquet")
+    evaluation = open_gold_set(folder, settings)
+    admitted = evaluation.runner.get(AdmittedChunks)
+    assert evaluation.runner.get(CorpusIndex).about.analyzer == analyzer
+    plain = chunks_hash(admitted.chunks, evaluation.config.corpus.chunker)
+    assert (admitted.about.chunks_hash == plain) == (analyzer == ANALYZER)
+    first = evaluation.runner.get(StrategyRun, "bm25").run.iloc[0]
+    assert admitted.chunks["doc_id"][first["chunk"]] == "d0"

@@ -13,7 +13,7 @@ from requirements import report_missing
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.parts import Embedding
-from rag_eval.corpus.analyzer import Analyzer, terms
+from rag_eval.corpus.analyzer import BIGRAM_ANALYZER, Analyzer, terms
 from rag_eval.retrieval.dense import ChromaFunctionEmbedder, model_folder
 from rag_eval.retrieval.embedding import embedders
 from rag_eval.retrieval.embedding import minilm as minilm_module
@@ -126,6 +126,13 @@ def test_the_model_of_a_sample_does_not_depend_on_the_other_texts(sampled, tmp_p
 
 # The terms of chunks
 
+PARTS_OF_WHOLE_RUNS = {
+    "indptr": np.array([0, 1, 2]),
+    "ids": np.array([0, 1], dtype=np.int32),
+    "vocabulary": ["東京都", "plain"],
+    "hashes": pack_hashes(sorted(map(text_hash, ["東京都", "plain"]))),
+}
+
 
 def test_terms_of_unchanged_chunks_are_taken_over(tmp_path, monkeypatch):
     frame, home = table(TEXTS).frame, Home(tmp_path)
@@ -147,6 +154,17 @@ def test_terms_of_unchanged_chunks_are_taken_over(tmp_path, monkeypatch):
     assert len(analysed) == 2 + len(texts)
     assert later.vocabulary == fresh.vocabulary
     assert later.query_terms(["yak unknown"]) == fresh.query_terms(["yak unknown"])
+
+
+def test_terms_of_whole_runs_are_not_taken_over(tmp_path):
+    frame, home = table(["東京都", "plain"]).frame, Home(tmp_path)
+    whole = ChunkTable(frame, "first", home)  # keyed as before there were bigrams
+    later = ChunkTable(frame, "later", home, whole.terms_key, BIGRAM_ANALYZER)
+    object.__setattr__(whole, "_analyse", lambda: PARTS_OF_WHOLE_RUNS)
+    assert whole.vocabulary == ["東京都", "plain"]
+    assert later.vocabulary == ["東京", "京都", "plain"]
+    again = ChunkTable(frame.iloc[:1], "again", home, later.terms_key, BIGRAM_ANALYZER)
+    assert again.vocabulary == ["東京", "京都"]
 
 
 # MiniLM

@@ -200,6 +200,25 @@ def test_nothing_known_in_the_query_gives_an_empty_ranking(engine):
     assert listed(index.search(chunks.query_terms(["unheard gamma the"]), 10), 0)[0][0] == 1
 
 
+FOUND = {
+    "日本の首都": 0,
+    "กรุงเทพ": 1,
+    "서울": 2,
+    "三峡": 3,
+    "ຫຼວງ": 4,
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("question", "row"), FOUND.items())
+def test_words_are_found_in_texts_without_blanks(engine, question, row):
+    texts = ["東京は日本の首都です", "ไปกรุงเทพกัน", "서울은 크다", "长江三峡大坝", "ນະຄອນຫຼວງວຽງຈັນ"]
+    chunks = table([*texts, "plain words"])
+    index = engine(chunks.terms, chunks.n_terms, k1=0.9, b=0.4)
+    ranked = listed(index.search(chunks.query_terms([question]), 5), 0)
+    assert [found for found, _ in ranked] == [row]
+
+
 TIED_IDS = (
     "Z:1 a:10 a:9 é:0 a:B a:b a#x:2 a-b:3 ab: 𝒳:4 \uffee:5"  # section:id, unsorted
 ).split(" ")

@@ -60,14 +60,14 @@ KEPT_SHARE = 0.9
 """A fit on a sample stays in use while the corpus has this share of the texts of the sample."""
 
 
-def lsa_hash(text_hashes: Sequence[str], dimensions: int) -> str:
+def lsa_hash(text_hashes: Sequence[str], dimensions: int, analyzer: str = ANALYZER) -> str:
     """Hash the inputs of a fit: texts in order, analyzer, dimensions, seed and library version."""
-    return digest([list(text_hashes), *lsa_parameters(dimensions)], 16)
+    return digest([list(text_hashes), *lsa_parameters(dimensions, analyzer)], 16)
 
 
-def lsa_parameters(dimensions: int) -> list[str | int]:
+def lsa_parameters(dimensions: int, analyzer: str) -> list[str | int]:
     """List the inputs of a fit besides the texts."""
-    return [ANALYZER, dimensions, library_versions()["scikit-learn"], SVD_SEED]
+    return [analyzer, dimensions, library_versions()["scikit-learn"], SVD_SEED]
 
 
 def choose_sample(keys: npt.NDArray[np.bytes_]) -> npt.NDArray[np.int64]:

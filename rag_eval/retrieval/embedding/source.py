@@ -57,10 +57,16 @@ class ChunkTable:
     """
 
     def __init__(
-        self, chunks: pd.DataFrame, chunks_hash: str, home: Home | None = None, before: str = ""
+        self,
+        chunks: pd.DataFrame,
+        chunks_hash: str,
+        home: Home | None = None,
+        before: str = "",
+        analyzer: str = ANALYZER,
     ) -> None:
         self.frame = chunks
         self.chunks_hash = chunks_hash
+        self.analyzer_name = analyzer
         self.home = home
         self.made_from: set[tuple[str, str]] = set()
         """Stored arrays that were used, as (kind, key)."""
@@ -123,11 +129,11 @@ class ChunkTable:
     @property
     def terms_key(self) -> str:
         """Key of the stored terms."""
-        return self.key_of(TERMS, [ANALYZER])
+        return self.key_of(TERMS, [self.analyzer_name])
 
     @functools.cached_property
     def _terms(self) -> Parts:
-        return self.keep(TERMS, [ANALYZER], self._analyse)
+        return self.keep(TERMS, [self.analyzer_name], self._analyse)
 
     @functools.cached_property
     def terms(self) -> TermRows:
@@ -163,8 +169,9 @@ class ChunkTable:
         old = None
         if self.home is not None and self._before:
             old = ArtifactStore(self.home).whole(TERMS, self._before)
-        if old is not None:
-            before = open_parts(old)
+        before = {} if old is None else open_parts(old)
+        # Terms made before the bigrams hold whole runs of characters.
+        if before and self.analyzer_name in {ANALYZER, before.get("analyzer")}:
             known = TermRows(before["indptr"], before["ids"])
             analyzer.vocabulary.update({name: at for at, name in enumerate(before["vocabulary"])})
             row = find_rows(before["hashes"], hashes)
@@ -181,7 +188,8 @@ class ChunkTable:
             ids[indptr[start] : indptr[min(start + BLOCK, len(row))]] = part.ids
         if len(known):
             names = _renumber(ids, names)
-        return {"indptr": indptr, "ids": ids, "vocabulary": names, "hashes": hashes}
+        about = {"hashes": hashes, "analyzer": self.analyzer_name}
+        return {"indptr": indptr, "ids": ids, "vocabulary": names, **about}
 
     @functools.cached_property
     def row_of(self) -> dict[str, int]:
@@ -250,7 +258,9 @@ LSA = "lsa"
 """Kind of the artifact with a fitted LSA model."""
 
 
-def find_lsa_fit(home: Home, keys: npt.NDArray[Any], dimensions: int) -> str:
+def find_lsa_fit(
+    home: Home, keys: npt.NDArray[Any], dimensions: int, analyzer: str = ANALYZER
+) -> str:
     """Return the id of the LSA model for a corpus, which may not be fitted yet.
 
     `keys` are the hashes of the texts, bytes [n]. A small corpus has the model that is fitted on
@@ -260,7 +270,7 @@ def find_lsa_fit(home: Home, keys: npt.NDArray[Any], dimensions: int) -> str:
     the sample, so it tells the models apart.
     """
     sample = keys[choose_sample(keys)]
-    own = lsa_hash(sample.astype(str).tolist(), dimensions)
+    own = lsa_hash(sample.astype(str).tolist(), dimensions, analyzer)
     if len(sample) == len(keys):
         return own
     shares, store = {own: KEPT_SHARE}, ArtifactStore(home)
@@ -269,7 +279,7 @@ def find_lsa_fit(home: Home, keys: npt.NDArray[Any], dimensions: int) -> str:
         stored = store.whole(LSA, key)
         if stored is None or "sample.npy" not in stored.files:
             continue
-        if stored.json("parameters") == lsa_parameters(dimensions):
+        if stored.json("parameters") == lsa_parameters(dimensions, analyzer):
             shares[key] = float((find_rows(keys, stored.array("sample")) >= 0).mean())
     return max(shares, key=lambda key: (shares[key], key == own, key))
 
@@ -502,7 +512,9 @@ class EmbeddingSource:
         return open_network(self.spec, self.places.home)
 
     def _find_fit(self, dimensions: int) -> str:
-        return find_lsa_fit(self.places.home, pack_hashes(self.table.text_hashes), dimensions)
+        table = self.table
+        hashes = pack_hashes(table.text_hashes)
+        return find_lsa_fit(self.places.home, hashes, dimensions, table.analyzer_name)
 
     def _fit(self, dimensions: int) -> LsaEmbedder:
         identity, table = self.model.partition("@")[2], self.table
@@ -512,13 +524,14 @@ class EmbeddingSource:
             rows = choose_sample(keys)
             terms, names, more = table.terms, table.vocabulary, dict[str, object]()
             if len(rows) < len(keys):
-                if identity != lsa_hash(keys[rows].astype(str).tolist(), dimensions):
+                hashes, name = keys[rows].astype(str).tolist(), table.analyzer_name
+                if identity != lsa_hash(hashes, dimensions, name):
                     raise RuntimeError(f"the LSA model {identity} is no longer in the home")
                 # The order of the terms must not depend on texts outside of the sample.
                 analyzer = Analyzer()
                 terms = TermRows.of(analyzer.index(table.texts_of(rows)))
                 names = list(analyzer.vocabulary)
-                more = {"sample": keys[rows], "parameters": lsa_parameters(dimensions)}
+                more = {"sample": keys[rows], "parameters": lsa_parameters(dimensions, name)}
             fitted = fit_lsa(terms, names, dimensions)
             arrays = {"idf": fitted.idf, "components": fitted.components}
             return {"terms": list(fitted.terms), **arrays, **more}

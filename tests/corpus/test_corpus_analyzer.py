@@ -1,0 +1,93 @@
+"""The analyzer on scripts without blanks, its tokens, and the languages that it does not serve."""
+
+import json
+
+import pytest
+
+from rag_eval.corpus.analyzer import (
+    ANALYZER,
+    BIGRAM_ANALYZER,
+    Analyzer,
+    count_tokens,
+    name_analyzer,
+    terms,
+    token_spans,
+)
+from rag_eval.corpus.languages import count_languages, find_language
+
+TERMS = [
+    ("水泵的壓力", ["水泵", "泵的", "的壓", "壓力"]),
+    ("ポンプを止める", ["ポン", "ンプ", "プを", "を止", "止め", "める"]),
+    ("펌프를 멈춘다", ["펌프", "프를", "멈춘", "춘다"]),
+    ("ปั๊มน้ำ", ["ปั", "ั๊", "๊ม", "มน", "น้", "้ํ", "ํา"]),
+    ("ປໍ້າ", ["ປໍ", "ໍ້", "້າ"]),
+    ("ស្នប់", ["ស្", "្ន", "នប", "ប់"]),
+    ("ပန့်", ["ပန", "န့", "့်"]),
+    ("DN50閥2個", ["dn50", "閥", "2", "個"]),
+    ("ﾎﾟﾝﾌﾟ", ["ポン", "ンプ"]),
+    ("насос pumps", ["насос", "pump"]),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), TERMS)
+def test_runs_without_blanks_give_pairs(text, expected):
+    assert terms(text) == expected
+
+
+def test_questions_and_documents_are_cut_alike():
+    analyzer = Analyzer()
+    known = analyzer.index(["東京都の人口", "Tokyo"])
+    assert set(analyzer.index(["人口は？"])[0]) & set(known[0])
+
+
+@pytest.mark.parametrize("text", ["日", "ไทย", "ㄅ", "\U00020000", "ﾎ"])
+def test_only_texts_without_blanks_change_the_name(text):
+    assert name_analyzer(["plain", f"naïve {text} Ω"]) == BIGRAM_ANALYZER
+    assert name_analyzer(["plain", "naïve Ω насос हिन्दी"]) == ANALYZER
+
+
+COUNTS = [
+    ("two words, a_b", 4),
+    ("x" * 64, 1),
+    ("x" * 65, 17),
+    ("é" * 400, 100),
+    ("今日は12時", 5),
+    ("ที่นี่", 2),
+    ("=" * 64, 0),
+    ("a" + "|" * 72 + "b", 4),
+    ("😀" * 80, 4),
+    ("", 0),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), COUNTS)
+def test_long_runs_count_by_their_length(text, expected):
+    assert count_tokens(text) == expected == len(token_spans(text))
+
+
+LANGUAGES = {
+    "Cyrillic": "Как остановить насос?",
+    "Arabic": "كيف توقف المضخة؟",
+    "Devanagari": "पंप कैसे बंद करें?",
+    "Greek": "Πώς σταματά η αντλία;",
+    "German": "Wie wird die Pumpe angehalten?",
+    "French": "Comment arrêter la pompe dans une station ?",
+    "Spanish": "¿Por qué no arranca la bomba?",
+    "": "How does the pump stop, as in 'la dolce vita'?",
+}
+
+
+@pytest.mark.parametrize(("name", "text"), LANGUAGES.items())
+def test_languages_without_service_are_named(name, text):
+    assert find_language(text) == name
+
+
+@pytest.mark.parametrize("text", ["", "ポンプは", "水泵", "import os as la", "α = 3.5 and β", "ª"])
+def test_served_texts_have_no_language(text):
+    assert not find_language(text)
+
+
+@pytest.mark.parametrize("file", ["scifact/corpus", "scifact/queries", "npl/queries"])
+def test_no_english_text_is_taken_for_another_language(shared_data, file):
+    lines = (shared_data / f"{file}.jsonl").read_text(encoding="utf-8").splitlines()
+    assert not count_languages(json.loads(line)["text"] for line in lines)
