@@ -31,7 +31,7 @@ from rag_eval.answers.evidence import (
 from rag_eval.answers.extractive import Abstention, Example, Extract, Extractive, Passage
 from rag_eval.answers.replies import parse_reply
 from rag_eval.core.config import Answers, ResponseSchema
-from rag_eval.core.errors import InputError, Problem, quoted
+from rag_eval.core.errors import InputError, Problem, format_count, quoted
 from rag_eval.core.types import (
     AUDITABLE_FIELDS,
     INSUFFICIENT_EVIDENCE,
@@ -507,7 +507,8 @@ def _check_evidence(cases: Sequence[_Case], events: Events) -> None:
         more = f" and {len(empty) - MAX_NAMED} more" if len(empty) > MAX_NAMED else ""
         field = "answers.strict_fail_on_empty_evidence"
         message = (
-            f"no evidence for {len(empty)} questions: {named}{more}; fix the corpus or the "
+            f"no evidence for {format_count(len(empty), 'question')}: {named}{more}; fix the"
+            " corpus or the "
             f"preflights, or switch {field} off"
         )
         events.add("run.abort", code="empty_evidence", questions=len(empty))

@@ -25,6 +25,7 @@ from rag_eval.cli.app import (
     progress_for,
     report_errors,
 )
+from rag_eval.core.errors import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -531,4 +532,4 @@ def export(
         from rag_eval.storage.home import open_home
 
         names = export_run(open_home(settings), gold_set, folder)
-    typer.echo(f"wrote {len(names)} files to {folder}: {', '.join(names)}")
+    typer.echo(f"wrote {format_count(len(names), 'file')} to {folder}: {', '.join(names)}")

@@ -22,6 +22,7 @@ from rag_eval.cli.app import (
     open_settings,
     report_errors,
 )
+from rag_eval.core.errors import format_count
 
 if TYPE_CHECKING:
     from rag_eval.storage.sql import SqlStore
@@ -176,9 +177,10 @@ def import_outcomes(
         outcomes, left = read_outcomes(file, store.sql, now=_now(), given=given, restore=restore)
         because = None if correct is None else mask_snippet(correct, MAX_NOTE)
         recorded = store.record(outcomes, because=because)
+        unjudged = f", {format_count(left, 'line')} not judged yet" if left else ""
         typer.echo(
-            f"{len(recorded.added):,} outcomes recorded, {len(recorded.already_there):,} were "
-            f"there already{f', {left:,} lines not judged yet' if left else ''}"
+            f"{format_count(len(recorded.added), 'outcome')} recorded, "
+            f"{len(recorded.already_there):,} were there already{unjudged}"
         )
         if recorded.differing:
             typer.echo(
@@ -236,7 +238,7 @@ def export_outcomes(
         is_whole = everything or file.suffix.lower() == RESTORED
         frame = store.history() if is_whole else store.current()
         write_outcomes(file, frame)
-        typer.echo(f"{len(frame):,} outcomes written to {file}")
+        typer.echo(f"{format_count(len(frame), 'outcome')} written to {file}")
 
 
 claim = CommandLine(
@@ -287,13 +289,14 @@ def import_claims(
         added = ClaimStore(sql).add(found, now=_now())
         covered = ", ".join(f"{count} {name}" for name, count in sorted(masked.items()))
         typer.echo(
-            f"{added:,} claims imported, {len(found) - added:,} were there already; masked: "
-            f"{covered or 'nothing'}"
+            f"{format_count(added, 'claim')} imported, {len(found) - added:,} were there already; "
+            f"masked: {covered or 'nothing'}"
         )
         if feedback:
             said = OutcomeStore(sql).record(read_feedback(feedback, sql, now=_now()))
             typer.echo(
-                f"feedback: {len(said.added):,} outcomes recorded, {len(said.already_there):,} "
+                f"feedback: {format_count(len(said.added), 'outcome')} recorded, "
+                f"{len(said.already_there):,} "
                 f"were there already, {len(said.differing):,} of them with another judgement"
             )
     typer.echo(f"next: {command()} audit draw --n 50 --seed 1 --depth 50")
@@ -358,7 +361,7 @@ def draw(
         sample = Sample(n=n, seed=seed, depth=depth, target=target, **given)
         made = AuditStore(_open_sql(home)).draw(sample, out, now=_now())
         typer.echo(
-            f"draw {made.draw_id}: {made.n:,} of {made.population:,} claims of "
+            f"draw {made.draw_id}: {made.n:,} of {format_count(made.population, 'claim')} of "
             f"{quoted(made.strategy)}, each drawn with probability "
             f"{made.n / made.population:.4g}, written to {out}"
         )

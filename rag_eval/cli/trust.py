@@ -18,6 +18,7 @@ from rag_eval.cli.app import (
     open_settings,
     report_errors,
 )
+from rag_eval.core.errors import format_count
 
 trust = CommandLine(
     no_args_is_help=True,
@@ -131,7 +132,7 @@ def allow(
         names = f"{quoted(first.chunk_id)} of {quoted(first.doc_id)} ({', '.join(first.reasons)})"
         if len(decisions) > 1:
             ending = "" if n_documents == 1 else "s"
-            names = f"{len(decisions):,} chunks of {n_documents:,} document{ending}"
+            names = f"{format_count(len(decisions), 'chunk')} of {n_documents:,} document{ending}"
         done = "no longer allowed" if revoke else "allowed"
         typer.echo(f"{done}: {names}; recorded in {path}")
         typer.echo("the next run applies this")
@@ -156,7 +157,9 @@ def manifest(
 
         path, version, count = write_manifest(evaluation, key)
         signed = "" if key is None else ", signed"
-        typer.echo(f"{count} documents recorded in {path} as version {version}{signed}")
+        typer.echo(
+            f"{format_count(count, 'document')} recorded in {path} as version {version}{signed}"
+        )
         if evaluation.config.trust.keys and not signed:
             typer.echo(
                 "trust.keys is configured, so no run accepts it before it is signed: rag-eval "
@@ -201,7 +204,7 @@ def sign(
         from rag_eval.pipeline.corpus import write_signatures
 
         path, count = write_signatures(evaluation, key, name)
-        typer.echo(f"{count} documents signed in {path}")
+        typer.echo(f"{format_count(count, 'document')} signed in {path}")
         if evaluation.config.trust.signatures is None:
             typer.echo(
                 f"no run reads them until gold_set.yaml says under trust: signatures: {path.name}"

@@ -289,7 +289,7 @@ def test_empty_evidence_ends_not_found_without_asking_the_model():
 def test_strict_evidence_aborts_before_any_model_is_asked(mode):
     chat, extract = ScriptedChat({ASK: [GOOD]}), FirstLines()
     strict = {"strict_fail_on_empty_evidence": True, "mode": mode}
-    with pytest.raises(AbortedError, match=r"empty_evidence.*no evidence for 1 questions") as end:
+    with pytest.raises(AbortedError, match=r"empty_evidence.*no evidence for 1 question:") as end:
         run([ASK, "zzz"], chat=chat, extract=extract, **strict)
     assert (chat.asked, extract.calls) == ([], 0)
     assert end.value.events[0].startswith("event=run.start questions=2 ")

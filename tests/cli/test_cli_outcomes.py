@@ -86,7 +86,7 @@ def test_an_import_of_traces_warns_of_those_left_out(tmp_path):
     search = {"run_type": "retriever", "id": "a", "inputs": {"query": "When?"}, "outputs": found}
     path.write_text(jsonl([search, {"run_type": "llm", "id": "b"}]), encoding="utf-8")
     result = fine("claim", "import", path, *NAMED)
-    assert "1 claims imported" in result.stdout
+    assert "1 claim imported" in result.stdout
     assert f"{path}:2: warning left_out: 1 trace left out and 1 trace read: " in result.stderr
     assert "run_type=retriever" in result.stderr
 

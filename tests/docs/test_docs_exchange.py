@@ -39,7 +39,7 @@ def test_the_page_runs_as_it_stands(text, project, project_root):
     ]
     assert [words[0] for words in shown] == ["run", "claim", "export"]
     outputs = [invoke(*words) for words in shown]
-    assert "1 claims imported" in outputs[1]
+    assert "1 claim imported" in outputs[1]
     written = {path.name for path in (project.root / "exported").iterdir()}
     named = set(re.findall(r"^\| `([\w<>.-]+)`", text, re.MULTILINE))
     assert {name.replace("<strategy>", "bm25") for name in named} <= written
