@@ -12,13 +12,16 @@ import pandas as pd
 
 from rag_eval.core.arrays import FloatArray, IntArray
 from rag_eval.core.errors import InputError, ProblemList, quoted
+from rag_eval.core.fields import COLUMN_NAMES, GRADE, ID, Rule
 from rag_eval.core.frames import FrameSchema, schema
 from rag_eval.core.rows import (
     MAX_FILE_BYTES,
+    TEXT_TABLES,
     Fault,
+    ending_of,
     parse_object,
     read_lines,
-    read_objects,
+    read_records,
     read_text,
 )
 from rag_eval.gold.files import read_qrels as read_qrels_file
@@ -48,13 +51,6 @@ QRELS: Final = schema(
     doc_id=("str", "a judged document; each once a query"),
     relevance=("int", "grade; 0 or less is judged not relevant"),
 )
-_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
-    "query_id": ("query_id", "query-id", "qid", "q_id"),
-    "doc_id": ("doc_id", "docno", "corpus-id", "item_id", "docid"),
-    "score": ("score",),
-    "relevance": ("relevance", "label", "gain", "rel", "score"),
-}
-"""Accepted names of each column: ours, ir-measures', PyTerrier's and BEIR's. The first one wins."""
 _TREC_RUN = "query Q0 document rank score tag"
 _FORMS = (
     "a data frame or any table with to_pandas(), {query: {document: number}}, "
@@ -148,11 +144,7 @@ def read_qrels(qrels: QrelsLike, name: str = "qrels") -> pd.DataFrame:
     0       q1     d1          1
     """
     frame = _as_frame(qrels, QRELS, name, _read_qrels)
-    grades = _numbers(frame["relevance"], name)
-    whole = np.isfinite(grades) & (grades == np.rint(grades))
-    if not whole.all():
-        at = int(np.argmin(whole))
-        raise _bad_row(frame, at, "relevance", name, "a grade is no whole number", "a whole number")
+    grades = _convert(frame, "relevance", name, GRADE)
     return _finish(frame.assign(relevance=grades.astype(np.int64)), QRELS, name)
 
 
@@ -178,7 +170,7 @@ def _as_frame(
         raise InputError.of("bad_form", message, field=name, found=found, accepted=_FORMS)
     columns = {}
     for column in wanted.columns:
-        names = _NAMES[column]
+        names = COLUMN_NAMES[column]
         present = next((one for one in names if one in given.columns), None)
         if present is None:
             message = f"{name} has no column {column}"
@@ -192,7 +184,10 @@ def _as_frame(
     if frame.empty:
         message = f"{name} holds no row"
         raise InputError.of("empty_input", message, field=name, accepted="at least one row")
-    return frame.assign(query_id=_ids(frame, "query_id", name), doc_id=_ids(frame, "doc_id", name))
+    ids = {
+        column: _convert(frame, column, name, ID).astype("str") for column in ("query_id", "doc_id")
+    }
+    return frame.assign(**ids)
 
 
 def _from_nested(given: Mapping[Any, Any], wanted: FrameSchema, name: str) -> pd.DataFrame:
@@ -213,7 +208,7 @@ def _from_nested(given: Mapping[Any, Any], wanted: FrameSchema, name: str) -> pd
 
 def _read_file(path: Path, read_trec: Callable[[Path], pd.DataFrame]) -> Any:
     """Read a file by the ending of its name; a file without a known ending has TREC's columns."""
-    problems, ending = ProblemList(), path.suffix.lower()
+    problems, ending = ProblemList(), ending_of(path)
     if not path.is_file():
         raise InputError.of("missing_file", "there is no such file", path)
     if ending == ".json":
@@ -224,19 +219,16 @@ def _read_file(path: Path, read_trec: Callable[[Path], pd.DataFrame]) -> Any:
             accepted = "{query: {document: number}}"
             raise InputError.of(nested.code, nested.message, path, accepted=accepted)
         return nested
-    if ending == ".jsonl":
-        rows = [row for _, row in read_objects(path, problems)]
+    # a .tsv of judgements is a BEIR table, whose reader names the lines of faults
+    if ending in TEXT_TABLES and (ending != ".tsv" or read_trec is _read_trec_run):
+        rows = [row for _, row in read_records(path, problems)]
         problems.raise_errors()
-        return pd.DataFrame(rows)
-    is_table = ending == ".csv" or (ending == ".tsv" and read_trec is _read_trec_run)
-    if not is_table and ending != ".parquet":
+        return pd.DataFrame(rows, dtype=object)
+    if ending != ".parquet":
         return read_trec(path)
-    separator = "\t" if ending == ".tsv" else ","
     try:
-        if is_table:
-            return pd.read_csv(path, sep=separator, dtype=str, keep_default_na=False)
         return pd.read_parquet(path)
-    except (ValueError, OSError) as error:  # errors of pandas and pyarrow are ValueErrors
+    except (ValueError, OSError) as error:  # errors of pyarrow are ValueErrors
         message = f"the file cannot be read: {quoted(str(error))}"
         raise InputError.of("unreadable_file", message, path) from error
 
@@ -271,16 +263,23 @@ def _read_qrels(path: Path) -> pd.DataFrame:
 # ---- Checks of the columns.
 
 
-def _ids(frame: pd.DataFrame, column: str, name: str) -> pd.Series:
-    """Return ids as texts; whole numbers serve as ids."""
+def _convert(frame: pd.DataFrame, column: str, name: str, rule: Rule) -> pd.Series:
+    """Apply the rule of a field to a column. Raises InputError for the first refused value."""
     values = frame[column]
-    kind = pd.api.types.infer_dtype(values, skipna=False)
-    if kind not in {"string", "integer"} or values.isna().any():
-        is_id = [isinstance(one, str) or type(one) is int for one in values.astype(object)]
-        if not all(is_id):
-            accepted = "a text or a whole number in every row"
-            raise _bad_row(frame, is_id.index(False), column, name, "this is no id", accepted)
-    return values.astype("str")
+    if isinstance(values.dtype, pd.CategoricalDtype):
+        values = values.astype(values.cat.categories.dtype)
+    # In a column of mixed types, 1 and True would be one value of a mapping.
+    if pd.api.types.infer_dtype(values, skipna=False) in {"string", "integer", "floating"}:
+        codes, distinct = pd.factorize(values, use_na_sentinel=False)
+    else:
+        codes, distinct = np.arange(len(values)), pd.Index(values, dtype=object)
+    made = [rule.read(value) for value in distinct]
+    if None in made:
+        at = int(np.argmax(codes == made.index(None)))
+        raise _bad_row(frame, at, column, name, rule.message, rule.accepted, rule.code)
+    if made == list(distinct):
+        return values
+    return pd.Series(np.array(made, dtype=object)[codes], index=frame.index)
 
 
 def _numbers(values: pd.Series, name: str) -> np.ndarray:
@@ -303,9 +302,15 @@ def _finish(frame: pd.DataFrame, wanted: FrameSchema, name: str) -> pd.DataFrame
 
 
 def _bad_row(  # noqa: PLR0917 - the place of a value and its fault
-    frame: pd.DataFrame, at: int, column: str, name: str, message: str, accepted: str
+    frame: pd.DataFrame,
+    at: int,
+    column: str,
+    name: str,
+    message: str,
+    accepted: str,
+    code: str = "bad_value",
 ) -> InputError:
     row = frame.iloc[at]
     found = json.dumps({key: row[key] for key in frame.columns}, default=str)
     place = f"{name}: {column}, row {at + 1}"
-    return InputError.of("bad_value", message, field=place, found=found, accepted=accepted)
+    return InputError.of(code, message, field=place, found=found, accepted=accepted)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from rag_eval.api.inputs import Judgements, QrelsLike, Run
 from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, IntArray, count_within
 from rag_eval.core.errors import InputError, quoted
+from rag_eval.core.fields import ID, decode_id, encode_id
 from rag_eval.measures.overlap import SharedGold
 from rag_eval.measures.ranking import PADDING, Qrels, parse_label, score_rankings
 
@@ -25,9 +26,13 @@ class Wordings(Protocol):
 
 
 def read_wordings(wordings: Wordings | None) -> dict[str, str]:
-    """Return the ids as texts, as `read_run` does."""
-    given = () if wordings is None else wordings.items()
-    return {str(query): str(question) for query, question in given}
+    """Return the ids as texts, as `read_run` does. Raises InputError for a value that is no id."""
+    given = [] if wordings is None else list(wordings.items())
+    pairs = {ID.read(query): ID.read(question) for query, question in given}
+    texts = {query: question for query, question in pairs.items() if query and question}
+    if len(texts) < len(given):
+        raise InputError.of("bad_id", ID.message, field="wordings", accepted=ID.accepted)
+    return texts
 
 
 def question_of(queries: Iterable[str], wordings: Mapping[str, str]) -> list[str]:
@@ -200,8 +205,11 @@ class JudgedQuestions:
     def match(self, run: Run, name: str = "run") -> JudgedRun:
         """Match a run with the questions.
 
-        Raises InputError if the run has no judged query.
+        TREC files of this package percent-encode ids. Ids of the run are decoded, or encoded as
+        those of the judgements, if more of them are judged then. Raises InputError if the run has
+        no judged query.
         """
+        run = self._spell_alike(run)
         queries = list(encode(run.query_ids))
         question = self._codes(question_of(queries, self.wordings))
         is_judged = question >= 0
@@ -221,6 +229,32 @@ class JudgedQuestions:
             len(queries) - n_judged,
             self._number_documents(ranked.documents),
         )
+
+    def _spell_alike(self, run: Run) -> Run:
+        """Spell the ids of a run as the judgements do: as given, decoded, or encoded.
+
+        The spelling with most judged ids wins, so a literal `%20` that is judged stays. Of equals
+        the given one wins, unless the run has an encoded percent sign.
+        """
+        queries, documents = set(run.query_ids), set(run.doc_ids)
+        names, judged = set(self.names), set(self.doc_ids)
+        spellings: list[Callable[[str], str]] = [str]
+        given = "".join(queries | documents)
+        if "%" in given and all(encode_id(decode_id(name)) == name for name in queries | documents):
+            spellings.insert(0 if "%25" in given else 1, decode_id)
+        if "%" in "".join(names | judged):
+            spellings.append(encode_id)
+        if len(spellings) == 1:
+            return run
+
+        def count_judged(spell: Callable[[str], str]) -> int:
+            asked = question_of(map(spell, queries), self.wordings)
+            return len(names.intersection(asked)) + len(judged.intersection(map(spell, documents)))
+
+        best = max(spellings, key=count_judged)
+        new = {name: best(name) for name in queries | documents}
+        query_ids, doc_ids = ([new[name] for name in ids] for ids in run[:2])
+        return run._replace(query_ids=query_ids, doc_ids=doc_ids)
 
     def _codes(self, questions: Sequence[str]) -> IntArray:
         """Return the code of each question, -1 for a question without judgements."""

@@ -1,13 +1,33 @@
-"""Types that the settings and the parts of `gold_set.yaml` share."""
+"""Types of fields that models of rows, of the settings and of `gold_set.yaml` share."""
 
 import re
 from collections.abc import Mapping
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from rag_eval.core.fields import GRADE, ID
+from rag_eval.core.rows import require
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
 Name = Annotated[str, Field(pattern=NAME)]
+
+Id = Annotated[str, BeforeValidator(ID.check)]
+"""The id of a question, wording, document, section or passage, as a field of a row."""
+Grade = Annotated[int, BeforeValidator(GRADE.check)]
+"""A relevance grade, as a field of a row."""
+PlainText = Annotated[
+    str,
+    require(
+        lambda text: "\x00" not in text,
+        "nul_byte",
+        "the text holds a NUL byte",
+        "a string without NUL bytes",
+    ),
+]
+"""A text of any length, as a field of a row."""
+Title = Annotated[PlainText, BeforeValidator(lambda value: "" if value is None else value)]
+"""A title, as a field of a row; null is an empty title."""
 
 ConfigValue = str | int | float | bool
 BUILT_IN_MODEL = re.compile(

@@ -1,15 +1,20 @@
 """Read the rows of untrusted text files and check them against pydantic models.
 
-Sizes are bounded, texts are decoded strictly, and each fault becomes a problem with its place.
+A text file is UTF-8, with or without byte-order mark, with line feeds or CRLF, and may be
+compressed by gzip. Sizes are bounded, and each fault becomes a problem with its place.
 Pydantic is imported where a model is met, because the API reads runs without a model.
 """
 
+import csv
 import difflib
+import gzip
+import io
 import json
 import math
 import re
 import stat
 import sys
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NamedTuple, TypeVar, get_args
@@ -22,7 +27,7 @@ if TYPE_CHECKING:
     from pydantic_core import PydanticCustomError
 
 MAX_FILE_BYTES = 2 * 1024**3
-"""Largest file in bytes. A larger file is refused before it is read."""
+"""Largest file in bytes, also after decompression. A larger file is refused."""
 MAX_LINE_BYTES = 16 * 1024**2
 """Longest line in bytes. A longer line is reported and never held in memory as a whole."""
 
@@ -55,30 +60,91 @@ class _RefusedError(ValueError):
 
 # ---- Files and lines.
 
+GZIP_ENDING = ".gz"
+_GZIP_MARK = b"\x1f\x8b"
 
-def _open(path: Path, problems: ProblemList, limit: int) -> BinaryIO | None:
-    """Open a regular file of at most `limit` bytes; None after one problem."""
+
+def find_file(path: Path) -> Path:
+    """Return the path of a text file: as given, or with `.gz` where only that file exists."""
+    packed = path.with_name(path.name + GZIP_ENDING)
+    return packed if not path.exists() and packed.exists() else path
+
+
+def ending_of(path: Path) -> str:
+    """Return the ending of a file name in lower case, without `.gz`.
+
+    Examples
+    --------
+    >>> ending_of(Path("run.TREC.gz")), ending_of(Path("qrels"))
+    ('.trec', '')
+    """
+    name = path.name.lower().removesuffix(GZIP_ENDING)
+    return Path(name).suffix
+
+
+class _NotAFileError(OSError):
+    """A path of a folder, a pipe or a device."""
+
+
+class _TooLargeError(OSError):
+    """A file that holds more bytes than the limit."""
+
+
+class _Unzipped(io.RawIOBase):
+    """The content of a gzip file, which ends with an error after `limit` bytes."""
+
+    def __init__(self, path: Path, limit: int) -> None:
+        super().__init__()
+        self._file, self._left = gzip.open(path), limit  # noqa: SIM115 - `close` closes it
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(len(buffer))
+        self._left -= len(data)
+        if self._left < 0:
+            raise _TooLargeError("more after decompression")
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+_READ_ERRORS = (OSError, EOFError, ValueError, zlib.error)
+"""Errors of paths, of damaged gzip files, and of files that are larger than the limit."""
+
+
+def _report_unreadable(error: Exception, path: Path, problems: ProblemList, limit: int) -> None:
     accepted = None
-    try:
-        status = path.stat()
-        if stat.S_ISREG(status.st_mode) and status.st_size <= limit:
-            return path.open("rb")
-        fault = Fault("not_a_file", "this is not a regular file")
-        if stat.S_ISREG(status.st_mode):
-            fault = Fault("file_too_large", "the file is too large", f"{status.st_size} bytes")
-            accepted = f"at most {limit} bytes"
-    except FileNotFoundError:
+    fault = Fault("unreadable_file", f"the file cannot be read: {quoted(str(error))}")
+    if isinstance(error, FileNotFoundError):
         fault = Fault("missing_file", "the file does not exist")
-    except (OSError, ValueError) as error:
-        fault = Fault("unreadable_file", f"the file cannot be read: {quoted(str(error))}")
-    code, message, found = fault
-    problems.add(code, message, file=str(path), found=found, accepted=accepted)
-    return None
+    elif isinstance(error, _NotAFileError):
+        fault = Fault("not_a_file", "this is not a regular file")
+    elif isinstance(error, _TooLargeError):
+        fault = Fault("file_too_large", "the file is too large", str(error))
+        accepted = f"at most {limit} bytes"
+    problems.add(fault.code, fault.message, path, found=fault.found, accepted=accepted)
 
 
-def split_lines(
-    stream: BinaryIO, limit: int = MAX_LINE_BYTES
-) -> Iterator[tuple[int, bytes | None]]:
+def _open(path: Path, limit: int) -> BinaryIO:
+    """Open a regular file of at most `limit` bytes; raise one of `_READ_ERRORS`."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise _NotAFileError
+    if status.st_size > limit:
+        raise _TooLargeError(f"{status.st_size} bytes")
+    stream = path.open("rb")
+    if not stream.peek(len(_GZIP_MARK)).startswith(_GZIP_MARK):
+        return stream
+    stream.close()
+    return io.BufferedReader(_Unzipped(path, limit))
+
+
+def _split_lines(stream: BinaryIO, limit: int) -> Iterator[tuple[int, bytes | None]]:
     """Yield the number of each line, from 1, and its bytes; None stands for a line over `limit`."""
     number = 0
     while line := stream.readline(limit + 1):
@@ -97,13 +163,17 @@ def _decode(data: bytes | None) -> str | Fault:
         return Fault("line_too_long", "the line is too long", f"over {MAX_LINE_BYTES} bytes")
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return Fault("bad_encoding", "the text is UTF-16, not UTF-8")
-    if b"\x00" in data:
+    zeros = data.count(0)
+    if zeros > 1 and len(data) < 3 * zeros:
+        return Fault("bad_encoding", "the text is UTF-16 or UTF-32, not UTF-8")
+    if zeros:
         return Fault("nul_byte", "the text holds a NUL byte", f"at byte {data.index(0) + 1}")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         found = f"byte 0x{data[error.start]:02x} at byte {error.start + 1}"
-        return Fault("bad_encoding", "the text is not UTF-8", found)
+        message = "the text is not UTF-8, perhaps it is Latin-1 or Windows-1252"
+        return Fault("bad_encoding", message, found)
 
 
 def decode_file(data: bytes, path: Path, problems: ProblemList) -> str | None:
@@ -118,11 +188,27 @@ def decode_file(data: bytes, path: Path, problems: ProblemList) -> str | None:
 
 def read_text(path: Path, problems: ProblemList, limit: int) -> str | None:
     """Read a small file whole; None after one problem. A byte-order mark is left out."""
-    stream = _open(path, problems, limit)
-    if stream is None:
+    try:
+        with _open(path, limit) as stream:
+            data = stream.read()
+    except _READ_ERRORS as error:
+        _report_unreadable(error, path, problems, limit)
         return None
-    with stream:
-        return decode_file(stream.read(), path, problems)
+    return decode_file(data, path, problems)
+
+
+def read_raw_lines(
+    path: Path, problems: ProblemList, limit: int = MAX_FILE_BYTES
+) -> Iterator[tuple[int, bytes | None]]:
+    """Yield the number of each line, from 1, and its bytes; None stands for a line too long.
+
+    Problems of the file: `missing_file`, `unreadable_file`, `not_a_file`, `file_too_large`.
+    """
+    try:
+        with _open(path, limit) as stream:
+            yield from _split_lines(stream, MAX_LINE_BYTES)
+    except _READ_ERRORS as error:
+        _report_unreadable(error, path, problems, limit)
 
 
 def read_lines(
@@ -130,22 +216,47 @@ def read_lines(
 ) -> Iterator[tuple[int, str]]:
     """Yield the number and the text of each line that is not blank, without its line end.
 
-    A byte-order mark and CRLF are tolerated. Lines with a fault are reported and left out:
-    `line_too_long`, `nul_byte`, `bad_encoding`; of the file `missing_file`, `unreadable_file`,
-    `not_a_file` and `file_too_large`.
+    Lines with a fault are reported and left out: `line_too_long`, `nul_byte`, `bad_encoding`. The
+    problems of the file are those of `read_raw_lines`.
     """
-    stream = _open(path, problems, limit)
-    if stream is None:
+    for number, data in read_raw_lines(path, problems, limit):
+        text = _decode(data)
+        if isinstance(text, Fault):
+            text.report(problems, path, number, "text in UTF-8")
+            if data is not None and data[:1] in (b"\xff", b"\xfe"):
+                return  # Stop: in UTF-16 each further line would be a fault too.
+        elif text.strip():
+            yield number, text.rstrip("\r\n")
+
+
+def read_table(
+    path: Path, problems: ProblemList, separator: str = ",", limit: int = MAX_FILE_BYTES
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the first line and the cells of each row of a CSV file that is not blank.
+
+    The first row has the names of the columns. Problems: those of `read_text`, `bad_csv`, and
+    `bad_columns` for a row with another number of cells, which is left out.
+    """
+    text = read_text(path, problems, limit)
+    if text is None:
         return
-    with stream:
-        for number, data in split_lines(stream):
-            text = _decode(data)
-            if isinstance(text, Fault):
-                text.report(problems, path, number, "text in UTF-8")
-                if data is not None and data[:1] in (b"\xff", b"\xfe"):
-                    return  # Stop: in UTF-16 each further line would be a fault too.
-            elif text.strip():
-                yield number, text.rstrip("\r\n")
+    csv.field_size_limit(MAX_LINE_BYTES)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    line, width = 1, 0
+    accepted = 'UTF-8; text with a separator or a line break stands in "quotation marks"'
+    try:
+        for cells in reader:
+            first, line = line, reader.line_num + 1
+            width = width or len(cells)
+            if cells and len(cells) == width:
+                yield first, cells
+            elif any(map(str.strip, cells)):
+                message = f"this row has {len(cells)} columns where {width} are due"
+                problems.add("bad_columns", message, path, line=first, accepted=accepted)
+    except csv.Error as error:
+        problems.add(
+            "bad_csv", f"not CSV: {quoted(str(error))}", path, line=line, accepted=accepted
+        )
 
 
 # ---- JSON lines.
@@ -245,6 +356,25 @@ def read_values(
             return
         yield line, value
         line += text.count("\n", start, at)
+
+
+TEXT_TABLES = (".jsonl", ".json", ".csv", ".tsv")
+"""Endings of files of records, each of which may be compressed."""
+
+
+def read_records(path: Path, problems: ProblemList) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the line and the values of each record of a file with an ending of TEXT_TABLES.
+
+    Values of .csv and .tsv are texts. Faults become problems.
+    """
+    ending = ending_of(path)
+    if ending in {".jsonl", ".json"}:
+        yield from (read_objects if ending == ".jsonl" else read_values)(path, problems)
+        return
+    rows = read_table(path, problems, "\t" if ending == ".tsv" else ",")
+    _, header = next(rows, (0, []))
+    for line, cells in rows:
+        yield line, dict(zip(header, cells, strict=True))
 
 
 # ---- Errors of pydantic models as problems that name field, found and accepted.

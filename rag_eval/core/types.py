@@ -25,6 +25,7 @@ from pydantic import (
 )
 
 from rag_eval.core.frames import schema
+from rag_eval.core.parts import Id
 
 # ---- Levels of relevance, targets of misses, and statuses of miss rates.
 
@@ -638,7 +639,7 @@ def snippet(text: str, limit: int = SNIPPET_CHARS) -> str:
 
 # ---- Outcomes, which say whether a retrieval missed needed evidence, and claims to judge
 
-MAX_ID, MAX_QUERY, MAX_NOTE = 500, 10_000, 500
+MAX_QUERY, MAX_NOTE = 10_000, 500
 MAX_SIGNALS, MAX_NAMES, MAX_NUMBER = 200, 100, 1e15
 HASH = r"^[A-Za-z0-9_.:-]{1,128}$"
 
@@ -677,7 +678,6 @@ def _utc(value: dt.datetime) -> dt.datetime:
     return value.astimezone(dt.UTC)
 
 
-Id = Annotated[str, Field(min_length=1, max_length=MAX_ID), AfterValidator(_storable)]
 Note = Annotated[str, Field(max_length=MAX_NOTE), AfterValidator(_storable)]
 Content = Annotated[str, Field(min_length=1, max_length=SNIPPET_CHARS), AfterValidator(_storable)]
 Query = Annotated[str, Field(min_length=1, max_length=MAX_QUERY), AfterValidator(_storable)]

@@ -1,7 +1,6 @@
 """Shared parts of loaders: ids and texts of rows, authors and dates of documents."""
 
 import datetime as dt
-import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,59 +9,10 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from rag_eval.core.errors import InputError, Place, ProblemList, quoted
-from rag_eval.core.rows import require
+from rag_eval.core.parts import Id, PlainText, Title
 from rag_eval.storage.hashing import text_hash
 
 # ---- Ids and texts.
-
-MAX_ID_CHARS = 1000
-MAX_QUERY_ID_CHARS = 200
-ACCEPTED_ID = f"a string of 1 to {MAX_ID_CHARS} characters without control characters"
-_BAD_ID = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-_QUERY_ID = re.compile(
-    r"[^\s/\\\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ud800-\udfff]"
-    rf"{{1,{MAX_QUERY_ID_CHARS}}}"
-)
-
-
-def is_query_id(text: str) -> bool:
-    """Return whether a text may be the id of a query: safe as a file name, in a log and in TREC."""
-    return bool(_QUERY_ID.fullmatch(text)) and text not in {".", ".."}
-
-
-def is_doc_id(text: str) -> bool:
-    """Return whether a text may be the id of a document or section.
-
-    A path is accepted, because ids are only names and no file is opened by an id.
-    """
-    return bool(text.strip()) and len(text) <= MAX_ID_CHARS and not _BAD_ID.search(text)
-
-
-QueryId = Annotated[
-    str,
-    require(
-        is_query_id,
-        "bad_id",
-        "this is not an id",
-        f"1 to {MAX_QUERY_ID_CHARS} characters, no white space, no control characters, "
-        "no / or \\, not . or ..",
-    ),
-]
-"""The id of a query or paraphrase, as a field of a row."""
-DocId = Annotated[
-    str, require(is_doc_id, "bad_id", "this cannot be the id of a document", ACCEPTED_ID)
-]
-"""The id of a document or section, as a field of a row."""
-DocumentText = Annotated[
-    str,
-    require(
-        lambda text: "\x00" not in text,
-        "nul_byte",
-        "this holds a NUL byte",
-        "a string without NUL bytes",
-    ),
-]
-
 
 Page = (
     Annotated[int, Field(strict=True, ge=0, le=10**9)]
@@ -74,9 +24,9 @@ Page = (
 class DocumentRow(BaseModel):
     """A document in a row of a file."""
 
-    id: DocId
-    title: DocumentText = ""
-    text: DocumentText
+    id: Id
+    title: Title = ""
+    text: PlainText
 
 
 class SeenIds:
@@ -178,7 +128,7 @@ def day_of(value: object) -> str:
     """Return the UTC day of a date or time as `YYYY-MM-DD`; empty for a value without a day.
 
     A value is an ISO 8601 text, a date or time object (from YAML, TOML or Arrow), or seconds since
-    1970.
+    1970, also as text.
 
     Examples
     --------
@@ -187,8 +137,10 @@ def day_of(value: object) -> str:
     """
     try:
         if isinstance(value, str):
-            value = dt.datetime.fromisoformat(value.strip())
-        elif isinstance(value, int | float) and value >= _MIN_SECONDS:
+            text = value.strip()
+            is_seconds = text.isdecimal() and int(text) >= _MIN_SECONDS
+            value = int(text) if is_seconds else dt.datetime.fromisoformat(text)
+        if isinstance(value, int | float) and value >= _MIN_SECONDS:
             value = dt.datetime.fromtimestamp(value, dt.UTC)
         if isinstance(value, dt.datetime) and value.tzinfo is not None:
             value = value.astimezone(dt.UTC)

@@ -12,6 +12,8 @@ from rag_eval.core.rows import check_row
 from rag_eval.corpus.source import DocumentRow, SeenIds, latest_day, read_author
 from rag_eval.storage.hashing import canonical_json
 
+TableRow = tuple[str, int, Sequence[object]]
+"""File, line or row from 1, and values of `COLUMNS`."""
 COLUMNS = ("id", "text", "title", "url", "author", "date")
 
 
@@ -47,17 +49,12 @@ class TableLoader(PathLoader):
         return names
 
     def make_documents(
-        self, rows: Iterable[tuple[str, int, Sequence[object]]], problems: ProblemList
+        self, rows: Iterable[TableRow], problems: ProblemList
     ) -> Iterator[RawDocument]:
-        """Make a document of each (file, row from 1, values of `COLUMNS`), and collect problems.
-
-        Whole numbers serve as ids, and a missing title becomes an empty title, because published
-        tables often have these.
-        """
+        """Make a document of each row, and collect problems."""
         seen = SeenIds(problems)
         for file, line, (doc_id, text, title, url, author, date) in rows:
-            given = {"id": str(doc_id) if type(doc_id) is int else doc_id, "text": text}
-            given["title"] = "" if title is None else title
+            given = {"id": doc_id, "title": title, "text": text}
             row = check_row(given, DocumentRow, problems, file, line)
             if row is not None and seen.add(row.id, file, line, "id"):
                 yield RawDocument(

@@ -14,11 +14,11 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from rag_eval.core.fields import read_id
 from rag_eval.core.types import Message, Reply
 from rag_eval.corpus.chunking import spans
 from rag_eval.corpus.loading import LoadedCorpus
 from rag_eval.corpus.markdown import headings, leaves, plain_text
-from rag_eval.corpus.source import is_doc_id
 from rag_eval.gold.files import rows_of
 from rag_eval.gold.resolving import MisplacedError, find_quote
 
@@ -62,7 +62,7 @@ def _list_passages(corpus: LoadedCorpus) -> list[list[_Passage]]:
             [
                 _Passage(row.section_id, row.title, row.start, row.end, *place)
                 for row in rows_of(by_document.get(document.doc_id, corpus.sections[:0]))
-                if is_doc_id(row.section_id)
+                if read_id(row.section_id) is not None
             ]
         )
     return found

@@ -6,7 +6,7 @@ A row is a pydantic model; every fault of a row is a problem with file, line and
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self, Unpack
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self, Unpack
 
 import pandas as pd
 from pydantic import (
@@ -21,9 +21,11 @@ from pydantic import (
 
 from rag_eval.core.config import AnswerOverride
 from rag_eval.core.errors import Place, ProblemList, quoted
+from rag_eval.core.fields import ACCEPTED_ID, COLUMN_NAMES
 from rag_eval.core.frames import QUERIES, make_frame, schema
+from rag_eval.core.parts import Grade, Id
 from rag_eval.core.rows import check_row, read_lines, read_objects, read_rows, refuse, require
-from rag_eval.corpus.source import ACCEPTED_ID, DocId, QueryId, SeenIds
+from rag_eval.corpus.source import SeenIds
 
 ORIGINAL = "original"
 """The paraphrase id of the question's own wording; no paraphrase may carry it."""
@@ -95,7 +97,6 @@ def report_row(
 # ---- Fields and rows.
 
 _NOT_TEXT = re.compile(r"[\x00\ud800-\udfff]")
-_GRADE = re.compile(r"[+-]?(?:[0-9]{1,3}|1000)")
 
 _IS_TEXT = require(
     lambda text: not _NOT_TEXT.search(text),
@@ -112,12 +113,6 @@ _IS_OTHER = require(
 _HOLDS_WORDS = require(
     str.strip, "empty_anchor", "the quote is empty", "verbatim text of the document"
 )
-_IS_GRADE = require(
-    _GRADE.fullmatch,
-    "bad_grade",
-    "a relevance grade is a whole number",
-    "a whole number from 0 to 1000",
-)
 GoldText = Annotated[str, Field(max_length=MAX_TEXT_CHARS), _IS_TEXT]
 Quote = Annotated[GoldText, _HOLDS_WORDS]
 
@@ -129,7 +124,7 @@ class _Row(BaseModel):
 class QueryRow(_Row):
     """A question. Keys of `AnswerOverride` are read separately; other keys are ignored."""
 
-    query_id: QueryId = Field(validation_alias=AliasChoices("query_id", "_id"))
+    query_id: Id = Field(validation_alias=AliasChoices("query_id", "_id"))
     text: GoldText
     answerable: StrictBool = True
     tags: tuple[GoldText, ...] = ()
@@ -138,17 +133,17 @@ class QueryRow(_Row):
 class ParaphraseRow(_Row):
     """Another wording of a question."""
 
-    query_id: QueryId
-    paraphrase_id: Annotated[QueryId, _IS_OTHER]
+    query_id: Id
+    paraphrase_id: Annotated[Id, _IS_OTHER]
     text: GoldText
 
 
 class JudgementRow(_Row):
     """A relevance grade."""
 
-    query_id: QueryId = Field(alias="query-id")
-    target: DocId = Field(alias="corpus-id")
-    gain: Annotated[int, _IS_GRADE] = Field(alias="score")
+    query_id: Id = Field(alias="query-id")
+    target: Id = Field(alias="corpus-id")
+    gain: Grade = Field(alias="score")
 
 
 class Anchor(_Row):
@@ -181,8 +176,8 @@ class SpanWithText(Span):
 class Decoy(_Row):
     """A document or section that looks relevant and is not."""
 
-    doc_id: DocId | None = None
-    section_id: DocId | None = None
+    doc_id: Id | None = None
+    section_id: Id | None = None
 
     @model_validator(mode="after")
     def _names_one(self) -> Self:
@@ -200,9 +195,9 @@ class Decoy(_Row):
 class AnswerRow(_Row):
     """Places of an answer: `anchors` in our form, `answers` of XQuAD, `spans` of SciFact."""
 
-    query_id: QueryId
-    doc_id: DocId | None = None
-    section_id: DocId | None = None
+    query_id: Id
+    doc_id: Id | None = None
+    section_id: Id | None = None
     anchors: tuple[Anchor, ...] = ()
     answers: tuple[SpanWithText, ...] = ()
     spans: tuple[Span, ...] = ()
@@ -306,22 +301,27 @@ def read_paraphrases(paths: Sequence[Path], problems: ProblemList) -> pd.DataFra
 
 # ---- Judgements and evidence.
 
-_HEADERS = (["query-id", "corpus-id", "score"], ["query-id", "doc-id", "score"])
+_HEADER: Final = [COLUMN_NAMES[name] for name in ("query_id", "doc_id", "relevance")]
 _BEIR, _TREC = 3, 4
+
+
+def _is_header(cells: Sequence[str]) -> bool:
+    return len(cells) == _BEIR and all(
+        cell.lower() in names for cell, names in zip(cells, _HEADER, strict=True)
+    )
 
 
 def read_qrels(path: Path, problems: ProblemList) -> pd.DataFrame:
     """Read judgements (JUDGEMENTS): three columns with header (BEIR), or four without (TREC).
 
-    A negative grade of a TREC file (spam, junk) becomes 0, as trec_eval counts it; in a BEIR table
-    it is an error. Faults: those of `read_lines`, `bad_columns`, `bad_id`, `bad_grade`,
-    `duplicate_judgement` and `empty_file`.
+    Faults: those of `read_lines`, `bad_columns`, `bad_id`, `bad_grade`, `duplicate_judgement` and
+    `empty_file`.
     """
     rows: list[tuple[Any, ...]] = []
     seen, file, before, n_columns = SeenIds(problems), str(path), problems.n_errors, 0
     for line, text in read_lines(path, problems):
         parts = [part.strip() for part in text.split("\t")]
-        if not n_columns and [part.lower().replace("_", "-") for part in parts] in _HEADERS:
+        if not n_columns and _is_header(parts):
             n_columns = _BEIR
             continue
         n_columns = n_columns or _TREC
@@ -333,13 +333,9 @@ def read_qrels(path: Path, problems: ProblemList) -> pd.DataFrame:
             continue
         values = {"query-id": parts[0], "corpus-id": parts[-2], "score": parts[-1]}
         row = check_row(values, JudgementRow, problems, file, line)
-        if row is None:
-            continue
-        pair = (row.query_id, row.target)
-        if row.gain < 0 and n_columns == _BEIR:
-            problems.add("bad_grade", "a BEIR table has no negative grades", path, **more)
-        elif seen.add(pair, file, line, "corpus-id", "duplicate_judgement"):
-            rows.append((*pair, max(row.gain, 0), True, file, line))
+        pair = () if row is None else (row.query_id, row.target)
+        if row is not None and seen.add(pair, file, line, "corpus-id", "duplicate_judgement"):
+            rows.append((*pair, row.gain, True, file, line))
     if not n_columns and problems.n_errors == before:
         message, accepted = "the file holds no judgement and no header", ACCEPTED_COLUMNS
         problems.add("empty_file", message, path, line=1, accepted=accepted)

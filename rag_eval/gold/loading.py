@@ -16,9 +16,10 @@ import pandas as pd
 from rag_eval.core.arrays import IntArray
 from rag_eval.core.config import AnswerOverride, Answers, GoldSetConfig
 from rag_eval.core.errors import InputError, Place, Problem, ProblemList, quoted
+from rag_eval.core.fields import decode_id
 from rag_eval.core.frames import QUERIES, VARIANTS, make_frame
+from rag_eval.core.rows import ending_of, find_file
 from rag_eval.corpus.loaders.recorded import RecordedOutput, read_outputs
-from rag_eval.corpus.source import is_query_id
 from rag_eval.gold.configuration import CONFIG_FILE, load_config
 from rag_eval.gold.files import (
     JUDGEMENTS,
@@ -49,13 +50,15 @@ class _Plan(NamedTuple):
     outputs: Path | None = None
 
     def existing(self, *names: str) -> list[Path]:
-        """Return the existing files of these names."""
-        return [self.folder / name for name in names if (self.folder / name).exists()]
+        """Return the existing files of these names, compressed or not."""
+        paths = (find_file(self.folder / name) for name in names)
+        return [path for path in paths if path.exists()]
 
     @property
     def questions(self) -> Path:
         """File of questions."""
-        path = self.folder / (TOPICS_FILE if self.layout == "trec" else "queries.jsonl")
+        name = TOPICS_FILE if self.layout == "trec" else "queries.jsonl"
+        path = find_file(self.folder / name)
         return path if self.outputs is None or path.exists() else self.outputs
 
     @property
@@ -81,28 +84,29 @@ def _plan(folder: Path, config: GoldSetConfig | None, split: str | None) -> _Pla
     Raises InputError: `missing_file` if the split has no judgements, and `missing_split` where the
     folder has several splits or none, and none was chosen.
     """
-    tables = (folder / "qrels.tsv", folder / "qrels.txt")
+    tables = (find_file(folder / "qrels.tsv"), find_file(folder / "qrels.txt"))
     table = next((path for path in tables if path.is_file()), None)
     if config is not None and not config.corpus.has_whole_documents:
         return _Plan("recorded", folder, table, folder / config.corpus.files()["path",])
-    if split is None and (folder / TOPICS_FILE).exists():
+    if split is None and find_file(folder / TOPICS_FILE).exists():
         return _Plan("trec", folder, table or tables[0])
     if split is None and (table is not None or not (folder / "qrels").is_dir()):
         return _Plan("own", folder, table)
-    if config is not None and not (folder / "queries.jsonl").exists():
+    if config is not None and not find_file(folder / "queries.jsonl").exists():
         folder = config.corpus.gold_folder(folder) or folder
-    splits = sorted(path.stem for path in (folder / "qrels").glob("*.tsv"))
+    found = (path for path in (folder / "qrels").glob("*.tsv*") if ending_of(path) == ".tsv")
+    splits = {path.name.partition(".tsv")[0]: path for path in sorted(found)}
     more: Place = {"field": "split"}
     more["accepted"] = ", ".join(splits) or "a file qrels/<split>.tsv"
     if split is None and len(splits) != 1:
         message = "the folder has several splits, or none, and none was chosen"
         raise InputError.of("missing_split", message, folder / "qrels", **more)
-    split = splits[0] if split is None else split
-    path = folder / "qrels" / f"{split}.tsv"
-    if not is_query_id(split) or not path.exists():
+    split = next(iter(splits)) if split is None else split
+    if split not in splits:
         more["found"] = quoted(split)
-        raise InputError.of("missing_file", "the split has no judgements", path, **more)
-    return _Plan("beir", folder, path)
+        message = "the split has no judgements"
+        raise InputError.of("missing_file", message, folder / "qrels" / f"{split}.tsv", **more)
+    return _Plan("beir", folder, splits[split])
 
 
 # ---- Questions of recorded outputs, and how outputs and questions match.
@@ -144,7 +148,12 @@ def _report_unmatched(
 
 
 def _drop_unknown(frame: pd.DataFrame, known: set[str], problems: ProblemList) -> pd.DataFrame:
-    """Keep the rows of known queries; report each other row as `unknown_query`."""
+    """Keep the rows of known queries; report each other row as `unknown_query`.
+
+    Our TREC exports percent-encode ids, so an unknown id is decoded.
+    """
+    names = [name if name in known else decode_id(name) for name in frame["query_id"]]
+    frame = frame.assign(query_id=pd.Series(names, frame.index, dtype="str"))
     exists = frame["query_id"].isin(known)
     for row in rows_of(frame[~exists]):
         more: Place = {"field": "query_id", "found": quoted(row.query_id)}

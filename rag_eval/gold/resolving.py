@@ -16,6 +16,7 @@ import pandas as pd
 
 from rag_eval.core.arrays import Ranges, find_overlaps
 from rag_eval.core.errors import Place, Problem, ProblemList, Severity, quoted
+from rag_eval.core.fields import decode_id
 from rag_eval.core.frames import QRELS, SPANS
 from rag_eval.core.types import Level
 from rag_eval.corpus.chunking import slug
@@ -74,6 +75,11 @@ class Catalogue:
         heading = self._section_by_heading.get((owner, slug(place.rsplit("/", 1)[-1])), -1)
         return self.section_row.get(f"{self.doc_ids[owner]}#{place}", heading)
 
+    def _find_one(self, target: str) -> tuple[int, int]:
+        document = self.document_row.get(target, -1)
+        section = self._find_section(target) if document < 0 else -1
+        return (self.section_document[section] if section >= 0 else document), section
+
     def find_innermost(self, document: int, start: int) -> int:
         """Return the row of the innermost section around a place; -1 for none."""
         found = (one for one in self._sections_of[document] if one[0] <= start < -one[1])
@@ -90,9 +96,10 @@ class Catalogue:
         codes, unique = pd.factorize(np.asarray(list(targets), dtype=object))
         rows = []
         for name in unique:
-            document = self.document_row.get(name, -1)
-            section = self._find_section(name) if document < 0 else -1
-            rows.append((self.section_document[section] if section >= 0 else document, section))
+            document, section = self._find_one(name)
+            if document < 0:  # our TREC exports percent-encode ids
+                document, section = self._find_one(decode_id(name))
+            rows.append((document, section))
         table = np.array(rows, dtype=np.int64).reshape(-1, 2)[codes]
         return pd.DataFrame(table, columns=["document", "section"])
 

@@ -3,9 +3,7 @@
 Its questions are drafts, which lint refuses until a person has read them, or those of a CSV file.
 """
 
-import csv
 import dataclasses
-import io
 import json
 import os
 import shutil
@@ -20,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rag_eval.core.errors import InputError, Place, ProblemList, quoted
 from rag_eval.core.frames import make_frame
-from rag_eval.core.rows import check_row, read_text, refuse
+from rag_eval.core.rows import check_row, read_table, refuse
 from rag_eval.corpus.loaders.folder import Folder
 from rag_eval.corpus.loading import LoadedCorpus, load_corpus
 from rag_eval.gold.configuration import CONFIG_FILE
@@ -60,33 +58,21 @@ class _CsvRow(BaseModel):
 
 def _read_csv(path: Path, problems: ProblemList) -> Iterator[tuple[int, _CsvRow]]:
     """Yield the first line and the record of each row; faults become problems."""
-    text = read_text(path, problems, MAX_CSV_BYTES)
-    if text is None:
-        return
-    reader, line = csv.reader(io.StringIO(text, newline=""), strict=True), 1
     header: list[str] = []
-    try:
-        for row in reader:
-            cells, first, line = [cell.strip() for cell in row], line, reader.line_num + 1
-            if not header:
-                header = [cell.lower() for cell in cells]
-                if sorted(header) != sorted(COLUMNS):
-                    more: Place = {"line": first, "found": quoted(",".join(cells))}
-                    more["accepted"] = _ACCEPTED_CSV
-                    problems.add("bad_columns", "these are not the columns", path, **more)
-                    return
-            elif any(cells) and len(cells) != len(header):
-                message = f"this row has {len(cells)} columns where {len(header)} are due"
-                accepted = 'text with a comma or a line break stands in "quotation marks"'
-                problems.add("bad_columns", message, path, line=first, accepted=accepted)
-            elif any(cells):
-                values = dict(zip(header, cells, strict=True))
-                record = check_row(values, _CsvRow, problems, str(path), first)
-                if record is not None:
-                    yield first, record
-    except csv.Error as error:
-        message = f"not CSV: {quoted(str(error))}"
-        problems.add("bad_csv", message, path, line=line, accepted=_ACCEPTED_CSV)
+    for line, row in read_table(path, problems, limit=MAX_CSV_BYTES):
+        cells = [cell.strip() for cell in row]
+        if not header:
+            header = [cell.lower() for cell in cells]
+            if sorted(header) != sorted(COLUMNS):
+                more: Place = {"line": line, "found": quoted(",".join(cells))}
+                more["accepted"] = _ACCEPTED_CSV
+                problems.add("bad_columns", "these are not the columns", path, **more)
+                return
+        elif any(cells):
+            values = dict(zip(header, cells, strict=True))
+            record = check_row(values, _CsvRow, problems, str(path), line)
+            if record is not None:
+                yield line, record
 
 
 def read_questions(path: Path, corpus: LoadedCorpus) -> list[Question]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import InputError, Problem
 from rag_eval.core.parts import Embedding
+from rag_eval.core.rows import find_file
 from rag_eval.core.settings import Settings
 from rag_eval.gold.configuration import discover, load_config, permitted
 from rag_eval.retrieval.embedding.source import Places
@@ -368,7 +369,7 @@ def open_beir(
     is no BEIR folder.
     """
     for part in ("corpus.jsonl", "queries.jsonl"):
-        if not (folder / part).is_file():
+        if not find_file(folder / part).is_file():
             accepted = "a folder with corpus.jsonl, queries.jsonl and qrels/<split>.tsv"
             message = f"{part} is missing"
             raise InputError.of("not_beir", message, folder, field="--beir", accepted=accepted)

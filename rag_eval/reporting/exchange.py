@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from rag_eval.core.arrays import FloatArray, IntArray
+from rag_eval.core.fields import encode_id
 from rag_eval.core.types import Answer
 from rag_eval.corpus.masking import masked_text
 from rag_eval.reporting.metrics_report import csv_text
@@ -155,23 +156,9 @@ def _separate_ties(scores: FloatArray, topic: IntArray) -> npt.NDArray[np.float3
 
 
 def _tokens(texts: pd.Series) -> npt.NDArray[np.object_]:
-    """Percent-encode white space, controls, quotes and percent signs of ids for a TREC file."""
+    """Encode ids for the columns of a TREC file."""
     codes, distinct = pd.factorize(texts)
-    return np.array([_token(text) for text in distinct], dtype=object)[codes]
-
-
-def _token(text: str) -> str:
-    if text.isprintable() and not any(char in text for char in _ENCODED):
-        return text
-    return "".join(
-        char
-        if char.isprintable() and not char.isspace() and char not in _ENCODED
-        else "".join(f"%{byte:02X}" for byte in char.encode("utf-8", "surrogatepass"))
-        for char in text
-    )
-
-
-_ENCODED: Final = (" ", "%", '"')
+    return np.array([encode_id(text) for text in distinct], dtype=object)[codes]
 
 
 def _trec_qrels(qrels: pd.DataFrame) -> str:

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import re
-import urllib.parse
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from rag_eval.core.fields import decode_id
 from rag_eval.core.frames import Column, FrameSchema, make_frame
 from rag_eval.corpus.masking import mask
 from rag_eval.gold.resolving import Catalogue
@@ -160,7 +160,7 @@ def _find_words(whole: str, text: str) -> tuple[int, int] | None:
 def _names(item: Item) -> list[str]:
     """List the names of an item, documents first; TREC runs have percent-encoded names."""
     names = (item.doc_id, item.id)
-    return [*names, *map(urllib.parse.unquote, names), item.section_id]
+    return [*names, *map(decode_id, names), item.section_id]
 
 
 def _other_words(given: str, masked: str, place: str) -> str:

@@ -20,12 +20,12 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    StringConstraints,
     ValidationError,
     model_validator,
 )
 
 from rag_eval.core.errors import quoted
+from rag_eval.core.fields import ID
 from rag_eval.core.settings import ExternalLimits, Settings
 from rag_eval.core.strategy import Strategy
 from rag_eval.core.types import Offsets
@@ -65,19 +65,8 @@ class Failure:
     message: str
 
 
-def _as_text(value: object) -> object:
-    if value is None:
-        return ""
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    return str(value) if is_number else value  # Some stores number their rows.
-
-
-_Id = Annotated[
-    str,
-    # No control characters or line separators, which could forge a line of a log.
-    StringConstraints(max_length=1000, strip_whitespace=True, pattern=r"^[^\p{Cc}\p{Zl}\p{Zp}]*$"),
-    BeforeValidator(_as_text),
-]
+_EMPTY = BeforeValidator(lambda value: "" if value is None else value)
+_Id = Annotated[str, BeforeValidator(lambda value: ID.check(value) if value else "")]
 
 
 def _as_offsets(value: object) -> object:
@@ -102,7 +91,7 @@ class Item(BaseModel):
     id: _Id = Field(default="", validation_alias=AliasChoices("id", "snippet_id"))
     doc_id: _Id = ""
     section_id: _Id = ""
-    text: Annotated[str, BeforeValidator(_as_text)] = ""
+    text: Annotated[str, _EMPTY] = ""
     offsets: Annotated[Offsets | None, BeforeValidator(_as_offsets)] = None
     score: float = Field(allow_inf_nan=False, validation_alias=AliasChoices("score", "score_raw"))
 

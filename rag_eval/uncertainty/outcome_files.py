@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from rag_eval.core import types as record
 from rag_eval.core.errors import ProblemList, quoted
+from rag_eval.core.parts import Id
 from rag_eval.core.rows import check_row, read_objects, report_faults
 from rag_eval.core.types import (
     AUDITS,
@@ -71,10 +72,10 @@ def _refuse_future(at: dt.datetime) -> dt.datetime:
 class _Line(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    query_id: record.Id | None = Field(default=None, description="default: named by its words")
-    group_id: record.Id | None = Field(default=None, description="ties questions together")
-    strategy: record.Id = Field(description="name; or --strategy")
-    strategy_fingerprint: record.Id = Field(
+    query_id: Id | None = Field(default=None, description="default: named by its words")
+    group_id: Id | None = Field(default=None, description="ties questions together")
+    strategy: Id = Field(description="name; or --strategy")
+    strategy_fingerprint: Id = Field(
         description="identity of all that decides its rankings; or --fingerprint"
     )
     at: Annotated[record.Moment, AfterValidator(_refuse_future)] | None = Field(
@@ -104,7 +105,7 @@ def _drop_nulls(row: Line) -> Line:
 class _Retrieved(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    id: record.Id
+    id: Id
     score: record.Number | None
 
 
@@ -260,7 +261,7 @@ class OutcomeLine(_Line):
         default=None, description="what was judged; default: follows from the question"
     )
     query: record.Query | None = None
-    paraphrase_id: record.Id = "original"
+    paraphrase_id: Id = "original"
     seed: int = Field(default=0, ge=-(2**63), lt=2**63)
     target: BinaryTarget = "miss_any"
     k: record.Count = DEFAULT_K

@@ -30,6 +30,7 @@ from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rag_eval.core.errors import InputError, quoted
+from rag_eval.core.parts import Id
 from rag_eval.core.report import PastFigure, UnreadableRun
 from rag_eval.core.settings import Settings
 from rag_eval.core.types import (
@@ -37,7 +38,6 @@ from rag_eval.core.types import (
     MISSED_BY_FEEDBACK,
     Feedback,
     GoldSource,
-    Id,
     Note,
     RetrievalOutcome,
     Shown,

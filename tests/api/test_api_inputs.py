@@ -89,7 +89,7 @@ FAULTS = {
     "text": (FRAME.assign(score="high"), r"score, row 1\]: a score is not finite"),
     "truth": (FRAME.assign(score=True), "this column holds truth values"),
     "double": (pd.concat([FRAME, FRAME[1:2]]), r"row 4\]: the query has this document twice"),
-    "no id": (FRAME.assign(doc_id=[None, "a", "b"]), r"doc_id, row 1\]: this is no id"),
+    "no id": (FRAME.assign(doc_id=[None, "a", "b"]), r"doc_id, row 1\]: this is not an id"),
 }
 
 
@@ -101,7 +101,7 @@ def test_a_fault_of_a_run_names_its_place(fault):
 
 
 def test_a_grade_is_a_whole_number():
-    with pytest.raises(InputError, match=r"relevance, row 1\]: a grade is no whole number"):
+    with pytest.raises(InputError, match=r"relevance, row 1\]: this is not a relevance grade"):
         read_qrels({"q": {"d": 0.5}})
 
 
@@ -109,7 +109,7 @@ BAD_FILES = {
     "run.trec": ("q1 Q0 d1 1 2.5 tag\nq1 d2 1.0\n", r"run.trec:2: error bad_columns: .*TREC run"),
     "run.json": ("[1]", "not_an_object"),
     "run.parquet": ("no parquet", "the file cannot be read"),
-    "run.csv": ('query_id,doc_id,score\n"q', "the file cannot be read"),
+    "run.csv": ('query_id,doc_id,score\n"q', "run.csv:2: error bad_csv"),
 }
 
 

@@ -40,7 +40,7 @@ def test_local_formats_give_the_same_documents(base, path):
     [
         ("saved", {}, "missing_input"),
         ("d.csv", {"text_column": "body"}, "unknown_column"),
-        ("broken.jsonl", {}, "not_loadable"),
+        ("broken.jsonl", {}, "bad_json"),
         ("d.txt", {}, "missing_input"),
     ],
 )
@@ -52,7 +52,7 @@ def test_what_cannot_be_loaded_is_an_error(base, path, options, code):
 
 
 def test_bad_rows_are_all_named(base):
-    data = {"id": ["a", "", "a", "x\t", "e"], "text": ["1", "2", "3", "4", None]}
+    data = {"id": ["a", "", "a", "x\n\x01y", "e"], "text": ["1", "2", "3", "4", None]}
     datasets.Dataset.from_dict(data).to_parquet(base / "bad.parquet")
     with pytest.raises(InputError) as caught:
         load_corpus(HuggingFace(loader="hf_datasets", path="bad.parquet"), base)

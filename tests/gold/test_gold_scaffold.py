@@ -133,7 +133,7 @@ def test_questions_of_a_csv_file_become_a_gold_set(tmp_path, manual):
         ("Q?,a.md,", "missing_key", "quote"),
         (",a.md,Logs", "bad_value", "question"),
         ("Q?,a.md", "bad_columns", "quotation marks"),
-        ('Q?,a.md,"Logs', "bad_csv", "question,document,quote"),
+        ('Q?,a.md,"Logs', "bad_csv", "quotation marks"),
     ],
 )
 def test_a_fault_of_a_csv_file_names_its_line(tmp_path, manual, line, code, says):

@@ -94,7 +94,7 @@ IMPOSSIBLE = [
     *({"note": note} for note in ("x" * (MAX_NOTE + 1), "a\x00b", "\ud800", None, 7)),
     *({"feedback": feedback} for feedback in ("all_fine", None)),
     *({"seed": seed} for seed in ("13", 13.0, True, 2**63)),
-    *({"query_id": query} for query in ("", "x" * 501, ["again"])),
+    *({"query_id": query} for query in ("", "x" * 1001, ["again"])),
     *({"run_id": run} for run in ("../../etc/passwd", "", "20261122T130838752Z-488d41af\n")),
     *({"strategy": {"$ne": ""}}, {"missed": False}, {"<script>": 1}, {"outcome_id": "0" * 32}),
 ]

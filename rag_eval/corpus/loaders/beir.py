@@ -17,9 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rag_eval.core.errors import ProblemList
 from rag_eval.core.loader import Chunker, PathLoader, RawCorpus, RawDocument
-from rag_eval.core.rows import Fault, check_row, parse_object, split_lines
+from rag_eval.core.parts import Id
+from rag_eval.core.rows import Fault, check_row, find_file, parse_object, read_raw_lines
 from rag_eval.corpus.source import (
-    DocId,
     DocumentRow,
     Page,
     SeenIds,
@@ -39,12 +39,12 @@ _ACCEPTED_LINE = '{"_id": "…", "title": "…", "text": "…", "metadata": {…
 class _Metadata(BaseModel):
     model_config = ConfigDict(extra="allow")
 
-    section_id: DocId | None = None
+    section_id: Id | None = None
     page: Page | None = None
 
 
 class _Row(DocumentRow):
-    id: DocId = Field(alias="_id")
+    id: Id = Field(alias="_id")
     metadata: _Metadata | None = None
 
 
@@ -65,13 +65,13 @@ class Beir(PathLoader):
         return base / self.path
 
     def _path(self, base: Path) -> Path:
-        path = resolve(self.path, base) / _FILE
+        path = find_file(resolve(self.path, base) / _FILE)
         if not path.is_file():
             raise missing_input(f"{self.path}/{_FILE}", f"a folder in BEIR layout with {_FILE}")
         return path
 
     def identity(self, base: Path) -> list[str]:
-        """Return the name and the content hash of the file."""
+        """Return the name of the file and the hash of its bytes."""
         return [_FILE, file_hash(self._path(base))]
 
     def read(self, base: Path) -> RawCorpus:
@@ -79,19 +79,18 @@ class Beir(PathLoader):
         problems = ProblemList()
         seen = SeenIds(problems)
         documents: list[RawDocument] = []
-        with self._path(base).open("rb") as stream:
-            for line, data in split_lines(stream):
-                if data is not None and not data.strip():
-                    continue
-                # foreign metadata may hold NaN and repeated keys
-                values = parse_object(data, strict=False)
-                if isinstance(values, Fault):
-                    values.report(problems, Path(_FILE), line, _ACCEPTED_LINE)
-                    continue
-                row = check_row(values, _Row, problems, _FILE, line)
-                if row is not None and seen.add(row.id, _FILE, line, "_id"):
-                    source = (data or b"").removesuffix(b"\n").removesuffix(b"\r")
-                    documents.append(_make_document(row, source, line))
+        for line, data in read_raw_lines(self._path(base), problems):
+            if data is not None and not data.strip():
+                continue
+            # foreign metadata may hold NaN and repeated keys
+            values = parse_object(data, strict=False)
+            if isinstance(values, Fault):
+                values.report(problems, Path(_FILE), line, _ACCEPTED_LINE)
+                continue
+            row = check_row(values, _Row, problems, _FILE, line)
+            if row is not None and seen.add(row.id, _FILE, line, "_id"):
+                source = (data or b"").removesuffix(b"\n").removesuffix(b"\r")
+                documents.append(_make_document(row, source, line))
         problems.raise_errors()
         if not documents:
             raise empty_corpus("there is no document", self.path, "one JSON object a line")

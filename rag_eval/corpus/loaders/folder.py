@@ -23,6 +23,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
 from rag_eval.core.errors import InputError, Place, Problem, ProblemList
+from rag_eval.core.fields import read_id
 from rag_eval.core.loader import Chunker, PathLoader, RawCorpus, RawDocument
 from rag_eval.core.rows import decode_file
 from rag_eval.corpus.markdown import front_matter, headings
@@ -30,7 +31,6 @@ from rag_eval.corpus.source import (
     day_of,
     empty_corpus,
     find_author,
-    is_doc_id,
     latest_day,
     missing_input,
     resolve,
@@ -319,7 +319,7 @@ def _first_text(values: dict[str, object], keys: Iterable[str]) -> str:
 
 def _path_fault(name: str, path: Path, root: Path) -> Problem | None:
     """Return the reason for refusing a file; None for a readable file."""
-    if not is_doc_id(name):
+    if read_id(name) is None:
         message, accepted = "the file's name cannot be a doc_id", "names in UTF-8"
         return Problem("bad_id", message, ascii(name)[1:-1], accepted=accepted)
     if not path.resolve().is_relative_to(root.resolve()):

@@ -466,8 +466,6 @@ def _read_passage(item: Any) -> Any:
     if not isinstance(item, dict):
         return item
     fields = {name: _first(_unpack(item), paths) for name, paths in PASSAGE.items()}
-    if fields["id"] is not None:
-        fields["id"] = str(fields["id"])
     return {name: value for name, value in fields.items() if value is not None}
 
 

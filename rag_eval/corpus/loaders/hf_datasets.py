@@ -5,6 +5,7 @@ No other module imports `datasets`. Environment variables set the offline mode a
 
 import re
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,12 +13,13 @@ from pydantic import Field
 
 from rag_eval.core.errors import InputError, ProblemList
 from rag_eval.core.loader import Chunker, RawCorpus
+from rag_eval.core.rows import TEXT_TABLES, ending_of, read_records
 from rag_eval.corpus.source import empty_corpus, resolve
-from rag_eval.corpus.table import TableLoader
+from rag_eval.corpus.table import TableLoader, TableRow
 from rag_eval.storage.hashing import file_hash
 
-_FORMATS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
-_ACCEPTED_PATH = f"a file ({', '.join(_FORMATS)}), or a name on the hub (owner/name)"
+_ENDINGS = (*TEXT_TABLES, ".parquet")
+_ACCEPTED_PATH = f"a file ({', '.join(_ENDINGS)}), or a name on the hub (owner/name)"
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
@@ -26,7 +28,7 @@ def _refuse(code: str, message: str, field: str, found: str, accepted: str) -> I
 
 
 class HuggingFace(TableLoader):
-    """A data set of Hugging Face `datasets`: a local file (jsonl, csv, parquet) or a hub name."""
+    """A data set of Hugging Face `datasets`: a local file, or a hub name."""
 
     loader: Literal["hf_datasets"]
     path: str = Field(description="a local file, or a hub name")
@@ -51,10 +53,10 @@ class HuggingFace(TableLoader):
     def _open(self, path: Path, cache: str) -> Any:
         import datasets
 
-        if path.is_file() and path.suffix in _FORMATS:
+        if path.is_file() and path.suffix == ".parquet":
             # `datasets` names the split of a single file `train`
             return datasets.load_dataset(
-                _FORMATS[path.suffix], data_files=str(path), split="train", cache_dir=cache
+                "parquet", data_files=str(path), split="train", cache_dir=cache
             )
         # for a folder, or a name such as `text`, `datasets` would read files of its own choosing
         if path.exists() or not _HUB_NAME.fullmatch(self.path):
@@ -87,12 +89,24 @@ class HuggingFace(TableLoader):
             if had_bars:
                 datasets.enable_progress_bars()
 
+    def _text_rows(self, path: Path, problems: ProblemList) -> Iterator[TableRow]:
+        """Read a text file ourselves, because `datasets` turns the id 007 into the number 7."""
+        records = list(read_records(path, problems))
+        problems.raise_errors()
+        present = dict.fromkeys(name for _, record in records for name in record)
+        names = self.column_names(list(present)).values() if records else ()
+        for line, record in records:
+            yield self.path, line, [None if name is None else record.get(name) for name in names]
+
     def read(self, base: Path) -> RawCorpus:
         """Read the documents."""
         path = resolve(self.path, base)
         problems = ProblemList()
-        columns = enumerate(zip(*self._columns(path), strict=True), start=1)
-        rows = ((self.path, line, values) for line, values in columns)
+        if path.is_file() and ending_of(path) in TEXT_TABLES:
+            rows = self._text_rows(path, problems)
+        else:
+            columns = enumerate(zip(*self._columns(path), strict=True), start=1)
+            rows = ((self.path, line, values) for line, values in columns)
         documents = list(self.make_documents(rows, problems))
         problems.raise_errors()
         if not documents:

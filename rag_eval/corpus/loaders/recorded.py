@@ -28,13 +28,12 @@ from pydantic import (
 
 from rag_eval.core.errors import ProblemList, quoted
 from rag_eval.core.loader import Chunker, PathLoader, RawCorpus, RawDocument
-from rag_eval.core.rows import check_row, read_objects, refuse, require
+from rag_eval.core.parts import Id, PlainText
+from rag_eval.core.rows import check_row, read_objects, refuse
 from rag_eval.core.types import PAYLOAD_FIELDS, StatedLambda
 from rag_eval.corpus.loaders.foreign import LeftOut, Placed, find_format, read_foreign
 from rag_eval.corpus.source import (
-    DocId,
     Page,
-    QueryId,
     SeenIds,
     empty_corpus,
     missing_input,
@@ -143,12 +142,7 @@ def _read_citation(value: object) -> Citation:
     raise refuse("wrong_type", "this is no citation", accepted)
 
 
-_HAS_NO_NUL = require(
-    lambda text: "\x00" not in text, "nul_byte", "the text holds a NUL", "text without NUL"
-)
-_Text = Annotated[
-    str, Field(max_length=MAX_TEXT_CHARS), AfterValidator(_make_storable), _HAS_NO_NUL
-]
+_Text = Annotated[PlainText, Field(max_length=MAX_TEXT_CHARS), AfterValidator(_make_storable)]
 _Question = Annotated[_Text, Field(max_length=MAX_QUESTION_CHARS)]
 _ShortText = Annotated[_Text, Field(max_length=MAX_SHORT_ROW_CHARS)]
 _Count = Annotated[int, Field(strict=True, ge=0, le=MAX_NUMBER)]
@@ -165,8 +159,8 @@ class Context(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    id: DocId | None = None
-    doc_id: DocId | None = None
+    id: Id | None = None
+    doc_id: Id | None = None
     text: Annotated[_Text, _EMPTY] = ""
     title: Annotated[_ShortText, _EMPTY] = ""
     score: Annotated[float, Field(strict=True, allow_inf_nan=False)] | None = None
@@ -204,7 +198,7 @@ def _complete_ragas(values: dict[str, Any]) -> dict[str, Any]:
             message, field = "ids and contexts do not pair", "retrieved_context_ids"
             raise refuse("wrong_length", message, "a list with one id for each context", field)
         pairs = zip(ids, texts, strict=True)
-        row["retrieved_contexts"] = [{"id": str(name), "text": text} for name, text in pairs]
+        row["retrieved_contexts"] = [{"id": name, "text": text} for name, text in pairs]
     return row
 
 
@@ -224,7 +218,7 @@ class RecordedOutput(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    query_id: QueryId
+    query_id: Id
     question: Annotated[_Question, _EMPTY] = Field(
         default="", validation_alias=AliasChoices("question", "user_input")
     )

@@ -5,7 +5,6 @@ A source is asked over HTTP or through an imported object, or its lists are read
 
 import importlib
 import math
-import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -14,6 +13,7 @@ import pandas as pd
 from pydantic import Field, ValidationError, model_validator
 
 from rag_eval.core.errors import InputError, ProblemList, quoted
+from rag_eval.core.fields import decode_id
 from rag_eval.core.parts import Name
 from rag_eval.core.plugins import FOREIGN
 from rag_eval.core.rows import read_lines
@@ -453,7 +453,7 @@ def read_run(path: Path, variants: pd.DataFrame) -> dict[Key, Retrieved | Failur
                 accepted=ACCEPTED,
             )
             continue
-        key = wordings.get(qid) or wordings.get(urllib.parse.unquote(qid)) or (qid, "")
+        key = wordings.get(qid) or wordings.get(decode_id(qid)) or (qid, "")
         rows.setdefault(key, []).append(row)
     if not problems.n_errors and not any(paraphrase for _, paraphrase in rows):
         problems.add(
