@@ -155,7 +155,7 @@ LEFT_OUT = [
     # A trace with a fault is left out alone: a score that is no number, no question, a bad id.
     (SEARCH + SEARCH.replace("t1", "t2").replace('"page', '"score": NaN, "page'), ["1 trace left"]),
     (SEARCH + SEARCH.replace("t1", "t2").replace('"x"', "null"), ["the trace has no question"]),
-    (SEARCH + SEARCH.replace("t1", "t/2") + SEARCH.replace("t1", "t/3"), ["2 traces left out"]),
+    (SEARCH + SEARCH.replace("t1", "t\\u00072") + SEARCH.replace("t1", "t\\u00073"), ["2 traces left out"]),
 ]
 
 
@@ -173,7 +173,7 @@ def test_traces_and_spans_left_out_are_counted_by_reason(text, messages, tmp_pat
 
 def test_a_file_without_a_good_trace_is_an_error(tmp_path):
     path = tmp_path / "export.jsonl"
-    path.write_text(CHAT + LOST + SEARCH.replace("t1", "t/1"))
+    path.write_text(CHAT + LOST + SEARCH.replace("t1", "t\\u00071"))
     with pytest.raises(InputError) as caught:
         read_outputs(path)
     codes = {problem.code: problem.line for problem in caught.value.problems}
