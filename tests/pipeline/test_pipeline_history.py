@@ -184,7 +184,7 @@ def test_runs_are_found_by_name(ran):
     with pytest.raises(InputError, match=rf"run_unreadable.*{second}"):
         open_run(Home(ran.home), "latest", "tiny")
     (ran.home / "runs" / f"{second}.json").unlink()
-    with pytest.raises(InputError, match="Only one run of tiny is kept. Run again, or name"):
+    with pytest.raises(InputError, match=r"Only one run of tiny is kept\. Run again, or name"):
         open_run(Home(ran.home), "previous", "tiny")
 
 
