@@ -9,6 +9,7 @@ from cli_project import jsonl
 from typer.testing import CliRunner
 
 from rag_eval.cli.app import app
+from rag_eval.core.errors import format_count
 
 NAMED = ("--strategy", "bm25", "--fingerprint", "f1")
 
@@ -65,7 +66,7 @@ def test_from_traffic_to_audited_outcomes(tmp_path):
     rows[0] |= {"missed": True, "gold_source": "human", "missed_content": "it"}
     audit.write_text(jsonl(rows), encoding="utf-8")
     for recorded, there in ((1, 0), (0, 1)):
-        told = f"{recorded} outcomes recorded, {there} were there already, 4 lines not judged yet"
+        told = f"{format_count(recorded, 'outcome')} recorded, {there} were there already, 4 lines not judged yet"
         assert told in fine("outcome", "import", "audit.jsonl").stdout
     assert "1/5" in fine("audit", "list").stdout
     sources = ("human", "user_feedback")
@@ -183,8 +184,8 @@ def test_feedback_in_spans_becomes_outcomes(tmp_path, project_root):
     paths[1].write_text(jsonl([search]))
     for added, there in ((1, 0), (0, 1)):
         said = fine("claim", "import", *paths, *NAMED).stdout
-        assert f"{added} claims imported, {there} were there already" in said
-        assert f"feedback: {added} outcomes recorded, {there} were there already, 0 of" in said
+        assert f"{format_count(added, 'claim')} imported, {there} were there already" in said
+        assert f"feedback: {format_count(added, 'outcome')} recorded, {there} were there" in said
     (outcome,) = listed("--gold-source", "user_feedback")
     (claim,) = map(json.loads, fine("claim", "list", "--json").stdout.splitlines())
     assert claim["query"] == "When is the ferry?"

@@ -155,7 +155,10 @@ LEFT_OUT = [
     # A trace with a fault is left out alone: a score that is no number, no question, a bad id.
     (SEARCH + SEARCH.replace("t1", "t2").replace('"page', '"score": NaN, "page'), ["1 trace left"]),
     (SEARCH + SEARCH.replace("t1", "t2").replace('"x"', "null"), ["the trace has no question"]),
-    (SEARCH + SEARCH.replace("t1", "t\\u00072") + SEARCH.replace("t1", "t\\u00073"), ["2 traces left out"]),
+    (
+        SEARCH + SEARCH.replace("t1", "t\\u00072") + SEARCH.replace("t1", "t\\u00073"),
+        ["2 traces left out"],
+    ),
 ]
 
 
