@@ -9,13 +9,14 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from pydantic import JsonValue
 
-from rag_eval.answers.abstention import abstention
+from rag_eval.answers.abstention import MAX_CHARS, abstention
 from rag_eval.answers.contract import place_citation, unmarked_segment
 from rag_eval.answers.evidence import Library, cite_token
 from rag_eval.answers.replies import join_error, read_token
@@ -35,6 +36,7 @@ from rag_eval.corpus.analyzer import count_tokens
 from rag_eval.corpus.chunking import spans
 from rag_eval.corpus.loaders.recorded import Citation, Context, RecordedOutput
 from rag_eval.corpus.masking import covered_with, labelled_values, mask
+from rag_eval.measures.groundedness import SUPPORTED, Score
 from rag_eval.storage.hashing import digest, text_hash
 
 # ---- Citation markers inside an answer: `[1]`, `[1, 3]`, `[1][3]`
@@ -440,3 +442,26 @@ def _judge_outcome(output: RecordedOutput, text: str) -> tuple[AnswerOutcome, tu
     if not text.strip():
         return "failed", (EMPTY_ANSWER,)
     return abstention(output.answer) or "answered", ()
+
+
+REFUSAL = "This reply only says that the sources do not hold the answer, and it answers nothing."
+"""What a verifier is asked about an answer."""
+
+
+def judge_refusals(answers: Iterable[Answer], score: Score) -> tuple[list[Answer], int]:
+    """Ask a verifier which answers without a citation refuse in words that the lists lack.
+
+    Returns these answers as refusals, and the number of verdicts that failed.
+    """
+    asked = [
+        answer
+        for answer in answers
+        if answer.outcome == "answered" and not answer.citations and len(answer.text) <= MAX_CHARS
+    ]
+    scores = score([REFUSAL] * len(asked), [answer.text for answer in asked])
+    refusals = [
+        dataclasses.replace(answer, outcome="not_found")
+        for answer, support in zip(asked, scores, strict=True)
+        if support >= SUPPORTED
+    ]
+    return refusals, int(np.isnan(scores).sum())

@@ -15,7 +15,7 @@ from pydantic_core import to_jsonable_python
 from rag_eval.answers.chat import ChatCache, ChatClient, Usage, async_client
 from rag_eval.answers.evidence import Library, PreflightRecord, Question, apply_override
 from rag_eval.answers.extractive import Abstention, Example, Extractive
-from rag_eval.answers.recorded import Payload, RecordedAnswers
+from rag_eval.answers.recorded import Payload, RecordedAnswers, judge_refusals
 from rag_eval.answers.runner import AbortedError, Rejected, Tools, answer_questions
 from rag_eval.answers.verifier import Verifier, open_verifier
 from rag_eval.citations.matching import Spans, Words, coverage, match_citations
@@ -259,6 +259,17 @@ def _list_examples(gold: GoldVariants) -> dict[str, Example]:
     }
 
 
+def _ask_refusals(
+    recorded: Mapping[str, Answer], verifier: Verifier, warnings: ProblemList
+) -> dict[str, Answer]:
+    """Return the recorded answers that the verifier calls refusals, by query_id."""
+    refusals, n_failed = judge_refusals(recorded.values(), verifier.score)
+    if n_failed:
+        message = f"the verifier gave no verdict on {n_failed} answers, so they are no refusals"
+        warnings.add("refusal_not_judged", message, field="answers.verifier", severity="warning")
+    return {answer.query_id: answer for answer in refusals}
+
+
 def _identify_answers(work: Work, gold_variants: GoldVariants, **_: object) -> object:
     """Hash the file of recorded outputs; empty without a file.
 
@@ -267,7 +278,8 @@ def _identify_answers(work: Work, gold_variants: GoldVariants, **_: object) -> o
     """
     answers = _answers_config(work.config)
     modes = {one.settings.mode for one in list_questions(work.config, gold_variants)}
-    if "llm" in modes or answers.validators or answers.postprocessors:
+    asks_verifier = "recorded" in modes and answers.verifier is not None
+    if "llm" in modes or answers.validators or answers.postprocessors or asks_verifier:
         return AGAIN
     path = work.base / (answers.recorded or "")
     return file_hash(path) if path.is_file() else ""
@@ -308,7 +320,7 @@ def answer_gold_set(
     identity["analyzer"] = admitted_chunks.about.analyzer
     library = Library(documents, corpus_snapshot.sections, chunks, **identity)
     endpoint = chat = extract = recorded = None
-    verifier = _open_verifier(work) if answers.validators else None
+    verifier = _open_verifier(work) if answers.validators or "recorded" in modes else None
     embedding = ""
     if "llm" in modes:
         endpoint = work.settings.find_endpoint(answers.endpoint, "answers.endpoint")
@@ -326,6 +338,8 @@ def answer_gold_set(
                 recorded[output.query_id], payloads = maker.answer(output)
                 if any(payloads):
                     stated[output.query_id] = payloads
+        if verifier is not None:
+            recorded |= _ask_refusals(recorded, verifier, warnings)
     tools = Tools(
         library,
         stored,

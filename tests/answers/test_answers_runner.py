@@ -146,6 +146,15 @@ def test_refusals_have_outcomes_of_their_own_and_are_not_retried(said, options, 
     assert found.counts[f"outcome.{outcome}"] == 1
 
 
+@pytest.mark.parametrize(
+    ("bypass", "words"),
+    [("on", "SUPPORTED, CONTRADICTED"), ("off", "SUPPORTED, CONTRADICTED, NOT FOUND")],
+)
+def test_the_prompt_names_no_refusal_that_is_refused(bypass, words):
+    _, _, chat = one(GOOD, **VERDICT, quote_bypass=bypass)
+    assert f"VERDICT=<one of: {words}>" in chat.asked[0][1][0].content
+
+
 def test_broken_form_is_requested_again_with_its_faults():
     answer, found, chat = one(BROKEN, "{}", GOOD)
     assert (answer.outcome, answer.attempts, answer.tokens_in) == ("answered", 3, 30)
