@@ -37,6 +37,10 @@ class WrittenReport(Tabular):
         interval.
     gates
         A row for each gate: `gate`, `required`, `status`, `reason`, `evidence`.
+    runs
+        The TREC run of each strategy, by name: its first seed, under every wording.
+    qrels
+        The judgements of the questions, a TREC file.
     report
         The whole report, typed.
     folder
@@ -53,6 +57,21 @@ class WrittenReport(Tabular):
     def passed(self) -> bool:
         """Whether every required gate passed."""
         return not verdict_rows(self.report).failed
+
+    @property
+    def runs(self) -> dict[str, Path]:
+        """Return the file of each strategy's run, as `evaluate` reads it."""
+        return {one.name: self.folder / f"run-{one.name}.trec" for one in self.report.strategies}
+
+    @property
+    def qrels(self) -> Path:
+        """Return the file of judgements, as `evaluate` reads it."""
+        return self.folder / "qrels.trec"
+
+    @property
+    def wordings(self) -> "pd.Series[str]":
+        """Read the question that each query of `runs` asks, as `evaluate` reads it."""
+        return pd.read_parquet(self.folder / "questions.parquet").set_index("qid")["query_id"]
 
     @property
     def per_query(self) -> pd.DataFrame:

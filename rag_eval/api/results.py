@@ -403,8 +403,9 @@ def compare(
         ],
         ignore_index=True,
     )
-    chosen = "pairs of runs" if against is None else f"comparisons with {against}"
-    family = f"p_holm: Holm over {len(pairs)} {chosen}, each measure by itself"
+    baseline = "" if against is None else f" with {against}"
+    count = f"{len(pairs)} comparison{'s' * (len(pairs) > 1)}{baseline}"
+    family = f"p_holm: Holm over {count}, each measure by itself"
     return ComparedRuns(table, per_query, family)
 
 

@@ -328,7 +328,7 @@ def compare(
         from rag_eval.core.report import ComparedPair
         from rag_eval.pipeline.comparisons import compare_runs
         from rag_eval.pipeline.history import open_run
-        from rag_eval.reporting.terminal import comparisons_table, print_parts
+        from rag_eval.reporting.terminal import comparisons_table, name_family, print_parts
         from rag_eval.storage.home import open_home
 
         a, b = open_run(open_home(settings), run_a), open_run(open_home(settings), run_b)
@@ -341,7 +341,7 @@ def compare(
     for note in notes:
         typer.echo(quoted(note, 400))
     title = "Paired differences a - b, question by question"
-    print_parts(console, [comparisons_table(rows, title)])
+    print_parts(console, [comparisons_table(rows, title), name_family(rows)])
 
 
 @app.command("miss-rates")

@@ -493,6 +493,12 @@ class FlipMatrix(Record):
     n: list[list[Count]]
 
 
+class SliceFigure(Figure):
+    """Recall and observed miss rate over the questions of a slice, or under one wording."""
+
+    miss: Figure
+
+
 class StrategyStability(Record):
     """Effects of wording and seed on the results of one strategy."""
 
@@ -506,6 +512,10 @@ class StrategyStability(Record):
     hit_changes_with_wording: dict[Annotated[str, Field(pattern=r"^hit_at_[0-9]+$")], Figure]
     flip_matrix: FlipMatrix
     recall_at_10_by_wording: dict[Literal["worst", "mean", "best"], Figure]
+    by_wording: dict[str, SliceFigure] = Field(
+        default_factory=dict,
+        description="recall and misses at 10 results under each wording, the original one first",
+    )
     seeds_change_nothing: Annotated[StrictBool | None, Because("one seed was configured")]
 
 
@@ -514,12 +524,6 @@ class StabilityPart(Record):
 
     embedding: str
     strategies: dict[Name, StrategyStability]
-
-
-class SliceFigure(Figure):
-    """Recall and observed miss rate over the questions of a slice."""
-
-    miss: Figure
 
 
 class SlicePart(Record):

@@ -268,12 +268,25 @@ def _stability(
             "recall_at_10_by_wording": {
                 part: _figure(values, runs, part) for part, values in wording_range(recall).items()
             },
+            "by_wording": {
+                wording: {
+                    **_figure(_mean_over_seeds(recall[:, at]), runs, wording).dump(),
+                    "miss": _figure(1 - _mean_over_seeds(hits[:, at]), runs, wording),
+                }
+                for at, wording in enumerate(wording_of(gold)[1])
+            },
             "seeds_change_nothing": None
             if len(runs.config.seeds) == 1
             else all(np.array_equal(first, other) for other in others),
         }
     )
     return figures, [str(one) for one in state]
+
+
+def _mean_over_seeds(values: FloatArray) -> FloatArray:
+    """Average [n_queries, n_seeds] over the seeds; NaN for a question that was not run."""
+    n = np.count_nonzero(~np.isnan(values), axis=1)
+    return np.where(n, np.nansum(values, axis=1) / np.maximum(n, 1), np.nan)
 
 
 def _shares(values: np.ndarray, names: tuple[str, ...]) -> dict[str, Share]:

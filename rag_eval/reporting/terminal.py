@@ -175,11 +175,12 @@ def _headline(report: Report) -> Parts:
     recall, rank = (report.primary.measure(name, report.evaluation.level) for name in SHOWN[:2])
     rates = part.strategies[report.strategy]
     observed, stated = rates.observed[part.target], rates.stated
+    wordings = ", all wordings" if gold.n_paraphrases else ""
     known = f"{estimate(stated)} over {stated.n_scored}" if isinstance(stated, Figure) else "none"
     yield (
         f"{quoted(report.strategy)}: R@10 {estimate(recall)}, RR {estimate(rank)} over "
-        f"{recall.n_scored} questions; miss rate ({part.target}@{part.k}): observed "
-        f"{estimate(observed)} over {observed.n_scored}, stated {known} ({rates.status})"
+        f"{recall.n_scored} questions{wordings}; miss rate ({part.target}@{part.k}): "
+        f"observed {estimate(observed)} over {observed.n_scored}, stated {known} ({rates.status})"
     )
     if isinstance(report.answers, Absent):
         return
@@ -275,8 +276,8 @@ def _strategies(report: Report) -> Parts:
     ]
     if report.comparisons:
         yield (
-            f"R@10 differs from {quoted(report.strategy)} (p < {_ALPHA:g} after Holm): "
-            f"{', '.join(clear) or 'no strategy'}"
+            f"R@10 differs from {quoted(report.strategy)} (p < {_ALPHA:g}, "
+            f"{name_family(report.comparisons)}): {', '.join(clear) or 'no strategy'}"
         )
     for entry in report.strategies:
         yield from _failures(entry, report.evaluation.level)
@@ -305,6 +306,11 @@ def _failures(entry: StrategyPart, level: Level) -> Iterator[str]:
         yield f"{name}: not measured at the {level} level: {reason}"
 
 
+def name_family(rows: Iterable[ComparedPair]) -> str:
+    """Count the comparisons that each adjusted p covers: all pairs under all compared measures."""
+    return f"Holm over {sum(row.p_adjusted is not None for row in rows)} comparisons"
+
+
 def comparisons_table(rows: Iterable[ComparedPair], title: str) -> Sheet:
     """Show paired differences: interval, adjusted p, counts, smallest detectable difference."""
     return Sheet(
@@ -329,7 +335,7 @@ def _comparisons(report: Report) -> Parts:
         pairs = [row for row in report.comparisons if report.strategy in {row.a, row.b}]
         title = (
             f"Paired differences in {SHOWN[0]} (* {quoted(report.strategy)} against the others; "
-            "all pairs are in the report)"
+            f"all pairs are in the report); {name_family(report.comparisons)}"
         )
         yield comparisons_table([row for row in pairs if row.measure == SHOWN[0]], title)
 

@@ -66,7 +66,7 @@ def test_pairs_are_compared_on_the_same_questions_with_holm():
     for label in ("R@10", "RR"):
         rows = table.xs(label, level="measure")
         assert rows["p_holm"].tolist() == holm(rows["p"]).tolist()
-    assert "Holm over 3 pairs of runs, each measure by itself" in repr(found)
+    assert "Holm over 3 comparisons, each measure by itself" in repr(found)
     values = {
         name: np.array([run[q].keys() == QRELS[q].keys() for q in QRELS], dtype=float)
         for name, run in RUNS.items()

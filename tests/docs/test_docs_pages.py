@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tomllib
 
-import numpy as np
 import pytest
 import typer.main
 import yaml
@@ -20,7 +19,7 @@ from rag_eval.cli.app import app
 from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.settings import Settings
 
-FRAGMENTS = {"ci.md", "contributing.md", "exchange.md", "protocol.md"}
+FRAGMENTS = {"README.md", "ci.md", "contributing.md", "exchange.md", "protocol.md"}
 """Pages whose Python and YAML other tests run, as far as they can run alone."""
 BASE = {
     "name": "page",
@@ -92,32 +91,32 @@ def test_a_wrong_command_is_found():
     assert fault_of(["runn"])
 
 
-@pytest.fixture
-def written_runs(tmp_path, monkeypatch):
-    """Enter a folder with the files that the Python of the README reads."""
-    folder = tmp_path / "reports" / "pandas_api"
-    folder.mkdir(parents=True)
-    random = np.random.default_rng(1)
-    questions = [f"q{number}" for number in range(60)]
-    judged = "".join(f"{name} 0 {name}-d 1\n" for name in questions)
-    (folder / "qrels.trec").write_text(judged, encoding="utf-8")
-    for strategy in ("bm25", "hybrid"):
-        lines = [
-            f"{name} Q0 {name}-{'d' if rank == place else rank} {rank} {30 - rank} {strategy}\n"
-            for name, place in zip(questions, random.integers(1, 16, 60), strict=True)
-            for rank in range(1, 21)
-        ]
-        (folder / f"run-{strategy}.trec").write_text("".join(lines), encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.mark.usefixtures("written_runs")
 def test_python_snippets_run(pages):
     for page, code in blocks(pages, "python"):
         if page in FRAGMENTS:
             ast.parse(code)
         else:
             exec(compile(code, page, "exec"), {})  # noqa: S102 - our own documentation
+
+
+@pytest.mark.slow
+def test_the_snippet_of_the_readme_gives_the_figures_of_the_report(pages, read_by_readme):
+    (code,) = [code for page, code in blocks(pages, "python") if page == "README.md"]
+    names: dict = {}
+    exec(compile(code, "README.md", "exec"), names)  # noqa: S102 - our own documentation
+    loaded = rag_eval.load(read_by_readme / "reports" / "pandas_api")
+    figures = ["value", "ci_low", "ci_high", "questions", "effective_questions"]
+    for label in ("R@10", "RR"):
+        ours = names["result"].table.loc[label, figures]
+        assert ours.tolist() == pytest.approx(
+            loaded.table.loc[("hybrid", "document", label), figures].tolist(), abs=1e-9
+        )
+    row = names["pairs"].table.loc[("hybrid", "bm25", "R@10")]
+    told = loaded.comparisons.loc[("bm25", "hybrid", "document", "R@10")]
+    assert row["difference"] == pytest.approx(-told["difference"], abs=1e-9)
+    missed, observed = names["model"].table.loc["miss_rate", "value"], loaded.miss_rates["observed"]
+    assert missed == pytest.approx(observed["hybrid"], abs=1e-9)
+    assert 0.1 < missed < 0.9
 
 
 def test_configurations_are_accepted(pages):

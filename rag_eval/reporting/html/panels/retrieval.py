@@ -169,6 +169,11 @@ def stability(page: Page) -> Panel:
         for key in cutoffs
     ]
     flips = [row for name, entry in entries for row in _worst_flips(name, entry["flip_matrix"])]
+    by_wording = [
+        {"strategy": name, "wording": wording, "entry": figures}
+        for name, entry in entries
+        for wording, figures in entry["by_wording"].items()
+    ]
     reasons = [
         {"strategy": name, "reason": code.replace("_", " "), "about": about}
         for name, entry in entries
@@ -176,6 +181,7 @@ def stability(page: Page) -> Panel:
     ]
     tables = {
         "wordings": page.table("stability-wordings", rows),
+        "by_wording": page.table("by-wording", by_wording),
         "changes": page.table("hit-changes", rows, inserts={"cutoffs": columns}),
         "states": page.table("lambda-states", rows),
         "reasons": page.optional_table("lambda-reasons", reasons),

@@ -7,6 +7,7 @@ from typing import Final, TypeAlias
 from markupsafe import Markup
 
 from rag_eval.core.report import count_gates
+from rag_eval.gold.files import ORIGINAL
 from rag_eval.reporting.html.drawing import (
     DASHED,
     MUTED,
@@ -90,6 +91,9 @@ def verdict(page: Page) -> Panel:
         "stated": missed and missed.get("stated"),
         "status": missed and missed.get("status"),
         "misses": misses,
+        "original": page.report.get(
+            "stability", "strategies", page.primary, "by_wording", ORIGINAL, "miss", "value"
+        ),
         "lost": [] if misses is None else lost_steps(misses),
         "worst": list(page.report.get("look_first") or ()),
         "grounded": None if answers is None else answers.where(name="groundedness"),
