@@ -66,7 +66,7 @@ def test_from_traffic_to_audited_outcomes(tmp_path):
     rows[0] |= {"missed": True, "gold_source": "human", "missed_content": "it"}
     audit.write_text(jsonl(rows), encoding="utf-8")
     for recorded, there in ((1, 0), (0, 1)):
-        told = f"{format_count(recorded, 'outcome')} recorded, {there} were there already, 4 lines not judged yet"
+        told = f"{format_count(recorded, 'outcome')} recorded, {there} were there already, 4 lines"
         assert told in fine("outcome", "import", "audit.jsonl").stdout
     assert "1/5" in fine("audit", "list").stdout
     sources = ("human", "user_feedback")
