@@ -1,8 +1,9 @@
 """Shared parts of loaders: ids and texts of rows, authors and dates of documents."""
 
 import datetime as dt
+import os
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -57,6 +58,27 @@ def resolve(path: str, base: Path) -> Path:
 def is_address(path: str) -> bool:
     """Tell whether a path is the address of an object store, such as `s3://bucket/corpus`."""
     return "://" in path
+
+
+def list_files(root: Path) -> Iterator[Path]:
+    """Yield every entry below a folder that is no folder; links to folders are not followed.
+
+    The depth of folders is not bounded by Python's stack. Raises InputError: `unreadable_folder`.
+    """
+    folders = [root]
+    while folders:
+        folder = folders.pop()
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    path = folder / entry.name
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(path)
+                    else:
+                        yield path
+        except OSError as error:
+            message = f"the folder cannot be read: {error.strerror}"
+            raise InputError.of("unreadable_folder", message, folder) from error
 
 
 def missing_input(found: str, accepted: str) -> InputError:

@@ -85,7 +85,7 @@ def _plan(folder: Path, config: GoldSetConfig | None, split: str | None) -> _Pla
     folder has several splits or none, and none was chosen.
     """
     tables = (find_file(folder / "qrels.tsv"), find_file(folder / "qrels.txt"))
-    table = next((path for path in tables if path.is_file()), None)
+    table = next((path for path in tables if path.exists()), None)
     if config is not None and not config.corpus.has_whole_documents:
         return _Plan("recorded", folder, table, folder / config.corpus.files()["path",])
     if split is None and find_file(folder / TOPICS_FILE).exists():

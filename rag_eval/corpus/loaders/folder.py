@@ -13,14 +13,18 @@ A file without a date has the date of its last commit, unless it differs from th
 """
 
 import hashlib
+import itertools
 import os
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field
 
 from rag_eval.core.errors import InputError, Place, Problem, ProblemList
 from rag_eval.core.fields import read_id
@@ -32,6 +36,7 @@ from rag_eval.corpus.source import (
     empty_corpus,
     find_author,
     latest_day,
+    list_files,
     missing_input,
     resolve,
 )
@@ -210,7 +215,9 @@ class Folder(PathLoader):
     """Markdown and text files below a folder."""
 
     loader: Literal["folder"]
-    pattern: tuple[str, ...] = PATTERN
+    pattern: tuple[Annotated[str, Field(max_length=1000)], ...] = Field(
+        default=PATTERN, max_length=100
+    )
     """Shell patterns of the files to read."""
     chunker: Chunker = Chunker(kind="markdown")
 
@@ -222,24 +229,14 @@ class Folder(PathLoader):
 
     def _paths(self, root: Path) -> dict[str, Path]:
         """Return doc_id -> path of every file that matches a pattern, sorted by doc_id."""
+        patterns = [_split_pattern(pattern) for pattern in self.pattern]
         found: dict[str, Path] = {}
-        for pattern in self.pattern:
-            leaves = pattern.startswith(("/", "\\")) or ".." in PurePosixPath(pattern).parts
-            try:
-                paths = [] if leaves else list(root.glob(pattern))
-            except ValueError:  # such as `a**b` before Python 3.13
-                leaves = True
-            if leaves:
-                more: Place = {"field": "corpus.pattern", "found": pattern}
-                more["accepted"] = "shell patterns below the folder, such as **/*.md"
-                raise InputError.of("bad_pattern", "the pattern cannot be used", **more)
-            found |= {path.relative_to(root).as_posix(): path for path in paths}
-        return {
-            name: found[name]
-            for name in sorted(found)
-            if not any(part.startswith(".") for part in name.split("/"))
-            and not found[name].is_dir()
-        }
+        for path in list_files(root):
+            parts = path.relative_to(root).parts
+            is_hidden = any(part.startswith(".") for part in parts)
+            if not is_hidden and any(_fits(parts, pattern) for pattern in patterns):
+                found["/".join(parts)] = path
+        return {name: found[name] for name in sorted(found) if not found[name].is_dir()}
 
     def identity(self, base: Path) -> list[str]:
         """Return names and content hashes of the files, and the state of git."""
@@ -312,6 +309,42 @@ class Folder(PathLoader):
         )
 
 
+def _split_pattern(pattern: str) -> list[str]:
+    """Return the parts of a shell pattern; `**` stands for any number of folders.
+
+    Raises InputError: `bad_pattern`.
+    """
+    parts = list(PurePosixPath(pattern).parts)
+    leaves = pattern.startswith(("/", "\\")) or ".." in parts
+    if leaves or not parts or any("**" in part and part != "**" for part in parts):
+        more: Place = {"field": "corpus.pattern", "found": pattern}
+        more["accepted"] = "shell patterns below the folder, such as **/*.md"
+        raise InputError.of("bad_pattern", "the pattern cannot be used", **more)
+    pairs = itertools.pairwise([*parts, ""])
+    return [part for part, after in pairs if (part, after) != ("**", "**")]
+
+
+def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Tell whether the parts of a path match those of a pattern, in time of their product.
+
+    `Path.glob` tries every way to share the folders among several `**`, which never ends.
+    """
+
+    def skip(places: set[int]) -> set[int]:
+        return places | {at + 1 for at in places if pattern[at : at + 1] == ["**"]}
+
+    places = skip({0})  # numbers of the parts of the pattern that may match next
+    for part in parts:
+        places = skip(
+            {
+                at if pattern[at] == "**" else at + 1
+                for at in places
+                if at < len(pattern) and (pattern[at] == "**" or fnmatchcase(part, pattern[at]))
+            }
+        )
+    return len(pattern) in places
+
+
 def _first_text(values: dict[str, object], keys: Iterable[str]) -> str:
     texts = (value.strip() for key in keys if isinstance(value := values.get(key), str))
     return next(filter(None, texts), "")
@@ -322,12 +355,16 @@ def _path_fault(name: str, path: Path, root: Path) -> Problem | None:
     if read_id(name) is None:
         message, accepted = "the file's name cannot be a doc_id", "names in UTF-8"
         return Problem("bad_id", message, ascii(name)[1:-1], accepted=accepted)
-    if not path.resolve().is_relative_to(root.resolve()):
+    # `Path.resolve` raises for a link that leads to itself; such a link is no regular file
+    if not Path(os.path.realpath(path)).is_relative_to(root.resolve()):
         message = "a symbolic link leads out of the folder"
         return Problem("outside_folder", message, name, accepted="files inside the folder")
     if not path.is_file():
         message = "not a regular file, or a link to nothing"
         return Problem("not_a_file", message, name, accepted="regular files")
+    if not os.access(path, os.R_OK):
+        message, accepted = "the file cannot be read", "files that this user may read"
+        return Problem("unreadable_file", message, name, accepted=accepted)
     if (size := path.stat().st_size) > MAX_BYTES:
         found, accepted = f"{size} bytes", f"at most {MAX_BYTES} bytes"
         message = "the file is too large"

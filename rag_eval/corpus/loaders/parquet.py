@@ -13,6 +13,7 @@ from rag_eval.corpus.source import (
     empty_corpus,
     is_address,
     latest_day,
+    list_files,
     missing_input,
     read_author,
     resolve,
@@ -58,7 +59,8 @@ class Parquet(TableLoader, ShardedLoader):
     def links(self, base: Path) -> Iterator[Path]:
         """Yield the symbolic links in the folder, sorted."""
         if not is_address(self.path):
-            found = resolve(self.path, base).rglob("*")
+            root = resolve(self.path, base)
+            found = list_files(root) if root.is_dir() else ()
             yield from sorted(path for path in found if path.is_symlink())
 
     def _open(self, base: Path) -> tuple[Any, str, list[str]]:
@@ -71,6 +73,11 @@ class Parquet(TableLoader, ShardedLoader):
         else:  # `url_to_fs` would see an address in a name with `::`
             files, root = LocalFileSystem(), str(resolve(self.path, base))
         found = sorted(name for name in files.find(root) if name.endswith(ENDING))
+        if not is_address(self.path):
+            for name in found:
+                if not Path(name).is_file():  # reading a pipe would wait for ever
+                    message = "not a regular file, or a link to nothing"
+                    raise InputError.of("not_a_file", message, name, accepted="regular files")
         if not found:
             raise missing_input(self.path, _ACCEPTED)
         return files, root, found
@@ -122,9 +129,9 @@ class Parquet(TableLoader, ShardedLoader):
         n_rows = 0
         with _named_errors(self.path):
             files, _, found = self._open(base)
-            for name in found:
-                with files.open(name) as stream:
-                    n_rows += pq.read_metadata(stream).num_rows
+        for name in found:
+            with _named_errors(name), files.open(name) as stream:
+                n_rows += pq.read_metadata(stream).num_rows
         return n_rows
 
     def batches(self, base: Path) -> Iterator["pa.RecordBatch"]:
@@ -136,15 +143,19 @@ class Parquet(TableLoader, ShardedLoader):
 
         with _named_errors(self.path):
             files, root, found = self._open(base)
-            for name in found:
-                place = self.path.rstrip("/") + name.removeprefix(root)
-                with files.open(name) as stream, pq.ParquetFile(stream) as table:
-                    names = self._check_columns(table.schema_arrow, place)
-                    read = sorted(set(filter(None, names.values())))
-                    line = 1
-                    for batch in table.iter_batches(_BATCH_ROWS, columns=read):
-                        yield _normalise(batch, names, place, line)
-                        line += batch.num_rows
+        for name in found:
+            place = self.path.rstrip("/") + name.removeprefix(root)
+            with (
+                _named_errors(place),
+                files.open(name) as stream,
+                pq.ParquetFile(stream) as table,
+            ):
+                names = self._check_columns(table.schema_arrow, place)
+                read = sorted(set(filter(None, names.values())))
+                line = 1
+                for batch in table.iter_batches(_BATCH_ROWS, columns=read):
+                    yield _normalise(batch, names, place, line)
+                    line += batch.num_rows
 
     def documents_of(
         self, batches: Iterable["pa.RecordBatch"], problems: ProblemList
