@@ -51,7 +51,6 @@ from rag_eval.uncertainty.scores import Labelled, auroc, brier_skill, miss_rate
 from rag_eval.uncertainty.signals import SIGNALS, WORDING_SIGNALS
 from rag_eval.uncertainty.status import Situation, count_outcomes, judge_status, suffice_to_fit
 from rag_eval.uncertainty.validation import validate
-from rag_eval.uncertainty.wordings import cross_validate_wordings
 
 sys.path.insert(0, str(ROOT / "tests" / "reference"))
 import answer_sets
@@ -159,7 +158,7 @@ def scifact(section: str, model: str) -> None:
 
 
 def xquad() -> None:
-    """Judge new questions, and new wordings of judged questions, on XQuAD."""
+    """Judge new questions on XQuAD."""
     for strategy in STRATEGIES:
         labelled = judged("xquad_sentences", strategy).labelled(K)
         about = {"strategy": strategy, "vectors": "lsa-256"}
@@ -171,10 +170,6 @@ def xquad() -> None:
             predicted = cross_validate(part, prior=None, repeats=REPEATS, seed=SEED)
             figures = {**about, "estimator": what, **_figures(_judge(part, predicted))}
             emit("xquad", figures, {"skill": (0.17, None)} if strategy == "bm25" else None)
-        predicted = cross_validate_wordings(labelled, prior=None, repeats=REPEATS, seed=SEED)
-        what = "questions with other wordings judged"
-        figures = {**about, "estimator": what, **_figures(_judge(labelled, predicted))}
-        emit("xquad", figures, {"auroc": (0.90, None)})
         progress(f"xquad {strategy}")
 
 

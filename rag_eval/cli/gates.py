@@ -104,7 +104,7 @@ def accept(
     home: Home = None,
     wait: Wait = None,
 ) -> None:
-    """Keep a run as the baseline of the regression gate and the drift watch."""
+    """Keep a run as the baseline of the regression gate."""
     with report_errors():
         settings = open_settings(home, wait=wait)
         from rag_eval.pipeline.comparisons import accept_baseline

@@ -7,7 +7,7 @@ import base64
 import importlib
 import re
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Final, Literal, cast, get_args
+from typing import Annotated, Final, Literal, get_args
 
 from pydantic import (
     BaseModel,
@@ -389,16 +389,8 @@ class Uncertainty(Part):
     """Cutoff of the target: 10, or one of the gold set's k."""
     target: BinaryTarget = "miss_any"
     """What counts as a miss: none of the gold in the first K, or some of it below K."""
-    also: tuple[str, ...] = ()
-    """Other targets, such as `miss_some@10`: a run checks how well their misses are predicted."""
     stale_after_days: int = Field(default=180, ge=1, le=3650)
     """Older outcomes no longer count for a status."""
-
-    @property
-    def others(self) -> list[tuple[BinaryTarget, int]]:
-        """The targets of `also`, each with its K."""
-        pairs = (name.split("@") for name in self.also)
-        return [(cast("BinaryTarget", target), int(k)) for target, k in pairs]
 
 
 CLAIMS = schema(
@@ -553,10 +545,6 @@ class GoldSetConfig(Part):
             raise ValueError("depth must be at least the largest k")
         if self.uncertainty.k not in {*self.k, 10}:
             _require_known("uncertainty.k", str(self.uncertainty.k), map(str, (*self.k, 10)), "k")
-        others = {f"{target}@{k}" for target in get_args(BinaryTarget) for k in (*self.k, 10)}
-        others -= {f"{self.uncertainty.target}@{self.uncertainty.k}"}
-        for name in self.uncertainty.also:
-            _require_known("uncertainty.also", name, sorted(others), "other target")
         return self
 
     @model_validator(mode="after")

@@ -1042,19 +1042,6 @@ class LeakageGap(Record):
     gap: float | None
 
 
-class LearningPoint(Record):
-    """Brier skill by number of training outcomes."""
-
-    wanted: Count
-    outcomes: float | None
-    held_out: float | None
-    draws: Count
-    without_both: Count
-    skill: float | None
-    low: float | None
-    high: float | None
-
-
 class RiskBin(Record):
     """Conformal K of one third of the predicted risk."""
 
@@ -1128,60 +1115,12 @@ class Standing(Record):
     conditions: list[Condition]
 
 
-class DriftWatch(Record):
-    """Test of new outcomes against the miss rates that were stated earlier."""
-
-    alarm: StrictBool
-    direction: Annotated[str | None, Because("there was no alarm")]
-    first_alarm_at: Annotated[Count | None, Because("there was no alarm")]
-    e_high: float
-    e_low: float
-    bar: float
-    level: float
-    tolerance: float
-    n: Count
-    n_groups: Count
-    sum_missed: float
-    sum_predicted: float
-    mean_missed: float | None
-    mean_predicted: float | None
-    since: JsonValue
-
-
 class Promotion(Record):
     """A change of the status."""
 
     old_status: Status
     new_status: Status
     at: Text
-
-
-class OtherWordings(Record):
-    """Whether the other wordings of a question help to predict its misses.
-
-    `brier_without` is the Brier score without them. `gain` is the decrease of the squared error,
-    and `gain_se` the standard error of the gain over groups.
-    """
-
-    used: StrictBool
-    status: Status
-    brier_without: float | None
-    gain: float | None
-    gain_se: float | None
-    validation: Validation
-
-
-class OtherTarget(Record):
-    """How well misses of another target are predicted for groups of questions outside the fit.
-
-    The outcomes are this run's judgements.
-    """
-
-    target: BinaryTarget
-    k: PositiveInt
-    counts: OutcomeCounts
-    skill: Interval
-    auroc: Interval
 
 
 class StrategyCalibration(Record):
@@ -1194,16 +1133,12 @@ class StrategyCalibration(Record):
     validation: Validation | None
     heuristic_v0: Validation | None
     leakage_gap: LeakageGap | None
-    learning_curve: list[LearningPoint]
     conformal: list[ConformalK]
     conformal_methods: ConformalMethods
     estimator: Open | None
     standing: Standing
-    drift: DriftWatch
     refused: Annotated[str | None, Because("no outcome was refused")]
     promotion: Annotated[Promotion | None, Because("the status did not change")]
-    other_wordings: OtherWordings | None
-    other_targets: list[OtherTarget]
     n_without_signals: Count = Field(description="outcomes without signals; they are not fitted")
 
     @property

@@ -17,7 +17,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, NamedTuple, TypeVar, get_args
 
 from rag_eval.core.errors import Place, ProblemList, quoted
 
@@ -494,12 +494,19 @@ def _show(value: object) -> str | None:
     return "nothing" if value is None else quoted(json.dumps(value, default=repr))
 
 
+REMOVED_KEYS: Final = {
+    "uncertainty.also": "copy the gold set under another name and change `uncertainty.target`",
+}
+"""Keys of earlier versions without the positions of lists, each with what to use instead."""
+
+
 def field_faults(
     error: "ValidationError", model: type["BaseModel"], values: object
 ) -> Iterator[FieldFault]:
     """Yield the faults that a model found in `values`.
 
-    Codes: `missing_key`, `unknown_key`, `wrong_type`, `bad_value`, and those of `refuse`.
+    Codes: `missing_key`, `unknown_key`, `removed_key`, `wrong_type`, `bad_value`, and those of
+    `refuse`.
     """
     errors = error.errors(include_url=False)
     deeper = {item["loc"][:end] for item in errors for end in range(len(item["loc"]))}
@@ -522,6 +529,9 @@ def field_faults(
             if kind == "extra_forbidden":
                 code, found, note = "unknown_key", quoted(key), None
                 message = f"the key is not known{suggest(key, keys)}"
+                dotted = ".".join(part for part in path if isinstance(part, str))
+                if advice := REMOVED_KEYS.get(dotted):
+                    code, message = "removed_key", f"the key was removed; {advice}"
             else:
                 code, message, found = "missing_key", f"{key} is missing", None
                 location = (*_find_keys(above, values), key)

@@ -18,7 +18,6 @@ from rag_eval.core.arrays import FloatArray, IntArray
 from rag_eval.core.errors import InputError
 from rag_eval.core.report import (
     Condition,
-    OtherTarget,
     OutcomeCounts,
     Promotion,
     Standing,
@@ -32,14 +31,10 @@ from rag_eval.measures.overlap import SharedGold
 from rag_eval.pipeline.calibration_stores import (
     CALIBRATOR_VERSION,
     Accepted,
-    KeptCalibrator,
     Outcomes,
     accept_calibrator,
     accepted_calibrator,
     keep_calibrator,
-    keep_watch,
-    kept_watch,
-    read_calibrator,
 )
 from rag_eval.pipeline.claims import (
     OF_GOLD,
@@ -51,7 +46,6 @@ from rag_eval.pipeline.claims import (
 )
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.index import steering_calibrator
-from rag_eval.pipeline.misses import miss_columns
 from rag_eval.pipeline.retrieval import StrategyRun
 from rag_eval.pipeline.runner import (
     Chart,
@@ -69,28 +63,24 @@ from rag_eval.pipeline.signals import RetrievalSignals
 from rag_eval.storage.artifacts import Artifact, Parts
 from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.audits import ClaimStore
-from rag_eval.uncertainty.calibration import Calibration, Judged, Task, calibrate, check_target
+from rag_eval.uncertainty.calibration import Calibration, Judged, Task, calibrate
 from rag_eval.uncertainty.conformal import Questions
-from rag_eval.uncertainty.drift import WATCHED, WatchState, feed, resume
 from rag_eval.uncertainty.estimator import Miss, MissRateModel
 from rag_eval.uncertainty.outcomes import (
     Asked,
     QuestionGroups,
     document_tie,
-    first_judgements,
     fit_rows,
     frame_of,
     question_groups,
     question_id,
     refuse_own_gold,
     select_current,
-    utc_text,
     words_tie,
 )
 from rag_eval.uncertainty.scores import Labelled
 from rag_eval.uncertainty.signals import SIGNALS
 from rag_eval.uncertainty.status import Series, Situation, judge_status, promotions, record_status
-from rag_eval.uncertainty.wordings import JudgedBranch
 
 PARTIAL: Final = "a partial run (some strategies, or other vectors) does not change later runs"
 PICTURE: Final = "reliability.svg"
@@ -408,62 +398,6 @@ def _signals_of_outcomes(strategy: _Strategy, rows: pd.DataFrame) -> FloatArray:
     return values
 
 
-# ---- The drift watch.
-
-
-def _watch(strategy: _Strategy, rows: pd.DataFrame) -> WatchState:
-    """Continue the drift watch with the new outcomes. Nothing is written."""
-    night = strategy.night
-    kept = kept_watch(night.work.evaluation.home, strategy.series)
-    state = resume(kept, strategy.fingerprint, utc_text(night.now))
-    if night.outcomes.store is None:
-        return state
-    known = zip(rows["query_id"], rows["group_id"], strict=True)
-    predicted = _predicted_before(strategy, rows)
-    return feed(state, predicted, [*strategy.groups.of_gold.items(), *known])
-
-
-def _predicted_before(strategy: _Strategy, rows: pd.DataFrame) -> pd.DataFrame:
-    """Select the outcomes (WATCHED) whose miss rate was stated before the first judgement.
-
-    The first outcome of a gold claim holds the miss rate. The calibrator in force predicts audits
-    of production traffic that were first judged after the fit. Claims with an earlier judgement may
-    have been part of the fit.
-    """
-    columns = {"claim_id": "claim_id", "at": "first_at"}
-    columns |= {name: f"first_{name}" for name in ("shown_value", "shown_status")}
-    first = first_judgements(strategy.history)[[*columns]].rename(columns=columns)
-    rows = rows.merge(first, on="claim_id", validate="one_to_one")
-    was_shown = rows["first_shown_status"].isin(DISCOUNTING)
-    values = rows["first_shown_value"].where(was_shown).to_numpy(dtype=np.float64).copy()
-    by, traffic = strategy.night.claims.speakers[strategy.name], strategy.traffic
-    if by.status in DISCOUNTING and len(traffic):
-        home = strategy.work.evaluation.home
-        kept = KeptCalibrator.from_json(read_calibrator(home, by.calibrator))
-        later = np.isnan(values) & (rows["first_at"] > kept.fitted_until).to_numpy()
-        at = np.flatnonzero(later & rows["claim_id"].isin(traffic["claim_id"]).to_numpy())
-        audited = traffic.set_index("claim_id").loc[rows["claim_id"].iloc[at]]
-        pairs = zip(audited["query_id"], rows["group_id"].iloc[at], strict=True)
-        groups = [kept.group_of_query.get(query, group) for query, group in pairs]
-        values[at] = kept.model.predict(audited[list(SIGNALS)].to_numpy(), SIGNALS, groups)
-    made = rows.assign(
-        at=rows["first_at"], predicted=values, missed=rows["missed"].astype(np.float64)
-    )
-    found: pd.DataFrame = made.loc[np.isfinite(values), list(WATCHED)].reset_index(drop=True)
-    return found
-
-
-def _keep_watch(strategy: _Strategy, state: WatchState) -> None:
-    """Store a state for the next night, unless the run is partial or cannot read outcomes."""
-    home = strategy.work.evaluation.home
-    if strategy.work.evaluation.partial or strategy.night.outcomes.fault:
-        return
-    # An unchanged state is not stored, for example a new watch without outcomes.
-    if state != (kept_watch(home, strategy.series) or WatchState(state.fingerprint)):
-        strategy.work.evaluation.lock.check()
-        keep_watch(home, strategy.series, state)
-
-
 # ---- Fit, status and acceptance.
 
 
@@ -471,25 +405,17 @@ def _calibrate(night: _Night, name: str) -> tuple[StrategyCalibration, pd.DataFr
     """Calibrate a strategy. Return its part of the report, predictions and traffic."""
     strategy = _open_strategy(night, name)
     fitting = _select_outcomes(strategy)
-    watch, kept = _watch(strategy, fitting.rows), _fit(strategy, fitting)
+    kept = _fit(strategy, fitting)
     fit = Calibration.from_json(kept.json("about"))
     counts = fit.counts
     if fitting.refused:  # refused outcomes prove nothing, so their figures are hidden
         fit = Calibration(fit.counts, fit.conformal, fit.conformal_methods)
         nothing = dict.fromkeys(("outcomes", "groups", "groups_with_misses", "groups_with_hits"), 0)
         counts = OutcomeCounts(**nothing)
-    situation = _situation(strategy, fitting, watch, fit.model)
+    situation = _situation(strategy, fitting, fit.model)
     standing = judge_status(counts, fit.validation, situation)
-    if fit.wordings is not None:  # the branch for other wordings has its own status
-        fit = _judge_wordings(fit, fit.wordings, situation)
-    # Count these outcomes before acceptance of the calibrator. A run that is killed in between
-    # then counts them only once.
-    _keep_watch(strategy, watch)
     calibrator = _accept(strategy, fitting, fit, standing)
     promotion = _record(strategy, fit, standing, calibrator)
-    if watch.drift.alarm and standing.status == "stale":
-        # The alarm ended this status, so the next night resets the drift watch.
-        _keep_watch(strategy, dataclasses.replace(watch, demoted_at=utc_text(night.now)))
     report = StrategyCalibration(
         fingerprint=strategy.fingerprint,
         status=standing.status,
@@ -498,16 +424,12 @@ def _calibrate(night: _Night, name: str) -> tuple[StrategyCalibration, pd.DataFr
         validation=fit.validation,
         heuristic_v0=fit.heuristic,
         leakage_gap=fit.gap,
-        learning_curve=list(fit.curve),
         conformal=fit.conformal,
         conformal_methods=fit.conformal_methods,
         estimator=fit.model and _describe_model(fit.model),
         standing=standing,
-        drift=watch.drift.describe(watch.since),
         refused=fitting.refused or None,
         promotion=promotion,
-        other_wordings=fit.wordings and fit.wordings.gain,
-        other_targets=_check_other_targets(strategy, fitting),
         n_without_signals=fitting.n_without_signals,
         why=_explain_absences(strategy, fitting, fit, calibrator),
     )
@@ -555,36 +477,6 @@ def _fit(strategy: _Strategy, fitting: _Fitting) -> Artifact:
     return work.keep("calibration", identity, make)
 
 
-def _check_other_targets(strategy: _Strategy, fitting: _Fitting) -> list[OtherTarget]:
-    """Check how well misses of the targets in `uncertainty.also` are predicted, or read the result.
-
-    The outcomes are this run's judgements of the claims of the fit.
-    """
-    runs, name, config = strategy.night.runs, strategy.name, strategy.work.config
-    cells = config.uncertainty.others
-    if not cells or fitting.refused:
-        return []
-    prior, together = prior_of(config, name), len(runs.names) * (1 + len(cells))
-
-    def make() -> Parts:
-        scores, claim_ids = runs.scores(name), fitting.rows["claim_id"]
-        judged = pd.DataFrame(miss_columns(runs, name, cells), [scores.variant, scores.seed])
-        judged = judged.loc[pd.MultiIndex.from_frame(strategy.signals[["variant", "seed"]])]
-        judged = judged.set_axis(strategy.claims["claim_id"]).reindex(claim_ids)
-        known = judged.notna().all(axis=1).to_numpy()
-        labelled, found = fitting.labelled.take(known), []
-        task = Task(prior=prior, checked_together=together, seed=SEED)
-        for cell, missed in zip(cells, judged[known].to_numpy().T, strict=True):
-            outcomes = dataclasses.replace(labelled, missed=missed == 1)
-            of_cell = dataclasses.replace(task, miss=Miss(*cell))
-            found.append(check_target(outcomes, of_cell).dump())
-        return {"about": found}
-
-    parts = [fitting.identity, runs.runs[name].id, runs.gold_variants.id, prior.id, together]
-    kept = strategy.work.keep("other_targets", [*parts, config.level, cells], make)
-    return [OtherTarget.model_validate(one) for one in kept.json("about")]
-
-
 def _questions(
     strategy: _Strategy, outcomes: pd.DataFrame
 ) -> tuple[Questions | None, IntArray | None]:
@@ -614,9 +506,7 @@ def _questions(
     return questions, pd.Index(outcomes["claim_id"]).get_indexer(asked).astype(np.int64)
 
 
-def _situation(
-    strategy: _Strategy, fitting: _Fitting, watch: WatchState, model: MissRateModel | None
-) -> Situation:
+def _situation(strategy: _Strategy, fitting: _Fitting, model: MissRateModel | None) -> Situation:
     """Collect what decides a status beside the figures of the fit."""
     night, spec = strategy.night, strategy.work.config.uncertainty
     runs, base_changes = night.runs, None
@@ -630,25 +520,10 @@ def _situation(
         stale_after_days=spec.stale_after_days,
         n_unlabelled=len(night.signals.unlabelled(strategy.name)),
         own_gold_only=bool(fitting.refused) and not night.outcomes.fault,
-        drift_alarm=watch.drift.alarm,
         no_prior=no_prior(spec.target, spec.k),
         trusted=model is None or model.head.trust > 0,
         base_changes=base_changes,
     )
-
-
-def _judge_wordings(fit: Calibration, wordings: JudgedBranch, situation: Situation) -> Calibration:
-    """Give the branch for other wordings the status that its own validation supports."""
-    found = wordings.gain.validation
-    counts = OutcomeCounts(
-        outcomes=found.n,
-        groups=found.groups,
-        groups_with_misses=found.groups_with_misses,
-        groups_with_hits=found.groups_with_hits,
-    )
-    status = judge_status(counts, found, situation).status
-    gain = wordings.gain.model_copy(update={"status": status})
-    return dataclasses.replace(fit, wordings=dataclasses.replace(wordings, gain=gain))
 
 
 def _accept(strategy: _Strategy, fitting: _Fitting, fit: Calibration, standing: Standing) -> str:
@@ -688,7 +563,6 @@ def _write_calibrator(
     group_of_query |= dict(zip(rows["query_id"], rows["group_id"], strict=True))
     sources = rows["gold_source"].value_counts().sort_index()
     written = fit.to_json()
-    wordings = written["wordings"]
     return {
         "schema_version": CALIBRATOR_VERSION,
         "gold_set": strategy.series.dataset,
@@ -699,7 +573,6 @@ def _write_calibrator(
         "fitted_at": at,
         "fitted_until": str(rows["at"].max()),
         **{name: written[name] for name in ("model", "validation", "conformal")},
-        "wordings": wordings and {"model": wordings["model"], **wordings["gain"]},
         "group_of_query": group_of_query,
     }
 
@@ -759,11 +632,9 @@ def _explain_absences(
     """Say why parts of the report are absent, by name."""
     groups, misses = fit.counts.groups, fit.counts.groups_with_misses
     few = f"{groups} distinct groups with outcomes, {misses} of them with misses: too few to fit"
-    why, absent = fitting.refused or f"{few} a calibrator", {}
-    if fit.wordings is None:
-        absent["other_wordings"] = "too few wordings whose question has another judged wording"
+    why, absent = fitting.refused or f"{few} a calibrator", dict[str, str]()
     if fit.model is None:
-        absent |= dict.fromkeys(("estimator", "validation", "heuristic_v0", "leakage_gap"), why)
+        absent = dict.fromkeys(("estimator", "validation", "heuristic_v0", "leakage_gap"), why)
     if strategy.work.evaluation.partial:
         absent["calibrator"] = PARTIAL
     elif not calibrator:

@@ -1,11 +1,11 @@
-"""Stores that calibration keeps between runs: outcomes, calibrators and drift watches."""
+"""Stores that calibration keeps between runs: outcomes and calibrators."""
 
 import dataclasses
 import datetime as dt
 import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -21,13 +21,11 @@ from rag_eval.storage.hashing import canonical_json, digest
 from rag_eval.storage.home import Home
 from rag_eval.storage.locks import is_shared
 from rag_eval.storage.sql import open_store
-from rag_eval.uncertainty.drift import NAME_DIGITS, Drift, WatchState
 from rag_eval.uncertainty.estimator import MissRateModel
 from rag_eval.uncertainty.heuristic import JudgedTexts
 from rag_eval.uncertainty.outcomes import OutcomeStore, fit_rows, frame_of
 from rag_eval.uncertainty.status import Series
 from rag_eval.uncertainty.stored import Stored
-from rag_eval.uncertainty.wordings import Branch
 
 # ---- The table of outcomes.
 
@@ -77,8 +75,6 @@ class Outcomes:
 
 CALIBRATORS: Final = "calibrators"
 _ID = re.compile(r"[0-9a-f]{16,64}")
-_MOMENT: Final = r"^([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{8,15}Z)?$"
-"""Pattern of a time in the format of outcomes, or of an empty text."""
 
 
 class Accepted(BaseModel):
@@ -127,20 +123,20 @@ def read_calibrator(home: Home, name: str) -> Mapping[str, object]:
     raise _damaged("calibrator_damaged", home.address_of(file), name, "run rag-eval calibrate")
 
 
-def _name(folder: Literal["accepted", "watches"], series: Series) -> str:
+def _name(series: Series) -> str:
     dataset, strategy = gold_set_name(series.dataset), gold_set_name(series.strategy)
-    return f"{CALIBRATORS}/{folder}/{dataset}/{strategy}/{series.target}@{series.k}.json"
+    return f"{CALIBRATORS}/accepted/{dataset}/{strategy}/{series.target}@{series.k}.json"
 
 
 def accept_calibrator(home: Home, series: Series, accepted: Accepted) -> None:
     """Set the calibrator for later runs. The caller must hold the lock of the home."""
     text = f"{canonical_json(accepted.model_dump(mode='json'))}\n"
-    home.write(_name("accepted", series), text.encode())
+    home.write(_name(series), text.encode())
 
 
 def accepted_calibrator(home: Home, series: Series) -> Accepted | None:
     """Read the accepted calibrator; None without one. Raises InputError for a changed file."""
-    file = _name("accepted", series)
+    file = _name(series)
     if not home.has(file):
         return None
     try:
@@ -150,56 +146,7 @@ def accepted_calibrator(home: Home, series: Series) -> Accepted | None:
         raise _damaged("accepted_damaged", home.address_of(file), found, remedy) from None
 
 
-# ---- Drift watches.
-
-
-class _Watch(BaseModel):
-    """The stored state of a drift watch; fields as in `WatchState`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    schema_version: Literal[1] = 1
-    fingerprint: str = Field(min_length=1)
-    drift: Mapping[str, object]
-    since: str = Field(pattern=_MOMENT)
-    fed: frozenset[Annotated[str, Field(pattern=rf"^[0-9a-f]{{{NAME_DIGITS}}}$")]]
-    demoted_at: str = Field(pattern=_MOMENT)
-
-
-def keep_watch(home: Home, series: Series, state: WatchState) -> None:
-    """Store the state of a drift watch atomically. The caller must hold the lock of the home."""
-    values = vars(state) | {"drift": state.drift.to_json(), "fed": sorted(state.fed)}
-    text = f"{canonical_json({'schema_version': 1, **values})}\n"
-    home.write(_name("watches", series), text.encode())
-
-
-def kept_watch(home: Home, series: Series) -> WatchState | None:
-    """Read the state of a drift watch; None without one. Raises InputError for a changed file."""
-    file = _name("watches", series)
-    if not home.has(file):
-        return None
-    found = "groups that were never fed"
-    try:
-        read = _Watch.model_validate_json(home.read(file))
-        drift = Drift.from_json(read.drift)
-        if read.fed.issuperset(drift.groups):
-            return WatchState(read.fingerprint, drift, read.since, read.fed, read.demoted_at)
-    except ValueError as error:  # pydantic's errors are subclasses of ValueError
-        found = str(error)
-    raise _damaged(
-        "drift_damaged", home.address_of(file), found, "the watch starts anew from the outcomes"
-    )
-
-
 # ---- The calibrator that a run uses: the one accepted for the strategy's fingerprint.
-
-
-@dataclasses.dataclass(frozen=True)
-class KeptWordings(Stored):
-    """The branch of a calibrator for other wordings, with its status; None when it did not help."""
-
-    model: Branch | None
-    status: Status
 
 
 CALIBRATOR_VERSION = 2
@@ -216,7 +163,6 @@ class KeptCalibrator(Stored):
     """
 
     model: MissRateModel
-    wordings: KeptWordings | None
     fitted_at: dt.datetime
     gold_sources: Mapping[str, int]
     group_of_query: Mapping[str, str]

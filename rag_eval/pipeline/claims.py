@@ -18,7 +18,6 @@ from rag_eval.core.arrays import FloatArray, IntArray
 from rag_eval.core.config import CLAIMS, PRIOR_QUERIES, GoldSetConfig, Uncertainty
 from rag_eval.core.report import AddedOutcomes
 from rag_eval.core.types import (
-    DISCOUNTING,
     MAX_NUMBER,
     RETRIEVAL_OUTCOMES,
     GoldSource,
@@ -53,7 +52,6 @@ from rag_eval.uncertainty.estimator import (
 from rag_eval.uncertainty.heuristic import similar_history, with_history
 from rag_eval.uncertainty.outcomes import claim_id_of, new_outcome, select_current
 from rag_eval.uncertainty.signals import SIGNALS
-from rag_eval.uncertainty.wordings import Branch
 
 HEURISTIC, PRIOR = "heuristic_v0", "prior:"
 
@@ -108,7 +106,7 @@ def _identify_speakers(
     runs: Mapping[str, StrategyRun],
     gold_variants: GoldVariants,
 ) -> object:
-    """Identify accepted calibrators, the outcomes of other wordings, and of similar questions."""
+    """Identify accepted calibrators, and the outcomes of similar questions."""
     del runs
     found, outcomes = {}, Outcomes(work.evaluation)
     for name, about in retrieval_signals.about.items():
@@ -116,9 +114,6 @@ def _identify_speakers(
         variants = gold_variants.variants.iloc[retrieval_signals.signals_of(name)["variant"]]
         history, n_similar = _read_history(work, outcomes, about, gold_variants, variants)
         judged: list[object] = [history.tolist()] if n_similar.any() else []
-        if _branch_of(accepted):
-            own = outcomes.fitting(work.config, about.fingerprint)
-            judged += [own["claim_id"].tolist(), own["missed"].tolist()]
         found[name] = [accepted.calibrator_id, accepted.status, digest(judged)]
     return found
 
@@ -160,17 +155,6 @@ def state_miss_rates(
             if model is not None:
                 claims["miss_rate"] = model.predict(values, SIGNALS, groups)
                 claims["ci_low"], claims["ci_high"] = model.interval(values, SIGNALS, groups)
-            if (branch := _branch_of(found)) is not None:
-                judged = outcomes.fitting(work.config, about.fingerprint)
-                seed = runs[name].about.seeds[0]
-                own = _claim_ids(about.fingerprint, variants, [seed] * len(frame))
-                known = judged[judged["claim_id"].isin(own)]
-                counts = count_others(known, variants["query_id"].tolist(), own)
-                better = branch[0].predict(values, SIGNALS, *counts, groups)
-                speaks = np.isfinite(better)
-                claims.loc[speaks, "miss_rate"] = better[speaks]
-                claims.loc[speaks, ["ci_low", "ci_high"]] = np.nan
-                claims.loc[speaks, "status"] = branch[1]
             failed = frame["failed"].to_numpy()
             claims.loc[failed, ["miss_rate", "ci_low", "ci_high", "heuristic_v0"]] = np.nan
             claims.loc[failed, "status"] = "absent"
@@ -237,23 +221,6 @@ def _groups_at_fit(found: CalibratorInUse, variants: pd.DataFrame) -> list[str]:
     return [known.get(query, group) for query, group in pairs]
 
 
-def count_others(
-    history: pd.DataFrame, query_ids: list[str], claim_ids: list[str]
-) -> tuple[FloatArray, FloatArray]:
-    """Sum the outcomes of each question without the outcome of the claim itself.
-
-    Returns the weights of the misses and of all judged wordings, both float [n_claims].
-    """
-    weighted = history.assign(misses=history["weight"] * history["missed"])
-    columns = ["misses", "weight"]
-    sums = weighted.groupby("query_id")[columns].sum().reindex(query_ids, fill_value=0.0)
-    own = weighted.set_index("claim_id")[columns].reindex(claim_ids, fill_value=0.0)
-    left = sums.to_numpy() - own.to_numpy()
-    # A judged wording weighs at least 1. Smaller values are rounding errors.
-    misses, judged = np.where(left[:, [1]] > 0.5, left, 0.0).T  # noqa: PLR2004 - the label is 0 or 1
-    return np.maximum(misses, 0.0), judged
-
-
 # ---- The source of a strategy's claims.
 
 PRIOR_TARGET: Final[tuple[Target, int]] = ("miss_any", 10)
@@ -293,15 +260,6 @@ def choose_speaker(
         f"{why}; the prior was fitted on {prior_origin()}",
     )
     return by, model_from_prior(prior, SIGNALS, unlabelled, Miss(k=spec.k))
-
-
-def _branch_of(found: CalibratorInUse) -> tuple[Branch, Status] | None:
-    """Return the branch for other wordings with its status; None if it is not usable."""
-    body = found.usable
-    wordings = None if body is None else body.wordings
-    if wordings is None or wordings.model is None or wordings.status not in DISCOUNTING:
-        return None
-    return wordings.model, wordings.status
 
 
 def prior_of(config: GoldSetConfig, name: str) -> Prior:

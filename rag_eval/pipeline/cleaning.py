@@ -3,7 +3,7 @@
 Roots are the remaining kept runs and the newest results of every gold set (`record/`). Every
 accepted baseline is a run that stays. An artifact stays when a root names it, or when an artifact
 that stays was made from it.
-Outcomes, calibrators, watches, baselines, accepted manifests and chat replies are never touched.
+Outcomes, calibrators, baselines, accepted manifests and chat replies are never touched.
 """
 
 import dataclasses

@@ -29,8 +29,8 @@ from rag_eval.reporting.metrics_report import Outgoing, write_csv
 from rag_eval.reporting.terminal import (
     LEVEL,
     Sheet,
-    describe_alarms,
     describe_promotion,
+    describe_refusal,
     estimate,
     interval,
     k_for,
@@ -698,7 +698,7 @@ def _describe_calibration(
         yield f"{label}: {uncalibrated}folds that split groups would change skill by {gap:+.3f}"
     if conformal := _describe_conformal(entry):
         yield f"{label}: {conformal}"
-    yield from describe_alarms(name, entry, 600)
+    yield from describe_refusal(name, entry, 600)
     if change := describe_promotion(entry):
         yield f"{label}: {change}"
     if entry.n_without_signals:

@@ -22,7 +22,6 @@ from rag_eval.core.report import (
     MissMeasure,
     MissPair,
     ObservedMisses,
-    OtherTarget,
     PairedDelta,
     Report,
     StrategyCalibration,
@@ -46,7 +45,7 @@ DIFFERENCE_COLUMNS: Final = (
 ).split()
 NOT_CALIBRATED: Final = (
     "this run stated only {target}@{k}: uncertainty.target and uncertainty.k of gold_set.yaml say "
-    "which, and uncertainty.also adds skill and AUROC of others"
+    "which"
 )
 ANY_ONLY: Final = "conformal K is for any gold among the first K, so it belongs to miss_any"
 
@@ -170,14 +169,13 @@ def _calibrated(report: Report, found: ObservedMisses) -> Row:
     """Make the fields of the predictions; other targets and K have no stated miss rate."""
     about, entry = report.uncertainty, report.calibration.strategies[found.strategy]
     place, status, earned = (found.target, found.k), None, None
-    quality: Validation | OtherTarget | None
+    quality: Validation | None
     if place == (about.target, about.k):
         seen, quality = about.strategies[found.strategy], entry.validation
         status, earned, stated = seen.status, entry.status, _values(seen.stated)
         nothing = Absent(reason=entry.why.get("validation", "not validated"))
     else:
-        others = {(one.target, one.k): one for one in entry.other_targets}
-        quality = others.get(place)
+        quality = None
         nothing = Absent(reason=NOT_CALIBRATED.format(target=about.target, k=about.k))
         stated = _values(nothing)
     skill, auroc = (

@@ -515,7 +515,7 @@ def _warnings(report: Report) -> Parts:
     if through:
         yield f"BLOCKED CHUNKS WERE RETRIEVED: {through}"
     for name, entry in report.calibration.strategies.items():
-        yield from describe_alarms(name, entry, 400)
+        yield from describe_refusal(name, entry, 400)
 
 
 def _trust(report: Report) -> Parts:
@@ -759,13 +759,10 @@ def describe_promotion(entry: StrategyCalibration) -> str:
     return f"status: {old} -> {new}"
 
 
-def describe_alarms(name: str, entry: StrategyCalibration, limit: int) -> Iterator[str]:
-    """Say why a strategy is not calibrated, and whether its misses drifted."""
+def describe_refusal(name: str, entry: StrategyCalibration, limit: int) -> Iterator[str]:
+    """Say why a strategy is not calibrated."""
     if entry.refused:
         yield f"{quoted(name)} is not calibrated: {quoted(entry.refused, limit)}"
-    drift = entry.drift
-    if drift.alarm:
-        yield f"{quoted(name)}: DRIFT, {drift.direction} after {drift.first_alarm_at} groups"
 
 
 def _describe_account(row: Mapping[str, Any]) -> list[str]:

@@ -12,10 +12,7 @@ from rag_eval.core.report import (
     ConformalK,
     ConformalMethod,
     ConformalMethods,
-    Interval,
     LeakageGap,
-    LearningPoint,
-    OtherTarget,
     OutcomeCounts,
     Validation,
 )
@@ -26,21 +23,17 @@ from rag_eval.uncertainty.estimator import (
     MissRateModel,
     Prior,
     cross_validate,
-    fit_head,
     fit_model,
 )
 from rag_eval.uncertainty.scores import Labelled, brier_skill
 from rag_eval.uncertainty.status import count_outcomes, suffice_to_fit
 from rag_eval.uncertainty.stored import Floats, Stored, finite
-from rag_eval.uncertainty.validation import learning_curve, validate
-from rag_eval.uncertainty.wordings import JudgedBranch, fit_branch
+from rag_eval.uncertainty.validation import validate
 
 REPEATS: Final = 3
 """Number of repeats with new folds, beside the folds of the stored model."""
 PREDICTIONS: Final = 5_000
 """Number of further out-of-fold predictions above which repeats are skipped to save time."""
-CURVE_SIZES: Final = (25, 50, 100, 200, 400, 800)
-CURVE_DRAWS: Final = 4
 NO_RANKS: Final = "no question has gold to judge its ranking by"
 NO_ITEMS: Final = "the ranks of all gold items are not known"
 NO_RISKS: Final = "no question has an outcome of which the risk was predicted"
@@ -97,9 +90,7 @@ class Calibration(Stored):
     predictions: Annotated[Floats | None, Field(exclude=True)] = None
     validation: Validation | None = None
     heuristic: Validation | None = None
-    curve: Sequence[LearningPoint] = ()
     gap: LeakageGap | None = None
-    wordings: JudgedBranch | None = None
 
 
 def calibrate(judged: Judged, task: Task) -> Calibration:
@@ -140,16 +131,11 @@ def _calibrate(judged: Judged, task: Task) -> Calibration:
         guess = np.clip(judged.heuristic[known], 0, 1)[None, :]
         baseline = validate(guessed, guess, checked_together=together, seed=seed)
 
-    def refit(train: Labelled, test: Labelled) -> FloatArray:
-        head = fit_head(train, prior=prior)
-        return head.predict(test.signals, test.names)
-
     questions = judged.questions
     if questions is not None and judged.question_rows is not None:
         rows, mean = judged.question_rows, np.clip(predictions.mean(axis=0), 0, 1)
         risk = np.where(rows < 0, np.nan, mean[rows])
         questions = dataclasses.replace(questions, risk=risk)
-    sizes = [size for size in CURVE_SIZES if size <= 0.75 * len(labelled)]
     random, grouped = finite(leaky_skill), validation.skill.value
     gap = None if random is None or grouped is None else random - grouped
     return Calibration(
@@ -159,32 +145,8 @@ def _calibrate(judged: Judged, task: Task) -> Calibration:
         predictions=predictions,
         validation=validation,
         heuristic=baseline,
-        curve=learning_curve(labelled, refit, sizes, CURVE_DRAWS, seed),
         gap=LeakageGap(random=random, grouped=grouped, gap=gap),
-        wordings=fit_branch(
-            labelled,
-            judged.group_ids,
-            model,
-            predictions,
-            prior=prior,
-            checked_together=together,
-            seed=seed,
-        ),
     )
-
-
-def check_target(labelled: Labelled, task: Task) -> OtherTarget:
-    """Cross-validate a fit to the outcomes of the task's target, by groups of questions."""
-    counts = count_outcomes(labelled)
-    if suffice_to_fit(counts):
-        predictions = cross_validate(labelled, prior=task.prior, repeats=1, seed=task.seed)
-        together = task.checked_together
-        found = validate(labelled, predictions, checked_together=together, seed=task.seed)
-        skill, auroc = found.skill, found.auroc
-    else:
-        why = TOO_FEW.format(groups=counts.groups, misses=counts.groups_with_misses)
-        skill = auroc = Interval(value=None, low=None, high=None, why={"value": why})
-    return OtherTarget(**task.miss._asdict(), counts=counts, skill=skill, auroc=auroc)
 
 
 def _conformal(

@@ -187,16 +187,6 @@ def fit_rows(frame: pd.DataFrame) -> pd.DataFrame:
     return kept.loc[order].drop_duplicates(key).sort_index().reset_index(drop=True)
 
 
-def first_judgements(history: pd.DataFrame) -> pd.DataFrame:
-    """Keep the first judgement of each claim that could fit a calibrator, superseded or not.
-
-    Before this judgement the outcome of the claim was unknown. `history` holds outcomes of one
-    target and K.
-    """
-    ordered = _keep_fitting(history).sort_values(["at", "outcome_id"], kind="stable")
-    return ordered.drop_duplicates("claim_id").reset_index(drop=True)
-
-
 def refuse_own_gold(frame: pd.DataFrame, strategy: str) -> None:
     """Refuse to calibrate a strategy on gold that only its own retrieval found.
 

@@ -74,8 +74,6 @@ class Situation:
     """Number of queries of the strategy with known signals, judged or not."""
     own_gold_only: bool = False
     """Whether all gold came from this strategy's own retrieval."""
-    drift_alarm: bool = False
-    """Whether the drift monitor raised an alarm since the calibrator was fitted."""
     no_prior: str = ""
     """Reason why no shipped prior fits this target, K and kind of strategy; else empty."""
     trusted: bool = True
@@ -214,12 +212,11 @@ def _discount_conditions(validation: Validation | None, situation: Situation) ->
 
 
 def _freshness_conditions(situation: Situation) -> list[Condition]:
-    alarm, age, most = situation.drift_alarm, situation.age_days, situation.stale_after_days
+    age, most = situation.age_days, situation.stale_after_days
     days = "no outcomes" if age is None else f"{age:.1f} days"
     rows = [
         # Only outcomes of the current fingerprint are read.
         ("same_fingerprint", True, "unchanged", "unchanged"),
-        ("no_drift", not alarm, "alarm" if alarm else "no alarm", "no alarm"),
         ("recent", age is None or age <= most, days, f"at most {most:g} days"),
     ]
     if (changes := situation.base_changes) is not None:

@@ -5,20 +5,19 @@ the status.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import get_args
 
 import numpy as np
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
-from rag_eval.core.report import CalibrationError, CurveKey, Interval, LearningPoint, Validation
+from rag_eval.core.report import CalibrationError, CurveKey, Interval, Validation
 from rag_eval.uncertainty.scores import (
     CLIP,
     LEVELS,
     Labelled,
     auroc,
     base_rate_losses,
-    brier_skill,
     dependent_mean,
     log_losses,
     miss_rate,
@@ -33,8 +32,6 @@ MIN_PER_BIN = 20
 """Least number of judged retrievals in a bin; with few retrievals a single bin remains."""
 LEVEL = 0.95
 MIN_SIMULATIONS, MAX_SIMULATIONS = 2000, 10_000
-HELD_OUT = 0.25
-"""Share of the groups that each draw of a learning curve holds out."""
 HISTOGRAM_BINS = 20
 _CELLS = 2_000_000
 _DIGITS = 6
@@ -194,61 +191,6 @@ def _judge_error(value: float, simulated: FloatArray, checked_together: int) -> 
         p=(1 + int((simulated >= value).sum())) / (1 + len(simulated)),
         inside=value <= most,
     )
-
-
-Fitter = Callable[[Labelled, Labelled], FloatArray]
-"""Function that fits the first part and predicts the miss probabilities of the second part."""
-
-
-def learning_curve(
-    labelled: Labelled, fitter: Fitter, sizes: Sequence[int], repeats: int, seed: int
-) -> tuple[LearningPoint, ...]:
-    """Compute Brier skill on held-out groups by number of training outcomes.
-
-    Each draw holds out a quarter of the groups and trains on the first of the others, in random
-    order, until there are enough outcomes. All sizes of a draw share the held-out groups, and a
-    smaller training set is part of every larger one. `low` and `high` bound the middle 95 % of the
-    draws, which is no confidence interval of the mean. `draws` counts the draws with enough
-    training outcomes and with held-out misses and hits. `without_both` of them had training
-    outcomes that were all alike, and predict the smoothed rate.
-    """
-    rng = np.random.default_rng(seed)
-    _, group = np.unique(labelled.group, return_inverse=True)
-    n_groups = int(group.max(initial=-1)) + 1
-    draws: list[list[tuple[float, int, int, bool]]] = [[] for _ in sizes]
-    for _ in range(repeats):
-        place = rng.permutation(n_groups)[group]
-        held_out = place < round(HELD_OUT * n_groups)
-        test, rest = labelled.take(held_out), np.flatnonzero(~held_out)
-        rest = rest[np.argsort(place[rest], kind="stable")]
-        complete = np.flatnonzero(np.diff(place[rest], append=n_groups)) + 1
-        for drawn, size in zip(draws, sizes, strict=True):
-            enough = complete[complete >= size]
-            if not len(enough) or not len(test):
-                continue
-            train = labelled.take(rest[: enough[0]])
-            both = 0 < int(train.missed.sum()) < len(train)
-            if both:
-                predicted = fitter(train, test)
-            else:
-                misses, total = train.weight[train.missed].sum(), train.weight.sum()
-                predicted = np.full(len(test), float((misses + 0.5) / (total + 1)))
-            skill = float(brier_skill(predicted, test.missed, test.group, test.weight))
-            if math.isfinite(skill):
-                drawn.append((skill, len(train), len(test), not both))
-    return tuple(_point(size, drawn) for size, drawn in zip(sizes, draws, strict=True))
-
-
-def _point(size: int, drawn: list[tuple[float, int, int, bool]]) -> LearningPoint:
-    names = ("skill", "outcomes", "held_out", "low", "high")
-    figures: dict[str, float | None] = dict.fromkeys(names)
-    without = 0
-    if drawn:
-        values = np.array(drawn, dtype=np.float64)
-        ends = np.quantile(values[:, 0], LEVELS)
-        figures = dict(zip(names, (*values[:, :3].mean(axis=0), *ends), strict=True))
-        without = int(values[:, 3].sum())
-    return LearningPoint(wanted=size, draws=len(drawn), without_both=without, **figures)
 
 
 def validate(

@@ -1,4 +1,4 @@
-"""Calibration of a project: groups, the drift watch, corrections of people, feedback of users."""
+"""Calibration of a project: groups, corrections of people, feedback of users."""
 
 import dataclasses
 import json
@@ -15,7 +15,6 @@ from missing_project import (
     first_claims,
     opened,
     opened_index,
-    signals_of,
 )
 from pydantic import SecretStr
 
@@ -26,15 +25,12 @@ from rag_eval.pipeline.calibration import MissRateCalibration
 from rag_eval.pipeline.calibration_stores import (
     Outcomes,
     accepted_calibrator,
-    keep_watch,
-    kept_watch,
     read_calibrator,
 )
 from rag_eval.pipeline.miss_rates import compare_strategies
 from rag_eval.pipeline.scores import judge_runs, open_runs, rank_gold
 from rag_eval.reporting.listings import _describe_conformal
 from rag_eval.storage.home import Home
-from rag_eval.uncertainty.drift import WatchState, _watch, question_mark
 from rag_eval.uncertainty.outcomes import question_id
 from rag_eval.uncertainty.status import Series
 
@@ -116,165 +112,6 @@ def test_traffic_that_nobody_judged_is_in_the_group_of_its_words(missing):
         made.question(2): "q02",
         other: question_id(other),
     }
-
-
-# ---- The drift watch, over nights with a refit in each.
-
-
-def ask(project, numbers):
-    """Add questions that find their documents although the gold names other documents."""
-    texts = {
-        name: (project.gold / name).read_text(encoding="utf-8")
-        for name in ("queries.jsonl", "paraphrases.jsonl", "qrels.tsv")
-    }
-    for number in numbers:
-        query, word = {"query_id": f"shifted{number}"}, made.word(FOUND[number])
-        first, other = f"found where is {word}", f"valve {word} the place of"
-        texts["queries.jsonl"] += jsonl([{**query, "text": first, "answerable": True}])
-        paraphrase = {"paraphrase_id": "terse", "text": other, "source": "hand"}
-        texts["paraphrases.jsonl"] += jsonl([{**query, **paraphrase}])
-        texts["qrels.tsv"] += f"shifted{number}\td{FOUND[number - 1]:02d}.md\t1\n"
-    for name, text in texts.items():
-        project.write(name, text)
-
-
-def state_of(project):
-    return kept_watch(Home(project.home), SERIES)
-
-
-def alarms_alone(project):
-    """Return for each calibrator whether its outcomes alone would raise the alarm."""
-    store = Outcomes(opened(project)).store
-    frame = store.current()
-    parts = frame[frame["shown_status"] == "provisional"].groupby("shown_calibrator")
-    columns = ("shown_value", "missed")
-    return [
-        _watch(*(part[name].to_numpy() for name in columns), part["query_id"].tolist()).alarm
-        for _, part in parts
-    ]
-
-
-@pytest.mark.slow
-def test_a_shift_is_noticed_over_nights_with_a_refit_in_each(missing):
-    assert calibrated(missing)["status"] == "provisional"
-    calibrators, fed = [], [0]
-    for start in range(0, 36, 3):
-        ask(missing, range(start, start + 3))
-        entry = calibrated(missing)
-        calibrators.append(entry["calibrator"])
-        if entry["drift"]["alarm"]:
-            break
-        assert entry["drift"]["n_groups"] > fed[-1]
-        fed.append(entry["drift"]["n_groups"])
-    assert len(fed) > 2
-    assert len(set(calibrators)) == len(calibrators)
-    assert not any(alarms_alone(missing))
-    assert (entry["status"], entry["promotion"]["new_status"]) == ("stale", "stale")
-    assert entry["drift"]["direction"] == "more misses than predicted"
-    assert accepted_calibrator(Home(missing.home), SERIES).status == "stale"
-    assert state_of(missing).demoted_at
-    # All outcomes earn the status back, and the drift watch starts anew.
-    after = calibrated(missing)
-    assert (after["status"], after["promotion"]["new_status"]) == ("provisional", "provisional")
-    assert (after["drift"]["alarm"], after["drift"]["n_groups"]) == (False, 0)
-    assert after["drift"]["since"] == state_of(missing).since != ""
-    assert calibrated(missing)["drift"]["n_groups"] == 0
-
-
-@pytest.mark.slow
-def test_a_killed_night_counts_once_and_a_partial_one_not_at_all(missing, monkeypatch):
-    calibrated(missing)
-    assert state_of(missing) is None  # an unused drift monitor leaves no state
-    ask(missing, range(3))
-    before = accepted_calibrator(Home(missing.home), SERIES)
-
-    class Killed(BaseException):
-        pass
-
-    def die(*_args, **_more):
-        raise Killed
-
-    with monkeypatch.context() as patched:
-        patched.setattr("rag_eval.pipeline.calibration.accept_calibrator", die)
-        with pytest.raises(Killed):
-            calibrated(missing)
-    assert accepted_calibrator(Home(missing.home), SERIES) == before
-    counted = state_of(missing)
-    assert (counted.drift.n, len(counted.drift.groups)) == (6, 3)
-    again = calibrated(missing)
-    assert accepted_calibrator(Home(missing.home), SERIES) != before
-    assert (again["drift"]["n"], again["drift"]["n_groups"]) == (6, 3)
-    assert state_of(missing) == counted
-
-    path = missing.home / "calibrators" / "watches" / "tiny" / "bm25" / "miss_any@10.json"
-    whole = path.read_bytes()
-    ask(missing, range(3, 5))
-    partial = dataclasses.replace(opened(missing), partial=True)
-    entry = partial.runner.get(MissRateCalibration).strategies["bm25"]
-    assert entry.drift.n_groups == 5
-    assert path.read_bytes() == whole
-
-    path.unlink()
-    assert calibrated(missing)["drift"]["n_groups"] == 5
-    assert counted.fed < state_of(missing).fed
-
-    kept = state_of(missing)
-    (missing.home / "rag_eval.db").write_bytes(b"no database at all" * 100)
-    entry = calibration(missing).strategies["bm25"]
-    assert "can neither be read nor written" in entry.refused
-    assert entry.drift.n_groups == 5
-    assert state_of(missing) == kept
-
-
-def found_where(start=""):
-    return [
-        (f"{start}the {made.word(number)} is found where", [f"d{number:02d}.md"], {})
-        for number in FOUND
-    ]
-
-
-@pytest.mark.slow
-def test_audits_are_watched_by_the_calibrator_that_had_not_seen_them(missing):
-    calibrated(missing)
-    bring(missing, "bm25", found_where())
-    audit(missing, 20, lambda _: True)
-    entry = calibrated(missing)
-    drift = entry["drift"]
-    assert (drift["n"], drift["mean_missed"], drift["alarm"]) == (20, 1, True)
-    assert drift["mean_predicted"] < 0.2
-    assert (entry["status"], entry["counts"]["outcomes"]) == ("stale", 140)
-    assert state_of(missing).demoted_at
-    bring(missing, "bm25", found_where("again: "))
-    audit(missing, 4, lambda _: False)  # the calibrator no longer states the miss rates
-    after = calibrated(missing)
-    assert (after["status"], after["drift"]["n"]) == ("provisional", 0)
-
-
-@pytest.mark.slow
-def test_audits_that_fitted_the_calibrator_are_never_watched(missing):
-    bring(missing, "bm25", found_where())
-    audit(missing, 10, lambda _: False)
-    assert calibrated(missing)["counts"]["outcomes"] == 130  # the first calibrator's fit
-    assert calibrated(missing)["drift"]["n"] == 0
-    bring(missing, "bm25", found_where("again: "))
-    audit(missing, 7, lambda _: False)
-    for _ in range(2):
-        assert calibrated(missing)["drift"]["n"] == 7
-
-
-@pytest.mark.slow
-def test_a_watched_question_of_the_gold_is_not_watched_again_as_traffic(missing):
-    calibrated(missing)
-    fingerprint = signals_of(missing).about["bm25"].fingerprint
-    seen = WatchState(fingerprint, fed=frozenset(map(question_mark, ("q01", "q02"))))
-    keep_watch(Home(missing.home), SERIES, seen)
-    other = f"in what place is {made.word(4)} kept"
-    shared = f"the place of {made.word(2)}"
-    audit_questions(missing, {made.question(1): [], shared: ["d02.md"], other: []})
-    assert calibrated(missing)["counts"]["outcomes"] == 123
-    state = state_of(missing)
-    assert state.fed - seen.fed == {question_mark(question_id(other))}
-    assert state.drift.n == 1
 
 
 # ---- Corrections of people; the gold alone decides every conformal K.

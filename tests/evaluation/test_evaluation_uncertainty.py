@@ -20,7 +20,6 @@ from rag_eval.pipeline.calibration_stores import (
     keep_calibrator,
     read_calibrator,
 )
-from rag_eval.pipeline.claims import count_others
 from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.retrieval import read_ranking, run_frame
 from rag_eval.pipeline.uncertain import _count_covered, _leave_groups_out
@@ -47,43 +46,6 @@ def chunks(spans):
 def test_covered_counts_every_character_once(spans):
     covered = {(name, at) for name, start, n in spans for at in range(start, start + n)}
     assert _count_covered(chunks(spans)) == _count_covered(chunks(spans[::-1])) == len(covered)
-
-
-HISTORY = st.lists(
-    st.tuples(
-        st.sampled_from(["q1", "q2", "q3"]), st.booleans(), st.sampled_from([1.0, 2.5, 40.0])
-    ),
-    max_size=12,
-)
-
-
-@given(HISTORY, st.integers(0, 3))
-def test_others_leave_the_claim_itself_out(rows, n_new):
-    history = pd.DataFrame(
-        {
-            "claim_id": [f"c{at}" for at in range(len(rows))],
-            "query_id": [row[0] for row in rows],
-            "missed": np.array([row[1] for row in rows], dtype=bool),
-            "weight": np.array([row[2] for row in rows], dtype=np.float64),
-        }
-    )
-    asked = (
-        [(row[0], f"c{at}") for at, row in enumerate(rows)]
-        + [("q1", f"new{at}") for at in range(n_new)]
-        + [("nobody", "new")]
-    )
-    misses, judged = count_others(
-        history, [query for query, _ in asked], [claim for _, claim in asked]
-    )
-    for at, (query, claim) in enumerate(asked):
-        others = [
-            (missed, weight)
-            for number, (owner, missed, weight) in enumerate(rows)
-            if owner == query and f"c{number}" != claim
-        ]
-        assert judged[at] == pytest.approx(sum(weight for _, weight in others))
-        assert misses[at] == pytest.approx(sum(weight for missed, weight in others if missed))
-    assert (misses <= judged + 1e-9).all()
 
 
 BODY = {

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rag_eval.core.errors import InputError
+from rag_eval.core.rows import REMOVED_KEYS
 from rag_eval.gold.configuration import load_config
 from rag_eval.gold.loading import load_gold
 
@@ -27,6 +28,14 @@ strategies:
   - {name: bm25, kind: bm25}
 """
 HERE = Path(__file__).parent
+
+
+def _nest(key):
+    """Write a dotted key with the value 1 as flow YAML."""
+    first, *rest = key.split(".")
+    return f"{first}: " + "".join(f"{{{part}: " for part in rest) + "1" + "}" * len(rest) + "\n"
+
+
 LONG_LINE = QUERY.encode() + b'{"query_id": "' + b"x" * 17_000_000 + b'"}\n{oops\n'
 
 # Layout, fault, file, content, [(code, line), ...]; the other files are well formed.
@@ -50,6 +59,7 @@ ROWS = [
 YAML = [
     *json.loads((HERE / "malformed_yaml.json").read_text()),
     ["not UTF-8", CONFIG.encode() + b"description: \xff\n", [["bad_encoding", 5, None]]],
+    *([f"removed {key}", CONFIG + _nest(key), [["removed_key", 5, key]]] for key in REMOVED_KEYS),
     ["too large", CONFIG + "#" * 400_000, [["file_too_large", None, None]]],
     ["deep lists", CONFIG + "k: " + "[" * 2_000 + "\n", [["too_deep", 1, None]]],
     ["deep mappings", CONFIG + "k: " + "{a: " * 2_000 + "\n", [["too_deep", 1, None]]],

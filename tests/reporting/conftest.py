@@ -19,8 +19,7 @@ def first_night(tmp_path_factory, tracking_store, shared_runs: SharedRuns) -> di
         project = set_apart(patch, tmp_path_factory.mktemp("panels"), tracking_store)
         missing_project.make(project)
         strategies = (missing_project.BM25, missing_project.VECTOR, missing_project.ITERATIVE)
-        also = "uncertainty: {also: [miss_some@10, miss_any@5]}\n"
-        missing_project.configure(project, *strategies, extra=also)
+        missing_project.configure(project, *strategies)
         (ran,) = shared_runs.run(project)
         missing_project.fits(project)
     for entry in ran.report["uncertainty"]["strategies"].values():

@@ -19,7 +19,6 @@ from rag_eval.reporting.html.elements import Cursor
 from rag_eval.reporting.html.panel import Page, panel_words
 from rag_eval.reporting.html.panels.run import command
 from rag_eval.uncertainty import conformal as conformal_splits
-from rag_eval.uncertainty import drift
 from rag_eval.uncertainty import validation as ece
 
 DEFINED = {
@@ -76,14 +75,6 @@ def said(report):
                 f"at least {ladder.MEASURED_OUTCOMES} groups",
                 f"at least {ladder.MEASURED_EACH} each",
                 f"{ladder.SLOPE[0]} to {ladder.SLOPE[1]}",
-            ],
-        ),
-        (
-            "Drift watch",
-            [
-                f"{drift.TOLERANCE * 100:.0f} points",
-                f"{drift.LEVEL * 100:.0f} %",
-                f"2 / {drift.LEVEL} = {2 / drift.LEVEL:.0f}",
             ],
         ),
         (

@@ -14,7 +14,6 @@ UNFITTED = {
     "heuristic_v0": None,
     "leakage_gap": None,
     "estimator": None,
-    "other_wordings": None,
     "calibrator": None,
 }
 
@@ -28,7 +27,7 @@ def unfitted(report, status="absent"):
                 for key in UNFITTED
             }
         )
-        entry.update({"learning_curve": [], "conformal": [], "status": status})
+        entry.update({"conformal": [], "status": status})
         entry["standing"]["status"] = status
     for entry in report["uncertainty"]["strategies"].values():
         entry |= {
@@ -124,25 +123,15 @@ def test_nothing_is_shown_that_is_not_known(report, status):
     assert f'class="chip {status}"' in html
     assert html.count("too few to fit a calibrator") >= 1
     assert "0 strategies have outcomes enough" in html
-    assert not {"miss-rate-quality", "leakage-gap", "miss-rates-compared", "other-wordings"} & {
+    assert not {"miss-rate-quality", "leakage-gap", "miss-rates-compared"} & {
         table.name for table in panel.exports
     }
     assert all(title.startswith("Miss rate by the score") for title in titles(html))
     assert rows(panel, "miss-rates")[0]["stated"] == ""
 
 
-def test_alarms_promotions_and_refusals(report):
+def test_promotions_and_refusals(report):
     entry = report["calibration"]["strategies"]["bm25"]
-    entry["drift"] |= {
-        "alarm": True,
-        "n": 40,
-        "n_groups": 31,
-        "first_alarm_at": 17,
-        "direction": "more misses than predicted",
-        "mean_missed": 0.5,
-        "mean_predicted": 0.25,
-        "e_high": 123456.5,
-    }
     entry["promotion"] = {
         "old_status": "provisional",
         "new_status": "stale",
@@ -150,8 +139,6 @@ def test_alarms_promotions_and_refusals(report):
     }
     entry["refused"] = "gold comes only from this strategy <b>"
     panel, html = rendered("miss-rates", report)
-    assert rows(panel, "miss-rate-drift")[0]["first"] == "17"
-    assert ">alarm</span>" in html
     assert rows(panel, "miss-rate-promotions")[:1] == [
         {
             "strategy": "bm25",

@@ -65,17 +65,6 @@ def test_the_calibrated_target_has_its_figures_first(read):
     assert others["reason"].str.contains(f"only {about.target}@{about.k}").all()
 
 
-def test_targets_named_under_also_have_skill_and_auroc(read):
-    table = MissRateTables([read()]).frames()[0].set_index(KEYS)
-    own, same = table.loc["bm25", "miss_any", 10], table.loc["bm25", "miss_some", 10]
-    # Every question of the project has one gold document, so the two targets are the same.
-    assert same["observed"] == own["observed"]
-    assert same["auroc"] == pytest.approx(own["auroc"], abs=0.02)
-    assert same["skill"] == pytest.approx(own["skill"], abs=0.05)
-    assert table.loc["bm25", "miss_any", 5][["skill", "skill_low", "auroc"]].notna().all()
-    assert table.loc["bm25", "miss_any", 1][["skill", "auroc"]].isna().all()
-
-
 def test_differences_are_those_of_the_observed_rates(read):
     report = read()
     table, differences = MissRateTables([report]).frames()

@@ -1,4 +1,4 @@
-"""Validation as a whole, the learning curve, and that noise never becomes `measured`."""
+"""Validation as a whole, and that noise never becomes `measured`."""
 
 import dataclasses
 import json
@@ -31,7 +31,6 @@ from rag_eval.uncertainty.validation import (
     adjusted_level,
     ece,
     equal_mass_bins,
-    learning_curve,
     limit,
     validate,
 )
@@ -133,32 +132,6 @@ def test_a_weighted_sample_speaks_for_its_population():
     assert found.miss_rate.low < everything.miss_rate.value < found.miss_rate.high
     assert found.skill.low < everything.skill.value < found.skill.high
     assert data.missed[kept].mean() > found.miss_rate.high  # unweighted, the rate is biased
-
-
-def test_skill_grows_with_outcomes():
-    data, true = labelled(n=900, groups=600)
-    points = learning_curve(data, ridge, [30, 100, 400, 5000], repeats=12, seed=4)
-    few, more, many, too_many = points
-    assert few.skill < more.skill < many.skill
-    best = brier_skill(true, data.missed, data.group, np.ones(900))
-    assert many.skill == pytest.approx(best, abs=0.05)
-    assert (few.draws, too_many.draws) == (12, 0)
-    assert 30 <= few.outcomes < 33
-    assert 200 < few.held_out < 250
-    assert few.low < few.skill < few.high
-    assert (too_many.skill, too_many.outcomes, too_many.dump()["skill"]) == (None, None, None)
-    # the draws do not depend on the other sizes
-    assert learning_curve(data, ridge, [30, 100], repeats=12, seed=4) == (few, more)
-
-
-def test_held_out_groups_are_never_trained_on():
-    data, _ = labelled(n=300, groups=60)
-
-    def fitter(train, test):
-        assert not set(train.group.tolist()) & set(test.group.tolist())
-        return np.full(len(test), 0.3)
-
-    assert learning_curve(data, fitter, [50, 150], repeats=5, seed=2)[1].draws == 5
 
 
 def _status(data, seed):

@@ -26,7 +26,7 @@
     ['prior', 'from other collections; not checked against outcomes of this one'],
     ['provisional', 'calibrated on few outcomes of this strategy'],
     ['measured', 'calibrated and checked on outcomes of this strategy'],
-    ['stale', 'what was calibrated no longer holds: another index or configuration, drift, or age; where a prior is named, the number is from other collections'],
+    ['stale', 'what was calibrated no longer holds: another index or configuration, or age; where a prior is named, the number is from other collections'],
   ]);
   const STATES = new Map([
     ['convergent', 'every wording and seed brings the same evidence'],

@@ -30,7 +30,6 @@ from rag_eval.reporting.html.elements import (
     one_line,
     text,
     visible,
-    words_cell,
 )
 from rag_eval.reporting.html.panel import Page, Panel, panel_words
 
@@ -321,18 +320,6 @@ def _compared(page: Page, comparison: Cursor) -> Table:
     return page.table("miss-rates-compared", rows, inserts={"figures": columns})
 
 
-def _drift(page: Page, entries: Entries) -> Table:
-    rows = [
-        {
-            "strategy": name,
-            "entry": entry,
-            "alarm": words_cell("alarm", "chip") if entry["drift"]["alarm"].value else "none",
-        }
-        for name, entry in entries
-    ]
-    return page.table("miss-rate-drift", rows)
-
-
 def _iterative(page: Page) -> Table | None:
     rows = [
         {"strategy": name, "about": about, "row": row}
@@ -343,15 +330,6 @@ def _iterative(page: Page) -> Table | None:
 
 
 def _tables(page: Page, entries: Entries, comparison: Cursor | None) -> dict[str, Table | None]:
-    wordings = [
-        {
-            "strategy": name,
-            "entry": entry,
-            "used": "used" if entry["other_wordings"]["used"].value else "not used",
-        }
-        for name, entry in entries
-        if entry["other_wordings"].value is not None
-    ]
     promoted, leaking = (
         [{"strategy": n, "entry": entry} for n, entry in entries if entry[key].value is not None]
         for key in ("promotion", "leakage_gap")
@@ -364,8 +342,6 @@ def _tables(page: Page, entries: Entries, comparison: Cursor | None) -> dict[str
         "covered": _conformal_coverage(page, entries),
         "compared": None,
         "leakage": page.optional_table("leakage-gap", leaking),
-        "wordings": page.optional_table("other-wordings", wordings),
-        "drift": _drift(page, entries),
         "promotions": page.optional_table("miss-rate-promotions", promoted),
         "iterative": _iterative(page),
     }
@@ -398,13 +374,11 @@ def panel(page: Page) -> Panel:
         "about": uncertainty,
         "calibration": calibration,
         "unfitted": reasons_of("validation"),
-        "unbranched": reasons_of("other_wordings"),
         "refused": page.group_alike(refused),
         "unstated": page.group_alike(
             (n, entry["reason"]) for n, entry in seen if "reason" in entry
         ),
         "uncompared": calibration["comparison"].reason_beside if comparison is None else "",
-        "watched": any(entry["drift"]["n"].value for _, entry in entries),
         "rules": [(name, rule["text"]) for name, entry in entries for rule in entry["conformal"]],
         "without_k": _without_k(page, entries),
         "left_out": _left_out(page, entries),
