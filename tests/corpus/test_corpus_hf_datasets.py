@@ -1,10 +1,18 @@
 """The `datasets` loader on local data; the hub is never asked."""
 
+import json
+import socket
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import InputError
+from rag_eval.core.settings import Settings
 from rag_eval.corpus.loaders.hf_datasets import HuggingFace
 from rag_eval.corpus.loading import load_corpus
+from rag_eval.gold.configuration import permitted
 
 datasets = pytest.importorskip("datasets")
 ROWS = {"id": [2, 1], "head": ["two", None], "text": ["second", "mail x@example.org"]}
@@ -49,6 +57,46 @@ def test_what_cannot_be_loaded_is_an_error(base, path, options, code):
     (base / "d.txt").write_text("x")
     with pytest.raises(InputError, match=code):
         load_corpus(spec(path, **options), base)
+
+
+@pytest.mark.parametrize("kind", ["Image", "Audio", "Video", "Pdf"])
+def test_a_file_opens_no_address_that_its_rows_name(tmp_path, kind):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}/x"
+        features = {"id": {"dtype": "string", "_type": "Value"}, "text": {"_type": kind}}
+        struct = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+        values = pa.array([{"bytes": None, "path": address}], struct)
+        about = {b"huggingface": json.dumps({"info": {"features": features}})}
+        table = pa.table({"id": ["a"], "text": values}).replace_schema_metadata(about)
+        pq.write_table(table, tmp_path / "x.parquet")
+        with pytest.raises(InputError):
+            load_corpus(HuggingFace(loader="hf_datasets", path="x.parquet"), tmp_path)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
+@pytest.mark.parametrize(
+    ("path", "roots", "is_allowed"),
+    [
+        ("someone/data", (), False),
+        ("someone/data", ("hf://datasets/else",), False),
+        ("someone/data", ("hf://datasets/someone",), True),
+        ("someone/data.jsonl", (), True),  # a file
+    ],
+)
+def test_the_hub_is_asked_only_below_a_listed_address(tmp_path, path, roots, is_allowed):
+    config = GoldSetConfig(
+        name="x",
+        corpus={"loader": "hf_datasets", "path": path},
+        strategies=[{"name": "bm25", "kind": "bm25"}],
+    )
+    settings = Settings(corpus_roots=roots)
+    if is_allowed:
+        assert permitted(config, tmp_path, settings).corpus.path == path
+    else:
+        with pytest.raises(InputError, match=r"outside_gold_set.*hf://datasets/someone/data"):
+            permitted(config, tmp_path, settings)
 
 
 def test_bad_rows_are_all_named(base):

@@ -31,7 +31,10 @@ class HuggingFace(TableLoader):
     """A data set of Hugging Face `datasets`: a local file, or a hub name."""
 
     loader: Literal["hf_datasets"]
-    path: str = Field(description="a local file, or a hub name")
+    path: str = Field(
+        description="a local file; or a hub name, if `corpus_roots` lists hf://datasets/<name>, "
+        "its owner, or hf://datasets"
+    )
     config: str | None = None
     """Name of a configuration on the hub."""
     split: str = "train"
@@ -39,6 +42,15 @@ class HuggingFace(TableLoader):
     revision: str | None = None
     """Revision on the hub."""
     chunker: Chunker = Chunker(kind="text")
+
+    def files(self) -> dict[tuple[str | int, ...], str]:
+        """Return the path, or the address of the data set on the hub."""
+        return {("path",): f"hf://datasets/{self.path}" if self._is_hub_name else self.path}
+
+    @property
+    def _is_hub_name(self) -> bool:
+        is_name = _HUB_NAME.fullmatch(self.path) is not None
+        return is_name and ending_of(Path(self.path)) not in _ENDINGS
 
     def identity(self, base: Path) -> list[str]:
         """Return the content hash of a local file, or name and revision of a hub data set.
@@ -59,7 +71,7 @@ class HuggingFace(TableLoader):
                 "parquet", data_files=str(path), split="train", cache_dir=cache
             )
         # for a folder, or a name such as `text`, `datasets` would read files of its own choosing
-        if path.exists() or not _HUB_NAME.fullmatch(self.path):
+        if path.exists() or Path(self.path).exists() or not self._is_hub_name:
             message = "no file of a known format, and not a name on the hub"
             raise _refuse("missing_input", message, "path", self.path, _ACCEPTED_PATH)
         return datasets.load_dataset(
@@ -76,8 +88,9 @@ class HuggingFace(TableLoader):
             # the Arrow cache of local files lives only as long as the reading
             with tempfile.TemporaryDirectory(prefix="rag-eval-datasets-") as cache:
                 found = self._open(path, cache)
+                # the rows of `found` would open files and addresses that an image column names
                 return [
-                    [None] * len(found) if name is None else list(found[name])
+                    [None] * len(found) if name is None else found.data.column(name).to_pylist()
                     for name in self.column_names(found.column_names).values()
                 ]
         except InputError:
