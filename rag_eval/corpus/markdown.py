@@ -100,6 +100,10 @@ def _read_mapping(block: str, fence: str) -> dict[str, object] | None:
 
     try:
         found = tomllib.loads(block.replace("\r\n", "\n")) if fence == "+++" else None
+        if found is None and "*" in block:
+            events = yaml.parse(block, Loader=yaml.SafeLoader)
+            if any(isinstance(event, yaml.AliasEvent) for event in events):
+                return None  # merged aliases of merged aliases grow without bound
         found = yaml.safe_load(block) if found is None else found
     except (yaml.YAMLError, RecursionError, ValueError):  # a fault of TOML is a ValueError
         return None

@@ -246,6 +246,8 @@ def _named_files(config: GoldSetConfig) -> Iterator[tuple[Location, str]]:
         (("trust", "signatures"), config.trust.signatures),
         (("answers", "recorded"), None if answers is None else answers.recorded),
     ]
+    if config.trust.manifest is not None:
+        paths.append((("trust", "manifest"), f"{config.trust.manifest}.sig"))
     paths += [(("corpus", *field), path) for field, path in corpus.files().items()]
     paths += [((*place, "vectors"), embedding.vectors) for place, embedding in _embeddings(config)]
     for number, strategy in enumerate(config.strategies):

@@ -126,6 +126,7 @@ OUTSIDE = {
         "answers: {mode: recorded, recorded: ../../private/a.jsonl}",
         "answers.recorded",
     ),
+    "the signature of a manifest": (ANSWERS, "trust: {manifest: in/m.json}", "trust.manifest"),
     "a manifest": (ANSWERS, "trust: {manifest: ../../private/m.json}", "trust.manifest"),
 }
 
@@ -137,6 +138,8 @@ def test_a_path_outside_is_refused(project, case):
     (private / "a.md").write_text(SECRET, encoding="utf-8")
     (private / "a.jsonl").write_text(f'{{"_id": "{SECRET}"', encoding="utf-8")
     (project.gold / "link").symlink_to(private)
+    (project.gold / "in").mkdir()
+    (project.gold / "in" / "m.json.sig").symlink_to(private / "a.jsonl")
     old, new, field = OUTSIDE[case]
     configure(project, old, new.replace("%s", str(project.root)))
     refused(project, "outside_gold_set", f"{field}]", "`corpus_roots` in settings.toml")

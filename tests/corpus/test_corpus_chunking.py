@@ -282,6 +282,13 @@ def test_equal_headings_never_share_an_id():
     assert ids(found) == ["d#a", "d#a-2", "d#a-3", "d#a-4", "d#section", "d#section-2"]
 
 
+GROWING = "".join(
+    f"a{level}: &a{level} {{<<: [{', '.join([f'*a{level - 1}'] * 10)}]}}\n"
+    for level in range(1, 12)
+)
+"""Keys that YAML would merge 10^11 times."""
+
+
 @pytest.mark.parametrize(
     ("head", "values"),
     [
@@ -293,6 +300,7 @@ def test_equal_headings_never_share_an_id():
         ("---\n- a list\n---\n", {}),
         ("---\n[broken\n---\n", {}),
         ("---\nno end\n", {}),
+        (f"---\na0: &a0 {{x: 1}}\n{GROWING}---\n", {}),
         (" ---\ntitle: A\n---\n", {}),
         ("", {}),
     ],

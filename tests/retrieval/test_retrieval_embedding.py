@@ -303,6 +303,14 @@ def test_a_bad_vectors_file_is_refused_with_its_reason(tmp_path, parts, found):
     assert found in problem.found
 
 
+def test_a_vectors_file_that_unpacks_without_bound_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(embedders, "MAX_SMALL", 1_000_000)
+    path = tmp_path / "v.npz"
+    np.savez_compressed(path, sha256=KEYS, vectors=np.zeros((1000, 1000), np.float32))
+    with pytest.raises(InputError, match="it unpacks to 4,00"):
+        read_vectors(path)
+
+
 def test_texts_without_a_vector_are_counted_and_quoted(tmp_path):
     embedder = FileEmbedder(write(tmp_path / "v.npz", sha256=KEYS, vectors=VECTORS))
     with pytest.raises(InputError) as caught:

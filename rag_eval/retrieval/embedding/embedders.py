@@ -273,6 +273,9 @@ def _pool(hidden: Any, mask: npt.NDArray[np.int64]) -> Float32Array:
 # ---- Vectors that a user made: an .npz file with `sha256` (of the UTF-8 text) and `vectors`.
 
 UNIT_TOLERANCE = 1e-3
+MAX_RATIO, MAX_SMALL = 20, 100_000_000
+"""Most bytes unpacked for each packed byte, in files that unpack to more than `MAX_SMALL` bytes.
+Vectors hardly shrink, and hashes, stored as UTF-32, to about an eighth."""
 ACCEPTED = "an .npz with `sha256` (n texts of 64 hex digits) and `vectors` (n x d finite numbers)"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -281,6 +284,7 @@ def read_vectors(path: Path) -> tuple[list[str], Float32Array]:
     """Read and check a vectors file. Raises `InputError` (`vectors_unreadable`)."""
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            _check_size(sum(member.file_size for member in archive.zip.infolist()), path)
             return _check_vectors(archive["sha256"], archive["vectors"])
     except Exception as error:  # zipfile and NumPy raise many kinds on damaged archives.
         raise InputError.of(
@@ -290,6 +294,11 @@ def read_vectors(path: Path) -> tuple[list[str], Float32Array]:
             found=f"{type(error).__name__}: {error}",
             accepted=ACCEPTED,
         ) from error
+
+
+def _check_size(unpacked: int, path: Path) -> None:
+    if unpacked > max(MAX_SMALL, MAX_RATIO * path.stat().st_size):
+        raise ValueError(f"it unpacks to {unpacked:,} bytes")
 
 
 def _check_vectors(
