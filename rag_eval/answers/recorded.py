@@ -441,7 +441,7 @@ def _judge_outcome(output: RecordedOutput, text: str) -> tuple[AnswerOutcome, tu
         return verdict, ()
     if not text.strip():
         return "failed", (EMPTY_ANSWER,)
-    return abstention(output.answer) or "answered", ()
+    return abstention(text) or "answered", ()
 
 
 REFUSAL = "This reply only says that the sources do not hold the answer, and it answers nothing."

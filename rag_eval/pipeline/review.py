@@ -235,7 +235,9 @@ def _is_refusal(row: Mapping[str, object]) -> bool:
     error, fix, text = row.get("error"), row.get("fix"), row.get("answer")
     if "answer" not in row:
         return all(isinstance(one, str) and has_content(one) for one in (error, fix))
-    return isinstance(text, str) and row.get("citations") in (None, []) and bool(abstention(text))
+    if not isinstance(text, str) or row.get("citations") not in (None, []):
+        return False
+    return abstention(read_markers(text)[0]) is not None
 
 
 def _is_auditable(record: Mapping[str, object]) -> bool:
