@@ -38,6 +38,7 @@ from rag_eval.measures.overlap import NamedGold, SharedGold
 from rag_eval.measures.ranking import Qrels, Spans
 from rag_eval.pipeline.by_chunk import identify_chunks, work_by_chunk
 from rag_eval.pipeline.evaluation import Evaluation
+from rag_eval.pipeline.needs import list_unmet_needs
 from rag_eval.pipeline.runner import (
     Node,
     Result,
@@ -845,10 +846,14 @@ def lint_gold_set(evaluation: Evaluation) -> list[Problem]:
     against the poisoning guard. Raises InputError if the corpus cannot be used.
     """
     runner = evaluation.runner
-    corpus = runner.get(CorpusSnapshot)
-    documents, sections = corpus.documents, corpus.sections
     gold = read_gold(evaluation.base, evaluation.config)
-    problems = lint(gold, documents, sections)
+    unmet = list_unmet_needs(evaluation, gold)
+    try:
+        corpus = runner.get(CorpusSnapshot)
+    except InputError as error:
+        raise InputError([*unmet, *error.problems]) from error
+    documents, sections = corpus.documents, corpus.sections
+    problems = [*unmet, *lint(gold, documents, sections)]
     if any(problem.severity == "error" for problem in problems):
         return problems
     try:

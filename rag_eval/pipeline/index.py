@@ -494,18 +494,7 @@ class IterativeStrategy(ReadyStrategy):
         name, settings = self.iterative.endpoint, self._evaluation.settings
         if name is None:
             return None
-        if name not in settings.endpoints:
-            accepted = (
-                ", ".join(sorted(settings.endpoints)) or "none is enabled; see RAG_EVAL_ENDPOINTS"
-            )
-            raise InputError.of(
-                "unknown_endpoint",
-                "the settings enable no chat endpoint of this name",
-                field=f"strategies.{self.name}.endpoint",
-                found=name,
-                accepted=accepted,
-            )
-        endpoint = settings.endpoints[name]
+        endpoint = settings.find_endpoint(name, f"strategies.{self.name}.endpoint")
         return ChatSuggester(
             ChatClient(endpoint, ChatCache(open_store(settings))), threads=endpoint.concurrency
         )

@@ -212,16 +212,7 @@ class StrategyIndex:
 
     def reranker(self, name: str) -> Reranker:
         """Import a reranker that the settings enable."""
-        path = self.rerankers.get(name)
-        if path is None:
-            names = ", ".join(["mmr", *sorted(self.rerankers)])
-            raise InputError.of(
-                "unknown_reranker",
-                "the settings enable no reranker of this name",
-                field="rerank.kind",
-                found=name,
-                accepted=f"{names} (enable one with RAG_EVAL_RERANKERS)",
-            )
+        path = find_reranker(name, self.rerankers)
 
         def load() -> Reranker:
             module, attribute = path.split(":")
@@ -239,6 +230,20 @@ class StrategyIndex:
             return loaded
 
         return self.engine(f"reranker {name}", load)
+
+
+def find_reranker(name: str, rerankers: Mapping[str, str]) -> str:
+    """Return the import path of a reranker; raises InputError `unknown_reranker`."""
+    if name not in rerankers:
+        names = ", ".join(["mmr", *sorted(rerankers)])
+        raise InputError.of(
+            "unknown_reranker",
+            "the settings enable no reranker of this name",
+            field="rerank.kind",
+            found=name,
+            accepted=f"{names} (enable one with RAG_EVAL_RERANKERS)",
+        )
+    return rerankers[name]
 
 
 @dataclasses.dataclass(frozen=True)

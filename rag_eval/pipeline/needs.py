@@ -1,0 +1,87 @@
+"""Check, without a corpus, that everything that a gold set names is there.
+
+A run meets each name where it is used, after minutes of work. `rag-eval lint` asks for all at once.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from rag_eval.answers.contract import load_plugins
+from rag_eval.answers.evidence import Question, apply_override, check_patterns
+from rag_eval.core.errors import InputError, Problem, ProblemList
+from rag_eval.core.settings import ChatVerifier
+from rag_eval.corpus.loaders.recorded import read_outputs
+from rag_eval.gold.configuration import CONFIG_FILE
+from rag_eval.gold.loading import GoldSet, variants
+from rag_eval.pipeline.evaluation import Evaluation
+from rag_eval.retrieval.embedding.embedders import read_vectors
+from rag_eval.retrieval.kinds.external import read_run
+from rag_eval.retrieval.outside import Outside
+from rag_eval.retrieval.strategies import find_reranker
+from rag_eval.uncertainty.iterative import Iterative
+
+
+def list_unmet_needs(evaluation: Evaluation, gold: GoldSet) -> list[Problem]:
+    """List the problems of names and files that a run of the gold set would refuse."""
+    problems = ProblemList()
+    place = str(evaluation.base / CONFIG_FILE)
+    for need in (*_needs_of_strategies(evaluation, gold), *_needs_of_answers(evaluation, gold)):
+        try:
+            need()
+        except InputError as error:
+            problems.extend(
+                dataclasses.replace(problem, file=problem.file or place)
+                for problem in error.problems
+            )
+    return list(problems.listed())
+
+
+def _needs_of_strategies(evaluation: Evaluation, gold: GoldSet) -> Iterator[Callable[[], object]]:
+    settings, base = evaluation.settings, evaluation.base
+    for spec in evaluation.config.strategies:
+        if isinstance(spec, Outside):
+            yield partial(spec.source_kind, settings)
+        for field, name in spec.files().items():
+            if field == "run_file":
+                yield partial(read_run, base / name, variants(gold))
+            else:
+                yield partial(_read_outputs, evaluation, name)
+        if spec.rerank is not None and spec.rerank.kind != "mmr":
+            yield partial(find_reranker, spec.rerank.kind, settings.rerankers)
+        for embedding in spec.embeddings().values():
+            if embedding.vectors is not None:
+                yield partial(read_vectors, base / embedding.vectors)
+        if isinstance(spec, Iterative) and spec.endpoint is not None:
+            field = f"strategies.{spec.name}.endpoint"
+            yield partial(settings.find_endpoint, spec.endpoint, field)
+
+
+def _needs_of_answers(evaluation: Evaluation, gold: GoldSet) -> Iterator[Callable[[], object]]:
+    settings, answers = evaluation.settings, evaluation.config.answers
+    if answers is None:
+        return
+    overrides = [gold.overrides.get(query_id) for query_id in gold.queries["query_id"]]
+    asked = [apply_override(answers, override) for override in dict.fromkeys(overrides)]
+    modes = {one.mode for one in asked or [answers]}
+    yield partial(check_patterns, [Question("", "", one) for one in asked])
+    yield partial(load_plugins, answers)
+    if "llm" in modes:
+        yield partial(settings.find_endpoint, answers.endpoint, "answers.endpoint")
+    if "recorded" in modes and answers.recorded is not None:
+        yield partial(_read_outputs, evaluation, answers.recorded)
+    verifier = settings.verifiers.get(answers.verifier or "")
+    if isinstance(verifier, ChatVerifier):
+        field = f"verifiers.{answers.verifier}.endpoint"
+        yield partial(settings.find_endpoint, verifier.endpoint, field)
+    if settings.feature_ragas_eval:
+        judge = settings.ragas_endpoint or answers.endpoint
+        yield partial(settings.find_endpoint, judge, "ragas_endpoint")
+
+
+def _read_outputs(evaluation: Evaluation, name: str) -> None:
+    """Read recorded outputs, unless they are the corpus, which is read anyway."""
+    if name not in evaluation.config.corpus.files().values():
+        problems = ProblemList()
+        read_outputs(evaluation.base / name, problems)
+        problems.raise_errors()
