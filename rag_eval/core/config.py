@@ -491,6 +491,8 @@ class GoldSetConfig(Part):
     """Cutoffs of the measures, rising."""
     depth: int = Field(default=100, ge=1, le=10_000)
     """Chunks retrieved for each wording."""
+    ignore_identical_ids: bool = False
+    """Whether the document with the id of a question is left out of its rankings, as BEIR does."""
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**32)], ...] = (13, 29)
     """Seeds of strategies whose rankings depend on chance."""
     strategies: tuple[AnyStrategy, ...] = Field(min_length=1)

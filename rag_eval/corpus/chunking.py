@@ -397,7 +397,7 @@ def chunk_documents(
 
     The order of chunks breaks ties everywhere. The chunks cover all characters of a document except
     white space and front matter. A chunk has at most `max_tokens` tokens, except with `whole`. A
-    document with an empty text has no chunk, because an answer could not cite an empty text.
+    document without text has one empty chunk, so that its title is found; no answer can cite it.
     """
     parameters = chunker.model_dump(mode="json")
     by_document = _sections_of(documents, sections)
@@ -405,7 +405,9 @@ def chunk_documents(
     names = ("doc_id", "title", "text", "content_hash", "kind")
     columns = (documents[name].tolist() for name in names)
     for doc_id, title, text, content_hash, kind in zip(*columns, strict=True):
-        found = _spans(text, by_document[doc_id], chunker, passages=kind == "passages")
+        found = list(_spans(text, by_document[doc_id], chunker, passages=kind == "passages"))
+        if not found and title.strip():
+            found = [(0, 0, by_document[doc_id][0][3])]
         for start, end, section_id in found:
             piece = text[start:end]
             chunk_id = digest([doc_id, content_hash, parameters, start, end])

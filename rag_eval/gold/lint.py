@@ -37,7 +37,11 @@ _RULES = {
     ),
     "answerable_without_target": (
         "query_id",
-        "question {} is answerable but no judgement above 0 and no anchor names a document",
+        "question {} is answerable but no judgement and no anchor names a document",
+    ),
+    "nothing_relevant": (
+        "query_id",
+        "question {} has judgements, but none above 0: it scores 0, as in trec_eval",
     ),
     "unanswerable_with_target": (
         "answerable",
@@ -62,7 +66,7 @@ _RULES = {
     ),
 }
 """Code of each fault -> field, and message with places for names."""
-_WARNINGS = {"control_character", "missing_paraphrases"}
+_WARNINGS = {"control_character", "missing_paraphrases", "nothing_relevant"}
 
 
 class _Finding(NamedTuple):
@@ -89,6 +93,7 @@ def _check_questions(gold: GoldSet) -> Iterator[_Finding]:
         *gold.judgements.loc[gold.judgements["gain"] > 0, "query_id"],
         *gold.anchors["query_id"],
     }
+    judged = set(gold.judgements["query_id"])
     for query, row in zip(rows_of(gold.queries), rows_of(gold.places), strict=True):
         name, is_relevant = [query.query_id], query.query_id in relevant
         if gold.layout == "own" and not row.has_flag:
@@ -99,8 +104,11 @@ def _check_questions(gold: GoldSet) -> Iterator[_Finding]:
             yield _Finding("control_character", row, name, f"U+{ord(control.group()):04X}")
         if DRAFT in query.tags:
             yield _Finding("draft_question", row, name, DRAFT)
-        if query.answerable and not is_relevant and gold.layout != "recorded":
-            yield _Finding("answerable_without_target", row, name)
+        if query.answerable and not is_relevant:
+            if query.query_id in judged:
+                yield _Finding("nothing_relevant", row, name)
+            elif gold.layout != "recorded":
+                yield _Finding("answerable_without_target", row, name)
         if not query.answerable and is_relevant:
             yield _Finding("unanswerable_with_target", row, name, "false")
 
@@ -148,14 +156,14 @@ def _check_paraphrases(gold: GoldSet) -> Iterator[_Finding]:
 
 
 def _report(findings: Sequence[_Finding], gold: GoldSet, problems: ProblemList) -> None:
-    """Report findings; those on paraphrases of a foreign set become one warning for each rule.
+    """Report findings; those on wordings and grades of a foreign set become one warning a rule.
 
-    Paraphrases of a BEIR or TREC set are not ours to correct.
+    A BEIR or TREC set is not ours to correct.
     """
     counted: dict[str, int] = {}
     for code, row, names, found in findings:
         field, message = _RULES[code]
-        if gold.layout != "own" and "paraphrase" in code:
+        if gold.layout != "own" and ("paraphrase" in code or code == "nothing_relevant"):
             counted[code] = counted.get(code, 0) + 1
             continue
         more: Place = {"field": field, "found": None if found is None else quoted(found)}
@@ -265,6 +273,28 @@ def blocked_problems(found: BlockedGold) -> list[Problem]:
             f" relevant documents; {found.n_blocked - MAX_BLOCKED} more are not listed"
         )
     return [Problem("gold_blocked", message, **more) for message in messages]
+
+
+# ---- Questions that are documents of the corpus, as in ArguAna and Quora.
+
+
+def identical_ids(queries: pd.DataFrame, documents: pd.DataFrame) -> list[Problem]:
+    """Warn of questions (QUERIES) with the id of a document (DOCUMENTS), in one problem."""
+    both = queries.merge(documents, left_on="query_id", right_on="doc_id", suffixes=("", "_of"))
+    if both.empty:
+        return []
+    texts = zip(both["text"], both["title"], both["text_of"], strict=True)
+    n_same = sum(
+        _fold(text) in {_fold(body), _fold(f"{title} {body}")} for text, title, body in texts
+    )
+    message = (
+        f"{len(both)} of {len(queries)} questions have the id of a document, {n_same} of them also"
+        " its text; that document is ranked for its own question"
+    )
+    more: Place = {"field": "ignore_identical_ids", "severity": "warning"}
+    more["accepted"] = "ignore_identical_ids: true in gold_set.yaml leaves it out, as BEIR does"
+    more["found"] = quoted(both["query_id"].iloc[0])
+    return [Problem("identical_ids", message, **more)]
 
 
 # ---- Number of questions for each judged section.

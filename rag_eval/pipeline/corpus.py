@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, IntArray
-from rag_eval.core.config import EVIDENCE_TRUST, FINDINGS, AnswerOverride
+from rag_eval.core.config import EVIDENCE_TRUST, FINDINGS, AnswerOverride, GoldSetConfig
 from rag_eval.core.errors import InputError, Problem, check_decision, quoted
 from rag_eval.core.frames import CHUNKS, DOCUMENTS, VARIANTS, make_frame
 from rag_eval.core.loader import Chunker, ShardedLoader
@@ -30,7 +30,13 @@ from rag_eval.corpus.loading import (
     source_bytes,
 )
 from rag_eval.corpus.source import empty_corpus, resolve
-from rag_eval.gold.lint import blocked_gold, blocked_problems, lint, sparse_sections
+from rag_eval.gold.lint import (
+    blocked_gold,
+    blocked_problems,
+    identical_ids,
+    lint,
+    sparse_sections,
+)
 from rag_eval.gold.loading import load_gold, read_gold, variants
 from rag_eval.gold.resolving import resolve as resolve_gold
 from rag_eval.measures.contradiction import find_conflicts
@@ -666,6 +672,19 @@ class GoldVariants(Result):
         texts: list[str] = self.artifact.frame("variants", ["text"])["text"].tolist()
         return texts
 
+    def own_documents(self, config: GoldSetConfig, doc_ids: pd.Series) -> IntArray:
+        """Return `variant * n_units + unit` where a unit's document has the id of the question.
+
+        `doc_ids` [n_units] has the documents of the units. Empty unless the gold set ignores them.
+        """
+        query_ids = self.variants["query_id"] if config.ignore_identical_ids else ()
+        asked, units = (
+            pd.DataFrame({"id": np.asarray(ids, dtype=object), row: np.arange(len(ids))})
+            for ids, row in ((query_ids, "variant"), (doc_ids, "unit"))
+        )
+        both = asked.merge(units, on="id")
+        return np.asarray(both["variant"] * len(doc_ids) + both["unit"], dtype=np.int64)
+
     def describe(self) -> dict[str, object]:
         """Show the size of the gold set and its warnings."""
         about = self.about.model_dump()
@@ -702,7 +721,13 @@ def _identify_gold(work: Work, **_: Result) -> list[object]:
     return [gold.gold_hash, gold.layout, [warning.dump() for warning in warnings]]
 
 
-@Stage("gold_variants", "gold", outside=_identify_gold, columns=VARIANTS)
+@Stage(
+    "gold_variants",
+    "gold",
+    reads=("ignore_identical_ids",),
+    outside=_identify_gold,
+    columns=VARIANTS,
+)
 def resolve_gold_set(
     work: Work,
     corpus_snapshot: CorpusSnapshot,
@@ -723,6 +748,8 @@ def resolve_gold_set(
     resolved = resolve_gold(gold, documents, sections, admitted_chunks.chunks)
     blocked = _blocked(resolved.qrels["document"], corpus_chunks, admitted_chunks)
     problems += blocked_problems(blocked)
+    if not evaluation.config.ignore_identical_ids:
+        problems += identical_ids(gold.queries, documents)
     queries, known = resolved.gold.queries, gold.layout != "recorded"
     # Recorded outputs do not say whether the corpus answers a question. Only a flag says so.
     flags = gold.places["has_flag"].to_numpy(dtype=bool) | known
@@ -780,6 +807,9 @@ class GoldArrays:
         query_index = pd.Index(self.queries["query_id"])
         self.query_of = query_index.get_indexer(self.variants["query_id"])
         self.groups = pd.factorize(self.queries["group_id"], sort=True)[0]
+        judged = gold.qrels_document
+        answerable = self.queries.loc[self.queries["answerable"], "query_id"]
+        self._without_relevant = set(answerable) - set(judged.loc[judged["gain"] > 0, "query_id"])
         documents = pd.Index(sorted(chunks["doc_id"].unique()))
         sections = pd.Index(sorted(chunks["section_id"].unique()))
         self.document_of_chunk = documents.get_indexer(chunks["doc_id"])
@@ -825,6 +855,9 @@ class GoldArrays:
     def _qrels(
         self, frame: pd.DataFrame, query_index: pd.Index, items: pd.Index
     ) -> tuple[Qrels, pd.Index]:
+        # trec_eval scores 0 where nothing judged is relevant, so an item that no ranking holds is.
+        lost = frame[frame["query_id"].isin(self._without_relevant)].drop_duplicates("query_id")
+        frame = pd.concat([frame, lost.assign(item_id="\0" + lost["query_id"], gain=1)])
         # A judged document without text has no chunk. A code of its own makes it a miss.
         items = items.append(pd.Index(sorted(set(frame["item_id"]) - set(items))))
         qrels = Qrels.from_rows(
@@ -863,7 +896,8 @@ def lint_gold_set(evaluation: Evaluation) -> list[Problem]:
     qrels = resolve_gold(gold, documents, sections, admitted.chunks).qrels
     blocked = _blocked(qrels["document"], runner.get(CorpusChunks), admitted)
     sparse = sparse_sections(qrels["section"]) if gold.layout == "own" else []
-    return [*problems, *sparse, *blocked_problems(blocked)]
+    named = [] if evaluation.config.ignore_identical_ids else identical_ids(gold.queries, documents)
+    return [*problems, *sparse, *blocked_problems(blocked), *named]
 
 
 # ---- Files of `rag-eval trust manifest|sign`: manifests and signatures.

@@ -163,17 +163,20 @@ def guarded_search(
     *,
     allowed: BoolArray | None,
     restated: RestatedPassages,
+    ignored: IntArray,
 ) -> tuple[Ranking, int]:
     """Search every wording to the configured depth, as a caller behind the guard would.
 
-    The second value is the number of chunks that the guard removed.
+    `ignored` are pairs of `GoldVariants.own_documents`, which are left out too. The second value is
+    the number of chunks that the guard removed.
     """
     depth, n_chunks = config.depth, len(strategy.index.table)
     pairs = restated.codes(n_chunks, config.trust.withheld)
-    ranked = strategy.search(texts, search_depth(config, pairs, n_chunks), seed, allowed=allowed)
+    gone = np.union1d(pairs, ignored)
+    ranked = strategy.search(texts, search_depth(config, gone, n_chunks), seed, allowed=allowed)
     codes = np.arange(len(ranked.rows), dtype=np.int64)[:, None] * n_chunks + ranked.rows
     dropped = int((np.isin(codes, pairs) & ranked.has_chunk)[:, :depth].sum())
-    return ranked.without(pairs, n_chunks).cut(depth), dropped
+    return ranked.without(gone, n_chunks).cut(depth), dropped
 
 
 # ---- Units of an outside retriever: verdicts of overlapping chunks, or a scan.

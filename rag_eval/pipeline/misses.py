@@ -145,7 +145,8 @@ class _Trace:
     def _search(self, name: str, variant: IntArray, seed: int) -> dict[str, Ranking]:
         """Search again as the run did, and return the list by step."""
         config, n_chunks = self.runs.config, len(self.opened.table)
-        pairs = self.restated.codes(n_chunks, config.trust.withheld)
+        ignored = self.runs.gold_variants.own_documents(config, self.runs.chunks["doc_id"])
+        pairs = np.union1d(self.restated.codes(n_chunks, config.trust.withheld), ignored)
         allowed = self.runs.admitted_chunks.passes if config.trust.filter else None
         texts = [self.runs.gold_variants.texts[row] for row in variant.tolist()]
         lists = self.opened.strategies[name].trace(

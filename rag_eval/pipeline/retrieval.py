@@ -169,6 +169,7 @@ def _identify_run(
     reads=(
         "strategy",
         "depth",
+        "ignore_identical_ids",
         "seeds",
         "trust.filter",
         "trust.quarantine",
@@ -203,6 +204,7 @@ def retrieve(
         raise RuntimeError(f"{base.name}: the opened index is not the index of the stage")
     seeds = list(config.seeds) if spec.seed_matters else [config.seeds[0]]
     allowed = admitted_chunks.passes if config.trust.filter else None
+    ignored = gold_variants.own_documents(config, admitted_chunks.chunks["doc_id"])
     started = time.perf_counter()
     rankings, dropped = dict[int, Ranking](), 0
     last: Iterated | None = None
@@ -212,7 +214,13 @@ def retrieve(
     ) as advance:
         for seed in seeds:
             rankings[seed], gone = guarded_search(
-                config, strategy, texts, seed, allowed=allowed, restated=restated_passages
+                config,
+                strategy,
+                texts,
+                seed,
+                allowed=allowed,
+                restated=restated_passages,
+                ignored=ignored,
             )
             if isinstance(strategy, IterativeStrategy) and seed == seeds[0]:
                 last, counts = strategy.last, strategy.account()
@@ -349,7 +357,9 @@ def _run_external(
     if not replies.version:
         why["version"] = "a file is known by its hash" if spec.files() else NO_VERSION
     placed = place_all(outcomes, corpus.documents, corpus.sections, admitted.chunks, depth)
-    units, rankings = placed.units, {work.config.seeds[0]: placed.ranking}
+    units = placed.units
+    ignored = gold.own_documents(work.config, units["doc_id"])
+    rankings = {work.config.seeds[0]: placed.ranking.without(ignored, len(units))}
     unknown = sorted(units.loc[~units["known"], "doc_id"].unique())
     note = "{} retrieved documents are not in the corpus and count as not relevant, for example {}"
     failures = Counter(outcome.code for outcome in outcomes if isinstance(outcome, Failure))

@@ -236,6 +236,7 @@ def _other_scores(work: Work, guarded: _Guarded, name: str) -> Scores:
             seed,
             allowed=allowed,
             restated=guarded.restated,
+            ignored=runs.gold_variants.own_documents(config, runs.chunks["doc_id"]),
         )
         empty = ((0, 0), (0, config.depth - found.rows.shape[1]))
         rows[seed] = np.pad(found.rows.astype(np.int64), empty, constant_values=-1)

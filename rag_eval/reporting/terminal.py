@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rag_eval.core.errors import Problem, quoted
+from rag_eval.core.errors import Problem, grouped, quoted
 from rag_eval.core.report import (
     FEW_EFFECTIVE,
     HARDLY_SUPPORTED,
@@ -487,10 +487,14 @@ def _guard(report: Report) -> Parts:
     yield from (quoted(note, 300) for note in report.trust.notes)
 
 
+_ON_SCORES = frozenset({"identical_ids", "nothing_relevant"})
+"""Codes of warnings on questions whose scores surprise a reader."""
+
+
 def _warnings(report: Report) -> Parts:
-    yield from (
-        str(Problem(**one.dump())) for one in report.gold.warnings if one.code == "left_out"
-    )
+    warnings = [Problem(**one.dump()) for one in report.gold.warnings]
+    yield from (str(one) for one in warnings if one.code == "left_out")
+    yield from grouped(one for one in warnings if one.code in _ON_SCORES)
     guard = report.trust.poisoning
     if (gold := guard.gold).n_blocked:
         yield (

@@ -69,7 +69,7 @@ CASES = [
     (FLAG | {"text": "a\x1b[C"}, {}, "control_character warning queries.jsonl 2"),
     (ASKED | {"tags": ["draft"]}, {}, "draft_question error queries.jsonl 2"),
     (ASKED, {"qrels": ""}, "answerable_without_target error queries.jsonl 2"),
-    (ASKED, {"qrels": "q1\ta.md\t0\n"}, "answerable_without_target error queries.jsonl 2"),
+    (ASKED, {"qrels": "q1\ta.md\t0\n"}, "nothing_relevant warning queries.jsonl 2"),
     (ASKED | {"answerable": False}, {}, "unanswerable_with_target error queries.jsonl 2"),
     (ASKED, {"qrels": "q1\tgone.md\t1\n"}, "dangling_target error qrels.tsv 3"),
     (
