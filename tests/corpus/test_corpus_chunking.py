@@ -60,14 +60,14 @@ def test_invariants(text, chunker_kind, kind, max_tokens, overlap):
     covered = [False] * len(text)
     for row in ordered.itertuples():
         assert row.text == text[row.start : row.end]
-        assert row.text.strip()
+        assert row.text.strip() or not text.strip()
         assert row.tokens == count_tokens(row.text)
         assert row.tokens <= max_tokens or chunker_kind == "whole"
         assert row.text_hash == text_hash(("t " + row.text).strip())
         section = next(s for s in found.itertuples() if s.section_id == row.section_id)
         # `whole` keeps blank lines before the first heading. These lines lie in no section.
         first = row.start + len(row.text) - len(row.text.lstrip())
-        assert section.start <= first < section.end
+        assert section.start <= first < section.end or not row.text
         covered[row.start : row.end] = [True] * (row.end - row.start)
     assert all(done or character.isspace() for done, character in zip(covered, text, strict=True))
     if not overlap or chunker_kind not in {"text", "markdown"}:
@@ -76,10 +76,13 @@ def test_invariants(text, chunker_kind, kind, max_tokens, overlap):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_empty_text_has_no_chunk_even_with_a_title(kind):
-    chunks = chunk_documents(*corpus(" \n\t "), Chunker(kind=kind))
-    assert len(chunks) == 0
-    assert list(CHUNKS.check(chunks).columns) == list(CHUNKS.columns)
+def test_a_document_without_text_has_an_empty_chunk_for_its_title(kind):
+    (row,) = CHUNKS.check(chunk_documents(*corpus(" \n\t "), Chunker(kind=kind))).itertuples()
+    assert (row.start, row.end, row.text, row.tokens) == (0, 0, "", 0)
+    assert row.text_hash == text_hash("t")
+    chunks = chunk_documents(*corpus(" \n\t ", title=""), Chunker(kind=kind))
+    assert list(CHUNKS.check(chunks)) == list(CHUNKS.columns)
+    assert chunks.empty
 
 
 WORDS = " ".join(f"w{i}" for i in range(20))
