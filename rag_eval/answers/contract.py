@@ -26,7 +26,7 @@ from rag_eval.core.errors import InputError, Problem, quoted
 from rag_eval.core.plugins import FOREIGN
 from rag_eval.core.types import Answer, AnswerFinding, CitedSpan, Evidence, Mode
 from rag_eval.corpus.analyzer import count_tokens
-from rag_eval.corpus.chunking import spans, trim
+from rag_eval.corpus.chunking import segments, spans, trim
 from rag_eval.measures.citation_support import (
     SentenceSupport,
     citation_support,
@@ -47,7 +47,6 @@ MAX_NAMED = 5
 
 # match a run of blanks only from its beginning, so that long runs take linear time
 _MARK = re.compile(r"(?<![ \t])[ \t]*+\[([^\[\]\n]{1,2000}:[0-9]{1,9}(?:-[0-9]{1,9})?)\]")
-_LIST_ITEM = re.compile(r"[\r\n][^\S\r\n]*+(?:[-*•‣–]|\d{1,3}[.)])\s")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -152,7 +151,7 @@ def place_citation(
 def _remove_marks(body: str) -> tuple[str, list[tuple[int, Citation]]]:
     """Take the inline `[token]` marks out of a body.
 
-    Returns the text, and each mark with the number (from 0) of the sentence around or before the
+    Returns the text, and each mark with the number (from 0) of the segment around or before the
     mark.
     """
     pieces: list[str] = []
@@ -165,7 +164,7 @@ def _remove_marks(body: str) -> tuple[str, list[tuple[int, Citation]]]:
             marks.append((length, citation))
             at = match.end()
     text = "".join([*pieces, body[at:]])
-    starts = [start for start, _ in spans(text)]
+    starts = [start for start, _ in segments(text)]
     # a citation mark belongs to the last sentence that begins before the mark
     return text.strip(), [
         (max(0, bisect.bisect_left(starts, place) - 1), citation) for place, citation in marks
@@ -174,7 +173,7 @@ def _remove_marks(body: str) -> tuple[str, list[tuple[int, Citation]]]:
 
 def _mark_again(text: str, body: str) -> str:
     """Put the inline marks of a body behind the same sentences of another text."""
-    ends = [end for _, end in spans(text)]
+    ends = [end for _, end in segments(text)]
     for segment, citation in reversed(_remove_marks(body)[1]):
         at = ends[segment]
         text = f"{text[:at]} [{cite_token(*citation.lines)}]{text[at:]}"
@@ -189,7 +188,7 @@ def unmarked_segment(text: str) -> int:
     >>> unmarked_segment("Terns fly far."), unmarked_segment("Terns fly far. They eat fish.")
     (0, -1)
     """
-    return 0 if len(spans(text)) == 1 and not _LIST_ITEM.search(text) else -1
+    return 0 if len(segments(text)) == 1 else -1
 
 
 def _find_crossing(
@@ -602,8 +601,8 @@ def postprocess(
 def _process(candidate: Candidate, process: Postprocess) -> Processed:
     """Ask one plug-in; raises ValueError if it breaks a rule."""
     made = Processed.model_validate(process(candidate))
-    n = len(spans(candidate.text))
-    if made.text is not None and len(spans(made.text)) != n:
+    n = len(segments(candidate.text))
+    if made.text is not None and len(segments(made.text)) != n:
         raise ValueError(f"the text must keep its number of sentences, {n}")
     if any(one.segment >= n for one in made.findings):
         raise ValueError(f"a segment must be less than the number of sentences, {n}")

@@ -4,11 +4,9 @@ Contexts become evidence. Markers and listed citations become cited spans. Every
 `evidence` is -1 for a citation outside the contexts.
 """
 
-import bisect
 import dataclasses
 import functools
 import itertools
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -33,69 +31,23 @@ from rag_eval.core.types import (
     Window,
 )
 from rag_eval.corpus.analyzer import count_tokens
-from rag_eval.corpus.chunking import spans
+from rag_eval.corpus.chunking import segments
 from rag_eval.corpus.loaders.recorded import Citation, Context, RecordedOutput
+from rag_eval.corpus.markers import read_marks
 from rag_eval.corpus.masking import covered_with, labelled_values, mask
 from rag_eval.measures.groundedness import SUPPORTED, Score
 from rag_eval.storage.hashing import digest, text_hash
 
-# ---- Citation markers inside an answer: `[1]`, `[1, 3]`, `[1][3]`
-
-# A number has three digits at most, because `[2019]` is a year.
-_MARK = r"\[\s*(?:\d{1,3}(?:\s*[,;]\s*\d{1,3})*)\s*\]"
-_MARKER = re.compile(_MARK)
-_MARKER_OR_CODE = re.compile(rf"```.*?(?:```|\Z)|`[^`\n]+`|(?P<marker>{_MARK})", re.DOTALL)
-_OPENING = re.compile(rf"^(?:[^\S\n]*+{_MARK})++(?=[^\S\n]*+\S)", re.MULTILINE)
-"""Markers at the beginning of a line with further text."""
-_BLANKS = re.compile(r"[ \t]*")
-_CLOSES = ".,;:!?…)]}\"'”’»["
-
 
 def read_markers(text: str) -> tuple[str, list[tuple[int, int]]]:
-    """Take the markers out of an answer, and return them as (sentence, number) in order.
-
-    A number that a sentence repeats is returned once, so `[1][1]` is one citation.
-    A marker at the beginning of a line supports the sentence after the marker. Any other marker
-    supports the sentence around or before the marker. The sentence is -1 in a text of markers
-    alone. Code between backticks has no markers.
+    """Take the markers out of an answer, and return them as (segment, number): see `read_marks`.
 
     Examples
     --------
     >>> read_markers("Terns fly far [1][2][1]. They eat fish. [3]")
     ('Terns fly far. They eat fish.', [(0, 1), (0, 2), (1, 3)])
     """
-    openings = {
-        run.start() + match.start()
-        for run in _OPENING.finditer(text)
-        for match in _MARKER.finditer(run[0])
-    }
-    pieces: list[str] = []
-    marks: list[tuple[int, bool, list[int]]] = []
-    length = last = 0
-    for match in _MARKER_OR_CODE.finditer(text):
-        numbers = [int(number) for number in re.findall(r"\d+", match["marker"] or "")]
-        if not numbers or (len(numbers) > 1 and 0 in numbers):
-            continue  # code, or an interval such as [0, 1]
-        opens, piece = match.start() in openings, text[last : match.start()]
-        piece = piece if opens else piece.rstrip(" \t\u00a0")
-        marks.append((length + len(piece), opens, numbers))
-        last, following = match.end(), text[match.end() : match.end() + 1]
-        if opens:
-            last = _BLANKS.match(text, last).end()  # type: ignore[union-attr]  # always matches
-        elif following and not following.isspace() and following not in _CLOSES:
-            piece += " "
-        pieces.append(piece)
-        length += len(piece)
-    plain = "".join([*pieces, text[last:]])
-    sentences = spans(plain)
-    starts, ends = [start for start, _ in sentences], [end for _, end in sentences]
-    citations = []
-    for place, opens, numbers in marks:
-        after = min(bisect.bisect_right(ends, place), len(ends) - 1)
-        around = max(bisect.bisect_left(starts, place) - 1, 0)
-        segment = (after if opens else around) if sentences else -1
-        citations += [(segment, number) for number in numbers]
-    return plain, list(dict.fromkeys(citations))
+    return read_marks(text)[:2]
 
 
 # ---- Recorded outputs -> answers
@@ -105,7 +57,6 @@ NO_ANSWER = "no_answer"
 EMPTY_ANSWER = "empty_answer"
 """Code of an answer without any text."""
 
-_BRACKETED = re.compile(r"\[?(\d{1,9})\]?")
 _VERDICTS: dict[str, AnswerOutcome] = {
     NOT_FOUND: "not_found",
     INSUFFICIENT_EVIDENCE: "insufficient_evidence",
@@ -131,13 +82,19 @@ class _Shown:
         for place, (context, item) in enumerate(zip(self.contexts, self.evidence, strict=True)):
             ids = ("doc_id", "snippet_id", "section_id", "source_url")
             own = (getattr(item.chunk, name) for name in ids)
-            for name in {context.document, context.snippet, *own} - {""}:
+            stated = context.document, context.snippet, context.title, context.url
+            for name in {*stated, *own} - {""}:
                 places.setdefault(name, []).append(place)
         return places
 
     def find(self, name: str) -> list[int]:
         """Return the places of the evidence with this id or address of the system or the corpus."""
         return self._places.get(name, [])
+
+    @functools.cached_property
+    def names(self) -> Mapping[str, list[int]]:
+        """Names of the contexts in lower case, with their numbers from 1, as markers have them."""
+        return {name.casefold(): [at + 1 for at in at_all] for name, at_all in self._places.items()}
 
     def cite_number(self, number: int, segment: int = -1) -> CitedSpan:
         """Cite a whole context by its number, from 1."""
@@ -164,6 +121,8 @@ class RecordedAnswers:
         self._library, self._has_corpus = library, has_corpus
         ids = library.chunks["chunk_id"].tolist()
         self._row_of = {chunk_id: row for row, chunk_id in enumerate(ids)}
+        self.unread: list[tuple[RecordedOutput, str]] = []
+        """Texts of the answers that resemble citation markers and are none, with their outputs."""
         self._named: dict[str, str] = {}
         pairs = list(zip(documents["doc_id"].tolist(), documents["names"].tolist(), strict=True))
         for doc_id, names in pairs:
@@ -267,7 +226,9 @@ class RecordedAnswers:
         text = output.answer if output.answer is not None else refusal
         marks: list[tuple[int, int]] = []
         if output.segments is None:  # else `[1]` is a part of the text
-            text, marks = read_markers(text)
+            n_sources = len(contexts) if output.contexts else len(output.citations)
+            text, marks, unread = read_marks(text, shown.names, n_sources)
+            self.unread += [(output, mark) for mark in unread]
         # mask labelled values of the contexts, because the answer may repeat a value without the
         # label
         pairs = zip(contexts, located, strict=True)
@@ -332,7 +293,7 @@ class RecordedAnswers:
         numbers = {number for _, number in marks} & own.keys()
         further: list[_Cited] = []
         behind: dict[tuple[int, str], Mapping[str, JsonValue]] = {}
-        n, whole = len(spans(text)), unmarked_segment(text)
+        n, whole = len(segments(text)), unmarked_segment(text)
         for number, (span, payload) in enumerate(listed, start=1):
             name = _name(span)
             if number in numbers:
@@ -372,8 +333,10 @@ def _read_citation(citation: Citation, shown: _Shown) -> CitedSpan:
         return shown.cite_number(citation.number)
     if named := shown.find(citation.token):
         return shown.cite_number(named[0] + 1)
-    if number := _BRACKETED.fullmatch(citation.token):
-        return shown.cite_number(int(number[1]))
+    marker = citation.token if citation.token[0] in "[【［<(" else f"[{citation.token}]"
+    text, numbers, _ = read_marks(marker)
+    if not text and len(numbers) == 1:
+        return shown.cite_number(numbers[0][1])
     if lines := read_token(citation.token):
         for place in shown.find(lines.doc_id):
             doc_id = shown.evidence[place].chunk.doc_id

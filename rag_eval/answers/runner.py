@@ -46,7 +46,7 @@ from rag_eval.core.types import (
     Mode,
     Reply,
 )
-from rag_eval.corpus.chunking import spans
+from rag_eval.corpus.chunking import segments
 from rag_eval.measures.groundedness import Score
 from rag_eval.storage.hashing import lines_hash
 
@@ -301,9 +301,9 @@ class _Case:
             for one in extract.sentences:
                 chunk, start, end = evidence[one.passage].chunk, int(one.start), int(one.end)
                 quote, low = chunk.text[start:end], chunk.offsets.start
-                segment = len(spans(text))
+                segment = len(segments(text))
                 joined = f"{text} {quote}".strip()
-                if len(spans(joined)) < segment + len(spans(quote)):
+                if len(segments(joined)) < segment + len(segments(quote)):
                     # a heading or an entry without a full stop would swallow the next sentence
                     joined = f"{text}\n\n{quote}"
                 text, place = joined, (chunk.doc_id, low + start, low + end)

@@ -112,11 +112,27 @@ def markdown_sections(doc_id: str, title: str, text: str, body_start: int = 0) -
 
 # ---- Sentences
 
+# Full stops and question marks of scripts that need no space behind them: Armenian, Arabic, Urdu,
+# Syriac, N'Ko, Devanagari, Tibetan, Burmese, Ethiopic, Khmer, Mongolian, CJK and others. A danda or
+# a wide dot before a digit numbers a verse or is a decimal point.
+_STOP = (
+    r"(?:[\u0589\u061d-\u061f\u06d4\u0700-\u0702\u07f9\u0df4\u0f0d\u0f0e\u104b\u1362\u1367\u1368\u17d4"
+    r"\u17d5\u1803\u1809\u203c\u203d\u2047-\u2049\u3002\ua4ff\ua92f\ua9c8\ua9c9\uabeb\uff01\uff1f\uff61]"
+    r"|[\u0964\u0965\uff0e](?!\d))"
+)
 # A run of terminal marks counts once (look-behind, possessive), so a long run of dots is read once.
+# A semicolon behind a Greek letter is a question mark.
 _END = re.compile(
-    r"(?:(?<![.!?…])[.!?…]++[\"'”’»)\]]*+(?=\s)|[。！？]++[”’」』）]*+)\s*+"
+    r"(?:(?:(?<![.!?…])[.!?…]++|(?<=[\u0370-\u03ff\u1f00-\u1fff])[;\u037e])[\"'”’»)\]]*+(?=\s)"
+    rf"|{_STOP}++[.!?…]*+[\"”’»」』）】》]*+)\s*+"
     r"|(?:\r\n?+|\n)(?:[^\S\r\n]*+(?:\r\n?+|\n))++\s*+"
 )
+_NUMBER = r"(?:\d{1,3}(?:\.\d{1,3}){0,4}|[a-z]|[ivx]{2,5})"
+_ITEM_NUMBER = re.compile(rf"[\r\n][^\w\r\n]{{0,20}}{_NUMBER}$")
+ITEM = rf"(?:[-*+•‣◦●▪■–—]|[*_]{{0,3}}(?:{_NUMBER}\.|\(?(?:{_NUMBER}|[A-Z])\)))[^\S\r\n]|\|"
+"""Pattern of the bullet or number of a list item, or of the border of a table's row."""
+_ITEM_LINE = re.compile(rf"(?:^|(?<=[\r\n]))[^\S\r\n]*+(?:>[^\S\r\n]*+)*+(?:{ITEM})[^\S\r\n]*+")
+_RULE_OF_TABLE = re.compile(r"[|:\s-]*")
 _BEFORE = re.compile(r"[^\s(\[\"'“‘]*$")
 _OPENERS = "\"'“‘«([¿¡"
 _LOOK_BACK = 40
@@ -152,8 +168,9 @@ def borders(text: str, start: int = 0, end: int | None = None) -> list[int]:
     """Return the offsets in text[start:end] where a sentence begins, except the first sentence.
 
     A sentence ends at a blank line. A sentence also ends at `.`, `!`, `?` or `…` (with closing
-    quotes and brackets) before white space. In the same paragraph, a dot of an abbreviation or an
-    initial ends no sentence, and no mark before a lower-case letter does.
+    quotes and brackets) before white space, or at a full stop of another script. In the same
+    paragraph, a dot of an abbreviation, an initial or a list item's number ends no sentence, and
+    no mark before a lower-case letter does.
     """
     end = len(text) if end is None else end
     found = []
@@ -163,12 +180,18 @@ def borders(text: str, start: int = 0, end: int | None = None) -> list[int]:
             break
         mark = text[match.start()]
         following = text[at : at + 2].lstrip(_OPENERS)[:1]
-        if mark in ".…!?" and not _PARAGRAPH.search(match[0]):
+        if mark in ".…!?;" and not _PARAGRAPH.search(match[0]):
             if following.islower():
                 continue
-            word = _BEFORE.search(text, max(start, match.start() - _LOOK_BACK), match.start())
+            low = match.start() - _LOOK_BACK
+            before = (
+                text[low : match.start()] if low > start else f"\n{text[start : match.start()]}"
+            )
             single_dot = mark == "." and text[match.start() + 1 : match.start() + 2] != "."
-            if single_dot and word and _is_abbreviation(word[0], following):
+            word = _BEFORE.search(before)
+            if single_dot and (
+                (word and _is_abbreviation(word[0], following)) or _ITEM_NUMBER.search(before)
+            ):
                 continue
         found.append(at)
     return found
@@ -187,6 +210,27 @@ def spans(text: str, start: int = 0, end: int | None = None) -> list[tuple[int, 
     edges = [start, *borders(text, start, end), end]
     pairs = itertools.pairwise(edges)
     return [trimmed for low, high in pairs if (trimmed := trim(text, low, high))]
+
+
+def segments(text: str) -> list[tuple[int, int]]:
+    r"""Return the segments of an answer, which its citations name by number: (start, end) of each.
+
+    A segment is a sentence, a list item or a row of a table, without bullet, number or border.
+
+    Examples
+    --------
+    >>> text = "Two facts:\n1. Snow is white. It is cold.\n2. Coal is black"
+    >>> [text[a:b] for a, b in segments(text)]
+    ['Two facts:', 'Snow is white.', 'It is cold.', 'Coal is black']
+    """
+    contents = {match.start(): match.end() for match in _ITEM_LINE.finditer(text)}
+    edges = [*sorted({0, *borders(text), *contents}), len(text)]
+    pairs = ((contents.get(low, low), high) for low, high in itertools.pairwise(edges))
+    return [
+        trimmed
+        for low, high in pairs
+        if (trimmed := trim(text, low, high)) and not _RULE_OF_TABLE.fullmatch(text, *trimmed)
+    ]
 
 
 def trim(text: str, start: int, end: int) -> tuple[int, int] | None:

@@ -237,7 +237,7 @@ def _list_sentences(answer: Answer) -> list[_Sentence]:
         marked.setdefault(span.segment, []).append(place)
     texts = [_read_span(span, answer.evidence) for span in answer.citations]
     found = []
-    for segment, (start, end) in enumerate(sentences.spans(answer.text)):
+    for segment, (start, end) in enumerate(sentences.segments(answer.text)):
         places = tuple(marked.get(segment, marked.get(-1, ())))
         cited = [texts[place] for place in places]
         found.append(_Sentence(segment, answer.text[start:end], places, cited))

@@ -19,6 +19,7 @@ import numpy as np
 from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, IntArray, expand_ranges
 from rag_eval.corpus import chunking as sentences
 from rag_eval.corpus.analyzer import STOP_WORDS, Analyzer, DocumentFrequencies
+from rag_eval.corpus.markers import remove_marks
 from rag_eval.measures.contradiction import NUMBER_WORDS, Conflict, find_conflicts, spell_number
 
 # ---- Sentences of a text, and their words in any script, numbers and names
@@ -49,15 +50,6 @@ _UNSPACED = re.compile(
     r"|[\u1100-\u11ff\uac00-\ud7af]+|[\u0e00-\u0eff]+|[\u1000-\u109f]+|[\u1780-\u17ff]+"
 )
 _LONG_ENDING = 4
-# The look-behind and the possessive quantifiers try a run of white space only from its beginning.
-# So the time for long runs is linear.
-_CITATION = re.compile(
-    r"(?<!\s)\s*+\[\^?(?:(?:source|doc|document|ref)\s*+)?\d{1,3}"
-    r"(?:\s*+[,;–-]\s*+\^?\d{1,3})*\](?:\([^()\s]*+\))?",
-    re.IGNORECASE,
-)
-_ITEM = re.compile(r"(?<!\s)[^\S\r\n]*+[\r\n]\s*+(?=(?:[-*•‣–]|\d{1,3}[.)])\s)")
-_BULLET = re.compile(r"\s*+(?:[-*•‣–]|\d{1,3}[.)])\s++")
 _NUMBER = re.compile(r"(?<![^\W_])\d+(?:[.,]\d+)*")
 _WORD = re.compile(r"[^\W_]+")
 _TITLE_CASE = 0.6
@@ -109,19 +101,15 @@ def _without_tokens(text: str) -> str:
 
 
 def answer_sentences(text: str) -> list[str]:
-    r"""Split an answer without citation marks and bullets; each item of a list is a sentence.
+    r"""Split an answer without citation markers into its segments.
 
     Examples
     --------
     >>> answer_sentences("Two facts [1]:\n- Snow is white [2].\n- Coal is black.")
     ['Two facts:', 'Snow is white.', 'Coal is black.']
     """
-    text = _without_tokens(text)
-    plain = _CITATION.sub("", text) if "[" in text else text
-    parts = []
-    for item in _ITEM.split(plain) if "\n" in plain or "\r" in plain else [plain]:
-        body = item[marked.end() :] if (marked := _BULLET.match(item)) else item
-        parts += [body[start:end] for start, end in sentences.spans(body)]
+    plain = remove_marks(_without_tokens(text))
+    parts = (plain[start:end] for start, end in sentences.segments(plain))
     return [sentence for sentence in parts if _WORD.search(sentence)]
 
 

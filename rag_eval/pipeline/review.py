@@ -13,12 +13,12 @@ import pandas as pd
 from rag_eval.answers.abstention import abstention
 from rag_eval.answers.contract import unmarked_segment
 from rag_eval.answers.paths import has_content
-from rag_eval.answers.recorded import read_markers
 from rag_eval.citations.payload import LiveIndex, Verdicts, validate
 from rag_eval.core.errors import InputError, Problem, ProblemList, quoted
 from rag_eval.core.rows import read_objects
 from rag_eval.core.strategy import Identity
 from rag_eval.core.types import AUDITABLE_FIELDS, CODES, FIXES, LIVE_CODES, PAYLOAD_FIELDS
+from rag_eval.corpus.markers import read_marks
 from rag_eval.corpus.masking import mask_snippet, masked_text
 from rag_eval.pipeline.answers import AnswerMeasures, AnswerSet, CitationSet, with_units
 from rag_eval.pipeline.corpus import (
@@ -262,7 +262,7 @@ def _list_records(
     plain = text if isinstance(text, str) else ""
     segments = row.get("segments")
     if segments is None:
-        plain, marks = read_markers(plain)
+        plain, marks, _ = read_marks(plain, n_sources=len(cited))
         segments = [None] * len(cited)
     elif not isinstance(segments, list) or len(segments) != len(cited):
         problems.add(
