@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from rag_eval.core.types import INSUFFICIENT_EVIDENCE, NOT_FOUND
 from rag_eval.corpus.chunking import spans
+from rag_eval.corpus.markers import remove_marks
 from rag_eval.trust.phrases import compile_phrases
 from rag_eval.trust.rules import LinearPattern
 
@@ -29,9 +30,7 @@ _TOKEN = re.compile(
     r"(?:$|\n|(?<=[.:;,*_)\]—–-])\s)"
 )
 _HEADER_LINE = re.compile(r"^\W*CITATIONS\s*[=:].*$", re.MULTILINE)
-_MARKUP = re.compile(
-    r"[*_`#>|\"“”„«»「」]+|\[\d{1,3}(?:\s*,\s*\d{1,3})*\]|^\s*[-•]\s", re.MULTILINE
-)
+_MARKUP = re.compile(r"[*_`#>|\"“”„«»「」]+|^\s*[-•]\s", re.MULTILINE)
 _PART = re.compile(r"[:;](?=\s|$|[^\x00-\x7f])|[—–]|\s-\s")
 _CLAUSE = re.compile(r"[,、()]+(?=\s|$|[^\x00-\x7f])")
 _STATES = re.compile(
@@ -91,7 +90,7 @@ def _acknowledgement(text: str) -> Abstention | None:
     """Return how a text without a token abstains, as the first refusing clause says."""
     if len(text) > MAX_CHARS:
         return None
-    plain = _MARKUP.sub("", unicodedata.normalize("NFKC", text.replace("’", "'")))
+    plain = _MARKUP.sub("", unicodedata.normalize("NFKC", remove_marks(text).replace("’", "'")))
     sentences = [
         part for start, end in spans(plain) for part in _PART.split(plain[start:end].lower())
     ]

@@ -1,4 +1,4 @@
-"""Read the citation markers of an answer: `[1]`, `[1-3]`, `【1†source】`, `(Document 3)`, and so on.
+"""Read the citation markers of an answer: `[1]`, `[1-3]`, `【1†source】`, `(Document 3)` and more.
 
 `docs/recorded.md` has the table of forms. Everything that reads or strips markers does so here.
 """
@@ -92,7 +92,10 @@ def _parse(inside: str, names: Names) -> list[Range] | None:
 
 _SUPER = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 _DIGITS = str.maketrans(_SUPER, "0123456789")
-_BARE = rf"{_TAGGED}{_NUMBER}(?:(?:\s*+,)?\s*+\b(?:{_AND})\s++{_TAGGED}{_NUMBER}|\s*+,\s*+{_TAGGED}{_NUMBER})*+(?![A-Za-z\d]|\.\d)"
+_BARE = (
+    rf"{_TAGGED}{_NUMBER}(?:(?:[ \t]*+,|[ \t]*+,?[ \t]*+\b(?:{_AND})\b)[ \t]*+{_TAGGED}{_NUMBER})*+"
+    r"(?![A-Za-z\d]|\.\d)"
+)
 _BARE_LIST = (
     r"(?<![^\W_])(?:sources|documents|docs|passages|contexts)\s++"
     rf"{_NUMBER}(?:\s*+,\s*+{_NUMBER})*+(?:,?\s*+(?:and|to)\s++{_NUMBER}|{_DASH}{_NUMBER})"
@@ -107,7 +110,7 @@ _SCAN = re.compile(
     r"(?P<link>\([^()\s]{0,2000}(?:\s\"[^\"\n]{0,200}\")?\))?"
     rf"|<(?P<tag>cite|sup|ref|source|citation)\b[^<>\n]{{0,100}}>(?P<html>[^<>\n]{{1,{_INSIDE}}})</(?P=tag)>"
     rf"|[(（](?P<round>[^()（）\n]{{1,{_INSIDE}}})[)）]"
-    rf"|(?P<super>[{_SUPER}]{{1,3}}(?:[,⸴ ]{{0,2}}[{_SUPER}]{{1,3}}){{0,9}})(?![⁺⁻\w])"
+    rf"|(?P<super>[{_SUPER}]{{1,3}}+(?:[,⸴ ]{{1,2}}[{_SUPER}]{{1,3}}+){{0,9}}+)(?![⁺⁻\w])"
     rf"|(?P<bare>{_BARE_LIST}|{_BARE})"
     r"|(?P<private>\ue200[^\ue200\ue201\n]{1,200}\ue201)",
     re.IGNORECASE | re.DOTALL,
@@ -121,7 +124,8 @@ _WEAK_LEADS = re.compile(
 _STATES = re.compile(
     r"\s++(?:(?:also|clearly|further)\s)?(?:states?|says?|notes?|mentions?|reports?|explains?|shows?"
     r"|indicates?|confirms?|adds?|specif(?:y|ies)|besagt|dit|dice|afirma)"
-    r"(?:\s++(?:that|que|che)\b|\s*+,\s*+dass\b|:)\s*+|\s*+(?:によると|によれば|에 따르면)[、,]?\s*+",
+    r"(?:\s++(?:that|que|che)\b|\s*+,\s*+dass\b|:)\s*+"
+    r"|\s*+(?:によると|によれば|에 따르면)[、,]?\s*+",
     re.IGNORECASE,
 )
 _STARTS = re.compile(
@@ -129,7 +133,7 @@ _STARTS = re.compile(
 )
 _LINE_START = re.compile(rf"\n[^\S\n]*(?:>[^\S\n]*)*(?:{ITEM})?[^\S\n]*[*_]*$")
 _CODE_BEFORE = re.compile(
-    r"(?:=\s*|\$|\w\(|(?<![^\W_])[a-z]|[^\W_]+_\w*"
+    r"(?:=\s*|\$|\w\(|(?<![\w.])[a-z]|[^\W_]+_\w*"
     r"|(?<![^\W_])(?:args?|argv|arr|array|lst|list|items|rows?|cols?|df|vec|buf|idx))$"
 )
 _CODE_AFTER = re.compile(r"\s*[-+*/%]?=[^>]|\.[a-z_]{2,}")
@@ -183,47 +187,51 @@ def _is_interval(before: str, ranges: Sequence[Range], n_sources: int | None) ->
     return bool(_RANGE_BEFORE.search(before) or (is_beyond and _BOUNDS_BEFORE.search(before)))
 
 
-def _read(
-    text: str, match: re.Match[str], names: Names, n_sources: int | None
-) -> tuple[list[Range] | None, bool]:
-    """Read a marker, and tell whether a text that is no marker resembles one."""
+_Reading = tuple[list[Range] | None, bool]
+"""What a marker cites, None for no marker; and whether a text that is none resembles a marker."""
+
+
+def _read(text: str, match: re.Match[str], names: Names, n_sources: int | None) -> _Reading:
+    """Read a text that may be a marker."""
     before = text[max(match.start() - _LOOK_BACK, 0) : match.start()]
-    if match["private"]:
-        return None, True
+    reading: _Reading = None, True  # the private characters of a chat page
     if match["super"]:
-        is_behind_word = before[-1:].isalpha() or before[-1:] in {*".,;:!?…\"'”’»)。！？।؟۔", "*"}
-        if not is_behind_word or _POWER_BEFORE.search(before):
-            return None, False
-        return _parse(match["super"].translate(_DIGITS).replace("⸴", ","), names), False
-    if match["bare"]:
-        return _parse(" ".join(match["bare"].split()), names), False
-    if match["round"]:
-        inside = match["round"].strip()
-        lead = _IN_PARENTHESES.match(inside)
-        rest = inside[lead.end() if lead else 0 :]
-        has_label = _TAG.match(rest) is not None or rest[:1] in "[【［"
-        is_file = "." in rest or "/" in rest
-        plain = re.sub(r"[\[\]【】［］]", " ", rest).strip()
-        is_call = rest[:1] == "[" and before[-1:].isalnum()
-        ranges = _parse(plain, names) if has_label or is_file else None
-        ranges = None if is_call else ranges
-        if ranges is None or not (has_label or plain.casefold() in names):
-            return None, has_label and _RESEMBLES.match(rest) is not None
-        return (None, False) if _is_interval(before, ranges, n_sources) else (ranges, False)
-    inside = (match["square"] or match["html"]).rstrip("\\").strip(" []")
-    ranges = _parse(inside, names)
-    if match["html"]:
-        is_power = match["tag"].lower() == "sup" and _POWER_BEFORE.search(before) is not None
-        return (
-            (None, False)
-            if is_power
-            else (ranges, ranges is None and match["tag"].lower() != "sup")
-        )
-    if ranges is None:
+        is_behind_word = before[-1:].isalpha() or before[-1:] in {*".,;:!?…\"'”’»)。！？।؟۔*"}
+        is_mark = is_behind_word and not _POWER_BEFORE.search(before)
+        digits = match["super"].translate(_DIGITS).replace("⸴", ",")
+        reading = _parse(digits, names) if is_mark else None, False
+    elif match["bare"]:
+        reading = _parse(match["bare"], names), False
+    elif match["round"]:
+        reading = _read_parenthesis(match["round"].strip(), before, names)
+    elif match["html"]:
+        is_raised = match["tag"].lower() == "sup"
+        is_power = is_raised and _POWER_BEFORE.search(before) is not None
+        ranges = None if is_power else _parse(match["html"].strip(" []"), names)
+        reading = ranges, ranges is None and not is_raised
+    elif match["square"]:
+        inside = match["square"].rstrip("\\").strip()
         is_foreign = match["open"] == "【" and re.search(r"\d|†", inside) is not None
         resembles = is_foreign or _RESEMBLES.match(inside) is not None
-        return None, resembles and not _YEARS.fullmatch(inside)
-    return (None, False) if _is_interval(before, ranges, n_sources) else (ranges, False)
+        reading = _parse(inside, names), resembles and not _YEARS.fullmatch(inside)
+    ranges, resembles = reading
+    if ranges is None:
+        return None, resembles
+    return None if _is_interval(before, ranges, n_sources) else ranges, False
+
+
+def _read_parenthesis(inside: str, before: str, names: Names) -> _Reading:
+    """Read what stands in parentheses: markers in brackets, a name with a dot, or `Document 3`."""
+    lead = _IN_PARENTHESES.match(inside)
+    rest = inside[lead.end() if lead else 0 :]
+    is_bracket = rest[:1] in {*"[【［"}
+    is_labelled = is_bracket or _TAG.match(rest) is not None
+    plain = re.sub(r"[\[\]【】［］]", " ", rest).strip()
+    is_name = plain.casefold() in names and ("." in plain or "/" in plain)
+    is_call = is_bracket and before[-1:].isalnum()
+    if (is_labelled or is_name) and not is_call and (ranges := _parse(plain, names)):
+        return ranges, False
+    return None, is_labelled and _RESEMBLES.match(rest) is not None
 
 
 def _widen(text: str, match: re.Match[str], ranges: list[Range]) -> _Mark | None:
@@ -268,14 +276,15 @@ def _join(text: str, marks: Iterable[_Mark]) -> Iterator[_Mark]:
         gap = slice(held.end, mark.start)
         is_near = mark.start - held.end <= _LOOK_BACK and not mark.starts_sentence
         if is_near and _BETWEEN.fullmatch(text[gap]):
-            held = held._replace(end=mark.end, ranges=held.ranges + mark.ranges)
+            held.ranges.extend(mark.ranges)  # a sum of lists would take quadratic time
+            held = held._replace(end=mark.end)
         elif (
             is_near
             and _BETWEEN_RANGE.fullmatch(text[gap])
             and mark.ranges[0][1] > held.ranges[-1][0]
         ):
-            first = held.ranges[-1][0], mark.ranges[0][1]
-            held = held._replace(end=mark.end, ranges=[*held.ranges[:-1], first, *mark.ranges[1:]])
+            held.ranges[-1:] = [(held.ranges[-1][0], mark.ranges[0][1]), *mark.ranges[1:]]
+            held = held._replace(end=mark.end)
         else:
             yield _strip_emphasis(text, held)
             held = mark
@@ -498,7 +507,7 @@ def remove_marks(text: str) -> str:
 
 
 def read_marks(text: str, names: Names | None = None, n_sources: int | None = None) -> Marks:
-    """Take the markers out of an answer, and read what they cite.
+    r"""Take the markers out of an answer, and read what they cite.
 
     A number that a segment repeats is returned once, so `[1][1]` is one citation. A marker at the
     beginning of a line supports the sentence behind it. Any other marker supports the segment
@@ -509,7 +518,7 @@ def read_marks(text: str, names: Names | None = None, n_sources: int | None = No
 
     Examples
     --------
-    >>> text = "Terns fly far [1-3]. They eat fish. [1]\\n\\nSources:\\n[1] fish.md\\n[9] x.md"
+    >>> text = "Terns fly far [1-3]. They eat fish. [1]\n\nSources:\n[1] fish.md\n[9] x.md"
     >>> read_marks(text, {"fish.md": [2]}, 2)
     Marks(text='Terns fly far. They eat fish.', citations=[(0, 2), (0, 3), (1, 2)], unread=[])
     """

@@ -338,6 +338,18 @@ def answer_gold_set(
                 recorded[output.query_id], payloads = maker.answer(output)
                 if any(payloads):
                     stated[output.query_id] = payloads
+        if maker.unread:
+            output, mark = maker.unread[0]
+            warnings.add(
+                "unread_markers",
+                f"{len(maker.unread)} texts of the answers resemble citation markers and are none",
+                output.file,
+                line=output.line,
+                field="answer",
+                found=quoted(snippet(mark)),
+                accepted="a form of the table in docs/recorded.md",
+                severity="warning",
+            )
         if verifier is not None:
             recorded |= _ask_refusals(recorded, verifier, warnings)
     tools = Tools(

@@ -204,10 +204,10 @@ def test_ids_of_the_corpus_get_its_payload(tmp_path):
 
 
 def test_citations_of_real_systems(shared_data, tmp_path):
-    """The recorded answers of six systems in ExpertQA carry [n] citations.
+    """The recorded answers of six systems in ExpertQA carry citations in several forms.
 
-    Every number in brackets is read. A number is out of range only if the answer lacks its
-    attribution.
+    Every number in brackets is read, and forms such as (Passage ID 2). A number is out of range
+    only if the answer lacks its attribution.
     """
     samples = {}
     for name in ("rand_test.jsonl", "rand_val.jsonl"):
@@ -227,11 +227,13 @@ def test_citations_of_real_systems(shared_data, tmp_path):
     outcomes = [one.outcome for one in answers]
     assert len(answers) == 436
     assert (outcomes.count("not_found"), outcomes.count("answered")) == (1, 435)
-    assert sum(len(one.citations) for one in answers) == 2639  # 45 of 2,684 repeat in a sentence
+    assert (
+        sum(len(one.citations) for one in answers) == 2683
+    )  # of 2,703, the others repeat in a segment
     assert sum(span.evidence < 0 for one in answers for span in one.citations) == 2
     for output, one in zip(outputs, answers, strict=True):
         numbers = {int(number) for number in re.findall(r"\[(\d+)\]", output.answer)}
-        assert {span.evidence for span in one.citations} == {
+        assert {span.evidence for span in one.citations} >= {
             number - 1 if 1 <= number <= len(output.contexts) else -1 for number in numbers
         }
         known = [(span.segment, span.evidence) for span in one.citations if span.evidence >= 0]

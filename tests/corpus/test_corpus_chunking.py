@@ -222,12 +222,44 @@ SENTENCES = [
     ("see pandas.DataFrame.ffill for v2.1.3 now", ["see pandas.DataFrame.ffill for v2.1.3 now"]),
     ("", []),
     (" \n ", []),
+    ("یہ نیلا ہے۔ وہ بند ہے۔ کب؟", ["یہ نیلا ہے۔", "وہ بند ہے۔", "کب؟"]),
+    ("वह आया।वह गया॥ ॥१२॥ फिर?", ["वह आया।", "वह गया॥", "॥१२॥", "फिर?"]),
+    ("Կապույտ է։ Փակ է։", ["Կապույտ է։", "Փակ է։"]),
+    ("ሰማያዊ ነው። ዝግ ነው፧ አዎ።", ["ሰማያዊ ነው።", "ዝግ ነው፧", "አዎ።"]),
+    ("អ្វី។ ទេ។", ["អ្វី។", "ទេ។"]),
+    ("Πού είναι; Εδώ; όχι.", ["Πού είναι;", "Εδώ; όχι."]),
+    ("値は３．５です｡次は？！はい", ["値は３．５です｡", "次は？！", "はい"]),
+    (
+        "1. The pump\n2. The valve. It is\n  3.1. The tank",
+        ["1. The pump\n2. The valve.", "It is\n  3.1. The tank"],
+    ),
+    ("> 12. The pump\n> b. The valve", ["> 12. The pump\n> b. The valve"]),
+    ("It has 12. Then\n1999. Then", ["It has 12.", "Then\n1999.", "Then"]),
 ]
 
 
 @pytest.mark.parametrize(("text", "expected"), SENTENCES)
 def test_sentences_end_where_they_end(text, expected):
     assert [text[start:end] for start, end in sectioning.spans(text)] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "Two:\n- A pump\n* A valve. Blue\n\n• A tank",
+            ["Two:", "A pump", "A valve.", "Blue", "A tank"],
+        ),
+        ("1. A pump\r\n2) A valve\r\n(c) A tank", ["A pump", "A valve", "A tank"]),
+        ("**1. A pump** here\n   + A valve\n> - A tank", ["A pump** here", "A valve", "A tank"]),
+        ("| a | b |\n|---|:-:|\n| c | d |", ["a | b |", "c | d |"]),
+        ("A range\nof 3 - 4\n-5 is less", ["A range\nof 3 - 4\n-5 is less"]),
+        ("1.5 is more. A. Smith\nA. Smith", ["1.5 is more.", "A. Smith\nA. Smith"]),
+        ("- \n---\n", []),
+    ],
+)
+def test_an_item_of_a_list_is_a_segment_without_its_number(text, expected):
+    assert [text[start:end] for start, end in sectioning.segments(text)] == expected
 
 
 # ---- Sections

@@ -125,6 +125,19 @@ def test_a_folder_of_outputs_is_enough(alone):
     assert alone.again["content_hash"] == alone.report["content_hash"]
 
 
+def test_texts_that_resemble_markers_are_counted_and_named_once(project):
+    rows = [
+        {"query_id": name, "question": "Why?", "answer": answer, "contexts": [QUIET]}
+        for name, answer in (("one", "So [1]. So [1a]."), ("two", "So [1 vs 2] and 【x1】."))
+    ]
+    run_recorded(project, write_outputs(project, rows))
+    warnings = project.report("my-system")["gold"]["warnings"]
+    (warning,) = (one for one in warnings if one["code"] == "unread_markers")
+    assert warning["message"].startswith("3 texts")
+    assert (warning["file"], warning["line"]) == ("outputs.jsonl", 1)
+    assert "[1a]" in warning["found"]
+
+
 def test_the_auditable_block_is_completed_and_written(alone):
     lines = alone.project.lines("auditable-answers.jsonl", "my-system")
     check = jsonschema.Draft202012Validator(published("auditable-answer-line"))

@@ -58,9 +58,9 @@ def judged(text: str, *cited: CitedSpan):
         ),
         # a part of a sentence stands for the sentence
         (PARIS, [span("is the capital of France")], [True]),
-        # every item of a list must be supported, and two content words must both be there
-        (f"Capitals:\n- {PARIS[:-1]}\n- {BERLIN}", [span(PARIS), span(BERLIN)], [True]),
-        (f"Capitals:\n- {PARIS[:-1]}\n- Rome burns", [span(PARIS), span(BERLIN)], [False]),
+        # every item of a list is a segment, and two content words must both be there
+        (f"Capitals:\n- {PARIS[:-1]}\n- {BERLIN}", [span(PARIS), span(BERLIN)], [True, True]),
+        (f"Capitals:\n- {PARIS[:-1]}\n- Rome burns", [span(PARIS), span(BERLIN)], [True, False]),
         ("Paris burns.", [span(PARIS)], [False]),
         ("It is.", [span(PARIS)], []),
         ("", [], []),

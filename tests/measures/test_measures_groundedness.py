@@ -72,8 +72,11 @@ def slow_score(sentence: str, evidence: list[str], *, contradicts: bool) -> floa
 WORDS = st.sampled_from(
     "tower river bridge stone Old height Paris river's built 12 twelve 7 painters the of".split()
 )
-SENTENCE = st.lists(WORDS, min_size=1, max_size=6).map(
-    lambda words: " ".join(words).capitalize() + "."
+# "7." at the beginning of a text is the number of a list item
+SENTENCE = (
+    st.lists(WORDS, min_size=1, max_size=6)
+    .filter(lambda words: words not in (["7"], ["12"]))
+    .map(lambda words: " ".join(words).capitalize() + ".")
 )
 TEXT = st.lists(SENTENCE, max_size=7).map(" ".join)
 ANSWER = st.lists(SENTENCE, min_size=1, max_size=3).map(" ".join)
