@@ -47,7 +47,7 @@ from rag_eval.core.types import (
     snippet,
 )
 from rag_eval.corpus.analyzer import DocumentFrequencies, count_documents, count_tokens
-from rag_eval.corpus.loaders.recorded import BESIDE, read_outputs
+from rag_eval.corpus.loaders.recorded import BESIDE, RecordedOutput, read_outputs
 from rag_eval.measures.answers import (
     AnswerResults,
     Sample,
@@ -285,6 +285,24 @@ def _identify_answers(work: Work, gold_variants: GoldVariants, **_: object) -> o
     return file_hash(path) if path.is_file() else ""
 
 
+def _warn_of_unread_markers(
+    unread: Sequence[tuple[RecordedOutput, str]], warnings: ProblemList
+) -> None:
+    """Count the texts of answers that resemble citation markers, and name the first."""
+    if unread:
+        output, mark = unread[0]
+        warnings.add(
+            "unread_markers",
+            f"{len(unread)} texts of the answers resemble citation markers and are none",
+            output.file,
+            line=output.line,
+            field="answer",
+            found=quoted(snippet(mark)),
+            accepted="a form of the table in docs/recorded.md",
+            severity="warning",
+        )
+
+
 @Stage(
     "answers",
     "answers",
@@ -338,18 +356,7 @@ def answer_gold_set(
                 recorded[output.query_id], payloads = maker.answer(output)
                 if any(payloads):
                     stated[output.query_id] = payloads
-        if maker.unread:
-            output, mark = maker.unread[0]
-            warnings.add(
-                "unread_markers",
-                f"{len(maker.unread)} texts of the answers resemble citation markers and are none",
-                output.file,
-                line=output.line,
-                field="answer",
-                found=quoted(snippet(mark)),
-                accepted="a form of the table in docs/recorded.md",
-                severity="warning",
-            )
+        _warn_of_unread_markers(maker.unread, warnings)
         if verifier is not None:
             recorded |= _ask_refusals(recorded, verifier, warnings)
     tools = Tools(
