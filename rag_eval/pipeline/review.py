@@ -237,7 +237,7 @@ def _is_refusal(row: Mapping[str, object]) -> bool:
         return all(isinstance(one, str) and has_content(one) for one in (error, fix))
     if not isinstance(text, str) or row.get("citations") not in (None, []):
         return False
-    return abstention(read_markers(text)[0]) is not None
+    return abstention(text) is not None
 
 
 def _is_auditable(record: Mapping[str, object]) -> bool:
