@@ -404,6 +404,12 @@ class Settings(BaseSettings):
         default=("pandas",),
         description="installed distributions that the loader package_docs may import",
     )
+    max_questions: int = Field(
+        default=1_000_000, ge=1, description="most rows of a file of questions"
+    )
+    max_judgements: int = Field(
+        default=10_000_000, ge=1, description="most rows of a file of judgements"
+    )
     shard_workers: int = Field(
         default=0,
         ge=0,

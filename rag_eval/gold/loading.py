@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,9 @@ from rag_eval.core.config import AnswerOverride, Answers, GoldSetConfig
 from rag_eval.core.errors import InputError, Place, Problem, ProblemList, quoted
 from rag_eval.core.fields import decode_id
 from rag_eval.core.frames import QUERIES, VARIANTS, make_frame
-from rag_eval.core.rows import ending_of, find_file
+from rag_eval.core.loader import Loader
+from rag_eval.core.rows import ending_of, find_file, read_lines
+from rag_eval.core.settings import Settings
 from rag_eval.corpus.loaders.recorded import RecordedOutput, read_outputs
 from rag_eval.gold.configuration import CONFIG_FILE, load_config
 from rag_eval.gold.files import (
@@ -107,6 +110,35 @@ def _plan(folder: Path, config: GoldSetConfig | None, split: str | None) -> _Pla
         message = "the split has no judgements"
         raise InputError.of("missing_file", message, folder / "qrels" / f"{split}.tsv", **more)
     return _Plan("beir", folder, splits[split])
+
+
+_COUNTED: Final = {
+    "max_questions": ("queries.jsonl", TOPICS_FILE),
+    "max_judgements": ("qrels.tsv", "qrels.txt", "qrels/*.tsv"),
+}
+"""Setting with the largest number of rows -> files that it bounds."""
+
+
+def check_sizes(folder: Path, corpus: Loader, settings: Settings) -> None:
+    """Refuse files with more rows than the settings allow, before anything else is read.
+
+    Raises InputError: `too_many_rows`.
+    """
+    folders = {folder, corpus.gold_folder(folder) or folder}
+    for setting, names in _COUNTED.items():
+        limit: int = getattr(settings, setting)
+        endings = [name + ending for name in names for ending in ("", ".gz")]
+        for path in (path for one in folders for name in endings for path in one.glob(name)):
+            rows = read_lines(path, ProblemList())  # faults are reported when the rows are read
+            if sum(1 for _ in itertools.islice(rows, limit + 2)) > limit + 1:  # one may be a header
+                raise InputError.of(
+                    "too_many_rows",
+                    "the file has more rows than the settings allow",
+                    path,
+                    field=setting,
+                    accepted=f"up to {limit:,}, or a larger {setting} in settings.toml "
+                    f"(RAG_EVAL_{setting.upper()})",
+                )
 
 
 # ---- Questions of recorded outputs, and how outputs and questions match.

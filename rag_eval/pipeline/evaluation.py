@@ -20,6 +20,7 @@ from rag_eval.core.parts import Embedding
 from rag_eval.core.rows import find_file
 from rag_eval.core.settings import Settings
 from rag_eval.gold.configuration import discover, load_config, permitted
+from rag_eval.gold.loading import check_sizes
 from rag_eval.retrieval.embedding.source import Places
 from rag_eval.retrieval.outside import Sources
 from rag_eval.storage.artifacts import Artifact, ArtifactStore
@@ -331,7 +332,9 @@ def _permit(config: GoldSetConfig, folder: Path, settings: Settings) -> GoldSetC
     """Check that a configuration stays within the limits of the settings."""
     if config.answers is not None and config.answers.verifier is not None:
         settings.find_verifier(config.answers.verifier)
-    return permitted(config, folder, settings)
+    allowed = permitted(config, folder, settings)
+    check_sizes(folder, config.corpus, settings)
+    return allowed
 
 
 def open_gold_set(

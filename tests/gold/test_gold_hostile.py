@@ -144,3 +144,16 @@ def test_folders_deeper_than_the_stack_are_read(tmp_path):
         assert [document.doc_id for document in corpus.read(tmp_path).documents] == ["a.md"]
     finally:  # pytest's own removal of folders is bounded by the stack
         subprocess.run(["rm", "-rf", tmp_path / "d"], check=True)
+
+
+@pytest.mark.parametrize(
+    ("setting", "name"), [("MAX_QUESTIONS", "queries.jsonl"), ("MAX_JUDGEMENTS", "qrels.tsv")]
+)
+def test_more_rows_than_the_settings_allow_are_refused_before_the_corpus(
+    project, monkeypatch, setting, name
+):
+    for limit, code in ((3, None), (1, 1)):
+        monkeypatch.setenv(f"RAG_EVAL_{setting}", str(limit))
+        text = project.command("lint", "tiny", exit_code=code).stderr
+        assert (f"{name}: error too_many_rows [{setting.lower()}]" in text) == (limit == 1)
+        assert ("Reading the corpus" in text) == (limit == 3)
