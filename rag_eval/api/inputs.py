@@ -1,19 +1,20 @@
-"""Turn runs and judgements in the forms of the field into frames with checked columns."""
+"""Turn runs and judgements in the forms of the field into checked columns.
+
+Mappings and TREC files need no pandas, whose import takes longer than the measures.
+"""
 
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
-import pandas as pd
 
 from rag_eval.core.arrays import FloatArray, IntArray
 from rag_eval.core.errors import InputError, ProblemList, quoted
 from rag_eval.core.fields import COLUMN_NAMES, GRADE, ID, Rule
-from rag_eval.core.frames import FrameSchema, schema
 from rag_eval.core.rows import (
     MAX_FILE_BYTES,
     TEXT_TABLES,
@@ -24,7 +25,10 @@ from rag_eval.core.rows import (
     read_records,
     read_text,
 )
-from rag_eval.gold.files import read_qrels as read_qrels_file
+from rag_eval.gold.judgements import read_judgements
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class HasFrame(Protocol):
@@ -34,23 +38,15 @@ class HasFrame(Protocol):
         """Return the rows as a data frame."""
 
 
-RunLike = pd.DataFrame | HasFrame | Mapping[str, Mapping[str, float]] | Iterable[Any] | str | Path
+RunLike: TypeAlias = (
+    "pd.DataFrame | HasFrame | Mapping[str, Mapping[str, float]] | Iterable[Any] | str | Path"
+)
 """A run: a ranked list with scores for each query, in a form that `read_run` accepts."""
-QrelsLike = pd.DataFrame | HasFrame | Mapping[str, Mapping[str, int]] | Iterable[Any] | str | Path
+QrelsLike: TypeAlias = (
+    "pd.DataFrame | HasFrame | Mapping[str, Mapping[str, int]] | Iterable[Any] | str | Path"
+)
 """Relevance judgements, in a form that `read_qrels` accepts."""
 
-RUN: Final = schema(
-    "run",
-    query_id=("str", "the query, or a wording of a question"),
-    doc_id=("str", "a retrieved document; each once a query"),
-    score=("float", "the retriever's score; a higher score is a better rank"),
-)
-QRELS: Final = schema(
-    "qrels",
-    query_id=("str", "the query"),
-    doc_id=("str", "a judged document; each once a query"),
-    relevance=("int", "grade; 0 or less is judged not relevant"),
-)
 _TREC_RUN = "query Q0 document rank score tag"
 _FORMS = (
     "a data frame or any table with to_pandas(), {query: {document: number}}, "
@@ -68,8 +64,13 @@ class Run(NamedTuple):
     @classmethod
     def read(cls, run: RunLike, name: str = "run") -> "Run":
         """Read a run in a form that `read_run` accepts."""
-        frame = read_run(run, name)
-        return cls(frame["query_id"].tolist(), frame["doc_id"].tolist(), frame["score"].to_numpy())
+        columns = _read_columns(run, ("query_id", "doc_id", "score"), name, _read_trec_run)
+        scores = _read_numbers(columns, "score", name)
+        if not np.isfinite(scores).all():
+            at = int(np.argmin(np.isfinite(scores)))
+            message, accepted = "a score is not finite", "a finite number"
+            raise _bad_row(columns, at, "score", name, message, accepted)
+        return cls(columns["query_id"], columns["doc_id"], scores)
 
 
 class Judgements(NamedTuple):
@@ -80,14 +81,14 @@ class Judgements(NamedTuple):
     relevance: IntArray
 
     @classmethod
-    def read(cls, qrels: QrelsLike) -> "Judgements":
+    def read(cls, qrels: QrelsLike, name: str = "qrels") -> "Judgements":
         """Read judgements in a form that `read_qrels` accepts."""
-        frame = read_qrels(qrels)
-        grades = frame["relevance"].to_numpy()
-        return cls(frame["query_id"].tolist(), frame["doc_id"].tolist(), grades)
+        columns = _read_columns(qrels, ("query_id", "doc_id", "relevance"), name, _read_trec_qrels)
+        grades = _apply(columns, "relevance", name, GRADE)
+        return cls(columns["query_id"], columns["doc_id"], np.array(grades, dtype=np.int64))
 
 
-def read_run(run: RunLike, name: str = "run") -> pd.DataFrame:
+def read_run(run: RunLike, name: str = "run") -> "pd.DataFrame":
     """Read a run: columns `query_id`, `doc_id` and `score`, a row for each retrieved document.
 
     Parameters
@@ -113,15 +114,10 @@ def read_run(run: RunLike, name: str = "run") -> pd.DataFrame:
     0       q1     d1    2.5
     1       q1     d2    1.0
     """
-    frame = _as_frame(run, RUN, name, _read_trec_run)
-    scores = _numbers(frame["score"], name)
-    if not np.isfinite(scores).all():
-        at = int(np.argmin(np.isfinite(scores)))
-        raise _bad_row(frame, at, "score", name, "a score is not finite", "a finite number")
-    return _finish(frame.assign(score=scores), RUN, name)
+    return _make_frame(Run.read(run, name), "score")
 
 
-def read_qrels(qrels: QrelsLike, name: str = "qrels") -> pd.DataFrame:
+def read_qrels(qrels: QrelsLike, name: str = "qrels") -> "pd.DataFrame":
     """Read judgements: columns `query_id`, `doc_id` and `relevance`.
 
     Parameters
@@ -143,70 +139,94 @@ def read_qrels(qrels: QrelsLike, name: str = "qrels") -> pd.DataFrame:
       query_id doc_id  relevance
     0       q1     d1          1
     """
-    frame = _as_frame(qrels, QRELS, name, _read_qrels)
-    grades = _convert(frame, "relevance", name, GRADE)
-    return _finish(frame.assign(relevance=grades.astype(np.int64)), QRELS, name)
+    return _make_frame(Judgements.read(qrels, name), "relevance")
 
 
-# ---- From each form to a frame of three columns.
+def _make_frame(rows: Run | Judgements, column: str) -> "pd.DataFrame":
+    import pandas as pd
+
+    return pd.DataFrame(dict(zip(("query_id", "doc_id", column), rows, strict=True)))
 
 
-def _as_frame(
-    given: Any, wanted: FrameSchema, name: str, read_trec: Callable[[Path], pd.DataFrame]
-) -> pd.DataFrame:
-    """Return the three columns with our names and unchecked values."""
+# ---- From each form to three columns.
+
+Columns: TypeAlias = "dict[str, list[Any]]"
+
+
+def _read_columns(
+    given: Any, wanted: tuple[str, ...], name: str, read_trec: Callable[[Path], Columns]
+) -> Columns:
+    """Return the columns with our names: checked ids, and unchecked values.
+
+    Raises InputError where a query has a document twice.
+    """
+    kind = "run" if "score" in wanted else "qrels"
     if isinstance(given, str | os.PathLike):
-        given = _read_file(Path(given), read_trec)
-    if isinstance(given, Mapping):
-        given = _from_nested(given, wanted, name)
-    elif not isinstance(given, pd.DataFrame):
-        if hasattr(given, "to_pandas"):
-            given = given.to_pandas()
-        elif isinstance(given, Iterable):
-            given = pd.DataFrame(list(given))
-    if not isinstance(given, pd.DataFrame):
-        message = f"this is no {wanted.name}"
+        columns = _read_file(Path(given), wanted, name, read_trec)
+    elif isinstance(given, Mapping):
+        columns = _flatten(given, wanted, name)
+    elif hasattr(given, "to_pandas") or isinstance(given, Iterable):
+        columns = _pick_columns(given, wanted, name)
+    else:
         found = type(given).__name__
-        raise InputError.of("bad_form", message, field=name, found=found, accepted=_FORMS)
+        raise InputError.of(
+            "bad_form", f"this is no {kind}", field=name, found=found, accepted=_FORMS
+        )
+    if not columns["query_id"]:
+        message = f"{name} holds no row"
+        raise InputError.of("empty_input", message, field=name, accepted="at least one row")
+    for column in ("query_id", "doc_id"):
+        columns[column] = _apply(columns, column, name, ID)
+    # A set of hashes is smaller than a set of pairs. Only equal hashes need a look at the pairs.
+    ids = columns["query_id"], columns["doc_id"]
+    if len(set(map(hash, zip(*ids, strict=True)))) < len(ids[0]):
+        pairs = list(zip(*ids, strict=True))
+        first = {pair: at for at, pair in reversed(list(enumerate(pairs)))}
+        at = next((at for at, pair in enumerate(pairs) if first[pair] < at), None)
+        if at is not None:
+            message, accepted = "the query has this document twice", "each document once a query"
+            raise _bad_row(columns, at, "doc_id", name, message, accepted)
+    return columns
+
+
+def _pick_columns(given: Any, wanted: tuple[str, ...], name: str) -> Columns:
+    """Return the columns of a table or of rows under our names."""
+    import pandas as pd
+
+    if not isinstance(given, pd.DataFrame):
+        given = given.to_pandas() if hasattr(given, "to_pandas") else pd.DataFrame(list(given))
     columns = {}
-    for column in wanted.columns:
+    for column in wanted:
         names = COLUMN_NAMES[column]
         present = next((one for one in names if one in given.columns), None)
-        if present is None:
+        if present is None and not given.empty:
             message = f"{name} has no column {column}"
             found = quoted(", ".join(map(str, given.columns)) or "no column")
             accepted = ", ".join(names)
             raise InputError.of(
                 "missing_column", message, field=name, found=found, accepted=accepted
             )
-        columns[column] = given[present].reset_index(drop=True)
-    frame = pd.DataFrame(columns)
-    if frame.empty:
-        message = f"{name} holds no row"
-        raise InputError.of("empty_input", message, field=name, accepted="at least one row")
-    ids = {
-        column: _convert(frame, column, name, ID).astype("str") for column in ("query_id", "doc_id")
-    }
-    return frame.assign(**ids)
+        columns[column] = [] if present is None else given[present].tolist()
+    return columns
 
 
-def _from_nested(given: Mapping[Any, Any], wanted: FrameSchema, name: str) -> pd.DataFrame:
+def _flatten(given: Mapping[Any, Any], wanted: tuple[str, ...], name: str) -> Columns:
     rows = list(given.values())
     if not all(isinstance(row, Mapping) for row in rows):
         message = "the values of this mapping are no mappings"
         accepted = "{query: {document: number}}"
         raise InputError.of("bad_form", message, field=name, accepted=accepted)
-    queries = np.empty(len(rows), dtype=object)
-    queries[:] = list(given)
     values = (
-        np.repeat(queries, [len(row) for row in rows]),
+        [query for query, row in given.items() for _ in row],
         list(chain.from_iterable(rows)),
         list(chain.from_iterable(row.values() for row in rows)),
     )
-    return pd.DataFrame(dict(zip(wanted.columns, values, strict=True)))
+    return dict(zip(wanted, values, strict=True))
 
 
-def _read_file(path: Path, read_trec: Callable[[Path], pd.DataFrame]) -> Any:
+def _read_file(
+    path: Path, wanted: tuple[str, ...], name: str, read_trec: Callable[[Path], Columns]
+) -> Columns:
     """Read a file by the ending of its name; a file without a known ending has TREC's columns."""
     problems, ending = ProblemList(), ending_of(path)
     if not path.is_file():
@@ -218,22 +238,24 @@ def _read_file(path: Path, read_trec: Callable[[Path], pd.DataFrame]) -> Any:
         if isinstance(nested, Fault):
             accepted = "{query: {document: number}}"
             raise InputError.of(nested.code, nested.message, path, accepted=accepted)
-        return nested
+        return _flatten(nested, wanted, name)
     # a .tsv of judgements is a BEIR table, whose reader names the lines of faults
     if ending in TEXT_TABLES and (ending != ".tsv" or read_trec is _read_trec_run):
         rows = [row for _, row in read_records(path, problems)]
         problems.raise_errors()
-        return pd.DataFrame(rows, dtype=object)
+        return _pick_columns(rows, wanted, name)
     if ending != ".parquet":
         return read_trec(path)
+    import pandas as pd
+
     try:
-        return pd.read_parquet(path)
+        return _pick_columns(pd.read_parquet(path), wanted, name)
     except (ValueError, OSError) as error:  # errors of pyarrow are ValueErrors
         message = f"the file cannot be read: {quoted(str(error))}"
         raise InputError.of("unreadable_file", message, path) from error
 
 
-def _read_trec_run(path: Path) -> pd.DataFrame:
+def _read_trec_run(path: Path) -> Columns:
     """Read a TREC run: six columns, of which query, document and score are used."""
     problems = ProblemList()
     queries, documents, scores = [], [], []
@@ -250,59 +272,59 @@ def _read_trec_run(path: Path) -> pd.DataFrame:
         queries.append(query)
         documents.append(document)
     problems.raise_errors()
-    return pd.DataFrame({"query_id": queries, "doc_id": documents, "score": scores})
+    return {"query_id": queries, "doc_id": documents, "score": scores}
 
 
-def _read_qrels(path: Path) -> pd.DataFrame:
+def _read_trec_qrels(path: Path) -> Columns:
     problems = ProblemList()
-    frame = read_qrels_file(path, problems)
+    rows = list(read_judgements(path, problems))
     problems.raise_errors()
-    return frame.rename(columns={"target": "doc_id"})
+    return {
+        "query_id": [row.query_id for row in rows],
+        "doc_id": [row.target for row in rows],
+        "relevance": [row.gain for row in rows],
+    }
 
 
 # ---- Checks of the columns.
 
 
-def _convert(frame: pd.DataFrame, column: str, name: str, rule: Rule) -> pd.Series:
+def _apply(columns: Columns, column: str, name: str, rule: Rule) -> list[Any]:
     """Apply the rule of a field to a column. Raises InputError for the first refused value."""
-    values = frame[column]
-    if isinstance(values.dtype, pd.CategoricalDtype):
-        values = values.astype(values.cat.categories.dtype)
-    # In a column of mixed types, 1 and True would be one value of a mapping.
-    if pd.api.types.infer_dtype(values, skipna=False) in {"string", "integer", "floating"}:
-        codes, distinct = pd.factorize(values, use_na_sentinel=False)
+    values = columns[column]
+    # In a column of mixed types, 1 and True would be one key of a mapping.
+    if set(map(type, values)) in ({str}, {int}, {float}):
+        read = {value: rule.read(value) for value in dict.fromkeys(values)}
+        made = [read[value] for value in values]
     else:
-        codes, distinct = np.arange(len(values)), pd.Index(values, dtype=object)
-    made = [rule.read(value) for value in distinct]
+        made = [rule.read(value) for value in values]
     if None in made:
-        at = int(np.argmax(codes == made.index(None)))
-        raise _bad_row(frame, at, column, name, rule.message, rule.accepted, rule.code)
-    if made == list(distinct):
-        return values
-    return pd.Series(np.array(made, dtype=object)[codes], index=frame.index)
+        at = made.index(None)
+        raise _bad_row(columns, at, column, name, rule.message, rule.accepted, rule.code)
+    return made
 
 
-def _numbers(values: pd.Series, name: str) -> np.ndarray:
+def _read_numbers(columns: Columns, column: str, name: str) -> FloatArray:
     """Return a column as floats; NaN for a text that is no number."""
-    if values.dtype.kind == "b":
+    values = columns[column]
+    if any(issubclass(kind, bool | np.bool_) for kind in set(map(type, values))):
         message, accepted = "this column holds truth values", "numbers"
-        raise InputError.of(
-            "wrong_type", message, field=f"{name}: {values.name}", accepted=accepted
-        )
-    return pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+        raise InputError.of("wrong_type", message, field=f"{name}: {column}", accepted=accepted)
+    try:
+        return np.array(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        return np.array([_read_number(value) for value in values], dtype=np.float64)
 
 
-def _finish(frame: pd.DataFrame, wanted: FrameSchema, name: str) -> pd.DataFrame:
-    """Refuse a document that a query has twice."""
-    twice = frame.duplicated(["query_id", "doc_id"]).to_numpy()
-    if twice.any():
-        at, message = int(np.argmax(twice)), "the query has this document twice"
-        raise _bad_row(frame, at, "doc_id", name, message, "each document once a query")
-    return wanted.check(frame)
+def _read_number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return np.nan
 
 
 def _bad_row(  # noqa: PLR0917 - the place of a value and its fault
-    frame: pd.DataFrame,
+    columns: Columns,
     at: int,
     column: str,
     name: str,
@@ -310,7 +332,6 @@ def _bad_row(  # noqa: PLR0917 - the place of a value and its fault
     accepted: str,
     code: str = "bad_value",
 ) -> InputError:
-    row = frame.iloc[at]
-    found = json.dumps({key: row[key] for key in frame.columns}, default=str)
+    found = json.dumps({key: values[at] for key, values in columns.items()}, default=str)
     place = f"{name}: {column}, row {at + 1}"
     return InputError.of(code, message, field=place, found=found, accepted=accepted)

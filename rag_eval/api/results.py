@@ -259,7 +259,7 @@ def _write_latex(cells: "pd.DataFrame") -> str:
 
 
 def evaluate(
-    run: RunLike | Mapping[str, RunLike],
+    run: "RunLike | Mapping[str, RunLike]",
     qrels: QrelsLike,
     measures: Sequence[object] | str = MEASURES,
     *,

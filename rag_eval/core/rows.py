@@ -161,19 +161,21 @@ def _decode(data: bytes | None) -> str | Fault:
     """Decode UTF-8 without NUL, or return the fault; `data` None means a line over the limit."""
     if data is None:
         return Fault("line_too_long", "the line is too long", f"over {MAX_LINE_BYTES} bytes")
+    zeros = data.count(0)
+    if not zeros:
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            found = f"byte 0x{data[error.start]:02x} at byte {error.start + 1}"
+            message = "the text is not UTF-8, perhaps it is Latin-1 or Windows-1252"
+            fault = Fault("bad_encoding", message, found)
+    elif zeros > 1 and len(data) < 3 * zeros:
+        fault = Fault("bad_encoding", "the text is UTF-16 or UTF-32, not UTF-8")
+    else:
+        fault = Fault("nul_byte", "the text holds a NUL byte", f"at byte {data.index(0) + 1}")
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return Fault("bad_encoding", "the text is UTF-16, not UTF-8")
-    zeros = data.count(0)
-    if zeros > 1 and len(data) < 3 * zeros:
-        return Fault("bad_encoding", "the text is UTF-16 or UTF-32, not UTF-8")
-    if zeros:
-        return Fault("nul_byte", "the text holds a NUL byte", f"at byte {data.index(0) + 1}")
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        found = f"byte 0x{data[error.start]:02x} at byte {error.start + 1}"
-        message = "the text is not UTF-8, perhaps it is Latin-1 or Windows-1252"
-        return Fault("bad_encoding", message, found)
+    return fault
 
 
 def decode_file(data: bytes, path: Path, problems: ProblemList) -> str | None:
@@ -225,7 +227,7 @@ def read_lines(
             text.report(problems, path, number, "text in UTF-8")
             if data is not None and data[:1] in (b"\xff", b"\xfe"):
                 return  # Stop: in UTF-16 each further line would be a fault too.
-        elif text.strip():
+        elif text and not text.isspace():
             yield number, text.rstrip("\r\n")
 
 
@@ -375,6 +377,26 @@ def read_records(path: Path, problems: ProblemList) -> Iterator[tuple[int, dict[
     _, header = next(rows, (0, []))
     for line, cells in rows:
         yield line, dict(zip(header, cells, strict=True))
+
+
+class SeenIds:
+    """Ids, or tuples of ids, with the place of their first use; a second use is a problem."""
+
+    def __init__(self, problems: ProblemList) -> None:
+        self._problems = problems
+        self._first: dict[object, str] = {}
+
+    def add(
+        self, key: object, file: str, line: int, field: str, code: str = "duplicate_id"
+    ) -> bool:
+        """Remember an id, and return whether it is new."""
+        place = f"{file}:{line}"
+        first = self._first.setdefault(key, place)
+        if first != place:
+            found = quoted(", ".join(key) if isinstance(key, tuple) else key)
+            more: Place = {"line": line, "field": field, "found": found, "accepted": "each once"}
+            self._problems.add(code, f"this was already used at {quoted(first, 400)}", file, **more)
+        return first == place
 
 
 # ---- Errors of pydantic models as problems that name field, found and accepted.

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from rag_eval.core.errors import InputError, Place, ProblemList, quoted
+from rag_eval.core.errors import InputError, Place
 from rag_eval.core.parts import Id, PlainText, Title
 from rag_eval.storage.hashing import text_hash
 
@@ -28,26 +28,6 @@ class DocumentRow(BaseModel):
     id: Id
     title: Title = ""
     text: PlainText
-
-
-class SeenIds:
-    """Ids, or tuples of ids, with the place of their first use; a second use is a problem."""
-
-    def __init__(self, problems: ProblemList) -> None:
-        self._problems = problems
-        self._first: dict[object, str] = {}
-
-    def add(
-        self, key: object, file: str, line: int, field: str, code: str = "duplicate_id"
-    ) -> bool:
-        """Remember an id, and return whether it is new."""
-        place = f"{file}:{line}"
-        first = self._first.setdefault(key, place)
-        if first != place:
-            found = quoted(", ".join(key) if isinstance(key, tuple) else key)
-            more: Place = {"line": line, "field": field, "found": found, "accepted": "each once"}
-            self._problems.add(code, f"this was already used at {quoted(first, 400)}", file, **more)
-        return first == place
 
 
 def resolve(path: str, base: Path) -> Path:

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from rag_eval.core.errors import InputError, ProblemList
 from rag_eval.core.loader import PathLoader, RawDocument
-from rag_eval.core.rows import check_row
-from rag_eval.corpus.source import DocumentRow, SeenIds, latest_day, read_author
+from rag_eval.core.rows import SeenIds, check_row
+from rag_eval.corpus.source import DocumentRow, latest_day, read_author
 from rag_eval.storage.hashing import canonical_json
 
 TableRow = tuple[str, int, Sequence[object]]

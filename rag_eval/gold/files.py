@@ -6,7 +6,7 @@ A row is a pydantic model; every fault of a row is a problem with file, line and
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple, Self, Unpack
+from typing import Annotated, Any, Literal, NamedTuple, Self, Unpack
 
 import pandas as pd
 from pydantic import (
@@ -21,19 +21,23 @@ from pydantic import (
 
 from rag_eval.core.config import AnswerOverride
 from rag_eval.core.errors import Place, ProblemList, quoted
-from rag_eval.core.fields import ACCEPTED_ID, COLUMN_NAMES
+from rag_eval.core.fields import ACCEPTED_ID
 from rag_eval.core.frames import QUERIES, make_frame, schema
-from rag_eval.core.parts import Grade, Id
-from rag_eval.core.rows import check_row, read_lines, read_objects, read_rows, refuse, require
-from rag_eval.corpus.source import SeenIds
+from rag_eval.core.parts import Id
+from rag_eval.core.rows import (
+    SeenIds,
+    check_row,
+    read_lines,
+    read_objects,
+    read_rows,
+    refuse,
+    require,
+)
+from rag_eval.gold.judgements import read_judgements
 
 ORIGINAL = "original"
 """The paraphrase id of the question's own wording; no paraphrase may carry it."""
 MAX_TEXT_CHARS = 20_000
-ACCEPTED_COLUMNS = (
-    "query-id<TAB>corpus-id<TAB>score below that header, "
-    "or four TREC columns (query 0 document grade) without header"
-)
 
 # ---- Frames.
 
@@ -136,14 +140,6 @@ class ParaphraseRow(_Row):
     query_id: Id
     paraphrase_id: Annotated[Id, _IS_OTHER]
     text: GoldText
-
-
-class JudgementRow(_Row):
-    """A relevance grade."""
-
-    query_id: Id = Field(alias="query-id")
-    target: Id = Field(alias="corpus-id")
-    gain: Grade = Field(alias="score")
 
 
 class Anchor(_Row):
@@ -301,45 +297,14 @@ def read_paraphrases(paths: Sequence[Path], problems: ProblemList) -> pd.DataFra
 
 # ---- Judgements and evidence.
 
-_HEADER: Final = [COLUMN_NAMES[name] for name in ("query_id", "doc_id", "relevance")]
-_BEIR, _TREC = 3, 4
-
-
-def _is_header(cells: Sequence[str]) -> bool:
-    return len(cells) == _BEIR and all(
-        cell.lower() in names for cell, names in zip(cells, _HEADER, strict=True)
-    )
-
 
 def read_qrels(path: Path, problems: ProblemList) -> pd.DataFrame:
-    """Read judgements (JUDGEMENTS): three columns with header (BEIR), or four without (TREC).
-
-    Faults: those of `read_lines`, `bad_columns`, `bad_id`, `bad_grade`, `duplicate_judgement` and
-    `empty_file`.
-    """
-    rows: list[tuple[Any, ...]] = []
-    seen, file, before, n_columns = SeenIds(problems), str(path), problems.n_errors, 0
-    for line, text in read_lines(path, problems):
-        parts = [part.strip() for part in text.split("\t")]
-        if not n_columns and _is_header(parts):
-            n_columns = _BEIR
-            continue
-        n_columns = n_columns or _TREC
-        parts = text.split() if n_columns == _TREC else parts
-        more: Place = {"line": line, "found": quoted(text), "accepted": ACCEPTED_COLUMNS}
-        if len(parts) != n_columns:
-            message = f"this row has {len(parts)} columns where {n_columns} are due"
-            problems.add("bad_columns", message, path, **more)
-            continue
-        values = {"query-id": parts[0], "corpus-id": parts[-2], "score": parts[-1]}
-        row = check_row(values, JudgementRow, problems, file, line)
-        pair = () if row is None else (row.query_id, row.target)
-        if row is not None and seen.add(pair, file, line, "corpus-id", "duplicate_judgement"):
-            rows.append((*pair, row.gain, True, file, line))
-    if not n_columns and problems.n_errors == before:
-        message, accepted = "the file holds no judgement and no header", ACCEPTED_COLUMNS
-        problems.add("empty_file", message, path, line=1, accepted=accepted)
-    return make_frame(JUDGEMENTS, rows)
+    """Read judgements (JUDGEMENTS); `read_judgements` names the faults."""
+    rows = read_judgements(path, problems)
+    file = str(path)
+    return make_frame(
+        JUDGEMENTS, [(row.query_id, row.target, row.gain, True, file, row.line) for row in rows]
+    )
 
 
 class GoldEvidence(NamedTuple):

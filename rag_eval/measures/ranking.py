@@ -353,7 +353,7 @@ def _score(judged: _Judged, lengths: IntArray, depth: int, labels: list[str]) ->
     gain = judged.gain[order].tolist()
     shared = {
         n: {name: float(depth - at) for at, name in enumerate(names[:n])}
-        for n in np.unique(lengths).tolist()
+        for n in set(lengths.tolist())
     }
     qrels = {
         str(i): dict(zip(item[end - n : end], gain[end - n : end], strict=True))

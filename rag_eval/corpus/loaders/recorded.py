@@ -29,12 +29,11 @@ from pydantic import (
 from rag_eval.core.errors import ProblemList, quoted
 from rag_eval.core.loader import Chunker, PathLoader, RawCorpus, RawDocument
 from rag_eval.core.parts import Id, PlainText
-from rag_eval.core.rows import check_row, read_objects, refuse
+from rag_eval.core.rows import SeenIds, check_row, read_objects, refuse
 from rag_eval.core.types import PAYLOAD_FIELDS, StatedLambda
 from rag_eval.corpus.loaders.foreign import LeftOut, Placed, find_format, read_foreign
 from rag_eval.corpus.source import (
     Page,
-    SeenIds,
     empty_corpus,
     missing_input,
     resolve,
