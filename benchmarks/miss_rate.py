@@ -393,7 +393,7 @@ def _generate(n: int) -> calibration.Judged:
         Labelled(SIGNALS, signals, missed, group, np.ones(n), question),
         [f"g{code}" for code in group],
         rng.random(n),
-        Questions(rank, group[first], 100, gold_rank=rank, gold_question=np.arange(len(first))),
+        Questions(rank, group[first], 100),
         first,
     )
 
@@ -402,33 +402,22 @@ def _generate(n: int) -> calibration.Judged:
 
 
 def conformal() -> None:
-    """Judge K for risks that the estimator predicts out of fold."""
+    """Judge K, also in the third of the questions whose risk, predicted out of fold, is highest."""
     for strategy in STRATEGIES:
         deep = judged("scifact", strategy, "minilm", DEPTH)
         labelled = judged("scifact", strategy, "minilm").labelled(K)
         predicted = cross_validate(labelled, prior=None, repeats=RISK_REPEATS, seed=SEED)
-        risk = predicted.mean(axis=0)
-        query, place = np.nonzero(deep.relevant)
-        lacking = np.repeat(np.arange(len(deep.n_gold)), deep.n_gold - deep.relevant.sum(axis=1))
-        rank = np.concatenate([place + 1.0, np.full(len(lacking), np.inf)])
-        owner = np.concatenate([query, lacking]).astype(np.int64)
-        group = deep.collection.group
-        riskiest = deep.first_gold[risk >= np.quantile(risk, 2 / 3)]
-        for rule in conformal_k(Questions(deep.first_gold, group, DEPTH, risk, rank, owner)):
+        group, risk = deep.collection.group, predicted.mean(axis=0)
+        for rule in conformal_k(Questions(deep.first_gold, group, DEPTH, risk)):
             figures = {
                 "strategy": strategy,
-                "method": rule.method,
                 "level": rule.level,
-                "k": [part.k for part in rule.bins] or rule.k,
+                "k": rule.k,
                 "coverage": rule.coverage.dump(),
                 "riskiest_third": None if rule.riskiest is None else rule.riskiest.value,
                 "unattainable": rule.share_unattainable,
-                "within_depth_riskiest_third": float(np.isfinite(riskiest).mean()),
             }
-            bars: dict[str, Bar] = {"coverage": (rule.level - 0.01, None)}
-            if rule.method == "mondrian":  # At 95 % the riskiest third has no K.
-                bars = {"riskiest_third": (0.9, None)} if rule.level == 0.9 else {}
-            emit("conformal", figures, bars)
+            emit("conformal", figures, {"coverage": (rule.level - 0.01, None)})
         progress(f"conformal {strategy}")
 
 

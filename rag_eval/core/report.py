@@ -1042,59 +1042,28 @@ class LeakageGap(Record):
     gap: float | None
 
 
-class RiskBin(Record):
-    """Conformal K of one third of the predicted risk."""
-
-    k: Count | None
-    risk_low: float
-    risk_high: float
-    coverage: CountedInterval
-
-
-ConformalMethod = Literal["fixed", "recall", "mondrian"]
-"""How K is chosen.
-
-`fixed` has one K for the share of questions with gold, `recall` one K for expected recall.
-`mondrian` has one K for each third of predicted risk.
-"""
-
-
 class ConformalK(Record):
-    """Number of results to read so that gold is expected among them.
+    """Number of results to read so that a share of new questions has gold among them.
 
-    `k` is null if no K within `depth` is attainable, and for `mondrian`, whose K are in `bins`.
-    `coverage` is the covered share of held-out questions over `splits` splits (mean recall for
-    `recall`). `riskiest` is the coverage of the
-    riskiest third of the questions with a known risk. Questions whose K lies beyond the depth are
-    not covered; `share_unattainable` is their share. `within_depth` is the share of questions with
-    gold anywhere in the list (mean recall of lists for `recall`). No K covers more.
+    `coverage` is the covered share of held-out
+    questions over `splits` splits, and `riskiest` that of the third with the highest predicted
+    risk. Questions whose K lies beyond the depth are not covered; `share_unattainable` is their
+    share. `within_depth` is the share of questions with gold anywhere in the list.
     """
 
-    method: ConformalMethod
+    method: Literal["fixed"]
     level: Unit
     attainable: StrictBool
-    k: Count | None
+    k: Annotated[Count | None, Because("no K within the lists reaches the level")]
     depth: Count
     n: Count
     n_groups: Count
     splits: Count
-    mean_k: float | None = None
-    mean_k_held_out: float | None
-    bins: list[RiskBin]
     coverage: CountedInterval
-    riskiest: CountedInterval | None
+    riskiest: Annotated[CountedInterval | None, Because("the risk of no question is known")]
     share_unattainable: float | None
     within_depth: float | None
     text: str
-
-
-class ConformalMethods(Record):
-    """Numbers of questions in the calibration of each method of conformal K."""
-
-    fixed: PositiveInt | None
-    recall: PositiveInt | None
-    mondrian: PositiveInt | None
-    without_risk: Count = Field(description="questions without an outcome; their risk is not known")
 
 
 class Condition(Record):
@@ -1133,8 +1102,7 @@ class StrategyCalibration(Record):
     validation: Validation | None
     heuristic_v0: Validation | None
     leakage_gap: LeakageGap | None
-    conformal: list[ConformalK]
-    conformal_methods: ConformalMethods
+    conformal: list[ConformalK] = Field(description="empty without questions with gold")
     estimator: Open | None
     standing: Standing
     refused: Annotated[str | None, Because("no outcome was refused")]
@@ -1149,10 +1117,9 @@ class StrategyCalibration(Record):
             unmet.sort(key=lambda condition: condition.status != "stale")
         return unmet
 
-    def conformal_rule(self, method: str, level: float) -> ConformalK | None:
-        """Return the conformal K of a method at a level."""
-        rules = (rule for rule in self.conformal if (rule.method, rule.level) == (method, level))
-        return next(rules, None)
+    def k_for(self, level: float) -> ConformalK | None:
+        """Return the conformal K of a level, None without questions with gold."""
+        return next((rule for rule in self.conformal if rule.level == level), None)
 
 
 class PoweredEstimate(Record):

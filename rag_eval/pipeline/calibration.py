@@ -58,7 +58,7 @@ from rag_eval.pipeline.runner import (
     frame_part,
     json_part,
 )
-from rag_eval.pipeline.scores import ScoredRuns, judge_runs, rank_gold, score_runs
+from rag_eval.pipeline.scores import ScoredRuns, judge_runs, score_runs
 from rag_eval.pipeline.signals import RetrievalSignals
 from rag_eval.storage.artifacts import Artifact, Parts
 from rag_eval.storage.hashing import digest
@@ -409,7 +409,7 @@ def _calibrate(night: _Night, name: str) -> tuple[StrategyCalibration, pd.DataFr
     fit = Calibration.from_json(kept.json("about"))
     counts = fit.counts
     if fitting.refused:  # refused outcomes prove nothing, so their figures are hidden
-        fit = Calibration(fit.counts, fit.conformal, fit.conformal_methods)
+        fit = Calibration(fit.counts, fit.conformal)
         nothing = dict.fromkeys(("outcomes", "groups", "groups_with_misses", "groups_with_hits"), 0)
         counts = OutcomeCounts(**nothing)
     situation = _situation(strategy, fitting, fit.model)
@@ -425,7 +425,6 @@ def _calibrate(night: _Night, name: str) -> tuple[StrategyCalibration, pd.DataFr
         heuristic_v0=fit.heuristic,
         leakage_gap=fit.gap,
         conformal=fit.conformal,
-        conformal_methods=fit.conformal_methods,
         estimator=fit.model and _describe_model(fit.model),
         standing=standing,
         refused=fitting.refused or None,
@@ -480,7 +479,7 @@ def _fit(strategy: _Strategy, fitting: _Fitting) -> Artifact:
 def _questions(
     strategy: _Strategy, outcomes: pd.DataFrame
 ) -> tuple[Questions | None, IntArray | None]:
-    """Compute the gold ranks of the original wordings, and their rows in `outcomes`.
+    """Collect the first gold ranks of the original wordings, and their rows in `outcomes`.
 
     Both are None when no original wording is judged.
     """
@@ -494,15 +493,8 @@ def _questions(
     claims = claims[(claims["paraphrase_id"] == ORIGINAL) & (claims["seed"] == seed)]
     claim_of = claims.set_index("query_id")["claim_id"]
     asked = claim_of.reindex(gold.variants["query_id"].to_numpy()[variant])
-    rows = runs.rows(name)[seed][variant]
-    rank, owner = rank_gold(rows, runs.gold_of(name), runs.config.level, variant)
-    questions = Questions(
-        of.first[first],
-        gold.groups[gold.query_of[variant]].astype(np.int64),
-        runs.config.depth,
-        gold_rank=rank,
-        gold_question=owner,
-    )
+    groups = gold.groups[gold.query_of[variant]].astype(np.int64)
+    questions = Questions(of.first[first], groups, runs.config.depth)
     return questions, pd.Index(outcomes["claim_id"]).get_indexer(asked).astype(np.int64)
 
 

@@ -637,11 +637,6 @@ def show_miss_rates(console: "Console", tables: Iterable[Table]) -> None:
 # ---- A calibration: figures of every strategy, and what keeps a status from being higher.
 
 _MAX_UNMET: Final = 6
-_METHODS: Final = {
-    "fixed": "one K",
-    "recall": "one K for expected recall",
-    "mondrian": "K by third of predicted risk",
-}
 
 
 def show_calibration(console: "Console", calibrated: Any) -> None:
@@ -696,8 +691,7 @@ def _describe_calibration(
             skill, auroc = baseline.skill.value, baseline.auroc.value
             uncalibrated = f"heuristic_v0 has skill {skill:.2f}, AUROC {auroc:.2f}; "
         yield f"{label}: {uncalibrated}folds that split groups would change skill by {gap:+.3f}"
-    if conformal := _describe_conformal(entry):
-        yield f"{label}: {conformal}"
+    yield from (f"{label}: {line}" for line in _describe_k(entry))
     yield from describe_refusal(name, entry, 600)
     if change := describe_promotion(entry):
         yield f"{label}: {change}"
@@ -723,29 +717,10 @@ def _describe_traffic(claims: Mapping[str, Any]) -> Iterator[str]:
             yield f"{n} {words} left out: {reason}"
 
 
-def _describe_conformal(entry: StrategyCalibration) -> str:
-    """Say which K covers LEVEL of the questions by each method, or why there is none."""
-    about, parts = entry.conformal_methods, []
-    for method, words in _METHODS.items():
-        rule = entry.conformal_rule(method, LEVEL)
-        if rule is None:
-            if getattr(about, method) is None:
-                parts.append(f"{words}, none: {about.why[method]}")
-            continue
-        stated = f"not attainable within {rule.depth:,}"
-        if rule.attainable or method == "mondrian":
-            ks = [part.k for part in rule.bins] if method == "mondrian" else [rule.k]
-            stated = ", ".join(f"> {rule.depth:,}" if k is None else f"{k:,}" for k in ks)
-        if (third := rule.riskiest) is not None and third.value is not None:
-            verb = "recall" if method == "recall" else "covered"
-            stated += f" (riskiest third {verb} {third.value:.2f} of {third.n})"
-        parts.append(f"{words} {stated}")
-    if not parts:
-        return ""
-    n, left_out = {rule.method: rule.n for rule in entry.conformal}, ""
-    if "mondrian" in n and about.without_risk:
-        left_out = (
-            f"; K by risk leaves out {about.without_risk} of {n['fixed']} questions, "
-            "because they have no outcome"
-        )
-    return f"to find gold for {LEVEL:.0%} of new questions: {'; '.join(parts)}{left_out}"
+def _describe_k(entry: StrategyCalibration) -> Iterator[str]:
+    """Say which K covers LEVEL of the questions, and how it serves the riskiest third."""
+    if rule := entry.k_for(LEVEL):
+        covered = f"covers {estimate(rule.coverage)} of held-out questions"
+        if (third := rule.riskiest) is not None:
+            covered += f", {estimate(third)} of the riskiest third"
+        yield f"K for {LEVEL:.0%} of new questions: {k_for(entry)}; {covered}"

@@ -47,6 +47,7 @@ NOT_CALIBRATED: Final = (
     "this run stated only {target}@{k}: uncertainty.target and uncertainty.k of gold_set.yaml say "
     "which"
 )
+NO_RANKS: Final = "no question has gold to judge its ranking by"
 ANY_ONLY: Final = "conformal K is for any gold among the first K, so it belongs to miss_any"
 
 
@@ -186,11 +187,11 @@ def _calibrated(report: Report, found: ObservedMisses) -> Row:
 
 
 def _k_for_90(entry: StrategyCalibration, target: BinaryTarget) -> Row:
-    rule = entry.conformal_rule("fixed", LEVEL)
+    rule = entry.k_for(LEVEL)
     if target != "miss_any":
         return {"k_for_90": None, "k_for_90_reason": ANY_ONLY}
     if rule is None:
-        return {"k_for_90": None, "k_for_90_reason": entry.conformal_methods.why.get("fixed", "")}
+        return {"k_for_90": None, "k_for_90_reason": NO_RANKS}
     return {"k_for_90": rule.k, "k_for_90_reason": "" if rule.k is not None else rule.text}
 
 

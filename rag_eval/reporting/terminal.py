@@ -691,7 +691,7 @@ _MAX_UNMET: Final = 3
 
 def k_for(entry: StrategyCalibration) -> str:
     """Write the one K that covers LEVEL of the questions; a dash for none."""
-    rule = entry.conformal_rule("fixed", LEVEL)
+    rule = entry.k_for(LEVEL)
     if rule is None:
         return "-"
     return f"{rule.k:,}" if rule.k is not None else f"> {rule.depth:,}"

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Annotated, Final, get_args
+from typing import Annotated, Final
 
 import numpy as np
 from pydantic import Field
@@ -10,8 +10,6 @@ from pydantic import Field
 from rag_eval.core.arrays import FloatArray, IntArray
 from rag_eval.core.report import (
     ConformalK,
-    ConformalMethod,
-    ConformalMethods,
     LeakageGap,
     OutcomeCounts,
     Validation,
@@ -34,14 +32,6 @@ REPEATS: Final = 3
 """Number of repeats with new folds, beside the folds of the stored model."""
 PREDICTIONS: Final = 5_000
 """Number of further out-of-fold predictions above which repeats are skipped to save time."""
-NO_RANKS: Final = "no question has gold to judge its ranking by"
-NO_ITEMS: Final = "the ranks of all gold items are not known"
-NO_RISKS: Final = "no question has an outcome of which the risk was predicted"
-TOO_FEW: Final = (
-    "{groups} distinct groups with outcomes, {misses} of them with misses: too few to fit a"
-    " calibrator"
-)
-FEW: Final = f"no risk is known: {TOO_FEW}"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -85,7 +75,6 @@ class Calibration(Stored):
 
     counts: OutcomeCounts
     conformal: list[ConformalK]
-    conformal_methods: ConformalMethods
     model: MissRateModel | None = None
     predictions: Annotated[Floats | None, Field(exclude=True)] = None
     validation: Validation | None = None
@@ -108,8 +97,7 @@ def _calibrate(judged: Judged, task: Task) -> Calibration:
     labelled, prior, seed = judged.labelled, task.prior, task.seed
     counts, together = count_outcomes(labelled), task.checked_together
     if not suffice_to_fit(counts):
-        few = FEW.format(groups=counts.groups, misses=counts.groups_with_misses)
-        return Calibration(counts, *_conformal(judged.questions, seed, few))
+        return Calibration(counts, _find_k(judged.questions, seed))
     model = fit_model(
         labelled,
         judged.group_ids,
@@ -140,7 +128,7 @@ def _calibrate(judged: Judged, task: Task) -> Calibration:
     gap = None if random is None or grouped is None else random - grouped
     return Calibration(
         counts,
-        *_conformal(questions, seed, NO_RISKS),
+        _find_k(questions, seed),
         model=model,
         predictions=predictions,
         validation=validation,
@@ -149,22 +137,5 @@ def _calibrate(judged: Judged, task: Task) -> Calibration:
     )
 
 
-def _conformal(
-    questions: Questions | None, seed: int, without_risks: str
-) -> tuple[list[ConformalK], ConformalMethods]:
-    """Return every K, and by method the number of its questions or the reason why it has no K."""
-    methods: tuple[ConformalMethod, ...] = get_args(ConformalMethod)
-    if questions is None or not len(questions):
-        why = dict.fromkeys(map(str, methods), NO_RANKS)
-        nothing = ConformalMethods(fixed=None, recall=None, mondrian=None, without_risk=0, why=why)
-        return [], nothing
-    found = conformal_k(questions, seed=seed)
-    n = {rule.method: rule.n for rule in found}
-    reasons = {"recall": NO_ITEMS, "mondrian": without_risks}
-    return found, ConformalMethods(
-        fixed=n.get("fixed"),
-        recall=n.get("recall"),
-        mondrian=n.get("mondrian"),
-        without_risk=int((~questions.known_risk).sum()),
-        why={method: reason for method, reason in reasons.items() if method not in n},
-    )
+def _find_k(questions: Questions | None, seed: int) -> list[ConformalK]:
+    return conformal_k(questions, seed=seed) if questions is not None and len(questions) else []

@@ -20,7 +20,6 @@ from pydantic import SecretStr
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.report import StrategyCalibration
-from rag_eval.gold.files import ORIGINAL
 from rag_eval.pipeline.calibration import MissRateCalibration
 from rag_eval.pipeline.calibration_stores import (
     Outcomes,
@@ -28,8 +27,6 @@ from rag_eval.pipeline.calibration_stores import (
     read_calibrator,
 )
 from rag_eval.pipeline.miss_rates import compare_strategies
-from rag_eval.pipeline.scores import judge_runs, open_runs, rank_gold
-from rag_eval.reporting.listings import _describe_conformal
 from rag_eval.storage.home import Home
 from rag_eval.uncertainty.outcomes import question_id
 from rag_eval.uncertainty.status import Series
@@ -116,7 +113,6 @@ def test_traffic_that_nobody_judged_is_in_the_group_of_its_words(missing):
 
 # ---- Corrections of people; the gold alone decides every conformal K.
 
-METHODS = ("fixed", "recall", "mondrian")
 KEPT = (
     "claim_id query_id group_id strategy strategy_fingerprint target k gold_source"
     " inclusion_probability signals"
@@ -151,7 +147,6 @@ def test_a_comparison_counts_corrected_outcomes(missing):
     made.configure(missing, made.BM25, made.VECTOR, more="")
     before = compare_strategies(opened(missing), ["bm25", "vector"])
     first = calibrated(missing)
-    assert first["conformal_methods"] == {**dict.fromkeys(METHODS, made.N), "without_risk": 0}
     gone = correct(missing, "bm25", 8, back=1)
     after = compare_strategies(opened(missing), ["bm25", "vector"])
     # The question of the retracted outcome has no judgement.
@@ -169,77 +164,11 @@ def test_a_comparison_counts_corrected_outcomes(missing):
     assert bm25.brier.value == pytest.approx(squares.mean())
 
     entry = calibrated(missing)
-    ns = {part["method"]: (part["n"], part["n_groups"]) for part in entry["conformal"]}
-    assert ns == dict.fromkeys(METHODS[:2], (60, 60)) | dict.fromkeys(METHODS[2:], (59, 59))
-    assert entry["conformal_methods"]["without_risk"] == 1
-    for mine, other in zip(entry["conformal"][:6], first["conformal"][:6], strict=True):
+    assert [(part["n"], part["n_groups"]) for part in entry["conformal"]] == [(60, 60)] * 3
+    for mine, other in zip(entry["conformal"], first["conformal"], strict=True):
         for part in (mine, other):  # gold decides all other fields
             del part["riskiest"], part["text"]
         assert mine == other
-
-
-def test_an_absent_method_says_why(missing):
-    judged = "".join(f"q{number:02d}\td{number:02d}.md\t1\n" for number in range(12))
-    missing.write("qrels.tsv", f"query-id\tcorpus-id\tscore\n{judged}")
-    queries = (
-        {"query_id": f"q{number:02d}", "text": made.question(number), "answerable": number < 12}
-        for number in range(made.N)
-    )
-    missing.write("queries.jsonl", jsonl(queries))
-    entry = calibrated(missing)
-    assert {part["method"] for part in entry["conformal"]} == {"fixed", "recall"}
-    about = entry["conformal_methods"]
-    assert [about[method] for method in METHODS] == [12, 12, None]
-    assert about["without_risk"] == 12
-    assert "too few to fit a calibrator" in about["mondrian_reason"]
-    assert about["mondrian_reason"] in _describe_conformal(typed(entry))
-
-
-@pytest.mark.parametrize("level", ["document", "section", "span"])
-def test_expected_recall_is_controlled_over_every_gold_item(missing, level):
-    half = made.N // 2
-    owned = [(number, at) for number in range(half) for at in (number, number + half)]
-    rows = [f"q{number:02d}\td{at:02d}.md\t1\n" for number, at in owned]
-    quotes = [
-        {
-            "query_id": f"q{number:02d}",
-            "doc_id": f"d{at:02d}.md",
-            "anchors": [
-                {"quote": f"{made.word(at)} {'was written' if made.is_lost(at) else 'is found'}"}
-            ],
-        }
-        for number, at in owned
-    ]
-    queries = [
-        {"query_id": f"q{number:02d}", "text": made.question(number), "answerable": True}
-        for number in range(half)
-    ]
-    by_document = level == "document"
-    for name, text in (
-        ("qrels.tsv", f"query-id\tcorpus-id\tscore\n{''.join(rows) if by_document else ''}"),
-        ("answers.jsonl", "" if by_document else jsonl(quotes)),
-        ("queries.jsonl", jsonl(queries)),
-    ):
-        missing.write(name, text)
-    (missing.gold / "paraphrases.jsonl").unlink()
-    made.configure(missing, made.BM25, more="", extra=f"level: {level}\n")
-    runs = open_runs(opened(missing))
-    of = judge_runs(runs, "bm25")
-    is_first = (runs.gold.variants["paraphrase_id"].to_numpy() == ORIGINAL)[of.variant]
-    chosen = np.flatnonzero(is_first)
-    rows = runs.rows("bm25")[13][of.variant[chosen]]
-    rank, owner = rank_gold(rows, runs.gold_of("bm25"), level, of.variant[chosen])
-    assert np.bincount(owner).tolist() == [2] * half
-    np.testing.assert_array_equal([rank[owner == at].min() for at in range(half)], of.first[chosen])
-    np.testing.assert_allclose(np.bincount(owner, rank <= 10) / 2, of.recall[chosen])
-    parts = [part for part in calibrated(missing)["conformal"] if part["method"] == "recall"]
-    assert parts
-    for part in parts:
-        assert part["n"] == part["coverage"]["n"] == half
-        assert part["within_depth"] == pytest.approx(np.isfinite(rank).mean())
-        if part["k"] is not None:
-            assert (rank <= part["k"]).mean() >= part["level"]
-            assert (rank <= part["k"] - 1).mean() < part["level"] + 0.05
 
 
 @pytest.mark.slow

@@ -60,9 +60,8 @@ def test_everything_that_was_calibrated_stands_there(report):
     assert 'class="chip provisional"' in html
     assert "Iterative retrieval" in html
     assert about["bm25"]["conformal"][0]["text"] in html.replace("&#39;", "'")
-    assert "one K, for expected recall" in {
-        row["rule"] for row in rows(panel, "conformal-k") if row["strategy"] == "bm25"
-    }
+    levels = [row["level"] for row in rows(panel, "conformal-k") if row["strategy"] == "bm25"]
+    assert levels == ["0.8", "0.9", "0.95"]
 
 
 def test_rounds_show_help_harm_and_cost(report):
@@ -150,62 +149,22 @@ def test_promotions_and_refusals(report):
     assert "gold comes only from this strategy &lt;b&gt;" in html
 
 
-def test_conformal_k_in_every_shape(report):
-    rule = report["calibration"]["strategies"]["bm25"]["conformal"][0]
+def test_every_k_stands_beside_its_coverage(report):
+    first, second, _ = report["calibration"]["strategies"]["bm25"]["conformal"]
     share = {"value": 0.75, "low": 0.5, "high": 0.875, "n": 60, "n_effective": 60}
-    known = {
-        **rule,
-        "depth": 1234,
-        "coverage": share,
-        "riskiest": None,
-        "riskiest_reason": "no risk is known",
-        "attainable": True,
-        "bins": [],
-        "k": None,
-        "mean_k": 52.0,
-    }
-    bins = [
-        {"risk_low": 0.0, "risk_high": 0.5, "k": 4, "coverage": share},
-        {"risk_low": 0.5, "risk_high": 1.0, "k": None, "k_reason": "no", "coverage": share},
-    ]
-    report["calibration"]["strategies"]["bm25"]["conformal"] = [
-        {**known, "method": "fixed", "k": 52, "level": 0.8},
-        {
-            **known,
-            "method": "mondrian",
-            "bins": bins,
-            "attainable": False,
-            "level": 0.8,
-            "mean_k": None,
-        },
-        {**known, "method": "fixed", "k": None, "mean_k": None, "attainable": False, "level": 0.95},
-    ]
+    first |= {"k": 52, "depth": 1234, "coverage": share, "riskiest": {**share, "value": 0.625}}
+    second |= {"k": None, "attainable": False, "riskiest": None, "riskiest_reason": "no <risk>"}
     panel, html = rendered("miss-rates", report)
-    found = {row["rule"]: row for row in rows(panel, "conformal-k") if row["strategy"] == "bm25"}
-    assert found["one K"]["k_800_permille"] == "52"
-    assert found["one K"]["k_950_permille"] == "not attainable"
-    assert found["K by third of predicted risk"]["k_800_permille"] == "4; not attainable"
+    found = [row for row in rows(panel, "conformal-k") if row["strategy"] == "bm25"]
+    assert [row["k"] for row in found[:2]] == ["52", ""]
+    assert (found[0]["coverage"], found[0]["riskiest"]) == ("0.75", "0.625")
     assert "1,234" in html
+    assert "no &lt;risk&gt;" in html
 
 
-def test_no_k_says_why_and_questions_left_out_are_counted(report):
+def test_strategies_without_k_are_named(report):
     _, html = rendered("miss-rates", report)
     assert "No K" not in html
-    assert "leaves out questions" not in html
-    first, second = (
-        report["calibration"]["strategies"][name]["conformal_methods"]
-        for name in ("bm25", "vector")
-    )
-    assert set(first) == {"fixed", "recall", "mondrian", "without_risk"}
-    first |= {"mondrian": 55, "without_risk": 1234}
-    second |= {"mondrian": None, "mondrian_reason": "too <few>", "without_risk": 60}
+    report["calibration"]["strategies"]["vector"]["conformal"] = []
     _, html = rendered("miss-rates", report)
-    assert "too &lt;few&gt;" in html
-    assert html.count("K by third of predicted risk of") == 1
-    assert (
-        '<data value="1234" data-at="/calibration/strategies/bm25/conformal_methods/without_risk">'
-        in html
-    )
-    assert (
-        'data-at="/calibration/strategies/vector/conformal_methods/without_risk"' not in html
-    )  # only K by risk can leave out questions, and `vector` has none
+    assert html.count("no question has gold to judge its ranking by") == 1

@@ -2,14 +2,13 @@
 
 import json
 import math
-from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval.uncertainty.conformal import Cell, Questions, conformal_k
+from rag_eval.uncertainty.conformal import Questions, conformal_k, find_thresholds
 
 DEPTH = 200
 
@@ -28,41 +27,29 @@ def questions(n_groups, rng, *, depth=DEPTH, size=None, hardest=3.0):
 
 
 def fixed_k(rank, group, depth, level):
-    n = len(rank)
-    cell = Cell(np.asarray(rank), np.arange(n), np.ones(n), np.asarray(group))
-    k = cell.thresholds(np.ones(n, dtype=bool), (level,))[0]
+    k = find_thresholds(np.asarray(rank), np.asarray(group), (level,))[0]
     return int(k) if k <= depth else None
 
 
-def recall_k(rank, question, group, depth, level):
-    nothing = np.full(len(group), np.inf)
-    data = Questions(nothing, group, depth, gold_rank=rank, gold_question=question)
-    return next(rule.k for rule in conformal_k(data, (level,), splits=1) if rule.method == "recall")
-
-
-def slow_threshold(scores, weight, mass, level):
-    total = sum(weight) + mass
-    for score in sorted(scores):
-        below = sum(w for s, w in zip(scores, weight, strict=True) if s <= score)
-        if below >= level * total - 1e-9 * total:
-            return score
+def slow_threshold(ranks, mass, level):
+    total = len(ranks) + mass
+    for rank in sorted(ranks):
+        if sum(other <= rank for other in ranks) >= level * total - 1e-9 * total:
+            return rank
     return math.inf
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 20) | st.just(math.inf), st.integers(1, 3)), max_size=30),
+    st.lists(st.integers(1, 20) | st.just(math.inf), max_size=30),
     st.sampled_from([0.5, 0.8, 0.9, 0.95]),
     st.randoms(use_true_random=False),
 )
-def test_the_threshold_is_the_smallest_sufficient_rank(pairs, level, random):
-    scores, weight = np.array([float(s) for s, _ in pairs]), np.array([float(w) for _, w in pairs])
-    group = np.array([random.randrange(5) for _ in pairs], dtype=np.int64)
-    use = np.array([random.random() < 0.7 for _ in pairs], dtype=bool)
-    cell = Cell(scores, np.arange(len(pairs)), weight, group)
-    sizes = np.bincount(group[use])
-    mass = (sizes**2).sum() / sizes.sum() if use.any() else 1.0
-    expected = slow_threshold(scores[use].tolist(), weight[use].tolist(), mass, level)
-    assert cell.thresholds(use, (level,)).tolist() == [expected]
+def test_the_threshold_is_the_smallest_sufficient_rank(ranks, level, random):
+    group = np.array([random.randrange(5) for _ in ranks], dtype=np.int64)
+    sizes = np.bincount(group)
+    mass = (sizes**2).sum() / sizes.sum() if ranks else 1.0
+    found = find_thresholds(np.array(ranks, dtype=float), group, (level,))
+    assert found.tolist() == [slow_threshold(ranks, mass, level)]
 
 
 @given(
@@ -88,59 +75,42 @@ def test_questions_of_one_group_are_not_counted_as_many():
     assert fixed_k(rank, np.arange(100), DEPTH, 0.8) == 1
 
 
-def test_expected_recall_follows_its_definition():
-    rng = np.random.default_rng(3)
-    n, items = 60, rng.integers(1, 4, 60)
-    question = np.repeat(np.arange(n), items)
-    absent, found = rng.random(len(question)) < 0.04, rng.integers(1, 40, len(question))
-    rank = np.where(absent, np.inf, found.astype(float))
-
-    def loss(k):
-        return sum(1 - np.mean(rank[question == q] <= k) for q in range(n))
-
-    for level in (0.6, 0.8, 0.9):
-        enough = (k for k in range(1, 41) if (loss(k) + 1) / (n + 1) <= 1 - level + 1e-9)
-        assert recall_k(rank, question, np.arange(n), 40, level) == next(enough, None)
-    assert recall_k(np.where(np.isinf(rank), rank, 1.0), question, np.arange(n), 40, 0.99) is None
-
-
 @pytest.mark.parametrize("size", [1, 3, None])
 def test_new_groups_are_covered_as_stated(size):
     rng = np.random.default_rng(7)
-    covered, recalled = {0.8: [], 0.9: []}, []
+    covered = {0.8: [], 0.9: []}
     for _ in range(300):
         old, new = questions(60, rng, size=size), questions(60, rng, size=size)
         for level, shares in covered.items():
             k = fixed_k(old.rank, old.group, DEPTH, level)
             shares.append(0.0 if k is None else float((new.rank <= k).mean()))
-        k = recall_k(old.rank, np.arange(len(old.rank)), old.group, DEPTH, 0.9)
-        recalled.append(0.0 if k is None else float((new.rank <= k).mean()))
     for level, shares in covered.items():
         error = np.std(shares) / len(shares) ** 0.5
         assert level - 3 * error <= np.mean(shares) <= level + 0.05
-    assert np.mean(recalled) >= 0.9 - 3 * np.std(recalled) / 300**0.5
 
 
-def test_held_out_coverage_holds_for_every_method():
+def test_held_out_coverage_holds_and_the_riskiest_third_has_less():
     data = questions(240, np.random.default_rng(21), depth=1000)
-    ranks = Questions(data.rank, data.group, 1000, data.risk, data.rank, np.arange(len(data.rank)))
-    found = conformal_k(ranks, (0.8, 0.9), splits=60)
-    results = {(result.method, result.level): result for result in found}
-    assert list(results) == list(product(("fixed", "recall", "mondrian"), (0.8, 0.9)))
-    for (method, level), result in results.items():
-        assert result.coverage.value >= level - 0.01, (method, level)
+    results = conformal_k(data, (0.8, 0.9), splits=60)
+    assert [result.level for result in results] == [0.8, 0.9]
+    for result in results:
+        assert result.k == fixed_k(data.rank, data.group, 1000, result.level)
+        assert result.coverage.value >= result.level - 0.01
         assert result.coverage.low < result.coverage.value < result.coverage.high
+        assert result.riskiest.value < result.coverage.value - 0.05
         assert result.n_groups == 240
-    assert results["mondrian", 0.9].riskiest.value >= 0.9 - 0.01
-    assert results["fixed", 0.9].riskiest.value < results["mondrian", 0.9].riskiest.value
-    # with a single gold item a question, both are equal
-    assert results["recall", 0.9].k == results["fixed", 0.9].k
-    bins = results["mondrian", 0.9].bins
-    assert sum(part.coverage.n for part in bins) == len(data)
-    assert bins[0].k < bins[1].k < bins[2].k
-    for part in bins:
-        inside = (part.risk_low <= data.risk) & (data.risk < part.risk_high)
-        assert part.k == fixed_k(data.rank[inside], data.group[inside], 1000, 0.9)
+
+
+def test_the_riskiest_third_is_of_the_questions_with_a_known_risk():
+    rank, risk = np.array([1.0] * 60 + [50.0] * 30 + [1.0] * 10), np.arange(100) / 100
+    data = Questions(rank, np.arange(100), 60, np.where(np.arange(100) < 90, risk, np.nan))
+    (result,) = conformal_k(data, (0.5,), splits=200)
+    assert (result.k, result.riskiest.value, result.riskiest.n) == (1, 0.0, 30)
+    assert result.coverage.value == pytest.approx(0.7)
+    unknown = Questions(rank, data.group, 60, np.full(100, np.nan))
+    for other in (unknown, Questions(rank, data.group, 60)):
+        (result,) = conformal_k(other, (0.5,), splits=20)
+        assert result.dump()["riskiest_reason"] == "the risk of no question is known"
 
 
 def test_a_k_beyond_the_depth_counts_as_not_covered():
@@ -148,7 +118,7 @@ def test_a_k_beyond_the_depth_counts_as_not_covered():
     rank = np.where(rng.random(200) < 0.15, np.inf, 1.0)
     (result,) = conformal_k(Questions(rank, np.arange(200), 100), (0.9,), splits=20)
     assert not result.attainable
-    assert (result.k, result.mean_k, result.mean_k_held_out) == (None, None, None)
+    assert result.k is None
     assert (result.share_unattainable, result.coverage.value) == (1.0, 0.0)
     assert "not attainable within lists of 100" in result.text
     assert f"{np.isfinite(rank).mean():.1%}" in result.text

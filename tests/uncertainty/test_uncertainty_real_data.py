@@ -37,14 +37,9 @@ def test_scifact_is_estimated_without_a_prior(benchmarks, strategy, auroc, skill
 def test_conformal_k_reaches_its_bars_on_scifact(benchmarks, capsys):
     importlib.import_module("miss_rate").conformal()
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    found = {(line["strategy"], line["method"], line["level"]) for line in lines}
-    methods, levels = ("fixed", "recall", "mondrian"), (0.8, 0.9, 0.95)
-    assert found == {
-        (strategy, method, level)
-        for strategy in ("bm25", "vector", "hybrid")
-        for method in methods
-        for level in levels
-    }
+    found = [(line["strategy"], line["level"]) for line in lines]
+    strategies, levels = ("bm25", "vector", "hybrid"), (0.8, 0.9, 0.95)
+    assert found == [(strategy, level) for strategy in strategies for level in levels]
     for line in lines:
         assert line["coverage"]["n"] == 1109, line
-        assert line["met"] is not False, line
+        assert line["met"] is True, line

@@ -1,7 +1,7 @@
 """Panel of calibrated miss rates: observed and predicted rates, and their status."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from markupsafe import Markup
 
@@ -23,8 +23,6 @@ from rag_eval.reporting.html.elements import (
     Cell,
     Cursor,
     Table,
-    absent,
-    format_number,
     interval,
     number,
     one_line,
@@ -33,7 +31,6 @@ from rag_eval.reporting.html.elements import (
 )
 from rag_eval.reporting.html.panel import Page, Panel, panel_words
 
-NOT_ATTAINABLE: Final = "not attainable"
 Entries = Sequence[tuple[str, Cursor]]
 
 # ---- Pictures: they draw figures of the report and compute nothing
@@ -238,72 +235,9 @@ def _quality(page: Page, entries: Entries) -> Table | None:
     return page.optional_table("miss-rate-quality", rows)
 
 
-def _k_cell(rule: Cursor) -> Cell:
-    """Make a cell of one K, or of three K by third of predicted risk."""
-    ks = [part["k"] for part in rule["bins"]] or [rule["k"]]
-    html = Markup('<span class="muted">{}</span>').format(NOT_ATTAINABLE)
-    if any(k.value is not None for k in ks):
-        none = absent(f"{NOT_ATTAINABLE} within the lists")
-        shown = [none if k.value is None else number(k, 1) for k in ks]
-        html = Markup(" · ").join(shown)
-    words = [NOT_ATTAINABLE if k.value is None else format_number(k.value, 1) for k in ks]
-    raws = [NOT_ATTAINABLE if k.value is None else str(k.value) for k in ks]
-    return Cell(html, "; ".join(words), {"": "; ".join(raws)})
-
-
-def _conformal(page: Page, entries: Entries) -> Table:
-    methods = panel_words()["conformal_methods"]
-    rules = [(name, rule) for name, entry in entries for rule in entry["conformal"]]
-    levels = {
-        f"k_{float(level) * 1000:.0f}_permille": float(level)
-        for level in sorted({float(rule["level"].value) for _, rule in rules})
-    }
-    rows: dict[tuple[str, str], dict[str, Cursor | Cell | str]] = {}
-    for name, rule in rules:
-        method = str(rule["method"].value)
-        first = {"strategy": name, "rule": methods.get(method, method)}
-        row = rows.setdefault((name, method), {**first, **dict.fromkeys(levels, ""), "first": rule})
-        row[f"k_{float(rule['level'].value) * 1000:.0f}_permille"] = _k_cell(rule)
-    means = "one K; for thirds of predicted risk from the least risky third to the riskiest"
-    columns = [
-        {"key": key, "heading": f"K for {level:.0%}", "as": "cell", "figures": True, "means": means}
-        for key, level in levels.items()
-    ]
-    return page.table("conformal-k", rows.values(), inserts={"levels": columns})
-
-
-def _conformal_coverage(page: Page, entries: Entries) -> Table:
-    methods = panel_words()["conformal_methods"]
-    rows = []
-    for name, entry in entries:
-        for rule in entry["conformal"]:
-            method = str(rule["method"].value)
-            words = methods.get(method, method)
-            rows.append({"strategy": name, "words": words, "rule": rule})
-    return page.table("conformal-coverage", rows)
-
-
-def _without_k(page: Page, entries: Entries) -> list[tuple[Markup, Cursor | str]]:
-    """Return (strategies without K by a method, reason) for each method and reason."""
-    return [
-        (Markup("{} of {}").format(words, names), reason)
-        for method, words in panel_words()["conformal_methods"].items()
-        for names, reason in page.group_alike(
-            (name, entry["conformal_methods"][method].reason_beside)
-            for name, entry in entries
-            if entry["conformal_methods"][method].value is None
-        )
-    ]
-
-
-def _left_out(page: Page, entries: Entries) -> list[tuple[Markup, Cursor]]:
-    """Return (strategy, number of questions that K by risk leaves out)."""
-    methods = [(name, entry["conformal_methods"]) for name, entry in entries]
-    return [
-        (page.swatch(name), about["without_risk"])
-        for name, about in methods
-        if about["without_risk"].value and about["mondrian"].value is not None
-    ]
+def _conformal(page: Page, entries: Entries) -> Table | None:
+    rules = ((name, rule) for name, entry in entries for rule in entry["conformal"])
+    return page.optional_table("conformal-k", ({"strategy": n, "rule": rule} for n, rule in rules))
 
 
 # ---- Tables of strategies together, and of what is watched over time.
@@ -339,7 +273,6 @@ def _tables(page: Page, entries: Entries, comparison: Cursor | None) -> dict[str
         "rates": _rates(page),
         "quality": _quality(page, entries),
         "conformal": _conformal(page, entries),
-        "covered": _conformal_coverage(page, entries),
         "compared": None,
         "leakage": page.optional_table("leakage-gap", leaking),
         "promotions": page.optional_table("miss-rate-promotions", promoted),
@@ -380,8 +313,7 @@ def panel(page: Page) -> Panel:
         ),
         "uncompared": calibration["comparison"].reason_beside if comparison is None else "",
         "rules": [(name, rule["text"]) for name, entry in entries for rule in entry["conformal"]],
-        "without_k": _without_k(page, entries),
-        "left_out": _left_out(page, entries),
+        "without_k": [page.swatch(name) for name, entry in entries if not entry["conformal"].value],
         "accounts": uncertainty["iterative"].items(),
         "unpowered": unpowered[0].reason_beside if unpowered else None,
     }
