@@ -107,9 +107,11 @@ def attribute_texts(model: type[BaseModel]) -> dict[str, str]:
             continue
         tree = ast.parse(textwrap.dedent(inspect.getsource(owner)))
         body = tree.body[0].body  # type: ignore[attr-defined]  # the source of a class is a class
-        for field, after in itertools.pairwise(body):
+        for field, after in itertools.pairwise([*body, None]):
             if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr):
                 texts[ast.unparse(field.target)] = ast.literal_eval(after.value)
+            elif isinstance(field, ast.AnnAssign) and "description=" in ast.unparse(field):
+                texts.pop(ast.unparse(field.target), None)  # the text of the class above
     for name, field in model.model_fields.items():
         other = field.validation_alias
         if name in texts and other is not None:
