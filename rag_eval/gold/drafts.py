@@ -8,7 +8,7 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, NamedTuple
 
@@ -52,26 +52,36 @@ class _Passage(NamedTuple):
     is_markdown: bool
 
 
-def _list_passages(corpus: LoadedCorpus) -> list[list[_Passage]]:
+def _list_passages(corpus: LoadedCorpus) -> dict[str, list[_Passage]]:
     """Return the passages of each document."""
     by_document = dict(iter(corpus.sections.groupby("doc_id", sort=False)))
-    found = []
+    found = {}
     for document in rows_of(corpus.documents):
         place = document.text, document.kind == "markdown"
-        found.append(
-            [
-                _Passage(row.section_id, row.title, row.start, row.end, *place)
-                for row in rows_of(by_document.get(document.doc_id, corpus.sections[:0]))
-                if read_id(row.section_id) is not None
-            ]
-        )
+        found[document.doc_id] = [
+            _Passage(row.section_id, row.title, row.start, row.end, *place)
+            for row in rows_of(by_document.get(document.doc_id, corpus.sections[:0]))
+            if read_id(row.section_id) is not None
+        ]
     return found
 
 
-def _in_turn(documents: Sequence[list[Any]]) -> Iterator[Any]:
-    """Yield the first of every document, then the second, so that no document fills the drafts."""
-    turns = itertools.zip_longest(*documents)
-    return (found for turn in turns for found in turn if found is not None)
+def _in_turn(groups: Iterable[list[Any]]) -> list[Any]:
+    """List the first of every group, then the second, so that no group fills the drafts."""
+    turns = itertools.zip_longest(*groups)
+    return [found for turn in turns for found in turn if found is not None]
+
+
+def _spread(found: Mapping[str, list[Any]], depth: int = 0) -> list[Any]:
+    """Take turns among the folders of documents, in each among its folders, then its documents."""
+    folders: dict[str, dict[str, list[Any]]] = {}
+    for name, parts in found.items():
+        folder, _, rest = name.split("/", depth)[-1].partition("/")
+        folders.setdefault(folder if rest else "", {})[name] = parts
+    return _in_turn(
+        _spread(inner, depth + 1) if folder else _in_turn(inner.values())
+        for folder, inner in folders.items()
+    )
 
 
 # ---- By rule.
@@ -174,10 +184,13 @@ def _draft_passage(passage: _Passage) -> Question | None:
 
 
 def make_drafts(corpus: LoadedCorpus) -> list[Question]:
-    """Draft at most `MAX_DRAFTS` different questions by rule, spread over the documents."""
-    drafts = (filter(None, map(_draft_passage, passages)) for passages in _list_passages(corpus))
+    """Draft at most `MAX_DRAFTS` different questions by rule, spread over folders and documents."""
+    drafts = {
+        name: list(itertools.islice(filter(None, map(_draft_passage, passages)), MAX_DRAFTS))
+        for name, passages in _list_passages(corpus).items()
+    }
     found: dict[str, Question] = {}
-    for draft in _in_turn([list(itertools.islice(made, MAX_DRAFTS)) for made in drafts]):
+    for draft in _spread(drafts):
         found.setdefault(draft.text.casefold(), draft)
     return list(found.values())[:MAX_DRAFTS]
 
@@ -232,11 +245,11 @@ def ask_for_drafts(
     Returns the drafts, and how many replies were dropped for each reason. Raises the `ChatError` of
     `ask`.
     """
-    passages = [
-        [part for part in parts if part.end - part.start >= _MIN_PASSAGE]
-        for parts in _list_passages(corpus)
-    ]
-    chosen = list(itertools.islice(_in_turn(passages), MAX_DRAFTS))
+    passages = {
+        name: [part for part in parts if part.end - part.start >= _MIN_PASSAGE]
+        for name, parts in _list_passages(corpus).items()
+    }
+    chosen = _spread(passages)[:MAX_DRAFTS]
 
     def draft(passage: _Passage) -> Question | str:
         text = passage.text[passage.start : min(passage.end, passage.start + _MAX_PASSAGE)]

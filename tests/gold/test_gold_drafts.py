@@ -1,6 +1,7 @@
 """Drafts ask what a user would ask, quote their passage, and untrusted replies are checked."""
 
 import json
+from collections import Counter
 
 import pytest
 from fake_llm import FakeLLM
@@ -54,6 +55,7 @@ SECTIONS = {
 def corpus(tmp_path):
     def read(**texts):
         for name, text in texts.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / f"{name}.md").write_text(text, encoding="utf-8")
         return load_corpus(Folder(loader="folder", path="."), tmp_path)
 
@@ -77,6 +79,22 @@ def test_rules_ask_what_a_passage_answers_and_skip_the_rest(corpus):
 def test_a_task_is_preferred_to_a_condition(corpus):
     text = "# Doors\n\nIf the bell rings twice, somebody waits.\n\nTo open a door, turn the key.\n"
     assert [draft.text for draft in make_drafts(corpus(a=text))] == ["How do I open a door?"]
+
+
+def test_folders_take_turns_whatever_their_number_of_documents(corpus):
+    folders = ["big", "deep/first", "deep/last", "other", "."]
+    n_documents = dict(zip(folders, [60, 30, 1, 2, 1], strict=True))
+    texts = {}
+    for folder, n_files in n_documents.items():
+        part = (
+            "## Part {}\n\nTo turn part " + folder.strip(".") + " {} {} on, press the button.\n\n"
+        )
+        for at in range(n_files):
+            texts[f"{folder}/{at:02}"] = "".join(part.format(n, at, n) for n in range(30))
+    drafts = make_drafts(corpus(**texts))
+    names = [draft.places[0][0].partition("#")[0].rpartition("/")[0] for draft in drafts]
+    assert Counter(names) == {"big": 6, "deep/first": 3, "deep/last": 3, "other": 6, "": 6}
+    assert len({draft.places[0][0].partition("#")[0] for draft in drafts}) == 6 + 3 + 1 + 2 + 1
 
 
 def test_drafts_are_spread_over_documents_and_bounded(corpus):
