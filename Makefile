@@ -81,8 +81,8 @@ $(VENV)/.installed-team: requirements-team.lock | $(STAMP)
 	@touch $@
 
 lock: install  ## renew the three locks: the product, a team's deployment, other frameworks
-	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header --upgrade --extra nightly --extra plots --group dev --group docs --group model pyproject.toml -o requirements.lock
-	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header --constraint requirements.lock $(addprefix --extra ,nightly plots $(EXTRAS)) --group dev --group docs --group model --group team pyproject.toml -o requirements-team.lock
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header --upgrade --extra nightly --extra plots --extra documents --group dev --group docs --group model pyproject.toml -o requirements.lock
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header --constraint requirements.lock $(addprefix --extra ,nightly plots documents $(EXTRAS)) --group dev --group docs --group model --group team pyproject.toml -o requirements-team.lock
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header --upgrade --group pyproject.toml:integrations -o requirements-integrations.lock
 
 docs: install  ## build the documentation site into build/site

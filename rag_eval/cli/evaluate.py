@@ -119,7 +119,9 @@ def init(
     name: Annotated[
         str, typer.Argument(help="Name of the new gold set: letters, digits, - and _.")
     ],
-    docs: Annotated[Path, typer.Option(help="Folder of Markdown or text documents.")],
+    docs: Annotated[
+        Path, typer.Option(help="Folder of documents: Markdown, text, rst, HTML, notebooks, PDF.")
+    ],
     *,
     gold: Annotated[
         Path | None,
@@ -161,11 +163,13 @@ def init(
         ask = _draft_by_endpoint(settings) if llm else make_drafts
         if gold is not None:
             ask = functools.partial(read_questions, gold)
-        count = init_gold_set(folder, docs, ask)
+        count, skipped = init_gold_set(folder, docs, ask)
         if not is_listed:
             list_corpus_root(Path(SETTINGS_FILE), docs)
     what = "draft questions" if gold is None else f"questions of {gold}"
     typer.echo(f"wrote {folder} with {count} {what}")
+    for line in skipped:
+        typer.echo(f"skipped {line}")
     if not is_listed:
         typer.echo(
             f"added {docs.resolve()} to corpus_roots in {SETTINGS_FILE}: gold sets may read files "

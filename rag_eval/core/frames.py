@@ -65,7 +65,10 @@ DOCUMENTS = schema(
     rev=("str", "revision of this document"),
     content_hash=("str", "sha256 of the masked text, hex"),
     source_url=("str", "where a person can open it"),
-    kind=("str", "numpydoc | markdown | text | passages (only its sections are known)"),
+    kind=(
+        "str",
+        "numpydoc | markdown | rst | pages | text | passages (only its sections are known)",
+    ),
     names=("list", "every name this document is known by, its doc_id first"),
     page=("str", "page of its source where it starts; empty where the source names none"),
 )

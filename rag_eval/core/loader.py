@@ -65,7 +65,7 @@ class RawDocument(NamedTuple):
     text: str
     source_url: str
     kind: str
-    """Format of the text: numpydoc, markdown, text or passages."""
+    """Format of the text: numpydoc, markdown, rst, text, passages, or pages between form feeds."""
     source: bytes
     """Unchanged bytes of the source, which manifests hash and signatures sign."""
     rev: str = ""

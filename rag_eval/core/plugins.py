@@ -76,6 +76,7 @@ class AnyClass:
 _EXTRAS = {
     "nightly": ("typer", "rich", "sqlalchemy", "dagster", "mlflow", "chromadb"),
     "plots": ("matplotlib",),
+    "documents": ("pypdf", "selectolax"),
 }
 """Modules that stand for an extra; pip installs an extra as a whole."""
 

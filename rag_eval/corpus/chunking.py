@@ -6,7 +6,7 @@ The module also finds the borders of sections and sentences.
 import hashlib
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -14,7 +14,7 @@ import pandas as pd
 from rag_eval.core.frames import CHUNKS
 from rag_eval.core.loader import Chunker
 from rag_eval.corpus.analyzer import ANALYZER, BLANKLESS, count_tokens, token_spans
-from rag_eval.corpus.markdown import headings, line_starts, parse_blocks
+from rag_eval.corpus.markdown import Heading, headings, line_starts, parse_blocks
 from rag_eval.storage.hashing import SHORT, canonical_json, digest, text_hash
 
 # ---- Sections: text under one heading, with ids that people can write into a gold set
@@ -86,13 +86,29 @@ def _follows_blank(text: str, start: int) -> bool:
 
 
 def markdown_sections(doc_id: str, title: str, text: str, body_start: int = 0) -> list[Section]:
-    """Split a Markdown document at the headings.
+    """Split a Markdown document at the headings, as `heading_sections` does."""
+    return heading_sections(doc_id, title, text, headings(text, body_start), body_start)
+
+
+def page_sections(doc_id: str, title: str, text: str) -> list[Section]:
+    """Split a document at its form feeds into pages, the sections `<doc_id>#page-1` and so on."""
+    pages = text.split("\f")
+    starts = itertools.accumulate(map(len, pages), lambda at, size: at + size + 1, initial=0)
+    return [
+        Section(f"{doc_id}#page-{number}", title, start, start + len(page))
+        for number, (start, page) in enumerate(zip(starts, pages, strict=False), 1)
+    ]
+
+
+def heading_sections(
+    doc_id: str, title: str, text: str, heads: Sequence[Heading], body_start: int = 0
+) -> list[Section]:
+    """Split a document at headings.
 
     The id of a section is a path of headings, such as `<doc_id>#guide/installing`. Equal paths get
     `-2`, `-3`. Text before the first heading is the section `<doc_id>`. Front matter lies in no
     section.
     """
-    heads = headings(text, body_start)
     first = heads[0].start if heads else len(text)
     found = (
         [Section(doc_id, title, body_start, first)]

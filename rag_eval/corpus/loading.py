@@ -14,7 +14,14 @@ from rag_eval.core.config import SOURCES
 from rag_eval.core.errors import Place, ProblemList, quoted
 from rag_eval.core.frames import DOCUMENTS, SECTIONS, make_frame
 from rag_eval.core.loader import Loader, RawDocument
-from rag_eval.corpus.chunking import Section, markdown_sections, numpydoc_sections
+from rag_eval.corpus.chunking import (
+    Section,
+    heading_sections,
+    markdown_sections,
+    numpydoc_sections,
+    page_sections,
+)
+from rag_eval.corpus.markdown import rst_headings
 from rag_eval.corpus.masking import NAMES, domain_of, mask, mask_decoded, without_user
 from rag_eval.corpus.source import MAX_SHOWN_CHARS, author_hash, one_line
 from rag_eval.storage.hashing import digest, lines_hash, text_hash
@@ -79,6 +86,10 @@ def _make_sections(document: RawDocument, title: str, text: str) -> list[Section
         return numpydoc_sections(doc_id, title, text)
     if document.section_id is None and document.kind == "markdown":
         return markdown_sections(doc_id, title, text, document.body_start)
+    if document.section_id is None and document.kind == "rst":
+        return heading_sections(doc_id, title, text, rst_headings(text))
+    if document.section_id is None and document.kind == "pages":
+        return page_sections(doc_id, title, text)
     return [Section(document.section_id or doc_id, title, 0, len(text))]
 
 

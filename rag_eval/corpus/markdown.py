@@ -1,4 +1,4 @@
-"""Markdown in character offsets: front matter, headings, blocks."""
+"""Markdown in character offsets: front matter, headings, blocks; headings of reStructuredText."""
 
 import functools
 import itertools
@@ -60,6 +60,30 @@ def headings(text: str, start: int = 0) -> list[Heading]:
         for opening, inline in itertools.pairwise(tokens)
         if opening.type == "heading_open" and opening.level == 0 and opening.map
     ]
+
+
+_RST_RULE = re.compile(r"([!-/:-@\[-`{-~])\1+[ \t]*$")
+
+
+def rst_headings(text: str) -> list[Heading]:
+    """Return the underlined headings of reStructuredText, perhaps with a line above.
+
+    The first style of rules is level 1, the next new style level 2, and so on.
+    """
+    starts = line_starts(text)
+    lines = [text[start:end].rstrip("\r\n") for start, end in itertools.pairwise(starts)]
+    rules = [match and match[1] for match in map(_RST_RULE.match, lines)]
+    found, levels = [], dict[tuple[str, bool], int]()
+    for at, mark in enumerate(rules[1:], 1):
+        title = lines[at - 1].rstrip()
+        above = at > 1 and rules[at - 2] == mark
+        is_first = at == 1 or not lines[at - 2].strip() or above
+        if not mark or rules[at - 1] or not is_first or not title.strip():
+            continue
+        if len(lines[at].rstrip()) >= len(title) and (above or not title[0].isspace()):
+            level = levels.setdefault((mark, above), len(levels) + 1)
+            found.append(Heading(level, title.strip(), starts[at - 1 - above]))
+    return found
 
 
 class Leaf(NamedTuple):

@@ -9,9 +9,9 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, NamedTuple, Self
 
 import tomlkit
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -111,7 +111,7 @@ version: 1                      # raise it when the questions change; it is part
 corpus:
   loader: folder
   path: {path}   # relative; outside this folder only below `corpus_roots` of settings.toml
-  chunker: {{kind: markdown, max_tokens: 256}}
+{exclude}  chunker: {{kind: markdown, max_tokens: 256}}
 k: [1, 3, 5, 10]                # cut-offs of the measures, rising
 depth: 50                       # chunks retrieved for each wording; at least the largest k
 strategies:                     # all are run on the same questions and compared
@@ -156,7 +156,13 @@ nothing is.
 
 
 def _write(
-    folder: Path, name: str, path: str, questions: Sequence[Question], domains: set[str]
+    folder: Path,
+    name: str,
+    path: str,
+    questions: Sequence[Question],
+    domains: set[str],
+    *,
+    broken: Sequence[str],
 ) -> None:
     queries, answers, qrels = [], [], ["query-id\tcorpus-id\tscore"]
     for number, question in enumerate(questions, 1):
@@ -179,6 +185,7 @@ def _write(
         CONFIG_FILE: _CONFIG.format(
             name=json.dumps(name),
             path=json.dumps(path, ensure_ascii=False),
+            exclude=f"  exclude: {json.dumps(broken, ensure_ascii=False)}\n" if broken else "",
             trust=_TRUST.format(domain=json.dumps(*domains)) if len(domains) == 1 else "",
         ),
         "README.md": _README.format(name=name, draft=DRAFT),
@@ -187,10 +194,69 @@ def _write(
         write_text(folder / file, text)
 
 
+# ---- Files that are no documents.
+
+_MOST_NAMES = 5
+
+
+class Started(NamedTuple):
+    """The number of questions of a new gold set, and lines on the files that are no documents."""
+
+    n_questions: int
+    skipped: list[str]
+
+
+def _load_readable(docs: Path) -> tuple[LoadedCorpus, dict[str, str]]:
+    """Load the documents, without the files that cannot be read: path -> reason."""
+    folder = Folder(loader="folder", path=".")
+    try:
+        return load_corpus(folder, docs), {}
+    except InputError as error:
+        broken = {
+            problem.file: problem.message
+            for problem in error.problems
+            if problem.file and problem.code != "missing_package"
+        }
+        if len(broken) < len(error.problems):
+            raise
+        rest = folder.model_copy(update={"exclude": tuple(broken)})
+        try:
+            return load_corpus(rest, docs), broken
+        except InputError:  # nothing is left, or more is broken than one error lists
+            raise error from None
+
+
+def _list_skipped(docs: Path, corpus: LoadedCorpus, broken: Mapping[str, str]) -> list[str]:
+    """Say for each reason and ending how many files are no documents, with the first names."""
+    is_empty = corpus.documents["text"].str.strip() == ""
+    reasons = {**dict.fromkeys(corpus.documents["doc_id"][is_empty], "no text in it"), **broken}
+    whole = {*corpus.documents["doc_id"]} - reasons.keys()
+    for folder, folders, files in os.walk(docs):
+        hidden = [f"{name}/" for name in folders if name.startswith(".")]
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in (*hidden, *files):
+            path = (Path(folder) / name).relative_to(docs).as_posix()
+            if path not in whole:
+                reason = "a hidden name" if name.startswith(".") else "no reader of this ending"
+                reasons.setdefault(path, reason)
+    groups: dict[tuple[str, str], list[str]] = {}
+    for path in sorted(reasons):
+        groups.setdefault((reasons[path], Path(path).suffix.lower() or "no ending"), []).append(
+            path
+        )
+    return [
+        f"{len(paths):,} {ending}: {reason} ({quoted(', '.join(paths[:_MOST_NAMES]), 300)}"
+        f"{', ...' if len(paths) > _MOST_NAMES else ''})"
+        for (reason, ending), paths in groups.items()
+    ]
+
+
 def init_gold_set(
     target: Path, docs: Path, ask: Callable[[LoadedCorpus], Sequence[Question]] = make_drafts
-) -> int:
-    """Write a new gold set with the questions that `ask` makes; return their number.
+) -> Started:
+    """Write a new gold set with the questions that `ask` makes.
+
+    A file that cannot be read is left out, which the configuration and the result say.
 
     The gold set trusts the domain of the documents, if all their addresses are of one domain.
     The gold set has the name of the folder `target`. The folder appears whole or not at all, and no
@@ -203,7 +269,7 @@ def init_gold_set(
     if not docs.is_dir():
         message, accepted = "the folder of documents does not exist", "a folder of documents"
         raise InputError.of("missing_folder", message, docs, field="--docs", accepted=accepted)
-    corpus = load_corpus(Folder(loader="folder", path="."), docs)
+    corpus, broken = _load_readable(docs)
     questions = ask(corpus)
     # Without an address, nothing is known of a document's origin, so no domain is trusted.
     addressed = (corpus.sources["domain"] != "").all()
@@ -213,7 +279,7 @@ def init_gold_set(
         partial = Path(tempfile.mkdtemp(dir=target.parent, prefix=PARTIAL))
         try:
             path = os.path.relpath(docs.resolve(), target.resolve())
-            _write(partial, target.name, path, questions, domains)
+            _write(partial, target.name, path, questions, domains, broken=sorted(broken))
             partial.chmod(0o755)
             partial.rename(target)
         finally:
@@ -221,7 +287,7 @@ def init_gold_set(
     except OSError as error:
         message = f"the gold set cannot be written: {quoted(str(error))}"
         raise InputError.of("unwritable_folder", message, target) from error
-    return len(questions)
+    return Started(len(questions), _list_skipped(docs, corpus, broken))
 
 
 def list_corpus_root(settings_file: Path, root: Path) -> None:

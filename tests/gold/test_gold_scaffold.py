@@ -109,7 +109,7 @@ def manual(tmp_path):
 
 def read(path, text, docs):
     path.write_text(text, encoding="utf-8")
-    return init_gold_set(path.parent / "mine", docs, partial(read_questions, path))
+    return init_gold_set(path.parent / "mine", docs, partial(read_questions, path)).n_questions
 
 
 def test_questions_of_a_csv_file_become_a_gold_set(tmp_path, manual):
@@ -149,3 +149,33 @@ def test_a_fault_of_a_csv_file_names_its_line(tmp_path, manual, line, code, says
 def test_a_csv_file_needs_its_header(tmp_path, manual, text):
     with pytest.raises(InputError, match="question,document,quote"):
         read(tmp_path / "q.csv", text, manual)
+
+
+def test_a_mixed_folder_says_what_it_skips(tmp_path, manual):
+    for at in range(7):
+        (manual / f"picture{at}.png").write_bytes(b"\x89PNG")
+    (manual / ".git").mkdir()
+    (manual / "LICENSE").write_text("MIT")
+    (manual / "empty.md").write_text(" ")
+    (manual / "broken.pdf").write_bytes(b"%PDF-1.4 broken")
+    (manual / "latin.txt").write_bytes(b"caf\xe9")
+    (manual / "page.html").write_text("<h1>Page</h1><p>To open it, press the key.</p>")
+    target = tmp_path / "sets" / "mine"
+    skipped = init_gold_set(target, manual).skipped
+    assert len(skipped) == 6
+    wanted = {
+        "7 .png: no reader of this ending": "picture4.png, ...)",
+        "1 no ending: a hidden name": "(.git)",
+        "1 no ending: no reader": "(LICENSE)",
+        "1 .md: no text in it": "(empty.md)",
+        "1 .pdf: the PDF cannot be read": "(broken.pdf)",
+        "1 .txt: ": "(latin.txt)",
+    }
+    for start, names in wanted.items():
+        [line] = [line for line in skipped if line.startswith(start)]
+        assert names in line
+        assert "picture5" not in line
+    spec = load_config(target).corpus
+    assert spec.exclude == ("broken.pdf", "latin.txt")
+    ids = load_corpus(spec, target).documents["doc_id"].tolist()
+    assert ids == ["a.md", "b.txt", "empty.md", "page.html"]

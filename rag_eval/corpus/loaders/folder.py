@@ -1,4 +1,6 @@
-"""Loader `folder`: Markdown and text files below a folder, with the git revision of each.
+"""Loader `folder`: documents below a folder, with the git revision of each.
+
+Markdown, plain text and reStructuredText are read as they are, other formats by `formats`.
 
 The loader does not follow symbolic links to folders, and skips names that begin with a dot.
 
@@ -30,6 +32,14 @@ from rag_eval.core.errors import InputError, Place, Problem, ProblemList
 from rag_eval.core.fields import read_id
 from rag_eval.core.loader import Chunker, PathLoader, RawCorpus, RawDocument
 from rag_eval.core.rows import decode_file
+from rag_eval.corpus.loaders.formats import (
+    ENDINGS,
+    MARKDOWN,
+    Content,
+    UnreadableError,
+    missing_reader,
+    read_format,
+)
 from rag_eval.corpus.markdown import front_matter, headings
 from rag_eval.corpus.source import (
     day_of,
@@ -43,8 +53,7 @@ from rag_eval.corpus.source import (
 from rag_eval.storage.hashing import file_hash
 
 MAX_BYTES = 64 * 1024 * 1024
-PATTERN = ("**/*.md", "**/*.markdown", "**/*.txt", "**/*.rst")
-_MARKDOWN = frozenset({".md", ".markdown"})
+PATTERN = ("**/*.md", "**/*.markdown", "**/*.txt", *(f"**/*{ending}" for ending in ENDINGS))
 _URL_KEYS = ("source_url", "url", "canonical_url")
 _DATE_KEYS = ("date", "updated", "last_modified", "modified")
 
@@ -212,13 +221,15 @@ def _blob_hash(content: bytes) -> str:
 
 
 class Folder(PathLoader):
-    """Markdown and text files below a folder."""
+    """Documents below a folder: Markdown, text, reStructuredText, HTML, notebooks, PDF."""
 
     loader: Literal["folder"]
     pattern: tuple[Annotated[str, Field(max_length=1000)], ...] = Field(
         default=PATTERN, max_length=100
     )
     """Shell patterns of the files to read."""
+    exclude: tuple[Annotated[str, Field(max_length=1000)], ...] = Field(default=(), max_length=1000)
+    """Files to leave out, as paths below the folder."""
     chunker: Chunker = Chunker(kind="markdown")
 
     def _root(self, base: Path) -> Path:
@@ -236,7 +247,8 @@ class Folder(PathLoader):
             is_hidden = any(part.startswith(".") for part in parts)
             if not is_hidden and any(_fits(parts, pattern) for pattern in patterns):
                 found["/".join(parts)] = path
-        return {name: found[name] for name in sorted(found) if not found[name].is_dir()}
+        names = sorted(found.keys() - set(self.exclude))
+        return {name: found[name] for name in names if not found[name].is_dir()}
 
     def identity(self, base: Path) -> list[str]:
         """Return names and content hashes of the files, and the state of git."""
@@ -250,8 +262,8 @@ class Folder(PathLoader):
     def read(self, base: Path) -> RawCorpus:
         """Read the files.
 
-        The title is the front matter's `title`, else the first heading of level 1, else the file's
-        stem. Text files are one section.
+        The title is that of the front matter or of the file, else the first heading of level 1,
+        else the file's stem. Headings and pages begin sections; a text file is one section.
         """
         root = self._root(base)
         paths = self._paths(root)
@@ -267,9 +279,9 @@ class Folder(PathLoader):
                 problems.extend([fault])
                 continue
             source = path.read_bytes()
-            text = decode_file(source, Path(name), problems)
-            if text is not None:
-                documents.append(self._make_document(name, text, source, git, revisions))
+            content = _read_content(name, source, problems)
+            if content is not None:
+                documents.append(self._make_document(name, content, source, git, revisions))
         problems.raise_errors()
         # if git tracks none of the files, the commit says nothing about the files
         if not any(document.rev for document in documents):
@@ -280,10 +292,10 @@ class Folder(PathLoader):
         return RawCorpus(documents, git.head, is_dirty)
 
     def _make_document(
-        self, name: str, text: str, source: bytes, git: Git, revisions: Revisions
+        self, name: str, content: Content, source: bytes, git: Git, revisions: Revisions
     ) -> RawDocument:
-        path = PurePosixPath(name)
-        is_markdown = path.suffix.lower() in _MARKDOWN
+        path, text = PurePosixPath(name), content.text
+        is_markdown = path.suffix.lower() in MARKDOWN
         values, body_start = front_matter(text) if is_markdown else ({}, 0)
         title = _first_text(values, ("title",))
         if not title and is_markdown:
@@ -295,10 +307,10 @@ class Folder(PathLoader):
             dates = [revisions.day.get(name, "")]
         return RawDocument(
             name,
-            title or path.stem,
+            title or content.title or path.stem,
             text,
             _first_text(values, _URL_KEYS) or f"{self.path.rstrip('/')}/{name}",
-            "markdown" if is_markdown else "text",
+            content.kind,
             source,
             rev=rev,
             is_dirty=bool(rev) and is_dirty,
@@ -343,6 +355,20 @@ def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
             }
         )
     return len(pattern) in places
+
+
+def _read_content(name: str, source: bytes, problems: ProblemList) -> Content | None:
+    """Read a file by its ending; None after a problem."""
+    ending = PurePosixPath(name).suffix.lower()
+    if missing := missing_reader(ending):
+        problems.add("missing_package", missing, name, accepted="the package, or other patterns")
+        return None
+    try:
+        return read_format(ending, source, lambda data: decode_file(data, Path(name), problems))
+    except UnreadableError as error:
+        accepted = "a whole file in the format of its ending; `exclude` leaves a file out"
+        problems.add("unreadable_document", str(error), name, accepted=accepted)
+        return None
 
 
 def _first_text(values: dict[str, object], keys: Iterable[str]) -> str:
