@@ -137,9 +137,9 @@ _STOP = (
     r"|[\u0964\u0965\uff0e](?!\d))"
 )
 # A run of terminal marks counts once (look-behind, possessive), so a long run of dots is read once.
-# A semicolon behind a Greek letter is a question mark.
+# A semicolon behind a Greek word is a question mark; "TNF-α;" is none.
 _END = re.compile(
-    r"(?:(?:(?<![.!?…])[.!?…]++|(?<=[\u0370-\u03ff\u1f00-\u1fff])[;\u037e])[\"'”’»)\]]*+(?=\s)"
+    r"(?:(?:(?<![.!?…])[.!?…]++|(?<=[\u0370-\u03ff\u1f00-\u1fff]{3})[;\u037e])[\"'”’»)\]]*+(?=\s)"
     rf"|{_STOP}++[.!?…]*+[\"”’»」』）】》]*+)\s*+"
     r"|(?:\r\n?+|\n)(?:[^\S\r\n]*+(?:\r\n?+|\n))++\s*+"
 )

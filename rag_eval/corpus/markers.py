@@ -525,13 +525,13 @@ def read_marks(text: str, names: Names | None = None, n_sources: int | None = No
     found, resolved = _find(text, names or {}, n_sources)
     edges = segments(found.text)
     starts, ends = [start for start, _ in edges], [end for _, end in edges]
-    citations: dict[tuple[int, int], None] = {}
+    citations: list[tuple[int, int]] = []
     for place, opens, ranges in found.marks:
         after = min(bisect.bisect_right(ends, place), len(ends) - 1)
         around = max(bisect.bisect_left(starts, place) - 1, 0)
         segment = (after if opens else around) if edges else -1
         for first, last in ranges:
             shown = last if n_sources is None else min(last, max(first, n_sources))
-            for number in dict.fromkeys((*range(first, shown + 1), last)):
-                citations[segment, resolved.get(number, number)] = None
-    return Marks(found.text, list(citations), found.unread)
+            numbers = (*range(first, shown + 1), last)
+            citations += [(segment, resolved.get(number, number)) for number in numbers]
+    return Marks(found.text, list(dict.fromkeys(citations)), found.unread)
