@@ -3,11 +3,18 @@
 measures: 10,000 rankings of 100 documents under 8 labels, against ir-measures on ready frames.
 api: `rag_eval.evaluate` of 5 runs of 10,000 questions, 100 documents each, with intervals, against
 ir-measures on the same frames without intervals.
+process: a whole process that evaluates a TREC run of 1,109 questions, 100 documents each, without
+intervals, against a process of ir-measures.
 groundedness: 10,000 sentences and their evidence (halves of SciFact's abstracts), from texts to
 scores, against one bm25s tokenisation of the same text.
 """
 
+import functools
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
+from subprocess import PIPE
 
 import bm25s
 import ir_measures
@@ -113,6 +120,43 @@ def measure_api() -> None:
     report("api", seconds["ours"], seconds["reference"], 2.0)
 
 
+PROCESSES = {
+    "ours": """
+import sys, rag_eval
+print(rag_eval.evaluate(*sys.argv[1:], ["nDCG@10", "R@10"], intervals=False))
+""",
+    "reference": """
+import sys, ir_measures
+from ir_measures import R, nDCG
+run, qrels = ir_measures.read_trec_run(sys.argv[1]), ir_measures.read_trec_qrels(sys.argv[2])
+print(ir_measures.calc_aggregate([nDCG @ 10, R @ 10], qrels, run))
+""",
+}
+
+
+def measure_process() -> None:
+    rng = np.random.default_rng(13)
+    with tempfile.TemporaryDirectory() as scratch:
+        run, qrels = Path(scratch, "run.trec"), Path(scratch, "qrels.trec")
+        ranked = np.argsort(rng.random((1109, 5183)))[:, :DEPTH].tolist()
+        run.write_text(
+            "".join(
+                f"{query} Q0 {document} {rank} {DEPTH - rank / 7:.6f} run\n"
+                for query, documents in enumerate(ranked)
+                for rank, document in enumerate(documents, 1)
+            )
+        )
+        qrels.write_text("".join(f"{query} 0 {query * 3} 1\n" for query in range(len(ranked))))
+        calls = {
+            name: functools.partial(
+                subprocess.run, [sys.executable, "-c", code, run, qrels], check=True, stdout=PIPE
+            )
+            for name, code in PROCESSES.items()
+        }
+        seconds = alternate(calls, repeats=7)
+    report("process", seconds["ours"], seconds["reference"], 1.5)
+
+
 def measure_groundedness(folder: Path) -> None:
     evidence = []
     for document in json_lines(folder / "scifact" / "corpus.jsonl"):
@@ -139,6 +183,7 @@ def measure_groundedness(folder: Path) -> None:
 def main() -> None:
     measure_rankings()
     measure_api()
+    measure_process()
     folder = data_folder()
     if folder is None:
         skipped("groundedness", "the public data is not there; set RAG_EVAL_TEST_DATA")

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
-import regex  # type: ignore[import-untyped]  # the package has no types
-
 from rag_eval.core.types import SNIPPET_CHARS
 from rag_eval.corpus.masking import mask
 
@@ -104,6 +102,8 @@ class TimedPattern:
     """
 
     def __init__(self, pattern: str) -> None:
+        import regex  # type: ignore[import-untyped]  # the package has no types; not in the core
+
         self.pattern = pattern
         repeats = math.prod(int(count[:9]) or 1 for count in _COUNTS.findall(pattern))
         if repeats > MAX_REPEATS:
