@@ -1255,18 +1255,6 @@ def count_gates(gates: Iterable[tuple[bool, str]]) -> str:
     return ", ".join(parts)
 
 
-Verdict = Literal["met", "not met", "not measurable", "not applicable"]
-
-
-class Criterion(Estimate):
-    """A success criterion of the project. `found` is the figure for people, or the reason."""
-
-    criterion: Text
-    goal: str
-    verdict: Verdict
-    found: Text
-
-
 class NamedPart(Record):
     """A number of documents or questions, with the first names in alphabetical order."""
 
@@ -1431,7 +1419,7 @@ class Report(Record):
     """The report of an evaluation.
 
     A figure that could not be computed is null and has its reason beside it, under <name>_reason.
-    A draft, whose hash is not known yet, lacks history, previous, success and look_first.
+    A draft, whose hash is not known yet, lacks history, previous and look_first.
     """
 
     schema_version: Literal[2]
@@ -1472,7 +1460,6 @@ class Report(Record):
     misses: dict[Name, MissesPart]
     history: HistoryPart | None = None
     previous: PreviousPart | None = None
-    success: list[Criterion] | None = None
     ragas: list[RagasFigure] | None = Field(
         default=None, description="by the primary strategy, where the gold set asks for ragas"
     )

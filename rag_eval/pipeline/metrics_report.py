@@ -38,7 +38,6 @@ from rag_eval.core.types import Level
 from rag_eval.corpus.masking import mask_shown_address
 from rag_eval.gates.gate import AcceptedRun, GateInputs
 from rag_eval.gates.regression import with_delta_s
-from rag_eval.gates.success import judge_success
 from rag_eval.gates.verdict import judge_gates
 from rag_eval.measures.overlap import NamedGold
 from rag_eval.pipeline.answers import (
@@ -661,8 +660,6 @@ def write_report(work: Work, **results: Any) -> MetricsReport:
         per_query = made.ranking_measures.per_query
         plain["previous"] = previous_part(previous, now, runs.gold, per_query)
     report = Report.model_validate(plain)
-    success = judge_success(report, made.ranking_measures.per_query, runs.gold.named_gold)
-    report = report.model_copy(update={"success": success})
     plain = report.dump()
     exports = _exports(work, made, runs)
     sources = [

@@ -40,7 +40,7 @@ REPORT_FILE = "retrieval-metrics.json"
 
 VOLATILE: Final = frozenset(
     "cacheHitRate cacheHitRate_reason calibration code content_hash drift embeddings history "
-    "look_first previous previous_reason reused run_id success timestamp uncertainty".split()
+    "look_first previous previous_reason reused run_id timestamp uncertainty".split()
 )
 """Top-level keys that may differ between two runs on equal inputs."""
 

@@ -607,32 +607,6 @@ def _gates(report: Report) -> Parts:
         yield _gates_table(report.gates)
 
 
-def success_table(report: Report) -> Sheet:
-    """Show each success criterion with its verdict and its figure or reason."""
-    rows = [[one.criterion, one.goal, one.verdict, one.found] for one in report.success or ()]
-    cells = [[quoted(cell, 200) for cell in row] for row in rows]
-    title = f"Success criteria on {quoted(report.gold.name)}"
-    return Sheet(title, ["criterion", "goal", "verdict", "found"], cells, unbroken=[2])
-
-
-def _success(report: Report) -> Parts:
-    if report.success:
-        yield success_table(report)
-
-
-def _criteria(report: Report) -> Parts:
-    """Count the success criteria by verdict, and name those that are not met."""
-    by_verdict: dict[str, list[str]] = {}
-    for one in report.success or ():
-        by_verdict.setdefault(one.verdict, []).append(quoted(one.criterion, 80))
-    parts = [
-        f"{len(names)} {verdict}" + (f" ({', '.join(names)})" if verdict == "not met" else "")
-        for verdict, names in by_verdict.items()
-    ]
-    if parts:
-        yield f"success criteria: {', '.join(parts)}"
-
-
 def _verdict(report: Report) -> Parts:
     """Show the verdict, the gates that failed, and those without enough evidence."""
     from rich.text import Text
@@ -799,12 +773,12 @@ def _rounds(iterative: Mapping[str, IterativeAccount]) -> Sheet:
 
 _SHORT: Final = (
     *(_headline, _strategies, _changes, _warnings),
-    *(_verdict, _criteria, _look_first),
+    *(_verdict, _look_first),
 )
 """Sections of the one screen that a run prints, in order."""
 _FULL: Final = (
     *(_headline, _inputs, _measures, _comparisons, _stability, _answers, _ragas),
-    *(_miss_rates, _guard, _warnings, _trust, _changes, _drift, _success, _gates, _look_first),
+    *(_miss_rates, _guard, _warnings, _trust, _changes, _drift, _gates, _look_first),
 )
 _APART: Final = {
     _strategies,
@@ -814,7 +788,6 @@ _APART: Final = {
     _comparisons,
     _answers,
     _ragas,
-    _success,
     _miss_rates,
     _gates,
 }

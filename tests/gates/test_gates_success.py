@@ -16,23 +16,28 @@ from rag_eval.core.report import (
     StrategyPart,
     TrustPart,
 )
-from rag_eval.gates.success import _judge_figures, _judge_gains, _relative_gain
 from rag_eval.measures.overlap import NamedGold, SharedGold
 
 APART = SharedGold.of_groups(np.arange(4))
 
 
-def test_a_gain_is_the_ratio_of_means_and_copies_add_nothing():
+@pytest.fixture
+def success(project_root, monkeypatch):
+    monkeypatch.syspath_prepend(str(project_root / "benchmarks"))
+    return pytest.importorskip("success", reason="the benchmarks are not there")
+
+
+def test_a_gain_is_the_ratio_of_means_and_copies_add_nothing(success):
     rng = np.random.default_rng(3)
     theirs = rng.uniform(0.2, 0.6, 60)
     gold, twice = SharedGold.of_groups(np.arange(60)), np.tile(np.arange(60), 2)
-    gain, low, high = _relative_gain(1.2 * theirs, theirs, gold)
+    gain, low, high = success._relative_gain(1.2 * theirs, theirs, gold)
     assert (gain, low, high) == pytest.approx((0.2, 0.2, 0.2))
     ours = theirs * rng.uniform(0.8, 1.6, 60)
-    gain, low, high = _relative_gain(ours, theirs, gold)
+    gain, low, high = success._relative_gain(ours, theirs, gold)
     assert gain == pytest.approx(ours.sum() / theirs.sum() - 1)
     assert low < gain < high
-    _, *copied = _relative_gain(ours[twice], theirs[twice], gold.take(twice))
+    _, *copied = success._relative_gain(ours[twice], theirs[twice], gold.take(twice))
     assert copied == pytest.approx([low, high], abs=0.02)
 
 
@@ -46,7 +51,7 @@ def test_a_gain_is_the_ratio_of_means_and_copies_add_nothing():
         ([0.9, 1.0, 1.0, 1.0], [0.9, 0.9, 0.9, 1.0], "not measurable"),
     ],
 )
-def test_hybrid_is_held_against_the_better_single_strategy(hybrid, bm25, verdict):
+def test_hybrid_is_held_against_the_better_single_strategy(success, hybrid, bm25, verdict):
     values = {"bm25": bm25, "vector": [0.4, 0.4, 0.4, 0.4], "hybrid": hybrid}
     rows = [
         {"strategy": name, "level": "document", "query_id": f"q{at}", "group_id": f"g{at}"}
@@ -57,7 +62,7 @@ def test_hybrid_is_held_against_the_better_single_strategy(hybrid, bm25, verdict
     ]
     frame, gold = pd.DataFrame(rows), NamedGold(["q0", "q1", "q2", "q3"], APART)
     judged = list(
-        _judge_gains(frame, "document", "hybrid", "vector", ["bm25", "vector"], gold=gold)
+        success._judge_gains(frame, "document", "hybrid", "vector", ["bm25", "vector"], gold=gold)
     )
     best = [one for one in judged if "bm25, the best single strategy" in one.criterion]
     assert [one.verdict for one in best] == [verdict] * 2
@@ -66,7 +71,14 @@ def test_hybrid_is_held_against_the_better_single_strategy(hybrid, bm25, verdict
 
 
 def judge_figures(
-    *, trust=(0.7, 0.65, 0.75), cost=0.0, answers=0.0, rate=0.9, changes=None, previous=True
+    success,
+    *,
+    trust=(0.7, 0.65, 0.75),
+    cost=0.0,
+    answers=0.0,
+    rate=0.9,
+    changes=None,
+    previous=True,
 ):
     """Judge a run with these figures; return criterion -> verdict."""
     names = ("value", "ci_low", "ci_high")
@@ -86,7 +98,7 @@ def judge_figures(
     )
     latency = Latency.model_construct(p95=5.0, n=4)
     part = StrategyPart.model_construct(name="hybrid", cost_per_1k=cost, latency_ms=latency)
-    return {one.criterion: one.verdict for one in _judge_figures(report, part)}
+    return {one.criterion: one.verdict for one in success._judge_figures(report, part)}
 
 
 @pytest.mark.parametrize(
@@ -104,5 +116,7 @@ def judge_figures(
         ("cache hit rate", {"changes": {"corpus": "2 documents changed"}, "rate": 0.1}, "not met"),
     ],
 )
-def test_a_figure_is_judged_by_its_bound_and_only_where_it_applies(criterion, figures, verdict):
-    assert judge_figures(**figures)[criterion] == verdict
+def test_a_figure_is_judged_by_its_bound_and_only_where_it_applies(
+    success, criterion, figures, verdict
+):
+    assert judge_figures(success, **figures)[criterion] == verdict

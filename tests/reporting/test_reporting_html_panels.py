@@ -330,21 +330,6 @@ def test_a_factor_without_configuration_or_dates_has_no_evidence(made):
         assert reason in found[factor]["reason"]
 
 
-# --- Success criteria
-
-
-def test_a_first_run_judges_no_cache_and_says_why(report):
-    panel, markup = rendered("success", report)
-    found = by(panel, "success", "criterion")
-    assert pick(found["cache hit rate"], "verdict", "found") == (
-        "not applicable",
-        "judged from the second run on",
-    )
-    assert found["R@10 of hybrid"]["verdict"] == "not applicable"  # no hybrid strategy is there
-    assert found["p95 latency"]["verdict"] == "met"
-    assert "2 met" in markup
-
-
 # --- Cost
 
 

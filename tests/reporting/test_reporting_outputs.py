@@ -15,7 +15,7 @@ from rag_eval.reporting.mlflow import _report_metrics, _runs_page, _tags, strate
 from rag_eval.reporting.terminal import Places, comparisons_table, interval, show_outcome, summarize
 
 VOLATILE = set(
-    "cacheHitRate code content_hash embeddings history previous reused run_id success timestamp "
+    "cacheHitRate code content_hash embeddings history previous reused run_id timestamp "
     "uncertainty".split()
 )
 

@@ -15,7 +15,7 @@ from rag_eval.core.report import FEW_EFFECTIVE, HARDLY_SUPPORTED, Report
 from rag_eval.reporting.html.drawing import bars
 from rag_eval.reporting.html.elements import Cursor, Table, environment
 from rag_eval.reporting.html.panel import Page, Panel, lost_steps
-from rag_eval.reporting.html.panels import answers, miss_rates, retrieval, run, success, trust
+from rag_eval.reporting.html.panels import answers, miss_rates, retrieval, run, trust
 
 
 def _explorer(page: Page) -> Panel:
@@ -46,7 +46,6 @@ PANELS: Final[Mapping[str, Callable[[Page], Panel]]] = {
     "recall": retrieval.recall,
     "miss-rates": miss_rates.panel,
     "history": run.history,
-    "success": success.panel,
     "citations": answers.panel,
     "stability": retrieval.stability,
     "slices": retrieval.slices,
@@ -56,7 +55,7 @@ PANELS: Final[Mapping[str, Callable[[Page], Panel]]] = {
     "methods": run.methods,
 }
 """Functions that make the panels, by section id, in the order of the page."""
-FOLDED: Final = frozenset(list(PANELS)[list(PANELS).index("success") :])
+FOLDED: Final = frozenset(list(PANELS)[list(PANELS).index("citations") :])
 """Panels that a reader unfolds: all after the first that is no answer to the first questions."""
 FRAME_BYTES: Final = 20_000
 """Bytes reserved for the page around its panels, scripts and data."""
