@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_project import CONFIG, Project, jsonl
+from cli_project import CONFIG, PAGES, Project, jsonl
 
 N = 80
 
@@ -33,6 +33,7 @@ def read_by_readme(project: Project, shared_runs, monkeypatch) -> Path:
     project.write("paraphrases.jsonl", jsonl(others))
     config = CONFIG.replace("vector", "hybrid")
     project.write("gold_set.yaml", config.replace("k: [1, 5]", "k: [1, 10]"))
+    monkeypatch.setenv(PAGES, "true")
     shared_runs.run(project)
     (project.reports / "tiny").rename(project.reports / "pandas_api")
     monkeypatch.chdir(project.root)

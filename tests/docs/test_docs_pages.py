@@ -117,6 +117,15 @@ def test_the_snippet_of_the_readme_gives_the_figures_of_the_report(pages, read_b
     missed, observed = names["model"].table.loc["miss_rate", "value"], loaded.miss_rates["observed"]
     assert missed == pytest.approx(observed["hybrid"], abs=1e-9)
     assert 0.1 < missed < 0.9
+    by_wording = loaded.report.stability.strategies["hybrid"].by_wording
+    assert list(by_wording) == ["original", "p1"]
+    recalls = [figure.value for figure in by_wording.values()]
+    assert sum(recalls) / 2 == pytest.approx(names["result"].table.loc["R@10", "value"], abs=1e-9)
+    first = rag_eval.evaluate(names["hybrid"], names["qrels"], "R@10")  # qrels name the originals
+    assert recalls[0] == pytest.approx(first.table.loc["R@10", "value"], abs=1e-9)
+    assert by_wording["original"].miss.value == pytest.approx(1 - recalls[0])
+    page = (read_by_readme / "reports" / "pandas_api" / "index.html").read_text("utf-8")
+    assert "the figures below are over all wordings" in page
 
 
 def test_configurations_are_accepted(pages):
