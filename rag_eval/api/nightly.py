@@ -161,8 +161,8 @@ class ComparedMissRates(Tabular):
     differences
         Paired differences, `strategy` minus `against`. The figure (`measure`) is `observed` misses
         of every target and K; for the calibrated target also `raw` (uncalibrated) and `calibrated`
-        miss rates, their `brier` score and `skill`, and `powered` (of production traffic). `p_holm`
-        is adjusted over all rows of a figure. `smallest_detectable` is found with 80 % power.
+        miss rates, their `brier` score and `skill`. `p_holm` is adjusted over all rows of a figure.
+        `smallest_detectable` is found with 80 % power.
     """
 
     differences: pd.DataFrame

@@ -77,7 +77,7 @@ def add_outcome(
     ] = None,
     claim_id: Annotated[
         str | None,
-        typer.Option("--claim", help="The claim that was judged (rag-eval claim list --json)."),
+        typer.Option("--claim", help="The claim_id of the claim that was judged."),
     ] = None,
     query: Annotated[str | None, typer.Option(help="The question as it was asked.")] = None,
     strategy: Strategy = None,
@@ -87,9 +87,6 @@ def add_outcome(
         int | None, typer.Option(help="Cutoff of the target. Default: the claim's, else 10.")
     ] = None,
     gold_source: Annotated[Judge, typer.Option(help="Where the judgement comes from.")] = "human",
-    audit_depth: Annotated[
-        int | None, typer.Option(help="Depth to which the auditor looked.")
-    ] = None,
     independent: Annotated[
         bool, typer.Option("--independent", help="Judged by a search of the corpus by hand.")
     ] = False,
@@ -113,7 +110,6 @@ def add_outcome(
             "strategy_fingerprint": fingerprint,
             "k": k,
             "gold_strategies": [] if independent else None,
-            "audit_depth": audit_depth,
         }
         about = {name: value for name, value in about.items() if value is not None}
         if correct is None:
@@ -243,7 +239,7 @@ def export_outcomes(
 
 claim = CommandLine(
     name="claim",
-    help="Production traffic without gold: import and list questions and what was retrieved.",
+    help="Production traffic without gold: import questions and what was retrieved.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -299,30 +295,12 @@ def import_claims(
                 f"{len(said.already_there):,} "
                 f"were there already, {len(said.differing):,} of them with another judgement"
             )
-    typer.echo(f"next: {command()} audit draw --n 50 --seed 1 --depth 50")
-
-
-@claim.command("list")
-def list_claims(*, limit: Limit = 50, json: AsJson = False, home: Home = None) -> None:
-    """List claims of production traffic, the newest first, and how many each strategy has."""
-    with report_errors():
-        from rag_eval.corpus.masking import mask_snippet
-        from rag_eval.reporting.listings import show_claims
-        from rag_eval.uncertainty.audits import ClaimStore
-
-        claims = ClaimStore(_open_sql(home)).claims()
-        if not json:
-            show_claims(console_for(), claims, limit)
-            return
-        for found in claims:
-            row = {**found._asdict(), "query": mask_snippet(found.query)}
-            typer.echo(json_form.dumps(row, sort_keys=True))
+    typer.echo(f"next: {command()} audit draw --n 50 --seed 1")
 
 
 audit = CommandLine(
     name="audit",
-    help="Random audits of production traffic: draw claims to be judged, with known probabilities, "
-    "and list the draws.",
+    help="Random audits of production traffic: draw claims to be judged, with known probability.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -337,9 +315,6 @@ def draw(
         typer.Option(
             min=0, max=2**63 - 1, help="Equal seeds draw equal samples from equal stores."
         ),
-    ],
-    depth: Annotated[
-        int, typer.Option(min=1, max=1000, help="Depth to which the auditor looks; at least K.")
     ],
     strategy: Strategy = None,
     fingerprint: Fingerprint = None,
@@ -358,7 +333,7 @@ def draw(
         from rag_eval.uncertainty.audits import AuditStore, Sample
 
         given = {"strategy": strategy, "fingerprint": fingerprint}
-        sample = Sample(n=n, seed=seed, depth=depth, target=target, **given)
+        sample = Sample(n=n, seed=seed, target=target, **given)
         made = AuditStore(_open_sql(home)).draw(sample, out, now=_now())
         typer.echo(
             f"draw {made.draw_id}: {made.n:,} of {format_count(made.population, 'claim')} of "
@@ -366,21 +341,8 @@ def draw(
             f"{made.n / made.population:.4g}, written to {out}"
         )
     typer.echo(
-        f"fill in missed, missed_content, gold_source and audit_depth, then: {command()} outcome "
-        f"import {out}"
+        f"fill in missed, missed_content and gold_source, then: {command()} outcome import {out}"
     )
-
-
-@audit.command("list")
-def list_audits(*, home: Home = None) -> None:
-    """List the draws with their numbers of judged claims."""
-    with report_errors():
-        from rag_eval.reporting.listings import show_draws
-        from rag_eval.uncertainty.audits import AuditStore
-        from rag_eval.uncertainty.outcomes import OutcomeStore
-
-        sql = _open_sql(home)
-        show_draws(console_for(), AuditStore(sql).draws(OutcomeStore(sql).current()))
 
 
 calibrate = CommandLine(

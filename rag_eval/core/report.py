@@ -1145,9 +1145,6 @@ class PoweredEstimate(Record):
     n_groups_unlabelled: Count
 
 
-_NO_TRAFFIC: Final = "there is no production traffic in this comparison"
-
-
 class ComparedStrategy(Record):
     """Figures of one strategy on the questions that have outcomes of all strategies."""
 
@@ -1157,15 +1154,14 @@ class ComparedStrategy(Record):
     calibrated: CountedInterval
     brier: CountedInterval
     skill: CountedInterval
-    powered: Annotated[PoweredEstimate | None, Because(_NO_TRAFFIC)]
+    powered: Annotated[PoweredEstimate | None, Because("there is no production traffic")]
 
 
-MissMeasure = Literal["observed", "raw", "calibrated", "powered", "brier", "skill"]
+MissMeasure = Literal["observed", "raw", "calibrated", "brier", "skill"]
 """Names of the compared figures.
 
 `observed` is the miss rate in outcomes. `raw` and `calibrated` are mean estimated miss rates.
-`powered` is the prediction-powered miss rate of production traffic. `brier` and `skill` are the
-Brier score and skill of the calibrated miss rate.
+`brier` and `skill` are the Brier score and skill of the calibrated miss rate.
 """
 
 
@@ -1174,11 +1170,9 @@ class MissDifference(Record):
 
     `delta` has a 95 % interval, and `p` is two-sided; both count the gold that queries share, for a
     skill by the influence of each query. `p_holm` is adjusted by Holm over all pairs, separately
-    for each measure. Prediction-powered differences are not tested. `n_better`,
-    `n_worse` and `n_tied` count queries, null for measures without a value per query. `detectable`
-    is the smallest true difference found with 80 % power at two-sided 5 %. It is null if unknown or
-    larger than any possible difference. `powered` describes production traffic and belongs to the
-    measure of this name. The other measures describe the queries.
+    for each measure. `n_better`, `n_worse` and `n_tied` count queries, null for measures without a
+    value per query. `detectable` is the smallest true difference found with 80 % power at two-sided
+    5 %. It is null if unknown or larger than any possible difference.
     """
 
     a: Name
@@ -1191,7 +1185,6 @@ class MissDifference(Record):
     n_worse: Count | None
     n_tied: Count | None
     detectable: float | None
-    powered: Annotated[PoweredEstimate | None, Because(_NO_TRAFFIC)]
 
 
 class MissComparison(Record):

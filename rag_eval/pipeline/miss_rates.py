@@ -17,6 +17,7 @@ from rag_eval.core.report import (
     Figure,
     IterativeAccount,
     MissComparison,
+    PoweredEstimate,
     StrategyCalibration,
     StrategyMissRates,
     UncertaintyPart,
@@ -62,7 +63,7 @@ from rag_eval.pipeline.uncertain import (
     write_lines,
 )
 from rag_eval.uncertainty.audits import AuditStore
-from rag_eval.uncertainty.comparing import Audited, Misses, compare
+from rag_eval.uncertainty.comparing import Misses, compare, prediction_powered
 from rag_eval.uncertainty.iterative import Iterative, harm
 from rag_eval.uncertainty.outcomes import OutcomeStore, fit_rows
 
@@ -292,9 +293,6 @@ def _account_for_rounds(runs: ScoredRuns, name: str) -> IterativeAccount:
 
 # ---- Calibration outside the nightly run, and strategies compared for researchers.
 
-SAME = 1e-9
-"""Tolerance for equal inclusion probabilities, which may differ by rounding."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Calibrated:
@@ -321,9 +319,8 @@ def calibrate_gold_set(evaluation: Evaluation) -> Calibrated:
 def compare_strategies(evaluation: Evaluation, names: Sequence[str]) -> MissComparison:
     """Compare strategies on the questions that were judged for all of them.
 
-    The questions have their original wording. Only prediction-powered estimates use production
-    traffic. They use the claims of each strategy's fingerprint, with labels from a random audit. A
-    pair uses the questions with claims of both strategies.
+    The questions have their original wording. Only the prediction-powered estimate of each
+    strategy uses production traffic: the claims of the last draw, with labels from its audit.
 
     Raises
     ------
@@ -354,7 +351,7 @@ def compare_strategies(evaluation: Evaluation, names: Sequence[str]) -> MissComp
         return compare(
             misses,
             runs.gold.shared.take(common),
-            audited={name: _read_audits(evaluation, outcomes, name) for name in names},
+            powered={name: _estimate_traffic(evaluation, outcomes, name) for name in names},
         )
 
 
@@ -371,50 +368,38 @@ def _require_outcomes(evaluation: Evaluation) -> OutcomeStore:
     return opened.store
 
 
-def _read_audits(evaluation: Evaluation, store: OutcomeStore, name: str) -> Audited:
-    """Read the claims of production traffic with the labels of audits from a random sample.
+def _estimate_traffic(
+    evaluation: Evaluation, store: OutcomeStore, name: str
+) -> PoweredEstimate | str:
+    """Estimate the miss rate of the production traffic that the last draw was made from.
 
-    The predictions come from models that did not see the claim's group.
+    The labels are those of the drawn claims, by people. The predictions come from models that did
+    not see the claim's group. Returns the reason where there is no estimate.
     """
     spec, runner, label = evaluation.config.uncertainty, evaluation.runner, quoted(name)
     about = runner.get(RetrievalSignals).about[name]
     traffic = of_strategy(runner.get(MissRateCalibration).traffic, name)
     if traffic.empty:
         why = about.traffic.reason or "all differ from what it retrieves now"
-        return Audited.nothing(f"no claim of production traffic of {label} can be used: {why}")
-    claims, target = traffic["claim_id"].tolist(), f"{spec.target}@{spec.k}"
-    subject = f"the {len(claims):,} claims of production traffic of {label}"
-    rows = fit_rows(
-        store.current(
-            strategy_fingerprint=about.fingerprint,
-            target=spec.target,
-            k=spec.k,
-            gold_source=sorted(AUDITS),
+        return f"no claim of production traffic of {label} can be used: {why}"
+    draw = AuditStore(store.sql).last_draw(about.fingerprint, spec.target)
+    if draw is None:
+        return f"no claim of production traffic of {label} was drawn: rag-eval audit draw"
+    n_stated = round(len(draw.drawn) / draw.inclusion_probability)
+    if n_stated != len(draw.population):
+        return (
+            f"the last draw of {label} was from {n_stated:,} claims, and {len(draw.population):,}"
+            " were imported before it: the clocks of the machines differ"
         )
-    )
-    rows = rows[rows["claim_id"].isin(claims)]
-    if rows.empty:
-        return Audited.nothing(
-            f"none of {subject} has an audit with a known inclusion probability for {target}"
+    traffic = traffic[traffic["claim_id"].isin(draw.population)]
+    where = {"strategy_fingerprint": about.fingerprint, "target": spec.target, "k": spec.k}
+    rows = fit_rows(store.current(**where, gold_source=sorted(AUDITS)))
+    labels = rows[rows["claim_id"].isin(draw.drawn)].set_index("claim_id")["missed"]
+    missed = labels.reindex(traffic["claim_id"]).to_numpy(dtype=np.float64)
+    if np.isnan(missed).all():
+        return (
+            f"none of the drawn claims of production traffic of {label} that count was judged by a"
+            f" person for {spec.target}@{spec.k}"
         )
-    least, most = rows["inclusion_probability"].min(), rows["inclusion_probability"].max()
-    if not np.isclose(least, most, rtol=SAME, atol=0):
-        return Audited.nothing(
-            f"the audits of {label} were drawn with unequal probabilities, {least:.3g} to"
-            f" {most:.3g}: they are no simple random sample"
-        )
-    judged = set(rows["claim_id"])
-    after = AuditStore(store.sql).count_unaudited(about.fingerprint, spec.target, judged, claims)
-    if after:
-        return Audited.nothing(
-            f"{after:,} of {subject} belong to no draw that was judged: the audited claims are no"
-            " sample of all claims"
-        )
-    missed = rows.set_index("claim_id")["missed"].reindex(claims).to_numpy(dtype=np.float64)
-    return Audited(
-        tuple(claims),
-        tuple(traffic["query_id"]),
-        tuple(traffic["group_id"]),
-        missed,
-        traffic["predicted"].to_numpy(),
-    )
+    group = pd.factorize(traffic["group_id"], sort=True)[0].astype(np.int64)
+    return prediction_powered(missed, traffic["predicted"].to_numpy(), group)

@@ -14,11 +14,7 @@ import pandas as pd
 
 from rag_eval.core.errors import quoted
 from rag_eval.core.report import (
-    ComparedStrategy,
-    CountedInterval,
     MissComparison,
-    MissDifference,
-    MissMeasure,
     StrategyCalibration,
 )
 from rag_eval.core.types import FIXES, Answer, snippet
@@ -37,7 +33,6 @@ from rag_eval.reporting.terminal import (
     print_parts,
 )
 from rag_eval.trust.allowances import Decision
-from rag_eval.uncertainty.audits import Claim
 from rag_eval.uncertainty.comparing import powered_figure
 from rag_eval.uncertainty.confidence import UncertainRetrieval
 
@@ -312,53 +307,6 @@ def show_outcomes(console: "Console", frame: pd.DataFrame, limit: int) -> None:
     print_parts(console, [Sheet("", columns, rows), total])
 
 
-def show_claims(console: "Console", claims: Sequence[Claim], limit: int) -> None:
-    """Print the newest claims and how many each strategy has."""
-    newest = [
-        [
-            _moment(claim.at),
-            claim.claim_id[:_SHORT_ID],
-            mask_snippet(claim.query, _MAX_CELL),
-            mask_snippet(claim.strategy, _MAX_CELL),
-            str(len(claim.retrieved)),
-            str(claim.k),
-            _share(claim.miss_rate),
-        ]
-        for claim in claims[-limit:][::-1]
-    ]
-    columns = ["at (UTC)", "claim", "question", "strategy", ">retrieved", ">k", ">miss rate"]
-    counts = collections.Counter((claim.strategy, claim.strategy_fingerprint) for claim in claims)
-    groups = len({claim.group_id for claim in claims})
-    totals = [
-        f"{count:,} claims of {quoted(strategy, _MAX_CELL)}, "
-        f"fingerprint {quoted(fingerprint, _MAX_CELL)}"
-        for (strategy, fingerprint), count in sorted(counts.items())
-    ]
-    totals.append(f"{min(limit, len(claims))} of {len(claims):,} claims in {groups:,} groups")
-    print_parts(console, [Sheet("", columns, newest), *totals])
-
-
-def show_draws(console: "Console", draws: Sequence[Mapping[str, Any]]) -> None:
-    """Print every draw, with how many of its claims were judged."""
-    rows = [
-        [
-            _moment(draw["at"]),
-            draw["draw_id"],
-            mask_snippet(draw["strategy"], _MAX_CELL),
-            draw["target"],
-            *(f"{draw[name]:,}" for name in ("n", "population", "depth", "seed")),
-            f"{draw['judged']}/{draw['n']}",
-        ]
-        for draw in draws
-    ]
-    columns = ["at (UTC)", "draw", "strategy", "target", ">drawn", ">of claims", ">depth", ">seed"]
-    advice = (
-        f"{len(draws)} draws. A draw that is judged in part only stands for all claims if what "
-        "was left unjudged was left by chance."
-    )
-    print_parts(console, [Sheet("", [*columns, ">judged"], rows), advice])
-
-
 # ---- The findings of the guard.
 
 _MAX_ID, _MAX_REASONS, _PLACES = 200, 600, 3
@@ -503,7 +451,7 @@ def show_chunk(console: "Console", facts: ChunkDetails) -> None:
 
 # ---- Comparisons of the misses of strategies
 
-_NAMES: Final[Mapping[MissMeasure, str]] = {
+_NAMES: Final[Mapping[str, str]] = {
     "observed": "misses, judged",
     "raw": "misses, uncalibrated",
     "calibrated": "misses, calibrated",
@@ -534,27 +482,21 @@ _SMALLEST_P: Final = 0.001
 
 def _list_figures(comparison: MissComparison) -> list[dict[str, Any]]:
     """List every figure and difference by COLUMNS; a figure of one strategy has an empty `b`."""
-    found: list[tuple[str, str, MissMeasure, ComparedStrategy | MissDifference]] = []
-    for entry in comparison.strategies:
-        found += [(entry.name, "", measure, entry) for measure in _NAMES]
-    found += [(row.a, row.b, row.measure, row) for row in comparison.differences]
     rows = []
-    for a, b, measure, part in found:
-        if isinstance(part, MissDifference):
-            figure: CountedInterval | None = part.delta
-        elif measure == "powered":
-            figure = powered_figure(part.powered)
-        else:
-            figure = getattr(part, measure)
-        if figure is None:
-            continue
-        row = dict.fromkeys(COLUMNS) | {"a": a, "b": b, "measure": measure, **dict(figure)}
-        if b:
-            row |= {name: getattr(part, name) for name in _TESTED}
-        if measure == "powered":
-            powered = {name: getattr(part.powered, name, None) for name in _POWERED_FIELDS}
-            row |= {**powered, "reason": part.why.get("powered")}
-        rows.append(row)
+    empty: dict[str, Any] = dict.fromkeys(COLUMNS)
+    for entry in comparison.strategies:
+        for measure in _NAMES:
+            more: dict[str, Any] = {"a": entry.name, "b": "", "measure": measure}
+            if measure == "powered":
+                figure = powered_figure(entry.powered)
+                more |= {name: getattr(entry.powered, name, None) for name in _POWERED_FIELDS}
+                more["reason"] = entry.why.get("powered")
+            elif (figure := getattr(entry, measure)) is None:
+                continue
+            rows.append({**empty, **dict(figure), **more})
+    for row in comparison.differences:
+        names = ("a", "b", "measure", *_TESTED)
+        rows.append({**empty, **dict(row.delta), **{name: getattr(row, name) for name in names}})
     return rows
 
 

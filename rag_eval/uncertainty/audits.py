@@ -1,4 +1,4 @@
-"""Claims of production traffic, and random audits of them with known inclusion probabilities.
+"""Claims of production traffic, and random draws of them to be judged, with known probability.
 
 `outcome_files` reads the files: imported claims, and audits that were filled in.
 """
@@ -6,17 +6,15 @@
 import dataclasses
 import datetime as dt
 import json
-from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from rag_eval.core.errors import InputError, quoted
-from rag_eval.core.types import AUDITS, BinaryTarget
+from rag_eval.core.types import BinaryTarget
 from rag_eval.storage.artifacts import write_text
 from rag_eval.storage.hashing import digest
 from rag_eval.storage.sql import ColumnSpec, Kind, SqlStore, TableSpec, Transaction
@@ -52,17 +50,6 @@ DRAWS: Final = TableSpec(
     indexes=(("draw_id",),),
     unique=(("claim_id", "target"),),
 )
-FRAMES: Final = TableSpec(
-    "audit_frames",
-    (
-        *_required("text", "draw_id strategy strategy_fingerprint target"),
-        *_required("integer", "depth n population seed"),
-        *_required("integer", "batch number"),
-        *_required("text", "at"),
-    ),
-    unique=(("draw_id",), ("strategy_fingerprint", "target", "number")),
-)
-"""Population of each draw: the claims of a fingerprint up to import `batch`."""
 LOCK: Final = "production_claims"
 
 
@@ -70,7 +57,7 @@ class Claim(NamedTuple):
     """One retrieval of production traffic without gold: the masked question and its results.
 
     `retrieved` holds the ids of the results, best first, with their scores. Times are UTC texts.
-    The store numbers its imports from 1 in `batch`, and a draw covers imports up to its own batch.
+    The store numbers its imports from 1 in `batch`.
     """
 
     claim_id: str
@@ -130,13 +117,12 @@ def _select_claims(transaction: Transaction, **given: str | None) -> list[Claim]
 class Sample:
     """Settings of a draw of `n` claims, or of all claims if there are fewer.
 
-    The auditor judges the top `depth` of each claim. Equal seeds draw equal samples from equal
-    stores. If the store has claims of several fingerprints, give the strategy or the fingerprint.
+    Equal seeds draw equal samples from equal stores. If the store has claims of several
+    fingerprints, give the strategy or the fingerprint.
     """
 
     n: int
     seed: int
-    depth: int
     target: BinaryTarget = "miss_any"
     strategy: str | None = None
     fingerprint: str | None = None
@@ -159,74 +145,67 @@ class Drawn(NamedTuple):
     inclusion_probability: float
 
 
+class LastDraw(NamedTuple):
+    """Ids of the claims that the last draw was made from, and of the claims that it drew.
+
+    Every claim of the population was drawn with the inclusion probability.
+    """
+
+    population: frozenset[str]
+    drawn: frozenset[str]
+    inclusion_probability: float
+
+
 class AuditStore:
     """Draws of claims; nothing is updated or deleted.
 
-    Raises InputError where the store cannot be used, or a table has other columns.
+    A draw is of the claims of one fingerprint that were imported since the last draw, so that
+    each claim belongs to one draw. Raises InputError where the store cannot be used, or a table
+    has other columns.
     """
 
     def __init__(self, store: SqlStore) -> None:
         self.sql = store
-        for table in (CLAIMS_TABLE, DRAWS, FRAMES):
+        for table in (CLAIMS_TABLE, DRAWS):
             store.create(table)
 
     def draw(self, sample: Sample, path: Path, *, now: dt.datetime) -> Draw:
         """Draw a simple random sample of claims, and write the file that the auditor fills in.
 
-        The population is the claims that were imported since the last draw of this fingerprint
-        and target. So each claim belongs to one draw.
-
-        Raises InputError: `file_exists`, `no_claims`, `several_strategies`, `depth_too_small`.
+        Raises InputError: `file_exists`, `no_claims`, `several_strategies`.
         """
         if path.exists():
             message = "the file is there already, and may hold an auditor's work"
             accepted = "a file that does not exist"
             raise InputError.of("file_exists", message, path, field="--out", accepted=accepted)
         with self.sql.transaction(LOCK) as transaction:
-            claims, number = _find_population(transaction, sample)
+            stamp, target = utc_text(now), sample.target
+            claims = _find_population(transaction, sample, stamp)
             order = np.random.default_rng(sample.seed).permutation(len(claims))
             taken = [claims[at] for at in order[: sample.n]]
-            first, stamp, target = claims[0], utc_text(now), sample.target
             ids = sorted(claim.claim_id for claim in taken)
-            draw_id = digest(["draw", first.strategy_fingerprint, target, number, ids], 16)
-            made = Draw(draw_id, first.strategy, len(taken), len(claims))
-            frame = {
-                **made._asdict(),
-                "strategy_fingerprint": first.strategy_fingerprint,
-                "target": target,
-                "depth": sample.depth,
-                "seed": sample.seed,
-                "batch": max(claim.batch for claim in claims),
-                "number": number,
-                "at": stamp,
-            }
-            transaction.insert(FRAMES, [[frame[name] for name in FRAMES.column_names]])
-            share = made.n / made.population
-            rows = ([draw_id, one.claim_id, target, one.k, share, stamp] for one in taken)
+            draw_id = digest(["draw", target, stamp, ids], 16)
+            share = len(taken) / len(claims)
+            rows = ([draw_id, claim.claim_id, target, claim.k, share, stamp] for claim in taken)
             transaction.insert(DRAWS, rows)
             # The file is written inside the transaction, so that no draw is kept without a file.
-            lines = (_audit_line(claim, draw_id, sample) for claim in taken)
+            lines = (_audit_line(claim, draw_id, target) for claim in taken)
             write_text(path, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
-        return made
+        return Draw(draw_id, claims[0].strategy, len(taken), len(claims))
 
-    def count_unaudited(
-        self, fingerprint: str, target: str, judged: Collection[str], claim_ids: Iterable[str]
-    ) -> int:
-        """Count the claims whose draw has no judged claim; claims without a draw count too.
-
-        A claim belongs to the first draw after its import. `judged` are the ids of claims that an
-        audit has judged. `claim_ids` are the claims to count.
-        """
-        where = {"strategy_fingerprint": fingerprint, "target": target}
-        drawn, claims = self.find_drawn(judged), ClaimStore(self.sql).by_id(claim_ids).values()
-        done = {one.draw_id for (_, of), one in drawn.items() if of == target}
+    def last_draw(self, fingerprint: str, target: str) -> LastDraw | None:
+        """Return the last draw of a fingerprint and target, None without a draw."""
         with self.sql.reading() as transaction:
-            frames = sorted(transaction.select(FRAMES, where), key=lambda frame: frame["batch"])
-        draws = (
-            next((frame["draw_id"] for frame in frames if frame["batch"] >= claim.batch), "")
-            for claim in claims
+            claims = _select_claims(transaction, strategy_fingerprint=fingerprint)
+            draws = _select_draws(transaction, claims, target)
+        if not draws:
+            return None
+        before, last = ["", *sorted({at for _, _, at in draws})][-2:]
+        return LastDraw(
+            frozenset(claim.claim_id for claim in claims if before < claim.imported_at <= last),
+            frozenset(name for name, _, at in draws if at == last),
+            next(probability for _, probability, at in draws if at == last),
         )
-        return sum(draw not in done for draw in draws)
 
     def find_drawn(self, claim_ids: Iterable[str]) -> dict[tuple[str, str], Drawn]:
         """Return the draw of each drawn (claim, target) of some claims."""
@@ -236,24 +215,19 @@ class AuditStore:
         rows = zip(*columns.values(), strict=True)
         return {(claim, target): Drawn(*row) for claim, target, *row in rows}
 
-    def draws(self, outcomes: pd.DataFrame) -> list[dict[str, Any]]:
-        """Return every draw, oldest first, with its number of claims that were `judged`.
 
-        `outcomes` are the current outcomes.
-        """
-        audited = outcomes[outcomes["gold_source"].isin(AUDITS) & outcomes["missed"].notna()]
-        judged = set(zip(audited["claim_id"], audited["target"], strict=True))
-        with self.sql.reading() as transaction:
-            drawn, frames = transaction.select(DRAWS), transaction.select(FRAMES)
-        counts = Counter(
-            row["draw_id"] for row in drawn if (row["claim_id"], row["target"]) in judged
-        )
-        rows = [{**frame, "judged": counts[frame["draw_id"]]} for frame in frames]
-        return sorted(rows, key=lambda row: (row["at"], row["number"]))
+def _select_draws(
+    transaction: Transaction, claims: Iterable[Claim], target: str
+) -> list[tuple[str, float, str]]:
+    """List claim id, inclusion probability and time of draw of the drawn ones of some claims."""
+    wanted, ids = ("claim_id", "inclusion_probability", "at"), map(_CLAIM_ID, claims)
+    where = {"target": target}
+    columns = look_up(transaction, DRAWS, "claim_id", ids, wanted, where=where)
+    return list(zip(*columns.values(), strict=True))
 
 
-def _find_population(transaction: Transaction, sample: Sample) -> tuple[list[Claim], int]:
-    """List the claims of one fingerprint since its last draw, and number the next draw from 1."""
+def _find_population(transaction: Transaction, sample: Sample, stamp: str) -> list[Claim]:
+    """List the claims of one fingerprint that were imported since its last draw."""
     claims = _select_claims(
         transaction, strategy=sample.strategy, strategy_fingerprint=sample.fingerprint
     )
@@ -267,39 +241,26 @@ def _find_population(transaction: Transaction, sample: Sample) -> tuple[list[Cla
             found="; ".join(sorted(names)[:10]),
             accepted="one of them",
         )
-    where = {"strategy_fingerprint": list(fingerprints), "target": sample.target}
-    batches = transaction.columns(FRAMES, where, ["batch"])["batch"]
-    last = max(batches, default=-1)
-    left = sorted((claim for claim in claims if claim.batch > last), key=_CLAIM_ID)
-    if not left:
+    last = max((at for *_, at in _select_draws(transaction, claims, sample.target)), default="")
+    new = sorted((claim for claim in claims if last < claim.imported_at <= stamp), key=_CLAIM_ID)
+    if not new:
         accepted = "claims of production traffic: rag-eval claim import"
         raise InputError.of("no_claims", "no claim came in since the last draw", accepted=accepted)
-    deepest = max(claim.k for claim in left)
-    if sample.depth < deepest:
-        raise InputError.of(
-            "depth_too_small",
-            f"the top {deepest} cannot be judged by looking at {sample.depth}",
-            field="--depth",
-            found=str(sample.depth),
-            accepted=f"{deepest} or more",
-        )
-    return left, len(batches) + 1
+    return new
 
 
-def _audit_line(claim: Claim, draw_id: str, sample: Sample) -> dict[str, object]:
+def _audit_line(claim: Claim, draw_id: str, target: str) -> dict[str, object]:
     """Write the columns that the auditor reads, then the columns that the auditor fills in."""
     return {
         "draw_id": draw_id,
         "claim_id": claim.claim_id,
         "query": claim.query,
-        "target": sample.target,
+        "target": target,
         "k": claim.k,
-        "depth": sample.depth,
-        "retrieved": [name for name, _ in claim.retrieved[: sample.depth]],
+        "retrieved": [name for name, _ in claim.retrieved],
         "missed": None,
         "missed_content": None,
         "gold_source": None,
-        "audit_depth": None,
         "gold_strategies": [claim.strategy_fingerprint],
         "gold_documents": [],
         "note": "",

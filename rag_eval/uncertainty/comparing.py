@@ -1,13 +1,13 @@
 """Compare strategies by their misses and by the quality of their miss rates, on the same queries.
 
 This file holds the figures of each strategy, the differences of each pair with interval and
-adjusted p, and the prediction-powered estimates. `reporting.comparisons` shows them.
+adjusted p, and the prediction-powered estimate of each strategy.
 """
 
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 
@@ -45,75 +45,17 @@ def powered_figure(estimate: PoweredEstimate | None) -> CountedInterval:
     )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Audited:
-    """Claims from the production traffic of one strategy. A simple random sample was audited.
-
-    `claim`, `query` and `group` name the n claims, their questions, and the groups of the
-    questions. `missed` [n] are results of the audits, NaN = not audited. `predicted` [n] are
-    calibrated miss rates, from models that did not see the claim's group. `reason` says why no
-    estimate is possible, and is empty otherwise.
-    """
-
-    claim: tuple[str, ...]
-    query: tuple[str, ...]
-    group: tuple[str, ...]
-    missed: FloatArray
-    predicted: FloatArray
-    reason: str = ""
-
-    @classmethod
-    def nothing(cls, reason: str) -> Self:
-        """Make a record without claims that states the reason."""
-        return cls((), (), (), np.zeros(0), np.zeros(0), reason)
-
-    def first(self) -> dict[str, int]:
-        """Return, by question, the row of the claim with the smallest name.
-
-        Names do not depend on the audits, so the sample stays random among the chosen claims.
-        """
-        rows = sorted(range(len(self.claim)), key=lambda row: self.claim[row], reverse=True)
-        return {self.query[row]: row for row in rows}
-
-
-Powered = tuple[PoweredEstimate | None, dict[str, str]]
-"""An estimate, or None with the reason under the name `powered`."""
-
-
-def _estimate_mean(traffic: Audited) -> Powered:
-    """Estimate the miss rate of all claims."""
-    if traffic.reason:
-        return None, {"powered": traffic.reason}
-    group = np.unique(traffic.group, return_inverse=True)[1]
-    return prediction_powered(traffic.missed, traffic.predicted, group), {}
-
-
-def _estimate_difference(a: Audited, b: Audited) -> Powered:
-    """Estimate the mean difference a - b over shared questions, by their first claims."""
-    if reason := a.reason or b.reason:
-        return None, {"powered": reason}
-    row_of_a, row_of_b = a.first(), b.first()
-    shared = sorted(row_of_a.keys() & row_of_b.keys())
-    left, right = [row_of_a[query] for query in shared], [row_of_b[query] for query in shared]
-    missed, predicted = a.missed[left] - b.missed[right], a.predicted[left] - b.predicted[right]
-    if np.isnan(missed).all():
-        reason = f"of {len(shared)} questions in the traffic of both strategies"
-        return None, {"powered": f"{reason} none was audited for both"}
-    group = np.unique([a.group[row] for row in left], return_inverse=True)[1]
-    return prediction_powered(missed, predicted, group, unit_range=False), {}
-
-
 def prediction_powered(
     outcome: FloatArray, predicted: FloatArray, group: IntArray, *, unit_range: bool = True
 ) -> PoweredEstimate:
     """Estimate the mean outcome of all queries (PPI++, Angelopoulos et al. 2023, by groups).
 
-    `outcome` [n] are outcomes or paired differences of outcomes, NaN = not labelled. Labelled
-    queries must be a random sample. `predicted` [n] are calibrated predictions from models that did
-    not see the query's group. Queries without a prediction (NaN) are left out. If no labelled query
-    has a prediction, the labelled queries count by their labels alone. `group` [n] is the unit of
-    inference. Outcomes in `unit_range` lie in [0, 1]: their interval is Wilson's on the effective
-    number of groups, otherwise it is the interval of t.
+    `outcome` [n] are outcomes, NaN = not labelled. Labelled queries must be a random sample.
+    `predicted` [n] are calibrated predictions from models that did not see the query's group.
+    Queries without a prediction (NaN) are left out. If no labelled query has a prediction, the
+    labelled queries count by their labels alone. `group` [n] is the unit of inference. Outcomes in
+    `unit_range` lie in [0, 1]: their interval is Wilson's on the effective number of groups,
+    otherwise it is the interval of t.
     """
     has, labelled = ~np.isnan(predicted), ~np.isnan(outcome)
     if labelled.any() and not (has & labelled).any():
@@ -247,12 +189,12 @@ def compare(
     strategies: Sequence[Misses],
     gold: SharedGold,
     *,
-    audited: Mapping[str, Audited] | None = None,
+    powered: Mapping[str, PoweredEstimate | str] | None = None,
 ) -> MissComparison:
     """Compare every pair of two or more strategies on the same queries, in the order given.
 
-    `gold` is that of the n queries. `audited` holds the production traffic of every strategy, by
-    name, for the prediction-powered estimates. None leaves these estimates out.
+    `gold` is that of the n queries. `powered` holds the prediction-powered estimate of the
+    production traffic of every strategy, by name, or the reason why there is none.
 
     Raises InputError for fewer than two strategies, or a repeated strategy.
     """
@@ -266,22 +208,17 @@ def compare(
                 accepted="each strategy once",
             )
         )
-    traffic = audited or {name: Audited.nothing(NO_TRAFFIC) for name in names}
-    rows: list[Row] = []
-    for a, b in itertools.combinations(strategies, 2):
-        estimate, why = _estimate_difference(traffic[a.name], traffic[b.name])
-        powered = _row(a, b, "powered", powered_figure(estimate), powered=estimate, why=why)
-        rows += [*_compare_values(a, b, gold), powered]
+    estimates = powered or dict.fromkeys(names, NO_TRAFFIC)
+    pairs = itertools.combinations(strategies, 2)
+    rows = [row for a, b in pairs for row in _compare_values(a, b, gold)]
     return MissComparison(
-        strategies=[
-            _describe(entry, gold, _estimate_mean(traffic[entry.name])) for entry in strategies
-        ],
+        strategies=[_describe(entry, gold, estimates[entry.name]) for entry in strategies],
         differences=_adjust(rows),
         n=len(gold),
     )
 
 
-def _describe(entry: Misses, gold: SharedGold, powered: Powered) -> ComparedStrategy:
+def _describe(entry: Misses, gold: SharedGold, powered: PoweredEstimate | str) -> ComparedStrategy:
     return ComparedStrategy(
         name=entry.name,
         observed=mean_figure(entry.missed, gold),
@@ -289,8 +226,8 @@ def _describe(entry: Misses, gold: SharedGold, powered: Powered) -> ComparedStra
         calibrated=mean_figure(entry.calibrated, gold),
         brier=mean_figure(entry.squared_error, gold),
         skill=mean_figure(entry.skills(), gold, unit_range=False),
-        powered=powered[0],
-        why=powered[1],
+        powered=None if isinstance(powered, str) else powered,
+        why={"powered": powered} if isinstance(powered, str) else {},
     )
 
 
@@ -313,7 +250,7 @@ def _adjust(rows: list[Row]) -> list[MissDifference]:
         adjusted = holm(np.array([row.get("p") for row in alike], dtype=np.float64))
         for row, p in zip(alike, adjusted, strict=True):
             row["p_holm"] = finite(p)
-    absent = dict.fromkeys(("p", "n_better", "n_worse", "n_tied", "detectable", "powered"))
+    absent = dict.fromkeys(("p", "n_better", "n_worse", "n_tied", "detectable"))
     return [MissDifference(**{**absent, **row}) for row in rows]
 
 

@@ -248,7 +248,7 @@ def _make_claim(line: ClaimLine, query: str, trace: str | None, again: Counter[s
 
 # ---- Outcomes: judged by hand, filled-in audits, exports of another store, and corrections.
 
-_UNFILLED: Final = ("missed", "missed_content", "gold_source", "audit_depth")
+_UNFILLED: Final = ("missed", "missed_content", "gold_source")
 _AUDIT_ONLY: Final = frozenset({"draw_id", "retrieved", "depth"})
 _OF_CLAIM: Final = ("query_id", "group_id", "strategy", "strategy_fingerprint", "k")
 LongText = Annotated[str, Field(max_length=MAX_TEXT)]
@@ -394,11 +394,6 @@ def _broken_rules(
     for name in ("strategy", "strategy_fingerprint"):
         if claim is not None and getattr(line, name) != getattr(claim, name):
             yield name, "the claim is of another strategy", getattr(claim, name)
-    if line.audit_depth is not None and line.audit_depth < line.k:
-        message = f"the top {line.k} cannot be judged by looking at fewer"
-        yield "audit_depth", message, f"{line.k} or more"
-    if line.gold_source == "deep_audit" and line.audit_depth is None:
-        yield "audit_depth", "a deep audit needs its depth", f"{line.k} or more"
     if line.inclusion_probability is not None and (is_judged_by_a_person or drawn is not None):
         accepted = "no such key: the store knows it (--restore imports an export unchanged)"
         yield "inclusion_probability", "a file cannot state the probability of an audit", accepted

@@ -118,12 +118,10 @@ def use_every_command(workers: Workers) -> dict[str, str]:
     ]
     traffic, audit = workers.write("traffic.jsonl", asked), workers.root / "audit.jsonl"
     run("claim", "import", traffic, *named)
-    run("claim", "list")
-    run("audit", "draw", "--n", "4", "--seed", "1", "--depth", "20", "--out", audit)
+    run("audit", "draw", "--n", "4", "--seed", "1", "--out", audit)
     drawn = [json.loads(line) for line in audit.read_text(encoding="utf-8").splitlines()]
     judged = {"missed": True, "gold_source": "human", "missed_content": "it"}
     run("outcome", "import", workers.write("judged.jsonl", [{**row, **judged} for row in drawn]))
-    run("audit", "list")
     workers.give_feedback()
     run("outcome", "list", "--all")
     run("calibrate", "tiny")

@@ -218,10 +218,10 @@ def audit(
 ) -> None:
     """Draw claims of a strategy at random and judge those in `gold` (question -> documents)."""
     path = project.root / f"audit-{len(list(project.root.glob('audit-*')))}.jsonl"
-    words = ["--n", str(n), "--seed", "1", "--depth", "20", "--strategy", name, "--out", path]
+    words = ["--n", str(n), "--seed", "1", "--strategy", name, "--out", path]
     call(project, "audit", "draw", *words)
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    judged = {"gold_source": "human", "audit_depth": 20, "gold_strategies": []}
+    judged = {"gold_source": "human", "gold_strategies": []}
     told = []
     for row in rows:
         if gold is not None and row["query"] not in gold:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from rag_eval.measures.overlap import SharedGold
 from rag_eval.reporting.listings import COLUMNS, show_comparison, write_comparison_csv
-from rag_eval.uncertainty.comparing import Audited, Misses, compare
+from rag_eval.uncertainty.comparing import Misses, compare, prediction_powered
 
 REASON = "=no claim of [red]v was audited"
 NAMES = ("bm25", "vector", "hybrid")
@@ -25,10 +25,9 @@ def comparison():
     misses = [
         Misses(name, np.where(judged, rng.random(160) < p, np.nan), p, p / 2) for name in NAMES
     ]
-    names = tuple(map(str, range(160)))
-    live = [Audited(names, names, tuple(map(str, group)), one.missed, p) for one in misses[:2]]
-    traffic = dict(zip(NAMES, [*live, Audited.nothing(REASON)], strict=True))
-    return compare(misses, SharedGold.of_groups(group), audited=traffic)
+    live = [prediction_powered(part.missed, p, group) for part in misses[:2]]
+    powered = dict(zip(NAMES, [*live, REASON], strict=True))
+    return compare(misses, SharedGold.of_groups(group), powered=powered)
 
 
 def test_the_terminal_shows_every_figure_and_difference(comparison):
@@ -39,12 +38,11 @@ def test_the_terminal_shows_every_figure_and_difference(comparison):
     assert "160 judged queries;" in text
     figures = [(entry.observed, "") for entry in comparison.strategies]
     figures += [(entry.skill, "") for entry in comparison.strategies]
-    figures += [(row.delta, "+") for row in comparison.differences if row.delta.value is not None]
+    figures += [(row.delta, "+") for row in comparison.differences]
     for figure, sign in figures:
         value, low, high = (f"{part:{sign}.3f}" for part in figure.triple)
         assert f"{value} [{low}, {high}]" in text
     for row in comparison.differences:
-        assert row.delta.value is not None or (row.measure, row.b) == ("powered", NAMES[2])
         if row.n_better is not None:
             assert f"{row.n_better}/{row.n_worse}/{row.n_tied}" in text
     assert "100, worth " in text
@@ -60,7 +58,7 @@ def test_the_csv_holds_all_and_starts_no_formula(comparison, tmp_path):
     with (tmp_path / "comparison.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert tuple(rows[0]) == COLUMNS
-    assert len(rows) == 3 * 6 + 3 * 6
+    assert len(rows) == 3 * 6 + 3 * 5
     assert not any(value.startswith("=") for row in rows for value in row.values())
     found = {(row["a"], row["b"], row["measure"]): row for row in rows}
     difference = next(
@@ -74,13 +72,9 @@ def test_the_csv_holds_all_and_starts_no_formula(comparison, tmp_path):
     assert int(line["n_better"]) == difference.n_better
     powered = found["bm25", "", "powered"]
     assert float(powered["extra_labels"]) == comparison.strategies[0].powered.extra_labels
-    assert powered["reason"] == found["bm25", "vector", "powered"]["reason"] == ""
-    for absent in (found[NAMES[2], "", "powered"], found["bm25", NAMES[2], "powered"]):
-        assert (absent["value"], absent["extra_labels"], absent["n"], absent["reason"]) == (
-            "",
-            "",
-            "0",
-            f"'{REASON}",  # cells that a spreadsheet would run are quoted
-        )
+    assert powered["reason"] == ""
+    absent = found[NAMES[2], "", "powered"]
+    assert (absent["value"], absent["extra_labels"], absent["n"]) == ("", "", "0")
+    assert absent["reason"] == f"'{REASON}"  # cells that a spreadsheet would run are quoted
     assert found[NAMES[2], "", "observed"]["reason"] == ""
     assert found["bm25", "", "observed"]["p"] == ""

@@ -24,7 +24,11 @@ class Traffic:
         self.folder, self.sql = folder, sql or SqlStore(folder / "store.db")
         self.claims, self.audits = ClaimStore(self.sql), AuditStore(self.sql)
         self.outcomes = OutcomeStore(self.sql)
-        self.missed, self.draws = {}, 0
+        self.missed, self.draws, self.now = {}, 0, NOW
+
+    def tick(self):
+        self.now += dt.timedelta(seconds=1)
+        return self.now
 
     def arrive(self, month, n, rate=0.5, *, fingerprint="f1"):
         retrieved = [{"id": "d1", "score": 1.0}]
@@ -35,13 +39,13 @@ class Traffic:
         path = self.folder / f"traffic-{month}-{fingerprint}.jsonl"
         path.write_text(jsonl(rows), encoding="utf-8")
         claims = read_claims([path], ProblemList(), strategy="bm25", fingerprint=fingerprint).claims
-        self.claims.add(claims, now=NOW)
+        self.claims.add(claims, now=self.tick())
 
-    def draw(self, n=10, seed=0, depth=10, path=None, **more):
+    def draw(self, n=10, seed=0, path=None, **more):
         self.draws += 1
         path = path or self.folder / f"audit-{self.draws}.jsonl"
-        sample = Sample(**{"n": n, "seed": seed, "depth": depth, "fingerprint": "f1", **more})
-        self.made = self.audits.draw(sample, path, now=NOW)
+        sample = Sample(**{"n": n, "seed": seed, "fingerprint": "f1", **more})
+        self.made = self.audits.draw(sample, path, now=self.tick())
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
     def judge(self, rows, **judgement):
@@ -56,8 +60,8 @@ class Traffic:
     def read(self, path):
         return read_outcomes(path, self.sql, now=NOW)
 
-    def listed(self):
-        return self.audits.draws(self.outcomes.current())
+    def drawn(self):
+        return self.audits.find_drawn(claim.claim_id for claim in self.claims.claims())
 
 
 @pytest.fixture
@@ -89,21 +93,19 @@ def test_the_weighted_miss_rate_is_that_of_all_claims(tmp_path, months):
     assert np.std(rates) > 0
 
 
-def test_claims_of_no_judged_draw_are_counted(traffic):
+def test_the_last_draw_is_of_the_claims_that_came_before_it(traffic):
+    assert traffic.audits.last_draw("f1", "miss_any") is None
     traffic.arrive(0, 40)
-    traffic.judge(traffic.draw(10)[:4])
+    traffic.draw(10)
     traffic.arrive(1, 30)
-    second = traffic.draw(20)
+    drawn = {row["claim_id"] for row in traffic.draw(20)}
     traffic.arrive(2, 5)
-    ids = [claim.claim_id for claim in traffic.claims.claims()]
-
-    def count_unaudited():
-        judged = set(traffic.outcomes.current()["claim_id"])
-        return traffic.audits.count_unaudited("f1", "miss_any", judged, ids)
-
-    assert count_unaudited() == 35
-    traffic.judge(second)
-    assert count_unaudited() == 5
+    found = traffic.audits.last_draw("f1", "miss_any")
+    by_id = traffic.claims.by_id(found.population)
+    assert {claim.query[:2] for claim in by_id.values()} == {"m1"}
+    assert (len(found.population), found.drawn) == (30, drawn)
+    assert found.inclusion_probability == pytest.approx(20 / 30)
+    assert traffic.audits.last_draw("f1", "miss_some") is None
 
 
 def test_an_audit_becomes_outcomes_with_their_probability(either):
@@ -112,15 +114,14 @@ def test_an_audit_becomes_outcomes_with_their_probability(either):
     assert (either.made.n, either.made.population) == (10, 40)
     assert either.read(either.folder / "audit-1.jsonl") == ([], 10)
     content = "ask jane.doe@example.org"
-    searched = {"gold_source": "deep_audit", "audit_depth": 100, "gold_strategies": []}
+    searched = {"gold_source": "deep_audit", "gold_strategies": []}
     either.judge(rows[:1], **searched, missed=True, missed_content=content)
     either.judge(rows[1:2])
     fit = fit_rows(either.outcomes.current())
     assert fit["weight"].tolist() == [4.0, 4.0]
     first = fit.set_index("claim_id").loc[rows[0]["claim_id"]]
-    assert (first["audit_depth"], first["missed_content"]) == (100.0, "ask [email██████████████")
+    assert first["missed_content"] == "ask [email██████████████"
     assert (first["query_id"], first["gold_strategies"]) == (question_id(rows[0]["query"]), [])
-    assert [row["judged"] for row in either.listed()] == [2]
 
 
 def test_only_the_store_knows_the_probability_of_an_audit(traffic):
@@ -156,7 +157,6 @@ def test_equal_seeds_draw_equal_samples_of_the_new_claims(either, tmp_path):
 @pytest.mark.parametrize(
     ("options", "code"),
     [
-        ({"depth": 5}, "depth_too_small"),
         ({"fingerprint": "none"}, "no_claims"),
         ({"fingerprint": None}, "several_strategies"),
         ({"path": "traffic-0-f1.jsonl"}, "file_exists"),
@@ -169,7 +169,7 @@ def test_a_draw_that_cannot_be_made_keeps_nothing(traffic, options, code):
         options = {"path": traffic.folder / options["path"]}
     with pytest.raises(InputError, match=code):
         traffic.draw(**options)
-    assert traffic.listed() == []
+    assert traffic.drawn() == {}
 
 
 def test_no_draw_is_kept_without_its_file(either):
@@ -177,5 +177,4 @@ def test_no_draw_is_kept_without_its_file(either):
     (either.folder / "folder").write_text("a file where the folder should be")
     with pytest.raises(OSError, match="folder"):
         either.draw(path=either.folder / "folder" / "audit.jsonl")
-    assert either.listed() == []
-    assert either.audits.find_drawn(claim.claim_id for claim in either.claims.claims()) == {}
+    assert either.drawn() == {}

@@ -200,8 +200,6 @@ def test_an_export_is_restored_with_its_ids(sql, tmp_path):
         ({"missed": "yes"}, "wrong_type", "missed"),
         ({"gold_source": None}, "missing_key", "gold_source"),
         ({"gold_source": "qrels"}, "bad_value", "gold_source"),
-        ({"gold_source": "deep_audit"}, "bad_value", "audit_depth"),
-        ({"audit_depth": 3}, "bad_value", "audit_depth"),
         ({"strategy": "vector"}, "bad_value", "strategy"),
         ({"extra": 1}, "unknown_key", "extra"),
     ],
@@ -209,7 +207,7 @@ def test_an_export_is_restored_with_its_ids(sql, tmp_path):
 def test_an_altered_or_unfinished_audit_is_refused(sql, tmp_path, change, code, field):
     import_claims(sql, write(tmp_path, *({**LINE, "query": f"{n}?"} for n in range(20))))
     audit = tmp_path / "audit.jsonl"
-    AuditStore(sql).draw(Sample(n=3, seed=1, depth=20), audit, now=NOW)
+    AuditStore(sql).draw(Sample(n=3, seed=1), audit, now=NOW)
     rows = map(json.loads, audit.read_text(encoding="utf-8").splitlines())
     first, second, _ = ({**row, "missed": False, "gold_source": "human"} for row in rows)
     with pytest.raises(InputError) as caught:
