@@ -37,16 +37,10 @@ MAX_GAPS = 5
 
 @dataclasses.dataclass(frozen=True)
 class TrafficFacts:
-    """Numbers of counted and uncounted claims of production traffic.
-
-    The `n_unknown` claims could not be checked, for example because their retrieval failed. The
-    `n_differing` claims retrieved documents of this corpus, but none that the strategy retrieves
-    now.
-    """
+    """Numbers of counted and uncounted claims of production traffic, with the reason."""
 
     counted: int = 0
-    n_unknown: int = 0
-    n_differing: int = 0
+    left_out: int = 0
     reason: str = ""
 
 
@@ -98,7 +92,7 @@ class RetrievalSignals(Result):
             }
             for name, about in self.about.items()
         ]
-        return {"signals": Table(("strategy", "n", "counted", "n_unknown", "n_differing"), rows)}
+        return {"signals": Table(("strategy", "n", "counted", "left_out"), rows)}
 
 
 def of_strategy(frame: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -255,11 +249,6 @@ def _unit_batches(
 
 AT_ONCE = 2000
 """Questions in one search, because the lists of a large import may not fit in memory."""
-_UNKNOWN: Final = {
-    "no_vector": "with questions that the file of vectors has none for",
-    "failed": "whose retrieval failed here",
-    "no_id": "whose first K ids are neither chunks nor documents of this corpus",
-}
 
 
 def _count_traffic(
@@ -276,9 +265,8 @@ def _count_traffic(
         reason = "no claim was imported for the strategy's current configuration"
     texts = list(dict.fromkeys(claim.query for claim in claims))
     again = _search_again(work, runs, opened, spec, texts) if claims else {}
-    known = opened.table.row_of.keys() | set(opened.table.doc_ids)
-    states = [_state(claim, again.get(claim.query), opened, known, work) for claim in claims]
-    counted = [claim for claim, state in zip(claims, states, strict=True) if state == "counted"]
+    asked = [claim for claim in claims if claim.query in again]
+    counted = [claim for claim in asked if _agrees(claim, again[claim.query][0], opened, work)]
     keys = pd.DataFrame(
         [(name, claim.claim_id, claim.query_id, claim.group_id) for claim in counted],
         columns=["strategy", "claim_id", "query_id", "group_id"],
@@ -286,24 +274,26 @@ def _count_traffic(
     )
     values = np.array([again[claim.query][1] for claim in counted], dtype=np.float64)
     frame = pd.DataFrame(values.reshape(-1, len(SIGNALS)), columns=list(SIGNALS))
-    why = (f"{states.count(state)} {why}" for state, why in _UNKNOWN.items() if state in states)
+    why = {
+        "whose question has no vector, or failed here": len(claims) - len(asked),
+        "whose first K ids share nothing with what is retrieved now": len(asked) - len(counted),
+    }
     facts = TrafficFacts(
         counted=len(counted),
-        n_unknown=sum(state in _UNKNOWN for state in states),
-        n_differing=states.count("differing"),
-        reason=reason or "; ".join(why),
+        left_out=len(claims) - len(counted),
+        reason=reason or "; ".join(f"{n} {words}" for words, n in why.items() if n),
     )
     return pd.concat([keys, frame], axis=1), facts
 
 
-_Again = tuple[list[int], FloatArray | None]
-"""Current chunks of a question, best first, and signals; a failed retrieval has no signals."""
+_Again = tuple[list[int], FloatArray]
+"""Current chunks of a question, best first, and signals."""
 
 
 def _search_again(
     work: Work, runs: ScoredRuns, opened: OpenIndex, spec: Strategy, texts: list[str]
 ) -> dict[str, _Again]:
-    """Search each question, except where a file of vectors lacks the question.
+    """Search each question; one that fails, or that a file of vectors lacks, is left out.
 
     The trust filter applies as for the gold set. The guard against restated questions only
     compares with the wordings of the gold set.
@@ -319,19 +309,14 @@ def _search_again(
         values = signals(batch_of(config, opened, spec, part, found), config.uncertainty.k)
         failed = np.zeros(len(part), dtype=bool) if found.failed is None else found.failed
         for text, rows, own, broken in zip(part, found.rows, values, failed, strict=True):
-            again[text] = rows[rows >= 0].tolist(), None if broken else own
+            if not broken:
+                again[text] = rows[rows >= 0].tolist(), own
     return again
 
 
-def _state(
-    claim: Claim, again: _Again | None, opened: OpenIndex, known: set[str], work: Work
-) -> str:
-    """Classify a claim as `counted`, `differing`, or a key of _UNKNOWN."""
-    if again is None or again[1] is None:
-        return "no_vector" if again is None else "failed"
+def _agrees(claim: Claim, chunks: list[int], opened: OpenIndex, work: Work) -> bool:
+    """Tell whether a claim shares any of its first K ids with the current chunks."""
     stated, table = {name for name, _ in claim.retrieved[: claim.k]}, opened.table
-    if stated and not stated & known:
-        return "no_id"
-    top = again[0][: max(claim.k, work.config.uncertainty.k)]
+    top = chunks[: max(claim.k, work.config.uncertainty.k)]
     now = {name for row in top for name in (table.chunk_ids[row], table.doc_ids[row])}
-    return "counted" if (stated & now if stated else not top) else "differing"
+    return bool(stated & now) if stated else not top

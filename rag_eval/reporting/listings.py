@@ -651,12 +651,8 @@ def _describe_traffic(claims: Mapping[str, Any]) -> Iterator[str]:
     words = "claims of production traffic"
     if claims["counted"]:
         yield f"{claims['counted']} {words} counted in"
-    for n, reason in (
-        (claims["n_unknown"], quoted(claims["reason"], 300)),
-        (claims["n_differing"], "this strategy now retrieves nothing of their first K"),
-    ):
-        if n:
-            yield f"{n} {words} left out: {reason}"
+    if claims["left_out"]:
+        yield f"{claims['left_out']} {words} left out: {quoted(claims['reason'], 300)}"
 
 
 def _describe_k(entry: StrategyCalibration) -> Iterator[str]:

@@ -79,15 +79,13 @@ def test_claims_of_something_else_are_counted_and_left_out(missing):
     assert (len(traffic), (traffic["query_id"] == "again").sum()) == (3, 1)
     found = calibrate_gold_set(opened(missing))
     json.dumps(to_jsonable_python(found), allow_nan=False)
-    why = "2 whose first K ids are neither chunks nor documents of this corpus"
-    numbers = {"counted": 3, "n_unknown": 2, "n_differing": 2}
-    assert found.traffic["bm25"] == {**numbers, "reason": why}
+    why = "4 whose first K ids share nothing with what is retrieved now"
+    assert found.traffic["bm25"] == {"counted": 3, "left_out": 4, "reason": why}
     console = Console(width=200, file=io.StringIO())
     show_calibration(console, found)
     text = console.file.getvalue()
     assert "3 claims of production traffic counted in" in text
-    assert f"2 claims of production traffic left out: {why}" in text
-    assert "this strategy now retrieves nothing of their first K" in text
+    assert f"4 claims of production traffic left out: {why}" in text
 
 
 def test_questions_without_a_vector_in_the_file_are_left_out(project):
@@ -101,10 +99,10 @@ def test_questions_without_a_vector_in_the_file_are_left_out(project):
     ]
     for name in ("bm25", "vector"):  # bm25's second retriever uses the vectors
         bring(project, name, asked)
-    why = "1 with questions that the file of vectors has none for"
+    why = "1 whose question has no vector, or failed here"
     signals = signals_of(project)
     for name in ("bm25", "vector"):
-        facts = TrafficFacts(counted=1, n_unknown=1, reason=why)
+        facts = TrafficFacts(counted=1, left_out=1, reason=why)
         assert signals.about[name].traffic == facts
         assert np.isfinite(signals.traffic_of(name)[list(SIGNALS)]).any(axis=None)
 
