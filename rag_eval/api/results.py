@@ -15,7 +15,7 @@ from rag_eval.api.judged import JudgedQuestions, JudgedRun, Wordings
 from rag_eval.core.arrays import FloatArray
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.measures.intervals import within_query
-from rag_eval.measures.overlap import mean_interval
+from rag_eval.measures.overlap import SharedGold, mean_interval
 from rag_eval.measures.paired import holm, paired_comparison
 from rag_eval.measures.ranking import standard_label
 
@@ -133,6 +133,11 @@ class EvaluatedRuns:
             part.insert(0, "strategy", name)
             parts.append(part.join(pd.DataFrame(scored.values[name], columns=scored.labels)))
         return pd.concat(parts, ignore_index=True)
+
+    @property
+    def gold(self) -> SharedGold:
+        """Return the gold that the questions share, in the order of `per_query` of one run."""
+        return self._scored.judged.gold
 
     def __repr__(self) -> str:
         names = [*self._index, *(name for name in self._columns if name not in _KEYS)]

@@ -301,13 +301,15 @@ class Folder(PathLoader):
         if not title and is_markdown:
             heads = (head.title for head in headings(text, body_start) if head.level == 1)
             title = next(filter(None, heads), "")
+        # The name of an empty file is no title by which the file could be found.
+        name_as_title = path.stem if text[body_start:].strip() else ""
         dates = [value for key in _DATE_KEYS if (value := values.get(key))]
         rev, is_dirty = revisions.commit.get(name, ""), git.differs(name, source)
         if not dates and not is_dirty:
             dates = [revisions.day.get(name, "")]
         return RawDocument(
             name,
-            title or content.title or path.stem,
+            title or content.title or name_as_title,
             text,
             _first_text(values, _URL_KEYS) or f"{self.path.rstrip('/')}/{name}",
             content.kind,
