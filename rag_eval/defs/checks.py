@@ -98,7 +98,7 @@ def _empty_index(_: Runner, error: InputError) -> list[Problem] | None:
 
 def _lint_errors(runner: Runner, _: InputError) -> list[Problem] | None:
     """List every problem by lint, because the error holds only the problems of its stage."""
-    from rag_eval.pipeline.corpus import lint_gold_set
+    from rag_eval.pipeline.needs import lint_gold_set
 
     found = lint_gold_set(runner.evaluation)
     return found if any(problem.severity == "error" for problem in found) else None

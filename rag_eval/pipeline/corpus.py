@@ -35,7 +35,6 @@ from rag_eval.gold.lint import (
     blocked_problems,
     identical_ids,
     lint,
-    sparse_sections,
 )
 from rag_eval.gold.loading import load_gold, read_gold, variants
 from rag_eval.gold.resolving import resolve as resolve_gold
@@ -44,7 +43,6 @@ from rag_eval.measures.overlap import NamedGold, SharedGold
 from rag_eval.measures.ranking import Qrels, Spans
 from rag_eval.pipeline.by_chunk import identify_chunks, work_by_chunk
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.needs import list_unmet_needs
 from rag_eval.pipeline.runner import (
     Node,
     Result,
@@ -746,7 +744,7 @@ def resolve_gold_set(
     if any(problem.severity == "error" for problem in problems):
         raise InputError(problems)
     resolved = resolve_gold(gold, documents, sections, admitted_chunks.chunks)
-    blocked = _blocked(resolved.qrels["document"], corpus_chunks, admitted_chunks)
+    blocked = find_blocked_gold(resolved.qrels["document"], corpus_chunks, admitted_chunks)
     problems += blocked_problems(blocked)
     if not evaluation.config.ignore_identical_ids:
         problems += identical_ids(gold.queries, documents)
@@ -784,7 +782,9 @@ def resolve_gold_set(
     )
 
 
-def _blocked(qrels: pd.DataFrame, chunks: CorpusChunks, admitted: AdmittedChunks) -> BlockedGold:
+def find_blocked_gold(
+    qrels: pd.DataFrame, chunks: CorpusChunks, admitted: AdmittedChunks
+) -> BlockedGold:
     """Find the relevant documents (QRELS) with chunks that the guard removed."""
     cut, kept = (part.artifact.frame("chunks", ["doc_id"])["doc_id"] for part in (chunks, admitted))
     return blocked_gold(qrels, cut, kept)
@@ -867,37 +867,6 @@ class GoldArrays:
             len(query_index),
         )
         return qrels, items
-
-
-# ---- The lint command: list every problem of the files, questions and targets of a gold set.
-
-
-def lint_gold_set(evaluation: Evaluation) -> list[Problem]:
-    """Check a gold set against the current corpus.
-
-    Faulty files are checked as far as they can be read. A gold set without errors is also checked
-    against the poisoning guard. Raises InputError if the corpus cannot be used.
-    """
-    runner = evaluation.runner
-    gold = read_gold(evaluation.base, evaluation.config)
-    unmet = list_unmet_needs(evaluation, gold)
-    try:
-        corpus = runner.get(CorpusSnapshot)
-    except InputError as error:
-        raise InputError([*unmet, *error.problems]) from error
-    documents, sections = corpus.documents, corpus.sections
-    problems = [*unmet, *lint(gold, documents, sections)]
-    if any(problem.severity == "error" for problem in problems):
-        return problems
-    try:
-        admitted = runner.get(AdmittedChunks)
-    except InputError as error:
-        return [*problems, *error.problems]
-    qrels = resolve_gold(gold, documents, sections, admitted.chunks).qrels
-    blocked = _blocked(qrels["document"], runner.get(CorpusChunks), admitted)
-    sparse = sparse_sections(qrels["section"]) if gold.layout == "own" else []
-    named = [] if evaluation.config.ignore_identical_ids else identical_ids(gold.queries, documents)
-    return [*problems, *sparse, *blocked_problems(blocked), *named]
 
 
 # ---- Files of `rag-eval trust manifest|sign`: manifests and signatures.

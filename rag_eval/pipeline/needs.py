@@ -1,4 +1,4 @@
-"""Check, without a corpus, that everything that a gold set names is there.
+"""The lint command: list every problem of a gold set, also of the names and files it needs.
 
 A run meets each name where it is used, after minutes of work. `rag-eval lint` asks for all at once.
 """
@@ -13,7 +13,15 @@ from rag_eval.core.errors import InputError, Problem, ProblemList
 from rag_eval.core.settings import ChatVerifier
 from rag_eval.corpus.loaders.recorded import read_outputs
 from rag_eval.gold.configuration import CONFIG_FILE
-from rag_eval.gold.loading import GoldSet, variants
+from rag_eval.gold.lint import blocked_problems, identical_ids, lint, sparse_sections
+from rag_eval.gold.loading import GoldSet, read_gold, variants
+from rag_eval.gold.resolving import resolve as resolve_gold
+from rag_eval.pipeline.corpus import (
+    AdmittedChunks,
+    CorpusChunks,
+    CorpusSnapshot,
+    find_blocked_gold,
+)
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.retrieval.embedding.embedders import read_vectors
 from rag_eval.retrieval.kinds.external import read_run
@@ -85,3 +93,31 @@ def _read_outputs(evaluation: Evaluation, name: str) -> None:
         problems = ProblemList()
         read_outputs(evaluation.base / name, problems)
         problems.raise_errors()
+
+
+def lint_gold_set(evaluation: Evaluation) -> list[Problem]:
+    """Check a gold set against the current corpus.
+
+    Faulty files are checked as far as they can be read. A gold set without errors is also checked
+    against the poisoning guard. Raises InputError if the corpus cannot be used.
+    """
+    runner = evaluation.runner
+    gold = read_gold(evaluation.base, evaluation.config)
+    unmet = list_unmet_needs(evaluation, gold)
+    try:
+        corpus = runner.get(CorpusSnapshot)
+    except InputError as error:
+        raise InputError([*unmet, *error.problems]) from error
+    documents, sections = corpus.documents, corpus.sections
+    problems = [*unmet, *lint(gold, documents, sections)]
+    if any(problem.severity == "error" for problem in problems):
+        return problems
+    try:
+        admitted = runner.get(AdmittedChunks)
+    except InputError as error:
+        return [*problems, *error.problems]
+    qrels = resolve_gold(gold, documents, sections, admitted.chunks).qrels
+    blocked = find_blocked_gold(qrels["document"], runner.get(CorpusChunks), admitted)
+    sparse = sparse_sections(qrels["section"]) if gold.layout == "own" else []
+    named = [] if evaluation.config.ignore_identical_ids else identical_ids(gold.queries, documents)
+    return [*problems, *sparse, *blocked_problems(blocked), *named]
