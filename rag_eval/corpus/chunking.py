@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pandas as pd
 
@@ -446,6 +446,10 @@ def _sections_of(
     return found
 
 
+MAX_TITLE: Final = 1_000
+"""Most characters of a title. Each chunk repeats it, so a megabyte would fill the memory."""
+
+
 def chunk_documents(
     documents: pd.DataFrame, sections: pd.DataFrame, chunker: Chunker
 ) -> pd.DataFrame:
@@ -458,13 +462,15 @@ def chunk_documents(
     The order of chunks breaks ties everywhere. The chunks cover all characters of a document except
     white space and front matter. A chunk has at most `max_tokens` tokens, except with `whole`. A
     document without text has one empty chunk, so that its title is found; no answer can cite it.
+    Each chunk has the first `MAX_TITLE` characters of the title.
     """
     parameters = chunker.model_dump(mode="json")
     by_document = _sections_of(documents, sections)
     rows: list[tuple[Any, ...]] = []
     names = ("doc_id", "title", "text", "content_hash", "kind")
     columns = (documents[name].tolist() for name in names)
-    for doc_id, title, text, content_hash, kind in zip(*columns, strict=True):
+    for doc_id, whole_title, text, content_hash, kind in zip(*columns, strict=True):
+        title = whole_title[:MAX_TITLE]
         found = list(_spans(text, by_document[doc_id], chunker, passages=kind == "passages"))
         if not found and title.strip():
             found = [(0, 0, by_document[doc_id][0][3])]

@@ -148,6 +148,14 @@ def test_chunks_hash_is_the_digest_of_the_sorted_pairs(monkeypatch):
     assert chunks_hash(frame, chunker) == wanted
 
 
+def test_every_chunk_of_a_long_title_repeats_only_its_beginning():
+    chunks = chunk_documents(
+        *corpus("word " * 100, title="t" * 5_000), Chunker(kind="text", max_tokens=16)
+    )
+    assert len(chunks) > 5
+    assert chunks["title"].str.len().eq(sectioning.MAX_TITLE).all()
+
+
 def test_chunks_hash_depends_on_content_title_and_chunker_but_not_on_row_order():
     chunker = Chunker(kind="sentence")
     chunks = chunk_documents(*corpus("One. Two. Three."), chunker)
