@@ -4,6 +4,7 @@ English as Lucene treats it: lower case, possessive 's removed, Lucene's 33 stop
 Porter stems. A term is a run of letters and digits of any script, so that `sort_values` and
 `pandas.DataFrame` are found by their parts. A run of a script without blanks between words gives
 its overlapping pairs of characters, as in Lucene's CJKAnalyzer, and a single character itself.
+Full-width letters and digits count as those of ASCII, and letters with marks as composed letters.
 """
 
 import dataclasses
@@ -20,8 +21,8 @@ from rag_eval.core.arrays import FloatArray, Int32Array, IntArray, expand_ranges
 
 ANALYZER = "english-porter-1"
 """Name and version of the rules for words between blanks. Change it with any change of them."""
-BIGRAM_ANALYZER = f"{ANALYZER}+bigrams-1"
-"""Name for texts with a script without blanks, so that the index of other texts keeps its hash."""
+BIGRAM_ANALYZER = f"{ANALYZER}+bigrams-2"
+"""Name for texts that `_IS_CUT` finds, so that the index of other texts keeps its hash."""
 
 STOP_WORDS = frozenset(
     "a an and are as at be but by for if in into is it no not of on or such that the their then"
@@ -40,7 +41,8 @@ MAX_WORD = 64
 """Most characters of a word that counts as one token, and of symbols that count as none."""
 
 WORD = re.compile(r"[^\W_]+")
-_IS_BLANKLESS = re.compile(f"[{BLANKLESS}]")
+_WIDE = {0xFEE0 + code: code for code in range(0x21, 0x7F)}  # full-width forms of ASCII
+_IS_CUT = re.compile(rf"[{BLANKLESS}\u0300-\u036f\uff01-\uff5e]")
 _PART = re.compile(rf"(?P<run>[{BLANKLESS}]+)|[^\W_{BLANKLESS}]+")
 
 
@@ -90,18 +92,34 @@ def token_spans(text: str, start: int = 0, end: int | None = None) -> list[tuple
 
 def name_analyzer(texts: Iterable[str]) -> str:
     """Name the rules that texts are cut into terms by."""
-    is_cut = any(not text.isascii() and _IS_BLANKLESS.search(text) for text in texts)
+    is_cut = any(not text.isascii() and _IS_CUT.search(text) for text in texts)
     return BIGRAM_ANALYZER if is_cut else ANALYZER
 
 
 def _split(text: str) -> Iterator[str]:
     """Yield the words of a text, and the pairs of characters of runs without blanks."""
-    for match in _PART.finditer(text):
+    for match in _PART.finditer(unicodedata.normalize("NFC", text.translate(_WIDE))):
         if match.lastgroup is None:
             yield match[0]
         else:  # half-width and composed forms become the usual characters
             run = unicodedata.normalize("NFKC", match[0])
             yield from map("".join, itertools.pairwise(run)) if len(run) > 1 else (run,)
+
+
+def find_pairs(vocabulary: Iterable[str]) -> dict[str, list[int]]:
+    """Return the ids of the pairs of characters that hold each character.
+
+    Examples
+    --------
+    >>> find_pairs(["黒猫", "at", "猫", "猫が"])
+    {'黒': [0], '猫': [0, 3], 'が': [3]}
+    """
+    found: dict[str, list[int]] = {}
+    for term, name in enumerate(vocabulary):
+        if len(name) > 1 and _IS_CUT.match(name):
+            for character in dict.fromkeys(name):
+                found.setdefault(character, []).append(term)
+    return found
 
 
 BLOCK = 32_768
@@ -190,7 +208,7 @@ class Analyzer:
             lowered = text.lower()
             if "'" in lowered or "’" in lowered:
                 lowered = _POSSESSIVE.sub("", lowered)
-            is_cut = not lowered.isascii() and _IS_BLANKLESS.search(lowered)
+            is_cut = not lowered.isascii() and _IS_CUT.search(lowered)
             found = _split(lowered) if is_cut else WORD.findall(lowered)
             row = [ids[word] if word in ids else learn(word) for word in found]
             result.append([term for term in row if term >= 0])

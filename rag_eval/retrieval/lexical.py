@@ -187,7 +187,7 @@ class LexicalStrategy(LocalStrategy):
 
     def rank_by_terms(self, index: StrategyIndex, request: Request) -> Ranking:
         """Rank chunks by their terms."""
-        terms = index.table.query_terms(request.texts)
+        terms = index.table.search_terms(request.texts)
         if self.engine == "rank-bm25":
             okapi = index.engine(
                 f"rank-bm25 {self.k1} {self.b}",

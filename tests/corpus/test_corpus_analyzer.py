@@ -26,6 +26,8 @@ TERMS = [
     ("DN50閥2個", ["dn50", "閥", "2", "個"]),
     ("ﾎﾟﾝﾌﾟ", ["ポン", "ンプ"]),
     ("насос pumps", ["насос", "pump"]),
+    ("ＤＮ５０ ｐｕｍｐｓ", ["dn50", "pump"]),
+    ("cafe\u0301s", terms("cafés")),
 ]
 
 
@@ -40,7 +42,7 @@ def test_questions_and_documents_are_cut_alike():
     assert set(analyzer.index(["人口は？"])[0]) & set(known[0])
 
 
-@pytest.mark.parametrize("text", ["日", "ไทย", "ㄅ", "\U00020000", "ﾎ"])
+@pytest.mark.parametrize("text", ["日", "ไทย", "ㄅ", "\U00020000", "ﾎ", "５", "e\u0301"])
 def test_only_texts_without_blanks_change_the_name(text):
     assert name_analyzer(["plain", f"naïve {text} Ω"]) == BIGRAM_ANALYZER
     assert name_analyzer(["plain", "naïve Ω насос हिन्दी"]) == ANALYZER

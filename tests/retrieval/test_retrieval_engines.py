@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval.corpus import analyzer
-from rag_eval.corpus.analyzer import STOP_WORDS, TermRows
+from rag_eval.corpus.analyzer import BIGRAM_ANALYZER, STOP_WORDS, TermRows
 from rag_eval.retrieval import dense
 from rag_eval.retrieval.dense import ExactSearch
 from rag_eval.retrieval.embedding.embedders import unit
+from rag_eval.retrieval.embedding.source import ChunkTable
 from rag_eval.retrieval.lexical import Bm25s, RankBm25, score_postings
 
 ENGINES = [Bm25s, RankBm25]
@@ -206,6 +207,10 @@ FOUND = {
     "서울": 2,
     "三峡": 3,
     "ຫຼວງ": 4,
+    "峡": 3,
+    "크": 2,
+    "は 東": 0,
+    "plain は": 5,
 }
 
 
@@ -213,9 +218,9 @@ FOUND = {
 @pytest.mark.parametrize(("question", "row"), FOUND.items())
 def test_words_are_found_in_texts_without_blanks(engine, question, row):
     texts = ["東京は日本の首都です", "ไปกรุงเทพกัน", "서울은 크다", "长江三峡大坝", "ນະຄອນຫຼວງວຽງຈັນ"]
-    chunks = table([*texts, "plain words"])
+    chunks = ChunkTable(table([*texts, "plain words"]).frame, "hash", analyzer=BIGRAM_ANALYZER)
     index = engine(chunks.terms, chunks.n_terms, k1=0.9, b=0.4)
-    ranked = listed(index.search(chunks.query_terms([question]), 5), 0)
+    ranked = listed(index.search(chunks.search_terms([question]), 5), 0)
     assert [found for found, _ in ranked] == [row]
 
 

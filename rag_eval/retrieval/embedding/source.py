@@ -15,7 +15,7 @@ import pandas as pd
 
 from rag_eval.core.arrays import Float32Array, Int32Array, IntArray, find_rows
 from rag_eval.core.parts import Embedding
-from rag_eval.corpus.analyzer import ANALYZER, Analyzer, TermRows
+from rag_eval.corpus.analyzer import ANALYZER, Analyzer, TermRows, find_pairs
 from rag_eval.retrieval.embedding.embedders import (
     KEPT_SHARE,
     Advance,
@@ -161,6 +161,25 @@ class ChunkTable:
     def query_terms(self, queries: list[str]) -> list[list[int]]:
         """Return the term ids of queries; the corpus lacks terms with ids at or above `n_terms`."""
         return self.analyzer.index(queries)
+
+    @functools.cached_property
+    def _pairs(self) -> dict[str, list[int]]:
+        return {} if self.analyzer_name == ANALYZER else find_pairs(self.vocabulary)
+
+    def search_terms(self, queries: list[str]) -> list[list[int]]:
+        """Return the term ids of queries; a query of single characters also asks for their pairs.
+
+        The corpus holds 猫 mostly inside of pairs. Beside other terms, the many rare pairs of a
+        particle would outweigh the rest of the query.
+        """
+        rows, ids = self.query_terms(queries), self.analyzer.vocabulary
+        single = {ids[name]: pairs for name, pairs in self._pairs.items() if name in ids}
+        return [
+            [pair for term in row for pair in (term, *single[term])]
+            if all(term in single for term in row)
+            else row
+            for row in rows
+        ]
 
     def _analyse(self) -> Parts:
         """Analyse the texts that the run before did not have, and number all terms alike."""
