@@ -128,6 +128,7 @@ class Document:
             return node.value
         try:
             value = yaml.constructor.SafeConstructor().construct_object(node)
+            repr(value)  # which an error shows; numbers to the base 16 or 60 convert at any length
         except ValueError:  # a number with more digits than Python converts
             value = math.inf
         if isinstance(value, float) and not math.isfinite(value):

@@ -175,6 +175,7 @@ LEADS = {
     "refs": "rm -r $G/refs && ln -s $O/refs $G/refs",
     "branch": 'echo "ref: refs/../../other/.git/$(git -C other symbolic-ref HEAD)" > $G/HEAD',
     "folder": "rm -r $G && ln -s $O $G",
+    "pipe": "cp -r $O/refs $G && mkdir $G/objects/ff && mkfifo $G/objects/ff/$(printf %038d 0)",
 }
 """Ways from the repository $G to another one, $O."""
 

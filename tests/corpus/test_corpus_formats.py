@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 
 import pytest
 from pypdf import PdfWriter
@@ -131,6 +132,8 @@ def test_the_guard_sees_hidden_elements(how):
 
 BROKEN = {
     "deep": (read_html, "<div>" * 1_000_000),
+    "many attributes": (read_html, f"<p {' '.join(f'a{i}' for i in range(100_000))}>"),
+    "attributes behind quotes": (read_html, f'<p ="a {" ".join(f"a{i}" for i in range(9_000))}">'),
     "no json": (read_notebook, "{"),
     "old notebook": (read_notebook, '{"worksheets": []}'),
     "nested": (read_notebook, "[" * 100_000),
@@ -145,11 +148,28 @@ def test_broken_and_hostile_files_are_refused(read, source):
         read(source)
 
 
-@pytest.mark.parametrize("bound", ["MAX_PAGES", "MAX_OPERATIONS", "MAX_CHARS"])
-def test_pdfs_are_bounded(monkeypatch, bound):
-    monkeypatch.setattr(formats, bound, 1)
-    with pytest.raises(UnreadableError, match="more than 1 "):
+BOUNDS = {"MAX_PAGES": 1, "MAX_STREAM": 20, "MAX_CHARS": 1, "MAX_SECONDS": 0}
+
+
+@pytest.mark.parametrize(("bound", "value"), BOUNDS.items())
+def test_pdfs_are_bounded(monkeypatch, bound, value):
+    monkeypatch.setattr(formats, bound, value)
+    with pytest.raises(UnreadableError, match=f"more than {value} "):
         read_pdf(make_pdf("one", "two"))
+
+
+def test_a_pdf_writes_nothing_to_the_terminal(caplog):
+    source = make_pdf("one").replace(b"/BaseFont /Helvetica", b"/BaseFont /A /Encoding /#1b#5b31mX")
+    assert read_pdf(source).text.strip() == "one"
+    assert not caplog.records
+
+
+def test_long_runs_of_blanks_are_read_in_linear_time():
+    source = f"a{' ' * 1_000_000}b"
+    started = time.process_time()
+    read_html(f"<pre>{source}</pre>")
+    read_notebook(json.dumps({"cells": [{"cell_type": "markdown", "source": source}]}))
+    assert time.process_time() - started < 10
 
 
 def test_a_broken_file_is_named(tmp_path):

@@ -63,7 +63,14 @@ YAML = [
     ["too large", CONFIG + "#" * 400_000, [["file_too_large", None, None]]],
     ["deep lists", CONFIG + "k: " + "[" * 2_000 + "\n", [["too_deep", 1, None]]],
     ["deep mappings", CONFIG + "k: " + "{a: " * 2_000 + "\n", [["too_deep", 1, None]]],
-    ["5,000 digits", CONFIG + f"depth: {'9' * 5_000}\n", [["bad_number", 5, "depth"]]],
+    *(
+        [f"5,000 digits: {start}", CONFIG + f"depth: {text}\n", [["bad_number", 5, "depth"]]]
+        for start, text in (
+            ("9", "9" * 5_000),
+            ("0x", "0x" + "f" * 5_000),
+            (":", "1" + ":9" * 5_000),
+        )
+    ),
 ]
 
 

@@ -3,6 +3,7 @@
 MiniLM is compared with Chroma's own function.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -309,6 +310,12 @@ def test_a_vectors_file_that_unpacks_without_bound_is_refused(tmp_path, monkeypa
     np.savez_compressed(path, sha256=KEYS, vectors=np.zeros((1000, 1000), np.float32))
     with pytest.raises(InputError, match="it unpacks to 4,00"):
         read_vectors(path)
+
+
+def test_a_vectors_file_that_is_a_pipe_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "v.npz")
+    with pytest.raises(InputError, match="no regular file"):
+        read_vectors(tmp_path / "v.npz")
 
 
 def test_texts_without_a_vector_are_counted_and_quoted(tmp_path):

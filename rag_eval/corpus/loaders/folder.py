@@ -19,6 +19,7 @@ import itertools
 import os
 import re
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -113,9 +114,15 @@ def _find_head(own: Path, common: Path) -> str:
 
 
 def _stands_alone(objects: Path) -> bool:
-    """Tell whether no link or list of alternates leads from the objects to another folder."""
+    """Tell whether no link or list of alternates leads from the objects elsewhere.
+
+    Pipes do, and git would wait for them.
+    """
+    kinds = (stat.S_IFREG, stat.S_IFDIR)
     paths = (objects, *objects.rglob("*"))
-    return not any(path.is_symlink() or path.name == "alternates" for path in paths)
+    return objects.is_dir() and all(
+        stat.S_IFMT(path.lstat().st_mode) in kinds and path.name != "alternates" for path in paths
+    )
 
 
 class Git:

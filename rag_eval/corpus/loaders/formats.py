@@ -7,17 +7,20 @@ the page, and the poisoning guard judges them. Output of notebooks is dropped.
 
 import io
 import json
+import logging
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from rag_eval.core.plugins import explain_missing
 from rag_eval.corpus.markdown import headings, rst_headings
 
-MAX_DEPTH = 1000
-"""Most open elements of HTML, because parsers take quadratic time."""
-MAX_PAGES, MAX_OPERATIONS = 5000, 10_000_000
-"""Most pages of a PDF, and most drawing operations, which a small file can repeat without end."""
+MAX_DEPTH, MAX_ATTRIBUTES = 1000, 5000
+"""Most open elements of HTML, and attributes of a tag, because parsers take quadratic time."""
+MAX_PAGES, MAX_STREAM, MAX_SECONDS = 5000, 16 * 1024 * 1024, 120.0
+"""Most pages of a PDF, most bytes of drawing of a page or form, and most seconds of the processor:
+a small file can repeat its pages, forms and fonts without end."""
 MAX_CHARS = 64 * 1024 * 1024
 
 
@@ -36,6 +39,10 @@ class UnreadableError(Exception):
 # ---- HTML
 
 _TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
+_ATTRIBUTE = r"""[\s/]*+[^\s/>][^\s/>=]*+(?:\s*+=\s*+(?:"[^"]*+"?|'[^']*+'?|[^\s>]*+))?+"""
+_FULL_TAG = re.compile(
+    rf"<[a-zA-Z][^\s/>]*+(?:{_ATTRIBUTE}){{0,{MAX_ATTRIBUTES}}}+(?P<more>{_ATTRIBUTE})?"
+)
 _NEVER_OPEN = frozenset(
     "area base br col embed hr img input link meta source track wbr p li dt dd tr td th thead tbody"
     " tfoot option optgroup colgroup".split()
@@ -54,7 +61,7 @@ _HIDDEN = re.compile(
 )
 _MARKUP = re.compile(r"<(?=[a-zA-Z/!?])")
 _LINE_MARK = re.compile(r"\s*(?:#{1,6}(?=\s|$)|```|~~~|>|[-=]{3,}\s*$)")
-_BLANK_LINES = re.compile(r"[ \t]*\n(?:[ \t]*\n)+")
+_BLANK_LINES = re.compile(r"(?<![ \t])[ \t]*+\n(?:[ \t]*+\n)+")
 
 
 def _fence(code: str, language: str = "") -> str:
@@ -67,7 +74,9 @@ def _is_hidden(attributes: Mapping[str, str | None]) -> bool:
     return "hidden" in attributes or bool(_HIDDEN.search(attributes.get("style") or ""))
 
 
-def _check_depth(text: str) -> None:
+def _check_bounds(text: str) -> None:
+    if any(tag["more"] for tag in _FULL_TAG.finditer(text)):
+        raise UnreadableError(f"more than {MAX_ATTRIBUTES:,} attributes in a tag of HTML")
     depth = 0
     for closes, tag in _TAG.findall(text):
         if tag.lower() not in _NEVER_OPEN:
@@ -114,7 +123,7 @@ def read_html(text: str) -> Content:
     """Read a page as Markdown, h1 to h6 as headings."""
     from selectolax.lexbor import LexborHTMLParser
 
-    _check_depth(text)
+    _check_bounds(text)
     tree = LexborHTMLParser(text)
     title = tree.css_first("title")
     body = "".join(_write_markdown(tree.root)) if tree.root is not None else ""
@@ -153,23 +162,38 @@ def read_rst(text: str) -> Content:
 # ---- PDF
 
 
+def _check_drawing(drawing: Any) -> None:
+    if drawing is not None and len(drawing.get_data()) > MAX_STREAM:
+        raise UnreadableError(f"more than {MAX_STREAM:,} bytes of drawing at once")
+
+
 def _read_pages(source: bytes) -> Content:
     from pypdf import PdfReader
+    from pypdf.generic import IndirectObject, PdfObject, StreamObject
 
-    n_operations = n_chars = 0
+    # its warnings quote the file, with control characters for the terminal
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)
+    n_chars, until = 0, time.thread_time() + MAX_SECONDS
     pages = list[str]()
 
-    def count(*_: object) -> None:
-        nonlocal n_operations
-        n_operations += 1
-        if n_operations > MAX_OPERATIONS:
-            raise UnreadableError(f"more than {MAX_OPERATIONS:,} operations of drawing")
+    def check_time(*_: object) -> None:
+        if time.thread_time() > until:
+            raise UnreadableError(f"it takes more than {MAX_SECONDS:g} seconds")
 
-    reader = PdfReader(io.BytesIO(source))
+    class Reader(PdfReader):
+        def get_object(self, indirect_reference: int | IndirectObject) -> PdfObject | None:
+            check_time()
+            found = super().get_object(indirect_reference)
+            if isinstance(found, StreamObject) and found.get("/Subtype") == "/Form":
+                _check_drawing(found)
+            return found
+
+    reader = Reader(io.BytesIO(source))
     if len(reader.pages) > MAX_PAGES:
         raise UnreadableError(f"more than {MAX_PAGES:,} pages")
     for page in reader.pages:
-        pages.append(page.extract_text(visitor_operand_before=count).replace("\f", "\n"))
+        _check_drawing(page.get_contents())
+        pages.append(page.extract_text(visitor_operand_before=check_time).replace("\f", "\n"))
         n_chars += len(pages[-1])
         if n_chars > MAX_CHARS:
             raise UnreadableError(f"more than {MAX_CHARS:,} characters")

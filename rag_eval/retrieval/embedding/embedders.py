@@ -283,6 +283,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 def read_vectors(path: Path) -> tuple[list[str], Float32Array]:
     """Read and check a vectors file. Raises `InputError` (`vectors_unreadable`)."""
     try:
+        _check_regular(path)
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             _check_size(sum(member.file_size for member in archive.zip.infolist()), path)
             return _check_vectors(archive["sha256"], archive["vectors"])
@@ -294,6 +295,11 @@ def read_vectors(path: Path) -> tuple[list[str], Float32Array]:
             found=f"{type(error).__name__}: {error}",
             accepted=ACCEPTED,
         ) from error
+
+
+def _check_regular(path: Path) -> None:
+    if path.exists() and not path.is_file():  # reading a pipe would wait for ever
+        raise ValueError("no regular file")
 
 
 def _check_size(unpacked: int, path: Path) -> None:
