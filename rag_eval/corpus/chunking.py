@@ -139,15 +139,22 @@ _STOP = (
 # A run of terminal marks counts once (look-behind, possessive), so a long run of dots is read once.
 # A semicolon behind a Greek word is a question mark; "TNF-α;" is none.
 _END = re.compile(
-    r"(?:(?:(?<![.!?…])[.!?…]++|(?<=[\u0370-\u03ff\u1f00-\u1fff]{3})[;\u037e])[\"'”’»)\]]*+(?=\s)"
+    r"(?:(?:(?<![.!?…])[.!?…]++|(?<=[\u0370-\u03ff\u1f00-\u1fff]{3})[;\u037e])"
+    r"(?:[\"'”’“»«›)\]]|[ \u00a0\u202f]»(?!\w))*+[*_]{0,3}+(?=\s)"
     rf"|{_STOP}++[.!?…]*+[\"”’»」』）】》]*+)\s*+"
     r"|(?:\r\n?+|\n)(?:[^\S\r\n]*+(?:\r\n?+|\n))++\s*+"
 )
 _NUMBER = r"(?:\d{1,3}(?:\.\d{1,3}){0,4}|[a-z]|[ivx]{2,5})"
 _ITEM_NUMBER = re.compile(rf"[\r\n][^\w\r\n]{{0,20}}{_NUMBER}$")
-ITEM = rf"(?:[-*+•‣◦●▪■–—]|[*_]{{0,3}}(?:{_NUMBER}\.|\(?(?:{_NUMBER}|[A-Z])\)))[^\S\r\n]|\|"
+ITEM = (
+    rf"(?:(?:[-*+•‣◦●▪■–—→➤✓✔✅❌]|[*_]{{0,3}}(?:{_NUMBER}\.|\(?(?:{_NUMBER}|[A-Z])\)))[^\S\r\n]"
+    r"|\||[・①-⑳]|\d{1,3}[、．])"
+)
 """Pattern of the bullet or number of a list item, or of the border of a table's row."""
-_ITEM_LINE = re.compile(rf"(?:^|(?<=[\r\n]))[^\S\r\n]*+(?:>[^\S\r\n]*+)*+(?:{ITEM})[^\S\r\n]*+")
+_ITEM_LINE = re.compile(rf"(?:^|(?<=[\r\n]))[^\S\r\n]*+(?:>[^\S\r\n]*+)*+{ITEM}[^\S\r\n]*+")
+_HEADING_LINE = re.compile(
+    r"^[^\S\r\n]*+(?:#{1,6}[^\S\r\n][^\r\n]*+|\*\*[^*\r\n]++\*\*:?[^\S\r\n]*+$)", re.MULTILINE
+)
 _RULE_OF_TABLE = re.compile(r"[|:\s-]*")
 _BEFORE = re.compile(r"[^\s(\[\"'“‘]*$")
 _OPENERS = "\"'“‘«([¿¡"
@@ -196,14 +203,14 @@ def borders(text: str, start: int = 0, end: int | None = None) -> list[int]:
             break
         mark = text[match.start()]
         following = text[at : at + 2].lstrip(_OPENERS)[:1]
-        if mark in ".…!?;" and not _PARAGRAPH.search(match[0]):
+        if mark in ".．…!?;" and not _PARAGRAPH.search(match[0]):
             if following.islower():
                 continue
             low = match.start() - _LOOK_BACK
             before = (
                 text[low : match.start()] if low > start else f"\n{text[start : match.start()]}"
             )
-            single_dot = mark == "." and text[match.start() + 1 : match.start() + 2] != "."
+            single_dot = mark in ".．" and text[match.start() + 1 : match.start() + 2] != "."
             word = _BEFORE.search(before)
             if single_dot and (
                 (word and _is_abbreviation(word[0], following)) or _ITEM_NUMBER.search(before)
@@ -231,7 +238,8 @@ def spans(text: str, start: int = 0, end: int | None = None) -> list[tuple[int, 
 def segments(text: str) -> list[tuple[int, int]]:
     r"""Return the segments of an answer, which its citations name by number: (start, end) of each.
 
-    A segment is a sentence, a list item or a row of a table, without bullet, number or border.
+    A segment is a sentence, a heading, a list item or a row of a table, without bullet, number or
+    border.
 
     Examples
     --------
@@ -240,7 +248,8 @@ def segments(text: str) -> list[tuple[int, int]]:
     ['Two facts:', 'Snow is white.', 'It is cold.', 'Coal is black']
     """
     contents = {match.start(): match.end() for match in _ITEM_LINE.finditer(text)}
-    edges = [*sorted({0, *borders(text), *contents}), len(text)]
+    heads = (edge for match in _HEADING_LINE.finditer(text) for edge in match.span())
+    edges = sorted({0, *borders(text), *contents, *heads, len(text)})
     pairs = ((contents.get(low, low), high) for low, high in itertools.pairwise(edges))
     return [
         trimmed

@@ -23,14 +23,16 @@ _INSIDE = 200
 
 # ---- What stands between the brackets
 
-_CJK_LABEL = "来源|來源|文档|文檔|文献|资料|資料|出典|文書|출처|문서"
+_CJK_LABEL = "来源|來源|文档|文檔|文献|资料|資料|上下文|段落|出典|文書|出处|출처|문서"
 _LABEL = (
-    r"(?:(?<![^\W_])(?:sources?|documents?|docs?|contexts?|passages?|references?|refs?|citations?"
+    r"(?:(?<![^\W_])(?:search results?"
+    r"|sources?|documents?|docs?|contexts?|passages?|references?|refs?|citations?"
     r"|cite|snippets?|chunks?|excerpts?|evidence|quellen?|dokument(?:e|y|um?)?|fuentes?|documentos?"
     r"|fonti|fontes?|documento|documenti|источник[а-я]{0,3}|документ[а-я]{0,3}|kaynak|belge|źródło"
-    rf"|bron|källa|المصدر|المستند|स्रोत|दस्तावेज़)(?![^\W\d_])|{_CJK_LABEL})"
+    rf"|bron|källa|kontext|contexte|contexto|contesto|контекст[а-я]{{0,3}}|extrait|auszug|réf"
+    rf"|المصدر|المستند|الوثيقة|स्रोत|दस्तावेज़)(?![^\W\d_])|{_CJK_LABEL})"
 )
-_TAGGED = rf"{_LABEL}[ \t:#_.-]{{0,3}}(?:(?:id|no|nr|number)\b[\s:.]{{0,2}}|№\s?)?"
+_TAGGED = rf"(?:{_LABEL}[ \t:#_.-]{{0,3}}){{1,2}}(?:(?:id|no|nr|number)\b[\s:.]{{0,2}}|№\s?)?"
 _NUMBER = r"\d{1,3}(?!\d)"
 _DASH = r"\s*+(?:[-‐‑‒–—−~〜]|\.\.|to\b|bis\b|through\b)\s*+"
 _LOCATOR = (
@@ -39,8 +41,8 @@ _LOCATOR = (
     r"\d{1,5}(?:\s*+[-–]\s*+\d{1,5})?\)?"
 )
 _CITED = re.compile(
-    rf"(?:{_TAGGED}|[#^@])?\s*+(?P<first>{_NUMBER})(?::(?P<result>{_NUMBER})(?=\s*+†))?"
-    rf"(?:{_DASH}(?:{_TAGGED}|\^)?(?P<last>{_NUMBER}))?(?:{_LOCATOR})?(?:\s*+†(?P<name>[^†,]*))?",
+    rf"(?:{_TAGGED}|[#^@]|[SD](?=\d)|№|n[or]\.)?\s*+(?P<first>{_NUMBER})(?::(?P<result>{_NUMBER})(?=\s*+†))?"
+    rf"(?:{_DASH}(?:{_TAGGED}|[\^SD])?(?P<last>{_NUMBER}))?\^?(?:{_LOCATOR})?(?:\s*+†(?P<name>[^†,]*))?",
     re.IGNORECASE,
 )
 _AND = r"and|und|et|y|e|och|en|ve|и|or"
@@ -106,7 +108,7 @@ _CODE = (
 )
 _SCAN = re.compile(
     rf"{_CODE}"
-    rf"|(?P<two>\[(?=\[))?\\?(?P<open>[\[【［])(?P<square>[^\[\]【】［］\n]{{1,{_INSIDE}}})[\]】］](?(two)\])"
+    rf"|(?P<two>\[(?=\[))?\\?(?P<open>[\[【［〔])(?P<square>[^\[\]【】［］〔〕\n]{{1,{_INSIDE}}})[\]】］〕](?(two)\])"
     r"(?P<link>\([^()\s]{0,2000}(?:\s\"[^\"\n]{0,200}\")?\))?"
     rf"|<(?P<tag>cite|sup|ref|source|citation)\b[^<>\n]{{0,100}}>(?P<html>[^<>\n]{{1,{_INSIDE}}})</(?P=tag)>"
     rf"|[(（](?P<round>[^()（）\n]{{1,{_INSIDE}}})[)）]"
@@ -138,9 +140,10 @@ _CODE_BEFORE = re.compile(
 )
 _CODE_AFTER = re.compile(r"\s*[-+*/%]?=[^>]|\.[a-z_]{2,}")
 _RANGE_BEFORE = re.compile(
-    r"(?:[∈∊]|\b(?:intervals?|ranges?|between|domain|Intervall|intervalle|intervalo|intervallo)"
-    r"(?:\s+(?:of|from|is|in))?|(?<![^\W_])[a-z]\s+in)\s*$"
+    r"(?:[∈∊]|\b(?:intervals?|ranges?|scale|between|domain|CI|CrI|HDI|IQR|Intervall|KI|intervalle"
+    r"|intervalo|intervallo|IC)(?:\s+(?:of|from|is|was|in)|\s*[:=,])?|(?<![^\W_])[a-z]\s+in)\s*$"
 )
+_VALUES_BEFORE = re.compile(r"\b(?:vectors?|arrays?|lists?|tuples?|returns|prints|yields)\s*:?\s*$")
 _BOUNDS_BEFORE = re.compile(r"\b(?:in|into|to|from|over|within|on)\s*$")
 _POWER_BEFORE = re.compile(
     r"(?:[\d)\]]|(?<![^\W\d_])(?:[^\W\d_]|[kcmnµμd]m|ft|in|mi|yd|sin|cos|tan|log|ln|exp)"
@@ -149,7 +152,8 @@ _POWER_BEFORE = re.compile(
 )
 _YEARS = re.compile(r"[12]\d{3}[a-z]?(?:\s*[-–,;]\s*[12]\d{3}[a-z]?)*")
 _RESEMBLES = re.compile(
-    rf"(?!.*\d\.\d)(?:\^|\d{{1,9}}(?!\d|[:/%])|{_LABEL}(?:.*(?<!\d)\d{{1,3}}(?!\d)|\s*[:#]))",
+    rf"(?!.*\d\.\d)(?:\^|[CPR]\d{{1,3}}$|[^\W\d_]{{1,20}}[ .:#_-]{{1,2}}\d{{1,3}}$"
+    rf"|\d{{1,9}}(?!\d|[:/%])|{_LABEL}(?:.*(?<!\d)\d{{1,3}}(?!\d)|\s*[:#]))",
     re.IGNORECASE,
 )
 
@@ -177,13 +181,15 @@ def _stands_in_code(
 
 
 def _is_interval(before: str, ranges: Sequence[Range], n_sources: int | None) -> bool:
-    """Tell whether numbers are the bounds of an interval, as in "a share in [0, 1]"."""
+    """Tell whether numbers are bounds, as in "a share in [0, 1]", or values, as in "the list"."""
     numbers = [number for one in ranges for number in dict.fromkeys(one)]
     if len(numbers) > 1 and 0 in numbers:
         return True
-    if len(ranges) != len(numbers) or len(numbers) != 2 or numbers[0] >= numbers[1]:  # noqa: PLR2004 - a pair
+    if len(numbers) > 1 and len(ranges) == len(numbers) and _VALUES_BEFORE.search(before):
+        return True
+    if len(numbers) != 2 or numbers[0] >= numbers[1]:  # noqa: PLR2004 - a pair
         return False
-    is_beyond = n_sources is not None and numbers[1] > n_sources
+    is_beyond = n_sources is not None and numbers[1] > n_sources and len(ranges) > 1
     return bool(_RANGE_BEFORE.search(before) or (is_beyond and _BOUNDS_BEFORE.search(before)))
 
 
@@ -196,6 +202,7 @@ def _read(text: str, match: re.Match[str], names: Names, n_sources: int | None) 
     before = text[max(match.start() - _LOOK_BACK, 0) : match.start()]
     reading: _Reading = None, True  # the private characters of a chat page
     if match["super"]:
+        before = before.rstrip(" ")
         is_behind_word = before[-1:].isalpha() or before[-1:] in {*".,;:!?…\"'”’»)。！？।؟۔*"}
         is_mark = is_behind_word and not _POWER_BEFORE.search(before)
         digits = match["super"].translate(_DIGITS).replace("⸴", ",")
@@ -303,13 +310,15 @@ def _strip_emphasis(text: str, mark: _Mark) -> _Mark:
 
 _HEAD = (
     r"(?:sources?|references?|bibliography|citations?|works cited|literature"
-    r"|footnotes|quellen(?:angaben|verzeichnis)?|literatur(?:verzeichnis)?|belege|références"
+    r"|footnotes|further reading|einzelnachweise"
+    r"|quellen(?:angaben|verzeichnis)?|literatur(?:verzeichnis)?|belege|références"
     r"|bibliographie|fuentes|referencias|bibliografía|fonti|riferimenti|bibliografia|referências"
-    r"|fontes|источники|литература|ссылки|来源|來源|參考文獻|参考文献|参考资料|引用|出典|المصادر|المراجع"
+    r"|fontes|источники|литература|ссылки|(?:参考|资料|引用|信息)?来源|來源|參考文獻"
+    r"|参考(?:文献|资料|情報|元)?|参照元?|引用元?|情報源|出典|المصادر|المراجع"
     r"|स्रोत|संदर्भ|출처|참고문헌|kaynak(?:lar|ça)|bronnen|źródła|zdroje|källor|kilder)"
     r"(?: used| cited)?[*_ \t]*"
 )
-_HEADING = re.compile(rf"[\s>#*_|-]{{0,12}}{_HEAD}(?:[:：][*_ \t]*(?P<rest>.*))?", re.IGNORECASE)
+_HEADING = re.compile(rf"[^\w(（\[]{{0,12}}{_HEAD}(?:[:：][*_ \t]*(?P<rest>.*))?", re.IGNORECASE)
 # a sentence in the midst of a line may also be such a heading with its list
 _BREAK = re.compile(
     rf"\n|(?<=[.!?…。！？।॥)\]】])[ \t]{{1,3}}(?=[*_(]{{0,3}}{_HEAD}[:：])", re.IGNORECASE
@@ -319,6 +328,7 @@ _ENTRY = re.compile(
     rf"|\(?(?P<dot>{_NUMBER})[.):]|(?P<super>[{_SUPER}]{{1,3}}))(?P<colon>:?)(?P<rest>.*)"
 )
 _ENTRY_START = re.compile(r"(?=[\[【［]\^?\d)")
+_RULE = re.compile(r"\s*(?:-{3,}|\*{3,}|_{3,})")
 _IDLE_LINE = re.compile(r"\s*+[-*+•‣]\s.*|[-*_=\s]*")
 _ADDRESS = re.compile(r"https?://|www\.|\b[\w-]{1,80}\.[A-Za-z]\w{1,4}\b")
 _WORD = re.compile(r"[^\s\[\]()<>\"'`*,;|]+")
@@ -345,8 +355,8 @@ def _find_references(text: str, marks: Sequence[_Mark], names: Names) -> tuple[i
     """Find the list of references at the end of an answer.
 
     Returns where the list begins (the length of the text without a list), and for each number the
-    number of the source that its entry names. A list without a heading has entries `[1]: ...`, or
-    stands behind a blank line, and the answer cites each of its numbers before.
+    number of the source that its entry names. A list without a heading has entries `[1]: ...`,
+    stands below a rule, or stands behind a blank line and the answer cites each of its numbers.
     """
     edges = [0, *(match.end() for match in _BREAK.finditer(text)), len(text)]
     pieces = ((low, text[low:high].rstrip()) for low, high in itertools.pairwise(edges))
@@ -378,8 +388,7 @@ def _find_references(text: str, marks: Sequence[_Mark], names: Names) -> tuple[i
     resolved: dict[int, int] = {}
     for piece in itertools.chain.from_iterable(map(_ENTRY_START.split, reversed(listed))):
         if (entry := _ENTRY.match(piece)) and (places := _find_name(entry["rest"], names)):
-            digits = entry["square"] or entry["dot"] or entry["super"].translate(_DIGITS)
-            number = int(digits)
+            number = _read_number(entry)
             resolved.setdefault(number, number if number in places else places[0])
     return lines[begin][0], resolved
 
@@ -387,7 +396,7 @@ def _find_references(text: str, marks: Sequence[_Mark], names: Names) -> tuple[i
 def _find_bare_list(text: str, lines: Sequence[tuple[int, str]], marks: Sequence[_Mark]) -> int:
     """Return the first line of a list of references without a heading, else the number of lines."""
     begin, entries = len(lines), list[re.Match[str]]()
-    while begin and (entry := _ENTRY.match(lines[begin - 1][1])) and entry["square"]:
+    while begin and (entry := _ENTRY.match(lines[begin - 1][1])) and not entry["dot"]:
         entries.append(entry)
         begin -= 1
     if not entries or all(entry["colon"] for entry in entries):
@@ -396,17 +405,23 @@ def _find_bare_list(text: str, lines: Sequence[tuple[int, str]], marks: Sequence
     cited = bytearray(1000)
     for first, last in {one for mark in marks if mark.start < start for one in mark.ranges}:
         cited[first : last + 1] = b"\1" * (last + 1 - first)
-    numbers = [int(entry["square"]) for entry in entries]
-    is_list = len(set(numbers)) == len(numbers) and all(cited[number] for number in numbers)
-    return begin if is_list and text[:start].rstrip(" \t\r").endswith("\n\n") else len(lines)
+    numbers = list(map(_read_number, entries))
+    is_below_rule = begin > 0 and _RULE.fullmatch(lines[begin - 1][1]) is not None
+    is_apart = is_below_rule or text[:start].rstrip(" \t\r").endswith("\n\n")
+    is_cited = is_below_rule or all(cited[number] for number in numbers)
+    return begin if is_apart and is_cited and len(set(numbers)) == len(numbers) else len(lines)
+
+
+def _read_number(entry: re.Match[str]) -> int:
+    return int(entry["square"] or entry["dot"] or entry["super"].translate(_DIGITS))
 
 
 # ---- The markers of a text
 
 _HINT = re.compile(
-    rf"[\[【［(（<\n\ue200{_SUPER}]|\b(?:sources?|quellen?):|{_TAGGED}{_NUMBER}", re.IGNORECASE
+    rf"[\[【［〔(（<\n\ue200{_SUPER}]|\b(?:sources?|quellen?):|{_TAGGED}{_NUMBER}", re.IGNORECASE
 )
-_BLANKS = re.compile(r"[ \t]*")
+_BLANKS = re.compile(r"(?:[ \t]*:)?[ \t]*")
 _OPENERS = "(“‘«「『"
 _LIST_ABOVE = re.compile(rf"(?:^|\n)[^\S\n]*(?:(?:{ITEM})|[ \t])[^\n]*$")
 

@@ -100,6 +100,10 @@ OTHERS = [
     ("- So it is [1].\n\n  And\n\n    so [2].", [1, 2], []),
     ("A share in [0, 1] or [0-5].", [], []),
     ("Let x in [1, 3], t ∈ [2, 3], or the interval [1, 2].", [], []),
+    ("A 95% CI [1, 3], an IQR: [2-6], a scale of [1, 5].", [], []),
+    ("The list [3, 1, 2] sorted: it returns [1, 2, 3].", [], []),
+    ("As the list says [1, 2].", [1, 2], []),
+    ("An area of 3 m ² and 10 ³.", [], []),
     ("Scaled to [1, 100], as others do [1, 2].", [1, 2], []),
     ("In [2019], in [2019-2021] and in [2020a].", [], []),
     ("It is 10³ m³, 5 km² and x², and Ca²⁺.", [], []),
@@ -109,6 +113,7 @@ OTHERS = [
     ("It costs [12.5] or [1.2.3].", [], []),
     ("All of it [1-1000000].", [], ["[1-1000000]"]),
     ("All of it [5-2].", [], ["[5-2]"]),
+    ("Nodes [Node 1] and [C2].", [], ["[Node 1]", "[C2]"]),
     ("One [1 vs 2], two [1a], three [12345].", [], ["[1 vs 2]", "[1a]", "[12345]"]),
     ("One 【4:x†file】 and [^note].", [], ["【4:x†file】", "[^note]"]),
     (
@@ -149,6 +154,10 @@ LISTS = [
     ("[^1]: b.md\n[^2]: a.md", [2, 1]),
     ("参考文献：\n【1】 b.md", [2, 2]),
     ("Sources: [1], [2]", [1, 2]),
+    ("🔗 Sources\n1. b.md\n2. a.md", [2, 1]),
+    ("参考：\n[1] b.md", [2, 2]),
+    ("---\n[1] Manual of 2020\n[2] a.md\n[3] Manual of 2021", [1, 1]),
+    ("***\n¹ b.md\n² a.md", [2, 1]),
     ("References:\n- A book\n- Another book", [1, 2]),
 ]
 

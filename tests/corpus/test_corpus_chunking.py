@@ -244,6 +244,10 @@ SENTENCES = [
     ),
     ("> 12. The pump\n> b. The valve", ["> 12. The pump\n> b. The valve"]),
     ("It has 12. Then\n1999. Then", ["It has 12.", "Then\n1999.", "Then"]),
+    ("„Es ist da.“ »Gut.« So. »Ja«", ["„Es ist da.“", "»Gut.«", "So.", "»Ja«"]),
+    ("« Elle est bleue. » Il part.", ["« Elle est bleue. »", "Il part."]),
+    ('Call re.compile(".*")\nTrue. Then', ['Call re.compile(".*")\nTrue.', "Then"]),
+    ("**It is blue.** _It is old._ Then", ["**It is blue.**", "_It is old._", "Then"]),
 ]
 
 
@@ -265,6 +269,11 @@ def test_sentences_end_where_they_end(text, expected):
         ("A range\nof 3 - 4\n-5 is less", ["A range\nof 3 - 4\n-5 is less"]),
         ("1.5 is more. A. Smith\nA. Smith", ["1.5 is more.", "A. Smith\nA. Smith"]),
         ("- \n---\n", []),
+        ("① 泵\n② 阀", ["泵", "阀"]),
+        ("１．ポンプ\n２、弁\n・槽", ["ポンプ", "弁", "槽"]),
+        ("✅ A pump\n→ A valve", ["A pump", "A valve"]),
+        ("# Parts\nA pump\n**Its valve:**\nBlue", ["# Parts", "A pump", "**Its valve:**", "Blue"]),
+        ("A pump\n**Its valve** is blue", ["A pump\n**Its valve** is blue"]),
     ],
 )
 def test_an_item_of_a_list_is_a_segment_without_its_number(text, expected):
