@@ -123,7 +123,7 @@ MEASURES = (
         is_swept=True,
         needs_cutoff=True,
         of_spans=lambda spans, k: spans.success(k),
-        aliases="hit hitrate hr",
+        aliases="hit hits hitrate hr accuracy",
     ),
     Measure("P", "precision", is_swept=True, needs_cutoff=True),
     Measure(

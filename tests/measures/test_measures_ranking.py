@@ -155,7 +155,7 @@ def test_defective_input_is_refused(items, query_of, label, message):
 
 ALIASES = {
     "R@10": "recall@10 Recall@10 recall_10 recall.10 recall_at_10 R_10",
-    "Success@5": "hit@5 hit_rate@5 HR@5 success_5 success.5 hit-rate@5",
+    "Success@5": "hit@5 hit_rate@5 HR@5 Hits@5 accuracy@5 success_5 success.5 hit-rate@5",
     "P@5": "P_5 P.5 precision@5 Precision@5 p@5",
     "RR": "MRR mrr recip_rank reciprocal_rank",
     "RR@10": "MRR@10 mrr_at_10",
