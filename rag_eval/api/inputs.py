@@ -5,7 +5,7 @@ Mappings and TREC files need no pandas, whose import takes longer than the measu
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from rag_eval.core.arrays import FloatArray, IntArray
-from rag_eval.core.errors import InputError, ProblemList, quoted
-from rag_eval.core.fields import COLUMN_NAMES, GRADE, ID, Rule
+from rag_eval.core.errors import InputError, Place, ProblemList, quoted
+from rag_eval.core.fields import COLUMN_NAMES, GRADE, ID, Rule, find_column
 from rag_eval.core.rows import (
     MAX_FILE_BYTES,
     TEXT_TABLES,
@@ -70,7 +70,7 @@ class Run(NamedTuple):
             at = int(np.argmin(np.isfinite(scores)))
             message, accepted = "a score is not finite", "a finite number"
             raise _bad_row(columns, at, "score", name, message, accepted)
-        return cls(columns["query_id"], columns["doc_id"], scores)
+        return cls(columns.values["query_id"], columns.values["doc_id"], scores)
 
 
 class Judgements(NamedTuple):
@@ -85,7 +85,9 @@ class Judgements(NamedTuple):
         """Read judgements in a form that `read_qrels` accepts."""
         columns = _read_columns(qrels, ("query_id", "doc_id", "relevance"), name, _read_trec_qrels)
         grades = _apply(columns, "relevance", name, GRADE)
-        return cls(columns["query_id"], columns["doc_id"], np.array(grades, dtype=np.int64))
+        return cls(
+            columns.values["query_id"], columns.values["doc_id"], np.array(grades, dtype=np.int64)
+        )
 
 
 def read_run(run: RunLike, name: str = "run") -> "pd.DataFrame":
@@ -150,7 +152,17 @@ def _make_frame(rows: Run | Judgements, column: str) -> "pd.DataFrame":
 
 # ---- From each form to three columns.
 
-Columns: TypeAlias = "dict[str, list[Any]]"
+
+_TO_LIST = ("to_pylist", "tolist")
+"""Methods of a column of Arrow and of pandas that make a list of Python's values."""
+
+
+class Columns(NamedTuple):
+    """Values by our names of the columns; of a file, its path and the line of each row."""
+
+    values: dict[str, list[Any]]
+    file: Path | None = None
+    lines: Sequence[int] = ()
 
 
 def _read_columns(
@@ -164,21 +176,22 @@ def _read_columns(
     if isinstance(given, str | os.PathLike):
         columns = _read_file(Path(given), wanted, name, read_trec)
     elif isinstance(given, Mapping):
-        columns = _flatten(given, wanted, name)
+        columns = Columns(_flatten(given, wanted, name))
     elif hasattr(given, "to_pandas") or isinstance(given, Iterable):
-        columns = _pick_columns(given, wanted, name)
+        columns = Columns(_pick_columns(given, wanted, name))
     else:
         found = type(given).__name__
         raise InputError.of(
             "bad_form", f"this is no {kind}", field=name, found=found, accepted=_FORMS
         )
-    if not columns["query_id"]:
-        message = f"{name} holds no row"
-        raise InputError.of("empty_input", message, field=name, accepted="at least one row")
+    values = columns.values
+    if not values["query_id"]:
+        more: Place = {"field": name, "accepted": "at least one row"}
+        raise InputError.of("empty_input", f"{name} holds no row", columns.file, **more)
     for column in ("query_id", "doc_id"):
-        columns[column] = _apply(columns, column, name, ID)
+        values[column] = _apply(columns, column, name, ID)
     # A set of hashes is smaller than a set of pairs. Only equal hashes need a look at the pairs.
-    ids = columns["query_id"], columns["doc_id"]
+    ids = values["query_id"], values["doc_id"]
     if len(set(map(hash, zip(*ids, strict=True)))) < len(ids[0]):
         pairs = list(zip(*ids, strict=True))
         first = {pair: at for at, pair in reversed(list(enumerate(pairs)))}
@@ -189,28 +202,46 @@ def _read_columns(
     return columns
 
 
-def _pick_columns(given: Any, wanted: tuple[str, ...], name: str) -> Columns:
+def _pick_columns(
+    given: Any, wanted: tuple[str, ...], name: str, file: Path | None = None
+) -> dict[str, list[Any]]:
     """Return the columns of a table or of rows under our names."""
-    import pandas as pd
-
-    if not isinstance(given, pd.DataFrame):
-        given = given.to_pandas() if hasattr(given, "to_pandas") else pd.DataFrame(list(given))
+    names, table = _open_table(given)
     columns = {}
     for column in wanted:
-        names = COLUMN_NAMES[column]
-        present = next((one for one in names if one in given.columns), None)
-        if present is None and not given.empty:
-            message = f"{name} has no column {column}"
-            found = quoted(", ".join(map(str, given.columns)) or "no column")
-            accepted = ", ".join(names)
-            raise InputError.of(
-                "missing_column", message, field=name, found=found, accepted=accepted
-            )
-        columns[column] = [] if present is None else given[present].tolist()
+        at = find_column(column, names)
+        if at is None and names:
+            more: Place = {"field": name, "found": quoted(", ".join(map(str, names)))}
+            more["accepted"] = ", ".join(COLUMN_NAMES[column])
+            raise InputError.of("missing_column", f"{name} has no column {column}", file, **more)
+        values = [] if at is None else table[names[at]]
+        columns[column] = next(
+            (getattr(values, method)() for method in _TO_LIST if hasattr(values, method)), values
+        )
     return columns
 
 
-def _flatten(given: Mapping[Any, Any], wanted: tuple[str, ...], name: str) -> Columns:
+def _open_table(given: Any) -> tuple[list[Any], Any]:
+    """Return the names of the columns, and a table that gives a column for a name.
+
+    Rows and Arrow tables do without pandas, which makes floats of whole numbers beside a null.
+    """
+    if hasattr(given, "column_names"):  # of pyarrow and datasets
+        return list(given.column_names), given
+    if hasattr(given, "to_pandas"):
+        given = given.to_pandas()
+    elif not hasattr(given, "columns"):
+        given = list(given)
+        if all(isinstance(row, Mapping) for row in given):
+            names = list(dict.fromkeys(chain.from_iterable(given)))
+            return names, {name: [row.get(name) for row in given] for name in names}
+        import pandas as pd
+
+        given = pd.DataFrame(given)
+    return list(given.columns), given
+
+
+def _flatten(given: Mapping[Any, Any], wanted: tuple[str, ...], name: str) -> dict[str, list[Any]]:
     rows = list(given.values())
     if not all(isinstance(row, Mapping) for row in rows):
         message = "the values of this mapping are no mappings"
@@ -232,33 +263,48 @@ def _read_file(
     if not path.is_file():
         raise InputError.of("missing_file", "there is no such file", path)
     if ending == ".json":
-        text = read_text(path, problems, MAX_FILE_BYTES)
+        text = read_text(path, problems, MAX_FILE_BYTES) or ""
         problems.raise_errors()
-        nested = parse_object(text)
-        if isinstance(nested, Fault):
-            accepted = "{query: {document: number}}"
-            raise InputError.of(nested.code, nested.message, path, accepted=accepted)
-        return _flatten(nested, wanted, name)
-    # a .tsv of judgements is a BEIR table, whose reader names the lines of faults
-    if ending in TEXT_TABLES and (ending != ".tsv" or read_trec is _read_trec_run):
-        rows = [row for _, row in read_records(path, problems)]
+        if not text.lstrip().startswith("["):
+            nested = parse_object(text)
+            if isinstance(nested, Fault):
+                accepted = "{query: {document: number}}, or a list of objects"
+                raise InputError.of(nested.code, nested.message, path, accepted=accepted)
+            return Columns(_flatten(nested, wanted, name), path)
+    if ending in TEXT_TABLES and not (ending == ".tsv" and _has_trec_rows(path, wanted)):
+        rows = list(read_records(path, problems))
         problems.raise_errors()
-        return _pick_columns(rows, wanted, name)
+        values = _pick_columns([row for _, row in rows], wanted, name, path)
+        return Columns(values, path, [line for line, _ in rows])
     if ending != ".parquet":
         return read_trec(path)
-    import pandas as pd
+    from pyarrow import ArrowException, parquet
 
     try:
-        return _pick_columns(pd.read_parquet(path), wanted, name)
-    except (ValueError, OSError) as error:  # errors of pyarrow are ValueErrors
+        with parquet.ParquetFile(path) as table:
+            return Columns(_pick_columns(table.read(), wanted, name, path), path)
+    except (ArrowException, OSError) as error:
         message = f"the file cannot be read: {quoted(str(error))}"
         raise InputError.of("unreadable_file", message, path) from error
+
+
+def _has_trec_rows(path: Path, wanted: tuple[str, ...]) -> bool:
+    """Tell whether the reader of TREC files reads a .tsv file.
+
+    It reads all judgements, and a run whose first line has the columns of TREC.
+    """
+    _, first = next(read_lines(path, ProblemList()), (0, ""))
+    is_run = "score" in wanted
+    n_columns = len(_TREC_RUN.split())
+    return not is_run or (
+        len(first.split()) == n_columns and find_column("query_id", first.split("\t")) is None
+    )
 
 
 def _read_trec_run(path: Path) -> Columns:
     """Read a TREC run: six columns, of which query, document and score are used."""
     problems = ProblemList()
-    queries, documents, scores = [], [], []
+    queries, documents, scores, lines = [], [], [], []
     for line, text in read_lines(path, problems):
         parts = text.split()
         try:
@@ -271,19 +317,21 @@ def _read_trec_run(path: Path) -> Columns:
             continue
         queries.append(query)
         documents.append(document)
+        lines.append(line)
     problems.raise_errors()
-    return {"query_id": queries, "doc_id": documents, "score": scores}
+    return Columns({"query_id": queries, "doc_id": documents, "score": scores}, path, lines)
 
 
 def _read_trec_qrels(path: Path) -> Columns:
     problems = ProblemList()
     rows = list(read_judgements(path, problems))
     problems.raise_errors()
-    return {
+    values: dict[str, list[Any]] = {
         "query_id": [row.query_id for row in rows],
         "doc_id": [row.target for row in rows],
         "relevance": [row.gain for row in rows],
     }
+    return Columns(values, path, [row.line for row in rows])
 
 
 # ---- Checks of the columns.
@@ -291,7 +339,7 @@ def _read_trec_qrels(path: Path) -> Columns:
 
 def _apply(columns: Columns, column: str, name: str, rule: Rule) -> list[Any]:
     """Apply the rule of a field to a column. Raises InputError for the first refused value."""
-    values = columns[column]
+    values = columns.values[column]
     # In a column of mixed types, 1 and True would be one key of a mapping.
     if set(map(type, values)) in ({str}, {int}, {float}):
         read = {value: rule.read(value) for value in dict.fromkeys(values)}
@@ -306,7 +354,7 @@ def _apply(columns: Columns, column: str, name: str, rule: Rule) -> list[Any]:
 
 def _read_numbers(columns: Columns, column: str, name: str) -> FloatArray:
     """Return a column as floats; NaN for a text that is no number."""
-    values = columns[column]
+    values = columns.values[column]
     if any(issubclass(kind, bool | np.bool_) for kind in set(map(type, values))):
         message, accepted = "this column holds truth values", "numbers"
         raise InputError.of("wrong_type", message, field=f"{name}: {column}", accepted=accepted)
@@ -332,6 +380,10 @@ def _bad_row(  # noqa: PLR0917 - the place of a value and its fault
     accepted: str,
     code: str = "bad_value",
 ) -> InputError:
-    found = json.dumps({key: values[at] for key, values in columns.items()}, default=str)
-    place = f"{name}: {column}, row {at + 1}"
-    return InputError.of(code, message, field=place, found=found, accepted=accepted)
+    row = {key: values[at] for key, values in columns.values.items()}
+    more: Place = {"found": json.dumps(row, default=str), "accepted": accepted}
+    if columns.lines:
+        more |= {"line": columns.lines[at], "field": f"{name}: {column}"}
+    else:
+        more["field"] = f"{name}: {column}, row {at + 1}"
+    return InputError.of(code, message, columns.file, **more)

@@ -7,7 +7,7 @@ of fields of pydantic models are in `rag_eval.core.parts`.
 import numbers
 import re
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from rag_eval.core.rows import refuse
@@ -85,6 +85,25 @@ COLUMN_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "relevance": ("relevance", "label", "gain", "rel", "score"),
 }
 """Accepted names of each column: ours, ir-measures', PyTerrier's and BEIR's. The first one wins."""
+
+
+def find_column(column: str, names: Iterable[object]) -> int | None:
+    """Return the place of a column of COLUMN_NAMES in a header; a name in capitals counts too.
+
+    Examples
+    --------
+    >>> find_column("doc_id", ["Query-ID", "Corpus-ID"]), find_column("score", ["Score", "score"])
+    (1, 1)
+    """
+    exact = [str(name).strip() for name in names]
+    spellings = (exact, [name.lower() for name in exact])
+    places = (
+        spelling.index(name)
+        for spelling in spellings
+        for name in COLUMN_NAMES[column]
+        if name in spelling
+    )
+    return next(places, None)
 
 
 # ---- Ids in TREC files, whose columns are separated by white space.

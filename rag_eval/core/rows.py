@@ -374,7 +374,12 @@ def read_records(path: Path, problems: ProblemList) -> Iterator[tuple[int, dict[
         yield from (read_objects if ending == ".jsonl" else read_values)(path, problems)
         return
     rows = read_table(path, problems, "\t" if ending == ".tsv" else ",")
-    _, header = next(rows, (0, []))
+    line, header = next(rows, (0, []))
+    if len(set(header)) < len(header):
+        found = quoted(", ".join(header))
+        more: Place = {"line": line, "found": found, "accepted": "each name of a column once"}
+        problems.add("duplicate_column", "two columns have one name", path, **more)
+        return
     for line, cells in rows:
         yield line, dict(zip(header, cells, strict=True))
 

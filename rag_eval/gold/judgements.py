@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from rag_eval.core.errors import Place, ProblemList, quoted
-from rag_eval.core.fields import COLUMN_NAMES, GRADE, ID, Rule
+from rag_eval.core.fields import GRADE, ID, Rule, find_column
 from rag_eval.core.rows import SeenIds, read_lines
 
 ACCEPTED_COLUMNS: Final = (
     "query-id<TAB>corpus-id<TAB>score below that header, "
     "or four TREC columns (query 0 document grade) without header"
 )
-_HEADER: Final = [COLUMN_NAMES[name] for name in ("query_id", "doc_id", "relevance")]
+_COLUMNS: Final = ("query_id", "doc_id", "relevance")
 _RULES: Final[Sequence[tuple[str, Rule]]] = (("query-id", ID), ("corpus-id", ID), ("score", GRADE))
-_BEIR, _TREC = 3, 4
+_TREC_COLUMNS: Final = 4
+_TREC_PLACES: Final[Sequence[int | None]] = (0, 2, 3)
 
 
 class Judgement(NamedTuple):
@@ -29,32 +30,31 @@ class Judgement(NamedTuple):
     line: int
 
 
-def _is_header(cells: Sequence[str]) -> bool:
-    return len(cells) == _BEIR and all(
-        cell.lower() in names for cell, names in zip(cells, _HEADER, strict=True)
-    )
-
-
 def read_judgements(path: Path, problems: ProblemList) -> Iterator[Judgement]:
-    """Yield the judgements of a file: three columns with header (BEIR), or four without (TREC).
+    """Yield the judgements of a file: columns with a header (BEIR), or four without (TREC).
+
+    Below a header the columns are separated by tabs, in any order, and other columns are ignored.
 
     Faults: those of `read_lines`, `bad_columns`, `bad_id`, `bad_grade`, `duplicate_judgement` and
     `empty_file`.
     """
     seen, file, before, n_columns = SeenIds(problems), str(path), problems.n_errors, 0
+    places = _TREC_PLACES
     for line, text in read_lines(path, problems):
         parts = [part.strip() for part in text.split("\t")]
-        if not n_columns and _is_header(parts):
-            n_columns = _BEIR
-            continue
-        n_columns = n_columns or _TREC
-        parts = text.split() if n_columns == _TREC else parts
+        if not n_columns:
+            n_columns = _TREC_COLUMNS
+            header = [find_column(column, parts) for column in _COLUMNS]
+            if None not in header:
+                n_columns, places = len(parts), header
+                continue
+        parts = text.split() if places is _TREC_PLACES else parts
         more: Place = {"line": line, "found": quoted(text), "accepted": ACCEPTED_COLUMNS}
         if len(parts) != n_columns:
             message = f"this row has {len(parts)} columns where {n_columns} are due"
             problems.add("bad_columns", message, path, **more)
             continue
-        cells = parts[0], parts[-2], parts[-1]
+        cells = [parts[at] for at in places if at is not None]
         values = [rule.read(cell) for (_, rule), cell in zip(_RULES, cells, strict=True)]
         for (field, rule), cell, value in zip(_RULES, cells, values, strict=True):
             if value is None:

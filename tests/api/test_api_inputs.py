@@ -5,6 +5,7 @@ import json
 import datasets
 import ir_measures
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from rag_eval.api.inputs import read_qrels, read_run
@@ -39,6 +40,10 @@ JUDGED = {
     "nested": QRELS,
     "qrels": (ir_measures.Qrel(*row) for row in GRADES.itertuples(index=False)),
     "datasets": datasets.Dataset.from_pandas(GRADES),
+    "arrow": pa.Table.from_pandas(GRADES).cast(
+        pa.schema({"query_id": pa.large_string(), "doc_id": pa.string_view(), "relevance": "int8"})
+    ),
+    "mappings": GRADES.to_dict(orient="records"),
 }
 
 
@@ -56,10 +61,14 @@ FILES = {
     "run.trec": "q1 Q0 d1 1 2.5 tag\nq1\tQ0\td2 2 1e0 tag\n\n2 Q0 d1 1 .5 tag\n",
     "run.json": json.dumps(RUN),
     "run.jsonl": FRAME.to_json(orient="records", lines=True),
+    "run-list.json": FRAME.to_json(orient="records"),
     "run.csv": FRAME.to_csv(index=False),
+    "run-capitals.csv": FRAME.to_csv(index=False, header=["Query-ID", "DocNo", "SCORE"]),
+    "run-trec.tsv": "q1\tQ0\td1\t1\t2.5\ttag\nq1 Q0 d2 2 1 tag\n2 Q0 d1 1 .5 tag\n",
     "run.tsv": FRAME.to_csv(index=False, sep="\t"),
     "qrels.trec": "q1 0 d1 2\nq1 0 d2 -1\n2 0 d1 1\n",
     "qrels.tsv": "query-id\tcorpus-id\tscore\nq1\td1\t2\nq1\td2\t0\n2\td1\t1\n",
+    "qrels-wide.tsv": "Corpus-ID\titer\tqid\tlabel\nd1\t0\tq1\t2\nd2\t0\tq1\t0\nd1\t0\t2\t1\n",
     "qrels.jsonl": GRADES.to_json(orient="records", lines=True),
 }
 
@@ -89,6 +98,10 @@ FAULTS = {
     "text": (FRAME.assign(score="high"), r"score, row 1\]: a score is not finite"),
     "truth": (FRAME.assign(score=True), "this column holds truth values"),
     "double": (pd.concat([FRAME, FRAME[1:2]]), r"row 4\]: the query has this document twice"),
+    "null": (
+        pa.table({"qid": ["q", "q"], "docno": [1, None], "score": [2, 1]}),
+        r"doc_id, row 2\]: this is not an id \(found: .*\"doc_id\": null",
+    ),
     "no id": (FRAME.assign(doc_id=[None, "a", "b"]), r"doc_id, row 1\]: this is not an id"),
 }
 
@@ -110,6 +123,14 @@ BAD_FILES = {
     "run.json": ("[1]", "not_an_object"),
     "run.parquet": ("no parquet", "the file cannot be read"),
     "run.csv": ('query_id,doc_id,score\n"q', "run.csv:2: error bad_csv"),
+    "score.csv": ("qid,docno,score\nq,d,1\n\nq,e,high\n", r"score.csv:4: error .*\[run: score\]"),
+    "id.jsonl": (
+        '{"qid": 1, "docno": 5, "score": 1}\n{"qid": 1, "score": 1}\n',
+        r"id.jsonl:2: error bad_id \[run: doc_id\]",
+    ),
+    "twice.trec": ("q 0 d 1 2 t\nq 0 d 2 1 t\n", "twice.trec:2: error .*this document twice"),
+    "names.csv": ("qid,docno,score,qid\nq,d,1,r\n", "names.csv:1: error duplicate_column"),
+    "blanks.csv": ("qid;docno;score\nq;d;1\n", r"blanks.csv: error missing_column \[run\]"),
 }
 
 
