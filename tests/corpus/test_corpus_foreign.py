@@ -361,6 +361,7 @@ MESSAGES = [
         {"messages": [[packed("HumanMessage", content="Q?", type="human")]]},
         {"generations": [[{"text": "A.", "type": "ChatGeneration"}]]},
     ),
+    ({"input": "Q?"}, {"output": {"content": "A.", "response_metadata": {}}}),
     (
         {"messages": [SYSTEM, {"role": "user", "content": part("Q?")}]},
         {
@@ -543,6 +544,25 @@ def test_a_path_or_an_address_names_a_document(source, tmp_path):
     spans[1] |= documents(source)
     (output,) = read_outputs(write_spans(tmp_path / "spans.jsonl", spans))
     assert [item.document for item in output.contexts] == [source]
+
+
+ODD_PASSAGES = [
+    ({"page_content": "x", "metadata": {"source": ""}}, context_id("x"), None),
+    ({"page_content": "x", "metadata": {"source": ["a"], "path": "b"}}, "b", None),
+    ({"id": "", "text": "x", "metadata": {"source": "/a" * 501}}, context_id("x"), None),
+    ({"id": 0, "text": "x", "metadata": {"source": "a"}}, "0", None),
+    ({"text": "x", "score": "0.5"}, context_id("x"), 0.5),
+    ({"node": {"id_": "n", "text": "x"}, "score": 1}, "n", 1),
+]
+
+
+@pytest.mark.parametrize(("passage", "name", "score"), ODD_PASSAGES)
+def test_odd_metadata_of_a_passage_is_passed_over(passage, name, score, tmp_path):
+    spans = search({"question": "Q?"}, {"answer": "A."})
+    spans[1] |= {"outputs": {"documents": [None, passage]}}
+    (output,) = read_outputs(write_spans(tmp_path / "spans.jsonl", spans))
+    (context,) = output.contexts
+    assert (context.document, context.text, context.score) == (name, "x", score)
 
 
 TIMES = [

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from rag_eval.core.errors import Place, Problem, ProblemList, format_count, quoted
+from rag_eval.core.fields import ID
 from rag_eval.core.rows import parse_object, read_lines, read_values
 
 MAX_BYTES: Final = 256_000_000
@@ -35,16 +36,17 @@ SPEECH: Final = {
     "user": "question query user_input user_query input prompt text kwargs.question kwargs.query"
     " kwargs.input args.*",
     "assistant": "answer final_answer output output_text result response generation text content"
-    " choices.*.message.content generations.*.*.text",
+    " output.content choices.*.message.content generations.*.*.text",
 }
 """Paths inside of an input and of an output, by who speaks; messages are found anywhere."""
 PASSAGE: Final = {
     "id": "id metadata.id metadata.doc_id metadata.document_id metadata.source metadata.file_path"
-    " metadata.file_name metadata.path metadata.url",
-    "text": "page_content pageContent content text",
+    " metadata.file_name metadata.path metadata.url node.metadata.file_path node.metadata.file_name"
+    " node.id_ id_",
+    "text": "page_content pageContent content text node.text",
     "score": "score metadata.score metadata.relevance_score",
 }
-"""Paths of the fields of a passage that is no plain text."""
+"""Paths of the fields of a passage that is no plain text; metadata that is no id is passed over."""
 ROLES: Final = {
     **dict.fromkeys(("user", "human"), "user"),
     **dict.fromkeys(("assistant", "ai", "model"), "assistant"),
@@ -457,7 +459,7 @@ def _nest(values: Row) -> Row:
 def _passages(span: _Span, layout: Format) -> list[Any]:
     """Collect the passages at the first path that has some; a text is a passage without an id."""
     for path in layout.passages.split():
-        if items := list(_values(span.value, path)):
+        if items := [item for item in _values(span.value, path) if item is not None]:
             return [_read_passage(item) for item in items]
     return []
 
@@ -465,8 +467,22 @@ def _passages(span: _Span, layout: Format) -> list[Any]:
 def _read_passage(item: Any) -> Any:
     if not isinstance(item, dict):
         return item
-    fields = {name: _first(_unpack(item), paths) for name, paths in PASSAGE.items()}
+    item = _unpack(item)
+    own, *others = PASSAGE["id"].split()
+    names = (ID.read(value) for path in others for value in _values(item, path))
+    fields = {name: _first(item, paths) for name, paths in PASSAGE.items()}
+    if fields["id"] != item.get(own) or item.get(own) == "":
+        fields["id"] = next(filter(None, names), None)
+    fields["score"] = _read_score(fields["score"])
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def _read_score(value: Any) -> Any:
+    """Read a score that is written as a text; the check of the row refuses other texts."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 def _first_speech(spans: Iterable[_Span], paths: str, role: str) -> str | None:
