@@ -5,9 +5,9 @@ import os
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from rag_eval.core.errors import InputError, Place
 from rag_eval.core.parts import Id, PlainText, Title
@@ -23,11 +23,17 @@ Page = (
 
 
 class DocumentRow(BaseModel):
-    """A document in a row of a file."""
+    """A document in a row of a file; a null text is empty where the row has a title."""
 
     id: Id
     title: Title = ""
     text: PlainText
+
+    @model_validator(mode="before")
+    @classmethod
+    def _may_be_a_title_alone(cls, values: dict[str, Any]) -> dict[str, Any]:
+        is_title = "text" in values and values["text"] is None and values.get("title")
+        return {**values, "text": ""} if is_title else values
 
 
 def resolve(path: str, base: Path) -> Path:

@@ -86,6 +86,8 @@ def test_ragas_samples(write):
     assert (plain.question, plain.answer, plain.reference) == ("Is it?", "It is.", "Yes.")
     assert [context.text for context in plain.contexts] == ["A text.", "B text."]
     assert (named.query_id, named.answer) == ("q2", None)
+    (old,) = read_outputs(write({"question": "Is it?", "answer": "It is."}), ProblemList())
+    assert old.query_id == plain.query_id
     assert [context.document for context in ids.contexts] == ["a", "7"]
 
 

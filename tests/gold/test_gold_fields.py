@@ -166,6 +166,26 @@ def test_numbers_of_numpy_are_ids_and_grades(kind):
     assert found.to_numpy().tolist() == [["3", "5", 2]]
 
 
+@pytest.mark.parametrize("loader", ["beir", "hf_datasets", "parquet"])
+@pytest.mark.parametrize("title", ["Tern", "", None])
+def test_a_null_text_is_empty_beside_a_title(tmp_path, loader, title):
+    row = {"id": "a", "_id": "a", "title": title, "text": None}
+    write(tmp_path / "corpus.jsonl", row)
+    columns = {name: pa.array([value], pa.string()) for name, value in row.items()}
+    pq.write_table(pa.table(columns), tmp_path / "c.parquet")
+    spec = {
+        "beir": Beir(loader="beir", path="."),
+        "hf_datasets": HuggingFace(loader="hf_datasets", path="corpus.jsonl", title_column="title"),
+        "parquet": Parquet(loader="parquet", path="c.parquet", title_column="title"),
+    }[loader]
+    if title:
+        (document,) = spec.read(tmp_path).documents
+        assert (document.title, document.text) == ("Tern", "")
+        return
+    with pytest.raises(InputError, match=r"wrong_type \[text\]"):
+        spec.read(tmp_path)
+
+
 # Each reads one grade.
 
 

@@ -298,8 +298,8 @@ def read_outputs(path: Path, warnings: ProblemList, *more: Path) -> list[Recorde
     """Read recorded outputs in the order of the file: JSON lines, or a format of another tool.
 
     `more` are files of the same format, over which traces may be cut. A trace with a fault is left
-    out with a warning, unless every trace has one. A ragas sample without `query_id` is named by
-    the hash of its question, and by a number where the question is asked again. Raises InputError
+    out with a warning, unless every trace has one. An output without `query_id` is named by the
+    hash of its question, and by a number where the question is asked again. Raises InputError
     `duplicate_id` or `empty_file`, or with the problems of `read_objects`, `read_foreign` and
     `check_row`.
     """
@@ -314,8 +314,9 @@ def read_outputs(path: Path, warnings: ProblemList, *more: Path) -> list[Recorde
         rows = read_foreign([path, *more], layout, problems, left_out)
     for place, line, values in rows:
         file = str(place)
-        if "user_input" in values and "query_id" not in values:
-            name = f"q-{digest(values['user_input'], _CONTEXT_HASH_DIGITS)}"
+        question = values.get("user_input", values.get("question"))
+        if question and "query_id" not in values:
+            name = f"q-{digest(question, _CONTEXT_HASH_DIGITS)}"
             asked[name] += 1
             values["query_id"] = name if asked[name] == 1 else f"{name}-{asked[name]}"
         faults = ProblemList()
