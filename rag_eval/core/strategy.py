@@ -158,6 +158,11 @@ class Strategy(Part):
         return {}
 
     @property
+    def chats_with(self) -> str | None:
+        """Name of the chat endpoint that the strategy asks; None for none."""
+        return None
+
+    @property
     def seed_matters(self) -> bool:
         """Whether rankings depend on the seed."""
         return False

@@ -27,7 +27,6 @@ from rag_eval.retrieval.embedding.embedders import read_vectors
 from rag_eval.retrieval.kinds.external import read_run
 from rag_eval.retrieval.outside import Outside
 from rag_eval.retrieval.strategies import find_reranker
-from rag_eval.uncertainty.iterative import Iterative
 
 
 def list_unmet_needs(evaluation: Evaluation, gold: GoldSet) -> list[Problem]:
@@ -60,9 +59,9 @@ def _needs_of_strategies(evaluation: Evaluation, gold: GoldSet) -> Iterator[Call
         for embedding in spec.embeddings().values():
             if embedding.vectors is not None:
                 yield partial(read_vectors, base / embedding.vectors)
-        if isinstance(spec, Iterative) and spec.endpoint is not None:
+        if spec.chats_with is not None:
             field = f"strategies.{spec.name}.endpoint"
-            yield partial(settings.find_endpoint, spec.endpoint, field)
+            yield partial(settings.find_endpoint, spec.chats_with, field)
 
 
 def _needs_of_answers(evaluation: Evaluation, gold: GoldSet) -> Iterator[Callable[[], object]]:

@@ -83,6 +83,11 @@ class Iterative(Strategy):
         return self
 
     @property
+    def chats_with(self) -> str | None:
+        """Name of the endpoint that suggests wordings."""
+        return self.endpoint
+
+    @property
     def base_name(self) -> str:
         """Name of the strategy that each round retrieves with."""
         return self.base
