@@ -20,8 +20,7 @@ ACCEPTED_ID: Final = (
 ACCEPTED_GRADE: Final = (
     f"a whole number from -{MAX_GRADE} to {MAX_GRADE}, such as 1 or 1.0; below 0 counts as 0"
 )
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Controls, those of direction included: an id with one would look like another id."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,4}(?:\.0{0,20})?")
 
 

@@ -236,7 +236,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 def test_the_stored_report_is_shown_and_can_change_nothing(hostile, serve, visit):
     viewer = serve(hostile)
     seen = go(visit, viewer, f"{viewer.run()}report")
-    assert seen.page.locator("section[data-panel]").count() == 14
+    assert seen.page.locator("section[data-panel]").count() == 13
     seen.page.locator("tr.ex-row .ex-open").first.click()
     seen.page.locator("#ex-detail[data-state=ready]").wait_for()
     assert harm(seen.page) == []

@@ -95,7 +95,11 @@ CASES = [
     Case("an alias bomb", put("gold_set.yaml", "a: &a [x]\nb: [*a, *a]\n"), ("alias_refused",)),
     Case("a NUL byte", put("queries.jsonl", "\0"), ("queries.jsonl:1", "nul_byte")),
     Case("CRLF", put("queries.jsonl", BOM + jsonl(QUERIES).replace("\n", "\r\n").encode())),
-    Case("a bidi id", query(query_id="ab\u202ecd"), ("queries.jsonl:1", "bad_id", "\\u202e")),
+    Case(
+        "an id with a control",
+        query(query_id="ab\u0007cd"),
+        ("queries.jsonl:1", "bad_id", "\\u0007"),
+    ),
     Case("a named pipe", make_pipe, ("queries.jsonl", "not_a_file")),
     Case("a thousand faults", put("qrels.tsv", QRELS + GONE), ("more errors are not listed",)),
     Case("no paraphrase", lambda project: (project.gold / "paraphrases.jsonl").unlink()),

@@ -31,6 +31,7 @@ VARYING = {
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:.]+Z?": "TIME",
     r"[0-9.,]+ m?s\b": "DURATION",
     r"(60/60 +)[0-9.,]+": r"\1LATENCY",
+    r"draw [0-9a-f]{16}": "DRAW",
     r"PLACE/(tmp\w+/)?(?=reports)": "",
 }
 """What two equal runs print differently, and what stands in its place here."""
