@@ -537,7 +537,8 @@ def _mark_ranks(judged: Sequence[tuple[Record, list[Finding]]], tried: Counter[s
             continue
         tried["rank_order"] += 1
         key = (_read_name(record.get("query_id")), index_hash, repr(record.get("kind")))
-        # without a score, only the uniqueness of the ranks can be judged
+        # Without a score, only the uniqueness of the ranks can be judged. mypy does not see that
+        # `_is_number` excludes other types.
         place = (-norm, section_id, snippet_id) if _is_number(norm) else ()  # type: ignore[operator]
         rankings.setdefault(key, []).append((k_pos, place, snippet_id, k_final, findings))
     for ranked in rankings.values():

@@ -261,6 +261,7 @@ def _widen(text: str, match: re.Match[str], ranges: list[Range]) -> _Mark | None
     if states:
         return _Mark(at, states.end(), ranges, starts_sentence=True)
     if lead and starts:
+        # The pattern of a comma may be empty, so it always matches.
         return _Mark(at, _COMMA.match(text, end).end(), ranges, starts_sentence=True)  # type: ignore[union-attr]
     if lead:
         comma = re.search(r"[,，、]?\s*$", text[max(at - 4, 0) : at])

@@ -512,7 +512,7 @@ def _messages(value: Any, depth: int = 0) -> Iterator[tuple[str, str]]:
 
 def _read_message(value: Any) -> tuple[str, str] | None:
     """Return who speaks in a message, and its text; None for another value."""
-    if isinstance(value, list) and len(value) == 2 and value[0] in (*ROLES,):  # noqa: PLR2004
+    if isinstance(value, list) and len(value) == 2 and value[0] in (*ROLES,):  # noqa: PLR2004 - a pair
         value = {"role": value[0], "content": value[1]}  # a pair of LangChain
     value = _unpack(value) if isinstance(value, dict) else {}
     words = (str(value.get(key)).casefold() for key in ("role", "type"))
