@@ -13,7 +13,6 @@ from xml.etree import ElementTree as ET
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.report import (
     SCHEMA_VERSION,
-    Absent,
     GatePart,
     PastRun,
     Report,
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 MAX_TEXT, MAX_EVIDENCE = 200, 1000
-UNSUPPORTED = "Sentences that their citations do not support"
 _MAX_ITEMS = 10
 """Shown items of a list or mapping."""
 
@@ -70,18 +68,13 @@ class GateRow:
 
 @dataclasses.dataclass(frozen=True)
 class VerdictRows:
-    """The verdict of a report, with the gates that failed the run first.
-
-    `unsupported` has a line for each sentence that the report names because its citations do not
-    support it.
-    """
+    """The verdict of a report, with the gates that failed the run first."""
 
     gold_set: str
     run_id: str
     timestamp: str
     content_hash: str
     rows: tuple[GateRow, ...]
-    unsupported: tuple[str, ...] = ()
 
     @property
     def failed(self) -> tuple[str, ...]:
@@ -112,21 +105,7 @@ def verdict_rows(report: Report, gold_set: str | None = None) -> VerdictRows:
         report.timestamp,
         report.content_hash,
         tuple(rows),
-        tuple(_list_unsupported(report)),
     )
-
-
-def _list_unsupported(report: Report) -> Iterator[str]:
-    """Name the sentences that their citations do not support, with the best cited passage."""
-    if isinstance(report.citations, Absent):
-        return
-    for one in report.citations.unsupported:
-        line = f"{one.query_id}: {one.sentence} (score {one.score:.2f}); cites "
-        line += f"{', '.join(one.citations)}; best passage: {one.passage or 'none'}"
-        line += f"; conflict: {one.conflict}" if one.conflict else ""
-        yield safe_text(line, MAX_EVIDENCE)
-    if (more := report.citations.n_unsupported - len(report.citations.unsupported)) > 0:
-        yield f"{more} more"
 
 
 def _row(gate: GatePart) -> GateRow:
@@ -159,19 +138,11 @@ def _figure(value: object, depth: int = 2) -> str:
     return safe_text(value)
 
 
-_SHOWN_FIRST = frozenset(
-    [
-        *"measure value ci_low ci_high accepted reason baseline now".split(),
-        *"n_scored n_effective catches_drop warned quarantined".split(),
-    ]
-)
+_FIRST = ("measure", "value", "ci_low", "ci_high", "accepted", "reason", "n_scored", "n_effective")
 
 
 def _evidence_text(evidence: Mapping[str, Any]) -> str:
-    """Write the evidence of a gate in one line.
-
-    The line holds the figure with its interval, the accepted values, the denominators, and then
-    all other evidence.
+    """Write the evidence of a gate in one line: its figure, the bound, then all else by name.
 
     Examples
     --------
@@ -180,28 +151,21 @@ def _evidence_text(evidence: Mapping[str, Any]) -> str:
     'mrr 0.5 [0.4, 0.6], accepted >= 0.6; 90 scored, worth 80'
     """
     shown = {name: _figure(part) for name, part in evidence.items() if part is not None}
-    first = shown.get("measure", "")
-    if {"baseline", "now", "value"} <= shown.keys():
-        first += f" {shown['now']} against {shown['baseline']}: difference"
-    first += f" {shown.get('value', '')}"
+    figure = f"{shown.get('measure', '')} {shown.get('value', '')}".strip()
     if {"ci_low", "ci_high"} <= shown.keys():
-        first += f" [{shown['ci_low']}, {shown['ci_high']}]"
+        figure += f" [{shown['ci_low']}, {shown['ci_high']}]"
     if "accepted" in shown:
-        first = f"{first.rstrip()}, accepted {shown['accepted']}"
-    parts = [first.strip(), shown.get("reason", "")]
-    if "n_scored" in shown:
-        effective = f", worth {shown['n_effective']}" if "n_effective" in shown else ""
-        parts.append(f"{shown['n_scored']} scored{effective}")
-    if "quarantined" in shown:
-        parts += [f"{shown['warned']} with a warning", f"{shown['quarantined']} quarantined"]
-    if "catches_drop" in shown:
-        parts.append(f"catches a drop of {shown['catches_drop']} or more with 80 % power")
-    parts += [
+        figure += f", accepted {shown['accepted']}"
+    counts = f"{shown['n_scored']} scored" if "n_scored" in shown else ""
+    if counts and "n_effective" in shown:
+        counts += f", worth {shown['n_effective']}"
+    others = [
         f"{safe_text(name)} {part}"
         for name, part in sorted(shown.items())
-        if name not in _SHOWN_FIRST and not name.endswith("_reason")
+        if name not in _FIRST and not name.endswith("_reason")
     ]
-    return safe_text("; ".join(filter(None, parts)), MAX_EVIDENCE)
+    parts = filter(None, [figure.lstrip(", "), shown.get("reason", ""), counts, *others])
+    return safe_text("; ".join(parts), MAX_EVIDENCE)
 
 
 # ---- The accepted baseline on a terminal, with its figures and its history
@@ -235,32 +199,23 @@ JUNIT_FILE = "gate-verdict.xml"
 
 
 def _junit_xml(verdict: VerdictRows) -> bytes:
-    """Write the verdict as a JUnit file, UTF-8."""
+    """Write the verdict as a JUnit file, UTF-8: a test case for each gate."""
     outcomes = [row.outcome for row in verdict.rows]
     failures, passed = outcomes.count("failure"), outcomes.count("pass")
     counts = {"tests": str(len(outcomes)), "failures": str(failures), "errors": "0"}
     counts |= {"skipped": str(len(outcomes) - failures - passed), "time": "0"}
     root = ET.Element("testsuites", {"name": "rag-eval gates", **counts})
-    name, moment = f"gates of {verdict.gold_set}", verdict.timestamp.removesuffix("Z")
-    suite = ET.SubElement(root, "testsuite", {"name": name, "timestamp": moment, **counts})
-    properties = ET.SubElement(suite, "properties")
-    for name in ("run_id", "content_hash"):
-        ET.SubElement(properties, "property", {"name": name, "value": getattr(verdict, name)})
+    suite = ET.SubElement(root, "testsuite", {"name": f"gates of {verdict.gold_set}", **counts})
     for row in verdict.rows:
-        about = {"classname": f"gates.{verdict.gold_set}", "name": row.id, "time": "0"}
-        case, told = ET.SubElement(suite, "testcase", about), f"{row.status}: {row.reason_code}"
-        if row.outcome == "failure":
-            message = {"message": f"{row.severity} {told}", "type": row.reason_code}
-            ET.SubElement(case, "failure", message).text = row.evidence
-        elif row.outcome != "pass":
-            kind = "required" if row.required else "advisory"
-            message = {"message": f"{kind}, {row.severity} {told}: {row.evidence}"}
-            ET.SubElement(case, "skipped", message)
+        names = {"classname": f"gates.{verdict.gold_set}", "name": row.id, "time": "0"}
+        case = ET.SubElement(suite, "testcase", names)
         required = "required" if row.required else "advisory"
-        lines = f"severity {row.severity}, {required}, {told}\n{row.evidence}\n"
-        ET.SubElement(case, "system-out").text = lines
-    if verdict.unsupported:
-        ET.SubElement(suite, "system-out").text = "\n".join([UNSUPPORTED, *verdict.unsupported])
+        message = f"{required}, {row.severity} {row.status}: {row.reason_code}"
+        if row.outcome == "failure":
+            failure = {"message": message, "type": row.reason_code}
+            ET.SubElement(case, "failure", failure).text = row.evidence
+        elif row.outcome != "pass":
+            ET.SubElement(case, "skipped", {"message": f"{message}; {row.evidence}"})
     ET.indent(root)
     data: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
     return data + b"\n"
@@ -296,7 +251,7 @@ def code(text: str) -> str:
 
 
 def _markdown(verdict: VerdictRows) -> str:
-    """Write the verdict as a heading, a sentence, a table, and a list of unsupported sentences."""
+    """Write the verdict as a heading, a sentence and a table."""
     lines = [
         f"## {verdict.sign} Gates of {code(verdict.gold_set)}",
         "",
@@ -315,8 +270,6 @@ def _markdown(verdict: VerdictRows) -> str:
         lines.append(f"| {' | '.join([*cells, code(row.evidence)])} |")
     if len(verdict.rows) > MAX_LINES:
         lines += ["", f"{len(verdict.rows) - MAX_LINES} more gates are not shown."]
-    if verdict.unsupported:
-        lines += ["", f"### {UNSUPPORTED}", "", *(f"- {code(one)}" for one in verdict.unsupported)]
     return "\n".join(lines).rstrip() + "\n"
 
 

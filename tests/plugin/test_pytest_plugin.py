@@ -50,7 +50,7 @@ def test_a_floor_above_the_lower_bound_fails(pytester):
     result = outcome_of(pytester, "rag_eval_gate(run=run({1, 7}), qrels=QRELS, floor=0.95)")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["R@10 is 0.950 [[]0.*] over 40 questions; accepted >= 0.95 *(bound_not_met)"]
+        ["R@10 is 0.950 [[]0.*, 0.*] over 40 questions; accepted >= 0.95 *(bound_not_met)"]
     )
     result.stdout.fnmatch_lines(["2 of 40 questions are below 1:", "  q1  0.000", "  q7  0.000"])
     result.stdout.no_fnmatch_line("*pytest_plugin.py*")
@@ -123,10 +123,3 @@ def test_a_gold_set_that_misses_a_required_gate_fails(pytester, project, monkeyp
     result = pytester.runpytest_subprocess(*OPTIONS)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["tiny: required gates failed", "  acceptance.recall_at_5 *"])
-    result.stdout.fnmatch_lines(
-        ["questions to look at first:", "  night  found by 0 of 1 retrievals"]
-    )
-    accept = "baseline accept latest --gold-set tiny --who me --why test --force"
-    project.command(*accept.split())
-    result = pytester.runpytest_subprocess(*OPTIONS)
-    result.stdout.fnmatch_lines(["0 questions got worse and 0 better"])
