@@ -127,23 +127,23 @@ def init(
         Path | None,
         typer.Option(
             help="CSV file of your questions with the header question,document,quote, instead of "
-            "drafts."
+            "passages drawn at random."
         ),
     ] = None,
     llm: Annotated[
         bool,
-        typer.Option("--llm", help="Let the first chat endpoint of the settings write the drafts."),
+        typer.Option("--llm", help="Let the first chat endpoint of the settings draft questions."),
     ] = False,
     home: Home = None,
     gold_sets: GoldSets = None,
 ) -> None:
-    """Start a gold set over your own documents: a configuration and draft questions."""
+    """Start a gold set over your own documents: a configuration and passages to ask about."""
     with report_errors():
         settings = open_settings(home, None, gold_sets)
         from rag_eval.core.errors import InputError
         from rag_eval.core.settings import SETTINGS_FILE
         from rag_eval.gold.configuration import gold_set_name, is_below
-        from rag_eval.gold.drafts import make_drafts
+        from rag_eval.gold.drafts import draw_drafts
         from rag_eval.gold.scaffold import init_gold_set, list_corpus_root, read_questions
 
         # a path as name could write outside the folder of gold sets
@@ -160,13 +160,13 @@ def init(
         if gold is not None and llm:
             message = "give --gold or --llm, not both"
             raise InputError.of("bad_arguments", message, field="--llm")
-        ask = _draft_by_endpoint(settings) if llm else make_drafts
+        ask = _draft_by_endpoint(settings) if llm else draw_drafts
         if gold is not None:
             ask = functools.partial(read_questions, gold)
         count, skipped = init_gold_set(folder, docs, ask)
         if not is_listed:
             list_corpus_root(Path(SETTINGS_FILE), docs)
-    what = "draft questions" if gold is None else f"questions of {gold}"
+    what = "drafts" if gold is None else f"questions of {gold}"
     typer.echo(f"wrote {folder} with {count} {what}")
     for line in skipped:
         typer.echo(f"skipped {line}")
@@ -182,7 +182,7 @@ def init(
         typer.echo(f"next: {command()} review {name}, then: {check}")
     else:
         typer.echo(
-            f"no heading or sentence makes a question; write some into {folder / 'queries.jsonl'} "
+            f"no sentence can be quoted; write questions into {folder / 'queries.jsonl'} "
             f"(see {folder / 'README.md'}), then: {check}"
         )
 

@@ -3,11 +3,9 @@
 Only the lines of the draft change, so that edits of another program or person are kept.
 """
 
-import contextlib
-import fcntl
 import json
-import os
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +22,8 @@ from rag_eval.storage.hashing import text_hash
 
 _BEFORE, _AFTER = 240, 400
 """Largest numbers of characters shown around a quote."""
+_ONE_WRITER = threading.Lock()
+"""The requests of a page are decided in several threads."""
 
 
 class Draft(NamedTuple):
@@ -77,17 +77,6 @@ class StaleDraftError(Exception):
     """The draft has changed, or was decided, since the person saw it."""
 
 
-@contextlib.contextmanager
-def _lock(folder: Path) -> Iterator[None]:
-    """Let one decision at a time change the files of a gold set; the lock leaves no file."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
-
-
 def _query_id(line: bytes) -> str | None:
     """Return the question of a row of answers, paraphrases or judgements."""
     if not line.lstrip().startswith(b"{"):
@@ -96,13 +85,12 @@ def _query_id(line: bytes) -> str | None:
     return None if isinstance(row, Fault) else row.get("query_id")
 
 
-def _rewrite(path: Path, lines: list[bytes]) -> None:
-    mode = path.stat().st_mode & 0o777
-    with atomic_path(path, mode) as partial:
+def _write(path: Path, lines: Sequence[bytes]) -> None:
+    with atomic_path(path, path.stat().st_mode & 0o777) as partial:
         partial.write_bytes(b"".join(lines))
 
 
-def _find(lines: list[bytes], query_id: str, version: str) -> tuple[int, Mapping[str, Any]]:
+def _find(lines: Sequence[bytes], query_id: str, version: str) -> tuple[int, Mapping[str, Any]]:
     for place, line in enumerate(lines):
         row = parse_object(line.removeprefix(b"\xef\xbb\xbf")) if line.strip() else {}
         if isinstance(row, Fault) or row.get("query_id") != query_id:
@@ -122,7 +110,7 @@ def decide(folder: Path, query_id: str, version: str, text: str | None) -> None:
     questions = folder / "queries.jsonl"
     if not questions.is_file():
         raise InputError.of("missing_file", "the file of questions does not exist", questions)
-    with _lock(folder):
+    with _ONE_WRITER:
         lines = questions.read_bytes().splitlines(keepends=True)
         place, row = _find(lines, query_id, version)
         if text is not None:
@@ -134,8 +122,8 @@ def decide(folder: Path, query_id: str, version: str, text: str | None) -> None:
             for name in ("qrels.tsv", "answers.jsonl", "paraphrases.jsonl"):
                 path = folder / name
                 old = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
-                kept = [line for line in old if _query_id(line) != query_id]
-                if len(kept) < len(old):
-                    _rewrite(path, kept)
+                others = [line for line in old if _query_id(line) != query_id]
+                if len(others) < len(old):
+                    _write(path, others)
             del lines[place]
-        _rewrite(questions, lines)
+        _write(questions, lines)

@@ -1,6 +1,6 @@
 """A first gold set over a folder of documents: `rag-eval init NAME`.
 
-Its questions are drafts, which lint refuses until a person has read them, or those of a CSV file.
+Its questions are drafts, which lint refuses until a person has asked them, or those of a CSV file.
 """
 
 import dataclasses
@@ -9,20 +9,22 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple, Self
 
 import tomlkit
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from rag_eval.core.errors import InputError, Place, ProblemList, quoted
+from rag_eval.core.errors import InputError, ProblemList, quoted
 from rag_eval.core.frames import make_frame
-from rag_eval.core.rows import check_row, read_table, refuse
+from rag_eval.core.rows import check_row, read_records, refuse
 from rag_eval.corpus.loaders.folder import Folder
 from rag_eval.corpus.loading import LoadedCorpus, load_corpus
+from rag_eval.corpus.source import list_files
 from rag_eval.gold.configuration import CONFIG_FILE
-from rag_eval.gold.drafts import Question, make_drafts
+from rag_eval.gold.drafts import Question, draw_drafts
 from rag_eval.gold.files import ANCHORS, GoldText
 from rag_eval.gold.lint import DRAFT
 from rag_eval.gold.resolving import Catalogue, locate
@@ -30,14 +32,9 @@ from rag_eval.storage.artifacts import PARTIAL, write_text
 
 # ---- Questions of a CSV file.
 
-MAX_CSV_BYTES = 50_000_000
-COLUMNS = ("question", "document", "quote")
 _CSV_NAMES = {"doc_id": "document", "anchors": "quote"}
 """Names of fields in the files of a gold set -> names of columns."""
-_ACCEPTED_CSV = (
-    "UTF-8, commas between columns, and the header question,document,quote; both document and "
-    "quote are empty where the documents do not answer"
-)
+_ACCEPTED_CSV = "rows below the header question,document,quote"
 
 
 class _CsvRow(BaseModel):
@@ -56,50 +53,33 @@ class _CsvRow(BaseModel):
         return self
 
 
-def _read_csv(path: Path, problems: ProblemList) -> Iterator[tuple[int, _CsvRow]]:
-    """Yield the first line and the record of each row; faults become problems."""
-    header: list[str] = []
-    for line, row in read_table(path, problems, limit=MAX_CSV_BYTES):
-        cells = [cell.strip() for cell in row]
-        if not header:
-            header = [cell.lower() for cell in cells]
-            if sorted(header) != sorted(COLUMNS):
-                more: Place = {"line": line, "found": quoted(",".join(cells))}
-                more["accepted"] = _ACCEPTED_CSV
-                problems.add("bad_columns", "these are not the columns", path, **more)
-                return
-        elif any(cells):
-            values = dict(zip(header, cells, strict=True))
-            record = check_row(values, _CsvRow, problems, str(path), line)
-            if record is not None:
-                yield line, record
-
-
 def read_questions(path: Path, corpus: LoadedCorpus) -> list[Question]:
     """Read questions of a CSV file (question, document, quote); equal questions become one.
 
     Raises InputError with every fault of a line: a document that is not there, a quote that its
     document does not hold exactly once, and those of the form.
     """
-    problems = ProblemList()
-    found: dict[str, list[tuple[str, str]]] = {}
+    problems, file = ProblemList(), str(path)
+    places: dict[str, list[tuple[str, str]]] = {}
     anchors = []
-    for line, row in _read_csv(path, problems):
-        places = found.setdefault(row.question, [])
-        if row.document and (row.document, row.quote) not in places:
-            places.append((row.document, row.quote))
-            place = (str(path), line)
-            anchors.append((row.question, row.document, "", row.quote, -1, -1, *place))
+    for line, values in read_records(path, problems):
+        row = check_row(values, _CsvRow, problems, file, line)
+        if row is None:
+            continue
+        of_question = places.setdefault(row.question, [])
+        if row.document and (row.document, row.quote) not in of_question:
+            of_question.append((row.document, row.quote))
+            anchors.append((row.question, row.document, "", row.quote, -1, -1, file, line))
     catalogue, misplaced = Catalogue(corpus.documents, corpus.sections), ProblemList()
     locate(make_frame(ANCHORS, anchors), catalogue, misplaced, passages=False)
     problems.extend(
         dataclasses.replace(problem, field=_CSV_NAMES.get(problem.field or ""))
         for problem in misplaced.listed()
     )
-    if not found and not problems.n_errors:
+    if not places and not problems.n_errors:
         problems.add("empty_file", "the file holds no question", path, accepted=_ACCEPTED_CSV)
     problems.raise_errors()
-    return [Question(text, tuple(places), is_draft=False) for text, places in found.items()]
+    return [Question(text, tuple(pairs), is_draft=False) for text, pairs in places.items()]
 
 
 # ---- The files.
@@ -137,10 +117,10 @@ trust:
 _README = """\
 # Gold set {name}
 
-Questions with the tag `{draft}` were made from the documents and repeat their words, so that any
-retriever finds them. `rag-eval review {name}` shows them one by one beside their passage: ask as a
-user would, accept or drop. `rag-eval lint {name}` lists what is left to do; a run is refused until
-nothing is.
+A question with the tag `{draft}` is a passage that was drawn at random, and waits for a person.
+`rag-eval review {name}` shows them one by one: ask what a user would ask whom the marked sentence
+answers, in other words than its own, or drop the passage. `rag-eval lint {name}` lists what is left
+to do; a run is refused until nothing is.
 
 1. `queries.jsonl`: one question a line. Add some that the documents do not answer, with
    `"answerable": false` and no target.
@@ -194,9 +174,7 @@ def _write(
         write_text(folder / file, text)
 
 
-# ---- Files that are no documents.
-
-_MOST_NAMES = 5
+# ---- The new folder.
 
 
 class Started(NamedTuple):
@@ -227,32 +205,19 @@ def _load_readable(docs: Path) -> tuple[LoadedCorpus, dict[str, str]]:
 
 
 def _list_skipped(docs: Path, corpus: LoadedCorpus, broken: Mapping[str, str]) -> list[str]:
-    """Say for each reason and ending how many files are no documents, with the first names."""
-    is_empty = corpus.documents["text"].str.strip() == ""
-    reasons = {**dict.fromkeys(corpus.documents["doc_id"][is_empty], "no text in it"), **broken}
-    whole = {*corpus.documents["doc_id"]} - reasons.keys()
-    for folder, folders, files in os.walk(docs):
-        hidden = [f"{name}/" for name in folders if name.startswith(".")]
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in (*hidden, *files):
-            path = (Path(folder) / name).relative_to(docs).as_posix()
-            if path not in whole:
-                reason = "a hidden name" if name.startswith(".") else "no reader of this ending"
-                reasons.setdefault(path, reason)
-    groups: dict[tuple[str, str], list[str]] = {}
-    for path in sorted(reasons):
-        groups.setdefault((reasons[path], Path(path).suffix.lower() or "no ending"), []).append(
-            path
-        )
-    return [
-        f"{len(paths):,} {ending}: {reason} ({quoted(', '.join(paths[:_MOST_NAMES]), 300)}"
-        f"{', ...' if len(paths) > _MOST_NAMES else ''})"
-        for (reason, ending), paths in groups.items()
-    ]
+    """Name the files that cannot be read, and count the other files that are no documents."""
+    others = Counter(
+        path.suffix.lower() or "no ending"
+        for path in list_files(docs)
+        if path.relative_to(docs).as_posix() not in {*corpus.documents["doc_id"], *broken}
+    )
+    counts = ", ".join(f"{count:,} {ending}" for ending, count in sorted(others.items()))
+    lines = [f"{quoted(name)}: {reason}" for name, reason in sorted(broken.items())]
+    return [*lines, f"files that are no documents: {quoted(counts, 300)}"] if others else lines
 
 
 def init_gold_set(
-    target: Path, docs: Path, ask: Callable[[LoadedCorpus], Sequence[Question]] = make_drafts
+    target: Path, docs: Path, ask: Callable[[LoadedCorpus], Sequence[Question]] = draw_drafts
 ) -> Started:
     """Write a new gold set with the questions that `ask` makes.
 

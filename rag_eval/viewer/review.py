@@ -19,8 +19,6 @@ from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.viewer.app import guard, render
 from rag_eval.viewer.security import Access, list_hosts, read_change
 
-MAX_SHOWN: Final = 100
-"""Largest number of drafts on the page; the rest follow when the page is loaded again."""
 MAX_QUESTION: Final = 2000
 """Largest number of characters of a question."""
 
@@ -56,12 +54,10 @@ class ReviewDesk:
 
     def show(self, _: Request) -> Response:
         """Answer GET / with the drafts."""
-        drafts = self.drafts()
         return render(
             "review.html",
             gold_set=self._evaluation.config.name,
-            drafts=drafts[:MAX_SHOWN],
-            n_drafts=len(drafts),
+            drafts=self.drafts(),
             max_question=MAX_QUESTION,
             token=self._page_token,
         )

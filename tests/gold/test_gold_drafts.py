@@ -1,7 +1,6 @@
-"""Drafts ask what a user would ask, quote their passage, and untrusted replies are checked."""
+"""Drafts quote passages drawn at random, and untrusted replies of a model are checked."""
 
 import json
-from collections import Counter
 
 import pytest
 from fake_llm import FakeLLM
@@ -10,45 +9,8 @@ from rag_eval.core.types import ChatError, Reply
 from rag_eval.corpus.loaders.folder import Folder
 from rag_eval.corpus.loading import load_corpus
 from rag_eval.gold.configuration import load_config
-from rag_eval.gold.drafts import MAX_DRAFTS, ask_for_drafts, make_drafts
+from rag_eval.gold.drafts import MAX_DRAFTS, ask_for_drafts, draw_drafts
 from rag_eval.gold.loading import read_gold
-
-SECTIONS = {
-    "Why does it ring twice?": (
-        "The alarm rings again after a minute.",
-        "",
-    ),
-    "How to reset your password": (
-        "A link in the mail opens the form.",
-        "How do I reset my password?",
-    ),
-    "Logs": (
-        "To rotate the logs, set `max_size` in the [settings](settings.md).",
-        "How do I rotate the logs?",
-    ),
-    "Backups": (
-        "If you want to keep your backups for a year, raise the limit.",
-        "How do I keep my backups for a year?",
-    ),
-    "Retries": (
-        "If the server does not answer within a minute, the call fails.",
-        "What happens if the server does not answer within a minute?",
-    ),
-    "Change sets": (
-        "A change set is a list of edits that belong together.",
-        "What is a change set?",
-    ),
-    "Export": (
-        "Use the `dump` command to write every table to disk.",
-        "How do I write every table to disk?",
-    ),
-    "Highlights": ("Many things are faster now than they were before.", None),
-    "Notes": ("If this option is given, the command prints more.", None),
-    "Switch": ("When set to zero, the number has no bound.", None),
-    "Stop": ("To stop the work (i.e. all of it), press the key.", None),
-    "Pointers": ("When used with care, the command is fast enough.", None),
-}
-"""Heading -> first sentence, and the question (empty: the heading) or None."""
 
 
 @pytest.fixture
@@ -62,46 +24,23 @@ def corpus(tmp_path):
     return read
 
 
-def test_rules_ask_what_a_passage_answers_and_skip_the_rest(corpus):
-    found = corpus(
-        a="# Guide\n\n"
-        + "\n\n".join(f"## {head}\n\n{text}" for head, (text, _) in SECTIONS.items())
-    )
-    expected = {
-        asked or head: text for head, (text, asked) in SECTIONS.items() if asked is not None
-    }
-    drafts = make_drafts(found)
-    assert {draft.text: draft.places[0][1] for draft in drafts} == expected
-    ids = set(found.sections["section_id"])
-    assert all(draft.is_draft and draft.places[0][0] in ids for draft in drafts)
-
-
-def test_a_task_is_preferred_to_a_condition(corpus):
-    text = "# Doors\n\nIf the bell rings twice, somebody waits.\n\nTo open a door, turn the key.\n"
-    assert [draft.text for draft in make_drafts(corpus(a=text))] == ["How do I open a door?"]
-
-
-def test_folders_take_turns_whatever_their_number_of_documents(corpus):
-    folders = ["big", "deep/first", "deep/last", "other", "."]
-    n_documents = dict(zip(folders, [60, 30, 1, 2, 1], strict=True))
-    texts = {}
-    for folder, n_files in n_documents.items():
-        part = (
-            "## Part {}\n\nTo turn part " + folder.strip(".") + " {} {} on, press the button.\n\n"
-        )
-        for at in range(n_files):
-            texts[f"{folder}/{at:02}"] = "".join(part.format(n, at, n) for n in range(30))
-    drafts = make_drafts(corpus(**texts))
-    names = [draft.places[0][0].partition("#")[0].rpartition("/")[0] for draft in drafts]
-    assert Counter(names) == {"big": 6, "deep/first": 3, "deep/last": 3, "other": 6, "": 6}
-    assert len({draft.places[0][0].partition("#")[0] for draft in drafts}) == 6 + 3 + 1 + 2 + 1
-
-
-def test_drafts_are_spread_over_documents_and_bounded(corpus):
-    many = "".join(f"## Part {n}\n\nTo turn part {n} on, press the button.\n\n" for n in range(40))
-    drafts = make_drafts(corpus(a=many, b="# B\n\nTo leave the room, open the door.\n"))
+def test_passages_are_drawn_alike_from_all_sections(corpus):
+    many = "".join(f"## Part {n}\n\nPart {n} has a button of its own.\n\n" for n in range(300))
+    found = corpus(a=many, b="# Few\n\nIt is too short.\n\n- This list item is no sentence.\n")
+    drafts = draw_drafts(found)
     assert len(drafts) == MAX_DRAFTS
-    assert drafts[1].text == "How do I leave the room?"
+    assert drafts == draw_drafts(found), "the seed is fixed"
+    assert all(draft.is_draft and not draft.text for draft in drafts)
+    numbers = [int(draft.places[0][0].rpartition("-")[2]) for draft in drafts]
+    assert len(set(numbers)) == MAX_DRAFTS
+    assert 3 <= sum(number < 100 for number in numbers) <= 13
+    assert drafts[0].places[0][1] == f"Part {numbers[0]} has a button of its own."
+
+
+def test_a_sentence_that_stands_twice_is_not_quoted(corpus):
+    text = "# A\n\nThe lamp is on all night. The lamp is on all night. The door is closed by ten."
+    (draft,) = draw_drafts(corpus(a=text))
+    assert draft.places == (("a.md#a", "The door is closed by ten."),)
 
 
 PASSAGE = "# Logs\n\nThe size of a log\nis limited to ten megabytes. " + "More is said here. " * 12
@@ -161,7 +100,7 @@ LONG = "A manual says much.\n\n" + "It says more than one can read. " * 8
 @pytest.mark.parametrize(
     ("model", "drafts", "says"),
     [
-        ("drafting", ["What about midnight.?"], "2 draft questions"),
+        ("drafting", ["What about midnight.?"], "2 drafts"),
         ("error_reply", [], "2 replies were dropped: not in the form"),
         ("unauthorized", None, "endpoint_refused"),
     ],

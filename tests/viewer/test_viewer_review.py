@@ -15,7 +15,7 @@ from rag_eval.viewer.review import ReviewDesk, create_review
 
 HOSTILE = "<script>alert(1)</script>"
 MANUAL = {
-    "a.md": f"# Logs\n\n{HOSTILE}\n\nTo rotate the logs, set the limit. The rest is silence.\n",
+    "a.md": f"# Logs\n\n{HOSTILE}\n\nTo rotate the logs, set the limit. Then wait.\n",
     "b.md": "# Alarms\n\nIf the bell rings twice, the door opens.\n",
     "c.md": "# Keys\n\nTo open the door, press the key.\n",
 }
@@ -58,9 +58,9 @@ def lines(folder, name):
 def test_the_page_marks_the_quote_and_shows_texts_as_texts(review):
     page = review[1].get("/").text
     assert page.count('<form class="draft"') == 3
-    assert "<mark>To rotate the logs, set the limit.</mark> The rest is silence." in page
+    assert "<mark>To rotate the logs, set the limit.</mark> Then wait." in page
     assert HOSTILE not in page
-    assert 'value="How do I rotate the logs?"' in page
+    assert page.count('value=""') == 3, "a person asks about the drawn passages"
 
 
 def test_accepting_changes_one_line(review):
@@ -91,13 +91,13 @@ def test_a_draft_that_changed_meanwhile_is_not_overwritten(review):
     folder, client = review
     late = decide(client, 0, text="Late?")
     path = folder / "queries.jsonl"
-    path.write_bytes(path.read_bytes().replace(b"rotate the logs", b"turn the logs"))
+    path.write_bytes(path.read_bytes().replace(b'"text": ""', b'"text": "What turns logs?"', 1))
     content = path.read_bytes()
     assert late().status_code == 409
     again = decide(client, 0)
     assert (again().status_code, again().status_code) == (200, 409)
     assert (
-        content.replace(b"How do I turn the logs?", b"How?").replace(
+        content.replace(b"What turns logs?", b"How?").replace(
             b'"tags": ["draft"]', b'"tags": []', 1
         )
         == path.read_bytes()

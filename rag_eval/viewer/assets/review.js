@@ -19,7 +19,7 @@ async function send(form, decision) {
 function next() {
   const open = document.querySelector("form.draft:not([data-decided]) input");
   if (open) open.focus();
-  else location.reload(); // shows further drafts, or what to do next
+  else location.reload(); // shows what to do next
 }
 
 for (const form of document.querySelectorAll("form.draft")) {
