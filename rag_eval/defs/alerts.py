@@ -66,8 +66,8 @@ def read_failure(context: dg.RunFailureSensorContext, dagster_url: str | None) -
         steps.append(quoted(event.step_key))
         if told is not None:
             reasons.append(quoted(told.description or "", 400))
-            if "required_failures" in told.metadata:
-                gates += str(told.metadata["required_failures"].value).split(", ")
+            if "failed" in told.metadata:
+                gates += str(told.metadata["failed"].value).split(", ")
     records = context.instance.get_records_for_run(
         run.run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION
     ).records

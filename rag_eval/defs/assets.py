@@ -10,7 +10,14 @@ import dagster as dg
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
 from rag_eval.defs import checks
-from rag_eval.defs.metadata import Metadata, Shown, clear_failures, column_schema, to_metadata
+from rag_eval.defs.metadata import (
+    Metadata,
+    Shown,
+    clear_failures,
+    column_schema,
+    summarize,
+    to_metadata,
+)
 from rag_eval.defs.nights import NIGHT_TAG, nights_key, record_night, tonight
 from rag_eval.defs.resources import Evaluations
 from rag_eval.pipeline.corpus import CorpusSnapshot, GoldVariants
@@ -193,7 +200,7 @@ def describe(runner: Runner, made: Made) -> Shown:
     """Describe a stored result for people, with its corpus and gold set."""
     shown = {
         "reused": made.reused,
-        **made.result.describe(),
+        **summarize(made.result.describe()),
         "artifact": made.result.artifact.address,
     }
     below = runner.ancestors(made.node)

@@ -12,9 +12,9 @@ import dagster as dg
 
 from rag_eval.core.errors import InputError, Problem
 from rag_eval.core.report import GatePart, Report
-from rag_eval.defs.metadata import Shown, clear_failures, problems_shown, to_metadata
+from rag_eval.defs.metadata import Shown, Table, clear_failures, problems_shown, to_metadata
 from rag_eval.defs.resources import Evaluations
-from rag_eval.pipeline.runner import Runner, Table
+from rag_eval.pipeline.runner import Runner
 
 Judgement = tuple[bool, Shown]
 

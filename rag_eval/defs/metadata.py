@@ -4,8 +4,9 @@ An undefined figure becomes null.
 """
 
 import contextlib
+import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import dagster as dg
@@ -13,13 +14,10 @@ import dagster as dg
 from rag_eval.core.errors import InputError, Problem
 from rag_eval.core.frames import FrameSchema
 from rag_eval.corpus.masking import mask_snippet, masked_text
-from rag_eval.pipeline.runner import Chart, Table
 from rag_eval.reporting.terminal import interval
 
 MAX_ROWS: Final = 50
 """Largest number of rows in a table, because large metadata slows the whole instance."""
-CHART_CELLS: Final = 21
-"""Width of a chart in characters: with names and figures, Dagster shows about 55."""
 COLUMN_TYPES: Final = {
     "str": "string",
     "int": "int",
@@ -31,8 +29,17 @@ PROBLEM_COLUMNS: Final = (
     *("severity", "code", "file", "line", "field", "message", "found", "accepted"),
 )
 
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Rows of a result for people."""
+
+    columns: Sequence[str]
+    rows: Sequence[Mapping[str, Any]]
+
+
 Shown = Mapping[str, object]
-"""Values of a result for people by name, also `Table` and `Chart`."""
+"""Values of a result for people by name, also a `Table`."""
 Native = dg.MetadataValue[Any] | dg.TableSchema | str | float | None
 Metadata = Mapping[str, Native]
 """Metadata as Dagster accepts it."""
@@ -54,51 +61,76 @@ def native(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def summarize(result: Mapping[str, Any]) -> dict[str, object]:
+    """Show what people see of a result: plain values by name, lists and objects as tables.
+
+    A figure with an interval is one text. Texts are masked and shortened.
+    """
+    shown: dict[str, object] = {}
+    for name, value in result.items():
+        if _is_plain(value):
+            shown[name] = _plain(value)
+        elif isinstance(value, list):
+            shown[name] = _tabulate(_row(entry) for entry in value if isinstance(entry, dict))
+        elif "value" in value:
+            shown |= _row({name: value})
+        elif all(isinstance(entry, dict) for entry in value.values()):
+            shown[name] = _tabulate({"name": key} | _row(each) for key, each in value.items())
+        else:
+            shown |= summarize(value)
+    return shown
+
+
+def _row(entry: Mapping[str, Any]) -> dict[str, object]:
+    """Make a flat row of an object: figures as texts, other objects by dotted names."""
+    row: dict[str, object] = {}
+    for name, value in entry.items():
+        if isinstance(value, dict) and "value" in value:
+            low, high = (value.get(f"ci_{end}", value.get(end)) for end in ("low", "high"))
+            row[name] = interval(value["value"], low, high)
+        elif isinstance(value, dict):
+            row |= {f"{name}.{key}": _plain(each) for key, each in value.items() if _is_plain(each)}
+        elif _is_plain(value):
+            row[name] = _plain(value)
+    return row
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, list):
+        return all(isinstance(entry, str) for entry in value)
+    return not isinstance(value, dict)
+
+
+def _plain(value: object) -> object:
+    """Return a plain value; a text with a space may be of a stranger, so it is masked."""
+    text = ", ".join(value) if isinstance(value, list) else value
+    return mask_snippet(text) if isinstance(text, str) and " " in text else text
+
+
+def _tabulate(rows: Iterable[Mapping[str, object]]) -> Table:
+    """Make a table of the columns that have a value in any row."""
+    flat = list(rows)
+    filled = {name: None for row in flat for name, value in row.items() if value is not None}
+    return Table(list(filled), flat)
+
+
 def to_metadata(values: Shown) -> Metadata:
-    """Turn the shown values of a result into metadata, without empty tables and charts."""
+    """Turn the shown values of a result into metadata, without empty tables."""
     return {
         name: _value(value)
         for name, value in values.items()
         if not (isinstance(value, Table) and not value.rows)
-        and not (isinstance(value, Chart) and not value.figures)
     }
 
 
 def _value(value: object) -> Native:
     if isinstance(value, Table):
         return _table(value.columns, value.rows)
-    if isinstance(value, Chart):
-        return dg.MetadataValue.md(draw_chart(value))
     if isinstance(value, str):  # Dagster would guess that some texts are paths
         is_address = value.startswith(("http://", "https://"))
         return dg.MetadataValue.url(value) if is_address else dg.MetadataValue.text(value)
     found: Native = native(value)
     return found
-
-
-def draw_chart(chart: Chart) -> str:
-    """Draw values and intervals as text in Markdown, because Dagster shows no embedded images.
-
-    The axis reaches from 0 to 1, or further if a figure does.
-    """
-    rows = list(chart.figures.items())[:MAX_ROWS]
-    ends = [end for _, row in rows for end in row if end is not None]
-    start, stop = min([0.0, *ends]), max([1.0, *ends])
-
-    def place(value: float) -> int:
-        return round((value - start) / (stop - start) * (CHART_CELLS - 1))
-
-    width, lines = max(map(len, chart.figures), default=0), []
-    for name, (value, low, high) in rows:
-        if value is None:
-            continue
-        cells = [" "] * CHART_CELLS
-        if low is not None and high is not None:
-            cells[place(low) : place(high) + 1] = "─" * (place(high) - place(low) + 1)
-        cells[place(value)] = "●"
-        lines.append(f"{name:{width}} {interval(value, low, high):<20}│{''.join(cells)}│")
-    axis = f"{start:<{CHART_CELLS - 4}.1f}{stop:>4.1f}"
-    return "\n".join(["```", *lines, f"{'':{width + 22}}{axis}", "```"])
 
 
 def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:

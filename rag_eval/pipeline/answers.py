@@ -81,9 +81,7 @@ from rag_eval.pipeline.runner import (
     AGAIN,
     Result,
     Stage,
-    Table,
     Work,
-    count_undefined,
     file_part,
     frame_part,
     json_part,
@@ -142,18 +140,6 @@ class AnswerSet(Result):
     about: AnswerFacts = json_part()
     usage: AnswerUsage | None = json_part(volatile=True, default=None)
     verifier_usage: Usage | None = json_part(volatile=True, default=None)
-
-    def describe(self) -> dict[str, object]:
-        """Show the modes and the counts."""
-        about = self.about
-        return {
-            "strategy": about.strategy,
-            "modes": ", ".join(about.modes),
-            "embedding": about.embedding or "none",
-            "model": about.model or "none",
-            "threshold": about.abstention.source if about.abstention else "none",
-            **{name.replace(".", "_"): count for name, count in about.counts.items()},
-        }
 
 
 def _has_answers(config: GoldSetConfig) -> bool:
@@ -426,11 +412,6 @@ class CitationSet(Result):
     records: list[Open] = json_part()
     per_question: pd.DataFrame = frame_part()
     about: CitationFacts = json_part()
-
-    def describe(self) -> dict[str, object]:
-        """Show the citations by code."""
-        codes = [{"code": code, "n": count} for code, count in self.about.codes.items()]
-        return {"n_citations": self.about.n_citations, "codes": Table(("code", "n"), codes)}
 
 
 def _stated_record(own: Open, span: CitedSpan, payload: Payload) -> Open:
@@ -715,20 +696,6 @@ class AnswerMeasures(Result):
     unsupported: dict[str, list[SentenceSupport]] = json_part()
     about: AnswerMeasureFacts = json_part()
     verifier_usage: Usage | None = json_part(volatile=True, default=None)
-
-    def describe(self) -> dict[str, object]:
-        """Show the measures, and the answers that leave retrieved content unused."""
-        figures = ("name", "value", "ci_low", "ci_high")
-        counts = ("n_scored", "n_units", "n_failed", "n_ineligible", "n_effective", "target")
-        measures, gap = [one.dump() for one in self.about.measures], self.about.gap
-        flagged = [one.dump() for one in gap.flagged]
-        return {
-            "measures": Table((*figures, *counts), measures),
-            "n_undefined": count_undefined(measures, "value"),
-            "n_checked": gap.n_checked,
-            "n_flagged": gap.n_flagged,
-            "flagged": Table(("query_id", "reason", "answer"), flagged),
-        }
 
 
 @Stage(

@@ -48,12 +48,9 @@ from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.index import steering_calibrator
 from rag_eval.pipeline.retrieval import StrategyRun
 from rag_eval.pipeline.runner import (
-    Chart,
     Result,
     Stage,
-    Table,
     Work,
-    count_undefined,
     file_part,
     frame_part,
     json_part,
@@ -100,6 +97,7 @@ class MissRateCalibration(Result):
         of models that did not see their group; NaN without a model.
     """
 
+    shown = ("strategies",)
     strategies: dict[str, StrategyCalibration] = json_part()
     predictions: pd.DataFrame = frame_part()
     traffic: pd.DataFrame = frame_part()
@@ -109,31 +107,6 @@ class MissRateCalibration(Result):
     def picture(self) -> Path | None:
         """The picture file, if any strategy was validated."""
         return self.artifact.path(PICTURE) if PICTURE in self.artifact.files else None
-
-    def describe(self) -> dict[str, object]:
-        """Show the status of each strategy, missing requirements, and changes of status."""
-        rows, unmet, changes = [], [], []
-        for name, entry in self.strategies.items():
-            strategy, validation = {"strategy": name}, entry.validation
-            row = {**strategy, "status": entry.status, **entry.counts.dump()}
-            row["calibrator"] = entry.calibrator or "none"
-            for key in ("skill", "auroc", "brier"):
-                row[key] = None if validation is None else getattr(validation, key).value
-            rows.append(row)
-            conditions = entry.standing.conditions
-            unmet += [{**one.dump(), **strategy} for one in conditions if not one.met]
-            changes += [{**strategy, **entry.promotion.dump()}] if entry.promotion else []
-        columns = tuple("strategy status calibrator outcomes groups skill auroc brier".split())
-        validations = {name: entry.validation for name, entry in self.strategies.items()}
-        skills = {name: about.skill.triple for name, about in validations.items() if about}
-        return {
-            "chart of Brier skill": Chart(skills),
-            "calibration": Table(columns, rows),
-            "n_undefined": count_undefined(rows, "skill"),
-            "conditions_not_met": Table(("strategy", "status", "name", "found", "needed"), unmet),
-            "promotions": Table(("strategy", "old_status", "new_status", "at"), changes),
-            **({"reliability": str(self.picture.resolve())} if self.picture else {}),
-        }
 
 
 @Stage(

@@ -32,9 +32,7 @@ from rag_eval.pipeline.retrieval import StrategyRun
 from rag_eval.pipeline.runner import (
     Result,
     Stage,
-    Table,
     Work,
-    count_undefined,
     frame_part,
     json_part,
 )
@@ -78,26 +76,13 @@ class Speaker:
 class MissRateClaims(Result):
     """The claimed miss rates of every retrieval (CLAIMS), and their source by strategy."""
 
+    shown = ("speakers",)
     claims: pd.DataFrame = frame_part()
     speakers: dict[str, Speaker] = json_part()
 
     def claims_of(self, name: str) -> pd.DataFrame:
         """Return the claims of one strategy, in the order of its signals."""
         return of_strategy(self.claims, name).reset_index(drop=True)
-
-    def describe(self) -> dict[str, object]:
-        """Show the source and the mean of the claimed miss rates of every strategy."""
-        rows = []
-        for name, by in self.speakers.items():
-            own = self.claims_of(name)["miss_rate"]
-            mean = None if own.isna().all() else float(own.mean())
-            rows.append({"strategy": name, "n_claims": len(own), "mean_stated": mean, **vars(by)})
-        columns = ("strategy", "status", "calibrator", "n_claims", "mean_stated", "fingerprint")
-        return {
-            "n_claims": len(self.claims),
-            "stated": Table(columns, [{name: row[name] for name in columns} for row in rows]),
-            "n_undefined": count_undefined(rows, "mean_stated"),
-        }
 
 
 def _identify_speakers(
@@ -287,6 +272,7 @@ class RetrievalOutcomes(Result):
     `not_recorded` is the reason why nothing was written to the table; empty when it was written.
     """
 
+    shown = ("strategies",)
     judged: pd.DataFrame = frame_part()
     strategies: dict[str, AddedOutcomes] = json_part(volatile=True)
     gold_source: str = json_part()
@@ -295,17 +281,6 @@ class RetrievalOutcomes(Result):
     def judged_of(self, name: str) -> pd.DataFrame:
         """Return the judged claims of one strategy."""
         return of_strategy(self.judged, name)
-
-    def describe(self) -> dict[str, object]:
-        """Show the judged claims and the rows added to the table."""
-        rows = [{"strategy": name, **entry.dump()} for name, entry in self.strategies.items()]
-        columns = ("strategy", "n_claims", "n_judged", "n_missed", "added", "already_there")
-        return {
-            "n_added": sum(entry.added for entry in self.strategies.values()),
-            "gold_source": self.gold_source,
-            "outcomes": Table(columns, rows),
-            "not_recorded": self.not_recorded or "none",
-        }
 
 
 @Stage(

@@ -47,7 +47,6 @@ from rag_eval.pipeline.runner import (
     Node,
     Result,
     Stage,
-    Table,
     Work,
     array_part,
     frame_part,
@@ -114,19 +113,6 @@ class CorpusSnapshot(Result):
     layout: Layout | None = json_part(volatile=True, default=None)
     """The shards of a divided corpus. They do not count: other shards give the same corpus."""
 
-    def describe(self) -> dict[str, object]:
-        """Show the revision and the masked data."""
-        about = self.about
-        masked: dict[str, object] = {"masking": "off"}
-        if about.masked is not None:
-            masked = {f"masked_{name}": count for name, count in sorted(about.masked.items())}
-        return {
-            "rev": about.corpus_rev,
-            "n_documents": about.n_documents,
-            "loader": about.loader,
-            **masked,
-        }
-
 
 @dataclasses.dataclass(frozen=True)
 class ChunkFacts:
@@ -142,16 +128,6 @@ class CorpusChunks(Result):
 
     chunks: pd.DataFrame = frame_part()
     about: ChunkFacts = json_part()
-
-    def describe(self) -> dict[str, object]:
-        """Show the number and lengths of the chunks."""
-        tokens = self.artifact.frame("chunks", ["tokens"])["tokens"]
-        return {
-            "n_chunks": self.about.n_chunks,
-            "chunks_hash": self.about.chunks_hash,
-            "tokens_median": float(tokens.median()),
-            "tokens_max": int(tokens.max()),
-        }
 
 
 def _identify_corpus(work: Work) -> str:
@@ -331,32 +307,14 @@ class EvidenceTrust(Result):
     """Key of the stored terms, which the next run reads."""
 
     def describe(self) -> dict[str, object]:
-        """Show the blocked and warned chunks with reasons, and the mean trust."""
-        frame = self.trust
-        poor = frame[frame["verdict"] != "clean"].sort_values("verdict", kind="stable")
-        columns = ("verdict", "chunk_id", "doc_id", "reasons", "allowed_by")
-        shown = poor.head(MAX_SHOWN)[list(columns)].astype({"reasons": "object"})
-        shown["reasons"] = shown["reasons"].map(", ".join)
-        rows = [
-            {name: quoted(row[name], 200) for name in columns} for row in shown.to_dict("records")
-        ]
-        untrusted = "not configured: the gold set names no domains, authors or keys"
-        has_trust = frame["trust"].notna().any()
-        manifest: dict[str, object] = {}
-        if isinstance(found := self.about.manifest, Manifest):
-            manifest = {"manifest_version": found.version, "n_deleted_documents": found.n_gone}
-            manifest["deleted_documents"] = ", ".join(found.gone)
-        return {
-            "n_chunks": len(frame),
-            "n_blocked": int((frame["verdict"] == "blocked").sum()),
-            "n_warned": int((frame["verdict"] == "warning").sum()),
-            "n_allowed": int((frame["allowed_by"] != "").sum()),
-            "rules_version": self.about.rules_version,
-            "as_of": self.about.as_of,
-            "mean_trust": float(frame["trust"].mean()) if has_trust else untrusted,
-            **manifest,
-            "blocked_and_warned": Table(columns, rows),
+        """Show also how many chunks are blocked, warned about and allowed."""
+        counts = {
+            "n_chunks": len(self.trust),
+            "n_blocked": int((self.trust["verdict"] == "blocked").sum()),
+            "n_warned": int((self.trust["verdict"] == "warning").sum()),
+            "n_allowed": int((self.trust["allowed_by"] != "").sum()),
         }
+        return super().describe() | counts
 
 
 class AdmittedChunks(Result):
@@ -386,10 +344,6 @@ class AdmittedChunks(Result):
     def trust_of(self, trust: EvidenceTrust) -> pd.DataFrame:
         """Return the rows of EVIDENCE_TRUST for the admitted chunks, in the order of the chunks."""
         return trust.trust.iloc[self.rows].reset_index(drop=True)
-
-    def describe(self) -> dict[str, object]:
-        """Show the number of chunks for the index."""
-        return {"n_chunks": self.about.n_chunks, "chunks_hash": self.about.chunks_hash}
 
 
 def as_of(settings: Settings) -> dt.date:
@@ -682,17 +636,6 @@ class GoldVariants(Result):
         )
         both = asked.merge(units, on="id")
         return np.asarray(both["variant"] * len(doc_ids) + both["unit"], dtype=np.int64)
-
-    def describe(self) -> dict[str, object]:
-        """Show the size of the gold set and its warnings."""
-        about = self.about.model_dump()
-        counts = {name: value for name, value in about.items() if name.startswith("n_")}
-        return {
-            "gold_hash": self.about.hash,
-            "version": self.about.version,
-            **counts,
-            "n_warnings": len(self.about.warnings),
-        }
 
 
 def report_warnings(problems: Iterable[Problem], base: Path) -> list[LintWarning]:

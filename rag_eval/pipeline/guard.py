@@ -54,10 +54,6 @@ class RestatedPassages(Result):
         query, chunk = (pairs[name].to_numpy(dtype=np.int64) for name in ("query", "chunk"))
         return np.asarray(query * n_chunks + chunk, dtype=np.int64)
 
-    def describe(self) -> dict[str, object]:
-        """Show how many chunks restate a question."""
-        return dataclasses.asdict(self.about)
-
 
 @Stage(
     "restated_passages",

@@ -26,7 +26,7 @@ from rag_eval.pipeline.calibration_stores import (
 )
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.runner import Node, Result, Stage, Table, Work, json_part
+from rag_eval.pipeline.runner import Node, Result, Stage, Work, json_part
 from rag_eval.pipeline.shards import run_on_ray
 from rag_eval.retrieval.dense import ChromaStore, ExactSearch
 from rag_eval.retrieval.embedding.source import ChunkTable, find_lsa_fit, pack_hashes
@@ -155,6 +155,7 @@ class IndexChanges:
 class CorpusIndex(Result):
     """The index over the admitted chunks. Changes in the store are not part of the identity."""
 
+    shown = ("about", "changes")
     about: IndexFacts = json_part()
     changes: IndexChanges = json_part(volatile=True)
 
@@ -165,25 +166,6 @@ class CorpusIndex(Result):
         """
         own = self.about.strategies.get(strategy)
         return self.id if not strategy else digest(None if own is None else dataclasses.asdict(own))
-
-    def describe(self) -> dict[str, object]:
-        """Show every strategy's index and the changes in the vector store."""
-        about, changes = self.about, self.changes
-        rows = [
-            {
-                "strategy": name,
-                **dataclasses.asdict(entry),
-                "embedded": changes.embedded.get(entry.embed_model, 0),
-            }
-            for name, entry in about.strategies.items()
-        ]
-        return {
-            "n_chunks": about.n_chunks,
-            "analyzer": about.analyzer,
-            "indexes": Table(("strategy", "index_hash", "embed_model", "embedded"), rows),
-            "graphs_built": len(changes.built),
-            "seconds": changes.seconds,
-        }
 
 
 def chosen_kinds(evaluation: Evaluation, strategy: str) -> list[str]:

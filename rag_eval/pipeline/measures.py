@@ -2,8 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
@@ -20,12 +19,9 @@ from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.index import OpenIndex, open_index
 from rag_eval.pipeline.retrieval import StrategyRun
 from rag_eval.pipeline.runner import (
-    Chart,
     Result,
     Stage,
-    Table,
     Work,
-    count_undefined,
     frame_part,
     json_part,
 )
@@ -38,7 +34,6 @@ from rag_eval.pipeline.scores import (
     interval_fields,
     score_runs,
 )
-from rag_eval.reporting.terminal import interval as format_interval
 from rag_eval.retrieval.dense import ExactSearch, approximate_search
 from rag_eval.retrieval.strategies import Request
 
@@ -72,17 +67,6 @@ class RankingMeasures(Result):
 
     per_query: pd.DataFrame = frame_part()
     about: RankingFacts = json_part()
-
-    def describe(self) -> dict[str, object]:
-        """Show the headline measures at the headline level, and how strategies compare."""
-        figures = ("a", "b", "measure", "delta", "ci_low", "ci_high", "p_adjusted")
-        counts = ("n_better", "n_worse", "n_tied", "n_effective", "minimum_detectable")
-        level, entries = self.about.level, self.artifact.json("about")
-        return {
-            "level": level,
-            **list_measures(entries["strategies"], level, HEADLINE),
-            "comparisons": Table((*figures, *counts), entries["comparisons"]),
-        }
 
 
 @Stage("ranking_measures", "measures", reads=("k", "level", "depth", "seeds"), columns=PER_QUERY)
@@ -257,35 +241,3 @@ def comparison_rows(pairs: Iterable[tuple[str, str, PairedComparison]], level: L
     ]
     adjusted = holm([np.nan if row["p"] is None else float(row["p"]) for row in rows])
     return [row | {"p_adjusted": number(float(p))} for row, p in zip(rows, adjusted, strict=True)]
-
-
-# ---- Measures as tables for people.
-
-
-def list_measures(
-    strategies: Sequence[Mapping[str, Any]], level: str, labels: Sequence[str]
-) -> dict[str, object]:
-    """Show measures of one level with interval and denominators, and a chart of the first."""
-    figure = "value [95 % interval]"
-    denominators = ("n_scored", "n_attempted", "n_failed", "n_ineligible")
-    rows = [
-        {
-            "strategy": entry["name"],
-            figure: format_interval(record["value"], record["ci_low"], record["ci_high"]),
-            **record,
-        }
-        for label in labels
-        for entry in strategies
-        for record in entry["measures"]
-        if record["level"] == level and record["label"] == label
-    ]
-    drawn = {
-        row["strategy"]: (row["value"], row["ci_low"], row["ci_high"])
-        for row in rows
-        if row["label"] == labels[0]
-    }
-    return {
-        f"chart of {labels[0]}": Chart(drawn),
-        f"measures_{level}": Table(("strategy", "label", figure, *denominators), rows),
-        "n_undefined": count_undefined(rows, "value"),
-    }

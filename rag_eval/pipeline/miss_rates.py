@@ -36,12 +36,9 @@ from rag_eval.pipeline.index import CorpusIndex
 from rag_eval.pipeline.misses import observe_misses
 from rag_eval.pipeline.retrieval import StrategyRun
 from rag_eval.pipeline.runner import (
-    Chart,
     Result,
     Stage,
-    Table,
     Work,
-    count_undefined,
     file_part,
     json_part,
 )
@@ -76,33 +73,10 @@ SHOWN: Final = frozenset({*DISCOUNTING, "prior"})
 class CalibratedMissRates(Result):
     """The parts `uncertainty` and `calibration` of the report, and a file with every retrieval."""
 
+    shown = ("uncertainty", "calibration")
     uncertainty: UncertaintyPart = json_part()
     calibration: CalibrationPart = json_part()
     lines: bytes | Path = file_part(UNCERTAIN_FILE)
-
-    def describe(self) -> dict[str, object]:
-        """Show observed and claimed miss rates, and the differences between strategies."""
-        part = self.uncertainty
-        seen = {name: row.observed[part.target].triple for name, row in part.strategies.items()}
-        rows = [
-            {"strategy": name, "status": entry.status, "stated": entry.stated.value}
-            | entry.observed[part.target].dump()
-            for name, entry in part.strategies.items()
-        ]
-        columns = ("strategy", "status", "value", "ci_low", "ci_high", "n_scored", "stated")
-        comparison = self.calibration.comparison
-        differences = [
-            row.dump() | row.delta.dump() for row in (comparison.differences if comparison else ())
-        ]
-        return {
-            "target": f"{part.target}@{part.k}",
-            "chart of observed miss rates": Chart(seen),
-            "observed": Table(columns, rows),
-            "n_undefined": count_undefined(rows, "value"),
-            "differences": Table(
-                ("a", "b", "measure", "value", "low", "high", "p_holm"), differences
-            ),
-        }
 
 
 @Stage("calibrated_miss_rates", "uncertainty", live=True)

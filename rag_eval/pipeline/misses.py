@@ -20,7 +20,7 @@ from rag_eval.pipeline.guard import RestatedPassages, search_depth
 from rag_eval.pipeline.index import CorpusIndex, OpenIndex, chosen_kinds, open_index
 from rag_eval.pipeline.measures import delta_of
 from rag_eval.pipeline.retrieval import StrategyRun
-from rag_eval.pipeline.runner import Result, Stage, Table, Work, frame_part, json_part
+from rag_eval.pipeline.runner import Result, Stage, Work, frame_part, json_part
 from rag_eval.pipeline.scores import (
     ALWAYS_K,
     RunJudgements,
@@ -59,15 +59,6 @@ class MissedQuestions(Result):
 
     missed: pd.DataFrame = frame_part()
     about: dict[str, MissesPart] = json_part()
-
-    def describe(self) -> dict[str, object]:
-        """Show how many questions each step lost."""
-        rows = [
-            {"strategy": name, "missed": part.n_missed, "twins": part.n_twins, **part.lost}
-            for name, part in self.about.items()
-        ]
-        columns = ("strategy", "missed", "retrieval", "fusion", "guard", "rerank", "cutoff")
-        return {"missed": Table((*columns, "twins"), rows)}
 
 
 @Stage(

@@ -15,7 +15,7 @@ from rag_eval.pipeline.answers import AnswerMeasures, AnswerSet
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.measures import RankingMeasures
 from rag_eval.pipeline.retrieval import StrategyRun
-from rag_eval.pipeline.runner import Result, Stage, Table, Work, json_part
+from rag_eval.pipeline.runner import Result, Stage, Work, json_part
 from rag_eval.pipeline.scores import ScoredRuns, figure_of, score_runs
 
 K = 10
@@ -36,13 +36,8 @@ NO_DOCUMENT = "no question has a relevant document"
 class RagasMeasures(Result):
     """Measures of ragas for the primary strategy, each beside our measure on equal inputs."""
 
+    shown = ("figures",)
     figures: list[RagasFigure] = json_part()
-
-    def describe(self) -> dict[str, object]:
-        """Show ragas' figures beside ours."""
-        rows = [figure.dump() for figure in self.figures]
-        columns = ("name", "value", "ours", "ours_value", "n_scored", "difference")
-        return {"measures": Table(columns, rows)}
 
 
 @Stage(

@@ -4,15 +4,14 @@ import json
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 from rag_eval.core.errors import quoted
-from rag_eval.core.report import GatePart, GateStatus, Report, count_gates
+from rag_eval.core.report import GatePart, Report
 from rag_eval.gates.verdict import required_failures
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.explorer import SUMMARY_FILE, slim, unpacked
-from rag_eval.pipeline.measures import HEADLINE, list_measures
-from rag_eval.pipeline.runner import Result, Stage, Table, Work, json_part
+from rag_eval.pipeline.runner import Result, Stage, Work, json_part
 from rag_eval.reporting.html.page import Built, build
 from rag_eval.reporting.metrics_report import REPORT_FILE, dumps
 from rag_eval.reporting.miss_rates import MISS_RATES_PAGE, MissRateTables
@@ -41,39 +40,12 @@ class MetricsReport(Result):
         Folder of the report and its files.
     """
 
+    shown = ("report",)
     content_hash: str = json_part()
     report: Report = json_part(volatile=True)
     explorer: str = json_part(volatile=True)
     trace_error: str = json_part(volatile=True)
     folder: str = json_part(volatile=True)
-
-    def describe(self) -> dict[str, object]:
-        """Show the headline figures with their denominators, latency and gates."""
-        report = self.report
-        entries = [entry.dump() for entry in report.strategies]
-        latency = [{"strategy": entry["name"], **entry["latency_ms"]} for entry in entries]
-        gates = [_show_gate(gate) for gate in report.gates]
-        return {
-            "run_id": report.run_id,
-            "content_hash": report.content_hash,
-            "index_hash": report.index.hash,
-            "strategy": report.strategy,
-            "recall_at_10": report.recallAt10,
-            "mrr": report.mrr,
-            "cache_hit_rate": report.cacheHitRate,
-            "n_queries": report.gold.n_queries,
-            "n_groups_answerable": report.gold.n_groups_answerable,
-            **list_measures(entries, report.evaluation.level, HEADLINE),
-            "latency_ms": Table(("strategy", "n", "p50", "p95", "p99"), latency),
-            "verdict": count_gates((gate.required, gate.status) for gate in report.gates),
-            "gates": Table(GATE_COLUMNS, gates),
-            "look_first": Table(
-                ("query_id", "text", "n_found", "n_runs", "miss_rate", "status"),
-                [one.dump() | one.primary.dump() for one in report.look_first or ()],
-            ),
-            "report": self.folder,
-            "trace_error": self.trace_error or "none",
-        }
 
 
 def publish(evaluation: Evaluation, files: Iterable[Path], *, alone: bool = False) -> None:
@@ -114,10 +86,6 @@ class HtmlReport(Result):
 
     content_hash: str = json_part()
     about: dict[str, str | int] = json_part(volatile=True)
-
-    def describe(self) -> Mapping[str, object]:
-        """Show the places of the page, its size, and its address in the viewer."""
-        return self.about or {"page": "not written: html_report is off"}
 
 
 @Stage("html_report", "reporting", stores=("reports",), live=True, kinds=("html",))
@@ -186,12 +154,6 @@ class MlflowRecord(Result):
     run_id: str = json_part(volatile=True)
     error: str = json_part()
 
-    def describe(self) -> dict[str, object]:
-        """Show the ids of the run in MLflow and in the home, and where its runs are."""
-        if self.error:
-            return {}
-        return {"mlflow_run": self.mlflow_run, "run_id": self.run_id, "runs": self.runs_page}
-
 
 @Stage(
     "mlflow_record",
@@ -249,27 +211,11 @@ def _questions_table(bundle: Artifact | None) -> dict[str, list[Any]]:
 class GateVerdict(Result):
     """The gates of a report, and the ids of the required gates that did not pass."""
 
+    shown = ("failed", "gates")
     content_hash: str = json_part()
     failed: list[str] = json_part()
     run_id: str = json_part(volatile=True)
     gates: list[GatePart] = json_part(volatile=True)
-
-    def describe(self) -> dict[str, object]:
-        """Show the verdict and every gate."""
-        gates = [_show_gate(gate) for gate in self.gates]
-        statuses = get_args(GateStatus)
-        return {
-            "verdict": "fail" if self.failed else "pass",
-            "required_failures": ", ".join(self.failed) or "none",
-            **{
-                f"n_{status}": sum(gate["status"] == status for gate in gates)
-                for status in statuses
-            },
-            "counts": count_gates((gate.required, gate.status) for gate in self.gates)
-            or "no gates",
-            "gates": Table((*GATE_COLUMNS, "severity"), gates),
-            "run_id": self.run_id,
-        }
 
 
 def _explain_failure(result: GateVerdict) -> str:

@@ -37,7 +37,6 @@ from rag_eval.pipeline.runner import (
     AGAIN,
     Result,
     Stage,
-    Table,
     Work,
     array_part,
     frame_part,
@@ -105,6 +104,7 @@ class StrategyRun(Result):
     the merged rankings, -1 padded.
     """
 
+    shown = ("about", "timing")
     run: pd.DataFrame = frame_part()
     failed: pd.DataFrame = frame_part()
     units: pd.DataFrame | None = frame_part(default=None)
@@ -128,21 +128,6 @@ class StrategyRun(Result):
             result[seed] = np.full((n_variants, depth), -1, dtype=np.int64)
             result[seed][variant, place] = part["chunk"].to_numpy()
         return result
-
-    def describe(self) -> dict[str, object]:
-        """Show the numbers of retrievals and failures, and the durations."""
-        about, timing = self.about, self.timing
-        return {
-            "index_hash": about.index_hash,
-            "embed_model": about.embed_model or "none",
-            "n_runs": about.n_runs,
-            "n_empty": about.n_empty,
-            "n_failed": about.n_failed,
-            "first_failure": about.first_failure or "none",
-            "seeds_matter": about.seed_matters,
-            "latency_ms": Table(("n", "p50", "p95", "p99"), [timing.latency_ms.dump()]),
-            "seconds": timing.seconds,
-        }
 
 
 def _identify_run(

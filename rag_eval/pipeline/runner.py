@@ -76,6 +76,12 @@ class Part:
             self._adapter = TypeAdapter(get_type_hints(self.owner)[self.name])
         return self._adapter
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the part is one text or number."""
+        is_json = self.ending == ".json"
+        return is_json and get_type_hints(self.owner)[self.name] in {str, int, float, bool}
+
     def read(self, artifact: Artifact) -> Any:
         """Read the part of a stored result."""
         if self.optional and f"{self.stored_as}{self.ending}" not in artifact.files:
@@ -123,6 +129,8 @@ class Result:
     """
 
     parts: ClassVar[dict[str, Part]] = {}
+    shown: ClassVar[tuple[str, ...]] = ("about",)
+    """Parts of JSON that people see in Dagster, besides the plain values."""
 
     def __init_subclass__(cls) -> None:
         """Collect the declared parts."""
@@ -164,9 +172,13 @@ class Result:
         """Return the identity of the content that a stage of one strategy reads."""
         return self.id
 
-    def describe(self) -> Mapping[str, object]:
-        """Summarize the result for people: plain values and `Table`s by name."""
-        return {}
+    def describe(self) -> dict[str, object]:
+        """Return what people see of the result: its plain values and its parts `shown`, as JSON."""
+        return {
+            name: part.write(getattr(self, name))
+            for name, part in self.parts.items()
+            if name in self.shown or part.is_plain
+        }
 
     def as_parts(self) -> Parts:
         """Return the parts in the form for the store."""
@@ -334,26 +346,6 @@ class Stage:
     def nodes(self, strategies: Iterable[str]) -> "list[Node]":
         """List the nodes of the stage."""
         return [Node(self.name, one) for one in (strategies if self.each_strategy else ("",))]
-
-
-@dataclasses.dataclass(frozen=True)
-class Table:
-    """Rows of a result in the summary for people."""
-
-    columns: tuple[str, ...]
-    rows: Sequence[Mapping[str, Any]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Chart:
-    """Figures with intervals in the summary for people: name -> value, lower and upper bound."""
-
-    figures: Mapping[str, tuple[float | None, float | None, float | None]]
-
-
-def count_undefined(rows: Iterable[Mapping[str, Any]], column: str) -> int:
-    """Count the rows with an undefined figure."""
-    return sum(row.get(column) is None for row in rows)
 
 
 @dataclasses.dataclass(frozen=True, order=True)

@@ -22,7 +22,7 @@ from rag_eval.pipeline.index import (
     ready_strategy,
 )
 from rag_eval.pipeline.retrieval import StrategyRun, read_ranking
-from rag_eval.pipeline.runner import Result, Stage, Table, Work, frame_part, json_part
+from rag_eval.pipeline.runner import Result, Stage, Work, frame_part, json_part
 from rag_eval.pipeline.scores import ScoredRuns, score_runs
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.uncertainty.audits import Claim, ClaimStore
@@ -80,19 +80,6 @@ class RetrievalSignals(Result):
         """Return the signals of all known queries, float64 [n, p], as the base of z-scores."""
         own, traffic = self.signals_of(name).query("not failed"), self.traffic_of(name)
         return np.vstack([part[list(SIGNALS)].to_numpy() for part in (own, traffic)])
-
-    def describe(self) -> dict[str, object]:
-        """Show how many retrievals and claims of production traffic have signals."""
-        signals = self.signals
-        rows = [
-            {
-                "strategy": name,
-                "n": int((signals["strategy"] == name).sum()),
-                **dataclasses.asdict(about.traffic),
-            }
-            for name, about in self.about.items()
-        ]
-        return {"signals": Table(("strategy", "n", "counted", "left_out"), rows)}
 
 
 def of_strategy(frame: pd.DataFrame, name: str) -> pd.DataFrame:

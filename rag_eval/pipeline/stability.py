@@ -22,12 +22,9 @@ from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.index import open_index, stability_embedding
 from rag_eval.pipeline.retrieval import StrategyRun
 from rag_eval.pipeline.runner import (
-    Chart,
     Result,
     Stage,
-    Table,
     Work,
-    count_undefined,
     frame_part,
     json_part,
 )
@@ -56,37 +53,6 @@ class StabilityMeasures(Result):
     per_run: pd.DataFrame = frame_part()
     per_query: pd.DataFrame = frame_part()
     about: StabilityPart = json_part()
-
-    def describe(self) -> dict[str, object]:
-        """Show delta_s, lambda states, and the effect of wordings on the results."""
-        rows: list[dict[str, object]] = []
-        for name, figures in self.about.strategies.items():
-            parts = {
-                "delta_s": figures.delta_s,
-                "convergent and hit": figures.convergent_and_hit,
-                "rbo": figures.rbo,
-                "hit@10 changes with wording": figures.hit_changes_with_wording["hit_at_10"],
-            }
-            rows += [
-                {"strategy": name, "measure": label, **part.dump()} for label, part in parts.items()
-            ]
-        columns = ("strategy", "measure", "value", "ci_low", "ci_high", "n_scored", "n_ineligible")
-        states = [
-            {"strategy": name, **{state: entry.n for state, entry in figures.lambda_states.items()}}
-            for name, figures in self.about.strategies.items()
-        ]
-        return {
-            "embedding": self.about.embedding,
-            "chart of hit@10 that changes with wording": Chart(
-                {
-                    name: figures.hit_changes_with_wording["hit_at_10"].triple
-                    for name, figures in self.about.strategies.items()
-                }
-            ),
-            "stability": Table(columns, rows),
-            "n_undefined": count_undefined(rows, "value"),
-            "lambda_states": Table(("strategy", *STATES), states),
-        }
 
 
 @Stage(

@@ -21,7 +21,7 @@ from rag_eval.pipeline.guard import RestatedPassages, UnitVerdicts, guarded_sear
 from rag_eval.pipeline.index import chosen_kinds, open_index, ready_strategy
 from rag_eval.pipeline.measures import COMPARED, compared_values, comparison_rows
 from rag_eval.pipeline.retrieval import StrategyRun
-from rag_eval.pipeline.runner import Result, Stage, Table, Work, count_undefined, json_part
+from rag_eval.pipeline.runner import Result, Stage, Work, json_part
 from rag_eval.pipeline.scores import (
     ALWAYS_K,
     ScoredRuns,
@@ -38,29 +38,9 @@ NOT_CONFIGURED = "the gold set names no trusted domains, authors or keys, so tru
 class TrustMeasures(Result):
     """Trust of the units that each strategy retrieved, and the cost of the trust filter."""
 
+    shown = ("strategies", "filter")
     strategies: dict[str, RetrievedTrust] = json_part()
     filter: TrustFilter | Absent = json_part()
-
-    def describe(self) -> dict[str, object]:
-        """Show the trust of the retrieved units, and the cost of the trust filter."""
-        rows = [
-            {**entry.dump(), **entry.avg_trust.dump(), "strategy": name}
-            for name, entry in self.strategies.items()
-        ]
-        cost = []
-        if isinstance(self.filter, TrustFilter):
-            for row in self.filter.rows:
-                values = {
-                    part: getattr(row, part).value for part in ("with_filter", "without_filter")
-                }
-                cost.append(row.dump() | values)
-        columns = ("strategy", "value", "ci_low", "ci_high", "n_scored", "n_retrieved", "n_blocked")
-        of_filter = ("strategy", "measure", "with_filter", "without_filter", "delta", "ci_low")
-        return {
-            "retrieved": Table((*columns, "n_warned"), rows),
-            "n_undefined": count_undefined(rows, "value"),
-            "trust_filter": Table((*of_filter, "ci_high", "n_effective"), cost),
-        }
 
 
 @Stage(

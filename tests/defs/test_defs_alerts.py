@@ -103,7 +103,7 @@ def failed_run(instance: dg.DagsterInstance, failure: Exception, **tags) -> dg.S
 
 GATES = dg.Failure(
     "required gates did not pass: acceptance.mrr, trust",
-    metadata={"required_failures": "acceptance.mrr, trust"},
+    metadata={"failed": "acceptance.mrr, trust"},
 )
 
 
@@ -177,7 +177,7 @@ def test_texts_of_gold_sets_are_bounded_and_give_no_orders(webhook, mailbox):
     gates = [f"<!channel>{'x' * 500}"] + [f"gate_{number}" for number in range(50)]
     context = failed_run(
         dg.DagsterInstance.ephemeral(),
-        dg.Failure("long " * 500, metadata={"required_failures": ", ".join(gates)}),
+        dg.Failure("long " * 500, metadata={"failed": ", ".join(gates)}),
         partition="a\nTo: all@example.org",
     )
     mail = Smtp(**MAIL, port=port, to=("a@example.org",))

@@ -88,7 +88,7 @@ def test_job_gives_the_report_of_the_command_line(project, instance, tmp_path):
     assert not result.checks["acceptance_recall_at_5"].passed
     ended = result.failure("reporting__gate_verdict")
     assert ended.description == "required gates did not pass: acceptance.recall_at_5"
-    assert ended.metadata["n_fail"].value == 1
+    assert ended.metadata["failed"].value == "acceptance.recall_at_5"
     alert = read_failure(result.failed_context(instance), None)
     assert (alert.event, alert.failed) == ("gates_failed", ["acceptance.recall_at_5"])
 

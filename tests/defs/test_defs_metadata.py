@@ -8,14 +8,14 @@ from rag_eval.core.errors import InputError, Problem
 from rag_eval.core.frames import CHUNKS
 from rag_eval.defs.metadata import (
     MAX_ROWS,
+    Table,
     clear_failures,
     column_schema,
-    draw_chart,
     native,
     problems_shown,
+    summarize,
     to_metadata,
 )
-from rag_eval.pipeline.runner import Chart, Table
 
 
 @pytest.mark.parametrize(
@@ -65,14 +65,23 @@ def test_table_is_short_and_typed():
     dg.MaterializeResult(metadata={"table": made})
 
 
-def test_a_chart_places_value_and_interval_on_its_axis():
-    lines = draw_chart(Chart({"low": (0.0, 0.0, 0.5), "one": (1.0, None, None)})).splitlines()
-    assert [line.split("│")[1].rstrip() for line in lines[1:3]] == ["●" + "─" * 10, " " * 20 + "●"]
-    assert lines[1].startswith("low 0.000 [0.00, 0.50]")
-    below = draw_chart(Chart({"worse": (-0.5, -1.0, 0.0)})).splitlines()
-    assert below[1].split("│")[1].startswith("─────●────")
-    assert below[2].split() == ["-1.0", "1.0"]
-    assert to_metadata({"chart": Chart({})}) == {}
+def test_a_result_becomes_plain_values_figures_and_tables():
+    estimate = {"value": 0.5, "ci_low": 0.25, "ci_high": 0.75, "n_scored": 4}
+    shown = summarize(
+        {
+            "about": {
+                "level": "document",
+                "recall": estimate,
+                "by": {"a": {"n": 1}, "b": {"n": 2}},
+            },
+            "gates": [{"id": "x", "evidence": {"value": 0.5}, "names": ["p", "q"], "deep": [[1]]}],
+            "failed": [],
+        }
+    )
+    assert shown.pop("by") == Table(["name", "n"], [{"name": "a", "n": 1}, {"name": "b", "n": 2}])
+    assert shown.pop("gates").rows == [{"id": "x", "evidence": "0.500", "names": "p, q"}]
+    assert shown == {"level": "document", "recall": "0.500 [0.25, 0.75]", "failed": ""}
+    assert "x@y.example" not in str(summarize({"note": "write to x@y.example now"}))
 
 
 def test_problems_show_errors_first_and_become_a_failure():
