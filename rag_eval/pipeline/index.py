@@ -42,7 +42,6 @@ from rag_eval.uncertainty.expansion import (
     ChatSuggester,
     CorpusWords,
     ExpansionContext,
-    installed_wordnet,
 )
 from rag_eval.uncertainty.heuristic import heuristic_v0
 from rag_eval.uncertainty.iterative import HEURISTIC, Iterated, Iterative, iterate
@@ -438,7 +437,6 @@ class IterativeStrategy(ReadyStrategy):
             queries,
             self._opened.words,
             self._suggester,
-            installed_wordnet(),
         )
 
         def risk(batch: RankedBatch) -> tuple[FloatArray, str]:

@@ -1,10 +1,9 @@
 """Seven ways to expand a question with terms from the corpus and from the retrieved chunks.
 
-A language model and WordNet can help, where the settings and the machine have them.
+A chat endpoint can help, where a strategy names one.
 """
 
 import dataclasses
-import importlib
 import itertools
 import json
 import re
@@ -13,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
@@ -156,7 +155,7 @@ def _unit(rows: Float32Array) -> Float32Array:
     return np.asarray(rows / np.where(lengths > 0, lengths, 1.0), dtype=np.float32)
 
 
-# ---- Expansions from outside the corpus: a language model over a chat endpoint, and WordNet.
+# ---- Expansions from outside the corpus: a language model over a chat endpoint.
 
 SuggestionKind = Literal["related_concept", "reformulation"]
 
@@ -263,31 +262,6 @@ def _one_line(text: str, limit: int) -> str:
     return " ".join(_BREAKS.sub(" ", text[:limit]).split())
 
 
-Thesaurus = Callable[[str, Literal["hypernyms", "hyponyms"]], list[str]]
-"""Function that names the wider or narrower words of a word, nearest first."""
-
-
-def _wordnet_of(reader: Any) -> Thesaurus:
-    """Look up the nouns of WordNet (Miller, CACM 1995) in nltk's reader, by their first sense."""
-
-    def look_up(word: str, relation: Literal["hypernyms", "hyponyms"]) -> list[str]:
-        others = (getattr(sense, relation)() for sense in reader.synsets(word, pos="n")[:1])
-        names = (name for group in others for other in group for name in other.lemma_names())
-        return list(dict.fromkeys(name.replace("_", " ") for name in names))
-
-    return look_up
-
-
-def installed_wordnet() -> Thesaurus | None:
-    """Return the installed WordNet, or None without nltk or its data. Downloads nothing."""
-    try:
-        reader: Any = importlib.import_module("nltk.corpus").wordnet
-        reader.ensure_loaded()
-    except (ImportError, LookupError):
-        return None
-    return _wordnet_of(reader)
-
-
 # ---- Expansions of a batch of questions.
 
 
@@ -295,15 +269,13 @@ def installed_wordnet() -> Thesaurus | None:
 class ExpansionContext:
     """A batch of n questions with their current retrieved lists.
 
-    `related_concept` and `reformulation` ask the suggester first. `hypernym` and `hyponym` ask the
-    thesaurus besides the corpus. They take only words of the corpus from the thesaurus.
+    `related_concept` and `reformulation` ask the suggester first.
     """
 
     batch: RankedBatch
     questions: Sequence[str]
     words: CorpusWords
     suggester: ChatSuggester | None = None
-    thesaurus: Thesaurus | None = None
 
     def texts(self, which: IntArray) -> list[str]:
         """Give the texts of some questions."""
@@ -443,10 +415,6 @@ MOST_RELATIVES = 2
 """Largest number of wider or narrower words added to a question."""
 NEAR_RELATIVE = 0.6
 """Least cosine of both terms, because subsumption alone is often chance."""
-MEANINGS = 3
-"""Largest number of words from a thesaurus for one word of the question."""
-FROM_THESAURUS = 0.9
-"""Weight of a word from a thesaurus, on the scale of a cosine."""
 MOSTLY = 0.8
 """Least share of the chunks with y that hold x, where x subsumes y."""
 LEAST_CHUNKS = 3
@@ -471,9 +439,6 @@ def _add_relatives(
     terms = terms[(space.frequency[terms] > 0) & (space.frequency[terms] <= common)]
     near = _subsumption(corpus, terms, upwards=upwards)
     near.data = np.where(near.data >= NEAR_RELATIVE, near.data, 0.0)
-    if context.thesaurus is not None:
-        found = _from_thesaurus(corpus, terms, context.thesaurus, upwards=upwards)
-        near = near.maximum(found)
     asks = csr_array((space.idf[known.indices], known.indices, known.indptr), shape=known.shape)
     asks, columns = asks[:, terms], np.unique(near.tocoo().col)
     near, aims = near[:, columns], corpus.aims(known)
@@ -516,30 +481,6 @@ def _subsumption(corpus: CorpusWords, terms: IntArray, *, upwards: bool) -> "csr
         places = together.row[related], together.col[related]
         blocks.append(csr_array((cosines, places), shape=(rows.shape[0], space.n_terms)))
     return vstack(blocks, format="csr")
-
-
-def _from_thesaurus(
-    corpus: CorpusWords, terms: IntArray, thesaurus: Thesaurus, *, upwards: bool
-) -> "csr_array":
-    """Weigh the words that a thesaurus gives for terms and that the corpus holds, [m, n_terms]."""
-    from scipy.sparse import csr_array
-
-    relation: Literal["hypernyms", "hyponyms"] = "hypernyms" if upwards else "hyponyms"
-    relatives = [
-        (row, word)
-        for row, term in enumerate(terms.tolist())
-        if corpus.surface[term]
-        for word in thesaurus(corpus.surface[term], relation)[:MEANINGS]
-    ]
-    ids = corpus.table.query_terms([word for _, word in relatives])
-    pairs = {
-        (row, own[0])
-        for (row, _), own in zip(relatives, ids, strict=True)
-        if len(own) == 1 and own[0] < corpus.space.n_terms and corpus.addable[own[0]]
-    }
-    places = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2).T
-    shape = len(terms), corpus.space.n_terms
-    return csr_array((np.full(len(pairs), FROM_THESAURUS), tuple(places)), shape=shape)
 
 
 LOOKED_AT = 20

@@ -31,7 +31,7 @@ from rag_eval.measures.paired import paired_comparison
 from rag_eval.retrieval.ranking import FUSED_ROUNDING, Ranking, order, ranking
 from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.confidence import shown
-from rag_eval.uncertainty.expansion import STRATEGIES, ExpansionContext, installed_wordnet
+from rag_eval.uncertainty.expansion import STRATEGIES, ExpansionContext
 from rag_eval.uncertainty.gaps import mitigations
 from rag_eval.uncertainty.signals import RankedBatch
 
@@ -101,8 +101,8 @@ class Iterative(Strategy):
         endpoint = settings.endpoints.get(self.endpoint or "")
         model = "" if endpoint is None else endpoint.model
         steered = calibrator_id or HEURISTIC
-        has_thesaurus = installed_wordnet() is not None
-        parts = [base_hash, self.ranking_options(), steered, model, has_thesaurus]
+        # The last part keeps calibrators of versions that could also ask WordNet, without it.
+        parts = [base_hash, self.ranking_options(), steered, model, False]
         return f"iterative:{digest(parts)}"
 
     def identity(self, inputs: IdentityInputs) -> Identity:

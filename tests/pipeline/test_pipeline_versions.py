@@ -145,7 +145,7 @@ LASTING = sorted({stage.make.__module__ for stage in STAGES if not stage.live})
 def test_every_library_of_the_package_is_known():
     found = Versions()
     libraries = {name for one in found._sources for name in found._module(one).libraries}
-    optional = {"datasets", "langchain_core", "llama_index", "nltk", "psycopg", "ragas"}
+    optional = {"datasets", "langchain_core", "llama_index", "psycopg", "ragas"}
     optional |= {"qdrant_client", "ray", "sentence_transformers"}
     assert {name for name in libraries if not versions.library_version(name)} <= optional
     assert libraries | {"psycopg"} >= versions.NOT_COMPUTING

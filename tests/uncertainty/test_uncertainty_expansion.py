@@ -1,13 +1,11 @@
 """Each strategy on a tiny corpus where the right expansion is known, and on hostile texts."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from expansion_corpus import ANIMALS, FILLER, make_context
 
 from rag_eval.core.config import EXPANSIONS
-from rag_eval.uncertainty.expansion import MAX_QUESTION_CHARS, STRATEGIES, _wordnet_of
+from rag_eval.uncertainty.expansion import MAX_QUESTION_CHARS, STRATEGIES
 
 
 def expanded(name, texts, questions, **more):
@@ -91,43 +89,6 @@ def test_negative_sampling_asks_for_the_other_group():
     assert not {"cider", "harvest"}.intersection(found)
     # one group alone has no contrast
     assert expanded("negative_sampling", FILLER, ["nothing known here", "number3"]) == [None, None]
-
-
-def test_a_thesaurus_adds_only_words_of_the_corpus():
-    wider = {("spaniel", "hypernyms"): ["animal creature", "dog", "unheard"]}
-    words = wider | {("dog", "hyponyms"): ["poodle"]}
-
-    def tree(word, relation):
-        return words.get((word, relation), [])
-
-    pairs = ("a spaniel ran", "the spaniel slept", "a dog ran", "one dog slept")
-    texts = [*FILLER, *pairs, "poodle ran", "poodle slept"]
-    assert expanded("hypernym", texts, ["spaniel"]) == [None]
-    assert added("hypernym", texts, "spaniel", thesaurus=tree) == ["dog"]
-    assert added("hyponym", texts, "dog", thesaurus=tree) == ["poodle"]
-
-
-def synset(names, hypernyms=(), hyponyms=()):
-    return SimpleNamespace(
-        lemma_names=lambda: names, hypernyms=lambda: hypernyms, hyponyms=lambda: hyponyms
-    )
-
-
-class Reader:
-    """Imitates the WordNet corpus reader of nltk."""
-
-    def synsets(self, word, pos):
-        assert pos == "n"
-        wider = [synset(["canine", "domestic_animal"])]
-        narrower = [synset(["poodle", "poodle_dog"]), synset(["spaniel"])]
-        return [synset(["dog"], wider, narrower)] if word == "dog" else []
-
-
-def test_wordnet_gives_the_first_sense():
-    wordnet = _wordnet_of(Reader())
-    assert wordnet("dog", "hypernyms") == ["canine", "domestic animal"]
-    assert wordnet("dog", "hyponyms") == ["poodle", "poodle dog", "spaniel"]
-    assert wordnet("xyzzy", "hypernyms") == []
 
 
 QUESTIONS = ["car brakes", "dog with ears", "granite", "", "unheardof"]
