@@ -55,7 +55,7 @@ from rag_eval.uncertainty.validation import validate
 sys.path.insert(0, str(ROOT / "tests" / "reference"))
 import answer_sets
 
-REPEATS, LEAKY_REPEATS, RISK_REPEATS, SEED, K = 20, 5, 5, 0, 10
+REPEATS, SEED, K = 20, 0, 10
 BARS = {
     "minilm": {"bm25": (0.84, 0.25), "vector": (0.82, 0.25), "hybrid": (0.81, 0.15)},
     "lsa-256": {"bm25": (0.82, 0.19), "vector": (0.84, 0.30), "hybrid": (0.85, 0.28)},
@@ -135,13 +135,9 @@ def scifact(section: str, model: str) -> None:
         data = judged("scifact", strategy, model)
         labelled, about = data.labelled(K), {"strategy": strategy, "vectors": model}
         predicted = cross_validate(labelled, prior=None, repeats=REPEATS, seed=SEED)
-        leaky = cross_validate(
-            labelled, prior=None, repeats=LEAKY_REPEATS, seed=SEED, folds="random"
-        )
         found = _judge(labelled, predicted)
         least_auroc, least_skill = BARS[model][strategy]
-        gap = _skill(labelled, leaky) - _skill(labelled, predicted)
-        figures = {"estimator": "no prior", **_figures(found), "leakage_gap": gap}
+        figures = {"estimator": "no prior", **_figures(found)}
         bars = {"auroc": (least_auroc, None), "skill": (least_skill, None), "slope": (0.8, 1.25)}
         emit(section, {**about, **figures}, {**bars, "ece": (None, found.ece.null_95)})
         guess = _judge(labelled, np.clip(heuristic_v0(data.batch, K), 0, 1)[None, :])
@@ -394,7 +390,6 @@ def _generate(n: int) -> calibration.Judged:
         [f"g{code}" for code in group],
         rng.random(n),
         Questions(rank, group[first], 100),
-        first,
     )
 
 
@@ -402,19 +397,15 @@ def _generate(n: int) -> calibration.Judged:
 
 
 def conformal() -> None:
-    """Judge K, also in the third of the questions whose risk, predicted out of fold, is highest."""
+    """Judge K on held-out groups."""
     for strategy in STRATEGIES:
         deep = judged("scifact", strategy, "minilm", DEPTH)
-        labelled = judged("scifact", strategy, "minilm").labelled(K)
-        predicted = cross_validate(labelled, prior=None, repeats=RISK_REPEATS, seed=SEED)
-        group, risk = deep.collection.group, predicted.mean(axis=0)
-        for rule in conformal_k(Questions(deep.first_gold, group, DEPTH, risk)):
+        for rule in conformal_k(Questions(deep.first_gold, deep.collection.group, DEPTH)):
             figures = {
                 "strategy": strategy,
                 "level": rule.level,
                 "k": rule.k,
                 "coverage": rule.coverage.dump(),
-                "riskiest_third": None if rule.riskiest is None else rule.riskiest.value,
                 "unattainable": rule.share_unattainable,
             }
             emit("conformal", figures, {"coverage": (rule.level - 0.01, None)})

@@ -1031,24 +1031,12 @@ class Validation(Record):
     histogram: list[Count] = Field(description="predictions in bins of 0.05")
 
 
-class LeakageGap(Record):
-    """Brier skill with random folds, which split groups, and with grouped folds.
-
-    The gap is the false skill of fits that saw other members of a group.
-    """
-
-    random: float | None
-    grouped: float | None
-    gap: float | None
-
-
 class ConformalK(Record):
     """Number of results to read so that a share of new questions has gold among them.
 
-    `coverage` is the covered share of held-out
-    questions over `splits` splits, and `riskiest` that of the third with the highest predicted
-    risk. Questions whose K lies beyond the depth are not covered; `share_unattainable` is their
-    share. `within_depth` is the share of questions with gold anywhere in the list.
+    `coverage` is the covered share of held-out questions over `splits` splits. Questions whose K
+    lies beyond the depth are not covered; `share_unattainable` is their share. `within_depth` is
+    the share of questions with gold anywhere in the list.
     """
 
     method: Literal["fixed"]
@@ -1060,7 +1048,6 @@ class ConformalK(Record):
     n_groups: Count
     splits: Count
     coverage: CountedInterval
-    riskiest: Annotated[CountedInterval | None, Because("the risk of no question is known")]
     share_unattainable: float | None
     within_depth: float | None
     text: str
@@ -1101,7 +1088,6 @@ class StrategyCalibration(Record):
     counts: OutcomeCounts
     validation: Validation | None
     heuristic_v0: Validation | None
-    leakage_gap: LeakageGap | None
     conformal: list[ConformalK] = Field(description="empty without questions with gold")
     estimator: Open | None
     standing: Standing

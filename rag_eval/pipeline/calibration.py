@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from rag_eval.core.arrays import FloatArray, IntArray
+from rag_eval.core.arrays import FloatArray
 from rag_eval.core.errors import InputError
 from rag_eval.core.report import (
     Condition,
@@ -396,7 +396,6 @@ def _calibrate(night: _Night, name: str) -> tuple[StrategyCalibration, pd.DataFr
         counts=fit.counts,
         validation=fit.validation,
         heuristic_v0=fit.heuristic,
-        leakage_gap=fit.gap,
         conformal=fit.conformal,
         estimator=fit.model and _describe_model(fit.model),
         standing=standing,
@@ -434,7 +433,7 @@ def _fit(strategy: _Strategy, fitting: _Fitting) -> Artifact:
             fitting.labelled,
             rows["group_id"].tolist(),
             heuristic.reindex(rows["claim_id"]).to_numpy(dtype=np.float64),
-            *_questions(strategy, rows),
+            _questions(strategy),
             night.signals.unlabelled(name),
         )
         miss = Miss(spec.target, spec.k)
@@ -449,26 +448,16 @@ def _fit(strategy: _Strategy, fitting: _Fitting) -> Artifact:
     return work.keep("calibration", identity, make)
 
 
-def _questions(
-    strategy: _Strategy, outcomes: pd.DataFrame
-) -> tuple[Questions | None, IntArray | None]:
-    """Collect the first gold ranks of the original wordings, and their rows in `outcomes`.
-
-    Both are None when no original wording is judged.
-    """
-    runs, name, claims = strategy.night.runs, strategy.name, strategy.claims
-    gold, of, seed = runs.gold, judge_runs(runs, name), runs.first_seed(name)
-    original = (gold.variants["paraphrase_id"].to_numpy() == ORIGINAL)[of.variant]
-    first = original & (of.seed == seed) & ~np.isnan(of.first)
+def _questions(strategy: _Strategy) -> Questions | None:
+    """Collect the first gold ranks of the original wordings; None if none is judged."""
+    runs, name = strategy.night.runs, strategy.name
+    gold, judgements, seed = runs.gold, judge_runs(runs, name), runs.first_seed(name)
+    original = (gold.variants["paraphrase_id"].to_numpy() == ORIGINAL)[judgements.variant]
+    first = original & (judgements.seed == seed) & ~np.isnan(judgements.first)
     if not first.any():
-        return None, None
-    variant = of.variant[first]
-    claims = claims[(claims["paraphrase_id"] == ORIGINAL) & (claims["seed"] == seed)]
-    claim_of = claims.set_index("query_id")["claim_id"]
-    asked = claim_of.reindex(gold.variants["query_id"].to_numpy()[variant])
-    groups = gold.groups[gold.query_of[variant]].astype(np.int64)
-    questions = Questions(of.first[first], groups, runs.config.depth)
-    return questions, pd.Index(outcomes["claim_id"]).get_indexer(asked).astype(np.int64)
+        return None
+    groups = gold.groups[gold.query_of[judgements.variant[first]]].astype(np.int64)
+    return Questions(judgements.first[first], groups, runs.config.depth)
 
 
 def _situation(strategy: _Strategy, fitting: _Fitting, model: MissRateModel | None) -> Situation:
@@ -599,7 +588,7 @@ def _explain_absences(
     few = f"{groups} distinct groups with outcomes, {misses} of them with misses: too few to fit"
     why, absent = fitting.refused or f"{few} a calibrator", dict[str, str]()
     if fit.model is None:
-        absent = dict.fromkeys(("estimator", "validation", "heuristic_v0", "leakage_gap"), why)
+        absent = dict.fromkeys(("estimator", "validation", "heuristic_v0"), why)
     if strategy.work.evaluation.partial:
         absent["calibrator"] = PARTIAL
     elif not calibrator:

@@ -627,12 +627,9 @@ def _describe_calibration(
             for condition in unmet[:_MAX_UNMET]
         )
         yield f"{label}: {why}"
-    if entry.validation is not None and entry.leakage_gap is not None:
-        uncalibrated, gap = "", entry.leakage_gap.gap
-        if (baseline := entry.heuristic_v0) is not None:
-            skill, auroc = baseline.skill.value, baseline.auroc.value
-            uncalibrated = f"heuristic_v0 has skill {skill:.2f}, AUROC {auroc:.2f}; "
-        yield f"{label}: {uncalibrated}folds that split groups would change skill by {gap:+.3f}"
+    if (baseline := entry.heuristic_v0) is not None:
+        skill, auroc = baseline.skill.value, baseline.auroc.value
+        yield f"{label}: heuristic_v0 has skill {skill:.2f}, AUROC {auroc:.2f}"
     yield from (f"{label}: {line}" for line in _describe_k(entry))
     yield from describe_refusal(name, entry, 600)
     if change := describe_promotion(entry):
@@ -656,9 +653,7 @@ def _describe_traffic(claims: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _describe_k(entry: StrategyCalibration) -> Iterator[str]:
-    """Say which K covers LEVEL of the questions, and how it serves the riskiest third."""
+    """Say which K covers LEVEL of the questions."""
     if rule := entry.k_for(LEVEL):
         covered = f"covers {estimate(rule.coverage)} of held-out questions"
-        if (third := rule.riskiest) is not None:
-            covered += f", {estimate(third)} of the riskiest third"
         yield f"K for {LEVEL:.0%} of new questions: {k_for(entry)}; {covered}"

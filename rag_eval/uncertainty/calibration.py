@@ -7,13 +7,8 @@ from typing import Annotated, Final
 import numpy as np
 from pydantic import Field
 
-from rag_eval.core.arrays import FloatArray, IntArray
-from rag_eval.core.report import (
-    ConformalK,
-    LeakageGap,
-    OutcomeCounts,
-    Validation,
-)
+from rag_eval.core.arrays import FloatArray
+from rag_eval.core.report import ConformalK, OutcomeCounts, Validation
 from rag_eval.uncertainty.conformal import Questions, conformal_k
 from rag_eval.uncertainty.estimator import (
     ANY_AT_10,
@@ -23,9 +18,9 @@ from rag_eval.uncertainty.estimator import (
     cross_validate,
     fit_model,
 )
-from rag_eval.uncertainty.scores import Labelled, brier_skill
+from rag_eval.uncertainty.scores import Labelled
 from rag_eval.uncertainty.status import count_outcomes, suffice_to_fit
-from rag_eval.uncertainty.stored import Floats, Stored, finite
+from rag_eval.uncertainty.stored import Floats, Stored
 from rag_eval.uncertainty.validation import validate
 
 REPEATS: Final = 3
@@ -39,15 +34,13 @@ class Judged:
     """Facts about the n judged retrievals of a strategy and about its questions.
 
     `heuristic` [n] is heuristic_v0 of the same retrievals, NaN where unknown. `unlabelled` [m, p]
-    are signals of further queries, for the z-scores. `question_rows` gives the row of the outcome
-    of each question, -1 for none. The out-of-fold prediction of that row is the question's risk.
+    are signals of further queries, for the z-scores. `questions` are those that set conformal K.
     """
 
     labelled: Labelled
     group_ids: Sequence[str]
     heuristic: FloatArray
     questions: Questions | None = None
-    question_rows: IntArray | None = None
     unlabelled: FloatArray | None = None
 
 
@@ -79,7 +72,6 @@ class Calibration(Stored):
     predictions: Annotated[Floats | None, Field(exclude=True)] = None
     validation: Validation | None = None
     heuristic: Validation | None = None
-    gap: LeakageGap | None = None
 
 
 def calibrate(judged: Judged, task: Task) -> Calibration:
@@ -111,29 +103,18 @@ def _calibrate(judged: Judged, task: Task) -> Calibration:
     further = cross_validate(labelled, prior=prior, repeats=repeats, seed=seed)
     predictions = np.vstack([own[None], further])
     validation = validate(labelled, predictions, checked_together=together, seed=seed)
-    leaky = cross_validate(labelled, prior=prior, repeats=1, seed=seed, folds="random")
-    leaky_skill = brier_skill(leaky, labelled.missed, labelled.group, labelled.weight).mean()
-    known = np.isfinite(judged.heuristic)
-    guessed, baseline = labelled.take(known), None
+    has_guess = np.isfinite(judged.heuristic)
+    guessed, baseline = labelled.take(has_guess), None
     if suffice_to_fit(count_outcomes(guessed)):
-        guess = np.clip(judged.heuristic[known], 0, 1)[None, :]
+        guess = np.clip(judged.heuristic[has_guess], 0, 1)[None, :]
         baseline = validate(guessed, guess, checked_together=together, seed=seed)
-
-    questions = judged.questions
-    if questions is not None and judged.question_rows is not None:
-        rows, mean = judged.question_rows, np.clip(predictions.mean(axis=0), 0, 1)
-        risk = np.where(rows < 0, np.nan, mean[rows])
-        questions = dataclasses.replace(questions, risk=risk)
-    random, grouped = finite(leaky_skill), validation.skill.value
-    gap = None if random is None or grouped is None else random - grouped
     return Calibration(
         counts,
-        _find_k(questions, seed),
+        _find_k(judged.questions, seed),
         model=model,
         predictions=predictions,
         validation=validation,
         heuristic=baseline,
-        gap=LeakageGap(random=random, grouped=grouped, gap=gap),
     )
 
 

@@ -37,15 +37,12 @@ class Questions:
     """n judged questions of one strategy.
 
     `rank` [n] is the rank of the first gold from 1, inf where the list of `depth` has none.
-    `group` [n] is the unit of inference, codes from 0. `risk` [n] is the miss probability that
-    fits predicted without seeing the question's group. It is NaN where unknown, and `risk` is None
-    if all are unknown.
+    `group` [n] is the unit of inference, codes from 0.
     """
 
     rank: FloatArray
     group: IntArray
     depth: int
-    risk: FloatArray | None = None
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -74,29 +71,22 @@ def conformal_k(
 
     The seed draws the splits that estimate the coverage.
     """
-    rank, group, risk, depth = questions.rank, questions.group, questions.risk, questions.depth
+    rank, group = questions.rank, questions.group
     covered, unattainable = _hold_out(questions, levels, splits, seed)
     gold, within = SharedGold.of_groups(group), np.isfinite(rank)
-    n_groups, is_riskiest = len(np.unique(group)), None
-    if risk is not None and not np.isnan(risk).all():
-        is_riskiest = risk >= np.nanquantile(risk, 2 / 3)
-    rules = []
+    n_groups, rules = len(np.unique(group)), []
     ks = find_thresholds(rank, group, levels).tolist()
     for level, k, shares, beyond in zip(levels, ks, covered, unattainable, strict=True):
-        riskiest = None
-        if is_riskiest is not None:
-            riskiest = mean_figure(shares[is_riskiest], gold.take(is_riskiest))
         rule = ConformalK(
             method="fixed",
             level=level,
             attainable=bool(np.isfinite(k)),
             k=int(k) if np.isfinite(k) else None,
-            depth=depth,
+            depth=questions.depth,
             n=len(questions),
             n_groups=n_groups,
             splits=splits,
             coverage=mean_figure(shares, gold),
-            riskiest=riskiest,
             share_unattainable=finite(beyond),
             within_depth=float(within.mean()) if len(within) else None,
             text="",
@@ -143,11 +133,7 @@ def _state_promise(rule: ConformalK) -> str:
             f"A level of {rule.level:.0%} is not attainable within lists of"
             f" {rule.depth:,}{within}: {basis}."
         )
-    risky = ""
-    if rule.riskiest is not None and rule.riskiest.value is not None:
-        share = f"{rule.riskiest.value:.1%}"
-        risky = f"; in the riskiest third of the questions it held for {share}"
     return (
         f"With K = {rule.k:,} at least {rule.level:.0%} of new questions are expected to have"
-        f" gold in the top K: {basis}{risky}."
+        f" gold in the top K: {basis}."
     )

@@ -405,16 +405,12 @@ def cross_validate(
     prior: Prior | None,
     repeats: int = 20,
     seed: int = 0,
-    folds: Literal["grouped", "random"] = "grouped",
 ) -> FloatArray:
     """Predict out of fold, [repeats, n], with z-scores, fit and trust inside the fold.
 
-    Each repeat deals ten new folds. `random` folds split groups. They only show how much split
-    groups flatter the figures. The prior must not be fitted on these outcomes. Raises ValueError
-    for fewer than two groups, because no group could be held out.
+    Each repeat deals ten new folds. The prior must not be fitted on these outcomes. Raises
+    ValueError for fewer than two groups, because no group could be held out.
     """
-    if folds == "random":
-        labelled = dataclasses.replace(labelled, group=np.arange(len(labelled), dtype=np.int64))
     result = np.empty((repeats, len(labelled)))
     for row, rng in zip(result, np.random.default_rng(seed).spawn(repeats), strict=True):
         fold = _deal_folds(labelled.group, rng)

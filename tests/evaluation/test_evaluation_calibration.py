@@ -166,8 +166,6 @@ def test_a_comparison_counts_corrected_outcomes(missing):
     entry = calibrated(missing)
     assert [(part["n"], part["n_groups"]) for part in entry["conformal"]] == [(60, 60)] * 3
     for mine, other in zip(entry["conformal"], first["conformal"], strict=True):
-        for part in (mine, other):  # gold decides all other fields
-            del part["riskiest"], part["text"]
         assert mine == other
 
 

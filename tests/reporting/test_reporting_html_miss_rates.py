@@ -12,7 +12,6 @@ from rag_eval.reporting.terminal import show_report
 UNFITTED = {
     "validation": None,
     "heuristic_v0": None,
-    "leakage_gap": None,
     "estimator": None,
     "calibrator": None,
 }
@@ -122,7 +121,7 @@ def test_nothing_is_shown_that_is_not_known(report, status):
     assert f'class="chip {status}"' in html
     assert html.count("too few to fit a calibrator") >= 1
     assert "0 strategies have outcomes enough" in html
-    assert not {"miss-rate-quality", "leakage-gap", "miss-rates-compared"} & {
+    assert not {"miss-rate-quality", "miss-rates-compared"} & {
         table.name for table in panel.exports
     }
     assert all(title.startswith("Miss rate by the score") for title in titles(html))
@@ -152,14 +151,13 @@ def test_promotions_and_refusals(report):
 def test_every_k_stands_beside_its_coverage(report):
     first, second, _ = report["calibration"]["strategies"]["bm25"]["conformal"]
     share = {"value": 0.75, "low": 0.5, "high": 0.875, "n": 60, "n_effective": 60}
-    first |= {"k": 52, "depth": 1234, "coverage": share, "riskiest": {**share, "value": 0.625}}
-    second |= {"k": None, "attainable": False, "riskiest": None, "riskiest_reason": "no <risk>"}
+    first |= {"k": 52, "depth": 1234, "coverage": share}
+    second |= {"k": None, "attainable": False}
     panel, html = rendered("miss-rates", report)
     found = [row for row in rows(panel, "conformal-k") if row["strategy"] == "bm25"]
     assert [row["k"] for row in found[:2]] == ["52", ""]
-    assert (found[0]["coverage"], found[0]["riskiest"]) == ("0.75", "0.625")
+    assert found[0]["coverage"] == "0.75"
     assert "1,234" in html
-    assert "no &lt;risk&gt;" in html
 
 
 def test_strategies_without_k_are_named(report):

@@ -23,7 +23,7 @@ def questions(n_groups, rng, *, depth=DEPTH, size=None, hardest=3.0):
     risk = np.clip(noise, 0.005, 0.99)
     luck = 0.7 * rng.normal(size=n_groups)[group] + 0.7 * rng.normal(size=len(group))
     rank = np.floor(1 + np.exp(hardest * risk + 1.2 * luck) * risk * 10)
-    return Questions(np.where(rank > depth, np.inf, rank), group, depth, risk)
+    return Questions(np.where(rank > depth, np.inf, rank), group, depth)
 
 
 def fixed_k(rank, group, depth, level):
@@ -89,7 +89,7 @@ def test_new_groups_are_covered_as_stated(size):
         assert level - 3 * error <= np.mean(shares) <= level + 0.05
 
 
-def test_held_out_coverage_holds_and_the_riskiest_third_has_less():
+def test_held_out_coverage_holds():
     data = questions(240, np.random.default_rng(21), depth=1000)
     results = conformal_k(data, (0.8, 0.9), splits=60)
     assert [result.level for result in results] == [0.8, 0.9]
@@ -97,20 +97,7 @@ def test_held_out_coverage_holds_and_the_riskiest_third_has_less():
         assert result.k == fixed_k(data.rank, data.group, 1000, result.level)
         assert result.coverage.value >= result.level - 0.01
         assert result.coverage.low < result.coverage.value < result.coverage.high
-        assert result.riskiest.value < result.coverage.value - 0.05
         assert result.n_groups == 240
-
-
-def test_the_riskiest_third_is_of_the_questions_with_a_known_risk():
-    rank, risk = np.array([1.0] * 60 + [50.0] * 30 + [1.0] * 10), np.arange(100) / 100
-    data = Questions(rank, np.arange(100), 60, np.where(np.arange(100) < 90, risk, np.nan))
-    (result,) = conformal_k(data, (0.5,), splits=200)
-    assert (result.k, result.riskiest.value, result.riskiest.n) == (1, 0.0, 30)
-    assert result.coverage.value == pytest.approx(0.7)
-    unknown = Questions(rank, data.group, 60, np.full(100, np.nan))
-    for other in (unknown, Questions(rank, data.group, 60)):
-        (result,) = conformal_k(other, (0.5,), splits=20)
-        assert result.dump()["riskiest_reason"] == "the risk of no question is known"
 
 
 def test_a_k_beyond_the_depth_counts_as_not_covered():
@@ -129,7 +116,6 @@ def test_the_text_says_what_k_is_an_average_of():
     for result in conformal_k(data, (0.8,), splits=10):
         counted = f"an average over questions like these {len(data):,} (120 independent groups)"
         assert f"{counted}, for this strategy fingerprint and this gold" in result.text
-        assert "riskiest third" in result.text
         plain = json.loads(json.dumps(result.dump(), allow_nan=False))
         assert plain["text"] == result.text
         assert plain["coverage"]["n"] == len(data)
@@ -140,10 +126,10 @@ def test_equal_seeds_agree_and_no_data_gives_no_k():
     data = questions(80, np.random.default_rng(12))
     first, again = (conformal_k(data, (0.9,), splits=5, seed=3) for _ in range(2))
     assert first == again
-    empty = Questions(np.zeros(0), np.zeros(0, dtype=np.int64), 10, np.zeros(0))
+    empty = Questions(np.zeros(0), np.zeros(0, dtype=np.int64), 10)
     for result in conformal_k(empty, (0.9,), splits=2):
         assert not result.attainable
         assert result.coverage.value is None
         json.dumps(result.dump(), allow_nan=False)
-    single = Questions(np.array([2.0]), np.array([0]), 10, np.array([0.3]))
+    single = Questions(np.array([2.0]), np.array([0]), 10)
     assert not any(result.attainable for result in conformal_k(single, (0.9,), splits=2))

@@ -264,17 +264,17 @@ def _iterative(page: Page) -> Table | None:
 
 
 def _tables(page: Page, entries: Entries, comparison: Cursor | None) -> dict[str, Table | None]:
-    promoted, leaking = (
-        [{"strategy": n, "entry": entry} for n, entry in entries if entry[key].value is not None]
-        for key in ("promotion", "leakage_gap")
-    )
+    promoted = [
+        {"strategy": name, "entry": entry}
+        for name, entry in entries
+        if entry["promotion"].value is not None
+    ]
     tables: dict[str, Table | None] = {
         "status": _status(page, entries),
         "rates": _rates(page),
         "quality": _quality(page, entries),
         "conformal": _conformal(page, entries),
         "compared": None,
-        "leakage": page.optional_table("leakage-gap", leaking),
         "promotions": page.optional_table("miss-rate-promotions", promoted),
         "iterative": _iterative(page),
     }
