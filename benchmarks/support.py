@@ -8,16 +8,14 @@ expertqa: claims of real systems that experts found supported or not by the cite
 quotesum and scifact: sentences that people wrote or found supported by their evidence, against the
 most similar evidence of another question. The sets with 10 have nine or ten such contexts each.
 Each set has three layouts of the same evidence: joined, as given, and one sentence a context.
-`overlap` is the plain share of distinct words found anywhere. `blended` asks the sentence model
-about doubtful sentences, and `blend_gain` is its gain over the words alone. Intervals are 95 %,
-over questions.
+`overlap` is the plain share of distinct words found anywhere. Intervals are 95 %, over questions.
 """
 
 import argparse
 import itertools
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,8 +23,6 @@ import numpy as np
 import perturbations
 from timing import data_folder, emit, indexed_text, json_lines, skipped
 
-from rag_eval.core.arrays import Float32Array
-from rag_eval.core.settings import Settings
 from rag_eval.corpus import chunking
 from rag_eval.corpus.analyzer import Analyzer
 from rag_eval.measures.groundedness import (
@@ -35,14 +31,12 @@ from rag_eval.measures.groundedness import (
     comparable,
     groundedness,
 )
-from rag_eval.retrieval.dense import has_model, model_folder
-from rag_eval.retrieval.embedding.embedders import MiniLmEmbedder
 
 HEADER = re.compile(r"\s*\[\d+\]\s*\S+\s*")
 """Number and address in front of the text of ExpertQA's evidence."""
 SHORTEST = 40
 MANY = 10
-SENTENCES, HALVES, BAR = 4000, 400, 20.0
+SENTENCES, BAR = 4000, 20.0
 
 
 class Pair(NamedTuple):
@@ -133,25 +127,7 @@ def overlap(pairs: Sequence[Pair]) -> np.ndarray:
     return np.array(shares)
 
 
-Embed = Callable[[list[str]], Float32Array]
-
-
-def sentence_model() -> Embed | None:
-    """Return the embedding that keeps each vector; None without the model."""
-    if not has_model():
-        return None
-    model = MiniLmEmbedder(model_folder(Path(Settings().home, "models")))
-    known: dict[str, np.ndarray] = {}
-
-    def embed(texts: list[str]) -> Float32Array:
-        new = [text for text in texts if text not in known]
-        known.update(zip(new, model.embed(new), strict=True))
-        return np.stack([known[text] for text in texts])
-
-    return embed
-
-
-def measure(name: str, pairs: Sequence[Pair], embed: Embed | None) -> None:
+def measure(name: str, pairs: Sequence[Pair]) -> None:
     """Print the AUROC in each layout, that of plain overlap, and the gains."""
     supported = np.array([pair.is_supported for pair in pairs])
     questions = [pair.question for pair in pairs]
@@ -173,8 +149,6 @@ def measure(name: str, pairs: Sequence[Pair], embed: Embed | None) -> None:
         evidence = [layouts(pair.evidence)[layout] for pair in pairs]
         scored = groundedness([pair.sentence for pair in pairs], evidence)
         found[layout] = auroc(np.nan_to_num(scored.value))
-        if layout == "as_given" and embed is not None:
-            found["blended"] = auroc(np.nan_to_num(scored.blended(embed).value))
 
     def gain(better: str, other: tuple[float, np.ndarray]) -> list[float]:
         return shown(found[better][0] - other[0], found[better][1] - other[1])
@@ -189,16 +163,11 @@ def measure(name: str, pairs: Sequence[Pair], embed: Embed | None) -> None:
         **{layout: shown(*figures) for layout, figures in found.items()},
         overlap=shown(*plain),
         gain=gain("as_given", plain),
-        blend_gain=gain("blended", found["as_given"]) if embed else "the model is not here",
     )
 
 
-def measure_speed(data: Path, embed: Embed | None) -> None:
-    """Time groundedness in ten contexts, and support by one cited context, of 4,000 sentences.
-
-    The sentences are quotes, so none is doubtful. The vectors of doubtful ones are timed apart, on
-    quotes without each second word.
-    """
+def measure_speed(data: Path) -> None:
+    """Time groundedness in ten contexts, and support by one cited context, of 4,000 sentences."""
     texts = [row["text"] for row in json_lines(data / "scifact" / "corpus.jsonl")]
     contexts = [
         [texts[(at * MANY + one) % len(texts)] for one in range(MANY)] for at in range(1000)
@@ -215,14 +184,6 @@ def measure_speed(data: Path, embed: Embed | None) -> None:
         groundedness(sentences_of, evidence)
         clocks.append((time.perf_counter(), time.process_time()))
     steps = np.diff(np.array(clocks), axis=0).round(2)
-    blend: dict[str, float] = {}
-    if embed is not None:
-        halves = [" ".join(sentence.split()[::2]) for sentence in sentences[:HALVES]]
-        scored = groundedness(halves, cited[:HALVES])
-        embed(["the model is loaded before the clock starts"])
-        started = time.perf_counter()
-        changed = int((scored.blended(embed).score != scored.score).sum())
-        blend = {"blended": changed, "blend_s": round(time.perf_counter() - started, 2)}
     emit(
         "support_speed",
         sentences=len(sentences),
@@ -231,7 +192,6 @@ def measure_speed(data: Path, embed: Embed | None) -> None:
         total_s=round(steps[:, 0].sum(), 2),
         total_cpu_s=round(steps[:, 1].sum(), 2),
         bar=BAR,
-        **blend,
     )
 
 
@@ -243,14 +203,13 @@ def main() -> None:
     if data is None:
         skipped("support", "the public data is not there; set RAG_EVAL_TEST_DATA")
         return
-    embed = sentence_model()
     if chosen.only != "speed":
         for name, pairs in read_sets(data):
             is_in_half = not chosen.development
             own = [one for one in pairs if perturbations.is_judged(one.question) == is_in_half]
-            measure(name, own, embed)
+            measure(name, own)
     if chosen.only != "sets":
-        measure_speed(data, embed)
+        measure_speed(data)
 
 
 if __name__ == "__main__":

@@ -623,9 +623,6 @@ class AnswersPart(Record):
     findings: Counts = Field(
         default_factory=dict, description="of postprocessors, as plug-in.kind -> n"
     )
-    sentence_model: Annotated[str | None, Because("the model is not on this machine")] = Field(
-        default=None, description="the model that groundedness asks about doubtful sentences"
-    )
     verifier: VerifierPart | None = None
     verifier_usage: Open | None = None
 

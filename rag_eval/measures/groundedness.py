@@ -1,6 +1,5 @@
 """Measure groundedness: the share of each answer sentence in the evidence.
 
-Sentence vectors can have a say where the words leave doubt.
 `retrieval_gaps` judges FK019: whether an answer uses its retrieved texts.
 """
 
@@ -16,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, IntArray, expand_ranges
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, expand_ranges
 from rag_eval.corpus import chunking as sentences
 from rag_eval.corpus.analyzer import STOP_WORDS, Analyzer, DocumentFrequencies
 from rag_eval.corpus.markers import remove_marks
@@ -188,12 +187,6 @@ It is `SUPPORTED`, so no sentence with such a name or number is supported.
 """
 CONTRADICTED = 0.4
 """Factor of the score of a sentence with a conflict, so that it is not supported."""
-DOUBTFUL = 0.15, 0.85
-"""Range of the share, without its end, in which words say neither yes nor no."""
-COSINE = 0.3
-"""Weight of the likeness by sentence vectors in the score of a doubtful sentence."""
-_UNLIKE, _ALIKE = 0.4, 0.9
-"""Cosines of a sentence and a window that count as 0 and as 1."""
 _COMPARED = SUPPORTED / 2
 """Least score at which conflicts are looked for: below it, the window is about something else."""
 _SCALE = 2**20
@@ -237,40 +230,6 @@ class Groundedness(NamedTuple):
         means = _average(self.answer_of, score, counts, len(self.value))
         own = np.where(counts, score, np.nan)
         return self._replace(score=own, value=means[0], supported=means[1])
-
-    def blended(self, embed: Callable[[list[str]], Float32Array]) -> "Groundedness":
-        """Return the scores in which sentence vectors have a say where words leave doubt.
-
-        Doubtful is a sentence without a conflict and with a share in `DOUBTFUL`. Its share becomes
-        0.7 times the share plus 0.3 times the likeness of sentence and window: their cosine, with
-        0 for 0.4 and less, and 1 for 0.9 and more. So only a share from 0.29 to 0.71 can change
-        the verdict. A missing name or number still halves the score.
-
-        `embed` returns float32 unit vectors of distinct texts, [n, d]. The vector of a text must
-        not depend on the other texts.
-
-        Examples
-        --------
-        >>> words = groundedness(["Old towers and new bridges."], [["Old towers stand."]])
-        >>> same = words.blended(lambda texts: np.ones((len(texts), 1), np.float32))
-        >>> words.score.round(2).tolist(), same.score.round(2).tolist()
-        ([0.47], [0.63])
-        """
-        low, high = DOUBTFUL
-        is_free = ~np.array(list(map(bool, self.conflicts)), dtype=bool)
-        doubtful = np.flatnonzero((self.share >= low) & (self.share < high) & is_free)
-        if not len(doubtful):
-            return self
-        texts = [[part[at] for at in doubtful] for part in (self.sentences, self.window)]
-        place = {text: at for at, text in enumerate(dict.fromkeys(itertools.chain(*texts)))}
-        vectors = embed(list(place))
-        own, shown = (vectors[[place[text] for text in part]] for part in texts)
-        share = self.share[doubtful]
-        cosine = np.vecdot(own, shown).astype(np.float64)
-        likeness = np.clip((cosine - _UNLIKE) / (_ALIKE - _UNLIKE), 0, 1)
-        score = self.score.copy()
-        score[doubtful] *= ((1 - COSINE) * share + COSINE * likeness) / share
-        return self.rescored(score)
 
 
 class _Terms(NamedTuple):

@@ -5,7 +5,7 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
 import numpy as np
@@ -21,7 +21,7 @@ from rag_eval.answers.verifier import Verifier, open_verifier
 from rag_eval.citations.matching import Spans, Words, coverage, match_citations
 from rag_eval.citations.payload import LiveIndex, Verdicts, citation_records, validate
 from rag_eval.core import config as settings_of
-from rag_eval.core.arrays import Float32Array, FloatArray
+from rag_eval.core.arrays import FloatArray
 from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import InputError, ProblemList, quoted
 from rag_eval.core.frames import ANSWER_MEASURES, CITATIONS, make_frame
@@ -87,8 +87,6 @@ from rag_eval.pipeline.runner import (
     json_part,
 )
 from rag_eval.reporting.metrics_report import Outgoing
-from rag_eval.retrieval.dense import has_model
-from rag_eval.retrieval.embedding.embedders import MiniLmEmbedder
 from rag_eval.retrieval.service import Payloads, Rank
 from rag_eval.storage.artifacts import Parts, write_text
 from rag_eval.storage.hashing import digest, file_hash, text_hash
@@ -566,7 +564,7 @@ def _find_judge(work: Work) -> tuple[str, Endpoint]:
 def _identify_models(work: Work, **_: object) -> object:
     """Identify the judge of faithfulness, while FEATURE_RAGAS_EVAL is on, and the scorer."""
     verifier = _open_verifier(work)
-    identities: list[object] = [has_model() if verifier is None else verifier.identity]
+    identities: list[object] = [None if verifier is None else verifier.identity]
     if work.settings.feature_ragas_eval:
         name, endpoint = _find_judge(work)
         identities += [name, endpoint.base_url, endpoint.model]
@@ -646,21 +644,6 @@ def _ask_once(score: Score) -> Score:
 
 # ---- Vectors of sentences, without a verifier and where the model is on this machine
 
-SENTENCE_MODEL = MiniLmEmbedder.model
-
-
-def _sentence_vectors(
-    work: Work, admitted: AdmittedChunks
-) -> Callable[[list[str]], Float32Array] | None:
-    """Return the function that embeds sentences; None where the model is not on this machine."""
-    if not has_model():
-        return None
-    embedding = Embedding(model=SENTENCE_MODEL)
-    return lambda texts: (
-        open_index(work.evaluation, admitted).index.source(embedding).text_vectors(texts)
-    )
-
-
 # ---- Stage `answer_measures`
 
 UNCHECKED = ("failed", "contract_error_reply")
@@ -681,7 +664,6 @@ class AnswerMeasureFacts:
     n_unsupported: int
     unsupported: list[UnsupportedSentence]
     verifier: VerifierPart | None = None
-    sentence_model: str | None = None
 
 
 class AnswerMeasures(Result):
@@ -701,7 +683,7 @@ class AnswerMeasures(Result):
 @Stage(
     "answer_measures",
     "measures",
-    stores=("chat", "embeddings"),
+    stores=("chat",),
     reads=(
         *("answers.purpose", "answers.ragas_sample_rate", "answers.verifier"),
         "settings.feature_ragas_eval",
@@ -729,9 +711,6 @@ def measure_answers(
         evidence = [[item.chunk.text for item in answer.evidence] for answer in found]
         scored = groundedness(said, evidence, frequencies)
         score = None if verifier is None else _ask_once(functools.partial(_verify, work, verifier))
-        embed = _sentence_vectors(work, admitted_chunks) if score is None else None
-        if embed is not None:
-            scored = scored.blended(embed)
         if score is not None:
             texts = ["\n\n".join(evidence[at]) for at in scored.answer_of.tolist()]
             scored = scored.rescored(score(scored.sentences, texts))
@@ -805,7 +784,6 @@ def measure_answers(
                 identity=verifier.identity,
                 failures=dict(verifier.failures),
             ),
-            sentence_model=SENTENCE_MODEL if embed is not None else None,
         ),
         verifier_usage=None if verifier is None else verifier.usage(),
     )

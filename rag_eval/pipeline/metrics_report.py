@@ -323,14 +323,7 @@ def _answer_parts(answered: Answered | None) -> dict[str, object]:
         }
     about, found = answered.answers.about, answered.measures.about
     codes, usage = answered.citations.about, answered.answers.usage
-    verifier: dict[str, object] = (
-        {}
-        if found.verifier is None
-        else {
-            "verifier": found.verifier,
-            "sentence_model_reason": "a verifier scores the sentences",
-        }
-    )
+    verifier: dict[str, object] = {} if found.verifier is None else {"verifier": found.verifier}
     # validators ask the verifier too, when the answers are made
     asked = (answered.answers.verifier_usage, answered.measures.verifier_usage)
     usages = [one for one in asked if one is not None]
@@ -354,7 +347,6 @@ def _answer_parts(answered: Answered | None) -> dict[str, object]:
             "faithfulness": found.faithfulness,
             "usage": {} if usage is None else dataclasses.asdict(usage),
             **_count_findings(about.counts),
-            "sentence_model": found.sentence_model,
             **verifier,
         }
     )

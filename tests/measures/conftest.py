@@ -3,18 +3,6 @@
 import importlib.util
 
 import pytest
-from requirements import report_missing
-
-from rag_eval.retrieval.dense import has_model, model_folder
-from rag_eval.retrieval.embedding.embedders import MiniLmEmbedder
-
-
-@pytest.fixture(scope="session")
-def minilm(tmp_path_factory):
-    """Return the sentence model of this machine."""
-    if not has_model():
-        report_missing("minilm", "the model all-MiniLM-L6-v2 is not on this machine")
-    return MiniLmEmbedder(model_folder(tmp_path_factory.mktemp("models")))
 
 
 @pytest.fixture(scope="session")

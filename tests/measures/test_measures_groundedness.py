@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from rag_eval.corpus import chunking as sentences
 from rag_eval.corpus.analyzer import count_documents, terms
 from rag_eval.measures.groundedness import (
-    DOUBTFUL,
     FUNCTION_WORDS,
     SUPPORTED,
     Gap,
@@ -176,71 +175,6 @@ def test_clapnq_answers_are_told_apart_on_their_own_and_the_nearest_other_passag
     auroc, low, high = interval(*np.split(value, 2))
     assert auroc >= 0.97, (auroc, low, high)
     assert low >= 0.96, (auroc, low, high)
-
-
-# sentence vectors for doubtful sentences
-
-DOUBTED = "Old towers and new bridges."
-TOWERS = "Old towers stand. They are tall."
-
-
-def letters(texts: list[str]) -> np.ndarray:
-    """Embed texts by their letters, each text alone."""
-    counts = np.array([[1 + text.lower().count(one) for one in "abcdenorst"] for text in texts])
-    return (counts / np.linalg.norm(counts, axis=1, keepdims=True)).astype(np.float32)
-
-
-def same(texts: list[str]) -> np.ndarray:
-    return np.ones((len(texts), 1), dtype=np.float32)
-
-
-@given(st.lists(st.tuples(ANSWER, st.lists(TEXT, max_size=3)), min_size=1, max_size=4))
-def test_vectors_change_the_doubtful_sentences_alone(cases):
-    words = groundedness(*(list(part) for part in zip(*cases, strict=True)))
-    blended = words.blended(letters)
-    for at, share in enumerate(words.share):
-        if not DOUBTFUL[0] <= share < DOUBTFUL[1] or words.conflicts[at]:
-            np.testing.assert_array_equal(blended.score[at], words.score[at])
-            continue
-        own, shown = letters([words.sentences[at], words.window[at]])
-        likeness = min(max((float(own @ shown) - 0.4) / 0.5, 0), 1)
-        expected = (0.7 * share + 0.3 * likeness) * words.score[at] / share
-        assert blended.score[at] == pytest.approx(expected, abs=1e-6)
-
-
-def test_vectors_can_support_a_sentence_in_other_words():
-    words = groundedness([DOUBTED], [[TOWERS]])
-    assert (words.supported[0], words.blended(same).supported[0]) == (0, 1)
-    assert words.blended(same).value[0] > words.value[0]
-
-
-@pytest.mark.parametrize(
-    ("sentence", "evidence"),
-    [
-        ("In Oslo old towers and bridges stand.", "Old towers stand. New bridges."),
-        ("The 12 old towers stand firm.", "Old towers stand. New bridges."),
-        ("Old towers do not stand by water.", "Old towers stand by the river."),
-    ],
-    ids=["name", "number", "conflict"],
-)
-def test_vectors_support_no_wrong_detail(sentence, evidence):
-    words = groundedness([sentence], [[evidence]])
-    assert 0 < words.score[0] < SUPPORTED <= words.share[0]
-    assert words.blended(same).score[0] < SUPPORTED
-
-
-def test_the_vectors_of_a_sentence_do_not_depend_on_other_sentences(minilm, clapnq):
-    answers, passages = (part[:12] for part in clapnq)
-    halves = [" ".join(answer.split()[::2]) for answer in answers]  # these leave doubt
-    shown = [[passage["text"]] for passage in passages]
-    words = groundedness(halves, shown)
-    together = words.blended(minilm.embed)
-    assert (together.score != words.score).sum() >= 5
-    alone = [
-        groundedness([half], [texts]).blended(minilm.embed).score
-        for half, texts in zip(halves, shown, strict=True)
-    ]
-    np.testing.assert_array_equal(together.score, np.concatenate(alone))
 
 
 # retrieval gaps (FK019)
