@@ -31,7 +31,6 @@ from timing import ROOT, data_folder, json_lines, skipped
 from rag_eval.answers.extractive import Extract, Extractive, Passage
 from rag_eval.citations.matching import Spans, match_citations
 from rag_eval.core.config import PROVISIONAL_EACH
-from rag_eval.core.report import Standing, Validation
 from rag_eval.corpus.analyzer import count_documents
 from rag_eval.measures.groundedness import comparable, groundedness
 from rag_eval.measures.overlap import SharedGold
@@ -47,6 +46,7 @@ from rag_eval.uncertainty.estimator import (
     sigmoid,
 )
 from rag_eval.uncertainty.heuristic import heuristic_v0
+from rag_eval.uncertainty.miss_rate_report import Standing, Validation
 from rag_eval.uncertainty.scores import Labelled, auroc, brier_skill, miss_rate
 from rag_eval.uncertainty.signals import SIGNALS, WORDING_SIGNALS
 from rag_eval.uncertainty.status import Situation, count_outcomes, judge_status, suffice_to_fit

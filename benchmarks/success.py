@@ -22,24 +22,19 @@ from rich.console import Console
 from timing import ROOT, data_folder
 
 from rag_eval.core.parts import Embedding
-from rag_eval.core.report import (
-    NOT_SCORED,
-    Absent,
-    AnswersPart,
-    Estimate,
-    Report,
-    StrategyPart,
-    Triple,
-)
+from rag_eval.core.records import NOT_SCORED, Absent, Estimate, Triple
 from rag_eval.core.settings import Settings, telemetry_off
 from rag_eval.core.strategy import Strategy
 from rag_eval.core.types import Level
 from rag_eval.gates.gate import FIRST_RUN
+from rag_eval.measures.answer_report import AnswersPart
 from rag_eval.measures.overlap import NamedGold, SharedGold, ratio_interval
+from rag_eval.measures.strategy_report import StrategyPart
 from rag_eval.pipeline.evaluation import Evaluation, open_beir, open_gold_set
 from rag_eval.pipeline.measures import RankingMeasures
 from rag_eval.pipeline.scores import open_runs
 from rag_eval.pipeline.stages import evaluate_all
+from rag_eval.reporting.report import Report
 from rag_eval.reporting.terminal import Sheet, estimate, print_parts
 from rag_eval.retrieval.kinds.hybrid import Hybrid
 

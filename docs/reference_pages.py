@@ -31,7 +31,7 @@ search: {boost: 0.1}
 # Fields of the report
 
 The fields of `retrieval-metrics.json`. Its JSON Schema is
-`rag_eval/core/retrieval-metrics.schema.json`.
+`rag_eval/reporting/retrieval-metrics.schema.json`.
 
 """
 NAMES = {"string": "text", "integer": "whole number", "boolean": "true or false"}
@@ -264,7 +264,7 @@ def settings() -> str:
 
 def report() -> str:
     """Describe every figure of `retrieval-metrics.json`."""
-    from rag_eval.core.report import Report
+    from rag_eval.reporting.report import Report
 
     return models(Report, given=False)
 

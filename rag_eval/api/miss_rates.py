@@ -19,11 +19,12 @@ from rag_eval.api.judged import (
 )
 from rag_eval.core.arrays import FloatArray, IntArray
 from rag_eval.core.errors import InputError
-from rag_eval.core.report import Interval, Standing
+from rag_eval.core.records import Interval
 from rag_eval.core.types import Status
 from rag_eval.measures.intervals import SEED
 from rag_eval.uncertainty.calibration import Calibration, Judged, Task, calibrate
 from rag_eval.uncertainty.estimator import Miss
+from rag_eval.uncertainty.miss_rate_report import Standing
 from rag_eval.uncertainty.scores import Labelled, miss_rate
 from rag_eval.uncertainty.signals import (
     DEPTH,

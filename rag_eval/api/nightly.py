@@ -11,9 +11,9 @@ import pandas as pd
 from rag_eval.api.results import Tabular
 from rag_eval.core.errors import InputError
 from rag_eval.core.plugins import explain_missing
-from rag_eval.core.report import Report
 from rag_eval.reporting.metrics_report import REPORT_FILE
 from rag_eval.reporting.miss_rates import MissRateTables
+from rag_eval.reporting.report import Report
 from rag_eval.reporting.verdicts import read_object, verdict_rows, whole_report
 
 ReportLike: TypeAlias = "WrittenReport | str | Path"

@@ -329,7 +329,7 @@ def compare(
     with report_errors():
         settings = open_settings(home)
         from rag_eval.core.errors import quoted
-        from rag_eval.core.report import ComparedPair
+        from rag_eval.core.records import ComparedPair
         from rag_eval.pipeline.comparisons import compare_runs
         from rag_eval.pipeline.history import open_run
         from rag_eval.reporting.terminal import comparisons_table, name_family, print_parts

@@ -11,10 +11,11 @@ from typing import Final
 import dagster as dg
 
 from rag_eval.core.errors import InputError, Problem
-from rag_eval.core.report import GatePart, Report
 from rag_eval.defs.metadata import Shown, Table, clear_failures, problems_shown, to_metadata
 from rag_eval.defs.resources import Evaluations
+from rag_eval.gates.gate_report import GatePart
 from rag_eval.pipeline.runner import Runner
+from rag_eval.reporting.report import Report
 
 Judgement = tuple[bool, Shown]
 

@@ -8,8 +8,9 @@ from typing import Any, Literal, NamedTuple
 import pandas as pd
 
 from rag_eval.core.config import GoldSetConfig
-from rag_eval.core.report import Changes, GatePart, GateStatus, TrustFactor
+from rag_eval.gates.gate_report import Changes, GatePart, GateStatus
 from rag_eval.measures.overlap import NamedGold
+from rag_eval.trust.trust_report import TrustFactor
 
 FIRST_RUN = "judged from the second run on"
 """Reason why the cache hit rate of a first run is not judged."""

@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from rag_eval.core.errors import quoted
-from rag_eval.core.report import number
+from rag_eval.core.records import number
 from rag_eval.gates.gate import Gate, GateInputs, Judgement, Priority
 from rag_eval.measures.overlap import SharedGold
 from rag_eval.measures.paired import PairedComparison, paired_comparison

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rag_eval.core.arrays import FloatArray
-from rag_eval.core.report import number
+from rag_eval.core.records import number
 from rag_eval.measures.overlap import SharedGold, mean_interval, ratio_interval
 from rag_eval.measures.paired import FEW_DIFFERING, paired_comparison
 from rag_eval.storage.hashing import text_hash

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from typing import Final
 
 from rag_eval.core.config import GoldSetConfig
-from rag_eval.core.report import GatePart
 from rag_eval.gates.floors import (
     AcceptanceGate,
     ContractGate,
@@ -13,6 +12,7 @@ from rag_eval.gates.floors import (
     TrustGate,
 )
 from rag_eval.gates.gate import Gate, GateInputs
+from rag_eval.gates.gate_report import GatePart
 from rag_eval.gates.regression import RegressionGate
 
 GATES: Final[tuple[Gate, ...]] = (

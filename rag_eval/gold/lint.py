@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from rag_eval.core.errors import Place, Problem, ProblemList, quoted
-from rag_eval.core.report import BlockedGold, BlockedGoldDocument
 from rag_eval.corpus.analyzer import ANALYZER
 from rag_eval.corpus.languages import count_languages
 from rag_eval.gold.files import report_row, rows_of
+from rag_eval.gold.gold_report import BlockedGold, BlockedGoldDocument
 from rag_eval.gold.loading import GoldSet
 from rag_eval.gold.resolving import Placed, place
 

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
-from rag_eval.core.report import AnswerFigure, Faithfulness, number
+from rag_eval.core.records import AnswerFigure, number
 from rag_eval.core.settings import Endpoint, telemetry_off
 from rag_eval.core.types import ABSTAINED, AnswerOutcome
+from rag_eval.measures.answer_report import Faithfulness
 from rag_eval.measures.overlap import SharedGold, mean_interval, ratio_interval
 
 T = TypeVar("T")

@@ -26,16 +26,7 @@ from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import InputError, ProblemList, quoted
 from rag_eval.core.frames import ANSWER_MEASURES, CITATIONS, make_frame
 from rag_eval.core.parts import Embedding
-from rag_eval.core.report import (
-    AnswerFigure,
-    Faithfulness,
-    GapFlag,
-    LintWarning,
-    Open,
-    RetrievalGap,
-    UnsupportedSentence,
-    VerifierPart,
-)
+from rag_eval.core.records import AnswerFigure, Open
 from rag_eval.core.settings import Endpoint
 from rag_eval.core.strategy import Identity
 from rag_eval.core.types import (
@@ -48,6 +39,14 @@ from rag_eval.core.types import (
 )
 from rag_eval.corpus.analyzer import DocumentFrequencies, count_documents, count_tokens
 from rag_eval.corpus.loaders.recorded import BESIDE, RecordedOutput, read_outputs
+from rag_eval.gold.gold_report import LintWarning
+from rag_eval.measures.answer_report import (
+    Faithfulness,
+    GapFlag,
+    RetrievalGap,
+    UnsupportedSentence,
+    VerifierPart,
+)
 from rag_eval.measures.answers import (
     AnswerResults,
     Sample,

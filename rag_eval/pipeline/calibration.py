@@ -16,13 +16,6 @@ import pandas as pd
 
 from rag_eval.core.arrays import FloatArray
 from rag_eval.core.errors import InputError
-from rag_eval.core.report import (
-    Condition,
-    OutcomeCounts,
-    Promotion,
-    Standing,
-    StrategyCalibration,
-)
 from rag_eval.core.types import DISCOUNTING
 from rag_eval.corpus.masking import mask
 from rag_eval.gold.files import ORIGINAL
@@ -63,6 +56,13 @@ from rag_eval.uncertainty.audits import ClaimStore
 from rag_eval.uncertainty.calibration import Calibration, Judged, Task, calibrate
 from rag_eval.uncertainty.conformal import Questions
 from rag_eval.uncertainty.estimator import Miss, MissRateModel
+from rag_eval.uncertainty.miss_rate_report import (
+    Condition,
+    OutcomeCounts,
+    Promotion,
+    Standing,
+    StrategyCalibration,
+)
 from rag_eval.uncertainty.outcomes import (
     Asked,
     QuestionGroups,

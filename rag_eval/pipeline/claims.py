@@ -16,7 +16,6 @@ import pandas as pd
 
 from rag_eval.core.arrays import FloatArray, IntArray
 from rag_eval.core.config import CLAIMS, PRIOR_QUERIES, GoldSetConfig, Uncertainty
-from rag_eval.core.report import AddedOutcomes
 from rag_eval.core.types import (
     MAX_NUMBER,
     RETRIEVAL_OUTCOMES,
@@ -48,6 +47,7 @@ from rag_eval.uncertainty.estimator import (
     prior_origin,
 )
 from rag_eval.uncertainty.heuristic import similar_history, with_history
+from rag_eval.uncertainty.miss_rate_report import AddedOutcomes
 from rag_eval.uncertainty.outcomes import claim_id_of, new_outcome, select_current
 from rag_eval.uncertainty.signals import SIGNALS
 

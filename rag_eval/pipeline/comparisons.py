@@ -14,9 +14,10 @@ import pandas as pd
 from pydantic import BaseModel, ValidationError
 
 from rag_eval.core.errors import InputError, check_decision, quoted
-from rag_eval.core.report import Absent, DriftPart, NamedPart, RunInputs
+from rag_eval.core.records import Absent
 from rag_eval.core.settings import Settings
 from rag_eval.gates import rollout
+from rag_eval.gates.gate_report import DriftPart, NamedPart, RunInputs
 from rag_eval.gates.regression import higher_is_better
 from rag_eval.gates.verdict import required_failures
 from rag_eval.gold.configuration import gold_set_name

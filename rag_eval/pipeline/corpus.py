@@ -17,7 +17,7 @@ from rag_eval.core.config import EVIDENCE_TRUST, FINDINGS, AnswerOverride, GoldS
 from rag_eval.core.errors import InputError, Problem, check_decision, quoted
 from rag_eval.core.frames import CHUNKS, DOCUMENTS, VARIANTS, make_frame
 from rag_eval.core.loader import Chunker, ShardedLoader
-from rag_eval.core.report import Absent, BlockedGold, GoldFacts, LintWarning, Manifest
+from rag_eval.core.records import Absent
 from rag_eval.core.settings import Settings
 from rag_eval.corpus.analyzer import name_analyzer
 from rag_eval.corpus.chunking import chunk_documents, chunks_hash, spans
@@ -30,6 +30,7 @@ from rag_eval.corpus.loading import (
     source_bytes,
 )
 from rag_eval.corpus.source import empty_corpus, resolve
+from rag_eval.gold.gold_report import BlockedGold, GoldFacts, LintWarning
 from rag_eval.gold.lint import (
     blocked_gold,
     blocked_problems,
@@ -99,6 +100,7 @@ from rag_eval.trust.signatures import (
 )
 from rag_eval.trust.sources import judge_sources, vouched_for
 from rag_eval.trust.topic_shift import topic_shift
+from rag_eval.trust.trust_report import Manifest
 
 # ---- The corpus: read, mask, and cut into chunks.
 

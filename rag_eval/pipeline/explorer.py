@@ -18,7 +18,6 @@ import numpy.typing as npt
 import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
-from rag_eval.core.report import FoundCount, LookFirst
 from rag_eval.core.types import ELLIPSIS, SNIPPET_CHARS, Level, snippet
 from rag_eval.corpus.masking import mask_shown_address, mask_snippet, masked_text
 from rag_eval.measures.ranking import Qrels
@@ -40,6 +39,7 @@ from rag_eval.pipeline.scores import ALWAYS_K, ScoredRuns, judge_runs, wording_o
 from rag_eval.pipeline.stability import StabilityMeasures
 from rag_eval.reporting.html.elements import visible, web_address
 from rag_eval.reporting.metrics_report import Outgoing
+from rag_eval.reporting.report import FoundCount, LookFirst
 from rag_eval.storage.artifacts import Artifact, Parts
 
 # ---- Format of the parts: rounded numbers, compact JSON, reproducible gzip bytes.

@@ -13,7 +13,7 @@ from rag_eval.answers.replies import split_error
 from rag_eval.citations.payload import validate
 from rag_eval.citations.traces import NO_STATE, Trace, write_log, write_traces
 from rag_eval.core.errors import InputError
-from rag_eval.core.report import Open, Report, number
+from rag_eval.core.records import Open, number
 from rag_eval.core.strategy import Identity
 from rag_eval.core.types import (
     ABSTAINED,
@@ -30,6 +30,7 @@ from rag_eval.pipeline.runner import Work
 from rag_eval.pipeline.scores import ScoredRuns
 from rag_eval.pipeline.stability import StabilityMeasures
 from rag_eval.reporting.metrics_report import Outgoing, outgoing_record, outgoing_row
+from rag_eval.reporting.report import Report
 from rag_eval.storage.locks import is_shared
 from rag_eval.storage.sql import open_store
 from rag_eval.trust.sources import explain_factors

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from rag_eval.core.errors import InputError
-from rag_eval.core.report import Absent, Manifest
+from rag_eval.core.records import Absent
 from rag_eval.corpus.masking import mask_shown_address, masked_text
 from rag_eval.pipeline.allowances import AT_RETRIEVAL, find_chunk, mark_restated
 from rag_eval.pipeline.corpus import (
@@ -21,6 +21,7 @@ from rag_eval.pipeline.guard import RestatedPassages
 from rag_eval.reporting.listings import ChunkDetails, HeldBack, HeldChunk
 from rag_eval.trust.allowances import read_decisions
 from rag_eval.trust.sources import explain_factors
+from rag_eval.trust.trust_report import Manifest
 
 
 def held_back(evaluation: Evaluation, *, warnings: bool = False) -> HeldBack:

@@ -18,23 +18,20 @@ from pydantic import Field, InstanceOf, ValidationError
 
 from rag_eval.core.arrays import FloatArray
 from rag_eval.core.errors import InputError, format_count, quoted
-from rag_eval.core.report import (
-    Because,
+from rag_eval.core.records import Because, Open, number
+from rag_eval.core.types import Level
+from rag_eval.corpus.masking import mask
+from rag_eval.gates.gate_report import (
     Changes,
     GateStatus,
     HistoryPart,
     NightDelta,
-    Open,
     PastRun,
     PreviousPart,
-    Report,
     RunInputs,
     StrategyInputs,
     UnreadableRun,
-    number,
 )
-from rag_eval.core.types import Level
-from rag_eval.corpus.masking import mask
 from rag_eval.gates.regression import with_delta_s
 from rag_eval.measures.overlap import NamedGold, SharedGold
 from rag_eval.measures.paired import paired_comparison
@@ -42,6 +39,7 @@ from rag_eval.measures.ranking import machine_name
 from rag_eval.pipeline.corpus import GoldArrays
 from rag_eval.pipeline.measures import COMPARED, delta_of
 from rag_eval.reporting.metrics_report import REPORT_FILE, dumps
+from rag_eval.reporting.report import Report
 from rag_eval.reporting.verdicts import read_object, whole_report
 from rag_eval.storage.artifacts import Artifact, ArtifactStore
 from rag_eval.storage.hashing import digest

@@ -9,12 +9,13 @@ import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, FloatArray
 from rag_eval.core.frames import PER_QUERY
-from rag_eval.core.report import AnnRecall, ComparedPair, Measure, number
+from rag_eval.core.records import ComparedPair, Measure, number
 from rag_eval.core.types import Level
 from rag_eval.measures.intervals import aggregate
 from rag_eval.measures.paired import PairedComparison, holm, paired_comparison
 from rag_eval.measures.ranking import machine_name
 from rag_eval.measures.stability import ann_recall
+from rag_eval.measures.strategy_report import AnnRecall
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.index import OpenIndex, open_index
 from rag_eval.pipeline.retrieval import StrategyRun

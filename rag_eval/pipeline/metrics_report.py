@@ -15,31 +15,18 @@ from pydantic_core import to_jsonable_python
 from rag_eval import __version__
 from rag_eval.core.config import FRESH, STALE, GoldSetConfig
 from rag_eval.core.errors import InputError, quoted
-from rag_eval.core.report import (
-    Absent,
-    AnswersPart,
-    CitationsPart,
-    Embeddings,
-    Estimate,
-    LintWarning,
-    Open,
-    Poisoning,
-    Record,
-    Report,
-    RunInputs,
-    StrategyPart,
-    TrustFactor,
-    TrustPart,
-    TrustScores,
-    number,
-)
+from rag_eval.core.records import Absent, Estimate, Open, Record, number
 from rag_eval.core.strategy import Strategy
 from rag_eval.core.types import Level
 from rag_eval.corpus.masking import mask_shown_address
 from rag_eval.gates.gate import AcceptedRun, GateInputs
+from rag_eval.gates.gate_report import RunInputs
 from rag_eval.gates.regression import with_delta_s
 from rag_eval.gates.verdict import judge_gates
+from rag_eval.gold.gold_report import LintWarning
+from rag_eval.measures.answer_report import AnswersPart, CitationsPart
 from rag_eval.measures.overlap import NamedGold
+from rag_eval.measures.strategy_report import StrategyPart
 from rag_eval.pipeline.answers import (
     ABORT_LOG,
     RAGAS_OFF,
@@ -94,10 +81,12 @@ from rag_eval.pipeline.trust import NOT_CONFIGURED, TrustMeasures
 from rag_eval.pipeline.uncertain import NO_ANSWERS, UNCERTAIN_FILE
 from rag_eval.reporting.exchange import StrategyRankings, exchange_files
 from rag_eval.reporting.metrics_report import MEASURE_COLUMNS, REPORT_FILE, dumps, finish, write_csv
+from rag_eval.reporting.report import Embeddings, Report
 from rag_eval.reporting.verdicts import VERDICT_FILES, verdict_rows, write_verdict
 from rag_eval.storage.artifacts import Artifact, Parts, atomic_path, write_bytes, write_text
 from rag_eval.storage.hashing import code_version, digest, library_versions
 from rag_eval.trust.sources import FORMULA, POINTS
+from rag_eval.trust.trust_report import Poisoning, TrustFactor, TrustPart, TrustScores
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,18 +11,8 @@ import pandas as pd
 
 from rag_eval.core.arrays import FloatArray
 from rag_eval.core.errors import InputError, quoted
-from rag_eval.core.report import Absent as NotMeasured
-from rag_eval.core.report import (
-    CalibrationPart,
-    Figure,
-    IterativeAccount,
-    MissComparison,
-    PoweredEstimate,
-    StrategyCalibration,
-    StrategyMissRates,
-    UncertaintyPart,
-    number,
-)
+from rag_eval.core.records import Absent as NotMeasured
+from rag_eval.core.records import Figure, number
 from rag_eval.core.types import AUDITS, DISCOUNTING, TARGETS, Status
 from rag_eval.measures.intervals import aggregate, within_query
 from rag_eval.measures.overlap import NamedGold
@@ -62,6 +52,15 @@ from rag_eval.pipeline.uncertain import (
 from rag_eval.uncertainty.audits import AuditStore
 from rag_eval.uncertainty.comparing import Misses, compare, prediction_powered
 from rag_eval.uncertainty.iterative import Iterative, harm
+from rag_eval.uncertainty.miss_rate_report import (
+    CalibrationPart,
+    IterativeAccount,
+    MissComparison,
+    PoweredEstimate,
+    StrategyCalibration,
+    StrategyMissRates,
+    UncertaintyPart,
+)
 from rag_eval.uncertainty.outcomes import OutcomeStore, fit_rows
 
 NONE_JUDGED = "no question with a stated miss rate can be judged"

@@ -10,7 +10,7 @@ import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.core.frames import schema
-from rag_eval.core.report import MissesPart, MissPair, ObservedMisses, ScoreBin, number
+from rag_eval.core.records import number
 from rag_eval.core.types import BinaryTarget
 from rag_eval.measures.intervals import aggregate, within_query
 from rag_eval.measures.paired import holm, paired_comparison
@@ -33,6 +33,7 @@ from rag_eval.pipeline.scores import (
     wording_of,
 )
 from rag_eval.retrieval.ranking import Ranking
+from rag_eval.uncertainty.miss_rate_report import MissesPart, MissPair, ObservedMisses, ScoreBin
 
 MISSED: Final = schema(
     "missed",

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from rag_eval.core.report import Figure, RagasFigure, number
+from rag_eval.core.records import Figure, number
 from rag_eval.core.types import CitedSpan
 from rag_eval.gold.files import ORIGINAL
+from rag_eval.measures.answer_report import RagasFigure
 from rag_eval.measures.answers import align_quoted_spans, score_contexts
 from rag_eval.measures.intervals import aggregate
 from rag_eval.measures.overlap import SharedGold

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rag_eval.core.errors import quoted
-from rag_eval.core.report import GatePart, Report
+from rag_eval.gates.gate_report import GatePart
 from rag_eval.gates.verdict import required_failures
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.explorer import SUMMARY_FILE, slim, unpacked
@@ -16,6 +16,7 @@ from rag_eval.reporting.html.page import Built, build
 from rag_eval.reporting.metrics_report import REPORT_FILE, dumps
 from rag_eval.reporting.miss_rates import MISS_RATES_PAGE, MissRateTables
 from rag_eval.reporting.mlflow import record
+from rag_eval.reporting.report import Report
 from rag_eval.reporting.terminal import interval
 from rag_eval.storage.artifacts import Artifact, atomic_path, write_text
 from rag_eval.storage.secrets import without_secrets

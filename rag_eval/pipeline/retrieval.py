@@ -19,9 +19,10 @@ import pandas as pd
 from rag_eval.core.arrays import Int32Array, IntArray
 from rag_eval.core.errors import ProblemList, quoted
 from rag_eval.core.frames import DOCUMENTS, RUN
-from rag_eval.core.report import ExternalSource, Latency, LintWarning
 from rag_eval.core.types import Level, RetrievalOptions
 from rag_eval.corpus.analyzer import count_tokens
+from rag_eval.gold.gold_report import LintWarning
+from rag_eval.measures.strategy_report import ExternalSource, Latency
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusSnapshot, GoldVariants, report_warnings
 from rag_eval.pipeline.guard import RestatedPassages, guarded_search, query_guard
 from rag_eval.pipeline.index import (

@@ -9,11 +9,12 @@ import numpy as np
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.core.errors import quoted
-from rag_eval.core.report import Absent, Figure, SliceFigure, SlicePart, SlicesPart
+from rag_eval.core.records import Absent, Figure
 from rag_eval.core.types import ABSTAINED
 from rag_eval.corpus.analyzer import Analyzer
 from rag_eval.measures.groundedness import comparable
 from rag_eval.measures.intervals import aggregate, within_query
+from rag_eval.measures.strategy_report import SliceFigure, SlicePart, SlicesPart
 from rag_eval.pipeline.answers import AnswerMeasures
 from rag_eval.pipeline.explorer import MEASURE, values_of
 from rag_eval.pipeline.runner import Work

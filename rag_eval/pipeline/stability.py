@@ -5,7 +5,7 @@ import pandas as pd
 
 from rag_eval.core.arrays import FloatArray
 from rag_eval.core.frames import DELTA_S
-from rag_eval.core.report import DeltaS, Figure, Share, StabilityPart, StrategyStability, number
+from rag_eval.core.records import Figure, Share, number
 from rag_eval.measures.intervals import aggregate, within_query
 from rag_eval.measures.stability import (
     CAUSES,
@@ -18,6 +18,7 @@ from rag_eval.measures.stability import (
     wording_range,
     zones,
 )
+from rag_eval.measures.strategy_report import DeltaS, StabilityPart, StrategyStability
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.index import open_index, stability_embedding
 from rag_eval.pipeline.retrieval import StrategyRun

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from rag_eval.core.report import Report
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline import (
     answers,
@@ -28,6 +27,7 @@ from rag_eval.pipeline import (
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.report import GateVerdict, MetricsReport, MlflowRecord
 from rag_eval.pipeline.runner import Stage
+from rag_eval.reporting.report import Report
 from rag_eval.storage.artifacts import HOME_FOLDERS, sweep
 from rag_eval.storage.home import open_home
 

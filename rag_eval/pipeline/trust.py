@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, IntArray
-from rag_eval.core.report import Absent, BlockedRow, FilterRow, RetrievedTrust, TrustFilter
+from rag_eval.core.records import Absent
 from rag_eval.measures.intervals import aggregate
 from rag_eval.measures.paired import paired_comparison
 from rag_eval.pipeline.corpus import (
@@ -30,6 +30,7 @@ from rag_eval.pipeline.scores import (
     score_runs,
     score_strategy,
 )
+from rag_eval.trust.trust_report import BlockedRow, FilterRow, RetrievedTrust, TrustFilter
 
 MAX_EXAMPLES = 20
 NOT_CONFIGURED = "the gold set names no trusted domains, authors or keys, so trust is not known"

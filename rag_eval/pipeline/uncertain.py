@@ -10,8 +10,8 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import pandas as pd
 
-from rag_eval.core.report import Absent as NotMeasured
-from rag_eval.core.report import AnswerConfidences, CorpusCoverage, CoverageCount, Figure
+from rag_eval.core.records import Absent as NotMeasured
+from rag_eval.core.records import Figure
 from rag_eval.core.types import Absent, Confidence, Deterministic, Measured, as_json, effective
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.intervals import aggregate
@@ -36,6 +36,7 @@ from rag_eval.uncertainty.confidence import (
 )
 from rag_eval.uncertainty.gaps import Gap
 from rag_eval.uncertainty.iterative import list_expansions
+from rag_eval.uncertainty.miss_rate_report import AnswerConfidences, CorpusCoverage, CoverageCount
 
 # ---- Confidence of each answer: its groundedness, discounted by the miss rate of its retrieval.
 

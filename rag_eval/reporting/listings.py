@@ -13,10 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pandas as pd
 
 from rag_eval.core.errors import quoted
-from rag_eval.core.report import (
-    MissComparison,
-    StrategyCalibration,
-)
 from rag_eval.core.types import FIXES, Answer, snippet
 from rag_eval.corpus.masking import mask_shown_address, mask_snippet
 from rag_eval.measures.citation_support import SentenceSupport
@@ -35,6 +31,7 @@ from rag_eval.reporting.terminal import (
 from rag_eval.trust.allowances import Decision
 from rag_eval.uncertainty.comparing import powered_figure
 from rag_eval.uncertainty.confidence import UncertainRetrieval
+from rag_eval.uncertainty.miss_rate_report import MissComparison, StrategyCalibration
 
 if TYPE_CHECKING:
     from rich.console import Console

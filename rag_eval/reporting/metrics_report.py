@@ -15,7 +15,7 @@ import pandas as pd
 from pydantic_core import to_jsonable_python
 
 from rag_eval.core.errors import InputError, quoted
-from rag_eval.core.report import SCHEMA_VERSION, Open, Report
+from rag_eval.core.records import Open
 from rag_eval.core.types import ELLIPSIS, SNIPPET_CHARS, Answer, CitedSpan, is_joined, snippet
 from rag_eval.corpus.masking import (
     MAX_READ_CHARS,
@@ -26,6 +26,7 @@ from rag_eval.corpus.masking import (
     masked_values,
     masked_with,
 )
+from rag_eval.reporting.report import SCHEMA_VERSION, Report
 from rag_eval.storage.artifacts import atomic_path, write_text
 from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.outcomes import of_frame

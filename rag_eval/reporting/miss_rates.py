@@ -13,27 +13,23 @@ from typing import Any, Final, TypeAlias, get_args
 import numpy as np
 import pandas as pd
 
-from rag_eval.core.report import (
-    Absent,
-    CountedInterval,
-    Estimate,
-    Interval,
-    MissDifference,
-    MissMeasure,
-    MissPair,
-    ObservedMisses,
-    PairedDelta,
-    Report,
-    StrategyCalibration,
-    Validation,
-)
+from rag_eval.core.records import Absent, CountedInterval, Estimate, Interval, PairedDelta
 from rag_eval.core.types import BinaryTarget
 from rag_eval.measures.paired import holm
 from rag_eval.reporting.html.elements import Cursor, Table
 from rag_eval.reporting.html.page import build_comparison
 from rag_eval.reporting.html.panel import Page
 from rag_eval.reporting.metrics_report import csv_text
+from rag_eval.reporting.report import Report
 from rag_eval.storage.artifacts import write_text
+from rag_eval.uncertainty.miss_rate_report import (
+    MissDifference,
+    MissMeasure,
+    MissPair,
+    ObservedMisses,
+    StrategyCalibration,
+    Validation,
+)
 
 Row: TypeAlias = dict[str, Any]
 """A row as JSON values; an estimate is an object of value, low and high."""

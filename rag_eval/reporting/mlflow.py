@@ -15,8 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rag_eval.core.report import Absent, Estimate, Interval, Report, StrategyPart, count_gates
+from rag_eval.core.records import Absent, Estimate, Interval
 from rag_eval.core.types import Level
+from rag_eval.gates.gate_report import count_gates
+from rag_eval.measures.strategy_report import StrategyPart
+from rag_eval.reporting.report import Report
 from rag_eval.reporting.terminal import estimate
 from rag_eval.reporting.verdicts import code
 from rag_eval.storage.secrets import shown_service

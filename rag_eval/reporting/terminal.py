@@ -9,27 +9,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rag_eval.core.errors import Problem, grouped, quoted
-from rag_eval.core.report import (
+from rag_eval.core.records import (
     FEW_EFFECTIVE,
     HARDLY_SUPPORTED,
     Absent,
-    AnswerConfidences,
-    AnswersPart,
     ComparedPair,
     Estimate,
     Figure,
-    GatePart,
     Interval,
-    IterativeAccount,
-    Manifest,
-    Poisoning,
-    Report,
-    StrategyCalibration,
-    StrategyPart,
     Triple,
-    count_gates,
 )
 from rag_eval.core.types import DISCOUNTING, Level, snippet
+from rag_eval.gates.gate_report import GatePart, count_gates
+from rag_eval.measures.answer_report import AnswersPart
+from rag_eval.measures.strategy_report import StrategyPart
+from rag_eval.reporting.report import Report
+from rag_eval.trust.trust_report import Manifest, Poisoning
+from rag_eval.uncertainty.miss_rate_report import (
+    AnswerConfidences,
+    IterativeAccount,
+    StrategyCalibration,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions

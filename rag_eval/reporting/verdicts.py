@@ -11,16 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from xml.etree import ElementTree as ET
 
 from rag_eval.core.errors import InputError, quoted
-from rag_eval.core.report import (
-    SCHEMA_VERSION,
-    GatePart,
-    PastRun,
-    Report,
-    count_gates,
-    first_fault,
-)
 from rag_eval.core.rows import Fault, parse_object
+from rag_eval.gates.gate_report import GatePart, PastRun, count_gates
 from rag_eval.reporting.metrics_report import content_hash
+from rag_eval.reporting.report import SCHEMA_VERSION, Report, first_fault
 from rag_eval.reporting.terminal import STATUS_STYLE, Sheet, estimate, print_parts
 from rag_eval.storage.artifacts import write_bytes, write_text
 

@@ -8,7 +8,6 @@ import numpy as np
 from pydantic import Field
 
 from rag_eval.core.arrays import FloatArray
-from rag_eval.core.report import ConformalK, OutcomeCounts, Validation
 from rag_eval.uncertainty.conformal import Questions, conformal_k
 from rag_eval.uncertainty.estimator import (
     ANY_AT_10,
@@ -18,6 +17,7 @@ from rag_eval.uncertainty.estimator import (
     cross_validate,
     fit_model,
 )
+from rag_eval.uncertainty.miss_rate_report import ConformalK, OutcomeCounts, Validation
 from rag_eval.uncertainty.scores import Labelled
 from rag_eval.uncertainty.status import count_outcomes, suffice_to_fit
 from rag_eval.uncertainty.stored import Floats, Stored

@@ -13,16 +13,16 @@ import numpy as np
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.core.errors import InputError, Problem, quoted
-from rag_eval.core.report import (
+from rag_eval.core.records import CountedInterval
+from rag_eval.measures.overlap import SharedGold, effective_groups, wilson
+from rag_eval.measures.paired import FEW_DIFFERING, holm, paired_comparison
+from rag_eval.uncertainty.miss_rate_report import (
     ComparedStrategy,
-    CountedInterval,
     MissComparison,
     MissDifference,
     MissMeasure,
     PoweredEstimate,
 )
-from rag_eval.measures.overlap import SharedGold, effective_groups, wilson
-from rag_eval.measures.paired import FEW_DIFFERING, holm, paired_comparison
 from rag_eval.uncertainty.scores import NO_FIGURE, mean_figure
 from rag_eval.uncertainty.stored import finite
 

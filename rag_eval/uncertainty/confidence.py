@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from rag_eval.citations.payload import payload
-from rag_eval.core.report import CorpusCoverage, number
+from rag_eval.core.records import number
 from rag_eval.core.types import (
     DISCOUNTING,
     Absent,
@@ -31,6 +31,7 @@ from rag_eval.core.types import (
 from rag_eval.corpus.chunking import spans
 from rag_eval.corpus.masking import mask_snippet, masked_text
 from rag_eval.uncertainty.gaps import Gap
+from rag_eval.uncertainty.miss_rate_report import CorpusCoverage
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from typing import Final
 import numpy as np
 
 from rag_eval.core.arrays import FloatArray, IntArray
-from rag_eval.core.report import ConformalK
 from rag_eval.measures.overlap import SharedGold
+from rag_eval.uncertainty.miss_rate_report import ConformalK
 from rag_eval.uncertainty.scores import mean_figure
 from rag_eval.uncertainty.stored import finite
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
-from rag_eval.core.report import CountedInterval, Interval
+from rag_eval.core.records import CountedInterval, Interval
 from rag_eval.measures.overlap import MeanFit, SharedGold, mean_interval, wilson
 from rag_eval.uncertainty.stored import finite
 

@@ -15,9 +15,15 @@ from rag_eval.core.config import (
     PROVISIONAL_OUTCOMES,
     SLOPE,
 )
-from rag_eval.core.report import Condition, OutcomeCounts, Promotion, Standing, Validation
 from rag_eval.core.types import DISCOUNTING, BinaryTarget, Status
 from rag_eval.storage.sql import ColumnSpec, SqlStore, TableSpec
+from rag_eval.uncertainty.miss_rate_report import (
+    Condition,
+    OutcomeCounts,
+    Promotion,
+    Standing,
+    Validation,
+)
 from rag_eval.uncertainty.scores import Labelled, dependent_mean
 
 _EARNED: Final[tuple[Status, ...]] = ("uncalibrated", "prior", "provisional", "measured")

@@ -11,7 +11,8 @@ from typing import get_args
 import numpy as np
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
-from rag_eval.core.report import CalibrationError, CurveKey, Interval, Validation
+from rag_eval.core.records import Interval
+from rag_eval.uncertainty.miss_rate_report import CalibrationError, CurveKey, Validation
 from rag_eval.uncertainty.scores import (
     CLIP,
     LEVELS,

@@ -31,7 +31,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.parts import Id
-from rag_eval.core.report import PastFigure, UnreadableRun
 from rag_eval.core.settings import Settings
 from rag_eval.core.types import (
     MAX_NOTE,
@@ -43,6 +42,7 @@ from rag_eval.core.types import (
     Shown,
 )
 from rag_eval.corpus.masking import mask_snippet
+from rag_eval.gates.gate_report import PastFigure, UnreadableRun
 from rag_eval.pipeline.history import RUN_ID, KeptRun, read_run, run_ids, run_name
 from rag_eval.reporting.html.elements import visible
 from rag_eval.storage.home import Home, open_home

@@ -13,7 +13,7 @@ import pytest
 from cli_project import CONFIG, answer_measures
 from fake_llm import FABRICATED_TOKEN, FakeLLM, passages_of
 
-from rag_eval.core.report import first_fault
+from rag_eval.reporting.report import first_fault
 
 KEY = "sk-e2e-0123456789-do-not-show"
 RETRIES = 2

@@ -10,7 +10,7 @@ from cli_project import CONFIG, answer_measures, jsonl
 from schemas import published
 from trace_lines import parse
 
-from rag_eval.core.report import first_fault
+from rag_eval.reporting.report import first_fault
 
 HOSTILE = (
     "a\nevent=run.start \x1b[31m\x07\u202egnp\u2066 <script>alert(1)</script> [bold]x[/bold] "

@@ -13,7 +13,7 @@ import pytest
 from cli_project import CONFIG, jsonl, measure
 from service_process import ServiceProcess, running
 
-from rag_eval.core.report import StrategyPart
+from rag_eval.measures.strategy_report import StrategyPart
 from rag_eval.reporting.mlflow import strategy_metrics
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 from cli_project import CONFIG
 from ragas_fake_server import FakeJudge
 
-from rag_eval.core.report import first_fault
+from rag_eval.reporting.report import first_fault
 
 # ragas 0.4 leaves a file open and warns about its own names.
 pytestmark = pytest.mark.filterwarnings(

@@ -19,7 +19,6 @@ from missing_project import (
 from pydantic import SecretStr
 
 from rag_eval.core.errors import InputError
-from rag_eval.core.report import StrategyCalibration
 from rag_eval.pipeline.calibration import MissRateCalibration
 from rag_eval.pipeline.calibration_stores import (
     Outcomes,
@@ -28,6 +27,7 @@ from rag_eval.pipeline.calibration_stores import (
 )
 from rag_eval.pipeline.miss_rates import compare_strategies
 from rag_eval.storage.home import Home
+from rag_eval.uncertainty.miss_rate_report import StrategyCalibration
 from rag_eval.uncertainty.outcomes import question_id
 from rag_eval.uncertainty.status import Series
 

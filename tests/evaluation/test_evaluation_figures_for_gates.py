@@ -3,8 +3,8 @@
 import pytest
 from cli_project import CONFIG, DOCUMENTS
 
-from rag_eval.core.report import Report
 from rag_eval.pipeline.metrics_report import _figures_for_gates
+from rag_eval.reporting.report import Report
 
 FROM = "---\nurl: https://{}/{}\n---\n\n"
 TRUST = (

@@ -4,19 +4,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rag_eval.core.report import (
-    Absent,
-    AnswersPart,
-    Embeddings,
-    Figure,
-    Latency,
-    PreviousPart,
-    Report,
-    RetrievedTrust,
-    StrategyPart,
-    TrustPart,
-)
+from rag_eval.core.records import Absent, Figure
+from rag_eval.gates.gate_report import PreviousPart
+from rag_eval.measures.answer_report import AnswersPart
 from rag_eval.measures.overlap import NamedGold, SharedGold
+from rag_eval.measures.strategy_report import Latency, StrategyPart
+from rag_eval.reporting.report import Embeddings, Report
+from rag_eval.trust.trust_report import RetrievedTrust, TrustPart
 
 APART = SharedGold.of_groups(np.arange(4))
 

@@ -8,7 +8,6 @@ import pytest
 from cli_project import CONFIG, DOCUMENTS, QRELS
 
 from rag_eval.core.errors import InputError
-from rag_eval.core.report import first_fault
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline.comparisons import (
     HISTORY,
@@ -20,6 +19,7 @@ from rag_eval.pipeline.comparisons import (
 )
 from rag_eval.pipeline.history import open_run
 from rag_eval.reporting.metrics_report import content_hash, dumps
+from rag_eval.reporting.report import first_fault
 from rag_eval.storage.home import Home
 from rag_eval.storage.locks import WriteLock
 

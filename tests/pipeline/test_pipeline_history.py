@@ -11,7 +11,7 @@ import pytest
 from cli_project import CONFIG, PARAPHRASES, jsonl, nulls_without_reason
 
 from rag_eval.core.errors import InputError
-from rag_eval.core.report import ChangeCode, first_fault
+from rag_eval.gates.gate_report import ChangeCode
 from rag_eval.measures.overlap import SharedGold
 from rag_eval.pipeline.history import (
     GOLD_DIFFERS,
@@ -27,6 +27,7 @@ from rag_eval.pipeline.history import (
     past_runs,
 )
 from rag_eval.reporting.metrics_report import content_hash
+from rag_eval.reporting.report import first_fault
 from rag_eval.storage.home import Home
 
 COLUMNS = {"R@10": "recall_at_10", "RR": "mrr", "nDCG@10": "ndcg_at_10"}

@@ -14,7 +14,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from rag_eval.cli.app import app
-from rag_eval.core.report import first_fault
+from rag_eval.reporting.report import first_fault
 
 DOCUMENTS = {
     "storage.md": (

@@ -16,7 +16,6 @@ from schemas import published
 from typer.testing import CliRunner
 
 from rag_eval.cli.app import app
-from rag_eval.core.report import first_fault
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline.claims import MissRateClaims
 from rag_eval.pipeline.corpus import AdmittedChunks
@@ -24,6 +23,7 @@ from rag_eval.pipeline.evaluation import Evaluation, open_gold_set
 from rag_eval.pipeline.index import OpenIndex, open_index
 from rag_eval.pipeline.miss_rates import calibrate_gold_set
 from rag_eval.pipeline.signals import RetrievalSignals
+from rag_eval.reporting.report import first_fault
 from rag_eval.storage.hashing import text_hash
 
 N, MISSED_OF = 60, 3

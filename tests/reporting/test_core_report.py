@@ -5,7 +5,9 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from rag_eval.core.report import SCHEMA_FILE, Absent, Figure, LevelState, Record, make_schema
+from rag_eval.core.records import Absent, Figure, Record
+from rag_eval.measures.strategy_report import LevelState
+from rag_eval.reporting.report import SCHEMA_FILE, make_schema
 
 COUNTS = {"n_attempted": 4, "n_scored": 0, "n_ineligible": 4, "n_effective": 0}
 

@@ -8,7 +8,7 @@ from panel_pages import rendered
 
 from rag_eval.core import config as ladder
 from rag_eval.core import config as trust_records
-from rag_eval.core.report import FEW_EFFECTIVE
+from rag_eval.core.records import FEW_EFFECTIVE
 from rag_eval.core.settings import Settings
 from rag_eval.gates.floors import MIN_JUDGED
 from rag_eval.measures import groundedness, overlap, paired, stability

@@ -6,7 +6,7 @@ import pytest
 from panel_pages import rendered, rows, titles
 from rich.console import Console
 
-from rag_eval.core.report import Report
+from rag_eval.reporting.report import Report
 from rag_eval.reporting.terminal import show_report
 
 UNFITTED = {

@@ -9,8 +9,8 @@ import pytest
 from panel_pages import HIDDEN, HOSTILE, absent, at, figures, renamed, rendered, rows, titles
 
 from rag_eval.core import config as records
-from rag_eval.core.report import ChangeCode
 from rag_eval.core.types import CODES, FIXES, OUTCOMES
+from rag_eval.gates.gate_report import ChangeCode
 from rag_eval.pipeline.metrics_report import _trust_factors
 from rag_eval.reporting.html.panel import panel_words
 

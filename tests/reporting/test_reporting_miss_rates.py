@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rag_eval.core.report import HARDLY_SUPPORTED, Report
+from rag_eval.core.records import HARDLY_SUPPORTED
 from rag_eval.reporting.miss_rates import MISS_RATES_PAGE, MissRateTables
+from rag_eval.reporting.report import Report
 
 HOSTILE = "=<script>alert(1)</script>\u202e"
 KEYS = ["strategy", "target", "k"]

@@ -8,10 +8,11 @@ import panel_reports
 import pytest
 from rich.console import Console
 
-from rag_eval.core.report import ComparedPair, Report
+from rag_eval.core.records import ComparedPair
 from rag_eval.reporting.html.elements import _check_output, web_address
 from rag_eval.reporting.metrics_report import content_hash
 from rag_eval.reporting.mlflow import _report_metrics, _runs_page, _tags, strategy_metrics
+from rag_eval.reporting.report import Report
 from rag_eval.reporting.terminal import Places, comparisons_table, interval, show_outcome, summarize
 
 VOLATILE = set(

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rag_eval.core.report import CorpusCoverage
 from rag_eval.core.types import (
     Absent,
     Bounded,
@@ -30,6 +29,7 @@ from rag_eval.uncertainty.confidence import (
     retrieval_confidence,
     summarize,
 )
+from rag_eval.uncertainty.miss_rate_report import CorpusCoverage
 
 AT = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
 unit = st.floats(0, 1)

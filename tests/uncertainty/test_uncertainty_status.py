@@ -8,9 +8,10 @@ import multiprocessing
 import numpy as np
 import pytest
 
-from rag_eval.core.report import Condition, Interval, OutcomeCounts
+from rag_eval.core.records import Interval
 from rag_eval.measures.overlap import SharedGold
 from rag_eval.storage.sql import SqlStore
+from rag_eval.uncertainty.miss_rate_report import Condition, OutcomeCounts
 from rag_eval.uncertainty.scores import Labelled
 from rag_eval.uncertainty.status import (
     Series,

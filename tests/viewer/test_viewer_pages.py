@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from rag_eval.core.report import UnreadableRun
+from rag_eval.gates.gate_report import UnreadableRun
 from rag_eval.pipeline.history import make_record
 from rag_eval.viewer.app import render
 

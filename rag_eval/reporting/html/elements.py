@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import pandas as pd
 from markupsafe import Markup, escape
 
-from rag_eval.core.report import FEW_EFFECTIVE, HARDLY_SUPPORTED
+from rag_eval.core.records import FEW_EFFECTIVE, HARDLY_SUPPORTED
 from rag_eval.reporting.metrics_report import csv_text
 
 if TYPE_CHECKING:

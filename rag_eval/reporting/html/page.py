@@ -11,11 +11,12 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from rag_eval.core.report import FEW_EFFECTIVE, HARDLY_SUPPORTED, Report
+from rag_eval.core.records import FEW_EFFECTIVE, HARDLY_SUPPORTED
 from rag_eval.reporting.html.drawing import bars
 from rag_eval.reporting.html.elements import Cursor, Table, environment
 from rag_eval.reporting.html.panel import Page, Panel, lost_steps
 from rag_eval.reporting.html.panels import answers, miss_rates, retrieval, run, trust
+from rag_eval.reporting.report import Report
 
 
 def _explorer(page: Page) -> Panel:

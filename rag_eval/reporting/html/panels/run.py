@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 
 from markupsafe import Markup
 
-from rag_eval.core.report import count_gates
+from rag_eval.gates.gate_report import count_gates
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.reporting.html.drawing import (
     DASHED,

@@ -1,0 +1,186 @@
+"""Trust and poisoning in the report."""
+
+from typing import Literal
+
+from pydantic import Field, PositiveInt, StrictBool
+
+from rag_eval.core.parts import Name
+from rag_eval.core.records import (
+    Absent,
+    Count,
+    Counts,
+    Figure,
+    Record,
+    RuleCode,
+    ShortText,
+    StrategyDelta,
+    Text,
+    Unit,
+)
+from rag_eval.gold.gold_report import BlockedGold
+
+# ---- Trust and poisoning.
+
+
+class TrustConfigured(Record):
+    """Trust settings of the gold set."""
+
+    domains: Count
+    authors: Count
+    keys: Count
+    manifest: StrictBool
+    unlisted: Literal["allow", "warn", "block"]
+    unsigned: Literal["allow", "warn", "block"]
+
+
+class TrustFactor(Record):
+    """A factor of trust over all chunks.
+
+    `n` chunks of `of` earn its points, or have a date. Without configuration or without dates the
+    factor has no evidence, and `reason` says why.
+    """
+
+    factor: Literal["domain", "signature", "author", "freshness"]
+    points: Text = Field(description="its part of the formula")
+    status: Literal["measured", "insufficient_evidence"]
+    n: Count
+    of: Count
+    reason: Text | None = None
+
+
+class HistogramBin(Record):
+    """Chunks whose trust lies between two limits."""
+
+    low: Unit = Field(alias="from")
+    to: Unit
+    n: Count
+
+
+class TrustScores(Record):
+    """Trust over all chunks, quarantined ones included."""
+
+    n_chunks: Count
+    mean: Unit
+    min: Unit
+    max: Unit
+    histogram: list[HistogramBin]
+
+
+class BlockedRow(Record):
+    """A retrieved blocked chunk: its first question and rank, and how often it was retrieved."""
+
+    chunk_id: ShortText
+    doc_id: ShortText
+    query_id: str
+    rank: PositiveInt
+    reasons: list[RuleCode]
+    n: Count
+
+
+class RetrievedTrust(Record):
+    """Trust of the retrieved chunks, over every wording and seed, to the configured depth.
+
+    avg_trust is over the first ten chunks.
+    """
+
+    avg_trust: Figure
+    n_retrieved: Count
+    n_blocked: Count
+    n_warned: Count = Field(description="results with a warning, of `n_retrieved`")
+    blocked: list[BlockedRow]
+
+
+class FilterRow(StrategyDelta):
+    """Paired difference of a strategy with the trust filter minus without it."""
+
+    strategy: Name
+    with_filter: Figure
+    without_filter: Figure
+
+
+class TrustFilter(Record):
+    """Cost of the trust filter."""
+
+    threshold: Unit
+    applied: StrictBool
+    n_chunks: Count
+    n_below: Count
+    rows: list[FilterRow]
+
+
+class Manifest(Record):
+    """Documents compared with the manifest."""
+
+    signature: Literal["signed", "not_configured"]
+    version: Count
+    created_at: Text
+    accepted_by: ShortText = Field(
+        description="the person who accepted this version; empty if a run did, as it was newer"
+    )
+    n_same: Count
+    n_changed: Count
+    n_not_in_manifest: Count
+    n_gone: Count = Field(description="recorded documents that the corpus no longer has")
+    gone: list[ShortText] = Field(description="up to 20 of them")
+
+
+class QuarantinedChunk(Record):
+    """A chunk that is not indexed; without quarantine, a blocked chunk."""
+
+    chunk_id: ShortText
+    doc_id: ShortText
+    source_url: ShortText
+    reasons: list[RuleCode]
+
+
+class RetrievedCounts(Record):
+    """Results of all strategies, over every wording and seed, to the configured depth."""
+
+    n_retrieved: Count
+    n_blocked: Count
+    n_warned: Count
+
+
+class AtRetrieval(Record):
+    """Chunks that are left out for the questions that they restate."""
+
+    n_blocked_pairs: Count
+    n_blocked_chunks: Count
+    n_warned_pairs: Count
+    dropped: dict[Name, Count]
+
+
+class Poisoning(Record):
+    """Findings of the guard. evidence-trust.jsonl lists all chunks."""
+
+    rules_version: str
+    quarantine: Literal["none", "blocked", "warnings"]
+    about_injection: StrictBool
+    n_chunks: Count
+    n_documents: Count
+    n_quarantined: Count = Field(description="chunks that are not indexed, of `n_chunks`")
+    n_blocked: Count
+    n_blocked_documents: Count
+    n_warned: Count
+    n_allowed: Count
+    reasons: Counts
+    manifest: Manifest | Absent
+    quarantined: list[QuarantinedChunk]
+    gold: BlockedGold
+    at_retrieval: AtRetrieval
+    retrieved: RetrievedCounts
+
+
+class TrustPart(Record):
+    """Trust and poisoning."""
+
+    as_of: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$")
+    notes: list[str]
+    configured: TrustConfigured
+    scores: TrustScores | Absent
+    states: dict[str, Counts]
+    formula: Text | None = None
+    factors: list[TrustFactor] | None = None
+    retrieved: dict[Name, RetrievedTrust]
+    filter: TrustFilter | Absent
+    poisoning: Poisoning
