@@ -216,23 +216,6 @@ def apply_override(config: Answers, own: AnswerOverride | None) -> Answers:
     return config.model_copy(update=changes)
 
 
-@dataclasses.dataclass(frozen=True)
-class Withheld:
-    """Chunks that the guard and the trust filter keep from grep and section."""
-
-    of_question: Mapping[str, frozenset[int]] = dataclasses.field(default_factory=dict)
-    """query_id -> rows of the chunks that restate a wording of this question."""
-    allowed: BoolArray | None = None
-    """[n_chunks]: chunks that the trust filter lets through; None without a filter."""
-
-    def keep(self, query_id: str, rows: Iterable[int]) -> list[int]:
-        """Return the rows that may be evidence for a question, in their order."""
-        restating, allowed = self.of_question.get(query_id, frozenset()), self.allowed
-        return [
-            row for row in rows if row not in restating and (allowed is None or bool(allowed[row]))
-        ]
-
-
 # ---- Preflights: `retrieve`, `grep` and `section`
 
 Retriever = Callable[[str, int], RetrievalResult | None]
@@ -317,11 +300,12 @@ def _count_withheld(n: int) -> dict[str, int]:
 class Preflights:
     """Runs preflights over one corpus with the ranking of one strategy, from any thread.
 
-    Grep and section leave out the withheld chunks. The ranking already lacks these chunks.
+    Grep and section leave out chunks that `passes`, bool [n_chunks], does not mark: the trust
+    filter withholds them. The ranking already lacks these chunks.
     """
 
-    def __init__(self, library: Library, retrieve: Retriever, withheld: Withheld) -> None:
-        self._library, self._retrieve, self._withheld = library, retrieve, withheld
+    def __init__(self, library: Library, retrieve: Retriever, passes: BoolArray | None) -> None:
+        self._library, self._retrieve, self._passes = library, retrieve, passes
         self._find_term = functools.cache(self._search_term)
         self._find_pattern = functools.cache(self._search_pattern)
 
@@ -365,8 +349,11 @@ class Preflights:
         if isinstance(step, Retrieve):
             return _Findings({"top_k": depth}, ranked)
         if isinstance(step, Section):
-            return self._take_sections(question, step, ranked)
+            return self._take_sections(step, ranked)
         return self._grep(question, step)
+
+    def _drop_withheld(self, rows: Iterable[int]) -> list[int]:
+        return [row for row in rows if self._passes is None or bool(self._passes[row])]
 
     def _search_term(self, term: str) -> list[int]:
         """Return the rows of the chunks that have a term."""
@@ -403,7 +390,7 @@ class Preflights:
                 matched.setdefault(row, []).append(name)
         ranked = sorted(scores, key=lambda row: (-scores[row], row))
         # remove withheld chunks before the cut, so that they displace no other chunk
-        rows = self._withheld.keep(question.query_id, ranked)
+        rows = self._drop_withheld(ranked)
         taken = rows[: step.max_hits]
         return _Findings(
             {"terms": terms, "patterns": step.patterns, "max_hits": step.max_hits},
@@ -416,9 +403,7 @@ class Preflights:
             [name for name, places in sought if not places],
         )
 
-    def _take_sections(
-        self, question: Question, step: Section, ranked: Sequence[ScoredChunk]
-    ) -> _Findings:
+    def _take_sections(self, step: Section, ranked: Sequence[ScoredChunk]) -> _Findings:
         """Take the chunks of the named sections, or of the first sections of the ranking."""
         ranking = {chunk.snippet_id: chunk for chunk in ranked}
         wanted = step.sections or tuple(dict.fromkeys(chunk.section_id for chunk in ranked))
@@ -433,7 +418,7 @@ class Preflights:
                 chunks += alike
                 missing += [] if alike else [section]
                 continue
-            allowed = self._withheld.keep(question.query_id, rows)
+            allowed = self._drop_withheld(rows)
             n_withheld += len(rows) - len(allowed)
             for row in allowed:
                 chunk = self._library.payload(row, len(chunks) + 1, 1.0, 1.0)

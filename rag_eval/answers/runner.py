@@ -24,12 +24,12 @@ from rag_eval.answers.evidence import (
     Preflights,
     Question,
     Retriever,
-    Withheld,
     asks_for_ranking,
     check_patterns,
 )
 from rag_eval.answers.extractive import Abstention, Example, Extract, Extractive, Passage
 from rag_eval.answers.replies import parse_reply
+from rag_eval.core.arrays import BoolArray
 from rag_eval.core.config import Answers, ResponseSchema
 from rag_eval.core.errors import InputError, Problem, format_count, quoted
 from rag_eval.core.types import (
@@ -173,15 +173,17 @@ MAX_KEPT_CHARS = 2000
 class Tools:
     """Inputs of answering.
 
-    `extract`, `chat` and `recorded` serve the modes deterministic, llm and recorded; None if no
-    question uses the mode. `concurrency` is the number of questions sent to the model at a time.
+    `passes`, bool [n_chunks], marks the chunks that the trust filter lets through; None without a
+    filter. `extract`, `chat` and `recorded` serve the modes deterministic, llm and recorded; None
+    if no question uses the mode. `concurrency` is the number of questions sent to the model at a
+    time.
     `examples` has what the gold says about each question, for `extract`. `score` is the verifier of
     `require_citation_support`; without it words are compared.
     """
 
     library: Library
     retrieve: Retriever
-    withheld: Withheld
+    passes: BoolArray | None
     extract: Extractive | None = None
     chat: Chat | None = None
     recorded: Mapping[str, Answer] | None = None
@@ -592,7 +594,7 @@ def answer_questions(
     """
     _check_tools(questions, tools)
     check_patterns(questions)
-    preflights = Preflights(tools.library, tools.retrieve, tools.withheld)
+    preflights = Preflights(tools.library, tools.retrieve, tools.passes)
     plugins = load_plugins(config, tools.score)
     cases = [_Case(question, preflights, plugins) for question in questions]
     modes, events = Counter(question.settings.mode for question in questions), Events()

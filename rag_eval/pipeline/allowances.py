@@ -4,49 +4,22 @@ The decisions are about the chunks of the last recorded results, which are read 
 stages: a run and `rag-eval trust list` record what they show.
 """
 
-import collections
 import datetime as dt
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
-from rag_eval.core.config import Trust
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.corpus.masking import mask_shown_address
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.storage.artifacts import Artifact
 from rag_eval.trust.allowances import ALLOWED, Decision, allowed_chunks, record_decisions
 
-AT_RETRIEVAL = "at retrieval"
-"""Verdict of a chunk that is left out for the questions that it restates, and only for them."""
 MAX_WHO, MAX_WHY, MAX_REASONS, MAX_NAMED = 200, 2000, 100, 20
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 """Code points that stand for bytes outside UTF-8 on the command line."""
-
-
-def mark_restated(
-    trust: pd.DataFrame, restated: Artifact, admitted: Artifact, spec: Trust
-) -> pd.DataFrame:
-    """Give the chunks that restate a question the verdict AT_RETRIEVAL, and add these reasons.
-
-    `trust` has chunk_id, verdict and reasons of EVIDENCE_TRUST. The artifacts are those of
-    `restated_passages` and `admitted_chunks`.
-    """
-    pairs = restated.frame("pairs", ["chunk", "rule", "severity"])
-    pairs = pairs[pairs["severity"].isin(spec.withheld or ["blocked"])].drop_duplicates()
-    ids = admitted.frame("chunks", ["chunk_id"])["chunk_id"].to_numpy(dtype=object)
-    rows = pd.Index(trust["chunk_id"]).get_indexer(ids[pairs["chunk"].to_numpy(dtype=np.int64)])
-    reasons, verdicts = trust["reasons"].tolist(), trust["verdict"].tolist()
-    codes = collections.defaultdict[int, set[str]](set)
-    for row, rule in zip(rows.tolist(), pairs["rule"], strict=True):
-        if row >= 0:
-            codes[row].add(f"restates_query.{rule}")
-    for row, found in codes.items():
-        reasons[row], verdicts[row] = [*sorted(found), *reasons[row]], AT_RETRIEVAL
-    return trust.assign(verdict=verdicts, reasons=pd.Series(reasons, dtype=object))
 
 
 def find_chunk(chunk_ids: Sequence[str], wanted: str, gold_set: str) -> int:
@@ -77,10 +50,6 @@ def _recorded_chunks(evaluation: Evaluation) -> tuple[pd.DataFrame, Artifact]:
         raise InputError.of("not_judged", message, field="CHUNK_ID", accepted=accepted)
     columns = ["chunk_id", "doc_id", "verdict", "reasons", "allowed_by"]
     frame = evidence.frame("trust", columns)
-    restated = evaluation.find_recorded("restated_passages")
-    if restated is not None:
-        spec = evaluation.config.trust
-        frame = mark_restated(frame, restated, restated.input("admitted_chunks"), spec)
     # What was allowed when it was judged is only a warning now.
     was_allowed = frame["allowed_by"] != ""
     reasons = [[code for code in codes if code != ALLOWED] for codes in frame["reasons"]]
@@ -154,7 +123,7 @@ def decide(
     allowed = allowed_chunks(evaluation.base, hashes)[0]
     chosen = _choose(frame, corpus, option, value, evaluation.config.name)
     is_allowed = chosen["chunk_id"].isin(allowed.keys())
-    blocked = {"blocked", AT_RETRIEVAL, *evaluation.config.trust.withheld}
+    blocked = {"blocked", *evaluation.config.trust.withheld}
     usable = chosen[is_allowed if revoke else chosen["verdict"].isin(blocked) & ~is_allowed]
     if usable.empty:
         states = chosen["verdict"].mask(

@@ -73,7 +73,6 @@ from rag_eval.pipeline.corpus import (
     GoldVariants,
     report_warnings,
 )
-from rag_eval.pipeline.guard import RestatedPassages, withheld_chunks
 from rag_eval.pipeline.index import open_index
 from rag_eval.pipeline.retrieval import StrategyRun
 from rag_eval.pipeline.runner import (
@@ -304,7 +303,6 @@ def answer_gold_set(
     corpus_snapshot: CorpusSnapshot,
     admitted_chunks: AdmittedChunks,
     gold_variants: GoldVariants,
-    restated_passages: RestatedPassages,
 ) -> AnswerSet:
     """Answer every question from the evidence of one strategy, held to the answer contract.
 
@@ -345,7 +343,7 @@ def answer_gold_set(
     tools = Tools(
         library,
         stored,
-        withheld_chunks(config, gold_variants, admitted_chunks, restated_passages),
+        admitted_chunks.passes if config.trust.filter else None,
         extract,
         chat,
         recorded,

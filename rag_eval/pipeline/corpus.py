@@ -15,12 +15,12 @@ import pandas as pd
 from rag_eval.core.arrays import BoolArray, IntArray
 from rag_eval.core.config import EVIDENCE_TRUST, FINDINGS, AnswerOverride, GoldSetConfig
 from rag_eval.core.errors import InputError, Problem, check_decision, quoted
-from rag_eval.core.frames import CHUNKS, DOCUMENTS, VARIANTS, make_frame
+from rag_eval.core.frames import CHUNKS, DOCUMENTS, VARIANTS
 from rag_eval.core.loader import Chunker, ShardedLoader
 from rag_eval.core.records import Absent
 from rag_eval.core.settings import Settings
 from rag_eval.corpus.analyzer import name_analyzer
-from rag_eval.corpus.chunking import chunk_documents, chunks_hash, spans
+from rag_eval.corpus.chunking import chunk_documents, chunks_hash
 from rag_eval.corpus.loading import (
     CorpusFacts,
     CorpusFrames,
@@ -39,7 +39,6 @@ from rag_eval.gold.lint import (
 )
 from rag_eval.gold.loading import load_gold, read_gold, variants
 from rag_eval.gold.resolving import resolve as resolve_gold
-from rag_eval.measures.contradiction import find_conflicts
 from rag_eval.measures.overlap import NamedGold, SharedGold
 from rag_eval.measures.ranking import Qrels, Spans
 from rag_eval.pipeline.by_chunk import identify_chunks, work_by_chunk
@@ -80,7 +79,7 @@ from rag_eval.trust.allowances import FILE_NAME as ALLOWED_FILE
 from rag_eval.trust.allowances import allowed_chunks
 from rag_eval.trust.duplicates import FIRST, find_paraphrases
 from rag_eval.trust.guard import find_across_titles, join_findings, judge_chunks
-from rag_eval.trust.restating import HEADING, find_sightings
+from rag_eval.trust.restating import find_restating
 from rag_eval.trust.rules import RuleSet
 from rag_eval.trust.signatures import (
     AcceptedManifest,
@@ -392,8 +391,8 @@ def judge_evidence(
 ) -> EvidenceTrust:
     """Judge every chunk: source trust with its factors, and the verdict of the poisoning guard.
 
-    Paraphrases are searched among the first chunks of BM25 for each wording of the gold set. Raises
-    InputError if a file of trust cannot be used.
+    Paraphrases and restated questions are searched among the first chunks of BM25 for each wording.
+    Raises InputError if a file of trust cannot be used.
     """
     config, day = work.config.trust, as_of(work.settings)
     sources = corpus_snapshot.sources
@@ -407,7 +406,7 @@ def judge_evidence(
     with work.progress.step("Judging chunks"):
         chunks = corpus_chunks.chunks
         across = _screen_titles(work, chunks)
-        groups, terms = _find_paraphrases(work, corpus_chunks, facts)
+        groups, terms = _judge_first_chunks(work, corpus_chunks, facts)
         trust, findings = judge_chunks(
             chunks,
             facts,
@@ -434,10 +433,13 @@ def _wordings(work: Work) -> list[str]:
     return [*gold.queries["text"], *gold.paraphrases["text"]]
 
 
-def _find_paraphrases(
+def _judge_first_chunks(
     work: Work, corpus_chunks: CorpusChunks, facts: pd.DataFrame
 ) -> tuple[pd.DataFrame, str]:
-    """Find groups of paraphrases (FINDINGS by chunk row); return them and the key of the terms."""
+    """Find paraphrases and restated questions among the first chunks of each wording.
+
+    Returns FINDINGS by chunk row, and the key of the terms.
+    """
     recorded = work.evaluation.runner.find_recorded(Node(work.stage.name))
     before = (recorded.terms or "") if isinstance(recorded, EvidenceTrust) else ""
     chunks, texts, vouched = corpus_chunks.chunks, _wordings(work), vouched_for(facts)
@@ -448,47 +450,9 @@ def _find_paraphrases(
         vouched = vouched[pd.Index(facts["doc_id"]).get_indexer(pd.Index(chunks["doc_id"]))]
     ranked = engine.search(table.query_terms(texts), FIRST).rows.astype(np.int64)
     groups = find_paraphrases(ranked, chunks, table.terms, engine.frequency, vouched=vouched)
-    hints = find_disagreeing(texts, ranked, chunks, vouched=vouched)
+    restating = find_restating(texts, ranked, chunks, vouched=vouched)
     work.made_from += sorted(table.made_from)
-    return join_findings([groups, hints]), table.terms_key
-
-
-_EVIDENCE, _SENTENCES = 5, 3
-"""Number of first chunks that a chunk is compared with, and of its compared sentences."""
-
-
-def find_disagreeing(
-    asked: Sequence[str], ranked: IntArray, chunks: pd.DataFrame, *, vouched: BoolArray | None
-) -> pd.DataFrame:
-    """Find chunks with a question as heading that contradict the other first chunks (FINDINGS).
-
-    `ranked` are the first chunks of each question, [n_questions, k], -1 in an empty place. Chunks
-    of trusted sources (`vouched`) are not judged. The findings are hints, because the other chunks
-    may be wrong as well.
-    """
-    ranked = ranked[:, :_EVIDENCE]
-    used = np.unique(ranked[ranked >= 0])
-    titles, texts = (chunks[name].iloc[used].tolist() for name in ("title", "text"))
-    marks = None if vouched is None else vouched[used]
-    seen = find_sightings(asked, texts, titles=titles, vouched=marks)
-    first = dict(zip(asked, ranked, strict=True))
-    queries, found = list(first), set[int]()
-    for query, place in seen.loc[seen["grade"] == HEADING, ["query", "chunk"]].to_numpy().tolist():
-        rows = first[queries[query]]
-        if used[place] not in rows:
-            continue
-        others = [row for row in np.searchsorted(used, rows[rows >= 0]).tolist() if row != place]
-        evidence = [texts[row] for row in others]
-        lines = [line for line in texts[place].splitlines() if not line.startswith("#")]
-        body = "\n".join(line for line in lines if not line.rstrip().endswith("?"))
-        sentences = [body[low:high] for low, high in spans(body)[:_SENTENCES]]
-        if any(find_conflicts(one, " ".join(evidence), evidence) for one in sentences):
-            found.add(int(used[place]))
-    detail = "has a question as heading and contradicts the other passages about the question"
-    return make_frame(
-        FINDINGS,
-        [(row, -1, -1, "restates_query", "disagrees", "hint", detail) for row in sorted(found)],
-    )
+    return join_findings([groups, restating]), table.terms_key
 
 
 def _screen_titles(work: Work, chunks: pd.DataFrame) -> Artifact:

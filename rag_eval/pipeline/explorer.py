@@ -30,7 +30,6 @@ from rag_eval.pipeline.corpus import (
     GoldArrays,
     GoldVariants,
 )
-from rag_eval.pipeline.guard import unit_verdicts
 from rag_eval.pipeline.history import NO_PREVIOUS, Previous, are_comparable
 from rag_eval.pipeline.measures import COMPARED
 from rag_eval.pipeline.misses import MissedQuestions, describe_miss
@@ -41,6 +40,7 @@ from rag_eval.reporting.html.elements import visible, web_address
 from rag_eval.reporting.metrics_report import Outgoing
 from rag_eval.reporting.report import FoundCount, LookFirst
 from rag_eval.storage.artifacts import Artifact, Parts
+from rag_eval.trust.guard import judge_units
 
 # ---- Format of the parts: rounded numbers, compact JSON, reproducible gzip bytes.
 
@@ -240,7 +240,7 @@ def _describe_units(
     documents = corpus.documents.set_index("doc_id")
     for run in runs.runs.values():
         if run.units is not None:
-            judged = unit_verdicts(runs.config, cut, trust, runs.gold_variants.texts, run.units)
+            judged = judge_units(run.units, cut.chunks, trust.trust, runs.config.trust)
             own = run.units.assign(
                 title=documents["title"].reindex(run.units["doc_id"]).fillna("").to_numpy(),
                 shown=run.units["returned"],

@@ -5,19 +5,16 @@ from typing import Any
 
 import pandas as pd
 
-from rag_eval.core.errors import InputError
 from rag_eval.core.records import Absent
 from rag_eval.corpus.masking import mask_shown_address, masked_text
-from rag_eval.pipeline.allowances import AT_RETRIEVAL, find_chunk, mark_restated
+from rag_eval.pipeline.allowances import find_chunk
 from rag_eval.pipeline.corpus import (
-    AdmittedChunks,
     CorpusChunks,
     CorpusSnapshot,
     EvidenceTrust,
     as_of,
 )
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.guard import RestatedPassages
 from rag_eval.reporting.listings import ChunkDetails, HeldBack, HeldChunk
 from rag_eval.trust.allowances import read_decisions
 from rag_eval.trust.sources import explain_factors
@@ -27,12 +24,12 @@ from rag_eval.trust.trust_report import Manifest
 def held_back(evaluation: Evaluation, *, warnings: bool = False) -> HeldBack:
     """Collect the chunks that are blocked, left out, allowed by a person, or warned about."""
     with evaluation.lock:
-        frame, note = _judged_chunks(evaluation)
+        frame = _judged_chunks(evaluation)
         deleted = _describe_deleted(evaluation.runner.get(EvidenceTrust).about.manifest)
-    blocked = frame["verdict"].isin(["blocked", AT_RETRIEVAL])
+    blocked = frame["verdict"] == "blocked"
     warned, is_allowed = frame["verdict"] == "warning", frame["allowed_by"] != ""
     quarantine = evaluation.config.trust
-    left_out = frame["verdict"].isin([*quarantine.withheld, AT_RETRIEVAL]) & ~is_allowed
+    left_out = frame["verdict"].isin(quarantine.withheld) & ~is_allowed
     wanted = blocked | left_out | is_allowed | (warned & warnings)
     frame = frame.assign(left_out=left_out & bool(quarantine.withheld))[wanted]
     listed = frame.sort_values(["verdict", "doc_id", "start"], kind="stable")
@@ -43,7 +40,7 @@ def held_back(evaluation: Evaluation, *, warnings: bool = False) -> HeldBack:
         int(blocked.sum()),
         int(warned.sum()),
         [_describe(row) for row in listed.to_dict("records")],
-        note,
+        "",
         deleted,
     )
 
@@ -66,13 +63,9 @@ def _describe(row: Mapping[Any, Any]) -> HeldChunk:
     )
 
 
-def _judged_chunks(evaluation: Evaluation) -> tuple[pd.DataFrame, str]:
-    """Return the trust of all chunks with their places and documents, and a note.
-
-    Chunks that restate a question have the verdict AT_RETRIEVAL. The note gives a reason when
-    these chunks are not marked, else it is empty.
-    """
-    runner, note = evaluation.runner, ""
+def _judged_chunks(evaluation: Evaluation) -> pd.DataFrame:
+    """Return the trust of all chunks with their places and documents."""
+    runner = evaluation.runner
     frame = runner.get(EvidenceTrust).trust
     places = runner.get(CorpusChunks).artifact.frame("chunks", ["start", "end"])
     documents = runner.get(CorpusSnapshot).artifact.frame(
@@ -80,17 +73,7 @@ def _judged_chunks(evaluation: Evaluation) -> tuple[pd.DataFrame, str]:
     )
     sizes = frame.groupby("doc_id")["doc_id"].transform("size")
     frame = frame.join(places).assign(chunks_of_document=sizes)
-    frame = frame.join(documents.set_index("doc_id"), on="doc_id")
-    try:
-        restated = runner.get(RestatedPassages).artifact
-    except InputError as error:  # a draft gold set has no questions yet
-        name = evaluation.config.name
-        return frame, (
-            f"what restates a question is not listed: the gold set has {len(error.problems)} "
-            f"problems (rag-eval lint {name})"
-        )
-    admitted = runner.get(AdmittedChunks).artifact
-    return mark_restated(frame, restated, admitted, evaluation.config.trust), note
+    return frame.join(documents.set_index("doc_id"), on="doc_id")
 
 
 def inspect(evaluation: Evaluation, chunk_id: str) -> ChunkDetails:
@@ -106,7 +89,7 @@ def inspect(evaluation: Evaluation, chunk_id: str) -> ChunkDetails:
         stored, snapshot = runner.get(EvidenceTrust), runner.get(CorpusSnapshot)
         row = find_chunk(stored.trust["chunk_id"].tolist(), chunk_id, evaluation.config.name)
         chunk = runner.get(CorpusChunks).chunks.iloc[row]
-        facts = _judged_chunks(evaluation)[0].iloc[[row]].to_dict("records")[0]
+        facts = _judged_chunks(evaluation).iloc[[row]].to_dict("records")[0]
     owner, source = (
         frame.set_index("doc_id").loc[facts["doc_id"]]
         for frame in (snapshot.documents, snapshot.sources)

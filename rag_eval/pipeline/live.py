@@ -21,7 +21,6 @@ from rag_eval.pipeline.corpus import (
     GoldVariants,
 )
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.guard import query_guard
 from rag_eval.pipeline.index import (
     CorpusIndex,
     IterativeStrategy,
@@ -51,10 +50,10 @@ def open_port(evaluation: Evaluation) -> RetrievalService:
     """Open RetrievalPort v1 over the current corpus, and index new chunks.
 
     The port serves the first strategy of each kind, without external strategies. It leaves out
-    quarantined chunks and chunks that restate the query. With `trust.filter` on, it also leaves
-    out chunks under the threshold, but a call may name another threshold. The default strategy
-    is bm25, or hybrid with FEATURE_HYBRID_RETRIEVAL on. Without a strategy of that kind, the
-    default is the kind of the primary strategy.
+    quarantined chunks. With `trust.filter` on, it also leaves out chunks under the threshold, but a
+    call may name another threshold. The default strategy is bm25, or hybrid with
+    FEATURE_HYBRID_RETRIEVAL on. Without a strategy of that kind, the default is the kind of the
+    primary strategy.
 
     Raises
     ------
@@ -106,7 +105,6 @@ def serve(
         explain=lambda row: explain_trust(
             {name: column[row] for name, column in columns.items()}, day
         ),
-        guard=query_guard(config, admitted, kinds[default].index.table.frame),
         default_threshold=trust.threshold if trust.filter else None,
         seed=config.seeds[0],
     )

@@ -54,7 +54,6 @@ from rag_eval.pipeline.explorer import (
     write_explorer,
 )
 from rag_eval.pipeline.exports import answer_files, evidence_lines, write_run_traces
-from rag_eval.pipeline.guard import RestatedPassages
 from rag_eval.pipeline.history import (
     NO_PREVIOUS,
     changes,
@@ -99,7 +98,6 @@ class Inputs:
     evidence_trust: EvidenceTrust
     admitted_chunks: AdmittedChunks
     gold_variants: GoldVariants
-    restated_passages: RestatedPassages
     corpus_index: CorpusIndex
     ranking_measures: RankingMeasures
     stability_measures: StabilityMeasures
@@ -192,8 +190,7 @@ def _report_parts(work: Work, made: Inputs, runs: ScoredRuns) -> dict[str, objec
             "runs": {name: run.artifact.reused for name, run in made.runs.items()},
         },
         "trust": trust,
-        "poisonedBlocked": guard.n_quarantined
-        + int(made.restated_passages.select(config.trust.withheld)["chunk"].nunique()),
+        "poisonedBlocked": guard.n_quarantined,
         **_headline("avgTrustScore", trust.retrieved[primary.name].avg_trust),
         **_answer_parts(made.answered),
         **({} if made.ragas_measures is None else {"ragas": made.ragas_measures.figures}),
@@ -563,10 +560,6 @@ def _poisoning(config: GoldSetConfig, made: Inputs, frame: pd.DataFrame) -> Pois
                     ]
                 }
             ),
-            "at_retrieval": {
-                **dataclasses.asdict(made.restated_passages.about),
-                "dropped": {name: run.about.n_dropped for name, run in made.runs.items()},
-            },
             "retrieved": {
                 name: sum(getattr(one, name) for one in made.trust_measures.strategies.values())
                 for name in ("n_retrieved", "n_blocked", "n_warned")

@@ -16,10 +16,9 @@ from rag_eval.measures.intervals import aggregate, within_query
 from rag_eval.measures.paired import holm, paired_comparison
 from rag_eval.measures.ranking import expand
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
-from rag_eval.pipeline.guard import RestatedPassages, search_depth
 from rag_eval.pipeline.index import CorpusIndex, OpenIndex, chosen_kinds, open_index
 from rag_eval.pipeline.measures import delta_of
-from rag_eval.pipeline.retrieval import StrategyRun
+from rag_eval.pipeline.retrieval import StrategyRun, search_depth
 from rag_eval.pipeline.runner import Result, Stage, Work, frame_part, json_part
 from rag_eval.pipeline.scores import (
     ALWAYS_K,
@@ -41,16 +40,15 @@ MISSED: Final = schema(
     query_id=("str", "question, in its original wording and under the first seed"),
     lexical=("float", "rank of the first gold item in the lexical list before fusion; NaN: none"),
     vector=("float", "the same in the vector list before fusion"),
-    ranked=("float", "the same after fusion, before the guard and the rerank step"),
-    guarded=("float", "the same without the passages that the guard withholds"),
+    ranked=("float", "the same after fusion, before the rerank step"),
     final=("float", "the same in the list of the run"),
     depth=("int", "length of the lists before fusion; 0 where only the list of the run is known"),
     ranked_depth=("int", "length of the list after fusion"),
-    lost=("str", "step that lost the gold: retrieval, fusion, guard, rerank or cutoff"),
+    lost=("str", "step that lost the gold: retrieval, fusion, rerank or cutoff"),
     twin_rank=("float", "rank of a passage with the text of a gold passage; NaN: none"),
     twin=("str", "document or section of that passage; empty: none"),
 )
-STEPS: Final = ("lexical", "vector", "ranked", "guarded", "final")
+STEPS: Final = ("lexical", "vector", "ranked", "final")
 MAX_BINS, PER_BIN = 5, 10
 """Largest number of bins of scores, and least number of questions in a bin."""
 
@@ -76,12 +74,11 @@ def trace_misses(
     runs: dict[str, StrategyRun],
     gold_variants: GoldVariants,
     admitted_chunks: AdmittedChunks,
-    restated_passages: RestatedPassages,
     corpus_index: CorpusIndex,  # noqa: ARG001 - identifies the vectors of the opened index
 ) -> MissedQuestions:
     """Find the step that lost the gold of each missed question, and identical texts elsewhere."""
     scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
-    trace = _Trace(scored, open_index(work.evaluation, admitted_chunks), restated_passages)
+    trace = _Trace(scored, open_index(work.evaluation, admitted_chunks))
     parts, about = [], {}
     with work.progress.step("Tracing misses", len(scored.names), "strategies") as advance:
         for name in scored.names:
@@ -108,7 +105,6 @@ class _Trace:
 
     runs: ScoredRuns
     opened: OpenIndex
-    restated: RestatedPassages
 
     def rows(self, name: str, judged: RunJudgements, missed: BoolArray) -> pd.DataFrame:
         """Make the rows of one strategy (MISSED). `missed`, bool [n_runs], marks its misses."""
@@ -138,17 +134,16 @@ class _Trace:
         """Search again as the run did, and return the list by step."""
         config, n_chunks = self.runs.config, len(self.opened.table)
         ignored = self.runs.gold_variants.own_documents(config, self.runs.chunks["doc_id"])
-        pairs = np.union1d(self.restated.codes(n_chunks, config.trust.withheld), ignored)
         allowed = self.runs.admitted_chunks.passes if config.trust.filter else None
         texts = [self.runs.gold_variants.texts[row] for row in variant.tolist()]
         lists = self.opened.strategies[name].trace(
-            texts, search_depth(config, pairs, n_chunks), seed, allowed=allowed
+            texts, search_depth(config, ignored, n_chunks), seed, allowed=allowed
         )
         place = np.full(len(self.runs.gold.variants), -1, dtype=np.int64)
         place[variant] = np.arange(len(variant))
-        own = place[pairs // n_chunks]
-        codes = (own * n_chunks + pairs % n_chunks)[own >= 0]
-        return lists | {"guarded": lists["ranked"].without(codes, n_chunks)}
+        owner = place[ignored // n_chunks]
+        codes = (owner * n_chunks + ignored % n_chunks)[owner >= 0]
+        return lists | {"ranked": lists["ranked"].without(codes, n_chunks)}
 
     def _first(self, name: str, rows: Any, variant: IntArray) -> FloatArray:
         """Rank the first gold item of each list at the headline level; NaN without one."""
@@ -209,12 +204,11 @@ def _lost_by(ranks: Mapping[str, FloatArray]) -> list[str]:
     known = np.stack([best, *(ranks[step] for step in STEPS[2:])])
     lost: list[str] = np.select(
         [
-            ranks["guarded"] <= ALWAYS_K,
             ranks["ranked"] <= ALWAYS_K,
             best <= ALWAYS_K,
             np.isfinite(known).any(axis=0),
         ],
-        ["rerank", "guard", "fusion", "cutoff"],
+        ["rerank", "fusion", "cutoff"],
         "retrieval",
     ).tolist()
     return lost
@@ -326,7 +320,7 @@ def describe_miss(row: Mapping[Any, Any]) -> str:
 
     Examples
     --------
-    >>> describe_miss({"lexical": float("nan"), "vector": 14.0, "ranked": 23.0, "guarded": 23.0,
+    >>> describe_miss({"lexical": float("nan"), "vector": 14.0, "ranked": 23.0,
     ...     "final": 23.0, "depth": 1000, "ranked_depth": 100, "lost": "cutoff", "twin": ""})
     'The vector list had it at 14, the lexical list below 1000; fusion moved it to 23; the cut-off \
 at 10 lost it.'
@@ -345,9 +339,7 @@ at 10 lost it.'
         clauses.append(f"fusion moved it {_place(rank.get('ranked'), below)}")
     else:
         clauses = [f"its list had it at {rank.get('ranked', final)}"]
-    if row["lost"] == "guard":
-        clauses.append("the guard withheld it, because it restates the question")
-    elif rank.get("guarded", final) != final:
+    if rank.get("ranked", final) != final:
         clauses.append(f"the rerank moved it {_place(final, below)}")
     if row["lost"] == "cutoff":
         clauses.append(f"the cut-off at {ALWAYS_K} lost it")

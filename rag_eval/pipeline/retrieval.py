@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from rag_eval.core.arrays import Int32Array, IntArray
+from rag_eval.core.arrays import BoolArray, Int32Array, IntArray
+from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import ProblemList, quoted
 from rag_eval.core.frames import DOCUMENTS, RUN
 from rag_eval.core.types import Level, RetrievalOptions
@@ -24,7 +25,6 @@ from rag_eval.corpus.analyzer import count_tokens
 from rag_eval.gold.gold_report import LintWarning
 from rag_eval.measures.strategy_report import ExternalSource, Latency
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusSnapshot, GoldVariants, report_warnings
-from rag_eval.pipeline.guard import RestatedPassages, guarded_search, query_guard
 from rag_eval.pipeline.index import (
     CorpusIndex,
     IterativeFacts,
@@ -57,7 +57,7 @@ class RunFacts:
     """Facts for the report on a strategy's run.
 
     Without randomness the run has one seed. The counts are of all retrievals, of retrievals without
-    a result, and of failed retrievals. `n_dropped` counts the chunks that the guard removed.
+    a result, and of failed retrievals.
     `rerank_model` is the embedding of an MMR step. `query_tokens` is the mean length of a wording.
 
     Only an iterative strategy has `steered_by` (a calibrator's id) and `iterative`. Only an
@@ -77,7 +77,6 @@ class RunFacts:
     first_failure: str | None
     rerank_model: str
     query_tokens: float
-    n_dropped: int = 0
     steered_by: str = ""
     iterative: IterativeFacts | None = None
     failures: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -148,6 +147,30 @@ def _identify_run(
     return [identity.index_hash, version] if version else AGAIN
 
 
+def search_depth(config: GoldSetConfig, ignored: IntArray, n_chunks: int) -> int:
+    """Return the depth of a search that leaves the configured depth without ignored pairs."""
+    return config.depth + (int(np.bincount(ignored // n_chunks).max()) if len(ignored) else 0)
+
+
+def search_wordings(
+    config: GoldSetConfig,
+    strategy: ReadyStrategy,
+    texts: list[str],
+    seed: int,
+    *,
+    allowed: BoolArray | None,
+    ignored: IntArray,
+) -> Ranking:
+    """Search every wording to the configured depth.
+
+    `ignored` are pairs of `GoldVariants.own_documents`, which are left out.
+    """
+    n_chunks = len(strategy.index.table)
+    depth = search_depth(config, ignored, n_chunks)
+    ranked = strategy.search(texts, depth, seed, allowed=allowed)
+    return ranked.without(ignored, n_chunks).cut(config.depth)
+
+
 @Stage(
     "run",
     "retrieval",
@@ -173,7 +196,6 @@ def retrieve(
     corpus_snapshot: CorpusSnapshot,
     admitted_chunks: AdmittedChunks,
     gold_variants: GoldVariants,
-    restated_passages: RestatedPassages,
     corpus_index: CorpusIndex,
 ) -> StrategyRun:
     """Run the strategy over every wording and seed.
@@ -192,25 +214,18 @@ def retrieve(
     allowed = admitted_chunks.passes if config.trust.filter else None
     ignored = gold_variants.own_documents(config, admitted_chunks.chunks["doc_id"])
     started = time.perf_counter()
-    rankings, dropped = dict[int, Ranking](), 0
+    rankings = dict[int, Ranking]()
     last: Iterated | None = None
     counts: IterativeFacts | None = None
     with work.progress.step(
         f"Retrieving with {spec.name}", len(texts) * len(seeds), "wordings"
     ) as advance:
         for seed in seeds:
-            rankings[seed], gone = guarded_search(
-                config,
-                strategy,
-                texts,
-                seed,
-                allowed=allowed,
-                restated=restated_passages,
-                ignored=ignored,
+            rankings[seed] = search_wordings(
+                config, strategy, texts, seed, allowed=allowed, ignored=ignored
             )
             if isinstance(strategy, IterativeStrategy) and seed == seeds[0]:
                 last, counts = strategy.last, strategy.account()
-            dropped += gone
             advance(len(texts))
     seconds, failed = time.perf_counter() - started, failed_frame(rankings)
     steered_by = strategy.steered_by if isinstance(strategy, IterativeStrategy) else ""
@@ -224,7 +239,6 @@ def retrieve(
         n_runs=len(texts) * len(seeds),
         n_empty=int(sum((found.rows[:, 0] < 0).sum() for found in rankings.values())) - len(failed),
         n_failed=len(failed),
-        n_dropped=dropped,
         first_failure=next((found.failure for found in rankings.values() if found.failure), None),
         rerank_model=opened.index.rerank_model(strategy.spec),
         query_tokens=_mean_tokens(texts),
@@ -442,7 +456,6 @@ def _time_strategy(
         corpus_rev="",
         default=strategy.spec.kind,
         trust=admitted.passes.astype(np.float64),
-        guard=query_guard(config, admitted, strategy.index.table.frame),
         default_threshold=1.0 if config.trust.filter else None,
         seed=config.seeds[0],
     )

@@ -282,8 +282,7 @@ def _search_again(
 ) -> dict[str, _Again]:
     """Search each question; one that fails, or that a file of vectors lacks, is left out.
 
-    The trust filter applies as for the gold set. The guard against restated questions only
-    compares with the wordings of the gold set.
+    The trust filter applies as for the gold set.
     """
     config, again = work.config, dict[str, _Again]()
     steered_by = runs.about(spec.name).steered_by

@@ -17,10 +17,9 @@ from rag_eval.pipeline.corpus import (
     GoldArrays,
     GoldVariants,
 )
-from rag_eval.pipeline.guard import RestatedPassages, UnitVerdicts, guarded_search, unit_verdicts
 from rag_eval.pipeline.index import chosen_kinds, open_index, ready_strategy
 from rag_eval.pipeline.measures import COMPARED, compared_values, comparison_rows
-from rag_eval.pipeline.retrieval import StrategyRun
+from rag_eval.pipeline.retrieval import StrategyRun, search_wordings
 from rag_eval.pipeline.runner import Result, Stage, Work, json_part
 from rag_eval.pipeline.scores import (
     ALWAYS_K,
@@ -30,6 +29,7 @@ from rag_eval.pipeline.scores import (
     score_runs,
     score_strategy,
 )
+from rag_eval.trust.guard import UnitVerdicts, judge_units
 from rag_eval.trust.trust_report import BlockedRow, FilterRow, RetrievedTrust, TrustFilter
 
 MAX_EXAMPLES = 20
@@ -58,11 +58,10 @@ def measure_trust(
     corpus_chunks: CorpusChunks,
     evidence_trust: EvidenceTrust,
     admitted_chunks: AdmittedChunks,
-    restated_passages: RestatedPassages,
 ) -> TrustMeasures:
     """Measure the trust of retrieved chunks, and recall with and without the trust filter."""
     scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
-    guarded = _Guarded(scored, corpus_chunks, evidence_trust, restated_passages)
+    guarded = _Guarded(scored, corpus_chunks, evidence_trust)
     strategies = {}
     with work.progress.step(
         "Judging the trust of what was retrieved", len(scored.names), "strategies"
@@ -75,12 +74,11 @@ def measure_trust(
 
 @dataclasses.dataclass(frozen=True)
 class _Guarded:
-    """The runs, with the guard's verdicts on corpus and questions."""
+    """The runs, with the guard's verdicts on the corpus."""
 
     runs: ScoredRuns
     corpus_chunks: CorpusChunks
     evidence_trust: EvidenceTrust
-    restated: RestatedPassages
 
     @functools.cached_property
     def facts(self) -> pd.DataFrame:
@@ -97,9 +95,7 @@ def _retrieved(guarded: _Guarded, name: str) -> RetrievedTrust:
     variant = np.tile(np.arange(len(gold.query_of)), len(by_seed))
     # An empty place has row -1, which reads the appended last entry.
     verdict = np.append(units.verdict, "")[rows]
-    pairs, is_filled = variant[:, None] * max(1, len(names)) + rows, rows >= 0
-    blocked = (verdict == "blocked") | (np.isin(pairs, units.pairs) & is_filled)
-    warned = (verdict == "warning") | (np.isin(pairs, units.warned) & is_filled)
+    blocked = verdict == "blocked"
     top, means = rows[:, :ALWAYS_K], np.full(len(rows), np.nan)
     has_trust, with_any = runs.config.trust.configured, (top >= 0).any(axis=1)
     if has_trust:
@@ -112,9 +108,9 @@ def _retrieved(guarded: _Guarded, name: str) -> RetrievedTrust:
     )
     return RetrievedTrust(
         avg_trust=figure_of(records[0], None if has_trust else NOT_CONFIGURED),
-        n_retrieved=int(is_filled.sum()),
+        n_retrieved=int((rows >= 0).sum()),
         n_blocked=int(blocked.sum()),
-        n_warned=int((warned & ~blocked).sum()),
+        n_warned=int((verdict == "warning").sum()),
         blocked=_list_blocked(units, names, gold, rows, blocked),
     )
 
@@ -123,17 +119,15 @@ def _judge_units(guarded: _Guarded, name: str) -> tuple[UnitVerdicts, pd.DataFra
     """Return the guard's verdicts on the units of a strategy, and their chunk_id and doc_id."""
     runs = guarded.runs
     if runs.runs[name].has_own_units:
-        units, texts = runs.units(name), runs.gold_variants.texts
-        verdicts = unit_verdicts(
-            runs.config, guarded.corpus_chunks, guarded.evidence_trust, texts, units
-        )
+        units = runs.units(name)
+        chunks, evidence = guarded.corpus_chunks.chunks, guarded.evidence_trust.trust
+        verdicts = judge_units(units, chunks, evidence, runs.config.trust)
         return verdicts, units.rename(columns={"unit_id": "chunk_id"})[["chunk_id", "doc_id"]]
     facts = guarded.facts
     return UnitVerdicts(
         facts["trust"].to_numpy(),
         facts["verdict"].to_numpy(dtype=object),
         facts["reasons"].tolist(),
-        *(guarded.restated.codes(len(facts), [severity]) for severity in ("blocked", "warning")),
     ), facts[["chunk_id", "doc_id"]]
 
 
@@ -148,15 +142,11 @@ def _list_blocked(
     found["n"] = found.groupby("unit")["unit"].transform("size")
     found = found.drop_duplicates("unit").join(names, on="unit")
     found = found.sort_values(["n", "chunk_id"], ascending=[False, True]).head(MAX_EXAMPLES)
-    pairs = set(units.pairs.tolist())
     query_ids = gold.variants["query_id"].tolist()
     examples = []
     for row in found.to_dict("records"):
-        reasons = list(units.reasons[row["unit"]])
-        if row["variant"] * len(names) + row["unit"] in pairs:
-            reasons.append("restates_query.retrieved")
         about = {name: row[name] for name in ("chunk_id", "doc_id", "rank", "n")}
-        about |= {"query_id": query_ids[row["variant"]], "reasons": reasons}
+        about |= {"query_id": query_ids[row["variant"]], "reasons": units.reasons[row["unit"]]}
         examples.append(BlockedRow.model_validate(about))
     return examples
 
@@ -210,13 +200,12 @@ def _other_scores(work: Work, guarded: _Guarded, name: str) -> Scores:
     if not config.trust.filter:
         allowed = np.asarray(guarded.facts["trust"].to_numpy() >= threshold)
     for seed in run.about.seeds:
-        found, _ = guarded_search(
+        found = search_wordings(
             config,
             strategy,
             runs.gold_variants.texts,
             seed,
             allowed=allowed,
-            restated=guarded.restated,
             ignored=runs.gold_variants.own_documents(config, runs.chunks["doc_id"]),
         )
         empty = ((0, 0), (0, config.depth - found.rows.shape[1]))

@@ -313,8 +313,7 @@ _MAX_ID, _MAX_REASONS, _PLACES = 200, 600, 3
 class HeldChunk:
     """A chunk with the verdict of the guard.
 
-    The verdict is `at retrieval` for a chunk that is withheld only from the questions that it
-    restates. `left_out`: Whether quarantine withholds the chunk. `trust` is NaN without trust
+    `left_out`: Whether quarantine withholds the chunk. `trust` is NaN without trust
     settings. `chunks_of_document`: Number of chunks of its document.
     """
 

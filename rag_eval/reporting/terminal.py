@@ -474,9 +474,6 @@ def _guard(report: Report) -> Parts:
         common = sorted(guard.reasons.items(), key=lambda item: (-item[1], item[0]))[:5]
         reasons = ", ".join(f"{quoted(code)} {count}" for code, count in common)
         yield f"reasons: {reasons}; rag-eval trust list shows the chunks"
-    if guard.at_retrieval.n_blocked_pairs:
-        chunks = guard.at_retrieval.n_blocked_chunks
-        yield f"left out at retrieval, as they restate a question: {chunks} chunks"
     if isinstance(manifest := guard.manifest, Manifest):
         by = f", accepted by {quoted(manifest.accepted_by)}" if manifest.accepted_by else ""
         yield (

@@ -1,6 +1,5 @@
 """RetrievalPort, version 1, over ready strategies. Latency is measured through this port."""
 
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -8,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from rag_eval.core.arrays import BoolArray, FloatArray, Int32Array
+from rag_eval.core.arrays import BoolArray, FloatArray
 from rag_eval.core.strategy import Identity
 from rag_eval.core.types import (
     Offsets,
@@ -23,96 +22,6 @@ from rag_eval.core.types import (
 from rag_eval.corpus.analyzer import ANALYZER
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.retrieval.strategies import ReadyStrategy
-from rag_eval.trust.reading import readings
-from rag_eval.trust.restating import restated_pairs
-
-# ---- The poisoning guard at the port leaves out chunks that restate the query.
-
-SPARE = 20
-"""Number of extra chunks in a search, which replace the chunks that are left out."""
-STEM = 4
-"""Number of first letters that are taken as the stem of a word."""
-_WORD = re.compile(r"\w+")
-
-
-def _stems(text: str) -> frozenset[str]:
-    return frozenset(word[:STEM] for word in _WORD.findall(text.lower()))
-
-
-class QueryGuard:
-    """Judges the candidates of each query only, because a live query must be fast.
-
-    Parameters
-    ----------
-    chunks
-        CHUNKS frame of the index.
-    domains
-        Domain of the source of each chunk.
-    vouched
-        bool [n_chunks]: chunks of trusted sources; None when the gold set names no such sources.
-    exempt
-        bool [n_chunks]: chunks that a person allowed.
-    warned
-        bool [n_chunks]: chunks with a warning about themselves.
-    withheld
-        Severities that are left out.
-    """
-
-    def __init__(
-        self,
-        chunks: pd.DataFrame,
-        domains: "Sequence[str] | pd.Series[str]",
-        vouched: BoolArray | None,
-        *,
-        exempt: BoolArray,
-        warned: BoolArray,
-        withheld: Sequence[str] = ("blocked",),
-    ) -> None:
-        names = ("text", "title", "doc_id")
-        # Arrays of the frame, because a copy as Python strings would double the memory.
-        self._columns = {name: chunks[name].array for name in names}
-        self._domains = pd.Series(domains, dtype="str").array
-        self._vouched = vouched
-        self._exempt, self._warned = exempt, warned
-        self._withheld = withheld
-        self._stems: dict[int, frozenset[str]] = {}
-
-    def _stems_of(self, row: int) -> frozenset[str]:
-        if row not in self._stems:
-            parts = (self._columns[name][row] for name in ("title", "text"))
-            self._stems[row] = _stems(" ".join(read for part in parts for read in readings(part)))
-        return self._stems[row]
-
-    def _near(self, queries: Sequence[str], rows: Int32Array) -> Int32Array:
-        """Select the chunks with half of some query's words. No other chunk restates a query."""
-        words_asked = [_stems(query) for query in queries]
-        is_near = [
-            any(2 * len(words & self._stems_of(row)) >= len(words) for words in words_asked)
-            for row in rows.tolist()
-        ]
-        near: Int32Array = rows[np.array(is_near, dtype=bool)]
-        return near
-
-    def apply(self, queries: Sequence[str], found: Ranking) -> Ranking:
-        """Remove the chunks that restate a query from its ranking."""
-        rows = self._near(queries, np.unique(found.rows[found.has_chunk]))
-        if not len(rows) or (self._vouched is not None and self._vouched[rows].all()):
-            return found
-        parts = {name: column[rows].tolist() for name, column in self._columns.items()}
-        pairs = restated_pairs(
-            list(queries),
-            parts["text"],
-            titles=parts["title"],
-            doc_ids=parts["doc_id"],
-            sources=self._domains[rows].tolist(),
-            vouched=None if self._vouched is None else self._vouched[rows],
-            warned=self._warned[rows],
-        )
-        pairs = pairs[pairs["severity"].isin(self._withheld)]
-        chunk = rows[pairs["chunk"].to_numpy(dtype=np.int64)]
-        codes = pairs["query"].to_numpy(dtype=np.int64) * len(self._domains) + chunk
-        return found.without(codes[~self._exempt[chunk]], len(self._domains))
-
 
 # ---- Rows of the chunks frame -> `ScoredChunk`: the citation payload of every retrieved unit.
 
@@ -207,8 +116,6 @@ class RetrievalService:
         Trust of each chunk in [0, 1], [n_chunks]; None when no trust is configured.
     explain
         Gives trust, factors and verdict of a chunk's row; None when sources were not screened.
-    guard
-        Leaves out chunks that restate a query; None when quarantine is off.
     default_threshold
         Trust threshold of calls that name none. A call without a filter names 0.
     seed
@@ -226,7 +133,6 @@ class RetrievalService:
         default: str,
         trust: FloatArray | None = None,
         explain: Callable[[int], TrustScore] | None = None,
-        guard: QueryGuard | None = None,
         default_threshold: float | None = None,
         seed: int = 0,
     ) -> None:
@@ -236,7 +142,6 @@ class RetrievalService:
         self._default = default
         self._table = self._strategy(default).index.table
         self._trust, self._explain = trust, explain
-        self._guard = guard
         self._default_threshold = default_threshold
         self._seed = seed
         self._corpus_rev = corpus_rev
@@ -256,8 +161,8 @@ class RetrievalService:
         """Retrieve for one query, with its ranking as rows of the corpus's chunks."""
         strategy, started = self._strategy(options.strategy or self._default), time.perf_counter()
         allowed = self._allowed(options)
-        ((found, place),) = self._search(strategy, [query], options.top_k, allowed)
-        return found, self._result(strategy, found, place, time.perf_counter() - started)
+        ranked = self._search(strategy, [query], options.top_k, allowed)
+        return ranked, self._result(strategy, ranked, 0, time.perf_counter() - started)
 
     def batch_retrieve(
         self, queries: Sequence[str], options: RetrievalOptions
@@ -295,33 +200,17 @@ class RetrievalService:
     def _retrieve(self, queries: list[str], options: RetrievalOptions) -> list[RetrievalResult]:
         strategy = self._strategy(options.strategy or self._default)
         started, allowed = time.perf_counter(), self._allowed(options)
-        places = self._search(strategy, queries, options.top_k, allowed)
+        ranked = self._search(strategy, queries, options.top_k, allowed)
         duration = (time.perf_counter() - started) / len(queries)
-        return [self._result(strategy, found, query, duration) for found, query in places]
+        return [self._result(strategy, ranked, query, duration) for query in range(len(queries))]
 
     def _search(
         self, strategy: ReadyStrategy, queries: list[str], top_k: int, allowed: BoolArray | None
-    ) -> list[tuple[Ranking, int]]:
-        """Search without chunks that restate a query; return each query's ranking and its row.
-
-        A query with fewer than top_k remaining chunks is searched again with twice the depth, until
-        its ranking ends. The results of the other queries stay, so that no query of a batch depends
-        on the others.
-        """
-        places: dict[int, tuple[Ranking, int]] = {}
-        due = np.arange(len(queries))
-        depth = top_k if self._guard is None else top_k + SPARE
-        while len(due):
-            asked = [queries[query] for query in due.tolist()]
-            found = strategy.search(asked, depth, self._seed, allowed=allowed, cached=False)
-            if found.failure is not None:
-                raise RetrievalFailedError(found.failure)
-            kept = found if self._guard is None else self._guard.apply(asked, found).cut(top_k)
-            places |= {query: (kept, place) for place, query in enumerate(due.tolist())}
-            more = (found.has_chunk.sum(axis=1) >= depth) & (depth < len(self._table))
-            due = due[more & (kept.has_chunk.sum(axis=1) < top_k)]
-            depth = min(2 * depth, len(self._table))
-        return [places[query] for query in range(len(queries))]
+    ) -> Ranking:
+        ranked = strategy.search(queries, top_k, self._seed, allowed=allowed, cached=False)
+        if ranked.failure is not None:
+            raise RetrievalFailedError(ranked.failure)
+        return ranked
 
     def _result(
         self, strategy: ReadyStrategy, found: Ranking, query: int, duration: float

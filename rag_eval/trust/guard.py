@@ -6,12 +6,14 @@ Every rule runs on every view of a text. Hidden and encoded text are findings to
 import itertools
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
-from rag_eval.core.arrays import IntArray, Ranges, find_overlaps
-from rag_eval.core.config import EVIDENCE_TRUST, FINDINGS, Verdict
+from rag_eval.core.arrays import FloatArray, IntArray, Ranges, find_overlaps
+from rag_eval.core.config import EVIDENCE_TRUST, FINDINGS, Trust, Verdict
 from rag_eval.core.frames import make_frame
 from rag_eval.trust.allowances import ALLOWED
 from rag_eval.trust.markup import find_quotations
@@ -317,3 +319,80 @@ def judge_chunks(
         allowed_by=allowed_by,
     )
     return EVIDENCE_TRUST.check(frame), findings
+
+
+# ---- Units of an outside retriever: verdicts of overlapping chunks, or a scan
+
+
+class UnitVerdicts(NamedTuple):
+    """Trust, verdict and reasons of the units of a strategy, each [n_units].
+
+    The trust of a unit of an unknown document is 0.
+    """
+
+    trust: FloatArray
+    verdict: npt.NDArray[np.object_]
+    reasons: list[list[str]]
+
+
+def judge_units(
+    units: pd.DataFrame, chunks: pd.DataFrame, evidence: pd.DataFrame, config: Trust
+) -> UnitVerdicts:
+    """Judge the units of an external strategy (UNITS) by the verdicts on all chunks.
+
+    `evidence` is the EVIDENCE_TRUST of `chunks`. A unit without a chunk, and a returned text that
+    differs from the corpus, are screened alone.
+    """
+    rank = np.zeros(len(units), dtype=np.int64)
+    reasons: list[list[str]] = [[] for _ in range(len(units))]
+
+    def mark(unit: int, grade: int, codes: Sequence[str]) -> None:
+        rank[unit] = max(rank[unit], grade)
+        reasons[unit] += [code for code in codes if code not in reasons[unit]]
+
+    overlaps = _find_overlapping(units, chunks, evidence)
+    columns = (overlaps["unit"], overlaps["verdict"], overlaps["reasons"])
+    for unit, verdict, codes in zip(*columns, strict=True):
+        mark(unit, VERDICTS.index(verdict), codes)
+    # Do not screen text that a person allowed. The loop above covers the other overlapping chunks.
+    is_allowed = np.array([ALLOWED in codes for codes in reasons], dtype=bool)
+    texts, returned = (units[name].to_numpy(dtype=object) for name in ("text", "returned"))
+    foreign = np.flatnonzero((units["chunk"] < 0).to_numpy() & (texts != "") & ~is_allowed)
+    # The returned text differs from the corpus, so no judgement or allowance covers it.
+    other = np.flatnonzero(returned != "")
+    places = np.concatenate([foreign, other])
+    milder = config.about_injection
+    findings = screen(
+        [str(text) for text in (*texts[foreign], *returned[other])], about_injection=milder
+    )
+    graded = rank_findings(findings, len(places), about_injection=milder)
+    for place, grade, codes in zip(places, *graded, strict=True):
+        mark(place, grade, codes)
+    trust = evidence.drop_duplicates("doc_id").set_index("doc_id")["trust"]
+    return UnitVerdicts(
+        trust.reindex(units["doc_id"]).fillna(0.0).to_numpy(dtype=np.float64),
+        np.array(VERDICTS, dtype=object)[rank],
+        reasons,
+    )
+
+
+def _find_overlapping(
+    units: pd.DataFrame, chunks: pd.DataFrame, evidence: pd.DataFrame
+) -> pd.DataFrame:
+    """Match units with the chunks that are not clean: rows of unit, verdict and reasons.
+
+    A unit matches the chunks that share characters with it. A unit without a place matches every
+    chunk of a document when all chunks of the document are blocked.
+    """
+    is_blocked = evidence["verdict"] == "blocked"
+    marked = chunks[["doc_id", "start", "end"]].assign(
+        verdict=evidence["verdict"].to_numpy(),
+        reasons=evidence["reasons"].to_numpy(),
+        wholly=is_blocked.groupby(evidence["doc_id"]).transform("all").to_numpy(),
+    )
+    marked = marked[marked["verdict"] != "clean"]
+    places = units[["doc_id", "start", "end"]].assign(unit=np.arange(len(units)))
+    both = places.merge(marked, on="doc_id", suffixes=("", "_chunk"))
+    is_placed = both["start"] >= 0
+    shares = (both["start_chunk"] < both["end"]) & (both["start"] < both["end_chunk"])
+    return both[(is_placed & shares) | (~is_placed & both["wholly"])]

@@ -33,20 +33,13 @@ _ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]
 # ---- Plain text, for checks that compare wordings
 
 _DRESSED = re.compile(r"[<&\x00-\x08\x0b\x0e-\x1f\x7f]")
-_OTHER_TAG = re.compile(r"</?[A-Za-z][^<>\n]{0,400}>")
-_WORD = re.compile(r"\w+")
-_STRONG = frozenset(("b", "strong"))
 _BLOCKS = frozenset(load_words("markup")["blocks"])
-_HEADING_WORDS = 4
-"""Least number of bold words in a heading, because fewer words cannot restate a question."""
 
 
-def plain(text: str, gap: str = "") -> str:
+def plain(text: str) -> str:
     r"""Return the readable text without markup, in NFKC, with unchanged case and line breaks.
 
-    Tags of blocks become line breaks, and `<b>` around four words or more becomes `**`, which
-    marks a heading. `gap` replaces other tags and invisible characters. Use "" to read like a
-    person, and " " to read like an index that ends words at tags.
+    Tags of blocks become line breaks.
 
     Examples
     --------
@@ -55,37 +48,18 @@ def plain(text: str, gap: str = "") -> str:
     """
     if text.isascii() and not _DRESSED.search(text):
         return text
-    text = _ENTITY.sub(lambda found: html.unescape(found[0]), text)
-    text = _INVISIBLE.sub(gap, text)
-    if "<" in text:
-        text = _OTHER_TAG.sub(gap, _drop_tags(text, gap))
-    return unify_spelling(text)
-
-
-def _drop_tags(text: str, gap: str) -> str:
-    pieces: list[str] = []
-    at = begun = 0
-    opened = -1  # index of the piece that replaces the last `<b>`
-    for tag in read_tags(text):
-        pieces.append(text[at : tag.start])
-        at = tag.end if tag.complete else tag.start + len("<!--")  # an index reads open comments
-        if tag.name not in _STRONG:
-            pieces.append("\n" if tag.name in _BLOCKS else gap)
-        elif not tag.closing:
-            pieces.append(gap)
-            opened, begun = len(pieces) - 1, tag.end
-        else:
-            words = _WORD.findall(text, begun, tag.start) if opened >= 0 else []
-            if len(words) >= _HEADING_WORDS:
-                pieces[opened] = "**"
-            pieces.append("**" if len(words) >= _HEADING_WORDS else gap)
-            opened = -1
-    return "".join((*pieces, text[at:]))
-
-
-def readings(text: str) -> list[str]:
-    """Return the different readings of a text: unchanged, and plain without and with gaps."""
-    return list(dict.fromkeys((text, plain(text), plain(text, " "))))
+    text = _ENTITY.sub(lambda match: html.unescape(match[0]), text)
+    text = _INVISIBLE.sub("", text)
+    cuts = (
+        # An index reads a comment that is not closed.
+        Cut(
+            tag.start,
+            tag.end if tag.complete else tag.start + len("<!--"),
+            "\n" * (tag.name in _BLOCKS),
+        )
+        for tag in read_tags(text)
+    )
+    return unify_spelling(Edited(text, cuts).text)
 
 
 # ---- Views

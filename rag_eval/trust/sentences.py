@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from rag_eval.corpus import chunking
 from rag_eval.trust.reading import View
@@ -271,132 +271,22 @@ def form_of(sentence: str) -> SentenceForm:
     return SentenceForm(asks, orders, addresses)
 
 
-# ---- Questions: how a text asks, and whether words are a heading or running text
+# ---- Questions
 
-Asking = Literal["wording", "mark", ""]
-Form = Literal["heading", "running"]
-
-WH_WORDS = frozenset(load_words("questions")["wh"])
-_WORDING = WH_WORDS | frozenset(load_words("questions")["other_languages"])
-_OPENERS = _WORDING | frozenset(load_words("questions")["auxiliaries"])
-_QUESTION_MARKS = ("?", "？", "؟")
-_LINE_CHARACTERS = 1_000
-"""Characters on each side that are searched for line ends; a longer line is running text."""
-_SPARE_WORDS = 3
-_PAGE_QUESTIONS = 3
-_ENDED = re.compile(r"[^.!?。？؟\n]++[.!?。？؟\n]?+")
-_HEADING_TAG = r"h[1-6]|summary|dt|th|strong|b|caption|legend|label"
-_OPENING = re.compile(
-    rf"(?:<(?:{_HEADING_TAG})\b[^<>]{{0,200}}>|\*\*|__)[^\w<>]{{0,8}}"
-    r"(?:\d{1,3}[.)]?[^\w<>]{0,4}"
-    r"|(?:q|question|frage|pregunta|faq)\b[^\w<>]{0,6}\d{0,3}[^\w<>]{0,4})?\Z",
-    re.IGNORECASE,
-)
-_CLOSING = re.compile(rf"[^\w<>]{{0,4}}?(?:\*\*|__|</(?:{_HEADING_TAG})\b)", re.IGNORECASE)
-_LABEL = re.compile(
-    r"(?:\A|[\s>*_#|])(?:q|question|frage|pregunta|domanda|faq)"
-    r"[^\w\n]{0,3}\d{0,3}[*_]{0,2}\s{0,2}[:.)][*_\s\"'“‘]{0,6}\Z",
-    re.IGNORECASE,
-)
-_ANSWER = re.compile(
-    r"(?<!\w)(?:a|answer|antwort|réponse|respuesta)[*_]{0,2}\s{0,2}:", re.IGNORECASE
-)
-_LINK = re.compile(r"\]\([^()\n]{0,400}\)|<[^<>\n]{0,400}>")
-_WORD = re.compile(r"[^\W_]+")
-_BEFORE_SENTENCE = " \t\"'“‘«([¿*_#>|-"
-_UNDERLINE = re.compile(r"\n[ \t]{0,3}([=~^\"'+#`*-])\1{2,200}[ \t\r]{0,9}(?:\n|\Z)")
-_AFTER_QUESTION = " \t*_\"'”’»)]"
+_ASKING = load_words("questions")
+QUESTION_WORDS = frozenset((*_ASKING["wh"], *_ASKING["other_languages"]))
+_OPENERS = QUESTION_WORDS | frozenset(_ASKING["auxiliaries"])
 
 
-class Place(NamedTuple):
-    """Surroundings of some words of a text."""
-
-    form: Form
-    marked: bool
-    """A question mark follows."""
-    followed: bool
-    """Other words follow in the same line."""
-    begins: bool
-    """The words begin a sentence."""
-
-
-def asks(words: Sequence[str], text: str) -> Asking:
-    """Tell whether a text asks by wording, only by a question mark, or not at all.
+def begins_question(words: Sequence[str]) -> bool:
+    """Tell whether words in lower case begin like a question.
 
     Examples
     --------
-    >>> asks(["how", "deep", "is", "it"], "how deep is it"), asks(["it", "is"], "It is?")
-    ('wording', 'mark')
+    >>> begins_question(["how", "deep", "is", "it"]), begins_question(["it", "is", "deep"])
+    (True, False)
     """
-    lowered = [word.lower() for word in words]
-    marked = text.rstrip(_AFTER_QUESTION + "\n").endswith(_QUESTION_MARKS)
-    if lowered and (lowered[0] in _OPENERS or (marked and not _WORDING.isdisjoint(lowered))):
-        return "wording"
-    return "mark" if marked else ""
-
-
-def place(text: str, start: int, end: int) -> Place:
-    r"""Describe the surroundings of text[start:end].
-
-    A heading is one of these:
-
-    - a line with `#` or an underline and at most three other words
-    - a separate line without words after text[start:end]
-    - text alone between the tags or stars of a heading
-    - text after a label (`Q:`, `Question 3.`)
-
-    Examples
-    --------
-    >>> place("## Why is it so?\n\nBecause.", 3, 15).form
-    'heading'
-    >>> place("Why is it so? Because.", 0, 12).form
-    'running'
-    """
-    low, high = max(start - _LINE_CHARACTERS, 0), min(end + _LINE_CHARACTERS, len(text))
-    line_start = max(text.rfind("\n", low, start) + 1, low)
-    broken = text.find("\n", end, high)
-    line_end = high if broken < 0 else broken
-    before, after = text[line_start:start], text[end:line_end]
-    answer = _ANSWER.search(after)
-    rest = _WORD.findall(_LINK.sub(" ", after[: answer.start()] if answer else after))
-    marked = after.lstrip(_AFTER_QUESTION).startswith(_QUESTION_MARKS)
-    opened = before.rstrip(_BEFORE_SENTENCE)
-    begins = not opened or opened.endswith((".", "!", "?", "…", ":", ";", "。"))
-    labelled = _LABEL.search(before[-40:]) and (marked or not rest)
-    if not labelled and not (_OPENING.search(before[-240:]) and _CLOSING.match(after)):
-        ahead = len(_WORD.findall(_LINK.sub(" ", before)))
-        hashed = before.lstrip().startswith("#") or bool(_UNDERLINE.match(text, line_end))
-        is_line = (
-            "\n" not in text[start:end].strip()
-            and (line_start > low or low == 0)
-            and (broken >= 0 or high == len(text))
-        )
-        if not is_line or ahead > _SPARE_WORDS or len(rest) > (_SPARE_WORDS if hashed else 0):
-            return Place("running", marked, bool(rest), begins)
-    return Place("heading", marked, bool(rest), begins)
-
-
-def page_of_questions(text: str) -> bool:
-    """Tell whether a text asks and answers three different questions, like a FAQ page.
-
-    A question begins with a word that opens questions, ends with a question mark, and another
-    sentence follows.
-
-    Examples
-    --------
-    >>> page_of_questions("What is it? A tool. Is it free? It is. Who made it? We did.")
-    True
-    """
-    questions, previous = set[str](), ""
-    for match in _ENDED.finditer(text):
-        words = _WORD.findall(match[0][:_LINE_CHARACTERS])
-        if not words:
-            continue
-        marked = match[0].endswith(_QUESTION_MARKS)
-        if previous and not marked:
-            questions.add(previous)
-        previous = " ".join(words).lower() if marked and words[0].lower() in _OPENERS else ""
-    return len(questions) >= _PAGE_QUESTIONS
+    return bool(words) and words[0] in _OPENERS
 
 
 # ---- Sentences that speak to a language model

@@ -141,15 +141,6 @@ class RetrievedCounts(Record):
     n_warned: Count
 
 
-class AtRetrieval(Record):
-    """Chunks that are left out for the questions that they restate."""
-
-    n_blocked_pairs: Count
-    n_blocked_chunks: Count
-    n_warned_pairs: Count
-    dropped: dict[Name, Count]
-
-
 class Poisoning(Record):
     """Findings of the guard. evidence-trust.jsonl lists all chunks."""
 
@@ -167,7 +158,6 @@ class Poisoning(Record):
     manifest: Manifest | Absent
     quarantined: list[QuarantinedChunk]
     gold: BlockedGold
-    at_retrieval: AtRetrieval
     retrieved: RetrievedCounts
 
 

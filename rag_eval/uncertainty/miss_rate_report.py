@@ -86,7 +86,7 @@ class MissesPart(Record):
     n_judged: Count
     n_failed: Count
     n_missed: Count
-    lost: dict[Literal["retrieval", "fusion", "guard", "rerank", "cutoff"], Count]
+    lost: dict[Literal["retrieval", "fusion", "rerank", "cutoff"], Count]
     n_twins: Count
     by_score: list[ScoreBin]
 

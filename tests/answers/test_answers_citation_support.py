@@ -8,7 +8,6 @@ from pathlib import Path
 
 from answer_corpus import Ranking, ScriptedChat, library, question
 
-from rag_eval.answers.evidence import Withheld
 from rag_eval.answers.runner import Tools, answer_questions
 from rag_eval.core.config import Answers
 
@@ -48,7 +47,7 @@ def outcomes(*validators: str) -> list[tuple[str, tuple[str, ...]]]:
     }
     asked = {f"What is said {number}?": [text_of(one)] for number, one in enumerate(REPLIES)}
     questions = [question(text, text, **options) for text in asked]
-    tools = Tools(corpus, Ranking(corpus), Withheld(), chat=ScriptedChat(asked), concurrency=4)
+    tools = Tools(corpus, Ranking(corpus), None, chat=ScriptedChat(asked), concurrency=4)
     run = answer_questions(questions, Answers.model_validate(options), tools)
     messages = {row.query_id: row.messages for row in run.rejected}
     return [(one.outcome, messages.get(one.query_id, ())) for one in run.answers]

@@ -16,7 +16,6 @@ from rag_eval.answers.evidence import (
     MAX_EVIDENCE_CHARS,
     Gathered,
     Preflights,
-    Withheld,
     _default_terms,
     check_patterns,
     line_starts,
@@ -27,7 +26,7 @@ from rag_eval.core.errors import InputError
 def gather(text, *steps, corpus=None, retrieve=None, raised=0, **options):
     corpus, log = corpus or library(), Events()
     asked = question("q1", text, preflights=list(steps), **options)
-    preflights = Preflights(corpus, retrieve or Ranking(corpus), Withheld())
+    preflights = Preflights(corpus, retrieve or Ranking(corpus), None)
     return preflights.gather(asked, log, raised), log.lines
 
 

@@ -9,7 +9,6 @@ import time
 import pytest
 from answer_corpus import Ranking, ScriptedChat, evidence, library, question, scored, small_library
 
-from rag_eval.answers.evidence import Withheld
 from rag_eval.answers.extractive import Abstention, Chosen, Example, Extract
 from rag_eval.answers.runner import (
     AbortedError,
@@ -75,7 +74,7 @@ def run(questions, *, chat=None, recorded=None, ranking=None, extract=None, **op
         for number, own in enumerate(questions)
     ]
     ranking, extract = ranking or Ranking(corpus), extract or FirstLines()
-    tools = Tools(corpus, ranking, Withheld(), extract, chat, recorded, concurrency=4)
+    tools = Tools(corpus, ranking, None, extract, chat, recorded, concurrency=4)
     config = Answers.model_validate({"mode": "llm", "endpoint": "local", **options})
     return answer_questions(asked, config, tools)
 

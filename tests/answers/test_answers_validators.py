@@ -7,7 +7,6 @@ from answer_corpus import Ranking, ScriptedChat, evidence, question, small_libra
 
 from rag_eval.answers.codes import PatternTimeoutError, TimedPattern
 from rag_eval.answers.contract import Candidate, load_plugins, postprocess, validate
-from rag_eval.answers.evidence import Withheld
 from rag_eval.answers.runner import Tools, answer_questions
 from rag_eval.core.config import Answers, ValidatorUse
 from rag_eval.core.errors import InputError
@@ -228,7 +227,7 @@ def replied(answer: str, words: list[str], *validators: dict):
     corpus, asked = small_library(), "What is the capital of France?"
     content = {"citations": ["docs/capitals.md:2", "docs/capitals.md:3"], "answer": answer}
     chat = ScriptedChat({asked: [json.dumps(content | {"deltaS": None, "lambda": None})]})
-    tools = Tools(corpus, Ranking(corpus), Withheld(), chat=chat)
+    tools = Tools(corpus, Ranking(corpus), None, chat=chat)
     found = answer_questions(
         [question("q", asked, **options)], Answers.model_validate(options), tools
     )

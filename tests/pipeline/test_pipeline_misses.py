@@ -66,7 +66,7 @@ def test_steps_end_at_the_rank_of_the_run(traced):
     for name in ("bm25", "vector", "hybrid", "lexical"):
         found = rows(traced, name)
         assert len(found) == traced[1].about[name].n_missed > 0
-        ended = found["guarded"].where(found["guarded"] <= runs.config.depth)
+        ended = found["ranked"].where(found["ranked"] <= runs.config.depth)
         pd.testing.assert_series_equal(ended, found["final"], check_names=False)
 
 
@@ -94,30 +94,25 @@ def test_an_identical_text_under_another_id_is_named(traced):
     assert traced[1].about["bm25"].n_twins == 1
 
 
-NONE = dict.fromkeys(("lexical", "vector", "ranked", "guarded", "final", "twin_rank"), np.nan)
+NONE = dict.fromkeys(("lexical", "vector", "ranked", "final", "twin_rank"), np.nan)
 SENTENCES = {
     "No list had it in its first 1000.": {"lost": "retrieval"},
     "No list had it.": {"lost": "retrieval", "depth": 0},
     "Its list had it at 12; the cut-off at 10 lost it.": {
-        **dict.fromkeys(("ranked", "guarded", "final"), 12.0),
+        **dict.fromkeys(("ranked", "final"), 12.0),
         "lost": "cutoff",
     },
     "The lexical list had it at 22, the vector list at 4; fusion moved it to 11 and lost it.": {
         "lexical": 22.0,
         "vector": 4.0,
-        **dict.fromkeys(("ranked", "guarded", "final"), 11.0),
+        **dict.fromkeys(("ranked", "final"), 11.0),
         "lost": "fusion",
     },
     "The vector list had it at 53, the lexical list below 1000; fusion moved it below 100; "
     "the cut-off at 10 lost it.": {"vector": 53.0, "lost": "cutoff"},
     "Its list had it at 3; the rerank moved it below 100 and lost it.": {
         "ranked": 3.0,
-        "guarded": 3.0,
         "lost": "rerank",
-    },
-    "Its list had it at 3; the guard withheld it, because it restates the question.": {
-        "ranked": 3.0,
-        "lost": "guard",
     },
     "No list had it in its first 1000; the same text stood at 2 under another id, twin.md.": {
         "lost": "retrieval",

@@ -42,7 +42,6 @@ NOT_HERE = {
     ("retrieval_signals", "corpus_index"): "identifies the vectors of the index, which is open",
     ("missed_questions", "corpus_index"): "identifies the vectors of the index, which is open",
     ("missed_questions", "embeddings"): "smoke has no missed question to search again",
-    ("missed_questions", "restated_passages"): "smoke has no missed question to search again",
     ("miss_rate_claims", "run"): "smoke has no judged wordings, whose claims name the first seed",
     ("miss_rate_calibration", "run"): "the scores of the runs are in the memory of this process",
     ("retrieval_metrics_report", "corpus_chunks"): "only units of external strategies need them",

@@ -108,7 +108,6 @@ def _fill_trust(trust: dict[str, Any], names: tuple[str, ...]) -> None:
     trust["retrieved"] = {name: {**nothing, "blocked": []} for name in names}
     trust["retrieved"][names[0]] |= {"n_blocked": 4, "blocked": [blocked]}
     trust["filter"]["rows"] = [{"strategy": name, **compared} for name in names]
-    trust["poisoning"]["at_retrieval"]["dropped"] = dict.fromkeys(names, 1)
     counts = {"n_retrieved": 440 * len(names), "n_blocked": 4, "n_warned": 7 * len(names)}
     trust["poisoning"]["retrieved"] = counts
 

@@ -1,10 +1,8 @@
 """PoisonedRAG's passages in XQuAD's corpus, and their retrieval with and without a guard.
 
-A chunk that `find_paraphrases` blocks is not indexed. A pair of question and chunk that
-`restated_pairs` blocks is not retrieved. Other tests judge domains.
+A chunk that `find_paraphrases` or `find_restating` names may be left out.
 """
 
-import functools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,7 +20,7 @@ from rag_eval.retrieval.kinds.vector import Vector
 from rag_eval.retrieval.lexical import bm25s_engine
 from rag_eval.retrieval.strategies import ReadyStrategy, StrategyIndex
 from rag_eval.trust.duplicates import FIRST, find_paraphrases
-from rag_eval.trust.restating import restated_pairs
+from rag_eval.trust.restating import find_restating
 
 HOST = "xquad.example"
 UNTRUSTED, LOOKALIKE = "untrusted.example", "xquad.examp1e"
@@ -48,8 +46,6 @@ FORMS: dict[str, Callable[[str, str], str]] = {
 """
 
 PLAIN = "passage"
-WHOLE = "paraphrases+restates"
-"""All checks of the guard that compare passages with questions."""
 
 
 class Attack(NamedTuple):
@@ -70,7 +66,7 @@ class Outcome(NamedTuple):
 
     `poisoned` counts any planted text. `own` counts only texts that were planted for the question.
     `upper` and `own_upper` are upper 95 % bounds. `n_dropped` is the number of clean documents that
-    some question loses.
+    are lost.
     """
 
     poisoned: float
@@ -125,63 +121,28 @@ class Poisoned:
         terms = table.query_terms(self.queries)
         self.first = bm25s_engine(self.index).search(terms, FIRST).rows.astype(np.int64)
 
-    def outcome(
-        self,
-        *,
-        guard: str = WHOLE,
-        allowlist: bool = True,
-        unlisted: str = "allow",
-        withheld: Sequence[str] = ("blocked",),
-    ) -> Outcome:
-        """Retrieve for all questions behind a guard.
+    def outcome(self, *, allowlist: bool = True, withheld: Sequence[str] = ("blocked",)) -> Outcome:
+        """Retrieve for all questions behind the guard.
 
-        `guard` names the checks that are on, joined by "+". `allowlist` says whether an allowlist
-        with the host's domain is configured, and `unlisted` what happens to other documents.
-        `withheld` are the verdicts that are left out.
+        `allowlist` says whether an allowlist with the host's domain is configured. `withheld` are
+        the verdicts that are left out.
         """
-        its, documents = self.its, self.documents
-        vouched = its.vouched[documents] if allowlist else None
-        strange = ~its.vouched[documents] & allowlist
-        warned = strange & (unlisted == "warn")
-        gone = (strange & (unlisted == "block")) | (warned & ("warning" in withheld))
-        if "paraphrases" in guard:
-            table, frequency = self.index.table, bm25s_engine(self.index).frequency
-            found = find_paraphrases(
-                self.first, table.frame, table.terms, frequency, vouched=vouched
-            )
-            row, severity = found["row"].to_numpy(), found["severity"]
-            # Two warnings make a block.
-            severity = severity.where(~warned[row], "blocked")
-            gone[row[severity.isin(withheld)]] = True
-            warned[row] = True
-        left_out = np.tile(gone, (len(self.queries), 1))
-        if "restates" in guard:
-            pairs = self._restated[allowlist]
-            chunk = pairs["chunk"].to_numpy()
-            severity = pairs["severity"].where(~warned[chunk], "blocked")
-            counts = severity.isin(withheld).to_numpy()
-            left_out[pairs["query"].to_numpy()[counts], chunk[counts]] = True
-        return self._measure(left_out)
+        vouched = self.its.vouched[self.documents] if allowlist else None
+        table, frequency = self.index.table, bm25s_engine(self.index).frequency
+        found = pd.concat(
+            [
+                find_paraphrases(self.first, table.frame, table.terms, frequency, vouched=vouched),
+                find_restating(self.queries, self.first, table.frame, vouched=vouched),
+            ]
+        )
+        gone = np.zeros(len(self.documents), dtype=bool)
+        gone[found["row"].to_numpy()[found["severity"].isin(withheld).to_numpy()]] = True
+        return self._measure(gone)
 
-    @functools.cached_property
-    def _restated(self) -> dict[bool, pd.DataFrame]:
-        its, table = self.its, self.index.table
-        return {
-            allowlist: restated_pairs(
-                self.queries,
-                table.texts,
-                titles=[""] * len(table),
-                doc_ids=table.doc_ids,
-                sources=[its.sources[row] for row in self.documents],
-                vouched=its.vouched[self.documents] if allowlist else None,
-            )
-            for allowlist in (True, False)
-        }
-
-    def _measure(self, left_out: np.ndarray) -> Outcome:
+    def _measure(self, gone: np.ndarray) -> Outcome:
         its, n = self.its, len(self.its.targets)
         rows = np.maximum(self.ranked, 0)
-        held = (self.ranked >= 0) & ~np.take_along_axis(left_out, rows, axis=1)
+        held = (self.ranked >= 0) & ~gone[rows]
         shown = held & (np.cumsum(held, axis=1) <= TOP)
         documents = self.documents[rows]
         planted = np.where(shown[:n], its.target_of[documents[:n]], -1)
@@ -191,7 +152,7 @@ class Poisoned:
         wanted = np.array([self.row_of[document] for document in its.relevant])
         recall = (shown[n:] & (documents[n:] == wanted[:, None])).any(axis=1).mean()
         bounds = mean_interval(hits, SharedGold.of_groups(np.arange(n)))
-        dropped = left_out.any(axis=0) & (its.target_of[self.documents] < 0)
+        dropped = gone & (its.target_of[self.documents] < 0)
         return Outcome(
             float(bounds.value[0]),
             float(bounds.high[0]),

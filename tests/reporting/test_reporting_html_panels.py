@@ -246,7 +246,6 @@ def test_trust_tables(made):
         "retrieved": "440",
         "blocked": "4",
         "warned": "7",
-        "dropped": "1",
     }
     assert rows(panel, "trust-filter")[1]["delta"] == "-0.02"
     assert rows(panel, "blocked-retrieved")[0]["rank"] == "3"
@@ -256,7 +255,6 @@ def test_trust_tables(made):
     ]  # the most frequent reason first
     assert {place for _, place in figures(markup)} >= {
         "/trust/poisoning/manifest/n_changed",
-        "/trust/poisoning/at_retrieval/n_blocked_pairs",
         "/trust/filter/n_below",
         "/trust/scores/mean",
     }

@@ -143,7 +143,7 @@ def test_clean_corpora_have_few_groups(shared_data, name):
 
 def test_paraphrases_of_a_plain_attack_are_found(shared_data, tmp_path):
     poisoned = Poisoned(attack(shared_data, PLAIN, UNTRUSTED), STRATEGIES[0], tmp_path)
-    found = poisoned.outcome(guard="paraphrases", allowlist=False, withheld=("blocked", "warning"))
+    found = poisoned.outcome(allowlist=False, withheld=("blocked", "warning"))
     assert found.own <= 0.1
     assert found.n_dropped == 0
 

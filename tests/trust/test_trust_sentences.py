@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from rag_eval.trust.sentences import form_of, page_of_questions, sentences_of
+from rag_eval.trust.sentences import form_of, sentences_of
 
 CASES = tomllib.loads((Path(__file__).parent / "sentences.toml").read_text(encoding="utf-8"))
 DOCSTRING = """Return the sum of the values.
@@ -87,9 +87,3 @@ FORMS = {"asks": (True, False), "orders": (False, True), "states": (False, False
 def test_questions_ask_orders_order_and_statements_do_neither(kind, sentence):
     form = form_of(sentence)
     assert (form.asks, form.orders) == FORMS[kind]
-
-
-def test_a_page_of_questions_has_three_different_ones_with_answers():
-    assert not page_of_questions("Who is it? She is. " * 5)
-    assert not page_of_questions("Who is it? What is it? Where is it? Here.")
-    assert page_of_questions("Who is it? She is. What is it? A bell. Where is it? Here.")

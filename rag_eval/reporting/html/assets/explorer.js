@@ -65,7 +65,6 @@
   const LOST = new Map([
     ['retrieval', 'no list of the strategy had the gold'],
     ['fusion', 'a list had the gold among the first ten, and fusion moved it down'],
-    ['guard', 'the guard withheld the gold, because it restates the question'],
     ['rerank', 'the rerank step moved the gold out of the first ten'],
     ['cutoff', 'the gold was ranked, but never among the first ten'],
   ]);

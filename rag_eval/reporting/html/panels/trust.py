@@ -17,10 +17,7 @@ def panel(page: Page) -> Panel:
         for factor, meaning in words["trust_factors"].items()
         for state, count in part["states"][factor].items()
     ]
-    lists = [
-        {"strategy": name, "found": found, "dropped": guard["at_retrieval"]["dropped"].get(name)}
-        for name, found in retrieved
-    ]
+    lists = [{"strategy": name, "found": found} for name, found in retrieved]
     reasons = [
         {"code": code, "n": n, "check": words["trust_checks"].get(code.split(".", 1)[0], UNKNOWN)}
         for code, n in sorted(guard["reasons"].items(), key=lambda item: (-item[1].value, item[0]))
