@@ -40,6 +40,7 @@ from rag_eval.corpus.analyzer import count_tokens
 from rag_eval.corpus.chunking import spans
 from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.runner import Node
+from rag_eval.pipeline.stages import open_runner
 
 QUESTIONS, QUESTION_WORDS, PASSAGES, LEAST_WORDS, MOST_WORDS = 1_000, 7, 4, 42, 60
 LEAST_SENTENCE, MOST_SENTENCE, FILE_DOCUMENTS = 4, 40, 25_000
@@ -144,7 +145,7 @@ def run_stages(folder: Path, workers: int) -> None:
     """Run the stages up to the rankings, and print the seconds of each when it ends."""
     telemetry_off()
     evaluation = open_gold_set(folder, Settings(home=folder / "home", shard_workers=workers))
-    runner = evaluation.runner
+    runner = open_runner(evaluation)
     wanted = [Node("run", name) for name in runner.strategies]
     needed = set(wanted).union(*map(runner.ancestors, wanted))
     for node in runner.nodes():

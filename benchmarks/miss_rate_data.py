@@ -32,6 +32,7 @@ from rag_eval.corpus.analyzer import Analyzer
 from rag_eval.corpus.chunking import spans
 from rag_eval.gold.loading import gold_groups
 from rag_eval.measures.overlap import SharedGold
+from rag_eval.pipeline.stages import open_runner
 from rag_eval.retrieval.dense import ExactSearch, model_folder
 from rag_eval.retrieval.embedding.embedders import (
     LsaEmbedder,
@@ -314,9 +315,9 @@ def _pandas_api() -> Collection:
         reports, nowhere = home / "reports", "refused://"
         settings = Settings(home=home, reports=reports, gold_sets=gold_sets, tracking_uri=nowhere)
         evaluation = open_gold_set(ROOT / "gold_sets" / "pandas_api", settings)
-        found = evaluation.runner.get(GoldVariants).artifact
+        found = open_runner(evaluation).get(GoldVariants).artifact
         variants, qrels = found.frame("variants"), found.frame("qrels_document")
-        chunks = evaluation.runner.get(AdmittedChunks).artifact.frame("chunks")
+        chunks = open_runner(evaluation).get(AdmittedChunks).artifact.frame("chunks")
     variants = variants[variants["answerable"]]
     document = chunks["doc_id"].tolist()
     of_document: dict[str, list[int]] = {}

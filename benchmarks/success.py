@@ -33,7 +33,7 @@ from rag_eval.measures.strategy_report import StrategyPart
 from rag_eval.pipeline.evaluation import Evaluation, open_beir, open_gold_set
 from rag_eval.pipeline.measures import RankingMeasures
 from rag_eval.pipeline.scores import open_runs
-from rag_eval.pipeline.stages import evaluate_all
+from rag_eval.pipeline.stages import evaluate_all, open_runner
 from rag_eval.reporting.report import Report
 from rag_eval.reporting.terminal import Sheet, estimate, print_parts
 from rag_eval.retrieval.kinds.hybrid import Hybrid
@@ -214,7 +214,7 @@ def tune(train: Evaluation, vectors: Path) -> float:
     names = {strategy.name: w for strategy, w in zip(tried, WEIGHTS, strict=True)}
     evaluation = with_strategies(train, tried)
     with evaluation.lock:
-        measures = evaluation.runner.get(RankingMeasures).about.strategies
+        measures = open_runner(evaluation).get(RankingMeasures).about.strategies
     level = evaluation.config.level
     found = {
         entry.name: next(m for m in entry.measures if (m.label, m.level) == (TUNED_FOR, level))
@@ -264,8 +264,8 @@ def blocked_table(data: Path) -> Sheet:
 
 def success_table(evaluation: Evaluation, report: Report) -> Sheet:
     """Show each success criterion with its verdict and its figure or reason."""
-    per_query = evaluation.runner.get(RankingMeasures).per_query
-    judged = judge_success(report, per_query, open_runs(evaluation).gold.named_gold)
+    per_query = open_runner(evaluation).get(RankingMeasures).per_query
+    judged = judge_success(report, per_query, open_runs(open_runner(evaluation)).gold.named_gold)
     title = f"Success criteria on {report.gold.name}"
     return Sheet(title, ["criterion", "goal", "verdict", "found"], [row[:4] for row in judged])
 

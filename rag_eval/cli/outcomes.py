@@ -376,9 +376,10 @@ def calibrate_now(
     with report_errors():
         evaluation = open_evaluation(gold_set, home, gold_sets, wait)
         from rag_eval.pipeline.miss_rates import calibrate_gold_set
+        from rag_eval.pipeline.stages import open_runner
         from rag_eval.reporting.listings import show_calibration
 
-        found = calibrate_gold_set(evaluation)
+        found = calibrate_gold_set(open_runner(evaluation))
         if json:
             plain = to_jsonable_python(found)
             typer.echo(json_form.dumps(plain, sort_keys=True, allow_nan=False))
@@ -405,9 +406,10 @@ def compare(
     with report_errors():
         evaluation = open_evaluation(gold_set or context.obj, home, gold_sets)
         from rag_eval.pipeline.miss_rates import compare_strategies
+        from rag_eval.pipeline.stages import open_runner
         from rag_eval.reporting.listings import show_comparison, write_comparison_csv
 
-        found = compare_strategies(evaluation, strategies)
+        found = compare_strategies(open_runner(evaluation), strategies)
         show_comparison(console_for(), found)
         if csv is not None:
             write_comparison_csv(csv, found)

@@ -154,8 +154,9 @@ def manifest(
     with report_errors():
         evaluation = open_evaluation(gold_set, home, gold_sets)
         from rag_eval.pipeline.corpus import write_manifest
+        from rag_eval.pipeline.stages import open_runner
 
-        path, version, count = write_manifest(evaluation, key)
+        path, version, count = write_manifest(open_runner(evaluation), key)
         signed = "" if key is None else ", signed"
         typer.echo(
             f"{format_count(count, 'document')} recorded in {path} as version {version}{signed}"

@@ -22,7 +22,7 @@ from rag_eval.defs.nights import NIGHT_TAG, nights_key, record_night, tonight
 from rag_eval.defs.resources import Evaluations
 from rag_eval.pipeline.corpus import CorpusSnapshot, GoldVariants
 from rag_eval.pipeline.runner import Made, Node, Runner, Stage, nodes_behind
-from rag_eval.pipeline.stages import STAGES
+from rag_eval.pipeline.stages import STAGES, open_runner
 from rag_eval.storage.hashing import code_version
 from rag_eval.storage.locks import is_shared
 
@@ -155,7 +155,7 @@ def _make_asset(
         context: dg.AssetExecutionContext, evaluations: dg.ResourceParam[Evaluations]
     ) -> Iterator[dg.MaterializeResult[Any] | dg.AssetCheckResult]:
         with clear_failures():
-            runner = evaluations.open(context.partition_key).runner
+            runner = open_runner(evaluations.open(context.partition_key))
             if node not in runner.nodes():
                 part = f"strategy {node.strategy}" if node.strategy else node.name
                 context.log.info("%s has no %s", context.partition_key, part)

@@ -15,6 +15,7 @@ from rag_eval.defs.metadata import Shown, Table, clear_failures, problems_shown,
 from rag_eval.defs.resources import Evaluations
 from rag_eval.gates.gate_report import GatePart
 from rag_eval.pipeline.runner import Runner
+from rag_eval.pipeline.stages import open_runner
 from rag_eval.reporting.report import Report
 
 Judgement = tuple[bool, Shown]
@@ -220,7 +221,7 @@ def make_gate_checks(
         from rag_eval.pipeline.report import MetricsReport
 
         with clear_failures():
-            runner = evaluations.open(context.partition_key).runner
+            runner = open_runner(evaluations.open(context.partition_key))
             report = runner.get(MetricsReport).report
         selected = [by_key[key] for key in by_key if key in context.selected_asset_check_keys]
         yield from gate_results(report, selected, asset)

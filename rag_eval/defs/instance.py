@@ -18,6 +18,7 @@ from rag_eval.gates.verdict import check_names
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.report import MetricsReport
 from rag_eval.pipeline.runner import Node
+from rag_eval.pipeline.stages import open_runner
 from rag_eval.storage.artifacts import write_text
 from rag_eval.storage.hashing import code_version
 
@@ -95,7 +96,7 @@ def record_lineage(dagster_home: Path, evaluation: Evaluation) -> int:
     that belongs to no Dagster run. Returns the number of materializations.
     """
     prepare_home(dagster_home)
-    runner, count, name = evaluation.runner, 0, evaluation.config.name
+    runner, count, name = open_runner(evaluation), 0, evaluation.config.name
     prefix = evaluation.settings.asset_key_prefix
     with dg.DagsterInstance.from_config(str(dagster_home)) as instance:
         for made in runner.made.values():

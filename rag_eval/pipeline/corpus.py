@@ -44,8 +44,8 @@ from rag_eval.measures.ranking import Qrels, Spans
 from rag_eval.pipeline.by_chunk import identify_chunks, work_by_chunk
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.runner import (
-    Node,
     Result,
+    Runner,
     Stage,
     Work,
     array_part,
@@ -162,8 +162,8 @@ def read_corpus(work: Work) -> CorpusSnapshot:
 
 
 def _read_shards(work: Work, spec: ShardedLoader, n_shards: int) -> CorpusSnapshot:
-    recorded = work.evaluation.runner.find_recorded(Node(work.stage.name))
-    before = recorded.layout if isinstance(recorded, CorpusSnapshot) else None
+    recorded = work.find_before(CorpusSnapshot)
+    before = None if recorded is None else recorded.layout
     layout = cut_shards(work, spec, n_shards, before)
     if not layout.shards:
         raise empty_corpus("there is no document", spec.loader, "at least one document")
@@ -440,8 +440,8 @@ def _judge_first_chunks(
 
     Returns FINDINGS by chunk row, and the key of the terms.
     """
-    recorded = work.evaluation.runner.find_recorded(Node(work.stage.name))
-    before = (recorded.terms or "") if isinstance(recorded, EvidenceTrust) else ""
+    recorded = work.find_before(EvidenceTrust)
+    before = "" if recorded is None else recorded.terms or ""
     chunks, texts, vouched = corpus_chunks.chunks, _wordings(work), vouched_for(facts)
     about = corpus_chunks.about
     table = ChunkTable(chunks, about.chunks_hash, work.evaluation.home, before, about.analyzer)
@@ -463,8 +463,8 @@ def _screen_titles(work: Work, chunks: pd.DataFrame) -> Artifact:
         part = chunks[["title", "text"]].iloc[block].reset_index(drop=True)
         return find_across_titles(part, about_injection=milder)
 
-    recorded = work.evaluation.runner.find_recorded(Node(work.stage.name))
-    before = recorded.titles if isinstance(recorded, EvidenceTrust) else None
+    recorded = work.find_before(EvidenceTrust)
+    before = None if recorded is None else recorded.titles
     keys = identify_chunks(chunks)
     return work_by_chunk(
         work, "screened_titles", identity=milder, keys=keys, make=make, before=before
@@ -785,17 +785,18 @@ def _manifest_path(evaluation: Evaluation) -> Path:
     return resolve(evaluation.config.trust.manifest or "manifest.json", evaluation.base)
 
 
-def write_manifest(evaluation: Evaluation, key: Path | None) -> tuple[Path, int, int]:
+def write_manifest(runner: Runner, key: Path | None) -> tuple[Path, int, int]:
     """Record the hash of every document, and sign the record when a key is given.
 
     The version is one higher than that of the replaced manifest and of all accepted ones. Returns
     the file, the version and the number of recorded documents. An old signature is deleted, because
     it does not match the new record.
     """
+    evaluation = runner.evaluation
     private = None if key is None else read_private_key(key)
     path = _manifest_path(evaluation)
     with evaluation.lock:
-        sources = evaluation.runner.get(CorpusSnapshot).sources
+        sources = runner.get(CorpusSnapshot).sources
         replaced = read_manifest(path, {}).content.version if path.exists() else 0
         _, accepted = last_accepted(evaluation.home, evaluation.config.name)
         version = 1 + max(replaced, 0 if accepted is None else accepted.highest)

@@ -29,8 +29,6 @@ from rag_eval.storage.locks import WriteLock
 
 if TYPE_CHECKING:
     from rich.console import Console
-if TYPE_CHECKING:
-    from rag_eval.pipeline.runner import Runner
 
 # ---- Progress of slow steps: a bar on a terminal, plain lines in a log, or nothing.
 
@@ -157,7 +155,7 @@ REPORTS = "reports"
 """Folder of a home in an object store that holds the reports of all gold sets."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Evaluation:
     """One gold set with the places for its results. Relative paths start from `base`."""
 
@@ -207,16 +205,6 @@ class Evaluation:
     def is_primary(self) -> bool:
         """Whether the top of the folder of reports also shows this report."""
         return self.is_recorded and self.config.name == self.settings.primary_gold_set
-
-    @functools.cached_property
-    def runner(self) -> "Runner":
-        """The runner of the stages."""
-        from rag_eval.pipeline.runner import Runner
-        from rag_eval.pipeline.stages import STAGES
-        from rag_eval.pipeline.versions import shared_versions
-
-        versions = shared_versions(self.home.folder / "versions.json")
-        return Runner(self, STAGES, versions, use_record=self.use_record)
 
     def record_of(self, node: str) -> str:
         """Name the file of the home that names the last artifact of a node."""

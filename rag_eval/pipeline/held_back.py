@@ -15,6 +15,7 @@ from rag_eval.pipeline.corpus import (
     as_of,
 )
 from rag_eval.pipeline.evaluation import Evaluation
+from rag_eval.pipeline.stages import open_runner
 from rag_eval.reporting.listings import ChunkDetails, HeldBack, HeldChunk
 from rag_eval.trust.allowances import read_decisions
 from rag_eval.trust.sources import explain_factors
@@ -25,7 +26,7 @@ def held_back(evaluation: Evaluation, *, warnings: bool = False) -> HeldBack:
     """Collect the chunks that are blocked, left out, allowed by a person, or warned about."""
     with evaluation.lock:
         frame = _judged_chunks(evaluation)
-        deleted = _describe_deleted(evaluation.runner.get(EvidenceTrust).about.manifest)
+        deleted = _describe_deleted(open_runner(evaluation).get(EvidenceTrust).about.manifest)
     blocked = frame["verdict"] == "blocked"
     warned, is_allowed = frame["verdict"] == "warning", frame["allowed_by"] != ""
     quarantine = evaluation.config.trust
@@ -65,7 +66,7 @@ def _describe(row: Mapping[Any, Any]) -> HeldChunk:
 
 def _judged_chunks(evaluation: Evaluation) -> pd.DataFrame:
     """Return the trust of all chunks with their places and documents."""
-    runner = evaluation.runner
+    runner = open_runner(evaluation)
     frame = runner.get(EvidenceTrust).trust
     places = runner.get(CorpusChunks).artifact.frame("chunks", ["start", "end"])
     documents = runner.get(CorpusSnapshot).artifact.frame(
@@ -85,7 +86,7 @@ def inspect(evaluation: Evaluation, chunk_id: str) -> ChunkDetails:
         No chunk or several chunks have this id.
     """
     with evaluation.lock:
-        runner = evaluation.runner
+        runner = open_runner(evaluation)
         stored, snapshot = runner.get(EvidenceTrust), runner.get(CorpusSnapshot)
         row = find_chunk(stored.trust["chunk_id"].tolist(), chunk_id, evaluation.config.name)
         chunk = runner.get(CorpusChunks).chunks.iloc[row]

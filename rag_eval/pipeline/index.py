@@ -26,7 +26,7 @@ from rag_eval.pipeline.calibration_stores import (
 )
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.runner import Node, Result, Stage, Work, json_part
+from rag_eval.pipeline.runner import Result, Stage, Work, json_part
 from rag_eval.pipeline.shards import run_on_ray
 from rag_eval.retrieval.dense import ChromaStore, ExactSearch
 from rag_eval.retrieval.embedding.source import ChunkTable, find_lsa_fit, pack_hashes
@@ -209,8 +209,8 @@ def _identify_index(work: Work, admitted_chunks: AdmittedChunks) -> dict[str, li
 def build_index(work: Work, admitted_chunks: AdmittedChunks) -> CorpusIndex:
     """Embed new chunks, build the graphs of approximate search, and identify every index."""
     started = time.perf_counter()
-    recorded = work.evaluation.runner.find_recorded(Node(work.stage.name))
-    before = recorded.changes.terms if isinstance(recorded, CorpusIndex) else ""
+    recorded = work.find_before(CorpusIndex)
+    before = recorded.changes.terms if recorded is not None else ""
     opened = open_index(work.evaluation, admitted_chunks, before)
     embedded: dict[str, int] = {}
     for strategy in opened.strategies.values():

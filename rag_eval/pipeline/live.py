@@ -32,6 +32,7 @@ from rag_eval.pipeline.index import (
 )
 from rag_eval.pipeline.runner import Node
 from rag_eval.pipeline.signals import MAX_GAPS, RetrievalSignals
+from rag_eval.pipeline.stages import open_runner
 from rag_eval.pipeline.uncertain import measure_coverage, read_miss_rate
 from rag_eval.retrieval.service import RetrievalFailedError, RetrievalService
 from rag_eval.retrieval.strategies import ReadyStrategy
@@ -60,7 +61,7 @@ def open_port(evaluation: Evaluation) -> RetrievalService:
     InputError
         The corpus cannot be used, or no strategy runs here.
     """
-    runner, config = evaluation.runner, evaluation.config
+    runner, config = open_runner(evaluation), evaluation.config
     runner.get(CorpusIndex)
     admitted = runner.get(AdmittedChunks)
     opened = open_index(evaluation, admitted)
@@ -91,7 +92,7 @@ def serve(
     evaluation: Evaluation, kinds: Mapping[str, ReadyStrategy], default: str
 ) -> RetrievalService:
     """Serve ready strategies by kind behind the guard and the trust filter of a gold set."""
-    runner, config = evaluation.runner, evaluation.config
+    runner, config = open_runner(evaluation), evaluation.config
     admitted, corpus, trust = runner.get(AdmittedChunks), runner.get(CorpusSnapshot), config.trust
     evidence = runner.get(EvidenceTrust)
     judged, day = admitted.trust_of(evidence), dt.date.fromisoformat(evidence.about.as_of)
@@ -123,7 +124,7 @@ class LiveStrategy:
     """
 
     def __init__(self, evaluation: Evaluation, spec: Strategy) -> None:
-        runner, self._config = evaluation.runner, evaluation.config
+        runner, self._config = open_runner(evaluation), evaluation.config
         self.name, self._spec = spec.name, spec
         index, admitted = runner.get(CorpusIndex), runner.get(AdmittedChunks)
         gold, self._opened = runner.get(GoldVariants), open_index(evaluation, admitted)
@@ -248,7 +249,7 @@ def _check(query: str) -> None:
 
 def _read_unlabelled(evaluation: Evaluation, name: str, fingerprint: str) -> FloatArray:
     """Read the signals of the last run's queries, [n, p]; none if they are of another index."""
-    found = evaluation.runner.find_recorded(Node("retrieval_signals"))
+    found = open_runner(evaluation).find_recorded(Node("retrieval_signals"))
     if (
         isinstance(found, RetrievalSignals)
         and name in found.about
@@ -263,7 +264,7 @@ def _read_stated(
     evaluation: Evaluation, name: str, fingerprint: str, calibrator: str
 ) -> FloatArray:
     """Read the miss rates that the last run stated by the same calibrator, [n]; else none."""
-    found = evaluation.runner.find_recorded(Node("miss_rate_claims"))
+    found = open_runner(evaluation).find_recorded(Node("miss_rate_claims"))
     if not isinstance(found, MissRateClaims) or name not in found.speakers:
         return np.zeros(0)
     own: pd.DataFrame = found.claims_of(name)

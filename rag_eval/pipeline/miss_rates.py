@@ -27,6 +27,7 @@ from rag_eval.pipeline.misses import observe_misses
 from rag_eval.pipeline.retrieval import StrategyRun
 from rag_eval.pipeline.runner import (
     Result,
+    Runner,
     Stage,
     Work,
     file_part,
@@ -278,18 +279,19 @@ class Calibrated:
     traffic: dict[str, dict[str, object]]
 
 
-def calibrate_gold_set(evaluation: Evaluation) -> Calibrated:
+def calibrate_gold_set(runner: Runner) -> Calibrated:
     """Calibrate every strategy on the outcomes so far, with this gold set's judgements."""
+    evaluation = runner.evaluation
     with evaluation.lock:
         _require_outcomes(evaluation)
-        spec, runner = evaluation.config.uncertainty, evaluation.runner
+        spec = evaluation.config.uncertainty
         found = runner.get(MissRateCalibration).strategies
         about = runner.get(RetrievalSignals).about
         traffic = {name: dataclasses.asdict(about[name].traffic) for name in found}
         return Calibrated(evaluation.config.name, spec.target, spec.k, found, traffic)
 
 
-def compare_strategies(evaluation: Evaluation, names: Sequence[str]) -> MissComparison:
+def compare_strategies(runner: Runner, names: Sequence[str]) -> MissComparison:
     """Compare strategies on the questions that were judged for all of them.
 
     The questions have their original wording. Only the prediction-powered estimate of each
@@ -300,6 +302,7 @@ def compare_strategies(evaluation: Evaluation, names: Sequence[str]) -> MissComp
     InputError
         A strategy does not exist or has too few outcomes, or no question was judged for all.
     """
+    evaluation = runner.evaluation
     known = [spec.name for spec in evaluation.config.strategies]
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -307,15 +310,15 @@ def compare_strategies(evaluation: Evaluation, names: Sequence[str]) -> MissComp
         raise _refuse("unknown_strategy", message, unknown, ", ".join(known))
     with evaluation.lock:
         outcomes = _require_outcomes(evaluation)
-        calibration = evaluation.runner.get(MissRateCalibration)
+        calibration = runner.get(MissRateCalibration)
         found = calibration.strategies
         few = [name for name in names if found[name].validation is None]
         if few:
             message = f"{quoted(few[0])} cannot be compared: {found[few[0]].why['estimator']}"
             accepted = "strategies that are provisional or better"
             raise _refuse("too_few_outcomes", message, few, accepted)
-        runs = open_runs(evaluation)
-        claims = evaluation.runner.get(MissRateClaims)
+        runs = open_runs(runner)
+        claims = runner.get(MissRateClaims)
         misses, common = _misses(runs, claims, calibration, names)
         if not common.any():
             message = "no question of the gold set is judged for all of these strategies"
@@ -324,7 +327,7 @@ def compare_strategies(evaluation: Evaluation, names: Sequence[str]) -> MissComp
         return compare(
             misses,
             runs.gold.shared.take(common),
-            powered={name: _estimate_traffic(evaluation, outcomes, name) for name in names},
+            powered={name: _estimate_traffic(runner, outcomes, name) for name in names},
         )
 
 
@@ -341,15 +344,13 @@ def _require_outcomes(evaluation: Evaluation) -> OutcomeStore:
     return opened.store
 
 
-def _estimate_traffic(
-    evaluation: Evaluation, store: OutcomeStore, name: str
-) -> PoweredEstimate | str:
+def _estimate_traffic(runner: Runner, store: OutcomeStore, name: str) -> PoweredEstimate | str:
     """Estimate the miss rate of the production traffic that the last draw was made from.
 
     The labels are those of the drawn claims, by people. The predictions come from models that did
     not see the claim's group. Returns the reason where there is no estimate.
     """
-    spec, runner, label = evaluation.config.uncertainty, evaluation.runner, quoted(name)
+    spec, label = runner.evaluation.config.uncertainty, quoted(name)
     about = runner.get(RetrievalSignals).about[name]
     traffic = of_strategy(runner.get(MissRateCalibration).traffic, name)
     if traffic.empty:

@@ -23,6 +23,7 @@ from rag_eval.pipeline.corpus import (
     find_blocked_gold,
 )
 from rag_eval.pipeline.evaluation import Evaluation
+from rag_eval.pipeline.stages import open_runner
 from rag_eval.retrieval.embedding.embedders import read_vectors
 from rag_eval.retrieval.kinds.external import read_run
 from rag_eval.retrieval.outside import Outside
@@ -100,7 +101,7 @@ def lint_gold_set(evaluation: Evaluation) -> list[Problem]:
     Faulty files are checked as far as they can be read. A gold set without errors is also checked
     against the poisoning guard. Raises InputError if the corpus cannot be used.
     """
-    runner = evaluation.runner
+    runner = open_runner(evaluation)
     gold = read_gold(evaluation.base, evaluation.config)
     unmet = list_unmet_needs(evaluation, gold)
     try:

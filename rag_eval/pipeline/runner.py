@@ -238,6 +238,12 @@ class Work:
         """Display of progress."""
         return self.evaluation.progress
 
+    def find_before(self, kind: type[R]) -> R | None:
+        """Open the stage's last recorded result; None when it is absent or damaged."""
+        name = str(Node(self.stage.name, self.strategy))
+        artifact = self.evaluation.find_recorded(name)
+        return None if artifact is None else kind.stored(artifact)
+
     def keep(self, kind: str, identity: object, make: Callable[[], Parts]) -> Artifact:
         """Return a stored part of the work under a key of its own, or make and store the part.
 

@@ -27,8 +27,8 @@ from rag_eval.measures.ranking import (
     span_ranks,
 )
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldArrays, GoldVariants
-from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.retrieval import RunFacts, StrategyRun
+from rag_eval.pipeline.runner import Runner
 
 LEVELS: tuple[Level, ...] = ("document", "section", "span")
 ALWAYS_K = 10
@@ -269,11 +269,11 @@ class ScoredRuns:
         )
 
 
-def open_runs(evaluation: Evaluation) -> ScoredRuns:
+def open_runs(runner: Runner) -> ScoredRuns:
     """Score the runs of an evaluation outside of a stage."""
-    runner = evaluation.runner
     runs = {name: runner.get(StrategyRun, name) for name in runner.strategies}
-    return score_runs(evaluation.config, runner.get(GoldVariants), runner.get(AdmittedChunks), runs)
+    gold, admitted = runner.get(GoldVariants), runner.get(AdmittedChunks)
+    return score_runs(runner.evaluation.config, gold, admitted, runs)
 
 
 _scored: "weakref.WeakKeyDictionary[GoldVariants, ScoredRuns]" = weakref.WeakKeyDictionary()

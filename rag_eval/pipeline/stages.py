@@ -1,6 +1,7 @@
 """The graph of all stages, and whole evaluations in one process without Dagster."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -25,7 +26,8 @@ from rag_eval.pipeline import (
 )
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.report import GateVerdict, MetricsReport, MlflowRecord
-from rag_eval.pipeline.runner import Stage
+from rag_eval.pipeline.runner import Runner, Stage
+from rag_eval.pipeline.versions import shared_versions
 from rag_eval.reporting.report import Report
 from rag_eval.storage.artifacts import HOME_FOLDERS, sweep
 from rag_eval.storage.home import open_home
@@ -58,6 +60,13 @@ STAGES: Final[tuple[Stage, ...]] = (
 )
 
 
+@functools.lru_cache(maxsize=16)
+def open_runner(evaluation: Evaluation) -> Runner:
+    """Open the runner of all stages. The same evaluation has the same runner, with its results."""
+    versions = shared_versions(evaluation.home.folder / "versions.json")
+    return Runner(evaluation, STAGES, versions, use_record=evaluation.use_record)
+
+
 @dataclasses.dataclass(frozen=True)
 class Outcome:
     """The result of one evaluation.
@@ -81,7 +90,7 @@ class Outcome:
 
 def evaluate(evaluation: Evaluation) -> Outcome:
     """Run all stages of one gold set. An InputError leaves the reports as they were."""
-    runner = evaluation.runner
+    runner = open_runner(evaluation)
     seconds = {made.node: made.seconds for made in runner.run()}
     written, recorded = runner.get(MetricsReport), runner.get(MlflowRecord)
     return Outcome(

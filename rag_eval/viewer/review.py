@@ -16,6 +16,7 @@ from rag_eval.gold.loading import read_gold
 from rag_eval.gold.review import Draft, StaleDraftError, decide, list_drafts
 from rag_eval.pipeline.corpus import CorpusSnapshot
 from rag_eval.pipeline.evaluation import Evaluation
+from rag_eval.pipeline.stages import open_runner
 from rag_eval.viewer.app import guard, render
 from rag_eval.viewer.security import Access, list_hosts, read_change
 
@@ -40,7 +41,7 @@ class ReviewDesk:
     def __init__(self, evaluation: Evaluation) -> None:
         self._evaluation = evaluation
         self._page_token = secrets.token_urlsafe(32)
-        self._corpus = evaluation.runner.get(CorpusSnapshot)
+        self._corpus = open_runner(evaluation).get(CorpusSnapshot)
 
     @property
     def routes(self) -> list[Route]:

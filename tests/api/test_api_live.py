@@ -14,6 +14,7 @@ from rag_eval.core import plugins
 from rag_eval.core.types import as_json, parse
 from rag_eval.pipeline.claims import MissRateClaims
 from rag_eval.pipeline.live import open_live
+from rag_eval.pipeline.stages import open_runner
 
 ROUNDS = "{name: rounds, kind: iterative, base: bm25, min_recall: 1.0}"
 SHAPE = [
@@ -104,7 +105,7 @@ def check_shape(found):
 
 
 def test_the_last_run_calibrates_a_live_question(opened, missing):
-    nightly = made.opened(missing).runner.get(MissRateClaims)
+    nightly = open_runner(made.opened(missing)).get(MissRateClaims)
     assert nightly.speakers["bm25"].status == "provisional"
     for number in (1, 3):  # found, and missed on purpose
         text = made.question(number)

@@ -26,6 +26,7 @@ from rag_eval.corpus.masking import mask
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusSnapshot
 from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.index import CorpusIndex, open_index
+from rag_eval.pipeline.stages import open_runner
 from rag_eval.retrieval.service import RetrievalService
 
 TEXT = "Results are kept.\nA failed  job is tried three more times, caf\u00e9 included."
@@ -449,14 +450,14 @@ def smoke(project_root, tmp_path_factory):
     home = tmp_path_factory.mktemp("citations")
     settings = Settings.model_validate({"home": home / "home", "reports": home / "reports"})
     evaluation = open_gold_set(project_root / "gold_sets" / "smoke", settings)
-    strategies = open_index(evaluation, evaluation.runner.get(AdmittedChunks)).strategies
-    about = evaluation.runner.get(CorpusIndex).about.strategies.values()
+    strategies = open_index(evaluation, open_runner(evaluation).get(AdmittedChunks)).strategies
+    about = open_runner(evaluation).get(CorpusIndex).about.strategies.values()
     models = {
         one.index_hash: Identity(one.index_hash, one.embed_model).stated_model for one in about
     }
     corpus, chunks = (
-        evaluation.runner.get(CorpusSnapshot).artifact,
-        evaluation.runner.get(AdmittedChunks).artifact,
+        open_runner(evaluation).get(CorpusSnapshot).artifact,
+        open_runner(evaluation).get(AdmittedChunks).artifact,
     )
     documents, sections = corpus.frame("documents"), corpus.frame("sections")
     found = {}

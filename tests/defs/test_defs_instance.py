@@ -20,7 +20,7 @@ from rag_eval.defs.instance import (
 from rag_eval.defs.nights import DIMENSION, nights_key
 from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.report import MetricsReport
-from rag_eval.pipeline.stages import STAGES, evaluate
+from rag_eval.pipeline.stages import STAGES, evaluate, open_runner
 
 PREPARE = (
     "import sys, pathlib; from rag_eval.defs.instance import prepare_home; "
@@ -98,7 +98,7 @@ def test_lineage_shows_runs_from_the_command_line_like_runs_of_the_job(project, 
         assert opened.get_materialized_partitions(nights_key("")) == {f"smoke|{night}"}
         keys = [key for key in project.known().checks if key.asset_key.path[-1] == REPORT]
         records = opened.event_log_storage.get_latest_asset_check_execution_by_key(keys)
-    gates = evaluation.runner.get(MetricsReport).report.gates
+    gates = open_runner(evaluation).get(MetricsReport).report.gates
     # An advisory gate without enough evidence found no fault.
     poor = [gate for gate in gates if gate.status == "fail" or (gate.required and not gate.is_fine)]
     failed = {part for gate in poor for part in (gate.id, gate.gate)}

@@ -18,6 +18,7 @@ from rag_eval.pipeline.answers import AnswerSet
 from rag_eval.pipeline.corpus import CorpusChunks, GoldVariants
 from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.live import open_port
+from rag_eval.pipeline.stages import open_runner
 from rag_eval.reporting.report import first_fault
 
 LINE_SCHEMA = Path(rag_eval.__file__).parent / "pipeline" / "evidence-trust-line.schema.json"
@@ -103,7 +104,7 @@ def opened(project):
 
 def by_chunk(project):
     """Return chunk_id -> (doc_id, text, line of evidence-trust.jsonl)."""
-    frame, lines = opened(project).runner.get(CorpusChunks).chunks, evidence(project)
+    frame, lines = open_runner(opened(project)).get(CorpusChunks).chunks, evidence(project)
     assert [line["chunkId"] for line in lines] == frame["chunk_id"].tolist()
     assert [line["doc_id"] for line in lines] == frame["doc_id"].tolist()
     labels = [line["label"] for line in lines]
@@ -194,7 +195,7 @@ def nights(scenario):
     blocked = night("blocked")
     blocked.files = {path.name: path.read_bytes() for path in project.reports.glob("tiny/*")}
     blocked.lint = project.command("lint", "tiny").stdout
-    qrels = opened(project).runner.get(GoldVariants).qrels_document
+    qrels = open_runner(opened(project)).get(GoldVariants).qrels_document
     query_id = qrels[qrels["item_id"] == "storage.md"]["query_id"].iloc[0]
     blocked.explained = project.command("explain", query_id).stdout
     payload = project.lines("citations.jsonl")[0] | {"snippet_id": blocked.blocked[0]}
@@ -494,7 +495,7 @@ SPEC = "domains: [docs.example.org], unlisted: allow"
 
 def found_by(project, query_id):
     """Return the key of the answers and the preflights of one question."""
-    kept = opened(project).runner.get(AnswerSet)
+    kept = open_runner(opened(project)).get(AnswerSet)
     records = to_jsonable_python(kept.preflights)
     return kept.artifact.key, [record for record in records if record["query_id"] == query_id]
 
@@ -502,7 +503,7 @@ def found_by(project, query_id):
 def search_page(project, trust):
     """Configure a grep, and a search of the section of the planted page."""
     configured(project, trust=f"{{{trust}}}")
-    frame = opened(project).runner.get(CorpusChunks).chunks
+    frame = open_runner(opened(project)).get(CorpusChunks).chunks
     of_page = (frame["doc_id"] == "planted.md") & frame["text"].str.contains("for ever")
     (section,) = frame["section_id"][of_page]
     grep = {"kind": "grep", "patterns": ["for ever", "thirty days"], "max_hits": 1}

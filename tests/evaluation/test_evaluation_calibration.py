@@ -26,6 +26,7 @@ from rag_eval.pipeline.calibration_stores import (
     read_calibrator,
 )
 from rag_eval.pipeline.miss_rates import compare_strategies
+from rag_eval.pipeline.stages import open_runner
 from rag_eval.storage.home import Home
 from rag_eval.uncertainty.miss_rate_report import StrategyCalibration
 from rag_eval.uncertainty.outcomes import question_id
@@ -50,7 +51,7 @@ def missing(project):
 
 
 def calibration(project):
-    return opened(project).runner.get(MissRateCalibration)
+    return open_runner(opened(project)).get(MissRateCalibration)
 
 
 # ---- Audited traffic joins the groups of the gold.
@@ -145,10 +146,10 @@ def correct(project, name, n, back=0):
 @pytest.mark.slow
 def test_a_comparison_counts_corrected_outcomes(missing):
     made.configure(missing, made.BM25, made.VECTOR, more="")
-    before = compare_strategies(opened(missing), ["bm25", "vector"])
+    before = compare_strategies(open_runner(opened(missing)), ["bm25", "vector"])
     first = calibrated(missing)
     gone = correct(missing, "bm25", 8, back=1)
-    after = compare_strategies(opened(missing), ["bm25", "vector"])
+    after = compare_strategies(open_runner(opened(missing)), ["bm25", "vector"])
     # The question of the retracted outcome has no judgement.
     assert (before.n, after.n) == (made.N, made.N - 1)
     stands, claims = standing(missing, "bm25"), first_claims(missing).values()

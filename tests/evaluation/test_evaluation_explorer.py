@@ -32,6 +32,7 @@ from rag_eval.pipeline.report import MetricsReport
 from rag_eval.pipeline.runner import Work
 from rag_eval.pipeline.scores import open_runs
 from rag_eval.pipeline.stability import StabilityMeasures
+from rag_eval.pipeline.stages import open_runner
 from rag_eval.reporting.html.elements import visible
 
 VECTOR = "  - {name: vector, kind: vector, embedding: {model: lsa-8}}\n"
@@ -60,12 +61,13 @@ def evaluation_of(project, config=CONFIG):
 
 def explore(evaluation):
     """Write the explorer as the stage of the report does."""
-    get, stage = evaluation.runner.get, evaluation.runner.stages["retrieval_metrics_report"]
+    runner = open_runner(evaluation)
+    get, stage = runner.get, runner.stages["retrieval_metrics_report"]
     answered = None
     if evaluation.config.answers is not None:
         answered = Answered(get(AnswerSet), get(CitationSet), get(AnswerMeasures))
     types = (CorpusSnapshot, CorpusChunks, EvidenceTrust, StabilityMeasures, MissRateClaims)
-    made = Explored(open_runs(evaluation), *map(get, (*types, MissedQuestions)), answered)
+    made = Explored(open_runs(runner), *map(get, (*types, MissedQuestions)), answered)
     now = make_record(evaluation.config.name, {}, get(MetricsReport).report.dump())
     past, _ = past_runs(evaluation.home, now.gold_set, before=now.run_id)
     previous = find_previous(past, now, made.runs.gold)
@@ -128,7 +130,7 @@ def relevant_places(runs, name, row, seed):
 
 def check_against_measures(evaluation, found):
     """Check each run's values, first ranks, hits and counts against the per-query frame."""
-    runs, get = open_runs(evaluation), evaluation.runner.get
+    runs, get = open_runs(open_runner(evaluation)), open_runner(evaluation).get
     keys = ["strategy", "query_id", "paraphrase_id", "seed"]
     frame = get(RankingMeasures).per_query
     frame = frame[frame["level"] == runs.config.level].set_index(keys).sort_index()
@@ -266,7 +268,7 @@ def test_hostile_texts_are_masked_bounded_and_written_out(project):
 
 def keep(evaluation, run_id):
     """Keep a run under an id, as an earlier night did."""
-    made = evaluation.runner.get(MetricsReport).report.run_id
+    made = open_runner(evaluation).get(MetricsReport).report.run_id
     path = evaluation.home.folder / "runs" / f"{made}.json"
     path.write_text(path.read_text(encoding="utf-8").replace(made, run_id), encoding="utf-8")
     return path.rename(path.with_stem(run_id))
@@ -299,7 +301,7 @@ def test_changes_are_against_the_newest_kept_run(project):
         for change, after, earlier in zip(changes, now, then, strict=True):
             expected = None if after is None else pytest.approx(after - earlier, rel=0, abs=1e-5)
             assert change == expected
-    reported = new.runner.get(MetricsReport).report.previous
+    reported = open_runner(new).get(MetricsReport).report.previous
     assert sorted(summary["previous_changes"]) == sorted(reported.changes.values())
     assert set(reported.changes) == {"index_changed", "configuration_changed"}
     # A previous run with other figures changes the explorer's comparison.

@@ -6,6 +6,7 @@ from rag_eval.pipeline.answers import AnswerMeasures, CitationSet
 from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.measures import RankingMeasures
 from rag_eval.pipeline.stability import StabilityMeasures
+from rag_eval.pipeline.stages import open_runner
 
 
 def test_frames_have_the_columns_that_are_said_of_them(project, shared_runs):
@@ -14,7 +15,7 @@ def test_frames_have_the_columns_that_are_said_of_them(project, shared_runs):
         project.gold,
         Settings(home=project.home, reports=project.reports, gold_sets=project.root / "gold_sets"),
     )
-    get = evaluation.runner.get
+    get = open_runner(evaluation).get
     CITATIONS.check(get(CitationSet).citations)
     ANSWER_MEASURES.check(get(AnswerMeasures).per_question)
     DELTA_S.check(get(StabilityMeasures).per_run)

@@ -13,6 +13,7 @@ from rag_eval.pipeline.evaluation import Evaluation, open_gold_set
 from rag_eval.pipeline.history import read_run
 from rag_eval.pipeline.report import HtmlReport
 from rag_eval.pipeline.runner import Node
+from rag_eval.pipeline.stages import open_runner
 from rag_eval.storage.home import Home
 
 pytestmark = pytest.mark.usefixtures("pages")
@@ -31,14 +32,14 @@ def test_a_page_written_again_does_not_take_its_own_run_for_the_one_before(proje
     page = project.reports / "tiny" / "index.html"
     before = page.read_bytes()
     page.unlink()
-    reopened(project).runner.one(Node("html_report"))
+    open_runner(reopened(project)).one(Node("html_report"))
     assert page.read_bytes() == before
 
 
 @pytest.mark.slow
 def test_the_page_of_smoke_has_at_most_3000_words_unfolded(tmp_path, project_root):
     settings = Settings(home=tmp_path / "home", reports=tmp_path / "reports")
-    open_gold_set(project_root / "gold_sets" / "smoke", settings).runner.get(HtmlReport)
+    open_runner(open_gold_set(project_root / "gold_sets" / "smoke", settings)).get(HtmlReport)
     page = (settings.reports / "smoke" / "index.html").read_text(encoding="utf-8")
     assert 300 < len(unfolded_words(page)) <= 3_000
 
@@ -49,11 +50,11 @@ def test_questions_that_were_removed_from_the_home_are_left_out_of_a_page_writte
     key = read_run(Home(project.home), project.report()["run_id"]).artifact("explorer").key
     (project.home / "artifacts" / "explorer" / key).rename(project.root / "gone")
     evaluation = reopened(project)
-    evaluation.runner.one(Node("html_report"))
+    open_runner(evaluation).one(Node("html_report"))
     said = (project.reports / "tiny" / "index.html").read_text(encoding="utf-8")
     assert "This page was made without the questions of the run" in said
     assert "bundle-summary" not in said
-    recorded = evaluation.runner.one(Node("mlflow_record"))
+    recorded = open_runner(evaluation).one(Node("mlflow_record"))
     assert recorded.stage.failure(recorded.result) == ""
 
 
@@ -62,6 +63,6 @@ def test_a_run_that_ends_before_its_page_leaves_no_page_and_no_tables_of_an_earl
     project.run()
     folder = project.reports / "tiny"
     assert list((folder / "tables").glob("*.csv"))
-    reopened(project).runner.one(Node("retrieval_metrics_report"))
+    open_runner(reopened(project)).one(Node("retrieval_metrics_report"))
     assert not (folder / "index.html").exists()
     assert list((folder / "tables").iterdir()) == []

@@ -18,7 +18,7 @@ from rag_eval.pipeline.cleaning import clean
 from rag_eval.pipeline.comparisons import accept_baseline, acceptances
 from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.history import open_run
-from rag_eval.pipeline.stages import evaluate
+from rag_eval.pipeline.stages import evaluate, open_runner
 from rag_eval.storage.home import open_home
 
 NO_MLFLOW = "http://127.0.0.1:9"
@@ -55,7 +55,7 @@ def test_a_home_in_an_object_store_gives_the_results_of_a_folder(project, addres
     assert shared["content_hash"] == ran.report.content_hash
     figures = open_run(open_home(folder), "latest").per_query()
     assert open_run(home, "latest").per_query().equals(figures)
-    runner = open_gold_set(project.gold, settings).runner
+    runner = open_runner(open_gold_set(project.gold, settings))
     assert [str(node) for node in runner.nodes() if runner.find_recorded(node) is None] == []
 
 
@@ -99,7 +99,7 @@ from rag_eval.pipeline.evaluation import open_gold_set
 def open_runner(disk):
     settings = Settings(scratch=disk / "scratch", reports=disk / "reports")
     evaluation = open_gold_set(Path(sys.argv[1]), settings)
-    return dataclasses.replace(evaluation, use_record=True).runner
+    return stages.open_runner(dataclasses.replace(evaluation, use_record=True))
 
 def run_one(node):
     runner = open_runner(Path(f"disk of {node}").absolute())

@@ -10,6 +10,7 @@ from rag_eval.pipeline.corpus import GoldVariants
 from rag_eval.pipeline.evaluation import open_recorded
 from rag_eval.pipeline.measures import RankingMeasures
 from rag_eval.pipeline.stability import StabilityMeasures
+from rag_eval.pipeline.stages import open_runner
 
 
 @pytest.fixture
@@ -52,21 +53,20 @@ def test_outputs_are_a_file_or_lie_in_a_folder(outputs, settings, place, code):
 
 def test_without_gold_every_ranking_measure_is_ineligible(outputs, settings):
     evaluation = open_recorded(outputs, settings)
-    about = evaluation.runner.get(GoldVariants).artifact.json("about")
+    about = open_runner(evaluation).get(GoldVariants).artifact.json("about")
     assert (
         about["n_queries"],
         about["n_judged"],
         about["n_answerable_unknown"],
         about["n_spans"],
     ) == (4, 0, 4, 0)
-    (measured,) = evaluation.runner.get(RankingMeasures).about.strategies
+    (measured,) = open_runner(evaluation).get(RankingMeasures).about.strategies
     assert {record.value for record in measured.measures} == {None}
     assert {
         (record.n_attempted, record.n_ineligible, record.n_scored) for record in measured.measures
     } == {(4, 4, 0)}
-    assert (
-        evaluation.runner.get(StabilityMeasures).about.strategies["recorded"].delta_s.n_scored == 4
-    )
+    stability = open_runner(evaluation).get(StabilityMeasures).about.strategies
+    assert stability["recorded"].delta_s.n_scored == 4
 
 
 def test_recorded_outputs_open(outputs, settings):
@@ -74,5 +74,5 @@ def test_recorded_outputs_open(outputs, settings):
     assert evaluation.config.name == "my-system"
     assert evaluation.config.answers.mode == "recorded"
     assert [strategy.kind for strategy in evaluation.config.strategies] == ["external"]
-    gold = evaluation.runner.get(GoldVariants)
+    gold = open_runner(evaluation).get(GoldVariants)
     assert gold.queries["query_id"].tolist() == ["q0", "q1", "q2", "q3"]

@@ -17,6 +17,7 @@ from rag_eval.pipeline.evaluation import adjust
 from rag_eval.pipeline.miss_rates import calibrate_gold_set, compare_strategies
 from rag_eval.pipeline.scores import open_runs
 from rag_eval.pipeline.signals import TrafficFacts
+from rag_eval.pipeline.stages import open_runner
 from rag_eval.reporting.listings import show_calibration
 from rag_eval.uncertainty.signals import SIGNALS
 
@@ -31,7 +32,7 @@ def test_the_prior_needs_fifty_questions_traffic_among_them(project):
     for n, status in ((43, "uncalibrated"), (44, "prior")):
         claims = [(f"how is job {at} tried again", ["retries.md"], {}) for at in range(n)]
         bring(project, "bm25", claims)
-        runner = opened(project).runner
+        runner = open_runner(opened(project))
         assert set(runner.get(MissRateClaims).claims_of("bm25")["status"]) == {status}
         known = calibrated(project)
         counted = next(
@@ -44,7 +45,7 @@ def test_the_prior_needs_fifty_questions_traffic_among_them(project):
 def test_a_list_that_production_cut_short_has_the_signals_of_the_whole_list(missing, strategy):
     made.configure(missing, made.BM25, strategy, more="")
     name = strategy.split("name: ")[1].split(",")[0]
-    runs, table = open_runs(opened(missing)), opened_index(missing).table
+    runs, table = open_runs(open_runner(opened(missing))), opened_index(missing).table
     rows, variants = runs.rows(name)[13], runs.gold.variants["text"].tolist()
     asked = [at for at in range(len(variants)) if (rows[at] >= 0).any()][:12]
     documents, chunks = table.doc_ids, table.chunk_ids
@@ -77,7 +78,7 @@ def test_claims_of_something_else_are_counted_and_left_out(missing):
     bring(missing, "bm25", claims)
     traffic = signals_of(missing).traffic_of("bm25")
     assert (len(traffic), (traffic["query_id"] == "again").sum()) == (3, 1)
-    found = calibrate_gold_set(opened(missing))
+    found = calibrate_gold_set(open_runner(opened(missing)))
     json.dumps(to_jsonable_python(found), allow_nan=False)
     why = "4 whose first K ids share nothing with what is retrieved now"
     assert found.traffic["bm25"] == {"counted": 3, "left_out": 4, "reason": why}
@@ -147,11 +148,11 @@ def asked(missing):
 @pytest.mark.slow
 def test_the_powered_estimate_is_of_the_claims_of_the_last_draw(asked):
     undrawn = "no claim of production traffic of {} was drawn: rag-eval audit draw"
-    for entry in compare_strategies(opened(asked), NAMES).strategies:
+    for entry in compare_strategies(open_runner(opened(asked)), NAMES).strategies:
         assert entry.why["powered"] == undrawn.format(entry.name)
     for name in NAMES:
         audit(asked, 25, LOST.__contains__, name=name)
-    found = compare_strategies(opened(asked), NAMES)
+    found = compare_strategies(open_runner(opened(asked)), NAMES)
     assert found.n == 60  # n counts gold questions only
     for entry in found.strategies:
         assert "powered" not in entry.why
@@ -161,8 +162,8 @@ def test_the_powered_estimate_is_of_the_claims_of_the_last_draw(asked):
     later = [f"in which place is {made.word(number)} kept" for number in range(4)]
     bring(asked, "bm25", [(text, [], {}) for text in later])  # retrieval now differs
     bring(asked, "bm25", [(text, [f"d{number:02d}.md"], {}) for number, text in enumerate(later)])
-    came = compare_strategies(opened(asked), NAMES)
+    came = compare_strategies(open_runner(opened(asked)), NAMES)
     assert came.strategies[0].powered.n_labelled + came.strategies[0].powered.n_unlabelled == 40
     audit(asked, 9, LOST.__contains__)
-    last = compare_strategies(opened(asked), NAMES).strategies[0].powered
+    last = compare_strategies(open_runner(opened(asked)), NAMES).strategies[0].powered
     assert (last.n_labelled, last.n_unlabelled) == (4, 0)  # of 8, 4 are retrieved as before

@@ -14,6 +14,7 @@ from rag_eval.gold.loading import load_gold
 from rag_eval.gold.scaffold import init_gold_set, read_questions
 from rag_eval.pipeline.corpus import AdmittedChunks
 from rag_eval.pipeline.evaluation import open_gold_set
+from rag_eval.pipeline.stages import open_runner
 
 
 def test_new_gold_set_loads_and_lint_names_every_draft(smoke, smoke_frames, tmp_path):
@@ -82,7 +83,7 @@ def test_one_domain_of_all_documents_is_trusted_alone(tmp_path, urls, domains):
 
     def count_indexed():
         evaluation = open_gold_set(tmp_path / "sets" / "mine", settings)
-        return evaluation.runner.get(AdmittedChunks).chunks["doc_id"].nunique()
+        return open_runner(evaluation).get(AdmittedChunks).chunks["doc_id"].nunique()
 
     assert count_indexed() == 2
     (docs / "c.md").write_text("# Planted\n\nLogs are kept for ever, says this page.\n")

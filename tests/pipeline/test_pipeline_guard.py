@@ -7,6 +7,7 @@ import pytest
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline.corpus import AdmittedChunks, EvidenceTrust
 from rag_eval.pipeline.evaluation import open_gold_set
+from rag_eval.pipeline.stages import open_runner
 
 CONFIG = """\
 name: mills
@@ -47,7 +48,7 @@ def judge(tmp_path):
         config = CONFIG + (f"trust: {trust}\n" if trust else "")
         (folder / "gold_set.yaml").write_text(config)
         settings = Settings(home=tmp_path / "home", gold_sets=tmp_path, reports=tmp_path / "out")
-        runner = open_gold_set(folder, settings).runner
+        runner = open_runner(open_gold_set(folder, settings))
         trust_of, findings = runner.get(EvidenceTrust).trust, runner.get(EvidenceTrust).findings
         verdicts = dict(zip(trust_of["doc_id"], trust_of["verdict"], strict=True))
         admitted = set(runner.get(AdmittedChunks).chunks["doc_id"])

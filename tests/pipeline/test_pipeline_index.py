@@ -12,6 +12,7 @@ from rag_eval.pipeline.corpus import AdmittedChunks
 from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.index import CorpusIndex
 from rag_eval.pipeline.retrieval import StrategyRun
+from rag_eval.pipeline.stages import open_runner
 
 CONFIG = """\
 name: small
@@ -45,17 +46,17 @@ def test_results_name_the_stored_arrays_and_a_later_run_uses_the_terms(tmp_path)
     folder, texts = tmp_path / "small", ["a red ship", "a blue ship", "green trees grow"]
     settings = Settings(home=tmp_path / "home", gold_sets=tmp_path, reports=tmp_path / "reports")
     write_gold_set(folder, texts)
-    runner = open_gold_set(folder, settings).runner
+    runner = open_runner(open_gold_set(folder, settings))
     first = runner.get(CorpusIndex)
     assert {"terms", "chunk_vectors"} <= kinds_behind(first)
     assert "bm25_scores" in kinds_behind(runner.get(StrategyRun, "bm25"))
     write_gold_set(folder, ["a new text", *texts])
     later = open_gold_set(folder, settings)
-    again = later.runner.get(StrategyRun, "bm25")
+    again = open_runner(later).get(StrategyRun, "bm25")
     anew = open_gold_set(folder, settings.model_copy(update={"home": tmp_path / "new"}))
-    assert again.id == anew.runner.get(StrategyRun, "bm25").id
-    assert later.runner.get(CorpusIndex).changes.terms != first.changes.terms
-    assert later.runner.get(CorpusIndex).id == anew.runner.get(CorpusIndex).id
+    assert again.id == open_runner(anew).get(StrategyRun, "bm25").id
+    assert open_runner(later).get(CorpusIndex).changes.terms != first.changes.terms
+    assert open_runner(later).get(CorpusIndex).id == open_runner(anew).get(CorpusIndex).id
 
 
 CORPORA = {
@@ -75,9 +76,9 @@ def test_the_index_names_its_analyzer_and_keeps_the_hash_of_others(tmp_path, que
     rows = pd.DataFrame({"id": [f"d{at}" for at in range(3)], "text": texts})
     rows.to_parquet(folder / "corpus.parquet")
     evaluation = open_gold_set(folder, settings)
-    admitted = evaluation.runner.get(AdmittedChunks)
-    assert evaluation.runner.get(CorpusIndex).about.analyzer == analyzer
+    admitted = open_runner(evaluation).get(AdmittedChunks)
+    assert open_runner(evaluation).get(CorpusIndex).about.analyzer == analyzer
     plain = chunks_hash(admitted.chunks, evaluation.config.corpus.chunker)
     assert (admitted.about.chunks_hash == plain) == (analyzer == ANALYZER)
-    first = evaluation.runner.get(StrategyRun, "bm25").run.iloc[0]
+    first = open_runner(evaluation).get(StrategyRun, "bm25").run.iloc[0]
     assert admitted.chunks["doc_id"][first["chunk"]] == "d0"

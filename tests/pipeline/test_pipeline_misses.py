@@ -9,6 +9,7 @@ from rag_eval.core.settings import Settings
 from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.misses import MissedQuestions, describe_miss
 from rag_eval.pipeline.scores import open_runs
+from rag_eval.pipeline.stages import open_runner
 
 LSA = "embedding: {model: lsa-8}"
 STRATEGIES = f"""\
@@ -53,7 +54,7 @@ def traced(tmp_path_factory):
         project.gold,
         Settings(home=project.home, reports=project.reports, gold_sets=project.gold.parent),
     )
-    return evaluation, evaluation.runner.get(MissedQuestions)
+    return evaluation, open_runner(evaluation).get(MissedQuestions)
 
 
 def rows(traced, strategy):
@@ -62,7 +63,7 @@ def rows(traced, strategy):
 
 
 def test_steps_end_at_the_rank_of_the_run(traced):
-    runs = open_runs(traced[0])
+    runs = open_runs(open_runner(traced[0]))
     for name in ("bm25", "vector", "hybrid", "lexical"):
         found = rows(traced, name)
         assert len(found) == traced[1].about[name].n_missed > 0

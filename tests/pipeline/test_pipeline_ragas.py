@@ -8,6 +8,7 @@ from rag_eval.core.settings import Settings
 from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.ragas import RagasMeasures
 from rag_eval.pipeline.runner import Node
+from rag_eval.pipeline.stages import open_runner
 
 
 @pytest.mark.slow
@@ -19,7 +20,7 @@ def test_recall_by_ragas_is_ours_and_is_made_once(project_root, tmp_path):
         few = opened.config.strategies[:1]
         changed = {"ragas": True, "strategies": few, "primary": few[0].name, "answers": None}
         config = opened.config.model_copy(update=changed)
-        runner = dataclasses.replace(opened, config=config).runner
+        runner = open_runner(dataclasses.replace(opened, config=config))
         return runner.get(RagasMeasures), runner.made[Node("ragas_measures")].reused
 
     made, reused = run()

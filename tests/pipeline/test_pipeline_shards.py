@@ -17,6 +17,7 @@ from rag_eval.pipeline import shards as shards_module
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapshot, EvidenceTrust
 from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.shards import run_on_ray
+from rag_eval.pipeline.stages import open_runner
 from rag_eval.retrieval.dense import has_model
 from rag_eval.retrieval.embedding.source import ChunkTable, EmbeddingSource, Places
 from rag_eval.storage import artifacts
@@ -65,7 +66,7 @@ class Large:
         (self.gold / "gold_set.yaml").write_text(config)
         given = {"shard_workers": 1, "gold_sets": self.gold.parent} | settings
         settings = Settings(home=self.root / home, reports=self.root / "reports", **given)
-        runner = open_gold_set(self.gold, settings).runner
+        runner = open_runner(open_gold_set(self.gold, settings))
         return [runner.get(kind) for kind in STAGES]
 
 

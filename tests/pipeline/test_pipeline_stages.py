@@ -12,7 +12,7 @@ from rag_eval.core.settings import Settings
 from rag_eval.pipeline import index
 from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.runner import Part, Work, check_graph
-from rag_eval.pipeline.stages import STAGES
+from rag_eval.pipeline.stages import STAGES, open_runner
 from rag_eval.storage.artifacts import Artifact
 
 STORES = {
@@ -126,14 +126,14 @@ def test_a_stage_reads_what_its_row_declares(tmp_path, project_root, trace):
         home=tmp_path / "home", reports=tmp_path / "reports", gold_sets=folder.parent
     )
     evaluation = open_gold_set(folder, settings)
-    for _ in evaluation.runner.run():
+    for _ in open_runner(evaluation).run():
         pass
     faults = []
     for stage in STAGES:
         trace.kinds, trace.stores = set(), set()
-        for node in stage.nodes(evaluation.runner.strategies):
+        for node in stage.nodes(open_runner(evaluation).strategies):
             # Run each node as a separate step, because a value in memory would replace a read.
-            runner = dataclasses.replace(evaluation, use_record=True).runner
+            runner = open_runner(dataclasses.replace(evaluation, use_record=True))
             runner.stages[stage.name] = dataclasses.replace(
                 stage, make=on(trace, stage.make), live=True
             )

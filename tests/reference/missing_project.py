@@ -23,6 +23,7 @@ from rag_eval.pipeline.evaluation import Evaluation, open_gold_set
 from rag_eval.pipeline.index import OpenIndex, open_index
 from rag_eval.pipeline.miss_rates import calibrate_gold_set
 from rag_eval.pipeline.signals import RetrievalSignals
+from rag_eval.pipeline.stages import open_runner
 from rag_eval.reporting.report import first_fault
 from rag_eval.storage.hashing import text_hash
 
@@ -177,21 +178,21 @@ def opened(project: Project) -> Evaluation:
 def opened_index(project: Project) -> OpenIndex:
     """Open the index of the project."""
     evaluation = opened(project)
-    return open_index(evaluation, evaluation.runner.get(AdmittedChunks))
+    return open_index(evaluation, open_runner(evaluation).get(AdmittedChunks))
 
 
 def calibrated(project: Project, name: str = "bm25") -> dict[str, Any]:
     """Calibrate, and return the report's part of a strategy."""
-    return calibrate_gold_set(opened(project)).strategies[name].dump()
+    return calibrate_gold_set(open_runner(opened(project))).strategies[name].dump()
 
 
 def signals_of(project: Project) -> RetrievalSignals:
-    return opened(project).runner.get(RetrievalSignals)
+    return open_runner(opened(project)).get(RetrievalSignals)
 
 
 def first_claims(project: Project, name: str = "bm25") -> dict[str, dict[str, Any]]:
     """Return the claims of the original questions, without paraphrases, by query id."""
-    frame = opened(project).runner.get(MissRateClaims).claims_of(name)
+    frame = open_runner(opened(project)).get(MissRateClaims).claims_of(name)
     first = frame[frame["paraphrase_id"] == "original"]
     return {row["query_id"]: row for row in first.to_dict("records")}
 
@@ -236,7 +237,7 @@ def audit(
 
 def vectors_file(project: Project, path: Path) -> None:
     """Write a file that holds a vector for each text that a run embeds, and no other vector."""
-    chunks = opened(project).runner.get(AdmittedChunks).chunks
+    chunks = open_runner(opened(project)).get(AdmittedChunks).chunks
     asked = [
         json.loads(line)["text"]
         for name in ("queries", "paraphrases")

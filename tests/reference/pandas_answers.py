@@ -12,6 +12,7 @@ from rag_eval.core.settings import Settings
 from rag_eval.pipeline.answers import AnswerSet
 from rag_eval.pipeline.corpus import GoldVariants
 from rag_eval.pipeline.evaluation import open_gold_set
+from rag_eval.pipeline.stages import open_runner
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +34,7 @@ def answer_pandas(root: Path, home: Path) -> PandasAnswers:
     settings = Settings(
         home=home, reports=home / "reports", gold_sets=folder.parent, tracking_uri="refused://"
     )
-    runner = open_gold_set(folder, settings).runner
+    runner = open_runner(open_gold_set(folder, settings))
     gold, made = runner.get(GoldVariants), runner.get(AnswerSet)
     qrels = gold.qrels_document.query("gain > 0")
     documents = qrels.groupby("query_id")["item_id"].agg(frozenset)

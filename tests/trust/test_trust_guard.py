@@ -9,6 +9,7 @@ from rag_eval.core.config import FINDINGS
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline.corpus import EvidenceTrust
 from rag_eval.pipeline.evaluation import open_beir
+from rag_eval.pipeline.stages import open_runner
 from rag_eval.trust import guard
 from rag_eval.trust.guard import screen
 from rag_eval.trust.rules import Rule, RuleSet
@@ -212,7 +213,7 @@ def test_a_million_tricks_are_not_a_million_findings(name):
 )
 def test_public_corpora_are_not_held_back(shared_data, tmp_path, name, n_chunks):
     evaluation = open_beir(shared_data / name, "test", Settings(home=tmp_path / "home"))
-    verdicts = evaluation.runner.get(EvidenceTrust).artifact.frame("trust")["verdict"]
+    verdicts = open_runner(evaluation).get(EvidenceTrust).artifact.frame("trust")["verdict"]
     assert len(verdicts) >= n_chunks
     assert (verdicts == "blocked").mean() <= 0.005
     assert (verdicts == "warning").mean() <= 0.02
