@@ -27,7 +27,7 @@ from rag_eval.core.types import (
     GoldSource,
     RetrievalOutcome,
 )
-from rag_eval.corpus.loaders.foreign import LeftOut, find_format
+from rag_eval.corpus.loaders.foreign import LeftOut, find_kind
 from rag_eval.corpus.loaders.recorded import RecordedOutput, read_outputs
 from rag_eval.corpus.masking import mask, mask_snippet
 from rag_eval.storage.hashing import digest
@@ -198,14 +198,14 @@ def _read_traffic(
     Of a document that occurs twice, a line keeps the best rank. The words of the question name it,
     so that equal questions of a day are one question.
     """
-    by_layout: dict[str, list[Path]] = {}
+    together: dict[str, list[Path]] = {}
     for path in paths:
-        layout = find_format(path)
-        if layout is None:
+        kind = find_kind(path)
+        if kind == "own":
             yield from ((path, *row, None) for row in _read_objects(path, problems, CLAIM_LINE))
         else:
-            by_layout.setdefault(layout.name if layout.span else str(path), []).append(path)
-    for first, *more in by_layout.values():
+            together.setdefault(kind if kind == "spans" else str(path), []).append(path)
+    for first, *more in together.values():
         for output in read_outputs(first, warnings, *more):
             best: dict[str, float | None] = {}
             for context in output.contexts:

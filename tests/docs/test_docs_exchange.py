@@ -8,7 +8,6 @@ import pytest
 from typer.testing import CliRunner
 
 from rag_eval.cli.app import app
-from rag_eval.corpus.loaders.foreign import FORMATS
 from rag_eval.reporting.exchange import RAGAS_FILE
 
 
@@ -50,9 +49,3 @@ def test_the_page_runs_as_it_stands(text, project, project_root):
     assert len(names["originals"]) > 50
     assert len(names["samples"]) == 12
     assert len(names["qrels"]) > 100
-
-
-def test_every_format_is_on_the_page(text):
-    rows = [line for line in text.splitlines() if line.startswith("| ")]
-    names = {word for one in FORMATS for word in re.findall(r"\w+", one.name)} - {"and"}
-    assert [name for name in sorted(names) if not any(name in row for row in rows)] == []

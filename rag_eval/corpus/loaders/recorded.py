@@ -1,7 +1,7 @@
 """Recorded outputs of the user's own system (JSONL), and loader `recorded` of their contexts.
 
 A row has the layout of this package or the layout of a ragas sample. The keys of the row tell the
-layout. Files in the formats of other tools become such rows (`foreign`).
+layout. Traces of other tools become such rows (`foreign`).
 `rag_eval.answers.recorded` makes answers of the rows.
 """
 
@@ -29,9 +29,16 @@ from pydantic import (
 from rag_eval.core.errors import ProblemList, quoted
 from rag_eval.core.loader import Chunker, PathLoader, RawCorpus, RawDocument
 from rag_eval.core.parts import Id, PlainText
-from rag_eval.core.rows import SeenIds, check_row, read_objects, refuse
+from rag_eval.core.rows import SeenIds, check_row, read_objects, read_values, refuse
 from rag_eval.core.types import PAYLOAD_FIELDS, StatedLambda
-from rag_eval.corpus.loaders.foreign import LeftOut, Placed, find_format, read_foreign
+from rag_eval.corpus.loaders.foreign import (
+    FIELDS,
+    MAX_BYTES,
+    LeftOut,
+    Placed,
+    find_kind,
+    read_spans,
+)
 from rag_eval.corpus.source import (
     Page,
     empty_corpus,
@@ -295,23 +302,24 @@ class Ranked(NamedTuple):
 
 
 def read_outputs(path: Path, warnings: ProblemList, *more: Path) -> list[RecordedOutput]:
-    """Read recorded outputs in the order of the file: JSON lines, or a format of another tool.
+    """Read recorded outputs in the order of the file: JSON lines, or spans of another tool.
 
-    `more` are files of the same format, over which traces may be cut. A trace with a fault is left
+    `more` are files of spans too, over which traces may be cut. A trace with a fault is left
     out with a warning, unless every trace has one. An output without `query_id` is named by the
     hash of its question, and by a number where the question is asked again. Raises InputError
-    `duplicate_id` or `empty_file`, or with the problems of `read_objects`, `read_foreign` and
+    `duplicate_id` or `empty_file`, or with the problems of `read_objects`, `read_spans` and
     `check_row`.
     """
     problems, left_out = ProblemList(), LeftOut()
     outputs: list[RecordedOutput] = []
     seen, asked = SeenIds(problems), Counter[str]()
-    layout = find_format(path)
-    if layout is None:
-        read = read_objects(path, problems, accepted=ACCEPTED_LINE)
-        rows: Iterable[Placed] = ((path, *found) for found in read)
+    kind = find_kind(path)
+    if kind == "spans":
+        rows: Iterable[Placed] = read_spans([path, *more], problems, left_out)
+    elif kind == "ragas":
+        rows = ((path, *row) for row in read_values(path, problems, MAX_BYTES))
     else:
-        rows = read_foreign([path, *more], layout, problems, left_out)
+        rows = ((path, *row) for row in read_objects(path, problems, accepted=ACCEPTED_LINE))
     for place, line, values in rows:
         file = str(place)
         question = values.get("user_input", values.get("question"))
@@ -321,16 +329,16 @@ def read_outputs(path: Path, warnings: ProblemList, *more: Path) -> list[Recorde
             values["query_id"] = name if asked[name] == 1 else f"{name}-{asked[name]}"
         faults = ProblemList()
         row = check_row(values | {"file": file, "line": line}, RecordedOutput, faults, file, line)
-        if layout is not None and layout.trace:
+        if kind == "spans":
             left_out.add(values["query_id"], faults.listed())
         else:
             problems.extend(faults.listed())
         if row is not None and seen.add(row.query_id, file, line, "query_id"):
             outputs.append(row)
     left_out.report(len(outputs), problems, problems)
-    if layout and layout.trace and outputs and not any(output.contexts for output in outputs):
-        message = f"{layout.name}: no retrieval span of the file records a document"
-        problems.add("no_retrieval", message, path, accepted=f"documents at {layout.passages}")
+    if kind == "spans" and outputs and not any(output.contexts for output in outputs):
+        message = "no retrieval span of the file records a document"
+        problems.add("no_retrieval", message, path, accepted=f"documents at {FIELDS['passages']}")
     if not outputs and not problems.n_errors:
         accepted = f"one {ACCEPTED_LINE} a line"
         problems.add("empty_file", "the file holds no output", path, line=1, accepted=accepted)
