@@ -7,6 +7,9 @@ STAMP := $(VENV)/.installed
 # the optional parts of a team's deployment
 EXTRAS := postgresql s3 qdrant ray k8s
 INTEGRATIONS := .venv-integrations
+STORES := $(CURDIR)/.rag_eval
+# telemetry of Dagster and MLflow
+QUIET := DO_NOT_TRACK=true DAGSTER_DISABLE_TELEMETRY=yes MLFLOW_DISABLE_TELEMETRY=true MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false
 BROWSER := tests/browser/node_modules
 # Two workers share two cores, so one thread each. The first worker that is idle takes tests of the other.
 TESTS := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
@@ -55,8 +58,12 @@ success: run  ## judge the success criteria: met, not met, or not measurable
 fit: install  ## fit the shipped coefficients anew (needs the public data of RAG_EVAL_TEST_DATA; minutes)
 	@for script in $(wildcard benchmarks/fit_*.py); do $(BIN)/python $$script || exit 1; done
 
-ui: install  ## Dagster (web server and daemon) and MLflow on this machine
-	@$(BIN)/rag-eval ui
+# the schedule stays off until a person turns it on, and both programs end together
+ui: install  ## Dagster (http://127.0.0.1:3000) and MLflow (http://127.0.0.1:5000) on this machine, until Ctrl-C
+	@$(BIN)/python -m rag_eval.defs.instance $(STORES)/dagster
+	@trap 'kill 0' EXIT; \
+	$(QUIET) $(BIN)/mlflow ui --workers 1 --backend-store-uri sqlite:///$(STORES)/mlflow.db --artifacts-destination file://$(STORES)/mlartifacts & \
+	$(QUIET) RAG_EVAL_SCHEDULE_ON=false DAGSTER_HOME=$(STORES)/dagster $(BIN)/dagster dev -w workspace.yaml
 
 team: install-team  ## a team's deployment on this machine: PostgreSQL, S3, Chroma, MLflow, Dagster, and two gold sets at once
 	@$(BIN)/python deploy/team.py

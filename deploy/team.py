@@ -28,11 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
-
-from rag_eval.core.errors import InputError
-from rag_eval.core.settings import TELEMETRY_OFF
-from rag_eval.defs.build import JOB
-from rag_eval.defs.serving import (
+from servers import (
     HOST,
     Server,
     Stopped,
@@ -45,6 +41,10 @@ from rag_eval.defs.serving import (
     stop_signals,
     wait_until_ready,
 )
+
+from rag_eval.core.errors import InputError
+from rag_eval.core.settings import TELEMETRY_OFF
+from rag_eval.defs.build import JOB
 
 if TYPE_CHECKING:
     from dagster import DagsterInstance, DagsterRun

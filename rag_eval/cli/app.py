@@ -23,14 +23,28 @@ if TYPE_CHECKING:
     from rag_eval.pipeline.evaluation import Evaluation, Progress
 
 ORDER: Final = (
-    "run show compare miss-rates explain ask export gate rollout init review lint validate view ui "
+    "run show compare miss-rates explain ask export gate rollout init review lint validate view "
     "outcome claim audit calibrate baseline trust clean"
 ).split()
 """Commands in the order of the help."""
 
 
+REMOVED_COMMANDS: Final = {
+    "ui": "run `make ui`, or `dagster dev -m rag_eval.definitions` and `mlflow ui`",
+}
+"""Commands of earlier versions, each with what to use instead."""
+
+
 class OrderedCommands(TyperGroup):
     """Command group that lists its commands in the order of ORDER, not of the imports."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; a command that was removed is refused by its name."""
+        for end in (1, 2):
+            if advice := REMOVED_COMMANDS.get(name := " ".join(args[:end])):
+                typer.echo(f"rag-eval {name} was removed; {advice}", err=True)
+                raise typer.Exit(ERROR)
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """List the names of the commands."""

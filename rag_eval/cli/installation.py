@@ -1,4 +1,4 @@
-"""Commands about the installation: ui, view, clean."""
+"""Commands about the installation: view, review, clean."""
 
 import contextlib
 import webbrowser
@@ -10,7 +10,6 @@ import typer
 from rag_eval.cli.app import (
     GoldSets,
     Home,
-    Reports,
     Wait,
     app,
     command,
@@ -20,17 +19,6 @@ from rag_eval.cli.app import (
 )
 
 TLS = "nothing is encrypted, so put a proxy with TLS or an SSH tunnel in front"
-
-
-@app.command()
-def ui(home: Home = None, reports: Reports = None, gold_sets: GoldSets = None) -> None:
-    """Start Dagster, the MLflow UI and the viewer on this machine until Ctrl-C."""
-    with report_errors():
-        settings = open_settings(home, reports, gold_sets)
-        from rag_eval.defs.serving import serve
-
-        status = serve(settings)
-    raise typer.Exit(status)
 
 
 @app.command()

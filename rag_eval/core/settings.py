@@ -6,8 +6,9 @@ The environment (`RAG_EVAL_*`) comes before `settings.toml`.
 import datetime as dt
 import os
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     AliasChoices,
@@ -145,51 +146,22 @@ class ExternalLimits(Part):
     """A longer reply fails the query."""
 
 
-class Smtp(Part):
-    """A mail server for alerts."""
+class MailAlerts(Part):
+    """Mail server and receivers of failed runs; nothing configured, nothing sent."""
 
     host: str = Field(min_length=1, max_length=255)
-    """Name of the server."""
-    port: int = Field(default=587, ge=1, le=65_535)
-    """Port of the server."""
-    tls: Literal["starttls", "tls", "none"] = "starttls"
-    """How the connection is encrypted."""
-    user: str | None = None
-    """User, if the server asks for one."""
-    password_env: EnvironmentName | None = Field(
-        default=None, description="environment variable that holds the password"
+    """Name of the mail server."""
+    tls: Literal["starttls", "tls"] = Field(
+        default="starttls", description="starttls at port 587, or tls at port 465"
     )
+    user: str | None = None
+    """User at the mail server; default: the sender."""
+    password_env: EnvironmentName
+    """Environment variable that holds the password."""
     sender: MailAddress
     """Address of the sender."""
     to: tuple[MailAddress, ...] = Field(min_length=1)
     """Addresses of the receivers."""
-
-    @model_validator(mode="after")
-    def _password_is_safe(self) -> Self:
-        if (self.user is None) != (self.password_env is None):
-            raise ValueError("user and password_env belong together")
-        if self.user is not None and self.tls == "none":
-            raise ValueError("a password needs tls: starttls or tls")
-        return self
-
-
-class Alerts(Part):
-    """Receivers of failed runs and failed gates; nothing configured, nothing sent."""
-
-    webhook: SecretStr | None = Field(
-        default=None, description="http(s) address that gets each alert as JSON"
-    )
-    smtp: Smtp | None = None
-    dagster_url: HttpUrl | None = Field(
-        default=None, description="address of Dagster's web server, for links to runs"
-    )
-
-    @field_validator("webhook")
-    @classmethod
-    def _webhook_is_http(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and not value.get_secret_value().startswith(("http://", "https://")):
-            raise ValueError("the webhook is no address; accepted: http:// or https://")
-        return value
 
 
 FilterValue = str | int | bool
@@ -317,6 +289,23 @@ def telemetry_off() -> None:
     os.environ.update(TELEMETRY_OFF)
 
 
+REMOVED_SETTINGS: Final = {
+    "alerts.webhook": "name a mail server under `alerts`, or add a sensor of your own to Dagster",
+    "alerts.smtp": "write its keys under `alerts` itself; Dagster mails without a port of ours",
+    "alerts.dagster_url": "a mail names the run; Dagster finds it by its id",
+}
+"""Settings of earlier versions, each with what to use instead; `*` is any name."""
+
+
+def _has(values: object, path: Sequence[str]) -> bool:
+    """Tell whether nested dictionaries have a key at a path."""
+    if not path:
+        return True
+    return isinstance(values, Mapping) and any(
+        path[0] in {"*", name} and _has(value, path[1:]) for name, value in values.items()
+    )
+
+
 class Settings(BaseSettings):
     """Settings of an installation: folders, addresses, names for gold sets, feature flags."""
 
@@ -358,7 +347,7 @@ class Settings(BaseSettings):
     schedule: str = Field(default="0 2 * * *", description="cron of the nightly job")
     schedule_on: bool = Field(
         default=True,
-        description="whether Dagster starts the nightly job by itself; off under rag-eval ui, "
+        description="whether Dagster starts the nightly job by itself; off under make ui, "
         "until a person turns the schedule on there",
     )
     timezone: str = Field(default="UTC", description="IANA time zone of the schedule")
@@ -378,7 +367,7 @@ class Settings(BaseSettings):
         default_factory=dict,
         description="configuration of the executor; default: the configuration of each run",
     )
-    alerts: Alerts = Alerts()
+    alerts: MailAlerts | None = None
     rerankers: dict[str, ImportPath] = Field(
         default_factory=dict,
         description="name -> module:attribute of a reranker that gold sets may name",
@@ -496,6 +485,15 @@ class Settings(BaseSettings):
         ),
     )
     """Whether ragas and a chat endpoint judge faithfulness."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _removed_settings_are_refused(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Refuse a removed setting by its name; variables that no setting reads are ignored."""
+        for name, advice in REMOVED_SETTINGS.items():
+            if f"RAG_EVAL_{name.upper()}" in os.environ or _has(values, name.split(".")):
+                raise ValueError(f"{name} was removed; {advice}")
+        return values
 
     @model_validator(mode="before")
     @classmethod

@@ -34,8 +34,6 @@ NOT_MATERIALIZED: Final = {"__source_asset_observation__": True}
 A step without any output would skip the steps after it, which do not need a strategy that the gold
 set lacks. Dagster 1.13 has no public way to say so."""
 FORMATS: Final = {".parquet": "parquet", ".npy": "numpy", ".json": "json"}
-N_TICKS: Final = 60
-"""Number of schedule ticks that are searched for the shortest time between two ticks."""
 SERVICES: Final = ("chat", "sources", "mlflow", "vectors", "embeddings")
 """Stores that may be servers. A stage belongs to the pool of the first of its services."""
 RETRIES: Final = dg.RetryPolicy(
@@ -80,22 +78,18 @@ def service_of(stage: Stage) -> str | None:
 
 
 def freshness(settings: Settings) -> dg.FreshnessPolicy:
-    """Return the policy that expects a report between each schedule tick and the next tick."""
-    ticks = dg.TimeWindowPartitionsDefinition(
-        start=dt.datetime(2024, 1, 1, tzinfo=dt.UTC),
+    """Return the policy of every asset: half a day may pass beyond the time between two nights.
+
+    The time is that after a Friday, so that a schedule of weekdays is not late on Mondays.
+    """
+    nights = dg.TimeWindowPartitionsDefinition(
+        start=dt.datetime(2024, 1, 5, tzinfo=dt.UTC),  # a Friday
         fmt="%Y-%m-%dT%H:%M",
         cron_schedule=settings.schedule,
         timezone=settings.timezone,
-    )
-    window, shortest = ticks.get_first_partition_window(), dt.timedelta.max
-    for _ in range(N_TICKS):
-        if window is None:
-            break
-        shortest = min(shortest, window.end - window.start)
-        window = ticks.get_next_partition_window(window.end)
-    return dg.FreshnessPolicy.cron(
-        deadline_cron=settings.schedule, lower_bound_delta=shortest, timezone=settings.timezone
-    )
+    ).get_first_partition_window()
+    between = dt.timedelta(days=1) if nights is None else nights.end - nights.start
+    return dg.FreshnessPolicy.time_window(fail_window=between + dt.timedelta(hours=12))
 
 
 def op_name(key: dg.AssetKey) -> str:
@@ -125,7 +119,7 @@ def make_assets(
                 partitions_def=partitions,
                 metadata=_describe_spec(stage),
                 skippable=True,
-                freshness_policy=policy if stage.name == REPORT else None,
+                freshness_policy=policy,
             )
             name = op_name(key)
             while name in names:  # strategies `a-b` and `a_b` would give equal step names

@@ -5,7 +5,9 @@ Tests call `build_definitions` with their own settings. Dagster calls it through
 """
 
 import dataclasses
+import html
 import importlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -13,8 +15,7 @@ from typing import Final
 import dagster as dg
 
 from rag_eval.core.errors import InputError, quoted
-from rag_eval.core.settings import Settings
-from rag_eval.defs.alerts import make_alert_sensors
+from rag_eval.core.settings import MailAlerts, Settings
 from rag_eval.defs.assets import OWNER, REPORT, RETRIES, asset_key, make_assets
 from rag_eval.defs.checks import OF_STAGES, gate_check, make_gate_checks
 from rag_eval.defs.nights import NIGHT_TAG, make_nights, nights_key, tonight
@@ -41,6 +42,8 @@ RUN_TAGS: Final = {
     "dagster/retry_on_asset_or_op_failure": "false",
 }
 """Retries of a run whose worker was lost. A failed stage had its own retries."""
+MAX_FAILED_STEPS: Final = 20
+"""Largest number of steps that an alert names."""
 DAGSTER_STORE: Final = frozenset({"sqlalchemy", "psycopg2", "dagster_postgres"})
 """Packages whose errors come from Dagster's own store. A stage turns those of our store into its
 own."""
@@ -160,7 +163,7 @@ def build_definitions(settings: Settings | None = None) -> dg.Definitions:
         asset_checks=make_gate_checks(gates, report, RETRIES if is_shared(settings) else None),
         jobs=[job],
         schedules=[nightly],
-        sensors=make_alert_sensors(settings.alerts),
+        sensors=[] if settings.alerts is None else [make_alerts(settings.alerts)],
         resources={"evaluations": make_evaluations(settings)},
         executor=load_executor(settings),
     )
@@ -201,3 +204,43 @@ def request_runs(gold_sets: list[KnownGoldSet], tick: str, night: str) -> Iterat
                 asset_check_keys=gold_set.checks,
                 tags={NIGHT_TAG: night},
             )
+
+
+def make_alerts(alerts: MailAlerts) -> dg.SensorDefinition:
+    """Make Dagster's own sensor that mails failed runs.
+
+    Raises InputError if the variable with the password of the mail server is missing.
+    """
+    password = os.environ.get(alerts.password_env)
+    if password is None:
+        raise InputError.of(
+            "missing_variable",
+            "the password of the mail server is not set",
+            field="alerts.password_env",
+            accepted=f"set the variable {alerts.password_env}",
+        )
+    return dg.make_email_on_run_failure_sensor(
+        email_from=alerts.sender,
+        email_password=password,
+        email_to=alerts.to,
+        email_body_fn=describe_failure,
+        smtp_host=alerts.host,
+        smtp_type={"starttls": "STARTTLS", "tls": "SSL"}[alerts.tls],
+        smtp_user=alerts.user,
+        name="alert_run_failed",
+        default_status=dg.DefaultSensorStatus.RUNNING,
+    )
+
+
+def describe_failure(context: dg.RunFailureSensorContext) -> str:
+    """Name the gold set, the run and its failed steps, as HTML.
+
+    Only failures of rag_eval are quoted, because their texts are masked. They name failed gates.
+    """
+    run = context.dagster_run
+    lines = [f"gold set {run.tags.get('dagster/partition', '')}, run {run.run_id}"]
+    for event in context.get_step_failure_events()[:MAX_FAILED_STEPS]:
+        failure = event.step_failure_data.user_failure_data
+        reason = failure.description if failure else None
+        lines.append(f"{event.step_key}: {reason or 'Dagster shows the error'}")
+    return "<br>".join(html.escape(quoted(line, 600)) for line in lines)

@@ -5,6 +5,7 @@ time corrupt it permanently.
 """
 
 import fcntl
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -131,3 +132,7 @@ def record_lineage(dagster_home: Path, evaluation: Evaluation) -> int:
                 )
             )
     return count
+
+
+if __name__ == "__main__":  # `make ui`, before Dagster's processes open the home side by side
+    prepare_home(Path(sys.argv[1]))

@@ -32,7 +32,7 @@ EXPERIMENT = "rag_eval"
 MAX_PARAM = 500
 PER_QUESTION = "per-question.json"
 PORT = 5000
-"""Port of the MLflow UI that `rag-eval ui` starts."""
+"""Port of the MLflow UI that `make ui` starts."""
 KIND = {"mlflow.experimentKind": "custom_model_development"}
 """Tag that opens the MLflow UI on runs and metrics, because the experiment has no traces."""
 _VIEW = "rag-eval"
@@ -186,7 +186,7 @@ def _log_table(client: "MlflowClient", run_id: str, columns: Mapping[str, Sequen
 def _runs_page(uri: str, experiment_id: str) -> str:
     """Return the address of the runs of an experiment in the MLflow UI, without credentials.
 
-    For a store without a server, the address is that of `rag-eval ui`.
+    For a store without a server, the address is that of `make ui`.
     """
     is_server = uri.startswith(("http:", "https:"))
     server = shown_service(uri).rstrip("/") if is_server else f"http://127.0.0.1:{PORT}"

@@ -829,7 +829,7 @@ def show_outcome(
     lines = [
         "",
         f"page    {folder / 'index.html'}  (one file, opens from disk)" if places.page else "",
-        f"runs    {places.runs}  (start {command} ui)" if places.runs else "",
+        f"runs    {places.runs}  (start with make ui)" if places.runs else "",
         f"more    {command} show, {command} explain ID, {command} view",
         f"try     {command} init NAME --docs DIR  (your own documents)" if is_first else "",
         reuse,

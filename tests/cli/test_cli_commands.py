@@ -3,18 +3,20 @@
 No text from outside can control the terminal.
 """
 
+import json
 import os
 import re
 
 import pytest
 import typer
 from cli_project import CONFIG, DOCUMENTS, QUERIES, jsonl
+from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from rag_eval import __version__
-from rag_eval.cli.app import app
+from rag_eval.cli.app import REMOVED_COMMANDS, app
 from rag_eval.core.errors import InputError
-from rag_eval.core.settings import Settings
+from rag_eval.core.settings import REMOVED_SETTINGS, Settings
 from rag_eval.corpus.loaders.folder import Folder
 from rag_eval.pipeline import evaluation
 from rag_eval.storage.locks import WriteLock
@@ -36,6 +38,27 @@ def test_every_command_and_every_option_has_help():
         for option in command.params:
             assert getattr(option, "help", None) or option.name == "help", (name, option.name)
         assert CliRunner().invoke(app, [*name.split(), "--help"]).exit_code == 0
+
+
+@pytest.mark.parametrize("name", REMOVED_COMMANDS)
+def test_a_removed_command_says_what_to_use(name):
+    result = CliRunner().invoke(app, name.split())
+    assert result.exit_code == 1
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"rag-eval {name} was removed; ")
+
+
+@pytest.mark.parametrize("name", REMOVED_SETTINGS)
+def test_a_removed_setting_says_what_to_use(name, monkeypatch):
+    first, *deeper = name.replace("*", "any").split(".")
+    value = {}
+    for key in reversed(deeper):
+        value = {key: value}
+    with pytest.raises(ValidationError, match=rf"{re.escape(name)} was removed; \w+"):
+        Settings(**{first: value})
+    monkeypatch.setenv(f"RAG_EVAL_{first.upper()}", json.dumps(value))
+    with pytest.raises(ValidationError, match=rf"{re.escape(name)} was removed; \w+"):
+        Settings()
 
 
 def test_version_and_no_command():
