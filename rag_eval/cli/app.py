@@ -23,13 +23,15 @@ if TYPE_CHECKING:
     from rag_eval.pipeline.evaluation import Evaluation, Progress
 
 ORDER: Final = (
-    "run show compare miss-rates explain ask export gate rollout init review lint validate view "
-    "outcome claim audit calibrate baseline trust clean"
+    "run show compare explain ask export gate rollout init review lint validate view "
+    "outcome claim audit calibrate trust clean"
 ).split()
 """Commands in the order of the help."""
 
 
 REMOVED_COMMANDS: Final = {
+    "baseline": "use `rag-eval gate --accept`",
+    "miss-rates": "use rag_eval.compare_miss_rates in Python, or miss-rates.html of each report",
     "ui": "run `make ui`, or `dagster dev -m rag_eval.definitions` and `mlflow ui`",
 }
 """Commands of earlier versions, each with what to use instead."""

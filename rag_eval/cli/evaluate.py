@@ -1,6 +1,6 @@
 """Commands that start, check and evaluate gold sets and show their runs.
 
-The commands are init, lint, run, compare, miss-rates, show, explain, ask, export and validate.
+The commands are init, lint, run, compare, show, explain, ask, export and validate.
 """
 
 import functools
@@ -346,46 +346,6 @@ def compare(
         typer.echo(quoted(note, 400))
     title = "Paired differences a - b, question by question"
     print_parts(console, [comparisons_table(rows, title), name_family(rows)])
-
-
-@app.command("miss-rates")
-def compare_miss_rates(
-    runs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Runs: ids, gold sets for their newest runs, or paths of reports. Default: latest."
-        ),
-    ] = None,
-    *,
-    nights: Annotated[
-        int, typer.Option(min=1, help="Each with the kept runs before it: so many in all.")
-    ] = 1,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder for the tables as CSV and LaTeX, and for the page."),
-    ] = None,
-    home: Home = None,
-) -> None:
-    """Compare calibrated miss rates: strategies, both targets, every K, gold sets and nights.
-
-    Shows observed and stated rates, status, skill, AUROC, K for 90 %, and paired differences.
-    """
-    with report_errors():
-        settings = open_settings(home)
-        from rag_eval.pipeline.history import open_nights
-        from rag_eval.reporting.listings import show_miss_rates
-        from rag_eval.reporting.miss_rates import MissRateTables
-        from rag_eval.storage.home import open_home
-
-        opened = {
-            run.run_id: run
-            for name in runs or ["latest"]
-            for run in open_nights(open_home(settings), name, nights)
-        }
-        tables = MissRateTables([run.report() for run in opened.values()])
-        show_miss_rates(console_for(), tables.tables)
-        for path in tables.write(out) if out is not None else ():
-            typer.echo(f"written to {path}")
 
 
 @app.command()

@@ -1,7 +1,5 @@
-"""Commands about verdicts: gate, rollout, and the baseline for comparisons with later runs."""
+"""Commands about verdicts: gate and rollout."""
 
-import dataclasses
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +7,6 @@ import typer
 
 from rag_eval.cli.app import (
     GATE_FAILED,
-    CommandLine,
     Home,
     OneGoldSet,
     Reports,
@@ -22,14 +19,6 @@ from rag_eval.cli.app import (
 
 if TYPE_CHECKING:
     from rag_eval.pipeline.comparisons import Rollout
-
-
-baseline = CommandLine(no_args_is_help=True, pretty_exceptions_enable=False)
-app.add_typer(
-    baseline,
-    name="baseline",
-    help="Accept a run as the baseline of later runs, or show the accepted baseline.",
-)
 
 
 @app.command()
@@ -56,14 +45,34 @@ def gate(
             )
         ),
     ] = None,
+    *,
+    accept: Annotated[
+        bool,
+        typer.Option(
+            "--accept",
+            help="Keep the run, by default the newest, as the baseline of the regression gate. "
+            "Needs --who and --why, which the record holds.",
+        ),
+    ] = False,
+    who: Annotated[str, typer.Option(help="With --accept: who accepts the run.")] = "",
+    why: Annotated[str, typer.Option(help="With --accept: the reason.")] = "",
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="With --accept: although a required gate did not pass; the record says so.",
+        ),
+    ] = False,
     home: Home = None,
     reports: Reports = None,
+    wait: Wait = None,
 ) -> None:
     """Print a verdict, write JUnit XML and Markdown; exit 2 if a required gate did not pass."""
     with report_errors():
-        settings = open_settings(home, reports)
+        settings = open_settings(home, reports, wait=wait)
         from rag_eval.core.errors import quoted
         from rag_eval.gold.configuration import gold_set_name
+        from rag_eval.pipeline.comparisons import accept_baseline
         from rag_eval.pipeline.evaluation import REPORTS
         from rag_eval.pipeline.history import open_run
         from rag_eval.reporting.verdicts import show_verdict, verdict_rows, write_verdict
@@ -73,62 +82,19 @@ def gate(
         newest = settings.reports / gold_set_name(owner) / "retrieval-metrics.json"
         store = open_home(settings)
         store.take(f"{REPORTS}/{gold_set_name(owner)}", newest.parent)
-        judged = open_run(store, run or str(newest), owner)
+        judged = open_run(store, run or ("latest" if accept else str(newest)), owner)
         verdict = verdict_rows(judged.report(), gold_set or judged.gold_set)
         show_verdict(console_for(), verdict)
         folder = out or judged.folder
         written = () if folder is None else write_verdict(verdict, folder)
+        if accept:
+            record = accept_baseline(settings, judged.run_id, who, why, gold_set=owner, force=force)
+            typer.echo(f"accepted: {record.run_id}")
     for path in written:
         typer.echo(f"wrote {quoted(str(path), 400)}")
     if verdict.failed:
         typer.echo(f"required gates failed: {', '.join(verdict.failed)}", err=True)
         raise typer.Exit(GATE_FAILED)
-
-
-@baseline.command()
-def accept(
-    run: Annotated[
-        str, typer.Argument(help="A kept run: its id, 'latest' or 'previous' of the gold set.")
-    ] = "latest",
-    *,
-    who: Annotated[str, typer.Option(help="Who accepts the run; the record holds the name.")],
-    why: Annotated[str, typer.Option(help="Reason of the acceptance; the record holds it.")],
-    gold_set: OneGoldSet = None,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force",
-            help="Accept the run although a required gate did not pass; the record says so.",
-        ),
-    ] = False,
-    home: Home = None,
-    wait: Wait = None,
-) -> None:
-    """Keep a run as the baseline of the regression gate."""
-    with report_errors():
-        settings = open_settings(home, wait=wait)
-        from rag_eval.pipeline.comparisons import accept_baseline
-
-        name = gold_set or settings.primary_gold_set
-        record = accept_baseline(settings, run, who, why, gold_set=name, force=force)
-    typer.echo(f"accepted: {record.run_id}")
-
-
-@baseline.command()
-def show(gold_set: OneGoldSet = None, home: Home = None) -> None:
-    """Show the accepted baseline with its figures, and every acceptance before it."""
-    with report_errors():
-        settings = open_settings(home)
-        from rag_eval.pipeline.comparisons import acceptances, load_baseline
-        from rag_eval.reporting.verdicts import describe_baseline
-        from rag_eval.storage.home import open_home
-
-        name = gold_set or settings.primary_gold_set
-        accepted = load_baseline(open_home(settings), name)
-        records = [record.model_dump() for record in acceptances(open_home(settings), name)]
-        run = None if accepted is None else accepted.run
-        for line in describe_baseline(name, run, records):
-            typer.echo(line)
 
 
 @app.command()
@@ -147,77 +113,59 @@ def rollout(
             help="Per cent of the questions that the candidate answers now: 10, 50 or 100."
         ),
     ] = 10,
-    gold_set: Annotated[
-        str | None,
-        typer.Option(
-            help="The gold set of both strategies, also as last argument NAME. Default: the "
-            "primary gold set."
-        ),
-    ] = None,
+    gold_set: OneGoldSet = None,
     run: Annotated[
         str, typer.Option(help="A kept run with both strategies: its id, 'latest' or 'previous'.")
     ] = "latest",
     measure: Annotated[
         str, typer.Option(help="A ranking measure such as recall_at_10 or mrr, or delta_s.")
     ] = "recall_at_10",
-    out: Annotated[
-        Path | None, typer.Option("--json", help="Write the decision to this file too.")
-    ] = None,
     home: Home = None,
 ) -> None:
     """Promote, hold or roll back a candidate; exit 2 when it is rolled back."""
     with report_errors():
         settings = open_settings(home)
         from rag_eval.pipeline.comparisons import decide_rollout
-        from rag_eval.storage.artifacts import write_text
         from rag_eval.storage.home import open_home
 
-        name = gold_set or settings.primary_gold_set
         found = decide_rollout(
             open_home(settings),
-            name,
+            gold_set or settings.primary_gold_set,
             candidate,
             against=against,
             stage=stage,
             run=run,
             measure=measure,
         )
-        if out is not None:
-            text = json.dumps(dataclasses.asdict(found), indent=2, sort_keys=True)
-            write_text(out, f"{text}\n")
         _show(found)
     if found.decision.action == "roll_back":
         raise typer.Exit(GATE_FAILED)
 
 
-def _show(found: "Rollout") -> None:
+def _show(compared: "Rollout") -> None:
+    from rag_eval.gates.rollout import Range
     from rag_eval.reporting.terminal import Sheet, interval, print_parts
 
-    console, decision, figures = console_for(), found.decision, found.decision.figures
-    to = f" to {found.next_stage} %" if found.next_stage else ""
-    if decision.action == "promote" and not to:
-        to = ": the rollout is done"
+    decision, names = compared.decision, (compared.candidate, compared.base)
     action = decision.action.replace("_", " ").upper()
-    lines = [f"{action}{to} ({found.candidate} against {found.base} at {found.stage} %)"]
-    if figures.get("base") is not None:
-        asked = f"{figures['n_questions']:,} (worth {figures['n_effective']:,.0f})"
-        counts = "{n_better:,} better, {n_worse:,} worse, {n_tied:,} equal".format(**figures)
-        rows = []
-        for name, key, sign, beside in (
-            (f"{found.measure} of {found.base}", "base", "", asked),
-            (f"{found.measure} of {found.candidate}", "candidate", "", asked),
-            ("difference", "difference", "+", counts),
-            ("degradation (share of the base, negative is better)", "degradation", "+", asked),
-        ):
-            value, low, high = (figures[f"{key}{end}"] for end in ("", "_low", "_high"))
-            rows.append([name, interval(value, low, high, sign), beside])
-        print_parts(console, [*lines, Sheet("", ["", ">value", "questions"], rows)])
-        lines = []
-    lines += [f"{code}: {sentence}." for code, sentence in decision.reasons.items()]
-    if decision.questions_needed is not None:
-        lines.append(
-            f"{decision.questions_needed:,} independent questions would decide with 80 % power if "
-            f"the difference stays as it is; those scored are worth {figures['n_effective']:,.0f}."
+    if decision.action == "promote":
+        action += f" to {compared.next_stage} %" if compared.next_stage else ": the rollout is done"
+    rows = [
+        [name, interval(*figure, sign=sign)]
+        for name, figure, sign in (
+            (f"{compared.measure} of {compared.base}", Range(decision.base), ""),
+            (f"{compared.measure} of {compared.candidate}", Range(decision.candidate), ""),
+            ("difference", decision.difference, "+"),
+            ("degradation (share of the base, negative is better)", decision.degradation, "+"),
         )
-    lines.append(f"Evidence: {found.level} level, run {found.run_id}, gold {found.gold_hash[:12]}.")
-    print_parts(console, lines)
+    ]
+    evidence = f"{compared.level} level, run {compared.run_id}, gold {compared.gold_hash[:12]}"
+    print_parts(
+        console_for(),
+        [
+            f"{action} ({' against '.join(names)} at {compared.stage} %)",
+            *([Sheet("", ["", ">value"], rows)] if decision.n_questions else []),
+            *(f"{code}: {sentence}." for code, sentence in decision.reasons.items()),
+            f"Evidence: {evidence}.",
+        ],
+    )

@@ -1,18 +1,14 @@
 """Gates, and the runs before this one, in the report."""
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, StrictBool
 
 from rag_eval.core.parts import Name
 from rag_eval.core.records import (
-    Because,
-    Count,
-    Estimate,
     Hash,
     IndexHash,
-    Interval,
     Open,
     PairedDelta,
     Record,
@@ -21,7 +17,6 @@ from rag_eval.core.records import (
     Timestamp,
     Unit,
 )
-from rag_eval.core.types import Level, Status
 
 # ---- Gates, drift from the baseline, history.
 
@@ -67,13 +62,6 @@ def count_gates(gates: Iterable[tuple[bool, str]]) -> str:
     return ", ".join(parts)
 
 
-class NamedPart(Record):
-    """A number of documents or questions, with the first names in alphabetical order."""
-
-    n: Count
-    names: list[ShortText] = Field(max_length=1000)
-
-
 ChangeCode = Literal[
     "gold_changed",
     "chunks_changed",
@@ -84,19 +72,6 @@ ChangeCode = Literal[
 ]
 Changes = dict[ChangeCode, ShortText]
 """Changed inputs of a run since another run, as code -> sentence."""
-
-
-class DriftPart(Record):
-    """Changes since the accepted baseline. `chunks_hash` and `n_documents` are the baseline's."""
-
-    run_id: ShortText
-    accepted_at: ShortText
-    comparable: StrictBool
-    changes: Changes
-    chunks_hash: Hash
-    n_documents: Count
-    documents: dict[Literal["new", "changed", "removed"], NamedPart]
-    targets_changed: NamedPart = Field(description="questions with another text of a target")
 
 
 class StrategyInputs(Record):
@@ -117,63 +92,6 @@ class RunInputs(Record):
     settings: Hash
     code: Hash
     strategies: Mapping[Name, StrategyInputs]
-
-
-class PastFigure(Estimate):
-    """A figure of a kept run."""
-
-    n_scored: Count
-
-
-class PastStrategy(StrategyInputs):
-    """A strategy in a kept run."""
-
-    recall: PastFigure
-    mrr: PastFigure
-    miss_any: PastFigure
-    skill: Interval | None
-    status: Status
-    latency_p95_ms: float | None
-
-
-class PastRun(RunInputs):
-    """A kept run; `changes` are its changed inputs since the run before it."""
-
-    gold_set: Name
-    run_id: RunId
-    content_hash: Hash
-    timestamp: Timestamp
-    index_hash: IndexHash
-    analyzer: ShortText
-    rev: ShortText
-    n_groups: Count
-    level: Level
-    primary: Name
-    strategies: Mapping[Name, PastStrategy]
-    gates: dict[GateStatus, Count]
-    comparable: Annotated[StrictBool | None, Because("the history holds no earlier run")]
-    changes: Changes
-
-    @property
-    def recall(self) -> PastFigure:
-        """R@10 of the primary strategy at the headline level."""
-        return self.strategies[self.primary].recall
-
-
-class UnreadableRun(Record):
-    """A kept run that cannot be read."""
-
-    run_id: ShortText
-    reason: Annotated[str, Field(min_length=1, max_length=1000)]
-
-
-class HistoryPart(Record):
-    """Kept runs of the gold set, oldest first; this run is the last."""
-
-    runs: list[PastRun] = Field(min_length=1, max_length=60)
-    n_left_out: Count
-    n_unreadable: Count
-    unreadable: list[UnreadableRun] = Field(max_length=20)
 
 
 class NightDelta(PairedDelta):

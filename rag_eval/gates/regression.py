@@ -208,7 +208,7 @@ def _find_obstacle(inputs: GateInputs) -> tuple[str, str]:
     if inputs.baseline_fault:
         return "baseline_damaged", f"the baseline cannot be used: {inputs.baseline_fault}"
     if baseline is None:
-        advice = "rag-eval baseline accept"
+        advice = "rag-eval gate --accept"
         return "no_baseline", f"no run was accepted as the baseline yet: {advice}"
     if "gold_changed" in baseline.changes:
         return "gold_differs", (

@@ -1,20 +1,19 @@
 """Promote, hold or roll back a candidate strategy, from paired values of a base and a candidate.
 
 A candidate is rolled back when it is more than 5 % worse and the 95 % interval excludes zero.
-It is promoted when the interval excludes a degradation of 5 % or more. Otherwise it is held,
-with the number of independent questions that would decide.
+It is promoted when the interval excludes a degradation of 5 % or more. Otherwise it is held.
 """
 
 import dataclasses
 import math
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from rag_eval.core.arrays import FloatArray
 from rag_eval.core.records import number
-from rag_eval.measures.overlap import SharedGold, mean_interval, ratio_interval
+from rag_eval.measures.overlap import SharedGold, ratio_interval
 from rag_eval.measures.paired import FEW_DIFFERING, paired_comparison
 from rag_eval.storage.hashing import text_hash
 
@@ -24,7 +23,6 @@ STAGES: Final = (10, 50, 100)
 MIN_QUESTIONS: Final = 30
 """Fewest independent questions for a decision."""
 MAX_DEGRADATION: Final = 0.05
-POWER: Final = 0.8
 
 _HEX_DIGITS = 13  # 52 bits, because a float holds each such value exactly
 _TIE = 1e-12  # smaller differences are rounding errors
@@ -50,22 +48,31 @@ def assign(question_id: str, share: float, salt: str) -> bool:
     return int(text_hash(f"{salt}\0{question_id}")[:_HEX_DIGITS], 16) / 16.0**_HEX_DIGITS < share
 
 
+class Range(NamedTuple):
+    """A value and its 95 % interval; None where it is undefined."""
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Decision:
     """A decision about a candidate, with its reasons and figures.
 
     `reasons`: Stable code -> sentence; at least one.
-    `questions_needed`: Independent questions for a decision with 80 % power, if the difference
-      stays the same. None if the action is a decision, or if the number is unknown.
-    `figures`: n_questions, n_effective, n_unpaired, n_better, n_worse, n_tied; base, candidate
-      (means) with _low and _high; difference (candidate - base), degradation (relative, positive
-      is worse), each with _low and _high. None where a figure cannot be computed.
+    `base`, `candidate`: Means over the questions that both were scored on.
+    `difference`: candidate - base. `degradation`: Relative to the base, positive is worse.
     """
 
     action: Action
     reasons: dict[str, str]
-    questions_needed: int | None
-    figures: dict[str, float | int | None]
+    n_questions: int
+    n_effective: float
+    base: float | None
+    candidate: float | None
+    difference: Range
+    degradation: Range
 
 
 def decide(
@@ -87,129 +94,71 @@ def decide(
     paired = ~np.isnan(left) & ~np.isnan(right)
     n_unpaired = int((~np.isnan(left) & np.isnan(right)).sum())
     left, right, gold = left[paired], right[paired], gold.take(paired)
-    figures: dict[str, float | int | None] = {
-        "n_questions": len(left),
-        "n_effective": 0.0,
-        "n_unpaired": n_unpaired,
-    }
     if not len(left):
         reasons = {"too_few_questions": "no question was scored with both strategies"}
-        return Decision("hold", reasons, None, figures)
+        return Decision("hold", reasons, 0, 0.0, None, None, Range(), Range())
     unit = not np.any(np.abs(right - left) > 1)
-    found = paired_comparison(right, left, gold, higher_is_better=higher_is_better, unit_range=unit)
-    n_effective = float(found.n_effective[0])
-    figures |= {name: int(getattr(found, name)[0]) for name in ("n_better", "n_worse", "n_tied")}
-    figures["n_effective"] = number(n_effective)
-    both = np.stack([left, right], axis=1)
-    mean = mean_interval(both, gold, unit_range=bool(((both >= 0) & (both <= 1)).all()))
-    ends = float(found.ci_low[0]), float(found.ci_high[0])
+    pair = paired_comparison(right, left, gold, higher_is_better=higher_is_better, unit_range=unit)
+    low, high = float(pair.ci_low[0]), float(pair.ci_high[0])
     loss = left - right if higher_is_better else right - left
-    loss_ends = (-ends[1], -ends[0]) if higher_is_better else ends
-    degradation = _degradation(left, loss, loss_ends, gold)
-    for name, triple in (
-        ("base", (mean.value[0], mean.low[0], mean.high[0])),
-        ("candidate", (mean.value[1], mean.low[1], mean.high[1])),
-        ("difference", (found.delta[0], *ends)),
-        ("degradation", degradation),
-    ):
-        for end, value in zip(("", "_low", "_high"), triple, strict=True):
-            figures[f"{name}{end}"] = number(value)
-    action, reasons = _judge(figures, degradation, surely_worse=loss_ends[0] > 0)
-    needed = _questions_needed(degradation, n_effective) if action == "hold" else None
-    return Decision(action, reasons, needed, figures)
+    ends = (-high, -low) if higher_is_better else (low, high)
+    figures = Decision(
+        action="hold",
+        reasons={},
+        n_questions=len(left),
+        n_effective=float(pair.n_effective[0]),
+        base=number(left.mean()),
+        candidate=number(right.mean()),
+        difference=Range(*map(number, (float(pair.delta[0]), low, high))),
+        degradation=_degradation(left, loss, ends, gold),
+    )
+    action, reasons = _judge(figures, n_unpaired, surely_worse=ends[0] > 0)
+    return dataclasses.replace(figures, action=action, reasons=reasons)
 
 
 def _degradation(
-    base: FloatArray,
-    loss: FloatArray,
-    ends: tuple[float, float],
-    gold: SharedGold,
-) -> tuple[float, float, float]:
-    """Compute the relative degradation and its interval; NaN if the base's mean is not positive.
+    base: FloatArray, loss: FloatArray, ends: tuple[float, float], gold: SharedGold
+) -> Range:
+    """Compute the relative degradation and its interval; undefined if the base's mean is 0.
 
     `loss` is how much worse the candidate is on each question, `ends` the interval of its mean.
     """
     mean = float(base.mean())
     if mean <= 0:
-        return math.nan, math.nan, math.nan
-    worse = float(loss.mean()) / mean
+        return Range()
     low, high = (end / mean for end in ends)
     # Where few questions differ, the wider interval of the difference stays.
     if np.count_nonzero(np.abs(loss) > _TIE) >= FEW_DIFFERING:
         spread = ratio_interval(loss, base, gold, unit_range=False)
         low, high = float(spread.low[0]), float(spread.high[0])
-    # Twelve significant digits, so that rounding errors change no bound and no byte.
-    worse, low, high = (float(f"{value:.12g}") for value in (worse, low, high))
-    return worse, low, high
-
-
-def _percent(share: float) -> str:
-    return f"{share * 100:.1f} %"
+    return Range(*map(number, (float(loss.mean()) / mean, low, high)))
 
 
 def _judge(
-    figures: dict[str, float | int | None],
-    degradation: tuple[float, float, float],
-    *,
-    surely_worse: bool,
+    figures: Decision, n_unpaired: int, *, surely_worse: bool
 ) -> tuple[Action, dict[str, str]]:
     """Decide, with the reasons as code -> sentence."""
-    worse, _, high = degradation
-    questions, unpaired = (int(figures[name] or 0) for name in ("n_questions", "n_unpaired"))
-    n = figures["n_effective"] or 0.0
-    seen = f"on {questions} questions (worth {n:.0f} independent ones)"
-    value, *bounds = map(_percent, degradation)
-    shown = f"{value} [{', '.join(bounds)}]"
-    if n < MIN_QUESTIONS:
-        sentence = f"{n:.0f} independent questions are too few; at least {MIN_QUESTIONS} are needed"
+    worse = math.nan if figures.degradation.value is None else figures.degradation.value
+    high = math.nan if figures.degradation.high is None else figures.degradation.high
+    on = f"on {figures.n_questions} questions (worth {figures.n_effective:.0f} independent ones)"
+    if figures.n_effective < MIN_QUESTIONS:
+        sentence = f"fewer than {MIN_QUESTIONS} independent questions {on}"
         return "hold", {"too_few_questions": sentence}
     if surely_worse and not worse <= MAX_DEGRADATION:  # NaN if the base scores 0
-        by = f"by {shown}, more than {_percent(MAX_DEGRADATION)}"
-        if math.isnan(worse):
-            by = f"the base scores {figures['base']:g}"
-        sentence = f"the candidate is worse {seen}: {by}; the interval excludes zero"
-        return "roll_back", {"degraded": sentence}
+        return "roll_back", {
+            "degraded": f"the candidate is more than {MAX_DEGRADATION:.0%} worse {on}, and the "
+            "interval excludes zero"
+        }
     reasons = {}
     if math.isnan(worse):
-        reasons["no_base"] = (
-            f"the base scores {figures['base']:g} {seen}; a relative degradation is undefined"
-        )
+        reasons["no_base"] = f"the base scores 0 {on}; a relative degradation is undefined"
     elif high >= MAX_DEGRADATION:
-        reasons["not_excluded"] = (
-            f"a degradation of {_percent(high)} is still possible {seen}: {shown}, "
-            "positive is worse"
-        )
-    total = unpaired + questions
-    if unpaired and unpaired >= MAX_DEGRADATION * total:
-        reasons["not_paired"] = f"{unpaired} of {total} questions were scored with the base only"
+        reasons["not_excluded"] = f"a degradation of {high:.1%} is still possible {on}"
+    total = n_unpaired + figures.n_questions
+    if n_unpaired >= MAX_DEGRADATION * total:
+        reasons["not_paired"] = f"{n_unpaired} of {total} questions were scored with the base only"
     if reasons:
         return "hold", reasons
-    bound = _percent(MAX_DEGRADATION)
-    sentence = f"a degradation of {bound} or more is excluded {seen}: {shown}, positive is worse"
-    return "promote", {"not_worse": sentence}
-
-
-def _questions_needed(degradation: tuple[float, float, float], n_effective: float) -> int | None:
-    """Count the independent questions that would decide if the degradation stays the same.
-
-    With power 0.8 of a two-sided test at 5 %, n = ((z[0.975] + z[0.8]) * spread / difference) ** 2
-    + z[0.975] ** 2 / 2, where `spread` is the standard deviation of the difference; the last part
-    is for the t distribution.
-
-    References
-    ----------
-    Guenther (1981), Sample size formulas for normal theory t tests, The American Statistician 35.
-    """
-    from scipy.special import ndtri, stdtrit
-
-    worse, low, high = degradation
-    if n_effective <= 1 or not math.isfinite(high - low):
-        return None
-    spread = (high - low) / 2 / float(stdtrit(n_effective - 1, 0.975)) * math.sqrt(n_effective)
-    difference = worse if worse > MAX_DEGRADATION else MAX_DEGRADATION - max(worse, 0.0)
-    if difference <= _TIE:
-        return None
-    z, power = (float(ndtri(share)) for share in (0.975, POWER))
-    n = math.ceil(((z + power) * spread / difference) ** 2 + z**2 / 2)
-    needed = max(n, MIN_QUESTIONS)
-    return needed if needed > n_effective else None
+    return "promote", {
+        "not_worse": f"a degradation of {MAX_DEGRADATION:.0%} or more is excluded {on}"
+    }

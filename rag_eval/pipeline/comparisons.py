@@ -1,29 +1,25 @@
 """Compare kept runs: with the accepted baseline, with each other, and for a rollout.
 
 A baseline is the name of a kept run, with the person, the reason and the time. Later runs are
-compared with the newest baseline: by the regression gate, and by the changes of corpus and gold
-since.
+compared with the newest baseline by the regression gate.
 """
 
 import dataclasses
 import datetime as dt
-from collections.abc import Iterable
 from typing import Final
 
 import pandas as pd
 from pydantic import BaseModel, ValidationError
 
-from rag_eval.core.errors import InputError, check_decision, quoted
-from rag_eval.core.records import Absent
+from rag_eval.core.errors import InputError, check_decision
 from rag_eval.core.settings import Settings
 from rag_eval.gates import rollout
-from rag_eval.gates.gate_report import DriftPart, NamedPart, RunInputs
 from rag_eval.gates.regression import higher_is_better
 from rag_eval.gates.verdict import required_failures
 from rag_eval.gold.configuration import gold_set_name
 from rag_eval.measures.paired import paired_comparison
 from rag_eval.measures.ranking import find_machine_name
-from rag_eval.pipeline.history import KeptRun, are_comparable, changes, means_by_query, open_run
+from rag_eval.pipeline.history import KeptRun, changes, means_by_query, open_run
 from rag_eval.pipeline.measures import Row, comparison_rows
 from rag_eval.storage.hashing import canonical_json
 from rag_eval.storage.home import Home, open_home
@@ -49,13 +45,11 @@ class Acceptance(BaseModel):
 
 @dataclasses.dataclass(frozen=True)
 class Baseline:
-    """An accepted run with its figures by question, and its documents and targets."""
+    """An accepted run with its figures by question."""
 
     record: Acceptance
     run: KeptRun
     per_query: pd.DataFrame
-    documents: pd.DataFrame
-    targets: pd.DataFrame
 
 
 def accept_baseline(
@@ -96,6 +90,7 @@ def accept_baseline(
             forced=bool(failed),
             failed_gates=failed,
         )
+        run.stored("ranking_measures")  # refuses a report alone
         _open_baseline(run, record)
         history = _history(run.gold_set)
         lock.check()
@@ -127,7 +122,7 @@ def acceptances(home: Home, gold_set: str) -> list[Acceptance]:
                 file=home.address_of(history),
                 line=number,
                 found=error.errors()[0]["msg"],
-                accepted="what rag-eval baseline accept wrote",
+                accepted="what rag-eval gate --accept wrote",
             ) from error
     return records
 
@@ -151,76 +146,9 @@ def _history(gold_set: str) -> str:
 
 
 def _open_baseline(run: KeptRun, record: Acceptance) -> Baseline:
-    """Read everything that later runs are compared with; raise InputError if a part is gone."""
+    """Read what later runs are compared with; raise InputError if a part is gone."""
     run.report()  # refuses a changed report
-    gold = run.stored("gold_variants")
-    documents = run.stored("corpus_snapshot").frame("documents", ["doc_id", "content_hash"])
-    targets = find_targets(documents, gold.frame("qrels_document"), gold.frame("spans"))
-    return Baseline(record, run, run.per_query(), documents, targets)
-
-
-# ---- The part `drift` of a report: changes under a gold set since the baseline was accepted.
-
-MAX_NAMES: Final = 1000
-NO_BASELINE: Final = "no run was accepted as the baseline yet: rag-eval baseline accept"
-
-
-def drift_part(
-    baseline: Baseline | None,
-    fault: str,
-    now: RunInputs,
-    documents: pd.DataFrame,
-    targets: pd.DataFrame,
-) -> DriftPart | Absent:
-    """Describe what changed since the baseline; `fault` says why it cannot be used."""
-    if fault:
-        return Absent(reason=f"the baseline cannot be used: {fault}")
-    if baseline is None:
-        return Absent(reason=NO_BASELINE)
-    left, right = (
-        frame.set_index("doc_id")["content_hash"] for frame in (baseline.documents, documents)
-    )
-    both = left.index.intersection(right.index)
-    found = changes(baseline.run, now)
-    return DriftPart(
-        run_id=quoted(baseline.record.run_id),
-        accepted_at=quoted(baseline.record.accepted_at),
-        comparable=are_comparable(found),
-        changes=found,
-        chunks_hash=baseline.run.chunks_hash,
-        n_documents=len(left),
-        documents={
-            "new": _list_names(right.index.difference(left.index)),
-            "changed": _list_names(both[(left.loc[both] != right.loc[both]).to_numpy()]),
-            "removed": _list_names(left.index.difference(right.index)),
-        },
-        targets_changed=_list_names(_changed_targets(baseline.targets, targets)),
-    )
-
-
-def find_targets(
-    documents: pd.DataFrame, qrels_document: pd.DataFrame, spans: pd.DataFrame
-) -> pd.DataFrame:
-    """List the targets of every question: query_id, doc_id, content_hash of the document.
-
-    A judgement that a document is not relevant is no target. The hash is empty when the corpus
-    lacks the document.
-    """
-    judged = qrels_document[qrels_document["gain"] > 0].rename(columns={"item_id": "doc_id"})
-    targets = pd.concat([frame[["query_id", "doc_id"]] for frame in (judged, spans)])
-    hashes = targets["doc_id"].map(documents.set_index("doc_id")["content_hash"]).fillna("")
-    return targets.assign(content_hash=hashes).astype(str).drop_duplicates()
-
-
-def _changed_targets(before: pd.DataFrame, now: pd.DataFrame) -> set[str]:
-    left, right = (set(frame.itertuples(index=False, name=None)) for frame in (before, now))
-    return {row[0] for row in left ^ right} & set(before["query_id"]) & set(now["query_id"])
-
-
-def _list_names(names: Iterable[str]) -> NamedPart:
-    """Count names and list them in printable form, because they come from corpora and gold sets."""
-    found = sorted(names)
-    return NamedPart(n=len(found), names=[quoted(name) for name in found[:MAX_NAMES]])
+    return Baseline(record, run, run.per_query())
 
 
 # ---- Comparison of two runs of the same gold, by question.
@@ -263,21 +191,15 @@ def compare_runs(a: KeptRun, b: KeptRun) -> tuple[list[str], list[Row]]:
 
 # ---- The rollout decision from a kept run.
 
-_NOT_MEASURES: Final = frozenset(
-    {"strategy", "level", "query_id", "group_id", "paraphrase_id", "seed", "eligible", "failed"}
-)
-
 
 @dataclasses.dataclass(frozen=True)
 class Rollout:
     """A decision and its evidence. `next_stage` is None except after a promotion below 100 %."""
 
-    gold_set: str
     gold_hash: str
     run_id: str
     base: str
     candidate: str
-    index_hashes: dict[str, str]
     measure: str
     level: str
     stage: int
@@ -314,60 +236,44 @@ def decide_rollout(
         There is no such run, stage, strategy or measure, or the run's artifacts are gone.
     """
     measure = find_machine_name(measure)
-    if stage not in rollout.STAGES:
-        raise _bad("no such stage", "--stage", str(stage), ", ".join(map(str, rollout.STAGES)))
     kept = open_run(home, run, gold_set)
+    rows = kept.per_query()
+    measures = rows.select_dtypes("number").columns.difference(["seed"]).tolist()
     names = list(kept.strategies)
     base = against or next((name for name in names if name != candidate), candidate)
-    for field, name in (("CANDIDATE", candidate), ("--against", base)):
-        if name not in names:
-            message, accepted = "The run has no such strategy.", ", ".join(names)
-            raise _bad(message, field, name, accepted, "strategy_missing")
-    if base == candidate:
-        message = "A strategy is not compared with itself."
-        raise _bad(message, "--against", base, "another strategy of the run")
-    per_query = kept.per_query()
-    values = _pair_strategies(per_query[per_query["level"] == kept.level], base, candidate, measure)
-    gold = kept.shared_gold().of(values["query_id"].tolist())
+    others = [name for name in names if name != candidate]
+    for field, value, accepted in (
+        ("--stage", stage, rollout.STAGES),
+        ("CANDIDATE", candidate, names),
+        ("--against", base, others),
+        ("--measure", measure, measures),
+    ):
+        if value not in accepted:
+            raise InputError.of(
+                "bad_arguments",
+                "the run does not allow this",
+                field=field,
+                found=str(value),
+                accepted=", ".join(map(str, accepted)),
+            )
+    rows = rows[(rows["level"] == kept.level) & rows["strategy"].isin([base, candidate])]
+    values = rows.pivot_table(measure, "query_id", "strategy", "mean", dropna=False)
+    values = values.reindex(columns=[base, candidate])
     decision = rollout.decide(
-        values["base"], values["candidate"], gold, higher_is_better=higher_is_better(measure)
+        values[base],
+        values[candidate],
+        kept.shared_gold().of(values.index.tolist()),
+        higher_is_better=higher_is_better(measure),
     )
     later = [other for other in rollout.STAGES if other > stage]
     return Rollout(
-        gold_set=gold_set,
         gold_hash=kept.gold_hash,
         run_id=kept.run_id,
         base=base,
         candidate=candidate,
-        index_hashes={name: kept.strategies[name].index_hash for name in (base, candidate)},
         measure=measure,
         level=kept.level,
         stage=stage,
         next_stage=later[0] if decision.action == "promote" and later else None,
         decision=decision,
     )
-
-
-def _pair_strategies(rows: pd.DataFrame, base: str, candidate: str, measure: str) -> pd.DataFrame:
-    """Average each strategy inside each question, over the shared wordings and seeds.
-
-    The result has query_id, base and candidate. Questions without a score are NaN. A
-    question that only the base ran keeps the value of the base.
-    """
-    measures = [name for name in rows.columns if name not in _NOT_MEASURES]
-    if measure not in measures:
-        message, accepted = "The run has no such measure.", ", ".join(measures)
-        raise _bad(message, "--measure", measure, accepted, "unknown_measure")
-    keys = ["query_id", "paraphrase_id", "seed"]
-    left, right = (rows[rows["strategy"] == name].set_index(keys) for name in (base, candidate))
-    both = left.index.intersection(right.index)
-    means = [frame.loc[both, measure].groupby(level="query_id").mean() for frame in (left, right)]
-    alone = left.groupby(level="query_id", sort=True)[measure].mean()
-    shared = means[0].reindex(alone.index).fillna(alone)
-    return pd.DataFrame({"base": shared, "candidate": means[1].reindex(alone.index)}).reset_index()
-
-
-def _bad(
-    message: str, field: str, found: str, accepted: str, code: str = "bad_arguments"
-) -> InputError:
-    return InputError.of(code, message, field=field, found=found, accepted=accepted)

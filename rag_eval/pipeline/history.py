@@ -1,9 +1,10 @@
-"""Kept runs: their records, the history of a gold set, and the comparison with the previous run.
+"""Kept runs: their records, and the comparison with the previous run.
 
 A home stores every run as `runs/<run id>.json` with gold_set, artifacts (keys by stage) and report.
 Anybody may have changed these files, so every value is checked when it is read.
 """
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -18,19 +19,28 @@ from pydantic import Field, InstanceOf, ValidationError
 
 from rag_eval.core.arrays import FloatArray
 from rag_eval.core.errors import InputError, format_count, quoted
-from rag_eval.core.records import Because, Open, number
+from rag_eval.core.parts import Name
+from rag_eval.core.records import (
+    Because,
+    Count,
+    Estimate,
+    Hash,
+    IndexHash,
+    Open,
+    RunId,
+    ShortText,
+    Timestamp,
+    number,
+)
 from rag_eval.core.types import Level
 from rag_eval.corpus.masking import mask
 from rag_eval.gates.gate_report import (
     Changes,
     GateStatus,
-    HistoryPart,
     NightDelta,
-    PastRun,
     PreviousPart,
     RunInputs,
     StrategyInputs,
-    UnreadableRun,
 )
 from rag_eval.gates.regression import with_delta_s
 from rag_eval.measures.overlap import NamedGold, SharedGold
@@ -51,16 +61,32 @@ RUN_ID: Final = r"[0-9]{8}T[0-9]{9}Z-[0-9a-f]{8}"
 Key = Annotated[str, Field(pattern=r"^[0-9a-f]{8,64}$")]
 
 
-class KeptRun(PastRun):
+class Recall(Estimate):
+    """R@10 of the primary strategy at the headline level."""
+
+    n_scored: Count
+
+
+class KeptRun(RunInputs):
     """A run of a home, or a report alone.
 
     `artifacts` are the keys of its results by stage. `file` is None during the run, and `home` then
     and for a report alone.
     """
 
-    artifacts: dict[str, Key] = Field(exclude=True)
-    file: Annotated[Path | None, Because("")] = Field(exclude=True)
-    home: Annotated[InstanceOf[Home] | None, Because("")] = Field(default=None, exclude=True)
+    gold_set: Name
+    run_id: RunId
+    content_hash: Hash
+    timestamp: Timestamp
+    index_hash: IndexHash
+    analyzer: ShortText
+    level: Level
+    primary: Name
+    recall: Recall
+    gates: dict[GateStatus, Count]
+    artifacts: dict[str, Key]
+    file: Annotated[Path | None, Because("")]
+    home: Annotated[InstanceOf[Home] | None, Because("")] = None
 
     @property
     def folder(self) -> Path | None:
@@ -156,47 +182,29 @@ def make_record(
 
     Raises
     ------
-    ValueError, KeyError, TypeError, AttributeError
+    ValueError, KeyError, TypeError, AttributeError, StopIteration
         A value has a form that no run writes.
     """
-    index, level, inputs = report["index"], report["evaluation"]["level"], run_inputs(report)
-    for entry in report["strategies"]:
-        inputs["strategies"][entry["name"]] |= _strategy(entry, level, report)
+    index, level, primary = report["index"], report["evaluation"]["level"], report["strategy"]
     statuses = [gate["status"] for gate in report["gates"]]
-    same = ("run_id", "content_hash", "timestamp")
+    measures = next(s["measures"] for s in report["strategies"] if s["name"] == primary)
+    recall = next(row for row in measures if (row["label"], row["level"]) == ("R@10", level))
+    columns = ("value", "ci_low", "ci_high", "n_scored")
     return KeptRun.model_validate(
-        inputs
-        | {name: report[name] for name in same}
+        run_inputs(report)
+        | {name: report[name] for name in ("run_id", "content_hash", "timestamp")}
         | {
             "gold_set": gold_set,
-            "primary": report["strategy"],
-            "n_groups": report["gold"]["n_groups"],
+            "primary": primary,
             "index_hash": index["hash"],
-            "rev": quoted(mask(index["rev"]).text, 200),
             "analyzer": index["analyzer"],
             "level": level,
+            "recall": {name: recall[name] for name in columns},
             "gates": {name: statuses.count(name) for name in get_args(GateStatus)},
-            "comparable": None,
-            "changes": {},
             "artifacts": artifacts,
             "file": file,
         }
     )
-
-
-def _strategy(entry: Mapping[str, Any], level: Level, report: Mapping[str, Any]) -> Open:
-    name = entry["name"]
-    by_label = {record["label"]: record for record in entry["measures"] if record["level"] == level}
-    observed = report["uncertainty"]["strategies"][name]["observed"]
-    calibration = report["calibration"]["strategies"][name]
-    figures = {"recall": by_label["R@10"], "mrr": by_label["RR"], "miss_any": observed["miss_any"]}
-    columns = ("value", "ci_low", "ci_high", "n_scored")
-    return {
-        **{key: {name: record[name] for name in columns} for key, record in figures.items()},
-        "skill": (calibration["validation"] or {}).get("skill"),
-        "status": calibration["status"],
-        "latency_p95_ms": entry["latency_ms"]["p95"],
-    }
 
 
 # ---- Storage of kept runs: write, list, find by name, and read.
@@ -223,41 +231,43 @@ def run_ids(home: Home) -> list[str]:
     )
 
 
-def read_run(home: Home, run_id: str) -> KeptRun | UnreadableRun:
-    """Read the record of a kept run. An unchanged file is read only once."""
+def read_run(home: Home, run_id: str) -> KeptRun:
+    """Read the record of a kept run. An unchanged file is read only once.
+
+    Raises
+    ------
+    InputError
+        `run_unreadable`: another program, or another version, wrote the file.
+    """
     try:
         path = home.fetch(run_name(run_id))
         state = path.stat()
-        run = _read(path, (state.st_mtime_ns, state.st_size))
-        return run.model_copy(update={"home": home}) if isinstance(run, KeptRun) else run
-    except OSError as error:
-        return UnreadableRun(run_id=_mask_run_id(run_id), reason=quoted(str(error.strerror)))
+        return _read(path, (state.st_mtime_ns, state.st_size)).model_copy(update={"home": home})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        place = f" at {_find_place(error)}" if isinstance(error, ValidationError) else ""
+        raise InputError.of(
+            "run_unreadable",
+            f"not a complete kept run of this version{place}; move it away",
+            file=home.address_of(run_name(run_id)),
+            found=quoted(mask(run_id).text, 100),
+        ) from None
 
 
-def _mask_run_id(run_id: str) -> str:
-    return quoted(mask(run_id).text, 100)
+def _find_place(error: ValidationError) -> str:
+    place = (str(part) for part in error.errors()[0]["loc"])
+    return ".".join(part for part in place if part in KeptRun.model_fields)
 
 
 @functools.lru_cache(maxsize=4096)
-def _read(path: Path, _state: tuple[int, int]) -> KeptRun | UnreadableRun:
+def _read(path: Path, _state: tuple[int, int]) -> KeptRun:
+    kept = json.loads(path.read_text(encoding="utf-8"))
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
         run = make_record(kept["gold_set"], kept["artifacts"], kept["report"], path)
-        if run.run_id == path.stem and run.primary in run.strategies:
-            return run
-        reason = NOT_KEPT
-    except ValidationError as error:
-        place = [str(part) for part in error.errors()[0]["loc"] if part in KeptRun.model_fields]
-        reason = f"{NOT_KEPT}: {'.'.join(place)}"
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        reason = NOT_KEPT
-    return UnreadableRun(run_id=_mask_run_id(path.stem), reason=reason)
-
-
-def _gold_set_of(home: Home, run_id: str) -> str | None:
-    """Return the name of the gold set of a run; None for a run that cannot be read."""
-    run = read_run(home, run_id)
-    return None if isinstance(run, UnreadableRun) else run.gold_set
+    except StopIteration:
+        raise ValueError("no measures of the primary strategy") from None
+    if run.run_id != path.stem or run.primary not in run.strategies:
+        raise ValueError("another run")
+    return run
 
 
 def open_run(home: Home, name: str, gold_set: str | None = None) -> KeptRun:
@@ -277,33 +287,23 @@ def open_run(home: Home, name: str, gold_set: str | None = None) -> KeptRun:
         path = path / REPORT_FILE if path.is_dir() else path
         report = whole_report(read_object(path), path)
         return make_record(report.gold.name, {}, report.dump(), path.absolute())
-    ids = run_ids(home)
-    by_age = {"latest": 0, "previous": 1}
-    named = [run_id for run_id in ids[::-1] if name and (name in by_age or run_id.startswith(name))]
-    if gold_set is None and name and not named:
-        named = [run_id for run_id in ids[::-1] if _gold_set_of(home, run_id) == name][:1]
-    found: list[KeptRun] = []
-    for run_id in named:
-        run = read_run(home, run_id)
-        if isinstance(run, UnreadableRun):
-            message = f"This kept run cannot be read ({run.reason}). Move it away."
-            place = home.address_of(run_name(run_id))
-            raise InputError.of("run_unreadable", message, file=place, found=run.run_id)
-        found += [run] if gold_set in {None, run.gold_set} else []
-        if len(found) > by_age.get(name, len(named)):
-            return found[-1]
-    if len(found) == 1 and name not in by_age:
-        return found[0]
+    age = {"latest": 0, "previous": 1}.get(name)
+    if age is not None:
+        runs = list(itertools.islice(readable_runs(home, gold_set), age, age + 1))
+    else:
+        named = (run_id for run_id in run_ids(home) if name and run_id.startswith(name))
+        runs = [read_run(home, run_id) for run_id in named]
+        runs = [run for run in runs if gold_set in {None, run.gold_set}]
+        if not runs and gold_set is None and name:
+            runs = list(itertools.islice(readable_runs(home, name), 1))
+    if len(runs) == 1:
+        return runs[0]
     owner = "" if gold_set is None else f" of {quoted(gold_set)}"
-    recent = ", ".join(quoted(run_id) for run_id in ids[-5:]) or "this home keeps none"
-    message = f"{format_count(len(found), 'run')}{owner} by this name. Name one run."
-    if name in by_age and found:
-        message = f"Only one run{owner} is kept. Run again, or name another."
-    elif name in by_age:
-        message = f"No run{owner} is kept. Run first."
+    recent = ", ".join(map(quoted, run_ids(home)[-5:])) or "this home keeps none"
+    message = f"{format_count(len(runs), 'run')}{owner} by this name. Name one run."
     raise InputError.of(
         "run_not_found",
-        message,
+        message if age is None else f"No {name} run{owner} is kept. Run again.",
         file=home.address_of(RUNS),
         field="RUN",
         found=name,
@@ -311,26 +311,17 @@ def open_run(home: Home, name: str, gold_set: str | None = None) -> KeptRun:
     )
 
 
-def past_runs(
-    home: Home, gold_set: str, before: str = "~"
-) -> tuple[list[KeptRun], list[UnreadableRun]]:
-    """Read the kept runs of a gold set with ids before `before`, oldest first.
+def readable_runs(home: Home, gold_set: str | None = None, before: str = "~") -> Iterator[KeptRun]:
+    """Yield the runs of a gold set with ids before `before`, newest first.
 
-    The second list holds the runs of the home that cannot be read.
+    Runs that cannot be read are left out. Without a gold set, yields the runs of all.
     """
-    records = [read_run(home, run_id) for run_id in run_ids(home) if run_id < before]
-    runs = [run for run in records if isinstance(run, KeptRun) and run.gold_set == gold_set]
-    return runs, [run for run in records if isinstance(run, UnreadableRun)]
-
-
-def open_nights(home: Home, name: str, nights: int) -> list[KeptRun]:
-    """Open a run as `open_run` does, after the kept runs of its gold set before it, oldest first.
-
-    `nights` is the largest number of runs.
-    """
-    run = open_run(home, name)
-    before, _ = past_runs(home, run.gold_set, run.run_id)
-    return [*before, run][-nights:]
+    for run_id in run_ids(home)[::-1]:
+        if run_id < before:
+            with contextlib.suppress(InputError):
+                run = read_run(home, run_id)
+                if gold_set in {None, run.gold_set}:
+                    yield run
 
 
 MAX_NAMED: Final = 5
@@ -383,9 +374,8 @@ def _name_some(what: str, names: Sequence[str]) -> str:
     return f"{what} {', '.join(names[:MAX_NAMED])}{more}"
 
 
-# ---- The parts `history` and `previous` of a report.
+# ---- The part `previous` of a report.
 
-MAX_RUNS, MAX_UNREADABLE = 60, 20
 NO_PREVIOUS: Final = "no run of this gold set is kept from before"
 GOLD_DIFFERS: Final = (
     "the two runs were judged by different gold: a question may have other targets, so no "
@@ -394,25 +384,6 @@ GOLD_DIFFERS: Final = (
 GONE: Final = "the per-query figures of the previous run are gone from the home, or damaged"
 NONE_IN_COMMON: Final = "the two have no strategy in common"
 NOT_PAIRED: Final = "no question was scored in both runs"
-
-
-def history_part(
-    past: Sequence[KeptRun], unreadable: Sequence[UnreadableRun], now: KeptRun
-) -> HistoryPart:
-    """Describe the newest of the kept runs with what changed between them; `now` is the last."""
-    runs = [*past[1 - MAX_RUNS :], now]
-    entries: list[PastRun] = [runs[0]]
-    for before, run in itertools.pairwise(runs):
-        found = changes(before, run)
-        entries.append(
-            run.model_copy(update={"comparable": are_comparable(found), "changes": found})
-        )
-    return HistoryPart(
-        runs=[PastRun.model_validate(entry.dump()) for entry in entries],
-        n_left_out=len(past) + 1 - len(runs),
-        unreadable=list(unreadable[::-1][:MAX_UNREADABLE]),
-        n_unreadable=len(unreadable),
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -429,11 +400,15 @@ class Previous:
     reason: str
 
 
-def find_previous(past: Sequence[KeptRun], now: KeptRun, gold: GoldArrays) -> Previous | None:
-    """Read the last of the kept runs beside this run; None without one."""
-    if not past:
+def find_previous(home: Home, now: KeptRun, gold: GoldArrays) -> Previous | None:
+    """Read the last run of the gold set before this one; None without one.
+
+    Runs with a later date come from a wrong clock and are left out.
+    """
+    before = next(readable_runs(home, now.gold_set, before=now.run_id), None)
+    if before is None:
         return None
-    before, names = past[-1], list(now.strategies)
+    names = list(now.strategies)
     means, reason, ranking = None, "", before.artifact("ranking_measures")
     if before.gold_hash != now.gold_hash:
         reason = GOLD_DIFFERS

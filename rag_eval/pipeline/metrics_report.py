@@ -37,7 +37,7 @@ from rag_eval.pipeline.answers import (
 )
 from rag_eval.pipeline.calibration import PICTURE, MissRateCalibration
 from rag_eval.pipeline.claims import MissRateClaims
-from rag_eval.pipeline.comparisons import drift_part, find_targets, load_baseline
+from rag_eval.pipeline.comparisons import load_baseline
 from rag_eval.pipeline.corpus import (
     AdmittedChunks,
     CorpusChunks,
@@ -58,11 +58,10 @@ from rag_eval.pipeline.history import (
     NO_PREVIOUS,
     changes,
     find_previous,
-    history_part,
     keep_run,
     make_record,
-    past_runs,
     previous_part,
+    readable_runs,
     run_inputs,
 )
 from rag_eval.pipeline.index import CorpusIndex, n_embedded
@@ -376,11 +375,11 @@ def _compare_with_baseline(
     plain: Mapping[str, Any],
     shared: NamedGold,
 ) -> dict[str, object]:
-    """Make the report fields `drift` and `gates`; `plain` are the JSON values of `body`.
+    """Make the report field `gates`; `plain` are the JSON values of `body`.
 
     A damaged baseline raises no error here, because the report must not fail.
     """
-    config, gold, documents = work.config, made.gold_variants, made.corpus_snapshot.documents
+    config = work.config
     baseline, fault = None, ""
     try:
         baseline = load_baseline(work.evaluation.home, config.name)
@@ -402,11 +401,9 @@ def _compare_with_baseline(
         per_query=with_delta_s(made.ranking_measures.per_query, made.stability_measures.per_run),
         baseline=accepted,
         baseline_fault=fault,
-        is_first=not past_runs(work.evaluation.home, config.name)[0],
+        is_first=next(readable_runs(work.evaluation.home, config.name), None) is None,
     )
-    targets = find_targets(documents, gold.qrels_document, gold.spans)
     return {
-        "drift": drift_part(baseline, fault, now, documents, targets),
         "gates": [gate.dump() for gate in judge_gates(inputs)],
     }
 
@@ -599,9 +596,7 @@ def write_report(work: Work, **results: Any) -> MetricsReport:
     runs = score_runs(work.config, made.gold_variants, made.admitted_chunks, made.runs)
     plain = finish(_report_parts(work, made, runs), dt.datetime.now(dt.UTC)).dump()
     now = make_record(work.config.name, {}, plain)
-    # Runs with a later date come from a wrong clock and are left out.
-    past, unreadable = past_runs(home, now.gold_set, before=now.run_id)
-    previous = find_previous(past, now, runs.gold)
+    previous = find_previous(home, now, runs.gold)
     explored = Explored(
         runs,
         made.corpus_snapshot,
@@ -616,7 +611,6 @@ def write_report(work: Work, **results: Any) -> MetricsReport:
     summary = unpacked(explorer.path(SUMMARY_FILE).read_bytes())
     sentences = missed_sentences(made.missed_questions.missed)
     plain |= {
-        "history": history_part(past, unreadable, now),
         "previous": None,
         "look_first": rank_missed(
             summary,

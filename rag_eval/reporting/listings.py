@@ -16,7 +16,6 @@ from rag_eval.core.errors import quoted
 from rag_eval.core.types import FIXES, Answer, snippet
 from rag_eval.corpus.masking import mask_shown_address, mask_snippet
 from rag_eval.measures.citation_support import SentenceSupport
-from rag_eval.reporting.html.elements import Table
 from rag_eval.reporting.metrics_report import Outgoing, write_csv
 from rag_eval.reporting.terminal import (
     LEVEL,
@@ -555,21 +554,6 @@ def show_comparison(console: "Console", comparison: MissComparison) -> None:
 def write_comparison_csv(path: Path, comparison: MissComparison) -> None:
     """Write one row for each figure and difference."""
     write_csv(path, COLUMNS, _list_figures(comparison))
-
-
-# ---- Miss rates of several reports beside one another
-
-_MAX_ROWS: Final = 40
-
-
-def show_miss_rates(console: "Console", tables: Iterable[Table]) -> None:
-    """Print the first rows of tables of miss rates, and how many more there are."""
-    for table in tables:
-        columns = [f"{'>' if column.figures else ''}{column.heading}" for column in table.columns]
-        rows = [[cell.text for cell in row] for row in table.rows[:_MAX_ROWS]]
-        more = len(table.rows) - len(rows)
-        caption = f"{more:,} more rows: --out writes all" if more else ""
-        print_parts(console, [Sheet(table.caption, columns, rows, range(3), caption)])
 
 
 # ---- A calibration: figures of every strategy, and what keeps a status from being higher.

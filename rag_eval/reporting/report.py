@@ -31,7 +31,7 @@ from rag_eval.core.records import (
 )
 from rag_eval.core.rows import format_location
 from rag_eval.core.types import Level, Status
-from rag_eval.gates.gate_report import DriftPart, GatePart, HistoryPart, PreviousPart
+from rag_eval.gates.gate_report import GatePart, PreviousPart
 from rag_eval.gold.gold_report import GoldPart
 from rag_eval.measures.answer_report import AnswersPart, CitationsPart, RagasFigure
 from rag_eval.measures.strategy_report import SlicesPart, StabilityPart, StrategyPart
@@ -135,7 +135,7 @@ class Report(Record):
     """The report of an evaluation.
 
     A figure that could not be computed is null and has its reason beside it, under <name>_reason.
-    A draft, whose hash is not known yet, lacks history, previous and look_first.
+    A draft, whose hash is not known yet, lacks previous and look_first.
     """
 
     schema_version: Literal[2]
@@ -168,13 +168,11 @@ class Report(Record):
     trust: TrustPart
     uncertainty: UncertaintyPart
     calibration: CalibrationPart
-    drift: DriftPart | Absent
     gates: list[GatePart]
     embeddings: Embeddings
     reused: Reused
     slices: SlicesPart
     misses: dict[Name, MissesPart]
-    history: HistoryPart | None = None
     previous: PreviousPart | None = None
     ragas: list[RagasFigure] | None = Field(
         default=None, description="by the primary strategy, where the gold set asks for ragas"

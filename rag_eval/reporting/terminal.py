@@ -562,16 +562,6 @@ def _changes(report: Report) -> Parts:
     yield line
 
 
-def _drift(report: Report) -> Parts:
-    if not isinstance(drift := report.drift, Absent):
-        documents = ", ".join(f"{part.n} {kind}" for kind, part in drift.documents.items())
-        yield (
-            f"since the baseline {quoted(drift.run_id)}: documents {documents}; "
-            f"targets of {drift.targets_changed.n} questions changed"
-        )
-        yield from (quoted(sentence, 400) for sentence in drift.changes.values())
-
-
 def _gates_table(gates: Sequence[GatePart]) -> Sheet:
     """Show each gate with its status, its figure, its bound and its reason."""
     from rich.text import Text
@@ -775,7 +765,7 @@ _SHORT: Final = (
 """Sections of the one screen that a run prints, in order."""
 _FULL: Final = (
     *(_headline, _inputs, _measures, _comparisons, _stability, _answers, _ragas),
-    *(_miss_rates, _guard, _warnings, _trust, _changes, _drift, _gates, _look_first),
+    *(_miss_rates, _guard, _warnings, _trust, _changes, _gates, _look_first),
 )
 _APART: Final = {
     _strategies,

@@ -5,17 +5,17 @@ Reports are untrusted, so this file escapes and shortens every text of a report 
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from xml.etree import ElementTree as ET
 
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.rows import Fault, parse_object
-from rag_eval.gates.gate_report import GatePart, PastRun, count_gates
+from rag_eval.gates.gate_report import GatePart, count_gates
 from rag_eval.reporting.metrics_report import content_hash
 from rag_eval.reporting.report import SCHEMA_VERSION, Report, first_fault
-from rag_eval.reporting.terminal import STATUS_STYLE, Sheet, estimate, print_parts
+from rag_eval.reporting.terminal import STATUS_STYLE, Sheet, print_parts
 from rag_eval.storage.artifacts import write_bytes, write_text
 
 if TYPE_CHECKING:
@@ -160,31 +160,6 @@ def _evidence_text(evidence: Mapping[str, Any]) -> str:
     ]
     parts = filter(None, [figure.lstrip(", "), shown.get("reason", ""), counts, *others])
     return safe_text("; ".join(parts), MAX_EVIDENCE)
-
-
-# ---- The accepted baseline on a terminal, with its figures and its history
-
-MAX_SHOWN = 50
-
-
-def describe_baseline(
-    gold_set: str, run: PastRun | None, records: Sequence[Mapping[str, Any]]
-) -> Iterator[str]:
-    """Describe the accepted baseline and all acceptances; None for no baseline."""
-    name = safe_text(gold_set)
-    if run is None:
-        yield f"{name}: no run was accepted as the baseline yet; rag-eval baseline accept"
-        return
-    own = run.strategies[run.primary]
-    yield f"{name}: the baseline is run {run.run_id}; strategy {run.primary}, {run.level} level"
-    yield f"  gold {run.gold_hash[:12]}, index {own.index_hash}"
-    for label, figure in (("R@10", own.recall), ("MRR", own.mrr), ("missed", own.miss_any)):
-        yield f"  {label} {estimate(figure)} over {figure.n_scored} questions"
-    yield f"accepted {len(records)} times, the newest first:"
-    for record in records[::-1][:MAX_SHOWN]:
-        forced = f" FORCED past {', '.join(record['failed_gates'])}" if record["forced"] else ""
-        line = "{accepted_at} {run_id} by {who}: {why}".format(**record)
-        yield f"  {safe_text(line + forced, MAX_EVIDENCE)}"
 
 
 # ---- The verdict as JUnit XML: CI shows each gate as a test case

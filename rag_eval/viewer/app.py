@@ -31,6 +31,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.parts import Id
+from rag_eval.core.records import Estimate
 from rag_eval.core.settings import Settings
 from rag_eval.core.types import (
     MAX_NOTE,
@@ -42,7 +43,6 @@ from rag_eval.core.types import (
     Shown,
 )
 from rag_eval.corpus.masking import mask_snippet
-from rag_eval.gates.gate_report import PastFigure, UnreadableRun
 from rag_eval.pipeline.history import RUN_ID, KeptRun, read_run, run_ids, run_name
 from rag_eval.reporting.html.elements import visible
 from rag_eval.storage.home import Home, open_home
@@ -81,9 +81,9 @@ def _format_moment(text: str) -> str:
         return visible(text)
 
 
-def _format_figure(figure: PastFigure | None) -> str:
+def _format_figure(figure: Estimate) -> str:
     """Format a figure and its interval with three decimals."""
-    if figure is None or figure.value is None:
+    if figure.value is None:
         return LEFT_OUT
     if figure.ci_low is None or figure.ci_high is None:
         return f"{figure.value:.3f}"
@@ -110,7 +110,6 @@ def _environment() -> Environment:
         "figure": _format_figure,
         "gates": _format_gates,
     }
-    made.tests["unreadable"] = lambda row: isinstance(row, UnreadableRun)
     return made
 
 
@@ -255,12 +254,7 @@ def find_run(home: Home, run_id: str) -> KeptRun:
     """
     if not re.fullmatch(RUN_ID, run_id) or not home.has(run_name(run_id)):
         raise HTTPException(404, "There is no such run.")
-    run = read_run(home, run_id)
-    if isinstance(run, UnreadableRun):
-        raise InputError.of(
-            "run_unreadable", run.reason, file=home.address_of(run_name(run_id)), found=run_id
-        )
-    return run
+    return read_run(home, run_id)
 
 
 # ---- The application: its addresses and their answers
@@ -314,9 +308,15 @@ class Viewer:
     def list_runs(self, _: Request) -> Response:
         """Answer GET / with the newest runs."""
         ids = [run_id for run_id in run_ids(self._home) if re.fullmatch(RUN_ID, run_id)]
+        rows: list[tuple[str, KeptRun | None]] = []
+        for run_id in ids[: -MAX_RUNS - 1 : -1]:
+            try:
+                rows.append((run_id, read_run(self._home, run_id)))
+            except InputError:  # a damaged run is named, and hides no other
+                rows.append((run_id, None))
         return render(
             "runs.html",
-            rows=[read_run(self._home, run_id) for run_id in ids[: -MAX_RUNS - 1 : -1]],
+            rows=rows,
             n_runs=len(ids),
             token=self._page_token,
             read_only=self._desk is None,

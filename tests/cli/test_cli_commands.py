@@ -73,8 +73,6 @@ NAMED = (
     "trust manifest",
     "trust accept-manifest --who Ann --why x",
     "trust sign --key k.pem --name k",
-    "baseline accept latest --who Ann --why x",
-    "baseline show",
     "rollout vector",
     "validate c.jsonl --index home",
     "explain q1",
@@ -90,7 +88,7 @@ def test_the_gold_set_may_be_the_last_argument(project):
         for name, command in commands(typer.main.get_command(app))
         if any("--gold-set" in param.opts for param in command.params)
     }
-    groups = ("trust", "baseline")
+    groups = ("trust",)
     named = {" ".join(words.split()[: 1 + words.startswith(groups)]) for words in NAMED}
     assert having == named | {"calibrate compare"}
     for words in NAMED:
@@ -107,11 +105,11 @@ def test_the_gold_set_may_be_the_last_argument(project):
 
 def test_the_only_gold_set_is_the_primary_one(project, monkeypatch):
     monkeypatch.delenv("RAG_EVAL_PRIMARY_GOLD_SET")
-    assert "tiny" in project.command("baseline", "show").stdout
+    assert "/tiny/" in project.command("gate", exit_code=1).stderr
     other = project.gold.parent / "other"
     other.mkdir()
     (other / "gold_set.yaml").write_text("", encoding="utf-8")
-    assert "pandas_api" in project.command("baseline", "show").stdout
+    assert "/pandas_api/" in project.command("gate", exit_code=1).stderr
 
 
 def test_run_prints_the_report_and_where_it_is(project):
@@ -126,24 +124,6 @@ def test_run_prints_the_report_and_where_it_is(project):
         assert top == (project.reports / "tiny" / name).read_bytes()
     files = "measures.csv per-query.csv per-query.parquet qrels.trec run-bm25.trec run-vector.trec"
     assert {path.name for path in (project.reports / "tiny").iterdir()} >= set(files.split())
-
-
-def test_miss_rates_of_several_nights_are_one_table(project, shared_runs):
-    shared_runs.run(project, times=2)
-    out = project.root / "comparison"
-    result = project.command("miss-rates", "tiny", "--nights", "7", "--out", str(out))
-    assert "miss_some" in result.stdout
-    assert {path.suffix for path in out.iterdir()} == {".csv", ".tex", ".html"}
-    runs = {path.stem for path in (project.home / "runs").glob("*.json")}
-    rows = (out / "calibrated-miss-rates.csv").read_text("utf-8").splitlines()[1:]
-    assert {row.split(",")[2] for row in rows} == runs
-    assert len(runs) == 2
-    one = project.command("miss-rates", "latest", "--out", str(out)).stdout
-    assert "written to" in one
-    assert len((out / "calibrated-miss-rates.csv").read_text("utf-8").splitlines()) - 1 == (
-        len(rows) / 2
-    )
-    assert "run_not_found" in project.command("miss-rates", "nope", exit_code=1).stderr
 
 
 @pytest.mark.slow

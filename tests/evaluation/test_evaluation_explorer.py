@@ -25,7 +25,7 @@ from rag_eval.pipeline.explorer import (
     unpacked,
     write_explorer,
 )
-from rag_eval.pipeline.history import find_previous, make_record, past_runs
+from rag_eval.pipeline.history import find_previous, make_record
 from rag_eval.pipeline.measures import RankingMeasures
 from rag_eval.pipeline.misses import MissedQuestions
 from rag_eval.pipeline.report import MetricsReport
@@ -69,8 +69,7 @@ def explore(evaluation):
     types = (CorpusSnapshot, CorpusChunks, EvidenceTrust, StabilityMeasures, MissRateClaims)
     made = Explored(open_runs(runner), *map(get, (*types, MissedQuestions)), answered)
     now = make_record(evaluation.config.name, {}, get(MetricsReport).report.dump())
-    past, _ = past_runs(evaluation.home, now.gold_set, before=now.run_id)
-    previous = find_previous(past, now, made.runs.gold)
+    previous = find_previous(evaluation.home, now, made.runs.gold)
     return write_explorer(Work(evaluation, stage, "1"), made, previous)
 
 

@@ -35,72 +35,53 @@ def codes(decision):
     return list(decision.reasons)
 
 
-def count_questions(spread, difference):
-    """Return the size of a two-sided test at 5 % with power 0.8, as Guenther (1981) gives it."""
-    return math.ceil(((1.959964 + 0.841621) * spread / difference) ** 2 + 1.959964**2 / 2)
-
-
 def test_as_good_a_candidate_is_promoted_with_its_figures():
-    found = decide(*outcomes(400, won=4, lost=4))
-    assert (found.action, codes(found), found.questions_needed) == ("promote", ["not_worse"], None)
-    figures = found.figures
-    assert (figures["n_questions"], figures["n_effective"], figures["n_unpaired"]) == (400, 400, 0)
-    names = ("base", "candidate", "difference", "degradation")
-    assert [figures[name] for name in names] == [0.8, 0.8, 0, 0]
-    assert (figures["n_better"], figures["n_worse"], figures["n_tied"]) == (4, 4, 392)
-    assert figures["base_low"] < 0.8 < figures["base_high"]
-    assert figures["difference_low"] < 0 < figures["difference_high"]
-    assert figures["degradation_low"] < 0 < figures["degradation_high"] < 0.05
+    decision = decide(*outcomes(400, won=4, lost=4))
+    assert (decision.action, codes(decision)) == ("promote", ["not_worse"])
+    assert (decision.n_questions, decision.n_effective) == (400, 400)
+    figures = (decision.base, decision.candidate, decision.difference[0], decision.degradation[0])
+    assert figures == (0.8, 0.8, 0, 0)
+    assert decision.difference.low < 0 < decision.difference.high
+    assert decision.degradation.low < 0 < decision.degradation.high < 0.05
 
 
 def test_surely_more_than_five_percent_worse_is_rolled_back():
-    found = decide(*outcomes(100, lost=15))
-    assert (found.action, codes(found), found.questions_needed) == ("roll_back", ["degraded"], None)
-    assert found.figures["degradation"] == pytest.approx(0.15 / 0.8)
-    assert found.figures["difference_high"] < 0
-    assert "18.8 %" in found.reasons["degraded"]
+    decision = decide(*outcomes(100, lost=15))
+    assert (decision.action, codes(decision)) == ("roll_back", ["degraded"])
+    assert decision.degradation.value == pytest.approx(0.15 / 0.8)
+    assert decision.difference.high < 0
 
 
 def test_surely_worse_by_no_more_than_five_percent_is_held():
     base = np.linspace(0.6, 1.0, 400)
-    found = decide(base, base * 0.95, apart(400))
-    assert found.figures["difference_high"] < 0
-    assert found.figures["degradation"] == pytest.approx(0.05)
-    assert (found.action, codes(found)) == ("hold", ["not_excluded"])
+    decision = decide(base, base * 0.95, apart(400))
+    assert decision.difference.high < 0
+    assert decision.degradation.value == pytest.approx(0.05)
+    assert (decision.action, codes(decision)) == ("hold", ["not_excluded"])
     assert decide(base, base * 0.949, apart(400)).action == "roll_back"
     assert decide(base, base * 0.96, apart(400)).action == "promote"
 
 
-def test_a_small_set_is_held_with_the_questions_that_would_promote():
-    found = decide(*outcomes(100, won=4, lost=4))
-    assert (found.action, codes(found)) == ("hold", ["not_excluded"])
-    # The interval of few differences is wide: between the plain formula and twice that.
-    plain = count_questions(math.sqrt(0.08) / 0.8, 0.05)
-    assert plain * 0.9 < found.questions_needed < plain * 2
-
-
-def test_an_unsure_loss_is_held_with_the_questions_that_would_show_it():
-    found = decide(*outcomes(60, won=6, lost=10))
-    assert found.figures["degradation"] > 0.05
-    assert found.figures["difference_high"] > 0
-    assert (found.action, codes(found)) == ("hold", ["not_excluded"])
-    spread = math.sqrt(16 / 60 - (4 / 60) ** 2) / 0.8
-    assert found.questions_needed == pytest.approx(count_questions(spread, 4 / 48), rel=0.25)
+def test_an_unsure_loss_is_held():
+    decision = decide(*outcomes(60, won=6, lost=10))
+    assert decision.degradation.value > 0.05
+    assert decision.difference.high > 0
+    assert (decision.action, codes(decision)) == ("hold", ["not_excluded"])
 
 
 @pytest.mark.parametrize("n", [0, 1, MIN_QUESTIONS - 1])
 def test_under_the_minimum_nothing_is_decided(n):
-    found = decide(np.ones(n), np.zeros(n), apart(n))
-    assert (found.action, codes(found)) == ("hold", ["too_few_questions"])
+    decision = decide(np.ones(n), np.zeros(n), apart(n))
+    assert (decision.action, codes(decision)) == ("hold", ["too_few_questions"])
     enough = apart(MIN_QUESTIONS)
     assert decide(np.ones(MIN_QUESTIONS), np.zeros(MIN_QUESTIONS), enough).action == "roll_back"
 
 
 def test_effective_questions_count():
     base, candidate, _ = outcomes(290, lost=100)
-    found = decide(base, candidate, SharedGold.of_groups(np.arange(290) // 12))
-    assert (found.action, found.figures["n_questions"]) == ("hold", 290)
-    assert 25 < found.figures["n_effective"] < 30
+    decision = decide(base, candidate, SharedGold.of_groups(np.arange(290) // 12))
+    assert (decision.action, decision.n_questions) == ("hold", 290)
+    assert 25 < decision.n_effective < 30
 
 
 def test_strategies_that_never_differed_need_enough_questions():
@@ -112,32 +93,33 @@ def test_strategies_that_never_differed_need_enough_questions():
 def test_questions_without_the_candidate_could_all_be_lost():
     base, candidate, gold = outcomes(400)
     candidate[:30] = np.nan
-    found = decide(base, candidate, gold)
-    assert (found.action, codes(found), found.figures["n_unpaired"]) == ("hold", ["not_paired"], 30)
+    decision = decide(base, candidate, gold)
+    assert (decision.action, codes(decision)) == ("hold", ["not_paired"])
     candidate[10:30] = 1
     assert decide(base, candidate, gold).action == "promote"
-    base[:10] = np.nan  # neither strategy was scored
-    assert decide(base, candidate, gold).figures["n_unpaired"] == 0
 
 
 def test_a_measure_that_improves_as_it_falls():
     base = np.full(200, 0.4) + np.linspace(-0.1, 0.1, 200)
-    for factor, action, count in ((1.2, "roll_back", "n_worse"), (0.8, "promote", "n_better")):
-        found = decide(base, base * factor, apart(200), higher_is_better=False)
-        assert (found.action, found.figures[count]) == (action, 200)
-        assert found.figures["degradation"] == pytest.approx(factor - 1)
+    for factor, action in ((1.2, "roll_back"), (0.8, "promote")):
+        decision = decide(base, base * factor, apart(200), higher_is_better=False)
+        assert decision.action == action
+        assert decision.degradation.value == pytest.approx(factor - 1)
     few = base.copy()
     few[:5] = 0.9
-    found = decide(base, few, apart(200), higher_is_better=False).figures
-    assert found["degradation_low"] < found["degradation"] < found["degradation_high"]
-    assert found["degradation_high"] == pytest.approx(found["difference_high"] / found["base"])
+    decision = decide(base, few, apart(200), higher_is_better=False)
+    value, low, high = decision.degradation
+    assert low < value < high == pytest.approx(decision.difference.high / decision.base)
 
 
 def test_a_base_that_scores_nothing():
     nothing = np.zeros(100)
-    found = decide(nothing, nothing, apart(100))
-    assert (found.action, codes(found), found.figures["degradation"]) == ("hold", ["no_base"], None)
-    assert found.questions_needed is None
+    decision = decide(nothing, nothing, apart(100))
+    assert (decision.action, codes(decision), decision.degradation[0]) == (
+        "hold",
+        ["no_base"],
+        None,
+    )
     risen = decide(nothing, nothing + 0.5, apart(100), higher_is_better=False)
     assert risen.action == "roll_back"
 
@@ -190,25 +172,7 @@ def test_equal_strategies_are_seldom_rolled_back(n, churn):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("won", "lost"), [(0.02, 0.10), (0.05, 0.13)])
-def test_ten_percent_worse_is_rolled_back_with_the_power(won, lost):
-    spread = math.sqrt(won + lost - (lost - won) ** 2) / BASE
-    found = simulated(count_questions(spread, (lost - won) / BASE), won, lost, 5)
-    assert found["roll_back"] == pytest.approx(0.8, abs=3 * math.sqrt(0.8 * 0.2 / 400))
-    assert found["promote"] <= 0.02
-    assert simulated(count_questions(spread, 0.05), won, lost, 6, sets=100)["roll_back"] >= 0.95
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("n", [30, 100, 300])
 def test_a_degradation_at_the_limit_is_seldom_promoted(n):
     assert simulated(n, 0.02, 0.06, n)["promote"] <= limit(0.025, 400)
     assert simulated(n, 0.02, 0.10, n)["promote"] <= 0.05
-
-
-@pytest.mark.slow
-def test_an_equal_candidate_is_promoted_with_the_power():
-    n = count_questions(math.sqrt(0.08) / BASE, 0.05)
-    assert simulated(n, 0.04, 0.04, 8)["promote"] == pytest.approx(
-        0.8, abs=3 * math.sqrt(0.8 * 0.2 / 400)
-    )

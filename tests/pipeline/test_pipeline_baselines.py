@@ -1,25 +1,20 @@
-"""Baselines: the accepted run, its record, and the drift since."""
+"""Baselines: the accepted run and its record."""
 
 import json
 import shutil
 
-import pandas as pd
 import pytest
-from cli_project import CONFIG, DOCUMENTS, QRELS
+from cli_project import CONFIG, QRELS
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline.comparisons import (
     HISTORY,
-    _changed_targets,
     accept_baseline,
     acceptances,
-    find_targets,
     load_baseline,
 )
-from rag_eval.pipeline.history import open_run
 from rag_eval.reporting.metrics_report import content_hash, dumps
-from rag_eval.reporting.report import first_fault
 from rag_eval.storage.home import Home
 from rag_eval.storage.locks import WriteLock
 
@@ -67,7 +62,7 @@ def test_a_baseline_whose_run_is_gone_or_changed_is_not_read(accepted):
     with pytest.raises(InputError, match="run_unreadable"):
         load_baseline(Home(accepted.home), "tiny")
     path.write_text(text, encoding="utf-8")
-    shutil.rmtree(accepted.home / "artifacts" / "corpus_snapshot")
+    shutil.rmtree(accepted.home / "artifacts" / "ranking_measures")
     with pytest.raises(InputError, match="no longer in the home"):
         load_baseline(Home(accepted.home), "tiny")
 
@@ -151,8 +146,8 @@ def test_only_whole_runs_of_this_home_and_gold_set_are_accepted(ran):
     with pytest.raises(InputError, match="run_unreadable"):
         accept(ran)
     path.write_text(text, encoding="utf-8")
-    shutil.rmtree(ran.home / "artifacts" / "gold_variants")
-    with pytest.raises(InputError, match=r"run_incomplete.*gold_variants"):
+    shutil.rmtree(ran.home / "artifacts" / "ranking_measures")
+    with pytest.raises(InputError, match=r"run_incomplete.*ranking_measures"):
         accept(ran)
 
 
@@ -176,54 +171,6 @@ def test_a_run_is_judged_against_its_baseline(project):
     shutil.rmtree(project.home / "artifacts" / "ranking_measures")
     report = run_again(project)
     assert {gate["reason_code"] for gate in report["gates"]} == {"baseline_damaged"}
-    assert "no longer in the home" in report["drift"]["reason"]
-
-
-# ---- Drift.
-
-
-def test_drift_names_documents_targets_and_inputs(accepted):
-    base = open_run(Home(accepted.home), "latest")
-    same = run_again(accepted)["drift"]
-    assert (same["comparable"], same["changes"]) == (True, {})
-    assert (same["run_id"], same["n_documents"]) == (base.run_id, 3)
-    assert same["documents"]["changed"] == {"n": 0, "names": []}
-    text = DOCUMENTS["alerts.md"] + "\n## Colour\n\nAlerts are red.\n"
-    accepted.write("corpus/alerts.md", text)
-    accepted.write("corpus/new.md", "# New\n\nSomething else.\n")
-    found = run_again(accepted)["drift"]
-    assert found["documents"] == {
-        "new": {"n": 1, "names": ["new.md"]},
-        "changed": {"n": 1, "names": ["alerts.md"]},
-        "removed": {"n": 0, "names": []},
-    }
-    assert (found["n_documents"], found["chunks_hash"]) == (3, base.chunks_hash)
-    assert found["targets_changed"] == {"n": 1, "names": ["night"]}
-    assert found["comparable"] is False
-    assert list(found["changes"]) == ["chunks_changed", "index_changed"]
-    assert first_fault(accepted.report()) is None
-
-
-def targets_of(documents, qrels, spans=()):
-    return find_targets(
-        pd.DataFrame(documents, columns=["doc_id", "content_hash"]),
-        pd.DataFrame(qrels, columns=["query_id", "item_id", "gain"]),
-        pd.DataFrame(spans, columns=["query_id", "doc_id", "start", "end"]),
-    )
-
-
-def test_a_target_is_a_relevant_or_quoted_document():
-    qrels = [("q", "d", 1), ("never", "d", 0), ("r", "gone", 2)]
-    before = targets_of([("d", "1"), ("e", "2")], qrels, [("s", "e", 0, 9)])
-    assert sorted(before.itertuples(index=False, name=None)) == [
-        ("q", "d", "1"),
-        ("r", "gone", ""),
-        ("s", "e", "2"),
-    ]
-    now = targets_of([("d", "1"), ("e", "3"), ("gone", "4")], [*qrels, ("t", "d", 1)])
-    assert _changed_targets(before, now) == {"r"}  # `s` and `t` are in one of the two only
-    now = targets_of([("d", "2"), ("e", "2")], qrels, [("s", "e", 3, 9)])
-    assert _changed_targets(before, now) == {"q"}
 
 
 def test_a_run_with_a_failed_required_gate_needs_force(project):

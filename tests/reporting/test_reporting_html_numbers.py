@@ -70,7 +70,7 @@ def plain_number(text):
 def walked(first_night):
     """Return a report with every part, its walked page and the HTML."""
     made = panel_reports.full(("bm25", "vector", "rounds"))
-    report = first_night | {name: made[name] for name in ("history", "previous")}
+    report = first_night | {"previous": made["previous"]}
     html = build(report).html
     walk = Walk()
     walk.feed(html)

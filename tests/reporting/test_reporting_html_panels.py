@@ -47,7 +47,6 @@ def pick(row, *keys):
 # --- Parts that are absent say why
 
 
-NIGHT = "/history/runs/0/strategies/bm25"
 ABSENT = {
     "faithfulness is off": (
         "citations",
@@ -139,19 +138,7 @@ ABSENT = {
             "/previous/changes": {"gold_changed": "the gold differs"},
         },
         ["No paired differences:", "judged by different gold", "the gold differs"],
-        ["history"],
-    ),
-    "an old run lacks parts and another cannot be read": (
-        "history",
-        {
-            **{f"{NIGHT}/{key}": None for key in ("skill", "latency_p95_ms")},
-            **{f"{NIGHT}/{key}_reason": "likewise" for key in ("skill", "latency_p95_ms")},
-            "/history/n_left_out": 7,
-            "/history/n_unreadable": 1,
-            "/history/unreadable": [{"run_id": "<b>", "reason": "not a run as it was kept"}],
-        },
-        ["<code><bdi", "not a run as it was kept", 'data-at="/history/n_left_out"'],
-        ["history", "previous-differences"],
+        [],
     ),
 }
 
@@ -163,8 +150,6 @@ def test_an_absent_part_says_why(made, case):
     panel, markup = rendered(name, made)
     assert [text for text in texts if text not in markup] == []
     assert names(panel) == tables
-    if NIGHT + "/skill" in changes:
-        assert rows(panel, "history")[3]["skill"] == ""
 
 
 # --- Citations and answers
@@ -276,34 +261,20 @@ def test_every_slice_has_its_figures(made):
 # --- History
 
 
-def test_runs_gates_and_differences(made):
+def test_differences_from_the_previous_run(made):
     panel, markup = rendered("history", made)
-    assert markup.count('<svg class="plot"') == 5
-    found = rows(panel, "history")
-    assert [row["run"][:8] for row in found] == ["20260104", "20260103", "20260102", "20260101"]
-    comparable = ["comparable", "not comparable", "not comparable", "first"]
-    assert [row["comparable"] for row in found] == comparable
-    assert pick(found[0], "recall", "recall_low", "scored") == ("0.53", "0.4", "20")
-    assert pick(found[0], "status", "failed") == ("provisional", "1")
+    assert markup.count('<svg class="plot"') == 1
     assert rows(panel, "previous-differences")[0]["delta"] == "0.02"
     assert '<span class="chip pass">comparable</span>' in markup
 
 
-def test_a_picture_breaks_where_inputs_changed(made):
-    _, markup = rendered("history", made)
-    pictures = re.findall(r'<svg class="plot".*?</svg>', markup, re.DOTALL)
-    # The first picture shows differences, and its dashed line is at 0.
-    assert [picture.count('stroke-dasharray="4 3"') for picture in pictures] == [1] * 5
-
-
-def test_one_run_begins_the_history():
-    made = panel_reports.full(nights=1)
+def test_a_first_run_has_no_previous():
+    made = panel_reports.full()
     made |= {"previous": None, "previous_reason": "no run of this gold set is kept from before"}
     panel, markup = rendered("history", made)
-    assert "History begins with this run" in markup
     assert "no run of this gold set is kept from before" in markup
     assert "<svg" not in markup
-    assert names(panel) == ["history"]
+    assert names(panel) == []
 
 
 # --- Factors of trust

@@ -5,7 +5,6 @@ import re
 
 import pytest
 
-from rag_eval.gates.gate_report import UnreadableRun
 from rag_eval.pipeline.history import make_record
 from rag_eval.viewer.app import render
 
@@ -35,10 +34,11 @@ def test_hostile_texts_are_shown_as_texts(viewed, template):
         update=dict.fromkeys(("gold_set", "timestamp", "primary", "index_hash", "level"), HOSTILE)
     )
     run.strategies[HOSTILE] = run.strategies["bm25"]
-    unreadable = UnreadableRun(run_id="20260101T000000001Z-00000000", reason=HOSTILE)
     more = {"n_runs": 2, "read_only": False, "token": "t"}
     more |= {"explorer": False, "feedback": False, "why_no_feedback": ""}
-    made = render(template, run=run, rows=[run, unreadable], **more).body.decode()
+    made = render(
+        template, run=run, rows=[("20260101T000000001Z-00000000", run)], **more
+    ).body.decode()
     found = Elements(made)
     assert "script" not in found.elements
     assert "img" not in found.elements

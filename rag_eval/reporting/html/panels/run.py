@@ -1,23 +1,17 @@
 """Panels of the run as a whole: verdict, history, cost and latency, methods."""
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 from markupsafe import Markup
 
 from rag_eval.gates.gate_report import count_gates
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.reporting.html.drawing import (
-    DASHED,
-    MUTED,
-    Chart,
     Row,
-    ends_of,
     forest,
-    label,
     plots,
-    value_of,
 )
 from rag_eval.reporting.html.elements import (
     Cell,
@@ -106,87 +100,7 @@ def verdict(page: Page) -> Panel:
     return Panel("Verdict", "verdict.html", context, {"gates": page.table("gates", rows)})
 
 
-# ---- History: the runs of this gold set, and the differences from the run before.
-
-MAX_ROWS: Final = 30
-FIGURES: Final = {
-    "recall": "R@10",
-    "mrr": "MRR",
-    "miss_any": "observed miss rate",
-    "skill": "Brier skill of the miss rate",
-}
-BREAKING: Final = frozenset(
-    f"{name}_changed" for name in ("gold", "chunks", "index", "configuration")
-)
-"""Changes of inputs that break a line. Newer code and other strategies do not break it."""
-MAX_LINES: Final = 8
-MAX_DATES: Final = 6
-MAX_POINTS: Final = 12
-"""Largest number of runs with a point for each run; more runs are only a line."""
-Ends: TypeAlias = tuple[float, float]
-
-
-def _drawn_strategies(page: Page) -> list[str]:
-    """Return the drawn strategies: at most one for each colour, with the primary strategy."""
-    names = page.strategies[:MAX_LINES]
-    return names if page.primary in names else [*names[:-1], page.primary]
-
-
-def split(places: Sequence[int], cut: Sequence[int]) -> list[list[int]]:
-    """Split run numbers into pieces of unbroken lines, at `cut` and at runs without a figure."""
-    pieces: list[list[int]] = []
-    for at in places:
-        if pieces and at == pieces[-1][-1] + 1 and at not in cut:
-            pieces[-1].append(at)
-        else:
-            pieces.append([at])
-    return pieces
-
-
-def _figures_of(runs: Sequence[Cursor], name: str, key: str) -> dict[int, tuple[float, Ends]]:
-    """Return value and interval of a strategy's figure by run number."""
-    found = {}
-    for at, run in enumerate(runs):
-        record = run.get("strategies", name, key)
-        if record is not None and (value := value_of(record, "value")) is not None:
-            found[at] = value, ends_of(record, value)
-    return found
-
-
-def _draw_history(page: Page, runs: Sequence[Cursor], key: str, title: str) -> Markup:
-    """Draw a figure over the runs: a line for each strategy, a band for the primary strategy."""
-    by_strategy = {name: _figures_of(runs, name, key) for name in _drawn_strategies(page)}
-    figures = {name: known for name, known in by_strategy.items() if known}
-    if not figures:
-        return Markup()
-    ends = [end for known in figures.values() for _, pair in known.values() for end in pair]
-    last = len(runs) - 1
-    dated = sorted({round(last * step / (MAX_DATES - 1)) for step in range(MAX_DATES)})
-    chart = Chart(
-        title,
-        x=(-0.4, last + 0.4),
-        y=(min(0.0, *ends), max(1.0, *ends)),
-        x_ticks=[(at, str(runs[at]["timestamp"].value)[5:10]) for at in dated],
-        height=170,
-    )
-    cut = [at for at in range(1, last + 1) if not BREAKING.isdisjoint(runs[at].value["changes"])]
-    for at in cut:
-        chart.vertical(at - 0.5, MUTED, DASHED)
-    for name, known in figures.items():
-        fill, primary = page.colour(name), name == page.primary
-        for piece in split(list(known), cut):
-            if primary:
-                chart.band(piece, [known[at][1] for at in piece], fill)
-            chart.line([(at, known[at][0]) for at in piece], fill, 2.6 if primary else 1.6)
-            if len(piece) == 1 or len(runs) <= MAX_POINTS:
-                for at in piece:
-                    chart.point(at, known[at][0], fill, size=3)
-    words = "; ".join(
-        f"{label(name)} {known[min(known)][0]:.3f} at first, {known[max(known)][0]:.3f} at last"
-        for name, known in figures.items()
-    )
-    slug = f"history-{key.replace('_', '-')}"
-    return chart.figure(slug, f"{title} over the runs of this gold set", words)
+# ---- History: the differences from the run before.
 
 
 def _draw_changes(page: Page, deltas: Iterable[Cursor]) -> Markup:
@@ -201,47 +115,17 @@ def _draw_changes(page: Page, deltas: Iterable[Cursor]) -> Markup:
     return forest(rows, "changes", f"{head}, with 95 % intervals", head=head)
 
 
-def _history_row(page: Page, run: Cursor) -> TableRow:
-    comparable = {None: "first", True: "comparable", False: "not comparable"}
-    own = run.get("strategies", page.primary)
-    return {
-        "run": run,
-        "own": own,
-        "comparable": comparable[run.value.get("comparable")],
-        "reason": "; ".join(run.value["changes"].values()),
-        "status": (None if own is None else own.get("status")) or "",
-    }
-
-
 def history(page: Page) -> Panel:
-    """Make the panel of history."""
-    about, previous = page.report["history"], page.report.get("previous")
-    runs = list(about["runs"])
+    """Make the panel of the differences from the run before."""
+    previous = page.report.get("previous")
     deltas = None if previous is None else previous.get("deltas")
-    newest = [_history_row(page, run) for run in runs[: -MAX_ROWS - 1 : -1]]
-    context = {
-        "history": about,
-        "previous": previous,
-        "one": len(runs) == 1,
-        "pictures": plots(
-            [
-                _draw_changes(page, deltas or ()),
-                *(
-                    _draw_history(page, runs, key, title)
-                    for key, title in FIGURES.items()
-                    if len(runs) > 1  # A line needs two runs.
-                ),
-            ]
-        ),
-        "legend": _drawn_strategies(page),
-        "more_strategies": len(page.strategies) > MAX_LINES,
-        "more_runs": len(runs) > MAX_ROWS,
-    }
-    tables = {
-        "history": page.table("history", newest),
-        "deltas": page.optional_table("previous-differences", deltas or ()),
-    }
-    return Panel("History", "history.html", context, tables)
+    context = {"previous": previous, "pictures": plots([_draw_changes(page, deltas or ())])}
+    return Panel(
+        "History",
+        "history.html",
+        context,
+        {"deltas": page.optional_table("previous-differences", deltas or ())},
+    )
 
 
 # ---- Cost and latency: how long a query takes, what a thousand cost, what the caches saved.
