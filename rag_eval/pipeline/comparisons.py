@@ -242,19 +242,19 @@ def decide_rollout(
     names = list(kept.strategies)
     base = against or next((name for name in names if name != candidate), candidate)
     others = [name for name in names if name != candidate]
-    for field, value, accepted in (
+    for field, value, choices in (
         ("--stage", stage, rollout.STAGES),
         ("CANDIDATE", candidate, names),
         ("--against", base, others),
         ("--measure", measure, measures),
     ):
-        if value not in accepted:
+        if value not in choices:
             raise InputError.of(
                 "bad_arguments",
                 "the run does not allow this",
                 field=field,
                 found=str(value),
-                accepted=", ".join(map(str, accepted)),
+                accepted=", ".join(map(str, choices)),
             )
     rows = rows[(rows["level"] == kept.level) & rows["strategy"].isin([base, candidate])]
     values = rows.pivot_table(measure, "query_id", "strategy", "mean", dropna=False)
