@@ -1,12 +1,12 @@
 """Models of `gold_set.yaml`: one for the file, and one for each part.
 
-Unknown keys and impossible values are refused. `rag_eval.gold.configuration` reads the file.
+Unknown keys and impossible values are refused. `rag_eval.gold.configuration` reads the file, and
+`rag_eval.gates.verdict` checks the names of gates and of the measures that they compare.
 """
 
 import base64
-import importlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal, get_args
 
 from pydantic import (
@@ -416,29 +416,13 @@ CLAIMS = schema(
 
 # ---- Gates, and the whole file
 
-OTHER_FIGURES = tuple(
-    """delta_s latency_p50_ms latency_p95_ms latency_p99_ms cost_per_1k cache_hit_rate
-    citation_match_rate citation_precision citation_recall citation_validity_rate
-    citation_support coverage groundedness faithfulness supported_share abstention_rate
-    answered_anyway refused_answerable failure_rate avg_trust_score convergent_hit_share""".split()
-)
-"""Figures besides the ranking measures that a floor may ask for.
-
-A floor on a figure that the run does not measure gives insufficient evidence."""
-
 _FLOOR = re.compile(r"^\s*(>=|<=)\s*(-?\d+(?:\.\d+)?)\s*$")
 
 
-def _require_known(place: str, found: str, accepted: Iterable[str], kind: str = "strategy") -> None:
-    """Refuse an unknown name; a measure with several cutoffs is listed once, with `_at_`."""
-    names = list(accepted)
-    if found not in names:
-        families = dict.fromkeys(re.sub(r"_at_\d+$", "_at_<k>", name) for name in names)
-        near = found
-        if kind == "measure":  # MRR, recall@10 and other tools' names
-            near = importlib.import_module("rag_eval.measures.ranking").find_machine_name(found)
-        wrong = f"{place}: found {quoted(found)}, no such {kind}{suggest(near, names)}"
-        raise ValueError(f"{wrong}; accepted are {', '.join(families)}")
+def _require_known(place: str, name: str, accepted: Sequence[str], kind: str = "strategy") -> None:
+    if name not in accepted:
+        wrong = f"{place}: found {quoted(name)}, no such {kind}{suggest(name, accepted)}"
+        raise ValueError(f"{wrong}; accepted are {', '.join(accepted)}")
 
 
 class Floor(Part):
@@ -546,7 +530,8 @@ class GoldSetConfig(Part):
         if self.depth < max(self.k):
             raise ValueError("depth must be at least the largest k")
         if self.uncertainty.k not in {*self.k, 10}:
-            _require_known("uncertainty.k", str(self.uncertainty.k), map(str, (*self.k, 10)), "k")
+            cutoffs = [str(k) for k in (*self.k, 10)]
+            _require_known("uncertainty.k", str(self.uncertainty.k), cutoffs, "k")
         return self
 
     @model_validator(mode="after")
@@ -562,12 +547,7 @@ class GoldSetConfig(Part):
 
     @model_validator(mode="after")
     def _gates_can_be_judged(self) -> "GoldSetConfig":
-        gates, names = self.gates, self._measured_names("document")
-        for measure in self.acceptance:
-            _require_known(f"acceptance.{measure}", measure, (*names, *OTHER_FIGURES), "measure")
-        known = [gate.name for gate in importlib.import_module("rag_eval.gates.verdict").GATES]
-        for gate in (*gates.required, *gates.advisory):
-            _require_known("gates", gate, known, "gate")
+        gates = self.gates
         if self.acceptance and "acceptance" not in {*gates.required, *gates.advisory}:
             raise ValueError(
                 "acceptance: nothing judges the floors; name acceptance under gates.required or"
@@ -580,15 +560,7 @@ class GoldSetConfig(Part):
                 "gates.required: answer_contract is required but nothing answers; add answers, or"
                 " take answer_contract out"
             )
-        names = self._measured_names(self.level)
-        for measure in gates.regression:
-            _require_known("gates.regression", measure, (*names, "delta_s"), "measure")
         return self
-
-    def _measured_names(self, level: Level) -> tuple[str, ...]:
-        ranking = importlib.import_module("rag_eval.measures.ranking")
-        labels: tuple[str, ...] = ranking.labels_at(level, sorted({*self.k, 10}))
-        return tuple(ranking.machine_name(label) for label in labels)
 
     def vectors_of_rounds(self, strategy: Strategy) -> str:
         """Say why the rounds of a strategy cannot query its base; empty where they can.

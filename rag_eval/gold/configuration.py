@@ -295,9 +295,15 @@ def _replace_named(strategy: Strategy, known: Mapping[str, Embedding]) -> Strate
     return strategy
 
 
-def permitted(config: GoldSetConfig, folder: Path, settings: Settings) -> GoldSetConfig:
+def permitted(
+    config: GoldSetConfig,
+    folder: Path,
+    settings: Settings,
+    faults: Iterable[FieldFault] = (),
+) -> GoldSetConfig:
     """Check what a gold set names, and replace embedding names by embeddings of the settings.
 
+    `faults` were found by the rooms that know what the configuration names.
     Raises InputError: `outside_gold_set` if a path or a symbolic link leads out of the gold set
     and of `corpus_roots`, `unknown_embedding` and `package_not_allowed` if the settings do not name
     an embedding or a distribution.
@@ -317,6 +323,8 @@ def permitted(config: GoldSetConfig, folder: Path, settings: Settings) -> GoldSe
             more |= {"field": format_location(place), "line": line}
         problems.add(code, message, path if place and document else found, **more)
 
+    for fault in faults:
+        report(fault.code, fault.message, fault.location, fault.found or "", fault.accepted or "")
     for outside, place in _find_outside(config, folder, settings.corpus_roots).items():
         message = "the path leads out of the gold set's folder"
         report("outside_gold_set", message, place, str(outside), _ACCEPTED_PATH)
