@@ -38,7 +38,7 @@ from timing import data_folder, emit, json_lines
 from rag_eval.core.settings import Settings, telemetry_off
 from rag_eval.corpus.analyzer import count_tokens
 from rag_eval.corpus.chunking import spans
-from rag_eval.pipeline.evaluation import open_gold_set
+from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.runner import Node
 from rag_eval.pipeline.stages import open_runner
 

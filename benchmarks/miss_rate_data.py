@@ -308,7 +308,7 @@ def _pandas_api() -> Collection:
     """Read the project's gold set at level document, with all wordings of answerable questions."""
     from rag_eval.core.settings import Settings
     from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
-    from rag_eval.pipeline.evaluation import open_gold_set
+    from rag_eval.pipeline.opening import open_gold_set
 
     with tempfile.TemporaryDirectory() as place:
         home, gold_sets = Path(place), ROOT / "gold_sets"

@@ -108,8 +108,8 @@ def open_strategy(gold_set: str | Path, strategy: str = "") -> "LiveStrategy":
     from rag_eval.core.settings import Settings, telemetry_off
 
     telemetry_off()
-    from rag_eval.pipeline.evaluation import open_gold_set
     from rag_eval.pipeline.live import open_live
+    from rag_eval.pipeline.opening import open_gold_set
 
     return open_live(open_gold_set(Path(gold_set), Settings()), strategy)
 

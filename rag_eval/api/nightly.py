@@ -107,7 +107,7 @@ def run(gold_set: str | Path) -> WrittenReport:
     from rag_eval.core.settings import Settings, telemetry_off
 
     telemetry_off()
-    from rag_eval.pipeline.evaluation import open_gold_set
+    from rag_eval.pipeline.opening import open_gold_set
     from rag_eval.pipeline.stages import evaluate_all
 
     settings = Settings()

@@ -251,7 +251,7 @@ def open_evaluation(
 ) -> "Evaluation":
     """Open one gold set, by default the primary one, for the commands that read its strategies."""
     settings = open_settings(home, None, gold_sets, wait)
-    from rag_eval.pipeline.evaluation import open_gold_set, select_gold_sets
+    from rag_eval.pipeline.opening import open_gold_set, select_gold_sets
 
     folder = select_gold_sets(settings.gold_sets, [gold_set or settings.primary_gold_set])[0]
     return open_gold_set(folder, settings, progress=progress_for())

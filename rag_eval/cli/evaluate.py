@@ -59,8 +59,8 @@ def lint(
         settings = open_settings(home, None, gold_sets)
         from rag_eval.core.errors import grouped
         from rag_eval.corpus.masking import masked_text
-        from rag_eval.pipeline.evaluation import open_gold_set, select_gold_sets
         from rag_eval.pipeline.needs import lint_gold_set
+        from rag_eval.pipeline.opening import open_gold_set, select_gold_sets
 
         errors = 0
         for folder in select_gold_sets(settings.gold_sets, gold_set or [], every=True):
@@ -263,7 +263,7 @@ def run(
     with report_errors(writes_report=True):
         settings = open_settings(home, reports, gold_sets, wait)
         from rag_eval.core.errors import InputError
-        from rag_eval.pipeline.evaluation import open_beir, open_gold_set, select_gold_sets
+        from rag_eval.pipeline.opening import open_beir, open_gold_set, select_gold_sets
         from rag_eval.pipeline.stages import evaluate_all
 
         progress = progress_for()
@@ -278,7 +278,7 @@ def run(
             message, found = f"give {' or '.join(given)}, not both", " and ".join(given)
             raise InputError.of("bad_arguments", message, field=given[-1], found=found)
         if recorded is not None:
-            from rag_eval.pipeline.evaluation import open_recorded
+            from rag_eval.pipeline.opening import open_recorded
 
             evaluations = [open_recorded(recorded, settings, progress=progress)]
         elif beir is not None:

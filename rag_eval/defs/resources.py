@@ -33,7 +33,8 @@ class Evaluations:
         after the wait.
         """
         if gold_set not in self._opened:
-            from rag_eval.pipeline.evaluation import Lines, open_gold_set
+            from rag_eval.pipeline.evaluation import Lines
+            from rag_eval.pipeline.opening import open_gold_set
             from rag_eval.storage.artifacts import HOME_FOLDERS, sweep
 
             folder = self.settings.gold_sets / gold_set

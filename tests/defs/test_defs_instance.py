@@ -18,7 +18,7 @@ from rag_eval.defs.instance import (
     record_lineage,
 )
 from rag_eval.defs.nights import DIMENSION, nights_key
-from rag_eval.pipeline.evaluation import open_gold_set
+from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.report import MetricsReport
 from rag_eval.pipeline.stages import STAGES, evaluate, open_runner
 

@@ -14,7 +14,7 @@ from rag_eval.defs.assets import asset_key
 from rag_eval.defs.build import build_definitions, describe_failure
 from rag_eval.defs.nights import NIGHT_TAG, nights_key
 from rag_eval.defs.resources import make_evaluations
-from rag_eval.pipeline.evaluation import open_gold_set
+from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.stages import STAGES, evaluate
 from rag_eval.storage.locks import WriteLock
 

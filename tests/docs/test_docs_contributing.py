@@ -7,7 +7,7 @@ import pytest
 
 from rag_eval.core.settings import Settings
 from rag_eval.measures.ranking import Measure
-from rag_eval.pipeline.evaluation import open_gold_set
+from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.runner import Node, Runner, check_graph
 from rag_eval.pipeline.stages import STAGES
 from rag_eval.pipeline.versions import shared_versions

@@ -12,7 +12,7 @@ from rich.console import Console
 
 import rag_eval
 from rag_eval.core.settings import Settings
-from rag_eval.pipeline.evaluation import open_gold_set
+from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.stages import evaluate_all
 from rag_eval.reporting.terminal import show_report
 

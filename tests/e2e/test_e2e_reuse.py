@@ -26,7 +26,8 @@ from cli_project import (
 )
 
 from rag_eval.core.settings import Settings
-from rag_eval.pipeline.evaluation import Evaluation, open_beir, open_gold_set
+from rag_eval.pipeline.evaluation import Evaluation
+from rag_eval.pipeline.opening import open_beir, open_gold_set
 from rag_eval.pipeline.stages import STAGES, Outcome, evaluate_all
 from rag_eval.reporting.metrics_report import _stable_part, content_hash, finish
 from rag_eval.reporting.report import make_schema

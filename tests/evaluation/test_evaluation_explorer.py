@@ -14,7 +14,6 @@ from rag_eval.corpus.masking import mask_shown_address
 from rag_eval.pipeline.answers import Answered, AnswerMeasures, AnswerSet, CitationSet
 from rag_eval.pipeline.claims import MissRateClaims
 from rag_eval.pipeline.corpus import CorpusChunks, CorpusSnapshot, EvidenceTrust
-from rag_eval.pipeline.evaluation import open_gold_set, open_recorded
 from rag_eval.pipeline.explorer import (
     Explored,
     address,
@@ -28,6 +27,7 @@ from rag_eval.pipeline.explorer import (
 from rag_eval.pipeline.history import find_previous, make_record
 from rag_eval.pipeline.measures import RankingMeasures
 from rag_eval.pipeline.misses import MissedQuestions
+from rag_eval.pipeline.opening import open_gold_set, open_recorded
 from rag_eval.pipeline.report import MetricsReport
 from rag_eval.pipeline.runner import Work
 from rag_eval.pipeline.scores import open_runs

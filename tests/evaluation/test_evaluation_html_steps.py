@@ -9,8 +9,9 @@ import pytest
 from panel_pages import unfolded_words
 
 from rag_eval.core.settings import Settings
-from rag_eval.pipeline.evaluation import Evaluation, open_gold_set
+from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.history import read_run
+from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.report import HtmlReport
 from rag_eval.pipeline.runner import Node
 from rag_eval.pipeline.stages import open_runner

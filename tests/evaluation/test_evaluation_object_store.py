@@ -16,8 +16,8 @@ from pydantic import SecretStr
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline.cleaning import clean
 from rag_eval.pipeline.comparisons import accept_baseline, acceptances
-from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.history import open_run
+from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.stages import evaluate, open_runner
 from rag_eval.storage.home import open_home
 
@@ -94,7 +94,7 @@ from pathlib import Path
 import s3fs
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline import stages
-from rag_eval.pipeline.evaluation import open_gold_set
+from rag_eval.pipeline.opening import open_gold_set
 
 def open_runner(disk):
     settings = Settings(scratch=disk / "scratch", reports=disk / "reports")

@@ -4,8 +4,8 @@ import pytest
 
 from rag_eval.core.settings import Settings
 from rag_eval.core.types import RetrievalOptions, RetrievalPort
-from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.live import open_port
+from rag_eval.pipeline.opening import open_gold_set
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from rag_eval.pipeline.calibration_stores import (
     keep_calibrator,
     read_calibrator,
 )
-from rag_eval.pipeline.evaluation import open_gold_set
+from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.retrieval import read_ranking, run_frame
 from rag_eval.pipeline.uncertain import _count_covered, _leave_groups_out
 from rag_eval.retrieval.ranking import Ranking

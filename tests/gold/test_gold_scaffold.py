@@ -13,7 +13,7 @@ from rag_eval.gold.lint import lint
 from rag_eval.gold.loading import load_gold
 from rag_eval.gold.scaffold import init_gold_set, read_questions
 from rag_eval.pipeline.corpus import AdmittedChunks
-from rag_eval.pipeline.evaluation import open_gold_set
+from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.stages import open_runner
 
 

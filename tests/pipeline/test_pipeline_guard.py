@@ -6,7 +6,7 @@ import pytest
 
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline.corpus import AdmittedChunks, EvidenceTrust
-from rag_eval.pipeline.evaluation import open_gold_set
+from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.stages import open_runner
 
 CONFIG = """\

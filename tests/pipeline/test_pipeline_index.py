@@ -9,8 +9,8 @@ from rag_eval.core.settings import Settings
 from rag_eval.corpus.analyzer import ANALYZER, BIGRAM_ANALYZER
 from rag_eval.corpus.chunking import chunks_hash
 from rag_eval.pipeline.corpus import AdmittedChunks
-from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.index import CorpusIndex
+from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.retrieval import StrategyRun
 from rag_eval.pipeline.stages import open_runner
 

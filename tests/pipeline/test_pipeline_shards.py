@@ -15,7 +15,7 @@ from rag_eval.core.parts import Embedding
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline import shards as shards_module
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapshot, EvidenceTrust
-from rag_eval.pipeline.evaluation import open_gold_set
+from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.shards import run_on_ray
 from rag_eval.pipeline.stages import open_runner
 from rag_eval.retrieval.dense import has_model

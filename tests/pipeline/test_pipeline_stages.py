@@ -10,7 +10,7 @@ import pytest
 
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline import index
-from rag_eval.pipeline.evaluation import open_gold_set
+from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.runner import Part, Work, check_graph
 from rag_eval.pipeline.stages import STAGES, open_runner
 from rag_eval.storage.artifacts import Artifact

@@ -11,7 +11,7 @@ from answer_sets import auroc
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline.answers import AnswerSet
 from rag_eval.pipeline.corpus import GoldVariants
-from rag_eval.pipeline.evaluation import open_gold_set
+from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.stages import open_runner
 
 

@@ -54,7 +54,7 @@ EVALUATE = """
 import sys
 from pathlib import Path
 from rag_eval.core.settings import Settings
-from rag_eval.pipeline.evaluation import open_gold_set
+from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.report import MetricsReport
 from rag_eval.pipeline.stages import open_runner
 found = open_runner(open_gold_set(Path(sys.argv[1]), Settings())).get(MetricsReport)

@@ -8,7 +8,7 @@ from hidden_tricks import AFTER, BEFORE, DECODED, HARMLESS, HIDDEN, VISIBLE
 from rag_eval.core.config import FINDINGS
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline.corpus import EvidenceTrust
-from rag_eval.pipeline.evaluation import open_beir
+from rag_eval.pipeline.opening import open_beir
 from rag_eval.pipeline.stages import open_runner
 from rag_eval.trust import guard
 from rag_eval.trust.guard import screen

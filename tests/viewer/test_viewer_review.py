@@ -10,7 +10,7 @@ from viewed_project import OURS, PORT
 
 from rag_eval.core.settings import Settings
 from rag_eval.gold.scaffold import init_gold_set
-from rag_eval.pipeline.evaluation import open_gold_set
+from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.viewer.review import ReviewDesk, create_review
 
 HOSTILE = "<script>alert(1)</script>"
