@@ -26,11 +26,11 @@ from miss_rate_data import (
     judged,
 )
 from sklearn.linear_model import LogisticRegression
-from timing import ROOT, data_folder, json_lines, skipped
+from timing import data_folder, json_lines, skipped
 
 from rag_eval.answers.extractive import Extract, Extractive, Passage
 from rag_eval.citations.matching import Spans, match_citations
-from rag_eval.core.config import PROVISIONAL_EACH
+from rag_eval.core.config import PROVISIONAL_EACH, Answers
 from rag_eval.corpus.analyzer import count_documents
 from rag_eval.measures.groundedness import comparable, groundedness
 from rag_eval.measures.overlap import SharedGold
@@ -51,9 +51,6 @@ from rag_eval.uncertainty.scores import Labelled, auroc, brier_skill, miss_rate
 from rag_eval.uncertainty.signals import SIGNALS, WORDING_SIGNALS
 from rag_eval.uncertainty.status import Situation, count_outcomes, judge_status, suffice_to_fit
 from rag_eval.uncertainty.validation import validate
-
-sys.path.insert(0, str(ROOT / "tests" / "reference"))
-import answer_sets
 
 REPEATS, SEED, K = 20, 0, 10
 BARS = {
@@ -491,21 +488,16 @@ def answers() -> None:
     documents = sorted(
         json_lines(folder() / "scifact" / "corpus.jsonl"), key=lambda document: document["_id"]
     )
-    embed, counts = answer_sets.lsa_embed(claims.texts), count_documents(claims.texts)
-    answerer = Extractive(embed, embedding="lsa", frequencies=counts)
+    answerer = Extractive(count_documents(claims.texts), Answers().abstain_below)
     frequencies = count_documents([comparable(document["text"]) for document in documents])
     for strategy in STRATEGIES:
         data = judged("scifact", strategy, "minilm")
         rows = data.batch.rows[:, :K]
         passages = [
-            [
-                Passage(documents[row]["text"], documents[row]["title"], rank)
-                for rank, row in enumerate(found, start=1)
-                if row >= 0
-            ]
+            [Passage(documents[row]["text"], documents[row]["title"]) for row in found if row >= 0]
             for found in rows.tolist()
         ]
-        extracts, _ = answerer.answer(claims.queries, passages)
+        extracts = list(map(answerer.answer, claims.queries, passages))
         texts = [
             " ".join(given[part.passage].text[part.start : part.end] for part in extract.sentences)
             for extract, given in zip(extracts, passages, strict=True)

@@ -26,12 +26,6 @@ def skipped(bench: str, reason: str) -> None:
     emit(bench, skipped=reason)
 
 
-def write_coefficients(room: str, file: str, document: dict[str, object]) -> None:
-    """Write fitted numbers as JSON to `rag_eval/<room>/<file>`."""
-    text = json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False)
-    (ROOT / "rag_eval" / room / file).write_text(text + "\n", encoding="utf-8")
-
-
 def json_lines(path: Path) -> list[dict[str, str]]:
     """Read the rows of a .jsonl file."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -27,7 +27,7 @@ from rag_eval.answers.evidence import (
     asks_for_ranking,
     check_patterns,
 )
-from rag_eval.answers.extractive import Abstention, Example, Extract, Extractive, Passage
+from rag_eval.answers.extractive import Extractive, Passage
 from rag_eval.answers.replies import parse_reply
 from rag_eval.core.arrays import BoolArray
 from rag_eval.core.config import Answers, ResponseSchema
@@ -176,9 +176,7 @@ class Tools:
     `passes`, bool [n_chunks], marks the chunks that the trust filter lets through; None without a
     filter. `extract`, `chat` and `recorded` serve the modes deterministic, llm and recorded; None
     if no question uses the mode. `concurrency` is the number of questions sent to the model at a
-    time.
-    `examples` has what the gold says about each question, for `extract`. `score` is the verifier of
-    `require_citation_support`; without it words are compared.
+    time. `score` is the verifier of `require_citation_support`; without it words are compared.
     """
 
     library: Library
@@ -188,7 +186,6 @@ class Tools:
     chat: Chat | None = None
     recorded: Mapping[str, Answer] | None = None
     concurrency: int = 1
-    examples: Mapping[str, Example] = dataclasses.field(default_factory=dict)
     score: Score | None = None
 
 
@@ -294,14 +291,16 @@ class _Case:
             self._reject(answer.text, faults)
             self._fail(*faults)
 
-    def quote(self, extract: Extract) -> None:
-        """Answer with the chosen sentences verbatim, one citation each, or with NOT FOUND."""
+    def quote(self, extractive: Extractive, library: Library) -> None:
+        """Answer with sentences of the evidence verbatim, one citation each, or with NOT FOUND."""
         evidence = self.gathered.evidence
-        self._set(evidence=evidence, signal=float(extract.signal), attempts=1)
+        passages = [Passage(item.chunk.text, library.title(item.chunk.doc_id)) for item in evidence]
+        extract = extractive.answer(self.question.text, passages)
+        self._set(evidence=evidence, signal=extract.signal, attempts=1)
         if extract.answered:
             text, citations = "", list[CitedSpan]()
-            for one in extract.sentences:
-                chunk, start, end = evidence[one.passage].chunk, int(one.start), int(one.end)
+            for passage, start, end, _ in extract.sentences:
+                chunk = evidence[passage].chunk
                 quote, low = chunk.text[start:end], chunk.offsets.start
                 segment = len(segments(text))
                 joined = f"{text} {quote}".strip()
@@ -309,7 +308,7 @@ class _Case:
                     # a heading or an entry without a full stop would swallow the next sentence
                     joined = f"{text}\n\n{quote}"
                 text, place = joined, (chunk.doc_id, low + start, low + end)
-                citations.append(CitedSpan(segment, one.passage, *place, quote))
+                citations.append(CitedSpan(segment, passage, *place, quote))
             self._set(outcome="answered", text=text, citations=tuple(citations))
         self.end_with(self.answer)
 
@@ -461,7 +460,7 @@ class AnswerRun:
     Preflights of reruns come last. The counts have questions, outcome.<outcome>, attempts,
     schema_retries, adaptive_reruns, chat_retries, cached_replies, tokens_in and tokens_out, also
     if 0; and code.<code>, validator_failed.<name>, validator_error.<name> and
-    finding.<postprocessor>.<kind> unless 0. `abstention` belongs to the deterministic mode.
+    finding.<postprocessor>.<kind> unless 0.
     """
 
     answers: tuple[Answer, ...]
@@ -469,7 +468,6 @@ class AnswerRun:
     rejected: tuple[Rejected, ...]
     events: tuple[str, ...]
     counts: dict[str, int]
-    abstention: Abstention | None
 
 
 def _check_tools(questions: Sequence[Question], tools: Tools) -> None:
@@ -517,24 +515,6 @@ def _check_evidence(cases: Sequence[_Case], events: Events) -> None:
         error = AbortedError(Problem("empty_evidence", message, field=field))
         error.events = events.lines
         raise error
-
-
-def _extract(cases: Sequence[_Case], extract: Extractive, tools: Tools) -> Abstention:
-    """Answer all questions with sentences of the evidence, in one call."""
-    passages = [
-        [
-            Passage(item.chunk.text, tools.library.title(item.chunk.doc_id), rank=rank)
-            for rank, item in enumerate(case.gathered.evidence, 1)
-        ]
-        for case in cases
-    ]
-    unknown = Example(0, None)
-    examples = [tools.examples.get(case.question.query_id, unknown) for case in cases]
-    texts = [case.question.text for case in cases]
-    extracts, abstention = extract.answer(texts, passages, examples)
-    for case, chosen in zip(cases, extracts, strict=True):
-        case.quote(chosen)
-    return abstention
 
 
 def _finish(
@@ -618,9 +598,9 @@ def answer_questions(
         [case for case in of_mode[mode] if case.gathered.evidence]
         for mode in ("deterministic", "llm")
     )
-    abstention = None
     if tools.extract is not None:
-        abstention = _extract(deterministic, tools.extract, tools)
+        for case in deterministic:
+            case.quote(tools.extract, tools.library)
     _finish(cases, llm, tools, on_end)
     counts = _count(cases)
     for case in cases:
@@ -639,5 +619,4 @@ def answer_questions(
         tuple(row for case in cases for row in case.rejected),
         tuple(events.lines),
         counts,
-        abstention,
     )

@@ -522,6 +522,8 @@ def _show(value: object) -> str | None:
 
 
 REMOVED_KEYS: Final = {
+    "answers.embedding": "the deterministic mode compares words; delete the key",
+    "answers.max_sentences": "the deterministic mode cites up to three sentences; delete the key",
     "uncertainty.also": "copy the gold set under another name and change `uncertainty.target`",
 }
 """Keys of earlier versions without the positions of lists, each with what to use instead."""

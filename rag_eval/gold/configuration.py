@@ -235,8 +235,6 @@ def _embeddings(config: GoldSetConfig) -> Iterator[tuple[Location, Embedding]]:
     for number, strategy in enumerate(config.strategies):
         place: Location = ("strategies", number)
         yield from (((*place, *inner), found) for inner, found in strategy.embeddings().items())
-    if config.answers is not None and config.answers.embedding is not None:
-        yield ("answers", "embedding"), config.answers.embedding
 
 
 def _named_files(config: GoldSetConfig) -> Iterator[tuple[Location, str]]:
@@ -341,8 +339,5 @@ def permitted(
             accepted = f"{', '.join(settings.package_docs)} (package_docs in settings.toml)"
             report("package_not_allowed", message, ("corpus", *field), name, accepted)
     problems.raise_errors()
-    answers = config.answers
-    if answers is not None and answers.embedding is not None and answers.embedding.is_named:
-        answers = answers.model_copy(update={"embedding": known[answers.embedding.model or ""]})
     strategies = tuple(_replace_named(strategy, known) for strategy in config.strategies)
-    return config.model_copy(update={"strategies": strategies, "answers": answers})
+    return config.model_copy(update={"strategies": strategies})

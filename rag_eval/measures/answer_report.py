@@ -58,34 +58,19 @@ class VerifierPart(Record):
     failures: Counts = Field(description="sentences without a verdict, by reason")
 
 
-class AbstentionPart(Record):
-    """Threshold under which the deterministic mode does not answer, and the origin of its signal.
-
-    From gold, the weights that judge each half were learned on the other half of the questions.
-    """
-
-    source: Literal["gold", "shipped", "setting"]
-    reason: Text
-    threshold: Unit
-    n_answerable: list[Count] = Field(description="of each half, by hash of the question's group")
-    n_unanswerable: list[Count]
-    weights: list[dict[str, float]] = Field(description="of the signal of each half, if learned")
-
-
 class AnswersPart(Record):
     """Answers to the questions of the gold set."""
 
     strategy: str
     modes: list[Literal["deterministic", "llm", "recorded"]]
-    embedding: Annotated[str | None, Because("no question is answered in the deterministic mode")]
     model: Annotated[str | None, Because("no question is answered by a model")]
     hash: Hash = Field(description="of every answer, citation and piece of evidence")
     n_questions: Count
     attempts: Counts
     outcomes: Counts
     codes: Counts
-    abstention: Annotated[
-        AbstentionPart | None, Because("no question is answered in the deterministic mode")
+    abstain_below: Annotated[
+        Unit | None, Because("no question is answered in the deterministic mode")
     ]
     measures: list[AnswerFigure]
     gap: RetrievalGap

@@ -14,7 +14,7 @@ from pydantic_core import to_jsonable_python
 
 from rag_eval.answers.chat import ChatCache, ChatClient, Usage, async_client
 from rag_eval.answers.evidence import Library, PreflightRecord, Question, apply_override
-from rag_eval.answers.extractive import Abstention, Example, Extractive
+from rag_eval.answers.extractive import Extractive
 from rag_eval.answers.recorded import Payload, RecordedAnswers, judge_refusals
 from rag_eval.answers.runner import AbortedError, Rejected, Tools, answer_questions
 from rag_eval.answers.verifier import Verifier, open_verifier
@@ -25,7 +25,6 @@ from rag_eval.core.arrays import FloatArray
 from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import InputError, ProblemList, quoted
 from rag_eval.core.frames import ANSWER_MEASURES, CITATIONS, make_frame
-from rag_eval.core.parts import Embedding
 from rag_eval.core.records import AnswerFigure, Open
 from rag_eval.core.settings import Endpoint
 from rag_eval.core.strategy import Identity
@@ -73,7 +72,6 @@ from rag_eval.pipeline.corpus import (
     GoldVariants,
     report_warnings,
 )
-from rag_eval.pipeline.index import open_index
 from rag_eval.pipeline.retrieval import StrategyRun
 from rag_eval.pipeline.runner import (
     AGAIN,
@@ -87,7 +85,7 @@ from rag_eval.pipeline.runner import (
 from rag_eval.reporting.metrics_report import Outgoing
 from rag_eval.retrieval.service import Payloads, Rank
 from rag_eval.storage.artifacts import Parts, write_text
-from rag_eval.storage.hashing import digest, file_hash, text_hash
+from rag_eval.storage.hashing import digest, file_hash
 from rag_eval.storage.sql import open_store
 
 # ---- Stage `answers`: answer every question from the evidence of one strategy.
@@ -100,17 +98,17 @@ ABORT_LOG = "aborted.log"
 class AnswerFacts:
     """Facts for the report on the answers; `hash` identifies answers and citations.
 
-    `warnings` are about the file of recorded outputs, `abstention` about the deterministic mode.
+    `warnings` are about the file of recorded outputs. `abstain_below` is None without an answer of
+    the deterministic mode.
     """
 
     strategy: str
     modes: list[str]
-    embedding: str
     counts: dict[str, int]
     hash: str
     model: str
     warnings: list[LintWarning]
-    abstention: Abstention | None
+    abstain_below: float | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,36 +207,10 @@ class StoredRetrieval:
         return RetrievalResult(tuple(chunks), RetrievalMetadata(self.about.name, 0.0, len(rows)))
 
 
-def _make_extractor(work: Work, admitted: AdmittedChunks, strategy: str) -> tuple[Extractive, str]:
-    """Make the extractive answerer of the corpus, and name its embedding.
-
-    The embedding compares sentences. It is the configured one, else the strategy's, else lsa-256.
-    """
-    answers = _answers_config(work.config)
-    spec = work.config.base_of(work.config.strategy(strategy))
-    embedding = answers.embedding or spec.embeds_with
-    if embedding is None or embedding.vectors is not None:
-        embedding = Embedding(model="lsa-256")
-    source = open_index(work.evaluation, admitted).index.source(embedding)
-    indexed = (admitted.chunks["title"] + " " + admitted.chunks["text"]).str.strip().tolist()
-    extractor = Extractive(
-        lambda sentences: source.text_vectors(list(sentences)),
-        embedding="lsa" if (source.spec.model or "").startswith("lsa-") else "sentence",
-        max_sentences=answers.max_sentences,
-        abstain_below=answers.abstain_below,
-        frequencies=count_documents(indexed),
-    )
-    return extractor, source.model
-
-
-def _list_examples(gold: GoldVariants) -> dict[str, Example]:
-    """Say of each question whether it is answerable; a group stays in one half, by its hash."""
-    is_known = gold.answerable_known | gold.queries["query_id"].isin(gold.spans["query_id"])
-    columns = (gold.queries[name] for name in ("query_id", "group_id", "answerable"))
-    return {
-        query_id: Example(int(text_hash(group), 16) % 2, bool(answerable) if known else None)
-        for query_id, group, answerable, known in zip(*columns, is_known, strict=True)
-    }
+def _make_extractor(answers: settings_of.Answers, chunks: pd.DataFrame) -> Extractive:
+    """Make the extractive answerer of the corpus."""
+    indexed = (chunks["title"] + " " + chunks["text"]).str.strip().tolist()
+    return Extractive(count_documents(indexed), answers.abstain_below)
 
 
 def _ask_refusals(
@@ -288,7 +260,7 @@ def _warn_of_unread_markers(
 @Stage(
     "answers",
     "answers",
-    stores=("chat", "embeddings"),
+    stores=("chat",),
     reads=(
         *("answers", "primary_strategy", "strategies", "trust.filter", "trust.quarantine"),
         "corpus.has_whole_documents",
@@ -320,12 +292,11 @@ def answer_gold_set(
     library = Library(documents, corpus_snapshot.sections, chunks, **identity)
     endpoint = chat = extract = recorded = None
     verifier = _open_verifier(work) if answers.validators or "recorded" in modes else None
-    embedding = ""
     if "llm" in modes:
         endpoint = work.settings.find_endpoint(answers.endpoint, "answers.endpoint")
         chat = ChatClient(endpoint, ChatCache(open_store(work.settings)))
     if "deterministic" in modes:
-        extract, embedding = _make_extractor(work, admitted_chunks, strategy)
+        extract = _make_extractor(answers, chunks)
     stated: dict[str, list[Payload | None]] = {}
     warnings = ProblemList()
     if "recorded" in modes and answers.recorded is not None:
@@ -348,7 +319,6 @@ def answer_gold_set(
         chat,
         recorded,
         endpoint.concurrency if endpoint else 1,
-        _list_examples(gold_variants),
         verifier.score if verifier is not None else None,
     )
     title, n = f"Answering ({', '.join(sorted(modes))})", len(questions)
@@ -374,12 +344,11 @@ def answer_gold_set(
         about=AnswerFacts(
             strategy=strategy,
             modes=sorted(modes),
-            embedding=embedding,
             counts=made.counts,
             hash=digest(to_jsonable_python(hashed)),
             model=endpoint.model if endpoint else "",
             warnings=report_warnings(warnings.listed(), work.base),
-            abstention=made.abstention,
+            abstain_below=None if extract is None else answers.abstain_below,
         ),
         usage=usage,
         verifier_usage=None if verifier is None else verifier.usage(),

@@ -133,7 +133,7 @@ def explanation(
         ),
         misses=_describe_misses(kept, query_id),
         unsupported=tuple(measured.unsupported.get(query_id, ())),
-        threshold=made.about.abstention.threshold if made.about.abstention else None,
+        threshold=made.about.abstain_below,
         blocked=tuple(
             f"{quoted(one.doc_id)} ({one.n_blocked} of {one.n_chunks} chunks)" for one in blocked
         ),

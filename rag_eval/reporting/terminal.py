@@ -411,13 +411,7 @@ def _answers(report: Report) -> Parts:
 
 
 def _models_and_findings(answers: AnswersPart) -> Iterator[str]:
-    """Write the origin of the abstention, findings of plug-ins, requests, and the verifier."""
-    if (rule := answers.abstention) is not None:
-        n_answerable, n_unanswerable = sum(rule.n_answerable), sum(rule.n_unanswerable)
-        yield (
-            f"abstention: signal under {rule.threshold:.3g}, {rule.reason} ({n_answerable} "
-            f"answerable and {n_unanswerable} unanswerable questions)"
-        )
+    """Write findings of plug-ins, requests, and the verifier."""
     if answers.findings:
         yield f"findings: {_list_counts(answers.findings)}"
     if usage := answers.usage:

@@ -9,7 +9,7 @@ import time
 import pytest
 from answer_corpus import Ranking, ScriptedChat, evidence, library, question, scored, small_library
 
-from rag_eval.answers.extractive import Abstention, Chosen, Example, Extract
+from rag_eval.answers.extractive import Extract, Sentence
 from rag_eval.answers.runner import (
     AbortedError,
     AnswerRun,
@@ -39,9 +39,6 @@ FABRICATED = reply(["docs/invented.md:1"])
 BROKEN = "It is Paris."
 
 
-ABSTENTION = Abstention("setting", "of the test", 0.5, (0, 0), (0, 0))
-
-
 class FirstLines:
     """Answerer that chooses the second line of the first two passages.
 
@@ -51,16 +48,10 @@ class FirstLines:
     def __init__(self) -> None:
         self.calls = 0
 
-    def answer(self, questions, passages, examples):
+    def answer(self, asked, passages):
         self.calls += 1
-        self.examples = examples
-        found = [self._one(asked, own) for asked, own in zip(questions, passages, strict=True)]
-        return found, ABSTENTION
-
-    def _one(self, asked, passages):
-        assert [passage.rank for passage in passages] == list(range(1, len(passages) + 1))
         sentences = tuple(
-            Chosen(number, text.find("\n") + 1, len(text.rstrip()), 1.0)
+            Sentence(number, text.find("\n") + 1, len(text.rstrip()), 1.0)
             for number, text in enumerate(passage.text for passage in passages[:2])
         )
         is_moon = "moon" in asked
@@ -311,9 +302,7 @@ def test_deterministic_answers_are_verbatim_sentences_each_with_its_citation():
     extract = FirstLines()
     found = run(["capital", "capital of the moon", "zzz"], mode="deterministic", extract=extract)
     answered, abstained, empty = found.answers
-    assert extract.calls == 1
-    assert extract.examples == [Example(0, None)] * 2  # nothing is known about the questions
-    assert found.abstention == ABSTENTION
+    assert extract.calls == 2
     assert answered.outcome == "answered"
     assert answered.text == " ".join(span.quote for span in answered.citations)
     assert [span.segment for span in answered.citations] == [0, 1]
@@ -327,11 +316,11 @@ def test_deterministic_answers_are_verbatim_sentences_each_with_its_citation():
 class OpenEnd(FirstLines):
     """Chooses the beginning of a sentence, the whole twice, and a part without a capital."""
 
-    def _one(self, _asked, passages):
+    def answer(self, _asked, passages):
         start = passages[0].text.index(PARIS)
         end = start + len(PARIS)
         places = [(start, start + 5), (start, end), (start, end), (start + 6, end)]
-        return Extract(tuple(Chosen(0, *one, 1.0) for one in places), 0.75, answered=True)
+        return Extract(tuple(Sentence(0, *one, 1.0) for one in places), 0.75, answered=True)
 
 
 def test_a_citation_names_the_sentence_of_the_answer_that_holds_it():

@@ -71,12 +71,9 @@ def test_auditable_lines_keep_to_their_schema_and_are_read_as_replies(folder):
     }
 
 
-def test_the_report_names_the_origin_of_the_abstention(folder):
+def test_the_report_names_the_threshold_of_the_deterministic_mode(folder):
     report = json.loads((folder / "retrieval-metrics.json").read_text("utf-8"))
-    rule = report["answers"]["abstention"]
-    assert (rule["source"], rule["weights"]) == ("shipped", [])
-    assert sum(rule["n_answerable"] + rule["n_unanswerable"]) == 3  # one has no evidence
-    assert "fewer than 20 answerable or 10 unanswerable questions" in rule["reason"]
+    assert report["answers"]["abstain_below"] == Answers().abstain_below
 
 
 def test_refusals_and_failures_leave_nothing_unused():
